@@ -1,0 +1,119 @@
+"""Host-side validation: every refusal is one line that names the argument, the value and what was expected.
+
+Each function takes one keyword, ``name=value``, returns the value, and raises :class:`InputError` otherwise::
+
+    clip_norm = check.positive(clip_norm=clip_norm)
+
+A value that is being traced by JAX has no number yet; it is passed through unchecked, so that a mechanism can
+still be mapped over its parameters.
+"""
+
+import math
+import numbers
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class InputError(ValueError):
+    """The caller's input is wrong; the message is one line and complete without the traceback."""
+
+
+def expected(name: str, wanted: str, value: object) -> InputError:
+    """The one form of message: ``<name>: expected <wanted>, got <value>``."""
+    return InputError(f"{name}: expected {wanted}, got {_short(value)}")
+
+
+def positive(**named: Any) -> Any:
+    """A finite number > 0."""
+    name, value = _one(named)
+    if _traced(value):
+        return value
+    if not _is_number(value) or not math.isfinite(value) or value <= 0:
+        raise expected(name, "a finite number > 0", value)
+    return value
+
+
+def probability(*, one_allowed: bool = False, **named: Any) -> Any:
+    """A number in [0, 1), or in [0, 1] with ``one_allowed``."""
+    name, value = _one(named)
+    if _traced(value):
+        return value
+    top = "]" if one_allowed else ")"
+    if not _is_number(value) or not (0 <= value < 1 or (one_allowed and value == 1)):
+        raise expected(name, f"a number in [0, 1{top}", value)
+    return value
+
+
+def open_unit(**named: Any) -> Any:
+    """A number in (0, 1)."""
+    name, value = _one(named)
+    if _traced(value):
+        return value
+    if not _is_number(value) or not 0 < value < 1:
+        raise expected(name, "a number in (0, 1)", value)
+    return value
+
+
+def at_least(minimum: int, **named: Any) -> int:
+    """A whole number >= ``minimum``."""
+    name, value = _one(named)
+    whole = _is_number(value) and math.isfinite(value) and float(value).is_integer()
+    if not whole or value < minimum:
+        raise expected(name, f"a whole number >= {minimum}", value)
+    return int(value)
+
+
+def one_of(choices: Collection[str], **named: Any) -> str:
+    """A name out of ``choices``."""
+    name, value = _one(named)
+    if value not in choices:
+        raise expected(name, "one of " + ", ".join(choices), value)
+    return value
+
+
+def finite(**named: Any) -> Any:
+    """A pytree of numbers without NaN or infinity (checked where the values are known)."""
+    name, tree = _one(named)
+    for leaf in jax.tree.leaves(tree):
+        if _traced(leaf):
+            continue
+        array = np.asarray(leaf, dtype=None if hasattr(leaf, "dtype") else float)
+        if jax.dtypes.issubdtype(array.dtype, np.inexact) and not np.isfinite(array.astype(np.float64)).all():
+            bad = int((~np.isfinite(array.astype(np.float64))).sum())
+            raise InputError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {array.size}")
+    return tree
+
+
+def vector(**named: Any) -> Any:
+    """An array of shape [d], d >= 1."""
+    name, value = _one(named)
+    shape = getattr(value, "shape", None)
+    if shape is None or len(shape) != 1 or shape[0] < 1:
+        raise expected(name, "an array of shape [d] with d >= 1", value if shape is None else f"shape {list(shape)}")
+    return value
+
+
+def _one(named: dict[str, Any]) -> tuple[str, Any]:
+    ((name, value),) = named.items()
+    return name, value
+
+
+def _traced(value: object) -> bool:
+    return isinstance(value, jax.core.Tracer)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return False
+    if isinstance(value, numbers.Real):
+        return True
+    return isinstance(value, (np.ndarray, jax.Array)) and value.ndim == 0 and value.dtype != bool
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 80 else text[:77] + "..."
