@@ -1,0 +1,25 @@
+"""dpaudit: how private is a mechanism really?
+
+Play distinguishing games with any randomised mechanism written in JAX, and report the privacy loss that an adversary
+achieved, with confidence bounds, beside the loss that was promised.
+"""
+
+from dpaudit import mechanisms
+from dpaudit.auditing import distinguish, oracle
+from dpaudit.auditing.audit import audit
+from dpaudit.auditing.game import play
+from dpaudit.auditing.result import AuditResult
+from dpaudit.check import InputError
+from dpaudit.mechanisms.claim import Claim, Mechanism
+
+__all__ = [
+    "AuditResult",
+    "Claim",
+    "InputError",
+    "Mechanism",
+    "audit",
+    "distinguish",
+    "mechanisms",
+    "oracle",
+    "play",
+]

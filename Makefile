@@ -1,0 +1,71 @@
+# Everything from a bare checkout: Python 3.11 or later, make and a package index are all that is needed.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# The first interpreter that is new enough and can make a virtual environment; `make PYTHON=... audit` names another.
+usable = import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
+	$$p -c '$(usable)' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+TFDS := .venv-tfds/bin
+PINS := pyproject.toml constraints/py311.txt constraints/py312.txt
+
+.PHONY: help audit test verify results bench tfds clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+audit: .venv/.core  ## the main job: audit LDP-SGD on the bundled digits, report in results/audit/
+	$(BIN)/dpaudit ldp --data digits --craft all --epsilon 0.5 1 2 4 --trials 10000 --repeats 10 \
+		--out results/audit --force
+
+test: .venv/.dev  ## style, types and all tests but the long proofs
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pytest -rs
+
+verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
+	@mkdir -p experiments/results
+	set -o pipefail; { date -u '+%Y-%m-%d %H:%M UTC'; $(BIN)/pytest -q -rs -m slow --durations=0; } 2>&1 \
+		| tee experiments/results/verify.log
+
+results: .venv/.core  ## rewrite experiments/README.md from the committed results
+	$(BIN)/python -m experiments.make_results
+
+bench: .venv/.core  ## trials a second and memory of the three engines
+	$(BIN)/python -m experiments.bench_ldp
+
+tfds: .venv-tfds/.core  ## MNIST through TensorFlow Datasets, in an environment of its own
+	$(TFDS)/pytest -rs tests/data/test_tfds.py
+
+clean:  ## remove environments, caches and builds; results stay
+	rm -rf .venv .venv-tfds .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info
+
+# pip shows errors only. A stamp is touched last, so an interrupted installation is taken up again.
+install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-isolation \
+	--constraint constraints/$$($(1)/python -c 'import sys; print("py311" if sys.version_info < (3, 12) else "py312")').txt
+
+.venv/.core: $(PINS) | $(BIN)/pip
+	@echo "Installing pinned dependencies into .venv: a minute or two, once."
+	@$(call install,$(BIN)) setuptools
+	@$(call install,$(BIN)) --editable .
+	@touch $@
+
+.venv/.dev: .venv/.core
+	@echo "Installing the tools for testing into .venv."
+	@$(call install,$(BIN)) --editable '.[dev]'
+	@touch $@
+
+.venv-tfds/.core: $(PINS) | $(TFDS)/pip
+	@echo "Installing TensorFlow Datasets into .venv-tfds: a few minutes, once."
+	@$(call install,$(TFDS)) setuptools
+	@$(call install,$(TFDS)) --editable '.[tfds]' hypothesis pytest
+	@touch $@
+
+%/bin/pip:
+	@$(or $(PYTHON),false) -c '$(usable)' 2>/dev/null || { echo "$(or $(PYTHON),PATH): expected Python 3.11 or later with" \
+		"its venv and ensurepip modules, found none; name one with make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $*

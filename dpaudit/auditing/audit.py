@@ -1,0 +1,93 @@
+"""The audit in one call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from dpaudit import check
+from dpaudit.auditing import distinguish
+from dpaudit.auditing.estimate import checked_scores, choose_threshold, errors
+from dpaudit.auditing.game import play
+from dpaudit.auditing.result import AuditResult, checked_delta, from_counts
+from dpaudit.mechanisms.claim import Claim, Mechanism
+
+CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold
+
+
+def audit(
+    mechanism: Mechanism | Callable[[jax.Array, Any], Any],
+    x0: Any,
+    x1: Any,
+    *,
+    key: jax.Array,
+    trials: int = 10_000,
+    claim: Claim | None = None,
+    distinguisher: distinguish.Distinguisher | None = None,
+    delta: float | None = None,
+    confidence: float = 0.95,
+) -> AuditResult:
+    """Measures how well the releases of two inputs can be told apart, and bounds the mechanism's epsilon from below.
+
+    Args:
+      mechanism: a :class:`Mechanism`, or any jittable ``fn(key, x) -> release`` with arrays or pytrees on both sides.
+      x0, x1: the two inputs; neighbours in the sense of the claim.
+      key: a jax.random key, consumed.
+      trials: K of Algorithm 3: in all, half of it in each world (an odd one out is not played).
+      claim: the promise; defaults to the mechanism's own.
+      distinguisher: the attack; defaults to the likelihood ratio where the mechanism has a density, else to the
+        projection on x1 - x0.
+      delta: of every epsilon; defaults to the claim's, else 0.
+      confidence: of each bound.
+
+    Returns:
+      An :class:`AuditResult`. Where the threshold is chosen, a quarter of the trials is used for that and not counted.
+
+    Raises:
+      InputError: a value out of range, inputs whose releases differ in shape, a release that is not a number.
+
+    Source: paper 000, Algorithm 3.
+    """
+    half = check.at_least(2, trials=trials) // 2
+    check.open_unit(confidence=confidence)
+    if not isinstance(mechanism, Mechanism):
+        mechanism = Mechanism(mechanism)
+    claim = mechanism.claim if claim is None else claim
+    delta = checked_delta(delta, claim)
+    check.finite(x0=x0)
+    check.finite(x1=x1)
+    _same_releases(mechanism, x0, x1)
+    if distinguisher is None:
+        distinguisher = distinguish.projection if mechanism.log_prob is None else distinguish.likelihood_ratio
+
+    fit_key, play_key = jax.random.split(key)
+    score = distinguisher.fit(fit_key, mechanism, x0, x1)
+    scores = checked_scores(play(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score, half))
+    threshold, method = distinguisher.threshold, distinguisher.name
+    if threshold is None:
+        aside = half // CHOOSING_SHARE
+        if aside < 1:
+            raise check.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
+        threshold = choose_threshold(scores[:, :aside], delta=delta, confidence=confidence)
+        scores = scores[:, aside:]
+        method += ", threshold from the first quarter of the trials"
+    counted = scores.shape[1]
+    return from_counts(
+        *errors(scores, threshold),
+        counted,
+        counted,
+        claim=claim,
+        method=method,
+        delta=delta,
+        confidence=confidence,
+        trials=2 * half,
+        threshold=threshold,
+    )
+
+
+def _same_releases(mechanism: Mechanism, x0: Any, x1: Any) -> None:
+    """Two releases of different shape would tell the worlds apart at a glance: refuse and say so."""
+    key = jax.random.key(0)
+    shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), jax.eval_shape(mechanism.apply, key, x)) for x in (x0, x1)]
+    if shapes[0] != shapes[1]:
+        raise check.expected("mechanism", f"releases of one shape, {shapes[0]} as for x0", f"{shapes[1]} for x1")

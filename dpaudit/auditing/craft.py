@@ -1,0 +1,131 @@
+"""Crafting phase: the pairs of gradients that a client can bring about, by level of access.
+
+Each function returns ``craft(key) -> (g0, g1)``, jittable and a pytree (``jax.tree_util.Partial``), so that its data
+travels to the device as data. A gradient function is ``gradient(image, label) -> [d]``; give a ``Partial`` where it holds
+parameters. Records are drawn uniformly with replacement; a pair never holds one record twice.
+
+Source: paper 000, Section 5.4; the two counter-examples from Section 4.1.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from dpaudit import check
+
+Gradient = Callable[[Any, Any], jax.Array]
+Gradients = tuple[jax.Array, jax.Array]
+
+
+def benign(gradient: Gradient, images: Any, labels: Any) -> Partial:
+    """Two records' own gradients, nothing manipulated: g0 = grad(x1), g1 = grad(x2) (Section 5.4.1).
+
+    Args:
+      gradient: of the model that the server sent.
+      images: [n, ...], n >= 2.
+      labels: [n].
+    """
+    check.at_least(2, records=len(images))
+    return Partial(_benign, _as_partial(gradient), jnp.asarray(images), jnp.asarray(labels))
+
+
+def _benign(gradient: Partial, images: jax.Array, labels: jax.Array, key: jax.Array) -> Gradients:
+    first_key, second_key = jax.random.split(key)
+    n = len(labels)
+    first = jax.random.randint(first_key, (), 0, n)
+    second = (first + jax.random.randint(second_key, (), 1, n)) % n
+    return gradient(images[first], labels[first]), gradient(images[second], labels[second])
+
+
+def label_flip(gradient: Gradient, images: Any, labels: Any, num_classes: int) -> Partial:
+    """One image under its own label and under another one, drawn uniformly (Section 5.4.2).
+
+    Args:
+      gradient: of the model that the server sent.
+      images: [n, ...].
+      labels: [n], in 0 .. num_classes - 1.
+      num_classes: >= 2.
+    """
+    check.at_least(1, records=len(images))
+    check.at_least(2, num_classes=num_classes)
+    flip = partial(_label_flip, num_classes=num_classes)
+    return Partial(flip, _as_partial(gradient), jnp.asarray(images), jnp.asarray(labels))
+
+
+def _label_flip(gradient: Partial, images: jax.Array, labels: jax.Array, key: jax.Array, *, num_classes: int) -> Gradients:
+    record_key, label_key = jax.random.split(key)
+    record = jax.random.randint(record_key, (), 0, len(labels))
+    other = (labels[record] + jax.random.randint(label_key, (), 1, num_classes)) % num_classes
+    return gradient(images[record], labels[record]), gradient(images[record], other)
+
+
+def gradient_flip(gradient: Gradient, images: Any, labels: Any) -> Partial:
+    """A record's gradient and its negative (Section 5.4.3).
+
+    Args:
+      gradient: of the model that the server sent.
+      images: [n, ...].
+      labels: [n].
+    """
+    check.at_least(1, records=len(images))
+    return Partial(_gradient_flip, _as_partial(gradient), jnp.asarray(images), jnp.asarray(labels))
+
+
+def _gradient_flip(gradient: Partial, images: jax.Array, labels: jax.Array, key: jax.Array) -> Gradients:
+    record = jax.random.randint(key, (), 0, len(labels))
+    g = gradient(images[record], labels[record])
+    return g, -g
+
+
+def collusion(gradient: Gradient, images: Any, labels: Any, trained_label: int) -> Partial:
+    """:func:`gradient_flip` on a model that the server trained on one label only, for images of other labels
+    (Section 5.4.4): the model is sure of the wrong answer, so gradients are long.
+
+    Args:
+      gradient: of the model trained on ``trained_label`` alone.
+      images: [n, ...]; those of ``trained_label`` are left out.
+      labels: [n].
+      trained_label: the only label that the model has seen.
+    """
+    others = np.flatnonzero(np.asarray(labels) != trained_label)
+    if len(others) == 0:
+        raise check.expected("labels", f"some that differ from trained_label {trained_label}", "none")
+    return gradient_flip(gradient, np.asarray(images)[others], np.asarray(labels)[others])
+
+
+def dummy(dimension: int, clip_norm: float) -> Partial:
+    """lambda = L/sqrt(d) in every coordinate, and its negative; no data is needed (Section 5.4.5)."""
+    value = clip_norm / math.sqrt(check.at_least(1, dimension=dimension))
+    g = jnp.full(dimension, value, jnp.float32)
+    return Partial(_fixed, g, -g)
+
+
+def zero_against_large(dimension: int, clip_norm: float) -> Partial:
+    """(0, ..., 0) against (lambda, ..., lambda), lambda = 10 L: the first counter-example of Section 4.1.
+
+    Norm projection turns zero into a fair coin and shortens the other one to L.
+    """
+    check.at_least(1, dimension=dimension)
+    return Partial(_fixed, jnp.zeros(dimension), jnp.full(dimension, 10 * clip_norm, jnp.float32))
+
+
+def watermark(dimension: int, clip_norm: float) -> Partial:
+    """(0, ..., 0) against (0, lambda, 0, ..., 0), lambda = 10 L: the second counter-example of Section 4.1."""
+    check.at_least(2, dimension=dimension)
+    zero = jnp.zeros(dimension)
+    return Partial(_fixed, zero, zero.at[1].set(10 * clip_norm))
+
+
+def _fixed(g0: jax.Array, g1: jax.Array, key: jax.Array) -> Gradients:
+    del key
+    return g0, g1
+
+
+def _as_partial(gradient: Gradient) -> Partial:
+    return gradient if isinstance(gradient, Partial) else Partial(gradient)

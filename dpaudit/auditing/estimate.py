@@ -1,0 +1,136 @@
+"""Counts or scores -> epsilon, with confidence. NumPy float64 throughout.
+
+Two rates describe a test that guesses a world: FPR = Pr[guess 1 | world 0] and FNR = Pr[guess 0 | world 1]. Every bound
+here holds for a rule that was fixed before the counted trials were seen; :func:`choose_threshold` therefore belongs on
+a split of the trials that is not counted.
+"""
+
+from typing import Any
+
+import numpy as np
+from scipy.special import betaincinv
+
+from dpaudit import check
+
+CANDIDATES = 1000  # thresholds tried by choose_threshold, at most
+
+
+def epsilon_from_rates(fpr: Any, fnr: Any, delta: Any = 0.0) -> np.ndarray:
+    """The smallest epsilon that is consistent with two error rates: what the test has shown.
+
+    max( ln((1 - delta - FPR)/FNR), ln((1 - delta - FNR)/FPR), 0 ); infinite where a rate is zero and the other leaves
+    1 - delta - rate > 0.
+
+    Args:
+      fpr, fnr: rates in [0, 1], any broadcastable shape.
+      delta: in [0, 1).
+
+    Returns:
+      epsilon in nats, float64.
+
+    Source: paper 000, Eq. (2); with delta, paper 003, Eq. (7).
+    """
+    fpr, fnr, delta = (np.asarray(value, np.float64) for value in (fpr, fnr, delta))
+    return np.maximum(_log_ratio(1 - delta - fpr, fnr), np.maximum(_log_ratio(1 - delta - fnr, fpr), 0.0))
+
+
+def _log_ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """ln(top/bottom) for bottom >= 0; -inf where top <= 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(top > 0, np.log(np.maximum(top, 0.0)) - np.log(bottom), -np.inf)
+
+
+def clopper_pearson(successes: Any, trials: Any, *, alpha: float) -> tuple[np.ndarray, np.ndarray]:
+    """Exact bounds on a binomial probability, each of them one-sided at level alpha.
+
+    Pr[p < low] <= alpha and Pr[p > high] <= alpha for every true p (so low..high is an interval at 1 - 2 alpha). They
+    hold as well for the mean of unequal probabilities of independent trials (Hoeffding 1956), as when every trial has
+    its own pair of inputs.
+
+    Args:
+      successes: counts in 0..trials, any shape.
+      trials: numbers of trials, >= 1.
+      alpha: error probability of each bound, in (0, 1).
+
+    Returns:
+      (low, high), float64.
+
+    Source: Clopper and Pearson 1934; quantiles of the beta law.
+    """
+    k, n = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
+    inner_low = betaincinv(np.maximum(k, 1), n - np.maximum(k, 1) + 1, alpha)
+    inner_high = betaincinv(np.minimum(k, n - 1) + 1, n - np.minimum(k, n - 1), 1 - alpha)
+    return np.where(k == 0, 0.0, inner_low), np.where(k == n, 1.0, inner_high)
+
+
+def epsilon_bounds(
+    false_positives: Any, false_negatives: Any, negatives: Any, positives: Any, *, delta: float, confidence: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper confidence bounds on the epsilon that this test attains, by Clopper-Pearson.
+
+    alpha = 1 - confidence is shared equally by the two rates, so both rates' bounds hold together with probability
+    >= confidence and Eq. (2) at the rates' upper (lower) ends bounds epsilon from below (above). Each of the two bounds
+    holds with probability >= confidence. The lower one is a lower bound on the mechanism's epsilon; the upper one
+    speaks of this test alone: another test may attain more.
+
+    Args:
+      false_positives: guesses of world 1 among ``negatives`` trials of world 0.
+      false_negatives: guesses of world 0 among ``positives`` trials of world 1.
+      negatives, positives: trials of world 0 and of world 1.
+      delta: in [0, 1).
+      confidence: in (0, 1).
+
+    Returns:
+      (lower, upper) in nats, never below 0; the upper bound is infinite where a count is zero.
+
+    Source: paper 000, Eq. (2); paper 003, Eq. (7) with delta.
+    """
+    alpha = (1 - confidence) / 2
+    fpr_low, fpr_high = clopper_pearson(false_positives, negatives, alpha=alpha)
+    fnr_low, fnr_high = clopper_pearson(false_negatives, positives, alpha=alpha)
+    return epsilon_from_rates(fpr_high, fnr_high, delta), epsilon_from_rates(fpr_low, fnr_low, delta)
+
+
+def errors(scores: np.ndarray, threshold: float) -> tuple[int, int]:
+    """(false positives, false negatives) of the rule: guess world 1 where score > threshold, so ties go to world 0.
+
+    Args:
+      scores: [2, n], one row per world.
+      threshold: the rule's number.
+    """
+    return int(np.sum(scores[0] > threshold)), int(np.sum(scores[1] <= threshold))
+
+
+def choose_threshold(scores: np.ndarray, *, delta: float, confidence: float) -> float:
+    """The threshold whose lower bound is largest on these scores: a choice, whose bound must not be reported.
+
+    Args:
+      scores: [2, n], one row per world; the split set aside for choosing.
+      delta, confidence: as the final bound will use them.
+
+    Returns:
+      A threshold t for the rule "world 1 where score > t".
+    """
+    ordered = np.sort(np.asarray(scores, np.float64), axis=1)
+    values = np.unique(ordered)
+    if len(values) > CANDIDATES:  # every extreme value matters, the middle can be thinned
+        ends = np.unique(np.geomspace(1, len(values) // 2, CANDIDATES // 2).astype(int)) - 1
+        values = values[np.unique(np.concatenate([ends, len(values) - 1 - ends]))]
+    n = ordered.shape[1]
+    false_positives = n - np.searchsorted(ordered[0], values, side="right")
+    false_negatives = np.searchsorted(ordered[1], values, side="right")
+    lower, _ = epsilon_bounds(false_positives, false_negatives, n, n, delta=delta, confidence=confidence)
+    if lower.max() > 0:
+        return float(values[np.argmax(lower)])
+    accuracy = 2 * n - false_positives - false_negatives  # nothing certain yet: the most accurate rule
+    return float(values[np.argmax(accuracy)])
+
+
+def checked_scores(scores: Any) -> np.ndarray:
+    """Scores [2, n] in float64, refused where they are empty or not numbers."""
+    scores = np.asarray(scores, np.float64)
+    if scores.ndim != 2 or scores.shape[0] != 2 or scores.shape[1] < 1:
+        raise check.expected("scores", "shape [2, n] with n >= 1", f"shape {list(scores.shape)}")
+    if np.isnan(scores).any():
+        raise check.expected("scores", "numbers", f"NaN in {int(np.isnan(scores).sum())} of {scores.size} trials")
+    return scores

@@ -1,0 +1,182 @@
+"""The one game: world b in {0, 1} -> release(key, b) -> observation -> score, played many times as one program.
+
+Trial i of world b sees ``fold_in(fold_in(key, b), i)`` and nothing else. Trials run in blocks of a fixed shape that
+depends on one trial's arrays alone, so batch size, device count and restarts decide only how many blocks go to the
+device at a time, never what a block computes: scores are bit-identical for all of them.
+"""
+
+import hashlib
+import math
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxprs_in_params
+from jax.sharding import Mesh, PartitionSpec
+from jax.tree_util import Partial
+
+from dpaudit import check
+
+BLOCK_BYTES = 1 << 20  # the largest array of a block; what a core's cache holds
+BLOCK_TRIALS = 4096  # at most this many trials a block
+CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
+
+
+def play(
+    key: jax.Array,
+    release: Callable[[jax.Array, int], Any],
+    score: Callable[[Any], Any],
+    trials: int,
+    *,
+    batch: int | None = None,
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """Plays ``trials`` games in each world and returns their scores.
+
+    Args:
+      key: a jax.random key, consumed; trial i of world b is a function of (key, b, i) alone.
+      release: ``release(key, world) -> observation``, jittable; ``world`` is the Python integer 0 or 1. A fresh pair
+        of inputs every trial is a release that draws the pair from its key and returns it with the observation.
+      score: ``score(observation) -> float`` (or an array of a fixed shape), jittable; larger means world 1.
+      trials: per world, >= 1 and at most 2^31.
+      batch, mesh, checkpoint, progress: as for :func:`sweep`.
+
+    Returns:
+      Scores, [2, trials, ...], one row per world, in the score's own type.
+
+    Raises:
+      InputError: trials or batch out of range; a checkpoint that is torn or belongs to another game.
+    """
+
+    def both_worlds(trial: jax.Array) -> jax.Array:
+        keys = (jax.random.fold_in(jax.random.fold_in(key, world), trial) for world in (0, 1))
+        return jnp.stack([score(release(trial_key, world)) for world, trial_key in enumerate(keys)])
+
+    scores = sweep(both_worlds, trials, key=key, batch=batch, mesh=mesh, checkpoint=checkpoint, progress=progress)
+    return np.moveaxis(scores, 1, 0)
+
+
+def sweep(
+    one: Callable[[jax.Array], jax.Array],
+    trials: int,
+    *,
+    key: jax.Array,
+    batch: int | None = None,
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """``one(i)`` for i = 0 .. trials - 1, in blocks of a fixed shape: the engine below every audit.
+
+    Args:
+      one: a jittable function of the trial's number (a uint32 scalar) to an array of a fixed shape; its randomness
+        comes from ``key`` by fold_in. Large arrays belong in a ``jax.tree_util.Partial``, whose arguments travel to the
+        device as data; a plain function's are compiled into the program.
+      trials: >= 1 and at most 2^31.
+      key: the key that ``one`` was made with; it identifies a checkpoint.
+      batch: trials sent to each device at a time, rounded up to whole blocks; None chooses. A matter of memory and
+        speed: results do not depend on it.
+      mesh: a device mesh over whose devices the trials are split, or None for one device.
+      checkpoint: a file that receives the results after each call to the device, and from which an interrupted sweep
+        goes on; one that belongs to another is refused. None keeps nothing.
+      progress: called with the number of trials finished so far.
+
+    Returns:
+      [trials, ...], in the type of ``one``.
+
+    Raises:
+      InputError: trials or batch out of range; a checkpoint that is torn or belongs to another sweep.
+    """
+    trials = check.at_least(1, trials=trials)
+    if trials > 1 << 31:
+        raise check.expected("trials", "at most 2^31", trials)
+    one = one if isinstance(one, Partial) else Partial(one)
+    traced, result = jax.make_jaxpr(lambda one, trial: one(trial), return_shape=True)(one, jnp.uint32(0))
+    block = block_size(_largest_array(traced.jaxpr))
+    devices = 1 if mesh is None else mesh.size
+    blocks = CALL_BLOCKS if batch is None else math.ceil(check.at_least(1, batch=batch) / block)
+    blocks = min(blocks, math.ceil(trials / (block * devices)))
+
+    results = np.zeros((trials, *result.shape), result.dtype)
+    file = None if checkpoint is None else Path(checkpoint)
+    identity = _identity(key, results)
+    done = 0 if file is None else _restore(file, identity, results)
+    while done < trials:
+        starts = done + block * jnp.arange(blocks * devices, dtype=jnp.uint32)
+        part = np.asarray(_run(one, starts, block=block, mesh=mesh)).reshape(-1, *result.shape)
+        end = min(done + len(part), trials)
+        results[done:end] = part[: end - done]
+        done = end
+        if file is not None:
+            _save(file, identity, results[:done])
+        if progress is not None:
+            progress(done)
+    return results
+
+
+def block_size(trial_bytes: int) -> int:
+    """How many trials a block holds: a power of two that keeps its largest array near ``BLOCK_BYTES``.
+
+    Args:
+      trial_bytes: size of the largest array of one trial.
+    """
+    fitting = BLOCK_BYTES // max(trial_bytes, 1)
+    return min(BLOCK_TRIALS, 1 << max(fitting.bit_length() - 1, 0))
+
+
+def _largest_array(jaxpr: Any) -> int:
+    """Bytes of the largest array that one trial computes, inner programs included."""
+    sizes = [var.aval.size * getattr(var.aval.dtype, "itemsize", 4) for eqn in jaxpr.eqns for var in eqn.outvars]
+    inner = (sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params))
+    return max([1, *sizes, *map(_largest_array, inner)])
+
+
+@partial(jax.jit, static_argnames=("block", "mesh"))
+def _run(one: Partial, starts: jax.Array, *, block: int, mesh: Mesh | None) -> jax.Array:
+    """starts [blocks] -> results [blocks, block, ...]."""
+
+    def blocks(one: Partial, starts: jax.Array) -> jax.Array:
+        return jax.lax.map(lambda start: jax.vmap(one)(start + jnp.arange(block, dtype=jnp.uint32)), starts)
+
+    if mesh is None:
+        return blocks(one, starts)
+    every = PartitionSpec(mesh.axis_names)
+    return jax.shard_map(blocks, mesh=mesh, in_specs=(PartitionSpec(), every), out_specs=every, check_vma=False)(one, starts)
+
+
+def _identity(key: jax.Array, results: np.ndarray) -> str:
+    """What a checkpoint must match: the key, the number of trials, and the kind of result."""
+    text = f"{np.asarray(jax.random.key_data(key)).tolist()} {results.shape} {results.dtype}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _save(file: Path, identity: str, results: np.ndarray) -> None:
+    """Writes beside the old file and replaces it in one step: a kill at any moment leaves one whole file."""
+    beside = file.with_name(file.name + ".partial")
+    with open(beside, "wb") as stream:
+        np.savez(stream, identity=np.array(identity), results=results)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(beside, file)
+
+
+def _restore(file: Path, identity: str, results: np.ndarray) -> int:
+    """Copies a checkpoint's part of the results in place and returns how many trials it holds."""
+    if not file.exists():
+        return 0
+    try:
+        with np.load(file, allow_pickle=False) as saved:
+            found, kept = str(saved["identity"]), saved["results"]
+    except Exception as error:  # every way a file can be torn
+        raise check.expected("checkpoint", "a whole checkpoint", f"{file.name}: {error}") from None
+    if found != identity:
+        raise check.expected("checkpoint", "one of this audit", f"{file.name}: made with another key or size")
+    results[: len(kept)] = kept
+    return len(kept)

@@ -1,0 +1,165 @@
+"""AuditResult: what an audit found, beside what was promised."""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+from dpaudit import check
+from dpaudit.auditing import plan
+from dpaudit.auditing.estimate import epsilon_bounds, epsilon_from_rates
+from dpaudit.mechanisms.claim import Claim
+
+UNSTATED = "the two given inputs (no relation claimed)"
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditResult:
+    """The outcome of one audit; every epsilon in nats.
+
+    Attributes:
+      epsilon_hat: the point estimate at the observed rates, Eq. (2) of paper 000 (with delta, Eq. (7) of paper 003).
+      epsilon_lower: with probability >= confidence, the mechanism's epsilon is at least this.
+      epsilon_upper: with probability >= confidence, this test attains at most this; other tests may attain more.
+      accuracy: share of right guesses when both worlds are equally likely, 1 - (fpr + fnr)/2.
+      fpr, fnr: observed error rates: guessing world 1 in world 0, and world 0 in world 1.
+      negatives, positives: counted trials of world 0 and of world 1 (those set aside for choosing are not counted).
+      trials: all trials played, both worlds together.
+      delta: the delta of every epsilon here.
+      confidence: of each bound.
+      method: how the guess was made and how the bound was computed.
+      neighbouring: the relation and unit that the numbers speak of.
+      ceiling: the largest epsilon_lower that this many counted trials could ever certify.
+      detectable: the smallest true epsilon that would have been called a violation with probability 0.8, were the
+        attack perfect; None without a claim.
+      claim: the promise, or None.
+      threshold: the rule was "world 1 where score > threshold".
+    """
+
+    epsilon_hat: float
+    epsilon_lower: float
+    epsilon_upper: float
+    accuracy: float
+    fpr: float
+    fnr: float
+    negatives: int
+    positives: int
+    trials: int
+    delta: float
+    confidence: float
+    method: str
+    neighbouring: str
+    ceiling: float
+    detectable: float | None
+    claim: Claim | None
+    threshold: float
+
+    @property
+    def verdict(self) -> str:
+        """"violation", "underpowered" (no violation could have been shown), "consistent", or "measured" (no claim)."""
+        if self.claim is None:
+            return "measured"
+        if self.epsilon_lower > self.claim.epsilon:
+            return "violation"
+        return "underpowered" if self.ceiling <= self.claim.epsilon else "consistent"
+
+    def to_row(self) -> dict[str, Any]:
+        """A flat dictionary of JSON values: the fields, the claim's own, and the verdict; infinity is "inf"."""
+        row = dataclasses.asdict(self)
+        del row["claim"]
+        epsilon, delta, _ = self.claim or (None, None, None)
+        row |= {"claim_epsilon": epsilon, "claim_delta": delta, "verdict": self.verdict}
+        return {name: json_number(value) for name, value in row.items()}
+
+    def to_json(self) -> str:
+        """The row as JSON text; :meth:`from_json` gives the same result back."""
+        return json.dumps(self.to_row())
+
+    @classmethod
+    def from_json(cls, text: str) -> "AuditResult":
+        """Reads what :meth:`to_json` wrote.
+
+        Raises:
+          InputError: the text is not JSON or a field is missing.
+        """
+        try:
+            row = json.loads(text)
+            names = [field.name for field in dataclasses.fields(cls) if field.name != "claim"]
+            values = {name: math.inf if row[name] == "inf" else row[name] for name in names}
+            epsilon, delta = row["claim_epsilon"], row["claim_delta"]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise check.expected("text", "the JSON of an AuditResult", f"{type(error).__name__}: {error}") from None
+        return cls(**values, claim=None if epsilon is None else Claim(epsilon, delta, values["neighbouring"]))
+
+
+def json_number(value: Any) -> Any:
+    """Strict JSON knows no infinity: it is written as the text "inf"."""
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def from_counts(
+    false_positives: int,
+    false_negatives: int,
+    negatives: int,
+    positives: int,
+    *,
+    claim: Claim | None,
+    method: str,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    trials: int | None = None,
+    threshold: float = 0.0,
+) -> AuditResult:
+    """The result of a test whose rule was fixed before these trials.
+
+    Args:
+      false_positives, false_negatives: errors among the counted trials.
+      negatives, positives: counted trials of world 0 and of world 1, >= 1.
+      claim: the promise, or None.
+      method: how the guess was made; the bound's name is added.
+      delta: of every epsilon; defaults to the claim's, else 0. One below the claim's is refused: what holds at a smaller
+        delta would not contradict the claim.
+      confidence: of each bound, in (0, 1).
+      trials: all trials played where some were set aside.
+      threshold: of the rule.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    check.at_least(1, negatives=negatives)
+    check.at_least(1, positives=positives)
+    delta = checked_delta(delta, claim)
+    check.open_unit(confidence=confidence)
+    fpr, fnr = false_positives / negatives, false_negatives / positives
+    settings = {"delta": delta, "confidence": confidence}
+    lower, upper = epsilon_bounds(false_positives, false_negatives, negatives, positives, **settings)
+    return AuditResult(
+        epsilon_hat=float(epsilon_from_rates(fpr, fnr, delta)),
+        epsilon_lower=float(lower),
+        epsilon_upper=float(upper),
+        accuracy=1 - (fpr + fnr) / 2,
+        fpr=fpr,
+        fnr=fnr,
+        negatives=negatives,
+        positives=positives,
+        trials=negatives + positives if trials is None else trials,
+        delta=delta,
+        confidence=confidence,
+        method=f"{method}; Clopper-Pearson",
+        neighbouring=UNSTATED if claim is None else claim.neighbouring,
+        ceiling=plan.ceiling(negatives, positives, **settings),
+        detectable=None if claim is None else plan.detectable(claim.epsilon, negatives, positives, **settings),
+        claim=claim,
+        threshold=threshold,
+    )
+
+
+def checked_delta(delta: float | None, claim: Claim | None) -> float:
+    """The delta to use: the given one, else the claim's, else 0; never below the claim's."""
+    promised = 0.0 if claim is None else claim.delta
+    if delta is None:
+        return promised
+    check.probability(delta=delta)
+    if delta < promised:
+        raise check.expected("delta", f"at least the claim's own {promised:g}", delta)
+    return float(delta)

@@ -1,0 +1,201 @@
+"""``dpaudit ...``: parse, call, print."""
+
+import dataclasses
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from dpaudit import check
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Ldp:
+    """Audit LDP-SGD from a federated-learning client's side (paper 000)."""
+
+    data: tuple[str, ...] = ("digits",)
+    """Data sets with images: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
+    craft: tuple[str, ...] = ("all",)
+    """How the two gradients are made: benign, label_flip, gradient_flip, collusion, dummy (all five: all), and the
+    counter-examples zero_against_large and watermark."""
+    epsilon: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    """Promised privacy losses, in nats."""
+    trials: int = 10_000
+    """K of Algorithm 3: games per repeat, half of them in each world."""
+    repeats: int = 10
+    """Tests to average; the bounds pool them all."""
+    engine: Literal["full", "plane", "exact"] = "full"
+    """full runs the shipped mechanism, plane samples in the plane of the two gradients, exact is the closed form."""
+    pair: Literal["fresh", "fixed"] = "fresh"
+    """A fresh pair of gradients for every trial, or one fixed pair for all."""
+    clip_norm: float = 1.0
+    """L, the L2 norm to which gradients are clipped."""
+    pretraining_steps: int = 100
+    """Adam steps of the server's model before it is sent out."""
+    confidence: float = 0.95
+    """Of each bound."""
+    data_dir: str | None = None
+    """Where the data sets lie; else $DPAUDIT_DATA, else TensorFlow Datasets."""
+    seed: int = 0
+    """All randomness follows from it."""
+    out: str | None = None
+    """Directory for results.json and report.html; without it, nothing is written."""
+    force: bool = False
+    """Write into a directory that is not empty."""
+    json: bool = False
+    """Print the rows as JSON instead of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """List the data sets, and where each would be read from."""
+
+    data_dir: str | None = None
+    """Where the data sets lie; else $DPAUDIT_DATA."""
+
+
+def main() -> None:
+    """The console script: 0, or 2 for unusable input, or 130 when interrupted."""
+    command = tyro.cli(
+        Annotated[Ldp, tyro.conf.subcommand("ldp")] | Annotated[Data, tyro.conf.subcommand("data")],
+        prog="dpaudit",
+        description="How private is a mechanism really?",
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    try:
+        _ldp(command) if isinstance(command, Ldp) else _data(command)
+    except check.InputError as error:
+        print(f"dpaudit: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt as interruption:
+        print(f"dpaudit: interrupted{interruption}", file=sys.stderr)
+        sys.exit(130)
+
+
+def _ldp(options: Ldp) -> None:
+    from dpaudit.data import NAMES
+    from dpaudit.federated import client_audit
+    from dpaudit.report import rows as files
+
+    crafts = tuple(client_audit.ACCESS) if options.craft == ("all",) else options.craft
+    for name in options.data:
+        check.one_of(NAMES, data=name)
+    for name in crafts:
+        check.one_of((*client_audit.CRAFTS, "all"), craft=name)
+    out = None if options.out is None else files.prepare_out(options.out, options.force)
+    rows: list[dict[str, Any]] = []
+    try:
+        with _progress() as bars:
+            for part in _ldp_rows(options, crafts, bars):
+                rows += part
+                if out is not None:
+                    files.write_rows(rows, out / "results.json")
+    except KeyboardInterrupt:
+        kept = f"; {len(rows)} finished rows are in {out.name}/results.json" if rows and out is not None else ""
+        raise KeyboardInterrupt(kept) from None
+    finally:
+        if rows:
+            _show(rows, out, options.json)
+
+
+def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") -> Iterator[list[dict[str, Any]]]:
+    """The rows of one data set and craft setting at a time."""
+    import jax
+
+    from dpaudit import data
+    from dpaudit.federated import client_audit
+
+    for name in options.data:
+        server_data, client_data = (data.load(name, split=split, data_dir=options.data_dir) for split in ("train", "test"))
+        key = jax.random.fold_in(jax.random.key(options.seed), zlib.crc32(name.encode()))
+        task = None if bars is None else bars.add_task(f"{name}: the server trains", total=None)
+        client = client_audit.client(
+            key, server_data, client_data, pretraining_steps=options.pretraining_steps, clip_norm=options.clip_norm
+        )
+        if bars is not None and task is not None:
+            bars.remove_task(task)
+        shared = {"dataset": server_data.label, "dimension": client.dimension, "seed": options.seed}
+        shared |= {"pretraining_steps": options.pretraining_steps, "versions": client_audit.versions()}
+        shared |= {"device": jax.devices()[0].device_kind}
+        for craft in crafts:
+            found = client_audit.audit_craft(
+                jax.random.fold_in(key, zlib.crc32(craft.encode())),
+                client_audit.crafted(client, craft),
+                epsilons=options.epsilon,
+                clip_norm=options.clip_norm,
+                trials=options.trials,
+                repeats=options.repeats,
+                engine=options.engine,
+                pair=options.pair,
+                confidence=options.confidence,
+                progress=_stages(bars, f"{name}, {craft}"),
+            )
+            yield [shared | {"craft": craft} | row for row in found]
+
+
+def _show(rows: list[dict[str, Any]], out: Any, as_json: bool) -> None:
+    """What there is, even after an interruption: the table or the rows, and the page."""
+    from rich.console import Console
+
+    from dpaudit.report.page import write_page
+    from dpaudit.report.table import audit_table
+
+    if as_json:
+        print(json.dumps(rows, allow_nan=False))
+    else:
+        Console().print(audit_table(rows))
+    if out is not None:
+        write_page(rows, out / "report.html")
+        print(f"Report: {out / 'report.html'}", file=sys.stderr)
+
+
+@contextmanager
+def _progress() -> Iterator["Progress | None"]:
+    """Bars on a terminal, silence elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TimeRemainingColumn())
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield bars
+
+
+def _stages(bars: "Progress | None", label: str) -> Callable[[str, int], Callable[[int], None]] | None:
+    if bars is None:
+        return None
+
+    def stage(name: str, total: int) -> Callable[[int], None]:
+        task = bars.add_task(f"{label}: {name}", total=total)
+
+        def advance(done: int) -> None:
+            bars.update(task, completed=done, visible=done < total)
+
+        return advance
+
+    return stage
+
+
+def _data(options: Data) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from dpaudit.data import available
+
+    table = Table("name", "contents", "from", title="Data sets", title_justify="left")
+    for row in available(options.data_dir):
+        table.add_row(*row)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

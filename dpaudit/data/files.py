@@ -1,0 +1,177 @@
+"""Which standard files make up a data set, what their folders are called, and which reader reads them."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit import check
+from dpaudit.data import bundled, formats
+
+SPLITS = ("train", "test")
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+class Files(NamedTuple):
+    """One data set on disk.
+
+    Attributes:
+      title: the name for people.
+      kind: of the files, for people.
+      sizes: published number of records in train and in test.
+      shape: of one record.
+      num_classes: 2 or more.
+      folders: where the files may lie inside the data folder; they may also lie directly in it.
+      names: split -> the files that must all be there, without .gz or .xz.
+      read: ``read(paths, split) -> inputs, labels``.
+    """
+
+    title: str
+    kind: str
+    sizes: tuple[int, int]
+    shape: tuple[int, ...]
+    num_classes: int
+    folders: tuple[str, ...]
+    names: dict[str, tuple[str, ...]]
+    read: Callable[[Sequence[Path], str], Arrays]
+
+
+def _idx(paths: Sequence[Path], _split: str) -> Arrays:
+    return formats.read_idx_pair(*paths, shape=(28, 28))
+
+
+def _cifar10(paths: Sequence[Path], split: str) -> Arrays:
+    return formats.read_cifar10(paths[:5] if split == "train" else paths[5:])
+
+
+def _cifar10_exact_subset(paths: Sequence[Path], split: str) -> Arrays:
+    return formats.read_cifar10(paths, records=4000 if split == "train" else 1000)
+
+
+def _svhn(paths: Sequence[Path], _split: str) -> Arrays:
+    return formats.read_svhn(*paths)
+
+
+def _pima(paths: Sequence[Path], split: str) -> Arrays:
+    features, labels = formats.read_table(*paths, columns=9, num_classes=2, records=768)
+    rows = bundled.stratified(labels, split, train_size=600)
+    return features[rows], labels[rows]
+
+
+_IDX_NAMES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+
+FILES = {
+    "mnist": Files(
+        title="MNIST",
+        kind="IDX files",
+        sizes=(60_000, 10_000),
+        shape=(28, 28, 1),
+        num_classes=10,
+        folders=("mnist", "MNIST", "MNIST/raw"),
+        names=_IDX_NAMES,
+        read=_idx,
+    ),
+    "fashion_mnist": Files(
+        title="Fashion-MNIST",
+        kind="IDX files",
+        sizes=(60_000, 10_000),
+        shape=(28, 28, 1),
+        num_classes=10,
+        folders=("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw"),
+        names=_IDX_NAMES,
+        read=_idx,
+    ),
+    "cifar10": Files(
+        title="CIFAR-10",
+        kind="binary files",
+        sizes=(50_000, 10_000),
+        shape=(32, 32, 3),
+        num_classes=10,
+        folders=("cifar10", "cifar-10", "cifar-10-batches-bin", "cifar10-jpeg", "cifar10_jpeg"),
+        # both splits want all six files, so that an exact train is never audited beside a lossy test
+        names=dict.fromkeys(SPLITS, (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")),
+        read=_cifar10,
+    ),
+    "cifar10_exact_subset": Files(
+        title="CIFAR-10 exact subset",
+        kind="binary files",
+        sizes=(4_000, 1_000),
+        shape=(32, 32, 3),
+        num_classes=10,
+        folders=("cifar10-exact-subset", "cifar10_exact_subset"),
+        names={"train": ("train_first_4000.bin",), "test": ("test_first_1000.bin",)},
+        read=_cifar10_exact_subset,
+    ),
+    "svhn": Files(
+        title="SVHN",
+        kind="MATLAB files",
+        sizes=(73_257, 26_032),
+        shape=(32, 32, 3),
+        num_classes=10,
+        folders=("svhn", "SVHN"),
+        names={"train": ("train_32x32.mat",), "test": ("test_32x32.mat",)},
+        read=_svhn,
+    ),
+    "pima_diabetes": Files(
+        title="Pima Indians Diabetes",
+        kind="CSV file",
+        sizes=(600, 168),  # of paper 001
+        shape=(8,),
+        num_classes=2,
+        folders=("pima-diabetes", "pima_diabetes", "pima-indians-diabetes"),
+        names=dict.fromkeys(SPLITS, ("pima-indians-diabetes.csv",)),
+        read=_pima,
+    ),
+}
+
+
+def find(name: str, split: str, root: Path) -> list[Path] | None:
+    """The files of a complete copy, an exact one before a lossy one; None where there is no copy at all.
+
+    Raises:
+      InputError: the only copies are incomplete.
+    """
+    needed = FILES[name].names[split]
+    copies = [[_file(folder, wanted) for wanted in needed] for folder in folders(name, root)]
+    complete = [[path for path in copy if path] for copy in copies if None not in copy]
+    if complete:
+        return min(complete, key=lambda paths: lossy(name, paths))
+    for folder, copy in zip(folders(name, root), copies, strict=True):
+        if any(copy):
+            missing = needed[copy.index(None)]
+            raise check.expected(formats.printable(folder), f"{', '.join(needed)} (or .gz, .xz)", f"no {missing}")
+    return None
+
+
+def folders(name: str, root: Path) -> list[Path]:
+    """Where a copy may lie; MNIST and Fashion-MNIST share file names, so directly in ``root`` its name decides."""
+    direct = FILES[name].read is not _idx or ("fashion" in _called(root)) == ("fashion" in name)
+    return [root / folder for folder in FILES[name].folders] + ([root] if direct else [])
+
+
+def lossy(name: str, paths: Sequence[Path]) -> bool:
+    """Whether this CIFAR-10 went through JPEG: a folder that its files lie in, or are linked from, says so."""
+    return name == "cifar10" and any("jpeg" in _called(path.parent) + _called(path.resolve().parent) for path in paths)
+
+
+def where(name: str, paths: Sequence[Path]) -> str:
+    """What kind of files in which folder, without the way to it."""
+    folder = Path(os.path.abspath(paths[0])).parent.name
+    return f"{FILES[name].kind} in {formats.printable(folder)}"
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    """The file, plain or compressed; IDX files are also written ``train-images.idx3-ubyte``."""
+    spellings = [name, name.replace("-idx", ".idx")]
+    paths = [folder / (spelling + suffix) for suffix in ("", ".gz", ".xz") for spelling in spellings]
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _called(folder: Path) -> str:
+    """The folder's name as it is written and, behind a link, as it really is."""
+    return f"{Path(os.path.abspath(folder)).name} {folder.resolve().name}".lower()

@@ -1,0 +1,149 @@
+"""Data sets by name, wherever they come from: scikit-learn, standard files on disk, TensorFlow Datasets."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit import check
+from dpaudit.data import bundled, files, formats, tfds
+from dpaudit.data.files import FILES, SPLITS
+
+VARIABLE = "DPAUDIT_DATA"
+BUNDLED: dict[str, Callable[[str], tuple[np.ndarray, np.ndarray]]] = {
+    "digits": bundled.digits,
+    "breast_cancer": bundled.breast_cancer,
+}
+NAMES = (*BUNDLED, *FILES)
+
+
+class Dataset(NamedTuple):
+    """One split of a data set.
+
+    Attributes:
+      name: one of NAMES.
+      inputs: float32, images ``[n, h, w, c]`` scaled to [0, 1], tables ``[n, features]`` in their own units.
+      labels: int32 ``[n]``, 0 to num_classes - 1.
+      num_classes: 2 or more.
+      origin: one line for people: what, how many records, from where; never an absolute path.
+      lossy: the pixels are not the original ones, they went through JPEG.
+    """
+
+    name: str
+    inputs: np.ndarray
+    labels: np.ndarray
+    num_classes: int
+    origin: str
+    lossy: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name shown with every result."""
+        return f"{self.name} (JPEG)" if self.lossy else self.name
+
+
+class Available(NamedTuple):
+    """What a name stands for, ``"not found"`` where it cannot be read, and where it would be read from."""
+
+    name: str
+    contents: str
+    origin: str
+
+
+def load(name: str, *, split: str = "train", data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+    """One split of a data set: bundled, else from its standard files, else through TensorFlow Datasets.
+
+    Files are looked for in ``data_dir`` and, where it is given, nowhere else; otherwise in ``$DPAUDIT_DATA``.
+    ``"cifar10"`` is a complete exact copy, else a complete one that went through JPEG (``lossy``); the exact subset
+    is a data set of its own. Sets without an official split have a fixed one, stratified by class: digits
+    1,437 + 360, breast_cancer 390 + 179, pima_diabetes 600 + 168.
+
+    Args:
+      name: one of NAMES.
+      split: ``"train"`` or ``"test"``.
+      data_dir: a folder that holds the data set's files or a folder with them.
+
+    Raises:
+      InputError: an unknown name, a data set that is not there or not complete, a broken file.
+    """
+    check.one_of(NAMES, name=name)
+    check.one_of(SPLITS, split=split)
+    if name in BUNDLED:
+        inputs, labels = BUNDLED[name](split)
+        return _dataset(name, name, inputs, labels, int(labels.max()) + 1, "bundled with scikit-learn")
+    title, num_classes = FILES[name].title, FILES[name].num_classes
+    root = _root(data_dir)
+    paths = files.find(name, split, root) if root else None
+    if paths:
+        inputs, labels = FILES[name].read(paths, split)
+        lossy = files.lossy(name, paths)
+        return _dataset(name, title, inputs, labels, num_classes, files.where(name, paths), lossy)
+    if data_dir is not None or name not in tfds.BUILDERS or not tfds.installed():
+        raise _not_found(name, split, root, tfds_helps=data_dir is None and name in tfds.BUILDERS)
+    kept = [folder for folder in files.folders(name, root) if os.path.isdir(folder)] if root else []
+    inputs, labels, version = tfds.read(name, split, manual_dir=kept[0] if kept else None)
+    return _dataset(name, title, inputs, labels, num_classes, f"TensorFlow Datasets {version}")
+
+
+def available(data_dir: str | os.PathLike[str] | None = None) -> list[Available]:
+    """One row for each of NAMES, from the names of files alone: nothing is opened, the sizes are the published ones.
+
+    Raises:
+      InputError: ``data_dir`` or ``$DPAUDIT_DATA`` is not a folder.
+    """
+    root = _root(data_dir)
+    rows = [
+        Available("digits", "1,437 train, 360 test; 8 x 8 x 1", "bundled with scikit-learn"),
+        Available("breast_cancer", "390 train, 179 test; 30", "bundled with scikit-learn"),
+    ]
+    return rows + [_row(name, root, use_tfds=data_dir is None) for name in FILES]
+
+
+def _row(name: str, root: Path | None, *, use_tfds: bool) -> Available:
+    shape = " x ".join(map(str, FILES[name].shape))
+    sizes = dict(zip(SPLITS, FILES[name].sizes, strict=True))
+    try:
+        found = {split: files.find(name, split, root) if root else None for split in SPLITS}
+    except check.InputError as error:
+        return Available(name, "not found", str(error))
+    contents = ", ".join(f"{sizes[split]:,} {split}" for split in SPLITS if found[split])
+    paths = found["train"] or found["test"]
+    if paths:
+        label = "JPEG, " if files.lossy(name, paths) else ""
+        return Available(name, f"{contents}; {shape}", label + files.where(name, paths))
+    if use_tfds and name in tfds.BUILDERS and tfds.installed():
+        contents = ", ".join(f"{sizes[split]:,} {split}" for split in SPLITS)
+        return Available(name, f"{contents}; {shape}", "TensorFlow Datasets, prepared at first use")
+    return Available(name, "not found", f"looked for a folder {FILES[name].folders[0]}")
+
+
+def _root(data_dir: str | os.PathLike[str] | None) -> Path | None:
+    chosen = (os.environ.get(VARIABLE) or None) if data_dir is None else data_dir
+    if chosen is None:
+        return None
+    if not os.fspath(chosen) or not os.path.isdir(chosen):
+        raise check.expected("data_dir" if data_dir is not None else f"${VARIABLE}", "a folder", os.fspath(chosen))
+    return Path(chosen)
+
+
+def _dataset(
+    name: str, title: str, inputs: np.ndarray, labels: np.ndarray, num_classes: int, where: str, lossy: bool = False
+) -> Dataset:
+    scale = np.float32(255 if inputs.dtype == np.uint8 else 1)
+    inputs = np.divide(inputs, scale, dtype=np.float32, order="C", casting="same_kind")
+    origin = f"{title}{' (JPEG)' if lossy else ''}, {len(inputs):,} records, {where}"
+    return Dataset(name, inputs, labels.astype(np.int32), num_classes, origin, lossy)
+
+
+def _not_found(name: str, split: str, root: Path | None, *, tfds_helps: bool) -> check.InputError:
+    wanted = " and ".join(FILES[name].names[split]) + " (or .gz, .xz) in "
+    if root is None:
+        wanted += f"${VARIABLE}, which is not set"
+    else:
+        direct = " or directly" if root in files.folders(name, root) else ""
+        wanted += f"a folder {' or '.join(FILES[name].folders)}{direct} in {formats.printable(root)}"
+    install = ' or install TensorFlow Datasets: pip install "dpaudit[tfds]"' if tfds_helps else ""
+    message = check.expected(name, wanted, "none of them" if root else "no folder")
+    return check.InputError(f"{message}; name a folder that has them{install}")

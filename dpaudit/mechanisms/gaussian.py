@@ -1,0 +1,69 @@
+"""The Gaussian mechanism of a local client, calibrated exactly."""
+
+from typing import Any
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+
+from dpaudit import check
+from dpaudit.mechanisms import sampling
+from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.mechanisms.clipping import clip
+
+
+def noise_std(*, epsilon: float, delta: float, clip_norm: float) -> float:
+    """The smallest sigma that makes clip(x) + N(0, sigma^2 I) (epsilon, delta)-LDP.
+
+    Two clipped vectors are up to Delta = 2 L apart, and sigma solves, with Phi the normal distribution function::
+
+        Phi(Delta/(2 sigma) - epsilon sigma/Delta) - e^epsilon Phi(-Delta/(2 sigma) - epsilon sigma/Delta) = delta
+
+    Args:
+      epsilon: privacy loss in nats.
+      delta: in (0, 1).
+      clip_norm: L, L2 norm, per release.
+
+    Returns:
+      sigma, per coordinate, in the units of x.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Balle and Wang 2018, Theorem 8, solved by dp-accounting.
+    """
+    check.positive(epsilon=epsilon)
+    check.open_unit(delta=delta)
+    check.positive(clip_norm=clip_norm)
+    return 2 * clip_norm * dp_accounting.get_sigma_gaussian(epsilon, delta)
+
+
+def mechanism(*, epsilon: float, delta: float, clip_norm: float) -> Mechanism:
+    """clip(x) + N(0, sigma^2 I) with the sigma of :func:`noise_std`.
+
+    ``log_prob(release, x)`` is <c, z - c/2> / sigma^2 with c = clip(x): the log density less that of x = 0.
+
+    Args:
+      epsilon: privacy loss in nats.
+      delta: in (0, 1).
+      clip_norm: L, L2 norm of the whole array, per release.
+
+    Returns:
+      A Mechanism on arrays of any shape; the release has the shape of x, float32 or wider, and so has the noise.
+
+    Raises:
+      InputError: a value out of range; NaN or infinity in x.
+
+    Source: Balle and Wang 2018.
+    """
+    sigma = noise_std(epsilon=epsilon, delta=delta, clip_norm=clip_norm)
+
+    def apply(key: jax.Array, x: Any) -> jax.Array:
+        clipped = clip(check.finite(x=x), clip_norm)
+        return clipped + sigma * sampling.normal(key, clipped.shape, clipped.dtype)
+
+    def log_prob(release: Any, x: Any) -> jax.Array:
+        clipped = clip(x, clip_norm)
+        return jnp.sum(clipped * (release - clipped / 2)) / sigma**2
+
+    return Mechanism(apply, Claim(epsilon, delta), log_prob)

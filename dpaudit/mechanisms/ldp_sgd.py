@@ -1,0 +1,213 @@
+"""LDP-SGD: one unit vector per client, whose only dependence on the gradient is the sign of an inner product.
+
+Paper 000 (after Erlingsson et al. 2020): Algorithm 1 is :func:`randomize`, Algorithm 2 is :func:`aggregate` followed
+by :func:`server_update`.
+
+Simulation draws its randomness from ``jax.random``; a deployed client must use a cryptographic generator.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from scipy.special import gammaln
+
+from dpaudit import check
+from dpaudit.mechanisms.clipping import norm_and_direction
+from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.mechanisms.sampling import bernoulli, sphere
+
+
+def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> jax.Array:
+    """One client's release (Algorithm 1): a unit vector on the gradient's side with probability about q.
+
+    With r = min(|x|, L) and v uniform on the unit sphere::
+
+        z    =  L x/|x|  with probability 1/2 + r/(2L),  else -L x/|x|         (Gradient Norm Projection)
+        zhat =  sgn<z, v> v  with probability e^epsilon/(1 + e^epsilon),  else -sgn<z, v> v   (Random Gradient Sampling)
+
+    Whatever the law of v, zhat = w arises from v = w and from v = -w with the same sign of the coins, so the ratio of
+    two inputs' densities is at most e^epsilon exactly, in floating point too. The zero vector has no direction: its
+    release is v itself, uniform on the sphere, which is also the limit as |x| -> 0.
+
+    Args:
+      key: a jax.random key, consumed.
+      x: the gradient, [d], any floating type; must be finite (checked where it is concrete).
+      epsilon: privacy loss in nats, > 0.
+      clip_norm: L, L2 norm, per client, > 0.
+
+    Returns:
+      The release, [d], of unit L2 norm, float32 or wider.
+
+    Raises:
+      InputError: x is not a vector or not finite; epsilon or clip_norm not positive.
+
+    Source: paper 000, Algorithm 1.
+    """
+    check.positive(epsilon=epsilon)
+    check.positive(clip_norm=clip_norm)
+    check.finite(x=check.vector(x=jnp.asarray(x)))
+    norm_key, sampling_key, sphere_key = jax.random.split(key, 3)
+    norm, direction = norm_and_direction(x)
+    flipped_by_norm = bernoulli(norm_key, 0.5 - jnp.minimum(norm, clip_norm) / (2 * clip_norm))  # line 2
+    flipped_by_sampling = bernoulli(sampling_key, jax.nn.sigmoid(-jnp.asarray(epsilon, direction.dtype)))  # line 3
+    v = sphere(sphere_key, x.shape[0], dtype=direction.dtype)
+    on_gradient_side = jnp.sum(direction * v) >= 0
+    return jnp.where(on_gradient_side ^ flipped_by_norm ^ flipped_by_sampling, v, -v)
+
+
+def randomize_tree(key: jax.Array, gradients: Any, *, epsilon: Any, clip_norm: Any) -> Any:
+    """:func:`randomize` for a pytree of gradients: flattened to one vector, released, and given its structure back.
+
+    Each leaf keeps its shape and type; rounding a release to a narrower type is post-processing.
+
+    Args:
+      key: a jax.random key, consumed.
+      gradients: a pytree of floating-point arrays with d entries in all.
+      epsilon: privacy loss in nats, of the whole tree.
+      clip_norm: L, L2 norm of the whole tree, per client.
+
+    Returns:
+      A pytree like ``gradients`` whose entries together have unit L2 norm.
+
+    Source: paper 000, Algorithm 1.
+    """
+    flat, unravel = ravel_pytree(gradients)
+    return unravel(randomize(key, flat, epsilon=epsilon, clip_norm=clip_norm).astype(flat.dtype))
+
+
+def unbiasing_factor(dimension: int, *, epsilon: float, clip_norm: float) -> float:
+    """The factor that makes a release unbiased for the clipped gradient.
+
+    E[zhat] = clip(x)/L * tanh(epsilon/2) * E|v_1| with E|v_1| = Gamma(d/2) / (sqrt(pi) Gamma((d+1)/2)), so::
+
+        L sqrt(pi) Gamma((d+1)/2)/Gamma(d/2) (e^epsilon + 1)/(e^epsilon - 1)
+
+    computed through log-gamma. Line 4 of Algorithm 2 prints (1/2) Gamma((d-1)/2 + 1)/Gamma(d/2 + 1) instead, which is
+    smaller by the factor d and would shrink every update by it.
+
+    Source: paper 000, Algorithm 2, line 4 (corrected).
+    """
+    check.at_least(1, dimension=dimension)
+    check.positive(epsilon=epsilon)
+    check.positive(clip_norm=clip_norm)
+    gamma_ratio = math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))
+    return clip_norm * math.sqrt(math.pi) * gamma_ratio / math.tanh(epsilon / 2)
+
+
+def aggregate(releases: jax.Array, *, epsilon: float, clip_norm: float) -> jax.Array:
+    """The server's unbiased estimate of the mean clipped gradient.
+
+    Args:
+      releases: one release per client, [n, d].
+      epsilon: privacy loss in nats, the clients' own.
+      clip_norm: L, the clients' own.
+
+    Returns:
+      The estimate g_t, [d], in the units of the gradient.
+
+    Source: paper 000, Algorithm 2, line 4; the constant as in :func:`unbiasing_factor`.
+    """
+    if jnp.ndim(releases) != 2 or jnp.shape(releases)[0] < 1:
+        raise check.expected("releases", "an array of shape [n, d] with n >= 1", f"shape {list(jnp.shape(releases))}")
+    factor = unbiasing_factor(releases.shape[1], epsilon=epsilon, clip_norm=clip_norm)
+    return factor * jnp.mean(releases, axis=0)
+
+
+def server_update(
+    parameters: jax.Array, releases: jax.Array, *, epsilon: float, clip_norm: float, radius: float
+) -> jax.Array:
+    """One server step: theta <- projection of (theta - eta_t g_t) onto the ball C of the given radius.
+
+    eta_t = |C| sqrt(n) / (L sqrt(d)) (e^epsilon - 1)/(e^epsilon + 1), with |C| read as the radius of C.
+
+    Args:
+      parameters: theta_t, [d].
+      releases: one release per client, [n, d].
+      epsilon: privacy loss in nats.
+      clip_norm: L.
+      radius: of the parameter set C, an L2 ball about the origin.
+
+    Returns:
+      theta_{t+1}, [d].
+
+    Source: paper 000, Algorithm 2, lines 4 and 5.
+    """
+    check.positive(radius=radius)
+    n, d = releases.shape
+    step_size = radius * math.sqrt(n) / (clip_norm * math.sqrt(d)) * math.tanh(epsilon / 2)
+    moved = parameters - step_size * aggregate(releases, epsilon=epsilon, clip_norm=clip_norm)
+    return optax.projections.projection_l2_ball(moved, radius)
+
+
+def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> optax.GradientTransformation:
+    """Algorithm 1 with the unbiasing constant as an optax transformation, for a client's own training loop.
+
+    Each update is replaced by the unbiased randomised one; each call spends epsilon again.
+
+    Args:
+      key: a jax.random key; the transformation's state carries it on and splits it at each update.
+      epsilon: privacy loss in nats, per update.
+      clip_norm: L, L2 norm of the whole update.
+
+    Returns:
+      A transformation for ``optax.chain``, e.g. ``optax.chain(privatize(...), optax.sgd(0.1))``.
+    """
+    check.positive(epsilon=epsilon)
+    check.positive(clip_norm=clip_norm)
+
+    def update(updates: Any, state: jax.Array, params: Any = None) -> tuple[Any, jax.Array]:
+        del params
+        state, used = jax.random.split(state)
+        dimension = sum(leaf.size for leaf in jax.tree.leaves(updates))
+        factor = unbiasing_factor(dimension, epsilon=epsilon, clip_norm=clip_norm)
+        released = randomize_tree(used, updates, epsilon=epsilon, clip_norm=clip_norm)
+        return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), released), state
+
+    return optax.GradientTransformation(lambda params: key, update)
+
+
+def side_probability(norm: Any, *, epsilon: Any, clip_norm: Any) -> Any:
+    """Q: the probability that a release lies on its gradient's side, <zhat, x> > 0.
+
+    keep = 1/2 + min(norm, L)/(2L), q = e^epsilon/(1 + e^epsilon), Q = q keep + (1 - q)(1 - keep), in NumPy float64 as
+    Q = 1/2 + tanh(epsilon/2) min(norm, L)/(2L).
+
+    Args:
+      norm: L2 norm of the gradient, any shape.
+      epsilon: privacy loss in nats.
+      clip_norm: L.
+
+    Source: paper 000, Algorithm 1, lines 2 and 3.
+    """
+    share = np.minimum(np.asarray(norm, np.float64), clip_norm) / clip_norm
+    return 0.5 + 0.5 * np.tanh(np.asarray(epsilon, np.float64) / 2) * share
+
+
+def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
+    """LDP-SGD's client as a :class:`Mechanism`: epsilon-LDP for any two gradients.
+
+    ``log_prob(release, x)`` is taken with respect to the uniform law on the sphere: log 2Q on the gradient's side and
+    log 2(1 - Q) on the other, with Q of :func:`side_probability`.
+
+    Args:
+      epsilon: privacy loss in nats.
+      clip_norm: L, L2 norm, per client.
+    """
+    claim = Claim(epsilon)
+    check.positive(clip_norm=clip_norm)
+
+    def apply(key: jax.Array, x: jax.Array) -> jax.Array:
+        return randomize(key, x, epsilon=epsilon, clip_norm=clip_norm)
+
+    def log_prob(release: jax.Array, x: jax.Array) -> jax.Array:
+        norm, direction = norm_and_direction(x)
+        share = jnp.minimum(norm, clip_norm) / clip_norm
+        other_side = 2 * jax.nn.sigmoid(-epsilon) + math.tanh(epsilon / 2) * (1 - share)  # 2(1 - Q), no cancellation
+        return jnp.log(jnp.where(jnp.sum(direction * release) >= 0, 2 - other_side, other_side))
+
+    return Mechanism(apply, claim, log_prob)

@@ -1,0 +1,111 @@
+"""The networks of the papers, in Flax Linen, and the loss and gradient of one example.
+
+Every module maps one image [h, w, c] to logits [num_classes]; a batch is a vmap over it. ``params`` is what
+:func:`initial_parameters` returns: a nested dict of float32 arrays.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from dpaudit import check
+
+
+class CNN8(nn.Module):
+    """A small network for 8 x 8 images: 1,898 parameters for one channel and ten classes."""
+
+    num_classes: int = 10
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        x = nn.relu(nn.Conv(8, (3, 3), padding="SAME")(image))
+        x = nn.max_pool(x, (2, 2), strides=(2, 2))
+        x = nn.relu(nn.Conv(16, (3, 3), padding="VALID")(x))
+        return nn.Dense(self.num_classes)(x.ravel())
+
+
+class CNN28(nn.Module):
+    """The usual private MNIST network: 26,010 parameters for one channel and ten classes.
+
+    Source: the d = 26,010 of paper 000; the network of paper 002's reference.
+    """
+
+    num_classes: int = 10
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        x = nn.relu(nn.Conv(16, (8, 8), strides=(2, 2), padding="SAME")(image))
+        x = nn.max_pool(x, (2, 2), strides=(1, 1))
+        x = nn.relu(nn.Conv(32, (4, 4), strides=(2, 2), padding="VALID")(x))
+        x = nn.max_pool(x, (2, 2), strides=(1, 1))
+        x = nn.relu(nn.Dense(32)(x.ravel()))
+        return nn.Dense(self.num_classes)(x)
+
+
+class CNN32(nn.Module):
+    """The CIFAR-10 network of paper 003: 932,170 parameters for three channels and ten classes.
+
+    Dropout (rate 0.5) is active only in ``apply(..., dropout=True, rngs={"dropout": key})``.
+
+    Source: paper 003, Table 1.
+    """
+
+    num_classes: int = 10
+
+    @nn.compact
+    def __call__(self, image: jax.Array, dropout: bool = False) -> jax.Array:
+        x = image
+        for _ in range(2):
+            x = nn.relu(nn.Conv(64, (5, 5), padding="VALID")(x))
+            x = nn.Dropout(0.5, deterministic=not dropout)(x)
+            x = nn.max_pool(x, (2, 2), strides=(2, 2))
+        x = nn.relu(nn.Dense(512)(x.ravel()))
+        x = nn.Dropout(0.5, deterministic=not dropout)(x)
+        return nn.Dense(self.num_classes)(x)
+
+
+def model_for(image_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """The network for images [h, w, c] of 8 x 8, 28 x 28 or 32 x 32 pixels.
+
+    Raises:
+      InputError: another shape; fewer than two classes.
+    """
+    check.at_least(2, num_classes=num_classes)
+    networks = {(8, 8): CNN8, (28, 28): CNN28, (32, 32): CNN32}
+    if len(image_shape) != 3 or tuple(image_shape[:2]) not in networks:
+        wanted = "images [h, w, channels] of 8 x 8, 28 x 28 or 32 x 32 pixels"
+        raise check.expected("image_shape", wanted, list(image_shape))
+    return networks[tuple(image_shape[:2])](num_classes)
+
+
+def initial_parameters(key: jax.Array, model: nn.Module, image_shape: tuple[int, ...]) -> Any:
+    """Fresh parameters (Flax's defaults: LeCun normal weights, zero biases) for images [h, w, c]."""
+    return model.init(key, jnp.zeros(image_shape))["params"]
+
+
+def cross_entropy(model: nn.Module) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
+    """``loss(params, image, label) -> scalar``: -log softmax(logits)[label] of ONE example, in nats."""
+
+    def loss(params: Any, image: jax.Array, label: jax.Array) -> jax.Array:
+        logits: Any = model.apply({"params": params}, image)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, label)
+
+    return loss
+
+
+def gradient(model: nn.Module) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
+    """``gradient(params, image, label) -> [d]``: the gradient of :func:`cross_entropy`, all parameters in one vector.
+
+    The order is that of ``jax.flatten_util.ravel_pytree``.
+    """
+    derivative = jax.grad(cross_entropy(model))
+
+    def flat(params: Any, image: jax.Array, label: jax.Array) -> jax.Array:
+        return ravel_pytree(derivative(params, image, label))[0]
+
+    return flat

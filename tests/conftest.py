@@ -1,0 +1,26 @@
+"""What all tests share: where compiled programs are kept, how examples are drawn, where real data lies."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# Set before JAX is imported, in the environment so that tests that start a process of their own inherit them.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+hypothesis.settings.register_profile("dpaudit", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("dpaudit")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real data sets that $DPAUDIT_DATA names; a test that needs it is skipped where there is none."""
+    named = os.environ.get("DPAUDIT_DATA")
+    if not named:
+        pytest.skip("needs real data: DPAUDIT_DATA is not set")
+    if not Path(named).is_dir():
+        pytest.skip(f"needs real data: DPAUDIT_DATA names no folder: {named}")
+    return Path(named)

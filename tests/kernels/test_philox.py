@@ -1,0 +1,218 @@
+"""The generator against its published vectors, a second implementation in Python integers, and statistics with power."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpaudit import check
+from dpaudit.kernels import philox
+from dpaudit.mechanisms import ldp_sgd
+
+DOUBTFUL = 1e-4  # a good generator fails one such test in 10,000; seeds are fixed, so it fails now or never
+ABSURD = 1e-12
+
+
+def reference(key: list[int], counter: list[int], rounds: int = 10) -> list[int]:
+    """Philox-4x32 in Python integers, from the definition."""
+    (k0, k1), (c0, c1, c2, c3) = key, counter
+    for i in range(rounds):
+        left, right = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        round_key = (k0 + i * 0x9E3779B9) % 2**32, (k1 + i * 0xBB67AE85) % 2**32
+        c0, c1 = (right // 2**32) ^ c1 ^ round_key[0], right % 2**32
+        c2, c3 = (left // 2**32) ^ c3 ^ round_key[1], left % 2**32
+    return [c0, c1, c2, c3]
+
+
+def words_of(values: list[int]) -> list[jax.Array]:
+    return [jnp.uint32(value) for value in values]
+
+
+def a_key(seed: int = 0) -> jax.Array:
+    return jax.random.key(seed, impl=philox.IMPL)
+
+
+@pytest.mark.parametrize(
+    ("key", "counter", "expected"),
+    [
+        ("00000000 00000000", "00000000 00000000 00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff", "ffffffff ffffffff ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("a4093822 299f31d0", "243f6a88 85a308d3 13198a2e 03707344", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_published_vectors(key: str, counter: str, expected: str) -> None:
+    key_words, counter_words, answer = ([int(word, 16) for word in text.split()] for text in (key, counter, expected))
+    assert [int(word) for word in philox.block(words_of(key_words), words_of(counter_words))] == answer
+    assert reference(key_words, counter_words) == answer
+
+
+def test_bits_are_consecutive_blocks_and_prefix_stable() -> None:
+    k0, k1, c2, c3 = (int(word) for word in jax.random.key_data(a_key(3)))
+    stream = np.array([reference([k0, k1], [i, 0, c2, c3]) for i in range(17)], np.uint32).reshape(-1)
+    for size in (0, 1, 2, 3, 4, 5, 64, 65):
+        np.testing.assert_array_equal(jax.random.bits(a_key(3), (size,)), stream[:size])
+    np.testing.assert_array_equal(jax.random.bits(a_key(3), (3, 5)), stream[:15].reshape(3, 5))
+    for dtype in (jnp.uint8, jnp.uint16):
+        narrow = stream.astype("<u4").view(np.dtype(dtype).newbyteorder("<"))
+        np.testing.assert_array_equal(jax.random.bits(a_key(3), (67,), dtype), narrow[:67])
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(jax.random.bits(a_key(3), (9,), jnp.uint64), stream.astype("<u4").view("<u8")[:9])
+
+
+def test_children_come_from_blocks_that_are_never_bits() -> None:
+    parent = a_key(5)
+    k0, k1, c2, c3 = (int(word) for word in jax.random.key_data(parent))
+    folded = jax.vmap(lambda i: jax.random.fold_in(parent, i))(jnp.arange(50_000))
+    split = jax.random.split(parent, (25_000, 2))
+    assert jax.random.key_data(folded)[7].tolist() == reference([k0, k1], [7, 2**31, c2, c3])
+    assert jax.random.key_data(split)[3, 1].tolist() == reference([k0, k1], [7, 2**31 + 1, c2, c3])
+    children = [np.asarray(jax.random.key_data(keys)).reshape(-1, 4) for keys in (folded, split)]
+    blocks = np.asarray(jax.random.bits(parent, (50_000, 4)))
+    everything = np.concatenate([*children, blocks])
+    assert len(np.unique(everything, axis=0)) == 150_000
+    first_word_collisions = 150_000 - len(np.unique(everything[:, 0]))
+    assert first_word_collisions < 10  # 150,000^2 / 2^33 = 2.6 expected of random words
+
+
+def test_x64_mode_changes_nothing() -> None:
+    def everything(seed: int) -> list[np.ndarray]:
+        key = a_key(seed)
+        keys = [key, jax.random.fold_in(key, 9), *jax.random.split(key)]
+        draws = [jax.random.bits(key, (11,), dtype) for dtype in (jnp.uint8, jnp.uint16, jnp.uint32)]
+        draws.append(jax.random.normal(key, (11,), jnp.float32))
+        return [np.asarray(array) for array in [*map(jax.random.key_data, keys), *draws]]
+
+    for seed in (0, 1, -1, 2**31 - 1):
+        narrow = everything(seed)
+        with jax.enable_x64(True):
+            wide = everything(seed)
+        for left, right in zip(narrow, wide, strict=True):
+            np.testing.assert_array_equal(left, right)
+    with jax.enable_x64(True):
+        assert (jax.random.key_data(a_key(1)) != jax.random.key_data(a_key(1 + 2**32))).any()
+
+
+def test_transformations_change_nothing() -> None:
+    keys = jax.random.split(a_key(1), 6)
+
+    def draw(key: jax.Array) -> jax.Array:
+        return jax.random.bits(jax.random.fold_in(key, 2), (7,))
+
+    one_by_one = np.stack([draw(key) for key in keys])
+    for batched in (
+        jax.vmap(draw)(keys),
+        jax.jit(jax.vmap(draw))(keys),
+        jax.lax.map(draw, keys),
+        jax.lax.map(draw, keys, batch_size=4),
+        jax.lax.scan(lambda carry, key: (carry, draw(key)), 0, keys)[1],
+    ):
+        np.testing.assert_array_equal(batched, one_by_one)
+
+
+def test_two_devices_change_nothing() -> None:
+    program = """if True:
+        import jax, numpy as np
+        from dpaudit.kernels import philox
+        keys = jax.random.split(jax.random.key(0, impl=philox.IMPL), 4)
+        draw = jax.vmap(lambda key: jax.random.bits(jax.random.fold_in(key, 1), (5,)))
+        mesh = jax.make_mesh((2,), ("trial",), axis_types=(jax.sharding.AxisType.Auto,))
+        spec = jax.sharding.PartitionSpec("trial")
+        sharded = jax.jit(jax.shard_map(draw, mesh=mesh, in_specs=spec, out_specs=spec))(keys)
+        assert len(sharded.sharding.device_set) == 2
+        np.testing.assert_array_equal(sharded, draw(keys))
+        print("equal")
+    """
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert finished.stdout == "equal\n", finished.stderr
+
+
+def test_from_key() -> None:
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    derived = philox.from_key(keys)
+    assert derived.shape == (2, 3) and jax.random.key_impl(derived) == philox.IMPL
+    np.testing.assert_array_equal(jax.random.key_data(derived)[1, 2], jax.random.bits(keys[1, 2], (4,)))
+    with pytest.raises(check.InputError, match="key: expected a typed key, as made by jax.random.key, got Array"):
+        philox.from_key(jnp.zeros(2, jnp.uint32))
+
+
+def test_a_mechanism_runs_unchanged() -> None:
+    release = ldp_sgd.randomize(philox.from_key(jax.random.key(1)), jnp.ones(9), epsilon=1.0, clip_norm=1.0)
+    assert release.shape == (9,)
+    np.testing.assert_allclose(jnp.linalg.norm(release), 1, rtol=1e-6)
+
+
+def test_too_many_words_are_refused() -> None:
+    with pytest.raises(check.InputError, match="shape: expected at most 17179869184 random words from one key"):
+        jax.jit(lambda key: jax.random.bits(key, (2**34 + 1,))).lower(a_key())
+
+
+# Statistics. Each test maps a block function to a p-value: not doubtful for ten rounds, absurd for the twin.
+
+Cipher = Callable[[jax.Array, jax.Array, jax.Array], np.ndarray]
+
+
+def cipher(rounds: int, *, constant_counter: bool = False) -> Cipher:
+    """(k0, c0, c2) -> [n, 4] words."""
+
+    def blocks(k0: jax.Array, c0: jax.Array, c2: jax.Array) -> np.ndarray:
+        zero = jnp.uint32(0)
+        counter = (jnp.zeros_like(c0) if constant_counter else c0, zero, c2, zero)
+        return np.stack(philox.block((k0, zero), counter, rounds=rounds), axis=-1)
+
+    return blocks
+
+
+def same_bytes(blocks: Cipher) -> float:
+    words = blocks(jnp.uint32(0), jnp.arange(2**16, dtype=jnp.uint32), jnp.uint32(0))
+    counts = np.stack([np.bincount(column, minlength=256) for column in words.view(np.uint8).reshape(-1, 16).T])
+    return float(stats.chisquare(counts.reshape(-1), np.full(counts.size, 2**16 / 256), ddof=15).pvalue)
+
+
+def independent_neighbours(blocks: Cipher, step_of: str) -> float:
+    """Every output bit flips with probability 1/2, and no two flip together, when one input word grows by one."""
+    n = 2**13
+    start = jnp.arange(n, dtype=jnp.uint32) * jnp.uint32(2)
+    inputs = {"k0": jnp.uint32(0), "c0": start, "c2": jnp.uint32(0), step_of: start}
+    flips = blocks(**inputs) ^ blocks(**{**inputs, step_of: inputs[step_of] + jnp.uint32(1)})
+    signs = 1 - 2.0 * np.unpackbits(flips.view(np.uint8), axis=1)  # [n, 128]
+    flip_scores = signs.sum(axis=0) / np.sqrt(n)
+    pair_scores = (signs.T @ signs)[np.triu_indices(128, 1)] / np.sqrt(n)
+    scores = np.concatenate([flip_scores, pair_scores])
+    return float(stats.chi2.sf((scores**2).sum(), scores.size))
+
+
+@pytest.mark.parametrize("twin", [cipher(1), cipher(2), cipher(10, constant_counter=True)])
+def test_bytes_are_uniform(twin: Cipher) -> None:
+    assert same_bytes(cipher(10)) > DOUBTFUL
+    assert same_bytes(twin) < ABSURD
+
+
+@pytest.mark.parametrize("step_of", ["c0", "c2", "k0"])
+def test_neighbours_are_independent(step_of: str) -> None:
+    assert independent_neighbours(cipher(10), step_of) > DOUBTFUL
+    assert independent_neighbours(cipher(3), step_of) < ABSURD
+
+
+def test_normals_follow_the_normal_law() -> None:
+    draws = np.asarray(jax.random.normal(a_key(2), (2**18,)))
+    assert stats.kstest(draws, "norm").pvalue > DOUBTFUL
+    assert stats.kstest(1.02 * draws, "norm").pvalue < ABSURD
+    assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 4 / np.sqrt(draws.size)
+
+
+def test_normals_reach_their_tails() -> None:
+    def tail(dtype: jnp.dtype, bound: float) -> float:
+        """p-value of the number of draws beyond +- bound, among 2^24."""
+        seen = int((jnp.abs(jax.random.normal(a_key(4), (2**24,), dtype)) > bound).sum())
+        return float(stats.binomtest(seen, 2**24, 2 * stats.norm.sf(bound)).pvalue)
+
+    assert tail(jnp.dtype("float32"), 4.0) > DOUBTFUL  # 1,063 expected
+    assert tail(jnp.dtype("float32"), 5.0) > DOUBTFUL  # 9.6 expected
+    assert tail(jnp.dtype("float16"), 4.0) < ABSURD  # 10 random bits end at 3.49

@@ -1,0 +1,49 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpaudit import check
+from dpaudit.mechanisms.clipping import clip, norm_and_direction
+
+EXTREME = [[3.0, 4.0], [3e38, -3e38], [1e38, 0.0], [3e-30, -4e-30], [3e-38, 4e-38], [1e30, 1e-30], [-2e-38, 0.0]]
+
+
+@pytest.mark.parametrize("values", EXTREME)
+@pytest.mark.parametrize("ord", [1, 2])
+def test_norm_and_direction_of_extreme_entries(values: list[float], ord: int) -> None:
+    exact = np.asarray(values, np.float64)
+    norm, direction = jax.jit(norm_and_direction, static_argnums=1)(jnp.array(values), ord)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(norm, np.float32(np.linalg.norm(exact, ord)), rtol=1e-6)
+    np.testing.assert_allclose(direction, exact / np.linalg.norm(exact, ord), rtol=1e-6, atol=1e-30)
+
+
+def test_zero_has_no_direction() -> None:
+    norm, direction = norm_and_direction(jnp.zeros((2, 3)))
+    assert norm == 0
+    np.testing.assert_array_equal(direction, np.zeros((2, 3)))
+    np.testing.assert_array_equal(clip(jnp.zeros(3), 1.0), np.zeros(3))
+
+
+@pytest.mark.parametrize("ord", [1, 2])
+def test_clip_against_the_definition(ord: int) -> None:
+    for x in np.random.default_rng(0).normal(size=(20, 7)).astype(np.float32) * 3:
+        wanted = x * min(1, 2.5 / np.linalg.norm(x, ord))
+        np.testing.assert_allclose(clip(x, 2.5, ord), wanted, rtol=1e-5)
+
+
+def test_clip_leaves_the_inside_untouched() -> None:
+    x = jnp.array([0.1, -0.7, 0.3])
+    np.testing.assert_array_equal(clip(x, 1.0), x)
+
+
+def test_clip_takes_any_shape_and_is_never_narrow() -> None:
+    np.testing.assert_allclose(clip(jnp.full((2, 2), 3, jnp.bfloat16), 1.0), np.full((2, 2), 0.5), rtol=1e-6)
+    assert clip(jnp.ones(3, jnp.bfloat16), 1.0).dtype == jnp.float32
+    assert clip(jnp.array([3, 4]), 1.0).dtype == jnp.float32
+
+
+def test_clip_refuses_another_norm() -> None:
+    with pytest.raises(check.InputError, match="ord: expected 1 or 2, got 3"):
+        clip(jnp.ones(2), 1.0, ord=3)

@@ -1,0 +1,51 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from dpaudit import check
+from dpaudit.mechanisms import gaussian
+
+
+def hockey_stick(epsilon: float, distance: float, sigma: float) -> float:
+    """integral of max(0, p - e^epsilon q) for N(distance, sigma^2) and N(0, sigma^2), numerically."""
+    log_p, log_q = stats.norm(distance, sigma).logpdf, stats.norm(0, sigma).logpdf
+    edge = epsilon * sigma**2 / distance + distance / 2  # p > e^epsilon q beyond it
+    return integrate.quad(lambda z: math.exp(log_p(z)) - math.exp(epsilon + log_q(z)), edge, edge + 12 * sigma)[0]
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-3), (1.0, 1e-5), (8.0, 1e-7)])
+def test_noise_std_spends_delta_and_no_more(epsilon: float, delta: float) -> None:
+    sigma = gaussian.noise_std(epsilon=epsilon, delta=delta, clip_norm=0.7)
+    np.testing.assert_allclose(hockey_stick(epsilon, 1.4, sigma), delta, rtol=1e-5)
+    assert hockey_stick(epsilon, 1.4, 0.99 * sigma) > 1.01 * delta
+
+
+def test_noise_std_known_answer() -> None:
+    """Paper 002's (8, 1e-7)."""
+    np.testing.assert_allclose(gaussian.noise_std(epsilon=8, delta=1e-7, clip_norm=1.0), 1.4042, atol=5e-5)
+
+
+def test_release_is_clipped_input_plus_noise() -> None:
+    mechanism = gaussian.mechanism(epsilon=1.0, delta=1e-3, clip_norm=1.0)
+    x = jnp.array([[30.0, 0.0], [0.0, -40.0]])
+    keys = jax.random.split(jax.random.key(0), 50_000)
+    noise = np.asarray(jax.vmap(mechanism.apply, (0, None))(keys, x) - jnp.array([[0.6, 0], [0, -0.8]])).ravel()
+    sigma = gaussian.noise_std(epsilon=1.0, delta=1e-3, clip_norm=1.0)
+    assert stats.kstest(noise, stats.norm(0, sigma).cdf).pvalue > 1e-3
+    assert stats.kstest(noise, stats.norm(0, 1.02 * sigma).cdf).pvalue < 1e-6
+    assert stats.kstest(noise, stats.norm(0.02 * sigma, sigma).cdf).pvalue < 1e-6
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
+def test_refuses_bad_delta(delta: float) -> None:
+    with pytest.raises(check.InputError, match=r"delta: expected a number in \(0, 1\)"):
+        gaussian.mechanism(epsilon=1.0, delta=delta, clip_norm=1.0)
+
+
+def test_refuses_bad_clip_norm() -> None:
+    with pytest.raises(check.InputError, match="clip_norm: expected a finite number > 0, got 0"):
+        gaussian.mechanism(epsilon=1.0, delta=1e-5, clip_norm=0)

@@ -1,0 +1,33 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpaudit import check
+from dpaudit.mechanisms import laplace
+
+
+def test_release_is_l1_clipped_input_plus_noise() -> None:
+    mechanism = laplace.mechanism(epsilon=0.5, clip_norm=2.0)
+    keys = jax.random.split(jax.random.key(0), 100_000)
+    released = jax.vmap(mechanism.apply, (0, None))(keys, jnp.array([30.0, -10.0]))
+    noise = np.asarray(released - jnp.array([1.5, -0.5])).ravel()
+    scale = 2 * 2.0 / 0.5
+    assert stats.kstest(noise, stats.laplace(0, scale).cdf).pvalue > 1e-3
+    assert stats.kstest(noise, stats.laplace(0, 1.02 * scale).cdf).pvalue < 1e-6
+    assert stats.kstest(noise, stats.laplace(0.02 * scale, scale).cdf).pvalue < 1e-6
+
+
+def test_log_prob_against_scipy() -> None:
+    mechanism = laplace.mechanism(epsilon=3.0, clip_norm=2.0)
+    x0, x1, release = np.array([1.5, -0.5]), np.array([0.0, 0.3]), np.array([0.7, -9.0])
+    assert mechanism.log_prob is not None
+    ours = mechanism.log_prob(release, x0) - mechanism.log_prob(release, x1)
+    law = stats.laplace(0, 4 / 3).logpdf
+    np.testing.assert_allclose(ours, law(release - x0).sum() - law(release - x1).sum(), rtol=1e-5)
+
+
+def test_refuses_bad_clip_norm() -> None:
+    with pytest.raises(check.InputError, match="clip_norm: expected a finite number > 0, got -1"):
+        laplace.mechanism(epsilon=1.0, clip_norm=-1)

@@ -1,0 +1,126 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from dpaudit import check
+from dpaudit.mechanisms import privunit
+
+COUNT = 40_000
+GRID = [(d, epsilon) for d in (2, 3, 30) for epsilon in (0.5, 4.0)]  # both ways of drawing inside the cap
+
+
+def heights(dimension: int, epsilon: float) -> np.ndarray:
+    """m <release, u> of COUNT releases: the coordinate t along the input."""
+    mechanism = privunit.mechanism(epsilon=epsilon)
+    x = jnp.arange(1.0, dimension + 1)
+    keys = jax.random.split(jax.random.key(dimension), COUNT)
+    released = jax.jit(jax.vmap(mechanism.apply, (0, None)))(keys, x)
+    scale = privunit.best_cap(dimension, epsilon).scale
+    np.testing.assert_allclose(np.linalg.norm(released, axis=1) * scale, 1, rtol=1e-5)
+    return np.asarray(released @ (x / jnp.linalg.norm(x)), np.float64) * scale
+
+
+@pytest.mark.parametrize(("dimension", "epsilon"), [*GRID, (26_010, 8.0), (1_000_000, 1.0)])
+def test_cap_spends_epsilon_exactly(dimension: int, epsilon: float) -> None:
+    cap = privunit.best_cap(dimension, epsilon)
+    mass = stats.beta(0.5, (dimension - 1) / 2).sf(cap.gamma**2) / 2
+    np.testing.assert_allclose(cap.mass, mass, rtol=1e-8)
+    ratio = (1 - cap.miss) / cap.miss * (1 - mass) / mass
+    np.testing.assert_allclose(math.log(ratio), epsilon, rtol=1e-8)
+    np.testing.assert_allclose(cap.log_inside - cap.log_outside, epsilon, rtol=1e-12)
+    np.testing.assert_allclose(mass * math.exp(cap.log_inside) + (1 - mass) * math.exp(cap.log_outside), 1, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("dimension", "epsilon"), GRID)
+def test_scale_by_numerical_integration(dimension: int, epsilon: float) -> None:
+    """m = E<v, u> in the angle a from u, of density proportional to sin(a)^(d-2)."""
+    cap = privunit.best_cap(dimension, epsilon)
+    edge = math.acos(cap.gamma)
+
+    def integral(low: float, high: float, power: int) -> float:
+        return integrate.quad(lambda a: math.cos(a) ** power * math.sin(a) ** (dimension - 2), low, high)[0]
+
+    inside = integral(0, edge, 1) / integral(0, edge, 0)
+    outside = integral(edge, math.pi, 1) / integral(edge, math.pi, 0)
+    np.testing.assert_allclose(cap.scale, (1 - cap.miss) * inside + cap.miss * outside, rtol=1e-7)
+
+
+@pytest.mark.parametrize(("dimension", "epsilon"), GRID)
+def test_no_other_split_has_less_variance(dimension: int, epsilon: float) -> None:
+    others = [privunit._cap(dimension, epsilon, split).scale for split in np.linspace(0, epsilon, 1001)]
+    assert privunit.best_cap(dimension, epsilon).scale >= max(others) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("dimension", "epsilon"), GRID)
+def test_unbiased_and_in_the_cap_with_probability_p(dimension: int, epsilon: float) -> None:
+    cap, t = privunit.best_cap(dimension, epsilon), heights(dimension, epsilon)
+    error = t.std() / math.sqrt(COUNT)
+    assert abs(t.mean() - cap.scale) < 4 * error
+    assert abs(t.mean() - (cap.scale + 0.1)) > 4 * error  # a wrong m
+    inside = int((t >= cap.gamma).sum())
+    assert stats.binomtest(inside, COUNT, 1 - cap.miss).pvalue > 1e-3
+    assert stats.binomtest(inside, COUNT, 1 - cap.miss - 0.02).pvalue < 1e-6
+
+
+@pytest.mark.parametrize(("dimension", "epsilon"), GRID)
+def test_uniform_inside_and_outside(dimension: int, epsilon: float) -> None:
+    """Given its side, t follows the law of one coordinate of a uniform point: (1 + t)/2 is Beta((d-1)/2, (d-1)/2)."""
+    cap, t = privunit.best_cap(dimension, epsilon), heights(dimension, epsilon)
+
+    def cdf(t: np.ndarray, dimension: float) -> np.ndarray:
+        return stats.beta((dimension - 1) / 2, (dimension - 1) / 2).cdf((1 + t) / 2)
+
+    def pvalues(dimension: float) -> list[float]:
+        edge = float(cdf(np.array(cap.gamma), dimension))
+        inside, outside = t[t >= cap.gamma], t[t < cap.gamma]
+        return [
+            stats.kstest(inside, lambda t: (cdf(t, dimension) - edge) / (1 - edge)).pvalue,
+            stats.kstest(outside, lambda t: cdf(t, dimension) / edge).pvalue,
+        ]
+
+    assert min(pvalues(dimension)) > 1e-3
+    assert min(pvalues(dimension + max(0.5, dimension / 5))) < 1e-6
+
+
+def test_around_the_direction_all_are_alike() -> None:
+    """The mean and covariance orthogonal to u are those of a rotation-invariant law."""
+    mechanism = privunit.mechanism(epsilon=4.0)
+    keys = jax.random.split(jax.random.key(1), COUNT)
+    released = np.asarray(jax.jit(jax.vmap(mechanism.apply, (0, None)))(keys, jnp.array([0.0, 0.0, 2.0, 0.0])))
+    across = released[:, [0, 1, 3]]
+    error = across.std() / math.sqrt(COUNT)
+    assert (abs(across.mean(axis=0)) < 4 * error).all()
+    assert (abs(np.corrcoef(across.T) - np.eye(3)) < 4 / math.sqrt(COUNT)).all()
+    spread = (across**2).mean(axis=0)
+    assert (abs(spread / spread.mean() - 1) < 4 * math.sqrt(2 / COUNT)).all()
+
+
+def test_zero_input_is_uniform() -> None:
+    mechanism, scale = privunit.mechanism(epsilon=4.0), privunit.best_cap(4, 4.0).scale
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    released = np.asarray(jax.jit(jax.vmap(mechanism.apply, (0, None)))(keys, jnp.zeros(4)), np.float64) * scale
+    for coordinate in released.T:
+        assert stats.kstest((1 + coordinate) / 2, stats.beta(1.5, 1.5).cdf).pvalue > 1e-3
+        assert stats.kstest((1 + coordinate) / 2, stats.beta(1.7, 1.7).cdf).pvalue < 1e-6
+    assert mechanism.log_prob is not None
+    assert mechanism.log_prob(released[0], jnp.zeros(4)) == 0
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 50.0, 1000.0])
+@pytest.mark.parametrize("dimension", [2, 1000])
+def test_extreme_epsilon_stays_finite(dimension: int, epsilon: float) -> None:
+    x = jnp.ones(dimension)
+    release = privunit.mechanism(epsilon=epsilon).apply(jax.random.key(0), x)
+    assert jnp.isfinite(release).all()
+    if epsilon == 1000 and dimension == 2:
+        np.testing.assert_allclose(release, x / math.sqrt(2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 3)])
+def test_refuses_what_has_no_cap(shape: tuple[int, ...]) -> None:
+    with pytest.raises(check.InputError, match=r"x: expected an array of shape \[d\] with d >= "):
+        privunit.mechanism(epsilon=1.0).apply(jax.random.key(0), jnp.ones(shape))

@@ -1,0 +1,72 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from dpaudit import check
+from dpaudit.training import models
+
+SHAPES = {(8, 8, 1): 1_898, (28, 28, 1): 26_010, (32, 32, 3): 932_170}
+
+
+@pytest.mark.parametrize(("shape", "size"), SHAPES.items())
+def test_parameters_logits_loss_and_gradient(shape: tuple[int, ...], size: int) -> None:
+    model = models.model_for(shape, 10)
+    params = models.initial_parameters(jax.random.key(0), model, shape)
+    assert ravel_pytree(params)[0].size == size
+    image = jax.random.uniform(jax.random.key(1), shape)
+    logits = np.asarray(model.apply({"params": params}, image), np.float64)
+    assert logits.shape == (10,)
+    loss = models.cross_entropy(model)(params, image, jnp.int32(3))
+    np.testing.assert_allclose(loss, math.log(np.exp(logits).sum()) - logits[3], rtol=1e-5)
+    flat = models.gradient(model)(params, image, jnp.int32(3))
+    assert flat.shape == (size,)
+    # The last layer's bias receives softmax(logits) - one_hot(label).
+    head = max((name for name in params if name.startswith("Dense")), key=lambda name: int(name.split("_")[1]))
+    wanted = np.exp(logits) / np.exp(logits).sum() - np.eye(10)[3]
+    np.testing.assert_allclose(ravel_pytree(params)[1](flat)[head]["bias"], wanted, atol=1e-5)
+
+
+def test_gradient_is_the_slope_of_the_loss() -> None:
+    model = models.CNN8()
+    params = models.initial_parameters(jax.random.key(0), model, (8, 8, 1))
+    flat, unravel = ravel_pytree(params)
+    image, label = jax.random.uniform(jax.random.key(1), (8, 8, 1)), jnp.int32(7)
+    gradient = models.gradient(model)(params, image, label)
+    step = 1e-3 * gradient / jnp.linalg.norm(gradient)
+    loss = models.cross_entropy(model)
+    rise = loss(unravel(flat + step), image, label) - loss(unravel(flat - step), image, label)
+    np.testing.assert_allclose(rise / 2e-3, jnp.linalg.norm(gradient), rtol=1e-2)
+
+
+def test_dropout_only_when_asked_for() -> None:
+    model = models.CNN32()
+    params = models.initial_parameters(jax.random.key(0), model, (32, 32, 3))
+    image = jax.random.uniform(jax.random.key(1), (32, 32, 3))
+
+    def logits(seed: int) -> jax.Array:
+        return jnp.asarray(model.apply({"params": params}, image, dropout=True, rngs={"dropout": jax.random.key(seed)}))
+
+    assert (logits(0) != logits(1)).any()
+    np.testing.assert_array_equal(logits(0), logits(0))
+    np.testing.assert_array_equal(model.apply({"params": params}, image), model.apply({"params": params}, image))
+
+
+def test_num_classes() -> None:
+    model = models.model_for((28, 28, 3), 7)
+    params = models.initial_parameters(jax.random.key(0), model, (28, 28, 3))
+    assert jnp.shape(model.apply({"params": params}, jnp.zeros((28, 28, 3)))) == (7,)
+
+
+@pytest.mark.parametrize("shape", [(30,), (28, 28), (16, 16, 1)])
+def test_refuses_another_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(check.InputError, match=r"image_shape: expected images \[h, w, channels\] of 8 x 8, .* got \["):
+        models.model_for(shape, 10)
+
+
+def test_refuses_one_class() -> None:
+    with pytest.raises(check.InputError, match="num_classes: expected a whole number >= 2, got 1"):
+        models.model_for((8, 8, 1), 1)

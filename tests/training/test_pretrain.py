@@ -1,0 +1,64 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from dpaudit import check
+from dpaudit.training.models import CNN8, initial_parameters
+from dpaudit.training.pretrain import accuracy, pretrain
+
+DIGITS = load_digits()
+IMAGES = np.asarray(DIGITS.images[..., None] / 16, np.float32)
+LABELS = np.asarray(DIGITS.target, np.int32)
+TRAIN, TEST = slice(0, 1400), slice(1400, None)
+MODEL = CNN8()
+
+
+def trained(seed: int, steps: int) -> dict:
+    return pretrain(jax.random.key(seed), MODEL, IMAGES[TRAIN], LABELS[TRAIN], steps=steps, learning_rate=3e-3)
+
+
+def same(left: dict, right: dict) -> bool:
+    return jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), left, right))
+
+
+def test_learns_digits() -> None:
+    assert accuracy(MODEL, trained(0, 0), IMAGES[TEST], LABELS[TEST]) < 0.5
+    assert accuracy(MODEL, trained(0, 300), IMAGES[TEST], LABELS[TEST]) > 0.9
+
+
+def test_no_steps_is_the_initial_network() -> None:
+    init_key = jax.random.split(jax.random.key(4))[0]
+    assert same(trained(4, 0), initial_parameters(init_key, MODEL, (8, 8, 1)))
+
+
+def test_a_function_of_the_key() -> None:
+    assert same(trained(1, 20), trained(1, 20))
+    assert not same(trained(1, 20), trained(2, 20))
+    assert not same(trained(1, 20), trained(1, 21))
+
+
+def test_accuracy_is_independent_of_the_batch() -> None:
+    params = trained(0, 50)
+    logits = jnp.stack([jnp.asarray(MODEL.apply({"params": params}, image)) for image in IMAGES[:50]])
+    wanted = float((logits.argmax(axis=1) == LABELS[:50]).mean())
+    assert 0 < wanted < 1
+    for batch_size in (1, 7, 50, 1000):
+        assert accuracy(MODEL, params, IMAGES[:50], LABELS[:50], batch_size=batch_size) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": -1}, "steps: expected a whole number >= 0, got -1"),
+        ({"batch_size": 0}, "batch_size: expected a whole number >= 1, got 0"),
+        ({"learning_rate": 0.0}, "learning_rate: expected a finite number > 0, got 0.0"),
+        ({"images": IMAGES[0]}, r"images: expected an array of shape \[n, h, w, c\] with n >= 1, got shape \[8, 8, 1\]"),
+        ({"labels": LABELS[:3]}, r"labels: expected one label for each of 1797 images, got shape \[3\]"),
+    ],
+)
+def test_refuses_bad_input(change: dict, message: str) -> None:
+    arguments = {"images": IMAGES, "labels": LABELS, "steps": 1} | change
+    with pytest.raises(check.InputError, match=message):
+        pretrain(jax.random.key(0), MODEL, **arguments)
