@@ -15,6 +15,7 @@ probability 10^-23.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ Words = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 _MULTIPLIERS = np.uint32(0xD2511F53), np.uint32(0xCD9E8D57)
 _KEY_STEPS = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
-_BITS, _FOLD_IN, _SPLIT, _SEED = np.uint32(0), np.uint32(1 << 31), np.uint32((1 << 31) + 1), np.uint32(0xFFFFFFFF)
+_BITS, _FOLD_IN, _SPLIT, _SEED = 0, 1 << 31, (1 << 31) + 1, 0xFFFFFFFF
 _MOST_WORDS = 4 << 32  # block numbers are 32-bit
 
 
@@ -69,7 +70,7 @@ def from_key(key: jax.Array) -> jax.Array:
     Raises:
       InputError: not a typed key.
     """
-    if not jnp.issubdtype(getattr(key, "dtype", None), jax.dtypes.prng_key):
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
         raise check.expected("key", "a typed key, as made by jax.random.key", key)
     data = jax.vmap(lambda one: jax.random.bits(one, (4,), jnp.uint32))(key.reshape(-1))
     return jax.random.wrap_key_data(data.reshape(*key.shape, 4), impl=IMPL)
@@ -96,6 +97,7 @@ def _in_one_loop(words: Words) -> Words:
     return lax.reduce(twice, [np.uint32(0)] * 4, lambda a, b: [x | y for x, y in zip(a, b, strict=True)], (0,))
 
 
+@partial(jax.jit, static_argnums=(1, 2), inline=True)
 def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
     """The words of blocks 0, 1, 2, ... in order, cut or joined to ``bit_width``, least significant first."""
     size = math.prod(shape)
@@ -111,11 +113,12 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
     return bits.reshape(-1)[:size].reshape(shape)
 
 
-def _child(key: jax.Array, number: jax.Array, purpose: np.uint32) -> jax.Array:
+@partial(jax.jit, static_argnums=2, inline=True)
+def _child(key: jax.Array, number: jax.Array, purpose: int) -> jax.Array:
     return jnp.stack(block((key[0], key[1]), (number, jnp.full_like(number, purpose), key[2], key[3])), axis=-1)
 
 
-def _fold_in(key: jax.Array, data: jax.Array) -> jax.Array:
+def _fold_in(key: jax.Array, data: int | jax.Array) -> jax.Array:
     return _child(key, jnp.asarray(data, jnp.uint32), _FOLD_IN)
 
 
@@ -123,6 +126,7 @@ def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return _child(key, lax.iota(jnp.uint32, math.prod(shape)), _SPLIT).reshape(*shape, 4)
 
 
+@partial(jax.jit, inline=True)
 def _seed(seed: jax.Array) -> jax.Array:
     """The block of the seed's 64 bits (sign-extended, so that x64 mode makes no difference) under the zero key."""
     low = seed.astype(jnp.uint32)

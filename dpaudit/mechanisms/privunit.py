@@ -179,7 +179,7 @@ def _height_outside(key: jax.Array, cap: Cap, dimension: int, dtype: Any) -> tup
 def _uniform_height(
     key: jax.Array, wanted: Callable[[jax.Array], jax.Array], dimension: int, dtype: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """(t, sqrt(1 - t^2)) of a uniform point given wanted(t): t = n / sqrt(n^2 + c), n normal, c chi-square of d - 1."""
+    """(t, sqrt(1 - t^2)) of a uniform point given wanted(t): t = n / sqrt(n^2 + c), c chi-square with d - 1 degrees."""
 
     def propose(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         normal_key, others_key = jax.random.split(key)

@@ -106,5 +106,5 @@ def _examples(images: Any, labels: Any) -> tuple[jax.Array, jax.Array]:
     if images.ndim != 4 or images.shape[0] < 1:
         raise check.expected("images", "an array of shape [n, h, w, c] with n >= 1", f"shape {list(images.shape)}")
     if labels.shape != images.shape[:1]:
-        raise check.expected("labels", f"one label for each of {images.shape[0]} images", f"shape {list(labels.shape)}")
+        raise check.expected("labels", f"shape [{images.shape[0]}], one per image", f"shape {list(labels.shape)}")
     return images, labels

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -42,28 +43,44 @@ every = pytest.mark.parametrize("name", CASES)
 every_vector = pytest.mark.parametrize("name", VECTOR_CASES)
 
 
-def releases(mechanism: Mechanism, x: jax.Array, seed: int, count: int = RELEASES) -> jax.Array:
-    return jax.jit(jax.vmap(mechanism.apply, (0, None)))(jax.random.split(jax.random.key(seed), count), x)
+@lru_cache
+def apply(name: str, epsilon: float = EPSILON) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    return jax.jit(CASES[name].make(epsilon).apply)
 
 
-def log_ratio(mechanism: Mechanism, released: jax.Array, x0: jax.Array, x1: jax.Array) -> np.ndarray:
-    """log p(z | x0) / p(z | x1) of each release, in float64."""
+@lru_cache
+def batched(name: str, epsilon: float = EPSILON) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
+    """(apply, log_prob) over keys and over releases."""
+    mechanism = CASES[name].make(epsilon)
     assert mechanism.log_prob is not None
-    log_prob = jax.jit(jax.vmap(mechanism.log_prob, (0, None)))
+    return jax.jit(jax.vmap(mechanism.apply, (0, None))), jax.jit(jax.vmap(mechanism.log_prob, (0, None)))
+
+
+def releases(name: str, x: jax.Array, seed: int) -> jax.Array:
+    return batched(name)[0](jax.random.split(jax.random.key(seed), RELEASES), x)
+
+
+def log_ratio(name: str, released: jax.Array, x0: jax.Array, x1: jax.Array, epsilon: float = EPSILON) -> np.ndarray:
+    """log p(z | x0) / p(z | x1) of each release, in float64."""
+    log_prob = batched(name, epsilon)[1]
     return np.asarray(log_prob(released, x0), np.float64) - np.asarray(log_prob(released, x1), np.float64)
 
 
-def pairs(case: Case) -> list[tuple[jax.Array, jax.Array]]:
-    return [(x0, x1) for x0 in case.inputs for x1 in case.inputs if x0 is not x1]
+def excess(loss: np.ndarray) -> np.ndarray:
+    """What each release of x0 adds to the hockey-stick divergence at EPSILON."""
+    return np.maximum(0, -np.expm1(EPSILON - loss))
 
 
-def change_of_measure(case: Case, sampled: Mechanism, scored: Mechanism) -> float:
-    """The largest |z| of the mean of p(z | x0) / p(z | x1) over releases of x1, whose expectation is 1."""
+def change_of_measure(name: str, epsilon: float) -> float:
+    """The largest |z| of the mean of p(z | x0) / p(z | x1) over releases of x1, whose expectation is 1.
+
+    The releases are drawn at EPSILON, the densities are those of ``epsilon``.
+    """
     worst = 0.0
-    for seed, x1 in enumerate(case.inputs):
-        released = releases(sampled, x1, seed)
-        for x0 in case.inputs:
-            ratios = np.exp(log_ratio(scored, released, x0, x1))
+    for seed, x1 in enumerate(CASES[name].inputs):
+        released = releases(name, x1, seed)
+        for x0 in CASES[name].inputs:
+            ratios = np.exp(log_ratio(name, released, x0, x1, epsilon))
             error = max(ratios.std() / math.sqrt(RELEASES), 1e-5)  # a constant ratio has no error but rounding
             worst = max(worst, abs(ratios.mean() - 1) / error)
     return worst
@@ -77,14 +94,12 @@ def test_table_holds_every_mechanism() -> None:
 
 @every
 def test_shape_type_and_purity(name: str) -> None:
-    case = CASES[name]
-    mechanism = case.make(EPSILON)
-    for x in case.inputs:
-        release = mechanism.apply(jax.random.key(3), x)
+    for x in CASES[name].inputs:
+        release = apply(name)(jax.random.key(3), x)
         assert release.shape == x.shape
         assert release.dtype == (jnp.float32 if name in VECTOR_CASES else jnp.int32)
         assert jnp.isfinite(release).all()
-        np.testing.assert_array_equal(release, mechanism.apply(jax.random.key(3), x))
+        np.testing.assert_array_equal(release, apply(name)(jax.random.key(3), x))
 
 
 @every
@@ -96,10 +111,8 @@ def test_claim_is_what_was_asked_for(name: str) -> None:
 
 @every
 def test_distinct_keys_distinct_noise(name: str) -> None:
-    case = CASES[name]
-    drawn = np.asarray(releases(case.make(EPSILON), case.inputs[0], 0, 1000)).reshape(1000, -1)
-    distinct = len(np.unique(drawn, axis=0))
-    assert distinct == (1000 if name in VECTOR_CASES else 3)
+    drawn = np.asarray(releases(name, CASES[name].inputs[0], 0)).reshape(RELEASES, -1)
+    assert len(np.unique(drawn, axis=0)) == (RELEASES if name in VECTOR_CASES else 3)
 
 
 @every
@@ -108,66 +121,58 @@ def test_compiles_once(name: str) -> None:
     mechanism, traces = case.make(EPSILON), []
 
     @jax.jit
-    def apply(key: jax.Array, x: jax.Array) -> jax.Array:
+    def counted(key: jax.Array, x: jax.Array) -> jax.Array:
         traces.append(1)
         return mechanism.apply(key, x)
 
     for seed, x in enumerate(case.inputs):
-        apply(jax.random.key(seed), x)
+        counted(jax.random.key(seed), x)
     assert len(traces) == 1
 
 
 @every
 def test_vmap_is_a_loop(name: str) -> None:
     case = CASES[name]
-    mechanism, keys, inputs = case.make(EPSILON), jax.random.split(jax.random.key(5), 3), jnp.stack(case.inputs[:3])
-    batched = jax.vmap(mechanism.apply)(keys, inputs)
-    looped = jnp.stack([mechanism.apply(key, x) for key, x in zip(keys, inputs, strict=True)])
-    np.testing.assert_allclose(batched, looped, rtol=1e-5, atol=1e-6)
+    keys, inputs = jax.random.split(jax.random.key(5), 3), jnp.stack(case.inputs[:3])
+    mapped = jax.vmap(apply(name))(keys, inputs)
+    looped = jnp.stack([apply(name)(key, x) for key, x in zip(keys, inputs, strict=True)])
+    np.testing.assert_allclose(mapped, looped, rtol=1e-5, atol=1e-6)
 
 
 @every
 def test_claim_is_not_violated(name: str) -> None:
     case = CASES[name]
-    mechanism = case.make(EPSILON)
-    for seed, (x0, x1) in enumerate(pairs(case)):
-        loss = log_ratio(mechanism, releases(mechanism, x0, seed), x0, x1)
-        if case.delta == 0:
-            assert loss.max() <= EPSILON + 1e-4
-        else:
-            excess = np.maximum(0, -np.expm1(EPSILON - loss))  # its mean is the hockey-stick divergence
-            assert excess.mean() <= case.delta + 4 * excess.std() / math.sqrt(RELEASES)
+    for seed, x0 in enumerate(case.inputs):
+        released = releases(name, x0, seed)
+        for x1 in case.inputs:
+            loss = log_ratio(name, released, x0, x1)
+            if case.delta == 0:
+                assert loss.max() <= EPSILON + 1e-4
+            else:
+                assert excess(loss).mean() <= case.delta + 4 * excess(loss).std() / math.sqrt(RELEASES)
 
 
 @every
 def test_claim_is_attained_by_the_worst_pair(name: str) -> None:
-    case = CASES[name]
-    mechanism = case.make(EPSILON)
-    x0, x1 = case.inputs[:2]
-    loss = log_ratio(mechanism, releases(mechanism, x0, 0), x0, x1)
-    if case.delta == 0:
+    x0, x1 = CASES[name].inputs[:2]
+    loss, delta = log_ratio(name, releases(name, x0, 0), x0, x1), CASES[name].delta
+    if delta == 0:
         np.testing.assert_allclose(loss.max(), EPSILON, rtol=1e-4)
     else:
-        excess = np.maximum(0, -np.expm1(EPSILON - loss))
-        assert abs(excess.mean() - case.delta) <= 4 * excess.std() / math.sqrt(RELEASES)
+        assert abs(excess(loss).mean() - delta) <= 4 * excess(loss).std() / math.sqrt(RELEASES)
 
 
 @every
 def test_log_prob_is_the_law_of_the_releases(name: str) -> None:
-    case = CASES[name]
-    right, wrong = case.make(EPSILON), case.make(0.8 * EPSILON)
-    assert change_of_measure(case, right, right) < 4.5
-    assert change_of_measure(case, right, wrong) > 8
+    assert change_of_measure(name, EPSILON) < 4.5
+    assert change_of_measure(name, 0.8 * EPSILON) > 8
 
 
 @every_vector
 def test_narrow_input_gets_wide_noise(name: str) -> None:
-    case = CASES[name]
-    release = jax.vmap(case.make(EPSILON).apply, (0, None))(
-        jax.random.split(jax.random.key(0), 2000), case.inputs[0].astype(jnp.bfloat16)
-    )
+    release = releases(name, CASES[name].inputs[0].astype(jnp.bfloat16), 0)
     assert release.dtype == jnp.float32
-    assert len(np.unique(release[:, 0])) > 1500  # bfloat16 would give a few hundred
+    assert len(np.unique(release[:, 0])) > RELEASES / 2  # bfloat16 would give a few hundred
 
 
 @every

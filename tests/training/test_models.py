@@ -48,7 +48,8 @@ def test_dropout_only_when_asked_for() -> None:
     image = jax.random.uniform(jax.random.key(1), (32, 32, 3))
 
     def logits(seed: int) -> jax.Array:
-        return jnp.asarray(model.apply({"params": params}, image, dropout=True, rngs={"dropout": jax.random.key(seed)}))
+        rngs = {"dropout": jax.random.key(seed)}
+        return jnp.asarray(model.apply({"params": params}, image, dropout=True, rngs=rngs))
 
     assert (logits(0) != logits(1)).any()
     np.testing.assert_array_equal(logits(0), logits(0))

@@ -54,8 +54,8 @@ def test_accuracy_is_independent_of_the_batch() -> None:
         ({"steps": -1}, "steps: expected a whole number >= 0, got -1"),
         ({"batch_size": 0}, "batch_size: expected a whole number >= 1, got 0"),
         ({"learning_rate": 0.0}, "learning_rate: expected a finite number > 0, got 0.0"),
-        ({"images": IMAGES[0]}, r"images: expected an array of shape \[n, h, w, c\] with n >= 1, got shape \[8, 8, 1\]"),
-        ({"labels": LABELS[:3]}, r"labels: expected one label for each of 1797 images, got shape \[3\]"),
+        ({"images": IMAGES[0]}, r"images: expected an array of shape \[n, h, w, c\] .*, got shape \[8, 8, 1\]"),
+        ({"labels": LABELS[:3]}, r"labels: expected shape \[1797\], one per image, got shape \[3\]"),
     ],
 )
 def test_refuses_bad_input(change: dict, message: str) -> None:

@@ -1,0 +1,94 @@
+"""Result rows on disk: strict JSON that is whole or not there, in a directory where nothing is overwritten by accident."""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpaudit import check
+from dpaudit.auditing.result import json_number
+
+
+def write_rows(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Writes rows as a JSON list, one field a line; infinity becomes the text "inf".
+
+    Args:
+      rows: flat dictionaries of JSON values.
+      path: the file, replaced in one step.
+
+    Raises:
+      InputError: a value that JSON does not know, or a file that cannot be written.
+    """
+    plain = [{name: json_number(value) for name, value in row.items()} for row in rows]
+    try:
+        text = json.dumps(plain, allow_nan=False, ensure_ascii=False, indent=1)
+    except (TypeError, ValueError) as error:
+        raise check.expected("rows", "values that JSON knows", error) from None
+    replace_text(path, text + "\n")
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Reads what :func:`write_rows` wrote; infinity stays the text "inf".
+
+    Raises:
+      InputError: the file is not there, torn, or not a list of rows.
+    """
+    name, wanted = Path(path).name, "a JSON list of result rows"
+    try:
+        rows = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise check.expected(name, wanted, error.strerror) from None
+    except ValueError as error:  # torn text, or bytes that are no text
+        raise check.expected(name, wanted, f"other text ({error})") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise check.expected(name, wanted, f"a JSON {type(rows).__name__} of something else")
+    return rows
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def replace_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes beside the old file and replaces it in one step: a kill at any moment leaves one whole file.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
+    path = Path(path)
+    beside = path.with_name(path.name + ".partial")
+    try:
+        with open(beside, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        raise check.expected(path.name, "a file that can be written", error.strerror) from None
+
+
+def prepare_out(directory: str | os.PathLike[str], force: bool) -> Path:
+    """The directory for results: made if need be, and refused before any work where it cannot be used.
+
+    Args:
+      directory: where results go.
+      force: accept a directory that holds something; files of the same names will be replaced.
+
+    Raises:
+      InputError: a file, a directory that cannot be written, or without ``force`` one that is not empty.
+    """
+    path = Path(directory)
+    if path.exists() and not path.is_dir():
+        raise check.expected("--out", "a directory", f"the file {path}")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        occupied = any(path.iterdir())
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise check.expected("--out", "a directory that can be written", f"{path} ({error.strerror})") from None
+    if occupied and not force:
+        raise check.expected("--out", "a new or empty directory, or --force to replace the results in it", path)
+    return path
