@@ -113,31 +113,23 @@ def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") ->
     from dpaudit.federated import client_audit
 
     for name in options.data:
-        server_data, client_data = (data.load(name, split=split, data_dir=options.data_dir) for split in ("train", "test"))
-        key = jax.random.fold_in(jax.random.key(options.seed), zlib.crc32(name.encode()))
-        task = None if bars is None else bars.add_task(f"{name}: the server trains", total=None)
-        client = client_audit.client(
-            key, server_data, client_data, pretraining_steps=options.pretraining_steps, clip_norm=options.clip_norm
+        parts = client_audit.audit_client(
+            jax.random.fold_in(jax.random.key(options.seed), zlib.crc32(name.encode())),
+            data.load(name, split="train", data_dir=options.data_dir),
+            data.load(name, split="test", data_dir=options.data_dir),
+            crafts=crafts,
+            epsilons=options.epsilon,
+            clip_norm=options.clip_norm,
+            pretraining_steps=options.pretraining_steps,
+            trials=options.trials,
+            repeats=options.repeats,
+            engine=options.engine,
+            pair=options.pair,
+            confidence=options.confidence,
+            progress=_stages(bars, name),
         )
-        if bars is not None and task is not None:
-            bars.remove_task(task)
-        shared = {"dataset": server_data.label, "dimension": client.dimension, "seed": options.seed}
-        shared |= {"pretraining_steps": options.pretraining_steps, "versions": client_audit.versions()}
-        shared |= {"device": jax.devices()[0].device_kind}
-        for craft in crafts:
-            found = client_audit.audit_craft(
-                jax.random.fold_in(key, zlib.crc32(craft.encode())),
-                client_audit.crafted(client, craft),
-                epsilons=options.epsilon,
-                clip_norm=options.clip_norm,
-                trials=options.trials,
-                repeats=options.repeats,
-                engine=options.engine,
-                pair=options.pair,
-                confidence=options.confidence,
-                progress=_stages(bars, f"{name}, {craft}"),
-            )
-            yield [shared | {"craft": craft} | row for row in found]
+        for part in parts:
+            yield [row | {"seed": options.seed} for row in part]
 
 
 def _show(rows: list[dict[str, Any]], out: Any, as_json: bool) -> None:
@@ -175,7 +167,7 @@ def _stages(bars: "Progress | None", label: str) -> Callable[[str, int], Callabl
         return None
 
     def stage(name: str, total: int) -> Callable[[int], None]:
-        task = bars.add_task(f"{label}: {name}", total=total)
+        task = bars.add_task(f"{label}, {name}", total=total)
 
         def advance(done: int) -> None:
             bars.update(task, completed=done, visible=done < total)

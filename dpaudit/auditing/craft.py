@@ -9,7 +9,6 @@ Source: paper 000, Section 5.4; the two counter-examples from Section 4.1.
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -43,26 +42,41 @@ def _benign(gradient: Partial, images: jax.Array, labels: jax.Array, key: jax.Ar
     return gradient(images[first], labels[first]), gradient(images[second], labels[second])
 
 
-def label_flip(gradient: Gradient, images: Any, labels: Any, num_classes: int) -> Partial:
-    """One image under its own label and under another one, drawn uniformly (Section 5.4.2).
+def label_flip(
+    gradient: Gradient,
+    images: Any,
+    labels: Any,
+    num_classes: int,
+    *,
+    choose: Callable[[jax.Array, Any, Any], Any] | None = None,
+) -> Partial:
+    """One image under its own label and under another one (Section 5.4.2).
 
     Args:
       gradient: of the model that the server sent.
       images: [n, ...].
       labels: [n], in 0 .. num_classes - 1.
       num_classes: >= 2.
+      choose: ``choose(key, image, label) -> other label``; None draws it uniformly. A client who can run the model may
+        rather take the likeliest wrong label, whose gradient points furthest away.
     """
     check.at_least(1, records=len(images))
     check.at_least(2, num_classes=num_classes)
-    flip = partial(_label_flip, num_classes=num_classes)
-    return Partial(flip, _as_partial(gradient), jnp.asarray(images), jnp.asarray(labels))
+    if choose is None:
+        choose = Partial(_another_label, num_classes)
+    return Partial(_label_flip, _as_partial(gradient), _as_partial(choose), jnp.asarray(images), jnp.asarray(labels))
 
 
-def _label_flip(gradient: Partial, images: jax.Array, labels: jax.Array, key: jax.Array, *, num_classes: int) -> Gradients:
+def _another_label(num_classes: jax.Array, key: jax.Array, image: jax.Array, label: jax.Array) -> jax.Array:
+    del image
+    return (label + jax.random.randint(key, (), 1, num_classes)) % num_classes
+
+
+def _label_flip(gradient: Partial, choose: Partial, images: jax.Array, labels: jax.Array, key: jax.Array) -> Gradients:
     record_key, label_key = jax.random.split(key)
     record = jax.random.randint(record_key, (), 0, len(labels))
-    other = (labels[record] + jax.random.randint(label_key, (), 1, num_classes)) % num_classes
-    return gradient(images[record], labels[record]), gradient(images[record], other)
+    image, label = images[record], labels[record]
+    return gradient(image, label), gradient(image, choose(label_key, image, label))
 
 
 def gradient_flip(gradient: Gradient, images: Any, labels: Any) -> Partial:
@@ -127,5 +141,5 @@ def _fixed(g0: jax.Array, g1: jax.Array, key: jax.Array) -> Gradients:
     return g0, g1
 
 
-def _as_partial(gradient: Gradient) -> Partial:
-    return gradient if isinstance(gradient, Partial) else Partial(gradient)
+def _as_partial(function: Callable[..., Any]) -> Partial:
+    return function if isinstance(function, Partial) else Partial(function)

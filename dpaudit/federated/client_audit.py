@@ -5,7 +5,9 @@ Source: paper 000, Algorithm 3 and Section 6.
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -109,11 +111,56 @@ def crafted(client: Client, name: str) -> Partial:
     return settings[check.one_of(CRAFTS, craft=name)]()
 
 
+def audit_client(
+    key: jax.Array,
+    server_data: Dataset,
+    client_data: Dataset,
+    *,
+    crafts: Sequence[str] = tuple(ACCESS),
+    clip_norm: float = 1.0,
+    pretraining_steps: int = 100,
+    progress: Progress | None = None,
+    **games: Any,
+) -> Iterator[list[dict[str, Any]]]:
+    """The whole test of one data set: trains the server's models, then audits one craft setting after the other.
+
+    Args:
+      key: a jax.random key, consumed; a setting's rows do not depend on which others are asked for.
+      server_data: what the server trains on.
+      client_data: the client's records, not seen by the server.
+      crafts: names in ``CRAFTS``.
+      clip_norm: L.
+      pretraining_steps: Adam steps of the honest model.
+      progress: ``progress(stage, total) -> advance(done)``.
+      **games: epsilons, trials, repeats, engine, pair, confidence, as for :func:`audit_craft`.
+
+    Yields:
+      The rows of one setting, complete but for the seed behind ``key``.
+    """
+    for name in crafts:
+        check.one_of(CRAFTS, craft=name)
+    training = None if progress is None else progress("the server trains", 1)
+    found = client(key, server_data, client_data, pretraining_steps=pretraining_steps, clip_norm=clip_norm)
+    if training is not None:
+        training(1)
+    shared = {"dataset": server_data.label, "dimension": found.dimension, "pretraining_steps": pretraining_steps}
+    shared |= {"versions": versions(), "device": jax.devices()[0].device_kind}
+    for name in crafts:
+        craft_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+        stages = None if progress is None else partial(_named, progress, name)
+        rows = audit_craft(craft_key, crafted(found, name), clip_norm=clip_norm, progress=stages, **games)
+        yield [shared | {"craft": name} | row for row in rows]
+
+
+def _named(progress: Progress, name: str, stage: str, total: int) -> Callable[[int], None]:
+    return progress(f"{name}, {stage}", total)
+
+
 def audit_craft(
     key: jax.Array,
     crafted: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
     *,
-    epsilons: Sequence[float],
+    epsilons: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
     clip_norm: float,
     trials: int = 10_000,
     repeats: int = 10,

@@ -179,15 +179,18 @@ def _height_outside(key: jax.Array, cap: Cap, dimension: int, dtype: Any) -> tup
 def _uniform_height(
     key: jax.Array, wanted: Callable[[jax.Array], jax.Array], dimension: int, dtype: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """(t, sqrt(1 - t^2)) of a uniform point given wanted(t): t = n / sqrt(n^2 + c), c chi-square with d - 1 degrees."""
+    """(t, sqrt(1 - t^2)) of a uniform point given wanted(t).
+
+    Two coordinates of a uniform point are r (cos a, sin a), a uniform and 1 - r^2 = e^(-2 E/(d-2)), E exponential.
+    """
+    shrink = -2 / (dimension - 2) if dimension > 2 else -math.inf  # on the circle r = 1
 
     def propose(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        normal_key, others_key = jax.random.split(key)
-        height = sampling.normal(normal_key, (), dtype)
-        others = jax.random.chisquare(others_key, dimension - 1, (), dtype)
-        length = jnp.sqrt(height**2 + others)
-        t = height / length
-        return t, jnp.sqrt(others) / length, wanted(t)
+        radius_key, angle_key = jax.random.split(key)
+        exponent = shrink * (sampling.exponential(radius_key, (), dtype) + jnp.finfo(dtype).tiny)  # never inf * 0
+        radius_squared, angle = -jnp.expm1(exponent), jax.random.uniform(angle_key, (), dtype, maxval=2 * math.pi)
+        t = jnp.sqrt(radius_squared) * jnp.cos(angle)
+        return t, jnp.sqrt(jnp.exp(exponent) + radius_squared * jnp.sin(angle) ** 2), wanted(t)
 
     return _rejection(key, propose)
 

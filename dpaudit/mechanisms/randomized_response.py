@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from dpaudit import check
 from dpaudit.mechanisms.claim import Claim, Mechanism
@@ -49,10 +51,10 @@ def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
 
 def _category(x: Any, num_categories: int) -> jax.Array:
     wanted = f"one category, an integer in 0..{num_categories - 1}"
-    array = jnp.asarray(x)
+    array = x if isinstance(x, Tracer) else np.asarray(x)
     whole = jnp.issubdtype(array.dtype, jnp.integer) or array.dtype == bool
     if array.shape != () or not whole:
         raise check.expected("x", wanted, x)
-    if not isinstance(array, jax.core.Tracer) and not 0 <= int(array) < num_categories:
+    if not isinstance(array, Tracer) and not 0 <= int(array) < num_categories:
         raise check.expected("x", wanted, int(array))
-    return array.astype(jnp.int32) % num_categories
+    return jnp.asarray(array, jnp.int32) % num_categories

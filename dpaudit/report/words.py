@@ -70,12 +70,9 @@ def distinct(rows: Iterable[Row], of: str | Callable[[Row], Any]) -> list[Any]:
     return [value for value in dict.fromkeys(values) if value is not None]
 
 
-def listed(rows: Iterable[Row], field: str, digits: int | None = None) -> str:
-    """The different values of a field, in words: ``0.5, 1, 2``."""
-    values = distinct(rows, field)
-    return ", ".join(dict.fromkeys(f"{v:,}" if digits is None and isinstance(v, int) else
-                                   said(v, digits) if digits is not None else
-                                   f"{v:g}" if isinstance(v, float) else str(v) for v in values))
+def listed(rows: Iterable[Row], field: str, say: Callable[[Any], str] = str) -> str:
+    """The different values of a field, one after the other: ``0.5, 1, 2``."""
+    return ", ".join(dict.fromkeys(say(value) for value in distinct(rows, field)))
 
 
 def ordered(rows: Sequence[Row]) -> list[Row]:
@@ -88,3 +85,39 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 def epsilons(rows: Iterable[Row]) -> list[float]:
     """The promises, from the strictest on."""
     return sorted({row["epsilon"] for row in rows})
+
+
+def effort(rows: Sequence[Row]) -> str:
+    """``10 repeats of 10,000 trials, a fresh pair of gradients in every trial``."""
+    repeats, pairs = listed(rows, "repeats"), words_of(rows, "pair", PAIRS)
+    return f"{repeats} repeat{'' if repeats == '1' else 's'} of {listed(rows, 'trials', '{:,}'.format)} trials, {pairs}"
+
+
+def words_of(rows: Sequence[Row], field: str, meaning: dict[str, str]) -> str:
+    """The different values of a field, each by its meaning where there is one."""
+    return "; ".join(meaning.get(value, str(value)) for value in distinct(rows, field))
+
+
+def confidence(rows: Sequence[Row]) -> str:
+    """``95%``."""
+    return listed(rows, "confidence", lambda value: f"{100 * value:g}%")
+
+
+def detectable(rows: Sequence[Row]) -> str:
+    """The detectable epsilon of each promise: ``0.52 (claim 0.5), 1.02 (claim 1)``."""
+    return ", ".join(
+        f"{said(max(number(row['detectable']) for row in rows if row['epsilon'] == epsilon))} (claim {epsilon:g})"
+        for epsilon in epsilons(rows)
+    )
+
+
+def above_promise(rows: Sequence[Row]) -> list[str]:
+    """One sentence, or none: where the optimal test's lower bound exceeds a promise and the cosine rule's does not."""
+    found = [
+        f"{craft_name(row['craft'])} on {source(row)}: {said(row['epsilon_optimal_lower'], 3)} > {row['epsilon']:g}"
+        for row in rows
+        if row["verdict"] != "violation" and number(row["epsilon_optimal_lower"]) > row["epsilon"]
+    ]
+    if not found:
+        return []
+    return [f"The optimal test's lower bound lies above the promise in {len(found)} of {len(rows)} rows: {'; '.join(found)}."]

@@ -76,11 +76,12 @@ def model_for(image_shape: tuple[int, ...], num_classes: int) -> nn.Module:
       InputError: another shape; fewer than two classes.
     """
     check.at_least(2, num_classes=num_classes)
-    networks = {(8, 8): CNN8, (28, 28): CNN28, (32, 32): CNN32}
-    if len(image_shape) != 3 or tuple(image_shape[:2]) not in networks:
+    networks: dict[tuple[int, ...], type[CNN8 | CNN28 | CNN32]] = {(8, 8): CNN8, (28, 28): CNN28, (32, 32): CNN32}
+    pixels = tuple(image_shape[:2])
+    if len(image_shape) != 3 or pixels not in networks:
         wanted = "images [h, w, channels] of 8 x 8, 28 x 28 or 32 x 32 pixels"
         raise check.expected("image_shape", wanted, list(image_shape))
-    return networks[tuple(image_shape[:2])](num_classes)
+    return networks[pixels](num_classes)
 
 
 def initial_parameters(key: jax.Array, model: nn.Module, image_shape: tuple[int, ...]) -> Any:

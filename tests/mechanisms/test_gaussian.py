@@ -12,9 +12,12 @@ from dpaudit.mechanisms import gaussian
 
 def hockey_stick(epsilon: float, distance: float, sigma: float) -> float:
     """integral of max(0, p - e^epsilon q) for N(distance, sigma^2) and N(0, sigma^2), numerically."""
-    log_p, log_q = stats.norm(distance, sigma).logpdf, stats.norm(0, sigma).logpdf
     edge = epsilon * sigma**2 / distance + distance / 2  # p > e^epsilon q beyond it
-    return integrate.quad(lambda z: math.exp(log_p(z)) - math.exp(epsilon + log_q(z)), edge, edge + 12 * sigma)[0]
+
+    def gain(z: float) -> float:
+        return math.exp(stats.norm.logpdf(z, distance, sigma)) - math.exp(epsilon + stats.norm.logpdf(z, 0, sigma))
+
+    return integrate.quad(gain, edge, edge + 12 * sigma)[0]
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-3), (1.0, 1e-5), (8.0, 1e-7)])

@@ -15,7 +15,7 @@ def test_release_is_l1_clipped_input_plus_noise() -> None:
     noise = np.asarray(released - jnp.array([1.5, -0.5])).ravel()
     scale = 2 * 2.0 / 0.5
     assert stats.kstest(noise, stats.laplace(0, scale).cdf).pvalue > 1e-3
-    assert stats.kstest(noise, stats.laplace(0, 1.02 * scale).cdf).pvalue < 1e-6
+    assert stats.kstest(noise, stats.laplace(0, 1.03 * scale).cdf).pvalue < 1e-6
     assert stats.kstest(noise, stats.laplace(0.02 * scale, scale).cdf).pvalue < 1e-6
 
 
@@ -24,8 +24,8 @@ def test_log_prob_against_scipy() -> None:
     x0, x1, release = np.array([1.5, -0.5]), np.array([0.0, 0.3]), np.array([0.7, -9.0])
     assert mechanism.log_prob is not None
     ours = mechanism.log_prob(release, x0) - mechanism.log_prob(release, x1)
-    law = stats.laplace(0, 4 / 3).logpdf
-    np.testing.assert_allclose(ours, law(release - x0).sum() - law(release - x1).sum(), rtol=1e-5)
+    exact = stats.laplace.logpdf(release, x0, 4 / 3) - stats.laplace.logpdf(release, x1, 4 / 3)
+    np.testing.assert_allclose(ours, exact.sum(), rtol=1e-5)
 
 
 def test_refuses_bad_clip_norm() -> None:

@@ -1,4 +1,5 @@
 import math
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ COUNT = 40_000
 GRID = [(d, epsilon) for d in (2, 3, 30) for epsilon in (0.5, 4.0)]  # both ways of drawing inside the cap
 
 
+@lru_cache
 def heights(dimension: int, epsilon: float) -> np.ndarray:
     """m <release, u> of COUNT releases: the coordinate t along the input."""
     mechanism = privunit.mechanism(epsilon=epsilon)

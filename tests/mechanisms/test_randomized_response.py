@@ -43,7 +43,9 @@ def test_the_rare_lie_keeps_its_probability(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(asked, 1 / (1 + math.exp(20)), rtol=1e-12)
 
 
-@pytest.mark.parametrize(("x", "got"), [(3, "3"), (-1, "-1"), (0.5, "0.5"), (np.array([0, 1]), r"array\(\[0, 1\]\)")])
+@pytest.mark.parametrize(
+    ("x", "got"), [(3, "3"), (-1, "-1"), (2**80, str(2**80)), (0.5, "0.5"), (np.array([0, 1]), r"array\(\[0, 1\]\)")]
+)
 def test_refuses_what_is_no_category(x: object, got: str) -> None:
     mechanism = randomized_response.mechanism(epsilon=1.0, num_categories=3)
     with pytest.raises(check.InputError, match=f"x: expected one category, an integer in 0..2, got {got}$"):

@@ -8,9 +8,9 @@ from dpaudit import check
 from dpaudit.training.models import CNN8, initial_parameters
 from dpaudit.training.pretrain import accuracy, pretrain
 
-DIGITS = load_digits()
-IMAGES = np.asarray(DIGITS.images[..., None] / 16, np.float32)
-LABELS = np.asarray(DIGITS.target, np.int32)
+PIXELS, TARGETS = load_digits(return_X_y=True)
+IMAGES = np.asarray(PIXELS, np.float32).reshape(-1, 8, 8, 1) / 16
+LABELS = np.asarray(TARGETS, np.int32)
 TRAIN, TEST = slice(0, 1400), slice(1400, None)
 MODEL = CNN8()
 

@@ -1,0 +1,258 @@
+"""The paper's plots: theoretical against empirical epsilon, and right guesses out of 100.
+
+Matplotlib without pyplot, imported only when a figure is drawn.
+"""
+
+import functools
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpaudit import check
+from dpaudit.report import words
+from dpaudit.report.words import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Rows = Sequence[dict[str, Any]]
+
+# Okabe and Ito's colours, told apart by colour-blind readers too; shapes tell them apart in grey.
+SERIES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#E69F00", "P"), ("#56B4E9", "X"))
+INK, FAINT = "#222222", "#8a8a8a"
+OPTIMAL = {"marker": "D", "markersize": 8, "markerfacecolor": "none", "markeredgecolor": INK, "linestyle": "none"}
+PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "dpaudit",
+}
+
+
+def _styled(draw: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(draw)
+    def styled(*args: Any, **named: Any) -> Any:
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **named)
+
+    return styled
+
+
+def _canvas(width: float, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+@_styled
+def summary_figure(rows: Rows) -> "Figure":
+    """Fig. 1(b) of paper 000: for one data set, what every setting attains beside the promise; a panel an epsilon.
+
+    Raises:
+      InputError: no rows, or rows of several data sets.
+    """
+    rows = _one_source(rows)
+    crafts, losses = words.distinct(rows, "craft"), words.epsilons(rows)
+    columns = min(len(losses), 4)
+    lines = -(-len(losses) // columns)
+    figure = _canvas(1.3 + 1.45 * columns, 0.8 + (0.6 + 0.3 * len(crafts)) * lines)
+    panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    for axes in panels[len(losses) :]:
+        axes.set_axis_off()
+    for axes, epsilon in zip(panels, losses, strict=False):
+        own = [row for row in rows if row["epsilon"] == epsilon]
+        right = 1.2 * _top(own)
+        axes.axvline(epsilon, color=INK, linewidth=1, linestyle="--", label="promised")
+        for row in own:
+            place = crafts.index(row["craft"])
+            low, high = _bounds(row, right)
+            axes.hlines(place, 0, min(number(row["epsilon_hat"]), right), color=SERIES[0][0], linewidth=6, alpha=0.25)
+            axes.errorbar(
+                number(row["epsilon_hat"]), place, xerr=[[low], [high]], color=SERIES[0][0], capsize=5, marker="o",
+                markersize=4, markerfacecolor=SERIES[0][0] if row["trials"] else "white", label=row["craft"],
+            )  # fmt: skip
+            axes.plot(number(row["epsilon_optimal"]), place, **OPTIMAL)
+        axes.set_title(f"promised ε = {epsilon:g}", fontsize=10)
+        axes.set_xlim(0, right)
+        axes.set_xticks([0, epsilon / 2, epsilon], ["0", f"{epsilon / 2:g}", f"{epsilon:g}"])
+    panels[0].set_yticks(range(len(crafts)), [words.craft_name(craft) for craft in crafts])
+    panels[0].set_ylim(len(crafts) - 0.5, -0.5)
+    _key(figure, "cosine rule", "optimal test, exact", "promised")
+    return figure
+
+
+@_styled
+def setting_figure(rows: Rows, craft: str) -> "Figure":
+    """Figs. 3 to 7 of paper 000: promised against attained epsilon in one setting, a line for each data set.
+
+    Dots with pooled bounds are measured, hollow circles on a line are exact, diamonds are the optimal test's.
+
+    Args:
+      rows: of any settings and data sets.
+      craft: the setting to draw.
+
+    Raises:
+      InputError: no row of this setting.
+    """
+    rows = [row for row in words.ordered(rows) if row["craft"] == craft]
+    if not rows:
+        raise check.expected("craft", "a setting that occurs in the rows", craft)
+    figure = _canvas(6.6, 4.2)
+    axes: Axes = figure.subplots()
+    end, top = max(words.epsilons(rows)), 1.1 * _top(rows)
+    axes.plot([0, end], [0, end], color=INK, linewidth=1, linestyle="--", zorder=3, label="promised")
+    ends = [("promised", end, INK)]
+    for place, source in enumerate(words.distinct(rows, words.source)):
+        colour, marker = SERIES[place % len(SERIES)]
+        own = [row for row in rows if words.source(row) == source]
+        x = [row["epsilon"] for row in own]
+        exact = [number(row["epsilon_exact"]) for row in own]
+        axes.plot(x, exact, color=colour, linewidth=1, marker=marker, markersize=9, markerfacecolor="white",
+                  label=f"{source}: exact")  # fmt: skip
+        played = [row for row in own if row["trials"]]
+        if played:
+            axes.errorbar(
+                [row["epsilon"] for row in played], [min(number(row["epsilon_hat"]), top) for row in played],
+                yerr=np.transpose([_bounds(row, top) for row in played]), color=colour, linestyle="none", marker=marker,
+                markersize=4, capsize=4, label=f"{source}: measured",
+            )  # fmt: skip
+        best = [number(row["epsilon_optimal"]) for row in own]
+        axes.plot(x, best, label=f"{source}: optimal test", **OPTIMAL)
+        ends.append((source, exact[-1], colour))
+    heights = _apart([height for _, height, _ in ends], top / 16)
+    for (text, _, colour), height in zip(ends, heights, strict=True):
+        axes.annotate(text, (1, height), xycoords=("axes fraction", "data"), color=colour, va="center",
+                      xytext=(4, 0), textcoords="offset points")  # fmt: skip
+    axes.set_xlim(0, 1.06 * end)
+    axes.set_xticks(words.epsilons(rows), [f"{epsilon:g}" for epsilon in words.epsilons(rows)])
+    axes.set_ylim(0, top)
+    axes.set_xlabel("theoretical ε (promised)")
+    axes.set_ylabel("empirical ε")
+    axes.set_title(words.craft_name(craft).capitalize(), loc="left", fontsize=11)
+    _key(figure, "measured by the cosine rule, with bounds", "exact", "optimal test, exact")
+    return figure
+
+
+@_styled
+def guess_figure(rows: Rows) -> "Figure":
+    """How many of 100 guesses are right for each level of access, between a coin toss and the worst case.
+
+    Raises:
+      InputError: no rows, or rows of several data sets.
+    """
+    import matplotlib
+
+    rows = _one_source(rows)
+    crafts, losses = words.distinct(rows, "craft"), words.epsilons(rows)
+    figure = _canvas(6.6, 1.3 + 0.45 * len(crafts))
+    axes: Axes = figure.subplots()
+    ramp = matplotlib.colormaps["viridis"](np.linspace(0.72, 0.05, len(losses)))
+    marks = [("coin toss\n50", 50.0, FAINT)]
+    axes.axvline(50, color=FAINT, linewidth=1)
+    for epsilon, colour in zip(losses, ramp, strict=True):
+        worst = 100 * words.worst_case(epsilon)
+        marks.append((f"ε = {epsilon:g}\nat most {words.of_100(worst / 100)}", worst, colour))
+        axes.axvline(worst, color=colour, linewidth=1, linestyle="--", zorder=1)
+        for row in (row for row in rows if row["epsilon"] == epsilon):
+            share, place = 100 * row["accuracy"], crafts.index(row["craft"])
+            axes.plot(share, place, marker="o", markersize=8, color=colour, zorder=3, label=f"{row['craft']} {epsilon:g}",
+                      markerfacecolor=colour if row["trials"] else "white")  # fmt: skip
+            if len(losses) <= 5:
+                axes.annotate(str(words.of_100(share / 100)), (share, place), (0, 7), textcoords="offset points",
+                              ha="center", color=colour, fontsize=9, bbox=PAPER, zorder=2)  # fmt: skip
+    for (text, _, colour), x in zip(marks, _apart([x for _, x, _ in marks], 7), strict=True):
+        axes.annotate(text, (x, 1), (0, 4), xycoords=("data", "axes fraction"), textcoords="offset points",
+                      ha="center", va="bottom", color=colour, fontsize=9)  # fmt: skip
+    axes.set_yticks(range(len(crafts)), [words.craft_name(craft) for craft in crafts])
+    axes.set_ylim(len(crafts) - 0.5, -0.7)
+    axes.set_xlim(min(48, *(100 * row["accuracy"] - 1 for row in rows)), 101)
+    axes.set_xlabel("right guesses out of 100")
+    return figure
+
+
+def to_svg(figure: "Figure", name: str, alt: str) -> str:
+    """The figure as an ``<svg>`` element for a page: same figure, same text; nothing in it points outside.
+
+    Args:
+      figure: of this module.
+      name: letters, digits and dashes; keeps the identifiers of several figures on one page apart.
+      alt: what the figure shows, for those who cannot see it.
+    """
+    import html
+
+    import matplotlib
+
+    stream = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)  # HTML knows both
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1).strip()
+
+
+def save_png(figure: "Figure", path: str | os.PathLike[str]) -> None:
+    """The figure as a PNG at 150 dots an inch; same figure, same bytes."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+
+
+def _one_source(rows: Rows) -> list[dict[str, Any]]:
+    sources = words.distinct(rows, words.source)
+    if len(sources) != 1:
+        raise check.expected("rows", "those of one data set", ", ".join(sources) or "none")
+    return words.ordered(rows)
+
+
+def _top(rows: Rows) -> float:
+    """The largest finite number that a figure of these rows shows."""
+    fields = ("epsilon", "epsilon_hat", "epsilon_exact", "epsilon_optimal", "epsilon_upper")
+    values = [number(row[field]) for row in rows for field in fields]
+    return max(value for value in values if np.isfinite(value))
+
+
+def _bounds(row: dict[str, Any], top: float) -> tuple[float, float]:
+    """How far the pooled bounds lie below and above the dot; an infinite one leaves the figure at ``top``."""
+    middle = min(number(row["epsilon_hat"]), top)
+    low, high = number(row["epsilon_lower"]), min(number(row["epsilon_upper"]), 2 * top)
+    return max(middle - low, 0.0), max(high - middle, 0.0)
+
+
+def _apart(places: list[float], gap: float) -> list[float]:
+    """The places, moved as little as needed upwards so that no two are closer than ``gap``."""
+    moved, last = dict.fromkeys(range(len(places)), 0.0), -np.inf
+    for index in sorted(moved, key=lambda index: places[index]):
+        last = moved[index] = max(places[index], last + gap)
+    return list(moved.values())
+
+
+def _key(figure: "Figure", *texts: str) -> None:
+    """What the marks mean, in one line above the axes."""
+    from matplotlib.lines import Line2D
+
+    marks = {
+        "cosine": {"marker": "o", "color": SERIES[0][0]},
+        "measured": {"marker": "o", "color": INK, "markersize": 4},
+        "exact": {"marker": "o", "color": INK, "markerfacecolor": "white", "markersize": 9},
+        "optimal": OPTIMAL,
+        "promised": {"color": INK, "linestyle": "--", "linewidth": 1},
+    }
+    handles = [Line2D([], [], **marks[re.split(r"\W", text)[0]], label=text) for text in texts]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(texts), frameon=False, fontsize=9)

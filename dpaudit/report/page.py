@@ -1,0 +1,79 @@
+"""One self-contained HTML page: first what the client wants to know, then what an engineer wants to check."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from dpaudit import check
+from dpaudit.report import page_client, page_engineer, words
+from dpaudit.report.rows import replace_text
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #222; --faint: #666; --ground: #fff; --box: #eef4f9; --rule: #d5d5d5; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --faint: #a8a8a8; --ground: #17191c; --box: #22303c; --rule: #444; }
+}
+body { margin: 0 auto; max-width: 46rem; padding: 1rem 1rem 4rem; background: var(--ground); color: var(--ink);
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 1.5rem 0 .8rem; }
+h2 { font-size: 1.25rem; margin: 2.2rem 0 .6rem; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .2rem; }
+h3 + p { margin-top: 0; }
+hr { border: 0; border-top: 2px solid var(--rule); margin: 4rem 0 0; }
+.box { background: var(--box); border-radius: .5rem; padding: .6rem 1rem; margin: 1rem 0; }
+.box p { margin: .3rem 0; }
+.wide { overflow-x: auto; }
+.paper { background: #fff; border-radius: .3rem; }
+.paper svg { display: block; width: 100%; min-width: 30rem; height: auto; margin: 0 auto; }
+figure { margin: 1.2rem 0; }
+figcaption { color: var(--faint); font-size: .875rem; margin-top: .3rem; }
+table { border-collapse: collapse; margin: .8rem 0; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .7rem .25rem 0; text-align: right; vertical-align: bottom; font-weight: normal; }
+thead th { border-bottom: 1px solid var(--ink); color: var(--faint); font-size: .875rem; }
+th:first-child { text-align: left; }
+td { white-space: nowrap; }
+tbody tr { border-bottom: 1px solid var(--rule); }
+table.dense { font-size: .8125rem; }
+table.dense th { white-space: nowrap; }
+.wide:has(table.dense) { width: min(100vw - 2rem, 64rem); margin-left: 50%; transform: translateX(-50%); }
+small { color: var(--faint); font-weight: normal; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
+dt { color: var(--faint); }
+dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; } }
+"""
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>How private is your update?</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{client}
+<hr>
+{engineer}
+</main>
+</body>
+</html>
+"""
+
+
+def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Writes the report of a client's audit: no script, no resource from elsewhere, readable on a phone.
+
+    Args:
+      rows: of :func:`dpaudit.federated.client_audit.audit_craft`, with ``dataset``, ``craft``, ``seed`` and
+        ``versions``.
+      path: the file, replaced in one step.
+
+    Raises:
+      InputError: no rows, or a file that cannot be written.
+    """
+    if not rows:
+        raise check.expected("rows", "at least one result row", "none")
+    rows = words.ordered(rows)
+    replace_text(path, PAGE.format(style=STYLE, client=page_client.render(rows), engineer=page_engineer.render(rows)))

@@ -1,0 +1,121 @@
+"""Results on the screen: one table for the rows of a client's audit, one for a single audit."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from dpaudit import check
+from dpaudit.auditing.result import AuditResult
+from dpaudit.report import words
+
+COLOURS = {"violation": "bold red", "consistent": "green", "underpowered": "yellow"}
+COLUMNS = (
+    ("access", "left"),
+    ("ε\nclaim", "right"),
+    ("right %\n(exact)", "right"),
+    ("cosine ε̂\n± std", "right"),
+    ("pooled\nbounds", "right"),
+    ("\nexact", "right"),
+    ("optimal\nexact", "right"),
+    ("test ε\nlower", "right"),
+    ("\nverdict", "left"),
+)
+
+
+def audit_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The rows of :func:`dpaudit.federated.client_audit.audit_craft` in 100 columns, by data set and setting.
+
+    Raises:
+      InputError: no rows.
+    """
+    if not rows:
+        raise check.expected("rows", "at least one result row", "none")
+    rows = words.ordered(rows)
+    table = Table(title=_title(rows), caption=_caption(rows), box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.caption_justify = "left"
+    table.caption_style = table.title_style = ""
+    for header, side in COLUMNS:
+        table.add_column(header, justify=side, max_width=14 if header == "access" else None, no_wrap=header != "access")
+    for source in words.distinct(rows, words.source):
+        table.add_row(Text(source, "bold"))
+        own = [row for row in rows if words.source(row) == source]
+        for craft in words.distinct(own, "craft"):
+            group = [row for row in own if row["craft"] == craft]
+            for place, row in enumerate(group):
+                table.add_row(words.craft_name(craft) if place == 0 else "", *_cells(row), end_section=row is group[-1])
+    return table
+
+
+def _cells(row: dict[str, Any]) -> list[str | Text]:
+    return [
+        f"{row['epsilon']:g}",
+        f"{100 * row['accuracy']:.1f} ({100 * row['accuracy_exact']:.1f})",
+        words.with_spread(row["epsilon_hat"], row["epsilon_hat_std"]),
+        words.interval(row["epsilon_lower"], row["epsilon_upper"]),
+        words.said(row["epsilon_exact"]),
+        words.said(row["epsilon_optimal"]),
+        words.said(row["epsilon_optimal_lower"]),
+        _verdict(row["verdict"]),
+    ]
+
+
+def _verdict(verdict: str) -> Text:
+    return Text(verdict, COLOURS.get(verdict, ""))
+
+
+def _title(rows: Sequence[dict[str, Any]]) -> Text:
+    setting = f"L = {words.listed(rows, 'clip_norm', '{:g}'.format)}"
+    if steps := words.listed(rows, "pretraining_steps"):
+        setting += f", {steps} steps of pre-training"
+    return Text(f"LDP-SGD examined by its client ({setting})")
+
+
+def _caption(rows: Sequence[dict[str, Any]]) -> Text:
+    lines = [f"Engine {name}: {words.ENGINES.get(name, name)}." for name in words.distinct(rows, "engine")]
+    played = [row for row in rows if row["trials"]]
+    if played:
+        lines += [
+            words.effort(played) + ".",
+            f"Confidence {words.confidence(played)} for each bound: among {2 * len(played)} lower bounds, a few may fail.",
+            f"Ceiling: this many trials could certify ε = {words.listed(played, 'ceiling', words.said)} at most.",
+            f"Detectable: a true ε of {words.detectable(played)} would have been called a violation with probability 0.8, "
+            "were the attack perfect.",
+            *words.above_promise(played),
+        ]
+    lines.append(f"Neighbours: {words.words_of(rows, 'neighbouring', words.RELATIONS)}. ε in nats.")
+    return Text("\n".join(lines))
+
+
+def result_table(result: AuditResult) -> Table:
+    """One audit, a line for each number."""
+    table = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    claim = result.claim
+    promised = "nothing" if claim is None else f"ε = {claim.epsilon:g}, δ = {claim.delta:g}"
+    bound = f"with confidence {100 * result.confidence:g}%"
+    lines: list[tuple[str, str | Text]] = [
+        ("verdict", _verdict(result.verdict)),
+        ("promised", promised),
+        ("ε at least", f"{words.said(result.epsilon_lower)} ({bound}, of the mechanism)"),
+        ("ε measured", f"{words.said(result.epsilon_hat)} at δ = {result.delta:g}"),
+        ("ε at most", f"{words.said(result.epsilon_upper)} ({bound}, of this attack: another may attain more)"),
+        ("right guesses", f"{100 * result.accuracy:.1f} % (FPR {result.fpr:.4f}, FNR {result.fnr:.4f})"),
+        ("trials", f"{result.trials:,}, of which {result.negatives + result.positives:,} counted"),
+        ("ceiling", f"{words.said(result.ceiling)} (the most that this many trials could certify)"),
+        ("detectable", _detectable(result)),
+        ("method", result.method),
+        ("neighbours", words.RELATIONS.get(result.neighbouring, result.neighbouring)),
+    ]
+    for name, value in lines:
+        table.add_row(name, value if isinstance(value, Text) else Text(value))
+    return table
+
+
+def _detectable(result: AuditResult) -> str:
+    if result.detectable is None:
+        return "–"
+    return f"{words.said(result.detectable)} (a true ε that would be called a violation with probability 0.8, were the attack perfect)"

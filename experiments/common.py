@@ -1,0 +1,60 @@
+"""What every experiment shares: its options, its comparison rows, and how they are kept."""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from dpaudit.auditing.result import json_number
+from dpaudit.report.rows import prepare_out, write_rows
+
+RESULTS = Path(__file__).parent / "results"
+FIGURES = Path(__file__).parent / "figures"
+
+
+def options(description: str, *, seed: int = 0) -> argparse.ArgumentParser:
+    """--quick, --out, --data-dir, --seed."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a small version, in under a minute, on bundled data")
+    parser.add_argument("--out", default=None, help="directory for results.json; default: the committed results")
+    parser.add_argument("--data-dir", default=None, help="where the data sets lie; else $DPAUDIT_DATA")
+    parser.add_argument("--seed", type=int, default=seed)
+    return parser
+
+
+class Rows:
+    """Collects comparison rows, prints each as it comes, and writes the file after every part."""
+
+    def __init__(self, paper: str, name: str, out: str | None, seed: int):
+        self.paper, self.seed, self.rows = paper, seed, []
+        self.file = RESULTS / f"{name}.json" if out is None else prepare_out(out, force=True) / "results.json"
+        self.began = time.perf_counter()
+
+    def add(
+        self,
+        quantity: str,
+        setting: dict[str, Any],
+        ours: float | None,
+        bounds: Sequence[float | None] = (None, None),
+        *,
+        scale: str,
+        paper_value: float | None = None,
+    ) -> None:
+        """One number of ours, with its range, beside the paper's.
+
+        ``seconds`` is the time since the part began, up to this row.
+        """
+        row = {"paper": self.paper, "quantity": quantity, "setting": setting}
+        row |= {"ours": json_number(ours), "ours_low": json_number(bounds[0]), "ours_high": json_number(bounds[1])}
+        row |= {"paper_value": paper_value, "scale": scale, "seed": self.seed}
+        row |= {"seconds": round(time.perf_counter() - self.began, 2), "device": jax.devices()[0].device_kind}
+        self.rows.append(row)
+
+    def finish_part(self, title: str) -> None:
+        """Writes what there is; nothing computed so far can be lost."""
+        write_rows(self.rows, self.file)
+        print(f"{title}: {len(self.rows)} rows in {self.file.name}, {time.perf_counter() - self.began:.0f} s")
+        self.began = time.perf_counter()

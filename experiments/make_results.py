@@ -1,0 +1,38 @@
+"""Writes experiments/README.md, and its figures, from the committed result rows: no number in it is typed by hand.
+
+    make results
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpaudit.report.rows import read_rows, replace_text
+from experiments import ldp_client_section
+from experiments.common import RESULTS
+
+HEAD = """# Results
+
+Written by `make results` from the rows in `results/`; every number below was computed by the command above its table.
+Ranges are 95% bounds or two standard deviations over repeats, as each table says. "Paper" is the published value.
+"""
+
+SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
+    "ldp_client_audit": ldp_client_section.section,
+    "bench_ldp": ldp_client_section.benchmark,
+}
+
+
+def main() -> None:
+    parts = [HEAD]
+    for name, section in SECTIONS.items():
+        file = RESULTS / f"{name}.json"
+        if file.exists():
+            parts += section(read_rows(file))
+    target = Path(__file__).parent / "README.md"
+    replace_text(target, "\n".join(parts).rstrip() + "\n")
+    print(f"experiments/{target.name}: {len(parts) - 1} parts")
+
+
+if __name__ == "__main__":
+    main()
