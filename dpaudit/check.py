@@ -10,6 +10,7 @@ still be mapped over its parameters.
 
 import math
 import numbers
+import os
 from collections.abc import Collection
 from typing import Any
 
@@ -114,6 +115,7 @@ def _is_number(value: object) -> bool:
 
 
 def _short(value: object) -> str:
-    text = value if isinstance(value, str) else repr(value)
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else repr(value)
+    text = text if isinstance(text, str) else repr(text)
     text = " ".join(text.split())
     return text if len(text) <= 80 else text[:77] + "..."

@@ -40,7 +40,7 @@ class Ldp:
     pretraining_steps: int = 100
     """Adam steps of the server's model before it is sent out."""
     confidence: float = 0.95
-    """Of each bound."""
+    """With which all bounds of the table hold together."""
     data_dir: str | None = None
     """Where the data sets lie; else $DPAUDIT_DATA, else TensorFlow Datasets."""
     seed: int = 0
@@ -126,6 +126,7 @@ def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") ->
             engine=options.engine,
             pair=options.pair,
             confidence=options.confidence,
+            datasets=len(options.data),
             progress=_stages(bars, name),
         )
         for part in parts:
@@ -142,7 +143,8 @@ def _show(rows: list[dict[str, Any]], out: Any, as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, allow_nan=False))
     else:
-        Console().print(audit_table(rows))
+        wide = {} if sys.stdout.isatty() else {"width": 100}
+        Console(**wide).print(audit_table(rows))
     if out is not None:
         write_page(rows, out / "report.html")
         print(f"Report: {out / 'report.html'}", file=sys.stderr)

@@ -169,11 +169,13 @@ def _verdict(found: Rows) -> str:
         best = min(cells, key=lambda cell: distance(cell, names))
         values = ", ".join(f"{name} {cells[best][name]:.1f}" for name in names)
         texts.append(f"{title}: {best[0]} steps and L = {best[1]:g} give {values}")
+    benign, flip = (TABLE_1[name][3] - 50 for name in ("benign", "gradient_flip"))
     return (
         "All three rows at once, smallest largest difference: " + "; ".join(texts) + ". "
         "Gradient flip fixes L against the norms; label flip then needs nearly opposite gradients, which the likeliest wrong "
-        "label gives and a random one does not; benign then needs pairs at about 74 degrees, less than the right angle at which two "
-        "random images' gradients lie at every stage of training, so it can only come from particular pairs.\n"
+        "label gives and a random one does not; benign then needs pairs at about "
+        f"{180 * benign / flip:.0f} degrees on average, less than the right angle at which two random images' gradients lie at every "
+        "stage of training, so it can only come from particular pairs.\n"
     )
 
 

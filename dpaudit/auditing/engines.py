@@ -20,7 +20,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from dpaudit.auditing.distinguish import cosine_direction
-from dpaudit.auditing.game import sweep
+from dpaudit.auditing.game import sweep, trial_key
 from dpaudit.auditing.oracle import Pair, geometry, settle_angle, sides
 from dpaudit.mechanisms import ldp_sgd
 
@@ -34,7 +34,7 @@ def pairs(key: jax.Array, craft: Callable[[jax.Array], tuple[jax.Array, jax.Arra
     """The planes of ``count`` freshly crafted pairs; no more than a block of gradients exists at a time.
 
     Args:
-      key: pair i is crafted from ``fold_in(key, i)``.
+      key: a jax.random key, consumed; pair i is a function of (key, i) alone.
       craft: ``craft(key) -> (g0, g1)``, jittable (a ``Partial`` where it holds data).
       count: number of pairs.
       **how: batch, mesh, checkpoint, progress of :func:`dpaudit.auditing.game.sweep`.
@@ -42,6 +42,7 @@ def pairs(key: jax.Array, craft: Callable[[jax.Array], tuple[jax.Array, jax.Arra
     Returns:
       A :class:`Pair` of arrays [count].
     """
+    key = trial_key(key)
     planes = sweep(Partial(_plane_of, key, _partial(craft)), count, key=key, **how).astype(np.float64)
     norm0, norm1, angle = planes.T
     return Pair(norm0, norm1, settle_angle(norm0, norm1, angle))
@@ -71,6 +72,7 @@ def plane(
     Returns:
       Codes, uint8 [2, len(epsilons), repeats, trials].
     """
+    key = trial_key(key)
     turns = [np.atleast_1d(_word(pair.angle / (2 * np.pi))), np.atleast_1d(pair.angle == 0)]
     keep = [np.stack([np.atleast_1d(_word(q)) for q in sides(pair, epsilon=e, clip_norm=clip_norm)]) for e in epsilons]
     one = Partial(partial(_plane_repeat, trials=trials), key, *map(jnp.asarray, turns), jnp.asarray(np.stack(keep, axis=1)))
@@ -121,19 +123,20 @@ def full(
 
     Args:
       key: a jax.random key, consumed; each trial is a function of (key, world, epsilon's place, repeat, i).
-      craft: ``craft(key) -> (g0, g1)``, jittable; trial i of every repeat uses the pair of ``fold_in(pair_key, i)``.
+      craft: ``craft(key) -> (g0, g1)``, jittable; trial i of every repeat uses pair i of :func:`pairs`.
       trials: per world and repeat.
       epsilons: one game for each, in nats.
       clip_norm: L.
       repeats: independent repetitions.
       pair_key: the key of the pairs, as given to :func:`pairs`.
-      fresh: False for one fixed pair, that of ``fold_in(pair_key, 0)``, in all trials.
+      fresh: False for one fixed pair, pair 0, in all trials.
       randomize: the mechanism, ``randomize(key, x, epsilon=..., clip_norm=...)``; another one to audit it instead.
       **how: batch, mesh, checkpoint, progress of :func:`dpaudit.auditing.game.sweep`.
 
     Returns:
       Codes, uint8 [2, len(epsilons), repeats, trials].
     """
+    key, pair_key = trial_key(key), trial_key(pair_key)
     losses = jnp.asarray(epsilons, jnp.float32)
     run = partial(_full_trial, randomize=randomize, clip_norm=clip_norm, repeats=repeats, fresh=fresh)
     codes = sweep(Partial(run, key, pair_key, _partial(craft), losses), trials, key=key, **how)

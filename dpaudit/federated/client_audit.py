@@ -119,6 +119,9 @@ def audit_client(
     crafts: Sequence[str] = tuple(ACCESS),
     clip_norm: float = 1.0,
     pretraining_steps: int = 100,
+    epsilons: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
+    confidence: float = 0.95,
+    datasets: int = 1,
     progress: Progress | None = None,
     **games: Any,
 ) -> Iterator[list[dict[str, Any]]]:
@@ -131,20 +134,28 @@ def audit_client(
       crafts: names in ``CRAFTS``.
       clip_norm: L.
       pretraining_steps: Adam steps of the honest model.
+      epsilons: promised losses, one row each.
+      confidence: with which all bounds of the table hold together: each of them is given its share (Bonferroni).
+      datasets: how many such calls make the table.
       progress: ``progress(stage, total) -> advance(done)``.
-      **games: epsilons, trials, repeats, engine, pair, confidence, as for :func:`audit_craft`.
+      **games: trials, repeats, engine, pair, as for :func:`audit_craft`.
 
     Yields:
       The rows of one setting, complete but for the seed behind ``key``.
     """
     for name in crafts:
         check.one_of(CRAFTS, craft=name)
+    check.at_least(1, number_of_crafts=len(crafts))
+    check.at_least(1, number_of_epsilons=len(epsilons))
+    check.open_unit(confidence=confidence)
+    bounds = 2 * datasets * len(crafts) * len(epsilons)  # of the cosine rule and of the optimal test
+    games |= {"epsilons": epsilons, "confidence": 1 - (1 - confidence) / bounds}
     training = None if progress is None else progress("the server trains", 1)
     found = client(key, server_data, client_data, pretraining_steps=pretraining_steps, clip_norm=clip_norm)
     if training is not None:
         training(1)
     shared = {"dataset": server_data.label, "dimension": found.dimension, "pretraining_steps": pretraining_steps}
-    shared |= {"versions": versions(), "device": jax.devices()[0].device_kind}
+    shared |= {"versions": versions(), "device": jax.devices()[0].device_kind, "confidence_of_table": confidence}
     for name in crafts:
         craft_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
         stages = None if progress is None else partial(_named, progress, name)
@@ -192,6 +203,7 @@ def audit_craft(
       (pooled) and ``epsilon_exact``; the likelihood-ratio region of the same trials gives ``epsilon_optimal`` (exact)
       with ``epsilon_optimal_lower``, ``epsilon_optimal_upper`` (pooled).
     """
+    check.at_least(1, number_of_epsilons=len(epsilons))
     for epsilon in epsilons:
         check.positive(epsilon=epsilon)
     check.positive(clip_norm=clip_norm)

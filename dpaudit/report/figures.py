@@ -4,6 +4,7 @@ Matplotlib without pyplot, imported only when a figure is drawn.
 """
 
 import functools
+import html
 import io
 import os
 import re
@@ -27,7 +28,7 @@ SERIES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "v")
 INK, FAINT = "#222222", "#8a8a8a"
 OPTIMAL = {"marker": "D", "markersize": 8, "markerfacecolor": "none", "markeredgecolor": INK, "linestyle": "none"}
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -36,6 +37,7 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
     "text.color": INK,
+    "text.parse_math": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "dpaudit",
 }
@@ -69,7 +71,7 @@ def summary_figure(rows: Rows) -> "Figure":
     crafts, losses = words.distinct(rows, "craft"), words.epsilons(rows)
     columns = min(len(losses), 4)
     lines = -(-len(losses) // columns)
-    figure = _canvas(1.3 + 1.45 * columns, 0.8 + (0.6 + 0.3 * len(crafts)) * lines)
+    figure = _canvas(max(1.2 + 1.35 * columns, 4.6), 0.8 + (0.6 + 0.3 * len(crafts)) * lines)
     panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
     for axes in panels[len(losses) :]:
         axes.set_axis_off()
@@ -78,11 +80,11 @@ def summary_figure(rows: Rows) -> "Figure":
         right = 1.2 * _top(own)
         axes.axvline(epsilon, color=INK, linewidth=1, linestyle="--", label="promised")
         for row in own:
-            place = crafts.index(row["craft"])
+            place, middle = crafts.index(row["craft"]), min(number(row["epsilon_hat"]), right)
             low, high = _bounds(row, right)
-            axes.hlines(place, 0, min(number(row["epsilon_hat"]), right), color=SERIES[0][0], linewidth=6, alpha=0.25)
+            axes.hlines(place, 0, middle, color=SERIES[0][0], linewidth=6, alpha=0.25)
             axes.errorbar(
-                number(row["epsilon_hat"]), place, xerr=[[low], [high]], color=SERIES[0][0], capsize=5, marker="o",
+                middle, place, xerr=[[low], [high]], color=SERIES[0][0], capsize=5, marker="o",
                 markersize=4, markerfacecolor=SERIES[0][0] if row["trials"] else "white", label=row["craft"],
             )  # fmt: skip
             axes.plot(number(row["epsilon_optimal"]), place, **OPTIMAL)
@@ -111,7 +113,7 @@ def setting_figure(rows: Rows, craft: str) -> "Figure":
     rows = [row for row in words.ordered(rows) if row["craft"] == craft]
     if not rows:
         raise check.expected("craft", "a setting that occurs in the rows", craft)
-    figure = _canvas(6.6, 4.2)
+    figure = _canvas(6, 4)
     axes: Axes = figure.subplots()
     end, top = max(words.epsilons(rows)), 1.1 * _top(rows)
     axes.plot([0, end], [0, end], color=INK, linewidth=1, linestyle="--", zorder=3, label="promised")
@@ -125,9 +127,10 @@ def setting_figure(rows: Rows, craft: str) -> "Figure":
                   label=f"{source}: exact")  # fmt: skip
         played = [row for row in own if row["trials"]]
         if played:
+            y = [min(number(row["epsilon_hat"]), top) for row in played]
+            bounds = np.transpose([_bounds(row, top) for row in played])
             axes.errorbar(
-                [row["epsilon"] for row in played], [min(number(row["epsilon_hat"]), top) for row in played],
-                yerr=np.transpose([_bounds(row, top) for row in played]), color=colour, linestyle="none", marker=marker,
+                [row["epsilon"] for row in played], y, yerr=bounds, color=colour, linestyle="none", marker=marker,
                 markersize=4, capsize=4, label=f"{source}: measured",
             )  # fmt: skip
         best = [number(row["epsilon_optimal"]) for row in own]
@@ -158,7 +161,7 @@ def guess_figure(rows: Rows) -> "Figure":
 
     rows = _one_source(rows)
     crafts, losses = words.distinct(rows, "craft"), words.epsilons(rows)
-    figure = _canvas(6.6, 1.3 + 0.45 * len(crafts))
+    figure = _canvas(6, 1.3 + 0.45 * len(crafts))
     axes: Axes = figure.subplots()
     ramp = matplotlib.colormaps["viridis"](np.linspace(0.72, 0.05, len(losses)))
     marks = [("coin toss\n50", 50.0, FAINT)]
@@ -169,8 +172,9 @@ def guess_figure(rows: Rows) -> "Figure":
         axes.axvline(worst, color=colour, linewidth=1, linestyle="--", zorder=1)
         for row in (row for row in rows if row["epsilon"] == epsilon):
             share, place = 100 * row["accuracy"], crafts.index(row["craft"])
-            axes.plot(share, place, marker="o", markersize=8, color=colour, zorder=3, label=f"{row['craft']} {epsilon:g}",
-                      markerfacecolor=colour if row["trials"] else "white")  # fmt: skip
+            axes.plot(share, place, marker="o", markersize=8, color=colour, zorder=3,
+                      markerfacecolor=colour if row["trials"] else "white",
+                      label=f"{row['craft']} {epsilon:g}")  # fmt: skip
             if len(losses) <= 5:
                 axes.annotate(str(words.of_100(share / 100)), (share, place), (0, 7), textcoords="offset points",
                               ha="center", color=colour, fontsize=9, bbox=PAPER, zorder=2)  # fmt: skip
@@ -192,8 +196,6 @@ def to_svg(figure: "Figure", name: str, alt: str) -> str:
       name: letters, digits and dashes; keeps the identifiers of several figures on one page apart.
       alt: what the figure shows, for those who cannot see it.
     """
-    import html
-
     import matplotlib
 
     stream = io.StringIO()

@@ -28,7 +28,8 @@ def definitions(items: Iterable[tuple[str, str]]) -> str:
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
     """A table of plain texts that scrolls sideways where the screen is narrow; the first cell names its row."""
     head = "".join(f'<th scope="col">{escape(header)}</th>' for header in headers)
-    return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{_body(rows)}</tbody></table></div>'
+    body = f"<thead><tr>{head}</tr></thead><tbody>{_body(rows)}</tbody>"
+    return f'<div class="wide"><table class="{kind}">{body}</table></div>'
 
 
 def _body(rows: Iterable[Sequence[str]]) -> str:
@@ -40,4 +41,5 @@ def _body(rows: Iterable[Sequence[str]]) -> str:
 
 def figure(drawn: "Figure", name: str, caption: str) -> str:
     """A drawing with its caption, on white whatever the reader's colours are."""
-    return f'<figure><div class="wide paper">{to_svg(drawn, name, caption)}</div><figcaption>{escape(caption)}</figcaption></figure>'
+    svg = to_svg(drawn, name, caption)
+    return f'<figure><div class="wide paper">{svg}</div><figcaption>{escape(caption)}</figcaption></figure>'

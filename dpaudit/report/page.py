@@ -24,17 +24,17 @@ hr { border: 0; border-top: 2px solid var(--rule); margin: 4rem 0 0; }
 .box p { margin: .3rem 0; }
 .wide { overflow-x: auto; }
 .paper { background: #fff; border-radius: .3rem; }
-.paper svg { display: block; width: 100%; min-width: 30rem; height: auto; margin: 0 auto; }
+.paper svg { display: block; max-width: 100%; min-width: 23rem; height: auto; margin: 0 auto; }
 figure { margin: 1.2rem 0; }
 figcaption { color: var(--faint); font-size: .875rem; margin-top: .3rem; }
 table { border-collapse: collapse; margin: .8rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem .25rem 0; text-align: right; vertical-align: bottom; font-weight: normal; }
-thead th { border-bottom: 1px solid var(--ink); color: var(--faint); font-size: .875rem; }
+th, td { padding: .25rem .7rem .25rem 0; text-align: right; font-weight: normal; }
+thead th { vertical-align: bottom; border-bottom: 1px solid var(--ink); color: var(--faint); font-size: .875rem; }
 th:first-child { text-align: left; }
-td { white-space: nowrap; }
+td { white-space: nowrap; vertical-align: top; }
 tbody tr { border-bottom: 1px solid var(--rule); }
-table.dense { font-size: .8125rem; }
-table.dense th { white-space: nowrap; }
+table.dense, table.dense th { font-size: .75rem; }
+table.dense th, table.dense td { white-space: nowrap; padding-right: .5rem; }
 .wide:has(table.dense) { width: min(100vw - 2rem, 64rem); margin-left: 50%; transform: translateX(-50%); }
 small { color: var(--faint); font-weight: normal; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }

@@ -10,58 +10,63 @@ from dpaudit.report.figures import setting_figure, summary_figure
 Rows = Sequence[dict[str, Any]]
 
 HEADERS = (
-    "setting", "ε claimed", "right %", "± std", "exact %", "FPR", "FNR", "ε̂ ± std", "ε pooled bounds", "ε exact",
-    "ε optimal", "optimal bounds", "ceiling", "detectable", "verdict",
+    "ε", "right % ± std", "exact %", "FPR", "FNR", "ε̂ ± std", "pooled bounds", "ε exact",
+    "ε optimal", "pooled bounds", "ceiling", "detectable", "verdict",
 )  # fmt: skip
 
 METHOD = (
     (
         "The game",
-        "Algorithm 3 of the paper on the client-side audit of LDP-SGD. In each repeat half of the trials randomise g0 and "
-        "half g1, so both error rates rest on equal counts. FPR: g1 guessed where g0 was sent; FNR: the reverse.",
+        "Algorithm 3 of the paper on the client-side audit of LDP-SGD. In each repeat half of the trials randomise g0 "
+        "and half g1, so both error rates rest on equal counts. FPR: g1 guessed where g0 was sent; FNR: the reverse.",
     ),
     (
         "Pairs",
-        "Fresh: trial i crafts a pair of its own, used once in each world and in every repeat. Fixed: one pair for all "
-        "trials. Either way the rates of both worlds speak of the same pairs.",
+        "Fresh: trial i crafts a pair of its own, used once in each world and in every repeat. Fixed: one pair for "
+        "all trials. Either way the rates of both worlds speak of the same pairs.",
+    ),
+    (
+        "Columns",
+        "ε: the claim. From right % to ε exact: the cosine rule. ε optimal and the bounds after it: the optimal test.",
     ),
     (
         "Cosine rule",
-        "Eq. (3): guess the gradient with the larger cosine to the release; ties go to g0. The rule is fixed in advance.",
+        "Eq. (3): guess the gradient with the larger cosine to the release; ties go to g0. Fixed in advance.",
     ),
     (
         "ε̂",
-        "Eq. (2): max(ln((1 - FPR)/FNR), ln((1 - FNR)/FPR)), never below 0; mean and standard deviation over repeats, "
-        "which is not a confidence statement.",
+        "Eq. (2): max(ln((1 - FPR)/FNR), ln((1 - FNR)/FPR)), never below 0; mean and standard deviation over "
+        "repeats, which is not a confidence statement.",
     ),
     (
         "Bounds",
-        "Clopper-Pearson on the counts of all repeats, the error probability shared equally by both rates, then Eq. (2) at "
-        "their ends. The lower bound holds for the mechanism; the upper one for this test alone.",
+        "Clopper-Pearson on the counts of all repeats, the error probability shared equally by both rates, then "
+        "Eq. (2) at their ends. The lower bound holds for the mechanism; the upper one for this test alone.",
     ),
     (
         "ε exact",
-        "With Q the probability that a release lies on its gradient's side and θ the angle of the pair, the guess is right "
-        "with probability Q (π + θ)/2π + (1 - Q)(π - θ)/2π; averaged over the very pairs that were played.",
+        "With Q the probability that a release lies on its gradient's side and θ the angle of the pair, a guess is "
+        "right with probability Q (π + θ)/2π + (1 - Q)(π - θ)/2π; averaged over the very pairs that were played.",
     ),
     (
         "ε optimal",
-        "The likelihood-ratio region {<z, g1> > 0 > <z, g0>}, or its mirror image where that shows more: |ln| of the ratio of its "
-        "probabilities. Exact, and bounded on the same trials. For one pair no event has a larger ratio; with norms of at "
-        "least L the ratio is e^ε. With A the exact accuracy, the region occurs with probability (2A - 1)/(1 - e^-ε_optimal) "
-        "in its own world.",
+        "The likelihood-ratio region {<z, g1> > 0 > <z, g0>}, or its mirror image where that shows more: |ln| of the "
+        "ratio of its probabilities. Exact, and bounded on the same trials. For one pair no event has a larger ratio; "
+        "with norms of at least L the ratio is e^ε. With A the exact accuracy, the region occurs with probability "
+        "(2A - 1)/(1 - e^-ε_optimal) in its own world.",
     ),
-    ("Ceiling", "The largest lower bound that this many trials could certify: a statement about trials, not privacy."),
-    ("Detectable", "The smallest true ε that would be called a violation with probability 0.8, were the attack perfect."),
+    ("Ceiling", "The largest lower bound that this many trials could certify: it speaks of trials, not of privacy."),
+    ("Detectable", "The smallest true ε that would be called a violation with probability 0.8, by a perfect attack."),
     (
         "Verdict",
-        "Of the cosine rule. violation: the lower bound exceeds the claim; underpowered: the ceiling does not; consistent: "
-        "neither; computed: no trial was played.",
+        "Of the cosine rule. violation: the lower bound exceeds the claim; underpowered: even the ceiling does not; "
+        "consistent: neither; computed: no trial was played.",
     ),
+    ("Engines", "; ".join(f"{name}: {meaning}" for name, meaning in words.ENGINES.items()) + "."),
 )
 LOSSY = (
-    "Data marked JPEG went through lossy compression before it was read: the pixels are not those of the original data set. "
-    "Gradients, and what depends on them, may differ from results on the original."
+    "Data marked JPEG went through lossy compression before it was read: the pixels are not those of the original "
+    "data set. Gradients, and what depends on them, may differ from results on the original."
 )
 
 
@@ -74,7 +79,7 @@ def render(rows: Rows) -> str:
     parts.append("<h2>All numbers</h2>")
     for place, source in enumerate(sources):
         own = [row for row in rows if words.source(row) == source]
-        parts.append(markup.table((source, *HEADERS[1:]), map(_cells, own), "dense"))
+        parts.append(markup.table((source, *HEADERS), map(_cells, own), "dense"))
         caption = f"{source}: ε attained in each setting, beside the promise; bars on the dots are the pooled bounds."
         parts.append(markup.figure(summary_figure(own), f"summary-{place}", caption))
     played = [row for row in rows if row["trials"]]
@@ -97,9 +102,9 @@ def _setup(rows: Rows) -> list[tuple[str, str]]:
     seconds = sum(row["seconds"] for row in rows)
     found = [
         ("Data", words.listed(rows, "dataset")),
-        ("Engine", "; ".join(f"{name}: {words.ENGINES.get(name, name)}" for name in words.distinct(rows, "engine"))),
+        ("Engine", words.listed(rows, "engine")),
         ("Trials", words.effort(played) if played else "none"),
-        ("Confidence", f"{words.confidence(played)} for each bound" if played else ""),
+        ("Confidence", words.assurance(played) if played else ""),
         ("Neighbours", words.words_of(rows, "neighbouring", words.RELATIONS)),
         ("Clip norm L", words.listed(rows, "clip_norm", "{:g}".format)),
         ("Dimension d", words.listed(rows, "dimension", "{:,}".format)),
@@ -114,12 +119,10 @@ def _setup(rows: Rows) -> list[tuple[str, str]]:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     said, interval = words.said, words.interval
-    std = words.number(row["accuracy_std"])
     return [
         words.craft_name(row["craft"]),
         f"{row['epsilon']:g}",
-        f"{100 * row['accuracy']:.2f}",
-        said(100 * std),
+        words.with_spread(100 * row["accuracy"], 100 * words.number(row["accuracy_std"]), 2),
         f"{100 * row['accuracy_exact']:.2f}",
         said(row["fpr"], 4),
         said(row["fnr"], 4),

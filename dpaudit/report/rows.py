@@ -1,4 +1,4 @@
-"""Result rows on disk: strict JSON that is whole or not there, in a directory where nothing is overwritten by accident."""
+"""Result rows on disk: strict JSON, whole or not there, and nothing overwritten by accident."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def prepare_out(directory: str | os.PathLike[str], force: bool) -> Path:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise check.expected("--out", "a directory that can be written", f"{path} ({error.strerror})") from None
+        raise check.expected("--out", "a directory that can be written", f"{error.strerror}: {path}") from None
     if occupied and not force:
-        raise check.expected("--out", "a new or empty directory, or --force to replace the results in it", path)
+        raise check.expected("--out", "a new or empty directory, or --force to replace the results in it", str(path))
     return path

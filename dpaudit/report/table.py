@@ -12,16 +12,16 @@ from dpaudit.auditing.result import AuditResult
 from dpaudit.report import words
 
 COLOURS = {"violation": "bold red", "consistent": "green", "underpowered": "yellow"}
-COLUMNS = (
-    ("access", "left"),
-    ("ε\nclaim", "right"),
-    ("right %\n(exact)", "right"),
-    ("cosine ε̂\n± std", "right"),
-    ("pooled\nbounds", "right"),
-    ("\nexact", "right"),
-    ("optimal\nexact", "right"),
-    ("test ε\nlower", "right"),
-    ("\nverdict", "left"),
+DETECTABLE = "would have been called a violation with probability 0.8, were the attack perfect"
+FIRST, LAST = "access", "\nverdict"
+NUMBERS = (
+    "ε\nclaim",
+    "right %\n(exact)",
+    "cosine ε̂\n± std",
+    "pooled\nbounds",
+    "\nexact",
+    "optimal\nexact",
+    "test ε\nlower",
 )
 
 
@@ -37,15 +37,18 @@ def audit_table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title=_title(rows), caption=_caption(rows), box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.caption_justify = "left"
     table.caption_style = table.title_style = ""
-    for header, side in COLUMNS:
-        table.add_column(header, justify=side, max_width=14 if header == "access" else None, no_wrap=header != "access")
+    table.add_column(FIRST, max_width=14)
+    for header in NUMBERS:
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column(LAST, no_wrap=True)
     for source in words.distinct(rows, words.source):
         table.add_row(Text(source, "bold"))
         own = [row for row in rows if words.source(row) == source]
         for craft in words.distinct(own, "craft"):
             group = [row for row in own if row["craft"] == craft]
-            for place, row in enumerate(group):
-                table.add_row(words.craft_name(craft) if place == 0 else "", *_cells(row), end_section=row is group[-1])
+            names = [words.craft_name(craft), *[""] * (len(group) - 1)]
+            for name, row in zip(names, group, strict=True):
+                table.add_row(name, *_cells(row), end_section=row is group[-1])
     return table
 
 
@@ -78,11 +81,10 @@ def _caption(rows: Sequence[dict[str, Any]]) -> Text:
     played = [row for row in rows if row["trials"]]
     if played:
         lines += [
-            words.effort(played) + ".",
-            f"Confidence {words.confidence(played)} for each bound: among {2 * len(played)} lower bounds, a few may fail.",
+            f"{words.effort(played)}.",
+            f"Confidence: {words.assurance(played)}.",
             f"Ceiling: this many trials could certify ε = {words.listed(played, 'ceiling', words.said)} at most.",
-            f"Detectable: a true ε of {words.detectable(played)} would have been called a violation with probability 0.8, "
-            "were the attack perfect.",
+            f"Detectable: a true ε of {words.detectable(played)} {DETECTABLE}.",
             *words.above_promise(played),
         ]
     lines.append(f"Neighbours: {words.words_of(rows, 'neighbouring', words.RELATIONS)}. ε in nats.")
@@ -106,16 +108,10 @@ def result_table(result: AuditResult) -> Table:
         ("right guesses", f"{100 * result.accuracy:.1f} % (FPR {result.fpr:.4f}, FNR {result.fnr:.4f})"),
         ("trials", f"{result.trials:,}, of which {result.negatives + result.positives:,} counted"),
         ("ceiling", f"{words.said(result.ceiling)} (the most that this many trials could certify)"),
-        ("detectable", _detectable(result)),
+        ("detectable", "–" if result.detectable is None else f"{words.said(result.detectable)} or more {DETECTABLE}"),
         ("method", result.method),
         ("neighbours", words.RELATIONS.get(result.neighbouring, result.neighbouring)),
     ]
     for name, value in lines:
         table.add_row(name, value if isinstance(value, Text) else Text(value))
     return table
-
-
-def _detectable(result: AuditResult) -> str:
-    if result.detectable is None:
-        return "–"
-    return f"{words.said(result.detectable)} (a true ε that would be called a violation with probability 0.8, were the attack perfect)"

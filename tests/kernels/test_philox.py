@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dpaudit.kernels import philox
 from scipy import stats
 
 from dpaudit import check
+from dpaudit.kernels import philox
 from dpaudit.mechanisms import ldp_sgd
 
 DOUBTFUL = 1e-4  # a good generator fails one such test in 10,000; seeds are fixed, so it fails now or never

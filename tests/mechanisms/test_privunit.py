@@ -112,11 +112,10 @@ def test_zero_input_is_uniform() -> None:
     assert mechanism.log_prob(released[0], jnp.zeros(4)) == 0
 
 
-@pytest.mark.parametrize("epsilon", [1e-3, 50.0, 1000.0])
-@pytest.mark.parametrize("dimension", [2, 1000])
+@pytest.mark.parametrize(("dimension", "epsilon"), [(2, 1e-3), (2, 1000.0), (1000, 50.0)])
 def test_extreme_epsilon_stays_finite(dimension: int, epsilon: float) -> None:
     x = jnp.ones(dimension)
-    release = privunit.mechanism(epsilon=epsilon).apply(jax.random.key(0), x)
+    release = jax.jit(privunit.mechanism(epsilon=epsilon).apply)(jax.random.key(0), x)
     assert jnp.isfinite(release).all()
     if epsilon == 1000 and dimension == 2:
         np.testing.assert_allclose(release, x / math.sqrt(2), rtol=1e-5)

@@ -1,0 +1,195 @@
+"""Scores are a function of (key, world, trial) alone, for any batch size, device count, restart, number of trials."""
+
+import io
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from dpaudit import check, play
+from dpaudit.auditing import game
+
+KEY = jax.random.key(3)
+TRIALS = 1500  # several blocks: the kernel below has 256 trials in one
+
+
+def release(key, world):
+    """1,000 entries, so that a reduction over them could be ordered in many ways."""
+    return jax.random.normal(key, (1000,)) + 0.1 * world
+
+
+def score(z):
+    return jnp.sum(jnp.exp(z) * jnp.cos(z)) / jnp.sqrt(jnp.sum(z * z))
+
+
+@pytest.fixture(scope="module")
+def whole() -> np.ndarray:
+    return play(KEY, release, score, TRIALS)
+
+
+def test_one_row_a_world_and_fresh_randomness_in_every_trial(whole):
+    assert whole.shape == (2, TRIALS)
+    assert whole.dtype == np.float32
+    assert len(np.unique(whole)) == whole.size
+
+    def ends(key, world):
+        assert type(world) is int
+        return jax.random.normal(key, (2,)) + 10 * world
+
+    scores = play(KEY, ends, lambda z: z, 5000)
+    for world in (0, 1):
+        for column in scores[world].T:
+            assert scipy.stats.kstest(column - 10 * world, "norm").pvalue > 1e-4
+    everything = np.concatenate([scores[0], scores[1] - 10], axis=1)  # no two draws of a trial go together
+    assert (np.abs(np.corrcoef(everything.T) - np.eye(4)) <= 5 / math.sqrt(5000)).all()
+
+
+def test_another_key_plays_another_game(whole):
+    assert not np.isin(play(jax.random.key(4), release, score, 256), whole).any()
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, None])
+def test_scores_are_bit_identical_for_any_batch_and_extend(batch, whole):
+    for trials in (1, 256, 300, TRIALS):
+        np.testing.assert_array_equal(play(KEY, release, score, trials, batch=batch), whole[:, :trials])
+
+
+def test_a_matrix_product_in_the_trial_is_bit_identical_too():
+    weights = jax.random.normal(jax.random.key(9), (200, 200))
+
+    def product(z):
+        return jnp.sum(jnp.tanh(weights @ z[:200]))
+
+    whole = play(KEY, release, product, 600)
+    for trials, batch in ((1, None), (257, 1), (600, 1)):
+        np.testing.assert_array_equal(play(KEY, release, product, trials, batch=batch), whole[:, :trials])
+
+
+EIGHT_DEVICES = """
+import sys
+import jax, numpy as np
+from jax.sharding import Mesh
+from dpaudit import play
+from tests.auditing.test_game import KEY, TRIALS, release, score
+devices = np.array(jax.devices())
+assert devices.shape == (8,), devices
+flat, grid = Mesh(devices, ("trials",)), Mesh(devices.reshape(2, 4), ("host", "chip"))
+runs = [(flat, None), (flat, 7), (grid, 300)]
+np.save(sys.argv[1], np.stack([play(KEY, release, score, TRIALS, mesh=mesh, batch=batch) for mesh, batch in runs]))
+"""
+
+
+def test_eight_devices_give_what_one_gives(tmp_path, whole):
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", EIGHT_DEVICES, str(tmp_path / "scores.npy")]
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for scores in np.load(tmp_path / "scores.npy"):
+        np.testing.assert_array_equal(scores, whole)
+
+
+class Killed(Exception):
+    pass
+
+
+def stop_after(done_trials):
+    def progress(done):
+        if done >= done_trials:
+            raise Killed
+
+    return progress
+
+
+@pytest.mark.parametrize("batch", [None, 300])
+def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path, whole, batch):
+    file = tmp_path / "game.npz"
+    with pytest.raises(Killed):
+        play(KEY, release, score, TRIALS, batch=1, checkpoint=file, progress=stop_after(500))
+    seen = []
+    resumed = play(KEY, release, score, TRIALS, batch=batch, checkpoint=file, progress=seen.append)
+    np.testing.assert_array_equal(resumed, whole)
+    assert seen[0] > 512  # two blocks were kept, not played again
+    assert seen[-1] == TRIALS
+    seen.clear()
+    np.testing.assert_array_equal(play(KEY, release, score, TRIALS, checkpoint=file, progress=seen.append), whole)
+    assert seen == []  # a finished checkpoint plays nothing
+
+
+def test_a_checkpoint_that_died_while_being_written_leaves_the_old_one(tmp_path, whole, monkeypatch):
+    file = tmp_path / "game.npz"
+    with pytest.raises(Killed):
+        play(KEY, release, score, TRIALS, batch=1, checkpoint=file, progress=stop_after(256))
+    old = file.read_bytes()
+
+    def half_written(stream, **arrays):
+        whole_file = io.BytesIO()
+        real_savez(whole_file, **arrays)
+        stream.write(whole_file.getvalue()[:100])
+        raise Killed
+
+    real_savez = np.savez
+    with monkeypatch.context() as broken:
+        broken.setattr(np, "savez", half_written)
+        with pytest.raises(Killed):
+            play(KEY, release, score, TRIALS, batch=1, checkpoint=file)
+    assert file.read_bytes() == old
+    np.testing.assert_array_equal(play(KEY, release, score, TRIALS, checkpoint=file), whole)
+
+
+def test_torn_and_foreign_checkpoints_are_refused_and_kept(tmp_path):
+    file = tmp_path / "game.npz"
+    play(KEY, release, score, 300, checkpoint=file)
+    good = file.read_bytes()
+    with pytest.raises(check.InputError, match=r"^checkpoint: expected one of this audit, got game\.npz: made with "):
+        play(jax.random.key(4), release, score, 300, checkpoint=file)
+    with pytest.raises(check.InputError, match=r"^checkpoint: expected one of this audit, got game\.npz"):
+        play(KEY, release, score, 301, checkpoint=file)
+    assert file.read_bytes() == good
+    other = io.BytesIO()
+    np.savez(other, something=np.ones(3))
+    for torn in (good[: len(good) // 2], b"", b"not a checkpoint", other.getvalue()):
+        file.write_bytes(torn)
+        with pytest.raises(check.InputError, match=r"^checkpoint: expected a whole checkpoint, got game\.npz"):
+            play(KEY, release, score, 300, checkpoint=file)
+        assert file.read_bytes() == torn
+
+
+def test_observations_may_be_trees_and_scores_arrays():
+    def tree(key, world):
+        return {"z": jax.random.normal(key, (3,)), "world": world}
+
+    def vector(seen):
+        return jnp.append(seen["z"], seen["world"])
+
+    scores = play(KEY, tree, vector, 5)
+    assert scores.shape == (2, 5, 4)
+    np.testing.assert_array_equal(scores[..., 3], [[0] * 5, [1] * 5])
+
+
+def test_a_block_holds_fewer_trials_the_larger_they_are():
+    sizes = [game.block_size(trial_bytes) for trial_bytes in (1, 4, 4000, 1 << 20, 1 << 30)]
+    assert sizes[:2] == [game.BLOCK_TRIALS] * 2
+    assert sizes[2] == 256
+    assert sizes[3:] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "trials, settings, message",
+    [
+        (0, {}, "^trials: expected a whole number >= 1, got 0$"),
+        (2.5, {}, "^trials: expected a whole number >= 1, got 2.5$"),
+        (2**31 + 1, {}, r"^trials: expected at most 2\^31, got 2147483649$"),
+        (5, {"batch": 0}, "^batch: expected a whole number >= 1, got 0$"),
+        (5, {"batch": -3}, "^batch: expected a whole number >= 1, got -3$"),
+    ],
+)
+def test_bad_sizes_are_refused(trials, settings, message):
+    with pytest.raises(check.InputError, match=message):
+        play(KEY, release, score, trials, **settings)

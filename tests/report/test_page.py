@@ -1,0 +1,155 @@
+"""The page: whole HTML, the right numbers in plain words, nothing from elsewhere, nothing executed."""
+
+import math
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from dpaudit.auditing.oracle import Pair, cosine_rates, optimal_test
+from dpaudit.check import InputError
+from dpaudit.report.page import write_page
+from dpaudit.report.page_client import telling
+from tests.report.samples import computed, grid, row
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Reader(HTMLParser):
+    """Checks that every element is closed in order, and keeps the text and the tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on")
+            if name in ("src", "href", "xlink:href"):
+                assert value is not None
+                assert value.startswith("#")
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if self.open[-1:] != ["style"]:
+            self.text += data
+
+
+def read(tmp_path, rows) -> tuple[str, str, set[str]]:
+    """(source, text with single spaces, tags) of the page of these rows."""
+    write_page(rows, tmp_path / "report.html")
+    source = (tmp_path / "report.html").read_text(encoding="utf-8")
+    reader = Reader()
+    reader.feed(source)
+    reader.close()
+    assert reader.open == []
+    return source, " ".join(reader.text.split()), reader.tags
+
+
+def test_every_setting_is_told_in_plain_words(tmp_path):
+    _, text, _ = read(tmp_path, [row(), *grid()[:1], row(craft="label_flip", accuracy=0.795)])
+    guesses = re.findall(r"knows it is one of the two guesses right (\d+) times out of 100", text)
+    assert guesses == ["74", "80", "98"]  # benign, label flip, dummy; 79.5 is rounded up
+    assert "A coin toss: 50 right guesses out of 100. The most that the promise ε = 4 allows: 98." in text
+
+
+def test_table_of_guesses_holds_every_promise_and_its_worst_case(tmp_path):
+    source, _, _ = read(tmp_path, grid())
+    for cells in (("A coin toss", 50, 50), ("Nothing is manipulated", 61, 74), ("The update is made up", 73, 98),
+                  ("The most that the promise allows", 73, 98)):  # fmt: skip
+        name, *numbers = cells
+        assert f'<th scope="row">{name}</th>' + "".join(f"<td>{number}</td>" for number in numbers) in source
+
+
+def test_nothing_comes_from_elsewhere_and_nothing_runs(tmp_path):
+    source, _, tags = read(tmp_path, grid())
+    assert not re.search(r"https?:|@import|url\((?!#)", source)
+    assert tags.isdisjoint({"script", "link", "img", "iframe", "object"})
+    assert "svg" in tags
+
+
+def test_a_hostile_name_stays_text(tmp_path):
+    hostile = "<script>alert('1')</script>&\"x $\\y$ {z}"
+    source, text, tags = read(tmp_path, [row(dataset=hostile), row(dataset="digits")])
+    assert "script" not in tags
+    assert "<script" not in source
+    assert f"Data: {hostile}" in text
+
+
+def test_identifiers_are_unique(tmp_path):
+    source, _, _ = read(tmp_path, grid())
+    identifiers = re.findall(r'\bid="([^"]+)"', source)
+    assert len(identifiers) == len(set(identifiers)) > 100
+
+
+def test_promise_kept_with_the_power_of_the_test(tmp_path):
+    _, text, _ = read(tmp_path, grid())
+    assert (
+        "Promise ε = 1: no violation was found in 4 tests. A true ε of 1.02 or more would have been found with "
+        "probability 0.8." in text
+    )
+    assert "Here that is so for dummy." in text
+    assert "simulated" not in text.split("For engineers")[0]
+
+
+def test_promise_broken_or_not_testable(tmp_path):
+    _, text, _ = read(tmp_path, [row(), row(craft="dummy", verdict="violation", epsilon_lower=4.4)])
+    assert "Promise ε = 4: a violation was found in 1 of 2 tests." in text
+    assert "With confidence 95% the true ε is at least 4.40 (dummy on digits)." in text
+    assert "no violation" not in text
+    _, text, _ = read(tmp_path, [row(verdict="underpowered", ceiling=3.2, detectable="inf")])
+    assert "too few trials. Even a perfect observer could not have shown more than ε = 3.20." in text
+    assert "probability 0.8" not in text.split("For engineers")[0]
+
+
+def test_chance_is_counted(tmp_path):
+    _, text, _ = read(tmp_path, [row(confidence=1 - 0.05 / 4), row(craft="dummy", confidence=1 - 0.05 / 4)])
+    assert "4 in all, each with a confidence of 98.75%. The probability that any of them raises a false alarm" in text
+    assert "is therefore at most 5%." in text
+
+
+def test_what_an_engine_cannot_say_is_said(tmp_path):
+    _, plane, _ = read(tmp_path, [row(engine="plane")])
+    assert "the program that your device runs was not run" in plane
+    _, exact, _ = read(tmp_path, [computed()])
+    assert "Not tested here" in exact
+    assert "no violation" not in exact
+
+
+def test_engineers_see_method_versions_seed_and_lossy_data(tmp_path):
+    _, text, _ = read(tmp_path, grid())
+    for said in (
+        *("Algorithm 3", "Eq. (2)", "Eq. (3)", "jax 0.10.2", "any two gradients of one client", "Seed7", "1,898"),
+        *("Data marked JPEG", "[3.88, 4.12]", "73.61 ± 0.50"),
+    ):
+        assert said in text
+    assert "Data marked JPEG" not in read(tmp_path, [row()])[1]
+
+
+@pytest.mark.parametrize("norms, angle", [((3.0, 2.0), 1.6), ((0.4, 5.0), 2.5), ((0.2, 0.7), np.pi)])
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_frequency_of_telling_messages_against_the_oracle(norms, angle, epsilon):
+    pairs = Pair(np.array([norms[0], 2.0]), np.array([norms[1], 2.0]), np.array([angle, 0.7]))
+    fpr, fnr = (np.mean(rate) for rate in cosine_rates(pairs, epsilon=epsilon, clip_norm=1.0))
+    best = optimal_test(pairs, epsilon=epsilon, clip_norm=1.0)
+    found = telling({"accuracy_exact": 1 - (fpr + fnr) / 2, "epsilon_optimal": best.epsilon})
+    np.testing.assert_allclose(found, sorted((best.rate0, best.rate1), reverse=True), rtol=1e-9)
+
+
+def test_no_telling_message_where_both_candidates_are_one(tmp_path):
+    assert all(map(math.isnan, telling(row(epsilon_optimal=0.0, accuracy_exact=0.5))))
+    _, text, _ = read(tmp_path, [row(epsilon_optimal=0.0, accuracy_exact=0.5)])
+    assert "No message is telling in these settings (ε = 4)." in text
+
+
+def test_no_rows_are_refused(tmp_path):
+    with pytest.raises(InputError, match="rows: expected at least one result row, got none"):
+        write_page([], tmp_path / "report.html")

@@ -1,0 +1,103 @@
+"""The tables hold the right numbers in the right places, unbroken in 100 columns."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from dpaudit.auditing.result import from_counts
+from dpaudit.check import InputError
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.report.table import audit_table, result_table
+from tests.report.samples import computed, grid, row
+
+
+def rendered(table: Table) -> list[str]:
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 100
+    return [" ".join(line.split()) for line in lines]
+
+
+def test_a_row_is_one_line_with_its_numbers():
+    lines = rendered(audit_table([row()]))
+    assert "benign 4 73.6 (73.7) 1.04 ± 0.03 [1.01, 1.05] 1.03 4.00 3.93 consistent" in lines
+    assert lines[0] == "LDP-SGD examined by its client (L = 1, 100 steps of pre-training)"
+
+
+def test_the_widest_row_is_not_broken():
+    wide = {"epsilon_hat": 10.24, "epsilon_hat_std": 0.31, "epsilon_upper": 11.05, "epsilon_lower": 10.01}
+    lines = rendered(audit_table([row(craft="gradient_flip", verdict="underpowered", epsilon=12.5, **wide)]))
+    assert any(line.startswith("gradient flip 12.5 73.6") and line.endswith("underpowered") for line in lines)
+
+
+def test_grouped_by_data_set_and_setting_then_by_promise():
+    lines = rendered(audit_table(grid()))
+    starts = [
+        line.split()[0] for line in lines if line.split() and line.split()[-1] in ("consistent", "digits", "(JPEG)")
+    ]
+    assert starts == ["digits", "benign", "4", "dummy", "4", "cifar10", "benign", "4", "dummy", "4"]
+
+
+def test_infinite_and_missing_numbers():
+    lines = rendered(audit_table([row(epsilon_hat="inf", epsilon_hat_std=None, epsilon_upper="inf")]))
+    (line,) = [line for line in lines if line.startswith("benign")]
+    assert "∞ [1.01, ∞] 1.03" in line
+
+
+def test_caption_says_how_much_was_tested():
+    text = " ".join(rendered(audit_table(grid())))
+    for said in (
+        "10 repeats of 10,000 trials, a fresh pair of gradients in every trial.",
+        "Confidence: 95% for each bound, 20% for all 16 lower bounds together.",
+        "could certify ε = 9.51 at most",
+        "a true ε of 1.02 (claim 1), 4.07 (claim 4) would have been called a violation with probability 0.8",
+        "any two gradients of one client",
+        "Engine full: the randomizer as shipped",
+    ):
+        assert said in text
+    assert "above the promise" not in text
+
+
+def test_an_optimal_bound_above_the_promise_is_not_passed_over():
+    text = " ".join(rendered(audit_table([row(), row(craft="label_flip", epsilon_optimal_lower=4.004)])))
+    assert "above the promise in 1 of 2 rows: label flip on digits: 4.004 > 4." in text
+    assert "above the promise" not in " ".join(rendered(audit_table([computed(epsilon_optimal_lower=4.0000001)])))
+
+
+def test_computed_rows_claim_no_test():
+    text = " ".join(rendered(audit_table([computed()])))
+    assert "no trial is played" in text
+    assert "Ceiling" not in text
+    assert "computed" in text
+
+
+def test_no_rows_are_refused():
+    with pytest.raises(InputError, match="rows: expected at least one result row, got none"):
+        audit_table([])
+
+
+def test_result_table_of_a_single_audit():
+    result = from_counts(500, 400, 5000, 5000, claim=Claim(4.0), method="cosine [bold]")
+    text = "\n".join(rendered(result_table(result)))
+    for said in (
+        "promised ε = 4, δ = 0",
+        f"ε at least {result.epsilon_lower:.2f} (with confidence 95%",
+        "right guesses 91.0 % (FPR 0.1000, FNR 0.0800)",
+        "10,000, of which 10,000 counted",
+        "method cosine [bold]; Clopper-Pearson",
+        "verdict consistent",
+    ):
+        assert said in text
+    unclaimed = "\n".join(rendered(result_table(from_counts(1, 1, 9, 9, claim=None, method="own"))))
+    assert "promised nothing" in unclaimed
+    assert "detectable –" in unclaimed
+
+
+def test_confidence_of_all_bounds_together_or_the_failures_to_expect():
+    shared = [row(confidence=1 - 0.05 / 20)] * 10  # Bonferroni: ten rows with two lower bounds each
+    assert "99.75% for each bound, 95% for all 20 lower bounds together" in " ".join(rendered(audit_table(shared)))
+    many = " ".join(rendered(audit_table([row()] * 28)))
+    assert "95% for each bound; on average up to 2.8 of 56 lower bounds may lie too high by chance." in many

@@ -1,0 +1,24 @@
+"""The README's Python runs as it stands, and says what it prints."""
+
+import re
+from pathlib import Path
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_examples_run(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) == 2
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["result"].verdict == "consistent"
+    assert capsys.readouterr().out.startswith("consistent 0.")
+    assert names["release"]["w"].shape == (3, 2)
+
+
+def test_links_lead_somewhere():
+    root = Path(__file__).parents[1]
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (root / link).exists()] == []
