@@ -67,5 +67,5 @@ install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-
 
 %/bin/pip:
 	@$(or $(PYTHON),false) -c '$(usable)' 2>/dev/null || { echo "$(or $(PYTHON),PATH): expected Python 3.11 or later with" \
-		"its venv and ensurepip modules, found none; name one with make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+		"its venv and ensurepip modules; name one with make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -m venv $*

@@ -15,7 +15,9 @@ from collections.abc import Collection
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 
 class InputError(ValueError):
@@ -82,7 +84,7 @@ def finite(**named: Any) -> Any:
         if _traced(leaf):
             continue
         array = np.asarray(leaf, dtype=None if hasattr(leaf, "dtype") else float)
-        if jax.dtypes.issubdtype(array.dtype, np.inexact) and not np.isfinite(array.astype(np.float64)).all():
+        if jnp.issubdtype(array.dtype, np.inexact) and not np.isfinite(array.astype(np.float64)).all():
             bad = int((~np.isfinite(array.astype(np.float64))).sum())
             raise InputError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {array.size}")
     return tree
@@ -103,7 +105,7 @@ def _one(named: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _traced(value: object) -> bool:
-    return isinstance(value, jax.core.Tracer)
+    return isinstance(value, Tracer)
 
 
 def _is_number(value: object) -> bool:

@@ -143,8 +143,7 @@ def _show(rows: list[dict[str, Any]], out: Any, as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, allow_nan=False))
     else:
-        wide = {} if sys.stdout.isatty() else {"width": 100}
-        Console(**wide).print(audit_table(rows))
+        Console(width=None if sys.stdout.isatty() else 100).print(audit_table(rows))
     if out is not None:
         write_page(rows, out / "report.html")
         print(f"Report: {out / 'report.html'}", file=sys.stderr)

@@ -45,7 +45,13 @@ def worst_pair(rows: Rows) -> "Figure":
         axes.set_xlabel("angle between g0 and g1, degrees")
     first = figure.axes[0]
     first.set_ylabel("norms / L")
-    marker = {"marker": "*", "markersize": 14, "color": "#D55E00", "clip_on": False, "linestyle": "none"}
+    marker: dict[str, Any] = {
+        "marker": "*",
+        "markersize": 14,
+        "color": "#D55E00",
+        "clip_on": False,
+        "linestyle": "none",
+    }
     first.plot(ends["worst_pair_angle_degrees"], ends["worst_pair_norm"], label="found by ascent", **marker)
     first.legend(loc="upper left", fontsize=8)
     return figure
@@ -63,7 +69,11 @@ def angles(rows: Rows) -> "Figure":
             continue
         own = [row for row in found if row["setting"]["craft"] == craft]
         steps = [row["setting"]["steps"] for row in own]
-        style = {"color": COLOURS[craft.split(",")[0]], "linestyle": "--" if "," in craft else "-", "marker": "o"}
+        style: dict[str, Any] = {
+            "color": COLOURS[craft.split(",")[0]],
+            "linestyle": "--" if "," in craft else "-",
+            "marker": "o",
+        }
         axes.plot(steps, [row["ours"] for row in own], label=craft, markersize=4, **style)
         low, high = ([row[name] for row in own] for name in ("ours_low", "ours_high"))
         axes.fill_between(steps, low, high, color=style["color"], alpha=0.12, linewidth=0)
@@ -89,7 +99,12 @@ def sweep(rows: Rows) -> "Figure":
     for axes, craft in zip(figure.subplots(1, len(crafts), sharey=True), crafts, strict=True):
         for colour, step in zip(ramp, steps, strict=True):
             own = [row for row in found if row["setting"]["craft"] == craft and row["setting"]["steps"] == step]
-            axes.plot([row["setting"]["clip_norm"] for row in own], [row["ours"] for row in own], color=colour, label=f"{step} steps")
+            axes.plot(
+                [row["setting"]["clip_norm"] for row in own],
+                [row["ours"] for row in own],
+                color=colour,
+                label=f"{step} steps",
+            )
         axes.axhline(TABLE_1[craft.split(",")[0]][3], color="#222222", linestyle="--", linewidth=1, label="paper")
         axes.set_xscale("log")
         axes.set_title(craft.replace(", ", ",\n"), fontsize=9)

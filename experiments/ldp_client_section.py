@@ -87,7 +87,12 @@ def _table_1(rows: Rows) -> Iterable[str]:
     yield table(
         ["setting", "paper", "ours [bounds]", "ε of a symmetric test with the paper's own accuracy"],
         [
-            [row["setting"]["craft"], f"{row['paper_value']}", ranged(row), f"{_symmetric(TABLE_1[row['setting']['craft']][3]):.2f}"]
+            [
+                row["setting"]["craft"],
+                f"{row['paper_value']}",
+                ranged(row),
+                f"{_symmetric(TABLE_1[row['setting']['craft']][3]):.2f}",
+            ]
             for row in quoted
         ],
     )
@@ -145,7 +150,10 @@ def _sweep(rows: Rows) -> Iterable[str]:
         yield f"{craft}: pre-training steps against L.\n"
         lines = []
         for step in steps:
-            cells = [select(own, "sweep_accuracy_percent", steps=step, clip_norm=clip_norm)[0] for clip_norm in SWEEP_CLIP_NORMS]
+            cells = [
+                select(own, "sweep_accuracy_percent", steps=step, clip_norm=clip_norm)[0]
+                for clip_norm in SWEEP_CLIP_NORMS
+            ]
             name = f"{step} steps ({100 * cells[0]['setting']['test_accuracy']:.0f}% test accuracy)"
             lines.append([name, *(f"{row['ours']:.1f}" for row in cells)])
         yield table(["", *(f"L = {clip_norm:g}" for clip_norm in SWEEP_CLIP_NORMS)], lines)
@@ -157,7 +165,9 @@ def _verdict(found: Rows) -> str:
     """What one (steps, L) can and cannot match at once, in words with computed numbers."""
     cells: dict[tuple[int, float], dict[str, float]] = {}
     for row in found:
-        cells.setdefault((row["setting"]["steps"], row["setting"]["clip_norm"]), {})[row["setting"]["craft"]] = row["ours"]
+        cells.setdefault((row["setting"]["steps"], row["setting"]["clip_norm"]), {})[row["setting"]["craft"]] = row[
+            "ours"
+        ]
 
     def distance(cell: tuple[int, float], names: Sequence[str]) -> float:
         return max(abs(cells[cell][name] - TABLE_1[name.split(",")[0]][3]) for name in names)
@@ -220,7 +230,13 @@ def benchmark(rows: Rows) -> Iterable[str]:
     yield "## Speed of LDP-SGD trials\n"
     yield "Command: `make bench`. Medians [range] over the runs; both sides of a ratio were timed in turn in one run.\n"
     lines = [
-        [row["quantity"], ", ".join(f"{k} {v}" for k, v in row["setting"].items()), ranged(row), row["scale"], row["device"]]
+        [
+            row["quantity"],
+            ", ".join(f"{k} {v}" for k, v in row["setting"].items()),
+            ranged(row),
+            row["scale"],
+            row["device"],
+        ]
         for row in rows
     ]
     yield table(["figure", "setting", "value", "scale", "device"], lines)

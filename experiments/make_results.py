@@ -1,6 +1,6 @@
 """Writes experiments/README.md, and its figures, from the committed result rows: no number in it is typed by hand.
 
-    make results
+make results
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -88,6 +88,8 @@ def audit(
 def _same_releases(mechanism: Mechanism, x0: Any, x1: Any) -> None:
     """Two releases of different shape would tell the worlds apart at a glance: refuse and say so."""
     key = jax.random.key(0)
-    shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), jax.eval_shape(mechanism.apply, key, x)) for x in (x0, x1)]
+    shapes = [
+        jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), jax.eval_shape(mechanism.apply, key, x)) for x in (x0, x1)
+    ]
     if shapes[0] != shapes[1]:
         raise check.expected("mechanism", f"releases of one shape, {shapes[0]} as for x0", f"{shapes[1]} for x1")

@@ -1,8 +1,8 @@
 """Crafting phase: the pairs of gradients that a client can bring about, by level of access.
 
 Each function returns ``craft(key) -> (g0, g1)``, jittable and a pytree (``jax.tree_util.Partial``), so that its data
-travels to the device as data. A gradient function is ``gradient(image, label) -> [d]``; give a ``Partial`` where it holds
-parameters. Records are drawn uniformly with replacement; a pair never holds one record twice.
+travels to the device as data. A gradient function is ``gradient(image, label) -> [d]``; give a ``Partial`` where it
+holds parameters. Records are drawn uniformly with replacement; a pair never holds one record twice.
 
 Source: paper 000, Section 5.4; the two counter-examples from Section 4.1.
 """

@@ -1,7 +1,7 @@
 """How an observer turns a release into a number: larger means world 1.
 
-A distinguisher is fitted to the mechanism and the pair, and returns the score. With a fixed threshold the rule is set in
-advance; with None the threshold is chosen on a first split of the trials and the bound is computed on the rest.
+A distinguisher is fitted to the mechanism and the pair, and returns the score. With a fixed threshold the rule is set
+in advance; with None the threshold is chosen on a first split of the trials and the bound is computed on the rest.
 """
 
 from collections.abc import Callable
@@ -68,7 +68,9 @@ def _fit_likelihood_ratio(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any
     del key
     log_prob = mechanism.log_prob
     if log_prob is None:
-        raise check.expected("distinguisher", "one that needs no density (the mechanism has no log_prob)", "likelihood_ratio")
+        raise check.expected(
+            "distinguisher", "one that needs no density (the mechanism has no log_prob)", "likelihood_ratio"
+        )
 
     def score(release: Any) -> jax.Array:
         return log_prob(release, x1) - log_prob(release, x0)

@@ -1,5 +1,5 @@
-"""Three ways to play LDP-SGD's game: `exact` in closed form, `plane` by Monte Carlo in the plane of the two gradients, and
-`full` with the mechanism as shipped, the only one that can find a bug in it.
+"""Three ways to play LDP-SGD's game: `exact` in closed form, `plane` by Monte Carlo in the plane of the two gradients,
+and `full` with the mechanism as shipped, the only one that can find a bug in it.
 
 What an observer can use of a release z is three bits; an engine returns them for every trial as one code:
 
@@ -23,6 +23,7 @@ from dpaudit.auditing.distinguish import cosine_direction
 from dpaudit.auditing.game import sweep, trial_key
 from dpaudit.auditing.oracle import Pair, geometry, settle_angle, sides
 from dpaudit.mechanisms import ldp_sgd
+from dpaudit.mechanisms.clipping import norm_and_direction
 
 GUESS, SIDE1, SIDE0 = 1, 2, 4
 QUARTER, HALF = np.uint32(1 << 30), np.uint32(1 << 31)  # turns of a circle in units of 2^-32
@@ -53,12 +54,19 @@ def _plane_of(key: jax.Array, craft: Partial, trial: jax.Array) -> jax.Array:
 
 
 def plane(
-    key: jax.Array, pair: Pair, trials: int, *, epsilons: Sequence[float], clip_norm: float, repeats: int = 1, **how: Any
+    key: jax.Array,
+    pair: Pair,
+    trials: int,
+    *,
+    epsilons: Sequence[float],
+    clip_norm: float,
+    repeats: int = 1,
+    **how: Any,
 ) -> np.ndarray:
     """Trials sampled in the plane, exact in law and independent of the dimension: one angle and one coin each.
 
-    The plane is a circle of 2^32 steps with g0 at 0 and g1 at theta. The direction v falls on it uniformly; the release
-    is v or -v, on its gradient's side with probability Q. All comparisons are sign bits of 32-bit differences.
+    The plane is a circle of 2^32 steps with g0 at 0 and g1 at theta. The direction v falls on it uniformly; the
+    release is v or -v, on its gradient's side with probability Q. All comparisons are sign bits of 32-bit differences.
 
     Args:
       key: a jax.random key, consumed; trial i of a repeat is a function of (key, repeat, i, trials).
@@ -75,7 +83,9 @@ def plane(
     key = trial_key(key)
     turns = [np.atleast_1d(_word(pair.angle / (2 * np.pi))), np.atleast_1d(pair.angle == 0)]
     keep = [np.stack([np.atleast_1d(_word(q)) for q in sides(pair, epsilon=e, clip_norm=clip_norm)]) for e in epsilons]
-    one = Partial(partial(_plane_repeat, trials=trials), key, *map(jnp.asarray, turns), jnp.asarray(np.stack(keep, axis=1)))
+    one = Partial(
+        partial(_plane_repeat, trials=trials), key, *map(jnp.asarray, turns), jnp.asarray(np.stack(keep, axis=1))
+    )
     return sweep(one, repeats, key=key, **how).transpose(1, 2, 0, 3)
 
 
@@ -144,30 +154,36 @@ def full(
 
 
 def _full_trial(
-    key: jax.Array, pair_key: jax.Array, craft: Partial, losses: jax.Array, trial: jax.Array,
-    *, randomize: Callable[..., jax.Array], clip_norm: float, repeats: int, fresh: bool,
+    key: jax.Array,
+    pair_key: jax.Array,
+    craft: Partial,
+    losses: jax.Array,
+    trial: jax.Array,
+    *,
+    randomize: Callable[..., jax.Array],
+    clip_norm: float,
+    repeats: int,
+    fresh: bool,
 ) -> jax.Array:
-    """All epsilons and repeats of one trial -> codes [E, repeats, 2]; its pair is crafted once."""
-    g0, g1 = craft(jax.random.fold_in(pair_key, trial if fresh else 0))
-    directions = (cosine_direction(g0, g1), _or_opposite(g1, g0), _or_opposite(g0, g1))
+    """All epsilons, repeats and worlds of one trial -> codes [E, repeats, 2]; its pair is crafted once."""
+    pair = jnp.stack(craft(jax.random.fold_in(pair_key, trial if fresh else 0)))
+    unit0, unit1 = (norm_and_direction(g)[1] for g in pair)
+    tie = ~jnp.any(cosine_direction(*pair) != 0)
+    units = jnp.stack([_or_opposite(unit0, unit1), _or_opposite(unit1, unit0)])
     trial_key = jax.random.fold_in(key, trial)
 
     def game(index: jax.Array) -> jax.Array:
-        game_key = jax.random.fold_in(trial_key, index)
-        epsilon = losses[index // repeats]
+        epsilon, g = losses[index // (2 * repeats)], pair[index % 2]
+        z = randomize(jax.random.fold_in(trial_key, index), g, epsilon=epsilon, clip_norm=clip_norm)
+        cosine0, cosine1 = jnp.sum(units * z, axis=-1)
+        return _code((cosine1 > cosine0) & ~tie, cosine1 > 0, cosine0 > 0)
 
-        def world(b: int, g: jax.Array) -> jax.Array:
-            z = randomize(jax.random.fold_in(game_key, b), g, epsilon=epsilon, clip_norm=clip_norm)
-            return _code(*(jnp.sum(z * direction) > 0 for direction in directions))
-
-        return jnp.stack([world(0, g0), world(1, g1)])
-
-    return jax.lax.map(game, jnp.arange(len(losses) * repeats)).reshape(len(losses), repeats, 2)
+    return jax.lax.map(game, jnp.arange(2 * repeats * len(losses))).reshape(len(losses), repeats, 2)
 
 
-def _or_opposite(g: jax.Array, other: jax.Array) -> jax.Array:
+def _or_opposite(unit: jax.Array, other: jax.Array) -> jax.Array:
     """A zero vector counts as opposite to the other one, as in :class:`dpaudit.auditing.oracle.Pair`."""
-    return jnp.where(jnp.any(g != 0), g, -other)
+    return jnp.where(jnp.any(unit != 0), unit, -other)
 
 
 def _partial(function: Callable[..., Any]) -> Partial:

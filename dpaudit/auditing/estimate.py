@@ -1,6 +1,7 @@
 """Counts or scores -> epsilon, with confidence. NumPy float64 throughout.
 
-Two rates describe a test that guesses a world: FPR = Pr[guess 1 | world 0] and FNR = Pr[guess 0 | world 1]. Every bound
+Two rates describe a test that guesses a world: FPR = Pr[guess 1 | world 0] and FNR = Pr[guess 0 | world 1]. Every
+bound
 here holds for a rule that was fixed before the counted trials were seen; :func:`choose_threshold` therefore belongs on
 a split of the trials that is not counted.
 """
@@ -69,8 +70,9 @@ def epsilon_bounds(
     """Lower and upper confidence bounds on the epsilon that this test attains, by Clopper-Pearson.
 
     alpha = 1 - confidence is shared equally by the two rates, so both rates' bounds hold together with probability
-    >= confidence and Eq. (2) at the rates' upper (lower) ends bounds epsilon from below (above). Each of the two bounds
-    holds with probability >= confidence. The lower one is a lower bound on the mechanism's epsilon; the upper one
+    >= confidence and Eq. (2) at the rates' upper (lower) ends bounds epsilon from below (above). Each of the two
+    bounds holds with probability >= confidence. The lower one is a lower bound on the mechanism's epsilon; the upper
+    one
     speaks of this test alone: another test may attain more.
 
     Args:

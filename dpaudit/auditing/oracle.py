@@ -1,8 +1,8 @@
 """Closed-form error rates of LDP-SGD: what the game must converge to.
 
 A release is a uniform unit vector up to one sign, so all that matters of a pair of gradients is a plane: each one's
-probability Q of keeping its side (:func:`dpaudit.mechanisms.ldp_sgd.side_probability`) and the angle theta between them.
-NumPy float64 on the host; every function takes many pairs at once.
+probability Q of keeping its side (:func:`dpaudit.mechanisms.ldp_sgd.side_probability`) and the angle theta between
+them. NumPy float64 on the host; every function takes many pairs at once.
 """
 
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ class Pair(NamedTuple):
 
     Attributes:
       norm0, norm1: L2 norms before clipping.
-      angle: between the two, in [0, pi]. A zero vector counts as opposite to the other one (its side is a fair coin, so
-        that its release is uniform whichever way it points); two zero vectors count as parallel: nothing but ties.
+      angle: between the two, in [0, pi]. A zero vector counts as opposite to the other one (its side is a fair coin,
+        so that its release is uniform whichever way it points); two zero vectors count as parallel: nothing but ties.
     """
 
     norm0: np.ndarray
@@ -93,7 +93,8 @@ def wedges(pair: Pair, *, epsilon: float, clip_norm: float) -> np.ndarray:
     world i multiplies a pattern's probability by 2 Q_i or 2 (1 - Q_i), as its own sign is plus or minus.
 
     Returns:
-      [..., 4, 2]: patterns (+-, ++, --, -+) in order of falling likelihood ratio between the worlds' ends; worlds (0, 1).
+      [..., 4, 2]: patterns (+-, ++, --, -+) in order of falling likelihood ratio between the worlds' ends; worlds (0,
+      1).
     """
     q0, q1 = sides(pair, epsilon=epsilon, clip_norm=clip_norm)
     differ = pair.angle / (2 * np.pi)

@@ -22,9 +22,7 @@ def ceiling(negatives: int, positives: int, *, delta: float, confidence: float) 
     return float(lower)
 
 
-def power(
-    epsilon: float, claimed: float, negatives: int, positives: int, *, delta: float, confidence: float
-) -> float:
+def power(epsilon: float, claimed: float, negatives: int, positives: int, *, delta: float, confidence: float) -> float:
     """The probability that the lower bound exceeds ``claimed`` when the true epsilon is attained by the attack.
 
     The attack is taken to be perfect: FPR = FNR = (1 - delta)/(1 + e^epsilon), the corner of the (epsilon, delta)

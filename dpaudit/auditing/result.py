@@ -56,7 +56,7 @@ class AuditResult:
 
     @property
     def verdict(self) -> str:
-        """"violation", "underpowered" (no violation could have been shown), "consistent", or "measured" (no claim)."""
+        """One word: violation, underpowered (none could have been shown), consistent, or measured (no claim)."""
         if self.claim is None:
             return "measured"
         if self.epsilon_lower > self.claim.epsilon:
@@ -85,7 +85,7 @@ class AuditResult:
         try:
             row = json.loads(text)
             names = [field.name for field in dataclasses.fields(cls) if field.name != "claim"]
-            values = {name: math.inf if row[name] == "inf" else row[name] for name in names}
+            values: dict[str, Any] = {name: math.inf if row[name] == "inf" else row[name] for name in names}
             epsilon, delta = row["claim_epsilon"], row["claim_delta"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise check.expected("text", "the JSON of an AuditResult", f"{type(error).__name__}: {error}") from None
@@ -117,8 +117,8 @@ def from_counts(
       negatives, positives: counted trials of world 0 and of world 1, >= 1.
       claim: the promise, or None.
       method: how the guess was made; the bound's name is added.
-      delta: of every epsilon; defaults to the claim's, else 0. One below the claim's is refused: what holds at a smaller
-        delta would not contradict the claim.
+      delta: of every epsilon; defaults to the claim's, else 0. One below the claim's is refused: what holds at a
+        smaller delta would not contradict the claim.
       confidence: of each bound, in (0, 1).
       trials: all trials played where some were set aside.
       threshold: of the rule.

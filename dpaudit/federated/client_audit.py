@@ -66,7 +66,9 @@ class Client(NamedTuple):
     clip_norm: float
 
 
-def client(key: jax.Array, server_data: Dataset, client_data: Dataset, *, pretraining_steps: int, clip_norm: float) -> Client:
+def client(
+    key: jax.Array, server_data: Dataset, client_data: Dataset, *, pretraining_steps: int, clip_norm: float
+) -> Client:
     """Trains the server's models and hands them to the client.
 
     Args:
@@ -226,7 +228,13 @@ def audit_craft(
         codes = engines.plane(play_key, planes, half, **games, progress=advance("trials", repeats))
     elif engine == "full":
         codes = engines.full(
-            play_key, crafted, half, **games, pair_key=pair_key, fresh=pair == "fresh", randomize=randomize,
+            play_key,
+            crafted,
+            half,
+            **games,
+            pair_key=pair_key,
+            fresh=pair == "fresh",
+            randomize=randomize,
             progress=advance("trials", half),
         )
     seconds = (time.perf_counter() - began) / len(epsilons)
@@ -235,8 +243,14 @@ def audit_craft(
     rows = []
     for place, epsilon in enumerate(epsilons):
         exact = _exact(planes, epsilon, clip_norm)
-        found = _closed_form(exact) if codes is None else _measured(codes[:, place], planes, epsilon, clip_norm, confidence)
-        rows.append({name: json_number(value) for name, value in (shared | {"epsilon": epsilon} | exact | found).items()})
+        found = (
+            _closed_form(exact)
+            if codes is None
+            else _measured(codes[:, place], planes, epsilon, clip_norm, confidence)
+        )
+        rows.append(
+            {name: json_number(value) for name, value in (shared | {"epsilon": epsilon} | exact | found).items()}
+        )
     return rows
 
 

@@ -17,8 +17,8 @@ from jax.flatten_util import ravel_pytree
 from scipy.special import gammaln
 
 from dpaudit import check
-from dpaudit.mechanisms.clipping import norm_and_direction
 from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.mechanisms.clipping import norm_and_direction
 from dpaudit.mechanisms.sampling import bernoulli, sphere
 
 
@@ -27,8 +27,8 @@ def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> 
 
     With r = min(|x|, L) and v uniform on the unit sphere::
 
-        z    =  L x/|x|  with probability 1/2 + r/(2L),  else -L x/|x|         (Gradient Norm Projection)
-        zhat =  sgn<z, v> v  with probability e^epsilon/(1 + e^epsilon),  else -sgn<z, v> v   (Random Gradient Sampling)
+        z    =  L x/|x|      with probability 1/2 + r/(2L),               else its negative  (Norm Projection)
+        zhat =  sgn<z, v> v  with probability e^epsilon/(1 + e^epsilon),  else its negative  (Gradient Sampling)
 
     Whatever the law of v, zhat = w arises from v = w and from v = -w with the same sign of the coins, so the ratio of
     two inputs' densities is at most e^epsilon exactly, in floating point too. The zero vector has no direction: its
@@ -51,13 +51,14 @@ def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> 
     check.positive(epsilon=epsilon)
     check.positive(clip_norm=clip_norm)
     check.finite(x=check.vector(x=jnp.asarray(x)))
-    norm_key, sampling_key, sphere_key = jax.random.split(key, 3)
+    coin_key, sphere_key = jax.random.split(key)
     norm, direction = norm_and_direction(x)
-    flipped_by_norm = bernoulli(norm_key, 0.5 - jnp.minimum(norm, clip_norm) / (2 * clip_norm))  # line 2
-    flipped_by_sampling = bernoulli(sampling_key, jax.nn.sigmoid(-jnp.asarray(epsilon, direction.dtype)))  # line 3
+    against_projection = 0.5 - jnp.minimum(norm, clip_norm) / (2 * clip_norm)  # line 2: of -L x/|x|
+    against_sampling = jax.nn.sigmoid(-jnp.asarray(epsilon, norm.dtype))  # line 3: of -sgn<z, v> v
+    flips = bernoulli(coin_key, jnp.stack([against_projection, against_sampling]), (2,))
     v = sphere(sphere_key, x.shape[0], dtype=direction.dtype)
     on_gradient_side = jnp.sum(direction * v) >= 0
-    return jnp.where(on_gradient_side ^ flipped_by_norm ^ flipped_by_sampling, v, -v)
+    return jnp.where(on_gradient_side ^ flips[0] ^ flips[1], v, -v)
 
 
 def randomize_tree(key: jax.Array, gradients: Any, *, epsilon: Any, clip_norm: Any) -> Any:
@@ -160,7 +161,7 @@ def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> optax.Grad
     check.positive(epsilon=epsilon)
     check.positive(clip_norm=clip_norm)
 
-    def update(updates: Any, state: jax.Array, params: Any = None) -> tuple[Any, jax.Array]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
         state, used = jax.random.split(state)
         dimension = sum(leaf.size for leaf in jax.tree.leaves(updates))

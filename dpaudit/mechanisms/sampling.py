@@ -98,7 +98,7 @@ def _exponential_of(high: jax.Array, low: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _circle(bits: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """(cos, sin) of 2 pi bits/2^32: the two upper bits are quarter turns, the rest, at most pi/4 in size, goes by Taylor.
+    """(cos, sin) of 2 pi bits/2^32: two bits of quarter turns, Taylor for the rest, at most pi/4 in size.
 
     Exact to 2e-7; XLA's own cos and sin reduce any angle first and take several times as long on a CPU.
     """

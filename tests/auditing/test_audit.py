@@ -1,0 +1,167 @@
+"""The audit in one call: below the truth, close to it, and a violation found; any pytree in and out."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+
+import dpaudit
+from dpaudit import Claim, Mechanism, check, distinguish
+from dpaudit.mechanisms import laplace, ldp_sgd
+
+KEY = jax.random.key(5)
+ZERO, ONE = jnp.zeros(4), jnp.full(4, 0.5)
+
+
+def add_noise(key, x):
+    return x + jax.random.normal(key, x.shape)
+
+
+def gaussian_epsilon(shift: float, delta: float) -> float:
+    """The exact epsilon of two unit normals a shift apart (Balle and Wang 2018, Theorem 8)."""
+
+    def excess(epsilon):
+        one, two = scipy.stats.norm.cdf([shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift])
+        return one - math.exp(epsilon) * two - delta
+
+    return scipy.optimize.brentq(excess, 0, 20)
+
+
+def test_gaussian_pair_is_bounded_below_and_close_to_its_closed_form():
+    delta, shift = 0.01, 2.0
+    truth = gaussian_epsilon(shift, delta)
+    x1 = jnp.full(4, shift / 2)  # length 2
+    result = dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=400_000, delta=delta)
+    assert result.method.startswith("projection, threshold from the first quarter")
+    assert truth - 0.4 < result.epsilon_lower < truth
+    assert result.epsilon_hat == pytest.approx(truth, abs=0.3)
+    assert (result.negatives, result.positives, result.trials) == (150_000, 150_000, 400_000)
+    assert (result.verdict, result.delta) == ("measured", delta)
+    honest = dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=400_000, claim=Claim(truth, delta))
+    assert honest.verdict == "consistent"
+    assert honest.delta == delta
+    false = dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=400_000, claim=Claim(truth - 0.5, delta))
+    assert false.verdict == "violation"
+
+
+@pytest.mark.parametrize("attack", ["cosine", "projection", "likelihood_ratio", None])
+def test_every_distinguisher_on_ldp_sgd_stays_below_its_exact_value(attack):
+    """At 120 degrees the cosine rule shows less than the likelihood ratio, which shows the claim."""
+    epsilon = 2.0
+    mechanism = ldp_sgd.mechanism(epsilon=epsilon, clip_norm=1.0)
+    x0 = jnp.array([2.0, 0, 0])
+    x1 = jnp.array([2 * math.cos(2.1), 2 * math.sin(2.1), 0])
+    given = None if attack is None else getattr(distinguish, attack)
+    result = dpaudit.audit(mechanism, x0, x1, key=KEY, trials=40_000, distinguisher=given)
+    assert (result.verdict, result.neighbouring) == ("consistent", "replace")
+    assert result.claim == Claim(epsilon)
+    fpr, fnr = dpaudit.oracle.ldp_sgd_cosine(x0, x1, epsilon=epsilon, clip_norm=1.0)
+    by_cosine = math.log((1 - fpr) / fnr)
+    assert by_cosine < 1.2
+    if attack in ("likelihood_ratio", None):  # the default where there is a density
+        assert result.method.startswith("likelihood ratio, threshold from")
+        assert epsilon - 0.25 < result.epsilon_lower <= epsilon
+        assert result.negatives == 15_000
+    if attack == "cosine":
+        assert result.method == "cosine; Clopper-Pearson"
+        assert result.threshold == 0
+        assert result.negatives == 20_000  # the rule was fixed: every trial counts
+        for rate, exact in ((result.fpr, fpr), (result.fnr, fnr)):
+            assert abs(rate - exact) <= 5 * math.sqrt(exact * (1 - exact) / 20_000)
+        assert by_cosine - 0.1 < result.epsilon_lower < by_cosine < result.epsilon_upper
+    if attack == "projection":
+        assert by_cosine - 0.2 < result.epsilon_lower < epsilon
+
+
+def test_laplace_with_half_its_noise_is_a_violation_and_the_right_one_is_not():
+    right = laplace.mechanism(epsilon=1.0, clip_norm=0.5)
+    strong = laplace.mechanism(epsilon=2.0, clip_norm=0.5)
+    wrong = Mechanism(strong.apply, right.claim)  # half the noise under the first one's claim; no density to help
+    x0, x1 = jnp.array([-0.5, 0.0]), jnp.array([0.5, 0.0])
+    results = [dpaudit.audit(m, x0, x1, key=KEY, trials=20_000) for m in (right, wrong)]
+    assert [result.verdict for result in results] == ["consistent", "violation"]
+    assert 1.0 < results[1].epsilon_lower <= 2.0
+    assert results[0].epsilon_lower <= 1.0
+    weak_claim = dpaudit.audit(wrong, x0, x1, key=KEY, trials=20_000, claim=Claim(2.0))
+    assert weak_claim.verdict == "consistent"
+
+
+def test_too_few_trials_for_the_claim_are_called_underpowered():
+    result = dpaudit.audit(ldp_sgd.mechanism(epsilon=8.0, clip_norm=1.0), ONE, -ONE, key=KEY, trials=400)
+    assert result.verdict == "underpowered"
+    assert result.ceiling < 8
+
+
+def test_trees_go_in_and_out():
+    def mechanism(key, x):
+        key_a, key_b = jax.random.split(key)
+        return {"a": add_noise(key_a, x["u"]), "b": (add_noise(key_b, x["v"]),)}
+
+    def tree(value):
+        return {"u": jnp.full((2, 3), value), "v": jnp.float32(value)}
+
+    result = dpaudit.audit(mechanism, tree(0.0), tree(1.0), key=KEY, trials=4000)
+    assert result.verdict == "measured"
+    assert result.neighbouring.startswith("the two given inputs")
+    assert result.epsilon_lower > 1.5
+    nothing = dpaudit.audit(mechanism, tree(0.0), tree(0.0), key=KEY, trials=4000)
+    assert nothing.epsilon_lower == 0
+
+
+def test_plain_numbers_are_inputs_too_and_the_same_key_gives_the_same_result():
+    results = [
+        dpaudit.audit(lambda key, x: x + jax.random.normal(key), 0, 1.5, key=KEY, trials=1001) for _ in range(2)
+    ]
+    assert results[0] == results[1]
+    assert results[0].trials == 1000  # the odd one out is not played
+
+
+def test_own_distinguisher_with_a_threshold_fixed_in_advance():
+    first = distinguish.Distinguisher(lambda key, mechanism, x0, x1: lambda z: z[0], threshold=0.5, name="first entry")
+    result = dpaudit.audit(add_noise, ZERO, 2 * ONE, key=KEY, trials=20_000, distinguisher=first)
+    assert result.method == "first entry; Clopper-Pearson"
+    exact = scipy.stats.norm.sf(0.5)
+    assert abs(result.fpr - exact) <= 5 * math.sqrt(exact * (1 - exact) / 10_000)
+    assert abs(result.fnr - exact) <= 5 * math.sqrt(exact * (1 - exact) / 10_000)
+
+
+BAD = [
+    ({"trials": 1}, "^trials: expected a whole number >= 2, got 1$"),
+    ({"trials": 0}, "^trials: expected a whole number >= 2, got 0$"),
+    ({"trials": 6}, "^trials: expected at least 8 where a threshold is chosen, got 6$"),
+    ({"delta": 1.0}, r"^delta: expected a number in \[0, 1\), got 1.0$"),
+    ({"delta": -0.1}, r"^delta: expected a number in \[0, 1\), got -0.1$"),
+    ({"delta": 0.01, "claim": Claim(1.0, 0.1)}, "^delta: expected at least the claim's own 0.1, got 0.01$"),
+    ({"confidence": 1.0}, r"^confidence: expected a number in \(0, 1\), got 1.0$"),
+    ({"confidence": 95}, r"^confidence: expected a number in \(0, 1\), got 95$"),
+    ({"x0": ZERO.at[2].set(jnp.nan)}, "^x0: expected finite numbers, got 1 NaN or infinite of 4$"),
+    ({"x1": {"a": np.array([1.0, math.inf])}}, "^x1: expected finite numbers, got 1 NaN or infinite of 2$"),
+    (
+        {"x1": jnp.zeros(5)},
+        r"^mechanism: expected releases of one shape, \(\(4,\), .* as for x0, got \(\(5,\), .* for x1$",
+    ),
+    ({"mechanism": lambda key, x: x * jnp.nan}, "^scores: expected numbers, got NaN in 200 of 200 trials$"),
+    (
+        {"distinguisher": distinguish.likelihood_ratio},
+        r"^distinguisher: expected one that needs no density \(the mechanism has no log_prob\), got likelihood_ratio$",
+    ),
+]
+
+
+@pytest.mark.parametrize("change, message", BAD)
+def test_bad_input_is_refused(change, message):
+    given = {"mechanism": add_noise, "x0": ZERO, "x1": ONE, "trials": 200} | change
+    with pytest.raises(check.InputError, match=message):
+        dpaudit.audit(given.pop("mechanism"), given.pop("x0"), given.pop("x1"), key=KEY, **given)
+
+
+def test_one_release_in_many_that_is_not_a_number_is_found():
+    def sometimes(key, x):
+        return jnp.where(jax.random.bernoulli(key, 0.1), jnp.nan, add_noise(key, x))
+
+    with pytest.raises(check.InputError, match=r"^scores: expected numbers, got NaN in \d\d of 400 trials$"):
+        dpaudit.audit(sometimes, ZERO, ONE, key=KEY, trials=400)

@@ -1,0 +1,72 @@
+"""What an observer computes from a release: Eq. (3) with its ties, trees, and refusals that name the reason."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpaudit import Mechanism, check, distinguish
+from dpaudit.mechanisms import ldp_sgd
+from tests import by_hand
+
+KEY = jax.random.key(0)
+IDENTITY = Mechanism(lambda key, x: x)
+
+
+def test_cosine_is_equation_3_and_gives_ties_to_the_first():
+    rng = np.random.default_rng(0)
+    for scale0, scale1 in ((1.0, 1.0), (1e-6, 50.0), (0.0, 2.0), (3.0, 0.0)):
+        g0, g1, z = scale0 * rng.normal(size=3), scale1 * rng.normal(size=3), 7 * rng.normal(size=(200, 3))
+        score = distinguish.cosine.fit(KEY, IDENTITY, jnp.asarray(g0), jnp.asarray(g1))
+        found = np.asarray(jax.vmap(score)(jnp.asarray(z, jnp.float32)))
+        by_text = (by_hand.cosines(z, g1) - by_hand.cosines(z, g0)) / np.linalg.norm(z, axis=1)
+        np.testing.assert_allclose(found, by_text, atol=2e-6)
+    assert distinguish.cosine.threshold == 0
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 1e-4, 1e4])
+def test_parallel_inputs_are_exact_ties_for_the_cosine(scale):
+    x = jax.random.normal(KEY, (10_000,))
+    score = distinguish.cosine.fit(KEY, IDENTITY, x, scale * x)
+    assert float(score(jax.random.normal(jax.random.key(1), (10_000,)))) == 0.0
+    assert float(score(x)) == 0.0
+
+
+def test_projection_reads_trees():
+    x0, x1 = {"a": jnp.zeros(2), "b": jnp.ones(())}, {"a": jnp.array([1.0, 2.0]), "b": jnp.array(4.0)}
+    score = distinguish.projection.fit(KEY, IDENTITY, x0, x1)
+    assert float(score({"a": jnp.array([10.0, 100.0]), "b": jnp.array(1000.0)})) == 10 + 200 + 3000
+    assert distinguish.projection.threshold is None
+
+
+def test_scores_are_computed_in_float32_at_least():
+    x0, x1 = jnp.zeros(3, jnp.bfloat16), jnp.ones(3, jnp.bfloat16)
+    for attack in (distinguish.cosine, distinguish.projection):
+        assert attack.fit(KEY, IDENTITY, x0, x1)(jnp.ones(3, jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_likelihood_ratio_of_ldp_sgd_takes_the_values_of_the_four_sign_patterns():
+    epsilon = 2.0
+    mechanism = ldp_sgd.mechanism(epsilon=epsilon, clip_norm=1.0)
+    x0, x1 = jnp.array([3.0, 0.0]), jnp.array([0.0, 0.5])
+    score = distinguish.likelihood_ratio.fit(KEY, mechanism, x0, x1)
+    q0, q1 = 0.5 + math.tanh(1) / 2, 0.5 + math.tanh(1) / 4
+    for z, ratio in (([0.6, 0.8], q1 / q0), ([-0.6, 0.8], q1 / (1 - q0)), ([0.6, -0.8], (1 - q1) / q0)):
+        assert float(score(jnp.array(z))) == pytest.approx(math.log(ratio), abs=1e-5)
+
+
+def test_likelihood_ratio_needs_a_density():
+    with pytest.raises(
+        check.InputError, match=r"^distinguisher: expected one that needs no density .*likelihood_ratio$"
+    ):
+        distinguish.likelihood_ratio.fit(KEY, IDENTITY, jnp.zeros(2), jnp.ones(2))
+
+
+@pytest.mark.parametrize("attack, name", [(distinguish.cosine, "cosine"), (distinguish.projection, "projection")])
+def test_releases_of_another_size_are_refused(attack, name):
+    total = Mechanism(lambda key, x: jnp.sum(x))
+    wanted = f"^distinguisher: expected one that can read a release of 1 numbers for inputs of 3, got {name}$"
+    with pytest.raises(check.InputError, match=wanted):
+        attack.fit(KEY, total, jnp.zeros(3), jnp.ones(3))
