@@ -54,6 +54,26 @@ class Ldp:
 
 
 @dataclasses.dataclass(frozen=True)
+class Plan:
+    """How many trials a question needs, with a number fixed in advance and with one that may stop at any time."""
+
+    epsilon: float
+    """The claimed privacy loss, in nats."""
+    delta: float = 0.0
+    """The claimed delta."""
+    confidence: float = 0.95
+    """With which a violation shall be called one."""
+    true_epsilon: float | None = None
+    """The loss that is to be found out; twice the claim by default."""
+    trials: int | None = None
+    """Trials for which to tell the bounds to expect; by default as many as a fixed number needs."""
+    rate: float | None = None
+    """Trials a second; without it, a Laplace mechanism on ten numbers is timed for a second."""
+    json: bool = False
+    """Print the plan as JSON instead of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Data:
     """List the data sets, and where each would be read from."""
 
@@ -64,13 +84,16 @@ class Data:
 def main() -> None:
     """The console script: 0, or 2 for unusable input, or 130 when interrupted."""
     command = tyro.cli(
-        Annotated[Ldp, tyro.conf.subcommand("ldp")] | Annotated[Data, tyro.conf.subcommand("data")],
+        Annotated[Ldp, tyro.conf.subcommand("ldp")]
+        | Annotated[Plan, tyro.conf.subcommand("plan")]
+        | Annotated[Data, tyro.conf.subcommand("data")],
         prog="dpaudit",
         description="How private is a mechanism really?",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+    run: Callable[[Any], None] = {Ldp: _ldp, Plan: _plan, Data: _data}[type(command)]
     try:
-        _ldp(command) if isinstance(command, Ldp) else _data(command)
+        run(command)
     except check.InputError as error:
         print(f"dpaudit: {error}", file=sys.stderr)
         sys.exit(2)
@@ -176,6 +199,42 @@ def _stages(bars: "Progress | None", label: str) -> Callable[[str, int], Callabl
         return advance
 
     return stage
+
+
+def _plan(options: Plan) -> None:
+    from rich.console import Console
+
+    from dpaudit.auditing.plan import plan
+    from dpaudit.auditing.result import json_number
+    from dpaudit.report.plan_table import plan_table
+
+    asked = dataclasses.asdict(options)
+    as_json, rate = asked.pop("json"), asked.pop("rate")
+    found = plan(**asked, rate=rate)
+    if rate is None:
+        found = found._replace(rate=_stand_in_rate())
+    if as_json:
+        row = {name: json_number(value) for name, value in found._asdict().items()}
+        row |= {
+            f"{name}_seconds": json_number(found.seconds(getattr(found, name)))
+            for name in ("least", "fixed", "sequential_median", "sequential_most")
+        }
+        print(json.dumps(row, allow_nan=False))
+        return
+    rate_of = "the rate given" if rate is not None else "a Laplace mechanism on ten numbers, timed on this machine"
+    Console(width=None if sys.stdout.isatty() else 100).print(plan_table(found, rate_of))
+
+
+def _stand_in_rate() -> float:
+    """Trials a second of a light mechanism on this machine."""
+    import jax
+    import jax.numpy as jnp
+
+    from dpaudit.auditing.game import trials_per_second
+    from dpaudit.mechanisms import laplace
+
+    apply = laplace.mechanism(epsilon=1.0, clip_norm=1.0).apply
+    return trials_per_second(jax.random.key(0), lambda key, world: apply(key, jnp.full(10, world / 10)), jnp.sum)
 
 
 def _data(options: Data) -> None:

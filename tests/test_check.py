@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dpaudit
-from dpaudit import check
+from dpaudit import InputError, check
 
 POSITIVE = "a finite number > 0"
 WHOLE = "a whole number >= 1"
@@ -19,7 +18,7 @@ OPEN = "a number in (0, 1)"
 
 def test_input_error_is_a_value_error_and_public():
     assert issubclass(check.InputError, ValueError)
-    assert dpaudit.InputError is check.InputError
+    assert InputError is check.InputError
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 1e-300, np.float32(2), np.array(3.0), np.int8(1), jnp.array(2.5)])

@@ -4,15 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from dpaudit import check
-from dpaudit.auditing import distinguish
+from dpaudit.auditing import distinguish, sequential
 from dpaudit.auditing.estimate import checked_scores, choose_threshold, errors
-from dpaudit.auditing.game import play
+from dpaudit.auditing.game import play, play_on
 from dpaudit.auditing.result import AuditResult, checked_delta, from_counts
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold
+CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # or, where stopping early, so many pairs and so many errors at the claim
 
 
 def audit(
@@ -26,6 +28,7 @@ def audit(
     distinguisher: distinguish.Distinguisher | None = None,
     delta: float | None = None,
     confidence: float = 0.95,
+    until: sequential.Until | None = None,
 ) -> AuditResult:
     """Measures how well the releases of two inputs can be told apart, and bounds the mechanism's epsilon from below.
 
@@ -39,9 +42,12 @@ def audit(
         projection on x1 - x0.
       delta: of every epsilon; defaults to the claim's, else 0.
       confidence: of each bound.
+      until: when to stop before all ``trials`` are played: ``sequential.violation()``, ``sequential.width(0.2)`` or a
+        rule of one's own. All bounds then hold at every time at once. None plays all of them.
 
     Returns:
-      An :class:`AuditResult`. Where the threshold is chosen, a quarter of the trials is used for that and not counted.
+      An :class:`AuditResult`. Where the threshold is chosen, a quarter of the trials is used for that and not counted;
+      with ``until``, no more than it takes to know error rates as small as the claim's.
 
     Raises:
       InputError: a value out of range, inputs whose releases differ in shape, a release that is not a number.
@@ -62,12 +68,26 @@ def audit(
 
     fit_key, play_key = jax.random.split(key)
     score = distinguisher.fit(fit_key, mechanism, x0, x1)
-    scores = checked_scores(play(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score, half))
     threshold, method = distinguisher.threshold, distinguisher.name
+    aside = half // CHOOSING_SHARE if threshold is None else 0
+    if threshold is None and aside < 1:
+        raise check.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
+
+    def release(key: jax.Array, world: int) -> Any:
+        return mechanism.apply(key, (x0, x1)[world])
+
+    if until is not None:
+        watch = sequential.start(claim, delta, confidence, until=until)
+        if claim is not None:
+            aside = int(min(aside, CHOOSING_LEAST + CHOOSING_ERRORS * np.exp(claim.epsilon)))
+        parts = play_on(play_key, release, score, half)
+        watch, threshold = sequential.follow(parts, watch, threshold=threshold, aside=aside)
+        if aside:
+            method += f", threshold from the first {2 * aside} trials"
+        return sequential.conclude(watch, method=method, most=half - aside, aside=aside, threshold=threshold)
+
+    scores = checked_scores(play(play_key, release, score, half))
     if threshold is None:
-        aside = half // CHOOSING_SHARE
-        if aside < 1:
-            raise check.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
         threshold = choose_threshold(scores[:, :aside], delta=delta, confidence=confidence)
         scores = scores[:, aside:]
         method += ", threshold from the first quarter of the trials"

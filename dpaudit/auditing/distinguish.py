@@ -15,6 +15,8 @@ from dpaudit import check
 from dpaudit.mechanisms.claim import Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
 
+PILOT = 1000  # releases per world behind an estimated direction
+
 Score = Callable[[Any], jax.Array]
 
 
@@ -45,7 +47,11 @@ def cosine_direction(x0: jax.Array, x1: jax.Array) -> jax.Array:
 def _fit_cosine(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
     del key
     direction = cosine_direction(_flat(x0), _flat(x1))
-    _same_size(mechanism, x0, direction, "cosine")
+    if _release_size(mechanism, x0) != direction.size:
+        wanted = (
+            f"one that can read a release of {_release_size(mechanism, x0)} numbers for inputs of {direction.size}"
+        )
+        raise check.expected("distinguisher", wanted, "cosine")
 
     def score(release: Any) -> jax.Array:
         return jnp.sum(norm_and_direction(_flat(release))[1] * direction)
@@ -54,9 +60,11 @@ def _fit_cosine(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score
 
 
 def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
-    del key
-    direction = _flat(x1) - _flat(x0)
-    _same_size(mechanism, x0, direction, "projection")
+    size = _release_size(mechanism, x0)
+    if _flat(x0).size == _flat(x1).size == size:
+        direction = _flat(x1) - _flat(x0)
+    else:
+        direction = _pilot_mean(key, mechanism, x1, size) - _pilot_mean(key, mechanism, x0, size)
 
     def score(release: Any) -> jax.Array:
         return jnp.sum(_flat(release) * direction)
@@ -84,18 +92,25 @@ def _flat(tree: Any) -> jax.Array:
     return flat.astype(jnp.promote_types(flat.dtype, jnp.float32))
 
 
-def _same_size(mechanism: Mechanism, x: Any, direction: jax.Array, name: str) -> None:
-    released = jax.eval_shape(lambda key: _flat(mechanism.apply(key, x)), jax.random.key(0))
-    if released.shape != direction.shape:
-        wanted = f"one that can read a release of {released.size} numbers for inputs of {direction.size}"
-        raise check.expected("distinguisher", wanted, name)
+def _release_size(mechanism: Mechanism, x: Any) -> int:
+    return jax.eval_shape(lambda key: _flat(mechanism.apply(key, x)), jax.random.key(0)).size
+
+
+def _pilot_mean(key: jax.Array, mechanism: Mechanism, x: Any, size: int) -> jax.Array:
+    """The mean of ``PILOT`` releases that no bound will count."""
+
+    def add(i: jax.Array, total: jax.Array) -> jax.Array:
+        return total + _flat(mechanism.apply(jax.random.fold_in(key, i), x))
+
+    return jax.lax.fori_loop(0, PILOT, add, jnp.zeros(size)) / PILOT
 
 
 cosine = Distinguisher(_fit_cosine, 0.0, "cosine")
 """Difference of cosines, cos(z, x1) - cos(z, x0), threshold 0: paper 000, Eq. (3); ties go to x0."""
 
 projection = Distinguisher(_fit_projection, None, "projection")
-"""<release, x1 - x0>: the likelihood ratio of a Gaussian release; the default where there is no density."""
+"""<release, x1 - x0>: the likelihood ratio of a Gaussian release; the default where there is no density. For a release
+that is not of its input's size, the difference of the mean releases of a pilot takes the place of x1 - x0."""
 
 likelihood_ratio = Distinguisher(_fit_likelihood_ratio, None, "likelihood ratio")
 """log_prob(release, x1) - log_prob(release, x0): the optimal test (Neyman-Pearson); the default with a density."""

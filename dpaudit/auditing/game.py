@@ -8,7 +8,8 @@ device at a time, never what a block computes: scores are bit-identical for all 
 import hashlib
 import math
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,74 @@ def play(
       InputError: trials or batch out of range; a checkpoint that is torn or belongs to another game.
     """
     key = trial_key(key)
+    one = _both_worlds(key, release, score)
+    scores = sweep(one, trials, key=key, batch=batch, mesh=mesh, checkpoint=checkpoint, progress=progress)
+    return np.moveaxis(scores, 1, 0)
 
-    def both_worlds(trial: jax.Array) -> jax.Array:
+
+def play_on(
+    key: jax.Array,
+    release: Callable[[jax.Array, int], Any],
+    score: Callable[[Any], Any],
+    trials: int,
+    *,
+    batch: int = 1,
+    mesh: Mesh | None = None,
+) -> Iterator[np.ndarray]:
+    """The scores of :func:`play`, bit for bit, one call to the device after another, for whoever may stop early.
+
+    Args:
+      key, release, score, trials: as for :func:`play`; ``trials`` per world is the most that are played.
+      batch: trials sent to each device at a time, rounded up to whole blocks.
+      mesh: as for :func:`sweep`.
+
+    Yields:
+      Scores, [2, n, ...], those of the next n trials; nothing is computed ahead.
+
+    Raises:
+      InputError: trials or batch out of range.
+    """
+    call, _ = _program(_both_worlds(trial_key(key), release, score), trials, batch, mesh)
+    done = 0
+    while done < trials:
+        part = call(done)
+        done += len(part)
+        yield np.moveaxis(part, 1, 0)
+
+
+def trials_per_second(
+    key: jax.Array,
+    release: Callable[[jax.Array, int], Any],
+    score: Callable[[Any], Any],
+    *,
+    seconds: float = 1.0,
+) -> float:
+    """Trials of both worlds together that this machine plays in a second, compilation left out.
+
+    Args:
+      key, release, score: as for :func:`play`.
+      seconds: how long to play (one call to the device at least).
+    """
+    parts = play_on(key, release, score, 1 << 31)
+    next(parts)
+    played, began = 0, time.perf_counter()
+    for part in parts:
+        played += 2 * part.shape[1]
+        if time.perf_counter() - began >= seconds:
+            break
+    return played / (time.perf_counter() - began)
+
+
+def _both_worlds(
+    key: jax.Array, release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]
+) -> Callable[[jax.Array], jax.Array]:
+    """trial -> scores [2, ...]: what one trial is in either world."""
+
+    def one(trial: jax.Array) -> jax.Array:
         keys = (jax.random.fold_in(jax.random.fold_in(key, world), trial) for world in (0, 1))
         return jnp.stack([score(release(trial_key, world)) for world, trial_key in enumerate(keys)])
 
-    scores = sweep(both_worlds, trials, key=key, batch=batch, mesh=mesh, checkpoint=checkpoint, progress=progress)
-    return np.moveaxis(scores, 1, 0)
+    return one
 
 
 def trial_key(key: jax.Array) -> jax.Array:
@@ -106,6 +168,29 @@ def sweep(
     Raises:
       InputError: trials or batch out of range; a checkpoint that is torn or belongs to another sweep.
     """
+    call, result = _program(one, trials, batch, mesh)
+    results = np.zeros((int(trials), *result.shape), result.dtype)
+    file = None if checkpoint is None else Path(checkpoint)
+    identity = _identity(key, results)
+    done = 0 if file is None else _restore(file, identity, results)
+    while done < trials:
+        part = call(done)
+        results[done : done + len(part)] = part
+        done += len(part)
+        if file is not None:
+            _save(file, identity, results[:done])
+        if progress is not None:
+            progress(done)
+    return results
+
+
+def _program(
+    one: Callable[[jax.Array], jax.Array], trials: int, batch: int | None, mesh: Mesh | None
+) -> tuple[Callable[[int], np.ndarray], jax.ShapeDtypeStruct]:
+    """(call, result): call(done) computes the trials from number ``done`` on, as many as one call to the device takes.
+
+    ``result`` is the shape and type of one trial. Every call runs one and the same compiled program.
+    """
     trials = check.at_least(1, trials=trials)
     if trials > 1 << 31:
         raise check.expected("trials", "at most 2^31", trials)
@@ -116,21 +201,12 @@ def sweep(
     blocks = CALL_BLOCKS if batch is None else math.ceil(check.at_least(1, batch=batch) / block)
     blocks = min(blocks, math.ceil(trials / (block * devices)))
 
-    results = np.zeros((trials, *result.shape), result.dtype)
-    file = None if checkpoint is None else Path(checkpoint)
-    identity = _identity(key, results)
-    done = 0 if file is None else _restore(file, identity, results)
-    while done < trials:
+    def call(done: int) -> np.ndarray:
         starts = done + block * jnp.arange(blocks * devices, dtype=jnp.uint32)
         part = np.asarray(_run(one, starts, block=block, mesh=mesh)).reshape(-1, *result.shape)
-        end = min(done + len(part), trials)
-        results[done:end] = part[: end - done]
-        done = end
-        if file is not None:
-            _save(file, identity, results[:done])
-        if progress is not None:
-            progress(done)
-    return results
+        return part[: trials - done]
+
+    return call, result
 
 
 def block_size(trial_bytes: int) -> int:

@@ -203,7 +203,8 @@ def audit_craft(
       Flat rows of JSON values, the fields of an :class:`AuditResult` among them. The cosine rule gives ``accuracy``,
       ``fpr``, ``fnr`` (pooled), ``epsilon_hat`` and its ``_std`` (over repeats), ``epsilon_lower``, ``epsilon_upper``
       (pooled) and ``epsilon_exact``; the likelihood-ratio region of the same trials gives ``epsilon_optimal`` (exact)
-      with ``epsilon_optimal_lower``, ``epsilon_optimal_upper`` (pooled).
+      with ``epsilon_optimal_lower``, ``epsilon_optimal_upper`` (pooled). The verdict is "violation" where either lower
+      bound exceeds the promise.
     """
     check.at_least(1, number_of_epsilons=len(epsilons))
     for epsilon in epsilons:
@@ -308,6 +309,8 @@ def _measured(
     several = repeats > 1 and np.isfinite(hats).all()
     row = pooled.to_row()
     kept = ("fpr", "fnr", "accuracy", "epsilon_lower", "epsilon_upper", "method", "ceiling", "detectable", "verdict")
+    if low > epsilon:  # all bounds hold together, so either test may find the violation
+        row["verdict"] = "violation"
     return {name: row[name] for name in kept} | {
         "accuracy_std": float(np.std(1 - (fpr + fnr) / 2, ddof=1)) if repeats > 1 else None,
         "epsilon_hat": float(np.mean(hats)),

@@ -60,7 +60,7 @@ SIMULATED = """<p>These trials were simulated from the randomizer's mathematics;
 not run. They show what the method can hide. Whether the program follows the method is tested by the engine called
 <em>full</em>.</p>"""
 ALARMS = """<p>Chance alone can raise a false alarm. Each line of the engineers' table holds two tests, the everyday
-guess, of which the verdicts above speak, and the optimal test: {tests} in all, each with a confidence of {confidence}.
+guess and the optimal test: {tests} in all, each with a confidence of {confidence}, and either can find a violation.
 {chance} A real violation shows again when the tests are repeated with another seed; chance does not.</p>"""
 
 
@@ -167,7 +167,7 @@ def _kept(rows: Rows) -> str:
     if not played:
         return parts[0] + markup.paragraph(UNTESTED)
     parts.append(markup.bullets(_judged(played, epsilon) for epsilon in words.epsilons(played)))
-    parts += map(markup.paragraph, [*_power(played), *words.above_promise(played)])
+    parts += map(markup.paragraph, _power(played))
     parts.append(ALARMS.format(tests=2 * len(played), confidence=words.confidence(played), chance=_chance(played)))
     return "\n".join(parts + [SIMULATED] * ("plane" in words.distinct(played, "engine")))
 
@@ -187,7 +187,8 @@ def _judged(played: Rows, epsilon: float) -> str:
     start, tests = f"Promise ε = {epsilon:g}: ", f"{len(own)} {'test' if len(own) == 1 else 'tests'}"
     if broken:
         least = ", ".join(
-            f"{words.said(row['epsilon_lower'])} ({words.craft_name(row['craft'])} on {words.source(row)})"
+            f"{words.said(max(map(number, (row['epsilon_lower'], row['epsilon_optimal_lower']))))}"
+            f" ({words.craft_name(row['craft'])} on {words.source(row)})"
             for row in broken
         )
         found = f"{start}a violation was found in {len(broken)} of {tests}."

@@ -82,8 +82,6 @@ def render(rows: Rows) -> str:
         parts.append(markup.table((source, *HEADERS), map(_cells, own), "dense"))
         caption = f"{source}: ε attained in each setting, beside the promise; bars on the dots are the pooled bounds."
         parts.append(markup.figure(summary_figure(own), f"summary-{place}", caption))
-    played = [row for row in rows if row["trials"]]
-    parts += [markup.paragraph(sentence) for sentence in words.above_promise(played)]
     parts.append("<h2>Promised against attained</h2>")
     for craft in words.distinct(rows, "craft"):
         caption = f"{words.craft_name(craft).capitalize()}: promised against attained ε. {_access(craft)}"

@@ -85,7 +85,6 @@ def _caption(rows: Sequence[dict[str, Any]]) -> Text:
             f"Confidence: {words.assurance(played)}.",
             f"Ceiling: this many trials could certify ε = {words.listed(played, 'ceiling', words.said)} at most.",
             f"Detectable: a true ε of {words.detectable(played)} {DETECTABLE}.",
-            *words.above_promise(played),
         ]
     lines.append(f"Neighbours: {words.words_of(rows, 'neighbouring', words.RELATIONS)}. ε in nats.")
     return Text("\n".join(lines))

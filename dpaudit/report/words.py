@@ -126,14 +126,3 @@ def detectable(rows: Sequence[Row]) -> str:
         f"{said(max(number(row['detectable']) for row in rows if row['epsilon'] == epsilon))} (claim {epsilon:g})"
         for epsilon in epsilons(rows)
     )
-
-
-def above_promise(rows: Sequence[Row]) -> list[str]:
-    """One sentence, or none: where the optimal test's lower bound exceeds a promise and the cosine rule's does not."""
-    found = [
-        f"{craft_name(row['craft'])} on {source(row)}: {said(row['epsilon_optimal_lower'], 3)} > {row['epsilon']:g}"
-        for row in rows
-        if row["verdict"] != "violation" and number(row["epsilon_optimal_lower"]) > row["epsilon"]
-    ]
-    where = f"in {len(found)} of {len(rows)} rows: {'; '.join(found)}"
-    return [f"The optimal test's lower bound lies above the promise {where}."] if found else []

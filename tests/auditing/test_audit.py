@@ -28,24 +28,25 @@ def gaussian_epsilon(shift: float, delta: float) -> float:
         one, two = scipy.stats.norm.cdf([shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift])
         return one - math.exp(epsilon) * two - delta
 
-    return scipy.optimize.brentq(excess, 0, 20)
+    return scipy.optimize.root_scalar(excess, bracket=(0, 20)).root
 
 
 def test_gaussian_pair_is_bounded_below_and_close_to_its_closed_form():
-    delta, shift = 0.01, 2.0
+    delta, shift = 0.05, 1.0
     truth = gaussian_epsilon(shift, delta)
-    x1 = jnp.full(4, shift / 2)  # length 2
+    x1 = jnp.full(4, shift / 2)  # of length 1
     result = dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=400_000, delta=delta)
     assert result.method.startswith("projection, threshold from the first quarter")
-    assert truth - 0.4 < result.epsilon_lower < truth
-    assert result.epsilon_hat == pytest.approx(truth, abs=0.3)
+    assert truth - 0.2 < result.epsilon_lower < truth
+    assert result.epsilon_hat == pytest.approx(truth, abs=0.15)
     assert (result.negatives, result.positives, result.trials) == (150_000, 150_000, 400_000)
     assert (result.verdict, result.delta) == ("measured", delta)
-    honest = dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=400_000, claim=Claim(truth, delta))
-    assert honest.verdict == "consistent"
-    assert honest.delta == delta
-    false = dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=400_000, claim=Claim(truth - 0.5, delta))
-    assert false.verdict == "violation"
+    honest, false = (
+        dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=400_000, claim=Claim(epsilon, delta))
+        for epsilon in (truth, truth - 0.25)
+    )
+    assert (honest.verdict, false.verdict) == ("consistent", "violation")
+    assert honest.epsilon_lower == false.epsilon_lower == result.epsilon_lower  # a claim changes nothing measured
 
 
 @pytest.mark.parametrize("attack", ["cosine", "projection", "likelihood_ratio", None])
@@ -80,7 +81,7 @@ def test_every_distinguisher_on_ldp_sgd_stays_below_its_exact_value(attack):
 def test_laplace_with_half_its_noise_is_a_violation_and_the_right_one_is_not():
     right = laplace.mechanism(epsilon=1.0, clip_norm=0.5)
     strong = laplace.mechanism(epsilon=2.0, clip_norm=0.5)
-    wrong = Mechanism(strong.apply, right.claim)  # half the noise under the first one's claim; no density to help
+    right, wrong = (Mechanism(made.apply, right.claim) for made in (right, strong))  # no density: by projection
     x0, x1 = jnp.array([-0.5, 0.0]), jnp.array([0.5, 0.0])
     results = [dpaudit.audit(m, x0, x1, key=KEY, trials=20_000) for m in (right, wrong)]
     assert [result.verdict for result in results] == ["consistent", "violation"]

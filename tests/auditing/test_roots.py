@@ -1,0 +1,33 @@
+"""Bracketed roots of many functions at once."""
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from dpaudit.auditing.roots import increasing_root
+
+
+def test_finds_every_root_in_few_calls():
+    levels = np.array([[1e-6, 0.01, 0.5], [0.9, 0.999, 1 - 1e-9]])
+    calls = []
+
+    def function(x: np.ndarray) -> np.ndarray:
+        calls.append(x)
+        return ndtr(x) - levels
+
+    found = increasing_root(function, np.full((2, 3), -7.0), np.full((2, 3), 6.5))
+    np.testing.assert_allclose(ndtr(found), levels, atol=1e-10)
+    np.testing.assert_allclose(found[:, :2], ndtri(levels)[:, :2], atol=1e-4)
+    assert len(calls) < 30
+
+
+def test_a_jump_a_flat_piece_and_an_exact_end_are_no_trouble():
+    def function(x: np.ndarray) -> np.ndarray:
+        return np.stack([np.where(x[0] < 0.3, -1.0, 5.0), np.maximum(x[1] - 0.7, 0) ** 3 - 1e-9, x[2]])
+
+    found = increasing_root(function, np.zeros(3), np.ones(3))
+    np.testing.assert_allclose(found, [0.3, 0.701, 0.0], atol=1e-9)
+
+
+def test_without_a_root_the_nearer_end_is_returned():
+    found = increasing_root(lambda x: x + np.array([1.0, -9.0]), np.zeros(2), np.ones(2))
+    np.testing.assert_array_equal(found, [0, 1])

@@ -1,0 +1,136 @@
+"""The command line: what it writes, and that unusable input is one line and a status, never a traceback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dpaudit import cli
+
+FAST = ("ldp", "--pretraining-steps", "0", "--craft", "dummy", "--epsilon", "1")
+# Issue: flat rows with at least these fields.
+FIELDS = (
+    "dataset craft engine epsilon clip_norm pretraining_steps trials repeats accuracy fpr fnr "
+    "epsilon_hat epsilon_hat_std epsilon_lower epsilon_upper epsilon_exact epsilon_optimal "
+    "neighbouring ceiling detectable verdict seconds versions seed"
+)
+
+
+def run(monkeypatch, *arguments: str) -> int:
+    """The status with which the command ends."""
+    monkeypatch.setattr(sys, "argv", ["dpaudit", *arguments])
+    try:
+        cli.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def test_rows_report_and_table(monkeypatch, capsys, tmp_path):
+    out = tmp_path / "new" / "results"
+    assert run(monkeypatch, *FAST, "--engine", "plane", "--out", str(out)) == 0
+    (row,) = json.loads((out / "results.json").read_text())
+    assert [name for name in FIELDS.split() if name not in row] == []
+    assert (row["dataset"], row["craft"], row["epsilon"], row["trials"], row["repeats"]) == (
+        "digits",
+        "dummy",
+        1.0,
+        10_000,
+        10,
+    )
+    assert row["epsilon_exact"] == pytest.approx(1.0)
+    assert row["epsilon_lower"] < 1 < row["epsilon_upper"]
+    page = (out / "report.html").read_text()
+    assert f"{100 * row['accuracy']:.0f}" in page
+    assert "consistent" in capsys.readouterr().out
+
+
+def test_the_seed_decides(monkeypatch, capsys):
+    def rows(*more: str) -> list[dict]:
+        assert run(monkeypatch, *FAST, "--engine", "full", "--trials", "400", "--json", *more) == 0
+        return [{**row, "seconds": None} for row in json.loads(capsys.readouterr().out)]
+
+    first = rows("--seed", "5")
+    assert first == rows("--seed", "5")
+    assert first[0]["fpr"] != rows("--seed", "6")[0]["fpr"]
+
+
+def test_a_setting_does_not_depend_on_its_company(monkeypatch, capsys):
+    def dummy(*crafts: str) -> dict:
+        chosen = (*FAST[:3], "--craft", *crafts, "--epsilon", "1", "--engine", "plane", "--trials", "400", "--json")
+        assert run(monkeypatch, *chosen) == 0
+        (row,) = (row for row in json.loads(capsys.readouterr().out) if row["craft"] == "dummy")
+        return row
+
+    assert dummy("dummy")["fpr"] == dummy("watermark", "dummy")["fpr"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--epsilon", "0"), "epsilon: expected a finite number > 0, got 0.0"),
+        (("--epsilon", "nan"), "epsilon: expected a finite number > 0, got nan"),
+        (("--epsilon", "inf"), "epsilon: expected a finite number > 0, got inf"),
+        (("--epsilon", "-1"), "epsilon: expected a finite number > 0, got -1.0"),
+        (("--clip-norm", "0"), "clip_norm: expected a finite number > 0, got 0.0"),
+        (("--trials", "0"), "trials: expected a whole number >= 2, got 0"),
+        (("--repeats", "0"), "repeats: expected a whole number >= 1, got 0"),
+        (("--confidence", "1"), "confidence: expected a number in (0, 1), got 1.0"),
+        (("--pretraining-steps", "-1"), "pretraining_steps: expected a whole number >= 0, got -1"),
+        (("--data", "imagenet"), "data: expected one of digits, breast_cancer, mnist"),
+        (("--data", "breast_cancer"), "image_shape: expected images [h, w, channels]"),
+        (("--craft", "rude"), "craft: expected one of benign, label_flip"),
+        (("--epsilon",), "number_of_epsilons: expected a whole number >= 1, got 0"),
+        (("--data", "mnist", "--data-dir", "no/such/folder"), "data_dir: expected"),
+    ],
+)
+def test_unusable_input_is_one_line(monkeypatch, capsys, arguments, message):
+    assert run(monkeypatch, *FAST, "--engine", "exact", *arguments) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"dpaudit: {message}")
+    assert output.err.count("\n") == 1
+    assert output.out == ""
+
+
+def test_nothing_is_overwritten_without_force(monkeypatch, capsys, tmp_path):
+    mine = tmp_path / "results.json"
+    mine.write_text("mine")
+    assert run(monkeypatch, *FAST, "--engine", "exact", "--out", str(tmp_path)) == 2
+    assert "--out: expected a new or empty directory, or --force" in capsys.readouterr().err
+    assert mine.read_text() == "mine"
+    assert run(monkeypatch, *FAST, "--engine", "exact", "--out", str(tmp_path), "--force") == 0
+    assert json.loads(mine.read_text())[0]["verdict"] == "computed"
+
+
+def test_an_interruption_keeps_what_is_finished(tmp_path):
+    """Ctrl-C during the second setting: one line, status 130, the first setting's rows and page on disk."""
+    arguments = ("ldp", "--craft", "dummy", "collusion", "--trials", "2000000", "--repeats", "50", "--epsilon", "1")
+    first = ("ldp", "--craft", "dummy", "--trials", "200", "--repeats", "1", "--epsilon", "1", "--out", str(tmp_path))
+    command = [sys.executable, "-m", "dpaudit.cli"]
+    subprocess.run([*command, *first], check=True, capture_output=True)
+    small = [*command, *arguments, "--engine", "plane", "--out", str(tmp_path / "out"), "--pretraining-steps", "0"]
+    with subprocess.Popen(small, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+        results = tmp_path / "out" / "results.json"
+        for _ in range(600):
+            if results.exists() or process.poll() is not None:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "dpaudit: interrupted; 1 finished rows are in out/results.json" in said
+    (row,) = json.loads(results.read_text())
+    assert row["craft"] == "dummy"
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_the_data_sets_are_listed(monkeypatch, capsys):
+    assert run(monkeypatch, "data") == 0
+    text = capsys.readouterr().out
+    assert "digits" in text
+    assert "movielens" not in text
