@@ -77,13 +77,28 @@ def one_of(choices: Collection[str], **named: Any) -> str:
     return value
 
 
+def key(**named: Any) -> jax.Array:
+    """A typed jax.random key; one of the old kind (uint32 [2]) is given its type."""
+    name, value = _one(named)
+    if isinstance(value, jax.Array):
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.ndim == 0:
+            return value
+        if value.dtype == jnp.uint32 and value.shape == (2,):
+            return jax.random.wrap_key_data(value)
+    raise expected(name, "a key, as made by jax.random.key", value)
+
+
 def finite(**named: Any) -> Any:
     """A pytree of numbers without NaN or infinity (checked where the values are known)."""
     name, tree = _one(named)
     for leaf in jax.tree.leaves(tree):
         if _traced(leaf):
             continue
-        array = np.asarray(leaf, dtype=None if hasattr(leaf, "dtype") else float)
+        try:
+            array = np.asarray(leaf, dtype=None if hasattr(leaf, "dtype") else float)
+            array = array if array.dtype.kind not in "OSU" else array.astype(float)
+        except (TypeError, ValueError):
+            raise expected(name, "numbers", leaf) from None
         if jnp.issubdtype(array.dtype, np.inexact) and not np.isfinite(array.astype(np.float64)).all():
             bad = int((~np.isfinite(array.astype(np.float64))).sum())
             raise InputError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {array.size}")
@@ -112,8 +127,8 @@ def _is_number(value: object) -> bool:
     if isinstance(value, (bool, np.bool_)):
         return False
     if isinstance(value, numbers.Real):
-        return True
-    return isinstance(value, (np.ndarray, jax.Array)) and value.ndim == 0 and value.dtype != bool
+        return not isinstance(value, int) or abs(value) < 1 << 1023  # what float() takes
+    return isinstance(value, (np.ndarray, jax.Array)) and value.ndim == 0 and value.dtype.kind in "iuf"
 
 
 def _short(value: object) -> str:

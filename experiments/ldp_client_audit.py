@@ -20,7 +20,7 @@ from dpaudit import data, oracle
 from dpaudit.auditing import craft, engines
 from dpaudit.auditing.estimate import epsilon_from_rates
 from dpaudit.federated import client_audit
-from dpaudit.mechanisms.ldp_sgd import side_probability
+from dpaudit.mechanisms.ldp_sgd import far_side_probability
 from dpaudit.report.rows import write_rows
 from dpaudit.training import models
 from dpaudit.training.pretrain import accuracy, pretrain
@@ -144,7 +144,7 @@ def worst_pair(rows: Rows, options: Any) -> None:
     fpr, fnr = oracle.cosine_rates(found, epsilon=epsilon, clip_norm=clip_norm)
     reached, limit = (
         100 * (1 - (fpr + fnr) / 2),
-        100 * side_probability(clip_norm, epsilon=epsilon, clip_norm=clip_norm),
+        100 * (1 - far_side_probability(clip_norm, epsilon=epsilon, clip_norm=clip_norm)),
     )
     scale = f"{starts} random starts, 2,000 steps of Adam, d = 20"
     setting = {"epsilon": epsilon, "clip_norm": clip_norm}
@@ -193,9 +193,12 @@ def main() -> None:
     if not chosen.quick:
         found = {row.name for row in data.available(chosen.data_dir) if row.contents != "not found"}
         datasets = [name for name in ("mnist", "fashion_mnist", "cifar10", "svhn") if name in found]
+    if not datasets:
+        raise SystemExit(
+            "ldp_client_audit: no image data set found; name their folder with --data-dir, or use --quick"
+        )
     worst_pair(rows, chosen)
-    if datasets:
-        sweep(rows, datasets[0], chosen)
+    sweep(rows, datasets[0], chosen)
     audits = grid(rows, datasets, chosen)
     relaxation(rows, audits)
     write_rows(audits, rows.file.with_name(rows.file.stem + "_rows.json"))

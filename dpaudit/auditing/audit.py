@@ -56,9 +56,15 @@ def audit(
     """
     half = check.at_least(2, trials=trials) // 2
     check.open_unit(confidence=confidence)
+    key = check.key(key=key)
     if not isinstance(mechanism, Mechanism):
+        if not callable(mechanism):
+            raise check.expected("mechanism", "a Mechanism or a function of (key, x)", mechanism)
         mechanism = Mechanism(mechanism)
     claim = mechanism.claim if claim is None else claim
+    for name, value, kind in (("claim", claim, Claim), ("distinguisher", distinguisher, distinguish.Distinguisher)):
+        if not isinstance(value, kind | None):
+            raise check.expected(name, f"a {kind.__name__} or None", value)
     delta = checked_delta(delta, claim)
     check.finite(x0=x0)
     check.finite(x1=x1)

@@ -30,8 +30,7 @@ def benign(gradient: Gradient, images: Any, labels: Any) -> Partial:
       images: [n, ...], n >= 2.
       labels: [n].
     """
-    check.at_least(2, records=len(images))
-    return Partial(_benign, _as_partial(gradient), jnp.asarray(images), jnp.asarray(labels))
+    return Partial(_benign, _as_partial(gradient), *_records(2, images, labels))
 
 
 def _benign(gradient: Partial, images: jax.Array, labels: jax.Array, key: jax.Array) -> Gradients:
@@ -60,11 +59,10 @@ def label_flip(
       choose: ``choose(key, image, label) -> other label``; None draws it uniformly. A client who can run the model may
         rather take the likeliest wrong label, whose gradient points furthest away.
     """
-    check.at_least(1, records=len(images))
     check.at_least(2, num_classes=num_classes)
     if choose is None:
         choose = Partial(_another_label, num_classes)
-    return Partial(_label_flip, _as_partial(gradient), _as_partial(choose), jnp.asarray(images), jnp.asarray(labels))
+    return Partial(_label_flip, _as_partial(gradient), _as_partial(choose), *_records(1, images, labels))
 
 
 def _another_label(num_classes: jax.Array, key: jax.Array, image: jax.Array, label: jax.Array) -> jax.Array:
@@ -87,8 +85,7 @@ def gradient_flip(gradient: Gradient, images: Any, labels: Any) -> Partial:
       images: [n, ...].
       labels: [n].
     """
-    check.at_least(1, records=len(images))
-    return Partial(_gradient_flip, _as_partial(gradient), jnp.asarray(images), jnp.asarray(labels))
+    return Partial(_gradient_flip, _as_partial(gradient), *_records(1, images, labels))
 
 
 def _gradient_flip(gradient: Partial, images: jax.Array, labels: jax.Array, key: jax.Array) -> Gradients:
@@ -114,8 +111,11 @@ def collusion(gradient: Gradient, images: Any, labels: Any, trained_label: int) 
 
 
 def dummy(dimension: int, clip_norm: float) -> Partial:
-    """lambda = L/sqrt(d) in every coordinate, and its negative; no data is needed (Section 5.4.5)."""
-    value = clip_norm / math.sqrt(check.at_least(1, dimension=dimension))
+    """lambda = L/sqrt(d) in every coordinate, and its negative; no data is needed (Section 5.4.5).
+
+    A millionth is added, so that rounding cannot leave the norm short of L.
+    """
+    value = (1 + 1e-6) * check.positive(clip_norm=clip_norm) / math.sqrt(check.at_least(1, dimension=dimension))
     g = jnp.full(dimension, value, jnp.float32)
     return Partial(_fixed, g, -g)
 
@@ -126,12 +126,14 @@ def zero_against_large(dimension: int, clip_norm: float) -> Partial:
     Norm projection turns zero into a fair coin and shortens the other one to L.
     """
     check.at_least(1, dimension=dimension)
+    check.positive(clip_norm=clip_norm)
     return Partial(_fixed, jnp.zeros(dimension), jnp.full(dimension, 10 * clip_norm, jnp.float32))
 
 
 def watermark(dimension: int, clip_norm: float) -> Partial:
     """(0, ..., 0) against (0, lambda, 0, ..., 0), lambda = 10 L: the second counter-example of Section 4.1."""
     check.at_least(2, dimension=dimension)
+    check.positive(clip_norm=clip_norm)
     zero = jnp.zeros(dimension)
     return Partial(_fixed, zero, zero.at[1].set(10 * clip_norm))
 
@@ -139,6 +141,13 @@ def watermark(dimension: int, clip_norm: float) -> Partial:
 def _fixed(g0: jax.Array, g1: jax.Array, key: jax.Array) -> Gradients:
     del key
     return g0, g1
+
+
+def _records(least: int, images: Any, labels: Any) -> tuple[jax.Array, jax.Array]:
+    check.at_least(least, records=len(images))
+    if len(labels) != len(images):
+        raise check.expected("labels", f"one for each of {len(images)} images", len(labels))
+    return jnp.asarray(images), jnp.asarray(labels)
 
 
 def _as_partial(function: Callable[..., Any]) -> Partial:

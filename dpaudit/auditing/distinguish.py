@@ -46,6 +46,8 @@ def cosine_direction(x0: jax.Array, x1: jax.Array) -> jax.Array:
 
 def _fit_cosine(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
     del key
+    if _flat(x0).size != _flat(x1).size:
+        raise check.expected("x1", f"{_flat(x0).size} numbers, as x0", _flat(x1).size)
     direction = cosine_direction(_flat(x0), _flat(x1))
     if _release_size(mechanism, x0) != direction.size:
         wanted = (

@@ -19,13 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from dpaudit import check
 from dpaudit.auditing.distinguish import cosine_direction
 from dpaudit.auditing.game import sweep, trial_key
-from dpaudit.auditing.oracle import Pair, geometry, settle_angle, sides
+from dpaudit.auditing.oracle import Pair, far_sides, geometry, settle_angle
 from dpaudit.mechanisms import ldp_sgd
 from dpaudit.mechanisms.clipping import norm_and_direction
 
-GUESS, SIDE1, SIDE0 = 1, 2, 4
+GUESS, SIDE1, SIDE0, NOT_A_NUMBER = 1, 2, 4, 8
 QUARTER, HALF = np.uint32(1 << 30), np.uint32(1 << 31)  # turns of a circle in units of 2^-32
 
 Progress = Callable[[int], None]
@@ -42,9 +43,15 @@ def pairs(key: jax.Array, craft: Callable[[jax.Array], tuple[jax.Array, jax.Arra
 
     Returns:
       A :class:`Pair` of arrays [count].
+
+    Raises:
+      InputError: a gradient that is not finite.
     """
     key = trial_key(key)
-    planes = sweep(Partial(_plane_of, key, _partial(craft)), count, key=key, **how).astype(np.float64)
+    planes = sweep(Partial(_plane_of, key, _partial(craft)), count, **how).astype(np.float64)
+    bad = int((~np.isfinite(planes)).any(axis=1).sum())
+    if bad:
+        raise check.InputError(f"craft: expected finite gradients, got NaN or infinity in {bad} of {count} pairs")
     norm0, norm1, angle = planes.T
     return Pair(norm0, norm1, settle_angle(norm0, norm1, angle))
 
@@ -82,11 +89,14 @@ def plane(
     """
     key = trial_key(key)
     turns = [np.atleast_1d(_word(pair.angle / (2 * np.pi))), np.atleast_1d(pair.angle == 0)]
-    keep = [np.stack([np.atleast_1d(_word(q)) for q in sides(pair, epsilon=e, clip_norm=clip_norm)]) for e in epsilons]
+    keep = [
+        np.stack([np.atleast_1d(_word(1 - far)) for far in far_sides(pair, epsilon=e, clip_norm=clip_norm)])
+        for e in epsilons
+    ]
     one = Partial(
         partial(_plane_repeat, trials=trials), key, *map(jnp.asarray, turns), jnp.asarray(np.stack(keep, axis=1))
     )
-    return sweep(one, repeats, key=key, **how).transpose(1, 2, 0, 3)
+    return sweep(one, repeats, **how).transpose(1, 2, 0, 3)
 
 
 def _word(share: np.ndarray) -> np.ndarray:
@@ -145,11 +155,20 @@ def full(
 
     Returns:
       Codes, uint8 [2, len(epsilons), repeats, trials].
+
+    Raises:
+      InputError: epsilon or clip_norm not positive; a release that holds NaN.
     """
+    for epsilon in epsilons:
+        check.positive(epsilon=epsilon)
+    check.positive(clip_norm=clip_norm)
     key, pair_key = trial_key(key), trial_key(pair_key)
     losses = jnp.asarray(epsilons, jnp.float32)
     run = partial(_full_trial, randomize=randomize, clip_norm=clip_norm, repeats=repeats, fresh=fresh)
-    codes = sweep(Partial(run, key, pair_key, _partial(craft), losses), trials, key=key, **how)
+    codes = sweep(Partial(run, key, pair_key, _partial(craft), losses), trials, **how)
+    bad = int((codes & NOT_A_NUMBER > 0).sum())
+    if bad:
+        raise check.InputError(f"mechanism: expected releases of numbers, got NaN in {bad} of {codes.size} trials")
     return codes.transpose(3, 1, 2, 0)
 
 
@@ -176,7 +195,8 @@ def _full_trial(
         epsilon, g = losses[index // (2 * repeats)], pair[index % 2]
         z = randomize(jax.random.fold_in(trial_key, index), g, epsilon=epsilon, clip_norm=clip_norm)
         cosine0, cosine1 = jnp.sum(units * z, axis=-1)
-        return _code((cosine1 > cosine0) & ~tie, cosine1 > 0, cosine0 > 0)
+        broken = NOT_A_NUMBER * jnp.isnan(cosine0 + cosine1).astype(jnp.uint8)
+        return _code((cosine1 > cosine0) & ~tie, cosine1 > 0, cosine0 > 0) | broken
 
     return jax.lax.map(game, jnp.arange(2 * repeats * len(losses))).reshape(len(losses), repeats, 2)
 

@@ -32,7 +32,8 @@ def epsilon_from_rates(fpr: Any, fnr: Any, delta: Any = 0.0) -> np.ndarray:
     Source: paper 000, Eq. (2); with delta, paper 003, Eq. (7).
     """
     fpr, fnr, delta = (np.asarray(value, np.float64) for value in (fpr, fnr, delta))
-    return np.maximum(_log_ratio(1 - delta - fpr, fnr), np.maximum(_log_ratio(1 - delta - fnr, fpr), 0.0))
+    shown = np.maximum(_log_ratio(1 - delta - fpr, fnr), _log_ratio(1 - delta - fnr, fpr))
+    return np.where(np.isnan(fpr + fnr), np.nan, np.maximum(shown, 0.0))
 
 
 def _log_ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ device at a time, never what a block computes: scores are bit-identical for all 
 import hashlib
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, jaxprs_in_params
 from jax.sharding import Mesh, PartitionSpec
 from jax.tree_util import Partial
 
@@ -58,7 +59,7 @@ def play(
     """
     key = trial_key(key)
     one = _both_worlds(key, release, score)
-    scores = sweep(one, trials, key=key, batch=batch, mesh=mesh, checkpoint=checkpoint, progress=progress)
+    scores = sweep(one, trials, batch=batch, mesh=mesh, checkpoint=checkpoint, progress=progress)
     return np.moveaxis(scores, 1, 0)
 
 
@@ -84,7 +85,7 @@ def play_on(
     Raises:
       InputError: trials or batch out of range.
     """
-    call, _ = _program(_both_worlds(trial_key(key), release, score), trials, batch, mesh)
+    call, _ = _program(Partial(_both_worlds(trial_key(key), release, score)), trials, batch, mesh)
     done = 0
     while done < trials:
         part = call(done)
@@ -133,15 +134,13 @@ def trial_key(key: jax.Array) -> jax.Array:
     Args:
       key: a jax.random key of any kind, consumed.
     """
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    return philox.from_key(key if typed else jax.random.wrap_key_data(key))
+    return philox.from_key(check.key(key=key))
 
 
 def sweep(
     one: Callable[[jax.Array], jax.Array],
     trials: int,
     *,
-    key: jax.Array,
     batch: int | None = None,
     mesh: Mesh | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -154,7 +153,6 @@ def sweep(
         comes from ``key`` by fold_in. Large arrays belong in a ``jax.tree_util.Partial``, whose arguments travel to
         the device as data; a plain function's are compiled into the program.
       trials: >= 1 and at most 2^31.
-      key: the key that ``one`` was made with; it identifies a checkpoint.
       batch: trials sent to each device at a time, rounded up to whole blocks; None chooses. A matter of memory and
         speed: results do not depend on it.
       mesh: a device mesh over whose devices the trials are split, or None for one device.
@@ -168,10 +166,13 @@ def sweep(
     Raises:
       InputError: trials or batch out of range; a checkpoint that is torn or belongs to another sweep.
     """
-    call, result = _program(one, trials, batch, mesh)
-    results = np.zeros((int(trials), *result.shape), result.dtype)
+    one = one if isinstance(one, Partial) else Partial(one)
+    call, traced = _program(one, trials, batch, mesh)
+    result = traced.out_avals[0]
+    kind = result.dtype if result.dtype.kind in "biuf" else np.dtype(np.float32)  # bfloat16 has no place in a file
+    results = np.zeros((int(trials), *result.shape), kind)
     file = None if checkpoint is None else Path(checkpoint)
-    identity = _identity(key, results)
+    identity = "" if file is None else _identity(one, traced, results)
     done = 0 if file is None else _restore(file, identity, results)
     while done < trials:
         part = call(done)
@@ -185,28 +186,29 @@ def sweep(
 
 
 def _program(
-    one: Callable[[jax.Array], jax.Array], trials: int, batch: int | None, mesh: Mesh | None
-) -> tuple[Callable[[int], np.ndarray], jax.ShapeDtypeStruct]:
-    """(call, result): call(done) computes the trials from number ``done`` on, as many as one call to the device takes.
+    one: Partial, trials: int, batch: int | None, mesh: Mesh | None
+) -> tuple[Callable[[int], np.ndarray], ClosedJaxpr]:
+    """(call, traced): call(done) computes the trials from number ``done`` on, as many as one call to the device takes.
 
-    ``result`` is the shape and type of one trial. Every call runs one and the same compiled program.
+    ``traced`` is one trial, as a program. Every call runs one and the same compiled program.
     """
     trials = check.at_least(1, trials=trials)
     if trials > 1 << 31:
         raise check.expected("trials", "at most 2^31", trials)
-    one = one if isinstance(one, Partial) else Partial(one)
-    traced, result = jax.make_jaxpr(lambda one, trial: one(trial), return_shape=True)(one, jnp.uint32(0))
+    traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, jnp.uint32(0))
     block = block_size(_largest_array(traced.jaxpr))
     devices = 1 if mesh is None else mesh.size
+    if mesh is not None:  # whatever its axes were made for, here they only carry blocks
+        mesh = Mesh(mesh.devices, mesh.axis_names)
     blocks = CALL_BLOCKS if batch is None else math.ceil(check.at_least(1, batch=batch) / block)
     blocks = min(blocks, math.ceil(trials / (block * devices)))
 
     def call(done: int) -> np.ndarray:
         starts = done + block * jnp.arange(blocks * devices, dtype=jnp.uint32)
-        part = np.asarray(_run(one, starts, block=block, mesh=mesh)).reshape(-1, *result.shape)
-        return part[: trials - done]
+        part = np.asarray(_run(one, starts, block=block, mesh=mesh))
+        return part.reshape(-1, *part.shape[2:])[: trials - done]
 
-    return call, result
+    return call, traced
 
 
 def block_size(trial_bytes: int) -> int:
@@ -241,10 +243,14 @@ def _run(one: Partial, starts: jax.Array, *, block: int, mesh: Mesh | None) -> j
     )
 
 
-def _identity(key: jax.Array, results: np.ndarray) -> str:
-    """What a checkpoint must match: the key, the number of trials, and the kind of result."""
-    text = f"{np.asarray(jax.random.key_data(key)).tolist()} {results.shape} {results.dtype}"
-    return hashlib.sha256(text.encode()).hexdigest()
+def _identity(one: Partial, traced: ClosedJaxpr, results: np.ndarray) -> str:
+    """What a checkpoint must match: the program of a trial, its data and key, the number of trials."""
+    program = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses differ from process to process
+    digest = hashlib.sha256(f"{results.shape} {results.dtype} {program}".encode())
+    for leaf in (*traced.consts, *jax.tree.leaves(one)):
+        keyed = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        digest.update(np.asarray(jax.random.key_data(leaf) if keyed else leaf).tobytes())
+    return digest.hexdigest()
 
 
 def _save(file: Path, identity: str, results: np.ndarray) -> None:
@@ -259,6 +265,8 @@ def _save(file: Path, identity: str, results: np.ndarray) -> None:
 
 def _restore(file: Path, identity: str, results: np.ndarray) -> int:
     """Copies a checkpoint's part of the results in place and returns how many trials it holds."""
+    if not file.parent.is_dir():
+        raise check.expected("checkpoint", "a file in a folder that exists", file)
     if not file.exists():
         return 0
     try:
@@ -267,6 +275,8 @@ def _restore(file: Path, identity: str, results: np.ndarray) -> int:
     except Exception as error:  # every way a file can be torn
         raise check.expected("checkpoint", "a whole checkpoint", f"{file.name}: {error}") from None
     if found != identity:
-        raise check.expected("checkpoint", "one of this audit", f"{file.name}: made with another key or size")
+        raise check.expected(
+            "checkpoint", "one of this audit", f"{file.name}: made by another mechanism, key, data or size"
+        )
     results[: len(kept)] = kept
     return len(kept)

@@ -1,7 +1,7 @@
 """Closed-form error rates of LDP-SGD: what the game must converge to.
 
 A release is a uniform unit vector up to one sign, so all that matters of a pair of gradients is a plane: each one's
-probability Q of keeping its side (:func:`dpaudit.mechanisms.ldp_sgd.side_probability`) and the angle theta between
+probability Q of keeping its side (:func:`dpaudit.mechanisms.ldp_sgd.far_side_probability`) and the angle theta between
 them. NumPy float64 on the host; every function takes many pairs at once.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from dpaudit import check
 from dpaudit.mechanisms.clipping import norm_and_direction
-from dpaudit.mechanisms.ldp_sgd import side_probability
+from dpaudit.mechanisms.ldp_sgd import far_side_probability
 
 
 class Pair(NamedTuple):
@@ -51,16 +51,16 @@ def pair(g0: Any, g1: Any) -> Pair:
 
 def settle_angle(norm0: np.ndarray, norm1: np.ndarray, angle: np.ndarray) -> np.ndarray:
     """The convention for zero vectors (see :class:`Pair`), and rounding within 1e-6 of parallel counts as parallel."""
-    angle = np.where(angle <= 1e-6, 0.0, angle)
+    angle = np.where(angle <= 1e-6, 0.0, np.minimum(angle, np.pi))
     return np.where(norm0 == 0, np.where(norm1 == 0, 0.0, np.pi), np.where(norm1 == 0, np.pi, angle))
 
 
-def sides(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """(Q0, Q1): each world's probability of a release on its own gradient's side."""
+def far_sides(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
+    """(1 - Q0, 1 - Q1): each world's probability of a release on the far side of its own gradient."""
     check.positive(epsilon=epsilon)
     check.positive(clip_norm=clip_norm)
-    q0, q1 = (side_probability(norm, epsilon=epsilon, clip_norm=clip_norm) for norm in (pair.norm0, pair.norm1))
-    return q0, q1
+    far0, far1 = (far_side_probability(norm, epsilon=epsilon, clip_norm=clip_norm) for norm in pair[:2])
+    return far0, far1
 
 
 def ldp_sgd_cosine(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> tuple[float, float]:
@@ -81,7 +81,7 @@ def ldp_sgd_cosine(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> tup
 def cosine_rates(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
     """:func:`ldp_sgd_cosine` for many pairs."""
     share = pair.angle / np.pi
-    fpr, fnr = (0.5 - (q - 0.5) * share for q in sides(pair, epsilon=epsilon, clip_norm=clip_norm))
+    fpr, fnr = (far * share + (1 - share) / 2 for far in far_sides(pair, epsilon=epsilon, clip_norm=clip_norm))
     tie = pair.angle == 0
     return np.where(tie, 0.0, fpr), np.where(tie, 1.0, fnr)
 
@@ -96,12 +96,12 @@ def wedges(pair: Pair, *, epsilon: float, clip_norm: float) -> np.ndarray:
       [..., 4, 2]: patterns (+-, ++, --, -+) in order of falling likelihood ratio between the worlds' ends; worlds (0,
       1).
     """
-    q0, q1 = sides(pair, epsilon=epsilon, clip_norm=clip_norm)
+    far0, far1 = far_sides(pair, epsilon=epsilon, clip_norm=clip_norm)
     differ = pair.angle / (2 * np.pi)
     agree = 0.5 - differ
     size = np.stack([differ, agree, agree, differ], axis=-1)
-    side0 = 2 * np.stack([1 - q0, q0, 1 - q0, q0], axis=-1)
-    side1 = 2 * np.stack([q1, q1, 1 - q1, 1 - q1], axis=-1)
+    side0 = 2 * np.stack([far0, 1 - far0, far0, 1 - far0], axis=-1)
+    side1 = 2 * np.stack([1 - far1, 1 - far1, far1, far1], axis=-1)
     return np.stack([size * side0, size * side1], axis=-1)
 
 

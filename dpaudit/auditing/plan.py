@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
 from scipy.stats import binom
 
 from dpaudit import check
@@ -215,7 +216,9 @@ def power(epsilon: float, claimed: float, negatives: int, positives: int, *, del
     few, many = binom.ppf([1e-12, 1 - 1e-12], negatives, rate)
     counts = np.arange(few, many + 1)
     _, fpr = clopper_pearson(counts, negatives, alpha=alpha)
-    allowed = np.maximum((1 - delta - fpr) * np.exp(-claimed), 1 - delta - fpr * np.exp(claimed))  # FNR bound below it
+    allowed = np.maximum(
+        (1 - delta - fpr) * np.exp(-claimed), 1 - delta - fpr * np.exp(min(claimed, 700.0))
+    )  # FNR bound below it
     most = np.where(allowed > 0, binom.ppf(alpha, positives, np.clip(allowed, 0, 1)) - 1, -1)
     return float(np.sum(binom.pmf(counts, negatives, rate) * binom.cdf(most, positives, rate)))
 
@@ -259,7 +262,7 @@ def detectable_by_betting(claimed: float, pairs: int, *, delta: float, confidenc
 
 def _corner(epsilon: float, delta: float) -> float:
     """Both error rates of the perfect attack: the corner of the (epsilon, delta) trade-off curve."""
-    return (1 - delta) / (1 + np.exp(epsilon))
+    return (1 - delta) * float(expit(-epsilon))
 
 
 def _smallest_seen(seen: Callable[[float], float], claimed: float) -> float:

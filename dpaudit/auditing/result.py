@@ -10,6 +10,7 @@ from dpaudit.auditing import plan
 from dpaudit.auditing.estimate import epsilon_bounds, epsilon_from_rates
 from dpaudit.mechanisms.claim import Claim
 
+INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 UNSTATED = "the two given inputs (no relation claimed)"
 
 
@@ -85,7 +86,7 @@ class AuditResult:
         try:
             row = json.loads(text)
             names = [field.name for field in dataclasses.fields(cls) if field.name != "claim"]
-            values: dict[str, Any] = {name: math.inf if row[name] == "inf" else row[name] for name in names}
+            values: dict[str, Any] = {name: INFINITIES.get(row[name], row[name]) for name in names}
             epsilon, delta = row["claim_epsilon"], row["claim_delta"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise check.expected("text", "the JSON of an AuditResult", f"{type(error).__name__}: {error}") from None
@@ -93,8 +94,8 @@ class AuditResult:
 
 
 def json_number(value: Any) -> Any:
-    """Strict JSON knows no infinity: it is written as the text "inf"."""
-    return "inf" if isinstance(value, float) and math.isinf(value) else value
+    """Strict JSON knows no infinity: it is written as the text "inf" or "-inf"."""
+    return str(float(value)) if isinstance(value, float) and math.isinf(value) else value
 
 
 def from_counts(
@@ -128,6 +129,12 @@ def from_counts(
     """
     check.at_least(1, negatives=negatives)
     check.at_least(1, positives=positives)
+    for name, count, most in (
+        ("false_positives", false_positives, negatives),
+        ("false_negatives", false_negatives, positives),
+    ):
+        if not 0 <= count <= most:
+            raise check.expected(name, f"a count in 0..{most}", count)
     delta = checked_delta(delta, claim)
     check.open_unit(confidence=confidence)
     fpr, fnr = false_positives / negatives, false_negatives / positives

@@ -150,6 +150,7 @@ def audit_client(
     check.at_least(1, number_of_crafts=len(crafts))
     check.at_least(1, number_of_epsilons=len(epsilons))
     check.open_unit(confidence=confidence)
+    check.at_least(1, datasets=datasets)
     bounds = 2 * datasets * len(crafts) * len(epsilons)  # of the cosine rule and of the optimal test
     games |= {"epsilons": epsilons, "confidence": 1 - (1 - confidence) / bounds}
     training = None if progress is None else progress("the server trains", 1)
@@ -213,6 +214,8 @@ def audit_craft(
     half = check.at_least(2, trials=trials) // 2
     check.at_least(1, repeats=repeats)
     check.one_of(ENGINES, engine=engine)
+    if engine != "full" and randomize is not ldp_sgd.randomize:
+        raise check.expected("engine", "full, the only one that runs a mechanism of your own", engine)
     check.one_of(READINGS, pair=pair)
     check.open_unit(confidence=confidence)
     began = time.perf_counter()

@@ -1,5 +1,6 @@
 """The Laplace mechanism of a local client."""
 
+import math
 from typing import Any
 
 import jax
@@ -10,16 +11,21 @@ from dpaudit.mechanisms import sampling
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import clip
 
+STEPS = 256  # of the release's grid, at least, to one scale of the noise
+
 
 def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
-    """clip(x) + independent Laplace noise of scale 2 L / epsilon, with x clipped to L1 norm L.
+    """clip(x) + independent Laplace noise of scale 2 L / epsilon on a grid, with x clipped to L1 norm L.
 
     Two clipped arrays are up to 2 L apart in L1, so densities differ by a factor of at most e^epsilon.
-    ``log_prob(release, x)`` is sum(|z| - |z - clip(x)|) / scale: the log density less that of x = 0.
+    ``log_prob(release, x)`` is sum(|z| - |z - c|) / scale with c the input on the grid: the log probability less that
+    of x = 0.
 
-    The promise is about real numbers. Floating-point noise leaves gaps, different ones for different inputs, and
-    whoever reads the release's last bits can tell inputs apart (Mironov 2012). This mechanism is for simulation and
-    audits; a deployed client needs discrete or snapped noise.
+    Floating-point Laplace noise has gaps, different ones for different inputs, and an audit finds them at once: the
+    last bits of the release tell the inputs apart (Mironov 2012). So everything here is a whole multiple of a power of
+    two between scale/512 and scale/256: the clipped input is rounded toward zero, which lengthens no distance between
+    the clip ball's ends, and the noise is a difference of two geometric variables, the discrete Laplace law. Sums of
+    such multiples are exact. What remains is the resolution of a float32 exponential in the geometric variables.
 
     Args:
       epsilon: privacy loss in nats.
@@ -31,19 +37,22 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
     Raises:
       InputError: a value out of range; NaN or infinity in x.
 
-    Source: Dwork, McSherry, Nissim and Smith 2006.
+    Source: Dwork, McSherry, Nissim and Smith 2006; Ghosh, Roughgarden and Sundararajan 2009 for the discrete law.
     """
     claim = Claim(epsilon)
     scale = 2 * check.positive(clip_norm=clip_norm) / epsilon
+    step = 2.0 ** math.floor(math.log2(scale / STEPS))
+
+    def on_grid(x: Any) -> jax.Array:
+        clipped = clip(x, clip_norm, ord=1)
+        return jnp.trunc(clipped / step) * step
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
-        clipped = clip(check.finite(x=x), clip_norm, ord=1)
-        size_key, sign_key = jax.random.split(key)
-        size = sampling.exponential(size_key, clipped.shape, clipped.dtype)
-        return clipped + scale * size * jax.random.rademacher(sign_key, clipped.shape, clipped.dtype)
+        center = on_grid(check.finite(x=x))
+        up, down = jnp.floor(sampling.exponential(key, (2, *center.shape), center.dtype) * (scale / step))
+        return center + (up - down) * step
 
     def log_prob(release: Any, x: Any) -> jax.Array:
-        clipped = clip(x, clip_norm, ord=1)
-        return jnp.sum(jnp.abs(release) - jnp.abs(release - clipped)) / scale
+        return jnp.sum(jnp.abs(release) - jnp.abs(release - on_grid(x))) / scale
 
     return Mechanism(apply, claim, log_prob)

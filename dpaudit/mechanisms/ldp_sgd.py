@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from scipy.special import gammaln
+from scipy.special import expit, gammaln
 
 from dpaudit import check
 from dpaudit.mechanisms.claim import Claim, Mechanism
@@ -77,6 +77,9 @@ def randomize_tree(key: jax.Array, gradients: Any, *, epsilon: Any, clip_norm: A
 
     Source: paper 000, Algorithm 1.
     """
+    for leaf in jax.tree.leaves(gradients):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise check.expected("gradients", "floating-point arrays", f"a leaf of type {jnp.result_type(leaf)}")
     flat, unravel = ravel_pytree(gradients)
     return unravel(randomize(key, flat, epsilon=epsilon, clip_norm=clip_norm).astype(flat.dtype))
 
@@ -139,10 +142,12 @@ def server_update(
     Source: paper 000, Algorithm 2, lines 4 and 5.
     """
     check.positive(radius=radius)
+    estimate = aggregate(releases, epsilon=epsilon, clip_norm=clip_norm)
     n, d = releases.shape
+    if jnp.shape(parameters) != (d,):
+        raise check.expected("parameters", f"shape [{d}], as of one release", f"shape {list(jnp.shape(parameters))}")
     step_size = radius * math.sqrt(n) / (clip_norm * math.sqrt(d)) * math.tanh(epsilon / 2)
-    moved = parameters - step_size * aggregate(releases, epsilon=epsilon, clip_norm=clip_norm)
-    return optax.projections.projection_l2_ball(moved, radius)
+    return optax.projections.projection_l2_ball(parameters - step_size * estimate, radius)
 
 
 def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> optax.GradientTransformation:
@@ -172,11 +177,11 @@ def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> optax.Grad
     return optax.GradientTransformation(lambda params: key, update)
 
 
-def side_probability(norm: Any, *, epsilon: Any, clip_norm: Any) -> Any:
-    """Q: the probability that a release lies on its gradient's side, <zhat, x> > 0.
+def far_side_probability(norm: Any, *, epsilon: Any, clip_norm: Any) -> Any:
+    """1 - Q: the probability that a release lies on the far side of its gradient, <zhat, x> < 0.
 
     keep = 1/2 + min(norm, L)/(2L), q = e^epsilon/(1 + e^epsilon), Q = q keep + (1 - q)(1 - keep), in NumPy float64 as
-    Q = 1/2 + tanh(epsilon/2) min(norm, L)/(2L).
+    1 - Q = 1/(1 + e^epsilon) + tanh(epsilon/2) (1 - min(norm, L)/L)/2, which does not cancel at large epsilon.
 
     Args:
       norm: L2 norm of the gradient, any shape.
@@ -186,14 +191,15 @@ def side_probability(norm: Any, *, epsilon: Any, clip_norm: Any) -> Any:
     Source: paper 000, Algorithm 1, lines 2 and 3.
     """
     share = np.minimum(np.asarray(norm, np.float64), clip_norm) / clip_norm
-    return 0.5 + 0.5 * np.tanh(np.asarray(epsilon, np.float64) / 2) * share
+    epsilon = np.asarray(epsilon, np.float64)
+    return expit(-epsilon) + 0.5 * np.tanh(epsilon / 2) * (1 - share)
 
 
 def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
     """LDP-SGD's client as a :class:`Mechanism`: epsilon-LDP for any two gradients.
 
     ``log_prob(release, x)`` is taken with respect to the uniform law on the sphere: log 2Q on the gradient's side and
-    log 2(1 - Q) on the other, with Q of :func:`side_probability`.
+    log 2(1 - Q) on the other, with Q of :func:`far_side_probability`.
 
     Args:
       epsilon: privacy loss in nats.
@@ -208,7 +214,7 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
     def log_prob(release: jax.Array, x: jax.Array) -> jax.Array:
         norm, direction = norm_and_direction(x)
         share = jnp.minimum(norm, clip_norm) / clip_norm
-        other_side = 2 * jax.nn.sigmoid(-epsilon) + math.tanh(epsilon / 2) * (1 - share)  # 2(1 - Q), no cancellation
+        other_side = (1 - share) + share * 2 * float(expit(-claim.epsilon))  # 2(1 - Q) without cancellation
         return jnp.log(jnp.where(jnp.sum(direction * release) >= 0, 2 - other_side, other_side))
 
     return Mechanism(apply, claim, log_prob)

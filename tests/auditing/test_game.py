@@ -147,7 +147,7 @@ def test_torn_and_foreign_checkpoints_are_refused_and_kept(tmp_path):
     file = tmp_path / "game.npz"
     play(KEY, release, score, 300, checkpoint=file)
     good = file.read_bytes()
-    with pytest.raises(check.InputError, match=r"^checkpoint: expected one of this audit, got game\.npz: made with "):
+    with pytest.raises(check.InputError, match=r"^checkpoint: expected one of this audit, got game\.npz: made by "):
         play(jax.random.key(4), release, score, 300, checkpoint=file)
     with pytest.raises(check.InputError, match=r"^checkpoint: expected one of this audit, got game\.npz"):
         play(KEY, release, score, 301, checkpoint=file)

@@ -175,7 +175,7 @@ def test_log_prob_is_the_law_of_the_releases(name: str) -> None:
 def test_narrow_input_gets_wide_noise(name: str) -> None:
     release = releases(name, CASES[name].inputs[0].astype(jnp.bfloat16), 0)
     assert release.dtype == jnp.float32
-    assert len(np.unique(release[:, 0])) > RELEASES / 2  # bfloat16 would give a few hundred
+    assert len(np.unique(release[:, 0])) > 1000  # bfloat16 would give a few hundred
 
 
 @every

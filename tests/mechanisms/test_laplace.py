@@ -21,11 +21,26 @@ def test_release_is_l1_clipped_input_plus_noise() -> None:
 
 def test_log_prob_against_scipy() -> None:
     mechanism = laplace.mechanism(epsilon=3.0, clip_norm=2.0)
-    x0, x1, release = np.array([1.5, -0.5]), np.array([0.0, 0.3]), np.array([0.7, -9.0])
+    x0, x1, release = np.array([1.5, -0.5]), np.array([0.0, 0.25]), np.array([0.75, -9.0])
     assert mechanism.log_prob is not None
     ours = mechanism.log_prob(release, x0) - mechanism.log_prob(release, x1)
     exact = stats.laplace.logpdf(release, x0, 4 / 3) - stats.laplace.logpdf(release, x1, 4 / 3)
     np.testing.assert_allclose(ours, exact.sum(), rtol=1e-5)
+
+
+def test_every_release_of_every_input_lies_on_one_grid_with_the_discrete_law() -> None:
+    mechanism = laplace.mechanism(epsilon=0.5, clip_norm=2.0)
+    scale, step = 8.0, 2.0**-5
+    keys = jax.random.split(jax.random.key(3), 200_000)
+    for x in (0.3, -1.7):  # neither is a multiple of the step
+        released = np.asarray(jax.jit(jax.vmap(mechanism.apply, (0, None)))(keys, jnp.array([x])), np.float64)[:, 0]
+        assert (released / step == np.rint(released / step)).all()
+        noise = np.rint(released / step - np.trunc(x / step)).astype(int)
+        values = np.arange(-60, 61)
+        chance = np.tanh(step / scale / 2) * np.exp(-np.abs(values) * step / scale)  # of the whole law
+        seen = np.bincount(noise[np.abs(noise) <= 60] + 60, minlength=121)
+        assert stats.chisquare(seen, chance / chance.sum() * seen.sum()).pvalue > 1e-3
+        assert abs(seen.sum() - chance.sum() * len(keys)) < 5 * np.sqrt(chance.sum() * len(keys))
 
 
 def test_refuses_bad_clip_norm() -> None:

@@ -107,7 +107,7 @@ def test_zero_input_is_uniform() -> None:
     released = np.asarray(jax.jit(jax.vmap(mechanism.apply, (0, None)))(keys, jnp.zeros(4)), np.float64) * scale
     for coordinate in released.T:
         assert stats.kstest((1 + coordinate) / 2, stats.beta(1.5, 1.5).cdf).pvalue > 1e-3
-        assert stats.kstest((1 + coordinate) / 2, stats.beta(1.7, 1.7).cdf).pvalue < 1e-6
+        assert stats.kstest((1 + coordinate) / 2, stats.beta(1.8, 1.8).cdf).pvalue < 1e-6
     assert mechanism.log_prob is not None
     assert mechanism.log_prob(released[0], jnp.zeros(4)) == 0
 
