@@ -7,19 +7,27 @@ achieved, with confidence bounds, beside the loss that was promised.
 from dpaudit import mechanisms
 from dpaudit.auditing import distinguish, oracle
 from dpaudit.auditing.audit import audit
+from dpaudit.auditing.case import Case
 from dpaudit.auditing.game import play
+from dpaudit.auditing.host import on_host
+from dpaudit.auditing.inspect import Finding, Inspection, inspect
 from dpaudit.auditing.result import AuditResult
 from dpaudit.check import InputError
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 __all__ = [
     "AuditResult",
+    "Case",
     "Claim",
+    "Finding",
     "InputError",
+    "Inspection",
     "Mechanism",
     "audit",
     "distinguish",
+    "inspect",
     "mechanisms",
+    "on_host",
     "oracle",
     "play",
 ]

@@ -126,8 +126,10 @@ def _traced(value: object) -> bool:
 def _is_number(value: object) -> bool:
     if isinstance(value, (bool, np.bool_)):
         return False
+    if isinstance(value, int):
+        return abs(value) < 1 << 1023  # what float() takes
     if isinstance(value, numbers.Real):
-        return not isinstance(value, int) or abs(value) < 1 << 1023  # what float() takes
+        return True
     return isinstance(value, (np.ndarray, jax.Array)) and value.ndim == 0 and value.dtype.kind in "iuf"
 
 

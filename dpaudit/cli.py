@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from dpaudit import check
+from dpaudit import audit_command, check
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -82,24 +82,28 @@ class Data:
 
 
 def main() -> None:
-    """The console script: 0, or 2 for unusable input, or 130 when interrupted."""
+    """The console script: 0 (``dpaudit audit`` has more to say), 2 for unusable input, or 130 when interrupted."""
     command = tyro.cli(
         Annotated[Ldp, tyro.conf.subcommand("ldp")]
+        | Annotated[audit_command.Audit, tyro.conf.subcommand("audit")]
         | Annotated[Plan, tyro.conf.subcommand("plan")]
         | Annotated[Data, tyro.conf.subcommand("data")],
         prog="dpaudit",
         description="How private is a mechanism really?",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
-    run: Callable[[Any], None] = {Ldp: _ldp, Plan: _plan, Data: _data}[type(command)]
+    commands = {Ldp: _ldp, audit_command.Audit: audit_command.run, Plan: _plan, Data: _data}
+    run: Callable[[Any], int | None] = commands[type(command)]
     try:
-        run(command)
+        status = run(command)
     except check.InputError as error:
         print(f"dpaudit: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as interruption:
         print(f"dpaudit: interrupted{interruption}", file=sys.stderr)
         sys.exit(130)
+    if status:
+        sys.exit(status)
 
 
 def _ldp(options: Ldp) -> None:

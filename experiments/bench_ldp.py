@@ -78,7 +78,8 @@ def full(rows: Rows, rounds: int, torch_python: str | None) -> None:
         return release(keys) @ direction > 0
 
     keys = jax.random.split(jax.random.key(0), 1024)
-    ours(), naive(keys).block_until_ready()
+    ours()
+    naive(keys).block_until_ready()
     rates: dict[str, list[float]] = {"ours": [], "vmap": [], "torch": []}
     for _ in range(rounds):
         rates["ours"].append(2 * 1024 * 8 / seconds(ours))

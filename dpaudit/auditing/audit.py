@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from dpaudit import check
-from dpaudit.auditing import distinguish, sequential
+from dpaudit.auditing import distinguish, probe, sequential
 from dpaudit.auditing.estimate import checked_scores, choose_threshold, errors
 from dpaudit.auditing.game import play, play_on
 from dpaudit.auditing.result import AuditResult, checked_delta, from_counts
@@ -33,7 +33,8 @@ def audit(
     """Measures how well the releases of two inputs can be told apart, and bounds the mechanism's epsilon from below.
 
     Args:
-      mechanism: a :class:`Mechanism`, or any jittable ``fn(key, x) -> release`` with arrays or pytrees on both sides.
+      mechanism: a :class:`Mechanism`, or any jittable ``fn(key, x) -> release`` with arrays or pytrees on both sides;
+        a function of NumPy is wrapped in :func:`dpaudit.on_host`.
       x0, x1: the two inputs; neighbours in the sense of the claim.
       key: a jax.random key, consumed.
       trials: K of Algorithm 3: in all, half of it in each world (an odd one out is not played).
@@ -50,7 +51,8 @@ def audit(
       with ``until``, no more than it takes to know error rates as small as the claim's.
 
     Raises:
-      InputError: a value out of range, inputs whose releases differ in shape, a release that is not a number.
+      InputError: a value out of range, a release that is not a number, and what :func:`probe.examine` refuses: a
+        mechanism that raises, cannot be traced, ignores its key or gives x0 and x1 releases of different shape.
 
     Source: paper 000, Algorithm 3.
     """
@@ -68,16 +70,34 @@ def audit(
     delta = checked_delta(delta, claim)
     check.finite(x0=x0)
     check.finite(x1=x1)
-    _same_releases(mechanism, x0, x1)
+    probe.examine(mechanism, x0, x1)
     if distinguisher is None:
         distinguisher = distinguish.projection if mechanism.log_prob is None else distinguish.likelihood_ratio
+    if distinguisher.threshold is None and half < CHOOSING_SHARE:
+        raise check.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
+    with probe.failures_named(mechanism):
+        settings = {"claim": claim, "delta": delta, "confidence": confidence, "until": until}
+        return _carry_out(key, mechanism, x0, x1, distinguisher, half, **settings)
 
+
+def _carry_out(
+    key: jax.Array,
+    mechanism: Mechanism,
+    x0: Any,
+    x1: Any,
+    distinguisher: distinguish.Distinguisher,
+    half: int,
+    *,
+    claim: Claim | None,
+    delta: float,
+    confidence: float,
+    until: sequential.Until | None,
+) -> AuditResult:
+    """The audit of input that was checked, ``half`` of the trials in each world."""
     fit_key, play_key = jax.random.split(key)
     score = distinguisher.fit(fit_key, mechanism, x0, x1)
     threshold, method = distinguisher.threshold, distinguisher.name
     aside = half // CHOOSING_SHARE if threshold is None else 0
-    if threshold is None and aside < 1:
-        raise check.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
 
     def release(key: jax.Array, world: int) -> Any:
         return mechanism.apply(key, (x0, x1)[world])
@@ -93,6 +113,7 @@ def audit(
         return sequential.conclude(watch, method=method, most=half - aside, aside=aside, threshold=threshold)
 
     scores = checked_scores(play(play_key, release, score, half))
+    remark = _remark(scores)
     if threshold is None:
         threshold = choose_threshold(scores[:, :aside], delta=delta, confidence=confidence)
         scores = scores[:, aside:]
@@ -103,7 +124,7 @@ def audit(
         counted,
         counted,
         claim=claim,
-        method=method,
+        method=method + remark,
         delta=delta,
         confidence=confidence,
         trials=2 * half,
@@ -111,11 +132,10 @@ def audit(
     )
 
 
-def _same_releases(mechanism: Mechanism, x0: Any, x1: Any) -> None:
-    """Two releases of different shape would tell the worlds apart at a glance: refuse and say so."""
-    key = jax.random.key(0)
-    shapes = [
-        jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), jax.eval_shape(mechanism.apply, key, x)) for x in (x0, x1)
-    ]
-    if shapes[0] != shapes[1]:
-        raise check.expected("mechanism", f"releases of one shape, {shapes[0]} as for x0", f"{shapes[1]} for x1")
+def _remark(scores: np.ndarray) -> str:
+    """What a reader must know of scores [2, n] that never vary within a world."""
+    if (scores != scores[:, :1]).any():
+        return ""
+    if scores[0, 0] == scores[1, 0]:
+        return ", all scores equal: this attack saw nothing"
+    return ", the same score in all trials of a world: if the mechanism is deterministic, its epsilon is infinite"

@@ -4,34 +4,20 @@ A distinguisher is fitted to the mechanism and the pair, and returns the score. 
 in advance; with None the threshold is chosen on a first split of the trials and the bound is computed on the rest.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from dpaudit import check
+from dpaudit.auditing.attack import Distinguisher, Score, flat
+from dpaudit.auditing.learned import learned
 from dpaudit.mechanisms.claim import Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
 
+__all__ = ["Distinguisher", "Score", "cosine", "cosine_direction", "learned", "likelihood_ratio", "projection"]
+
 PILOT = 1000  # releases per world behind an estimated direction
-
-Score = Callable[[Any], jax.Array]
-
-
-class Distinguisher(NamedTuple):
-    """An attack: what it computes from a release, and where it draws the line.
-
-    Attributes:
-      fit: ``fit(key, mechanism, x0, x1) -> score`` with ``score(release) -> float``, jittable.
-      threshold: guess world 1 where score > threshold; None to have it chosen on a first split.
-      name: for tables.
-    """
-
-    fit: Callable[[jax.Array, Mechanism, Any, Any], Score]
-    threshold: float | None
-    name: str = "own distinguisher"
 
 
 def cosine_direction(x0: jax.Array, x1: jax.Array) -> jax.Array:
@@ -46,9 +32,9 @@ def cosine_direction(x0: jax.Array, x1: jax.Array) -> jax.Array:
 
 def _fit_cosine(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
     del key
-    if _flat(x0).size != _flat(x1).size:
-        raise check.expected("x1", f"{_flat(x0).size} numbers, as x0", _flat(x1).size)
-    direction = cosine_direction(_flat(x0), _flat(x1))
+    if flat(x0).size != flat(x1).size:
+        raise check.expected("x1", f"{flat(x0).size} numbers, as x0", flat(x1).size)
+    direction = cosine_direction(flat(x0), flat(x1))
     if _release_size(mechanism, x0) != direction.size:
         wanted = (
             f"one that can read a release of {_release_size(mechanism, x0)} numbers for inputs of {direction.size}"
@@ -56,20 +42,20 @@ def _fit_cosine(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score
         raise check.expected("distinguisher", wanted, "cosine")
 
     def score(release: Any) -> jax.Array:
-        return jnp.sum(norm_and_direction(_flat(release))[1] * direction)
+        return jnp.sum(norm_and_direction(flat(release))[1] * direction)
 
     return score
 
 
 def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
     size = _release_size(mechanism, x0)
-    if _flat(x0).size == _flat(x1).size == size:
-        direction = _flat(x1) - _flat(x0)
+    if flat(x0).size == flat(x1).size == size:
+        direction = flat(x1) - flat(x0)
     else:
         direction = _pilot_mean(key, mechanism, x1, size) - _pilot_mean(key, mechanism, x0, size)
 
     def score(release: Any) -> jax.Array:
-        return jnp.sum(_flat(release) * direction)
+        return jnp.sum(flat(release) * direction)
 
     return score
 
@@ -88,21 +74,15 @@ def _fit_likelihood_ratio(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any
     return score
 
 
-def _flat(tree: Any) -> jax.Array:
-    """All numbers of a pytree as one vector, float32 or wider."""
-    flat = ravel_pytree(tree)[0]
-    return flat.astype(jnp.promote_types(flat.dtype, jnp.float32))
-
-
 def _release_size(mechanism: Mechanism, x: Any) -> int:
-    return jax.eval_shape(lambda key: _flat(mechanism.apply(key, x)), jax.random.key(0)).size
+    return jax.eval_shape(lambda key: flat(mechanism.apply(key, x)), jax.random.key(0)).size
 
 
 def _pilot_mean(key: jax.Array, mechanism: Mechanism, x: Any, size: int) -> jax.Array:
     """The mean of ``PILOT`` releases that no bound will count."""
 
     def add(i: jax.Array, total: jax.Array) -> jax.Array:
-        return total + _flat(mechanism.apply(jax.random.fold_in(key, i), x))
+        return total + flat(mechanism.apply(jax.random.fold_in(key, i), x))
 
     return jax.lax.fori_loop(0, PILOT, add, jnp.zeros(size)) / PILOT
 

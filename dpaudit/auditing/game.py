@@ -27,6 +27,7 @@ from dpaudit.kernels import philox
 
 BLOCK_BYTES = 1 << 21  # the largest array of a block; what a core's cache holds
 BLOCK_TRIALS = 4096  # at most this many trials a block
+HOST_BLOCK_TRIALS = 64  # where a trial calls Python: whole blocks are played, and these are slow
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
 
 
@@ -222,8 +223,11 @@ def block_size(trial_bytes: int) -> int:
 
 
 def _largest_array(jaxpr: Any) -> int:
-    """Bytes of the largest array that one trial computes, inner programs included."""
+    """Bytes of the largest array that one trial computes, inner programs included; a call to Python weighs as much
+    as a large one."""
     sizes = [var.aval.size * getattr(var.aval.dtype, "itemsize", 4) for eqn in jaxpr.eqns for var in eqn.outvars]
+    if any(eqn.primitive.name == "pure_callback" for eqn in jaxpr.eqns):
+        sizes.append(BLOCK_BYTES // HOST_BLOCK_TRIALS)
     inner = (sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params))
     return max([1, *sizes, *map(_largest_array, inner)])
 

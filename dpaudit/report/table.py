@@ -13,6 +13,10 @@ from dpaudit.report import words
 
 COLOURS = {"violation": "bold red", "consistent": "green", "underpowered": "yellow"}
 DETECTABLE = "would have been called a violation with probability 0.8, were the attack perfect"
+NEIGHBOURS = {
+    "replace": "replace: one record takes any other value (of a local mechanism: any two inputs)",
+    "add_remove": "add_remove: one record is present or absent",
+}
 FIRST, LAST = "access", "\nverdict"
 NUMBERS = (
     "ε\nclaim",
@@ -109,7 +113,7 @@ def result_table(result: AuditResult) -> Table:
         ("ceiling", f"{words.said(result.ceiling)} (the most that this many trials could certify)"),
         ("detectable", "–" if result.detectable is None else f"{words.said(result.detectable)} or more {DETECTABLE}"),
         ("method", result.method),
-        ("neighbours", words.RELATIONS.get(result.neighbouring, result.neighbouring)),
+        ("neighbours", NEIGHBOURS.get(result.neighbouring, result.neighbouring)),
     ]
     for name, value in lines:
         table.add_row(name, value if isinstance(value, Text) else Text(value))

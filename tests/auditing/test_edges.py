@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -137,12 +138,15 @@ def test_rates_that_are_not_numbers_do_not_become_epsilon_zero():
 @pytest.mark.parametrize("errors", [(11, 0), (-1, 0), (0, 11)])
 def test_impossible_counts_are_refused(errors):
     with pytest.raises(check.InputError, match=r"^false_(posi|nega)tives: expected a count in 0\.\.10, got "):
-        from_counts(*errors, 10, 10, claim=None, method="x")
+        from_counts(errors[0], errors[1], 10, 10, claim=None, method="x")
 
 
 @pytest.mark.filterwarnings("error")
 def test_huge_claims_do_not_warn():
     assert from_counts(0, 0, 10, 10, claim=Claim(1000.0), method="x").verdict == "underpowered"
+
+
+audit: Any = dpaudit.audit  # whatever the types say, people will call it like this
 
 
 def noisy(key, x):
@@ -152,12 +156,12 @@ def noisy(key, x):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: dpaudit.audit(noisy, 0.0, 1.0, key=KEY, claim=4.0), "claim: expected a Claim or None, got 4.0"),
-        (lambda: dpaudit.audit(5, 0.0, 1.0, key=KEY), "mechanism: expected a Mechanism or a function"),
-        (lambda: dpaudit.audit(noisy, 0.0, 1.0, key=0), "key: expected a key, as made by jax.random.key, got 0"),
-        (lambda: dpaudit.audit(noisy, "a", "b", key=KEY), "x0: expected numbers, got a"),
+        (lambda: audit(noisy, 0.0, 1.0, key=KEY, claim=4.0), "claim: expected a Claim or None, got 4.0"),
+        (lambda: audit(5, 0.0, 1.0, key=KEY), "mechanism: expected a Mechanism or a function"),
+        (lambda: audit(noisy, 0.0, 1.0, key=0), "key: expected a key, as made by jax.random.key, got 0"),
+        (lambda: audit(noisy, "a", "b", key=KEY), "x0: expected numbers, got a"),
         (
-            lambda: dpaudit.audit(noisy, 0.0, 1.0, key=KEY, distinguisher=jnp.sum),
+            lambda: audit(noisy, 0.0, 1.0, key=KEY, distinguisher=jnp.sum),
             "distinguisher: expected a Distinguisher or None",
         ),
         (lambda: check.positive(epsilon=10**400), "epsilon: expected a finite number > 0"),

@@ -1,0 +1,98 @@
+"""``dpaudit audit FILE:NAME``: a user's own mechanism, with a status that a build can act on."""
+
+import dataclasses
+import json
+import sys
+import time
+from typing import Annotated, Any
+
+import tyro
+
+from dpaudit import check
+from dpaudit.auditing import distinguish, sequential
+from dpaudit.auditing.distinguish import Distinguisher
+
+DISTINGUISHERS: dict[str, Distinguisher | None] = {
+    "default": None,
+    "cosine": distinguish.cosine,
+    "projection": distinguish.projection,
+    "likelihood_ratio": distinguish.likelihood_ratio,
+    "learned": distinguish.learned,
+}
+STATUS = {"consistent": 0, "measured": 0, "violation": 1, "underpowered": 3}  # 2 is unusable input
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """Audit a mechanism of your own; the status is 0 (consistent or measured), 1 (violation), 2 (error) or 3
+    (underpowered: too few trials to know)."""
+
+    target: Annotated[str, tyro.conf.Positional]
+    """FILE:NAME. In the Python file, NAME is a dpaudit.Case(mechanism, x0, x1, claim), or a function of (key, x) or a
+    dpaudit.Mechanism whose pair the file calls x0 and x1, and whose promise, if any, claim."""
+    trials: int = 10_000
+    """Games in all, half of them in each world; the most, with --until-violation."""
+    confidence: float = 0.95
+    """Of each bound."""
+    delta: float | None = None
+    """Of every epsilon; the claim's by default."""
+    distinguisher: str = "default"
+    """The attack: cosine, projection, likelihood_ratio or learned; by default likelihood_ratio where the mechanism has
+    a density, else projection."""
+    until_violation: bool = False
+    """Stop as soon as a violation is certain."""
+    seed: int = 0
+    """All randomness follows from it."""
+    out: str | None = None
+    """Directory for results.json; without it, nothing is written."""
+    force: bool = False
+    """Write into a directory that is not empty."""
+    json: bool = False
+    """Print the row as JSON, in a list, instead of a table."""
+
+
+def run(options: Audit) -> int:
+    """Loads, audits, prints; the exit status.
+
+    Raises:
+      InputError: unusable options, file or mechanism.
+    """
+    import jax
+    from rich.console import Console
+
+    from dpaudit.auditing.audit import audit
+    from dpaudit.auditing.case import load
+    from dpaudit.auditing.probe import one_line
+    from dpaudit.federated.client_audit import versions
+    from dpaudit.report import rows as files
+    from dpaudit.report.table import result_table
+
+    check.one_of(DISTINGUISHERS, distinguisher=options.distinguisher)
+    case = load(options.target)
+    out = None if options.out is None else files.prepare_out(options.out, options.force)
+    began = time.perf_counter()
+    try:
+        result = audit(
+            *case[:3],
+            key=jax.random.key(options.seed),
+            trials=options.trials,
+            claim=case.claim,
+            distinguisher=DISTINGUISHERS[options.distinguisher],
+            delta=options.delta,
+            confidence=options.confidence,
+            until=sequential.violation() if options.until_violation else None,
+        )
+    except check.InputError:
+        raise
+    except Exception as error:  # a traceback's status, 1, would read as a violation
+        cause = one_line(f"{type(error).__name__}: {error}")
+        raise check.InputError(f"{options.target}: expected to be played to the end, got {cause}") from None
+    row: dict[str, Any] = {"target": options.target} | result.to_row()
+    row |= {"seed": options.seed, "seconds": time.perf_counter() - began, "versions": versions()}
+    if out is not None:
+        files.write_rows([row], out / "results.json")
+    if options.json:
+        print(json.dumps([row], allow_nan=False))
+    else:
+        Console(width=None if sys.stdout.isatty() else 100).print(result_table(result))
+    return STATUS[result.verdict]
