@@ -82,7 +82,7 @@ def _table_1(rows: Rows) -> Iterable[str]:
             cells.append(f"{row['paper_value']} / {row['ours']:.1f} ± {row['ours_high'] - row['ours']:.1f}")
         lines.append([craft, *cells])
     yield table(["setting", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)
-    yield "**Empirical ε that the paper quotes at ε = 4**, with our pooled 95% bounds.\n"
+    yield "**Empirical ε that the paper quotes at ε = 4**, with our pooled bounds, which hold together at 95% for all of a data set.\n"
     quoted = [row for row in select(rows, "epsilon_hat", dataset="mnist") if row["paper_value"] is not None]
     yield table(
         ["setting", "paper", "ours [bounds]", "ε of a symmetric test with the paper's own accuracy"],
@@ -111,7 +111,7 @@ def _optimal(rows: Rows) -> Iterable[str]:
     yield (
         "**The optimal test at ε = 4.** Cosine is the most accurate guess, not the largest ε: the event that the release "
         "leans towards one gradient and away from the other is e^ε times likelier under the first, in every setting whose "
-        "norms reach L. Bounds: pooled, 95%.\n"
+        "norms reach L. Bounds: pooled, together at 95% for all of a data set.\n"
     )
     lines = []
     for cosine in select(rows, "epsilon_hat", epsilon=4.0):

@@ -14,7 +14,7 @@ from experiments.common import RESULTS
 HEAD = """# Results
 
 Written by `make results` from the rows in `results/`; every number below was computed by the command above its table.
-Ranges are 95% bounds or two standard deviations over repeats, as each table says. "Paper" is the published value.
+What a range is stands above its table. "Paper" is the published value.
 """
 
 SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
