@@ -46,7 +46,7 @@ def grid(rows: Rows, datasets: list[str], options: Any) -> list[dict[str, Any]]:
     audits = []
     for name in datasets:
         train, test = (data.load(name, split=split, data_dir=options.data_dir) for split in ("train", "test"))
-        engine = "full" if train.inputs.shape[1] < 32 else "plane"
+        engine = "plane" if options.quick or train.inputs.shape[1] >= 32 else "full"
         settings = {"pretraining_steps": STEPS, "clip_norm": CLIP_NORM, "epsilons": EPSILONS, "engine": engine}
         settings |= {"crafts": client_audit.CRAFTS, "trials": 1000 if options.quick else 10_000}
         key = jax.random.fold_in(jax.random.key(options.seed), zlib.crc32(name.encode()))
