@@ -146,7 +146,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.part is not None:
         took = seconds(PARTS[chosen.part])
-        print(took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+        print(took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)  # at least the starting process's own
         return
     rounds = 3 if chosen.quick else 7
     rows = Rows("000", "bench_ldp", chosen.out, chosen.seed)
