@@ -228,7 +228,10 @@ def _relaxation(rows: Rows) -> Iterable[str]:
 def benchmark(rows: Rows) -> Iterable[str]:
     """The speed table: ours beside the peer of the same run."""
     yield "## Speed of LDP-SGD trials\n"
-    yield "Command: `make bench`. Medians [range] over the runs; both sides of a ratio were timed in turn in one run.\n"
+    yield (
+        "Command: `make bench`. Medians [range] over the runs; both sides of a ratio were timed in turn in one run. The "
+        "memory peaks are upper bounds: these rows date from when the process that starts a part was counted too.\n"
+    )
     lines = [
         [
             row["quantity"],
