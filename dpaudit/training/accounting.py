@@ -1,0 +1,121 @@
+"""What a private training has spent, and how much noise a target needs. The arithmetic is dp-accounting's.
+
+The noise multiplier is the noise's standard deviation over the clip norm, whatever the relation: replacing an example
+can move a sum by twice the clip norm, and the accounting of "replace" says what that costs.
+"""
+
+from collections.abc import Callable
+
+import dp_accounting
+from dp_accounting import DpEvent, NeighboringRelation, PrivacyAccountant, mechanism_calibration
+from dp_accounting import pld as _pld
+from dp_accounting import rdp as _rdp
+
+from dpaudit import check
+from dpaudit.training.sampling import Sampling
+
+RELATIONS = {"add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
+LARGEST_MULTIPLIER = 1e5
+TOLERANCE = 1e-4  # of a calibrated noise multiplier, always on the private side
+
+Accounting = Callable[[Sampling, NeighboringRelation], tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]]
+
+
+def pld(
+    sampling: Sampling, relation: NeighboringRelation
+) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
+    """Accounting by privacy loss distributions: tight to the discretisation, which rounds upward.
+
+    Source: Doroshenko et al. 2022 (connect the dots).
+    """
+    return _pld.PLDAccountant(relation), lambda multiplier, steps: sampling.event(multiplier, steps, relation)
+
+
+def rdp(
+    sampling: Sampling, relation: NeighboringRelation
+) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
+    """Accounting by Renyi divergences: an upper bound, quick.
+
+    Source: Mironov, Talwar and Zhang 2019; Wang et al. 2019 without replacement.
+    """
+    accountant = _rdp.RdpAccountant(neighboring_relation=relation)
+    return accountant, lambda multiplier, steps: sampling.renyi_event(multiplier, steps, relation)
+
+
+def epsilon(
+    sampling: Sampling,
+    noise_multiplier: float,
+    steps: int,
+    *,
+    delta: float,
+    neighbouring: str = "add_remove",
+    accounting: Accounting = pld,
+) -> float:
+    """The epsilon that ``steps`` steps of DP-SGD have spent.
+
+    Args:
+      sampling: how batches are formed.
+      noise_multiplier: standard deviation of the noise on a sum over the clip norm, > 0.
+      steps: >= 0; nothing is spent before the first.
+      delta: in (0, 1).
+      neighbouring: "add_remove" or "replace".
+      accounting: :func:`pld` or :func:`rdp`.
+
+    Returns:
+      epsilon in nats.
+
+    Raises:
+      InputError: a value out of range; a relation or accounting that is not true of this way of sampling.
+    """
+    check.positive(noise_multiplier=noise_multiplier)
+    steps = check.at_least(0, steps=steps)
+    accountant, event = _opened(sampling, delta, neighbouring, accounting)
+    if steps == 0:
+        return 0.0
+    return float(accountant.compose(event(float(noise_multiplier), steps)).get_epsilon(delta))
+
+
+def noise_multiplier(
+    sampling: Sampling,
+    target: float,
+    steps: int,
+    *,
+    delta: float,
+    neighbouring: str = "add_remove",
+    accounting: Accounting = pld,
+) -> float:
+    """The least noise multiplier, to 1e-4, with which ``steps`` steps spend at most ``target``.
+
+    Args:
+      target: epsilon in nats, > 0.
+      sampling, steps, delta, neighbouring, accounting: as for :func:`epsilon`; steps >= 1.
+
+    Returns:
+      The noise multiplier, rounded toward more noise.
+
+    Raises:
+      InputError: a value out of range; a target that no multiplier up to 100,000 reaches.
+    """
+    check.positive(target=target)
+    steps = check.at_least(1, steps=steps)
+    _opened(sampling, delta, neighbouring, accounting)
+    try:
+        found = dp_accounting.calibrate_dp_mechanism(
+            lambda: _opened(sampling, delta, neighbouring, accounting)[0],
+            lambda multiplier: _opened(sampling, delta, neighbouring, accounting)[1](multiplier, steps),
+            target,
+            delta,
+            dp_accounting.LowerEndpointAndGuess(0.0, 1.0),
+            tol=TOLERANCE,
+        )
+    except mechanism_calibration.NoBracketIntervalFoundError:
+        wanted = f"an epsilon that {steps} steps can keep at delta {delta:g}"
+        raise check.expected("target", wanted, target) from None
+    return float(found)
+
+
+def _opened(
+    sampling: Sampling, delta: float, neighbouring: str, accounting: Accounting
+) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
+    check.open_unit(delta=delta)
+    return accounting(sampling, RELATIONS[check.one_of(RELATIONS, neighbouring=neighbouring)])

@@ -1,0 +1,185 @@
+"""Which examples take part in a step, and what that is worth: each way of sampling carries its own accounting.
+
+    sampling = poisson(examples=60_000, batch_size=256)
+    indices, weights = sampling.draw(key, step)     # [capacity] each, of a fixed shape; weight 0 is padding
+
+A batch has a fixed shape, so that a training is one program; examples that are not there have weight zero.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import NamedTuple
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+from dp_accounting import DpEvent, NeighboringRelation
+from scipy.special import kl_div
+
+from dpaudit import check
+
+OVERFLOW = 1e-30  # how often, at most, a step of Poisson sampling finds more examples than its arrays hold
+GRID = 1 << 23  # float32 uniforms are multiples of 1/GRID
+
+Draw = Callable[[jax.Array, jax.Array | int], tuple[jax.Array, jax.Array]]
+Event = Callable[[float, int, NeighboringRelation], DpEvent]
+
+
+class Sampling(NamedTuple):
+    """A way to form batches.
+
+    Attributes:
+      draw: ``draw(key, step) -> (indices [capacity], weights [capacity])``, jittable; key is the same in every step.
+        Padding has index 0 and weight 0.
+      event: ``event(noise_multiplier, steps, relation) -> DpEvent`` of a whole training, for accounting by privacy
+        loss distributions; noise_multiplier is the noise's standard deviation over the clip norm. Raises InputError
+        for a relation in which this way of sampling has no true accounting.
+      renyi_event: the same for accounting by Renyi divergences.
+      batch_size: the (expected) number of examples a step, by which sums are divided.
+      capacity: length of a batch's arrays.
+      examples: size of the data set.
+    """
+
+    draw: Draw
+    event: Event
+    renyi_event: Event
+    batch_size: int
+    capacity: int
+    examples: int
+
+
+def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> Sampling:
+    """Every example takes part in every step with probability q = batch_size/examples, independently.
+
+    q is rounded up to a multiple of 2^-23, as the uniforms are; the accounting uses the rounded one.
+
+    Args:
+      examples: size n of the data set.
+      batch_size: expected size of a batch, at most n.
+      capacity: the largest batch; out of more examples a random subset takes part, and the accounting by privacy loss
+        distributions says what that costs. None for one exceeded with probability below 1e-30 a step, which adds less
+        than 1e-30 (1 + e^epsilon) steps to delta and is left out.
+
+    Returns:
+      A :class:`Sampling` for "add_remove" and "replace"; by Renyi divergences for "add_remove" alone.
+
+    Raises:
+      InputError: a size out of range.
+
+    Source: Abadi et al. 2016, Section 3.1; truncation: arXiv 2508.15089.
+    """
+    batch_size = _fitting(examples, batch_size)
+    rate = math.ceil(batch_size / examples * GRID) / GRID
+    truncates = capacity is not None
+    if capacity is None:
+        capacity = _large_enough(examples, rate)
+    elif not batch_size <= check.at_least(1, capacity=capacity) <= examples:
+        raise check.expected("capacity", f"a size in {batch_size}..{examples}", capacity)
+
+    def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        uniforms = jax.random.uniform(jax.random.fold_in(key, step), (examples,))
+        least, indices = jax.lax.top_k(-uniforms, capacity)  # of too many, a uniformly random subset
+        taken = -least < rate
+        return jnp.where(taken, indices, 0), taken.astype(jnp.float32)
+
+    def event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
+        if truncates:
+            one = dp_accounting.TruncatedSubsampledGaussianDpEvent(examples, rate, capacity, noise_multiplier)
+        else:
+            one = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise_multiplier))
+        return dp_accounting.SelfComposedDpEvent(one, steps)
+
+    def renyi_event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
+        if truncates:
+            raise check.expected("accounting", "pld where Poisson batches have a capacity of their own", "rdp")
+        if relation is not NeighboringRelation.ADD_OR_REMOVE_ONE:
+            raise check.expected("accounting", "pld for Poisson batches under replace", "rdp")
+        return event(noise_multiplier, steps, relation)
+
+    return Sampling(draw, event, renyi_event, batch_size, capacity, examples)
+
+
+def fixed_size(examples: int, batch_size: int) -> Sampling:
+    """Every step takes a uniformly random subset of ``batch_size`` examples, whatever the other steps took.
+
+    Returns:
+      A :class:`Sampling` for "replace" (the number of examples is public), by Renyi divergences alone.
+
+    Raises:
+      InputError: a size out of range.
+
+    Source: Wang, Balle and Kasiviswanathan 2019, Theorem 27.
+    """
+    batch_size = _fitting(examples, batch_size)
+
+    def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        uniforms = jax.random.uniform(jax.random.fold_in(key, step), (examples,))
+        return jax.lax.top_k(uniforms, batch_size)[1], jnp.ones(batch_size)
+
+    def event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
+        raise check.expected("accounting", "rdp for batches of a fixed size", "pld")
+
+    def renyi_event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
+        _replace_only(relation, "batches of a fixed size")
+        replaced = dp_accounting.GaussianDpEvent(noise_multiplier / 2)  # one example for another: twice the clip norm
+        one = dp_accounting.SampledWithoutReplacementDpEvent(examples, batch_size, replaced)
+        return dp_accounting.SelfComposedDpEvent(one, steps)
+
+    return Sampling(draw, event, renyi_event, batch_size, batch_size, examples)
+
+
+def shuffled(examples: int, batch_size: int) -> Sampling:
+    """Every epoch takes the examples in a new random order, ``batch_size`` a step; what does not fill a step is left.
+
+    No amplification is claimed: an example takes part in at most one step of an epoch, so T steps are
+    ceil(T / steps an epoch) Gaussian releases of it.
+
+    Returns:
+      A :class:`Sampling` for "replace" (adding an example would change every batch), by either accounting.
+
+    Raises:
+      InputError: a size out of range.
+
+    Source: parallel composition within an epoch, given its order.
+    """
+    batch_size = _fitting(examples, batch_size)
+    epoch = examples // batch_size
+
+    def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        order = jax.random.permutation(jax.random.fold_in(key, step // epoch), examples)
+        return jax.lax.dynamic_slice_in_dim(order, step % epoch * batch_size, batch_size), jnp.ones(batch_size)
+
+    def event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
+        _replace_only(relation, "shuffled batches")
+        one = dp_accounting.GaussianDpEvent(noise_multiplier)
+        return dp_accounting.SelfComposedDpEvent(one, math.ceil(steps / epoch))
+
+    def renyi_event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
+        return event(noise_multiplier / 2, steps, relation)  # Renyi accounting reads the multiplier per sensitivity
+
+    return Sampling(draw, event, renyi_event, batch_size, batch_size, examples)
+
+
+def _large_enough(examples: int, rate: float) -> int:
+    """The least size that more examples than that reach with probability below ``OVERFLOW``, by Chernoff's bound."""
+
+    def exceeded(size: int) -> float:
+        """-ln of the bound on Pr[more than ``size`` take part]: n KL(size/n || rate)."""
+        share = size / examples
+        return examples * float(kl_div(share, rate) + kl_div(1 - share, 1 - rate))
+
+    sizes = range(math.ceil(examples * rate), examples)
+    return sizes.start + bisect_left(sizes, -math.log(OVERFLOW), key=exceeded)
+
+
+def _fitting(examples: int, batch_size: int) -> int:
+    check.at_least(1, examples=examples)
+    if check.at_least(1, batch_size=batch_size) > examples:
+        raise check.expected("batch_size", f"at most the {examples} examples there are", batch_size)
+    return int(batch_size)
+
+
+def _replace_only(relation: NeighboringRelation, what: str) -> None:
+    if relation is not NeighboringRelation.REPLACE_ONE:
+        raise check.expected("neighbouring", f"replace for {what}", "add_remove")
