@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Rows = Sequence[dict[str, Any]]
+Row = dict[str, Any]
+Rows = Sequence[Row]
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; shapes tell them apart in grey.
 SERIES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#E69F00", "P"), ("#56B4E9", "X"))
@@ -185,6 +186,31 @@ def guess_figure(rows: Rows) -> "Figure":
     axes.set_ylim(len(crafts) - 0.5, -0.7)
     axes.set_xlim(min(48, *(100 * row["accuracy"] - 1 for row in rows)), 101)
     axes.set_xlabel("right guesses out of 100")
+    return figure
+
+
+@_styled
+def audit_figure(row: Row) -> "Figure":
+    """One audit on one axis: measured with its bounds, promised, detectable and ceiling.
+
+    Args:
+      row: of :meth:`dpaudit.AuditResult.to_row`.
+    """
+    figure = _canvas(6.4, 1.5)
+    axes = figure.subplots()
+    marks = [number(row[name]) for name in ("claim_epsilon", "epsilon_hat", "epsilon_lower", "detectable", "ceiling")]
+    right = 1.1 * max([mark for mark in marks if np.isfinite(mark)] + [0.1])
+    promised, middle = number(row["claim_epsilon"]), min(number(row["epsilon_hat"]), right)
+    if np.isfinite(promised):
+        axes.axvspan(promised, min(number(row["detectable"]), right), color=FAINT, alpha=0.2, linewidth=0)
+        axes.axvline(promised, color=INK, linewidth=1, linestyle="--")
+    axes.axvline(number(row["ceiling"]), color=FAINT, linewidth=1, linestyle=":")
+    low, high = _bounds(row, right)
+    axes.errorbar(middle, 0, xerr=[[low], [high]], color=SERIES[0][0], capsize=5, marker="o", markersize=5)
+    axes.set_xlim(0, right)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("ε (nats)")
     return figure
 
 

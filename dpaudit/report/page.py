@@ -1,11 +1,13 @@
-"""One self-contained HTML page: first what the client wants to know, then what an engineer wants to check."""
+"""Self-contained HTML pages: of a client's audit, first what the client wants to know, then what an engineer wants to
+check; and of one audit of a mechanism of one's own."""
 
 import os
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from dpaudit import check
-from dpaudit.report import page_client, page_engineer, words
+from dpaudit.report import page_audit, page_client, page_engineer, words
 from dpaudit.report.rows import replace_text
 
 STYLE = """
@@ -48,14 +50,12 @@ PAGE = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>How private is your update?</title>
+<title>{title}</title>
 <style>{style}</style>
 </head>
 <body>
 <main>
-{client}
-<hr>
-{engineer}
+{body}
 </main>
 </body>
 </html>
@@ -76,4 +76,21 @@ def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
     if not rows:
         raise check.expected("rows", "at least one result row", "none")
     rows = words.ordered(rows)
-    replace_text(path, PAGE.format(style=STYLE, client=page_client.render(rows), engineer=page_engineer.render(rows)))
+    _write(path, "How private is your update?", page_client.render(rows) + "\n<hr>\n" + page_engineer.render(rows))
+
+
+def write_audit_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes the report of one audit of a mechanism of one's own.
+
+    Args:
+      row: :meth:`dpaudit.AuditResult.to_row` with ``target``, ``seed``, ``seconds`` and ``versions``.
+      path: the file, replaced in one step.
+
+    Raises:
+      InputError: a file that cannot be written.
+    """
+    _write(path, f"Audit of {row['target']}", page_audit.render(row))
+
+
+def _write(path: str | os.PathLike[str], title: str, body: str) -> None:
+    replace_text(path, PAGE.format(style=STYLE, title=escape(title), body=body))

@@ -99,22 +99,26 @@ def result_table(result: AuditResult) -> Table:
     table = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
+    table.add_row("verdict", _verdict(result.verdict))
+    for name, value in result_lines(result):
+        table.add_row(name, Text(value))
+    return table
+
+
+def result_lines(result: AuditResult) -> list[tuple[str, str]]:
+    """What stands beside the verdict of one audit: names with their numbers, each with what it speaks of."""
     claim = result.claim
-    promised = "nothing" if claim is None else f"ε = {claim.epsilon:g}, δ = {claim.delta:g}"
     bound = f"with confidence {100 * result.confidence:g}%"
-    lines: list[tuple[str, str | Text]] = [
-        ("verdict", _verdict(result.verdict)),
-        ("promised", promised),
+    detectable = "–" if result.detectable is None else f"{words.said(result.detectable)} or more {DETECTABLE}"
+    return [
+        ("promised", "nothing" if claim is None else f"ε = {claim.epsilon:g}, δ = {claim.delta:g}"),
         ("ε at least", f"{words.said(result.epsilon_lower)} ({bound}, of the mechanism)"),
         ("ε measured", f"{words.said(result.epsilon_hat)} at δ = {result.delta:g}"),
         ("ε at most", f"{words.said(result.epsilon_upper)} ({bound}, of this attack: another may attain more)"),
         ("right guesses", f"{100 * result.accuracy:.1f} % (FPR {result.fpr:.4f}, FNR {result.fnr:.4f})"),
         ("trials", f"{result.trials:,}, of which {result.negatives + result.positives:,} counted"),
         ("ceiling", f"{words.said(result.ceiling)} (the most that this many trials could certify)"),
-        ("detectable", "–" if result.detectable is None else f"{words.said(result.detectable)} or more {DETECTABLE}"),
+        ("detectable", detectable),
         ("method", result.method),
         ("neighbours", NEIGHBOURS.get(result.neighbouring, result.neighbouring)),
     ]
-    for name, value in lines:
-        table.add_row(name, value if isinstance(value, Text) else Text(value))
-    return table

@@ -2,7 +2,6 @@
 
 import math
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -11,47 +10,14 @@ from dpaudit.auditing.oracle import Pair, cosine_rates, optimal_test
 from dpaudit.check import InputError
 from dpaudit.report.page import write_page
 from dpaudit.report.page_client import telling
+from tests.report.reader import read_page
 from tests.report.samples import computed, grid, row
-
-VOID = {"meta", "br", "hr", "img", "link", "input"}
-
-
-class Reader(HTMLParser):
-    """Checks that every element is closed in order, and keeps the text and the tags."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.text = ""
-
-    def handle_starttag(self, tag, attrs) -> None:
-        self.tags.add(tag)
-        if tag not in VOID:
-            self.open.append(tag)
-        for name, value in attrs:
-            assert not name.startswith("on")
-            if name in ("src", "href", "xlink:href"):
-                assert value is not None
-                assert value.startswith("#")
-
-    def handle_endtag(self, tag) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data) -> None:
-        if self.open[-1:] != ["style"]:
-            self.text += data
 
 
 def read(tmp_path, rows) -> tuple[str, str, set[str]]:
     """(source, text with single spaces, tags) of the page of these rows."""
     write_page(rows, tmp_path / "report.html")
-    source = (tmp_path / "report.html").read_text(encoding="utf-8")
-    reader = Reader()
-    reader.feed(source)
-    reader.close()
-    assert reader.open == []
-    return source, " ".join(reader.text.split()), reader.tags
+    return read_page(tmp_path / "report.html")
 
 
 def test_every_setting_is_told_in_plain_words(tmp_path):

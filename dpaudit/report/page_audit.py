@@ -1,0 +1,59 @@
+"""The page of one audit: the verdict in plain words, one picture, and every number with what it speaks of."""
+
+import json
+from html import escape
+from typing import Any
+
+from dpaudit.auditing.result import AuditResult
+from dpaudit.report import markup, words
+from dpaudit.report.figures import audit_figure
+from dpaudit.report.table import result_lines
+
+VERDICTS = {
+    "violation": (
+        "The promise is broken",
+        "The releases of the two inputs are told apart more often than the promise allows. The bound fails to hold in "
+        "at most {risk:g} % of all such audits, so chance is no likely explanation; another seed will show it again.",
+    ),
+    "consistent": (
+        "No violation was found",
+        "This attack on this pair of inputs did not exceed the promise. That is no proof of privacy: another pair or "
+        "a better attack may show more. With a perfect attack, a true ε of {detectable} or more would have been "
+        "called a violation with probability 0.8.",
+    ),
+    "underpowered": (
+        "Too few trials to know",
+        "Even a perfect attack could not have shown a violation: {counted:,} counted trials certify an ε of "
+        "{ceiling} at most. The command dpaudit plan tells how many trials the question needs.",
+    ),
+    "measured": (
+        "Measured, without a promise",
+        "No promise was given to compare with: the numbers below say what this attack attained on this pair.",
+    ),
+}
+
+
+def render(row: dict[str, Any]) -> str:
+    """The body of the page, for a row of :meth:`dpaudit.AuditResult.to_row` with its target."""
+    result = AuditResult.from_json(json.dumps(row))
+    title, explained = VERDICTS[result.verdict]
+    explained = explained.format(
+        risk=round(100 * (1 - result.confidence), 6),
+        detectable=words.said(result.detectable),
+        counted=result.negatives + result.positives,
+        ceiling=words.said(result.ceiling),
+    )
+    caption = (
+        "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the "
+        "promise. Dotted: the ceiling, the most that this many trials could certify."
+    )
+    numbers = [*result_lines(result), ("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds")]
+    return "\n".join(
+        [
+            f"<h1>{escape(title)}</h1>",
+            f'<div class="box">{markup.paragraph(explained)}</div>',
+            markup.figure(audit_figure(row), "audit", caption),
+            f"<h2>{escape(str(row['target']))}</h2>",
+            markup.definitions([*numbers, ("versions", str(row["versions"]))]),
+        ]
+    )

@@ -1,0 +1,46 @@
+"""The page of one audit: each verdict in plain words with its numbers, and nothing from elsewhere."""
+
+import pytest
+
+from dpaudit import Claim
+from dpaudit.auditing.result import from_counts
+from dpaudit.report.page import write_audit_page
+from tests.report.reader import read_page
+
+
+def page(tmp_path, errors, trials, claim, target="my_mechanism.py:noisy_sum"):
+    result = from_counts(errors, errors, trials, trials, claim=claim, method="cosine")
+    row = {"target": target} | result.to_row() | {"seed": 3, "seconds": 1.25, "versions": "jax 0.10.2"}
+    write_audit_page(row, tmp_path / "report.html")
+    return read_page(tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("errors", "trials", "claim", "title", "sentence"),
+    [
+        (10, 1_000, Claim(1.0), "The promise is broken", "in at most 5 % of all such audits"),
+        (400, 1_000, Claim(1.0), "No violation was found", "a true ε of 1.17 or more would have been called"),
+        (1, 20, Claim(6.0), "Too few trials to know", "40 counted trials certify an ε of 1.60 at most"),
+        (400, 1_000, None, "Measured, without a promise", "No promise was given"),
+    ],
+)
+def test_each_verdict_is_said_with_its_numbers(tmp_path, errors, trials, claim, title, sentence):
+    _, text, tags = page(tmp_path, errors, trials, claim)
+    assert f" {title} " in text
+    assert sentence in text
+    assert "seed3" in text
+    assert "1.2 seconds" in text
+    assert "jax 0.10.2" in text
+    assert {"svg", "h1", "dl"} <= tags
+    assert not tags & {"script", "link", "img"}
+
+
+def test_an_infinite_bound_is_drawn_and_said(tmp_path):
+    _, text, _ = page(tmp_path, 0, 1_000, Claim(1.0))
+    assert "ε at most∞" in text
+
+
+def test_a_hostile_name_stays_text(tmp_path):
+    source, text, _ = page(tmp_path, 1, 100, None, target="<script>alert(1)</script>")
+    assert "<script" not in source
+    assert "<script>alert(1)</script>" in text
