@@ -4,13 +4,19 @@ import dataclasses
 import json
 import sys
 import time
-from typing import Annotated, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from dpaudit import check
 from dpaudit.auditing import distinguish, sequential
 from dpaudit.auditing.distinguish import Distinguisher
+from dpaudit.bars import bars_on_terminal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 DISTINGUISHERS: dict[str, Distinguisher | None] = {
     "default": None,
@@ -41,6 +47,11 @@ class Audit:
     a density, else projection."""
     until_violation: bool = False
     """Stop as soon as a violation is certain."""
+    checkpoint: str | None = None
+    """File that keeps what has been counted, for a run that is interrupted; removed once the audit is finished. One
+    that is there already is refused without --resume."""
+    resume: bool = False
+    """Go on from the checkpoint of the same audit, on this or another machine; from the start if there is none."""
     seed: int = 0
     """All randomness follows from it."""
     out: str | None = None
@@ -68,22 +79,30 @@ def run(options: Audit) -> int:
     from dpaudit.report.table import result_table
 
     check.one_of(DISTINGUISHERS, distinguisher=options.distinguisher)
+    kept = _checkpoint(options)
     case = load(options.target)
     out = None if options.out is None else files.prepare_out(options.out, options.force)
     began = time.perf_counter()
     try:
-        result = audit(
-            *case[:3],
-            key=jax.random.key(options.seed),
-            trials=options.trials,
-            claim=case.claim,
-            distinguisher=DISTINGUISHERS[options.distinguisher],
-            delta=options.delta,
-            confidence=options.confidence,
-            until=sequential.violation() if options.until_violation else None,
-        )
+        with bars_on_terminal() as bars:
+            result = audit(
+                *case[:3],
+                key=jax.random.key(options.seed),
+                trials=options.trials,
+                claim=case.claim,
+                distinguisher=DISTINGUISHERS[options.distinguisher],
+                delta=options.delta,
+                confidence=options.confidence,
+                until=sequential.violation() if options.until_violation else None,
+                mesh=jax.make_mesh((jax.device_count(),), ("trials",)) if jax.device_count() > 1 else None,
+                checkpoint=kept,
+                progress=None if bars is None else _trials(bars, options),
+            )
     except check.InputError:
         raise
+    except KeyboardInterrupt:
+        found = kept if kept is not None and kept.exists() else None
+        raise KeyboardInterrupt("" if found is None else f"; --resume goes on from {found.name}") from None
     except Exception as error:  # a traceback's status, 1, would read as a violation
         cause = one_line(f"{type(error).__name__}: {error}")
         raise check.InputError(f"{options.target}: expected to be played to the end, got {cause}") from None
@@ -95,4 +114,25 @@ def run(options: Audit) -> int:
         print(json.dumps([row], allow_nan=False))
     else:
         Console(width=None if sys.stdout.isatty() else 100).print(result_table(result))
+    if kept is not None:
+        kept.unlink(missing_ok=True)
     return STATUS[result.verdict]
+
+
+def _checkpoint(options: Audit) -> Path | None:
+    """Where to keep the state, after a look at what is there."""
+    if options.checkpoint is None:
+        if options.resume:
+            raise check.expected("--resume", "a file to go on from, named by --checkpoint", "none")
+        return None
+    kept = Path(options.checkpoint)
+    if kept.exists() and not options.resume:
+        raise check.expected("--checkpoint", "a new file, or --resume to go on from it", kept)
+    if options.resume and not kept.exists():
+        print(f"dpaudit: {kept.name}: no checkpoint yet, starting afresh", file=sys.stderr)
+    return kept
+
+
+def _trials(bars: "Progress", options: Audit) -> Callable[[int], None]:
+    task = bars.add_task("trials", total=options.trials // 2 * 2)
+    return lambda done: bars.update(task, completed=done)

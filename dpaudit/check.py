@@ -34,7 +34,7 @@ def positive(**named: Any) -> Any:
     name, value = _one(named)
     if _traced(value):
         return value
-    if not _is_number(value) or not math.isfinite(value) or value <= 0:
+    if not _is_number(value) or not math.isfinite(value) or _known(value) <= 0:
         raise expected(name, "a finite number > 0", value)
     return value
 
@@ -45,7 +45,7 @@ def probability(*, one_allowed: bool = False, **named: Any) -> Any:
     if _traced(value):
         return value
     top = "]" if one_allowed else ")"
-    if not _is_number(value) or not (0 <= value < 1 or (one_allowed and value == 1)):
+    if not _is_number(value) or not (0 <= _known(value) < 1 or (one_allowed and _known(value) == 1)):
         raise expected(name, f"a number in [0, 1{top}", value)
     return value
 
@@ -55,7 +55,7 @@ def open_unit(**named: Any) -> Any:
     name, value = _one(named)
     if _traced(value):
         return value
-    if not _is_number(value) or not 0 < value < 1:
+    if not _is_number(value) or not 0 < _known(value) < 1:
         raise expected(name, "a number in (0, 1)", value)
     return value
 
@@ -64,7 +64,7 @@ def at_least(minimum: int, **named: Any) -> int:
     """A whole number >= ``minimum``."""
     name, value = _one(named)
     whole = _is_number(value) and math.isfinite(value) and float(value).is_integer()
-    if not whole or value < minimum:
+    if not whole or _known(value) < minimum:
         raise expected(name, f"a whole number >= {minimum}", value)
     return int(value)
 
@@ -117,6 +117,11 @@ def vector(**named: Any) -> Any:
 def _one(named: dict[str, Any]) -> tuple[str, Any]:
     ((name, value),) = named.items()
     return name, value
+
+
+def _known(value: Any) -> Any:
+    """A number that can be compared: while a program is traced, JAX would put even known numbers into it."""
+    return np.asarray(value) if isinstance(value, jax.Array) else value
 
 
 def _traced(value: object) -> bool:

@@ -5,12 +5,12 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from dpaudit import audit_command, check
+from dpaudit.bars import bars_on_terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -119,7 +119,7 @@ def _ldp(options: Ldp) -> None:
     out = None if options.out is None else files.prepare_out(options.out, options.force)
     rows: list[dict[str, Any]] = []
     try:
-        with _progress() as bars:
+        with bars_on_terminal() as bars:
             for part in _ldp_rows(options, crafts, bars):
                 rows += part
                 if out is not None:
@@ -174,20 +174,6 @@ def _show(rows: list[dict[str, Any]], out: Any, as_json: bool) -> None:
     if out is not None:
         write_page(rows, out / "report.html")
         print(f"Report: {out / 'report.html'}", file=sys.stderr)
-
-
-@contextmanager
-def _progress() -> Iterator["Progress | None"]:
-    """Bars on a terminal, silence elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich import progress
-    from rich.console import Console
-
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TimeRemainingColumn())
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        yield bars
 
 
 def _stages(bars: "Progress | None", label: str) -> Callable[[str, int], Callable[[int], None]] | None:

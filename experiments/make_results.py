@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.report.rows import read_rows, replace_text
-from experiments import ldp_client_section
+from experiments import coverage_section, dp_sniper_section, fault_zoo_section, ldp_client_section
 from experiments.common import RESULTS
 
 HEAD = """# Results
@@ -20,6 +20,9 @@ What a range is stands above its table. "Paper" is the published value.
 SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
     "ldp_client_audit": ldp_client_section.section,
     "bench_ldp": ldp_client_section.benchmark,
+    "coverage": coverage_section.section,
+    "fault_zoo": fault_zoo_section.section,
+    "dp_sniper": dp_sniper_section.section,
 }
 
 

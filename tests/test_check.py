@@ -113,3 +113,11 @@ def test_long_values_are_shortened_to_one_line():
     assert message.endswith("...")
     assert "\n" not in message
     assert len(message) < 120
+
+
+@pytest.mark.parametrize("accepted", [lambda x: check.positive(x=x), lambda x: check.open_unit(x=x)])
+def test_a_known_number_is_checked_inside_a_program_that_is_being_traced(accepted):
+    known, wrong = jnp.float32(0.5), jnp.float32(-0.5)
+    assert jax.jit(lambda y: accepted(known) * y)(2.0) == 1.0
+    with pytest.raises(check.InputError, match="x: expected a"):
+        jax.jit(lambda y: accepted(wrong) * y)(2.0)

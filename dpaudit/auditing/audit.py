@@ -1,15 +1,17 @@
 """The audit in one call."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from dpaudit import check
-from dpaudit.auditing import distinguish, probe, sequential
-from dpaudit.auditing.estimate import checked_scores, choose_threshold, errors
-from dpaudit.auditing.game import play, play_on
+from dpaudit.auditing import betting, count, distinguish, probe, sequential
+from dpaudit.auditing.checkpoint import checkpoint as checkpoint_of
+from dpaudit.auditing.game import both_worlds, game, trial_key
 from dpaudit.auditing.result import AuditResult, checked_delta, from_counts
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
@@ -29,6 +31,10 @@ def audit(
     delta: float | None = None,
     confidence: float = 0.95,
     until: sequential.Until | None = None,
+    batch: int | None = None,
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> AuditResult:
     """Measures how well the releases of two inputs can be told apart, and bounds the mechanism's epsilon from below.
 
@@ -45,14 +51,23 @@ def audit(
       confidence: of each bound.
       until: when to stop before all ``trials`` are played: ``sequential.violation()``, ``sequential.width(0.2)`` or a
         rule of one's own. All bounds then hold at every time at once. None plays all of them.
+      batch: trials of each world sent to each device at a time, rounded up to whole blocks. Neither it nor the mesh
+        nor an interruption makes a difference to the result.
+      mesh: a device mesh over whose devices the trials are split, those of several processes too
+        (``jax.distributed``): each of them makes the same call and gets the same result. None for one device.
+      checkpoint: a file that keeps what has been counted after each call to the devices; the same audit goes on from
+        it, on any devices. One that belongs to another audit is refused, except that a rule of one's own for
+        ``until`` is known by its name alone. Of several processes, the first one keeps the file for all.
+      progress: called with the number of trials played so far, of both worlds, first with those of the checkpoint.
 
     Returns:
       An :class:`AuditResult`. Where the threshold is chosen, a quarter of the trials is used for that and not counted;
       with ``until``, no more than it takes to know error rates as small as the claim's.
 
     Raises:
-      InputError: a value out of range, a release that is not a number, and what :func:`probe.examine` refuses: a
-        mechanism that raises, cannot be traced, ignores its key or gives x0 and x1 releases of different shape.
+      InputError: a value out of range, a release that is not a number, a checkpoint that is torn or belongs to another
+        audit, and what :func:`probe.examine` refuses: a mechanism that raises, cannot be traced, ignores its key or
+        gives x0 and x1 releases of different shape.
 
     Source: paper 000, Algorithm 3.
     """
@@ -76,8 +91,9 @@ def audit(
     if distinguisher.threshold is None and half < CHOOSING_SHARE:
         raise check.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
     with probe.failures_named(mechanism):
-        settings = {"claim": claim, "delta": delta, "confidence": confidence, "until": until}
-        return _carry_out(key, mechanism, x0, x1, distinguisher, half, **settings)
+        how = {"batch": batch, "mesh": mesh, "checkpoint": checkpoint, "progress": progress}
+        promise = {"claim": claim, "delta": delta, "confidence": float(confidence)}
+        return _carry_out(key, mechanism, x0, x1, distinguisher, half, until, promise, **how)
 
 
 def _carry_out(
@@ -87,55 +103,75 @@ def _carry_out(
     x1: Any,
     distinguisher: distinguish.Distinguisher,
     half: int,
-    *,
-    claim: Claim | None,
-    delta: float,
-    confidence: float,
     until: sequential.Until | None,
+    promise: dict[str, Any],
+    *,
+    batch: int | None,
+    mesh: Mesh | None,
+    checkpoint: str | os.PathLike[str] | None,
+    progress: Callable[[int], None] | None,
 ) -> AuditResult:
-    """The audit of input that was checked, ``half`` of the trials in each world."""
-    fit_key, play_key = jax.random.split(key)
+    """The audit of input that was checked, ``half`` of the trials in each world; ``promise`` is claim, delta and
+    confidence."""
+    fit_key, play_key = _keys(key)
     score = distinguisher.fit(fit_key, mechanism, x0, x1)
-    threshold, method = distinguisher.threshold, distinguisher.name
+    threshold, method, claim = distinguisher.threshold, distinguisher.name, promise["claim"]
     aside = half // CHOOSING_SHARE if threshold is None else 0
+    if until is not None and claim is not None:
+        aside = int(min(aside, CHOOSING_LEAST + CHOOSING_ERRORS * np.exp(claim.epsilon)))
+    watch = sequential.start(**promise, until=until)
 
     def release(key: jax.Array, world: int) -> Any:
         return mechanism.apply(key, (x0, x1)[world])
 
+    one = both_worlds(play_key, release, score)
+    whole = game(one, half, batch=1 if batch is None and until is not None else batch, mesh=mesh)
+    matters = {"threshold": threshold, "aside": aside}
     if until is not None:
-        watch = sequential.start(claim, delta, confidence, until=until)
-        if claim is not None:
-            aside = int(min(aside, CHOOSING_LEAST + CHOOSING_ERRORS * np.exp(claim.epsilon)))
-        parts = play_on(play_key, release, score, half)
-        watch, threshold = sequential.follow(parts, watch, threshold=threshold, aside=aside)
+        matters |= {"until": until, **promise}
+    elif threshold is None:
+        matters |= promise | {"claim": None}
+    file = checkpoint_of(checkpoint, whole.one, whole.traced, half, matters, mesh=mesh)
+    account, watch = count.count(
+        whole,
+        watch,
+        threshold=threshold,
+        aside=aside,
+        at_every_pair=until is not None,
+        checkpoint=file,
+        progress=progress,
+    )
+    threshold = float(account.threshold)
+    if until is not None:
         if aside:
             method += f", threshold from the first {2 * aside} trials"
         return sequential.conclude(watch, method=method, most=half - aside, aside=aside, threshold=threshold)
-
-    scores = checked_scores(play(play_key, release, score, half))
-    remark = _remark(scores)
-    if threshold is None:
-        threshold = choose_threshold(scores[:, :aside], delta=delta, confidence=confidence)
-        scores = scores[:, aside:]
+    if aside:
         method += ", threshold from the first quarter of the trials"
-    counted = scores.shape[1]
+    false_positives, false_negatives, pairs = map(int, betting.error_counts(account.counts))
     return from_counts(
-        *errors(scores, threshold),
-        counted,
-        counted,
-        claim=claim,
-        method=method + remark,
-        delta=delta,
-        confidence=confidence,
+        false_positives,
+        false_negatives,
+        pairs,
+        pairs,
+        method=method + _remark(account.low, account.high),
         trials=2 * half,
         threshold=threshold,
+        **promise,
     )
 
 
-def _remark(scores: np.ndarray) -> str:
-    """What a reader must know of scores [2, n] that never vary within a world."""
-    if (scores != scores[:, :1]).any():
+@jax.jit
+def _keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(the fit's key, the trials' key)."""
+    fit_key, play_key = jax.random.split(key)
+    return fit_key, trial_key(play_key)
+
+
+def _remark(low: np.ndarray, high: np.ndarray) -> str:
+    """What a reader must know of scores that never vary within a world, from their ranks."""
+    if (low != high).any():
         return ""
-    if scores[0, 0] == scores[1, 0]:
+    if low[0] == low[1]:
         return ", all scores equal: this attack saw nothing"
     return ", the same score in all trials of a world: if the mechanism is deterministic, its epsilon is infinite"

@@ -14,7 +14,6 @@ from scipy.special import betaincinv
 from dpaudit import check
 
 CANDIDATES = 1000  # thresholds tried by choose_threshold, at most
-WARINESS = 3  # the best of many bounds was lucky: thresholds are compared at a third of the error probability
 
 
 def epsilon_from_rates(fpr: Any, fnr: Any, delta: Any = 0.0) -> np.ndarray:
@@ -108,9 +107,6 @@ def errors(scores: np.ndarray, threshold: float) -> tuple[int, int]:
 def choose_threshold(scores: np.ndarray, *, delta: float, confidence: float) -> float:
     """The threshold whose lower bound is largest on these scores: a choice, whose bound must not be reported.
 
-    The bounds compared are those at a third of the error probability: that of a rare region is often the best by luck
-    alone, and loses more by it. (Laplace, 100,000 trials: certifies 0.96 of a true 1, without it 0.92.)
-
     Args:
       scores: [2, n], one row per world; the split set aside for choosing.
       delta, confidence: as the final bound will use them.
@@ -126,8 +122,7 @@ def choose_threshold(scores: np.ndarray, *, delta: float, confidence: float) -> 
     n = ordered.shape[1]
     false_positives = n - np.searchsorted(ordered[0], values, side="right")
     false_negatives = np.searchsorted(ordered[1], values, side="right")
-    wary = 1 - (1 - confidence) / WARINESS
-    lower, _ = epsilon_bounds(false_positives, false_negatives, n, n, delta=delta, confidence=wary)
+    lower, _ = epsilon_bounds(false_positives, false_negatives, n, n, delta=delta, confidence=confidence)
     if lower.max() > 0:
         return float(values[np.argmax(lower)])
     accuracy = 2 * n - false_positives - false_negatives  # nothing certain yet: the most accurate rule

@@ -5,30 +5,54 @@ depends on one trial's arrays alone, so batch size, device count and restarts de
 device at a time, never what a block computes: scores are bit-identical for all of them.
 """
 
-import hashlib
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, jaxprs_in_params
-from jax.sharding import Mesh, PartitionSpec
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun, jaxprs_in_params
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
 from dpaudit import check
+from dpaudit.auditing.checkpoint import checkpoint as checkpoint_of
 from dpaudit.kernels import philox
 
 BLOCK_BYTES = 1 << 21  # the largest array of a block; what a core's cache holds
 BLOCK_TRIALS = 4096  # at most this many trials a block
 HOST_BLOCK_TRIALS = 64  # where a trial calls Python: whole blocks are played, and these are slow
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
+
+
+class Game(NamedTuple):
+    """Trials as one compiled program that is called again and again.
+
+    Attributes:
+      one: the function of a trial's number.
+      trials: how many there are to play.
+      size: trials that a call plays; those of the last one beyond ``trials`` are padding.
+      call: ``call(done) -> [size, ...]``, those from number ``done`` on, on the devices that played them.
+      mesh: of these devices, or None for one.
+      traced: one trial, as a program.
+    """
+
+    one: Partial
+    trials: int
+    size: int
+    call: Callable[[int], jax.Array]
+    mesh: Mesh | None
+    traced: ClosedJaxpr
+
+    def first(self, played: jax.Array, rows: int) -> np.ndarray:
+        """The first ``rows`` of what a call has played, on the host of every process."""
+        if rows < len(played) or not played.is_fully_addressable:
+            played = _first(played, rows=rows, mesh=self.mesh)
+        return np.asarray(played)
 
 
 def play(
@@ -59,7 +83,7 @@ def play(
       InputError: trials or batch out of range; a checkpoint that is torn or belongs to another game.
     """
     key = trial_key(key)
-    one = _both_worlds(key, release, score)
+    one = both_worlds(key, release, score)
     scores = sweep(one, trials, batch=batch, mesh=mesh, checkpoint=checkpoint, progress=progress)
     return np.moveaxis(scores, 1, 0)
 
@@ -86,11 +110,9 @@ def play_on(
     Raises:
       InputError: trials or batch out of range.
     """
-    call, _ = _program(Partial(_both_worlds(trial_key(key), release, score)), trials, batch, mesh)
-    done = 0
-    while done < trials:
-        part = call(done)
-        done += len(part)
+    whole = game(both_worlds(trial_key(key), release, score), trials, batch=batch, mesh=mesh)
+    for done in range(0, whole.trials, whole.size):
+        part = whole.first(whole.call(done), min(whole.size, whole.trials - done))
         yield np.moveaxis(part, 1, 0)
 
 
@@ -117,10 +139,10 @@ def trials_per_second(
     return played / (time.perf_counter() - began)
 
 
-def _both_worlds(
+def both_worlds(
     key: jax.Array, release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]
 ) -> Callable[[jax.Array], jax.Array]:
-    """trial -> scores [2, ...]: what one trial is in either world."""
+    """trial -> scores [2, ...]: what one trial is in either world, for a key from :func:`trial_key`."""
 
     def one(trial: jax.Array) -> jax.Array:
         keys = (jax.random.fold_in(jax.random.fold_in(key, world), trial) for world in (0, 1))
@@ -135,7 +157,10 @@ def trial_key(key: jax.Array) -> jax.Array:
     Args:
       key: a jax.random key of any kind, consumed.
     """
-    return philox.from_key(check.key(key=key))
+    return _from_key(check.key(key=key))
+
+
+_from_key = jax.jit(philox.from_key)  # one program, not one for each step
 
 
 def sweep(
@@ -167,36 +192,43 @@ def sweep(
     Raises:
       InputError: trials or batch out of range; a checkpoint that is torn or belongs to another sweep.
     """
-    one = one if isinstance(one, Partial) else Partial(one)
-    call, traced = _program(one, trials, batch, mesh)
-    result = traced.out_avals[0]
+    whole = game(one, trials, batch=batch, mesh=mesh)
+    trials, result = whole.trials, whole.traced.out_avals[0]
     kind = result.dtype if result.dtype.kind in "biuf" else np.dtype(np.float32)  # bfloat16 has no place in a file
-    results = np.zeros((int(trials), *result.shape), kind)
-    file = None if checkpoint is None else Path(checkpoint)
-    identity = "" if file is None else _identity(one, traced, results)
-    done = 0 if file is None else _restore(file, identity, results)
+    results = np.zeros((trials, *result.shape), kind)
+    file = checkpoint_of(checkpoint, whole.one, whole.traced, trials, mesh=mesh)
+    kept = None if file is None else file.restore()
+    done = 0 if kept is None else len(kept["results"])
+    if kept is not None:
+        results[:done] = kept["results"]
     while done < trials:
-        part = call(done)
+        part = whole.first(whole.call(done), min(whole.size, trials - done))
         results[done : done + len(part)] = part
         done += len(part)
         if file is not None:
-            _save(file, identity, results[:done])
+            file.save(results=results[:done])
         if progress is not None:
             progress(done)
     return results
 
 
-def _program(
-    one: Partial, trials: int, batch: int | None, mesh: Mesh | None
-) -> tuple[Callable[[int], np.ndarray], ClosedJaxpr]:
-    """(call, traced): call(done) computes the trials from number ``done`` on, as many as one call to the device takes.
+def game(
+    one: Callable[[jax.Array], jax.Array], trials: int, *, batch: int | None = None, mesh: Mesh | None = None
+) -> Game:
+    """The trials of :func:`sweep`, ready to be played.
 
-    ``traced`` is one trial, as a program. Every call runs one and the same compiled program.
+    Args:
+      one, trials, batch, mesh: as for :func:`sweep`.
+
+    Raises:
+      InputError: trials or batch out of range.
     """
     trials = check.at_least(1, trials=trials)
     if trials > 1 << 31:
         raise check.expected("trials", "at most 2^31", trials)
+    one = one if isinstance(one, Partial) else Partial(one)
     traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, jnp.uint32(0))
+    one = _with_constants_as_data(one, traced)
     block = block_size(_largest_array(traced.jaxpr))
     devices = 1 if mesh is None else mesh.size
     if mesh is not None:  # whatever its axes were made for, here they only carry blocks
@@ -204,12 +236,24 @@ def _program(
     blocks = CALL_BLOCKS if batch is None else math.ceil(check.at_least(1, batch=batch) / block)
     blocks = min(blocks, math.ceil(trials / (block * devices)))
 
-    def call(done: int) -> np.ndarray:
-        starts = done + block * jnp.arange(blocks * devices, dtype=jnp.uint32)
-        part = np.asarray(_run(one, starts, block=block, mesh=mesh))
-        return part.reshape(-1, *part.shape[2:])[: trials - done]
+    def call(done: int) -> jax.Array:
+        return _run(one, np.uint32(done), block=block, blocks=blocks, mesh=mesh)
 
-    return call, traced
+    return Game(one, trials, blocks * block * devices, call, mesh, traced)
+
+
+def _with_constants_as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
+    """``one`` with the arrays that it closes over as arguments, which travel to the devices like any data.
+
+    Compiled into the program they take long; and a compiler that sees their values simplifies sums with them in
+    another order for several devices than for one.
+    """
+    if all(np.size(constant) == 1 for constant in traced.consts):
+        return one
+    program = traced.jaxpr
+    opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars], debug_info=None)
+    run = jaxpr_as_fun(ClosedJaxpr(opened, ()))
+    return Partial(lambda given, trial: run(*given, trial)[0], [*traced.consts, *jax.tree.leaves(one)])
 
 
 def block_size(trial_bytes: int) -> int:
@@ -232,55 +276,26 @@ def _largest_array(jaxpr: Any) -> int:
     return max([1, *sizes, *map(_largest_array, inner)])
 
 
-@partial(jax.jit, static_argnames=("block", "mesh"))
-def _run(one: Partial, starts: jax.Array, *, block: int, mesh: Mesh | None) -> jax.Array:
-    """starts [blocks] -> results [blocks, block, ...]."""
+@partial(jax.jit, static_argnames=("block", "blocks", "mesh"))
+def _run(one: Partial, done: jax.Array, *, block: int, blocks: int, mesh: Mesh | None) -> jax.Array:
+    """The trials from number ``done`` on -> [trials, ...]; each device plays ``blocks`` blocks in a row."""
 
-    def blocks(one: Partial, starts: jax.Array) -> jax.Array:
-        return jax.lax.map(lambda start: jax.vmap(one)(start + jnp.arange(block, dtype=jnp.uint32)), starts)
+    def play_blocks(one: Partial, done: jax.Array) -> jax.Array:
+        place = jnp.uint32(0 if mesh is None else jax.lax.axis_index(mesh.axis_names))
+        starts = done + block * (place * blocks + jnp.arange(blocks, dtype=jnp.uint32))
+        played = jax.lax.map(lambda start: jax.vmap(one)(start + jnp.arange(block, dtype=jnp.uint32)), starts)
+        return played.reshape(-1, *played.shape[2:])
 
     if mesh is None:
-        return blocks(one, starts)
-    every = PartitionSpec(mesh.axis_names)
-    return jax.shard_map(blocks, mesh=mesh, in_specs=(PartitionSpec(), every), out_specs=every, check_vma=False)(
-        one, starts
-    )
+        return play_blocks(one, done)
+    alike, each = PartitionSpec(), PartitionSpec(mesh.axis_names)
+    return jax.shard_map(play_blocks, mesh=mesh, in_specs=(alike, alike), out_specs=each, check_vma=False)(one, done)
 
 
-def _identity(one: Partial, traced: ClosedJaxpr, results: np.ndarray) -> str:
-    """What a checkpoint must match: the program of a trial, its data and key, the number of trials."""
-    program = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))  # addresses differ from process to process
-    digest = hashlib.sha256(f"{results.shape} {results.dtype} {program}".encode())
-    for leaf in (*traced.consts, *jax.tree.leaves(one)):
-        keyed = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        digest.update(np.asarray(jax.random.key_data(leaf) if keyed else leaf).tobytes())
-    return digest.hexdigest()
-
-
-def _save(file: Path, identity: str, results: np.ndarray) -> None:
-    """Writes beside the old file and replaces it in one step: a kill at any moment leaves one whole file."""
-    beside = file.with_name(file.name + ".partial")
-    with open(beside, "wb") as stream:
-        np.savez(stream, identity=np.array(identity), results=results)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(beside, file)
-
-
-def _restore(file: Path, identity: str, results: np.ndarray) -> int:
-    """Copies a checkpoint's part of the results in place and returns how many trials it holds."""
-    if not file.parent.is_dir():
-        raise check.expected("checkpoint", "a file in a folder that exists", file)
-    if not file.exists():
-        return 0
-    try:
-        with np.load(file, allow_pickle=False) as saved:
-            found, kept = str(saved["identity"]), saved["results"]
-    except Exception as error:  # every way a file can be torn
-        raise check.expected("checkpoint", "a whole checkpoint", f"{file.name}: {error}") from None
-    if found != identity:
-        raise check.expected(
-            "checkpoint", "one of this audit", f"{file.name}: made by another mechanism, key, data or size"
-        )
-    results[: len(kept)] = kept
-    return len(kept)
+@partial(jax.jit, static_argnames=("rows", "mesh"))
+def _first(played: jax.Array, *, rows: int, mesh: Mesh | None) -> jax.Array:
+    """The first rows, on every device, so that every process can read them."""
+    rows_of_it = played[:rows]
+    if mesh is None:
+        return rows_of_it
+    return jax.lax.with_sharding_constraint(rows_of_it, NamedSharding(mesh, PartitionSpec()))

@@ -1,7 +1,7 @@
 """A small network that learns to tell the worlds apart, where nobody knows what leaks."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -14,24 +14,42 @@ from dpaudit.auditing.attack import Distinguisher, Score, flat
 from dpaudit.auditing.game import play
 from dpaudit.mechanisms.claim import Mechanism
 
-BATCH = 256  # releases of each world in a step
 RATE = 1e-2  # of Adam at the first step; a cosine takes it to 0
 FARTHEST = 100.0  # standard deviations; beyond them one release would rule a whole step
+ATOM_SAMPLE, ATOM_LEAST, ATOMS = 512, 5, 8  # a value is an atom if that many of so many releases have it; so many kept
+
+
+class Reading(NamedTuple):
+    """How the network reads a release: what every number is measured by, and the values that count as symbols."""
+
+    mean: jax.Array  # [d]
+    spread: jax.Array  # [d]
+    atoms: jax.Array  # [k, d]; NaN where a coordinate has fewer than k
+
+    def features(self, releases: jax.Array) -> jax.Array:
+        """Releases [..., d] -> [..., d + k d]: standardised, and 0 where the value is an atom; which atom it is."""
+        same = releases[..., None, :] == self.atoms
+        scaled = jnp.clip((releases - self.mean) / self.spread, -FARTHEST, FARTHEST)
+        scaled = jnp.where(same.any(-2), 0.0, scaled)
+        return jnp.concatenate([scaled, same.reshape(*same.shape[:-2], -1).astype(scaled.dtype)], -1)
 
 
 class Classifier(nn.Module):
-    """Standardised releases [..., d] -> logits [...] of world 1: two hidden layers."""
+    """Features [..., m] -> logits [...] of world 1; without hidden layers, logistic regression."""
 
+    layers: int
     hidden: int
 
     @nn.compact
-    def __call__(self, releases: jax.Array) -> jax.Array:
-        for _ in range(2):
-            releases = nn.relu(nn.Dense(self.hidden)(releases))
-        return nn.Dense(1)(releases)[..., 0]
+    def __call__(self, features: jax.Array) -> jax.Array:
+        for _ in range(self.layers):
+            features = nn.relu(nn.Dense(self.hidden)(features))
+        return nn.Dense(1)(features)[..., 0]
 
 
-def distinguisher(*, trials: int = 4096, steps: int = 1000, hidden: int = 64) -> Distinguisher:
+def distinguisher(
+    *, trials: int = 4096, steps: int = 1000, batch: int = 256, layers: int = 2, hidden: int = 64
+) -> Distinguisher:
     """A distinguisher that is a neural network, trained before the audit on releases of its own.
 
     The network minimises the binary cross-entropy of the world given the release, so that its logit tends to the log
@@ -39,63 +57,112 @@ def distinguisher(*, trials: int = 4096, steps: int = 1000, hidden: int = 64) ->
     twice: the releases it is trained on are drawn from the fit's key, the threshold is chosen on the first of the
     trials that the audit plays, and the bound is computed on the rest.
 
+    A value that a coordinate takes again and again (a category, an "aborted", a clipped end) is read as a symbol of
+    its own rather than as a size.
+
+    A leak of epsilon per release shows in the logit only when ``batch * steps`` and ``trials`` exceed
+    the number of weights over epsilon^2: small epsilons want many trials and few weights.
+
     Args:
       trials: training releases of each world; all of them are held in memory.
       steps: Adam steps.
-      hidden: width of both hidden layers.
+      batch: releases of each world in a step.
+      layers: hidden layers; 0 is logistic regression.
+      hidden: width of a hidden layer.
 
     Returns:
       A :class:`Distinguisher` with threshold None.
 
     Raises:
-      InputError: a number below 1; on fitting, a release that is not a number.
+      InputError: a number below 1 (layers: below 0); on fitting, a release that is not a number.
     """
-    sizes = {"trials": trials, "steps": steps, "hidden": hidden}
+    sizes = {"trials": trials, "steps": steps, "batch": batch, "hidden": hidden}
     for name, size in sizes.items():
         check.at_least(1, **{name: size})
-    return Distinguisher(partial(_fit, **sizes), None, "learned")
+    sizes["layers"] = check.at_least(0, layers=layers)
+    return Distinguisher(partial(_fit, **sizes), None, "learned" if layers else "learned, linear")
 
 
-def _fit(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any, *, trials: int, steps: int, hidden: int) -> Score:
+def _fit(
+    key: jax.Array,
+    mechanism: Mechanism,
+    x0: Any,
+    x1: Any,
+    *,
+    trials: int,
+    steps: int,
+    batch: int,
+    layers: int,
+    hidden: int,
+) -> Score:
     pilot_key, train_key = jax.random.split(key)
     pilot = play(pilot_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), flat, trials)  # [2, trials, d]
     if np.isnan(pilot).any():
         bad = int(np.isnan(pilot).any(-1).sum())
         raise check.expected("mechanism", "releases of numbers", f"NaN in {bad} of {2 * trials}")
-    releases = jnp.asarray(pilot)
-    finite = jnp.isfinite(releases)
-    mean, spread = (jnp.nan_to_num(of(releases, axis=(0, 1), where=finite)) for of in (jnp.mean, jnp.std))
-    spread = jnp.where(spread > 0, spread, 1.0)
+    return train(train_key, jnp.asarray(pilot), steps=steps, batch=batch, layers=layers, hidden=hidden)
 
-    def standardised(releases: jax.Array) -> jax.Array:
-        return jnp.clip((releases - mean) / spread, -FARTHEST, FARTHEST)
 
-    parameters = _train(train_key, standardised(releases), steps=steps, hidden=hidden)
+def train(key: jax.Array, releases: jax.Array, *, steps: int, batch: int, layers: int, hidden: int) -> Score:
+    """The score that :func:`distinguisher` learns, from releases that are there already.
+
+    Args:
+      key: a jax.random key, consumed.
+      releases: [2, trials, d], one row per world, without NaN; no bound may count them.
+      steps, batch, layers, hidden: as for :func:`distinguisher`.
+    """
+    reading, network = _reading(releases), Classifier(layers, hidden)
+    parameters = _parameters(key, releases, reading, network=network, steps=steps, batch=batch)
 
     def score(release: Any) -> jax.Array:
-        return Classifier(hidden).apply(parameters, standardised(flat(release)))  # pyright: ignore
+        return network.apply(parameters, reading.features(flat(release)))  # pyright: ignore
 
     return score
 
 
-@partial(jax.jit, static_argnames=("steps", "hidden"))
-def _train(key: jax.Array, releases: jax.Array, *, steps: int, hidden: int) -> Any:
+def _reading(releases: jax.Array) -> Reading:
+    """What the releases [2, trials, d] of both worlds have in common."""
+    sample = np.sort(np.concatenate(np.asarray(releases[:, : ATOM_SAMPLE // 2])), axis=0)
+    atoms = [_atoms(column) for column in sample.T]
+    padded = np.full((max(map(len, atoms)), len(atoms)), np.nan)
+    for coordinate, values in enumerate(atoms):
+        padded[: len(values), coordinate] = values
+    padded = jnp.asarray(padded, releases.dtype)
+    sizes = jnp.isfinite(releases)
+    for row in padded:
+        sizes &= releases != row
+    mean, spread = (jnp.nan_to_num(of(releases, axis=(0, 1), where=sizes)) for of in (jnp.mean, jnp.std))
+    return Reading(mean, jnp.where(spread > 0, spread, 1.0), padded)
+
+
+def _atoms(column: np.ndarray) -> np.ndarray:
+    """The commonest values of a sorted column, those that are no accident."""
+    values, counts = np.unique(column, return_counts=True)
+    common = np.argsort(-counts, kind="stable")[:ATOMS]
+    return values[common[counts[common] >= ATOM_LEAST]]
+
+
+@partial(jax.jit, static_argnames=("network", "steps", "batch"))
+def _parameters(
+    key: jax.Array, releases: jax.Array, reading: Reading, *, network: Classifier, steps: int, batch: int
+) -> Any:
     """releases [2, trials, d], one row per world -> the network's parameters."""
-    network, optimizer = Classifier(hidden), optax.adam(optax.cosine_decay_schedule(RATE, steps))
+    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
     init_key, batch_key = jax.random.split(key)
     worlds = jnp.arange(2)[:, None]
 
-    def loss(parameters: Any, batch: jax.Array) -> jax.Array:
-        logits = jnp.asarray(network.apply(parameters, batch))  # [2, BATCH]
+    def loss(parameters: Any, features: jax.Array) -> jax.Array:
+        logits = jnp.asarray(network.apply(parameters, features))  # [2, batch]
         return optax.sigmoid_binary_cross_entropy(logits, jnp.broadcast_to(worlds, logits.shape)).mean()
 
     def step(state: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
         parameters, moments = state
-        chosen = jax.random.randint(key, (2, BATCH), 0, releases.shape[1])
-        updates, moments = optimizer.update(jax.grad(loss)(parameters, releases[worlds, chosen]), moments)
+        chosen = jax.random.randint(key, (2, batch), 0, releases.shape[1])
+        features = reading.features(releases[worlds, chosen])
+        updates, moments = optimizer.update(jax.grad(loss)(parameters, features), moments)
         return (optax.apply_updates(parameters, updates), moments), None
 
-    parameters = network.init(init_key, releases[0, 0])
+    parameters = network.init(init_key, reading.features(releases[0, 0]))
     (parameters, _), _ = jax.lax.scan(
         step, (parameters, optimizer.init(parameters)), jax.random.split(batch_key, steps)
     )

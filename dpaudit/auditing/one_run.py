@@ -196,21 +196,34 @@ def audit(
     each = 1 - (1 - confidence) / len(plans)
     found = []
     for plan in plans:
-        correct = _count_correct(scores, included, plan)
+        correct = int(count_correct(scores, included, plan))
         epsilon = bound(correct, sum(plan), len(scores), delta=delta, confidence=each)
         found.append(OneRun(float(epsilon), plan, correct, len(scores)))
     return max(found, key=lambda run: run.epsilon_lower)
 
 
-def _count_correct(scores: np.ndarray, included: np.ndarray, plan: Plan) -> int:
-    """Right guesses of a plan; of tied canaries the wrong ones are guessed first."""
+def count_correct(scores: np.ndarray, included: np.ndarray, plan: Plan) -> np.ndarray:
+    """Right guesses of a plan, for many runs at once; of tied canaries the wrong ones are guessed first.
+
+    Args:
+      scores: [..., m], from each run's output alone; larger means "was included".
+      included: [..., m] booleans.
+      plan: numbers of guesses, fixed before ``included`` was looked at.
+
+    Returns:
+      Counts, [...].
+
+    Raises:
+      InputError: a plan of no guesses or of more than there are canaries.
+    """
     check.at_least(0, guesses_in=plan.guesses_in)
     check.at_least(0, guesses_out=plan.guesses_out)
-    if not 1 <= sum(plan) <= len(scores):
-        raise check.expected("plans", f"1 to {len(scores)} guesses in all, the number of canaries", plan)
-    most = np.lexsort((included, -scores))[: plan.guesses_in]
-    least = np.lexsort((~included, scores))[: plan.guesses_out]
-    return int(included[most].sum() + (~included[least]).sum())
+    if not 1 <= sum(plan) <= scores.shape[-1]:
+        raise check.expected("plans", f"1 to {scores.shape[-1]} guesses in all, the number of canaries", plan)
+    most = np.lexsort((included, -scores))[..., : plan.guesses_in]
+    least = np.lexsort((~included, scores))[..., : plan.guesses_out]
+    right_in = np.take_along_axis(included, most, axis=-1).sum(axis=-1)
+    return right_in + (~np.take_along_axis(included, least, axis=-1)).sum(axis=-1)
 
 
 def _checked(correct: Any, guesses: Any, canaries: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

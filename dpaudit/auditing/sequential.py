@@ -8,7 +8,7 @@ All statements hold at every time at once, so looking after each trial and stopp
 allowed. What a sequence of trials leads to does not depend on how it was cut into updates.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from dpaudit import check
 from dpaudit.auditing import betting, plan
-from dpaudit.auditing.estimate import checked_scores, choose_threshold, epsilon_from_rates
+from dpaudit.auditing.estimate import epsilon_from_rates
 from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
@@ -160,35 +160,6 @@ def _upper(watch: Watch, counts: np.ndarray) -> np.ndarray:
     fpr, _ = betting.rate_bounds(false_positives, pairs, alpha=alpha)
     fnr, _ = betting.rate_bounds(false_negatives, pairs, alpha=alpha)
     return epsilon_from_rates(fpr, fnr, watch.delta)
-
-
-def follow(parts: Iterable[np.ndarray], watch: Watch, *, threshold: float | None, aside: int) -> tuple[Watch, float]:
-    """Plays until the rule is met or the trials are used up.
-
-    Args:
-      parts: scores [2, n] of the next trials, one array after another; none is asked for after the last one needed.
-      watch: the state before.
-      threshold: of the rule "world 1 where score > threshold"; None to choose it on the first ``aside`` pairs, which
-        are then not counted.
-      aside: pairs, at most as many as there are.
-
-    Returns:
-      (the state after, the threshold).
-    """
-    early = np.empty((2, 0))
-    for part in parts:
-        scores = checked_scores(part)
-        if threshold is None:
-            early = np.concatenate([early, scores], axis=1)
-            if early.shape[1] < aside:
-                continue
-            threshold = choose_threshold(early[:, :aside], delta=watch.delta, confidence=watch.confidence)
-            scores = early[:, aside:]
-        watch = update(watch, *(scores > threshold))
-        if watch.stopped:
-            break
-    assert threshold is not None
-    return watch, threshold
 
 
 def conclude(watch: Watch, *, method: str, most: int, aside: int = 0, threshold: float = 0.0) -> AuditResult:

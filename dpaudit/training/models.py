@@ -14,6 +14,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from dpaudit import check
+from dpaudit.training.convolution import Conv
 
 
 class CNN8(nn.Module):
@@ -23,9 +24,9 @@ class CNN8(nn.Module):
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        x = nn.relu(nn.Conv(8, (3, 3), padding="SAME")(image))
+        x = nn.relu(Conv(8, (3, 3), padding="SAME")(image))
         x = nn.max_pool(x, (2, 2), strides=(2, 2))
-        x = nn.relu(nn.Conv(16, (3, 3), padding="VALID")(x))
+        x = nn.relu(Conv(16, (3, 3), padding="VALID")(x))
         return nn.Dense(self.num_classes)(x.ravel())
 
 
@@ -39,9 +40,9 @@ class CNN28(nn.Module):
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        x = nn.relu(nn.Conv(16, (8, 8), strides=(2, 2), padding="SAME")(image))
+        x = nn.relu(Conv(16, (8, 8), strides=(2, 2), padding="SAME")(image))
         x = nn.max_pool(x, (2, 2), strides=(1, 1))
-        x = nn.relu(nn.Conv(32, (4, 4), strides=(2, 2), padding="VALID")(x))
+        x = nn.relu(Conv(32, (4, 4), strides=(2, 2), padding="VALID")(x))
         x = nn.max_pool(x, (2, 2), strides=(1, 1))
         x = nn.relu(nn.Dense(32)(x.ravel()))
         return nn.Dense(self.num_classes)(x)
@@ -61,7 +62,7 @@ class CNN32(nn.Module):
     def __call__(self, image: jax.Array, dropout: bool = False) -> jax.Array:
         x = image
         for _ in range(2):
-            x = nn.relu(nn.Conv(64, (5, 5), padding="VALID")(x))
+            x = nn.relu(Conv(64, (5, 5), padding="VALID")(x))
             x = nn.Dropout(0.5, deterministic=not dropout)(x)
             x = nn.max_pool(x, (2, 2), strides=(2, 2))
         x = nn.relu(nn.Dense(512)(x.ravel()))

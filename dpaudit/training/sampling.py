@@ -26,6 +26,20 @@ Draw = Callable[[jax.Array, jax.Array | int], tuple[jax.Array, jax.Array]]
 Event = Callable[[float, int, NeighboringRelation], DpEvent]
 
 
+class Participation(NamedTuple):
+    """When one example may take part, at worst; as made by :func:`participation`.
+
+    Attributes:
+      rounds: rounds in all.
+      separation: the least difference between the rounds of two participations; 1 allows every round.
+      most: the largest number of participations.
+    """
+
+    rounds: int
+    separation: int
+    most: int
+
+
 class Sampling(NamedTuple):
     """A way to form batches.
 
@@ -39,6 +53,7 @@ class Sampling(NamedTuple):
       batch_size: the (expected) number of examples a step, by which sums are divided.
       capacity: length of a batch's arrays.
       examples: size of the data set.
+      participation: ``participation(rounds) -> Participation`` of one example in as many rounds.
     """
 
     draw: Draw
@@ -47,6 +62,23 @@ class Sampling(NamedTuple):
     batch_size: int
     capacity: int
     examples: int
+    participation: Callable[[int], Participation]
+
+
+def participation(rounds: int, *, separation: int = 1, most: int | None = None) -> Participation:
+    """At most ``most`` participations in ``rounds`` rounds, ``separation`` or more rounds from one to the next.
+
+    Args:
+      rounds, separation: >= 1.
+      most: >= 1; None for as many as fit. More than fit are no more than that.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    fitting = math.ceil(check.at_least(1, rounds=rounds) / check.at_least(1, separation=separation))
+    return Participation(
+        int(rounds), int(separation), fitting if most is None else min(check.at_least(1, most=most), fitting)
+    )
 
 
 def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> Sampling:
@@ -97,7 +129,7 @@ def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> S
             raise check.expected("accounting", "pld for Poisson batches under replace", "rdp")
         return event(noise_multiplier, steps, relation)
 
-    return Sampling(draw, event, renyi_event, batch_size, capacity, examples)
+    return Sampling(draw, event, renyi_event, batch_size, capacity, examples, participation)
 
 
 def fixed_size(examples: int, batch_size: int) -> Sampling:
@@ -126,7 +158,7 @@ def fixed_size(examples: int, batch_size: int) -> Sampling:
         one = dp_accounting.SampledWithoutReplacementDpEvent(examples, batch_size, replaced)
         return dp_accounting.SelfComposedDpEvent(one, steps)
 
-    return Sampling(draw, event, renyi_event, batch_size, batch_size, examples)
+    return Sampling(draw, event, renyi_event, batch_size, batch_size, examples, participation)
 
 
 def shuffled(examples: int, batch_size: int) -> Sampling:
@@ -158,7 +190,36 @@ def shuffled(examples: int, batch_size: int) -> Sampling:
     def renyi_event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
         return event(noise_multiplier / 2, steps, relation)  # Renyi accounting reads the multiplier per sensitivity
 
-    return Sampling(draw, event, renyi_event, batch_size, batch_size, examples)
+    def pattern(rounds: int) -> Participation:
+        return participation(rounds, most=math.ceil(rounds / epoch))
+
+    return Sampling(draw, event, renyi_event, batch_size, batch_size, examples, pattern)
+
+
+def cyclic(examples: int, batch_size: int) -> Sampling:
+    """Every epoch takes the examples in the same random order, so an example's rounds are one epoch apart.
+
+    Made for DP-FTRL, which gains from the separation. What does not fill a step is never taken. For DP-SGD the way is
+    worth what :func:`shuffled` is.
+
+    Returns:
+      A :class:`Sampling` for "replace", by either accounting.
+
+    Raises:
+      InputError: a size out of range.
+
+    Source: Choquette-Choo et al. 2023a, (k, b)-participation.
+    """
+    once = shuffled(examples, batch_size)
+    epoch = examples // once.batch_size
+
+    def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        return once.draw(key, step % epoch)
+
+    def pattern(rounds: int) -> Participation:
+        return participation(rounds, separation=epoch)
+
+    return once._replace(draw=draw, participation=pattern)
 
 
 def _large_enough(examples: int, rate: float) -> int:

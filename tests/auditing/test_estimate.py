@@ -10,7 +10,6 @@ import scipy.stats
 from dpaudit import check
 from dpaudit.auditing import estimate
 from dpaudit.auditing.estimate import (
-    WARINESS,
     choose_threshold,
     clopper_pearson,
     epsilon_bounds,
@@ -165,7 +164,7 @@ def test_the_chosen_threshold_is_the_best_of_all():
     rng = np.random.default_rng(1)
     for shift in (0.5, 2.0, 6.0):
         scores = rng.normal(size=(2, 300)) + np.array([[0], [shift]])
-        t = choose_threshold(scores, delta=0.0, confidence=1 - WARINESS * 0.05)
+        t = choose_threshold(scores, delta=0.0, confidence=0.95)
         lower = float(epsilon_bounds(*errors(scores, t), 300, 300, delta=0.0, confidence=0.95)[0])
         assert lower == pytest.approx(brute_force_best(scores), abs=1e-12)
 
@@ -204,8 +203,7 @@ def test_a_split_keeps_the_promise_that_the_naive_maximum_breaks():
         aside, counted = scores[:, : n // 4], scores[:, n // 4 :]
         fp, fn = errors(counted, choose_threshold(aside, **settings))
         split += epsilon_bounds(fp, fn, counted.shape[1], counted.shape[1], **settings)[0] > epsilon
-        largest = choose_threshold(scores, delta=0.0, confidence=1 - WARINESS * 0.05)
-        fp, fn = errors(scores, largest)
+        fp, fn = errors(scores, choose_threshold(scores, **settings))
         naive += epsilon_bounds(fp, fn, n, n, **settings)[0] > epsilon
     allowed = 0.05 + 3 * math.sqrt(0.05 * 0.95 / audits)
     assert split / audits <= allowed

@@ -69,8 +69,23 @@ def test_infinite_and_constant_entries_do_no_harm():
     assert audited(overflowing, claim=1.0).verdict == "violation"
 
 
+def test_a_value_that_returns_is_a_symbol_even_to_a_linear_rule():
+    """The middle one of three categories is likelier in one world: no line through their sizes can tell."""
+    linear = learned.distinguisher(layers=0)
+
+    def category(key, x):
+        return jax.random.categorical(key, jnp.log(jnp.array([1.0, 1.0 + 8 * x, 1.0]))) * 500.0
+
+    found = audited(category, attack=linear)
+    assert 1.1 < found.epsilon_lower < math.log(11 / 3)
+    assert found.method.startswith("learned, linear")
+    assert audited(lambda key, x: category(key, 0 * x), attack=linear).epsilon_lower < 0.2
+
+
 def test_refusals():
     with pytest.raises(check.InputError, match=r"^hidden: expected a whole number >= 1, got 0$"):
         learned.distinguisher(hidden=0)
+    with pytest.raises(check.InputError, match=r"^layers: expected a whole number >= 0, got -1$"):
+        learned.distinguisher(layers=-1)
     with pytest.raises(check.InputError, match=r"^mechanism: expected releases of numbers, got NaN in 8192 of 8192$"):
         audited(lambda key, x: jax.random.normal(key) * jnp.nan)

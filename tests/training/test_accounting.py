@@ -70,7 +70,8 @@ def test_the_calibrated_noise_meets_its_target_from_below_and_not_much_less_nois
 
 def test_nothing_is_spent_before_the_first_step_and_more_with_every_one():
     spent = [epsilon(PAPER_003, 1.0, steps, delta=1e-5, accounting=rdp) for steps in (0, 1, 10, 100)]
-    assert spent[0] == 0 and (np.diff(spent) > 0).all()
+    assert spent[0] == 0
+    assert (np.diff(spent) > 0).all()
 
 
 @pytest.mark.parametrize(

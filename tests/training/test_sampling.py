@@ -1,5 +1,7 @@
 """Who takes part in a step: the law of each way of sampling, and the events it may claim."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from dp_accounting import NeighboringRelation
 from scipy.stats import binom, chisquare
 
 from dpaudit import InputError
-from dpaudit.training.sampling import GRID, OVERFLOW, fixed_size, poisson, shuffled
+from dpaudit.training.sampling import GRID, OVERFLOW, cyclic, fixed_size, poisson, shuffled
 
 KEY = jax.random.key(5)
 ADD_REMOVE, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
@@ -42,7 +44,8 @@ def test_poisson_examples_are_independent_coins_of_the_stated_rate():
 
 def test_poisson_puts_the_examples_that_take_part_in_front():
     weights = np.asarray(jax.vmap(lambda t: poisson(100, 20).draw(KEY, t)[1])(jnp.arange(50)))
-    assert (np.diff(weights, axis=1) <= 0).all() and weights.sum() > 0
+    assert (np.diff(weights, axis=1) <= 0).all()
+    assert weights.sum() > 0
 
 
 def test_a_truncated_batch_is_a_random_subset():
@@ -60,23 +63,48 @@ def test_the_default_capacity_is_practically_never_exceeded_and_not_wasteful():
 
 
 def test_the_accounted_rate_is_the_rate_of_the_uniforms():
-    event = poisson(60_000, 7).event(1.0, 3, ADD_REMOVE)
+    event: Any = poisson(60_000, 7).event(1.0, 3, ADD_REMOVE)
     rate = event.event.sampling_probability
-    assert rate * GRID == int(rate * GRID) and 0 <= rate - 7 / 60_000 < 1 / GRID
+    assert rate * GRID == int(rate * GRID)
+    assert 0 <= rate - 7 / 60_000 < 1 / GRID
 
 
 def test_fixed_size_takes_uniform_subsets():
     taken = participations(fixed_size(30, 6), 10_000)
-    assert (taken.sum(axis=1) == 6).all() and taken.max() == 1
+    assert (taken.sum(axis=1) == 6).all()
+    assert taken.max() == 1
     assert deviation(taken, 0.2) < 4 < deviation(taken, 0.22)
 
 
 def test_shuffled_takes_each_example_once_an_epoch_in_a_new_order():
     sampling = shuffled(12, 5)  # two steps an epoch, two examples left out
     taken = participations(sampling, 2_000).reshape(1_000, 2, 12).sum(axis=1)
-    assert taken.max() == 1 and (taken.sum(axis=1) == 10).all()
+    assert taken.max() == 1
+    assert (taken.sum(axis=1) == 10).all()
     assert deviation(taken, 10 / 12) < 4 < deviation(taken, 0.9)
     assert len(np.unique(taken, axis=0)) > 30
+
+
+@pytest.mark.parametrize("make", [poisson, fixed_size, shuffled, cyclic])
+def test_examples_take_part_no_more_often_than_promised(make):
+    sampling, rounds = make(12, 5), 9
+    promised = sampling.participation(rounds)
+    draw = jax.vmap(jax.vmap(sampling.draw, (None, 0)), (0, None))
+    indices, weights = draw(jax.random.split(KEY, 50), jnp.arange(rounds))
+    taken = np.any((np.asarray(indices)[..., None] == np.arange(12)) & (np.asarray(weights)[..., None] > 0), axis=2)
+    gaps = [np.diff(np.flatnonzero(column)) for run in taken for column in run.T]
+    assert (promised.rounds, promised.separation) == (rounds, np.concatenate(gaps).min())
+    most = taken.sum(axis=1).max()
+    assert most <= promised.most
+    assert most == promised.most or make in (poisson, fixed_size)
+
+
+def test_cyclic_repeats_one_random_order():
+    sampling = cyclic(12, 5)
+    first, second, again = (sampling.draw(KEY, t)[0] for t in (0, 1, 4))
+    assert len({*first.tolist(), *second.tolist()}) == 10
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, sampling.draw(jax.random.key(6), 0)[0])
 
 
 @pytest.mark.parametrize("make", [poisson, fixed_size, shuffled])

@@ -1,0 +1,208 @@
+"""Which pairs of inputs are neighbours: what a search may draw from, and how a pair is brought back.
+
+A domain is written for one pair; `search` maps it over many. Every domain here speaks of arrays of one record, any two
+of which are neighbours (a local mechanism); :func:`records` and :func:`within` make narrower relations of them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpaudit import check
+from dpaudit.auditing.probe import one_line
+from dpaudit.mechanisms.claim import NEIGHBOURING
+from dpaudit.mechanisms.clipping import clip, norm_and_direction
+from dpaudit.mechanisms.sampling import exponential, normal
+
+Pair = tuple[Any, Any]
+
+
+class Domain(NamedTuple):
+    """The pairs that a search may choose from, as two pure, jittable functions.
+
+    Attributes:
+      draw: ``draw(key) -> (x0, x1)``, a random pair of neighbours; every pair that matters must be near one it draws.
+      project: ``project((x0, x1)) -> (x0, x1)``, the neighbours nearest to any two inputs of these shapes.
+    """
+
+    draw: Callable[[jax.Array], Pair]
+    project: Callable[[Pair], Pair]
+
+
+def ball(shape: int | tuple[int, ...], radius: float, ord: int = 2) -> Domain:
+    """Any two points of {x: |x| <= radius}; drawn with a uniform length, so that short ones are seen too.
+
+    Args:
+      shape: of x, whose norm is that of all its entries.
+      radius: > 0.
+      ord: 2 or 1, the norm.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    shape = _shape(shape)
+    check.positive(radius=radius)
+    _norm(ord)
+
+    def draw(key: jax.Array) -> jax.Array:
+        length_key, size_key, sign_key = jax.random.split(key, 3)
+        if ord == 2:
+            point = normal(size_key, shape)
+        else:
+            point = exponential(size_key, shape) * jax.random.rademacher(sign_key, shape)
+        return radius * jax.random.uniform(length_key) * norm_and_direction(point, ord)[1]
+
+    return _any_two(draw, lambda x: clip(x, radius, ord))
+
+
+def box(shape: int | tuple[int, ...], low: Any, high: Any, dtype: Any = jnp.float32) -> Domain:
+    """Any two points of {x: low <= x <= high}, drawn uniformly.
+
+    Args:
+      shape: of x.
+      low, high: numbers or arrays that broadcast to ``shape``, low < high.
+      dtype: of x; with an integer type the whole numbers low .. high.
+
+    Raises:
+      InputError: low not below high, or not finite.
+    """
+    shape = _shape(shape)
+    low, high = (jnp.asarray(check.finite(**{name: end}), dtype) for name, end in (("low", low), ("high", high)))
+    if not (low < high).all():
+        raise check.expected("high", "a number above low", high.tolist())
+
+    def draw(key: jax.Array) -> jax.Array:
+        if jnp.issubdtype(dtype, jnp.integer):
+            return jax.random.randint(key, shape, low, high + 1, dtype)
+        return jax.random.uniform(key, shape, dtype, low, high)
+
+    return _any_two(draw, lambda x: jnp.clip(x, low, high))
+
+
+def choices(values: Any) -> Domain:
+    """Any two of finitely many values, such as bits, categories or a table of real records.
+
+    Args:
+      values: [k, ...] with k >= 2, one value a row.
+
+    Raises:
+      InputError: fewer than two values.
+    """
+    values = jnp.asarray(check.finite(values=values))
+    if values.ndim < 1 or len(values) < 2:
+        raise check.expected("values", "an array of at least two values", f"shape {list(values.shape)}")
+    rows = values.reshape(len(values), -1)
+
+    def nearest(x: jax.Array) -> jax.Array:
+        apart = jnp.abs(rows.astype(jnp.float32) - x.reshape(-1).astype(jnp.float32))
+        return values[jnp.argmin(apart.sum(axis=1))]
+
+    return _any_two(lambda key: jax.random.choice(key, values), nearest)
+
+
+def records(one: Domain, count: int, neighbouring: str = "replace") -> Domain:
+    """Data sets of ``count`` records that differ in one.
+
+    Args:
+      one: the domain of one record.
+      count: n >= 1; a data set has a leading axis of n.
+      neighbouring: ``"replace"``: one record of x1 takes any other value; ``"add_remove"``: one record of x1 is gone,
+        that is, all zeros.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    checked(one=one)
+    check.at_least(1, count=count)
+    check.one_of(NEIGHBOURING, neighbouring=neighbouring)
+
+    def differing(pair: Pair, chosen: jax.Array) -> Pair:
+        def altered(a: jax.Array, b: jax.Array) -> jax.Array:
+            return a.at[chosen].set(b[chosen] if neighbouring == "replace" else 0)
+
+        return pair[0], jax.tree.map(altered, *pair)
+
+    def draw(key: jax.Array) -> Pair:
+        chosen_key, *keys = jax.random.split(key, count + 1)
+        return differing(jax.vmap(one.draw)(jnp.stack(keys)), jax.random.randint(chosen_key, (), 0, count))
+
+    def project(pair: Pair) -> Pair:
+        x0, x1 = jax.vmap(lambda x0, x1: one.project((x0, x1)))(*pair)
+        leaves = zip(jax.tree.leaves(x0), jax.tree.leaves(x1), strict=True)
+        changes = [jnp.abs(1.0 * b - a).reshape(count, -1).sum(axis=1) for a, b in leaves]
+        return differing((x0, x1), jnp.argmax(jnp.sum(jnp.stack(changes), axis=0)))
+
+    return Domain(draw, project)
+
+
+def within(domain: Domain, distance: float, ord: int = 2) -> Domain:
+    """The pairs of a convex domain that are at most ``distance`` apart: x1 is moved toward x0 until it is.
+
+    Args:
+      domain: of pairs of arrays, convex (a ball or a box).
+      distance: > 0, the sensitivity in question.
+      ord: 2 or 1, the norm of x1 - x0, all entries together.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    checked(domain=domain)
+    check.positive(distance=distance)
+    _norm(ord)
+
+    def near(pair: Pair) -> Pair:
+        x0, x1 = pair
+        return x0, x0 + clip(x1 - x0, distance, ord)
+
+    return Domain(lambda key: near(domain.draw(key)), lambda pair: near(domain.project(pair)))
+
+
+def checked(**named: Any) -> Domain:
+    """A domain whose two functions can be traced and agree on the shapes of a pair.
+
+    Raises:
+      InputError: not a Domain; draw gives no pair; project gives other shapes or types than draw.
+    """
+    ((name, domain),) = named.items()
+    if not isinstance(domain, Domain):
+        raise check.expected(name, "a Domain, such as dpaudit.domain.ball(10, 1.0)", domain)
+    drawn = _outcome(f"{name}.draw", lambda: jax.eval_shape(domain.draw, jax.random.key(0)))
+    if not isinstance(drawn, tuple) or len(drawn) != 2 or _shapes(drawn[0]) != _shapes(drawn[1]):
+        raise check.expected(f"{name}.draw", "a pair (x0, x1) of the same shapes", _shapes(drawn))
+    back = _outcome(f"{name}.project", lambda: jax.eval_shape(domain.project, drawn))
+    if _shapes(back) != _shapes(drawn):
+        raise check.expected(f"{name}.project", f"the shapes of draw, {_shapes(drawn)}", _shapes(back))
+    return domain
+
+
+def _outcome(name: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        cause = one_line(f"{type(error).__name__}: {error}")
+        raise check.InputError(f"{name}: expected a jittable function, got {cause}") from None
+
+
+def _shapes(pair: Any) -> str:
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", pair)).replace("'", "")
+
+
+def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(check.at_least(1, shape=size) for size in (shape if isinstance(shape, tuple) else (shape,)))
+
+
+def _norm(ord: int) -> None:
+    if ord not in (1, 2):
+        raise check.expected("ord", "1 or 2", ord)
+
+
+def _any_two(draw: Callable[[jax.Array], Any], project: Callable[[Any], Any]) -> Domain:
+    """The domain of one record any two values of which are neighbours."""
+
+    def draw_two(key: jax.Array) -> Pair:
+        both = jax.vmap(draw)(jax.random.split(key))
+        return jax.tree.map(lambda leaf: leaf[0], both), jax.tree.map(lambda leaf: leaf[1], both)
+
+    return Domain(draw_two, lambda pair: (project(pair[0]), project(pair[1])))

@@ -1,0 +1,158 @@
+"""DP-FTRL: private training whose noise is correlated over rounds, so that most of it cancels in the model.
+
+    sampling = cyclic(examples=60_000, batch_size=500)
+    strategy = banded(sampling.participation(2_000), bands=120)
+    trainer = dp_ftrl(loss_fn, strategy=strategy, clip_norm=1.0, noise_multiplier=2.0, batch_size=500, optimizer=...)
+    state, info = train(key, trainer, trainer.init(params), (images, labels), sampling, steps=2_000)
+    epsilon(strategy, 2.0, delta=1e-5)
+
+No sampling has to be random for its privacy: what counts is how often, and how far apart, an example takes part.
+Neighbours are data sets of one size that differ in one example: "zero_out", where it is exchanged for one whose
+gradient is always zero, or "replace", where it is exchanged for any other, which moves a sum twice as far.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpaudit import check
+from dpaudit.training import per_example
+from dpaudit.training.dp_sgd import Noise, Trainer, add_noise, noisy_sums
+from dpaudit.training.matrix_noise import Strategy
+from dpaudit.training.sampling import Participation
+
+SHIFTS = {"zero_out": 1, "replace": 2}  # how far one example moves a sum of clipped gradients, in clip norms
+
+
+def dp_ftrl(
+    loss_fn: Callable[..., jax.Array],
+    *,
+    strategy: Strategy,
+    clip_norm: Any,
+    noise_multiplier: Any,
+    batch_size: int,
+    optimizer: optax.GradientTransformation,
+    microbatch: int | None = None,
+    dropout: bool = False,
+    clipping: per_example.Clipping = per_example.flat,
+) -> Trainer:
+    """A trainer whose round t releases (sum_i clip(g_i) + (C^-1 z)_t) / batch_size, z independent Gaussian.
+
+    z has standard deviation clip_norm noise_multiplier sens(C), sens(C) the sensitivity of the strategy for the
+    participation that it is made for. With plain SGD the model is the noisy prefix sum of gradients; any other
+    optimiser costs no privacy either.
+
+    Args:
+      strategy: the matrix C, from :mod:`dpaudit.training.matrix_noise`. Round t of the training is row t of C; a round
+        past the last releases NaN, for nothing accounts for it.
+      noise_multiplier: as above, > 0.
+      loss_fn, clip_norm, batch_size, optimizer, microbatch, dropout, clipping: as for
+        :func:`dpaudit.training.dp_sgd.dp_sgd`.
+
+    Returns:
+      A :class:`dpaudit.training.dp_sgd.Trainer` for :func:`dpaudit.training.dp_sgd.train`; its state holds the noise
+      that later rounds take back, which must stay as secret as the key.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Kairouz et al. 2021 (tree); Denisov et al. 2022 (any C).
+    """
+    check.positive(clip_norm=clip_norm)
+    check.positive(noise_multiplier=noise_multiplier)
+    return noisy_sums(
+        loss_fn,
+        correlated(strategy, clip_norm * noise_multiplier * strategy.sensitivity(strategy.pattern)),
+        clip_norm=clip_norm,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        microbatch=microbatch,
+        dropout=dropout,
+        clipping=clipping,
+    )
+
+
+def correlated(strategy: Strategy, stddev: Any) -> Noise:
+    """Noise C^-1 z over the rounds, z of standard deviation ``stddev``, made in float32; NaN past the last round."""
+
+    def init(params: Any) -> tuple[jax.Array, Any]:
+        return jnp.int32(0), strategy.noising.init_multiply(_zeros(params))
+
+    def add(key: jax.Array, total: Any, memory: tuple[jax.Array, Any]) -> tuple[Any, tuple[jax.Array, Any]]:
+        t, past = memory
+        noise, past = strategy.noising.multiply_next(add_noise(key, _zeros(total), stddev), past)
+        accounted = t < strategy.pattern.rounds
+        noisy = jax.tree.map(lambda leaf, noise: jnp.where(accounted, leaf + noise, jnp.nan), total, noise)
+        return noisy, (t + 1, past)
+
+    return Noise(init, add)
+
+
+def epsilon(
+    strategy: Strategy,
+    noise_multiplier: float,
+    *,
+    delta: float,
+    participation: Participation | None = None,
+    neighbouring: str = "zero_out",
+) -> float:
+    """The epsilon of all rounds together: that of one Gaussian release, exactly.
+
+    Its multiplier is noise_multiplier sens(C, made for) / sens(C, participation), over 2 for "replace".
+
+    Args:
+      strategy, noise_multiplier: as for :func:`dp_ftrl`.
+      delta: in (0, 1).
+      participation: what the data's examples did, ``sampling.participation(rounds)``; None for what the strategy is
+        made for. Fewer rounds are the first ones: what has been spent so far.
+      neighbouring: "zero_out" or "replace".
+
+    Returns:
+      epsilon in nats.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Denisov et al. 2022; Balle and Wang 2018, Theorem 8.
+    """
+    check.positive(noise_multiplier=noise_multiplier)
+    check.open_unit(delta=delta)
+    relative = _relative_sensitivity(strategy, participation, neighbouring)
+    return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / relative, delta))
+
+
+def noise_multiplier(
+    strategy: Strategy,
+    target: float,
+    *,
+    delta: float,
+    participation: Participation | None = None,
+    neighbouring: str = "zero_out",
+) -> float:
+    """The least noise multiplier that keeps ``target``: the inverse of :func:`epsilon`.
+
+    Args:
+      target: epsilon in nats, > 0.
+      strategy, delta, participation, neighbouring: as for :func:`epsilon`.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    check.positive(target=target)
+    check.open_unit(delta=delta)
+    relative = _relative_sensitivity(strategy, participation, neighbouring)
+    return float(dp_accounting.get_sigma_gaussian(target, delta)) * relative
+
+
+def _relative_sensitivity(strategy: Strategy, participation: Participation | None, neighbouring: str) -> float:
+    shift = SHIFTS[check.one_of(SHIFTS, neighbouring=neighbouring)]
+    asked = strategy.pattern if participation is None else participation
+    return shift * strategy.sensitivity(asked) / strategy.sensitivity(strategy.pattern)
+
+
+def _zeros(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), tree)

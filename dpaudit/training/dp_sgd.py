@@ -1,0 +1,262 @@
+"""DP-SGD: clip every example's gradient, sum, add Gaussian noise, step. Abadi et al. 2016, Algorithm 1.
+
+    trainer = dp_sgd(loss_fn, clip_norm=1.0, noise_multiplier=1.1, batch_size=256, optimizer=optax.adam(1e-3))
+    sampling = poisson(examples=60_000, batch_size=256)
+    state, info = train(key, trainer, trainer.init(params), (images, labels), sampling, steps=1000)
+
+:func:`train` is one program, pure in its key: ``jax.vmap`` over keys, data sets or clip norms trains many networks at
+once.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dpaudit import check
+from dpaudit.mechanisms.sampling import normal
+from dpaudit.training import per_example
+from dpaudit.training.sampling import Sampling
+
+
+class State(NamedTuple):
+    """What a step hands to the next.
+
+    Attributes:
+      params: of the network.
+      opt_state: of the optimiser.
+      step: steps taken, int32.
+      noise: what later noise depends on; empty for DP-SGD, whose noise is independent.
+    """
+
+    params: Any
+    opt_state: Any
+    step: jax.Array
+    noise: Any
+
+
+class Info(NamedTuple):
+    """What the trainer sees of a step; computed from the data without noise, so it is not for release.
+
+    Attributes:
+      loss: mean loss of the examples that took part; NaN where none did.
+      examples: how many took part.
+      clipped: how many gradients were longer than the clip norm.
+      dropped: how many gradients were not finite, and so counted as zero.
+    """
+
+    loss: jax.Array
+    examples: jax.Array
+    clipped: jax.Array
+    dropped: jax.Array
+
+
+class Noise(NamedTuple):
+    """How a sum of gradients is made private, step after step.
+
+    Attributes:
+      init: ``init(params) -> memory``.
+      add: ``add(key, total, memory) -> (noisy, memory)``, with a fresh key every step.
+    """
+
+    init: Callable[[Any], Any]
+    add: Callable[[jax.Array, Any, Any], tuple[Any, Any]]
+
+
+class Trainer(NamedTuple):
+    """A training algorithm, in the manner of optax.
+
+    Attributes:
+      init: ``init(params) -> State``.
+      step: ``step(key, state, batch, weights) -> (State, Info)``: batch is a pytree with leaves [b, ...], weights [b]
+        is 1 for the examples that take part, in front, and 0 for padding.
+    """
+
+    init: Callable[[Any], State]
+    step: Callable[[jax.Array, State, Any, jax.Array], tuple[State, Info]]
+
+
+def dp_sgd(
+    loss_fn: Callable[..., jax.Array],
+    *,
+    clip_norm: Any,
+    noise_multiplier: Any,
+    batch_size: int,
+    optimizer: optax.GradientTransformation,
+    microbatch: int | None = None,
+    dropout: bool = False,
+    clipping: per_example.Clipping = per_example.flat,
+) -> Trainer:
+    """A trainer whose every step releases (sum_i clip(g_i) + clip_norm noise_multiplier N(0, I)) / batch_size.
+
+    Args:
+      loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example, or ``loss_fn(params, example, key)`` with
+        ``dropout``.
+      clip_norm: largest L2 norm of an example's gradient, > 0.
+      noise_multiplier: standard deviation of the noise on the sum over clip_norm, > 0.
+      batch_size: the expected size of a batch, a constant: dividing by the true size would tell it.
+      optimizer: any optax optimiser; what it does to a noisy gradient costs no privacy.
+      microbatch: examples whose gradients are computed at a time; fewer need less memory. Microbatches that hold
+        padding alone are not computed. None for a quarter of batch_size.
+      dropout: whether the loss takes a key, a fresh one for every example.
+      clipping: how gradients are clipped, as for :func:`dpaudit.training.per_example.clipped_sum`.
+
+    Returns:
+      A :class:`Trainer`. An empty batch is a step with noise alone.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Abadi et al. 2016, Algorithm 1; paper 003, Eq. (6).
+    """
+    check.positive(clip_norm=clip_norm)
+    check.positive(noise_multiplier=noise_multiplier)
+
+    def add(key: jax.Array, total: Any, memory: tuple[()]) -> tuple[Any, tuple[()]]:
+        return add_noise(key, total, clip_norm * noise_multiplier), memory
+
+    return noisy_sums(
+        loss_fn,
+        Noise(lambda params: (), add),
+        clip_norm=clip_norm,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        microbatch=microbatch,
+        dropout=dropout,
+        clipping=clipping,
+    )
+
+
+def noisy_sums(
+    loss_fn: Callable[..., jax.Array],
+    noise: Noise,
+    *,
+    clip_norm: Any,
+    batch_size: int,
+    optimizer: optax.GradientTransformation,
+    microbatch: int | None = None,
+    dropout: bool = False,
+    clipping: per_example.Clipping = per_example.flat,
+) -> Trainer:
+    """A trainer that steps along noise(sum_i clip(g_i)) / batch_size: what private trainings have in common.
+
+    Args:
+      noise: makes the sum, which one example moves by at most clip_norm, private.
+      loss_fn, clip_norm, batch_size, optimizer, microbatch, dropout, clipping: as for :func:`dp_sgd`.
+
+    Returns:
+      A :class:`Trainer`.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    check.positive(clip_norm=clip_norm)
+    check.at_least(1, batch_size=batch_size)
+    size = -(-batch_size // 4) if microbatch is None else check.at_least(1, microbatch=microbatch)
+
+    def init(params: Any) -> State:
+        return State(params, optimizer.init(params), jnp.int32(0), noise.init(params))
+
+    def step(key: jax.Array, state: State, batch: Any, weights: jax.Array) -> tuple[State, Info]:
+        dropout_key, noise_key = jax.random.split(key)
+
+        def summed(key: jax.Array, batch: Any, weights: jax.Array) -> tuple[Any, Info]:
+            total, info = per_example.clipped_sum(
+                loss_fn,
+                state.params,
+                batch,
+                clip_norm=clip_norm,
+                weights=weights,
+                key=key if dropout else None,
+                clipping=clipping,
+            )
+            finite = jnp.isfinite(info.norms)
+            taken = weights > 0
+            counts = (taken, taken & finite & (info.norms > clip_norm), taken & ~finite)
+            return total, Info(jnp.sum(jnp.where(taken, info.losses, 0.0)), *(jnp.sum(count) for count in counts))
+
+        total, sums = _in_microbatches(summed, dropout_key, batch, weights, size)
+        noised, memory = noise.add(noise_key, total, state.noise)
+        gradient = jax.tree.map(lambda noisy: noisy / batch_size, noised)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        after = State(optax.apply_updates(state.params, updates), opt_state, state.step + 1, memory)
+        return after, sums._replace(loss=sums.loss / sums.examples)
+
+    return Trainer(init, step)
+
+
+def add_noise(key: jax.Array, tree: Any, stddev: Any) -> Any:
+    """``tree`` plus N(0, stddev^2) on every number, drawn and added in float32 or wider.
+
+    Args:
+      key: JAX random key, consumed.
+      tree: pytree of arrays.
+      stddev: standard deviation, >= 0.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    wide = [leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in leaves]
+    keys = jax.random.split(key, len(leaves))
+    noisy = [leaf + stddev * normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, wide, strict=True)]
+    return jax.tree.unflatten(structure, noisy)
+
+
+@partial(jax.jit, static_argnames=("trainer", "sampling", "steps"))
+def train(
+    key: jax.Array, trainer: Trainer, state: State, data: Any, sampling: Sampling, steps: int
+) -> tuple[State, Info]:
+    """``steps`` steps from ``state`` on, as one program.
+
+    Step t draws its batch and its noise from (key, t) alone, so a training may be cut into calls of any length with
+    the same key and gives the same parameters, bit for bit.
+
+    Args:
+      key: JAX random key, the same for every call of one training, for nothing else.
+      trainer: as from :func:`dp_sgd`.
+      state: ``trainer.init(params)``, or that of an earlier call.
+      data: pytree with leaves [examples, ...].
+      sampling: how batches are formed.
+      steps: how many steps to take.
+
+    Returns:
+      (state, info), info with leaves [steps].
+
+    Raises:
+      InputError: data that is not of the sampling's size.
+    """
+    sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(data)}
+    if sizes != {sampling.examples}:
+        raise check.expected(
+            "data", f"leaves of {sampling.examples} examples, as the sampling", sorted(map(str, sizes))
+        )
+    draw_key, step_key = jax.random.split(key)
+
+    def step(state: State, _: None) -> tuple[State, Info]:
+        indices, weights = sampling.draw(draw_key, state.step)
+        batch = jax.tree.map(lambda leaf: leaf[indices], data)
+        return trainer.step(jax.random.fold_in(step_key, state.step), state, batch, weights)
+
+    return jax.lax.scan(step, state, None, length=steps)
+
+
+def _in_microbatches(
+    summed: Callable[[jax.Array, Any, jax.Array], Any], key: jax.Array, batch: Any, weights: jax.Array, size: int
+) -> Any:
+    """The sum of ``summed`` over as many parts of ``size`` examples as hold any; the parts behind are padding."""
+    if size >= weights.size:
+        return summed(key, batch, weights)
+    padding = -weights.size % size
+    batch, weights = jax.tree.map(
+        lambda leaf: jnp.pad(leaf, [(0, padding)] + [(0, 0)] * (leaf.ndim - 1)), (batch, weights)
+    )
+
+    def part(i: jax.Array, total: Any) -> Any:
+        cut = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, i * size, size), (batch, weights))
+        return jax.tree.map(jnp.add, total, summed(jax.random.fold_in(key, i), *cut))
+
+    shapes = jax.eval_shape(summed, key, *jax.tree.map(lambda leaf: leaf[:size], (batch, weights)))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    needed = jnp.ceil(jnp.sum(weights > 0) / size).astype(jnp.int32)
+    return jax.lax.fori_loop(0, needed, part, nothing)

@@ -1,0 +1,287 @@
+"""Correlated noise: the matrices C by which DP-FTRL lets later noise take back part of the earlier.
+
+A training in n rounds releases prefix sums A x of its clipped gradient sums x [n, d], A = B C the lower triangle of
+ones, as B (C x + z), z Gaussian: every round releases (x + C^-1 z)_t. Privacy is that of C x + z, one Gaussian release
+with the sensitivity of C; the error of the prefix sums is that of B z. C = I is DP-SGD.
+
+    pattern = cyclic(examples=60_000, batch_size=500).participation(2_000)
+    strategy = banded(pattern, bands=120)
+
+Factorisations and sensitivities are jax-privacy's, computed in float64 on the host.
+
+Source: Denisov et al. 2022 (with C lower triangular, x may depend on earlier releases); Choquette-Choo et al. 2023a
+(several participations).
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jax_privacy.matrix_factorization import buffered_toeplitz, sensitivity, streaming_matrix
+from jax_privacy.matrix_factorization import toeplitz as _toeplitz
+from jax_privacy.matrix_factorization.streaming_matrix import StreamingMatrix
+
+from dpaudit import check
+from dpaudit.training.sampling import Participation, participation
+
+
+class Strategy(NamedTuple):
+    """A lower-triangular matrix C for n rounds.
+
+    Attributes:
+      noising: C^-1, applied round by round.
+      matrix: ``matrix() -> C``, float64 [n, n].
+      sensitivity: ``sensitivity(pattern) -> float``: the largest |C x|, or a bound on it, where x [n, d] has rows of
+        norm <= 1 in the rounds of one example's participations and 0 elsewhere. A pattern of fewer rounds than n is
+        about the first ones; more are refused with InputError.
+      pattern: the participation that the strategy is made for; noise multipliers are relative to its sensitivity.
+    """
+
+    noising: StreamingMatrix
+    matrix: Callable[[], np.ndarray]
+    sensitivity: Callable[[Participation], float]
+    pattern: Participation
+
+
+def independent(pattern: Participation) -> Strategy:
+    """C = I: fresh noise every round, as in DP-SGD. Sensitivity sqrt(participations), exact."""
+
+    def norm(pattern: Participation) -> float:
+        return math.sqrt(pattern.most)
+
+    return _strategy(streaming_matrix.identity(), lambda: np.eye(pattern.rounds), norm, pattern)
+
+
+def tree(pattern: Participation) -> Strategy:
+    """Tree aggregation: a prefix sum is the sum of at most log2(n) + 1 noisy sums over dyadic intervals.
+
+    Row t of C sums rounds t - 2^l + 1..t, 2^l the largest power of two that divides t (rounds from 1). These are the
+    nodes of the binary tree that prefix sums are made of; the others are never looked at and so need not be released.
+    The noise is remembered as one array per level.
+
+    Returns:
+      A :class:`Strategy`. Its sensitivity is exact for one participation, a bound for more, and takes memory n^2:
+      :func:`restarted` serves where n passes ten thousand.
+
+    Source: Kairouz et al. 2021, without Honaker's averaging of nodes; sensitivity: Choquette-Choo et al. 2023b,
+    Algorithm 4.
+    """
+    rounds = pattern.rounds
+    levels = rounds.bit_length()
+
+    def matrix() -> np.ndarray:
+        t = np.arange(1, rounds + 1)
+        age = t[:, None] - t
+        return ((age >= 0) & (age < (t & -t)[:, None])).astype(float)
+
+    def norm(pattern: Participation) -> float:
+        with jax.enable_x64(True):
+            first = jnp.asarray(matrix()[: pattern.rounds, : pattern.rounds])
+            return float(sensitivity.get_min_sep_sensitivity_upper_bound(first, pattern.separation, pattern.most))
+
+    def init(like: jax.Array | jax.ShapeDtypeStruct) -> tuple[jax.Array, jax.Array]:
+        return jnp.int32(1), jnp.zeros((levels, *like.shape), like.dtype)
+
+    def following(fresh: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Any]:
+        t, nodes = state  # a node is read only after it was written: all levels below t's were, since t's was last
+        level = jax.lax.population_count((t & -t) - 1)
+        replaced = jnp.arange(levels) < level
+        return fresh - jnp.tensordot(replaced.astype(nodes.dtype), nodes, axes=1), (t + 1, nodes.at[level].set(fresh))
+
+    return _strategy(StreamingMatrix.from_array_implementation(init, following), matrix, norm, pattern)
+
+
+def toeplitz(pattern: Participation, *, bands: int | None = None) -> Strategy:
+    """The Toeplitz matrix with the least largest error of one participation: coefficients binom(2k, k)/4^k.
+
+    Args:
+      pattern: participation.
+      bands: coefficients that are kept, which is how many arrays of noise are remembered; None for all.
+
+    Returns:
+      A :class:`Strategy` with exact sensitivity.
+
+    Raises:
+      InputError: bands not in 1..rounds.
+
+    Source: Fichtenberger, Henzinger and Upadhyay 2023; sensitivity: arXiv 2405.13763, Theorem 2.
+    """
+    kept = pattern.rounds if bands is None else _bands(pattern, bands)
+    with jax.enable_x64(True):
+        coefficients = np.asarray(_toeplitz.optimal_max_error_strategy_coefs(kept))
+    return _banded(coefficients, pattern)
+
+
+def banded(pattern: Participation, *, bands: int) -> Strategy:
+    """The Toeplitz matrix of ``bands`` diagonals with the least mean squared error of one participation.
+
+    With no more bands than the separation of participations these do not overlap, and every one costs the same: k of
+    them have sqrt(k) times the sensitivity of one. bands - 1 arrays of noise are remembered.
+
+    Args:
+      pattern: participation.
+      bands: at most the separation.
+
+    Returns:
+      A :class:`Strategy` with exact sensitivity.
+
+    Raises:
+      InputError: bands not in 1..min(rounds, separation).
+
+    Source: Choquette-Choo et al. 2023b (banded); arXiv 2405.15913 (Toeplitz).
+    """
+    if _bands(pattern, bands) > pattern.separation:
+        raise check.expected("bands", f"at most the {pattern.separation} rounds between participations", bands)
+    return _banded(_optimal_banded(pattern.rounds, int(bands)), pattern)
+
+
+def blt(pattern: Participation, *, buffers: int = 3) -> Strategy:
+    """A buffered linear Toeplitz matrix: coefficients 1 and sum_j w_j theta_j^(k-1), optimised for the pattern.
+
+    Nearly as good as the best Toeplitz matrix while only ``buffers`` arrays of noise are remembered.
+
+    Args:
+      pattern: participation; the mean squared error of its prefix sums at equal privacy is minimised.
+      buffers: 1..10.
+
+    Returns:
+      A :class:`Strategy` with exact sensitivity.
+
+    Raises:
+      InputError: buffers out of range.
+
+    Source: Dvijotham et al. 2024; several participations: McMahan, Xu and Zhang 2024.
+    """
+    if check.at_least(1, buffers=buffers) > 10:
+        raise check.expected("buffers", "at most 10, beyond which the optimisation is not stable", buffers)
+    decay, scale = _optimal_blt(pattern, int(buffers))
+    with jax.enable_x64(True):
+        exact = buffered_toeplitz.BufferedToeplitz.build(decay, scale)
+        coefficients = np.asarray(exact.toeplitz_coefs(pattern.rounds))
+    rounded = buffered_toeplitz.BufferedToeplitz.build(decay, scale, jnp.float32)
+    return _of_coefficients(coefficients, rounded.inverse_as_streaming_matrix(), pattern)
+
+
+def restarted(block: Strategy, times: int) -> Strategy:
+    """``block`` for its n rounds, again and again with fresh noise: C is block-diagonal.
+
+    Args:
+      block: the strategy between restarts.
+      times: how many blocks, >= 1.
+
+    Returns:
+      A :class:`Strategy` of n times rounds, made for block's separation and for its participations in every block. Its
+      sensitivity is the worst way to spread participations over blocks, as if the last one were complete.
+
+    Raises:
+      InputError: times out of range.
+
+    Source: Kairouz et al. 2021 (restarted trees).
+    """
+    every, separation, most = block.pattern
+    times = check.at_least(1, times=times)
+
+    def norm(pattern: Participation) -> float:
+        blocks = math.ceil(pattern.rounds / every)
+        fitting = participation(every, separation=pattern.separation, most=pattern.most)
+
+        def squared(most: int) -> float:
+            return block.sensitivity(fitting._replace(most=most)) ** 2
+
+        if pattern.most >= blocks * fitting.most:
+            return math.sqrt(blocks * squared(fitting.most))
+        gains = [0.0, *map(squared, range(1, fitting.most + 1))]
+        best = [0.0] * (pattern.most + 1)  # of the blocks so far, by participations
+        for _ in range(blocks):
+            best = [max(best[n - k] + gain for k, gain in enumerate(gains[: n + 1])) for n in range(pattern.most + 1)]
+        return math.sqrt(best[-1])
+
+    def init(like: Any) -> tuple[jax.Array, Any]:
+        return jnp.int32(0), block.noising.init_multiply(like)
+
+    def following(fresh: Any, state: tuple[jax.Array, Any]) -> tuple[Any, tuple[jax.Array, Any]]:
+        t, memory = state
+        empty = block.noising.init_multiply(fresh)
+        memory = jax.tree.map(partial(jnp.where, t % every == 0), empty, memory)
+        noise, memory = block.noising.multiply_next(fresh, memory)
+        return noise, (t + 1, memory)
+
+    whole = participation(every * times, separation=separation, most=most * times)
+    return _strategy(StreamingMatrix(init, following), lambda: np.kron(np.eye(times), block.matrix()), norm, whole)
+
+
+def prefix_error(strategy: Strategy) -> float:
+    """Root mean squared error of the prefix sums at noise multiplier 1 and clip norm 1: what strategies compete in.
+
+    sensitivity(C) sqrt(mean_t |row t of A C^-1|^2), per coordinate, in float32.
+    """
+    decoder = streaming_matrix.multiply_streaming_matrices(streaming_matrix.prefix_sum(), strategy.noising)
+    squared = np.asarray(decoder.row_norms_squared(strategy.pattern.rounds), float)
+    return strategy.sensitivity(strategy.pattern) * math.sqrt(squared.mean())
+
+
+def _strategy(
+    noising: StreamingMatrix,
+    matrix: Callable[[], np.ndarray],
+    norm: Callable[[Participation], float],
+    pattern: Participation,
+) -> Strategy:
+    @cache
+    def bounded(asked: Participation) -> float:
+        if asked.rounds > pattern.rounds:
+            raise check.expected("pattern", f"at most the {pattern.rounds} rounds of the strategy", asked.rounds)
+        return norm(asked)
+
+    return Strategy(noising, matrix, bounded, pattern)
+
+
+def _banded(coefficients: np.ndarray, pattern: Participation) -> Strategy:
+    rounded = coefficients.astype(np.float32)  # C is the matrix that the noise is made with
+    return _of_coefficients(
+        rounded.astype(float), _toeplitz.inverse_as_streaming_matrix(jnp.asarray(rounded)), pattern
+    )
+
+
+def _of_coefficients(coefficients: np.ndarray, noising: StreamingMatrix, pattern: Participation) -> Strategy:
+    """A Toeplitz matrix whose coefficients are positive and never grow, or of no more bands than the separation."""
+
+    def norm(pattern: Participation) -> float:
+        rounds, separation, most = pattern
+        disjoint = len(coefficients) <= separation
+        with jax.enable_x64(True):
+            squared = _toeplitz.minsep_sensitivity_squared(
+                jnp.asarray(coefficients), separation, most, rounds, skip_checks=disjoint
+            )
+        return math.sqrt(float(squared))
+
+    def matrix() -> np.ndarray:
+        column = np.pad(coefficients, (0, pattern.rounds - len(coefficients)))
+        return scipy.linalg.toeplitz(column, np.zeros(pattern.rounds))
+
+    return _strategy(noising, matrix, norm, pattern)
+
+
+def _bands(pattern: Participation, bands: int) -> int:
+    if check.at_least(1, bands=bands) > pattern.rounds:
+        raise check.expected("bands", f"at most the {pattern.rounds} rounds", bands)
+    return int(bands)
+
+
+@cache
+def _optimal_banded(rounds: int, bands: int) -> np.ndarray:
+    with jax.enable_x64(True):
+        return np.asarray(_toeplitz.optimize_banded_toeplitz(rounds, bands))
+
+
+@cache
+def _optimal_blt(pattern: Participation, buffers: int) -> tuple[np.ndarray, np.ndarray]:
+    """(decay, scale), rounded to float32 as the noise uses them."""
+    rounds, separation, most = pattern
+    loss = buffered_toeplitz.LossFn.build_min_sep(rounds, "mean", separation, most)
+    found, _ = buffered_toeplitz.optimize_loss(loss, buffers)
+    return np.asarray(found.buf_decay, np.float32), np.asarray(found.output_scale, np.float32)

@@ -1,0 +1,258 @@
+"""The sum of clipped per-example gradients, for about the price of one plain gradient.
+
+Of one backward pass for the whole batch we keep, for every parameter that the loss uses once and linearly (the weights
+and biases of dense layers, convolutions and embeddings, scale and offset of normalisations), the operation's input a
+and the cotangent d of its output. They give each example's norm and the weighted sum of gradients, most often without
+writing out a gradient per example. A parameter used in another way (shared, or in a formula of its own) is
+differentiated per example, it alone. Both are exact.
+
+Uses are found in JAX's trace of the loss, not by the names of layers, so a network needs no rewriting.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from dpaudit import check
+from dpaudit.training import taps as tap
+from dpaudit.training.tape import Tape, record
+from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
+
+Clipping = Callable[[jax.Array, Any], jax.Array]
+
+
+class Info(NamedTuple):
+    """What the units were like before clipping; u = n / group_size."""
+
+    norms: jax.Array  # [u], L2 norm over all parameters; NaN or infinite where the gradient is
+    losses: jax.Array  # [u], weighted sum of the unit's losses
+    dropped: jax.Array  # scalar: how many units had a gradient that is not finite, and added zero
+
+
+def flat(norms: jax.Array, clip_norm: Any) -> jax.Array:
+    """min(1, C / |g|), with |g| the norm over all layers."""
+    whole = jnp.sqrt(jnp.sum(jnp.square(norms), axis=0))
+    return jnp.broadcast_to(clip_norm / jnp.maximum(whole, clip_norm), norms.shape)
+
+
+def per_layer(norms: jax.Array, clip_norm: Any) -> jax.Array:
+    """min(1, c / |g_l|) for every layer l, with c = C / sqrt(layers), so that the whole stays within C.
+
+    Source: McMahan, Ramage, Talwar and Zhang 2018, "Learning Differentially Private Recurrent Language Models".
+    """
+    share = clip_norm / math.sqrt(len(norms))
+    return share / jnp.maximum(norms, share)
+
+
+def automatic(norms: jax.Array, clip_norm: Any, *, stability: float = 0.01) -> jax.Array:
+    """C / (|g| + stability): every gradient is normalised, and the choice of C is one with the learning rate.
+
+    Source: Bu, Wang, Zha and Karypis 2023, "Automatic Clipping", AUTO-S.
+    """
+    whole = jnp.sqrt(jnp.sum(jnp.square(norms), axis=0))
+    return jnp.broadcast_to(clip_norm / (whole + stability), norms.shape)
+
+
+def clipped_sum(
+    loss_fn: Callable[..., Any],
+    params: Any,
+    batch: Any,
+    *,
+    clip_norm: Any,
+    group_size: int = 1,
+    weights: Any = None,
+    key: jax.Array | None = None,
+    clipping: Clipping = flat,
+    microbatch: int | None = None,
+) -> tuple[Any, Info]:
+    """sum_u f_u g_u with g_u = sum_{i in u} w_i grad loss_i and f_u the clipping factor: |f_u g_u| <= clip_norm.
+
+    Pure in its arguments, for use under ``jit`` and ``vmap`` (many networks: over ``params`` and ``key``). A unit
+    whose gradient is not finite adds zero and is counted. Squares beyond the range of the parameters' dtype (norms
+    above 1e19 in float32) count as not finite.
+
+    Args:
+      loss_fn: ``loss_fn(params, example) -> scalar`` for ONE example, as for ``jax.grad``; with ``key``,
+        ``loss_fn(params, example, key)``.
+      params: pytree of floating-point arrays.
+      batch: pytree whose leaves have a leading axis of n examples.
+      clip_norm: C > 0, the largest L2 norm that one unit may add.
+      group_size: consecutive examples that make one unit; divides n.
+      weights: [n], multiplies each example's gradient before clipping; an example of weight 0 is padding and adds
+        exactly nothing. Default: 1 each.
+      key: example i gets ``fold_in(key, i)`` (dropout).
+      clipping: ``clipping(norms [layers, u], clip_norm) -> factors [layers, u]``: :func:`flat`, :func:`per_layer`,
+        :func:`automatic` or your own. A layer is the parameters under one parent in ``params``.
+      microbatch: examples on the device at a time, by ``lax.scan``; divides n, a multiple of ``group_size``.
+        Default: all.
+
+    Returns:
+      (total, info): a pytree like ``params`` and :class:`Info`.
+
+    Raises:
+      InputError: a value out of range; sizes that do not divide; leaves of ``batch`` of different lengths; a loss
+        that is not one floating-point number per example; a parameter that the loss does not use; a BatchNorm in
+        training mode.
+
+    Source: the ghost norm of Goodfellow 2015, "Efficient Per-Example Gradient Computations"; for positions, Li,
+    Tramer, Liang and Hashimoto 2022, "Large Language Models Can Be Strong Differentially Private Learners".
+    """
+    check.positive(clip_norm=clip_norm)
+    n = _length(batch)
+    group_size = _dividing(n, group_size=group_size)
+    size = n if microbatch is None else _dividing(n, microbatch=microbatch)
+    if size % group_size:
+        raise check.expected("microbatch", f"a multiple of group_size={group_size}", microbatch)
+    if weights is not None and jnp.shape(weights) != (n,):
+        raise check.expected("weights", f"shape [{n}], one per example", f"shape {list(jnp.shape(weights))}")
+    keys = None if key is None else jax.vmap(lambda i: jax.random.fold_in(check.key(key=key), i))(jnp.arange(n))
+    params, batch, weights = jax.tree.map(jnp.asarray, (params, batch, weights))
+    tape = _record(loss_fn, params, batch, keys)
+
+    def part(batch: Any, weights: Any, keys: Any) -> tuple[Any, Info]:
+        return _clipped_sum(tape, params, (batch, keys), weights, clip_norm, group_size, clipping)
+
+    if size == n:
+        return part(batch, weights, keys)
+
+    def step(total: Any, part_of: Any) -> tuple[Any, Info]:
+        add, info = part(*part_of)
+        return jax.tree.map(jnp.add, total, add), info
+
+    parts = jax.tree.map(lambda x: x.reshape(n // size, size, *x.shape[1:]), (batch, weights, keys))
+    total, info = jax.lax.scan(step, jax.tree.map(jnp.zeros_like, params), parts)
+    return total, Info(info.norms.ravel(), info.losses.ravel(), info.dropped.sum())
+
+
+def _clipped_sum(
+    tape: Tape, params: Any, examples: Any, weights: Any, clip_norm: Any, group: int, clipping: Clipping
+) -> tuple[Any, Info]:
+    leaves, treedef = jax.tree.flatten(params)
+    found = tap.sites(tape, leaves)
+    free = {i: leaf for i, leaf in enumerate(leaves) if i not in found}
+
+    def loss(wanted: tuple[dict, dict], example: Any) -> tuple[jax.Array, Any]:
+        taps, free = wanted
+        known = [free.get(i, leaf) for i, leaf in enumerate(leaves)]
+        value, others = tap.tapped(tape, found, taps, [*known, *jax.tree.leaves(example)])
+        return value, (value, others)
+
+    per_example = jax.vmap(jax.grad(loss, has_aux=True), in_axes=(None, 0))
+    (d, gradients), (losses, others) = per_example((tap.zero_taps(found), free), examples)
+    if weights is not None:
+        d, gradients, losses = _weighted((d, gradients, losses), weights)
+        others = others if group == 1 else _without_padding(others, weights)
+    units: list[UnitGradients] = [
+        unit_gradients(found[i], leaf, others[i], d[found[i].at], group)
+        if i in found
+        else explicit(gradients[i], group)
+        for i, leaf in enumerate(leaves)
+    ]
+    losses = losses.reshape(-1, group).sum(axis=1)
+    present = None if weights is None else (weights != 0).reshape(-1, group).any(axis=1)
+    layers = _layers(params)
+    squared = _by_layer([unit.squared() for unit in units], layers)
+    if present is not None:
+        squared = jnp.where(present, squared, 0)
+    finite = jnp.isfinite(squared).all(axis=0)
+    factors = clipping(jnp.sqrt(jnp.where(finite, squared, 0)), clip_norm)
+    if present is not None:
+        factors = jnp.where(present, factors, 0)
+    factors = jnp.where(finite, factors, 0)
+    total = [
+        unit.total(factors[layer].astype(leaf.dtype)) for unit, layer, leaf in zip(units, layers, leaves, strict=True)
+    ]
+    norms = jnp.sqrt(squared.sum(axis=0))
+    return treedef.unflatten(total), Info(norms, losses, jnp.sum(~finite))
+
+
+def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, keys: jax.Array | None) -> Tape:
+    """The tape of the loss of one example: its arguments are the leaves of params, of the example, and the key."""
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (batch, keys))
+    # A compiled function might have been traced before, out of sight of the interceptor below.
+    plain: Any = inspect.unwrap(loss_fn, stop=lambda f: not isinstance(f, jax.stages.Wrapped))
+
+    def scalar(params: Any, example: Any) -> jax.Array:
+        example, key = example
+        value = plain(params, example) if key is None else plain(params, example, key)
+        shapes = [(list(jnp.shape(x)), jnp.result_type(x)) for x in jax.tree.leaves(value)]
+        if len(shapes) != 1 or shapes[0][0] != [] or not jnp.issubdtype(shapes[0][1], jnp.floating):
+            got = ", ".join(f"{dtype}{shape}" for shape, dtype in shapes) or "nothing"
+            raise check.expected("loss_fn", "one floating-point number (shape []) for ONE example", got)
+        return jnp.asarray(value)
+
+    named = [
+        (f"params{jax.tree_util.keystr(path)}", leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    ]
+    if not named:
+        raise check.expected("params", "at least one array", "none")
+    for name, leaf in named:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise check.expected(name, "floating-point numbers", str(leaf.dtype))
+    with nn.intercept_methods(_refuse_batch_norm):
+        tape = record(scalar, params, example)
+    used = tape.used()
+    for i, (name, _) in enumerate(named):
+        if i not in used:
+            raise check.InputError(f"{name}: expected a parameter that the loss uses, got one that it never touches")
+    return tape
+
+
+def _refuse_batch_norm(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+    module = context.module
+    if isinstance(module, nn.BatchNorm) and context.method_name == "__call__" and not module.is_initializing():
+        given = args[1] if len(args) > 1 else kwargs.get("use_running_average")
+        if not (module.use_running_average if given is None else given):
+            raise check.InputError(
+                "loss_fn: expected examples that do not depend on each other, got a BatchNorm in training mode, which "
+                "normalises by the whole batch: no example has a gradient of its own; use GroupNorm or LayerNorm, or "
+                "use_running_average=True"
+            )
+    return method(*args, **kwargs)
+
+
+def _length(batch: Any) -> int:
+    lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
+    if len(lengths) != 1 or lengths in ({()}, {(0,)}):
+        got = "leading axes " + ", ".join(sorted(str(list(length)) for length in lengths))
+        raise check.expected("batch", "arrays with one leading axis of n >= 1 examples", got if lengths else "none")
+    return lengths.pop()[0]
+
+
+def _dividing(n: int, **named: Any) -> int:
+    ((name, value),) = named.items()
+    value = check.at_least(1, **named)
+    if n % value:
+        raise check.expected(name, f"a divisor of the {n} examples", value)
+    return value
+
+
+def _weighted(tree: Any, weights: jax.Array) -> Any:
+    def one(x: jax.Array) -> jax.Array:
+        w = weights.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)
+        return jnp.where(w == 0, 0, w * x)
+
+    return jax.tree.map(one, tree)
+
+
+def _without_padding(tree: Any, weights: jax.Array) -> Any:
+    return jax.tree.map(lambda x: jnp.where(weights.reshape(-1, *(1,) * (x.ndim - 1)) == 0, 0, x), tree)
+
+
+def _layers(params: Any) -> list[int]:
+    """The number of each leaf's layer."""
+    parents = [jax.tree_util.keystr(path[:-1]) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    numbers = {parent: number for number, parent in enumerate(dict.fromkeys(parents))}
+    return [numbers[parent] for parent in parents]
+
+
+def _by_layer(squared: list[jax.Array], layers: list[int]) -> jax.Array:
+    """[layers, u] from [u] per leaf."""
+    return jnp.stack(
+        [sum(s for s, of in zip(squared, layers, strict=True) if of == layer) for layer in range(max(layers) + 1)]
+    )

@@ -1,0 +1,240 @@
+"""The gradients of many units for one parameter: their squared norms and weighted sums, formed only where cheap.
+
+A unit is a run of consecutive examples (one, or a client's, a user's) whose gradients are added. Every form below is
+a NamedTuple with ``squared()``, the squared L2 norm per unit [u], and ``total(factors)``, the sum over units of
+factor times gradient. Whoever calls gives a unit whose square is not finite the factor 0; it then adds exactly
+nothing, whatever it holds: NaN never spreads.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpaudit.training.convolution import patches
+from dpaudit.training.taps import Site
+
+UnitGradients = Any  # Explicit | Product | Lookup | Moved
+
+
+class Explicit(NamedTuple):
+    """One gradient per unit, written out."""
+
+    gradients: jax.Array  # [u, ...]
+
+    def squared(self) -> jax.Array:
+        return jnp.sum(jnp.square(self.gradients), axis=range(1, self.gradients.ndim))
+
+    def total(self, factors: jax.Array) -> jax.Array:
+        sound = jnp.isfinite(self.squared())
+
+        def add(gradients: jax.Array) -> jax.Array:
+            return jnp.tensordot(factors, gradients, axes=1)
+
+        def add_sound(gradients: jax.Array) -> jax.Array:
+            return add(jnp.where(_like(sound, gradients), gradients, 0))
+
+        return lax.cond(sound.all(), add, add_sound, self.gradients)  # the second costs a copy of the gradients
+
+
+class Product(NamedTuple):
+    """Gradient of unit u: sum over its positions t of the outer product a_t d_t, for every block b of the weights.
+
+    Squared norm: sum over t, t' of (a_t . a_t')(d_t . d_t'), |a|^2 |d|^2 where there is one position.
+    """
+
+    a: jax.Array  # [u, t, b, k]
+    d: jax.Array  # [u, t, b, o]
+
+    def squared(self) -> jax.Array:
+        rows = jnp.sum(jnp.square(self.a), -1) * jnp.sum(jnp.square(self.d), -1)  # [u, t, b]
+        if self.a.shape[1] == 1:
+            return jnp.sum(rows, axis=(1, 2))
+        gram = jnp.einsum("utbk,usbk->ubts", self.a, self.a) * jnp.einsum("utbo,usbo->ubts", self.d, self.d)
+        # Where positions cancel, rounding could leave too small a norm; this much more it cannot be.
+        rounding = jnp.finfo(gram.dtype).eps * jnp.square(jnp.sum(jnp.sqrt(rows), axis=1))  # [u, b]
+        return jnp.sum(jnp.maximum(jnp.sum(gram, axis=(2, 3)), 0) + rounding, axis=1)
+
+    def total(self, factors: jax.Array) -> jax.Array:
+        a = jnp.where(_like(factors, self.a) == 0, 0, self.a)
+        return jnp.einsum("utbk,utbo->bko", a, _scaled(self.d, factors))
+
+
+class Lookup(NamedTuple):
+    """Gradient of unit u: row d_t added to row index_t of a table, for every position t."""
+
+    index: jax.Array  # [u, t]
+    d: jax.Array  # [u, t, o]
+    rows: int
+
+    def squared(self) -> jax.Array:
+        same = (self.index[:, :, None] == self.index[:, None, :]).astype(self.d.dtype)
+        merged = jnp.einsum("uts,uso->uto", same, self.d)  # a row's sum, once for each of its positions
+        return jnp.sum(jnp.sum(jnp.square(merged), -1) / jnp.sum(same, -1), axis=1)
+
+    def total(self, factors: jax.Array) -> jax.Array:
+        table = jnp.zeros((self.rows, self.d.shape[-1]), self.d.dtype)
+        return table.at[self.index.ravel()].add(_scaled(self.d, factors).reshape(-1, self.d.shape[-1]), mode="drop")
+
+
+class Moved(NamedTuple):
+    """Unit gradients for a rearranged parameter; ``back`` undoes the rearrangement."""
+
+    inner: UnitGradients
+    back: Callable[[jax.Array], jax.Array]
+
+    def squared(self) -> jax.Array:
+        return self.inner.squared()
+
+    def total(self, factors: jax.Array) -> jax.Array:
+        return self.back(self.inner.total(factors))
+
+
+def unit_gradients(
+    site: Site, parameter: jax.Array, others: list[jax.Array], d: jax.Array, group: int
+) -> UnitGradients:
+    """The gradients for one tapped parameter, in the form that costs least.
+
+    Args:
+      site: where the parameter is used.
+      parameter: its value.
+      others: the other operands of that step, [n, ...] each.
+      d: [n, ...], the cotangent of the step's output, weights of the examples included.
+      group: consecutive examples per unit.
+    """
+    others = [x.astype(parameter.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in others]
+    d = d.astype(parameter.dtype)
+    name = site.step.primitive.name
+    if name == "dot_general":
+        return _dot(site, parameter, others[0], d, group)
+    if name == "conv_general_dilated":
+        return _convolution(site, parameter, others[0], d, group)
+    if name == "gather" and _takes_rows(site, parameter):
+        return _lookup(site, parameter, others[0], d, group)
+
+    def one(others: list[jax.Array], d: jax.Array) -> jax.Array:
+        return jax.vjp(lambda p: site.use(p, others), parameter)[1](d)[0]
+
+    return explicit(jax.vmap(one)(others, d), group)
+
+
+def explicit(gradients: jax.Array, group: int) -> Explicit:
+    """From one gradient per example, [n, ...]."""
+    return Explicit(_units(gradients, group).sum(axis=1) if group > 1 else gradients)
+
+
+def _dot(site: Site, parameter: jax.Array, a: jax.Array, d: jax.Array, group: int) -> UnitGradients:
+    contract, batch = site.step.params["dimension_numbers"]
+    mine, other = site.operand, 1 - site.operand
+    shape = jax.eval_shape(site.seen, parameter).shape
+    free = _rest(len(shape), [*contract[mine], *batch[mine]])
+    positions = _rest(a.ndim - 1, [*contract[other], *batch[other]])
+    n, b, k, o = len(a), *(math.prod(shape[i] for i in axes) for axes in (batch[mine], contract[mine], free))
+    a = a.transpose(0, *(1 + i for i in (*positions, *batch[other], *contract[other]))).reshape(n, -1, b, k)
+    # The output's axes: batch, then what is free of the left operand, then of the right.
+    left, right = (free, positions) if mine == 0 else (positions, free)
+    axes = list(range(1, d.ndim))
+    blocks, lefts, rights = _cut(axes, len(batch[0]), len(left), len(right))
+    ours, theirs = (lefts, rights) if mine == 0 else (rights, lefts)
+    d = d.transpose(0, *theirs, *blocks, *ours).reshape(n, -1, b, o)
+    order = (*batch[mine], *contract[mine], *free)
+
+    def rearranged(weights: jax.Array) -> jax.Array:
+        return weights.transpose(order).reshape(b, k, o)
+
+    return _product(site, parameter, a, d, group, rearranged)
+
+
+def _convolution(site: Site, parameter: jax.Array, x: jax.Array, d: jax.Array, group: int) -> UnitGradients:
+    params = site.step.params
+    lhs, rhs, out = params["dimension_numbers"]
+    blocks = params["feature_group_count"]
+    shape = jax.eval_shape(site.seen, parameter).shape
+    features, channels, *window = (shape[i] for i in rhs)
+    batch, channel, *space = (1 + i for i in lhs)
+    x = x.transpose(0, batch, *space, channel)
+    n, many = x.shape[:2]
+    seen = patches(
+        x.reshape(n * many, *x.shape[2:]),
+        window,
+        params["window_strides"],
+        params["padding"],
+        input_dilation=params["lhs_dilation"],
+        kernel_dilation=params["rhs_dilation"],
+    )
+    k, o = math.prod(window) * channels, features // blocks
+    a = seen.reshape(n, -1, math.prod(window), blocks, channels).swapaxes(2, 3).reshape(n, -1, blocks, k)
+    batch, channel, *space = (1 + i for i in out)
+    d = d.transpose(0, batch, *space, channel).reshape(n, -1, blocks, o)
+
+    def rearranged(weights: jax.Array) -> jax.Array:
+        weights = weights.transpose(*rhs[2:], rhs[1], rhs[0]).reshape(k, blocks, o)
+        return weights.swapaxes(0, 1)
+
+    return _product(site, parameter, a, d, group, rearranged)
+
+
+def _product(
+    site: Site,
+    parameter: jax.Array,
+    a: jax.Array,
+    d: jax.Array,
+    group: int,
+    rearranged: Callable[[jax.Array], jax.Array],
+) -> UnitGradients:
+    """For a [n, t, b, k] and d [n, t, b, o]: examples of a unit are simply more positions."""
+    a, d = (_units(x, group).reshape(len(x) // group, group * x.shape[1], *x.shape[2:]) for x in (a, d))
+    t, k, o = a.shape[1], a.shape[-1], d.shape[-1]
+    small = k * o <= t * (k + o)  # no more numbers than a and d themselves: as fast as a plain gradient
+    inner = Explicit(jnp.einsum("utbk,utbo->ubko", a, d)) if t > 1 and small else Product(a, d)
+    back = jax.linear_transpose(lambda p: rearranged(site.seen(p)), parameter)
+    return Moved(inner, lambda total: back(total)[0])
+
+
+def _lookup(site: Site, parameter: jax.Array, index: jax.Array, d: jax.Array, group: int) -> UnitGradients:
+    rows, *row = jax.eval_shape(site.seen, parameter).shape
+    if site.step.params["mode"] == lax.GatherScatterMode.CLIP:
+        index = jnp.clip(index, 0, rows - 1)
+    index = jnp.where(index < 0, rows, index)  # out of range: read as NaN, no row's
+    index = _units(index, group).reshape(len(index) // group, -1)
+    d = _units(d, group).reshape(*index.shape, math.prod(row))
+    back = jax.linear_transpose(site.seen, parameter)
+    return Moved(Lookup(index, d, rows), lambda total: back(total.reshape(rows, *row))[0])
+
+
+def _takes_rows(site: Site, parameter: jax.Array) -> bool:
+    """Whether a gather is table[index], whole rows."""
+    _, *row = jax.eval_shape(site.seen, parameter).shape
+    numbers, out = site.step.params["dimension_numbers"], len(site.step.shapes[0].shape)
+    return (
+        tuple(numbers.start_index_map) == tuple(numbers.collapsed_slice_dims) == (0,)
+        and not numbers.operand_batching_dims
+        and tuple(numbers.offset_dims) == tuple(range(out - len(row), out))
+        and tuple(site.step.params["slice_sizes"]) == (1, *row)
+    )
+
+
+def _units(x: jax.Array, group: int) -> jax.Array:
+    return x.reshape(len(x) // group, group, *x.shape[1:])
+
+
+def _like(factors: jax.Array, x: jax.Array) -> jax.Array:
+    return factors.reshape(factors.shape + (1,) * (x.ndim - factors.ndim))
+
+
+def _scaled(x: jax.Array, factors: jax.Array) -> jax.Array:
+    factors = _like(factors, x)
+    return jnp.where(factors == 0, 0, factors * x)
+
+
+def _rest(count: int, used: list[int]) -> list[int]:
+    return [i for i in range(count) if i not in used]
+
+
+def _cut(axes: list[int], *lengths: int) -> list[list[int]]:
+    ends = list(itertools.accumulate(lengths))
+    return [axes[end - length : end] for end, length in zip(ends, lengths, strict=True)]

@@ -1,0 +1,194 @@
+"""Counting on the devices is counting on the host, score for score; and what is kept of an audit is enough."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpaudit
+from dpaudit import Claim, check, distinguish, play
+from dpaudit.auditing import count, sequential
+from dpaudit.auditing.estimate import errors
+
+KEY = jax.random.key(11)
+X0, X1 = jnp.zeros(2000), jnp.full(2000, 0.02)  # large, so that a call is few trials
+TRIALS = 9001
+
+
+def noisy(key, x):
+    return x + jax.random.normal(key, x.shape)
+
+
+def total(threshold):
+    return distinguish.Distinguisher(lambda *_: jnp.sum, threshold, "sum")
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "chosen": {"distinguisher": None},
+    "fixed": {"distinguisher": total(3.0)},
+    "violation": {"until": sequential.violation(), "claim": Claim(0.5)},
+    "width": {"until": sequential.width(0.35)},
+}
+
+
+def audited(case: str, **more) -> dpaudit.AuditResult:
+    return dpaudit.audit(noisy, X0, X1, key=KEY, trials=TRIALS, **(CASES[case] | more))
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, dpaudit.AuditResult]:
+    return {case: audited(case) for case in CASES}
+
+
+def test_counts_are_those_of_the_scores_on_the_host(whole):
+    half = TRIALS // 2
+    _, play_key = jax.random.split(KEY)
+    scores = play(play_key, lambda key, world: noisy(key, (X0, X1)[world]), jnp.sum, half).astype(np.float64)
+    assert errors(scores, 3.0) == (whole["fixed"].fpr * half, (whole["fixed"].fnr * half))
+    aside, result = half // 4, whole["chosen"]
+    _, play_key = jax.random.split(KEY)
+    directed = lambda z: jnp.sum(z * (X1 - X0))  # noqa: E731
+    scores = play(play_key, lambda key, world: noisy(key, (X0, X1)[world]), directed, half).astype(np.float64)
+    wrong = errors(scores[:, aside:], result.threshold)
+    assert result.threshold in scores[:, :aside]
+    assert wrong == pytest.approx((result.fpr * result.negatives, result.fnr * result.positives))
+
+
+TYPES = [np.float32, np.float16, jnp.bfloat16, np.int32, np.uint32, np.int8, np.uint8, np.bool_]
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=[np.dtype(kind).name for kind in TYPES])
+def test_a_threshold_divides_the_scores_as_in_float64(kind):
+    """Next to every score, and at the ends of its type, where rounding the threshold up would take a score along."""
+    kind = np.dtype(kind)
+    if kind.kind in "iub":
+        most = 1 if kind.kind == "b" else np.iinfo(kind).max
+        least = 0 if kind.kind in "ub" else np.iinfo(kind).min
+        scores = np.unique(np.array([least, least + 1, 0, 1, most - 1, most], object).astype(kind))
+        beyond = [-0.5, most + 0.5, 1e30, math.inf]
+    else:
+        some = np.random.default_rng(0).normal(size=50)
+        scores = np.concatenate([some, [0, -0.0, 6e4, -6e4, math.inf, -math.inf]]).astype(kind)
+        beyond = [1e300, -1e300, math.inf, -math.inf]
+    wide = scores.astype(np.float64)
+    near = np.concatenate([wide, np.nextafter(wide, math.inf), np.nextafter(wide, -math.inf), beyond])
+    table = jnp.asarray(np.stack([scores, scores], 1))
+    for threshold in near:
+        if kind.kind in "iu" and kind.itemsize >= 4 and threshold < wide.min():
+            with pytest.raises(
+                check.InputError, match=r"^threshold: expected at least -?[0-9]+, the smallest score of "
+            ):
+                count._bar(threshold, kind)
+            continue
+        bar = count._bar(threshold, kind)
+        sums, _ = count._tally(table, bar, np.uint32(0), np.uint32(len(scores)), mesh=None)
+        above = int((wide > threshold).sum())
+        assert sums == [len(scores) - above, 0, 0, above, 0], threshold
+
+
+def test_padding_and_trials_set_aside_are_not_counted_and_nan_is():
+    bar = count._bar(0.5, np.dtype(np.float32))
+    scores = jnp.array([[9.0, -9.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [jnp.nan, -7.0], [jnp.nan, 8.0]])
+    sums, ends = count._tally(scores[:5], bar, np.uint32(1), np.uint32(4), mesh=None)
+    assert sums == [0, 1, 1, 1, 0]  # of the three in the middle
+    low, high = ~np.array(ends[:2]), np.array(ends[2:])
+    np.testing.assert_array_equal([low, high], count._rank(np.array([[0, -9], [9, 1]], np.float32)))
+    sums, _ = count._tally(scores, bar, np.uint32(1), np.uint32(5), mesh=None)
+    assert sums[4] == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("batch", [1, 700, None])
+def test_the_result_does_not_depend_on_the_batch(case, batch, whole):
+    assert audited(case, batch=batch) == whole[case]
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_at(trials):
+    def progress(done):
+        if done >= trials:
+            raise Killed
+
+    return progress
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("after", [600, 2500])  # while trials are set aside, and later
+def test_a_killed_audit_goes_on_from_its_checkpoint(tmp_path, case, after, whole):
+    file = tmp_path / "audit.npz"
+    with pytest.raises(Killed):
+        audited(case, checkpoint=file, batch=1, progress=kill_at(after))
+    seen = []
+    assert audited(case, checkpoint=file, progress=seen.append) == whole[case]
+    assert after <= seen[0] < after + 600
+    assert seen[0] < seen[-1]
+    assert seen[-1] == TRIALS - 1 or "stopped early" in whole[case].method
+    seen.clear()
+    assert audited(case, checkpoint=file, progress=seen.append) == whole[case]
+    assert len(seen) == 1  # a finished checkpoint plays nothing
+    assert file.stat().st_size < 4000  # counts, no scores
+
+
+FOREIGN = [
+    ({"key": jax.random.key(12)}, "chosen", "key$"),
+    ({"trials": 9003}, "fixed", "number of trials$"),
+    ({"delta": 0.01}, "chosen", "setting$"),
+    ({"confidence": 0.9}, "violation", "setting$"),
+    ({"claim": Claim(0.6)}, "violation", "setting$"),
+    ({"until": sequential.width(0.5)}, "width", "setting$"),
+    ({"until": None}, "width", "setting$"),
+    ({"distinguisher": total(2.0)}, "fixed", "setting$"),
+    ({"distinguisher": distinguish.cosine}, "chosen", "mechanism or pair of inputs and another setting$"),
+]
+
+
+@pytest.mark.parametrize("change, case, reason", FOREIGN)
+def test_a_checkpoint_of_another_audit_is_refused_with_the_difference(tmp_path, change, case, reason):
+    file = tmp_path / "audit.npz"
+    given = {"key": KEY, "trials": TRIALS, **CASES[case]}
+    with pytest.raises(Killed):
+        dpaudit.audit(noisy, X0, X1, **given, checkpoint=file, progress=kill_at(100))
+    good = file.read_bytes()
+    match = r"^checkpoint: expected one of this audit, got audit\.npz: made by another "
+    x0 = X0 + 1 if change.get("distinguisher") is distinguish.cosine else X0
+    with pytest.raises(check.InputError, match=match + reason):
+        dpaudit.audit(noisy, x0, X1, **(given | change), checkpoint=file)
+    with pytest.raises(check.InputError, match=match + "mechanism or pair of inputs$"):
+        dpaudit.audit(lambda key, x: 2 * noisy(key, x), X0, X1, **given, checkpoint=file)
+    with pytest.raises(check.InputError, match=match + "mechanism or pair of inputs$"):
+        dpaudit.audit(noisy, X0, X1.at[0].set(0.03), **given, checkpoint=file)
+    assert file.read_bytes() == good
+
+
+def test_what_changes_no_count_may_change(tmp_path, whole):
+    file = tmp_path / "audit.npz"
+    with pytest.raises(Killed):
+        audited("fixed", checkpoint=file, batch=1, progress=kill_at(1000))
+    claimed = audited("fixed", checkpoint=file, claim=Claim(0.01), confidence=0.9)
+    assert claimed.verdict == "violation"
+    assert (claimed.fpr, claimed.fnr) == (whole["fixed"].fpr, whole["fixed"].fnr)
+
+
+def test_a_torn_checkpoint_is_refused_and_kept(tmp_path):
+    file = tmp_path / "audit.npz"
+    audited("chosen", checkpoint=file)
+    good = file.read_bytes()
+    for torn in (good[:100], good[: len(good) // 2], good[:-1], b"", b"not a checkpoint"):
+        file.write_bytes(torn)
+        with pytest.raises(check.InputError, match=r"^checkpoint: expected a whole checkpoint, got audit\.npz: "):
+            audited("chosen", checkpoint=file)
+        assert file.read_bytes() == torn
+    with pytest.raises(check.InputError, match=r"^checkpoint: expected a file in a folder that exists, got "):
+        audited("chosen", checkpoint=tmp_path / "absent" / "audit.npz")
+
+
+def test_scores_that_are_no_number_each_are_refused():
+    vectors = distinguish.Distinguisher(lambda *_: lambda z: z[:3], 0.0, "own")
+    with pytest.raises(check.InputError, match=r"^scores: expected one number for each release, got shape \[3\]$"):
+        dpaudit.audit(noisy, X0, X1, key=KEY, trials=100, distinguisher=vectors)

@@ -1,0 +1,137 @@
+"""Audits on eight devices, and on two processes that are one mesh, give what one device gives, bit for bit."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import dpaudit
+from dpaudit import check, play
+from dpaudit.auditing import sequential
+from dpaudit.mechanisms import laplace
+from tests.auditing import test_game
+from tests.auditing.test_count import KEY, TRIALS, X0, X1, Killed, audited, kill_at, noisy
+
+ROOT = Path(__file__).parents[2]
+LAST = 100_001  # odd: not one of the calls is filled
+
+AUDITS: dict[str, dict[str, Any]] = {
+    "chosen": {},
+    "fixed": {"distinguisher": dpaudit.distinguish.Distinguisher(lambda *_: lambda z: z[0], 0.1, "first entry")},
+    "violation": {"until": sequential.violation(), "claim": dpaudit.Claim(0.9)},
+    "width": {"until": sequential.width(0.1)},
+}
+
+
+def many(case: str, **more: Any) -> dpaudit.AuditResult:
+    """Audits of a fast mechanism."""
+    apply = laplace.mechanism(epsilon=1.0, clip_norm=0.5).apply
+    return dpaudit.audit(apply, np.zeros(2), np.array([0.5, 0.0]), key=KEY, trials=LAST, **(AUDITS[case] | more))
+
+
+def eight() -> list[str]:
+    """What eight devices find: every kind of audit, one killed on a device that they go on from."""
+    devices = np.array(jax.devices())
+    assert devices.shape == (8,)
+    flat, grid = Mesh(devices, ("trials",)), Mesh(devices.reshape(2, 4), ("host", "chip"))
+    found = [many(case, mesh=flat).to_json() for case in AUDITS]
+    found.append(many("chosen", mesh=grid, batch=5000).to_json())
+    found.append(audited("chosen", mesh=flat, checkpoint=Path(sys.argv[1]) / "audit.npz").to_json())
+    return found
+
+
+def two() -> list[Any]:
+    """What each of two processes finds; they share no file."""
+    mesh = Mesh(np.array(jax.devices()), ("trials",))
+    assert (mesh.size, jax.local_device_count()) == (2, 1)
+    mine = Path(sys.argv[1]) / f"process{jax.process_index()}"
+    mine.mkdir()
+    file = mine / "audit.npz"
+    try:
+        audited("chosen", mesh=mesh, batch=1, checkpoint=file, progress=kill_at(2000))
+    except Killed:
+        found: list[Any] = [os.listdir(mine)]
+    seen: list[int] = []
+    found.append(audited("chosen", mesh=mesh, checkpoint=file, progress=seen.append).to_json())
+    found.append(audited("violation", mesh=mesh, batch=100).to_json())
+    found.append(seen[0])
+    try:
+        dpaudit.audit(noisy, X0, X1, key=jax.random.key(0), trials=TRIALS, mesh=mesh, checkpoint=file)
+    except check.InputError as error:
+        found.append(str(error))
+    try:
+        audited("chosen", mesh=mesh, checkpoint=mine / "absent" / "audit.npz")
+    except check.InputError as error:
+        found.append(str(error).split(", got")[0])
+    scores = play(test_game.KEY, test_game.release, test_game.score, 300, mesh=mesh, checkpoint=mine / "play.npz")
+    found.append(scores.tolist())
+    found.append(sorted(os.listdir(mine)))
+    return found
+
+
+JOIN = """
+import jax
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize("127.0.0.1:{port}", 2, {rank})
+"""
+
+
+def start(program: str, folder: Path, devices: int = 1, before: str = "") -> subprocess.Popen[str]:
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+    }
+    code = f"{before}\nimport json, tests.auditing.test_many_devices as t\nprint('\\n' + json.dumps(t.{program}()))"
+    command = [sys.executable, "-c", code, str(folder)]
+    return subprocess.Popen(
+        command, env=environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def said(process: subprocess.Popen[str]) -> Any:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def test_eight_devices_find_what_one_finds(tmp_path):
+    file = tmp_path / "audit.npz"
+    with pytest.raises(Killed):
+        audited("chosen", checkpoint=file, batch=1, progress=kill_at(3000))
+    found = said(start("eight", tmp_path, devices=8))
+    one = [many(case).to_json() for case in AUDITS]
+    assert found[: len(AUDITS)] == one
+    assert found[-2] == one[0]
+    assert found[-1] == audited("chosen").to_json()
+    assert audited("chosen", checkpoint=file).to_json() == found[-1]  # what they have finished, one need not play
+
+
+def test_two_processes_find_what_one_finds(tmp_path):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    processes = [start("two", tmp_path, before=JOIN.format(port=port, rank=rank)) for rank in range(2)]
+    try:
+        first, second = map(said, processes)
+    finally:
+        for process in processes:
+            process.kill()
+    assert (first[0], second[0]) == (["audit.npz"], [])  # the first process writes for both
+    assert (first[-1], second[-1]) == (["audit.npz", "play.npz"], [])
+    assert first[1:-1] == second[1:-1]
+    chosen, violation, restored, foreign, folder, scores = first[1:-1]
+    assert chosen == audited("chosen").to_json()
+    assert violation == audited("violation").to_json()
+    assert 2000 <= restored < TRIALS
+    assert foreign == "checkpoint: expected one of this audit, got audit.npz: made by another key"
+    assert folder == "checkpoint: expected a file in a folder that exists"
+    expected = play(test_game.KEY, test_game.release, test_game.score, 300)
+    np.testing.assert_array_equal(np.array(scores, np.float32), expected)

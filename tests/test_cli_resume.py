@@ -1,0 +1,126 @@
+"""``dpaudit audit --checkpoint FILE --resume``: killed at random moments, it ends with the row of a run left alone."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.test_cli import run
+from tests.test_cli_audit import file  # noqa: F401  the fixture
+
+ROOT = Path(__file__).parents[1]
+SLOW = """
+import jax, jax.numpy as jnp
+import dpaudit
+
+def slow(key, x):  # as large as this, a call to the device is few trials
+    return x + jax.random.normal(key)
+
+def pair(size):
+    return dpaudit.Case(slow, jnp.zeros(size), jnp.full(size, 0.5), dpaudit.Claim(3.0))
+
+wide, less_wide = pair(120_000), pair(60_000)
+"""
+UNTIL = "--until-violation"
+TRIALS = 40_000  # a second or more of playing
+
+
+def start(folder: Path, case: str, *more: str, devices: int = 1) -> subprocess.Popen[str]:
+    (folder / "slow.py").write_text(SLOW)
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "dpaudit.cli", "audit", f"slow.py:{case}", "--trials", str(TRIALS), "--json"]
+    return subprocess.Popen(
+        [*command, *more], env=environment, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def row_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode in (0, 1, 3), err
+    (row,) = json.loads(out)
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
+def done(kept: Path) -> int:
+    """Trials of each world in a checkpoint; a file that a kill left torn would not load."""
+    if not kept.exists():
+        return 0
+    with np.load(kept) as saved:
+        return int(saved["done"])
+
+
+def killed_and_resumed(
+    folder: Path, kills: int, case: str, *more: str, devices: tuple[int, ...] = (1,), seed: int = 0
+):
+    """(the row at the end, how many trials the checkpoint held after each kill)."""
+    kept, wait, held = folder / "audit.npz", random.Random(seed), []
+    options = (case, "--checkpoint", kept.name, "--resume", *more)
+    for attempt in range(kills):
+        before, process = done(kept), start(folder, *options, devices=devices[attempt % len(devices)])
+        while done(kept) <= before and process.poll() is None:  # until it plays
+            time.sleep(0.005)
+        time.sleep(wait.uniform(0, 0.25))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "finished before it could be killed"
+        held.append(done(kept))
+    row = row_of(start(folder, *options))
+    assert not kept.exists()  # of a finished audit, nothing is left to resume
+    return row, held
+
+
+def check_kills(folder: Path, kills: int, *command: str, **how: Any) -> None:
+    whole = row_of(start(folder, *command))
+    row, held = killed_and_resumed(folder, kills, *command, **how)
+    assert row == whole
+    assert len(held) == kills
+    assert held[0] > 0
+    assert all(a < b for a, b in itertools.pairwise(held))  # each run went on from the one before
+    assert held[-1] < TRIALS // 2
+
+
+def test_three_kills_change_nothing(tmp_path):
+    check_kills(tmp_path, 3, "wide", devices=(1, 8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("wide",), ("wide", "--distinguisher", "cosine"), ("less_wide", UNTIL)])
+@pytest.mark.parametrize("devices", [(1,), (8, 1)])
+def test_thirty_kills_change_nothing(tmp_path, command, devices):
+    check_kills(tmp_path, 5, *command, devices=devices, seed=len(command) + devices[0])
+
+
+def test_a_checkpoint_that_is_there_is_kept_unless_it_is_resumed(monkeypatch, capsys, tmp_path, file):  # noqa: F811
+    kept = tmp_path / "kept.npz"
+    command = ("audit", f"{file}:noisy_sum", "--trials", "8000", "--json")
+    assert run(monkeypatch, *command) == 0
+    (whole,) = json.loads(capsys.readouterr().out)
+    assert run(monkeypatch, *command, "--checkpoint", str(kept), "--resume") == 0
+    printed = capsys.readouterr()
+    assert printed.err == "dpaudit: kept.npz: no checkpoint yet, starting afresh\n"
+    (row,) = json.loads(printed.out)
+    assert row | {"seconds": 0} == whole | {"seconds": 0}
+    assert not kept.exists()
+    kept.write_bytes(b"of value")
+    assert run(monkeypatch, *command, "--checkpoint", str(kept)) == 2
+    assert capsys.readouterr().err.startswith("dpaudit: --checkpoint: expected a new file, or --resume to go on from ")
+    assert run(monkeypatch, *command, "--checkpoint", str(kept), "--resume") == 2
+    assert capsys.readouterr().err.startswith("dpaudit: checkpoint: expected a whole checkpoint, got kept.npz: ")
+    assert kept.read_bytes() == b"of value"
+    assert run(monkeypatch, *command, "--resume") == 2
+    assert capsys.readouterr().err == (
+        "dpaudit: --resume: expected a file to go on from, named by --checkpoint, got none\n"
+    )

@@ -1,0 +1,271 @@
+"""DP-FTRL against published numbers, dense algebra, and brute force over participations and neighbours."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpaudit.check import InputError
+from dpaudit.training.dp_ftrl import correlated, dp_ftrl, epsilon, noise_multiplier
+from dpaudit.training.dp_sgd import dp_sgd, train
+from dpaudit.training.matrix_noise import (
+    Strategy,
+    banded,
+    blt,
+    independent,
+    prefix_error,
+    restarted,
+    toeplitz,
+    tree,
+)
+from dpaudit.training.sampling import Participation, cyclic, participation, poisson
+
+KEY = jax.random.key(11)
+ROUNDS = 12
+PATTERN = participation(ROUNDS, separation=4)
+BLOCK = participation(5, separation=4)
+
+MAKE = {
+    "independent": lambda: independent(PATTERN),
+    "tree": lambda: tree(PATTERN),
+    "toeplitz": lambda: toeplitz(PATTERN),
+    "truncated": lambda: toeplitz(PATTERN, bands=5),
+    "banded": lambda: banded(PATTERN, bands=4),
+    "blt": lambda: blt(PATTERN, buffers=1),
+    "restarted tree": lambda: restarted(tree(BLOCK), 3),
+    "restarted toeplitz": lambda: restarted(toeplitz(BLOCK), 3),
+}
+
+
+@pytest.fixture(scope="module")
+def strategies() -> dict[str, Strategy]:
+    return {name: make() for name, make in MAKE.items()}
+
+
+# Published and independently known numbers
+
+
+def test_the_privacy_of_a_banded_strategy_on_data_that_is_better_separated():
+    # Only the norm of a column and the number of participations count, not the coefficients: 3 instead of 5 of them.
+    strategy = toeplitz(participation(2_000, separation=400), bands=400)
+    seen = participation(2_000, separation=484, most=3)
+    relative = strategy.sensitivity(seen) / strategy.sensitivity(strategy.pattern)
+    assert (relative / 1.411) ** 2 / 2 == pytest.approx(0.1506840, abs=5e-8)
+    assert epsilon(strategy, 1.411, delta=1e-10, participation=seen) == pytest.approx(3.424007, abs=5e-7)
+    assert epsilon(strategy, 1.411, delta=1e-10) > 4.5
+
+
+def test_prefix_sums_have_the_known_errors():
+    once = participation(512, separation=512)
+    assert prefix_error(tree(once)) == pytest.approx(6.71, abs=5e-3)
+    assert prefix_error(toeplitz(once)) == pytest.approx(2.89, abs=5e-3)
+    assert prefix_error(independent(once)) == pytest.approx(math.sqrt(513 / 2), rel=1e-5)
+
+
+def test_optimised_strategies_are_worth_it(strategies):
+    error = {name: prefix_error(strategy) for name, strategy in strategies.items()}
+    assert error["blt"] < error["toeplitz"] < error["independent"]
+    assert error["banded"] < error["independent"]
+    assert not jax.config.read("jax_enable_x64")
+
+
+# The matrix, its inverse and the noise
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_noising_is_the_inverse_of_the_matrix(strategies, name):
+    strategy = strategies[name]
+    rounds = strategy.pattern.rounds
+    matrix = strategy.matrix()
+    assert matrix.shape == (rounds, rounds)
+    assert np.array_equal(matrix, np.tril(matrix))
+    np.testing.assert_allclose(matrix @ strategy.noising.materialize(rounds), np.eye(rounds), atol=2e-6)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_noise_has_the_covariance_it_claims(strategies, name):
+    strategy = strategies[name]
+    stddev, width = 0.3, 20_000
+    noise = correlated(strategy, stddev)
+
+    def step(memory, key):
+        noisy, memory = noise.add(key, {"w": jnp.zeros(width, jnp.bfloat16), "b": jnp.zeros(())}, memory)
+        return memory, noisy["w"]
+
+    memory = noise.init({"w": jnp.zeros(width, jnp.bfloat16), "b": jnp.zeros(())})
+    _, drawn = jax.lax.scan(step, memory, jax.random.split(KEY, strategy.pattern.rounds))
+    assert drawn.dtype == jnp.float32
+    assert _deviation(drawn, strategy.matrix(), stddev) < 5
+    assert _deviation(drawn, strategy.matrix(), stddev * 1.05) > 5
+    other = toeplitz(strategy.pattern, bands=3).matrix()
+    assert _deviation(drawn, other, stddev) > 20
+
+
+def _deviation(drawn: jax.Array, matrix: np.ndarray, stddev: float) -> float:
+    """The largest deviation of the empirical covariance [n, n] from stddev^2 C^-1 C^-T, in standard errors."""
+    sample = np.asarray(drawn, float)
+    inverse = np.linalg.inv(matrix)
+    claimed = stddev**2 * inverse @ inverse.T
+    error = np.sqrt((np.outer(np.diag(claimed), np.diag(claimed)) + claimed**2) / sample.shape[1])
+    return float(np.max(np.abs(sample @ sample.T / sample.shape[1] - claimed) / error))
+
+
+def test_past_the_last_round_nothing_is_released(strategies):
+    noise = correlated(strategies["tree"], 1.0)
+
+    def step(memory, key):
+        return noise.add(key, jnp.zeros(3), memory)[::-1]
+
+    released = jax.lax.scan(step, noise.init(jnp.zeros(3)), jax.random.split(KEY, ROUNDS + 3))[1]
+    assert np.isfinite(released[:ROUNDS]).all()
+    assert np.isnan(released[ROUNDS:]).all()
+
+
+# Sensitivity by brute force
+
+EXACT = {"independent", "toeplitz", "truncated", "banded", "blt"}
+
+
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("seen", [(12, 4, 3), (12, 4, 2), (7, 4, 2), (12, 12, 1)], ids=str)
+def test_no_participation_moves_a_release_further_than_claimed(strategies, name, seen):
+    pattern, strategy = Participation(*seen), strategies[name]
+    worst = _worst(strategy.matrix()[: pattern.rounds, : pattern.rounds], pattern)
+    claimed = strategy.sensitivity(pattern)
+    assert worst <= claimed * (1 + 1e-6)
+    assert claimed <= worst * (1 + 1e-6 if name in EXACT or pattern.most == 1 else 1.25)
+
+
+def _worst(matrix: np.ndarray, pattern: Participation) -> float:
+    """The largest |C x| over all rounds that the pattern allows and all signs in them."""
+    worst = 0.0
+    for count in range(1, pattern.most + 1):
+        signs = np.array(list(itertools.product([-1, 1], repeat=count))).T
+        for taken in itertools.combinations(range(pattern.rounds), count):
+            if all(later - earlier >= pattern.separation for earlier, later in itertools.pairwise(taken)):
+                worst = max(worst, np.linalg.norm(matrix[:, list(taken)] @ signs, axis=0).max())
+    return worst
+
+
+def test_a_restart_every_epoch_costs_one_tree_each():
+    strategy = restarted(tree(participation(8, separation=8)), 5)
+    assert strategy.pattern == (40, 8, 5)
+    for most in (1, 3, 5):
+        seen = participation(40, separation=8, most=most)
+        assert strategy.sensitivity(seen) == pytest.approx(math.sqrt(4 * most))  # 1 + log2(8) nodes hold a round
+    assert strategy.sensitivity(participation(15, separation=8)) == pytest.approx(math.sqrt(4 * 2))
+
+
+# Training: the loss <w, x> has gradient x, whatever the parameters
+
+EXAMPLES = 12
+
+
+def loss(params, example):
+    return jnp.sum(params["w"] * example)
+
+
+def trainer(strategy: Strategy, **changed):
+    settings = {"clip_norm": 2.0, "noise_multiplier": 1.0, "batch_size": 3, "optimizer": optax.sgd(1.0)}
+    return dp_ftrl(loss, strategy=strategy, **(settings | changed))
+
+
+def test_one_example_moves_a_training_by_the_sensitivity_and_no_more():
+    strategy = toeplitz(cyclic(EXAMPLES, 3).participation(ROUNDS))
+    assert strategy.pattern == PATTERN
+    made = trainer(strategy, noise_multiplier=1e-3)
+    data = 100 * jax.random.normal(KEY, (EXAMPLES, 4))  # all clipped
+    removed = [data.at[i].set(0.0) for i in range(EXAMPLES)]
+    replaced = [data.at[i].set(-data[i]) for i in range(EXAMPLES)]
+    worlds = jnp.stack([data, *removed, *replaced])
+
+    def step(states, _):
+        one = jax.vmap(lambda state, data: train(KEY, made, state, data, cyclic(EXAMPLES, 3), 1)[0])
+        states = one(states, worlds)
+        return states, states.params["w"]
+
+    start = jax.vmap(lambda _: made.init({"w": jnp.zeros(4)}))(worlds)
+    _, models = jax.lax.scan(step, start, length=ROUNDS)
+    gradients = -3 * np.diff(models, axis=0, prepend=0)  # [rounds, worlds, d]: SGD at rate 1, sums over 3 examples
+    moved = gradients[:, 1:] - gradients[:, :1]  # the noise is the same in all worlds
+    sizes = np.linalg.norm(np.einsum("st,tid->isd", strategy.matrix(), moved), axis=(1, 2)).reshape(2, EXAMPLES)
+    limit = 2.0 * strategy.sensitivity(strategy.pattern)
+    np.testing.assert_allclose(sizes.max(axis=1), [limit, 2 * limit], rtol=1e-4)
+    assert sizes.min() > 2.0
+
+
+def test_with_independent_noise_it_is_dp_sgd():
+    data = jax.random.normal(KEY, (EXAMPLES, 4))
+    sampling = poisson(EXAMPLES, 3)
+    settings = {"clip_norm": 2.0, "batch_size": 3, "optimizer": optax.adam(0.1)}
+    strategy = independent(participation(5, most=4))  # of sensitivity 2
+    made = dp_ftrl(loss, strategy=strategy, noise_multiplier=0.5, **settings)
+    plain = dp_sgd(loss, noise_multiplier=1.0, **settings)
+    results = [train(KEY, m, m.init({"w": jnp.zeros(4)}), data, sampling, 5)[0].params["w"] for m in (made, plain)]
+    np.testing.assert_allclose(*results, rtol=1e-5)
+    assert np.abs(results[0]).min() > 0
+
+
+def test_trainings_together_or_in_parts_equal_one_training(strategies):
+    data = jax.random.normal(KEY, (EXAMPLES, 4))
+    made, sampling = trainer(strategies["restarted tree"]), cyclic(EXAMPLES, 3)
+
+    def run(key):
+        return train(key, made, made.init({"w": jnp.zeros(4)}), data, sampling, 9)[0]
+
+    keys = jax.random.split(KEY, 3)
+    together = jax.vmap(run)(keys)
+    for i, key in enumerate(keys):
+        np.testing.assert_allclose(together.params["w"][i], run(key).params["w"], rtol=1e-5, atol=1e-5)
+    parts = made.init({"w": jnp.zeros(4)})
+    for _ in range(3):
+        parts, _ = train(keys[0], made, parts, data, sampling, 3)
+    assert jax.tree.all(jax.tree.map(np.array_equal, parts, run(keys[0])))
+    assert not np.array_equal(together.params["w"][0], together.params["w"][1])
+
+
+# Accounting and bad input
+
+
+def test_epsilon_follows_the_participation_and_the_relation(strategies):
+    strategy = strategies["toeplitz"]
+    spent = [epsilon(strategy, 1.0, delta=1e-5, participation=participation(t, separation=4)) for t in (1, 5, 12)]
+    assert 0 < spent[0] < spent[1] < spent[2] == epsilon(strategy, 1.0, delta=1e-5)
+    replaced = epsilon(strategy, 1.0, delta=1e-5, neighbouring="replace")
+    assert replaced == epsilon(strategy, 0.5, delta=1e-5) > spent[2]
+    found = noise_multiplier(strategy, 2.0, delta=1e-5, neighbouring="replace")
+    assert epsilon(strategy, found, delta=1e-5, neighbouring="replace") == pytest.approx(2.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: trainer(s, clip_norm=0.0), "clip_norm: expected a finite number > 0, got 0.0"),
+        (lambda s: trainer(s, noise_multiplier=-1), "noise_multiplier: expected a finite number > 0, got -1"),
+        (lambda s: banded(PATTERN, bands=5), "bands: expected at most the 4 rounds between participations, got 5"),
+        (lambda s: toeplitz(PATTERN, bands=13), "bands: expected at most the 12 rounds, got 13"),
+        (lambda s: blt(PATTERN, buffers=11), "buffers: expected at most 10, .*, got 11"),
+        (lambda s: restarted(s, 0), "times: expected a whole number >= 1, got 0"),
+        (lambda s: participation(0), "rounds: expected a whole number >= 1, got 0"),
+        (lambda s: participation(5, separation=0), "separation: expected a whole number >= 1, got 0"),
+        (lambda s: participation(5, most=0), "most: expected a whole number >= 1, got 0"),
+        (
+            lambda s: s.sensitivity(participation(13)),
+            "pattern: expected at most the 12 rounds of the strategy, got 13",
+        ),
+        (lambda s: epsilon(s, 0.0, delta=1e-5), "noise_multiplier: expected a finite number > 0, got 0.0"),
+        (lambda s: epsilon(s, 1.0, delta=0.0), r"delta: expected a number in \(0, 1\), got 0.0"),
+        (
+            lambda s: epsilon(s, 1.0, delta=0.1, neighbouring="add_remove"),
+            "neighbouring: expected one of zero_out, re",
+        ),
+        (lambda s: noise_multiplier(s, 0.0, delta=1e-5), "target: expected a finite number > 0, got 0.0"),
+    ],
+)
+def test_bad_input_is_refused(strategies, call, message):
+    with pytest.raises(InputError, match=message):
+        call(strategies["toeplitz"])

@@ -1,0 +1,162 @@
+"""DP-SGD: the step against one written out by hand, its noise, and a training that may be cut and mapped."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.stats import kstest
+
+from dpaudit import InputError
+from dpaudit.training.dp_sgd import add_noise, dp_sgd, train
+from dpaudit.training.sampling import poisson
+
+KEY = jax.random.key(11)
+N, D, BATCH = 48, 5, 12
+
+
+def loss(params, example):
+    features, target = example
+    return 0.5 * (features @ params["w"] + params["b"] - target) ** 2
+
+
+def problem(n=N):
+    features = jax.random.normal(jax.random.key(1), (n, D))
+    return features, features @ jnp.arange(1.0, D + 1)
+
+
+PARAMS = {"w": jnp.zeros(D), "b": jnp.float32(0.5)}
+SETTINGS = {"clip_norm": 2.0, "noise_multiplier": 1.0, "batch_size": BATCH, "optimizer": optax.sgd(0.1)}
+
+
+def by_hand(params, batch, weights, clip_norm):
+    """sum_i w_i g_i min(1, C/|g_i|), one example after another in float64."""
+    total = np.zeros(D + 1)
+    for *example, weight in zip(*batch, weights, strict=True):
+        gradient = jax.grad(loss)(params, tuple(example))
+        flat = np.concatenate([np.asarray(gradient["w"], np.float64), [float(gradient["b"])]])
+        total += float(weight) * flat * min(1, clip_norm / np.linalg.norm(flat))
+    return total
+
+
+def test_a_step_is_the_clipped_sum_over_the_expected_batch_size():
+    trainer = dp_sgd(loss, **SETTINGS | {"noise_multiplier": 1e-9})
+    batch = jax.tree.map(lambda leaf: leaf[:BATCH], problem())
+    weights = jnp.arange(BATCH) < 7
+    after, info = jax.jit(trainer.step)(KEY, trainer.init(PARAMS), batch, weights.astype(jnp.float32))
+    total = by_hand(PARAMS, batch, weights, 2.0)
+    np.testing.assert_allclose(after.params["w"], PARAMS["w"] - 0.1 * total[:D] / BATCH, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(after.params["b"], PARAMS["b"] - 0.1 * total[D] / BATCH, rtol=1e-5)
+    losses = jax.vmap(loss, in_axes=(None, 0))(PARAMS, batch)
+    assert info.loss == pytest.approx(float(losses[:7].mean()), rel=1e-5)
+    assert (int(info.examples), int(info.dropped), int(after.step)) == (7, 0, 1)
+    assert 0 < info.clipped <= 7
+
+
+def empty_steps(noise_multiplier, clip_norm, dtype=jnp.float32):
+    """What 2,000 steps on empty batches add to 51 parameters: noise alone."""
+    wide = {"w": jnp.zeros(50, dtype), "b": jnp.zeros((), dtype)}
+    settings = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "batch_size": BATCH}
+    trainer = dp_sgd(lambda p, e: jnp.sum(p["w"]) * e + p["b"], **settings, optimizer=optax.sgd(1.0))
+    step = jax.jit(jax.vmap(lambda key: trainer.step(key, trainer.init(wide), jnp.ones(4), jnp.zeros(4))))
+    states, info = step(jax.random.split(KEY, 2_000))
+    assert (np.asarray(info.examples) == 0).all()
+    return np.concatenate([np.asarray(states.params["w"], np.float64).ravel(), np.asarray(states.params["b"])])
+
+
+def test_an_empty_batch_is_a_step_of_noise_of_the_stated_scale():
+    drawn = empty_steps(1.5, 2.0)
+    assert kstest(drawn, "norm", (0, 1.5 * 2.0 / BATCH)).pvalue > 1e-3
+    assert kstest(drawn, "norm", (0, 1.03 * 1.5 * 2.0 / BATCH)).pvalue < 1e-6
+
+
+def test_noise_is_drawn_in_float32_for_narrow_parameters():
+    noisy = add_noise(KEY, {"w": jnp.zeros(20_000, jnp.bfloat16)}, 1.0)["w"]
+    assert noisy.dtype == jnp.float32
+    assert len(np.unique(noisy)) > 19_000  # bfloat16 noise has 128 values
+
+
+def test_a_gradient_that_is_not_finite_adds_nothing_and_is_counted():
+    features, targets = problem()
+    trainer, weights = dp_sgd(loss, **SETTINGS), jnp.ones(BATCH)
+    step = jax.jit(trainer.step)
+    spoiled = features[:BATCH].at[3].set(jnp.nan), targets[:BATCH]
+    after, info = step(KEY, trainer.init(PARAMS), spoiled, weights)
+    without, _ = step(KEY, trainer.init(PARAMS), (features[:BATCH], targets[:BATCH]), weights.at[3].set(0))
+    assert int(info.dropped) == 1
+    np.testing.assert_allclose(after.params["w"], without.params["w"], rtol=1e-5)
+
+
+def test_training_learns_and_may_be_cut_anywhere():
+    trainer, sampling = dp_sgd(loss, **SETTINGS | {"optimizer": optax.adam(0.1)}), poisson(N, BATCH)
+    whole, info = train(KEY, trainer, trainer.init(PARAMS), problem(), sampling, 60)
+    part, _ = train(KEY, trainer, trainer.init(PARAMS), problem(), sampling, 23)
+    rest, _ = train(KEY, trainer, part, problem(), sampling, 37)
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(rest), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert info.loss[-5:].mean() < 0.5 * info.loss[:5].mean()
+    assert not np.array_equal(train(jax.random.key(3), trainer, part, problem(), sampling, 1)[0].params["w"], rest)
+
+
+@pytest.mark.parametrize("microbatch", [1, 5, 64])
+def test_microbatches_change_memory_and_not_the_result(microbatch):
+    sampling = poisson(N, BATCH)
+    results = [
+        train(KEY, trainer, trainer.init(PARAMS), problem(), sampling, 5)
+        for trainer in (dp_sgd(loss, **SETTINGS), dp_sgd(loss, **SETTINGS, microbatch=microbatch))
+    ]
+    np.testing.assert_allclose(results[0][0].params["w"], results[1][0].params["w"], rtol=1e-5)
+    np.testing.assert_array_equal(results[0][1].examples, results[1][1].examples)
+
+
+def test_many_networks_at_once_are_the_same_as_one_by_one():
+    """Over keys, data sets and clip norms at once."""
+    sampling, keys, clips = poisson(N, BATCH), jax.random.split(KEY, 3), jnp.array([0.5, 1.0, 4.0])
+    features, targets = problem(3 * N)
+    data = features.reshape(3, N, D), targets.reshape(3, N)
+
+    def one(key, data, clip_norm):
+        trainer = dp_sgd(loss, **SETTINGS | {"clip_norm": clip_norm})
+        return train(key, trainer, trainer.init(PARAMS), data, sampling, 10)[0].params["w"]
+
+    together = jax.vmap(one)(keys, data, clips)
+    alone = [one(keys[i], jax.tree.map(lambda leaf, i=i: leaf[i], data), clips[i]) for i in range(3)]
+    np.testing.assert_allclose(together, np.stack(alone), rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_with_dropout_gets_a_key_of_its_own_for_every_example():
+    def noisy(params, example, key):
+        return params["w"][0] * jax.random.normal(key) + params["w"] @ example[0] * 0 + params["b"] * 0
+
+    trainer = dp_sgd(noisy, **SETTINGS | {"noise_multiplier": 1e-9, "clip_norm": 1e3}, dropout=True, microbatch=64)
+    batch = jax.tree.map(lambda leaf: leaf[:BATCH], problem())
+    step = jax.jit(jax.vmap(lambda key: trainer.step(key, trainer.init(PARAMS), batch, jnp.ones(BATCH))[0]))
+    moved = step(jax.random.split(KEY, 200)).params["w"][:, 0]
+    spread = 0.1 / BATCH * np.sqrt(BATCH)  # of independent normals; one key for all would give 0.1
+    assert abs(np.std(moved) / spread - 1) < 4 / np.sqrt(2 * 200)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clip_norm": 0.0}, "clip_norm: expected a finite number > 0, got 0.0"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier: expected a finite number > 0, got -1.0"),
+        ({"batch_size": 0}, "batch_size: expected a whole number >= 1, got 0"),
+        ({"microbatch": 0}, "microbatch: expected a whole number >= 1, got 0"),
+    ],
+)
+def test_bad_settings_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        dp_sgd(loss, **SETTINGS | change)
+
+
+def test_data_of_another_size_are_refused():
+    trainer = dp_sgd(loss, **SETTINGS)
+    with pytest.raises(InputError, match=r"data: expected leaves of 48 examples, as the sampling, got"):
+        train(KEY, trainer, trainer.init(PARAMS), problem(N + 1), poisson(N, BATCH), 1)
+
+
+def test_a_loss_of_the_whole_batch_is_refused():
+    trainer = dp_sgd(lambda params, example: example[0] * params["w"] + params["b"], **SETTINGS)
+    with pytest.raises(InputError, match="loss_fn: expected one floating-point number"):
+        train(KEY, trainer, trainer.init(PARAMS), problem(), poisson(N, BATCH), 1)

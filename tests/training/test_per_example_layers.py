@@ -1,0 +1,172 @@
+"""Every layer against float64 vmap(grad): which way each parameter went, and that the numbers are the same."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpaudit.training import per_example, taps
+from dpaudit.training.convolution import Conv
+from dpaudit.training.tape import record
+from tests.training import by_vmap
+
+N = 6
+
+
+class Then(nn.Module):
+    """Layers one after another, and a head that makes every coordinate of the output matter differently."""
+
+    layers: tuple[Callable[..., Any], ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self.layers:
+            x = layer(x)
+        return jnp.sum(jnp.sin(x.ravel() * (1 + jnp.arange(x.size) % 7)))
+
+
+class Shared(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        twice = nn.Dense(4)
+        return jnp.sum(jnp.sin(nn.Dense(3)(twice(jnp.tanh(twice(x))))))
+
+
+class Tied(nn.Module):
+    """An embedding that is also the output layer, as language models have."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        table = nn.Embed(7, 4)
+        return jnp.sum(jnp.sin(table.attend(nn.Dense(4)(table(x)))))
+
+
+class Own(nn.Module):
+    """A layer of its own making: the weights enter by their square."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel = self.param("kernel", nn.initializers.normal(), (x.shape[-1], 3))
+        return jnp.sum(jnp.sin(nn.Dense(4)(x @ kernel**2)))
+
+
+def compiled_inside(net: nn.Module) -> Any:
+    """The same network behind jit and remat."""
+    return lambda params, x: jax.jit(jax.checkpoint(lambda p, x: net.apply({"params": p}, x)))(params, x)
+
+
+VECTOR, SEQUENCE, IMAGE, TOKENS = (5,), (6, 4), (7, 6, 4), (9,)
+# name: (network, shape of one example, parameters that go the long way)
+CASES: dict[str, tuple[nn.Module, tuple[int, ...], int]] = {
+    "dense": (Then((nn.Dense(4), nn.tanh, nn.Dense(3, use_bias=False))), VECTOR, 0),
+    "dense on positions, written out": (Then((nn.Dense(3), nn.tanh, nn.Dense(2))), SEQUENCE, 0),
+    "dense on positions, gram": (Then((nn.Dense(40), nn.tanh, nn.Dense(40))), SEQUENCE, 0),
+    "dense general": (Then((nn.DenseGeneral((2, 3), axis=(0, -1)), nn.DenseGeneral(3, axis=0))), IMAGE, 0),
+    "dense general, batched": (Then((nn.DenseGeneral(3, axis=-1, batch_dims=(0,)),)), SEQUENCE, 0),
+    "einsum": (Then((nn.Einsum((4, 2, 3), "ta,abc->btc"),)), SEQUENCE, 0),
+    "attention": (Then((nn.MultiHeadDotProductAttention(2, qkv_features=4),)), SEQUENCE, 0),
+    "conv": (Then((nn.Conv(3, (3, 2)), nn.tanh, nn.Conv(2, (2, 2), padding="VALID"))), IMAGE, 0),
+    "conv, strides and dilation": (Then((nn.Conv(3, (2, 3), strides=(2, 1), kernel_dilation=(1, 2)),)), IMAGE, 0),
+    "conv, input dilation": (Then((nn.Conv(3, (3, 3), input_dilation=2, padding=((0, 2), (1, 0))),)), IMAGE, 0),
+    "conv, groups": (Then((nn.Conv(6, (3, 3), feature_group_count=2),)), IMAGE, 0),
+    "conv, depth-wise": (Then((nn.Conv(8, (2, 2), feature_group_count=4, padding="CIRCULAR"),)), IMAGE, 0),
+    "conv, gram": (Then((nn.Conv(40, (3, 3), strides=3),)), IMAGE, 0),
+    "conv, causal": (Then((nn.Conv(3, (3,), padding="CAUSAL"),)), SEQUENCE, 0),
+    "conv, local": (Then((nn.ConvLocal(3, (2, 2)),)), IMAGE, 0),
+    "conv, transposed": (Then((nn.ConvTranspose(3, (3, 3), strides=(2, 2)),)), IMAGE, 0),
+    "our conv": (Then((Conv(3, (3, 3)), nn.tanh, Conv(2, (2, 2), 2, "VALID"))), IMAGE, 0),
+    "norms": (Then((nn.LayerNorm(), nn.GroupNorm(2), nn.RMSNorm(), nn.InstanceNorm())), IMAGE, 0),
+    "embedding": (Then((nn.Embed(5, 4), nn.Dense(3))), TOKENS, 0),
+    "shared": (Shared(), (4,), 2),
+    "tied": (Tied(), TOKENS, 1),
+    "own": (Own(), SEQUENCE, 1),
+}
+
+ONE_BY_ONE = {"dense", "dense on positions, gram", "conv", "conv, groups", "norms", "embedding", "own"}
+
+
+def prepared(net: nn.Module, shape: tuple[int, ...]) -> tuple[Any, jax.Array]:
+    rng = np.random.default_rng(7)
+    numbers = rng.integers(0, 5, (N, *shape)) if shape == TOKENS else rng.normal(size=(N, *shape)).astype(np.float32)
+    return by_vmap.some_parameters(8, net, numbers[0]), jnp.asarray(numbers)
+
+
+RAGGED = 3, jnp.array([1, 0.5, 0, 2, 1, 3])
+
+
+def compare(loss: Any, params: Any, batch: Any, units: Any = (RAGGED,)) -> None:
+    each = by_vmap.gradients(loss, params, batch)
+    for group_size, weights in units:
+        clip_norm = float(by_vmap.clipped_sum(each, 1.0, group_size, weights)[1].mean())  # clips about a half
+        wanted, norms = by_vmap.clipped_sum(each, clip_norm, group_size, weights)
+        call = partial(per_example.clipped_sum, loss, clip_norm=clip_norm, group_size=group_size, weights=weights)
+        total, info = jax.jit(call)(params, batch)
+        assert by_vmap.relative_error(total, wanted) < 1e-5
+        assert by_vmap.relative_error(info.norms, norms) < 1e-5
+
+
+def found(loss: Any, params: Any, batch: Any) -> dict[int, taps.Site]:
+    return taps.sites(record(loss, params, batch[0]), jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layer(name: str) -> None:
+    net, shape, long_way = CASES[name]
+    params, batch = prepared(net, shape)
+
+    def loss(params: Any, x: jax.Array) -> Any:
+        return net.apply({"params": params}, x)
+
+    assert len(jax.tree.leaves(params)) - len(found(loss, params, batch)) == long_way
+    compare(loss, params, batch, ((1, None), RAGGED) if name in ONE_BY_ONE else (RAGGED,))
+
+
+def test_calls_are_looked_into() -> None:
+    net, shape, _ = CASES["conv"]
+    params, batch = prepared(net, shape)
+    assert len(found(compiled_inside(net), params, batch)) == 4
+    compare(compiled_inside(net), params, batch)
+
+
+def test_a_layer_used_elsewhere_too() -> None:
+    """A penalty on one kernel: that kernel alone goes the long way."""
+    net, shape, _ = CASES["dense"]
+    params, batch = prepared(net, shape)
+
+    def loss(params: Any, x: jax.Array) -> Any:
+        return jnp.asarray(net.apply({"params": params}, x)) + jnp.sum(params["layers_0"]["kernel"] ** 3)
+
+    assert len(jax.tree.leaves(params)) - len(found(loss, params, batch)) == 1
+    compare(loss, params, batch)
+
+
+LAYERS = st.one_of(
+    st.builds(
+        partial(nn.Conv, use_bias=True),
+        features=st.sampled_from([2, 4]),
+        kernel_size=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        strides=st.integers(1, 2),
+        padding=st.sampled_from(["SAME", 2]),
+        kernel_dilation=st.integers(1, 2),
+        input_dilation=st.integers(1, 2),
+        feature_group_count=st.sampled_from([1, 2]),
+    ),
+    st.builds(nn.Dense, features=st.sampled_from([2, 6]), use_bias=st.booleans()),
+    st.builds(nn.GroupNorm, num_groups=st.just(2), epsilon=st.just(0.1), use_scale=st.booleans()),
+)
+
+
+@settings(max_examples=4)
+@given(layers=st.lists(LAYERS, min_size=1, max_size=3), repeated=st.booleans())
+def test_random_networks(layers: list[nn.Module], repeated: bool) -> None:
+    shared = nn.Dense(4)
+    net = Then((nn.Dense(4), nn.tanh, *layers, *((nn.Dense(4), shared, nn.tanh, shared) if repeated else ())))
+    params, batch = prepared(net, (4, 3, 2))
+    compare(lambda params, x: net.apply({"params": params}, x), params, batch)
