@@ -55,7 +55,7 @@ class Audit:
     seed: int = 0
     """All randomness follows from it."""
     out: str | None = None
-    """Directory for results.json; without it, nothing is written."""
+    """Directory for results.json and report.html; without it, nothing is written."""
     force: bool = False
     """Write into a directory that is not empty."""
     json: bool = False
@@ -76,10 +76,11 @@ def run(options: Audit) -> int:
     from dpaudit.auditing.probe import one_line
     from dpaudit.federated.client_audit import versions
     from dpaudit.report import rows as files
+    from dpaudit.report.page import write_audit_page
     from dpaudit.report.table import result_table
 
     check.one_of(DISTINGUISHERS, distinguisher=options.distinguisher)
-    kept = _checkpoint(options)
+    kept = checkpoint_path(options.checkpoint, options.resume, "file")
     case = load(options.target)
     out = None if options.out is None else files.prepare_out(options.out, options.force)
     began = time.perf_counter()
@@ -110,6 +111,8 @@ def run(options: Audit) -> int:
     row |= {"seed": options.seed, "seconds": time.perf_counter() - began, "versions": versions()}
     if out is not None:
         files.write_rows([row], out / "results.json")
+        write_audit_page(row, out / "report.html")
+        print(f"Report: {out / 'report.html'}", file=sys.stderr)
     if options.json:
         print(json.dumps([row], allow_nan=False))
     else:
@@ -119,16 +122,21 @@ def run(options: Audit) -> int:
     return STATUS[result.verdict]
 
 
-def _checkpoint(options: Audit) -> Path | None:
-    """Where to keep the state, after a look at what is there."""
-    if options.checkpoint is None:
-        if options.resume:
-            raise check.expected("--resume", "a file to go on from, named by --checkpoint", "none")
+def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | None:
+    """Where to keep the state, after a look at what is there; None for nowhere.
+
+    Args:
+      checkpoint, resume: the options.
+      kind: "file" or "folder".
+    """
+    if checkpoint is None:
+        if resume:
+            raise check.expected("--resume", f"a {kind} to go on from, named by --checkpoint", "none")
         return None
-    kept = Path(options.checkpoint)
-    if kept.exists() and not options.resume:
-        raise check.expected("--checkpoint", "a new file, or --resume to go on from it", kept)
-    if options.resume and not kept.exists():
+    kept = Path(checkpoint)
+    if kept.exists() and not resume:
+        raise check.expected("--checkpoint", f"a new {kind}, or --resume to go on from it", kept)
+    if resume and not kept.exists():
         print(f"dpaudit: {kept.name}: no checkpoint yet, starting afresh", file=sys.stderr)
     return kept
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from dpaudit import audit_command, check
+from dpaudit import audit_command, check, train_command
 from dpaudit.bars import bars_on_terminal
 
 if TYPE_CHECKING:
@@ -82,17 +82,24 @@ class Data:
 
 
 def main() -> None:
-    """The console script: 0 (``dpaudit audit`` has more to say), 2 for unusable input, or 130 when interrupted."""
+    """The console script: 0 (``audit``, ``train``: what they found), 2 for unusable input, or 130 when interrupted."""
     command = tyro.cli(
         Annotated[Ldp, tyro.conf.subcommand("ldp")]
         | Annotated[audit_command.Audit, tyro.conf.subcommand("audit")]
+        | Annotated[train_command.Train, tyro.conf.subcommand("train")]
         | Annotated[Plan, tyro.conf.subcommand("plan")]
         | Annotated[Data, tyro.conf.subcommand("data")],
         prog="dpaudit",
         description="How private is a mechanism really?",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
-    commands = {Ldp: _ldp, audit_command.Audit: audit_command.run, Plan: _plan, Data: _data}
+    commands = {
+        Ldp: _ldp,
+        audit_command.Audit: audit_command.run,
+        train_command.Train: train_command.run,
+        Plan: _plan,
+        Data: _data,
+    }
     run: Callable[[Any], int | None] = commands[type(command)]
     try:
         status = run(command)

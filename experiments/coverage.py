@@ -108,7 +108,8 @@ class Table:
         if wrong_of_mechanism != wrong:
             self.rows.add("mechanism_false_violation_rate", setting, wrong_of_mechanism / audits, scale=scale)
         if truth is None and known.epsilon > 0:
-            middle, low, high = (float(q) for q in np.quantile(lower / known.epsilon, (0.5, 0.05, 0.95)))
+            shares = np.quantile(lower / known.epsilon, (0.5, 0.05, 0.95), method="higher")  # some are infinite
+            middle, low, high = map(float, shares)
             self.rows.add("tightness", setting, middle, (low, high), scale=scale)
         if confidence == 0.95:
             self.rows.add("milliseconds_per_audit", setting, 1e3 * took / audits, scale=f"{scale} in one call")

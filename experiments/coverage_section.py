@@ -8,7 +8,7 @@ from experiments import coverage_figure
 from experiments.common import FIGURES
 from experiments.coverage import CONTROL, LEVEL, NO_GAUSSIAN, OTHER_TRUTHS, PROMISED
 from experiments.coverage_peers import PART
-from experiments.ldp_client_section import select, table
+from experiments.markdown import select, table
 
 Rows = Sequence[dict[str, Any]]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from experiments.ldp_client_section import table
+from experiments.markdown import table
 
 Rows = Sequence[dict[str, Any]]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from experiments.ldp_client_section import select, table
+from experiments.markdown import select, table
 
 
 def section(rows: Sequence[dict[str, Any]]) -> Iterable[str]:

@@ -10,6 +10,7 @@ from dpaudit.report.rows import read_rows
 from experiments import ldp_client_figures
 from experiments.common import FIGURES, RESULTS
 from experiments.ldp_client_audit import EPSILONS, SWEEP_CLIP_NORMS, TABLE_1
+from experiments.markdown import number, ranged, select, table
 
 Rows = Sequence[dict[str, Any]]
 
@@ -38,30 +39,6 @@ def draw(rows: Rows) -> None:
     audit_figures.save_png(ldp_client_figures.worst_pair(rows), FIGURES / "ldp_worst_pair.png")
     audit_figures.save_png(ldp_client_figures.angles(rows), FIGURES / "ldp_angles.png")
     audit_figures.save_png(ldp_client_figures.sweep(rows), FIGURES / "ldp_sweep.png")
-
-
-def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; every column but the first is aligned right."""
-    rule = ["---"] + ["---:"] * (len(header) - 1)
-    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines)) + "\n"
-
-
-def select(rows: Rows, quantity: str, **setting: Any) -> list[dict[str, Any]]:
-    """The rows of a quantity whose setting agrees."""
-    agree = (row for row in rows if row["quantity"] == quantity)
-    return [row for row in agree if all(row["setting"].get(name) == value for name, value in setting.items())]
-
-
-def ranged(row: dict[str, Any], digits: int = 2) -> str:
-    """ours [low, high]."""
-    low, high = (_number(row[name], digits) for name in ("ours_low", "ours_high"))
-    return f"{_number(row['ours'], digits)} [{low}, {high}]"
-
-
-def _number(value: Any, digits: int = 2) -> str:
-    if value is None:
-        return "–"
-    return "∞" if value == "inf" else f"{value:.{digits}f}"
 
 
 def _table_1(rows: Rows) -> Iterable[str]:
@@ -118,7 +95,7 @@ def _optimal(rows: Rows) -> Iterable[str]:
         setting = cosine["setting"]
         (best,) = select(rows, "epsilon_optimal", epsilon=4.0, dataset=setting["dataset"], craft=setting["craft"])
         (right,) = select(rows, "accuracy_percent", epsilon=4.0, dataset=setting["dataset"], craft=setting["craft"])
-        measured = f"[{_number(best['ours_low'])}, {_number(best['ours_high'])}]"
+        measured = f"[{number(best['ours_low'])}, {number(best['ours_high'])}]"
         names = [f"{setting['dataset']}, {setting['craft']}", f"`{setting['engine']}`", f"{right['ours']:.1f}"]
         lines.append([*names, ranged(cosine), f"{best['ours']:.2f}", measured, best["scale"]])
     header = ["data, setting", "engine", "right %", "ε cosine", "ε optimal, exact", "ε optimal, measured", "scale"]
@@ -204,7 +181,7 @@ def _worst_pair(rows: Rows) -> Iterable[str]:
         where = {name: row["setting"][name] for name in ("angle_degrees", "norm")}
         (cosine,) = select(rows, "pair_epsilon_cosine", **where)
         (best,) = select(rows, "pair_epsilon_optimal", **where)
-        cells = [f"{row['ours']:.1f}", _number(cosine["ours"]), _number(best["ours"])]
+        cells = [f"{row['ours']:.1f}", number(cosine["ours"]), number(best["ours"])]
         lines.append([f"{where['angle_degrees']}°, norms {where['norm']:g} L", *cells])
     yield table(["pair, ε = 4", "right %", "ε cosine", "ε optimal"], lines)
     yield "![worst pair](figures/ldp_worst_pair.png)\n"
@@ -221,25 +198,5 @@ def _relaxation(rows: Rows) -> Iterable[str]:
     lines = []
     for name in dict.fromkeys((row["setting"]["dataset"], row["setting"]["craft"]) for row in found):
         own = [row for row in found if (row["setting"]["dataset"], row["setting"]["craft"]) == name]
-        lines.append([", ".join(name), *(_number(row["ours"]) for row in own)])
+        lines.append([", ".join(name), *(number(row["ours"]) for row in own)])
     yield table(["data, setting", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)
-
-
-def benchmark(rows: Rows) -> Iterable[str]:
-    """The speed table: ours beside the peer of the same run."""
-    yield "## Speed of LDP-SGD trials\n"
-    yield (
-        "Command: `make bench`. Medians [range] over the runs; both sides of a ratio were timed in turn in one run. The "
-        "memory peaks are upper bounds: these rows date from when the process that starts a part was counted too.\n"
-    )
-    lines = [
-        [
-            row["quantity"],
-            ", ".join(f"{k} {v}" for k, v in row["setting"].items()),
-            ranged(row),
-            row["scale"],
-            row["device"],
-        ]
-        for row in rows
-    ]
-    yield table(["figure", "setting", "value", "scale", "device"], lines)

@@ -10,6 +10,7 @@ from typing import Any
 from dpaudit.report.rows import read_rows, replace_text
 from experiments import coverage_section, dp_sniper_section, fault_zoo_section, ldp_client_section
 from experiments.common import RESULTS
+from experiments.markdown import benchmark
 
 HEAD = """# Results
 
@@ -19,7 +20,16 @@ What a range is stands above its table. "Paper" is the published value.
 
 SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
     "ldp_client_audit": ldp_client_section.section,
-    "bench_ldp": ldp_client_section.benchmark,
+    "bench_ldp": benchmark(
+        "Speed of LDP-SGD trials",
+        "Command: `make bench`. Medians [range] over the runs; both sides of a ratio were timed in turn in one run. "
+        "The memory peaks are upper bounds: these rows date from when the process that starts a part was counted too.",
+    ),
+    "bench_audit": benchmark(
+        "Speed of an audit",
+        'Command: `python -m experiments.bench_audit`. Medians [range] over the runs; "first" is the first audit of a '
+        "fresh process, without a compilation cache.",
+    ),
     "coverage": coverage_section.section,
     "fault_zoo": fault_zoo_section.section,
     "dp_sniper": dp_sniper_section.section,

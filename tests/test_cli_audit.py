@@ -80,6 +80,7 @@ def test_options_reach_the_audit_and_the_row_is_written(monkeypatch, capsys, fil
     assert run(monkeypatch, *command) == 1
     (row,) = json.loads(capsys.readouterr().out)
     assert [row] == json.loads((out / "results.json").read_text())
+    assert "<h1>The promise is broken</h1>" in (out / "report.html").read_text(encoding="utf-8")
     assert (row["delta"], row["confidence"], row["seed"], row["trials"]) == (0.01, 0.99, 4, 8000)
     assert row["method"].startswith("learned")
     assert row["neighbouring"] == "add_remove"

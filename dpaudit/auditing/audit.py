@@ -62,7 +62,7 @@ def audit(
 
     Returns:
       An :class:`AuditResult`. Where the threshold is chosen, a quarter of the trials is used for that and not counted;
-      with ``until``, no more than it takes to know error rates as small as the claim's.
+      with ``until``, no more than it takes to know error rates as small as the claim's, its delta included.
 
     Raises:
       InputError: a value out of range, a release that is not a number, a checkpoint that is torn or belongs to another
@@ -118,7 +118,8 @@ def _carry_out(
     threshold, method, claim = distinguisher.threshold, distinguisher.name, promise["claim"]
     aside = half // CHOOSING_SHARE if threshold is None else 0
     if until is not None and claim is not None:
-        aside = int(min(aside, CHOOSING_LEAST + CHOOSING_ERRORS * np.exp(claim.epsilon)))
+        rarest = np.exp(-claim.epsilon) if claim.delta == 0 else min(claim.delta, np.exp(-claim.epsilon))
+        aside = int(min(aside, CHOOSING_LEAST + CHOOSING_ERRORS / rarest))
     watch = sequential.start(**promise, until=until)
 
     def release(key: jax.Array, world: int) -> Any:

@@ -1,21 +1,19 @@
 """What a killed run goes on from: one file, whole at any moment, that nothing but the same run takes up again."""
 
-import hashlib
 import io
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
 from dpaudit import check
+from dpaudit.identity import Identity, digest, is_key, raw, refuse_another, text
 
 NO_FOLDER, NO_FILE = -2, -1  # in place of a file's size
 
@@ -28,12 +26,12 @@ class Checkpoint(NamedTuple):
 
     Attributes:
       file: where.
-      identity: what the run is, part by part, from :func:`identity`.
+      identity: what the run is, part by part.
       shared: several processes play one game.
     """
 
     file: Path
-    identity: dict[str, str]
+    identity: Identity
     shared: bool
 
     def save(self, **arrays: Any) -> None:
@@ -59,13 +57,10 @@ class Checkpoint(NamedTuple):
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as saved:
                 arrays = dict(saved)
-            found = json.loads(str(arrays.pop("identity")))
-            others = [part for part, digest in self.identity.items() if found[part] != digest]
+            found = dict(json.loads(str(arrays.pop("identity"))))
         except Exception as error:  # every way a file can be torn
             raise check.expected("checkpoint", "a whole checkpoint", f"{self.file.name}: {error}") from None
-        if others:
-            made = f"{self.file.name}: made by another {' and another '.join(others)}"
-            raise check.expected("checkpoint", "one of this audit", made)
+        refuse_another(self.identity, found, "audit", self.file.name)
         return arrays
 
     def _read(self) -> bytes | None:
@@ -105,26 +100,11 @@ def checkpoint(
     if file is None:
         return None
     shared = mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1
-    keys, data = [], []
-    for leaf in (*traced.consts, *jax.tree.leaves(one)):
-        keyed = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        (keys if keyed else data).append(np.asarray(jax.random.key_data(leaf) if keyed else leaf).tobytes())
+    leaves = (*traced.consts, *jax.tree.leaves(one))
     parts = {
-        "mechanism or pair of inputs": (_without_addresses(traced.jaxpr).encode(), *data),
-        "key": keys,
-        "number of trials": [str(trials).encode()],
-        "setting": [_without_addresses(settings).encode()],
+        "mechanism or pair of inputs": (text(traced.jaxpr), *(raw(leaf) for leaf in leaves if not is_key(leaf))),
+        "key": [raw(leaf) for leaf in leaves if is_key(leaf)],
+        "number of trials": [text(trials)],
+        "setting": [text(settings)],
     }
-    return Checkpoint(Path(file), {name: _digest(part) for name, part in parts.items()}, shared)
-
-
-def _without_addresses(value: Any) -> str:
-    """Text that does not differ from process to process."""
-    return re.sub(r"0x[0-9a-f]+", "", str(value))
-
-
-def _digest(parts: Any) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()
+    return Checkpoint(Path(file), {name: digest(part) for name, part in parts.items()}, shared)

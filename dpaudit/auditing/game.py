@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import compress
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from dpaudit.kernels import philox
 BLOCK_BYTES = 1 << 21  # the largest array of a block; what a core's cache holds
 BLOCK_TRIALS = 4096  # at most this many trials a block
 HOST_BLOCK_TRIALS = 64  # where a trial calls Python: whole blocks are played, and these are slow
+LARGE = 1024  # numbers of an array that is not compiled into the program
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
 
 
@@ -243,17 +245,24 @@ def game(
 
 
 def _with_constants_as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
-    """``one`` with the arrays that it closes over as arguments, which travel to the devices like any data.
+    """``one`` with the large arrays that it closes over as arguments, which travel to the devices like any data.
 
     Compiled into the program they take long; and a compiler that sees their values simplifies sums with them in
-    another order for several devices than for one.
+    another order for several devices than for one. Small ones it may see: their programs are faster for it.
     """
-    if all(np.size(constant) == 1 for constant in traced.consts):
+    large = [np.size(constant) >= LARGE for constant in traced.consts]
+    if not any(large):
         return one
     program = traced.jaxpr
     opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars], debug_info=None)
     run = jaxpr_as_fun(ClosedJaxpr(opened, ()))
-    return Partial(lambda given, trial: run(*given, trial)[0], [*traced.consts, *jax.tree.leaves(one)])
+
+    def with_data(arrays: list[Any], leaves: list[Any], trial: jax.Array) -> Any:
+        rest = iter(arrays)
+        constants = [next(rest) if moved else known for moved, known in zip(large, traced.consts, strict=True)]
+        return run(*constants, *leaves, trial)[0]
+
+    return Partial(with_data, list(compress(traced.consts, large)), jax.tree.leaves(one))
 
 
 def block_size(trial_bytes: int) -> int:

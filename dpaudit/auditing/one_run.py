@@ -202,6 +202,24 @@ def audit(
     return max(found, key=lambda run: run.epsilon_lower)
 
 
+def ceiling(canaries: int, plans: Sequence[Plan], *, delta: float, confidence: float) -> float:
+    """The largest bound that :func:`audit` could give, were every guess of every plan right.
+
+    Args:
+      canaries: m >= 1.
+      plans, delta, confidence: as for :func:`audit`.
+
+    Returns:
+      epsilon in nats.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    guesses = np.array([sum(plan) for plan in plans])
+    each = 1 - (1 - check.open_unit(confidence=confidence)) / len(plans)
+    return float(np.max(epsilon_lower(guesses, guesses, canaries, delta=delta, confidence=each)))
+
+
 def count_correct(scores: np.ndarray, included: np.ndarray, plan: Plan) -> np.ndarray:
     """Right guesses of a plan, for many runs at once; of tied canaries the wrong ones are guessed first.
 

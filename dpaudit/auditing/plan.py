@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import binom
 
@@ -14,6 +15,7 @@ from dpaudit.auditing.estimate import clopper_pearson, epsilon_bounds
 POWER = 0.8  # the probability at which a violation counts as detectable
 LARGEST = 1 << 31  # trials of a world: the most that a game can have
 SIMULATED = 4000  # audits that stop early, from which their length is read off
+CLOSE = 1e-3  # what is detectable is found to a tenth of this, and never below the truth
 QUANTILES = 64  # of each count, for an expectation over both
 
 
@@ -267,10 +269,12 @@ def _corner(epsilon: float, delta: float) -> float:
 
 def _smallest_seen(seen: Callable[[float], float], claimed: float) -> float:
     """The smallest epsilon above ``claimed`` at which ``seen``, an increasing probability, reaches 0.8."""
-    low, high = claimed, claimed + 60.0
-    if seen(high) < POWER:
-        return float("inf")
-    while high - low > 1e-4:
-        middle = (low + high) / 2
-        low, high = (low, middle) if seen(middle) >= POWER else (middle, high)
-    return high
+    low, step = claimed, CLOSE
+    if seen(low) >= POWER:  # where confidence is little
+        return low
+    while seen(low + step) < POWER:
+        low, step = low + step, 2 * step
+        if step > 64:
+            return float("inf")
+    root = brentq(lambda epsilon: seen(epsilon) - POWER, low, low + step, xtol=CLOSE / 20)
+    return float(root) + CLOSE / 10

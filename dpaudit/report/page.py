@@ -1,5 +1,5 @@
 """Self-contained HTML pages: of a client's audit, first what the client wants to know, then what an engineer wants to
-check; and of one audit of a mechanism of one's own."""
+check; of one audit of a mechanism of one's own; and of one audited training."""
 
 import os
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from dpaudit import check
-from dpaudit.report import page_audit, page_client, page_engineer, words
+from dpaudit.report import page_audit, page_client, page_engineer, page_training, words
 from dpaudit.report.rows import replace_text
 
 STYLE = """
@@ -90,6 +90,20 @@ def write_audit_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:
       InputError: a file that cannot be written.
     """
     _write(path, f"Audit of {row['target']}", page_audit.render(row))
+
+
+def write_training_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes the report of one audited training.
+
+    Args:
+      row: of :func:`dpaudit.training.audited.train_audited`, with ``optimizer``, ``learning_rate``, ``seed``,
+        ``seconds``, ``versions`` and ``device``.
+      path: the file, replaced in one step.
+
+    Raises:
+      InputError: a file that cannot be written.
+    """
+    _write(path, f"Private training on {row['dataset']}", page_training.render(row))
 
 
 def _write(path: str | os.PathLike[str], title: str, body: str) -> None:

@@ -1,4 +1,4 @@
-"""Results on the screen: one table for the rows of a client's audit, one for a single audit."""
+"""Results on the screen: one table for the rows of a client's audit, one for a single audit, one for a training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -96,11 +96,20 @@ def _caption(rows: Sequence[dict[str, Any]]) -> Text:
 
 def result_table(result: AuditResult) -> Table:
     """One audit, a line for each number."""
+    return _lines_table(result.verdict, result_lines(result))
+
+
+def training_table(row: dict[str, Any]) -> Table:
+    """One audited training, a line for each number."""
+    return _lines_table(row["verdict"], training_lines(row))
+
+
+def _lines_table(verdict: str, lines: Sequence[tuple[str, str]]) -> Table:
     table = Table(box=SIMPLE_HEAD, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("verdict", _verdict(result.verdict))
-    for name, value in result_lines(result):
+    table.add_row("verdict", _verdict(verdict))
+    for name, value in lines:
         table.add_row(name, Text(value))
     return table
 
@@ -121,4 +130,28 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
         ("detectable", detectable),
         ("method", result.method),
         ("neighbours", NEIGHBOURS.get(result.neighbouring, result.neighbouring)),
+    ]
+
+
+def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """What stands beside the verdict of one audited training, a row of :mod:`dpaudit.training.audited`."""
+    canaries, rate = row["canaries"], row["batch_size"] / (row["examples"] + row["canaries"])
+    bound = f"with confidence {100 * row['confidence']:g}%"
+    spent = f"{words.said(row['epsilon_accounted'])} at δ = {row['delta']:g}"
+    records = f"{rate * row['examples']:.0f} of a batch's {row['batch_size']} rows"
+    trained = f"{row['network']} on the {row['examples']:,} records of {row['dataset']}, {row['steps']:,} steps"
+    return [
+        ("accuracy", f"{100 * row['accuracy']:.1f} % of {row['tested']:,} test images"),
+        ("ε accounted", f"{spent} (target {row['epsilon_target']:g}; records and canaries alike)"),
+        ("ε at least", f"{words.said(row['epsilon_lower'])} ({bound}, of the training)"),
+        (
+            "right guesses",
+            f"{row['correct']} of {row['guesses']} on {canaries:,} canaries, {row['included']:,} included",
+        ),
+        ("ceiling", f"{words.said(row['ceiling'])} (the most that this many canaries could certify)"),
+        ("adversary", "sees the noisy sum of every step, where each canary has a coordinate of its own"),
+        ("price", f"{records} are records: canaries cost accuracy"),
+        ("trained", f"{trained}, each row with probability {rate:.4f}"),
+        ("noise", f"{row['noise_multiplier']:.3f} times the clip norm {row['clip_norm']:g}"),
+        ("neighbours", NEIGHBOURS[row["neighbouring"]]),
     ]

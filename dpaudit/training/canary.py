@@ -8,6 +8,7 @@ the same sampling, clipping, summing and noise as the data, so a fault in any of
     dpaudit.audit(mechanism, ABSENT, PRESENT, key=key, trials=2_000)
 """
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from dpaudit import check
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.training.accounting import epsilon
 from dpaudit.training.dp_sgd import Trainer, dp_sgd, train
+from dpaudit.training.fit import fit
 from dpaudit.training.sampling import poisson
 
 ABSENT, PRESENT = 0.0, 1.0  # the two inputs of an audit: is the canary in the data?
@@ -122,6 +124,9 @@ def one_run(
     batch_size: int,
     optimizer: optax.GradientTransformation,
     make: Callable[..., Trainer] = dp_sgd,
+    every: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
     **settings: Any,
 ) -> tuple[Canaries, Any]:
     """Trains once, with every one of m canaries included by a fair coin, and scores them all.
@@ -133,6 +138,8 @@ def one_run(
       canaries: m >= 1; the data become n + m rows, of which about m/2 stay empty.
       loss_fn, params, data, steps, clip_norm, noise_multiplier, batch_size, optimizer, make, settings: as for
         :func:`white_box`.
+      every, checkpoint, progress: as for :func:`dpaudit.training.fit.fit`; all steps in one call by default. The
+        checkpoint tells which canaries were included.
 
     Returns:
       (:class:`Canaries`, params): what to audit, and the trained network.
@@ -155,9 +162,17 @@ def one_run(
         optimizer=optax.chain(_recorded(steps, canaries), optimizer),
         **settings,
     )
-    state = trainer.init({"network": params, "canary": jnp.zeros(canaries)})
-    given = planted._replace(present=planted.present.at[-canaries:].set(included))
-    state, _ = train(train_key, trainer, state, given, sampling, steps)
+    state, *_ = fit(
+        train_key,
+        trainer,
+        {"network": params, "canary": jnp.zeros(canaries)},
+        planted._replace(present=planted.present.at[-canaries:].set(included)),
+        sampling,
+        steps,
+        every=steps if every is None else every,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
     scores = np.asarray(state.opt_state[0].gradients).reshape(steps, canaries).sum(axis=0)
     return Canaries(scores, np.asarray(included)), state.params["network"]
 
@@ -248,7 +263,7 @@ def _recorded(steps: int, canaries: int = 0) -> optax.GradientTransformation:
     def init(params: Any) -> _Record:
         return _Record(jnp.zeros((steps, canaries) if canaries else steps), jnp.int32(0))
 
-    def update(updates: Any, state: _Record, params: Any = None) -> tuple[Any, _Record]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, _Record]:
         seen = updates["canary"].reshape(state.gradients.shape[1:])
         return updates, _Record(state.gradients.at[state.step].set(seen), state.step + 1)
 

@@ -182,3 +182,12 @@ def test_bad_counts():
         one_run.mu_lower(6, 11, 10, confidence=0.9)
     with pytest.raises(check.InputError, match="guesses: expected at least one"):
         one_run.epsilon_lower(0, 0, 10, delta=0.0, confidence=0.9)
+
+
+def test_the_ceiling_is_what_an_audit_gives_where_every_guess_is_right():
+    included = np.arange(400) % 2 == 0
+    plans = [Plan(count, count) for count in (10, 40, 200)]
+    highest = one_run.ceiling(400, plans, delta=1e-3, confidence=0.95)
+    assert one_run.audit(included - 0.5, included, plans, delta=1e-3, confidence=0.95).epsilon_lower == highest
+    one_wrong = np.where(np.arange(400) < 2, 1.0, included)  # the second canary looks included, as the first is
+    assert 0 < one_run.audit(one_wrong, included, plans, delta=1e-3, confidence=0.95).epsilon_lower < highest

@@ -1,0 +1,55 @@
+"""What a run is, part by part, so that a checkpoint is taken up by the same run alone.
+
+    identity = {"key": digest([raw(key)]), "program": digest([text(jaxpr)]), "data": digest(map(raw, leaves))}
+
+A digest is the same in every process that makes the same run.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpaudit import check
+
+Identity = dict[str, str]
+
+
+def raw(leaf: Any) -> bytes:
+    """The bytes of an array, or of a random key."""
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf).tobytes()
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is a typed random key."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def text(value: Any) -> bytes:
+    """A program or a setting as text, less the addresses that differ from process to process."""
+    return re.sub(r"0x[0-9a-f]+", "", str(value)).encode()
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """SHA-256 of the parts, each with its length."""
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(len(part).to_bytes(8, "little") + part)
+    return sha.hexdigest()
+
+
+def refuse_another(wanted: Identity, found: Identity, run: str, name: str) -> None:
+    """Nothing, where the checkpoint ``name`` is of this ``run``.
+
+    Raises:
+      InputError: a checkpoint of another one; the message names the parts that differ.
+    """
+    others = [part for part in wanted if found.get(part) != wanted[part]]
+    if others:
+        raise check.expected(
+            "checkpoint", f"one of this {run}", f"{name}: made by another {' and another '.join(others)}"
+        )

@@ -1,0 +1,151 @@
+"""``dpaudit train``: a network trained privately, and the promise put to the test in the same run."""
+
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dpaudit import check
+from dpaudit.audit_command import STATUS, checkpoint_path
+from dpaudit.bars import bars_on_terminal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PARTS = 20  # of a training: each ends with progress and a checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train a network by DP-SGD to a target epsilon, and audit it with canaries in the same run; the status is that of
+    dpaudit audit."""
+
+    data: str = "digits"
+    """A data set with images: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
+    epsilon: float = 4.0
+    """The privacy loss to keep, in nats; the noise is the least that keeps it."""
+    delta: float = 1e-5
+    """Of every epsilon."""
+    epochs: float = 30.0
+    """Passes over records and canaries, rounded up to twenty equal parts."""
+    steps: int | None = None
+    """The number of steps, instead of epochs."""
+    batch_size: int = 256
+    """The expected number of records and canaries in a step's Poisson batch."""
+    clip_norm: float = 1.0
+    """L2 norm to which the gradient of each example is clipped."""
+    learning_rate: float = 0.01
+    """The optimiser's."""
+    optimizer: str = "adam"
+    """sgd or adam."""
+    neighbouring: str = "add_remove"
+    """What two neighbouring data sets are: add_remove or replace."""
+    canaries: int = 1000
+    """Rows that the audit adds, half of them by a coin each; they take room in the batches and so cost accuracy."""
+    confidence: float = 0.95
+    """Of the lower bound on epsilon."""
+    checkpoint: str | None = None
+    """Folder that keeps the training, for a run that is interrupted; it tells which canaries took part, so it is not
+    for release. It stays, and one that is there already is refused without --resume."""
+    resume: bool = False
+    """Go on from the checkpoint of the same training; from the start if there is none."""
+    data_dir: str | None = None
+    """Where the data sets lie; else $DPAUDIT_DATA, else TensorFlow Datasets."""
+    seed: int = 0
+    """All randomness follows from it."""
+    out: str | None = None
+    """Directory for results.json, report.html and the trained params (Orbax); without it, nothing is written."""
+    force: bool = False
+    """Write into a directory that is not empty."""
+    json: bool = False
+    """Print the row as JSON, in a list, instead of a table."""
+
+
+def run(options: Train) -> int:
+    """Trains, audits, prints; the exit status.
+
+    Raises:
+      InputError: unusable options or data.
+    """
+    import jax
+    import optax
+    from rich.console import Console
+
+    from dpaudit import data
+    from dpaudit.auditing.probe import one_line
+    from dpaudit.federated.client_audit import versions
+    from dpaudit.report import rows as files
+    from dpaudit.report.page import write_training_page
+    from dpaudit.report.table import training_table
+    from dpaudit.training.audited import train_audited
+    from dpaudit.training.checkpoint import save
+
+    optimizers: dict[str, Callable[[float], optax.GradientTransformation]] = {"sgd": optax.sgd, "adam": optax.adam}
+    optimizer = optimizers[check.one_of(optimizers, optimizer=options.optimizer)](
+        check.positive(learning_rate=options.learning_rate)
+    )
+    kept = checkpoint_path(options.checkpoint, options.resume, "folder")
+    train_data, test_data = (data.load(options.data, split=split, data_dir=options.data_dir) for split in data.SPLITS)
+    steps = _steps(options, len(train_data.inputs) + options.canaries)
+    out = None if options.out is None else files.prepare_out(options.out, options.force)
+    began = time.perf_counter()
+    try:
+        with bars_on_terminal() as bars:
+            row, params = train_audited(
+                jax.random.key(options.seed),
+                train_data,
+                test_data,
+                epsilon=options.epsilon,
+                delta=options.delta,
+                steps=steps,
+                batch_size=options.batch_size,
+                clip_norm=options.clip_norm,
+                optimizer=optimizer,
+                neighbouring=options.neighbouring,
+                canaries=options.canaries,
+                confidence=options.confidence,
+                every=max(1, steps // PARTS),
+                checkpoint=kept,
+                progress=None if bars is None else _shown(bars, steps),
+            )
+    except check.InputError:
+        raise
+    except KeyboardInterrupt:
+        found = kept if kept is not None and kept.exists() else None
+        raise KeyboardInterrupt("" if found is None else f"; --resume goes on from {found.name}") from None
+    except Exception as error:  # a traceback's status, 1, would read as a violation
+        cause = one_line(f"{type(error).__name__}: {error}")
+        raise check.InputError(f"training: expected to come to its end, got {cause}") from None
+    row |= {"optimizer": options.optimizer, "learning_rate": options.learning_rate, "seed": options.seed}
+    row |= {"seconds": time.perf_counter() - began, "versions": versions()}
+    row |= {"device": jax.devices()[0].device_kind}
+    if out is not None:
+        files.write_rows([row], out / "results.json")
+        write_training_page(row, out / "report.html")
+        save(out / "params", params)
+        print(f"Report: {out / 'report.html'}", file=sys.stderr)
+    if options.json:
+        print(json.dumps([row], allow_nan=False))
+    else:
+        Console(width=None if sys.stdout.isatty() else 100).print(training_table(row))
+    return STATUS[row["verdict"]]
+
+
+def _steps(options: Train, rows: int) -> int:
+    check.at_least(1, batch_size=options.batch_size)
+    if options.steps is not None:
+        return check.at_least(1, steps=options.steps)
+    passes = check.positive(epochs=options.epochs) * rows / options.batch_size
+    return PARTS * math.ceil(passes / PARTS)
+
+
+def _shown(bars: "Progress", steps: int) -> Callable[[int, Callable[[], float]], None]:
+    task = bars.add_task("training", total=steps)
+
+    def show(step: int, spent: Callable[[], float]) -> None:
+        bars.update(task, completed=step, description=f"training, ε = {spent():.2f}")
+
+    return show
