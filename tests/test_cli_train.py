@@ -18,9 +18,9 @@ from dpaudit.training.pretrain import accuracy
 from dpaudit.training.sampling import poisson
 from tests.test_cli import run
 
-TINY = ("train", "--steps", "20", "--batch-size", "400", "--canaries", "200", "--epsilon", "3", "--seed", "7")
+TINY = ("train", "--steps", "10", "--batch-size", "400", "--canaries", "200", "--epsilon", "3", "--seed", "7")
 SETTINGS: dict[str, Any] = {
-    "steps": 20,
+    "steps": 10,
     "batch_size": 400,
     "canaries": 200,
     "epsilon": 3.0,
@@ -47,7 +47,7 @@ def alone():
 
 
 def test_it_keeps_the_target_and_says_what_the_canaries_show(alone):
-    spent = accounting.epsilon(poisson(ROWS, 400), alone["noise_multiplier"], 20, delta=1e-5)
+    spent = accounting.epsilon(poisson(ROWS, 400), alone["noise_multiplier"], 10, delta=1e-5)
     assert alone["epsilon_accounted"] == spent
     assert 2.99 < spent <= 3
     assert 0.1 < alone["epsilon_lower"] < spent < alone["ceiling"]

@@ -118,7 +118,7 @@ def _carry_out(
     threshold, method, claim = distinguisher.threshold, distinguisher.name, promise["claim"]
     aside = half // CHOOSING_SHARE if threshold is None else 0
     if until is not None and claim is not None:
-        rarest = np.exp(-claim.epsilon) if claim.delta == 0 else min(claim.delta, np.exp(-claim.epsilon))
+        rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
         aside = int(min(aside, CHOOSING_LEAST + CHOOSING_ERRORS / rarest))
     watch = sequential.start(**promise, until=until)
 

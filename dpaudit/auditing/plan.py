@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.special import expit
 from scipy.stats import binom
 
@@ -276,5 +276,5 @@ def _smallest_seen(seen: Callable[[float], float], claimed: float) -> float:
         low, step = low + step, 2 * step
         if step > 64:
             return float("inf")
-    root = brentq(lambda epsilon: seen(epsilon) - POWER, low, low + step, xtol=CLOSE / 20)
-    return float(root) + CLOSE / 10
+    found = root_scalar(lambda epsilon: seen(epsilon) - POWER, bracket=(low, low + step), xtol=CLOSE / 20)
+    return float(found.root) + CLOSE / 10

@@ -15,7 +15,6 @@ from dpaudit import check
 from dpaudit.training.sampling import Sampling
 
 RELATIONS = {"add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
-LARGEST_MULTIPLIER = 1e5
 TOLERANCE = 1e-4  # of a calibrated noise multiplier, always on the private side
 
 Accounting = Callable[[Sampling, NeighboringRelation], tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]]
@@ -94,7 +93,7 @@ def noise_multiplier(
       The noise multiplier, rounded toward more noise.
 
     Raises:
-      InputError: a value out of range; a target that no multiplier up to 100,000 reaches.
+      InputError: a value out of range; a target that no amount of noise reaches.
     """
     check.positive(target=target)
     steps = check.at_least(1, steps=steps)

@@ -158,7 +158,8 @@ def noisy_sums(
     size = -(-batch_size // 4) if microbatch is None else check.at_least(1, microbatch=microbatch)
 
     def init(params: Any) -> State:
-        return State(params, optimizer.init(params), jnp.int32(0), noise.init(params))
+        wide = jax.tree.map(lambda leaf: leaf.astype(_wide(leaf)), params)  # as noisy gradients are
+        return State(params, optimizer.init(wide), jnp.int32(0), noise.init(params))
 
     def step(key: jax.Array, state: State, batch: Any, weights: jax.Array) -> tuple[State, Info]:
         dropout_key, noise_key = jax.random.split(key)
@@ -197,10 +198,15 @@ def add_noise(key: jax.Array, tree: Any, stddev: Any) -> Any:
       stddev: standard deviation, >= 0.
     """
     leaves, structure = jax.tree.flatten(tree)
-    wide = [leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) for leaf in leaves]
+    wide = [leaf.astype(_wide(leaf)) for leaf in leaves]
     keys = jax.random.split(key, len(leaves))
     noisy = [leaf + stddev * normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, wide, strict=True)]
     return jax.tree.unflatten(structure, noisy)
+
+
+def _wide(leaf: jax.Array) -> Any:
+    """The leaf's type, or float32 where that is narrower."""
+    return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
 @partial(jax.jit, static_argnames=("trainer", "sampling", "steps"))

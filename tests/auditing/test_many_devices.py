@@ -43,7 +43,7 @@ def vast(mesh: Mesh | None = None) -> list[list[float]]:
     ones = np.ones(300_000, np.float32)
 
     def release(key: jax.Array, world: int) -> jax.Array:
-        return world * ones + jax.random.normal(key, ones.shape)
+        return jax.random.normal(key, ones.shape) + world * ones
 
     return play(KEY, release, lambda z: (z * ones).sum(), 16, mesh=mesh).tolist()
 

@@ -38,6 +38,11 @@ def never_clipped(loss_fn, **settings):
     return dp_sgd(loss_fn, clipping=lambda norms, clip_norm: jnp.ones_like(norms), **settings)
 
 
+def promised(result):
+    assert result.claim is not None
+    return result.claim.epsilon
+
+
 def white(settings, make=dp_sgd):
     return white_box(loss, jnp.zeros(D), data(), delta=DELTA, make=make, **settings)
 
@@ -58,7 +63,7 @@ def test_a_sound_training_is_consistent_and_close_in_the_worst_case():
     result = dpaudit.audit(white(FULL), ABSENT, PRESENT, key=KEY, trials=8_000)
     assert result.neighbouring == "add_remove"
     assert result.verdict == "consistent"
-    assert result.epsilon_lower > 0.55 * result.claim.epsilon
+    assert result.epsilon_lower > 0.55 * promised(result)
 
 
 @pytest.mark.parametrize("make", [halved_noise, never_clipped])
@@ -92,7 +97,7 @@ def test_the_loss_of_a_strange_target_gives_it_away_and_no_more_than_was_spent()
     mechanism = black_box(loss, jnp.zeros(D), data(), target, delta=DELTA, **FULL)
     result = dpaudit.audit(mechanism, ABSENT, PRESENT, key=KEY, trials=8_000)
     assert result.verdict == "consistent"
-    assert result.epsilon_lower > 0.25 * result.claim.epsilon
+    assert result.epsilon_lower > 0.25 * promised(result)
 
 
 def test_bad_input_is_refused():

@@ -1,5 +1,7 @@
 """DP-SGD: the step against one written out by hand, its noise, and a training that may be cut and mapped."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +28,12 @@ def problem(n=N):
 
 
 PARAMS = {"w": jnp.zeros(D), "b": jnp.float32(0.5)}
-SETTINGS = {"clip_norm": 2.0, "noise_multiplier": 1.0, "batch_size": BATCH, "optimizer": optax.sgd(0.1)}
+SETTINGS: dict[str, Any] = {"clip_norm": 2.0, "noise_multiplier": 1.0, "batch_size": BATCH}
+SETTINGS["optimizer"] = optax.sgd(0.1)
+
+
+def changed(**change: Any) -> dict[str, Any]:
+    return SETTINGS | change
 
 
 def by_hand(params, batch, weights, clip_norm):
@@ -40,7 +47,7 @@ def by_hand(params, batch, weights, clip_norm):
 
 
 def test_a_step_is_the_clipped_sum_over_the_expected_batch_size():
-    trainer = dp_sgd(loss, **SETTINGS | {"noise_multiplier": 1e-9})
+    trainer = dp_sgd(loss, **changed(noise_multiplier=1e-9))
     batch = jax.tree.map(lambda leaf: leaf[:BATCH], problem())
     weights = jnp.arange(BATCH) < 7
     after, info = jax.jit(trainer.step)(KEY, trainer.init(PARAMS), batch, weights.astype(jnp.float32))
@@ -56,7 +63,7 @@ def test_a_step_is_the_clipped_sum_over_the_expected_batch_size():
 def empty_steps(noise_multiplier, clip_norm, dtype=jnp.float32):
     """What 2,000 steps on empty batches add to 51 parameters: noise alone."""
     wide = {"w": jnp.zeros(50, dtype), "b": jnp.zeros((), dtype)}
-    settings = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "batch_size": BATCH}
+    settings: dict[str, Any] = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "batch_size": BATCH}
     trainer = dp_sgd(lambda p, e: jnp.sum(p["w"]) * e + p["b"], **settings, optimizer=optax.sgd(1.0))
     step = jax.jit(jax.vmap(lambda key: trainer.step(key, trainer.init(wide), jnp.ones(4), jnp.zeros(4))))
     states, info = step(jax.random.split(KEY, 2_000))
@@ -76,6 +83,15 @@ def test_noise_is_drawn_in_float32_for_narrow_parameters():
     assert len(np.unique(noisy)) > 19_000  # bfloat16 noise has 128 values
 
 
+def test_narrow_parameters_are_trained_with_wide_moments():
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    trainer = dp_sgd(loss, **changed(optimizer=optax.adam(0.1)))
+    after, _ = train(KEY, trainer, trainer.init(narrow), problem(), poisson(N, BATCH), 3)
+    assert after.params["w"].dtype == jnp.bfloat16
+    assert {leaf.dtype for leaf in jax.tree.leaves(after.opt_state)} == {np.dtype("float32"), np.dtype("int32")}
+    assert not np.array_equal(after.params["w"], narrow["w"])
+
+
 def test_a_gradient_that_is_not_finite_adds_nothing_and_is_counted():
     features, targets = problem()
     trainer, weights = dp_sgd(loss, **SETTINGS), jnp.ones(BATCH)
@@ -88,7 +104,7 @@ def test_a_gradient_that_is_not_finite_adds_nothing_and_is_counted():
 
 
 def test_training_learns_and_may_be_cut_anywhere():
-    trainer, sampling = dp_sgd(loss, **SETTINGS | {"optimizer": optax.adam(0.1)}), poisson(N, BATCH)
+    trainer, sampling = dp_sgd(loss, **changed(optimizer=optax.adam(0.1))), poisson(N, BATCH)
     whole, info = train(KEY, trainer, trainer.init(PARAMS), problem(), sampling, 60)
     part, _ = train(KEY, trainer, trainer.init(PARAMS), problem(), sampling, 23)
     rest, _ = train(KEY, trainer, part, problem(), sampling, 37)
@@ -116,7 +132,7 @@ def test_many_networks_at_once_are_the_same_as_one_by_one():
     data = features.reshape(3, N, D), targets.reshape(3, N)
 
     def one(key, data, clip_norm):
-        trainer = dp_sgd(loss, **SETTINGS | {"clip_norm": clip_norm})
+        trainer = dp_sgd(loss, **changed(clip_norm=clip_norm))
         return train(key, trainer, trainer.init(PARAMS), data, sampling, 10)[0].params["w"]
 
     together = jax.vmap(one)(keys, data, clips)
@@ -128,7 +144,7 @@ def test_a_loss_with_dropout_gets_a_key_of_its_own_for_every_example():
     def noisy(params, example, key):
         return params["w"][0] * jax.random.normal(key) + params["w"] @ example[0] * 0 + params["b"] * 0
 
-    trainer = dp_sgd(noisy, **SETTINGS | {"noise_multiplier": 1e-9, "clip_norm": 1e3}, dropout=True, microbatch=64)
+    trainer = dp_sgd(noisy, **changed(noise_multiplier=1e-9, clip_norm=1e3), dropout=True, microbatch=64)
     batch = jax.tree.map(lambda leaf: leaf[:BATCH], problem())
     step = jax.jit(jax.vmap(lambda key: trainer.step(key, trainer.init(PARAMS), batch, jnp.ones(BATCH))[0]))
     moved = step(jax.random.split(KEY, 200)).params["w"][:, 0]
@@ -147,7 +163,7 @@ def test_a_loss_with_dropout_gets_a_key_of_its_own_for_every_example():
 )
 def test_bad_settings_are_refused(change, message):
     with pytest.raises(InputError, match=message):
-        dp_sgd(loss, **SETTINGS | change)
+        dp_sgd(loss, **changed(**change))
 
 
 def test_data_of_another_size_are_refused():
