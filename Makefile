@@ -25,7 +25,7 @@ test: .venv/.dev  ## style, types and all tests but the long proofs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/pytest -rs
+	$(BIN)/pytest -rs --numprocesses 2 --dist worksteal --durations=15
 
 verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
 	@mkdir -p experiments/results
