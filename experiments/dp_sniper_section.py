@@ -61,16 +61,15 @@ def section(rows: Rows) -> Iterable[str]:
         + ".\n"
     )
     above = [
-        f"{NAMES[row['setting']['mechanism']]} ({row['paper_value']:.4f} against {_number(row['setting']['exact_of_pair'])})"
+        f"{NAMES[row['setting']['mechanism']]} ({row['paper_value']:.4f} against {_number(row['setting']['exact_of_family'])})"
         for row in rows
-        if isinstance(row["setting"]["exact_of_pair"], float)
-        and row["paper_value"] > row["setting"]["exact_of_pair"]
-        and row["setting"]["mechanism"] in ("rappor", "one_time_rappor", "laplace", "noisy_hist1", "noisy_hist2")
+        if row["setting"]["exact_of_family"] is not None
+        and row["paper_value"] > float(row["setting"]["exact_of_family"])
     ]
     if above:
         yield (
-            f"A published bound above what is possible: {', '.join(above)}. The pair is the published one; a bound at "
-            "confidence 0.9 may err.\n"
+            f"Published bounds above what any pair of their family can show: {', '.join(above)}; a bound at confidence "
+            "0.9 may err.\n"
         )
     yield SOURCES
 
