@@ -5,6 +5,7 @@ Every module maps one image [h, w, c] to logits [num_classes]; a batch is a vmap
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -87,6 +88,11 @@ def model_for(image_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 def initial_parameters(key: jax.Array, model: nn.Module, image_shape: tuple[int, ...]) -> Any:
     """Fresh parameters (Flax's defaults: LeCun normal weights, zero biases) for images [h, w, c]."""
+    return _initial(key, model=model, image_shape=tuple(image_shape))
+
+
+@partial(jax.jit, static_argnames=("model", "image_shape"))
+def _initial(key: jax.Array, *, model: nn.Module, image_shape: tuple[int, ...]) -> Any:
     return model.init(key, jnp.zeros(image_shape))["params"]
 
 
