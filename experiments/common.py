@@ -42,8 +42,8 @@ class Rows:
         *,
         scale: str,
         paper_value: float | None = None,
-    ) -> None:
-        """One number of ours, with its range, beside the paper's.
+    ) -> dict[str, Any]:
+        """One number of ours, with its range, beside the paper's; the row, to which more may be added.
 
         ``seconds`` is the time since the part began, up to this row.
         """
@@ -52,6 +52,7 @@ class Rows:
         row |= {"paper_value": paper_value, "scale": scale, "seed": self.seed}
         row |= {"seconds": round(time.perf_counter() - self.began, 2), "device": jax.devices()[0].device_kind}
         self.rows.append(row)
+        return row
 
     def finish_part(self, title: str) -> None:
         """Writes what there is; nothing computed so far can be lost."""

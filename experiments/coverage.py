@@ -10,8 +10,7 @@ binomial tests with Holm's correction over the whole table at 5%; the same tests
 
 import functools
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +76,7 @@ class Table:
     """Cells of the study as rows; the tests come last, for their correction is over all of them."""
 
     def __init__(self, rows: Rows):
-        self.rows, self.tests = rows, []
+        self.rows, self.cells = rows, []
 
     def add(
         self,
@@ -104,32 +103,37 @@ class Table:
         setting |= {"confidence": confidence}
         scale = f"{audits:,} audits"
         interval = [float(end) for end in clopper_pearson(wrong, audits, alpha=0.025)]
-        self.rows.add("false_violation_rate", setting, wrong / audits, interval, scale=scale)
+        cell = self.rows.add("false_violation_rate", setting, wrong / audits, interval, scale=scale)
+        cell |= {"false": wrong, "p": float(binom.sf(wrong - 1, audits, 1 - confidence))}
+        self.cells.append(cell)
+        if confidence == 0.95:
+            cell["milliseconds_per_audit"] = 1e3 * took / audits
         if wrong_of_mechanism != wrong:
             self.rows.add("mechanism_false_violation_rate", setting, wrong_of_mechanism / audits, scale=scale)
         if truth is None and known.epsilon > 0:
             shares = np.quantile(lower / known.epsilon, (0.5, 0.05, 0.95), method="higher")  # some are infinite
             middle, low, high = map(float, shares)
             self.rows.add("tightness", setting, middle, (low, high), scale=scale)
-        if confidence == 0.95:
-            self.rows.add("milliseconds_per_audit", setting, 1e3 * took / audits, scale=f"{scale} in one call")
-        self.tests.append((setting, wrong, audits, float(binom.sf(wrong - 1, audits, 1 - confidence))))
 
     def finish(self) -> None:
         """Holm's adjusted p-values of the promised cells; those of any other as if it were one more of them."""
-        promised = [i for i, test in enumerate(self.tests) if test[0]["part"] == PROMISED]
-        smallest = 0.0
-        for rank, i in enumerate(sorted(promised, key=lambda i: self.tests[i][-1])):
-            setting, wrong, audits, p = self.tests[i]
-            smallest = max(smallest, min(1.0, (len(promised) - rank) * p))
-            self._test(setting, wrong, audits, p, smallest)
-        for i in sorted(set(range(len(self.tests))) - set(promised)):
-            setting, wrong, audits, p = self.tests[i]
-            self._test(setting, wrong, audits, p, min(1.0, (len(promised) + 1) * p))
+        promised = [cell for cell in self.cells if cell["setting"]["part"] == PROMISED]
+        for cell in self.cells:
+            cell["holm_p"] = min(1.0, (len(promised) + 1) * cell["p"])
+        for cell, adjusted in zip(promised, holm([cell["p"] for cell in promised]), strict=True):
+            cell["holm_p"] = adjusted
 
-    def _test(self, setting: dict[str, Any], wrong: int, audits: int, p: float, adjusted: float) -> None:
-        scale = f"{wrong:,} false of {audits:,} audits, p = {p:.3g}"
-        self.rows.add("holm_p", setting, adjusted, (p, None), scale=scale)
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values, in the order given: the smallest times n, the next times n - 1, ..., not falling, at most 1.
+
+    Source: Holm 1979.
+    """
+    order = np.argsort(p_values, kind="stable")
+    stepped = np.array(p_values)[order] * np.arange(len(order), 0, -1)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
+    return adjusted.tolist()
 
 
 def two_worlds(table: Table, key: jax.Array, audits: int, sizes: tuple[int, ...]) -> None:

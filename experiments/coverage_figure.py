@@ -29,7 +29,9 @@ def coverage(rows: Rows) -> "Figure":
     sizes = sorted({row["setting"]["trials"] for row in parts[PROMISED]})
     figure = Figure(figsize=(10, 0.36 * len(order) + 1.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    level = LEVEL / sum(row["quantity"] == "holm_p" and row["setting"]["part"] == PROMISED for row in rows)
+    level = LEVEL / sum(
+        row["quantity"] == "false_violation_rate" and row["setting"]["part"] == PROMISED for row in rows
+    )
     left.axvline(0.05, color=FAINT, linestyle="--", linewidth=1)
     left.text(0.052, -0.7, "nominal 5%", fontsize=8, color=FAINT)
     for place, (part, name) in enumerate(order):

@@ -46,28 +46,28 @@ def largest(found: Rows, digits: int = 2) -> str:
     return percent(max(found, key=lambda row: row["ours"]), digits) if found else ""
 
 
-def _tests(rows: Rows, **setting: Any) -> list[dict[str, Any]]:
-    return select(rows, "holm_p", **setting)
+def rejected(cell: dict[str, Any]) -> bool:
+    """Whether the study finds that the estimator errs more often than nominal here."""
+    return cell["holm_p"] <= LEVEL
 
 
 def _verdict(rows: Rows) -> Iterable[str]:
-    tests = _tests(rows, part=PROMISED)
-    rejected = [test for test in tests if test["ours"] <= LEVEL]
+    promised, controls = (select(rows, "false_violation_rate", part=part) for part in (PROMISED, CONTROL))
     (scale,) = select(rows, "study_seconds")
-    caught = [test for test in _tests(rows, part=CONTROL) if test["ours"] <= LEVEL]
-    found = f"smallest adjusted p {min(test['ours'] for test in tests):.3g}: none exceeds its nominal error"
-    if rejected:
+    found = f"smallest adjusted p {min(cell['holm_p'] for cell in promised):.3g}: none exceeds its nominal error"
+    if wrong := list(filter(rejected, promised)):
         cells = "; ".join(
-            f"{test['setting']['estimator']} on {test['setting']['pair']} ({test['scale']})" for test in rejected
+            f"{cell['setting']['estimator']} on {cell['setting']['pair']} ({cell['false']} false of {cell['scale']})"
+            for cell in wrong
         )
-        found = f"**{len(rejected)} exceed their nominal error**: {cells}"
+        found = f"**{len(wrong)} exceed their nominal error**: {cells}"
     yield (
         "Complete audits of mechanisms whose trade-off curve is known: releases of the mechanism as shipped, scored by "
         "their likelihood ratio, bounded by each estimator. A false violation is a lower bound above the epsilon that the "
         "rule used really attains, which the mechanism's own is never below (so this is the stricter test). Pairs and "
         'fixed rules attain the mechanism\'s epsilon in full. One-sided binomial tests of "more often than nominal", '
-        f"Holm-corrected over all {len(tests)} cells in which the estimator's guarantee applies, at {100 * LEVEL:.0f}%: "
-        f"{found}. The same tests reject {len(caught)} of {len(_tests(rows, part=CONTROL))} cells of the negative controls, "
+        f"Holm-corrected over all {len(promised)} cells in which the estimator's guarantee applies, at {100 * LEVEL:.0f}%: "
+        f"{found}. The same tests reject {sum(map(rejected, controls))} of {len(controls)} cells of the negative controls, "
         "so the study can find a bad estimator.\n"
     )
     setting = scale["setting"]
@@ -90,10 +90,11 @@ def _summary(rows: Rows) -> Iterable[str]:
         rates = [select(rows, "false_violation_rate", trials=n, **own) for n in sizes]
         shares = [[row["ours"] for row in select(rows, "tightness", trials=n, **own)] for n in sizes]
         ranges = [f"{min(share):.2f} to {max(share):.2f}" if share else "" for share in shares]
-        times = select(rows, "milliseconds_per_audit", **own)
-        times = [row for row in times if row["setting"]["trials"] == times[-1]["setting"]["trials"]]
+        timed = select(rows, "false_violation_rate", **own)
+        longest = timed[-1]["setting"]["trials"]
+        times = [row["milliseconds_per_audit"] for row in timed if row["setting"]["trials"] == longest]
         cells = [cell for pair in zip(map(largest, rates), ranges, strict=True) for cell in pair]
-        lines.append([name, *cells, f"{max(row['ours'] for row in times):.3g}"])
+        lines.append([name, *cells, f"{max(times):.3g}"])
     header = [cell for n in sizes for cell in (f"{n:,}: false %", "bound / ε")]
     yield table(["estimator", *header, "ms"], lines)
     higher = [confidence for confidence in names(rows, "confidence", part=PROMISED) if confidence != 0.95]
@@ -140,8 +141,8 @@ def _others(rows: Rows) -> Iterable[str]:
                 cells = []
                 for n in sizes:
                     own = {"part": part, "estimator": name, "pair": pair, "trials": n, "confidence": 0.95}
-                    rate, test = select(rows, "false_violation_rate", **own), _tests(rows, **own)
-                    cells.append(percent(rate[0], 1) + ("*" if test[0]["ours"] <= LEVEL else "") if rate else "")
+                    rate = select(rows, "false_violation_rate", **own)
+                    cells.append(percent(rate[0], 1) + "*" * rejected(rate[0]) if rate else "")
                 lines.append([part, name, pair, *cells])
     yield table(["", "estimator", "pair", *(f"{n:,}" for n in sizes)], lines)
 
@@ -159,10 +160,7 @@ def _peers(rows: Rows) -> Iterable[str]:
         for row in found:
             setting = row["setting"]
             if (setting["pair"], setting["trials"]) == where:
-                share, (time,) = (
-                    select(rows, "tightness", **setting),
-                    select(rows, "milliseconds_per_audit", **setting),
-                )
-                cells = [f"{share[0]['ours']:.2f}" if share else "", f"{time['ours']:.3g}", row["scale"]]
+                share, time = select(rows, "tightness", **setting), row["milliseconds_per_audit"]
+                cells = [f"{share[0]['ours']:.2f}" if share else "", f"{time:.3g}", row["scale"]]
                 lines.append([f"{where[0]}, {where[1]:,}", setting["estimator"], percent(row, 1), *cells])
     yield table(["pair, trials", "estimator", "false %", "bound / ε", "ms", "scale"], lines)

@@ -71,11 +71,10 @@ def test_looking_all_the_time_needs_the_betting_bound():
 def test_holm_over_promised_cells_alone(tmp_path):
     table = coverage.Table(Rows("", "coverage", str(tmp_path / "out"), 0))
     parts = [coverage.PROMISED] * 4 + [coverage.CONTROL]
-    for place, (part, p) in enumerate(zip(parts, (0.01, 0.04, 0.03, 0.005, 0.001), strict=True)):
-        table.tests.append(({"part": part, "place": place}, 0, 10, p))
+    for part, p in zip(parts, (0.01, 0.04, 0.03, 0.005, 0.001), strict=True):
+        table.cells.append({"setting": {"part": part}, "p": p})
     table.finish()
-    adjusted = {row["setting"]["place"]: row["ours"] for row in table.rows.rows}
-    assert [adjusted[place] for place in range(5)] == pytest.approx([0.03, 0.06, 0.06, 0.02, 0.005])
+    assert [cell["holm_p"] for cell in table.cells] == pytest.approx([0.03, 0.06, 0.06, 0.02, 0.005])
 
 
 def test_a_cell_counts_bounds_above_the_rule_and_above_the_mechanism(tmp_path):
