@@ -1,38 +1,12 @@
 """A convolution that is fast on a CPU as well: patches times weights there, XLA's own elsewhere."""
 
-import itertools
 from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax import lax
 
-
-def patches(
-    x: jax.Array,
-    window: Sequence[int],
-    strides: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    *,
-    input_dilation: Sequence[int],
-    kernel_dilation: Sequence[int],
-) -> jax.Array:
-    """What a convolution's kernel sees at every output position: [n, *spatial, c] -> [n, *out, *window, c].
-
-    Cut out as one strided slice per element of the window, several times faster on a CPU than
-    ``lax.conv_general_dilated_patches``.
-    """
-    spread = [(low, high, dilation - 1) for (low, high), dilation in zip(padding, input_dilation, strict=True)]
-    x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spread, (0, 0, 0)])
-    reach = [(size - 1) * dilation for size, dilation in zip(window, kernel_dilation, strict=True)]
-    out = [(size - last - 1) // step + 1 for size, last, step in zip(x.shape[1:-1], reach, strides, strict=True)]
-    pieces = []
-    for offset in itertools.product(*map(range, window)):
-        start = [i * dilation for i, dilation in zip(offset, kernel_dilation, strict=True)]
-        stop = [at + (count - 1) * step + 1 for at, count, step in zip(start, out, strides, strict=True)]
-        pieces.append(lax.slice(x, [0, *start, 0], [x.shape[0], *stop, x.shape[-1]], [1, *strides, 1]))
-    return jnp.stack(pieces, axis=-2).reshape(x.shape[0], *out, *window, x.shape[-1])
+from dpaudit.training.windows import patches
 
 
 class Conv(nn.Module):

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from dpaudit import check
+from dpaudit.kernels import philox
 from dpaudit.mechanisms.sampling import normal
 from dpaudit.training import per_example
 from dpaudit.training.sampling import Sampling
@@ -99,8 +101,8 @@ def dp_sgd(
       noise_multiplier: standard deviation of the noise on the sum over clip_norm, > 0.
       batch_size: the expected size of a batch, a constant: dividing by the true size would tell it.
       optimizer: any optax optimiser; what it does to a noisy gradient costs no privacy.
-      microbatch: examples whose gradients are computed at a time; fewer need less memory. Microbatches that hold
-        padding alone are not computed. None for a quarter of batch_size.
+      microbatch: at most so many gradients are computed at a time; fewer need less memory, and less is padding. None
+        for a quarter of batch_size.
       dropout: whether the loss takes a key, a fresh one for every example.
       clipping: how gradients are clipped, as for :func:`dpaudit.training.per_example.clipped_sum`.
 
@@ -164,27 +166,24 @@ def noisy_sums(
     def step(key: jax.Array, state: State, batch: Any, weights: jax.Array) -> tuple[State, Info]:
         dropout_key, noise_key = jax.random.split(key)
 
-        def summed(key: jax.Array, batch: Any, weights: jax.Array) -> tuple[Any, Info]:
-            total, info = per_example.clipped_sum(
-                loss_fn,
-                state.params,
-                batch,
-                clip_norm=clip_norm,
-                weights=weights,
-                key=key if dropout else None,
-                clipping=clipping,
-            )
-            finite = jnp.isfinite(info.norms)
-            taken = weights > 0
-            counts = (taken, taken & finite & (info.norms > clip_norm), taken & ~finite)
-            return total, Info(jnp.sum(jnp.where(taken, info.losses, 0.0)), *(jnp.sum(count) for count in counts))
-
-        total, sums = _in_microbatches(summed, dropout_key, batch, weights, size)
+        total, info = per_example.clipped_sum(
+            loss_fn,
+            state.params,
+            batch,
+            clip_norm=clip_norm,
+            weights=weights,
+            key=dropout_key if dropout else None,
+            clipping=clipping,
+            microbatch=size,
+        )
+        taken, finite = weights > 0, jnp.isfinite(info.norms)
+        loss = jnp.sum(jnp.where(taken, info.losses, 0.0)) / jnp.sum(taken)
+        counts = (taken, taken & finite & (info.norms > clip_norm), taken & ~finite)
         noised, memory = noise.add(noise_key, total, state.noise)
         gradient = jax.tree.map(lambda noisy: noisy / batch_size, noised)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         after = State(optax.apply_updates(state.params, updates), opt_state, state.step + 1, memory)
-        return after, sums._replace(loss=sums.loss / sums.examples)
+        return after, Info(loss, *(jnp.sum(count) for count in counts))
 
     return Trainer(init, step)
 
@@ -198,9 +197,12 @@ def add_noise(key: jax.Array, tree: Any, stddev: Any) -> Any:
       stddev: standard deviation, >= 0.
     """
     leaves, structure = jax.tree.flatten(tree)
-    wide = [leaf.astype(_wide(leaf)) for leaf in leaves]
-    keys = jax.random.split(key, len(leaves))
-    noisy = [leaf + stddev * normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, wide, strict=True)]
+    sizes = [leaf.size for leaf in leaves]
+    draws = jnp.split(normal(key, (sum(sizes),), jnp.result_type(*map(_wide, leaves))), np.cumsum(sizes[:-1]))
+    noisy = [
+        leaf.astype(_wide(leaf)) + (stddev * draw).reshape(leaf.shape).astype(_wide(leaf))
+        for leaf, draw in zip(leaves, draws, strict=True)
+    ]
     return jax.tree.unflatten(structure, noisy)
 
 
@@ -237,7 +239,7 @@ def train(
         raise check.expected(
             "data", f"leaves of {sampling.examples} examples, as the sampling", sorted(map(str, sizes))
         )
-    draw_key, step_key = jax.random.split(key)
+    draw_key, step_key = jax.random.split(philox.from_key(key))
 
     def step(state: State, _: None) -> tuple[State, Info]:
         indices, weights = sampling.draw(draw_key, state.step)
@@ -245,24 +247,3 @@ def train(
         return trainer.step(jax.random.fold_in(step_key, state.step), state, batch, weights)
 
     return jax.lax.scan(step, state, None, length=steps)
-
-
-def _in_microbatches(
-    summed: Callable[[jax.Array, Any, jax.Array], Any], key: jax.Array, batch: Any, weights: jax.Array, size: int
-) -> Any:
-    """The sum of ``summed`` over as many parts of ``size`` examples as hold any; the parts behind are padding."""
-    if size >= weights.size:
-        return summed(key, batch, weights)
-    padding = -weights.size % size
-    batch, weights = jax.tree.map(
-        lambda leaf: jnp.pad(leaf, [(0, padding)] + [(0, 0)] * (leaf.ndim - 1)), (batch, weights)
-    )
-
-    def part(i: jax.Array, total: Any) -> Any:
-        cut = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, i * size, size), (batch, weights))
-        return jax.tree.map(jnp.add, total, summed(jax.random.fold_in(key, i), *cut))
-
-    shapes = jax.eval_shape(summed, key, *jax.tree.map(lambda leaf: leaf[:size], (batch, weights)))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    needed = jnp.ceil(jnp.sum(weights > 0) / size).astype(jnp.int32)
-    return jax.lax.fori_loop(0, needed, part, nothing)

@@ -23,6 +23,8 @@ from dpaudit.training import taps as tap
 from dpaudit.training.tape import Tape, record
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
 
+CACHED = 80 << 20  # bytes of intermediate values that a CPU has at a time; half or twice as many cost up to a fifth
+
 Clipping = Callable[[jax.Array, Any], jax.Array]
 
 
@@ -88,8 +90,9 @@ def clipped_sum(
       key: example i gets ``fold_in(key, i)`` (dropout).
       clipping: ``clipping(norms [layers, u], clip_norm) -> factors [layers, u]``: :func:`flat`, :func:`per_layer`,
         :func:`automatic` or your own. A layer is the parameters under one parent in ``params``.
-      microbatch: examples on the device at a time, by ``lax.scan``; divides n, a multiple of ``group_size``.
-        Default: all.
+      microbatch: at most so many examples are differentiated at a time, a multiple of ``group_size``; what lies behind
+        the last example of weight other than 0 is not computed. Default: all. A CPU takes fewer where its caches hold
+        fewer.
 
     Returns:
       (total, info): a pytree like ``params`` and :class:`Info`.
@@ -104,29 +107,65 @@ def clipped_sum(
     """
     check.positive(clip_norm=clip_norm)
     n = _length(batch)
-    group_size = _dividing(n, group_size=group_size)
-    size = n if microbatch is None else _dividing(n, microbatch=microbatch)
-    if size % group_size:
+    group_size = check.at_least(1, group_size=group_size)
+    if n % group_size:
+        raise check.expected("group_size", f"a divisor of the {n} examples", group_size)
+    if microbatch is not None and check.at_least(1, microbatch=microbatch) % group_size:
         raise check.expected("microbatch", f"a multiple of group_size={group_size}", microbatch)
     if weights is not None and jnp.shape(weights) != (n,):
         raise check.expected("weights", f"shape [{n}], one per example", f"shape {list(jnp.shape(weights))}")
-    keys = None if key is None else jax.vmap(lambda i: jax.random.fold_in(check.key(key=key), i))(jnp.arange(n))
+    if key is not None:
+        check.key(key=key)
     params, batch, weights = jax.tree.map(jnp.asarray, (params, batch, weights))
-    tape = _record(loss_fn, params, batch, keys)
+    tape = _record(loss_fn, params, batch, key)
 
-    def part(batch: Any, weights: Any, keys: Any) -> tuple[Any, Info]:
+    def part(first: Any, batch: Any, weights: Any) -> tuple[Any, Info]:
+        keys = None
+        if key is not None:
+            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(_length(batch)))
         return _clipped_sum(tape, params, (batch, keys), weights, clip_norm, group_size, clipping)
 
+    return _in_parts(part, batch, weights, n, _at_a_time(tape, n, group_size, microbatch))
+
+
+def _at_a_time(tape: Tape, n: int, group: int, most: int | None) -> int:
+    """How many of n examples to differentiate at a time, a multiple of ``group``."""
+    size = n if most is None else min(n, most)
+    if jax.default_backend() == "cpu":
+        size = min(size, max(group, CACHED // max(1, tape.size()) // group * group))
+    parts = -(-n // size)
+    return -(-n // (parts * group)) * group  # as even as can be
+
+
+def _in_parts(part: Callable[..., tuple[Any, Info]], batch: Any, weights: Any, n: int, size: int) -> tuple[Any, Info]:
+    """The sum of ``part(first, batch, weights)`` over parts of ``size`` examples, up to the last one of weight > 0."""
     if size == n:
-        return part(batch, weights, keys)
+        return part(0, batch, weights)
+    if weights is None and n % size:
+        weights = jnp.ones(n)
+    batch, weights = jax.tree.map(
+        lambda x: jnp.pad(x, [(0, -n % size)] + [(0, 0)] * (x.ndim - 1)), (batch, weights)
+    )
+    parts = -(-n // size)
+    if weights is not None:
+        parts = -(-jnp.max(jnp.where(weights != 0, 1 + jnp.arange(weights.size), 0)) // size)
 
-    def step(total: Any, part_of: Any) -> tuple[Any, Info]:
-        add, info = part(*part_of)
-        return jax.tree.map(jnp.add, total, add), info
+    def add(i: Any, so_far: tuple[Any, Info]) -> tuple[Any, Info]:
+        total, info = so_far
+        cut = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), (batch, weights))
+        more, found = part(i * size, *cut)
+        norms, losses = (
+            jax.lax.dynamic_update_slice_in_dim(whole, own, i * own.size, 0)
+            for whole, own in zip(info[:2], found[:2], strict=True)
+        )
+        return jax.tree.map(jnp.add, total, more), Info(norms, losses, info.dropped + found.dropped)
 
-    parts = jax.tree.map(lambda x: x.reshape(n // size, size, *x.shape[1:]), (batch, weights, keys))
-    total, info = jax.lax.scan(step, jax.tree.map(jnp.zeros_like, params), parts)
-    return total, Info(info.norms.ravel(), info.losses.ravel(), info.dropped.sum())
+    one = jax.tree.map(lambda x: x[:size], (batch, weights))
+    total, info = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, 0, *one))
+    units = info.norms.size * n // size
+    many = Info(*(jnp.zeros(-(-n // size) * x.size, x.dtype) for x in info[:2]), info.dropped)
+    total, info = jax.lax.fori_loop(0, parts, add, (total, many))
+    return total, Info(info.norms[:units], info.losses[:units], info.dropped)
 
 
 def _clipped_sum(
@@ -171,15 +210,15 @@ def _clipped_sum(
     return treedef.unflatten(total), Info(norms, losses, jnp.sum(~finite))
 
 
-def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, keys: jax.Array | None) -> Tape:
+def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, key: jax.Array | None) -> Tape:
     """The tape of the loss of one example: its arguments are the leaves of params, of the example, and the key."""
-    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (batch, keys))
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
+    example = (example,) if key is None else (example, jax.ShapeDtypeStruct(key.shape, key.dtype))
     # A compiled function might have been traced before, out of sight of the interceptor below.
     plain: Any = inspect.unwrap(loss_fn, stop=lambda f: not isinstance(f, jax.stages.Wrapped))
 
     def scalar(params: Any, example: Any) -> jax.Array:
-        example, key = example
-        value = plain(params, example) if key is None else plain(params, example, key)
+        value = plain(params, *example)
         shapes = [(list(jnp.shape(x)), jnp.result_type(x)) for x in jax.tree.leaves(value)]
         if len(shapes) != 1 or shapes[0][0] != [] or not jnp.issubdtype(shapes[0][1], jnp.floating):
             got = ", ".join(f"{dtype}{shape}" for shape, dtype in shapes) or "nothing"
@@ -222,14 +261,6 @@ def _length(batch: Any) -> int:
         got = "leading axes " + ", ".join(sorted(str(list(length)) for length in lengths))
         raise check.expected("batch", "arrays with one leading axis of n >= 1 examples", got if lengths else "none")
     return lengths.pop()[0]
-
-
-def _dividing(n: int, **named: Any) -> int:
-    ((name, value),) = named.items()
-    value = check.at_least(1, **named)
-    if n % value:
-        raise check.expected(name, f"a divisor of the {n} examples", value)
-    return value
 
 
 def _weighted(tree: Any, weights: jax.Array) -> Any:

@@ -111,8 +111,12 @@ def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> S
 
     def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         uniforms = jax.random.uniform(jax.random.fold_in(key, step), (examples,))
-        least, indices = jax.lax.top_k(-uniforms, capacity)  # of too many, a uniformly random subset
-        taken = -least < rate
+        if truncates:
+            least, indices = jax.lax.top_k(-uniforms, capacity)  # of too many, a uniformly random subset
+            taken = -least < rate
+        else:
+            (indices,) = jnp.nonzero(uniforms < rate, size=capacity, fill_value=examples)
+            taken = indices < examples
         return jnp.where(taken, indices, 0), taken.astype(jnp.float32)
 
     def event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:

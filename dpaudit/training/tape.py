@@ -4,6 +4,7 @@ Values are numbered slots. What follows a value through the list (its views, its
 function written with Flax, with another library or by hand.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -40,6 +41,10 @@ class Tape(NamedTuple):
         return {slot for step in self.steps for slot in step.inputs if isinstance(slot, int)} | {
             slot for slot in [self.result] if isinstance(slot, int)
         }
+
+    def size(self) -> int:
+        """Bytes of all values that the steps compute."""
+        return sum(math.prod(shape.shape) * shape.dtype.itemsize for step in self.steps for shape in step.shapes)
 
     def play(self, arguments: Iterable[Any], each: Callable[[int, Step, list[Any]], list[Any]]) -> Any:
         """The result for flat ``arguments``, every step i taken by ``each(i, step, inputs) -> outputs``."""

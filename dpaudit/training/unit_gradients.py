@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpaudit.training.convolution import patches
 from dpaudit.training.taps import Site
+from dpaudit.training.windows import patches
 
 UnitGradients = Any  # Explicit | Product | Lookup | Moved
 
@@ -61,7 +61,7 @@ class Product(NamedTuple):
 
     def total(self, factors: jax.Array) -> jax.Array:
         a = jnp.where(_like(factors, self.a) == 0, 0, self.a)
-        return jnp.einsum("utbk,utbo->bko", a, _scaled(self.d, factors))
+        return jnp.einsum("utbo,utbk->bok", _scaled(self.d, factors), a).swapaxes(1, 2)
 
 
 class Lookup(NamedTuple):
@@ -190,9 +190,10 @@ def _product(
     a, d = (_units(x, group).reshape(len(x) // group, group * x.shape[1], *x.shape[2:]) for x in (a, d))
     t, k, o = a.shape[1], a.shape[-1], d.shape[-1]
     small = k * o <= t * (k + o)  # no more numbers than a and d themselves: as fast as a plain gradient
-    inner = Explicit(jnp.einsum("utbk,utbo->ubko", a, d)) if t > 1 and small else Product(a, d)
     back = jax.linear_transpose(lambda p: rearranged(site.seen(p)), parameter)
-    return Moved(inner, lambda total: back(total)[0])
+    if t > 1 and small:
+        return Moved(Explicit(jnp.einsum("utbo,utbk->ubok", d, a)), lambda total: back(total.swapaxes(1, 2))[0])
+    return Moved(Product(a, d), lambda total: back(total)[0])
 
 
 def _lookup(site: Site, parameter: jax.Array, index: jax.Array, d: jax.Array, group: int) -> UnitGradients:

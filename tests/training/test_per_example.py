@@ -105,6 +105,27 @@ def test_dropout_by_a_key_per_example_and_microbatches(params: Any, batch: Batch
     assert np.abs(other - whole).max() > 0.1
 
 
+@pytest.mark.parametrize(("microbatch", "group_size"), [(1, 1), (3, 1), (5, 1), (2, 2), (6, 2), (4, 4)])
+@pytest.mark.parametrize("weights", [None, [1, 0, 2, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0.5, 1]])
+def test_microbatches_of_any_size(params: Any, batch: Batch, microbatch: int, group_size: int, weights: Any) -> None:
+    settings: dict[str, Any] = {"group_size": group_size, "weights": None if weights is None else jnp.array(weights)}
+    whole, info = run(params, batch, **settings)
+    parts, parted = run(params, batch, **settings, microbatch=microbatch)
+    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), parted, info)
+
+
+def test_a_cpu_takes_as_many_examples_as_its_caches_hold(
+    params: Any, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loops(cached: int) -> int:
+        monkeypatch.setattr(per_example, "CACHED", cached)
+        call = partial(per_example.clipped_sum, loss, clip_norm=1.0)
+        return str(jax.make_jaxpr(call)(params, batch)).count("length=8")
+
+    assert (loops(80 << 20), loops(1)) == (0, 1)
+
+
 def test_clippings(params: Any, batch: Batch) -> None:
     each = by_vmap.gradients(loss, params, batch)
     unravel = ravel_pytree(params)[1]
@@ -256,7 +277,7 @@ def test_batch_norm() -> None:
         ({"clip_norm": -1.0}, "clip_norm: expected a finite number > 0, got -1.0"),
         ({"group_size": 3}, "group_size: expected a divisor of the 8 examples, got 3"),
         ({"group_size": 0}, "group_size: expected a whole number >= 1, got 0"),
-        ({"microbatch": 5}, "microbatch: expected a divisor of the 8 examples, got 5"),
+        ({"microbatch": 0}, "microbatch: expected a whole number >= 1, got 0"),
         ({"microbatch": 2, "group_size": 4}, "microbatch: expected a multiple of group_size=4, got 2"),
         ({"weights": np.ones(7)}, r"weights: expected shape \[8\], one per example, got shape \[7\]"),
         ({"key": 3}, "key: expected a key, as made by jax.random.key, got 3"),

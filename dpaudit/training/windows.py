@@ -1,0 +1,65 @@
+"""What a window sees as it slides over images: the patches of a convolution, and the largest value for pooling.
+
+Every element of the window is one strided slice of the images. On a CPU that is several times faster than XLA's own
+``conv_general_dilated_patches``, ``reduce_window`` and, above all, the gradients of these.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def patches(
+    x: jax.Array,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    *,
+    input_dilation: Sequence[int],
+    kernel_dilation: Sequence[int],
+) -> jax.Array:
+    """What a convolution's kernel sees at every output position: [n, *spatial, c] -> [n, *out, *window, c]."""
+    spread = [(low, high, dilation - 1) for (low, high), dilation in zip(padding, input_dilation, strict=True)]
+    x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spread, (0, 0, 0)])
+    seen = jnp.stack(list(_shifts(x, window, strides, kernel_dilation)), axis=-2)
+    return seen.reshape(*seen.shape[:-2], *window, x.shape[-1])
+
+
+def max_pool(x: jax.Array, window: Sequence[int], strides: Sequence[int]) -> jax.Array:
+    """The largest value in every window, without padding: [..., *spatial, c] -> [..., *out, c].
+
+    As ``flax.linen.max_pool``: the first of equal values takes the gradient, NaN stays.
+    """
+    apart = tuple(window) == tuple(strides)
+    first, *others = _cells(x, window) if apart else _shifts(x, window, strides, [1] * len(window))
+    for other in others:
+        first = jnp.where((first >= other) | jnp.isnan(first), first, other)
+    return first
+
+
+def _cells(x: jax.Array, window: Sequence[int]) -> list[jax.Array]:
+    """As ``_shifts`` for windows side by side, whose gradient is the parts put together again, without additions."""
+    parts = [x]
+    for axis, size in enumerate(window, start=x.ndim - len(window) - 1):
+        whole = x.shape[axis] // size * size
+        shape = [*parts[0].shape[:axis], -1, size, *parts[0].shape[axis + 1 :]]
+        rows = [lax.slice_in_dim(part, 0, whole, axis=axis).reshape(shape) for part in parts]
+        parts = [cell.squeeze(axis + 1) for row in rows for cell in lax.split(row, [1] * size, axis=axis + 1)]
+    return parts
+
+
+def _shifts(
+    x: jax.Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> Iterator[jax.Array]:
+    """For every element of the window, row by row, what it sees: [..., *out, c]."""
+    *many, c = x.shape[: -len(window) - 1] + x.shape[-1:]
+    spatial = x.shape[-len(window) - 1 : -1]
+    reach = [(size - 1) * apart for size, apart in zip(window, dilation, strict=True)]
+    out = [(size - last - 1) // step + 1 for size, last, step in zip(spatial, reach, strides, strict=True)]
+    for offset in itertools.product(*map(range, window)):
+        start = [i * apart for i, apart in zip(offset, dilation, strict=True)]
+        stop = [at + (count - 1) * step + 1 for at, count, step in zip(start, out, strides, strict=True)]
+        yield lax.slice(x, [0] * len(many) + [*start, 0], [*many, *stop, c], [1] * len(many) + [*strides, 1])
