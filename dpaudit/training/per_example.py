@@ -20,10 +20,9 @@ import jax.numpy as jnp
 
 from dpaudit import check
 from dpaudit.training import taps as tap
+from dpaudit.training.microbatches import in_microbatches, microbatch_size
 from dpaudit.training.tape import Tape, record
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
-
-CACHED = 80 << 20  # bytes of intermediate values that a CPU has at a time; half or twice as many cost up to a fifth
 
 Clipping = Callable[[jax.Array, Any], jax.Array]
 
@@ -120,52 +119,19 @@ def clipped_sum(
     tape = _record(loss_fn, params, batch, key)
 
     def part(first: Any, batch: Any, weights: Any) -> tuple[Any, Info]:
-        keys = None
-        if key is not None:
-            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(_length(batch)))
-        return _clipped_sum(tape, params, (batch, keys), weights, clip_norm, group_size, clipping)
+        return _clipped_sum(tape, params, (batch, _keys(key, first, batch)), weights, clip_norm, group_size, clipping)
 
-    return _in_parts(part, batch, weights, n, _at_a_time(tape, n, group_size, microbatch))
-
-
-def _at_a_time(tape: Tape, n: int, group: int, most: int | None) -> int:
-    """How many of n examples to differentiate at a time, a multiple of ``group``."""
-    size = n if most is None else min(n, most)
-    if jax.default_backend() == "cpu":
-        size = min(size, max(group, CACHED // max(1, tape.size()) // group * group))
-    parts = -(-n // size)
-    return -(-n // (parts * group)) * group  # as even as can be
+    size = microbatch_size(tape.size(), n, most=microbatch, multiple=group_size)
+    total, (norms, losses, dropped) = in_microbatches(part, batch, weights, size)
+    units = n // group_size
+    return total, Info(norms.ravel()[:units], losses.ravel()[:units], dropped.sum())
 
 
-def _in_parts(part: Callable[..., tuple[Any, Info]], batch: Any, weights: Any, n: int, size: int) -> tuple[Any, Info]:
-    """The sum of ``part(first, batch, weights)`` over parts of ``size`` examples, up to the last one of weight > 0."""
-    if size == n:
-        return part(0, batch, weights)
-    if weights is None and n % size:
-        weights = jnp.ones(n)
-    batch, weights = jax.tree.map(
-        lambda x: jnp.pad(x, [(0, -n % size)] + [(0, 0)] * (x.ndim - 1)), (batch, weights)
-    )
-    parts = -(-n // size)
-    if weights is not None:
-        parts = -(-jnp.max(jnp.where(weights != 0, 1 + jnp.arange(weights.size), 0)) // size)
-
-    def add(i: Any, so_far: tuple[Any, Info]) -> tuple[Any, Info]:
-        total, info = so_far
-        cut = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), (batch, weights))
-        more, found = part(i * size, *cut)
-        norms, losses = (
-            jax.lax.dynamic_update_slice_in_dim(whole, own, i * own.size, 0)
-            for whole, own in zip(info[:2], found[:2], strict=True)
-        )
-        return jax.tree.map(jnp.add, total, more), Info(norms, losses, info.dropped + found.dropped)
-
-    one = jax.tree.map(lambda x: x[:size], (batch, weights))
-    total, info = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, 0, *one))
-    units = info.norms.size * n // size
-    many = Info(*(jnp.zeros(-(-n // size) * x.size, x.dtype) for x in info[:2]), info.dropped)
-    total, info = jax.lax.fori_loop(0, parts, add, (total, many))
-    return total, Info(info.norms[:units], info.losses[:units], info.dropped)
+def _keys(key: jax.Array | None, first: Any, batch: Any) -> jax.Array | None:
+    """A key for each example of a batch whose first one has number ``first``."""
+    if key is None:
+        return None
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(_length(batch)))
 
 
 def _clipped_sum(
@@ -217,8 +183,8 @@ def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, key: jax.Array
     # A compiled function might have been traced before, out of sight of the interceptor below.
     plain: Any = inspect.unwrap(loss_fn, stop=lambda f: not isinstance(f, jax.stages.Wrapped))
 
-    def scalar(params: Any, example: Any) -> jax.Array:
-        value = plain(params, *example)
+    def scalar(params: Any, example: tuple[Any, ...]) -> jax.Array:
+        value = plain(params, *example)  # example, and key where there is one
         shapes = [(list(jnp.shape(x)), jnp.result_type(x)) for x in jax.tree.leaves(value)]
         if len(shapes) != 1 or shapes[0][0] != [] or not jnp.issubdtype(shapes[0][1], jnp.floating):
             got = ", ".join(f"{dtype}{shape}" for shape, dtype in shapes) or "nothing"

@@ -1,0 +1,133 @@
+"""Many trainings of one kind at once: other keys, data sets, targets or clip norms, as few programs as memory allows.
+
+def run(key, clip_norm):
+    trainer = dp_sgd(loss_fn, clip_norm=clip_norm, ...)
+    return train(key, trainer, trainer.init(params), data, sampling, 1_000)[0].params
+
+params = train_many(run, (jax.random.split(key, 64), jnp.linspace(0.1, 1.0, 64)))
+"""
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.stages import Compiled
+
+from dpaudit import check
+
+CACHED = 8 << 20  # bytes of the trainings that a CPU's core runs as one program: small networks together, others alone
+SHARE = 0.8  # of an accelerator's free memory, unless told
+
+
+def train_many(
+    run: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    *,
+    at_once: int | None = None,
+    memory_gib: float | None = None,
+    mesh: Mesh | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Any:
+    """``jax.vmap(run)(*arguments)``, so many trainings at a time as memory allows, on every device or core there is.
+
+    A network's result does not depend on which others are trained beside it, but for rounding.
+
+    Args:
+      run: one training, ``run(*one) -> pytree`` of arrays; pure, as for ``jax.vmap``.
+      arguments: of all trainings; every leaf has a leading axis of N >= 1.
+      at_once: trainings in one program on one device. By default as many as fit into ``memory_gib``; on a CPU, where
+        nothing is gained by more than its caches hold, as many as fit there.
+      memory_gib: what the trainings of one device may use, in GiB, as XLA plans it; a training that needs more by
+        itself runs alone. By default 0.8 of what is free on an accelerator, and no limit on a CPU.
+      mesh: shares the trainings out over its devices. Without one, an accelerator runs them on the default device and
+        a CPU as many programs at a time as it has cores.
+      progress: called with the number of trainings done, after every program.
+
+    Returns:
+      What ``run`` returns, every leaf with a leading axis of N.
+
+    Raises:
+      InputError: leaves of different lengths; a value out of range.
+    """
+    lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(arguments)}
+    if len(lengths) != 1 or lengths in ({()}, {(0,)}):
+        raise check.expected(
+            "arguments", "leaves with one leading axis of N >= 1 trainings", sorted(map(list, lengths))
+        )
+    ((count,),) = lengths
+    arguments = jax.tree.map(jnp.asarray, arguments)
+    on_cpu = jax.default_backend() == "cpu"
+    budget = _free(mesh) if memory_gib is None else check.positive(memory_gib=memory_gib) * 2**30
+    workers = min(os.cpu_count() or 1, count) if on_cpu and mesh is None else 1
+    devices = 1 if mesh is None else mesh.size
+    most = -(-count // (workers * devices))
+    if at_once is None:
+        fitting = min(budget / workers, CACHED) if on_cpu else budget
+        at_once = max(1, int(fitting / _bytes(_program(run, arguments, 1, mesh))))
+        at_once = -(-most // -(-most // at_once))  # as even as can be
+    at_once = min(most, check.at_least(1, at_once=at_once))
+    program = _program(run, arguments, at_once, mesh)
+    while at_once > 1 and workers * _bytes(program) > budget:
+        at_once //= 2
+        program = _program(run, arguments, at_once, mesh)
+    return _in_groups(program, arguments, count, at_once * devices, workers, progress)
+
+
+def _program(run: Callable[..., Any], arguments: tuple[Any, ...], at_once: int, mesh: Mesh | None) -> Compiled:
+    """``at_once`` trainings on every device."""
+
+    def group(*arguments: Any) -> Any:
+        if at_once > 1:
+            return jax.vmap(run)(*arguments)
+        alone = run(*jax.tree.map(lambda leaf: leaf[0], arguments))  # its loops and branches stay such
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
+
+    placed, size = None, at_once
+    if mesh is not None:
+        size, over = at_once * mesh.size, PartitionSpec(mesh.axis_names)
+        group = jax.shard_map(group, mesh=mesh, in_specs=over, out_specs=over, check_vma=False)
+        placed = NamedSharding(mesh, over)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), arguments)
+    return jax.jit(group, in_shardings=placed).lower(*shapes).compile()
+
+
+def _in_groups(
+    program: Compiled,
+    arguments: tuple[Any, ...],
+    count: int,
+    size: int,
+    workers: int,
+    progress: Callable[[int], None] | None,
+) -> Any:
+    """All trainings, ``size`` in a call; the last call is filled up with trainings that it repeats."""
+
+    def call(first: int) -> Any:
+        chosen = jnp.arange(first, first + size) % count
+        given = jax.tree.map(lambda leaf: leaf[chosen], arguments)
+        return jax.block_until_ready(program(*jax.device_put(given, program.input_shardings[0])))
+
+    found = []
+    with ThreadPoolExecutor(workers) as pool:
+        for group in pool.map(call, range(0, count, size)):
+            found.append(group)
+            if progress is not None:
+                progress(min(count, len(found) * size))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:count], *found)
+
+
+def _bytes(program: Compiled) -> int:
+    """What XLA plans to use on a device beside the program's constants."""
+    plan: Any = program.memory_analysis()
+    return plan.temp_size_in_bytes + plan.output_size_in_bytes + plan.argument_size_in_bytes
+
+
+def _free(mesh: Mesh | None) -> float:
+    """Bytes for trainings on the fullest device; infinite where it does not say, as a CPU."""
+    devices = jax.local_devices()[:1] if mesh is None else mesh.local_devices
+    known = [stats for stats in (device.memory_stats() for device in devices) if stats]
+    return min((SHARE * (stats["bytes_limit"] - stats["bytes_in_use"]) for stats in known), default=math.inf)

@@ -1,0 +1,105 @@
+"""Many trainings at once are what each is alone: on one device or eight, together or one by one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh
+
+from dpaudit import check
+from dpaudit.training import many
+from dpaudit.training.dp_sgd import dp_sgd, train
+from dpaudit.training.many import train_many
+from dpaudit.training.sampling import poisson
+
+KEY = jax.random.key(31)
+N, D, COUNT = 40, 3, 7
+ARGUMENTS = jax.random.split(KEY, COUNT), {"clip_norm": jnp.linspace(0.1, 2.0, COUNT)}
+
+
+def loss(params, example):
+    return 0.5 * (example[0] @ params["w"] - example[1]) ** 2
+
+
+def run(key, settings):
+    """A training, and the number of its key: whose result it is."""
+    data = jax.random.normal(jax.random.key(1), (N, D)), jnp.arange(N) / N
+    how: dict[str, Any] = {"noise_multiplier": 1.0, "batch_size": 8, "optimizer": optax.sgd(0.1)}
+    trainer = dp_sgd(loss, clip_norm=settings["clip_norm"], **how)
+    state, _ = train(key, trainer, trainer.init({"w": jnp.zeros(D)}), data, poisson(N, 8), 5)
+    return state.params["w"], jax.random.key_data(key)
+
+
+@pytest.fixture(scope="module")
+def alone() -> np.ndarray:
+    each = [run(*jax.tree.map(lambda leaf, i=i: leaf[i], ARGUMENTS))[0] for i in range(COUNT)]
+    assert np.linalg.norm(np.diff(np.stack(each), axis=0), axis=1).min() > 1e-3
+    return np.stack(each)
+
+
+@pytest.mark.parametrize("settings", [{}, {"at_once": 1}, {"at_once": 2}, {"at_once": 100}, {"memory_gib": 1e-9}])
+def test_together_as_alone(settings, alone):
+    done: list[int] = []
+    together, keys = train_many(run, ARGUMENTS, progress=done.append, **settings)
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(keys, jax.random.key_data(ARGUMENTS[0]))
+    assert done == sorted(done)
+    assert done[-1] == COUNT
+
+
+def test_as_many_at_once_as_memory_holds(monkeypatch):
+    """A training of 8 MB of temporary values, by the programs that are compiled for it."""
+    sizes: list[int] = []
+    compiled = many._program
+    monkeypatch.setattr(many, "_program", lambda *given: sizes.append(given[2]) or compiled(*given))
+    monkeypatch.setattr(many.os, "cpu_count", lambda: 1)
+
+    def large(x):
+        return jnp.sort(jnp.sin(x + jnp.arange(1 << 20)))[:2]
+
+    def chosen(**settings) -> int:
+        sizes.clear()
+        train_many(large, (jnp.arange(12.0),), **settings)
+        return sizes[-1]
+
+    assert chosen() == 1
+    monkeypatch.setattr(many, "CACHED", 1 << 40)
+    assert chosen() == 12
+    held = [chosen(memory_gib=gib) for gib in (0.001, 0.02, 0.04, 0.2)]
+    assert held == sorted(held)
+    assert held[0] == 1 < held[1] < held[2] < held[3] == 12
+    assert held[1] == 4
+    assert chosen(at_once=12, memory_gib=0.02) == 3  # 12, 6, 3
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(check.InputError, match="arguments: expected leaves with one leading axis of N >= 1"):
+        train_many(run, (ARGUMENTS[0], {"clip_norm": jnp.ones(3)}))
+    with pytest.raises(check.InputError, match=r"arguments: expected leaves with one leading axis"):
+        train_many(run, ())
+    with pytest.raises(check.InputError, match="at_once: expected a whole number >= 1, got 0"):
+        train_many(run, ARGUMENTS, at_once=0)
+    with pytest.raises(check.InputError, match="memory_gib: expected a finite number > 0, got 0"):
+        train_many(run, ARGUMENTS, memory_gib=0)
+
+
+def test_on_eight_devices(alone):
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    command = [sys.executable, "-m", "tests.training.test_many"]
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, check=True)
+    for together in json.loads(done.stdout):
+        np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-6)
+
+
+if __name__ == "__main__":
+    devices = np.array(jax.devices())
+    meshes = Mesh(devices, ("networks",)), Mesh(devices[:4].reshape(2, 2), ("host", "chip"))
+    print(json.dumps([train_many(run, ARGUMENTS, mesh=mesh)[0].tolist() for mesh in meshes]))
