@@ -11,12 +11,12 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.stages import Compiled
 
 from dpaudit import check
 
@@ -64,66 +64,67 @@ def train_many(
     on_cpu = jax.default_backend() == "cpu"
     budget = _free(mesh) if memory_gib is None else check.positive(memory_gib=memory_gib) * 2**30
     workers = min(os.cpu_count() or 1, count) if on_cpu and mesh is None else 1
-    devices = 1 if mesh is None else mesh.size
-    most = -(-count // (workers * devices))
+    most = -(-count // (workers * (1 if mesh is None else mesh.size)))
     if at_once is None:
         fitting = min(budget / workers, CACHED) if on_cpu else budget
-        at_once = max(1, int(fitting / _bytes(_program(run, arguments, 1, mesh))))
+        at_once = max(1, int(fitting / _Group(run, 1, mesh).bytes(arguments)))
         at_once = -(-most // -(-most // at_once))  # as even as can be
     at_once = min(most, check.at_least(1, at_once=at_once))
-    program = _program(run, arguments, at_once, mesh)
-    while at_once > 1 and workers * _bytes(program) > budget:
+    while at_once > 1 and workers * _Group(run, at_once, mesh).bytes(arguments) > budget:
         at_once //= 2
-        program = _program(run, arguments, at_once, mesh)
-    return _in_groups(program, arguments, count, at_once * devices, workers, progress)
-
-
-def _program(run: Callable[..., Any], arguments: tuple[Any, ...], at_once: int, mesh: Mesh | None) -> Compiled:
-    """``at_once`` trainings on every device."""
-
-    def group(*arguments: Any) -> Any:
-        if at_once > 1:
-            return jax.vmap(run)(*arguments)
-        alone = run(*jax.tree.map(lambda leaf: leaf[0], arguments))  # its loops and branches stay such
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
-
-    placed, size = None, at_once
-    if mesh is not None:
-        size, over = at_once * mesh.size, PartitionSpec(mesh.axis_names)
-        group = jax.shard_map(group, mesh=mesh, in_specs=over, out_specs=over, check_vma=False)
-        placed = NamedSharding(mesh, over)
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), arguments)
-    return jax.jit(group, in_shardings=placed).lower(*shapes).compile()
-
-
-def _in_groups(
-    program: Compiled,
-    arguments: tuple[Any, ...],
-    count: int,
-    size: int,
-    workers: int,
-    progress: Callable[[int], None] | None,
-) -> Any:
-    """All trainings, ``size`` in a call; the last call is filled up with trainings that it repeats."""
+    group = _Group(run, at_once, mesh)
 
     def call(first: int) -> Any:
-        chosen = jnp.arange(first, first + size) % count
+        chosen = jnp.arange(first, first + group.size) % count  # the last group is filled up with others again
         given = jax.tree.map(lambda leaf: leaf[chosen], arguments)
-        return jax.block_until_ready(program(*jax.device_put(given, program.input_shardings[0])))
+        return jax.block_until_ready(_trained(group, jax.device_put(given, group.placed)))
 
     found = []
     with ThreadPoolExecutor(workers) as pool:
-        for group in pool.map(call, range(0, count, size)):
-            found.append(group)
+        for part in pool.map(call, range(0, count, group.size)):
+            found.append(part)
             if progress is not None:
-                progress(min(count, len(found) * size))
+                progress(min(count, len(found) * group.size))
     return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:count], *found)
 
 
-def _bytes(program: Compiled) -> int:
-    """What XLA plans to use on a device beside the program's constants."""
-    plan: Any = program.memory_analysis()
-    return plan.temp_size_in_bytes + plan.output_size_in_bytes + plan.argument_size_in_bytes
+class _Group(NamedTuple):
+    """What one program trains: ``at_once`` networks on every device."""
+
+    run: Callable[..., Any]
+    at_once: int
+    mesh: Mesh | None
+
+    @property
+    def size(self) -> int:
+        return self.at_once * (1 if self.mesh is None else self.mesh.size)
+
+    @property
+    def placed(self) -> NamedSharding | None:
+        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
+
+    def bytes(self, arguments: tuple[Any, ...]) -> int:
+        """What XLA plans to use on a device beside the program's constants; the program is kept for the calls."""
+
+        def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((self.size, *leaf.shape[1:]), leaf.dtype, sharding=self.placed)
+
+        plan: Any = _trained.lower(self, jax.tree.map(shape, arguments)).compile().memory_analysis()
+        return plan.temp_size_in_bytes + plan.output_size_in_bytes + plan.argument_size_in_bytes
+
+
+@partial(jax.jit, static_argnums=0)
+def _trained(group: _Group, arguments: tuple[Any, ...]) -> Any:
+    def on_one(*arguments: Any) -> Any:
+        if group.at_once > 1:
+            return jax.vmap(group.run)(*arguments)
+        alone = group.run(*jax.tree.map(lambda leaf: leaf[0], arguments))  # its loops and branches stay such
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
+
+    if group.mesh is None:
+        return on_one(*arguments)
+    over = PartitionSpec(group.mesh.axis_names)
+    return jax.shard_map(on_one, mesh=group.mesh, in_specs=over, out_specs=over, check_vma=False)(*arguments)
 
 
 def _free(mesh: Mesh | None) -> float:

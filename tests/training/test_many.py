@@ -57,18 +57,15 @@ def test_together_as_alone(settings, alone):
 
 def test_as_many_at_once_as_memory_holds(monkeypatch):
     """A training of 8 MB of temporary values, by the programs that are compiled for it."""
-    sizes: list[int] = []
-    compiled = many._program
-    monkeypatch.setattr(many, "_program", lambda *given: sizes.append(given[2]) or compiled(*given))
     monkeypatch.setattr(many.os, "cpu_count", lambda: 1)
 
     def large(x):
         return jnp.sort(jnp.sin(x + jnp.arange(1 << 20)))[:2]
 
     def chosen(**settings) -> int:
-        sizes.clear()
-        train_many(large, (jnp.arange(12.0),), **settings)
-        return sizes[-1]
+        done: list[int] = []
+        train_many(large, (jnp.arange(12.0),), progress=done.append, **settings)
+        return done[0]
 
     assert chosen() == 1
     monkeypatch.setattr(many, "CACHED", 1 << 40)
