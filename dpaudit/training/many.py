@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpaudit import check
 
-CACHED = 8 << 20  # bytes of the trainings that a CPU's core runs as one program: small networks together, others alone
+CACHED = 4 << 20  # bytes of the trainings that a CPU's core runs as one program: small networks together, others alone
 SHARE = 0.8  # of an accelerator's free memory, unless told
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-CACHED = 80 << 20  # bytes of values that a CPU computes for one part; half or twice as many cost up to a fifth
+CACHED = 40 << 20  # bytes of values that a CPU computes for one part; half or twice as many cost up to a fifth
 
 
 def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: int) -> int:

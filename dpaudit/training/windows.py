@@ -6,6 +6,8 @@ Every element of the window is one strided slice of the images. On a CPU that is
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +23,45 @@ def patches(
     input_dilation: Sequence[int],
     kernel_dilation: Sequence[int],
 ) -> jax.Array:
-    """What a convolution's kernel sees at every output position: [n, *spatial, c] -> [n, *out, *window, c]."""
+    """What a convolution's kernel sees at every output position: [n, *spatial, c] -> [n, *out, *window, c].
+
+    Where all strides are 1 it has a gradient of its own, for reverse mode alone.
+    """
     spread = [(low, high, dilation - 1) for (low, high), dilation in zip(padding, input_dilation, strict=True)]
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spread, (0, 0, 0)])
-    seen = jnp.stack(list(_shifts(x, window, strides, kernel_dilation)), axis=-2)
+    if set(strides) == {1}:
+        seen: jax.Array = _stacked(x, tuple(window), tuple(kernel_dilation))
+    else:
+        seen = jnp.stack(list(_shifts(x, window, strides, kernel_dilation)), axis=-2)
     return seen.reshape(*seen.shape[:-2], *window, x.shape[-1])
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _stacked(x: jax.Array, window: tuple[int, ...], dilation: tuple[int, ...]) -> jax.Array:
+    return jnp.stack(list(_shifts(x, window, [1] * len(window), dilation)), axis=-2)
+
+
+def _stacked_forward(x: jax.Array, window: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[jax.Array, None]:
+    return _stacked(x, window, dilation), None
+
+
+def _stacked_backward(window: tuple[int, ...], dilation: tuple[int, ...], _: Any, d: jax.Array) -> tuple[jax.Array]:
+    """Adds what every element of the window has seen in its place, one after another.
+
+    JAX's own gradient is a sum of padded arrays, which XLA computes anew in every loop that reads it: on a CPU most of
+    the time of a small network.
+    """
+    n, *out, _, c = d.shape
+    reach = [(size - 1) * apart for size, apart in zip(window, dilation, strict=True)]
+    total = jnp.zeros((n, *(size + more for size, more in zip(out, reach, strict=True)), c), d.dtype)
+    for i, offset in enumerate(itertools.product(*map(range, window))):
+        start = [0, *(at * apart for at, apart in zip(offset, dilation, strict=True)), 0]
+        here = lax.dynamic_slice(total, start, (n, *out, c))
+        total = lax.dynamic_update_slice(total, here + d[..., i, :], start)
+    return (total,)
+
+
+_stacked.defvjp(_stacked_forward, _stacked_backward)
 
 
 def max_pool(x: jax.Array, window: Sequence[int], strides: Sequence[int]) -> jax.Array:
