@@ -1,22 +1,23 @@
 """``dpaudit ...``: parse, call, print."""
 
 import dataclasses
-import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from dpaudit import audit_command, check, train_command
 from dpaudit.bars import bars_on_terminal
+from dpaudit.command import Common, prepare, report, show
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Ldp:
     """Audit LDP-SGD from a federated-learning client's side (paper 000)."""
 
@@ -43,14 +44,7 @@ class Ldp:
     """With which all bounds of the table hold together."""
     data_dir: str | None = None
     """Where the data sets lie; else $DPAUDIT_DATA, else TensorFlow Datasets."""
-    seed: int = 0
-    """All randomness follows from it."""
-    out: str | None = None
-    """Directory for results.json and report.html; without it, nothing is written."""
-    force: bool = False
-    """Write into a directory that is not empty."""
-    json: bool = False
-    """Print the rows as JSON instead of a table."""
+    common: Annotated[Common, tyro.conf.arg(name="")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,27 +110,29 @@ def main() -> None:
 def _ldp(options: Ldp) -> None:
     from dpaudit.data import NAMES
     from dpaudit.federated import client_audit
-    from dpaudit.report import rows as files
+    from dpaudit.report.page import write_page
+    from dpaudit.report.rows import write_rows
+    from dpaudit.report.table import audit_table
 
     crafts = tuple(client_audit.ACCESS) if options.craft == ("all",) else options.craft
     for name in options.data:
         check.one_of(NAMES, data=name)
     for name in crafts:
         check.one_of((*client_audit.CRAFTS, "all"), craft=name)
-    out = None if options.out is None else files.prepare_out(options.out, options.force)
+    out = prepare(options.common)
     rows: list[dict[str, Any]] = []
     try:
         with bars_on_terminal() as bars:
             for part in _ldp_rows(options, crafts, bars):
                 rows += part
                 if out is not None:
-                    files.write_rows(rows, out / "results.json")
+                    write_rows(rows, out / "results.json")
     except KeyboardInterrupt:
         kept = f"; {len(rows)} finished rows are in {out.name}/results.json" if rows and out is not None else ""
         raise KeyboardInterrupt(kept) from None
     finally:
         if rows:
-            _show(rows, out, options.json)
+            report(options.common, rows, audit_table(rows), partial(write_page, rows))
 
 
 def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") -> Iterator[list[dict[str, Any]]]:
@@ -148,7 +144,7 @@ def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") ->
 
     for name in options.data:
         parts = client_audit.audit_client(
-            jax.random.fold_in(jax.random.key(options.seed), zlib.crc32(name.encode())),
+            jax.random.fold_in(jax.random.key(options.common.seed), zlib.crc32(name.encode())),
             data.load(name, split="train", data_dir=options.data_dir),
             data.load(name, split="test", data_dir=options.data_dir),
             crafts=crafts,
@@ -164,23 +160,7 @@ def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") ->
             progress=_stages(bars, name),
         )
         for part in parts:
-            yield [row | {"seed": options.seed} for row in part]
-
-
-def _show(rows: list[dict[str, Any]], out: Any, as_json: bool) -> None:
-    """What there is, even after an interruption: the table or the rows, and the page."""
-    from rich.console import Console
-
-    from dpaudit.report.page import write_page
-    from dpaudit.report.table import audit_table
-
-    if as_json:
-        print(json.dumps(rows, allow_nan=False))
-    else:
-        Console(width=None if sys.stdout.isatty() else 100).print(audit_table(rows))
-    if out is not None:
-        write_page(rows, out / "report.html")
-        print(f"Report: {out / 'report.html'}", file=sys.stderr)
+            yield [row | {"seed": options.common.seed} for row in part]
 
 
 def _stages(bars: "Progress | None", label: str) -> Callable[[str, int], Callable[[int], None]] | None:
@@ -199,8 +179,6 @@ def _stages(bars: "Progress | None", label: str) -> Callable[[str, int], Callabl
 
 
 def _plan(options: Plan) -> None:
-    from rich.console import Console
-
     from dpaudit.auditing.plan import plan
     from dpaudit.auditing.result import json_number
     from dpaudit.report.plan_table import plan_table
@@ -210,16 +188,13 @@ def _plan(options: Plan) -> None:
     found = plan(**asked, rate=rate)
     if rate is None:
         found = found._replace(rate=_stand_in_rate())
-    if as_json:
-        row = {name: json_number(value) for name, value in found._asdict().items()}
-        row |= {
-            f"{name}_seconds": json_number(found.seconds(getattr(found, name)))
-            for name in ("least", "fixed", "sequential_median", "sequential_most")
-        }
-        print(json.dumps(row, allow_nan=False))
-        return
+    row = {name: json_number(value) for name, value in found._asdict().items()}
+    row |= {
+        f"{name}_seconds": json_number(found.seconds(getattr(found, name)))
+        for name in ("least", "fixed", "sequential_median", "sequential_most")
+    }
     rate_of = "the rate given" if rate is not None else "a Laplace mechanism on ten numbers, timed on this machine"
-    Console(width=None if sys.stdout.isatty() else 100).print(plan_table(found, rate_of))
+    show(row, plan_table(found, rate_of), as_json)
 
 
 def _stand_in_rate() -> float:

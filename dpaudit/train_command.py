@@ -1,16 +1,17 @@
 """``dpaudit train``: a network trained privately, and the promise put to the test in the same run."""
 
 import dataclasses
-import json
 import math
-import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
 
 from dpaudit import check
-from dpaudit.audit_command import STATUS, checkpoint_path
 from dpaudit.bars import bars_on_terminal
+from dpaudit.command import STATUS, Common, checkpoint_path, failures_in_one_line, prepare, report
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 PARTS = 20  # of a training: each ends with progress and a checkpoint
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
     """Train a network by DP-SGD to a target epsilon, and audit it with canaries in the same run; the status is that of
-    dpaudit audit."""
+    dpaudit audit, and --out keeps the trained params (Orbax) too."""
 
     data: str = "digits"
     """A data set with images: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
@@ -54,14 +55,7 @@ class Train:
     """Go on from the checkpoint of the same training; from the start if there is none."""
     data_dir: str | None = None
     """Where the data sets lie; else $DPAUDIT_DATA, else TensorFlow Datasets."""
-    seed: int = 0
-    """All randomness follows from it."""
-    out: str | None = None
-    """Directory for results.json, report.html and the trained params (Orbax); without it, nothing is written."""
-    force: bool = False
-    """Write into a directory that is not empty."""
-    json: bool = False
-    """Print the row as JSON, in a list, instead of a table."""
+    common: Annotated[Common, tyro.conf.arg(name="")]
 
 
 def run(options: Train) -> int:
@@ -72,12 +66,9 @@ def run(options: Train) -> int:
     """
     import jax
     import optax
-    from rich.console import Console
 
     from dpaudit import data
-    from dpaudit.auditing.probe import one_line
     from dpaudit.federated.client_audit import versions
-    from dpaudit.report import rows as files
     from dpaudit.report.page import write_training_page
     from dpaudit.report.table import training_table
     from dpaudit.training.audited import train_audited
@@ -90,47 +81,32 @@ def run(options: Train) -> int:
     kept = checkpoint_path(options.checkpoint, options.resume, "folder")
     train_data, test_data = (data.load(options.data, split=split, data_dir=options.data_dir) for split in data.SPLITS)
     steps = _steps(options, len(train_data.inputs) + options.canaries)
-    out = None if options.out is None else files.prepare_out(options.out, options.force)
+    out = prepare(options.common)
     began = time.perf_counter()
-    try:
-        with bars_on_terminal() as bars:
-            row, params = train_audited(
-                jax.random.key(options.seed),
-                train_data,
-                test_data,
-                epsilon=options.epsilon,
-                delta=options.delta,
-                steps=steps,
-                batch_size=options.batch_size,
-                clip_norm=options.clip_norm,
-                optimizer=optimizer,
-                neighbouring=options.neighbouring,
-                canaries=options.canaries,
-                confidence=options.confidence,
-                every=max(1, steps // PARTS),
-                checkpoint=kept,
-                progress=None if bars is None else _shown(bars, steps),
-            )
-    except check.InputError:
-        raise
-    except KeyboardInterrupt:
-        found = kept if kept is not None and kept.exists() else None
-        raise KeyboardInterrupt("" if found is None else f"; --resume goes on from {found.name}") from None
-    except Exception as error:  # a traceback's status, 1, would read as a violation
-        cause = one_line(f"{type(error).__name__}: {error}")
-        raise check.InputError(f"training: expected to come to its end, got {cause}") from None
-    row |= {"optimizer": options.optimizer, "learning_rate": options.learning_rate, "seed": options.seed}
+    with failures_in_one_line("training", "to come to its end", kept), bars_on_terminal() as bars:
+        row, params = train_audited(
+            jax.random.key(options.common.seed),
+            train_data,
+            test_data,
+            epsilon=options.epsilon,
+            delta=options.delta,
+            steps=steps,
+            batch_size=options.batch_size,
+            clip_norm=options.clip_norm,
+            optimizer=optimizer,
+            neighbouring=options.neighbouring,
+            canaries=options.canaries,
+            confidence=options.confidence,
+            every=max(1, steps // PARTS),
+            checkpoint=kept,
+            progress=None if bars is None else _shown(bars, steps),
+        )
+    row |= {"optimizer": options.optimizer, "learning_rate": options.learning_rate, "seed": options.common.seed}
     row |= {"seconds": time.perf_counter() - began, "versions": versions()}
     row |= {"device": jax.devices()[0].device_kind}
+    report(options.common, [row], training_table(row), partial(write_training_page, row))
     if out is not None:
-        files.write_rows([row], out / "results.json")
-        write_training_page(row, out / "report.html")
         save(out / "params", params)
-        print(f"Report: {out / 'report.html'}", file=sys.stderr)
-    if options.json:
-        print(json.dumps([row], allow_nan=False))
-    else:
-        Console(width=None if sys.stdout.isatty() else 100).print(training_table(row))
     return STATUS[row["verdict"]]
 
 

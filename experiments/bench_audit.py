@@ -10,7 +10,6 @@ seconds; a joint-beta table in about a millisecond; a violation of twice the cla
 import os
 import subprocess
 import sys
-import time
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ import numpy as np
 from dpaudit import Claim, play
 from dpaudit.auditing import credible, plan, sequential
 from dpaudit.mechanisms import randomized_response
-from experiments.common import Rows, options
+from experiments.common import Rows, options, seconds
 
 AUDIT = """
 import time, jax, jax.numpy as jnp, dpaudit
@@ -55,7 +54,7 @@ def audits(rows: Rows, rounds: int) -> None:
         first, second = np.array([output.split() for output in runs], np.float64).T
         for name, times in (("first", first), ("again", second)):
             setting = {"mechanism": f"Laplace, d = 10, {which}", "call": name}
-            spread(rows, "audit_seconds", setting, times, "1,000,000 trials, compilation included")
+            rows.spread("audit_seconds", setting, times, scale="1,000,000 trials, compilation included")
     rows.finish_part("audits")
 
 
@@ -64,12 +63,10 @@ def joint_beta(rows: Rows, rounds: int) -> None:
     rng = np.random.default_rng(0)
     times = []
     for false_positives, false_negatives in rng.integers(0, 500, (20 * rounds, 2)):
-        began = time.perf_counter()
-        credible.joint_beta(false_positives, false_negatives, 500, 500, delta=1e-5, confidence=0.95)
-        times.append(1e3 * (time.perf_counter() - began))
-    spread(
-        rows, "joint_beta_milliseconds", {"tables": "one a call"}, np.array(times), f"{len(times)} tables, n = 1,000"
-    )
+        wrong = false_positives, false_negatives, 500, 500
+        times.append(1e3 * seconds(lambda wrong=wrong: credible.joint_beta(*wrong, delta=1e-5, confidence=0.95)))
+    scale = f"{len(times)} tables, n = 1,000"
+    rows.spread("joint_beta_milliseconds", {"tables": "one a call"}, times, scale=scale)
     rows.finish_part("joint beta")
 
 
@@ -87,11 +84,6 @@ def early(rows: Rows, key: jax.Array, audits: int) -> None:
     fixed = 2 * plan.needed(2.0, 1.0, delta=0.0, confidence=0.999)
     rows.add("fixed_trials", setting, fixed, scale="computed: power 0.8")
     rows.finish_part("early stopping")
-
-
-def spread(rows: Rows, quantity: str, setting: dict[str, str], values: np.ndarray, scale: str) -> None:
-    """Median with the range over the runs."""
-    rows.add(quantity, setting, float(np.median(values)), (float(values.min()), float(values.max())), scale=scale)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ Expect, as ratios on two cores: `full` at d = 26,010 more than twice the PyTorch
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -20,16 +18,10 @@ from dpaudit.auditing import craft, engines, oracle
 from dpaudit.auditing.distinguish import cosine_direction
 from dpaudit.federated import client_audit
 from dpaudit.mechanisms import ldp_sgd
-from experiments.common import Rows, options
+from experiments.common import Rows, options, peak_gib, seconds
 
 DIMENSION = 26_010
 PEER = Path(__file__).parent / "peers" / "torch_ldp_sgd.py"
-
-
-def seconds(run: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
 
 
 def plane(rows: Rows, rounds: int) -> None:
@@ -42,7 +34,8 @@ def plane(rows: Rows, rounds: int) -> None:
 
     run()
     rates = [2 * trials * repeats / seconds(run) / 1e6 for _ in range(rounds)]
-    add(rows, "plane_million_trials_per_second", {"dimension": "any"}, rates, f"{2 * trials * repeats:,} trials a run")
+    scale = f"{2 * trials * repeats:,} trials a run"
+    rows.spread("plane_million_trials_per_second", {"dimension": "any"}, rates, scale=scale)
 
 
 def grid(rows: Rows, rounds: int) -> None:
@@ -56,8 +49,8 @@ def grid(rows: Rows, rounds: int) -> None:
             engines.plane(jax.random.key(place), pair, 5000, epsilons=[0.5, 1.0, 2.0, 4.0], clip_norm=1.0, repeats=10)
 
     scale = "2,000,000 trials with a pair each"
-    add(rows, "plane_grid_seconds_first", {"with": "compilation"}, [seconds(run)], scale)
-    add(rows, "plane_grid_seconds", {"with": "compiled program"}, [seconds(run) for _ in range(rounds)], scale)
+    rows.spread("plane_grid_seconds_first", {"with": "compilation"}, [seconds(run)], scale=scale)
+    rows.spread("plane_grid_seconds", {"with": "compiled program"}, [seconds(run) for _ in range(rounds)], scale=scale)
 
 
 def full(rows: Rows, rounds: int, torch_python: str | None) -> None:
@@ -86,18 +79,14 @@ def full(rows: Rows, rounds: int, torch_python: str | None) -> None:
         if torch_python is not None:
             rates["torch"].append(max(torch_rate(torch_python, threads) for threads in (1, 2)))
     scale = f"d = {DIMENSION:,}, medians of {rounds} rounds in turn"
-    add(rows, "full_trials_per_second", {"engine": "full"}, rates["ours"], scale)
-    add(rows, "full_trials_per_second", {"engine": "vmap of the mechanism, threefry"}, rates["vmap"], scale)
-    add(rows, "full_ratio", {"against": "vmap"}, np.divide(rates["ours"], rates["vmap"]).tolist(), scale)
+    rows.spread("full_trials_per_second", {"engine": "full"}, rates["ours"], scale=scale)
+    rows.spread("full_trials_per_second", {"engine": "vmap of the mechanism, threefry"}, rates["vmap"], scale=scale)
+    rows.spread("full_ratio", {"against": "vmap"}, np.divide(rates["ours"], rates["vmap"]).tolist(), scale=scale)
     if rates["torch"]:
-        add(
-            rows,
-            "full_trials_per_second",
-            {"engine": "PyTorch loop, better of 1 and 2 threads"},
-            rates["torch"],
-            scale,
-        )
-        add(rows, "full_ratio", {"against": "PyTorch"}, np.divide(rates["ours"], rates["torch"]).tolist(), scale)
+        setting = {"engine": "PyTorch loop, better of 1 and 2 threads"}
+        rows.spread("full_trials_per_second", setting, rates["torch"], scale=scale)
+        ratios = np.divide(rates["ours"], rates["torch"]).tolist()
+        rows.spread("full_ratio", {"against": "PyTorch"}, ratios, scale=scale)
     else:
         print("full: no torch; name an interpreter that has it with --torch-python")
 
@@ -111,8 +100,8 @@ def memory(rows: Rows, part: str, scale: str) -> None:
     """One part in a process of its own: its seconds and its peak memory."""
     command = [sys.executable, "-m", "experiments.bench_ldp", "--part", part]
     took, peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-2:]
-    add(rows, f"{part}_seconds", {}, [float(took)], scale)
-    add(rows, f"{part}_peak_gib", {}, [float(peak)], scale + ", whole process")
+    rows.spread(f"{part}_seconds", {}, [float(took)], scale=scale)
+    rows.spread(f"{part}_peak_gib", {}, [float(peak)], scale=scale + ", whole process")
 
 
 def wide() -> None:
@@ -131,17 +120,6 @@ def gradients() -> None:
 
 
 PARTS = {"wide": wide, "gradients": gradients}
-
-
-def peak_gib() -> float:
-    """This process's own peak; ``ru_maxrss`` would count that of the process that started it."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 2**20
-
-
-def add(rows: Rows, quantity: str, setting: dict[str, str], values: list[float], scale: str) -> None:
-    rows.add(quantity, setting, float(np.median(values)), (min(values), max(values)), scale=scale)
-    print(f"{quantity} {setting}: {np.median(values):.4g} [{min(values):.4g}, {max(values):.4g}]  {scale}", flush=True)
 
 
 def main() -> None:

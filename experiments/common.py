@@ -2,11 +2,12 @@
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from dpaudit.auditing.result import json_number
 from dpaudit.report.rows import prepare_out, write_rows
@@ -23,6 +24,19 @@ def options(description: str, *, seed: int = 0) -> argparse.ArgumentParser:
     parser.add_argument("--data-dir", default=None, help="where the data sets lie; else $DPAUDIT_DATA")
     parser.add_argument("--seed", type=int, default=seed)
     return parser
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Of one call, until the arrays that it returns are there."""
+    began = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - began
+
+
+def peak_gib() -> float:
+    """This process's own peak of memory; ``ru_maxrss`` would count that of the process that started it."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 2**20
 
 
 class Rows:
@@ -53,6 +67,12 @@ class Rows:
         row |= {"seconds": round(time.perf_counter() - self.began, 2), "device": jax.devices()[0].device_kind}
         self.rows.append(row)
         return row
+
+    def spread(self, quantity: str, setting: dict[str, Any], values: Sequence[float], *, scale: str) -> None:
+        """The median of what was measured several times, with its range; printed as it comes."""
+        middle, low, high = (float(of(values)) for of in (np.median, np.min, np.max))
+        self.add(quantity, setting, middle, (low, high), scale=scale)
+        print(f"{quantity} {setting}: {middle:.4g} [{low:.4g}, {high:.4g}]  {scale}", flush=True)
 
     def finish_part(self, title: str) -> None:
         """Writes what there is; nothing computed so far can be lost."""

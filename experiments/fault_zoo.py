@@ -1,13 +1,15 @@
 """The auditor against planted faults: each is caught, and its correct twin is not accused.
 
-    python -m experiments.fault_zoo                     # under a quarter of an hour
+    python -m experiments.fault_zoo                     # about five minutes
     python -m experiments.fault_zoo --quick --out DIR   # four faults, 40 audits of their twins: under a minute
 
 Every fault is looked at by ``dpaudit.inspect`` and attacked until it is certain that it breaks its promise; a second
-audit, of a number of trials fixed in advance and on another key, bounds its epsilon. Its twin gets the same two. Then
-the correct twins are audited a thousand times over, about equally often, at the same confidence.
+audit, of a number of trials fixed in advance and on another key, bounds its epsilon. Its twin gets the same look
+and the same second audit. Then the correct twins are audited a thousand times over, about equally often, at the same
+confidence.
 
-Expect every fault caught by one or the other, no finding in a twin, and at most 4 false alarms in 1,000.
+Expect every fault caught by its audits, some by ``dpaudit.inspect`` too; no finding in a twin and no violation; at
+most 4 false alarms in 1,000.
 """
 
 import math

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.report.rows import read_rows, replace_text
-from experiments import coverage_section, dp_sniper_section, fault_zoo_section, ldp_client_section
+from experiments import (
+    bench_training_section,
+    coverage_section,
+    dp_sniper_section,
+    fault_zoo_section,
+    ldp_client_section,
+    training_audit_section,
+)
 from experiments.common import RESULTS
 from experiments.markdown import benchmark
 
@@ -30,6 +37,8 @@ SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
         'Command: `python -m experiments.bench_audit`. Medians [range] over the runs; "first" is the first audit of a '
         "fresh process, without a compilation cache.",
     ),
+    "bench_training": bench_training_section.section,
+    "training_audit": training_audit_section.section,
     "coverage": coverage_section.section,
     "fault_zoo": fault_zoo_section.section,
     "dp_sniper": dp_sniper_section.section,

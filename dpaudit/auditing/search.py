@@ -189,7 +189,7 @@ def _has_slope(slopes: Callable[[jax.Array, Pair], Pair], key: jax.Array, pairs:
     """Whether the mechanism can be differentiated and, for some pair, the derivative is not zero."""
     try:
         found = slopes(key, pairs)
-    except (TypeError, ValueError, NotImplementedError):  # a loop of unknown length, a call to Python
+    except (TypeError, ValueError, NotImplementedError):  # JAX's: a loop of unknown length, a call to Python, no rule
         return False
     return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(found))
 

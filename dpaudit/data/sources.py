@@ -1,5 +1,6 @@
 """Data sets by name, wherever they come from: scikit-learn, standard files on disk, TensorFlow Datasets."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,16 +20,20 @@ BUNDLED: dict[str, Callable[[str], tuple[np.ndarray, np.ndarray]]] = {
 NAMES = (*BUNDLED, *FILES)
 
 
-class Dataset(NamedTuple):
-    """One split of a data set.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """One split of a data set, loaded or one's own.
 
     Attributes:
-      name: one of NAMES.
+      name: one of NAMES, or of one's own.
       inputs: float32, images ``[n, h, w, c]`` scaled to [0, 1], tables ``[n, features]`` in their own units.
       labels: int32 ``[n]``, 0 to num_classes - 1.
       num_classes: 2 or more.
       origin: one line for people: what, how many records, from where; never an absolute path.
       lossy: the pixels are not the original ones, they went through JPEG.
+
+    Raises:
+      InputError: not one label for each record, or a label that is no class: a compiled loss would not say so.
     """
 
     name: str
@@ -37,6 +42,15 @@ class Dataset(NamedTuple):
     num_classes: int
     origin: str
     lossy: bool = False
+
+    def __post_init__(self) -> None:
+        labels, n = np.asarray(self.labels), len(self.inputs)
+        if labels.shape != (n,):
+            raise check.expected("labels", f"shape [{n}], one for each record", f"shape {list(labels.shape)}")
+        wrong = np.flatnonzero(~np.isin(labels, np.arange(self.num_classes)))
+        if wrong.size:
+            wanted = f"whole numbers from 0 to {self.num_classes - 1}"
+            raise check.expected("labels", wanted, f"{labels[wrong[0]]} in record {wrong[0]}")
 
     @property
     def label(self) -> str:

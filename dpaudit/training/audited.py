@@ -19,6 +19,7 @@ from dpaudit.training.pretrain import accuracy
 from dpaudit.training.sampling import poisson
 
 GUESSED = (0.025, 0.05, 0.1, 0.25)  # shares of the canaries that a plan calls "in", and as many "out"
+GUESSED_IN = 0.05  # share that one more plan calls "in", and none "out": where steps seldom take a canary
 
 
 def train_audited(
@@ -55,7 +56,8 @@ def train_audited(
       neighbouring: "add_remove" or "replace".
       canaries: m >= 2, each included by a fair coin.
       confidence: of the lower bound.
-      make, every, checkpoint: as for :func:`dpaudit.training.canary.one_run`.
+      make: as for :class:`dpaudit.training.canary.Recipe`.
+      every, checkpoint: as for :func:`dpaudit.training.fit.fit`; all steps in one call by default.
       progress: ``progress(step, spent)``, ``spent()`` the epsilon of the steps so far.
 
     Returns:
@@ -79,26 +81,28 @@ def train_audited(
 
     loss = models.cross_entropy(model)
     init_key, run_key = jax.random.split(check.key(key=key))
-    found, params = canary.one_run(
-        run_key,
+    recipe = canary.Recipe(
         lambda params, example: loss(params, *example),
         models.initial_parameters(init_key, model, train_data.inputs.shape[1:]),
         (train_data.inputs, train_data.labels),
+        steps,
+        clip_norm,
+        noise_multiplier,
+        batch_size,
+        optimizer,
+        make,
+    )
+    found, params = canary.one_run(
+        run_key,
+        recipe,
         canaries=canaries,
-        steps=steps,
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        make=make,
         every=every,
         checkpoint=checkpoint,
         progress=None if progress is None else lambda step: progress(step, lambda: spent(step)),
     )
-    counts = sorted({max(1, int(share * canaries)) for share in GUESSED})
-    plans = [one_run.Plan(count, count) for count in counts]
-    shown = one_run.audit(found.scores, found.included, plans, delta=delta, confidence=confidence)
-    ceiling = one_run.ceiling(canaries, plans, delta=delta, confidence=confidence)
+    made = plans(canaries)
+    shown = one_run.audit(found.scores, found.included, made, delta=delta, confidence=confidence)
+    ceiling = one_run.ceiling(canaries, made, delta=delta, confidence=confidence)
     accounted = spent(steps)
     row = {
         "dataset": train_data.label,
@@ -124,6 +128,12 @@ def train_audited(
         "confidence": confidence,
     }
     return row, params
+
+
+def plans(canaries: int) -> list[one_run.Plan]:
+    """The numbers of guesses that :func:`train_audited` takes the best of."""
+    counts = sorted({max(1, int(share * canaries)) for share in GUESSED})
+    return [*(one_run.Plan(count, count) for count in counts), one_run.Plan(max(1, int(GUESSED_IN * canaries)))]
 
 
 def _verdict(lower: float, accounted: float, ceiling: float) -> str:

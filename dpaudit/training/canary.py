@@ -1,11 +1,17 @@
-"""Audits of a training as it ships, from three seats: every step's noisy sum, one run with many canaries, one loss.
+"""Audits of a training as it ships, from four seats: every step's noisy sum, of many trainings or of one; one run with
+many canaries; the loss of one record.
 
 A gradient canary is a record whose loss moves a parameter of its own and nothing else: its gradient is as long as one
 likes and at right angles to everybody else's, the worst record that differential privacy has to hide. It goes through
 the same sampling, clipping, summing and noise as the data, so a fault in any of them shows.
 
-    mechanism = white_box(loss_fn, params, data, steps=100, clip_norm=1.0, noise_multiplier=1.0, batch_size=64, ...)
-    dpaudit.audit(mechanism, ABSENT, PRESENT, key=key, trials=2_000)
+    recipe = Recipe(loss_fn, params, data, steps=100, clip_norm=1.0, noise_multiplier=1.0, batch_size=64,
+                    optimizer=optax.sgd(0.1))
+    dpaudit.audit(white_box(recipe, delta=1e-2), ABSENT, PRESENT, key=key, trials=2_000)
+
+In clip norms, a canary's coordinate x of a noisy sum is N(0, z^2) without it and (1 - q) N(0, z^2) + q N(1, z^2) with
+it, z the noise multiplier and q the chance that a step takes it. So the evidence of a step is the likelihood ratio
+ln(1 - q + q exp((2 x - 1)/(2 z^2))), and that of a training the sum over its steps.
 """
 
 import os
@@ -18,16 +24,41 @@ import numpy as np
 import optax
 
 from dpaudit import check
+from dpaudit.auditing import gdp
 from dpaudit.mechanisms.claim import Claim, Mechanism
-from dpaudit.training.accounting import epsilon
-from dpaudit.training.dp_sgd import Trainer, dp_sgd, train
+from dpaudit.training import accounting
+from dpaudit.training.dp_sgd import State, Trainer, dp_sgd, train
 from dpaudit.training.fit import fit
 from dpaudit.training.sampling import poisson
 
 ABSENT, PRESENT = 0.0, 1.0  # the two inputs of an audit: is the canary in the data?
 STRETCH = 100.0  # a canary's gradient before clipping, in clip norms
+MEDIAN = 0.6745  # of |x|, x ~ N(0, 1)
 
 Loss = Callable[..., jax.Array]
+
+
+class Recipe(NamedTuple):
+    """A training with Poisson batches, as it ships: what every audit takes.
+
+    Attributes:
+      loss_fn: as for :func:`dpaudit.training.dp_sgd.dp_sgd`, without dropout.
+      params: where training starts.
+      data: pytree with leaves [n, ...]; what an audit adds are rows more.
+      steps, clip_norm, noise_multiplier, batch_size, optimizer: of the training.
+      make: a function like :func:`dpaudit.training.dp_sgd.dp_sgd`; more settings are bound to it by
+        ``functools.partial``.
+    """
+
+    loss_fn: Loss
+    params: Any
+    data: Any
+    steps: int
+    clip_norm: float
+    noise_multiplier: float
+    batch_size: int
+    optimizer: optax.GradientTransformation
+    make: Callable[..., Trainer] = dp_sgd
 
 
 class Planted(NamedTuple):
@@ -39,40 +70,23 @@ class Planted(NamedTuple):
 
 
 class Canaries(NamedTuple):
-    """What one run says of its canaries, for :func:`dpaudit.auditing.one_run.audit`."""
+    """What one run says of its canaries."""
 
-    scores: np.ndarray  # [m], larger means "was included"
+    scores: np.ndarray  # [m], in nats: the evidence that each was included
     included: np.ndarray  # [m] booleans, fair coins
 
 
-def white_box(
-    loss_fn: Loss,
-    params: Any,
-    data: Any,
-    *,
-    steps: int,
-    clip_norm: float,
-    noise_multiplier: float,
-    batch_size: int,
-    optimizer: optax.GradientTransformation,
-    delta: float,
-    make: Callable[..., Trainer] = dp_sgd,
-    **settings: Any,
-) -> Mechanism:
+def white_box(recipe: Recipe, *, delta: float) -> Mechanism:
     """A whole training as a mechanism of "is the canary in the data?", seen by an adversary who reads every step.
 
-    Every step includes the canary with probability q = batch_size/(n + 1). It moves its own coordinate by the clip
-    norm, so that coordinate of the noisy sum over the clip norm is N(0, z^2) without it, and with it
-    (1 - q) N(0, z^2) + q N(1, z^2): the pair that the accounting of Poisson sampling is tight for.
+    Every step takes the canary with probability q = batch_size/(n + 1). The releases are the pair that the accounting
+    of Poisson sampling is tight for, so what an audit leaves of the accounted epsilon is for want of trials: with
+    delta 1e-5 the events that cost most are as rare as that. Where batches are full, the trade-off curve is Gaussian
+    and :mod:`dpaudit.auditing.gdp` reads it from common events.
 
     Args:
-      loss_fn: as for :func:`dpaudit.training.dp_sgd.dp_sgd`, without dropout.
-      params: where training starts.
-      data: pytree with leaves [n, ...]; the canary is one record more.
-      steps, clip_norm, noise_multiplier, batch_size, optimizer: of the training.
+      recipe: of the training; the canary is one record more.
       delta: of the claim.
-      make: what is audited: a function like :func:`dpaudit.training.dp_sgd.dp_sgd`.
-      settings: passed on to ``make``.
 
     Returns:
       A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT``: releases [steps], the canary's coordinate
@@ -84,120 +98,148 @@ def white_box(
 
     Source: Nasr et al. 2021, "Adversary Instantiation", Section 4.6 (the gradient canary).
     """
-    check.at_least(1, steps=steps)
-    planted = _plant(data, 1)
-    sampling = poisson(len(planted.canary), batch_size)
-    rate = batch_size / sampling.examples
-    trainer = make(
-        _with_canaries(loss_fn, STRETCH * clip_norm),
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        batch_size=batch_size,
-        optimizer=optax.chain(_recorded(steps), optimizer),
-        **settings,
-    )
+    planted, trainer, start = _planted(recipe, 1)
+    sampling = poisson(len(planted.present), recipe.batch_size)
 
     def apply(key: jax.Array, present: Any) -> jax.Array:
-        state = trainer.init({"network": params, "canary": jnp.zeros(1)})
         given = planted._replace(present=planted.present.at[-1].set(present))
-        state, _ = train(key, trainer, state, given, sampling, steps)
-        return state.opt_state[0].gradients * batch_size / clip_norm
+        state, _ = train(key, trainer, trainer.init(start), given, sampling, recipe.steps)
+        return _coordinates(recipe, state)[:, 0]
 
     def log_prob(release: jax.Array, present: Any) -> jax.Array:
-        moved = jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (release - 0.5) / noise_multiplier**2)
-        return jnp.sum(jnp.where(present, moved, 0.0) - 0.5 * (release / noise_multiplier) ** 2)
+        evidence = _evidence(release, recipe.batch_size / sampling.examples, recipe.noise_multiplier)
+        return jnp.sum(jnp.where(present, evidence, 0.0) - 0.5 * (release / recipe.noise_multiplier) ** 2)
 
-    spent = epsilon(sampling, noise_multiplier, steps, delta=delta)
+    spent = accounting.epsilon(sampling, recipe.noise_multiplier, recipe.steps, delta=delta)
     return Mechanism(apply, Claim(spent, delta, "add_remove"), log_prob)
 
 
 def one_run(
     key: jax.Array,
-    loss_fn: Loss,
-    params: Any,
-    data: Any,
+    recipe: Recipe,
     *,
     canaries: int,
-    steps: int,
-    clip_norm: float,
-    noise_multiplier: float,
-    batch_size: int,
-    optimizer: optax.GradientTransformation,
-    make: Callable[..., Trainer] = dp_sgd,
     every: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Callable[[int], None] | None = None,
-    **settings: Any,
 ) -> tuple[Canaries, Any]:
     """Trains once, with every one of m canaries included by a fair coin, and scores them all.
 
-    A canary's score is the sum over steps of its coordinate of the noisy sum.
+    The scores take z from the coordinates' median size, not from the recipe: it shows much sooner that there is too
+    little noise, and a sound training gains or loses next to nothing by it.
 
     Args:
       key: JAX random key, consumed.
-      canaries: m >= 1; the data become n + m rows, of which about m/2 stay empty.
-      loss_fn, params, data, steps, clip_norm, noise_multiplier, batch_size, optimizer, make, settings: as for
-        :func:`white_box`.
+      recipe: of the training.
+      canaries: m >= 1; the data become n + m rows, of which about m/2 stay empty, and each takes part in a step with
+        probability batch_size/(n + m).
       every, checkpoint, progress: as for :func:`dpaudit.training.fit.fit`; all steps in one call by default. The
         checkpoint tells which canaries were included.
 
     Returns:
-      (:class:`Canaries`, params): what to audit, and the trained network.
+      (canaries, params): :class:`Canaries` for :func:`dpaudit.auditing.one_run.audit`, and the trained network.
 
     Raises:
       InputError: a value out of range.
 
     Source: Steinke, Nasr and Jagielski 2023, Algorithm 1.
     """
-    check.at_least(1, steps=steps)
-    planted = _plant(data, check.at_least(1, canaries=canaries))
+    planted, trainer, start = _planted(recipe, check.at_least(1, canaries=canaries))
     coin_key, train_key = jax.random.split(check.key(key=key))
     included = jax.random.bernoulli(coin_key, 0.5, (canaries,))
-    sampling = poisson(len(planted.canary), batch_size)
-    trainer = make(
-        _with_canaries(loss_fn, STRETCH * clip_norm),
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        batch_size=batch_size,
-        optimizer=optax.chain(_recorded(steps, canaries), optimizer),
-        **settings,
-    )
+    sampling = poisson(len(planted.present), recipe.batch_size)
     state, *_ = fit(
         train_key,
         trainer,
-        {"network": params, "canary": jnp.zeros(canaries)},
+        start,
         planted._replace(present=planted.present.at[-canaries:].set(included)),
         sampling,
-        steps,
-        every=steps if every is None else every,
+        recipe.steps,
+        every=recipe.steps if every is None else every,
         checkpoint=checkpoint,
         progress=progress,
     )
-    scores = np.asarray(state.opt_state[0].gradients).reshape(steps, canaries).sum(axis=0)
-    return Canaries(scores, np.asarray(included)), state.params["network"]
+    x = _coordinates(recipe, state)
+    evidence = _evidence(x, recipe.batch_size / sampling.examples, jnp.maximum(jnp.median(jnp.abs(x)) / MEDIAN, 1e-3))
+    return Canaries(np.asarray(evidence.sum(axis=0)), np.asarray(included)), state.params["network"]
 
 
-def black_box(
-    loss_fn: Loss,
-    params: Any,
-    data: Any,
-    target: Any,
-    *,
-    steps: int,
-    clip_norm: float,
-    noise_multiplier: float,
-    batch_size: int,
-    optimizer: optax.GradientTransformation,
-    delta: float,
-    make: Callable[..., Trainer] = dp_sgd,
-    **settings: Any,
-) -> Mechanism:
+def per_step(key: jax.Array, recipe: Recipe, *, canaries: int = 1) -> tuple[Canaries, Any]:
+    """Trains once, with every one of m canaries included by a fair coin of its own in every step.
+
+    The coins take the place of the sampling, which the records keep: steps x m guesses between N(0, z^2) and
+    N(1, z^2) tell how much noise there is, :func:`epsilon_lower` what a training with that much has spent.
+
+    Args:
+      key: JAX random key, consumed.
+      recipe: of the training.
+      canaries: m >= 1, each with a coordinate of its own, so that the network does not feel them; they are rows that
+        every batch has more.
+
+    Returns:
+      (canaries, params): :class:`Canaries` [steps m], step after step, and the trained network.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Nasr et al. 2023, "Tight Auditing of Differentially Private Machine Learning" (white box, one training).
+    """
+    planted, trainer, start = _planted(recipe, check.at_least(1, canaries=canaries) + 1)
+    records = len(planted.present) - canaries - 1
+    coin_key, train_key = jax.random.split(check.key(key=key))
+    included = jax.random.bernoulli(coin_key, 0.5, (recipe.steps, canaries))
+    sampling = poisson(records, recipe.batch_size)
+
+    def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        indices, weights = sampling.draw(key, step)
+        rows = records + jnp.where(included[step], jnp.arange(canaries), canaries)  # the last row is always absent
+        return jnp.concatenate([rows, indices]), jnp.concatenate([jnp.ones(canaries), weights])
+
+    state, _ = train(
+        train_key,
+        trainer,
+        trainer.init(start),
+        planted._replace(present=planted.present.at[-1].set(ABSENT)),
+        sampling._replace(draw=draw, capacity=canaries + sampling.capacity, examples=len(planted.present)),
+        recipe.steps,
+    )
+    evidence = _evidence(_coordinates(recipe, state)[:, :-1], 1.0, recipe.noise_multiplier)
+    return Canaries(np.asarray(evidence).ravel(), np.asarray(included).ravel()), state.params["network"]
+
+
+def epsilon_lower(found: Canaries, recipe: Recipe, *, delta: float, confidence: float) -> float:
+    """The least epsilon that a whole training has spent, by the noise that :func:`per_step` has seen.
+
+    Guessing by the sign of the scores bounds a step's mu from below, hence the noise multiplier by 1/mu from above;
+    the accounting of Poisson batches says what that much noise costs. **It takes the noise to be Gaussian, and batches
+    to be what they are said to be**: a fault in the sampling is for :func:`white_box` or :func:`one_run` to find.
+
+    Args:
+      found: as from :func:`per_step`.
+      recipe: of the training.
+      delta: in (0, 1).
+      confidence: in (0, 1), of the bound.
+
+    Returns:
+      epsilon in nats ("add_remove"); 0 where nothing was seen.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    guessed, absent = found.scores > 0, ~found.included
+    errors = int(np.sum(guessed & absent)), int(np.sum(~guessed & found.included))
+    mu, _ = gdp.mu_bounds(*errors, int(absent.sum()), int(found.included.sum()), confidence=confidence)
+    sampling = poisson(len(jax.tree.leaves(recipe.data)[0]), recipe.batch_size)
+    return accounting.epsilon(sampling, 1 / float(mu), recipe.steps, delta=delta) if mu > 0 else 0.0
+
+
+def black_box(recipe: Recipe, target: Any, *, delta: float) -> Mechanism:
     """A whole training as a mechanism of "is the target in the data?", seen through the target's loss alone.
 
     Args:
+      recipe: of the training; the target is one record more.
       target: one example, like those that ``loss_fn`` takes; for inputs ``ABSENT`` and ``PRESENT``.
-      loss_fn, params, data, steps, clip_norm, noise_multiplier, batch_size, optimizer, delta, make, settings: as for
-        :func:`white_box`.
+      delta: of the claim.
 
     Returns:
       A :class:`dpaudit.Mechanism`: releases are minus the trained network's loss on the target, a scalar, larger for a
@@ -208,38 +250,49 @@ def black_box(
 
     Source: paper 003, Algorithm 1 (the loss as the statistic).
     """
-    check.at_least(1, steps=steps)
-    records = jax.tree.map(lambda leaf, own: jnp.concatenate([leaf, jnp.asarray(own)[None]]), data, target)
+    check.at_least(1, steps=recipe.steps)
+    records = jax.tree.map(lambda leaf, own: jnp.concatenate([leaf, jnp.asarray(own)[None]]), recipe.data, target)
     size = len(jax.tree.leaves(records)[0])
-    sampling = poisson(size, batch_size)
-    trainer = make(
-        lambda params, row: row[1] * loss_fn(params, row[0]),
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        **settings,
-    )
+    sampling = poisson(size, recipe.batch_size)
+    trainer = _trainer(recipe, lambda params, row: row[1] * recipe.loss_fn(params, row[0]), recipe.optimizer)
 
     def apply(key: jax.Array, present: Any) -> jax.Array:
         given = records, jnp.ones(size).at[-1].set(present)
-        state, _ = train(key, trainer, trainer.init(params), given, sampling, steps)
-        return -loss_fn(state.params, target)
+        state, _ = train(key, trainer, trainer.init(recipe.params), given, sampling, recipe.steps)
+        return -recipe.loss_fn(state.params, target)
 
-    spent = epsilon(sampling, noise_multiplier, steps, delta=delta)
+    spent = accounting.epsilon(sampling, recipe.noise_multiplier, recipe.steps, delta=delta)
     return Mechanism(apply, Claim(spent, delta, "add_remove"))
 
 
-def _plant(data: Any, canaries: int) -> Planted:
-    n = {leaf.shape[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(data)}
+def _planted(recipe: Recipe, canaries: int) -> tuple[Planted, Trainer, Any]:
+    """The data with canaries, all present; a trainer that keeps what is seen of them; and where it starts."""
+    check.at_least(1, steps=recipe.steps)
+    n = {leaf.shape[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(recipe.data)}
     if len(n) != 1 or 0 in n:
         raise check.expected("data", "arrays with one leading axis of n >= 1 examples", f"lengths {sorted(n)}")
     size = n.pop()
     records = jax.tree.map(
-        lambda leaf: jnp.concatenate([leaf, jnp.repeat(jnp.asarray(leaf)[:1], canaries, axis=0)]), data
+        lambda leaf: jnp.concatenate([leaf, jnp.repeat(jnp.asarray(leaf)[:1], canaries, axis=0)]), recipe.data
     )
     number = jnp.concatenate([jnp.full(size, -1), jnp.arange(canaries)])
-    return Planted(records, number, jnp.ones(size + canaries))
+    trainer = _trainer(
+        recipe,
+        _with_canaries(recipe.loss_fn, STRETCH * recipe.clip_norm),
+        optax.chain(_recorded(recipe.steps, canaries), recipe.optimizer),
+    )
+    start = {"network": recipe.params, "canary": jnp.zeros(canaries)}
+    return Planted(records, number, jnp.ones(size + canaries)), trainer, start
+
+
+def _trainer(recipe: Recipe, loss_fn: Loss, optimizer: optax.GradientTransformation) -> Trainer:
+    return recipe.make(
+        loss_fn,
+        clip_norm=recipe.clip_norm,
+        noise_multiplier=recipe.noise_multiplier,
+        batch_size=recipe.batch_size,
+        optimizer=optimizer,
+    )
 
 
 def _with_canaries(loss_fn: Loss, length: float) -> Loss:
@@ -252,19 +305,28 @@ def _with_canaries(loss_fn: Loss, length: float) -> Loss:
     return loss
 
 
+def _coordinates(recipe: Recipe, state: State) -> jax.Array:
+    """The canaries' own coordinates of every step's noisy sum, in clip norms, [steps, m]."""
+    return state.opt_state[0].gradients * (recipe.batch_size / recipe.clip_norm)
+
+
+def _evidence(x: jax.Array, rate: float, noise_multiplier: Any) -> jax.Array:
+    """ln p(x | present) - ln p(x | absent) of one step that takes a canary with probability ``rate``."""
+    return jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / noise_multiplier**2)
+
+
 class _Record(NamedTuple):
-    gradients: jax.Array  # [steps] or [steps, m]
+    gradients: jax.Array  # [steps, m]
     step: jax.Array
 
 
-def _recorded(steps: int, canaries: int = 0) -> optax.GradientTransformation:
+def _recorded(steps: int, canaries: int) -> optax.GradientTransformation:
     """Keeps every step's noisy gradient of the canaries' own parameters; changes nothing."""
 
     def init(params: Any) -> _Record:
-        return _Record(jnp.zeros((steps, canaries) if canaries else steps), jnp.int32(0))
+        return _Record(jnp.zeros((steps, canaries)), jnp.int32(0))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, _Record]:
-        seen = updates["canary"].reshape(state.gradients.shape[1:])
-        return updates, _Record(state.gradients.at[state.step].set(seen), state.step + 1)
+        return updates, _Record(state.gradients.at[state.step].set(updates["canary"]), state.step + 1)
 
     return optax.GradientTransformation(init, update)

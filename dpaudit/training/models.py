@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpaudit import check
 from dpaudit.training.convolution import Conv
+from dpaudit.training.windows import max_pool
 
 
 class CNN8(nn.Module):
@@ -26,7 +27,7 @@ class CNN8(nn.Module):
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         x = nn.relu(Conv(8, (3, 3), padding="SAME")(image))
-        x = nn.max_pool(x, (2, 2), strides=(2, 2))
+        x = max_pool(x, (2, 2), strides=(2, 2))
         x = nn.relu(Conv(16, (3, 3), padding="VALID")(x))
         return nn.Dense(self.num_classes)(x.ravel())
 
@@ -42,9 +43,9 @@ class CNN28(nn.Module):
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         x = nn.relu(Conv(16, (8, 8), strides=(2, 2), padding="SAME")(image))
-        x = nn.max_pool(x, (2, 2), strides=(1, 1))
+        x = max_pool(x, (2, 2), strides=(1, 1))
         x = nn.relu(Conv(32, (4, 4), strides=(2, 2), padding="VALID")(x))
-        x = nn.max_pool(x, (2, 2), strides=(1, 1))
+        x = max_pool(x, (2, 2), strides=(1, 1))
         x = nn.relu(nn.Dense(32)(x.ravel()))
         return nn.Dense(self.num_classes)(x)
 
@@ -65,7 +66,7 @@ class CNN32(nn.Module):
         for _ in range(2):
             x = nn.relu(Conv(64, (5, 5), padding="VALID")(x))
             x = nn.Dropout(0.5, deterministic=not dropout)(x)
-            x = nn.max_pool(x, (2, 2), strides=(2, 2))
+            x = max_pool(x, (2, 2), strides=(2, 2))
         x = nn.relu(nn.Dense(512)(x.ravel()))
         x = nn.Dropout(0.5, deterministic=not dropout)(x)
         return nn.Dense(self.num_classes)(x)
@@ -97,11 +98,15 @@ def _initial(key: jax.Array, *, model: nn.Module, image_shape: tuple[int, ...]) 
 
 
 def cross_entropy(model: nn.Module) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
-    """``loss(params, image, label) -> scalar``: -log softmax(logits)[label] of ONE example, in nats."""
+    """``loss(params, image, label) -> scalar``: -log softmax(logits)[label] of ONE example, in nats.
+
+    A label that is no class gives NaN, and so does its gradient: no other class takes its place.
+    """
 
     def loss(params: Any, image: jax.Array, label: jax.Array) -> jax.Array:
         logits: Any = model.apply({"params": params}, image)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, label)
+        known = (label >= 0) & (label < logits.size)
+        return optax.softmax_cross_entropy_with_integer_labels(logits + jnp.where(known, 0.0, jnp.nan), label)
 
     return loss
 

@@ -12,6 +12,7 @@ import dpaudit
 from dpaudit import Claim, check, distinguish, play
 from dpaudit.auditing import count, sequential
 from dpaudit.auditing.estimate import errors
+from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(11)
 X0, X1 = jnp.zeros(2000), jnp.full(2000, 0.02)  # large, so that a call is few trials
@@ -107,24 +108,12 @@ def test_the_result_does_not_depend_on_the_batch(case, batch, whole):
     assert audited(case, batch=batch) == whole[case]
 
 
-class Killed(Exception):
-    pass
-
-
-def kill_at(trials):
-    def progress(done):
-        if done >= trials:
-            raise Killed
-
-    return progress
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("after", [600, 2500])  # while trials are set aside, and later
 def test_a_killed_audit_goes_on_from_its_checkpoint(tmp_path, case, after, whole):
     file = tmp_path / "audit.npz"
     with pytest.raises(Killed):
-        audited(case, checkpoint=file, batch=1, progress=kill_at(after))
+        audited(case, checkpoint=file, batch=1, progress=killed_at(after))
     seen = []
     assert audited(case, checkpoint=file, progress=seen.append) == whole[case]
     assert after <= seen[0] < after + 600
@@ -154,7 +143,7 @@ def test_a_checkpoint_of_another_audit_is_refused_with_the_difference(tmp_path, 
     file = tmp_path / "audit.npz"
     given = {"key": KEY, "trials": TRIALS, **CASES[case]}
     with pytest.raises(Killed):
-        dpaudit.audit(noisy, X0, X1, **given, checkpoint=file, progress=kill_at(100))
+        dpaudit.audit(noisy, X0, X1, **given, checkpoint=file, progress=killed_at(100))
     good = file.read_bytes()
     match = r"^checkpoint: expected one of this audit, got audit\.npz: made by another "
     x0 = X0 + 1 if change.get("distinguisher") is distinguish.cosine else X0
@@ -170,7 +159,7 @@ def test_a_checkpoint_of_another_audit_is_refused_with_the_difference(tmp_path, 
 def test_what_changes_no_count_may_change(tmp_path, whole):
     file = tmp_path / "audit.npz"
     with pytest.raises(Killed):
-        audited("fixed", checkpoint=file, batch=1, progress=kill_at(1000))
+        audited("fixed", checkpoint=file, batch=1, progress=killed_at(1000))
     claimed = audited("fixed", checkpoint=file, claim=Claim(0.01), confidence=0.9)
     assert claimed.verdict == "violation"
     assert (claimed.fpr, claimed.fnr) == (whole["fixed"].fpr, whole["fixed"].fnr)

@@ -15,6 +15,7 @@ import scipy.stats
 
 from dpaudit import check, play
 from dpaudit.auditing import game
+from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(3)
 TRIALS = 1500  # several blocks of the kernel below
@@ -95,23 +96,11 @@ def test_eight_devices_give_what_one_gives(tmp_path, whole):
         np.testing.assert_array_equal(scores, whole)
 
 
-class Killed(Exception):
-    pass
-
-
-def stop_after(done_trials):
-    def progress(done):
-        if done >= done_trials:
-            raise Killed
-
-    return progress
-
-
 @pytest.mark.parametrize("batch", [None, 300])
 def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path, whole, batch):
     file = tmp_path / "game.npz"
     with pytest.raises(Killed):
-        play(KEY, release, score, TRIALS, batch=1, checkpoint=file, progress=stop_after(500))
+        play(KEY, release, score, TRIALS, batch=1, checkpoint=file, progress=killed_at(500))
     seen = []
     resumed = play(KEY, release, score, TRIALS, batch=batch, checkpoint=file, progress=seen.append)
     np.testing.assert_array_equal(resumed, whole)
@@ -125,7 +114,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path, whole, batch):
 def test_a_checkpoint_that_died_while_being_written_leaves_the_old_one(tmp_path, whole, monkeypatch):
     file = tmp_path / "game.npz"
     with pytest.raises(Killed):
-        play(KEY, release, score, TRIALS, batch=1, checkpoint=file, progress=stop_after(256))
+        play(KEY, release, score, TRIALS, batch=1, checkpoint=file, progress=killed_at(256))
     old = file.read_bytes()
 
     def half_written(stream, **arrays):

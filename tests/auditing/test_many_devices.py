@@ -18,7 +18,8 @@ from dpaudit import check, play
 from dpaudit.auditing import sequential
 from dpaudit.mechanisms import laplace
 from tests.auditing import test_game
-from tests.auditing.test_count import KEY, TRIALS, X0, X1, Killed, audited, kill_at, noisy
+from tests.auditing.test_count import KEY, TRIALS, X0, X1, audited, noisy
+from tests.interrupting import Killed, killed_at
 
 ROOT = Path(__file__).parents[2]
 LAST = 100_001  # odd: not one of the calls is filled
@@ -68,7 +69,7 @@ def two() -> list[Any]:
     mine.mkdir()
     file = mine / "audit.npz"
     try:
-        audited("chosen", mesh=mesh, batch=1, checkpoint=file, progress=kill_at(2000))
+        audited("chosen", mesh=mesh, batch=1, checkpoint=file, progress=killed_at(2000))
     except Killed:
         found: list[Any] = [os.listdir(mine)]
     seen: list[int] = []
@@ -117,7 +118,7 @@ def said(process: subprocess.Popen[str]) -> Any:
 def test_eight_devices_find_what_one_finds(tmp_path):
     file = tmp_path / "audit.npz"
     with pytest.raises(Killed):
-        audited("chosen", checkpoint=file, batch=1, progress=kill_at(3000))
+        audited("chosen", checkpoint=file, batch=1, progress=killed_at(3000))
     large, *found = said(start("eight", tmp_path, devices=8))
     assert large == vast()
     one = [many(case).to_json() for case in AUDITS]

@@ -26,7 +26,7 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def refused(found: str, reader, *args, **named) -> None:
+def assert_refused(found: str, reader, *args, **named) -> None:
     """The reader raises InputError, one line that names the file and tells what was found."""
     with pytest.raises(check.InputError, match=found) as caught:
         reader(*args, **named)
@@ -61,15 +61,15 @@ def test_idx_pair_is_read_plain_and_compressed(tmp_path, suffix, pack):
     ],
 )
 def test_idx_refuses(tmp_path, content, found):
-    refused(found, formats.read_idx, write(tmp_path / "file.bin", content), shape=(28, 28))
+    assert_refused(found, formats.read_idx, write(tmp_path / "file.bin", content), shape=(28, 28))
 
 
 def test_idx_pair_refuses_other_counts_and_labels(tmp_path):
     x = write(tmp_path / "x", idx(IMAGES))
     y = write(tmp_path / "file.bin", idx(LABELS[:4]))
-    refused("5 labels, one for each image of x, got 4 labels", formats.read_idx_pair, x, y, shape=(28, 28))
+    assert_refused("5 labels, one for each image of x, got 4 labels", formats.read_idx_pair, x, y, shape=(28, 28))
     y = write(tmp_path / "file.bin", idx(np.array([0, 1, 10, 2, 3], np.uint8)))
-    refused("from 0 to 9, got 10 in record 2", formats.read_idx_pair, x, y, shape=(28, 28))
+    assert_refused("from 0 to 9, got 10 in record 2", formats.read_idx_pair, x, y, shape=(28, 28))
 
 
 @pytest.mark.parametrize("suffix, pack", [(".gz", gzip.compress), (".xz", lzma.compress)])
@@ -84,17 +84,21 @@ def test_compressed_streams_refuse(tmp_path, monkeypatch, suffix, pack):
         (idx(IMAGES), "unbroken .. stream"),
         (whole + b"tail", "nothing after the .. stream, got 4 more bytes"),
     ]:
-        refused(found, formats.read_idx, write(path, content), shape=(28, 28))
+        assert_refused(found, formats.read_idx, write(path, content), shape=(28, 28))
     monkeypatch.setattr(formats, "LARGEST", 4000)  # a small file that swells is stopped at the limit
-    refused("at most 4,000 bytes after decompression", formats.read_idx, write(path, pack(bytes(10**6))), shape=())
-    refused("at most 4,000 bytes, got 4,001", formats.read_idx, write(path, bytes(4001)), shape=())
+    assert_refused(
+        "at most 4,000 bytes after decompression", formats.read_idx, write(path, pack(bytes(10**6))), shape=()
+    )
+    assert_refused("at most 4,000 bytes, got 4,001", formats.read_idx, write(path, bytes(4001)), shape=())
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
-    refused("a readable file, got No such file", formats.read_idx, tmp_path / "file.bin", shape=())
+    assert_refused("a readable file, got No such file", formats.read_idx, tmp_path / "file.bin", shape=())
     (tmp_path / "file.bin").mkdir()
-    refused("a readable file, got Is a directory", formats.read_idx, tmp_path / "file.bin", shape=())
-    refused(r"'.*\\n.*file.bin'.* a readable file", formats.read_idx, tmp_path / "two\nlines" / "file.bin", shape=())
+    assert_refused("a readable file, got Is a directory", formats.read_idx, tmp_path / "file.bin", shape=())
+    assert_refused(
+        r"'.*\\n.*file.bin'.* a readable file", formats.read_idx, tmp_path / "two\nlines" / "file.bin", shape=()
+    )
 
 
 def cifar(labels: np.ndarray, images: np.ndarray) -> bytes:
@@ -111,9 +115,9 @@ def test_cifar10_batches_are_joined_in_order(tmp_path):
     np.testing.assert_array_equal(x, images)
     np.testing.assert_array_equal(y, LABELS[:4])
     bad = write(tmp_path / "file.bin", cifar(LABELS[2:3], images[:1]))
-    refused("6,146 bytes, 2 records of 3,073, got 3,073 bytes", formats.read_cifar10, [a, bad], records=2)
+    assert_refused("6,146 bytes, 2 records of 3,073, got 3,073 bytes", formats.read_cifar10, [a, bad], records=2)
     bad = write(tmp_path / "file.bin", cifar(np.array([1, 200]), images[:2]))
-    refused("from 0 to 9, got 200 in record 1", formats.read_cifar10, [a, bad], records=2)
+    assert_refused("from 0 to 9, got 200 in record 1", formats.read_cifar10, [a, bad], records=2)
 
 
 def svhn(path: Path, *, compress: bool = False, **changed) -> Path:
@@ -145,7 +149,7 @@ def test_svhn_turns_axes_and_ten_into_zero(tmp_path, compress):
     ],
 )
 def test_svhn_refuses(tmp_path, changed, found):
-    refused(found, formats.read_svhn, svhn(tmp_path / "file.bin", **changed))
+    assert_refused(found, formats.read_svhn, svhn(tmp_path / "file.bin", **changed))
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -153,9 +157,9 @@ def test_svhn_refuses_broken_files(tmp_path, compress):
     path = svhn(tmp_path / "file.bin", compress=compress)
     whole = path.read_bytes()
     for content in [b"", b"not a MATLAB file", whole[: len(whole) // 2], whole[:-9], whole + b"tail"]:
-        refused("unbroken MATLAB 5 file, got|got y nothing", formats.read_svhn, write(path, content))
+        assert_refused("unbroken MATLAB 5 file, got|got y nothing", formats.read_svhn, write(path, content))
     scipy.io.savemat(path, {"y": np.ones((3, 1))}, appendmat=False)
-    refused("got X nothing", formats.read_svhn, path)
+    assert_refused("got X nothing", formats.read_svhn, path)
 
 
 def test_table_is_read_and_refused(tmp_path):
@@ -176,4 +180,4 @@ def test_table_is_read_and_refused(tmp_path):
         ([rows[0], "1,2,\xff"], "plain text, got byte 0xff at 12"),
     ]:
         write(path, ("\n".join(lines) + "\n").encode("latin-1"))
-        refused(found, formats.read_table, path, **named)
+        assert_refused(found, formats.read_table, path, **named)

@@ -221,3 +221,17 @@ def test_real_pima_diabetes(data_dir):
     assert (train.inputs.shape, test.inputs.shape) == ((600, 8), (168, 8))
     assert np.bincount(train.labels).tolist() == [391, 209]
     assert (np.bincount(train.labels) + np.bincount(test.labels)).tolist() == [500, 268]
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        ([0, 9, 10, 3], "labels: expected whole numbers from 0 to 9, got 10 in record 2"),
+        ([0, -1, 2, 3], "labels: expected whole numbers from 0 to 9, got -1 in record 1"),
+        ([0.0, 1.5, 2.0, 3.0], "labels: expected whole numbers from 0 to 9, got 1.5 in record 1"),
+        ([0, 1, 2], r"labels: expected shape \[4\], one for each record, got shape \[3\]"),
+    ],
+)
+def test_labels_of_ones_own_that_are_no_class_are_refused(labels, message):
+    with pytest.raises(check.InputError, match=message):
+        data.Dataset("mine", np.zeros((4, 8, 8, 1), np.float32), np.array(labels), 10, "my images")

@@ -1,5 +1,7 @@
 """Audits of trainings: below the accounted epsilon, close to it in the worst case, and beyond it for a fault."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,17 +10,27 @@ import pytest
 from scipy.stats import kstest, norm
 
 import dpaudit
+from dpaudit import distinguish
+from dpaudit.auditing import gdp
 from dpaudit.auditing import one_run as estimates
 from dpaudit.training.accounting import epsilon
-from dpaudit.training.canary import ABSENT, PRESENT, black_box, one_run, white_box
+from dpaudit.training.canary import (
+    ABSENT,
+    PRESENT,
+    Canaries,
+    Recipe,
+    black_box,
+    epsilon_lower,
+    one_run,
+    per_step,
+    white_box,
+)
 from dpaudit.training.dp_sgd import dp_sgd
 from dpaudit.training.sampling import poisson
 
 KEY = jax.random.key(21)
 N, D = 24, 3
 DELTA = 0.01
-FULL = {"steps": 6, "clip_norm": 0.5, "noise_multiplier": 3.0, "batch_size": N + 1, "optimizer": optax.sgd(0.1)}
-SAMPLED = FULL | {"batch_size": 5, "noise_multiplier": 0.8}
 
 
 def loss(params, example):
@@ -30,12 +42,24 @@ def data():
     return features, features @ jnp.arange(1.0, D + 1)
 
 
+FULL = Recipe(
+    loss,
+    jnp.zeros(D),
+    data(),
+    steps=6,
+    clip_norm=0.5,
+    noise_multiplier=3.0,
+    batch_size=N + 1,
+    optimizer=optax.sgd(0.1),
+)
+SAMPLED = FULL._replace(batch_size=5, noise_multiplier=0.8)
+
+
 def halved_noise(loss_fn, *, noise_multiplier, **settings):
     return dp_sgd(loss_fn, noise_multiplier=noise_multiplier / 2, **settings)
 
 
-def never_clipped(loss_fn, **settings):
-    return dp_sgd(loss_fn, clipping=lambda norms, clip_norm: jnp.ones_like(norms), **settings)
+never_clipped = partial(dp_sgd, clipping=lambda norms, clip_norm: jnp.ones_like(norms))
 
 
 def promised(result):
@@ -43,12 +67,12 @@ def promised(result):
     return result.claim.epsilon
 
 
-def white(settings, make=dp_sgd):
-    return white_box(loss, jnp.zeros(D), data(), delta=DELTA, make=make, **settings)
+def audited(recipe, **settings):
+    return dpaudit.audit(white_box(recipe, delta=DELTA), ABSENT, PRESENT, key=KEY, trials=8_000, **settings)
 
 
 def test_the_canarys_coordinate_is_the_pair_that_the_accounting_assumes():
-    mechanism = white(SAMPLED)
+    mechanism = white_box(SAMPLED, delta=DELTA)
     keys = jax.random.split(KEY, 2_000)
     absent = np.asarray(jax.vmap(lambda key: mechanism.apply(key, ABSENT))(keys)).ravel()
     present = np.asarray(jax.vmap(lambda key: mechanism.apply(key, PRESENT))(keys)).ravel()
@@ -59,21 +83,56 @@ def test_the_canarys_coordinate_is_the_pair_that_the_accounting_assumes():
     assert abs(present.mean() - share) < 4 * error < 0.2 * share
 
 
-def test_a_sound_training_is_consistent_and_close_in_the_worst_case():
-    result = dpaudit.audit(white(FULL), ABSENT, PRESENT, key=KEY, trials=8_000)
+@pytest.mark.parametrize("recipe", [FULL, SAMPLED])
+def test_a_sound_training_is_consistent_and_close_in_the_worst_case(recipe):
+    result = audited(recipe)
     assert result.neighbouring == "add_remove"
     assert result.verdict == "consistent"
     assert result.epsilon_lower > 0.55 * promised(result)
 
 
+def test_where_batches_are_full_common_events_say_nearly_all():
+    result = audited(FULL, distinguisher=distinguish.likelihood_ratio._replace(threshold=0.0))
+    errors = round(result.fpr * result.negatives), round(result.fnr * result.positives)
+    lower, _ = gdp.epsilon_bounds(*errors, result.negatives, result.positives, delta=DELTA, confidence=0.95)
+    assert 0.8 * promised(result) < lower <= promised(result)
+
+
 @pytest.mark.parametrize("make", [halved_noise, never_clipped])
 def test_a_fault_in_the_training_is_a_violation(make):
-    assert dpaudit.audit(white(FULL, make), ABSENT, PRESENT, key=KEY, trials=8_000).verdict == "violation"
+    assert audited(FULL._replace(make=make)).verdict == "violation"
+
+
+def by_steps(make):
+    recipe = SAMPLED._replace(steps=40, make=make)
+    found, params = per_step(KEY, recipe, canaries=100)
+    assert found.scores.shape == found.included.shape == (4_000,)
+    assert 1_800 < found.included.sum() < 2_200
+    spent = epsilon(poisson(N, 5), 0.8, 40, delta=1e-5)
+    return epsilon_lower(found, recipe, delta=1e-5, confidence=0.95), spent, params
+
+
+def test_coins_in_every_step_say_nearly_all_of_a_subsampled_training():
+    lower, spent, params = by_steps(dp_sgd)
+    assert 0.85 * spent < lower <= spent
+    truth = jnp.arange(1.0, D + 1)
+    assert jnp.linalg.norm(params - truth) < 0.8 * jnp.linalg.norm(truth)  # it has learnt meanwhile
+
+
+def test_coins_in_every_step_see_that_there_is_too_little_noise():
+    lower, spent, _ = by_steps(halved_noise)
+    assert lower > 1.5 * spent
+
+
+def test_guesses_by_chance_certify_nothing():
+    rng = np.random.default_rng(6)
+    found = Canaries(rng.normal(size=400), rng.random(400) < 0.5)
+    assert epsilon_lower(found, SAMPLED, delta=1e-5, confidence=0.95) == 0.0
 
 
 def many(make, noise_multiplier):
-    settings = FULL | {"batch_size": N + 500, "noise_multiplier": noise_multiplier, "steps": 4}
-    found, params = one_run(KEY, loss, jnp.zeros(D), data(), canaries=500, make=make, **settings)
+    recipe = FULL._replace(batch_size=N + 500, noise_multiplier=noise_multiplier, steps=4, make=make)
+    found, params = one_run(KEY, recipe, canaries=500)
     spent = epsilon(poisson(N + 500, N + 500), noise_multiplier, 4, delta=1e-5)
     assert found.scores.shape == found.included.shape == (500,)
     assert 200 < found.included.sum() < 300
@@ -92,9 +151,39 @@ def test_one_run_sees_that_nothing_was_clipped():
     assert lower > spent
 
 
+def included_scores_higher(scores, included):
+    """The chance that an included canary's score is above an absent one's, and its standard error at most."""
+    above = (scores[included, None] > scores[~included]).mean()
+    return above, 0.5 / np.sqrt(min(included.sum(), (~included).sum()))
+
+
+def test_scores_tell_as_much_as_the_likelihood_ratio_can():
+    m, steps, rate, z = 3_000, 60, 0.05, 0.5
+    batch_size = round(rate * (N + m))
+    recipe = FULL._replace(batch_size=batch_size, noise_multiplier=z, steps=steps)
+    found, _ = one_run(KEY, recipe, canaries=m)
+    rng = np.random.default_rng(5)
+    included = rng.random(m) < 0.5
+    x = rng.normal(0, z, (m, steps)) + included[:, None] * (rng.random((m, steps)) < rate)
+    ratio = ((1 - rate) * norm.pdf(x, 0, z) + rate * norm.pdf(x, 1, z)) / norm.pdf(x, 0, z)
+    best, error = included_scores_higher(np.log(ratio).sum(axis=1), included)
+    plain, _ = included_scores_higher(x.sum(axis=1), included)
+    ours, _ = included_scores_higher(found.scores, found.included)
+    assert abs(ours - best) < 3 * np.sqrt(2) * error
+    assert ours > plain + 3 * np.sqrt(2) * error  # what a sum over the steps tells
+
+
+def test_too_little_noise_is_seen_by_the_noise_that_there_is():
+    recipe = FULL._replace(batch_size=60, noise_multiplier=0.8, steps=60, make=halved_noise)
+    found, _ = one_run(KEY, recipe, canaries=3_000)
+    spent = epsilon(poisson(N + 3_000, 60), 0.8, 60, delta=1e-5)
+    shown = estimates.audit(found.scores, found.included, [estimates.Plan(75)], delta=1e-5, confidence=0.95)
+    assert shown.epsilon_lower > 1.2 * spent
+
+
 def test_the_loss_of_a_strange_target_gives_it_away_and_no_more_than_was_spent():
     target = jnp.full(D, 10.0), jnp.float32(-200.0)
-    mechanism = black_box(loss, jnp.zeros(D), data(), target, delta=DELTA, **FULL)
+    mechanism = black_box(FULL, target, delta=DELTA)
     result = dpaudit.audit(mechanism, ABSENT, PRESENT, key=KEY, trials=8_000)
     assert result.verdict == "consistent"
     assert result.epsilon_lower > 0.25 * promised(result)
@@ -102,10 +191,12 @@ def test_the_loss_of_a_strange_target_gives_it_away_and_no_more_than_was_spent()
 
 def test_bad_input_is_refused():
     with pytest.raises(dpaudit.InputError, match="steps: expected a whole number >= 1, got 0"):
-        white(FULL | {"steps": 0})
+        white_box(FULL._replace(steps=0), delta=DELTA)
     with pytest.raises(dpaudit.InputError, match="batch_size: expected at most the 25 examples there are, got 26"):
-        white(FULL | {"batch_size": 26})
+        white_box(FULL._replace(batch_size=26), delta=DELTA)
     with pytest.raises(dpaudit.InputError, match=r"data: expected arrays with one leading axis of n >= 1 examples"):
-        white_box(loss, jnp.zeros(D), (jnp.ones((3, D)), jnp.ones(4)), delta=DELTA, **FULL)
+        white_box(FULL._replace(data=(jnp.ones((3, D)), jnp.ones(4))), delta=DELTA)
     with pytest.raises(dpaudit.InputError, match="canaries: expected a whole number >= 1, got 0"):
-        one_run(KEY, loss, jnp.zeros(D), data(), canaries=0, **FULL)
+        one_run(KEY, FULL, canaries=0)
+    with pytest.raises(dpaudit.InputError, match="batch_size: expected at most the 24 examples there are, got 25"):
+        per_step(KEY, FULL)

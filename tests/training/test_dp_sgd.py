@@ -37,27 +37,28 @@ def changed(**change: Any) -> dict[str, Any]:
 
 
 def by_hand(params, batch, weights, clip_norm):
-    """sum_i w_i g_i min(1, C/|g_i|), one example after another in float64."""
-    total = np.zeros(D + 1)
+    """(sum_i w_i g_i min(1, C/|g_i|), how many of weight > 0 are longer than C), one after another in float64."""
+    total, clipped = np.zeros(D + 1), 0
     for *example, weight in zip(*batch, weights, strict=True):
         gradient = jax.grad(loss)(params, tuple(example))
         flat = np.concatenate([np.asarray(gradient["w"], np.float64), [float(gradient["b"])]])
         total += float(weight) * flat * min(1, clip_norm / np.linalg.norm(flat))
-    return total
+        clipped += bool(weight > 0 and np.linalg.norm(flat) > clip_norm)
+    return total, clipped
 
 
 def test_a_step_is_the_clipped_sum_over_the_expected_batch_size():
-    trainer = dp_sgd(loss, **changed(noise_multiplier=1e-9))
+    trainer = dp_sgd(loss, **changed(noise_multiplier=1e-9, clip_norm=18.0))
     batch = jax.tree.map(lambda leaf: leaf[:BATCH], problem())
     weights = jnp.arange(BATCH) < 7
     after, info = jax.jit(trainer.step)(KEY, trainer.init(PARAMS), batch, weights.astype(jnp.float32))
-    total = by_hand(PARAMS, batch, weights, 2.0)
+    total, clipped = by_hand(PARAMS, batch, weights, 18.0)
     np.testing.assert_allclose(after.params["w"], PARAMS["w"] - 0.1 * total[:D] / BATCH, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(after.params["b"], PARAMS["b"] - 0.1 * total[D] / BATCH, rtol=1e-5)
     losses = jax.vmap(loss, in_axes=(None, 0))(PARAMS, batch)
     assert info.loss == pytest.approx(float(losses[:7].mean()), rel=1e-5)
     assert (int(info.examples), int(info.dropped), int(after.step)) == (7, 0, 1)
-    assert 0 < info.clipped <= 7
+    assert 0 < int(info.clipped) == clipped < 7
 
 
 def empty_steps(noise_multiplier, clip_norm, dtype=jnp.float32):
@@ -77,10 +78,20 @@ def test_an_empty_batch_is_a_step_of_noise_of_the_stated_scale():
     assert kstest(drawn, norm(0, 1.03 * 1.5 * 2.0 / BATCH).cdf).pvalue < 1e-6
 
 
-def test_noise_is_drawn_in_float32_for_narrow_parameters():
-    noisy = add_noise(KEY, {"w": jnp.zeros(20_000, jnp.bfloat16)}, 1.0)["w"]
-    assert noisy.dtype == jnp.float32
-    assert len(np.unique(noisy)) > 19_000  # bfloat16 noise has 128 values
+def test_noise_is_drawn_in_float32_for_narrow_parameters_and_for_each_on_its_own():
+    noisy = add_noise(KEY, {"w": jnp.zeros(20_000, jnp.bfloat16), "v": jnp.zeros(20_000)}, 1.0)
+    assert noisy["w"].dtype == jnp.float32
+    assert len(np.unique(noisy["w"])) > 19_000  # bfloat16 noise has 128 values
+    assert abs(np.corrcoef(noisy["w"], noisy["v"])[0, 1]) < 4 / np.sqrt(20_000)
+
+
+def test_every_step_draws_noise_and_a_batch_of_its_own():
+    trainer = dp_sgd(lambda params, example: 0 * jnp.sum(params), **changed(optimizer=optax.sgd(1.0)))
+    after, info = train(KEY, trainer, trainer.init(jnp.zeros(5_000)), problem(), poisson(N, BATCH), 4)
+    one = 2.0 / BATCH
+    assert kstest(after.params, norm(0, 2 * one).cdf).pvalue > 1e-3
+    assert kstest(after.params, norm(0, 4 * one).cdf).pvalue < 1e-6  # what one step's noise, four times, would be
+    assert len(set(np.asarray(info.examples).tolist())) > 1
 
 
 def test_narrow_parameters_are_trained_with_wide_moments():
@@ -140,11 +151,12 @@ def test_many_networks_at_once_are_the_same_as_one_by_one():
     np.testing.assert_allclose(together, np.stack(alone), rtol=1e-4, atol=1e-6)
 
 
-def test_a_loss_with_dropout_gets_a_key_of_its_own_for_every_example():
+@pytest.mark.parametrize("microbatch", [3, 64])
+def test_a_loss_with_dropout_gets_a_key_of_its_own_for_every_example(microbatch):
     def noisy(params, example, key):
         return params["w"][0] * jax.random.normal(key) + params["w"] @ example[0] * 0 + params["b"] * 0
 
-    trainer = dp_sgd(noisy, **changed(noise_multiplier=1e-9, clip_norm=1e3), dropout=True, microbatch=64)
+    trainer = dp_sgd(noisy, **changed(noise_multiplier=1e-9, clip_norm=1e3), dropout=True, microbatch=microbatch)
     batch = jax.tree.map(lambda leaf: leaf[:BATCH], problem())
     step = jax.jit(jax.vmap(lambda key: trainer.step(key, trainer.init(PARAMS), batch, jnp.ones(BATCH))[0]))
     moved = step(jax.random.split(KEY, 200)).params["w"][:, 0]

@@ -13,6 +13,7 @@ import dpaudit
 from dpaudit.training.dp_sgd import Noise, add_noise, dp_sgd, noisy_sums, train
 from dpaudit.training.fit import fit
 from dpaudit.training.sampling import poisson
+from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(31)
 N, D = 40, 3
@@ -24,10 +25,6 @@ SETTINGS: dict[str, Any] = {
 }
 SCALE = jnp.arange(1.0, D + 1)
 PARAMS = {"w": jnp.zeros(D, jnp.bfloat16), "b": jnp.zeros(()), "none": jnp.zeros((0, 2))}
-
-
-class Killed(Exception):
-    pass
 
 
 def loss(params, example):
@@ -62,19 +59,14 @@ def evaluate(params):
     return {"offset": float(params["b"]), "length": float(jnp.sum(params["w"].astype(jnp.float32) ** 2))}
 
 
-def run(trainer=SOUND, key=KEY, given=None, steps=25, **how):
+def run(trainer=SOUND, key=KEY, given=None, steps=25, params=PARAMS, sampling=SAMPLING, **how):
     how = {"every": 10, "evaluate": evaluate, **how}
-    params = how.pop("params", PARAMS)
-    return fit(key, trainer, params, data() if given is None else given, SAMPLING, steps, **how)
+    return fit(key, trainer, params, data() if given is None else given, sampling, steps, **how)
 
 
 def killed(folder, trainer=SOUND, at=10, **how):
-    def progress(step):
-        if step >= at:
-            raise Killed
-
     with pytest.raises(Killed):
-        run(trainer, checkpoint=folder, progress=progress, **how)
+        run(trainer, checkpoint=folder, progress=killed_at(at), **how)
 
 
 def bits(tree):
@@ -93,6 +85,7 @@ def test_killed_and_resumed_it_is_the_run_left_alone(tmp_path, trainer):
     seen = []
     assert_same(run(trainer, checkpoint=tmp_path / "run", progress=seen.append), run(trainer))
     assert seen == [10, 20, 25]  # first what the checkpoint has
+    assert [step.name for step in (tmp_path / "run").iterdir()] == ["25"]
 
 
 def test_however_it_is_cut_it_is_one_call():
@@ -120,12 +113,20 @@ def test_a_finished_run_goes_on_to_more_steps(tmp_path):
         run(steps=30, checkpoint=tmp_path)
 
 
+def test_parts_end_at_multiples_again_after_a_run_that_did_not(tmp_path):
+    run(steps=15, checkpoint=tmp_path)
+    seen = []
+    run(steps=25, checkpoint=tmp_path, progress=seen.append)
+    assert seen == [15, 20, 25]
+
+
 OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("key", {"key": jax.random.key(32)}),
     ("data", {"given": data(2)}),
     ("start", {"params": PARAMS | {"b": jnp.ones(())}}),
     ("program", {"trainer": sound(1.1)}),
     ("program", {"trainer": sound(optimizer=optax.sgd(0.2, 0.9, accumulator_dtype=jnp.float32))}),
+    ("program and another sampling", {"sampling": poisson(N, 9)}),
 ]
 
 

@@ -8,6 +8,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpaudit import check
 from dpaudit.training import models
+from dpaudit.training.per_example import clipped_sum
 
 SHAPES = {(8, 8, 1): 1_898, (28, 28, 1): 26_010, (32, 32, 3): 932_170}
 
@@ -40,6 +41,25 @@ def test_gradient_is_the_slope_of_the_loss() -> None:
     loss = models.cross_entropy(model)
     rise = loss(unravel(flat + step), image, label) - loss(unravel(flat - step), image, label)
     np.testing.assert_allclose(rise / 2e-3, jnp.linalg.norm(gradient), rtol=1e-2)
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+def test_a_label_that_is_no_class_adds_nothing_and_is_counted(label: int) -> None:
+    model = models.CNN8()
+    params = models.initial_parameters(jax.random.key(0), model, (8, 8, 1))
+    images, loss = jax.random.uniform(jax.random.key(1), (3, 8, 8, 1)), models.cross_entropy(model)
+
+    def total(labels: list[int], weights: list[float]) -> tuple[jax.Array, jax.Array]:
+        batch = images, jnp.array(labels)
+        summed = jax.jit(
+            lambda batch, weights: clipped_sum(lambda p, e: loss(p, *e), params, batch, clip_norm=1.0, weights=weights)
+        )
+        found, info = summed(batch, jnp.array(weights))
+        return ravel_pytree(found)[0], info.dropped
+
+    found, dropped = total([4, label, 7], [1.0, 1.0, 1.0])
+    np.testing.assert_array_equal(found, total([4, 4, 7], [1.0, 0.0, 1.0])[0])
+    assert dropped == 1
 
 
 def test_dropout_only_when_asked_for() -> None:

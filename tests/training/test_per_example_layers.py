@@ -101,7 +101,7 @@ def prepared(net: nn.Module, shape: tuple[int, ...]) -> tuple[Any, jax.Array]:
 RAGGED = 3, jnp.array([1, 0.5, 0, 2, 1, 3])
 
 
-def compare(loss: Any, params: Any, batch: Any, units: Any = (RAGGED,)) -> None:
+def assert_as_by_vmap(loss: Any, params: Any, batch: Any, units: Any = (RAGGED,)) -> None:
     each = by_vmap.gradients(loss, params, batch)
     for group_size, weights in units:
         clip_norm = float(by_vmap.clipped_sum(each, 1.0, group_size, weights)[1].mean())  # clips about a half
@@ -125,14 +125,14 @@ def test_layer(name: str) -> None:
         return net.apply({"params": params}, x)
 
     assert len(jax.tree.leaves(params)) - len(found(loss, params, batch)) == long_way
-    compare(loss, params, batch, ((1, None), RAGGED) if name in ONE_BY_ONE else (RAGGED,))
+    assert_as_by_vmap(loss, params, batch, ((1, None), RAGGED) if name in ONE_BY_ONE else (RAGGED,))
 
 
 def test_calls_are_looked_into() -> None:
     net, shape, _ = CASES["conv"]
     params, batch = prepared(net, shape)
     assert len(found(compiled_inside(net), params, batch)) == 4
-    compare(compiled_inside(net), params, batch)
+    assert_as_by_vmap(compiled_inside(net), params, batch)
 
 
 def test_a_layer_used_elsewhere_too() -> None:
@@ -144,20 +144,34 @@ def test_a_layer_used_elsewhere_too() -> None:
         return jnp.asarray(net.apply({"params": params}, x)) + jnp.sum(params["layers_0"]["kernel"] ** 3)
 
     assert len(jax.tree.leaves(params)) - len(found(loss, params, batch)) == 1
-    compare(loss, params, batch)
+    assert_as_by_vmap(loss, params, batch)
 
 
+@pytest.mark.parametrize("mode", ["clip"])
+def test_rows_out_of_range_are_read_and_moved_as_jax_does(mode: str) -> None:
+    """-1 is the last of 7 rows; 7 and -9 are none, or the nearest."""
+    index, scales = jnp.tile(jnp.array([0, 6, 7, -1, -9, 3]), (N, 1)), jnp.arange(1.0, N + 1)
+
+    def loss(params: Any, example: Any) -> Any:
+        index, scale = example
+        rows = params["table"].at[index].get(mode=mode, fill_value=0.0)
+        return jnp.sum(jnp.sin(scale * rows * jnp.arange(1.0, 7.0)[:, None]))
+
+    assert_as_by_vmap(loss, {"table": jax.random.normal(jax.random.key(2), (7, 3))}, (index, scales))
+
+
+CONV = partial(
+    st.builds,
+    partial(nn.Conv, use_bias=True),
+    features=st.sampled_from([2, 4]),
+    kernel_size=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    strides=st.integers(1, 2),
+    kernel_dilation=st.integers(1, 2),
+    feature_group_count=st.sampled_from([1, 2]),
+)
 LAYERS = st.one_of(
-    st.builds(
-        partial(nn.Conv, use_bias=True),
-        features=st.sampled_from([2, 4]),
-        kernel_size=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-        strides=st.integers(1, 2),
-        padding=st.sampled_from(["SAME", 2]),
-        kernel_dilation=st.integers(1, 2),
-        input_dilation=st.integers(1, 2),
-        feature_group_count=st.sampled_from([1, 2]),
-    ),
+    CONV(padding=st.just("SAME")),
+    CONV(padding=st.just(2), input_dilation=st.integers(1, 2)),  # JAX has no "SAME" here
     st.builds(nn.Dense, features=st.sampled_from([2, 6]), use_bias=st.booleans()),
     st.builds(nn.GroupNorm, num_groups=st.just(2), epsilon=st.just(0.1), use_scale=st.booleans()),
 )
@@ -169,4 +183,4 @@ def test_random_networks(layers: list[nn.Module], repeated: bool) -> None:
     shared = nn.Dense(4)
     net = Then((nn.Dense(4), nn.tanh, *layers, *((nn.Dense(4), shared, nn.tanh, shared) if repeated else ())))
     params, batch = prepared(net, (4, 3, 2))
-    compare(lambda params, x: net.apply({"params": params}, x), params, batch)
+    assert_as_by_vmap(lambda params, x: net.apply({"params": params}, x), params, batch)

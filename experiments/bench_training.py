@@ -1,0 +1,169 @@
+"""Speed and memory of clipped gradients and of many private trainings, beside plain ones, jax-privacy and Opacus.
+
+    python -m experiments.bench_training --torch-python PATH   # an interpreter that has torch and opacus; ten minutes
+    python -m experiments.bench_training --quick --out DIR     # the small network, without its memory: under a minute
+
+Expect, on two cores: the clipped sum of the 932,170-parameter network in about the time and memory of its plain
+gradient, and many small networks trained together several times as fast as one after another.
+"""
+
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpaudit import data
+from dpaudit.training.many import train_many
+from experiments import bench_training_sides as sides
+from experiments.common import Rows, options, peak_gib
+
+BATCH = 256
+PLAIN, CLIPPED = "ours, plain", "ours, clipped"
+KEPT = (PLAIN, CLIPPED, "vmap(grad) and clip")  # the sides whose memory is measured
+
+
+def sums(rows: Rows, key: jax.Array, name: str, rounds: int, torch_python: str | None) -> None:
+    """One batch's gradient, plain or clipped, by every library."""
+    network = sides.NETWORKS[name]
+    batch = sides.batch(key, network, BATCH)
+    plain = {side: jax.jit(gradient) for side, gradient in sides.plain_gradients(network).items()}
+    clipped = {side: jax.jit(total) for side, total in sides.clipped_sums(network).items()}
+    apart = sides.differences({side: total(*batch) for side, total in clipped.items()})
+    with sides.torch(torch_python, "sums", name, batch.images, batch.labels, batch_size=BATCH) as peer:
+        apart |= peer.differences
+        ours = {side: sides.timed(run, *batch) for side, run in (plain | clipped).items()}
+        _, times = in_turn(ours | peer.sides, rounds)
+    setting, scale = {"network": name, "batch": BATCH}, f"{rounds} rounds, all sides in turn"
+    for side, values in times.items():
+        rows.spread("gradient_seconds", setting | {"side": side}, values, scale=scale)
+    for side in plain:
+        ratio(rows, "gradient_ratio", setting, times, CLIPPED, side, scale)
+    for side in times:
+        if side != CLIPPED:
+            ratio(rows, "gradient_ratio", setting, times, side, CLIPPED, scale)
+    for side, difference in apart.items():
+        rows.add("clipped_sum_difference", setting | {"side": side}, difference, scale="L2, relative to vmap's")
+    rows.finish_part("gradients")
+
+
+def memory(rows: Rows, name: str, repeats: int) -> None:
+    """The peak of a side's calls above what its process held before, the program being compiled; a process each."""
+    setting, scale = {"network": name, "batch": BATCH}, f"{repeats} runs"
+    peaks = {}
+    for side in KEPT:
+        command = [sys.executable, "-m", "experiments.bench_training", "--network", name, "--part", side]
+        runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(repeats)]
+        peaks[side], planned = np.array([run.split()[-2:] for run in runs], np.float64).T
+        rows.spread("peak_gib", setting | {"side": side}, peaks[side], scale=scale)
+        rows.spread("planned_gib", setting | {"side": side}, planned, scale="what XLA plans for temporaries")
+    for side in peaks:
+        if side != PLAIN:
+            ratio(rows, "peak_ratio", setting, peaks, side, PLAIN, scale)
+    rows.finish_part("memory")
+
+
+def part(side: str, name: str) -> None:
+    """What :func:`memory` runs in a process of its own: prints the peak and the plan, in GiB."""
+    network = sides.NETWORKS[name]
+    batch = sides.batch(jax.random.key(0), network, BATCH)
+    run = (sides.plain_gradients(network) | sides.clipped_sums(network))[side]
+    program = jax.jit(run).lower(*batch).compile()
+    before = peak_gib()
+    for _ in range(3):
+        jax.block_until_ready(program(*batch))
+    plan: Any = program.memory_analysis()
+    print(peak_gib() - before, plan.temp_size_in_bytes / 2**30)
+
+
+def many(
+    rows: Rows, key: jax.Array, name: str, networks: int, steps: int, rounds: int, torch_python: str | None
+) -> None:
+    """The same trainings one after another, together, and as one plain vmap; and Opacus's."""
+    batch_size = 64
+    images, labels = examples(key, name)
+    keys = jax.random.split(key, networks)
+    run = sides.training(sides.NETWORKS[name], images, labels, batch_size=batch_size, steps=steps)
+    one, mapped = jax.jit(run), jax.jit(jax.vmap(run))
+
+    def in_sequence() -> list[Any]:
+        return [jax.block_until_ready(one(key)) for key in keys]
+
+    def together() -> Any:
+        return train_many(run, (keys,))
+
+    ours = {
+        "one after another": sides.timed(in_sequence),
+        "together": sides.timed(together),
+        "plain vmap": sides.timed(mapped, keys),
+    }
+    with sides.torch(torch_python, "trainings", name, images, labels, batch_size=batch_size, steps=steps) as peer:
+        first, times = in_turn(ours | peer.sides, rounds)
+    rates = {side: [3600 * (networks if side in ours else 1) / took for took in times[side]] for side in times}
+    setting = {"network": name, "batch": batch_size, "steps": steps}
+    scale = f"{networks} networks (Opacus: one) a round, {rounds} rounds, all sides in turn"
+    for side, values in rates.items():
+        rows.spread("networks_per_hour", setting | {"side": side}, values, scale=scale)
+    for side in rates:
+        if side != "together":
+            ratio(rows, "networks_ratio", setting, rates, "together", side, scale)
+    for side in ours:
+        compiling = [first[side] - float(np.median(times[side]))]
+        rows.spread("compilation_seconds", setting | {"side": side}, compiling, scale="first call less a later one")
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *in_sequence())
+    apart = sides.differences({"one after another": stacked, "together": together()})
+    rows.add("trained_difference", setting, apart["together"], scale="L2, relative to one after another")
+    rows.finish_part(f"{networks} networks")
+
+
+def examples(key: jax.Array, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The bundled digits for the small network, noise for the large one."""
+    if name == "CNN8":
+        digits = data.load("digits")
+        return np.asarray(digits.inputs), np.asarray(digits.labels)
+    _, images, labels = sides.batch(key, sides.NETWORKS[name], 1_024)
+    return np.asarray(images), np.asarray(labels)
+
+
+def in_turn(timed: dict[str, sides.Side], rounds: int) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Seconds of every side's first call; and in each round of the second of two calls, the first warming it up."""
+    first = {side: run() for side, run in timed.items()}
+    each = [{side: (run(), run())[1] for side, run in timed.items()} for _ in range(rounds)]
+    return first, {side: [times[side] for times in each] for side in timed}
+
+
+def ratio(
+    rows: Rows, quantity: str, setting: dict[str, Any], measured: dict[str, Any], over: str, under: str, scale: str
+) -> None:
+    """Of two sides, round by round."""
+    values = np.divide(measured[over], measured[under])
+    rows.spread(quantity, setting | {"of": over, "to": under}, values, scale=scale)
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--torch-python", default=None, help="an interpreter that has torch and opacus")
+    parser.add_argument("--rounds", type=int, default=None, help="how often each side is timed; default 4, quick 3")
+    parser.add_argument("--network", choices=sides.NETWORKS, default=None, help="default CNN32, quick CNN8")
+    parser.add_argument("--part", choices=KEPT, default=None, help="run one side alone and print its memory in GiB")
+    chosen = parser.parse_args()
+    name = chosen.network or ("CNN8" if chosen.quick else "CNN32")
+    if chosen.part is not None:
+        part(chosen.part, name)
+        return
+    rounds = chosen.rounds or (3 if chosen.quick else 4)
+    rows, key = Rows("", "bench_training", chosen.out, chosen.seed), jax.random.key(chosen.seed)
+    sums(rows, key, name, rounds, chosen.torch_python)
+    if chosen.quick:
+        many(rows, key, "CNN8", 8, 20, rounds, chosen.torch_python)
+        return
+    sums(rows, key, "CNN28", rounds, chosen.torch_python)
+    memory(rows, name, 3)
+    many(rows, key, "CNN8", 64, 100, rounds, chosen.torch_python)
+    many(rows, key, "CNN32", 4, 5, rounds, chosen.torch_python)
+
+
+if __name__ == "__main__":
+    main()

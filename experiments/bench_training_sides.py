@@ -1,0 +1,228 @@
+"""The sides of bench_training: every way to one batch's gradient, plain or clipped, and to a trained network."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax_privacy import clipping
+
+from dpaudit.training import dp_sgd, models, per_example, sampling
+from experiments.common import seconds
+
+PEER = Path(__file__).parent / "peers" / "torch_dp_sgd.py"
+CLIP_NORM = 1.0
+NOISE_MULTIPLIER = 1.0
+LEARNING_RATE = 0.1
+MICROBATCH = 16
+
+Side = Callable[[], float]  # one call, in seconds
+
+
+class FlaxCNN8(nn.Module):
+    """:class:`dpaudit.training.models.CNN8` of Flax's own layers, for images [..., 8, 8, 1]; same parameters."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        x = nn.max_pool(nn.relu(nn.Conv(8, (3, 3), padding="SAME")(images)), (2, 2), strides=(2, 2))
+        x = nn.relu(nn.Conv(16, (3, 3), padding="VALID")(x))
+        return nn.Dense(10)(x.reshape(*x.shape[:-3], -1))
+
+
+class FlaxCNN28(nn.Module):
+    """:class:`dpaudit.training.models.CNN28` of Flax's own layers, for images [..., 28, 28, 1]; same parameters."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        x = nn.relu(nn.Conv(16, (8, 8), strides=(2, 2), padding="SAME")(images))
+        x = nn.max_pool(x, (2, 2), strides=(1, 1))
+        x = nn.relu(nn.Conv(32, (4, 4), strides=(2, 2), padding="VALID")(x))
+        x = nn.max_pool(x, (2, 2), strides=(1, 1))
+        x = nn.relu(nn.Dense(32)(x.reshape(*x.shape[:-3], -1)))
+        return nn.Dense(10)(x)
+
+
+class FlaxCNN32(nn.Module):
+    """:class:`dpaudit.training.models.CNN32` of Flax's own layers, for images [..., 32, 32, 3]; same parameters."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        x = images
+        for _ in range(2):
+            x = nn.max_pool(nn.relu(nn.Conv(64, (5, 5), padding="VALID")(x)), (2, 2), strides=(2, 2))
+        x = nn.relu(nn.Dense(512)(x.reshape(*x.shape[:-3], -1)))
+        return nn.Dense(10)(x)
+
+
+class Network(NamedTuple):
+    """One network, as ours and as Flax's."""
+
+    ours: nn.Module
+    flax: nn.Module
+    image_shape: tuple[int, ...]
+    parameters: int
+
+
+NETWORKS = {
+    "CNN8": Network(models.CNN8(), FlaxCNN8(), (8, 8, 1), 1_898),
+    "CNN28": Network(models.CNN28(), FlaxCNN28(), (28, 28, 1), 26_010),
+    "CNN32": Network(models.CNN32(), FlaxCNN32(), (32, 32, 3), 932_170),
+}
+
+
+class Batch(NamedTuple):
+    """What every side is given."""
+
+    params: Any
+    images: jax.Array  # [n, h, w, c]
+    labels: jax.Array  # [n]
+
+
+def batch(key: jax.Array, network: Network, size: int) -> Batch:
+    """Initial parameters, images of noise and random labels."""
+    init_key, image_key, label_key = jax.random.split(key, 3)
+    params = models.initial_parameters(init_key, network.ours, network.image_shape)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == network.parameters
+    images = jax.random.uniform(image_key, (size, *network.image_shape))
+    return Batch(params, images, jax.random.randint(label_key, (size,), 0, 10))
+
+
+def plain_gradients(network: Network) -> dict[str, Callable[..., Any]]:
+    """``gradient(params, images, labels)`` of the mean loss."""
+    loss = models.cross_entropy(network.ours)
+
+    def mean(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
+        return jnp.mean(jax.vmap(loss, (None, 0, 0))(params, images, labels))
+
+    def in_microbatches(params: Any, images: jax.Array, labels: jax.Array) -> Any:
+        def add(total: Any, part: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, jax.grad(mean)(params, *part)), None
+
+        parts = jax.tree.map(lambda x: x.reshape(-1, MICROBATCH, *x.shape[1:]), (images, labels))
+        total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
+        return jax.tree.map(lambda leaf: leaf * MICROBATCH / len(images), total)
+
+    return {
+        "ours, plain": jax.grad(mean),
+        f"ours, plain, microbatches of {MICROBATCH}": in_microbatches,
+        "flax.linen, plain": jax.grad(_batch_loss(network.flax)),
+    }
+
+
+def clipped_sums(network: Network, clip_norm: float = CLIP_NORM) -> dict[str, Callable[..., Any]]:
+    """``total(params, images, labels)``: the sum of clipped gradients, as each library's user would have it."""
+    loss, batch_loss = models.cross_entropy(network.ours), _batch_loss(network.flax)
+
+    def ours(params: Any, images: jax.Array, labels: jax.Array) -> Any:
+        return per_example.clipped_sum(lambda p, e: loss(p, *e), params, (images, labels), clip_norm=clip_norm)[0]
+
+    def by_vmap(params: Any, images: jax.Array, labels: jax.Array) -> Any:
+        gradients = jax.vmap(jax.grad(loss), (None, 0, 0))(params, images, labels)
+        factors = jnp.minimum(1, clip_norm / jax.vmap(optax.global_norm)(gradients))
+        return jax.tree.map(lambda leaf: jnp.tensordot(factors, leaf, 1), gradients)
+
+    def jax_privacy(loss: Callable, **how: Any) -> Callable:
+        return clipping.clipped_grad(loss, l2_clip_norm=clip_norm, batch_argnums=(1, 2), **how)
+
+    return {
+        "vmap(grad) and clip": by_vmap,
+        "ours, clipped": ours,
+        "jax-privacy, whole batch": jax_privacy(batch_loss),
+        f"jax-privacy, microbatches of {MICROBATCH}": jax_privacy(batch_loss, microbatch_size=MICROBATCH),
+        "jax-privacy, microbatches of 1": jax_privacy(batch_loss, microbatch_size=1),
+        f"jax-privacy, our layers, microbatches of {MICROBATCH}": jax_privacy(
+            loss, keep_batch_dim=False, microbatch_size=MICROBATCH
+        ),
+    }
+
+
+def differences(totals: dict[str, Any]) -> dict[str, float]:
+    """|total - first| / |first| of every total, L2 over all parameters."""
+    first = next(iter(totals.values()))
+    whole = optax.global_norm(first)
+    return {
+        name: float(optax.global_norm(jax.tree.map(jnp.subtract, total, first)) / whole)
+        for name, total in totals.items()
+    }
+
+
+def training(network: Network, images: Any, labels: Any, *, batch_size: int, steps: int) -> Callable[..., Any]:
+    """``run(key) -> params``: DP-SGD with Poisson batches, from initial parameters of its own."""
+    loss, data = models.cross_entropy(network.ours), (jnp.asarray(images), jnp.asarray(labels))
+    trainer = dp_sgd.dp_sgd(
+        lambda params, example: loss(params, *example),
+        clip_norm=CLIP_NORM,
+        noise_multiplier=NOISE_MULTIPLIER,
+        batch_size=batch_size,
+        optimizer=optax.sgd(LEARNING_RATE),
+    )
+    batches = sampling.poisson(examples=len(labels), batch_size=batch_size)
+
+    def run(key: jax.Array) -> Any:
+        init_key, train_key = jax.random.split(key)
+        start = trainer.init(models.initial_parameters(init_key, network.ours, network.image_shape))
+        return dp_sgd.train(train_key, trainer, start, data, batches, steps=steps)[0].params
+
+    return run
+
+
+def timed(run: Callable[..., Any], *arguments: Any) -> Side:
+    return lambda: seconds(lambda: run(*arguments))
+
+
+class Torch(NamedTuple):
+    """What a PyTorch process offers."""
+
+    sides: dict[str, Side]
+    differences: dict[str, float]  # of its clipped sums, as :func:`differences`
+
+
+@contextmanager
+def torch(
+    python: str | None, what: str, network: str, images: Any, labels: Any, *, batch_size: int, steps: int = 0
+) -> Iterator[Torch]:
+    """A process of the interpreter ``python`` that times one call for every line it is sent.
+
+    Args:
+      python: an interpreter that has torch and opacus; None offers no sides, and says so.
+      what: "sums", or "trainings" of ``steps`` steps.
+      network: name in ``NETWORKS``.
+      images, labels: [n, h, w, c] and [n].
+      batch_size: of a training; sums are of all images.
+      steps: of a training.
+    """
+    if python is None:
+        print(f"{what} of {network}: no torch; name an interpreter that has it and opacus with --torch-python")
+        yield Torch({}, {})
+        return
+    given = {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER, "learning_rate": LEARNING_RATE}
+    given |= {"what": what, "network": network, "batch_size": batch_size, "steps": steps}
+    given |= {"images": np.moveaxis(np.asarray(images), -1, 1).tolist(), "labels": np.asarray(labels).tolist()}
+    with subprocess.Popen([python, str(PEER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, back = process.stdin, process.stdout
+
+        def ask(line: str) -> Any:
+            print(line, file=to, flush=True)
+            return json.loads(back.readline())
+
+        hello = ask(json.dumps(given))
+        assert hello["parameters"] == NETWORKS[network].parameters
+        yield Torch({side: partial(ask, side) for side in hello["sides"]}, hello["differences"])
+
+
+def _batch_loss(model: nn.Module) -> Callable[..., Any]:
+    def loss(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
+        logits: Any = model.apply({"params": params}, images)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    return loss

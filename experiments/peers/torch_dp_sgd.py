@@ -1,0 +1,188 @@
+"""The peer of bench_training: gradients and trainings in PyTorch and Opacus, one call timed for every line read.
+
+python experiments/peers/torch_dp_sgd.py
+
+The first line of standard input is JSON with ``what`` ("sums" or "trainings"), ``network``, ``images`` [n, c, h, w],
+``labels`` [n], ``batch_size``, ``steps``, ``clip_norm``, ``noise_multiplier`` and ``learning_rate``. Answered is JSON
+with the number of ``parameters``, the ``sides``, and the relative ``differences`` of their clipped sums; then every
+line that names a side is answered with the seconds of one call of it. Needs `pip install torch opacus`.
+"""
+
+import copy
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.utils.data import DataLoader, TensorDataset
+
+Tensors = list[torch.Tensor]
+THREADS = 2
+
+
+def cnn8() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+
+
+def cnn28() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, stride=2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
+
+
+def cnn32() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(1600, 512),
+        nn.ReLU(),
+        nn.Linear(512, 10),
+    )
+
+
+NETWORKS = {"CNN8": cnn8, "CNN28": cnn28, "CNN32": cnn32}
+
+
+def gradients(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], Tensors]]:
+    """Every side's gradient of one batch: the mean loss's for the plain one, else the sum of clipped ones."""
+    network, clip_norm = NETWORKS[given["network"]](), given["clip_norm"]
+    cross_entropy = nn.CrossEntropyLoss()
+    settings = {"noise_multiplier": 0.0, "max_grad_norm": clip_norm, "expected_batch_size": len(labels)}
+
+    def plain() -> Tensors:
+        network.zero_grad()
+        cross_entropy(network(images), labels).backward()
+        return [p.grad for p in network.parameters()]
+
+    parameters = {name: p.detach() for name, p in network.named_parameters()}
+
+    def loss(parameters: dict[str, torch.Tensor], image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(functional_call(network, parameters, image[None]), label[None])
+
+    def by_vmap() -> Tensors:
+        each = list(vmap(grad(loss), (None, 0, 0))(parameters, images, labels).values())
+        norms = torch.stack([g.flatten(1).norm(dim=1) for g in each]).norm(dim=0)
+        factors = (clip_norm / norms).clamp(max=1)
+        return [torch.tensordot(factors, g, 1) for g in each]
+
+    per_sample = GradSampleModule(copy.deepcopy(network))
+    per_sample_optimizer = DPOptimizer(torch.optim.SGD(per_sample.parameters()), **settings)
+
+    def opacus_per_sample() -> Tensors:
+        per_sample_optimizer.zero_grad()
+        cross_entropy(per_sample(images), labels).backward()
+        per_sample_optimizer.clip_and_accumulate()
+        return [p.summed_grad for p in per_sample.parameters()]
+
+    ghost = GradSampleModuleFastGradientClipping(copy.deepcopy(network), max_grad_norm=clip_norm)
+    ghost_optimizer = DPOptimizerFastGradientClipping(torch.optim.SGD(ghost.parameters()), **settings)
+    ghost_loss = DPLossFastGradientClipping(ghost, ghost_optimizer, nn.CrossEntropyLoss())
+
+    def opacus_ghost() -> Tensors:
+        ghost_optimizer.zero_grad()
+        ghost_loss(ghost(images), labels).backward()
+        return [p.grad for p in ghost.parameters()]
+
+    return {
+        "torch, plain": plain,
+        "torch.func vmap and clip": by_vmap,
+        "Opacus per-sample gradients": opacus_per_sample,
+        "Opacus ghost clipping": opacus_ghost,
+    }
+
+
+def differences(sides: dict[str, Callable[[], Tensors]]) -> dict[str, float]:
+    """|total - vmap's| / |vmap's| of every clipping side."""
+    totals = {name: torch.cat([g.flatten() for g in side()]) for name, side in sides.items() if "plain" not in name}
+    first = next(iter(totals.values()))
+    return {name: float((total - first).norm() / first.norm()) for name, total in totals.items()}
+
+
+def trainings(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """A network made, made private and trained with Poisson batches, as the documentation shows it."""
+    data = TensorDataset(images, labels)
+
+    def train(mode: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        module = NETWORKS[given["network"]]()
+        module, optimizer, *criterion, loader = PrivacyEngine().make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=given["learning_rate"]),
+            criterion=nn.CrossEntropyLoss(),
+            data_loader=DataLoader(data, batch_size=given["batch_size"]),
+            noise_multiplier=given["noise_multiplier"],
+            max_grad_norm=given["clip_norm"],
+            grad_sample_mode=mode,
+        )
+        (loss,) = criterion or [nn.CrossEntropyLoss()]
+        left = given["steps"]
+        while left:
+            for batch, targets in loader:
+                optimizer.zero_grad()
+                loss(module(batch), targets).backward()
+                optimizer.step()
+                left -= 1
+                if not left:
+                    break
+
+    modes = {"per-sample gradients": "hooks", "ghost clipping": "ghost"}
+    return {
+        f"Opacus {name}, threads {threads}": lambda mode=mode, threads=threads: train(mode, threads)
+        for name, mode in modes.items()
+        for threads in (1, THREADS)
+    }
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    torch.set_num_threads(THREADS)
+    given = json.loads(sys.stdin.readline())
+    images, labels = torch.tensor(given["images"]), torch.tensor(given["labels"])
+    if given["what"] == "sums":
+        sides = gradients(given, images, labels)
+        apart = differences(sides)
+    else:
+        sides, apart = trainings(given, images, labels), {}
+    count = sum(p.numel() for p in NETWORKS[given["network"]]().parameters())
+    print(json.dumps({"parameters": count, "sides": list(sides), "differences": apart}), flush=True)
+    for line in sys.stdin:
+        run = sides[line.strip()]
+        began = time.perf_counter()
+        run()
+        print(time.perf_counter() - began, flush=True)
+
+
+if __name__ == "__main__":
+    main()
