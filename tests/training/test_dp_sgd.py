@@ -79,7 +79,7 @@ def test_an_empty_batch_is_a_step_of_noise_of_the_stated_scale():
 
 
 def test_noise_is_drawn_in_float32_for_narrow_parameters_and_for_each_on_its_own():
-    noisy = add_noise(KEY, {"w": jnp.zeros(20_000, jnp.bfloat16), "v": jnp.zeros(20_000)}, 1.0)
+    noisy = add_noise(KEY, {"w": jnp.zeros(20_000, jnp.bfloat16), "v": jnp.zeros(20_000, jnp.bfloat16)}, 1.0)
     assert noisy["w"].dtype == jnp.float32
     assert len(np.unique(noisy["w"])) > 19_000  # bfloat16 noise has 128 values
     assert abs(np.corrcoef(noisy["w"], noisy["v"])[0, 1]) < 4 / np.sqrt(20_000)
