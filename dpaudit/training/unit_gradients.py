@@ -44,7 +44,7 @@ class Explicit(NamedTuple):
 class Product(NamedTuple):
     """Gradient of unit u: sum over its positions t of the outer product a_t d_t, for every block b of the weights.
 
-    Squared norm: sum over t, t' of (a_t . a_t')(d_t . d_t'), |a|^2 |d|^2 where there is one position.
+    Squared norm: |a|^2 |d|^2 where there is one position.
     """
 
     a: jax.Array  # [u, t, b, k]
@@ -54,10 +54,12 @@ class Product(NamedTuple):
         rows = jnp.sum(jnp.square(self.a), -1) * jnp.sum(jnp.square(self.d), -1)  # [u, t, b]
         if self.a.shape[1] == 1:
             return jnp.sum(rows, axis=(1, 2))
-        gram = jnp.einsum("utbk,usbk->ubts", self.a, self.a) * jnp.einsum("utbo,usbo->ubts", self.d, self.d)
-        # Where positions cancel, rounding could leave too small a norm; this much more it cannot be.
-        rounding = jnp.finfo(gram.dtype).eps * jnp.square(jnp.sum(jnp.sqrt(rows), axis=1))  # [u, b]
-        return jnp.sum(jnp.maximum(jnp.sum(gram, axis=(2, 3)), 0) + rounding, axis=1)
+
+        def one(unit: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return jnp.sum(jnp.square(jnp.einsum("tbo,tbk->bok", unit[1], unit[0])))
+
+        # Written out, one unit at a time: inner products of positions that cancel would be nothing but rounding.
+        return _rounded_up(lax.map(one, (self.a, self.d)), jnp.sum(jnp.sqrt(rows), axis=(1, 2)))
 
     def total(self, factors: jax.Array) -> jax.Array:
         a = jnp.where(_like(factors, self.a) == 0, 0, self.a)
@@ -74,7 +76,8 @@ class Lookup(NamedTuple):
     def squared(self) -> jax.Array:
         same = (self.index[:, :, None] == self.index[:, None, :]).astype(self.d.dtype)
         merged = jnp.einsum("uts,uso->uto", same, self.d)  # a row's sum, once for each of its positions
-        return jnp.sum(jnp.sum(jnp.square(merged), -1) / jnp.sum(same, -1), axis=1)
+        squared = jnp.sum(jnp.sum(jnp.square(merged), -1) / jnp.sum(same, -1), axis=1)
+        return _rounded_up(squared, jnp.sum(jnp.linalg.norm(self.d, axis=-1), axis=1))
 
     def total(self, factors: jax.Array) -> jax.Array:
         table = jnp.zeros((self.rows, self.d.shape[-1]), self.d.dtype)
@@ -200,9 +203,9 @@ def _lookup(site: Site, parameter: jax.Array, index: jax.Array, d: jax.Array, gr
     rows, *row = jax.eval_shape(site.seen, parameter).shape
     if site.step.params["mode"] == lax.GatherScatterMode.CLIP:
         index = jnp.clip(index, 0, rows - 1)
-    index = jnp.where(index < 0, rows, index)  # out of range: read as NaN, no row's
     index = _units(index, group).reshape(len(index) // group, -1)
     d = _units(d, group).reshape(*index.shape, math.prod(row))
+    d = jnp.where(((index >= 0) & (index < rows))[..., None], d, 0)  # what is read out of range is no row's
     back = jax.linear_transpose(site.seen, parameter)
     return Moved(Lookup(index, d, rows), lambda total: back(total.reshape(rows, *row))[0])
 
@@ -230,6 +233,11 @@ def _like(factors: jax.Array, x: jax.Array) -> jax.Array:
 def _scaled(x: jax.Array, factors: jax.Array) -> jax.Array:
     factors = _like(factors, x)
     return jnp.where(factors == 0, 0, factors * x)
+
+
+def _rounded_up(squared: jax.Array, length: jax.Array) -> jax.Array:
+    """The square of the norm that a sum may have whose parts, of ``length`` in all, cancel up to rounding."""
+    return jnp.square(jnp.sqrt(squared) + jnp.finfo(squared.dtype).eps * length)
 
 
 def _rest(count: int, used: list[int]) -> list[int]:

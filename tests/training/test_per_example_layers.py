@@ -147,7 +147,7 @@ def test_a_layer_used_elsewhere_too() -> None:
     assert_as_by_vmap(loss, params, batch)
 
 
-@pytest.mark.parametrize("mode", ["clip"])
+@pytest.mark.parametrize("mode", ["clip", "fill"])
 def test_rows_out_of_range_are_read_and_moved_as_jax_does(mode: str) -> None:
     """-1 is the last of 7 rows; 7 and -9 are none, or the nearest."""
     index, scales = jnp.tile(jnp.array([0, 6, 7, -1, -9, 3]), (N, 1)), jnp.arange(1.0, N + 1)
