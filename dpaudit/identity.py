@@ -7,7 +7,7 @@ A digest is the same in every process that makes the same run.
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -40,6 +40,23 @@ def digest(parts: Iterable[bytes]) -> str:
     for part in parts:
         sha.update(len(part).to_bytes(8, "little") + part)
     return sha.hexdigest()
+
+
+def of_run(step: Callable[[Any, Any, Any], Any], *, key: Any, start: Any, data: Any, **settings: Any) -> Identity:
+    """What a run of many steps is: its key, its start, the program of a step, its data and its settings.
+
+    Args:
+      step: ``step(key, state, data)``, a pure function that JAX can trace.
+      key, start, data: what it is called with first.
+      **settings: more parts, by name, compared as text.
+    """
+    traced = jax.make_jaxpr(step)(key, start, data)
+    return {
+        "key": digest([raw(key)]),
+        "start": digest(map(raw, jax.tree.leaves(start))),
+        "program": digest([text(traced.jaxpr), *map(raw, traced.consts)]),
+        "data": digest(map(raw, jax.tree.leaves(data))),
+    } | {name: digest([text(value)]) for name, value in settings.items()}
 
 
 def refuse_another(wanted: Identity, found: Identity, run: str, name: str) -> None:

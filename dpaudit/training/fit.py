@@ -8,32 +8,16 @@ A training is one program; what a person wants to see on the way, and what a kil
 import inspect
 import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from dpaudit import check
-from dpaudit.identity import Identity, digest, is_key, raw, text
-from dpaudit.training.checkpoint import Checkpoint
-from dpaudit.training.dp_sgd import Info, State, Trainer, train
+from dpaudit.identity import Identity, of_run
+from dpaudit.training.dp_sgd import Trainer, train
+from dpaudit.training.in_parts import Parts, in_parts
 from dpaudit.training.sampling import Sampling
-
-
-class Fitted(NamedTuple):
-    """A training and how it went.
-
-    Attributes:
-      state: after the last step.
-      info: of every step, NumPy [steps]; not for release.
-      evaluations: what was evaluated, by name, NumPy float64 [k], with the ``step`` of each; empty where nothing was.
-    """
-
-    state: State
-    info: Info
-    evaluations: dict[str, np.ndarray]
 
 
 def fit(
@@ -48,7 +32,7 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     evaluate: Callable[[Any], dict[str, float]] | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Fitted:
+) -> Parts:
     """:func:`dpaudit.training.dp_sgd.train` to step ``steps``, in calls that end at the multiples of ``every``.
 
     However it is cut, killed and resumed, parameters and info are those of one call, bit for bit. Where ``every`` does
@@ -65,81 +49,29 @@ def fit(
       progress: called with the number of steps taken after each call and, of a checkpoint, before the first.
 
     Returns:
-      A :class:`Fitted`.
+      :class:`Parts` with the last :class:`dpaudit.training.dp_sgd.State`, and every step's ``Info``, not for release.
 
     Raises:
       InputError: a value out of range; a checkpoint that is torn, further on than ``steps``, or of another training:
         another key, start, program (network, clipping, noise, optimiser), data or sampling.
     """
-    check.at_least(1, steps=steps)
-    check.at_least(1, every=every)
     key = check.key(key=key)
-    state, infos, evaluations = trainer.init(params), [], {}
-    kept = None
-    if checkpoint is not None:
-        kept = Checkpoint(Path(checkpoint), _identity(key, trainer, state, data, sampling))
-        if (found := kept.restore()) is not None:
-            state, evaluations = _filled(state, found["state"]), found["evaluations"]
-            infos = [Info(**found["info"])]
-    done = int(state.step)
-    if done > steps:
-        raise check.expected("steps", f"at least the {done} that the checkpoint has made", steps)
-    if progress is not None and done:
-        progress(done)
-    while done < steps:
-        part = min(every - done % every, steps - done)
-        state, info = train(key, trainer, state, data, sampling, part)
-        done += part
-        infos = [_joined(*infos, jax.tree.map(np.asarray, info))]
-        if evaluate is not None:
-            evaluations = _extended(evaluations, {"step": done} | evaluate(state.params))
-        if kept is not None:
-            arrays = {"state": _plain(state), "info": infos[0]._asdict(), "evaluations": evaluations}
-            kept.save(done, arrays)
-        if progress is not None:
-            progress(done)
-    return Fitted(state, infos[0], evaluations)
+    start = trainer.init(params)
 
+    def identity() -> Identity:
+        step = partial(inspect.unwrap(train), trainer=trainer, sampling=sampling, steps=1)
+        sizes = sampling.examples, sampling.batch_size, sampling.capacity
+        return of_run(
+            lambda key, state, data: step(key, state=state, data=data), key=key, start=start, data=data, sampling=sizes
+        )
 
-def _identity(key: jax.Array, trainer: Trainer, state: State, data: Any, sampling: Sampling) -> Identity:
-    def step(key: jax.Array, state: State, data: Any) -> Any:
-        return inspect.unwrap(train)(key, trainer, state, data, sampling, 1)
-
-    traced = jax.make_jaxpr(step)(key, state, data)
-    parts = {
-        "key": [raw(key)],
-        "start": map(raw, jax.tree.leaves(state)),
-        "program": [text(traced.jaxpr), *map(raw, traced.consts)],
-        "data": map(raw, jax.tree.leaves(data)),
-        "sampling": [text((sampling.examples, sampling.batch_size, sampling.capacity))],
-    }
-    return {name: digest(part) for name, part in parts.items()}
-
-
-def _plain(state: State) -> dict[str, np.ndarray]:
-    """The state's leaves by number, keys as their data; without those of no numbers, which Orbax refuses."""
-    leaves = (jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in jax.tree.leaves(state))
-    return {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves) if np.size(leaf)}
-
-
-def _filled(state: State, arrays: dict[str, np.ndarray]) -> State:
-    """``state`` with the leaves that :func:`_plain` wrote."""
-
-    def restored(leaf: Any, array: np.ndarray | None) -> Any:
-        if array is None:
-            return leaf
-        whole = jnp.asarray(array)
-        return jax.random.wrap_key_data(whole, impl=jax.random.key_impl(leaf)) if is_key(leaf) else whole
-
-    leaves, structure = jax.tree.flatten(state)
-    return jax.tree.unflatten(structure, [restored(leaf, arrays.get(str(i))) for i, leaf in enumerate(leaves)])
-
-
-def _joined(*infos: Info) -> Info:
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *infos)
-
-
-def _extended(past: dict[str, np.ndarray], row: dict[str, float]) -> dict[str, np.ndarray]:
-    if past and past.keys() != row.keys():
-        raise check.expected("evaluate", f"the names {', '.join(past)}, as before", ", ".join(row))
-    return {name: np.append(past.get(name, []), float(value)) for name, value in row.items()}
+    return in_parts(
+        lambda state, part: train(key, trainer, state, data, sampling, part),
+        start,
+        steps,
+        every=every,
+        identity=identity,
+        checkpoint=checkpoint,
+        evaluate=None if evaluate is None else lambda state: evaluate(state.params),
+        progress=progress,
+    )

@@ -5,7 +5,7 @@ Every element of the window is one strided slice of the images. On a CPU that is
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ def patches(
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _stacked(x: jax.Array, window: tuple[int, ...], dilation: tuple[int, ...]) -> jax.Array:
-    return jnp.stack(list(_shifts(x, window, [1] * len(window), dilation)), axis=-2)
+    return lax.optimization_barrier(jnp.stack(list(_shifts(lax.optimization_barrier(x), window, [1] * len(window), dilation)), axis=-2))
 
 
 def _stacked_forward(x: jax.Array, window: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[jax.Array, None]:
@@ -69,8 +69,17 @@ def max_pool(x: jax.Array, window: Sequence[int], strides: Sequence[int]) -> jax
 
     As ``flax.linen.max_pool``: the first of equal values takes the gradient, NaN stays.
     """
-    apart = tuple(window) == tuple(strides)
-    first, *others = _cells(x, window) if apart else _shifts(x, window, strides, [1] * len(window))
+    if tuple(window) == tuple(strides):
+        return _first_largest(_cells(x, window))
+    ones = [1] * len(window)
+    for axis in reversed(range(len(window))):  # within a row first, so that the first of equal values is found
+        along = [*ones[:axis], window[axis], *ones[axis + 1 :]], [*ones[:axis], strides[axis], *ones[axis + 1 :]]
+        x = _first_largest(_shifts(x, *along, ones))
+    return x
+
+
+def _first_largest(values: Iterable[jax.Array]) -> jax.Array:
+    first, *others = values
     for other in others:
         first = jnp.where((first >= other) | jnp.isnan(first), first, other)
     return first

@@ -71,6 +71,17 @@ def audited(recipe, **settings):
     return dpaudit.audit(white_box(recipe, delta=DELTA), ABSENT, PRESENT, key=KEY, trials=8_000, **settings)
 
 
+def log_densities(x, rate, z):
+    """Of coordinates [..., steps] of canaries that a step takes with the chance ``rate``: absent, and present."""
+    absent, taken = norm.pdf(x, 0, z), norm.pdf(x, 1, z)
+    return np.log(absent).sum(-1), np.log((1 - rate) * absent + rate * taken).sum(-1)
+
+
+def log_ratios(x, rate, z):
+    absent, present = log_densities(x, rate, z)
+    return present - absent
+
+
 def test_the_canarys_coordinate_is_the_pair_that_the_accounting_assumes():
     mechanism = white_box(SAMPLED, delta=DELTA)
     keys = jax.random.split(KEY, 2_000)
@@ -81,6 +92,15 @@ def test_the_canarys_coordinate_is_the_pair_that_the_accounting_assumes():
     share = 5 / (N + 1)
     error = np.sqrt((0.8**2 + share * (1 - share)) / present.size)
     assert abs(present.mean() - share) < 4 * error < 0.2 * share
+
+
+def test_the_log_density_is_that_pairs_up_to_a_constant():
+    mechanism, rate, z = white_box(SAMPLED, delta=DELTA), 5 / (N + 1), 0.8
+    assert mechanism.log_prob is not None
+    x = np.random.default_rng(8).normal(0.3, z, (100, SAMPLED.steps))
+    stated = np.stack([jax.vmap(mechanism.log_prob, (0, None))(x, world) for world in (ABSENT, PRESENT)])
+    assert np.ptp(stated - log_densities(x, rate, z)) < 1e-4
+    assert np.ptp(stated - log_densities(x, rate / 2, z)) > 0.1
 
 
 @pytest.mark.parametrize("recipe, share", [(FULL, 0.55), (SAMPLED, 0.35)])
@@ -151,6 +171,35 @@ def test_one_run_sees_that_nothing_was_clipped():
     assert lower > spent
 
 
+def kept_in_the_network():
+    """An optimiser that writes the canaries' gradient into the network, [steps, m]: step t's into row t."""
+
+    def update(updates, state, params=None):
+        rows = jnp.zeros_like(updates["network"]).at[state].set(updates["canary"])
+        return {"network": rows, "canary": jnp.zeros_like(updates["canary"])}, state + 1
+
+    return optax.GradientTransformation(lambda params: jnp.int32(0), update)
+
+
+def test_one_runs_scores_are_the_likelihood_ratios_of_what_the_optimiser_saw():
+    m, steps, batch_size, clip_norm = 100, 20, 60, 0.5
+    recipe = Recipe(
+        lambda params, example: 0.0 * params.sum(),
+        jnp.zeros((steps, m)),
+        jnp.zeros(N),
+        steps=steps,
+        clip_norm=clip_norm,
+        noise_multiplier=0.8,
+        batch_size=batch_size,
+        optimizer=kept_in_the_network(),
+    )
+    found, seen = one_run(KEY, recipe, canaries=m)
+    x, rate = np.asarray(seen, np.float64).T * batch_size / clip_norm, batch_size / (N + m)
+    z = np.median(np.abs(x)) / norm.ppf(0.75)
+    np.testing.assert_allclose(found.scores, log_ratios(x, rate, z), atol=2e-3)
+    assert np.abs(found.scores - log_ratios(x, rate / 2, z)).max() > 1
+
+
 def included_scores_higher(scores, included):
     """The chance that an included canary's score is above an absent one's, and its standard error at most."""
     above = (scores[included, None] > scores[~included]).mean()
@@ -165,8 +214,7 @@ def test_scores_tell_as_much_as_the_likelihood_ratio_can():
     rng = np.random.default_rng(5)
     included = rng.random(m) < 0.5
     x = rng.normal(0, z, (m, steps)) + included[:, None] * (rng.random((m, steps)) < rate)
-    ratio = ((1 - rate) * norm.pdf(x, 0, z) + rate * norm.pdf(x, 1, z)) / norm.pdf(x, 0, z)
-    best, error = included_scores_higher(np.log(ratio).sum(axis=1), included)
+    best, error = included_scores_higher(log_ratios(x, rate, z), included)
     plain, _ = included_scores_higher(x.sum(axis=1), included)
     ours, _ = included_scores_higher(found.scores, found.included)
     assert abs(ours - best) < 3 * np.sqrt(2) * error
