@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from dpaudit.training.windows import patches
@@ -40,47 +39,11 @@ class Conv(nn.Module):
         batch = x.reshape(-1, *x.shape[-axes - 1 :])
         padding = lax.padtype_to_pads(batch.shape[1:-1], window, strides, self.padding)
         if jax.default_backend() == "cpu":
-            blocks, weights = _blocked(batch, kernel, strides, padding)
             ones = (1,) * axes
-            seen = patches(
-                blocks, weights.shape[:axes], ones, [(0, 0)] * axes, input_dilation=ones, kernel_dilation=ones
-            )
-            y = seen.reshape(*seen.shape[: axes + 1], -1) @ weights.reshape(-1, self.features)
+            seen = patches(batch, window, strides, padding, input_dilation=ones, kernel_dilation=ones)
+            y = seen.reshape(*seen.shape[: axes + 1], -1) @ kernel.reshape(-1, self.features)
         else:
             space = "".join("DHW"[-axes:])
             numbers = (f"N{space}C", f"{space}IO", f"N{space}C")
             y = lax.conv_general_dilated(batch, kernel, strides, padding, dimension_numbers=numbers)
         return (y + bias).reshape(*x.shape[: -axes - 1], *y.shape[1:])
-
-
-def _blocked(
-    x: jax.Array, kernel: jax.Array, strides: Sequence[int], padding: Sequence[tuple[int, int]]
-) -> tuple[jax.Array, jax.Array]:
-    """The same convolution with strides of 1: what lies within a stride becomes channels.
-
-    x [n, *spatial, c] and kernel [*window, c, o] -> [n, *blocks, c'] and [*window', c', o], c' = c times all strides.
-    """
-    spatial, window = x.shape[1:-1], kernel.shape[: len(strides)]
-    sizes = [size + low + high for size, (low, high) in zip(spatial, padding, strict=True)]
-    reach = [-(-width // step) for width, step in zip(window, strides, strict=True)]
-    blocks = [
-        (size - width) // step + more
-        for size, width, step, more in zip(sizes, window, strides, reach, strict=True)
-    ]
-    zero = jnp.zeros((), x.dtype)
-    fill = [
-        (low, count * step - low - size, 0)
-        for count, step, size, (low, _) in zip(blocks, strides, spatial, padding, strict=True)
-    ]
-    x = lax.pad(x, zero, [(0, 0, 0), *fill, (0, 0, 0)])
-    more = [(0, count * step - width, 0) for count, step, width in zip(reach, strides, window, strict=True)]
-    if any(high for _, high, _ in more):
-        kernel = lax.pad(kernel, jnp.zeros((), kernel.dtype), [*more, (0, 0, 0), (0, 0, 0)])
-    axes = len(strides)
-    cut = [part for count, step in zip(blocks, strides, strict=True) for part in (count, step)]
-    within = [*range(1, 2 * axes, 2), *range(2, 2 * axes + 1, 2), 2 * axes + 1]
-    x = x.reshape(len(x), *cut, -1).transpose(0, *within).reshape(len(x), *blocks, -1)
-    cut = [part for count, step in zip(reach, strides, strict=True) for part in (count, step)]
-    order = [*range(0, 2 * axes, 2), *range(1, 2 * axes, 2), 2 * axes, 2 * axes + 1]
-    kernel = kernel.reshape(*cut, *kernel.shape[axes:]).transpose(order)
-    return x, kernel.reshape(*reach, -1, kernel.shape[-1])

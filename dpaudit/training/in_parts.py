@@ -1,4 +1,4 @@
-"""The host's loop around a long program: part by part, with a look at it after each, and a checkpoint to go on from."""
+"""The host's loop around a long program: part by part, a look at it after each, and a checkpoint to go on from."""
 
 import os
 from collections.abc import Callable

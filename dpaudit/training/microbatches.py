@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-CACHED = 40 << 20  # bytes of values that a CPU computes for one part; half or twice as many cost up to a fifth
+CACHED = 40 << 20  # bytes of values that a CPU's devices compute for one part; half or twice cost up to a fifth
 
 
 def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: int) -> int:
-    """How many of n examples to take at a time: as even parts as can be.
+    """How many of n examples to take at a time: parts of one size, or else as even as can be.
+
+    A part that is filled up with examples of weight 0 costs all parts the weights, so a divisor of n is taken where
+    there is one from half the size on.
 
     Args:
       bytes_of_one: of all values that are computed for one example.
@@ -21,9 +24,11 @@ def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: in
     """
     size = n if most is None else min(n, most)
     if jax.default_backend() == "cpu":
-        size = min(size, max(1, CACHED // max(1, bytes_of_one * multiple)) * multiple)
-    parts = -(-n // size)
-    return -(-n // (parts * multiple)) * multiple
+        cached = CACHED // jax.local_device_count()
+        size = min(size, max(1, cached // max(1, bytes_of_one * multiple)) * multiple)
+    units, most = n // multiple, max(1, size // multiple)
+    divisor = next(size for size in range(most, 0, -1) if units % size == 0)
+    return multiple * (divisor if 2 * divisor >= most else -(-units // -(-units // most)))
 
 
 def in_microbatches(

@@ -38,7 +38,7 @@ class Info(NamedTuple):
 def flat(norms: jax.Array, clip_norm: Any) -> jax.Array:
     """min(1, C / |g|), with |g| the norm over all layers."""
     whole = jnp.sqrt(jnp.sum(jnp.square(norms), axis=0))
-    return jnp.broadcast_to(clip_norm / jnp.maximum(whole, clip_norm), norms.shape)
+    return jnp.broadcast_to(jnp.where(whole > clip_norm, clip_norm / whole, 1.0), norms.shape)
 
 
 def per_layer(norms: jax.Array, clip_norm: Any) -> jax.Array:

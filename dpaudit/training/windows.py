@@ -4,14 +4,18 @@ Every element of the window is one strided slice of the images. On a CPU that is
 ``conv_general_dilated_patches``, ``reduce_window`` and, above all, the gradients of these.
 """
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+FEW = 16  # channels below which a CPU copies longer runs axis by axis: measured between 4 and 16
+
+Along = tuple[int, int, int]  # a window along one axis: size, stride, dilation
 
 
 def patches(
@@ -25,43 +29,52 @@ def patches(
 ) -> jax.Array:
     """What a convolution's kernel sees at every output position: [n, *spatial, c] -> [n, *out, *window, c].
 
-    Where all strides are 1 it has a gradient of its own, for reverse mode alone.
+    The derivative is for reverse mode alone.
     """
     spread = [(low, high, dilation - 1) for (low, high), dilation in zip(padding, input_dilation, strict=True)]
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spread, (0, 0, 0)])
-    if set(strides) == {1}:
-        seen: jax.Array = _stacked(x, tuple(window), tuple(kernel_dilation))
-    else:
-        seen = jnp.stack(list(_shifts(x, window, strides, kernel_dilation)), axis=-2)
-    return seen.reshape(*seen.shape[:-2], *window, x.shape[-1])
+    seen: jax.Array = _seen(x, tuple(zip(window, strides, kernel_dilation, strict=True)))
+    return seen.reshape(*seen.shape[:-1], *window, x.shape[-1])
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _stacked(x: jax.Array, window: tuple[int, ...], dilation: tuple[int, ...]) -> jax.Array:
-    return lax.optimization_barrier(jnp.stack(list(_shifts(lax.optimization_barrier(x), window, [1] * len(window), dilation)), axis=-2))
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _seen(x: jax.Array, windows: tuple[Along, ...]) -> jax.Array:
+    """[n, *spatial, c] -> [n, *out, elements c]; all at once, or of few channels axis by axis, for longer runs."""
+    axes = range(1, 1 + len(windows))
+    if x.shape[-1] < FEW:
+        for axis, window in reversed(list(zip(axes, windows, strict=True))):
+            x = jnp.concatenate(_along(x, axis, window), axis=-1)
+        return x
+    parts = [x]
+    for axis, window in zip(axes, windows, strict=True):
+        parts = [shift for part in parts for shift in _along(part, axis, window)]
+    return jnp.concatenate(parts, axis=-1)
 
 
-def _stacked_forward(x: jax.Array, window: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[jax.Array, None]:
-    return _stacked(x, window, dilation), None
+def _seen_forward(x: jax.Array, windows: tuple[Along, ...]) -> tuple[jax.Array, Any]:
+    return _seen(x, windows), jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def _stacked_backward(window: tuple[int, ...], dilation: tuple[int, ...], _: Any, d: jax.Array) -> tuple[jax.Array]:
-    """Adds what every element of the window has seen in its place, one after another.
+def _seen_backward(windows: tuple[Along, ...], x: Any, d: jax.Array) -> tuple[jax.Array]:
+    """Adds what every element of the window has seen in its place, one after another, axis by axis.
 
     JAX's own gradient is a sum of padded arrays, which XLA computes anew in every loop that reads it: on a CPU most of
-    the time of a small network.
+    the time of a small network. Here an axis is cut into [blocks, stride], where an element's places are a slice.
     """
-    n, *out, _, c = d.shape
-    reach = [(size - 1) * apart for size, apart in zip(window, dilation, strict=True)]
-    total = jnp.zeros((n, *(size + more for size, more in zip(out, reach, strict=True)), c), d.dtype)
-    for i, offset in enumerate(itertools.product(*map(range, window))):
-        start = [0, *(at * apart for at, apart in zip(offset, dilation, strict=True)), 0]
-        here = lax.dynamic_slice(total, start, (n, *out, c))
-        total = lax.dynamic_update_slice(total, here + d[..., i, :], start)
-    return (total,)
+    for axis, (size, stride, dilation) in enumerate(windows, start=1):
+        length = x.shape[axis]
+        blocks = max(d.shape[axis] + (size - 1) * dilation // stride, -(-length // stride))
+        total = jnp.zeros((*d.shape[:axis], blocks, stride, *d.shape[axis + 1 : -1], d.shape[-1] // size), d.dtype)
+        for i, part in enumerate(jnp.split(d, size, axis=-1)):
+            part = jnp.expand_dims(part, axis + 1)
+            start = [0] * axis + list(divmod(i * dilation, stride)) + [0] * (d.ndim - axis - 1)
+            total = lax.dynamic_update_slice(total, lax.dynamic_slice(total, start, part.shape) + part, start)
+        whole = total.reshape(*total.shape[:axis], blocks * stride, *total.shape[axis + 2 :])
+        d = lax.slice_in_dim(whole, 0, length, axis=axis)
+    return (d,)
 
 
-_stacked.defvjp(_stacked_forward, _stacked_backward)
+_seen.defvjp(_seen_forward, _seen_backward)
 
 
 def max_pool(x: jax.Array, window: Sequence[int], strides: Sequence[int]) -> jax.Array:
@@ -71,11 +84,34 @@ def max_pool(x: jax.Array, window: Sequence[int], strides: Sequence[int]) -> jax
     """
     if tuple(window) == tuple(strides):
         return _first_largest(_cells(x, window))
-    ones = [1] * len(window)
     for axis in reversed(range(len(window))):  # within a row first, so that the first of equal values is found
-        along = [*ones[:axis], window[axis], *ones[axis + 1 :]], [*ones[:axis], strides[axis], *ones[axis + 1 :]]
-        x = _first_largest(_shifts(x, *along, ones))
+        x = _largest(x, x.ndim - len(window) - 1 + axis, (window[axis], strides[axis], 1))
     return x
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _largest(x: jax.Array, axis: int, window: Along) -> jax.Array:
+    return functools.reduce(jnp.maximum, _along(x, axis, window))
+
+
+def _largest_forward(x: jax.Array, axis: int, window: Along) -> tuple[jax.Array, jax.Array]:
+    return _largest(x, axis, window), x
+
+
+def _largest_backward(axis: int, window: Along, x: jax.Array, d: jax.Array) -> tuple[jax.Array]:
+    """Compares again, which costs a CPU less than to keep what was found: masks are slow to write."""
+    return jax.vjp(lambda x: _first_largest(_along(x, axis, window)), x)[1](d)
+
+
+_largest.defvjp(_largest_forward, _largest_backward)
+
+
+def _along(x: jax.Array, axis: int, window: Along) -> list[jax.Array]:
+    """What every element of a window sees as it slides along one axis."""
+    size, stride, dilation = window
+    count = (x.shape[axis] - (size - 1) * dilation - 1) // stride + 1
+    starts = [i * dilation for i in range(size)]
+    return [lax.slice_in_dim(x, start, start + (count - 1) * stride + 1, stride, axis) for start in starts]
 
 
 def _first_largest(values: Iterable[jax.Array]) -> jax.Array:
@@ -94,17 +130,3 @@ def _cells(x: jax.Array, window: Sequence[int]) -> list[jax.Array]:
         rows = [lax.slice_in_dim(part, 0, whole, axis=axis).reshape(shape) for part in parts]
         parts = [cell.squeeze(axis + 1) for row in rows for cell in lax.split(row, [1] * size, axis=axis + 1)]
     return parts
-
-
-def _shifts(
-    x: jax.Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
-) -> Iterator[jax.Array]:
-    """For every element of the window, row by row, what it sees: [..., *out, c]."""
-    *many, c = x.shape[: -len(window) - 1] + x.shape[-1:]
-    spatial = x.shape[-len(window) - 1 : -1]
-    reach = [(size - 1) * apart for size, apart in zip(window, dilation, strict=True)]
-    out = [(size - last - 1) // step + 1 for size, last, step in zip(spatial, reach, strides, strict=True)]
-    for offset in itertools.product(*map(range, window)):
-        start = [i * apart for i, apart in zip(offset, dilation, strict=True)]
-        stop = [at + (count - 1) * step + 1 for at, count, step in zip(start, out, strides, strict=True)]
-        yield lax.slice(x, [0] * len(many) + [*start, 0], [*many, *stop, c], [1] * len(many) + [*strides, 1])

@@ -1,0 +1,377 @@
+"""What federated learning has spent: on the clients' own messages, and on the statistics that steer it.
+
+A message under local privacy is hidden by its noise alone. The server knows who takes part, so no sampling helps, and
+a client spends by how often it was drawn: :func:`gaussian`, :func:`pure`, with :func:`expected_clients`,
+:func:`most_participations` and :func:`counts`.
+
+A statistic that a trusted aggregator releases (a count of bits, a histogram) is a DpEvent whose noise multiplier is
+the noise over the change that adding or removing one client's report makes. To those who do not know who took part,
+sampling makes it cheaper::
+
+    fixed_size   one replaced      exactly m of the N clients take part, as simulated here
+    poisson      added or removed  each takes part with probability m/N, on its own
+    renyi        added or removed  the same, looser: the way of paper 002
+
+With a fixed m nobody can be added or removed, so the last two say nothing of it. To those who know who took part, the
+server among them, the accounting is that of rate 1, of the releases in which the client took part; and what they learn
+of a client in all is the sum of its messages' epsilon and the statistic's, at the sum of the deltas.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import dp_accounting
+import numpy as np
+from dp_accounting import DpEvent, PrivacyAccountant
+from dp_accounting.pld import PLDAccountant, common, pld_pmf, privacy_loss_distribution
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from dp_accounting.rdp import RdpAccountant
+from numpy.typing import ArrayLike
+from scipy.stats import binom
+
+from dpaudit import check
+
+INTERVALS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # grids of privacy losses, in nats, coarse to fine; each rounds upward
+ROUNDING = 0.05, 1e-5  # of the last grid, sqrt(releases) intervals in all: at most so much of epsilon, or so many nats
+TAIL = 1e-20  # mass of the losses beyond a grid, which counts as a loss without bound
+ORDERS = (*(1 + order / 10 for order in range(1, 100)), *range(11, 64), *range(64, 2048, 16))  # of Renyi divergences
+LEAST = 0.5  # noise multiplier; with less, one release costs tens of nats, and no grid is both fine and short
+
+
+class Spent(NamedTuple):
+    """A row of :func:`table`.
+
+    Attributes:
+      release: "message" or "statistic".
+      sample: "known" or "secret": whether those who look know who took part.
+      accounting: how epsilon was computed.
+      neighbouring: "replace" or "add_remove", one client.
+      participations, clients: epsilon is that of a client with so many, and so many clients are expected to have just
+        as many; None where it holds for everyone.
+      epsilon: in nats.
+      delta: of that epsilon.
+    """
+
+    release: str
+    sample: str
+    accounting: str
+    neighbouring: str
+    participations: int | None
+    clients: float | None
+    epsilon: float
+    delta: float
+
+
+def expected_clients(participations: ArrayLike, *, clients: int, clients_per_round: int, rounds: int) -> np.ndarray:
+    """The expected number of clients that take part exactly k times: N Pr[Binomial(R, m/N) = k].
+
+    Args:
+      participations: k, whole numbers of any shape.
+      clients: N in all.
+      clients_per_round: m distinct clients, drawn uniformly in every round, independently of the others.
+      rounds: R.
+
+    Returns:
+      Numbers of clients, float64, of the shape of ``participations``.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    rate = _rate(clients, clients_per_round, rounds)
+    return clients * np.asarray(binom.pmf(participations, rounds, rate))
+
+
+def most_participations(*, clients: int, clients_per_round: int, rounds: int, confidence: float = 0.95) -> int:
+    """The least k that no client exceeds, as far as a union bound says: N Pr[Binomial(R, m/N) > k] <= 1 - confidence.
+
+    Args:
+      clients, clients_per_round, rounds: as for :func:`expected_clients`.
+      confidence: in (0, 1).
+
+    Returns:
+      A number of participations, at most ``rounds``.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    rate = _rate(clients, clients_per_round, rounds)
+    allowed = (1 - check.open_unit(confidence=confidence)) / clients
+    return bisect_left(range(int(rounds)), True, key=lambda most: bool(binom.sf(most, rounds, rate) <= allowed))
+
+
+def counts(drawn: ArrayLike, *, clients: int) -> np.ndarray:
+    """How many clients took part k times in a run that was played, in memory that does not grow with N.
+
+    Args:
+      drawn: whole numbers in [0, clients), [rounds, m]; those of one round are distinct.
+      clients: N in all.
+
+    Returns:
+      int64 [1 + the largest number of participations]: entry k is the number of clients with exactly k.
+
+    Raises:
+      InputError: another shape or kind of array, a client out of range or twice in a round.
+    """
+    check.at_least(1, clients=clients)
+    rounds = np.asarray(drawn)
+    if rounds.ndim != 2 or rounds.size == 0 or rounds.dtype.kind not in "iu":
+        raise check.expected("drawn", "whole numbers of shape [rounds, m]", f"{rounds.dtype} {list(rounds.shape)}")
+    rounds = np.sort(rounds, axis=1)
+    outside = rounds[(rounds < 0) | (rounds >= clients)]
+    if outside.size:
+        raise check.expected("drawn", f"clients in [0, {clients})", int(outside[0]))
+    twice = rounds[:, 1:][rounds[:, 1:] == rounds[:, :-1]]
+    if twice.size:
+        raise check.expected("drawn", "distinct clients in a round", f"client {twice[0]} twice")
+    histogram = np.bincount(np.unique(rounds, return_counts=True)[1])
+    histogram[0] = clients - histogram.sum()
+    return histogram
+
+
+def gaussian(participations: int, *, noise_multiplier: float, delta: float) -> float:
+    """The epsilon that k noisy gradients of Algorithm 3 cost their client.
+
+    Two clipped gradients are up to 2 C apart, so k of them with noise of standard deviation z C are one Gaussian
+    release with mu = 2 sqrt(k)/z::
+
+        Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) = delta
+
+    Args:
+      participations: k >= 0.
+      noise_multiplier: z, the noise's standard deviation over the clip norm C, > 0: the sigma of (epsilon, delta) at
+        sensitivity 1, times 2; without the 2 it is the noise that Algorithm 3 prints.
+      delta: in (0, 1).
+
+    Returns:
+      epsilon in nats, of one client's data replaced.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Balle and Wang 2018, Theorem 8; composition: Dong, Roth and Su 2022.
+    """
+    check.positive(noise_multiplier=noise_multiplier)
+    check.open_unit(delta=delta)
+    if check.at_least(0, participations=participations) == 0:
+        return 0.0
+    return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / (2 * math.sqrt(participations)), delta))
+
+
+def pure(participations: int, *, epsilon: float, delta: float = 0.0) -> float:
+    """The epsilon that k messages, each epsilon-LDP as those of LDP-SGD, cost their client.
+
+    k epsilon for delta = 0. Otherwise that of k binary randomised responses, the worst such messages, whose privacy
+    loss is (2 B - k) epsilon with B ~ Binomial(k, e^epsilon/(1 + e^epsilon)).
+
+    Args:
+      participations: k >= 0.
+      epsilon: of one message, in nats, > 0.
+      delta: in [0, 1).
+
+    Returns:
+      epsilon in nats, of one client's data replaced; at most k epsilon.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Kairouz, Oh and Viswanath 2015, on dp-accounting's grid of 1e-4 nats.
+    """
+    check.positive(epsilon=epsilon)
+    check.probability(delta=delta)
+    added = check.at_least(0, participations=participations) * float(epsilon)
+    if added == 0 or delta == 0:
+        return added
+    worst = common.DifferentialPrivacyParameters(float(epsilon), 0.0)
+    message = privacy_loss_distribution.from_privacy_parameters(worst)
+    return min(added, float(message.self_compose(participations).get_epsilon_for_delta(delta)))
+
+
+def fixed_size(event: DpEvent, *, rate: float, releases: int, delta: float, replacement: float = 2.0) -> float:
+    """The epsilon of a statistic released again and again, each time of m distinct clients out of N.
+
+    With q = m/N and delta_1 the privacy profile of one release of given clients, each release is
+    (epsilon, q delta_1(ln(1 + (e^epsilon - 1)/q)))-private for every epsilon >= 0, whichever data set comes first. The
+    composition is of the pair that has this profile on both sides, since an adversary may take the two in turns.
+
+    Args:
+      event: one release, Gaussian or Laplace, of a noise multiplier >= 0.5.
+      rate: q, in (0, 1]; 1 for those who know that the client took part.
+      releases: >= 0.
+      delta: in (0, 1).
+      replacement: the change that replacing a report makes over the one that adding or removing it makes, in (0, 2].
+        2 is true of everything, and what a centred bit has; a bit in {0, 1} has 1, a histogram's counts sqrt(2).
+
+    Returns:
+      epsilon in nats, of one client's report replaced; an upper bound; the grid adds about 1% or 1e-5.
+
+    Raises:
+      InputError: a value out of range; an event without such an accounting.
+
+    Source: Balle, Barthe and Gaboardi 2018; composition: Zhu, Dong and Wang 2022, Lebeda et al. 2024.
+    """
+    releases = _checked(rate, releases, delta)
+    if check.positive(replacement=replacement) > 2:
+        raise check.expected("replacement", "a number in (0, 2]", replacement)
+    whole = _losses(event, replacement)
+
+    def spent(interval: float) -> float:
+        return _sampled(whole, rate, interval).self_compose(releases).get_epsilon_for_delta(delta)
+
+    return _refined(spent, releases) if releases else 0.0
+
+
+def poisson(event: DpEvent, *, rate: float, releases: int, delta: float) -> float:
+    """The epsilon of a statistic released again and again, were every client drawn with probability q on its own.
+
+    Args:
+      event, rate, releases, delta: as for :func:`fixed_size`.
+
+    Returns:
+      epsilon in nats, of one client added or removed; an upper bound; the grid adds about 1% or 1e-5.
+
+    Raises:
+      InputError: a value out of range; an event without such an accounting.
+
+    Source: privacy loss distributions, Doroshenko et al. 2022 (connect the dots).
+    """
+    releases = _checked(rate, releases, delta)
+
+    def spent(interval: float) -> float:
+        return _accounted(PLDAccountant(value_discretization_interval=interval), event, rate, releases, delta)
+
+    return _refined(spent, releases)
+
+
+def renyi(event: DpEvent, *, rate: float, releases: int, delta: float) -> float:
+    """The epsilon of :func:`poisson` by Renyi divergences: looser, and the way of paper 002 (its footnote 2).
+
+    Args:
+      event: one release, Gaussian.
+      rate, releases, delta: as for :func:`fixed_size`.
+
+    Returns:
+      epsilon in nats, of one client added or removed; an upper bound.
+
+    Raises:
+      InputError: a value out of range; an event without such an accounting.
+
+    Source: Mironov, Talwar and Zhang 2019.
+    """
+    releases = _checked(rate, releases, delta)
+    return _accounted(RdpAccountant(ORDERS), event, rate, releases, delta)
+
+
+def table(
+    message: Callable[..., float],
+    event: DpEvent | None,
+    *,
+    clients: int,
+    clients_per_round: int,
+    rounds: int,
+    delta: float,
+    every: int = 1,
+    replacement: float = 2.0,
+    confidence: float = 0.95,
+) -> list[dict[str, Any]]:
+    """What a run spends: on messages by the number of participations, on the statistic by who looks.
+
+    Args:
+      message: ``message(participations, delta=delta) -> epsilon``, as ``partial(gaussian, noise_multiplier=1.4)``.
+      event: one release of the statistic; None for a rule that asks for none.
+      clients, clients_per_round, rounds: as for :func:`expected_clients`.
+      delta: of every row, in (0, 1).
+      every: rounds from one release of the statistic to the next.
+      replacement: as for :func:`fixed_size`.
+      confidence: that no client takes part more often than the rows of messages say, nor than that of the statistic.
+
+    Returns:
+      The fields of :class:`Spent`, a dict a row.
+
+    Raises:
+      InputError: a value out of range; an event without an accounting.
+    """
+    releases = rounds // check.at_least(1, every=every)
+    drawn = {"clients": clients, "clients_per_round": clients_per_round}
+    most = most_participations(rounds=rounds, confidence=confidence, **drawn)
+    shares = expected_clients(range(most + 1), rounds=rounds, **drawn).tolist()
+    rows = [
+        Spent("message", "known", "composition", "replace", k, share, message(k, delta=delta), delta)
+        for k, share in enumerate(shares)
+    ]
+    if event is not None and releases:
+        replaced = partial(fixed_size, event, delta=delta, replacement=replacement)
+        most = most_participations(rounds=releases, confidence=confidence, **drawn)
+        share = float(expected_clients(most, rounds=releases, **drawn))
+        epsilon = replaced(rate=1.0, releases=most)
+        rows.append(Spent("statistic", "known", "composition", "replace", most, share, epsilon, delta))
+        secret = [("fixed size", "replace", replaced), ("Poisson", "add_remove", partial(poisson, event, delta=delta))]
+        if isinstance(event, dp_accounting.GaussianDpEvent):
+            secret.append(("Poisson, Renyi", "add_remove", partial(renyi, event, delta=delta)))
+        for accounting, neighbouring, spent in secret:
+            epsilon = spent(rate=clients_per_round / clients, releases=releases)
+            rows.append(Spent("statistic", "secret", accounting, neighbouring, None, None, epsilon, delta))
+    return [row._asdict() for row in rows]
+
+
+def _rate(clients: int, clients_per_round: int, rounds: int) -> float:
+    check.at_least(1, rounds=rounds)
+    if check.at_least(1, clients_per_round=clients_per_round) > check.at_least(1, clients=clients):
+        raise check.expected("clients_per_round", f"at most the {clients} clients there are", clients_per_round)
+    return clients_per_round / clients
+
+
+def _checked(rate: float, releases: int, delta: float) -> int:
+    check.open_unit(delta=delta)
+    if check.probability(rate=rate, one_allowed=True) == 0:
+        raise check.expected("rate", "a number in (0, 1]", rate)
+    return check.at_least(0, releases=releases)
+
+
+def _noise(event: DpEvent) -> dp_accounting.GaussianDpEvent | dp_accounting.LaplaceDpEvent:
+    if not isinstance(event, dp_accounting.GaussianDpEvent | dp_accounting.LaplaceDpEvent):
+        raise check.expected("event", "a GaussianDpEvent or a LaplaceDpEvent", event)
+    if not LEAST <= event.noise_multiplier < math.inf:
+        raise check.expected("event", f"a finite noise multiplier >= {LEAST:g}", event)
+    return event
+
+
+def _losses(event: DpEvent, sensitivity: float) -> PrivacyLossDistribution:
+    """Of one release of given clients."""
+    noise = _noise(event)
+    if isinstance(noise, dp_accounting.GaussianDpEvent):
+        return privacy_loss_distribution.from_gaussian_mechanism(noise.noise_multiplier, sensitivity)
+    return privacy_loss_distribution.from_laplace_mechanism(noise.noise_multiplier, sensitivity)
+
+
+def _sampled(whole: PrivacyLossDistribution, rate: float, interval: float) -> PrivacyLossDistribution:
+    """Of one release of a sample of a fixed size, from ``whole``, those of one release of given clients."""
+    top = whole.get_epsilon_for_delta(TAIL)
+    cells = math.ceil((top + math.log(rate + (1 - rate) * math.exp(-top))) / interval)
+    losses = interval * np.arange(cells + 1)
+    unsampled: Any = losses + np.log(np.exp(-losses) - np.expm1(-losses) / rate)  # ln(1 + (e^loss - 1)/rate)
+    above = rate * np.asarray(whole.get_delta_for_epsilon(unsampled))
+    below = -np.expm1(-losses) + np.exp(-losses) * above  # a pair and its reverse: h(-e) = 1 - e^-e + e^-e h(e)
+    profile = np.concatenate([below[:0:-1], above])
+    return PrivacyLossDistribution(
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -cells, cells, profile)
+    )
+
+
+def _refined(spent: Callable[[float], float], releases: int) -> float:
+    """The epsilon on the first grid that is fine enough."""
+    epsilon = 0.0
+    for interval in INTERVALS:
+        epsilon = float(spent(interval))
+        if interval * math.sqrt(releases) <= max(ROUNDING[0] * epsilon, ROUNDING[1]):
+            break
+    return epsilon
+
+
+def _accounted(accountant: PrivacyAccountant, event: DpEvent, rate: float, releases: int, delta: float) -> float:
+    sampled = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(rate, _noise(event)), releases)
+    if not accountant.supports(sampled):
+        raise check.expected("event", f"one that dp-accounting's {type(accountant).__name__} can sample", event)
+    return float(accountant.compose(sampled).get_epsilon(delta)) if releases else 0.0

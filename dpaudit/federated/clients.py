@@ -1,0 +1,247 @@
+"""What a client computes from the model and its own examples, and what of it leaves the device.
+
+    client = gaussian(gradients(loss_fn), noise_multiplier=1.4042)   # Federated LDP-SGD, paper 002, Algorithm 3
+
+An *update* says what a client would like the server to subtract: its gradient (FedSGD) or the way it has gone in some
+steps of its own (FedAvg). A *client* makes messages of updates: as they are, with Gaussian noise, or by a randomiser
+such as LDP-SGD. Both are written for many clients at once, and the server only ever uses the sum of messages.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from dpaudit import check
+from dpaudit.mechanisms import ldp_sgd
+from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.training import per_example
+from dpaudit.training.dp_sgd import add_noise
+
+Loss = Callable[[Any, Any], jax.Array]
+
+
+class Sent(NamedTuple):
+    """What c clients have sent; the server sees ``total`` alone, the rest stays on the devices.
+
+    Attributes:
+      total: the sum of their messages, a pytree like the parameters.
+      norms: [c], L2 norm of each update before clipping; NaN or infinite where the update is.
+      losses: [c], mean loss of each client's examples at the server's model.
+    """
+
+    total: Any
+    norms: jax.Array
+    losses: jax.Array
+
+
+class Update(NamedTuple):
+    """What clients would like the server to subtract from its model.
+
+    Attributes:
+      clipped_sum: ``clipped_sum(params, batch, clip_norm) -> Sent`` for c clients, batch leaves [c, n, ...]: sum over
+        clients of update min(1, C/|update|); clip_norm None clips nothing. A client whose update is not finite adds
+        zero.
+      each: ``each(params, batch) -> (updates [c, d], losses [c])``, as flat vectors.
+    """
+
+    clipped_sum: Callable[[Any, Any, Any], Sent]
+    each: Callable[[Any, Any], tuple[jax.Array, jax.Array]]
+
+
+class Client(NamedTuple):
+    """How updates become messages.
+
+    Attributes:
+      send: ``send(keys [c], params, batch, clip_norm) -> Sent`` for c clients, a key for each, batch leaves
+        [c, n, ...].
+      noise: ``noise(key, total, clip_norm, clients) -> total``: what the messages of a round have in common, added
+        once to their sum.
+    """
+
+    send: Callable[[jax.Array, Any, Any, Any], Sent]
+    noise: Callable[[jax.Array, Any, Any, int], Any]
+
+
+def gradients(loss_fn: Loss) -> Update:
+    """FedSGD: the gradient of a client's mean loss, g = (1/n) sum_i grad loss(theta, x_i).
+
+    Args:
+      loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
+
+    Source: paper 002, Algorithm 2.
+    """
+
+    def clipped_sum(params: Any, batch: Any, clip_norm: Any) -> Sent:
+        count = len(jax.tree.leaves(batch)[0])
+        examples = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batch)
+        n = len(jax.tree.leaves(examples)[0]) // count
+        total, info = per_example.clipped_sum(
+            lambda params, example: loss_fn(params, example) / n,
+            params,
+            examples,
+            clip_norm=1.0 if clip_norm is None else clip_norm,
+            group_size=n,
+            clipping=_unclipped if clip_norm is None else per_example.flat,
+        )
+        return Sent(total, info.norms, info.losses)
+
+    def each(params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+        losses, found = jax.vmap(jax.value_and_grad(_mean(loss_fn)), in_axes=(None, 0))(params, batch)
+        return jax.vmap(_flat)(found), losses
+
+    return Update(clipped_sum, each)
+
+
+def local_training(loss_fn: Loss, optimizer: optax.GradientTransformation, *, steps: int) -> Update:
+    """FedAvg: what ``steps`` steps on a client's own examples subtract from the model, theta - theta_local.
+
+    With plain gradient descent, one step and a server that subtracts the mean, this is FedSGD.
+
+    Args:
+      loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
+      optimizer: the client's, with a fresh state in every round.
+      steps: local steps, each on all of the client's examples, >= 1.
+
+    Source: McMahan et al. 2017, Algorithm 1 (full local batches); its update as a gradient: Reddi et al. 2021.
+    """
+    steps = check.at_least(1, steps=steps)
+    loss = _mean(loss_fn)
+
+    def one(params: Any, examples: Any) -> tuple[jax.Array, jax.Array]:
+        def step(carried: Any, _: None) -> tuple[Any, None]:
+            local, state = carried
+            updates, state = optimizer.update(jax.grad(loss)(local, examples), state, local)
+            return (optax.apply_updates(local, updates), state), None
+
+        (local, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), None, length=steps)
+        return _flat(jax.tree.map(jnp.subtract, params, local)), loss(params, examples)
+
+    def each(params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+        return jax.vmap(one, in_axes=(None, 0))(params, batch)
+
+    def clipped_sum(params: Any, batch: Any, clip_norm: Any) -> Sent:
+        updates, losses = each(params, batch)
+        norms = jnp.linalg.norm(updates, axis=1)
+        factors = jnp.ones_like(norms) if clip_norm is None else per_example.flat(norms[None], clip_norm)[0]
+        sound = jnp.isfinite(norms)
+        kept = jnp.where(sound[:, None], updates, 0)
+        return Sent(_unflat(params)(jnp.where(sound, factors, 0) @ kept), norms, losses)
+
+    return Update(clipped_sum, each)
+
+
+def exact(update: Update) -> Client:
+    """Clients who send their updates as they are: without privacy, whatever the clip norm."""
+
+    def send(keys: jax.Array, params: Any, batch: Any, clip_norm: Any) -> Sent:
+        return update.clipped_sum(params, batch, None)
+
+    return Client(send, _as_it_is)
+
+
+def gaussian(update: Update, *, noise_multiplier: Any, each: bool = False) -> Client:
+    """Clip, then add N(0, (C noise_multiplier)^2 I): Federated LDP-SGD.
+
+    Two clients' clipped updates are up to 2C apart, so (epsilon, delta)-LDP takes a noise multiplier of twice the
+    sigma per unit of sensitivity (:func:`dpaudit.mechanisms.gaussian.noise_std` with ``clip_norm=1``).
+
+    The server uses the sum of m messages alone, whose noise is N(0, m (C noise_multiplier)^2 I): by default it is
+    drawn once, which is the same in law and m times cheaper.
+
+    Args:
+      update: :func:`gradients` or :func:`local_training`.
+      noise_multiplier: standard deviation of one message's noise over the clip norm, > 0.
+      each: whether every client draws its own noise.
+
+    Source: paper 002, Algorithm 3.
+    """
+    check.positive(noise_multiplier=noise_multiplier)
+
+    def send(keys: jax.Array, params: Any, batch: Any, clip_norm: Any) -> Sent:
+        sent = update.clipped_sum(params, batch, clip_norm)
+        if not each:
+            return sent
+        def add(total: Any, key: jax.Array) -> tuple[Any, None]:
+            return add_noise(key, total, clip_norm * noise_multiplier), None
+
+        return sent._replace(total=jax.lax.scan(add, sent.total, keys)[0])
+
+    def noise(key: jax.Array, total: Any, clip_norm: Any, clients: int) -> Any:
+        return add_noise(key, total, clip_norm * noise_multiplier * jnp.sqrt(clients))
+
+    return Client(send, _as_it_is if each else noise)
+
+
+def randomized(update: Update, *, epsilon: float) -> Client:
+    """LDP-SGD of paper 000: every client sends a unit vector, and the server's estimate of the sum is unbiased.
+
+    A client whose update is not finite randomises the zero vector.
+
+    Args:
+      update: :func:`gradients` or :func:`local_training`.
+      epsilon: privacy loss in nats of one message.
+
+    Source: paper 000, Algorithms 1 and 2 (:mod:`dpaudit.mechanisms.ldp_sgd`).
+    """
+    check.positive(epsilon=epsilon)
+
+    def send(keys: jax.Array, params: Any, batch: Any, clip_norm: Any) -> Sent:
+        updates, losses = update.each(params, batch)
+        norms = jnp.linalg.norm(updates, axis=1)
+        sound = jnp.where(jnp.isfinite(norms)[:, None], updates, 0)
+        release = partial(ldp_sgd.randomize, epsilon=epsilon, clip_norm=clip_norm)
+        factor = clip_norm * ldp_sgd.unbiasing_factor(updates.shape[1], epsilon=epsilon, clip_norm=1.0)
+        releases = jax.vmap(release)(keys, sound)
+        return Sent(_unflat(params)(factor * releases.sum(axis=0)), norms, losses)
+
+    return Client(send, _as_it_is)
+
+
+def message(client: Client, params: Any, clip_norm: float, claim: Claim) -> Mechanism:
+    """One client's message as a mechanism of its examples, to be audited: what the server, or a wire, sees.
+
+    Args:
+      client: as from :func:`gaussian` or :func:`randomized`.
+      params: the server's model in that round.
+      clip_norm: C in that round.
+      claim: what a message promises.
+
+    Returns:
+      A :class:`dpaudit.Mechanism` whose input is a client's examples, leaves [n, ...], and whose release is [d].
+    """
+
+    def apply(key: jax.Array, examples: Any) -> jax.Array:
+        own_key, noise_key = jax.random.split(key)
+        batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], examples)
+        sent = client.send(own_key[None], params, batch, clip_norm)
+        return _flat(client.noise(noise_key, sent.total, clip_norm, 1))
+
+    return Mechanism(apply, claim)
+
+
+def _as_it_is(key: jax.Array, total: Any, clip_norm: Any, clients: int) -> Any:
+    return total
+
+
+def _unclipped(norms: jax.Array, clip_norm: Any) -> jax.Array:
+    return jnp.ones_like(norms)
+
+
+def _mean(loss_fn: Loss) -> Loss:
+    def mean(params: Any, examples: Any) -> jax.Array:
+        return jnp.mean(jax.vmap(loss_fn, in_axes=(None, 0))(params, examples))
+
+    return mean
+
+
+def _flat(tree: Any) -> jax.Array:
+    return ravel_pytree(tree)[0]
+
+
+def _unflat(params: Any) -> Callable[[jax.Array], Any]:
+    return ravel_pytree(params)[1]

@@ -1,0 +1,258 @@
+"""Rounds of federated learning: draw clients, add up what they send, step. Paper 002, Algorithm 1.
+
+    server = federated(client, clip_size.fixed(0.05), clients_per_round=1_000, optimizer=optax.sgd(1.0))
+    state, info = run(key, server, server.init(params), population.iid(...), (images, labels), rounds=100)
+
+:func:`run` is one program, pure in its key: ``jax.vmap`` over keys or learning rates simulates many federations at
+once. Clients are computed a chunk at a time, so memory depends neither on how many there are nor on how many take
+part in a round.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, PartitionSpec
+
+from dpaudit import check
+from dpaudit.federated.clients import Client, Sent
+from dpaudit.federated.clip_size import Rule
+from dpaudit.federated.population import Population, sample_clients
+from dpaudit.kernels import philox
+
+CHUNK = 1_000  # clients computed at a time
+EDGES = 2.0 ** np.arange(-12, 13)  # of the histogram of norms; below the first and from the last on are bins too
+
+
+class State(NamedTuple):
+    """What a round hands to the next.
+
+    Attributes:
+      params: the server's model.
+      opt_state: of the server's optimiser.
+      rule: of the clip size; ``rule.clip_norm`` is what clients use next.
+      round: rounds done, int32.
+    """
+
+    params: Any
+    opt_state: Any
+    rule: Any
+    round: jax.Array
+
+
+class Info(NamedTuple):
+    """What the simulation sees of a round; computed from the data without noise but for ``released``: not for release.
+
+    Attributes:
+      loss: mean over clients of their mean loss before the round; not finite where a client's is not.
+      norm: mean L2 norm of the updates before clipping; not finite where a client's is not.
+      clip_norm: C of the round.
+      clipped: how many updates were longer than C.
+      dropped: how many updates were not finite, and so counted as zero.
+      histogram: [26] updates by their norms: below EDGES[0], between the powers of two EDGES, from EDGES[-1] on.
+      released: what the rule's aggregator told the server in this round; zeros where it told nothing, None for a rule
+        that never does.
+    """
+
+    loss: jax.Array
+    norm: jax.Array
+    clip_norm: jax.Array
+    clipped: jax.Array
+    dropped: jax.Array
+    histogram: jax.Array
+    released: Any
+
+
+class Server(NamedTuple):
+    """A federation, in the manner of optax.
+
+    Attributes:
+      init: ``init(params) -> State``.
+      step: ``step(key, state, clients, train, data) -> (State, Info)``: one round of ``clients`` clients, of whom
+        client k trains on the rows ``train(k)`` of ``data``.
+      clients_per_round: m.
+    """
+
+    init: Callable[[Any], State]
+    step: Callable[[jax.Array, State, int, Callable[[jax.Array], jax.Array], Any], tuple[State, Info]]
+    clients_per_round: int
+
+
+def federated(
+    client: Client,
+    rule: Rule,
+    *,
+    clients_per_round: int,
+    optimizer: optax.GradientTransformation,
+    chunk: int = CHUNK,
+    mesh: Mesh | None = None,
+) -> Server:
+    """A server that steps along (1/m) sum of the messages of m clients, drawn anew in every round.
+
+    Args:
+      client: what clients send, as from :func:`dpaudit.federated.clients.gaussian`.
+      rule: of the clip size (:mod:`dpaudit.federated.clip_size`).
+      clients_per_round: m, distinct clients.
+      optimizer: the server's; ``optax.sgd(learning_rate)`` for Algorithm 1.
+      chunk: at most so many clients are computed at a time on one device, >= 1; fewer need less memory.
+      mesh: shares a round's clients out over its devices. Results are the same but for rounding.
+
+    Returns:
+      A :class:`Server`.
+
+    Raises:
+      InputError: a value out of range; clients_per_round that the mesh's devices do not divide.
+
+    Source: paper 002, Algorithm 1.
+    """
+    m = check.at_least(1, clients_per_round=clients_per_round)
+    chunk = check.at_least(1, chunk=chunk)
+    devices = 1 if mesh is None else mesh.size
+    if m % devices:
+        raise check.expected("clients_per_round", f"a multiple of the mesh's {devices} devices", m)
+
+    def init(params: Any) -> State:
+        return State(params, optimizer.init(params), rule.init(), jnp.int32(0))
+
+    def sent_by(key: jax.Array, params: Any, clip_norm: Any, rows_of: Any, data: Any, drawn: jax.Array) -> Sent:
+        """What the clients ``drawn`` send; their places in the round give each a key."""
+
+        def part(first: Any, size: int) -> Sent:
+            places = first + jnp.arange(size)
+            rows = jax.vmap(rows_of)(drawn[places - start])
+            batch = jax.tree.map(lambda leaf: leaf[rows], data)
+            return client.send(jax.vmap(partial(jax.random.fold_in, key))(places), params, batch, clip_norm)
+
+        start = 0 if mesh is None else jax.lax.axis_index(mesh.axis_names) * len(drawn)
+        return _in_chunks(part, start, len(drawn), chunk)
+
+    def everywhere(*arguments: Any) -> Sent:
+        if mesh is None:
+            return sent_by(*arguments)
+        axes = mesh.axis_names
+
+        def on_one(*arguments: Any) -> Sent:
+            own = sent_by(*arguments)
+            return own._replace(total=jax.lax.psum(own.total, axes))
+
+        whole, cut = PartitionSpec(), PartitionSpec(axes)
+        return jax.shard_map(
+            on_one, mesh=mesh, in_specs=(*[whole] * 5, cut), out_specs=Sent(whole, cut, cut), check_vma=False
+        )(*arguments)
+
+    def step(key: jax.Array, state: State, clients: int, rows_of: Any, data: Any) -> tuple[State, Info]:
+        draw_key, send_key, noise_key, rule_key = jax.random.split(key, 4)
+        clip_norm = state.rule.clip_norm
+        drawn = sample_clients(draw_key, clients, m)
+        sent = everywhere(send_key, state.params, clip_norm, rows_of, data, drawn)
+        total = client.noise(noise_key, sent.total, clip_norm, m)
+        mean = jax.tree.map(lambda leaf: leaf / m, total)
+        updates, opt_state = optimizer.update(mean, state.opt_state, state.params)
+        released = _released(rule, rule_key, state, sent.norms)
+        seen = state.rule if rule.watch is None else rule.watch(state.rule, mean)
+        after = State(
+            optax.apply_updates(state.params, updates), opt_state, rule.update(seen, released), state.round + 1
+        )
+        return after, _info(sent, clip_norm, released)
+
+    return Server(init, step, m)
+
+
+def run(
+    key: jax.Array, server: Server, state: State, population: Population, data: Any, rounds: int
+) -> tuple[State, Info]:
+    """``rounds`` rounds from ``state`` on, as one program.
+
+    Round t draws all it draws from (key, t) alone, so a simulation may be cut into calls of any length with the same
+    key and gives the same parameters, bit for bit.
+
+    Args:
+      key: JAX random key, the same for every call of one simulation, for nothing else.
+      server: as from :func:`federated`.
+      state: ``server.init(params)``, or that of an earlier call.
+      population: who the clients are (:mod:`dpaudit.federated.population`).
+      data: pytree with leaves [rows, ...]; a client's examples are rows of it.
+      rounds: how many rounds.
+
+    Returns:
+      (state, info), info with leaves [rounds].
+
+    Raises:
+      InputError: more clients in a round than there are.
+    """
+    if server.clients_per_round > population.clients:
+        raise check.expected(
+            "clients_per_round", f"at most the {population.clients} clients there are", server.clients_per_round
+        )
+    return _run(key, server, state, population.clients, population.train, data, rounds)
+
+
+@partial(jax.jit, static_argnames=("server", "clients", "rounds"))
+def _run(
+    key: jax.Array, server: Server, state: State, clients: int, train: Any, data: Any, rounds: int
+) -> tuple[State, Info]:
+    fast = philox.from_key(key)
+
+    def step(state: State, _: None) -> tuple[State, Info]:
+        return server.step(jax.random.fold_in(fast, state.round), state, clients, train, data)
+
+    return jax.lax.scan(step, state, None, length=rounds)
+
+
+def _in_chunks(part: Callable[[Any, int], Sent], start: Any, count: int, size: int) -> Sent:
+    """``part(first, size)`` for clients start..start + count, full chunks in a loop and the rest behind them."""
+    size = min(size, count)
+    whole, rest = divmod(count, size)
+    if whole == 1 and not rest:
+        return part(start, size)
+
+    def add(total: Any, i: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+        sent = part(start + i * size, size)
+        return jax.tree.map(jnp.add, total, sent.total), (sent.norms, sent.losses)
+
+    shape = jax.eval_shape(lambda: part(start, size).total)
+    total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+    total, (norms, losses) = jax.lax.scan(add, total, jnp.arange(whole))
+    sent = Sent(total, norms.ravel(), losses.ravel())
+    if rest:
+        last = part(start + whole * size, rest)
+        sent = Sent(
+            jax.tree.map(jnp.add, sent.total, last.total),
+            jnp.concatenate([sent.norms, last.norms]),
+            jnp.concatenate([sent.losses, last.losses]),
+        )
+    return sent
+
+
+def _released(rule: Rule, key: jax.Array, state: State, norms: jax.Array) -> Any:
+    """What the aggregator tells the server, in the rounds in which it does."""
+    if rule.report is None or rule.release is None:
+        return None
+    report, release = rule.report, rule.release
+
+    def now() -> Any:
+        return release(key, jax.vmap(partial(report, state.rule))(norms))
+
+    def nothing() -> Any:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(now))
+
+    return now() if rule.every == 1 else jax.lax.cond((state.round + 1) % rule.every == 0, now, nothing)
+
+
+def _info(sent: Sent, clip_norm: jax.Array, released: Any) -> Info:
+    finite = jnp.isfinite(sent.norms)
+    bins = jnp.searchsorted(jnp.asarray(EDGES, jnp.float32), sent.norms, side="right")
+    histogram = jnp.zeros(len(EDGES) + 1, jnp.int32).at[bins].add(finite.astype(jnp.int32))
+    return Info(
+        loss=jnp.mean(sent.losses),
+        norm=jnp.mean(sent.norms),
+        clip_norm=clip_norm,
+        clipped=jnp.sum(finite & (sent.norms > clip_norm)),
+        dropped=jnp.sum(~finite),
+        histogram=histogram,
+        released=released,
+    )

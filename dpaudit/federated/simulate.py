@@ -1,0 +1,84 @@
+"""The host's loop around a federation: round after round, with progress, metrics, and a checkpoint to go on from.
+
+    done = simulate(key, server, params, population, data, 10_000, every=500, evaluate=evaluate, progress=print)
+"""
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpaudit import check
+from dpaudit.federated.clip_size import LARGEST
+from dpaudit.federated.population import Population
+from dpaudit.federated.rounds import Info, Server, run
+from dpaudit.identity import of_run
+from dpaudit.training.in_parts import Parts, in_parts
+
+
+def simulate(
+    key: jax.Array,
+    server: Server,
+    params: Any,
+    population: Population,
+    data: Any,
+    rounds: int,
+    *,
+    every: int = 100,
+    checkpoint: str | os.PathLike[str] | None = None,
+    evaluate: Callable[[Any], dict[str, float]] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Parts:
+    """:func:`dpaudit.federated.rounds.run` to round ``rounds``, in calls that end at the multiples of ``every``.
+
+    However it is cut, killed and resumed, parameters and info are those of one call, bit for bit.
+
+    Args:
+      key, server, population, data: as for :func:`dpaudit.federated.rounds.run`.
+      params: the server's first model.
+      rounds: >= 1. With more than a finished run had made, its checkpoint goes on.
+      every: rounds between two looks at the model, >= 1.
+      checkpoint: a folder that keeps all there is after each call; the same simulation goes on from it. It depends on
+        the clients' data without noise (info), so it is not for release.
+      evaluate: ``evaluate(params) -> dict of floats``, of the same names each time, after each call.
+      progress: called with the number of rounds done after each call and, of a checkpoint, before the first.
+
+    Returns:
+      :class:`Parts` with the last :class:`dpaudit.federated.rounds.State`, and every round's ``Info``, not for
+      release. A federation that diverges runs to its end; :func:`diverged` says from where on.
+
+    Raises:
+      InputError: a value out of range; more clients in a round than there are; a checkpoint that is torn, further on
+        than ``rounds``, or of another simulation.
+    """
+    key = check.key(key=key)
+    start = server.init(params)
+    given = population, data
+
+    def step(key: jax.Array, state: Any, given: Any) -> Any:
+        return run(key, server, state, *given, 1)
+
+    return in_parts(
+        lambda state, part: run(key, server, state, *given, part),
+        start,
+        rounds,
+        every=every,
+        identity=lambda: of_run(step, key=key, start=start, data=given),
+        checkpoint=checkpoint,
+        evaluate=None if evaluate is None else lambda state: evaluate(state.params),
+        progress=progress,
+    )
+
+
+def diverged(info: Info) -> int | None:
+    """The first round that met a loss or an update that is not finite, or a clip size at its ceiling; None for none.
+
+    Args:
+      info: of every round, as from :func:`simulate` or :func:`dpaudit.federated.rounds.run`.
+    """
+    lost = ~np.isfinite(np.asarray(info.loss)) | (np.asarray(info.dropped) > 0)
+    lost |= np.asarray(info.clip_norm) >= LARGEST
+    return int(np.argmax(lost)) if lost.any() else None
