@@ -145,7 +145,7 @@ def ratio(
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--torch-python", default=None, help="an interpreter that has torch and opacus")
-    parser.add_argument("--rounds", type=int, default=None, help="how often each side is timed; default 4, quick 3")
+    parser.add_argument("--rounds", type=int, default=None, help="how often each side is timed; default 8, quick 3")
     parser.add_argument("--network", choices=sides.NETWORKS, default=None, help="default CNN32, quick CNN8")
     parser.add_argument("--part", choices=KEPT, default=None, help="run one side alone and print its memory in GiB")
     chosen = parser.parse_args()
@@ -153,7 +153,7 @@ def main() -> None:
     if chosen.part is not None:
         part(chosen.part, name)
         return
-    rounds = chosen.rounds or (3 if chosen.quick else 4)
+    rounds = chosen.rounds or (3 if chosen.quick else 8)
     rows, key = Rows("", "bench_training", chosen.out, chosen.seed), jax.random.key(chosen.seed)
     sums(rows, key, name, rounds, chosen.torch_python)
     if chosen.quick:

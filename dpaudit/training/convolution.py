@@ -12,8 +12,8 @@ from dpaudit.training.windows import patches
 class Conv(nn.Module):
     """``flax.linen.Conv`` (same parameters, names and initial values) that a CPU runs as patches times weights.
 
-    Elsewhere it is XLA's convolution. The platform is JAX's default backend when the network is traced. On a CPU with
-    strides of 1 the derivative is for reverse mode alone (``jax.grad``, ``jax.vjp``).
+    Elsewhere it is XLA's convolution. The platform is JAX's default backend when the network is traced. On a CPU
+    the derivative is for reverse mode alone (``jax.grad``, ``jax.vjp``).
 
     Attributes:
       features: output channels.

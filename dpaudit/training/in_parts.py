@@ -33,6 +33,7 @@ def in_parts(
     state: Any,
     steps: int,
     *,
+    unit: str = "steps",
     every: int,
     identity: Callable[[], Identity],
     checkpoint: str | os.PathLike[str] | None = None,
@@ -46,6 +47,7 @@ def in_parts(
         number of steps however they are cut.
       state: a pytree of arrays and keys, before the first step.
       steps: >= 1. With more than a finished run had made, its checkpoint goes on.
+      unit: what messages call the steps.
       every: steps between two looks, >= 1.
       identity: makes what the run is, which a checkpoint must be of.
       checkpoint: a folder that keeps all there is after each call.
@@ -58,7 +60,7 @@ def in_parts(
     Raises:
       InputError: a value out of range; a checkpoint that is torn, further on than ``steps``, or of another run.
     """
-    check.at_least(1, steps=steps)
+    check.at_least(1, **{unit: steps})
     check.at_least(1, every=every)
     done, info, evaluations, kept = 0, None, {}, None
     if checkpoint is not None:
@@ -68,7 +70,7 @@ def in_parts(
             shapes = jax.eval_shape(lambda state: advance(state, 1)[1], state)
             info, done = _filled(shapes, found["info"]), int(found["done"])
     if done > steps:
-        raise check.expected("steps", f"at least the {done} that the checkpoint has made", steps)
+        raise check.expected(unit, f"at least the {done} that the checkpoint has made", steps)
     if progress is not None and done:
         progress(done)
     while done < steps:

@@ -80,7 +80,8 @@ _seen.defvjp(_seen_forward, _seen_backward)
 def max_pool(x: jax.Array, window: Sequence[int], strides: Sequence[int]) -> jax.Array:
     """The largest value in every window, without padding: [..., *spatial, c] -> [..., *out, c].
 
-    As ``flax.linen.max_pool``: the first of equal values takes the gradient, NaN stays.
+    As ``flax.linen.max_pool``: the first of equal values takes the gradient, NaN stays. Where windows overlap, the
+    derivative is for reverse mode alone.
     """
     if tuple(window) == tuple(strides):
         return _first_largest(_cells(x, window))
