@@ -9,7 +9,9 @@ from typing import Any
 
 from dpaudit.report.rows import read_rows, replace_text
 from experiments import (
+    bench_federated_section,
     bench_training_section,
+    clip_size_section,
     coverage_section,
     dp_sniper_section,
     fault_zoo_section,
@@ -38,6 +40,8 @@ SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
         "fresh process, without a compilation cache.",
     ),
     "bench_training": bench_training_section.section,
+    "bench_federated": bench_federated_section.section,
+    "clip_size": clip_size_section.section,
     "training_audit": training_audit_section.section,
     "coverage": coverage_section.section,
     "fault_zoo": fault_zoo_section.section,

@@ -29,7 +29,7 @@ class Sent(NamedTuple):
     """What c clients have sent; the server sees ``total`` alone, the rest stays on the devices.
 
     Attributes:
-      total: the sum of their messages, a pytree like the parameters.
+      total: the sum of their messages, a pytree like the parameters, float32 or wider.
       norms: [c], L2 norm of each update before clipping; NaN or infinite where the update is.
       losses: [c], mean loss of each client's examples at the server's model.
     """
@@ -88,7 +88,7 @@ def gradients(loss_fn: Loss) -> Update:
             group_size=n,
             clipping=_unclipped if clip_norm is None else per_example.flat,
         )
-        return Sent(total, info.norms, info.losses)
+        return Sent(wide(total), info.norms, info.losses)
 
     def each(params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
         losses, found = jax.vmap(jax.value_and_grad(_mean(loss_fn)), in_axes=(None, 0))(params, batch)
@@ -166,6 +166,7 @@ def gaussian(update: Update, *, noise_multiplier: Any, each: bool = False) -> Cl
         sent = update.clipped_sum(params, batch, clip_norm)
         if not each:
             return sent
+
         def add(total: Any, key: jax.Array) -> tuple[Any, None]:
             return add_noise(key, total, clip_norm * noise_multiplier), None
 
@@ -224,6 +225,11 @@ def message(client: Client, params: Any, clip_norm: float, claim: Claim) -> Mech
     return Mechanism(apply, claim)
 
 
+def wide(tree: Any) -> Any:
+    """The tree in float32 or wider, as messages are."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)
+
+
 def _as_it_is(key: jax.Array, total: Any, clip_norm: Any, clients: int) -> Any:
     return total
 
@@ -240,8 +246,8 @@ def _mean(loss_fn: Loss) -> Loss:
 
 
 def _flat(tree: Any) -> jax.Array:
-    return ravel_pytree(tree)[0]
+    return ravel_pytree(wide(tree))[0]
 
 
 def _unflat(params: Any) -> Callable[[jax.Array], Any]:
-    return ravel_pytree(params)[1]
+    return ravel_pytree(wide(params))[1]

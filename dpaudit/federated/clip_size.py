@@ -53,8 +53,8 @@ class Rule(NamedTuple):
       release: ``release(key, reports) -> released``, with noise; reports [m, ...].
       every: rounds from one release to the next: there is one in round t where (t + 1) mod every = 0.
       event: of one release, with respect to one client's report; None where nothing is released.
-      watch: ``watch(state, mean) -> state``, called before ``update`` with the noisy mean of the round's messages, which
-        the server has in any case: what it learns from it costs no privacy. None for a rule that does not look.
+      watch: ``watch(state, mean) -> state``, called before ``update`` with the noisy mean of the round's messages. The
+        server has it in any case, so to learn from it costs no privacy. None for a rule that does not look.
     """
 
     init: Callable[[], Any]
@@ -143,8 +143,9 @@ def adaptive_quantile(c0: Any, *, quantile: Any, learning_rate: Any = 0.2, noise
     It comes to rest where that share is gamma. A client reports the bit |update| <= C. The aggregator releases
     b = 1/2 + (sum_i (bit_i - 1/2) + N(0, sigma^2))/m. A centred bit added moves the sum by 1/2 (a plain one: by up to
     1), so the event's noise multiplier is 2 sigma; one replaced moves it by 1. Over paper 002's 10,000 rounds, at
-    Poisson rate 1e-4, that spends epsilon 0.0034 at delta 1e-7, within the paper's 0.006, which the 0.0072 of
-    sensitivity 1 would not be.
+    delta 1e-7, that spends epsilon 0.0034 by Poisson sampling at rate 1e-4 (a plain bit 0.0072: the paper's 0.006 is
+    true of the centred one), and 0.0077 where rounds have exactly 1,000 clients and one is replaced by another
+    (:mod:`dpaudit.federated.accounting`).
 
     Where learning fails, updates grow without end and C with them. It is held in [2^-20, 2^20], c0 included, so that
     the run finishes and its clip norms show the first round at ``LARGEST``.

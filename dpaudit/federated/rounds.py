@@ -19,7 +19,7 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 
 from dpaudit import check
-from dpaudit.federated.clients import Client, Sent
+from dpaudit.federated.clients import Client, Sent, wide
 from dpaudit.federated.clip_size import Rule
 from dpaudit.federated.population import Population, sample_clients
 from dpaudit.kernels import philox
@@ -75,11 +75,13 @@ class Server(NamedTuple):
       step: ``step(key, state, clients, train, data) -> (State, Info)``: one round of ``clients`` clients, of whom
         client k trains on the rows ``train(k)`` of ``data``.
       clients_per_round: m.
+      draw: ``draw(key, clients) -> [m]``: the clients of the round that ``step`` makes of this key.
     """
 
     init: Callable[[Any], State]
     step: Callable[[jax.Array, State, int, Callable[[jax.Array], jax.Array], Any], tuple[State, Info]]
     clients_per_round: int
+    draw: Callable[[jax.Array, int], jax.Array]
 
 
 def federated(
@@ -114,9 +116,11 @@ def federated(
     devices = 1 if mesh is None else mesh.size
     if m % devices:
         raise check.expected("clients_per_round", f"a multiple of the mesh's {devices} devices", m)
+    if mesh is not None:  # whatever its axes were made for, here they only carry clients
+        mesh = Mesh(mesh.devices, mesh.axis_names)
 
     def init(params: Any) -> State:
-        return State(params, optimizer.init(params), rule.init(), jnp.int32(0))
+        return State(params, optimizer.init(wide(params)), rule.init(), jnp.int32(0))
 
     def sent_by(key: jax.Array, params: Any, clip_norm: Any, rows_of: Any, data: Any, drawn: jax.Array) -> Sent:
         """What the clients ``drawn`` send; their places in the round give each a key."""
@@ -139,16 +143,21 @@ def federated(
             own = sent_by(*arguments)
             return own._replace(total=jax.lax.psum(own.total, axes))
 
-        whole, cut = PartitionSpec(), PartitionSpec(axes)
+        whole: Any = PartitionSpec()
+        cut: Any = PartitionSpec(axes)
         return jax.shard_map(
             on_one, mesh=mesh, in_specs=(*[whole] * 5, cut), out_specs=Sent(whole, cut, cut), check_vma=False
         )(*arguments)
 
+    def draw(key: jax.Array, clients: int) -> jax.Array:
+        if m > clients:
+            raise check.expected("clients_per_round", f"at most the {clients} clients there are", m)
+        return sample_clients(jax.random.split(key, 4)[0], clients, m)
+
     def step(key: jax.Array, state: State, clients: int, rows_of: Any, data: Any) -> tuple[State, Info]:
-        draw_key, send_key, noise_key, rule_key = jax.random.split(key, 4)
+        _, send_key, noise_key, rule_key = jax.random.split(key, 4)
         clip_norm = state.rule.clip_norm
-        drawn = sample_clients(draw_key, clients, m)
-        sent = everywhere(send_key, state.params, clip_norm, rows_of, data, drawn)
+        sent = everywhere(send_key, state.params, clip_norm, rows_of, data, draw(key, clients))
         total = client.noise(noise_key, sent.total, clip_norm, m)
         mean = jax.tree.map(lambda leaf: leaf / m, total)
         updates, opt_state = optimizer.update(mean, state.opt_state, state.params)
@@ -159,7 +168,7 @@ def federated(
         )
         return after, _info(sent, clip_norm, released)
 
-    return Server(init, step, m)
+    return Server(init, step, m, draw)
 
 
 def run(
@@ -184,11 +193,14 @@ def run(
     Raises:
       InputError: more clients in a round than there are.
     """
-    if server.clients_per_round > population.clients:
-        raise check.expected(
-            "clients_per_round", f"at most the {population.clients} clients there are", server.clients_per_round
-        )
     return _run(key, server, state, population.clients, population.train, data, rounds)
+
+
+@partial(jax.jit, static_argnames=("server", "clients", "rounds"))
+def participants(key: jax.Array, server: Server, clients: int, rounds: int) -> jax.Array:
+    """Who takes part in the first ``rounds`` rounds of :func:`run` with this key, [rounds, m]."""
+    fast = philox.from_key(key)
+    return jax.lax.map(lambda t: server.draw(jax.random.fold_in(fast, t), clients), jnp.arange(rounds))
 
 
 @partial(jax.jit, static_argnames=("server", "clients", "rounds"))

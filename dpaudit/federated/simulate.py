@@ -1,9 +1,8 @@
 """The host's loop around a federation: round after round, with progress, metrics, and a checkpoint to go on from.
 
-    done = simulate(key, server, params, population, data, 10_000, every=500, evaluate=evaluate, progress=print)
+done = simulate(key, server, params, population, data, 10_000, every=500, evaluate=evaluate, progress=print)
 """
 
-import inspect
 import os
 from collections.abc import Callable
 from typing import Any
@@ -56,17 +55,17 @@ def simulate(
     """
     key = check.key(key=key)
     start = server.init(params)
-    given = population, data
 
-    def step(key: jax.Array, state: Any, given: Any) -> Any:
-        return run(key, server, state, *given, 1)
+    def step(key: jax.Array, state: Any, given: Any) -> Any:  # not compiled: the constants of a loss are seen
+        return server.step(key, state, population.clients, *given)
 
     return in_parts(
-        lambda state, part: run(key, server, state, *given, part),
+        lambda state, part: run(key, server, state, population, data, part),
         start,
         rounds,
+        unit="rounds",
         every=every,
-        identity=lambda: of_run(step, key=key, start=start, data=given),
+        identity=lambda: of_run(step, key=key, start=start, data=(population.train, data)),
         checkpoint=checkpoint,
         evaluate=None if evaluate is None else lambda state: evaluate(state.params),
         progress=progress,

@@ -1,5 +1,6 @@
 """A sum over a batch, part by part: for less memory, and on a CPU for speed."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-CACHED = 40 << 20  # bytes of values that a CPU's devices compute for one part; half or twice cost up to a fifth
+CACHED = 20 << 20  # bytes of values that a CPU's core computes for one part; half or twice cost up to a fifth
 
 
 def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: int) -> int:
@@ -24,7 +25,7 @@ def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: in
     """
     size = n if most is None else min(n, most)
     if jax.default_backend() == "cpu":
-        cached = CACHED // jax.local_device_count()
+        cached = CACHED * len(os.sched_getaffinity(0)) // jax.local_device_count()
         size = min(size, max(1, cached // max(1, bytes_of_one * multiple)) * multiple)
     units, most = n // multiple, max(1, size // multiple)
     divisor = next(size for size in range(most, 0, -1) if units % size == 0)

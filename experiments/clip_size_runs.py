@@ -1,0 +1,205 @@
+"""The federations of paper 002: one run for each setting, noise and trial, and what is kept of it."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpaudit import check, data
+from dpaudit.bars import bars_on_terminal
+from dpaudit.federated import clients, clip_size, population
+from dpaudit.federated.clip_size import Rule
+from dpaudit.federated.rounds import Server, federated
+from dpaudit.federated.simulate import diverged, simulate
+from dpaudit.mechanisms import gaussian
+from dpaudit.report.rows import read_rows, write_rows
+from dpaudit.training import models
+from dpaudit.training.in_parts import Parts
+from experiments.clip_size_published import DELTA, EPSILON
+
+LOOKS = 100  # at the model, evenly over the rounds
+NON_PRIVATE = "non-private"
+RULES: dict[str, Callable[[int], Rule]] = {  # by the number of rounds, in the paper's order
+    **{f"clip{c}": lambda rounds, c=c: clip_size.fixed(c) for c in (0.01, 0.05, 0.1, 0.5, 1.0)},
+    "0.05to0.01(20%)": lambda rounds: clip_size.switch(0.05, 0.01, rounds // 5),
+    "0.05to0.01(60%)": lambda rounds: clip_size.switch(0.05, 0.01, rounds * 3 // 5),
+    **{
+        f"poly({c0}){power}": lambda rounds, c0=c0, power=power: clip_size.polynomial(c0, rounds, power)
+        for c0 in (0.01, 0.05)
+        for power in (0.5, 1.0, 2.0)
+    },
+    "quantile(0.01)10%": lambda rounds: clip_size.adaptive_quantile(0.01, quantile=0.1),
+    "quantile(0.01)50%": lambda rounds: clip_size.adaptive_quantile(0.01, quantile=0.5),
+    "adaptive0.01": lambda rounds: clip_size.adaptive_median(0.01, every=rounds // 10),
+    "adaptive0.05": lambda rounds: clip_size.adaptive_median(0.05, every=rounds // 10),
+}
+
+
+class Run(NamedTuple):
+    """One federation, from its first round to its last.
+
+    Attributes:
+      name: of the setting, of RULES or NON_PRIVATE.
+      sensitivity: the noise's standard deviation over C sigma: 1 as Algorithm 3 prints it, 2 as Section 3.1.2 demands;
+        None for no noise.
+      trial: from 0.
+    """
+
+    name: str
+    sensitivity: int | None
+    trial: int
+
+
+def runs(starts: Sequence[str], sensitivities: Iterable[int], trials: int) -> list[Run]:
+    """Those of the settings whose names begin with one of ``starts``, trial after trial."""
+    settings = [name for name in (NON_PRIVATE, *RULES) if name.startswith(tuple(starts))]
+    if not settings:
+        raise check.expected("--only", f"the beginning of one of {', '.join((NON_PRIVATE, *RULES))}", starts)
+    private = [(name, sensitivity) for sensitivity in sensitivities for name in settings if name != NON_PRIVATE]
+    exact = [(NON_PRIVATE, None)] if NON_PRIVATE in settings else []
+    return [Run(*setting, trial) for trial in range(trials) for setting in (*exact, *private)]
+
+
+def noise_multiplier(sensitivity: int) -> float:
+    """The standard deviation of a message's noise over C: 1.4042 for the sensitivity 2C of local privacy."""
+    return gaussian.noise_std(epsilon=EPSILON, delta=DELTA, clip_norm=sensitivity / 2)
+
+
+class Bench:
+    """The data, and a server for each setting, compiled once for all of its trials."""
+
+    def __init__(self, dataset: str, rounds: int, clients_per_round: int, seed: int, data_dir: str | None = None):
+        self.rounds, self.clients_per_round, self.seed = rounds, clients_per_round, seed
+        train, test = (data.load(dataset, split=split, data_dir=data_dir) for split in data.SPLITS)
+        self.name, self.image_shape = train.label, train.inputs.shape[1:]
+        self.train, self.test = ((jnp.asarray(part.inputs), jnp.asarray(part.labels)) for part in (train, test))
+        self.model = models.model_for(self.image_shape, train.num_classes)
+        self.server = cache(self._server)
+
+    def _server(self, name: str, sensitivity: int | None) -> Server:
+        loss = models.cross_entropy(self.model)
+        update = clients.gradients(lambda params, example: loss(params, *example))
+        if sensitivity is None:
+            client, rule, learning_rate = clients.exact(update), clip_size.fixed(1.0), 0.1
+        else:
+            client = clients.gaussian(update, noise_multiplier=noise_multiplier(sensitivity))
+            rule, learning_rate = RULES[name](self.rounds), 1.0
+        optimizer = optax.sgd(learning_rate)
+        return federated(client, rule, clients_per_round=self.clients_per_round, optimizer=optimizer)
+
+    def play(self, run: Run, checkpoint: Path | None = None, progress: Callable[[int], None] | None = None) -> Parts:
+        """The whole run, or what is missing of it; a trial has the same clients and first model in every setting."""
+        key = jax.random.fold_in(jax.random.key(self.seed), run.trial)
+        people_key, first_key, rounds_key = jax.random.split(key, 3)
+        everyone = population.iid(people_key, len(self.train[1]), len(self.test[1]))
+        params = models.initial_parameters(first_key, self.model, self.image_shape)
+        server, before = self.server(run.name, run.sensitivity), time.perf_counter()
+
+        def evaluate(params: Any) -> dict[str, float]:
+            nonlocal before
+            before, since = time.perf_counter(), before
+            right, loss = _tested(params, *self.test, model=self.model)
+            return {"accuracy": float(right), "loss": float(loss), "seconds": before - since}
+
+        return simulate(
+            rounds_key,
+            server,
+            params,
+            everyone,
+            self.train,
+            self.rounds,
+            every=max(1, self.rounds // LOOKS),
+            checkpoint=checkpoint,
+            evaluate=evaluate,
+            progress=progress,
+        )
+
+
+@partial(jax.jit, static_argnames="model")
+def _tested(params: Any, images: jax.Array, labels: jax.Array, *, model: Any) -> tuple[jax.Array, jax.Array]:
+    def one(example: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        logits = model.apply({"params": params}, example[0])
+        return jnp.argmax(logits) == example[1], optax.softmax_cross_entropy_with_integer_labels(logits, example[1])
+
+    right, losses = jax.lax.map(one, (images, labels), batch_size=1_000)
+    return jnp.mean(right), jnp.mean(losses)
+
+
+def record(run: Run, parts: Parts) -> dict[str, Any]:
+    """What is kept of a run: curves at every look, histograms of norms at every tenth of the rounds.
+
+    ``clip_norm`` is that of the last round before a look; ``norm`` and ``clipped`` are means over the rounds since the
+    look before; ``histogram`` holds the shares of Info.histogram, ``released`` the noisy shares of a histogram rule.
+    """
+    looks, info = parts.evaluations, parts.info
+    ends = looks["step"].astype(int)
+    since = np.r_[0, ends[:-1]]
+    tenths = np.arange(1, 11) * (ends[-1] // 10)
+    drawn = info.histogram.sum(axis=1) + info.dropped
+    histogram_rule = np.ndim(info.released) == 2
+    kept = {
+        "accuracy": looks["accuracy"],
+        "loss": looks["loss"],
+        "clip_norm": info.clip_norm[ends - 1],
+        "norm": np.add.reduceat(info.norm.astype(float), since) / (ends - since),
+        "clipped": np.add.reduceat(info.clipped / drawn, since) / (ends - since),
+        "histogram": (info.histogram / drawn[:, None])[tenths - 1],
+        "released": np.asarray(info.released)[tenths - 1] if histogram_rule else (),
+    }
+    return {
+        **run._asdict(),
+        "round": ends.tolist(),
+        "tenths": tenths.tolist(),
+        **{name: short(values) for name, values in kept.items()},
+        "diverged": diverged(info),
+        "seconds_per_round": float(np.median(looks["seconds"] / (ends - since))),
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def short(values: Any) -> Any:
+    """Lists of five significant digits; None for what is not finite."""
+    if np.ndim(values):
+        return [short(value) for value in values]
+    return float(f"{values:.5g}") if np.isfinite(values) else None
+
+
+def play_all(bench: Bench, wanted: Sequence[Run], work: str | None) -> list[dict[str, Any]]:
+    """The record of every run, found in ``work`` or made and kept there, with a line for each."""
+    found = []
+    with bars_on_terminal() as bars:
+        for i, run in enumerate(wanted):
+            folder = None if work is None else _folder(work, bench, run)
+            kept = None if folder is None else folder.with_suffix(".json")
+            if kept is not None and kept.exists():
+                (row,) = read_rows(kept)
+            else:
+                task = None if bars is None else bars.add_task(f"{run.name}, {run.trial}", total=bench.rounds)
+                shown = None if bars is None or task is None else partial(_show, bars, task)
+                row = record(run, bench.play(run, folder, shown))
+                if bars is not None and task is not None:
+                    bars.remove_task(task)
+                if kept is not None:
+                    write_rows([row], kept)
+            found.append(row)
+            noise = "no noise" if run.sensitivity is None else f"noise of {run.sensitivity} C"
+            accuracy = 100 * row["accuracy"][-1]
+            print(f"{i + 1}/{len(wanted)} {run.name}, {noise}, trial {run.trial}: {accuracy:.2f}%", flush=True)
+    return found
+
+
+def _folder(work: str, bench: Bench, run: Run) -> Path:
+    """Of the run's checkpoint; its record lies beside it."""
+    noise = "exact" if run.sensitivity is None else f"{run.sensitivity}C"
+    scale = f"{bench.name}-{bench.rounds}x{bench.clients_per_round}-seed{bench.seed}"
+    return Path(work) / scale / noise / run.name / str(run.trial)
+
+
+def _show(bars: Any, task: Any, rounds: int) -> None:
+    bars.update(task, completed=rounds)

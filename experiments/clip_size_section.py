@@ -1,0 +1,229 @@
+"""The part of experiments/README.md that tells paper 002: tables and figures from its result rows."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpaudit.report.figures import save_png
+from dpaudit.report.rows import read_rows
+from experiments import clip_size_figures
+from experiments.clip_size_published import ACCURACY, CLAIMS, FINDINGS, ROUNDS
+from experiments.common import FIGURES, RESULTS
+from experiments.markdown import number, select, table
+
+Rows = Sequence[dict[str, Any]]
+NOISE = {1: "C", 2: "2C"}
+SAID = {True: "holds", False: "fails", None: "open"}
+
+
+def section(rows: Rows) -> Iterable[str]:
+    """Markdown blocks, in reading order."""
+    return told(rows, read_rows(RESULTS / "clip_size_curves.json"), FIGURES)
+
+
+def told(rows: Rows, kept: Rows, figures: Path) -> Iterable[str]:
+    """The same, from comparison rows, curves and histograms; draws the figures into their folder."""
+    yield "## Paper 002: the clip size under local privacy\n"
+    yield "Command: `python -m experiments.clip_size` with `--work`, then `make results`.\n"
+    yield from _noise(rows)
+    for dataset in dict.fromkeys(row["setting"]["dataset"] for row in select(rows, "accuracy_percent")):
+        own = [row for row in rows if row["setting"].get("dataset") == dataset]
+        yield f"### {dataset}\n"
+        yield from _settings(own)
+        yield from _findings(own)
+        yield from _figures(dataset, [row for row in kept if row["dataset"] == dataset], figures)
+    yield from _privacy(rows)
+
+
+def _noise(rows: Rows) -> Iterable[str]:
+    printed, demanded = (select(rows, "message_epsilon", sensitivity=sensitivity)[0] for sensitivity in NOISE)
+    yield (
+        f"The paper promises (ε, δ) = ({demanded['paper_value']:g}, {demanded['setting']['delta']:g}) a message. Two clients' clipped gradients "
+        "are up to 2C apart, as its Section 3.1.2 says, and Algorithm 3 prints the noise of sensitivity C. With 2C "
+        f"(standard deviation {demanded['setting']['noise_multiplier']:.3f} C) a message spends ε = {number(demanded['ours'])}; with C "
+        f"({printed['setting']['noise_multiplier']:.3f} C), **{number(printed['ours'])}**.\n"
+    )
+
+
+def _settings(rows: Rows) -> Iterable[str]:
+    found = select(rows, "accuracy_percent")
+    several = any(row["ours_low"] is not None for row in found)
+    noises = [sensitivity for sensitivity in NOISE if select(found, "accuracy_percent", sensitivity=sensitivity)]
+    yield (
+        f"Test accuracy after the last round, percent{', mean ± standard deviation' if several else ''}. Ours: {found[0]['scale']}. "
+        f"Paper: {ROUNDS:,} rounds, mean ± standard deviation of five trials. Schedules keep their shares of the "
+        "rounds: switches at 20% and 60%, the median rule's updates every 10%, Eq. (5) over all of them.\n"
+    )
+    lines = []
+    for name in dict.fromkeys(row["setting"]["name"] for row in found):
+        published = (
+            ACCURACY.get(name)
+            if any(row["paper_value"] is not None for row in select(found, "accuracy_percent", name=name))
+            else None
+        )
+        cells = ["–" if published is None else f"{published[0]} ± {published[1]}"]
+        for sensitivity in noises:
+            own = [
+                row
+                for row in rows
+                if row["setting"].get("name") == name and row["setting"]["sensitivity"] in (None, sensitivity)
+            ]
+            cells += _cells(own)
+        lines.append([name, *cells])
+    shown = ("accuracy", "best", "loss (lowest at round)", "last C")
+    yield table(["setting", "paper", *(f"noise {NOISE[s]}: {what}" for s in noises for what in shown)], lines)
+    yield from _distance(found, noises)
+
+
+def _cells(own: Rows) -> list[str]:
+    """Accuracy, the best on the way, loss and where it was lowest, last C; of one setting under one noise."""
+    of = {row["quantity"]: row for row in own}
+    if not of:
+        return ["–"] * 4
+    diverged = f", diverged from round {of['diverged_round']['ours']:,}" if "diverged_round" in of else ""
+    last = (
+        "–" if of["accuracy_percent"]["setting"]["sensitivity"] is None else f"{of['clip_norm']['ours']:.3g}{diverged}"
+    )
+    loss = f"{number(of['loss']['ours'])} ({of['lowest_loss_round']['ours']:,.0f})"
+    return [_spread(of["accuracy_percent"]), number(of["best_accuracy_percent"]["ours"]), loss, last]
+
+
+def _spread(row: dict[str, Any]) -> str:
+    return number(row["ours"]) + ("" if row["ours_low"] is None else f" ± {row['ours'] - row['ours_low']:.2f}")
+
+
+def _distance(found: Rows, noises: Sequence[int]) -> Iterable[str]:
+    """How far both noises are from the paper's tables."""
+    texts = []
+    for sensitivity in noises:
+        own = [
+            row for row in select(found, "accuracy_percent", sensitivity=sensitivity) if row["paper_value"] is not None
+        ]
+        if own:
+            off = [row["ours"] - row["paper_value"] for row in own]
+            texts.append(
+                f"with the noise of {NOISE[sensitivity]} by {sum(off) / len(off):+.2f} on average, {min(off):+.2f} to {max(off):+.2f}"
+            )
+    if texts:
+        rounds = found[0]["setting"]["rounds"]
+        share = "" if rounds == ROUNDS else f", after {rounds:,} rounds of its {ROUNDS:,}"
+        yield f"Tables 1 and 2: we differ from the paper {', and '.join(texts)}, in points{share}.\n"
+
+
+def _findings(rows: Rows) -> Iterable[str]:
+    found = select(rows, "claim_margin")
+    noises = [sensitivity for sensitivity in NOISE if select(found, "claim_margin", sensitivity=sensitivity)]
+    if not noises:
+        return
+    yield (
+        "**Which findings hold.** Each is taken as comparisons between settings, at a share of the rounds; a claim's margin is that of its "
+        "closest pair, in points of accuracy, nats of loss, or as a difference of norms or of C"
+        f"{', ± two standard errors over trials' if found[0]['ours_low'] is not None else ', from one trial'}.\n"
+    )
+    for finding, text in FINDINGS.items():
+        verdicts = [f"noise of {NOISE[s]}: {_verdict(found, finding, s)}" for s in noises]
+        yield f"{finding}. {text} **{'; '.join(verdicts)}.**"
+    yield ""
+    lines = []
+    for i, claim in enumerate(CLAIMS):
+        cells = [_margin(select(found, "claim_margin", claim=i, sensitivity=sensitivity)) for sensitivity in noises]
+        where = str(claim.finding) if claim.finding in FINDINGS else f"Section {claim.finding}"
+        lines.append([f"{where}: {claim.text}, at {claim.at:.0%} of the rounds", *cells])
+    yield table(["claim", *(f"noise of {NOISE[sensitivity]}" for sensitivity in noises)], lines)
+
+
+def _verdict(found: Rows, finding: int, sensitivity: int) -> str:
+    held = [
+        _holds(row)
+        for row in select(found, "claim_margin", sensitivity=sensitivity)
+        if CLAIMS[row["setting"]["claim"]].finding == finding
+    ]
+    if not held:
+        return "not run"
+    return "holds" if all(held) else f"{sum(h is True for h in held)} of {len(held)} claims hold"
+
+
+def _holds(row: dict[str, Any]) -> bool | None:
+    """Whether a claim does; None where two standard errors include zero."""
+    low, high = (float(row["ours"] if row[end] is None else row[end]) for end in ("ours_low", "ours_high"))
+    return None if low <= 0 < high else low > 0
+
+
+def _margin(rows: Rows) -> str:
+    if not rows:
+        return "–"
+    (row,) = rows
+    error = "" if row["ours_low"] is None else f" ± {row['ours'] - row['ours_low']:.2g}"
+    claim, compared = CLAIMS[row["setting"]["claim"]], row["setting"]["pairs"]
+    every = len(claim.larger) * len(claim.smaller)
+    part = "" if compared == every else f"; {compared} of {every} pairs were run"
+    return (
+        f"{SAID[_holds(row)]}, {float(row['ours']):+.3g}{error} ({' against '.join(row['setting']['closest'])}{part})"
+    )
+
+
+def _figures(dataset: str, kept: Rows, figures: Path) -> Iterable[str]:
+    """Every figure of the data set, as PNG beside the README."""
+    figures.mkdir(exist_ok=True)
+    curves = [row for row in kept if "accuracy" in row]
+    noises = sorted({curve["sensitivity"] for curve in curves} - {None})
+    drawn = {
+        "fixed": ("Figs. 1 and 2: fixed C", clip_size_figures.fixed(curves)),
+        "schedules": ("Fig. 3: C over the rounds", clip_size_figures.schedules(curves)),
+        **{
+            f"lowered_{NOISE[s]}": (
+                f"Figs. 4 and 5: lowered C, noise of {NOISE[s]}",
+                clip_size_figures.lowered(curves, s),
+            )
+            for s in noises
+        },
+        "adaptive": ("Figs. 7 and 8: adaptive rules", clip_size_figures.adaptive(curves)),
+        "norms": ("Fig. 10: mean norm of a client's gradient before clipping", clip_size_figures.norms(curves)),
+    }
+    for sensitivity in noises:
+        own = [
+            row
+            for row in kept
+            if "noisy" in row and (row["name"], row["sensitivity"]) == ("adaptive0.01", sensitivity)
+        ]
+        if own:
+            title = f"Fig. 9: norms at the updates of adaptive0.01, noise of {NOISE[sensitivity]}, first trial"
+            drawn[f"histograms_{NOISE[sensitivity]}"] = (title, clip_size_figures.histograms(own))
+    for name, (title, figure) in drawn.items():
+        file = f"clip_size_{dataset}_{name}.png"
+        save_png(figure, figures / file)
+        yield f"{title}.\n\n![{title}](figures/{file})\n"
+
+
+def _privacy(rows: Rows) -> Iterable[str]:
+    found = select(rows, "spent_epsilon")
+    messages = {row["setting"]["participations"]: row for row in select(found, "spent_epsilon", release="message")}
+    once, twice, most = (messages[k] for k in (1, 2, max(messages)))
+    yield "### What is spent\n"
+    yield (
+        f"ε at δ = {once['setting']['delta']:g} ({once['scale']}). The promise is of one message. About {once['setting']['clients']:,.0f} clients send "
+        f"one, {twice['setting']['clients']:,.0f} two, which spend ε = {number(twice['ours'])} together, and with 95% confidence "
+        f"nobody more than {max(messages)} ({number(most['ours'])}). The adaptive rules' statistics, released by a trusted aggregator, spend beside that:\n"
+    )
+    lines = []
+    for row in found:
+        setting = row["setting"]
+        if setting["release"] == "statistic":
+            who = (
+                "the server, which knows who takes part"
+                if setting["sample"] == "known"
+                else "who does not know who takes part"
+            )
+            relation = {"replace": "one replaced", "add_remove": "one added or removed"}[setting["neighbouring"]]
+            spent = f"{row['ours']:.2g}"
+            lines.append(
+                [f"{setting['rule']}, {who}", setting["accounting"], relation, number(row["paper_value"], 3), spent]
+            )
+    yield table(["rule, seen by", "accounting", "neighbours", "paper", "ε"], lines)
+    yield (
+        "What the paper leaves open or prints otherwise: the step of its Eq. (4) is right as printed, since b counts the gradients that were "
+        "not clipped. Its quantile rule's ε is met by bits centred at 1/2, a sensitivity of 1/2. The median rule's noise is not "
+        "named; its δ suggests the Gaussian. The lowest bin's middle is 2^-8 = 0.0039, not a tenth of 0.01. Eq. (5) gives round 1 the C of "
+        "round 0. Section 5 names a C of 0.5 where it speaks of Fig. 10; 0.05 is drawn here. Its test data are one image a client, drawn from the "
+        "test set with replacement; here every model is tested on the whole test set.\n"
+    )

@@ -1,0 +1,147 @@
+"""Paper 002's experiment: its settings, what is kept of a run, how claims are judged, and what the section says."""
+
+import re
+from itertools import chain
+
+import jax
+import numpy as np
+import pytest
+
+from dpaudit import InputError, data
+from dpaudit.federated import accounting, population, rounds
+from dpaudit.federated.clip_size import EDGES
+from dpaudit.training import models, pretrain
+from experiments import clip_size, clip_size_rows, clip_size_runs, clip_size_section
+from experiments.clip_size_published import ACCURACY, CLAIMS, Claim
+from experiments.clip_size_runs import NON_PRIVATE, RULES, Bench, Run
+from experiments.common import Rows
+
+ROUNDS, CLIENTS = 10, 10
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return Bench("digits", ROUNDS, CLIENTS, seed=3)
+
+
+def clip_norms(name, count):
+    rule = RULES[name](count)
+    return jax.lax.scan(lambda state, _: (rule.update(state, None), state.clip_norm), rule.init(), length=count)[1]
+
+
+def test_the_paper_s_settings_and_noises():
+    assert set(ACCURACY) <= set(RULES)
+    assert {name for claim in CLAIMS for name in (*claim.larger, *claim.smaller)} <= {NON_PRIVATE, *RULES}
+    found = [accounting.gaussian(1, noise_multiplier=clip_size_runs.noise_multiplier(s), delta=1e-7) for s in (1, 2)]
+    assert found == pytest.approx([18.30, 8.0], abs=0.01)
+
+
+def test_schedules_keep_their_shares_of_the_rounds():
+    for count in (10, 50):
+        for share in (0.2, 0.6):
+            expected = np.where(np.arange(count) < share * count, 0.05, 0.01)
+            np.testing.assert_allclose(clip_norms(f"0.05to0.01({share:.0%})", count), expected, rtol=1e-6)
+        np.testing.assert_allclose(clip_norms("poly(0.05)2.0", count)[-1], 0.05 * (2 / count) ** 2, rtol=1e-5)
+        assert RULES["adaptive0.05"](count).every == count // 10
+
+
+def test_processes_share_all_runs_out():
+    wanted = clip_size_runs.runs([""], [1, 2], 3)
+    assert len(set(wanted)) == len(wanted) == 3 * (1 + 2 * len(RULES))
+    shares = [wanted[i::4] for i in range(4)]
+    assert sorted(map(str, chain(*shares))) == sorted(map(str, wanted))
+    assert {run.name for run in clip_size_runs.runs(["poly", "clip0.1"], [2], 1)} == {
+        "clip0.1",
+        *(name for name in RULES if name.startswith("poly")),
+    }
+    with pytest.raises(InputError, match=re.escape("--only: expected the beginning of one of non-private, clip0.01")):
+        clip_size_runs.runs(["ploy"], [1], 1)
+    with pytest.raises(InputError, match="--work: expected a folder for the runs that --share shares out, got none"):
+        clip_size.arguments(["--share", "0/2"])
+
+
+def test_a_record_is_of_the_run_as_one_program_makes_it(bench, tmp_path):
+    run = Run("adaptive0.01", 2, 1)
+    (kept,) = clip_size_runs.play_all(bench, [run], str(tmp_path))
+    people_key, first_key, rounds_key = jax.random.split(jax.random.fold_in(jax.random.key(3), 1), 3)
+    test = data.load("digits", split="test")
+    params = models.initial_parameters(first_key, bench.model, bench.image_shape)
+    server = bench.server(run.name, run.sensitivity)
+    everyone = population.iid(people_key, len(bench.train[1]), len(test.labels))
+    state = server.init(params)
+    for i in range(ROUNDS):
+        state, info = rounds.run(rounds_key, server, state, everyone, bench.train, 1)
+        right = pretrain.accuracy(bench.model, state.params, test.inputs, test.labels)
+        assert kept["accuracy"][i] == pytest.approx(right, rel=1e-4)
+        assert (kept["norm"][i], kept["clip_norm"][i]) == pytest.approx(
+            (float(info.norm[0]), float(info.clip_norm[0])), rel=1e-4
+        )
+        np.testing.assert_allclose(kept["released"][i], info.released[0], rtol=1e-4)
+        np.testing.assert_allclose(kept["histogram"][i], info.histogram[0] / CLIENTS)
+    assert kept["clip_norm"][0] != kept["clip_norm"][1]
+    assert kept["diverged"] is None
+    assert clip_size_runs.play_all(bench, [run], str(tmp_path)) == [kept]  # seconds too: it was not made again
+
+
+def test_histograms_in_the_bins_of_the_median_rule():
+    norms = np.random.default_rng(0).uniform(0, 0.2, 500)
+    fine = np.histogram(norms, [0, *rounds.EDGES, np.inf])[0] / 500
+    expected = np.histogram(norms, [*EDGES[:-1], np.inf])[0] / 500
+    (row,) = clip_size_rows.histograms({}, {"tenths": [9], "histogram": [fine], "released": [[0.0] * 5]})
+    assert row["raw"] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def recorded(name, trial, accuracy, loss):
+    """Of four looks, a quarter of the rounds apart."""
+    return {"name": name, "trial": trial, "round": [25, 50, 75, 100], "accuracy": accuracy, "loss": loss}
+
+
+RECORDS = [
+    recorded("a", 0, [0.1, 0.5, 0.6, 0.9], [2.0, 1.0, 1.0, None]),
+    recorded("a", 1, [0.1, 0.7, 0.6, 0.9], [2.0, 1.0, 1.0, None]),
+    recorded("b", 0, [0.1, 0.4, 0.8, 0.5], [2.0, 0.5, 0.5, 0.5]),
+    recorded("b", 1, [0.1, 0.5, 0.8, 0.5], [2.0, 0.5, 0.5, 0.5]),
+    recorded("c", 0, [0.1, 0.1, 0.1, 0.1], [2.0, 2.0, 2.0, None]),
+]
+
+
+def test_a_claim_s_margin_is_that_of_its_closest_pair():
+    at_half = Claim(1, "", "accuracy", 0.5, ("a",), ("c", "b", "not run"))
+    pair, apart, compared = clip_size_rows.margin(at_half, RECORDS)
+    assert (pair, compared) == (("a", "b"), 2)
+    assert apart == pytest.approx([10, 20])
+    turned = at_half._replace(larger=("b",), smaller=("a",))
+    assert clip_size_rows.margin(turned, RECORDS)[1] == pytest.approx([-10, -20])
+    assert clip_size_rows.margin(at_half._replace(at=0.6), RECORDS)[1] == pytest.approx([-20, -20])  # the look after
+    diverged = Claim(1, "", "loss", 1, ("a",), ("b",))
+    assert clip_size_rows.margin(diverged, RECORDS)[1] == [np.inf, np.inf]
+    assert clip_size_rows.margin(diverged._replace(smaller=("c",)), RECORDS)[1] == [0.0]
+    assert clip_size_rows.margin(at_half._replace(larger=("not run",)), RECORDS)[2] == 0
+
+
+def test_the_section_says_what_the_rows_say(tmp_path):
+    looks, final = [10, 20, 100], {0: 0.90, 1: 0.94}
+    records = []
+    for name in ("non-private", "clip0.01", "clip0.05", "adaptive0.01"):
+        for trial in (0, 1):
+            ahead = name == "clip0.05"
+            loss = [1.0 + (0.5 if ahead and trial else -0.5 * ahead), 0.9, 0.8]
+            own = recorded(name, trial, [0.5 + 0.25 * ahead, 0.8, final[trial]], loss)
+            own |= {"sensitivity": None if name == "non-private" else 2, "round": looks, "clip_norm": [0.05] * 3}
+            own |= {"norm": [1.0, 2.0, None], "tenths": [10], "histogram": [[0.5, *[0.0] * 24, 0.5]], "device": "cpu"}
+            own |= {"released": [[0.4, 0.0, 0.0, 0.0, 0.6]] if name == "adaptive0.01" else []}
+            records.append(own | {"diverged": 90 + trial if ahead else None, "seconds_per_round": 0.1})
+    chosen = clip_size.arguments(["--rounds", "100", "--trials", "2"])
+    rows = Rows("002", "clip_size", str(tmp_path), chosen.seed)
+    kept = clip_size.gather(rows, chosen, "mnist", records)
+    clip_size_rows.privacy(rows, {1: 0.7021, 2: 1.4042})
+    text = "\n".join(clip_size_section.told(rows.rows, kept, tmp_path / "figures"))
+    assert "| clip0.05 | 92.03 ± 0.33 | 92.00 ± 2.83 | 92.00 | 0.80 (55) | 0.05, diverged from round 90 |" in text
+    assert "1: C = 0.05 is more accurate than 0.01, at 10% of the rounds | holds, +25 ± 0 (clip0.05" in text
+    assert "1: and its loss is lower, at 10% of the rounds | open, +0 ± 1 (clip0.01 against clip0.05)" in text
+    assert "all adaptive rules end less accurate than C = 0.01, at 100% of the rounds | fails, +0 ± 0" in text
+    assert "noise of 2C: 1 of 2 claims hold" in text
+    assert "with C (0.702 C), **18.30**" in text
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == set(re.findall(r"\(figures/(.*?)\)", text))
+    assert len(drawn) == 6

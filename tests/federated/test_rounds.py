@@ -1,0 +1,373 @@
+"""Rounds against arithmetic on paper and a Python loop; the same however they are cut, shared out or put together."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
+from jax.tree_util import Partial
+from scipy import stats
+
+from dpaudit import check
+from dpaudit.federated import clients, clip_size, population
+from dpaudit.federated.clients import Client
+from dpaudit.federated.clip_size import Rule
+from dpaudit.federated.population import Population
+from dpaudit.federated.rounds import Info, Server, State, federated, participants, run
+
+KEY = jax.random.key(51)
+QUIET = 1e-9  # a noise multiplier that changes nothing
+
+
+def squares(params: Any, example: Any) -> jax.Array:
+    features, target = example
+    return 0.5 * (features @ params["w"] - target) ** 2
+
+
+def linear(params: Any, example: jax.Array) -> jax.Array:
+    return params["w"] @ example
+
+
+FEDSGD = clients.gradients(squares)
+
+
+def everyone(rows: Any) -> Population:
+    """Client k has the rows ``rows[k]``; a round that takes all clients takes them in some order."""
+    table = Partial(lambda table, client: table[client], jnp.asarray(rows))
+    return Population(len(rows), table, table)
+
+
+def of(server: Server, params: Any, rounds: int, key: jax.Array = KEY, **where: Any) -> tuple[State, Info]:
+    """A run from the first round on, NumPy leaves."""
+    given = where.get("population", POPULATION), where.get("data", DATA)
+    return jax.tree.map(np.asarray, run(key, server, server.init(params), *given, rounds))
+
+
+def flat(tree: Any) -> np.ndarray:
+    return np.asarray(ravel_pytree(tree)[0])
+
+
+# one round on paper
+
+# At w = (1, 1): client 0 has residuals 6 and 4, gradients (6, 0) and (0, 8), their mean (3, 4) of norm 5, mean loss
+# (18 + 8)/2 = 13. Client 1 has residuals 0 and -1.2, the mean (0, -0.6) of norm 0.6, mean loss 0.36. C = 2 makes of
+# them (1.2, 1.6) and (0, -0.6), whose mean is (0.6, 0.5); unclipped it is (1.5, 1.7).
+TOY = jnp.array([[1.0, 0], [0, 2], [1, 0], [0, 1]]), jnp.array([-5.0, -2, 1, 2.2])
+TWO = everyone([[0, 1], [2, 3]])
+ONES = {"w": jnp.ones(2)}
+
+
+def toy(client: Client, optimizer: optax.GradientTransformation) -> Server:
+    return federated(client, clip_size.fixed(2.0), clients_per_round=2, optimizer=optimizer)
+
+
+def test_one_round_of_two_clients_on_paper():
+    server = toy(clients.gaussian(FEDSGD, noise_multiplier=QUIET), optax.sgd(0.5))
+    state, info = of(server, ONES, 1, population=TWO, data=TOY)
+    np.testing.assert_allclose(state.params["w"], [0.7, 0.75], rtol=1e-6)
+    np.testing.assert_allclose([info.loss[0], info.norm[0], info.clip_norm[0]], [(13 + 0.36) / 2, 2.8, 2], rtol=1e-6)
+    assert (info.clipped[0], info.dropped[0], state.round, info.released) == (1, 0, 1, None)
+    assert np.flatnonzero(info.histogram[0]).tolist() == [12, 15]  # 2^-1 <= 0.6 < 2^0 and 2^2 <= 5 < 2^3
+
+
+def test_noise_of_rounds_on_paper():
+    """The mean of two messages of noise 2 z has noise sqrt(2) 2 z/2, in every round another."""
+    z, runs = 1.5, 5_000
+    kept = optax.GradientTransformation(  # stands still, and remembers the two means it was given
+        lambda params: jnp.zeros((2, 2)),
+        lambda mean, seen, params=None: (jax.tree.map(jnp.zeros_like, mean), jnp.stack([seen[1], mean["w"]])),
+    )
+    server = toy(clients.gaussian(clients.gradients(linear), noise_multiplier=z), kept)
+    examples = jnp.array([[6.0, 0], [0, 8], [0, 0], [0, -1.2]])  # the gradients above, at any w
+
+    def means(key: jax.Array) -> jax.Array:
+        return run(key, server, server.init(ONES), TWO, examples, 2)[0].opt_state.ravel()
+
+    found = np.asarray(jax.jit(jax.vmap(means))(jax.random.split(KEY, runs)), np.float64)
+    noise = (found - [0.6, 0.5, 0.6, 0.5]) / (math.sqrt(2) * 2 * z / 2)
+
+    def errors(noise: np.ndarray) -> float:
+        """The largest, in standard errors, of a mean or a covariance of the four numbers."""
+        covariance = (noise.T @ noise / runs - np.eye(4)) / np.sqrt(1 + np.eye(4))
+        return float(max(np.abs(noise.mean(axis=0)).max(), np.abs(covariance).max()) * math.sqrt(runs))
+
+    assert errors(noise) < 4.5
+    assert errors(noise * math.sqrt(2)) > 20
+    assert errors(noise * 1.15) > 6
+    assert errors(noise + 0.1) > 6
+    assert errors(np.tile(noise[:, :2], 2)) > 20  # the same noise in every round
+
+
+# rounds against a loop
+
+DATA = tuple(
+    jnp.asarray(leaf, jnp.float32)
+    for leaf in (np.random.default_rng(5).normal(size=(60, 3)), np.random.default_rng(6).normal(size=60))
+)
+POPULATION = population.iid(jax.random.key(52), 60, clients=1_000, examples=4)
+START = {"w": jnp.array([0.5, -1.0, 2.0])}
+
+
+class Told(NamedTuple):
+    clip_norm: jax.Array
+    round: jax.Array
+    watched: jax.Array
+
+
+def mean_of_norms(every: int) -> Rule:
+    """A user's own rule: C becomes the mean of the reported norms, and what the server watches is kept."""
+
+    def update(state: Told, released: jax.Array) -> Told:
+        due = (state.round + 1) % every == 0
+        return state._replace(clip_norm=jnp.where(due, released, state.clip_norm), round=state.round + 1)
+
+    return Rule(
+        init=lambda: Told(jnp.float32(0.7), jnp.int32(0), jnp.float32(0)),
+        update=update,
+        report=lambda state, norm: jnp.minimum(norm, 2.0),
+        release=lambda key, reports: reports.mean(),
+        every=every,
+        watch=lambda state, mean: state._replace(watched=jnp.linalg.norm(mean["w"])),
+    )
+
+
+def momentum(history: list[np.ndarray]) -> np.ndarray:
+    return 0.3 * sum(0.9**age * mean for age, mean in enumerate(reversed(history)))
+
+
+def adam(history: list[np.ndarray]) -> np.ndarray:
+    aged = list(enumerate(reversed(history)))
+    first = sum(0.1 * 0.9**age * mean for age, mean in aged) / (1 - 0.9 ** len(history))
+    second = sum(0.001 * 0.999**age * mean**2 for age, mean in aged) / (1 - 0.999 ** len(history))
+    return 0.2 * first / (np.sqrt(second) + 1e-8)
+
+
+def played(step: Callable[[list[np.ndarray]], np.ndarray], every: int, rounds: int) -> tuple[np.ndarray, Any, Info]:
+    """(w, the rule's state, info) of 12 clients of five rows each, client after client in float64."""
+    features, targets = (np.asarray(leaf, np.float64) for leaf in DATA)
+    w, clip_norm, history, infos = np.asarray(START["w"], np.float64), 0.7, [], []
+    for t in range(rounds):
+        losses, norms, total = [], [], np.zeros(3)
+        for k in range(12):
+            own = slice(5 * k, 5 * k + 5)
+            residuals = features[own] @ w - targets[own]
+            gradient = features[own].T @ residuals / 5
+            losses.append(np.mean(residuals**2) / 2)
+            norms.append(np.linalg.norm(gradient))
+            total += gradient * min(1.0, clip_norm / norms[-1])
+        history.append(total / 12)
+        w = w - step(history)
+        due = (t + 1) % every == 0
+        mean = np.minimum(norms, 2.0).mean()
+        counts = np.histogram(norms, [0, *(2.0**k for k in range(-12, 13)), math.inf])[0]
+        longer = int((np.array(norms) > clip_norm).sum())
+        infos.append(Info(np.mean(losses), np.mean(norms), clip_norm, longer, 0, counts, mean if due else 0.0))
+        clip_norm = mean if due else clip_norm
+    return w, Told(clip_norm, rounds, np.linalg.norm(history[-1])), jax.tree.map(lambda *row: np.stack(row), *infos)
+
+
+@pytest.mark.parametrize(
+    "step, optimizer, every", [(momentum, optax.sgd(0.3, 0.9), 1), (adam, optax.adam(0.2), 3)], ids=["sgd", "adam"]
+)
+def test_rounds_are_a_loop_over_clients(step, optimizer, every):
+    client = clients.gaussian(FEDSGD, noise_multiplier=QUIET)
+    server = federated(client, mean_of_norms(every), clients_per_round=12, optimizer=optimizer, chunk=6)
+    state, info = of(server, START, 8, population=everyone(np.arange(60).reshape(12, 5)))
+    wanted, rule, wanted_info = played(step, every, 8)
+    np.testing.assert_allclose(state.params["w"], wanted, rtol=1e-4)
+    for found, value in zip((*state.rule, *info), (*rule, *wanted_info), strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-4)
+    assert info.clipped.min() < 6 < info.clipped.max()
+    assert (info.released == 0).tolist() == [(t + 1) % every != 0 for t in range(8)]
+    assert state.round == 8
+
+
+@pytest.mark.parametrize(
+    "update, rate",
+    [(FEDSGD, 0.3), (clients.local_training(squares, optax.sgd(0.3), steps=1), 1.0)],
+    ids=["FedSGD", "FedAvg"],
+)
+def test_without_privacy_rounds_are_plain_gradient_descent(update, rate):
+    """Along the gradient of the mean loss of all examples; one local step of FedAvg is the same."""
+    server = federated(
+        clients.exact(update), clip_size.fixed(0.1), clients_per_round=12, optimizer=optax.sgd(rate), chunk=5
+    )
+    state, info = of(server, START, 4, population=everyone(np.arange(60).reshape(12, 5)))
+    features, targets = (np.asarray(leaf, np.float64) for leaf in DATA)
+    w = np.asarray(START["w"], np.float64)
+    for t in range(4):
+        np.testing.assert_allclose(info.loss[t], np.mean((features @ w - targets) ** 2) / 2, rtol=1e-5)
+        w = w - 0.3 * features.T @ (features @ w - targets) / 60
+    np.testing.assert_allclose(state.params["w"], w, rtol=1e-5)
+
+
+def test_clients_that_are_not_finite_are_counted_and_left_out():
+    """The loss says so too, but the model of the others is as it would be with zeros from those clients."""
+    features = np.asarray(DATA[0]).copy()
+    features[7], features[33] = math.nan, math.inf  # of clients 1 and 6
+    server = federated(clients.exact(FEDSGD), clip_size.fixed(1.0), clients_per_round=12, optimizer=optax.sgd(0.3))
+    whole = everyone(np.arange(60).reshape(12, 5))
+    state, info = of(server, START, 3, population=whole, data=(features, DATA[1]))
+    w = np.asarray(START["w"], np.float64)
+    kept = [slice(5 * k, 5 * k + 5) for k in range(12) if k not in (1, 6)]
+    for _ in range(3):
+        w = w - 0.3 / 12 * sum(features[own].T @ (features[own] @ w - np.asarray(DATA[1])[own]) / 5 for own in kept)
+    np.testing.assert_allclose(state.params["w"], w, rtol=1e-5)
+    assert info.dropped.tolist() == [2] * 3
+    assert info.histogram.sum(axis=1).tolist() == [10] * 3
+    assert not np.isfinite(info.loss).any()
+
+
+def test_a_round_draws_distinct_clients_uniformly_and_anew():
+    """Client k's gradient is the k-th unit vector, so the model has counted who took part."""
+    n, m, rounds = 40, 5, 400
+    server = federated(
+        clients.exact(clients.gradients(linear)), clip_size.fixed(1.0), clients_per_round=m, optimizer=optax.sgd(1.0)
+    )
+    whole = everyone(np.arange(n)[:, None])
+    state, _ = of(server, {"w": jnp.zeros(n)}, rounds, population=whole, data=jnp.eye(n))
+    took_part = np.asarray(participants(KEY, server, n, rounds))
+    assert took_part.shape == (rounds, m)
+    assert all(len(set(row)) == m for row in took_part.tolist())
+    counts = np.bincount(took_part.ravel(), minlength=n)
+    np.testing.assert_allclose(-m * state.params["w"], counts, atol=1e-3)
+    expected = rounds * m / n
+    spread = ((counts - expected) ** 2).sum() / (expected * (1 - m / n) * n / (n - 1))  # without replacement
+    assert 1e-3 < stats.chi2.sf(spread, n - 1) < 0.999
+    overlap = [len(set(a) & set(b)) for a, b in zip(took_part[:-1].tolist(), took_part[1:].tolist(), strict=True)]
+    assert abs(np.mean(overlap) - m * m / n) < 4 * 0.7 / math.sqrt(rounds)  # hypergeometric, of deviation 0.7
+
+
+# the same, however it is computed
+
+FEDAVG = clients.local_training(squares, optax.sgd(0.1), steps=2)
+KINDS: dict[str, tuple[Client, Rule]] = {
+    "each": (
+        clients.gaussian(FEDAVG, noise_multiplier=0.5, each=True),
+        clip_size.adaptive_quantile(0.5, quantile=0.5),
+    ),
+    "aggregated": (clients.gaussian(FEDSGD, noise_multiplier=0.5), clip_size.adaptive_median(0.5, every=2)),
+}
+M = 24
+
+
+def simulated(kind: str, **how: Any) -> list[list[float]]:
+    """The model and all that is told of three rounds, by leaf."""
+    client, rule = KINDS[kind]
+    server = federated(client, rule, clients_per_round=M, optimizer=optax.adam(0.1), **how)
+    state, info = of(server, START, 3)
+    return [np.ravel(leaf).tolist() for leaf in jax.tree.leaves((state.params, state.rule, info))]
+
+
+def assert_close(found: Any, wanted: Any) -> None:
+    for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=2e-4, atol=2e-5)
+
+
+@cache
+def alone(kind: str) -> list[list[float]]:
+    return simulated(kind)
+
+
+def test_chunks_make_no_difference():
+    assert_close(simulated("each", chunk=6), alone("each"))
+    assert np.std(alone("each")[0]) > 0.01
+
+
+def test_many_federations_are_what_each_is_alone():
+    """Over keys, learning rates and noise; the rule's aggregator speaks in every other round only."""
+    keys, rates = jax.random.split(KEY, 3), jnp.array([0.01, 0.1, 0.3])
+
+    def one(key: jax.Array, rate: Any) -> Any:
+        client = clients.gaussian(FEDSGD, noise_multiplier=rate)
+        server = federated(client, mean_of_norms(2), clients_per_round=6, optimizer=optax.sgd(rate))
+        return run(key, server, server.init(START), everyone(np.arange(60).reshape(12, 5)), DATA, 2)
+
+    together, single = jax.jit(jax.vmap(one))(keys, rates), jax.jit(one)
+    for i in range(3):
+        assert_close(jax.tree.map(lambda leaf, i=i: leaf[i], together), single(keys[i], rates[i]))
+    assert np.ptp(together[0].params["w"], axis=0).min() > 0.01
+
+
+def eight() -> list[Any]:
+    """What eight devices find, in a line and in a grid; of 24 clients each has 3, in chunks of 2 and 1."""
+    devices = np.array(jax.devices())
+    assert devices.shape == (8,)
+    line, grid = Mesh(devices, ("clients",)), Mesh(devices.reshape(2, 4), ("host", "chip"))
+    try:
+        federated(clients.exact(FEDSGD), clip_size.fixed(1.0), clients_per_round=9, optimizer=optax.sgd(1), mesh=line)
+        refused = "nothing"
+    except check.InputError as error:
+        refused = str(error)
+    meshes = {"each": grid, "aggregated": line}
+    return [refused, {kind: simulated(kind, mesh=mesh, chunk=2) for kind, mesh in meshes.items()}]
+
+
+def test_eight_devices_find_what_one_finds():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    code = "import json, tests.federated.test_rounds as t; print('\\n' + json.dumps(t.eight()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | flags,
+        cwd=Path(__file__).parents[2],
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    refused, found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert refused == "clients_per_round: expected a multiple of the mesh's 8 devices, got 9"
+    for kind in KINDS:
+        assert_close(found[kind], alone(kind))
+
+
+# memory
+
+WIDE = 5_000
+
+
+def test_memory_grows_with_the_chunk_alone():
+    """The temporary memory of the compiled program: of a client, a few numbers remain; of one not drawn, none."""
+    client = clients.gaussian(clients.gradients(linear), noise_multiplier=1.0)
+    params, data = {"w": jnp.zeros(WIDE)}, jnp.zeros((60, WIDE))
+
+    def needed(m: int, everyone: int, chunk: int) -> int:
+        server = federated(client, clip_size.fixed(1.0), clients_per_round=m, optimizer=optax.sgd(1.0), chunk=chunk)
+        people = population.iid(KEY, 60, clients=everyone)
+        program = jax.jit(lambda key, state: run(key, server, state, people, data, 2))
+        analysis: Any = program.lower(KEY, server.init(params)).compile().memory_analysis()
+        return analysis.temp_size_in_bytes
+
+    few = needed(200, 10_000, 100)
+    assert few > 100 * WIDE * 4  # a chunk
+    assert needed(2_000, 10_000_000, 100) < few + 1_800 * 200  # bytes for each more client that is drawn
+    assert needed(2_000, 10_000, 2_000) > 5 * few
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"clients_per_round": 0}, "clients_per_round: expected a whole number >= 1, got 0"),
+        ({"clients_per_round": 2.5}, "clients_per_round: expected a whole number >= 1, got 2.5"),
+        ({"chunk": 0}, "chunk: expected a whole number >= 1, got 0"),
+        ({"clients_per_round": 1_001}, "clients_per_round: expected at most the 1000 clients there are, got 1001"),
+    ],
+)
+def test_bad_input_is_refused(given, message):
+    settings: dict[str, Any] = {"clients_per_round": 5, "optimizer": optax.sgd(1.0)} | given
+    with pytest.raises(check.InputError) as refused:
+        of(federated(clients.exact(FEDSGD), clip_size.fixed(1.0), **settings), START, 1)
+    assert str(refused.value) == message

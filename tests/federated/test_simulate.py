@@ -1,0 +1,179 @@
+"""The host's loop: cut, killed and resumed it ends where one call ends, bit for bit; it says where a run diverged."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dpaudit import check
+from dpaudit.federated import clients, clip_size, population
+from dpaudit.federated.clip_size import LARGEST
+from dpaudit.federated.rounds import Server, federated, run
+from dpaudit.federated.simulate import diverged, simulate
+from dpaudit.training.in_parts import Parts
+
+KEY = jax.random.key(61)
+DATA = jnp.asarray(np.random.default_rng(7).normal(size=(60, 4)), jnp.float32)
+POPULATION = population.iid(jax.random.key(62), 60, clients=1_000, examples=4)
+START = {"w": jnp.ones(3), "b": jnp.zeros(())}
+ROUNDS, EVERY = 8, 4
+
+
+def server(clip_norm: float = 0.5, scale: tuple[float, ...] = (1.0, 2.0, 3.0), m: int = 6) -> Server:
+    constants = jnp.array(scale)
+
+    def loss(params: Any, example: jax.Array) -> jax.Array:
+        return 0.5 * (example[:3] @ (constants * params["w"]) + params["b"] - example[3]) ** 2
+
+    return federated(
+        clients.gaussian(clients.gradients(loss), noise_multiplier=0.5),
+        clip_size.adaptive_median(clip_norm, every=3),
+        clients_per_round=m,
+        optimizer=optax.adam(0.1),
+    )
+
+
+SERVER = server()
+
+
+def simulated(server: Server = SERVER, rounds: int = ROUNDS, **how: Any) -> Parts:
+    given = {"key": KEY, "params": START, "population": POPULATION, "data": DATA, "every": EVERY} | how
+    places = [given.pop(name) for name in ("params", "population", "data")]
+    return simulate(given.pop("key"), server, *places, rounds, **given)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for leaf, wanted in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(leaf, wanted)
+        assert leaf.dtype == wanted.dtype
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[Any, Any]:
+    """What one call gives."""
+    return run(KEY, SERVER, SERVER.init(START), POPULATION, DATA, ROUNDS)
+
+
+def evaluate(params: Any) -> dict[str, float]:
+    return {"offset": float(params["b"])}
+
+
+def test_however_it_is_cut_it_is_one_call(tmp_path, whole):
+    """In parts of 4, and of 4, 2 and 2: a finished run goes on."""
+    seen: list[int] = []
+    cut = simulated(evaluate=evaluate, progress=seen.append)
+    assert_same((cut.state, cut.info), whole)
+    assert seen == cut.evaluations["step"].tolist() == [4, 8]
+    first = simulated(rounds=6, checkpoint=tmp_path)
+    assert_same(first.info, jax.tree.map(lambda leaf: leaf[:6], whole[1]))
+    assert first.state.round == 6
+    resumed = simulated(checkpoint=tmp_path, progress=seen.append)
+    assert_same((resumed.state, resumed.info), whole)
+    assert seen == [4, 8, 6, 8]
+    assert resumed.evaluations == {}
+    with pytest.raises(
+        check.InputError, match=r"^rounds: expected at least the 8 that the checkpoint has made, got 7$"
+    ):
+        simulated(rounds=7, checkpoint=tmp_path)
+
+
+def die_in_the_second_part(folder: str) -> None:
+    """Killed by the system when 8 rounds are done and 4 of them saved."""
+    calls: list[int] = []
+
+    def fatal(params: Any) -> dict[str, float]:
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return evaluate(params)
+
+    simulated(checkpoint=folder, evaluate=fatal)
+
+
+def test_killed_and_resumed_it_is_the_run_left_alone(tmp_path, whole):
+    code = f"import tests.federated.test_simulate as t; t.die_in_the_second_part({str(tmp_path / 'run')!r})"
+    command, root = [sys.executable, "-c", code], Path(__file__).parents[2]
+    process = subprocess.run(command, cwd=root, text=True, capture_output=True, timeout=300, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert [step.name for step in (tmp_path / "run").iterdir()] == ["4"]
+    seen: list[int] = []
+    resumed = simulated(server(), checkpoint=tmp_path / "run", evaluate=evaluate, progress=seen.append)
+    assert_same((resumed.state, resumed.info), whole)
+    assert seen == resumed.evaluations["step"].tolist() == [4, 8]
+    assert resumed.evaluations["offset"][1] == float(whole[0].params["b"])
+
+
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("key", {"key": jax.random.key(63)}),
+    ("start", {"params": START | {"b": jnp.ones(())}}),
+    ("start", {"server": server(clip_norm=0.6)}),
+    ("program", {"server": server(m=7)}),
+    ("program", {"server": server(scale=(1.0, 2.0, 4.0))}),
+    ("program", {"population": POPULATION._replace(clients=999)}),
+    ("data", {"population": population.iid(jax.random.key(64), 60, clients=1_000, examples=4)}),
+    ("data", {"data": DATA + 1}),
+]
+
+
+def test_another_simulation_is_refused_and_the_checkpoint_kept(tmp_path, whole):
+    folder = tmp_path / "run"
+    simulated(rounds=4, checkpoint=folder)
+    for part, other in OTHERS:
+        with pytest.raises(
+            check.InputError, match=f"^checkpoint: expected one of this training, got run: made by another {part}$"
+        ):
+            simulated(checkpoint=folder, **other)
+    assert_same(simulated(checkpoint=folder).state, whole[0])
+
+
+def test_a_learning_rate_that_is_too_large_is_dated():
+    """w <- w - 11 w = -10 w: at w = 10^20, in round 20, the square of the gradient is beyond float32."""
+    client = clients.exact(clients.gradients(lambda params, example: 0.5 * (params["w"] * example) ** 2))
+    wild = federated(client, clip_size.fixed(1.0), clients_per_round=2, optimizer=optax.sgd(11.0))
+    done = simulated(wild, rounds=25, every=25, params={"w": jnp.ones(())}, data=jnp.ones(60))
+    assert diverged(done.info) == 20
+    assert (done.info.loss.shape, done.state.round) == ((25,), 25)
+    assert diverged(jax.tree.map(lambda leaf: leaf[:20], done.info)) is None
+    np.testing.assert_allclose(done.info.norm[:20], 10.0 ** np.arange(20), rtol=1e-4)
+
+
+def test_a_clip_size_that_runs_away_is_dated():
+    """Every update is clipped, so C grows by e in a round: from 1 beyond 2^20 = e^13.86 in 14."""
+    client = clients.gaussian(
+        clients.gradients(lambda params, example: 1e9 * params["w"] * example), noise_multiplier=1.0
+    )
+    rule = clip_size.adaptive_quantile(1.0, quantile=0.5, learning_rate=2.0, noise_std=1e-6)
+    wild = federated(client, rule, clients_per_round=2, optimizer=optax.sgd(1.0))
+    done = simulated(wild, rounds=18, every=18, params={"w": jnp.ones(())}, data=jnp.ones(60))
+    assert diverged(done.info) == 14
+    np.testing.assert_allclose(done.info.clip_norm, np.minimum(np.exp(np.arange(18)), LARGEST), rtol=1e-4)
+    assert np.isfinite(done.info.loss).all()
+
+
+def test_a_sound_run_has_not_diverged(whole):
+    assert diverged(whole[1]) is None
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"rounds": 0}, "rounds: expected a whole number >= 1, got 0"),
+        ({"every": 0}, "every: expected a whole number >= 1, got 0"),
+        ({"key": 3}, "key: expected a key, as made by jax.random.key, got 3"),
+        ({"server": server(m=1_001)}, "clients_per_round: expected at most the 1000 clients there are, got 1001"),
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+def test_bad_input_is_refused(tmp_path, given, message, kept):
+    with pytest.raises(check.InputError) as refused:
+        simulated(**given, checkpoint=tmp_path if kept else None)
+    assert str(refused.value) == message
