@@ -5,7 +5,8 @@
 
 Expect, on two cores with a device each and one draw of noise: a round of the 26,010-parameter network about 4 times as
 fast as torch.func's vmap and 10 times as fast as a loop over clients; seconds linear in the clients of a round; memory
-that neither they nor the population change. On an accelerator, 10,000 rounds are timed instead of memory and what runs on the CPU.
+that neither they nor the population change. On an accelerator, 10,000 rounds are timed instead of memory and what
+runs on the CPU.
 """
 
 import json

@@ -15,6 +15,7 @@ from experiments import (
     coverage_section,
     dp_sniper_section,
     fault_zoo_section,
+    federated_audit_section,
     ldp_client_section,
     training_audit_section,
 )
@@ -43,6 +44,7 @@ SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
     "bench_federated": bench_federated_section.section,
     "clip_size": clip_size_section.section,
     "training_audit": training_audit_section.section,
+    "federated_audit": federated_audit_section.section,
     "coverage": coverage_section.section,
     "fault_zoo": fault_zoo_section.section,
     "dp_sniper": dp_sniper_section.section,

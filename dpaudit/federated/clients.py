@@ -214,7 +214,11 @@ def message(client: Client, params: Any, clip_norm: float, claim: Claim) -> Mech
 
     Returns:
       A :class:`dpaudit.Mechanism` whose input is a client's examples, leaves [n, ...], and whose release is [d].
+
+    Raises:
+      InputError: a clip norm that is not positive.
     """
+    check.positive(clip_norm=clip_norm)
 
     def apply(key: jax.Array, examples: Any) -> jax.Array:
         own_key, noise_key = jax.random.split(key)
