@@ -21,11 +21,14 @@ audit: .venv/.core  ## the main job: audit LDP-SGD on the bundled digits, report
 	$(BIN)/dpaudit ldp --data digits --craft all --epsilon 0.5 1 2 4 --trials 10000 --repeats 10 \
 		--out results/audit --force
 
+# Most programs of the tests run once, so that compiling them takes the time: LLVM's first level saves a fifth of it. The
+# long proofs, and tests that start processes with flags of their own, run at the level that users have.
 test: .venv/.dev  ## style, types and all tests but the long proofs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/pytest -rs --numprocesses 2 --dist worksteal --durations=15
+	XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=1" \
+		$(BIN)/pytest -rs --numprocesses 2 --dist worksteal --durations=15
 
 verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
 	@mkdir -p experiments/results

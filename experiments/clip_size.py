@@ -1,18 +1,17 @@
 """Paper 002: how long an update may be before a client clips it and adds noise, in federated learning under local DP.
 
-    python -m experiments.clip_size --quick --out DIR                     # bundled digits: under a minute
-    python -m experiments.clip_size --work DIR                            # as in the paper: for a machine with a GPU
-    python -m experiments.clip_size --work DIR --rounds 1000 --trials 1   # a tenth of the rounds, once: for two cores
+    python -m experiments.clip_size --quick --out DIR                  # bundled digits: under a minute
+    python -m experiments.clip_size --work DIR                         # as in the paper: for a machine with a GPU
+    python -m experiments.clip_size --work DIR --simulated 20          # all rounds, 20 clients for the 1,000 of each
 
 Every run (setting, noise, trial) keeps a checkpoint and, at its end, a record in --work: a sweep that was killed goes
-on, and no run is made twice. Processes may share the runs out; on a CPU, one for each core is fastest:
+on, and no run is made twice. Rows are written of all that --work holds. Processes may share the runs out; on a CPU,
+one for each core is fastest:
 
     for i in 0 1; do
       XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c $i \\
-        python -m experiments.clip_size --work DIR --rounds 1000 --trials 1 --share $i/2 &
+        python -m experiments.clip_size --work DIR --simulated 20 --share $i/2 &
     done; wait
-
-The same command without --share then makes what is missing and writes the rows.
 
 Expect on MNIST that C = 0.05 leads early and 0.01 late, that every way to lower C from 0.05 to 0.01 ends above both,
 and that the quantile rule's C grows without end.
@@ -26,32 +25,38 @@ from dpaudit import check
 from dpaudit.report.rows import write_rows
 from experiments import clip_size_rows
 from experiments.clip_size_published import CLIENTS_PER_ROUND, ROUNDS, TRIALS
-from experiments.clip_size_runs import Bench, noise_multiplier, play_all, runs
+from experiments.clip_size_runs import Bench, Scale, all_records, noise_multiplier, play_all, runs
 from experiments.common import Rows, options
 
 QUICK = {"dataset": ["digits"], "rounds": 100, "trials": 1, "clients_per_round": 200, "sensitivity": [2]}
 QUICK_ONLY = ("non", "clip0.01", "clip0.05", "0.05to0.01(20%)", "poly(0.05)1", "quantile(0.01)5", "adaptive0.01")
 
 
-def gather(rows: Rows, chosen: Namespace, dataset: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Comparison rows of one data set's runs; returns their curves and histograms, as rows too."""
+def gather(rows: Rows, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Comparison rows of one data set's runs at one scale; returns their curves and histograms, as rows too."""
     of_setting: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
     for record in records:
         of_setting.setdefault((record["name"], record["sensitivity"]), []).append(record)
-    shared = {"dataset": dataset, "rounds": chosen.rounds, "clients_per_round": chosen.clients_per_round}
-    trials = "1 trial" if chosen.trials == 1 else f"{chosen.trials} trials"
-    scale = f"{chosen.rounds:,} rounds x {chosen.clients_per_round:,} clients of 5 images, {trials}"
+    shared = {name: records[0][name] for name in ("dataset", *Scale._fields)}
     kept = []
     for (name, sensitivity), own in of_setting.items():
         labels = shared | {"name": name, "sensitivity": sensitivity}
-        clip_size_rows.compare(rows, labels, own, scale)
+        clip_size_rows.compare(rows, labels, own, scale_of(shared, len(own)))
         kept.append(clip_size_rows.curves(labels, own))
         kept += clip_size_rows.histograms(labels, own[0])
-    for sensitivity in chosen.sensitivity:
+    for sensitivity in sorted({record["sensitivity"] for record in records} - {None}):
         those = [record for record in records if record["sensitivity"] in (None, sensitivity)]
-        clip_size_rows.judge(rows, shared | {"sensitivity": sensitivity}, those, scale)
-    rows.finish_part(dataset)
+        trials = max(len(own) for own in of_setting.values())
+        clip_size_rows.judge(rows, shared | {"sensitivity": sensitivity}, those, scale_of(shared, trials))
+    rows.finish_part(shared["dataset"])
     return kept
+
+
+def scale_of(shared: dict[str, Any], trials: int) -> str:
+    """What was really run, in words."""
+    played, meant = shared["simulated"], shared["clients_per_round"]
+    people = f"{meant:,} clients" if played == meant else f"{played:,} clients in place of {meant:,}"
+    return f"{shared['rounds']:,} rounds x {people} of 5 images, {trials} {'trial' if trials == 1 else 'trials'}"
 
 
 def arguments(given: Sequence[str] | None = None) -> Namespace:
@@ -61,6 +66,7 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--clients-per-round", type=int, default=CLIENTS_PER_ROUND)
+    parser.add_argument("--simulated", type=int, default=None, metavar="N", help="of a round's clients; default: all")
     parser.add_argument(
         "--sensitivity", type=int, nargs="+", choices=(1, 2), default=[1, 2], help="of the noise, over C"
     )
@@ -74,6 +80,10 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
         chosen.only = QUICK_ONLY if chosen.quick else ("",)
     check.at_least(10, rounds=chosen.rounds)
     check.at_least(1, trials=chosen.trials)
+    if chosen.simulated is None:
+        chosen.simulated = chosen.clients_per_round
+    if chosen.simulated < 1 or chosen.clients_per_round % chosen.simulated:
+        raise check.expected("--simulated", f"a divisor of {chosen.clients_per_round} clients", chosen.simulated)
     if chosen.share is not None and chosen.work is None:
         raise check.expected("--work", "a folder for the runs that --share shares out", "none")
     return chosen
@@ -82,16 +92,19 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
 def main() -> None:
     chosen = arguments()
     wanted = runs(chosen.only, chosen.sensitivity, chosen.trials)
-    scale = chosen.rounds, chosen.clients_per_round, chosen.seed, chosen.data_dir
-    if chosen.share is not None:
-        first, step = map(int, chosen.share.split("/"))
-        for dataset in chosen.dataset:
-            play_all(Bench(dataset, *scale), wanted[first::step], chosen.work)
-        return
-    rows, kept = Rows("002", "clip_size", chosen.out, chosen.seed), []
+    scale = Scale(chosen.rounds, chosen.clients_per_round, chosen.simulated)
+    first, step = (0, 1) if chosen.share is None else map(int, chosen.share.split("/"))
+    records = []
     for dataset in chosen.dataset:
-        bench = Bench(dataset, *scale)
-        kept += gather(rows, chosen, bench.name, play_all(bench, wanted, chosen.work))
+        records += play_all(Bench(dataset, scale, chosen.seed, chosen.data_dir), wanted[first::step], chosen.work)
+    if chosen.share is not None:
+        return
+    by_scale: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records if chosen.work is None else all_records(chosen.work):
+        by_scale.setdefault(tuple(record[name] for name in ("dataset", *Scale._fields)), []).append(record)
+    rows, kept = Rows("002", "clip_size", chosen.out, chosen.seed), []
+    for _, own in sorted(by_scale.items(), reverse=True):
+        kept += gather(rows, own)
     clip_size_rows.privacy(rows, {sensitivity: noise_multiplier(sensitivity) for sensitivity in (1, 2)})
     rows.finish_part("privacy")
     write_rows(kept, rows.file.with_name(rows.file.stem + "_curves.json"))

@@ -30,7 +30,7 @@ class Claim(NamedTuple):
     """Every one of ``larger`` is above every one of ``smaller``.
 
     Attributes:
-      finding: of FINDINGS, or the section that says so.
+      finding: of FINDINGS, or the section that says so, or that asks.
       text: the claim in words.
       quantity: "accuracy" (percent), "loss", "norm" (mean, before clipping) or "clip_norm".
       at: share of the rounds.
@@ -47,6 +47,7 @@ class Claim(NamedTuple):
 
 LOWERED = ("0.05to0.01(20%)", "0.05to0.01(60%)", "poly(0.05)0.5", "poly(0.05)1.0", "poly(0.05)2.0")
 ADAPTIVE = ("quantile(0.01)10%", "quantile(0.01)50%", "adaptive0.01", "adaptive0.05")
+BUDGETS = ("budget(0.01)", "budget(0.05)", "budget(1.0)")  # not the paper's
 LOWERED_MORE = ("poly(0.01)0.5", "poly(0.01)1.0", "poly(0.01)2.0")
 CLAIMS = (
     Claim(1, "C = 0.05 is more accurate than 0.01", "accuracy", 0.1, ("clip0.05",), ("clip0.01",)),
@@ -75,5 +76,9 @@ CLAIMS = (
     ),
     Claim(
         "5", "switching to 0.01 ends with shorter gradients than 0.05", "norm", 1, ("clip0.05",), ("0.05to0.01(20%)",)
+    ),
+    *(
+        Claim("6", f"{rule} ends more accurate than the best schedule", "accuracy", 1, (rule,), ("poly(0.05)1.0",))
+        for rule in BUDGETS
     ),
 )

@@ -25,19 +25,46 @@ from experiments.clip_size_published import DELTA, EPSILON
 
 LOOKS = 100  # at the model, evenly over the rounds
 NON_PRIVATE = "non-private"
-RULES: dict[str, Callable[[int], Rule]] = {  # by the number of rounds, in the paper's order
-    **{f"clip{c}": lambda rounds, c=c: clip_size.fixed(c) for c in (0.01, 0.05, 0.1, 0.5, 1.0)},
-    "0.05to0.01(20%)": lambda rounds: clip_size.switch(0.05, 0.01, rounds // 5),
-    "0.05to0.01(60%)": lambda rounds: clip_size.switch(0.05, 0.01, rounds * 3 // 5),
+FIXED, BUDGETS = (0.01, 0.05, 0.1, 0.5, 1.0), (0.01, 0.05, 1.0)
+
+
+class Scale(NamedTuple):
+    """Of a federation.
+
+    Attributes:
+      rounds: T.
+      clients_per_round: m.
+      simulated: of m clients, those that are computed; each stands for m/simulated with the same update. The noise on
+        the mean of all messages is that of m clients. It is several tens of times as long as the mean of 20 clipped
+        updates is off that of 1,000, so that a run by 20 learns as one by 1,000 does, for a fiftieth of the time.
+    """
+
+    rounds: int
+    clients_per_round: int
+    simulated: int
+
+
+RULES: dict[str, Callable[[Scale, float, Any], Rule]] = {  # of a message's noise over C and the first model as well
+    **{f"clip{c}": lambda scale, noise, params, c=c: clip_size.fixed(c) for c in FIXED},
+    "0.05to0.01(20%)": lambda scale, noise, params: clip_size.switch(0.05, 0.01, scale.rounds // 5),
+    "0.05to0.01(60%)": lambda scale, noise, params: clip_size.switch(0.05, 0.01, scale.rounds * 3 // 5),
     **{
-        f"poly({c0}){power}": lambda rounds, c0=c0, power=power: clip_size.polynomial(c0, rounds, power)
+        f"poly({c0}){power}": lambda scale, noise, params, c0=c0, power=power: clip_size.polynomial(
+            c0, scale.rounds, power
+        )
         for c0 in (0.01, 0.05)
         for power in (0.5, 1.0, 2.0)
     },
-    "quantile(0.01)10%": lambda rounds: clip_size.adaptive_quantile(0.01, quantile=0.1),
-    "quantile(0.01)50%": lambda rounds: clip_size.adaptive_quantile(0.01, quantile=0.5),
-    "adaptive0.01": lambda rounds: clip_size.adaptive_median(0.01, every=rounds // 10),
-    "adaptive0.05": lambda rounds: clip_size.adaptive_median(0.05, every=rounds // 10),
+    "quantile(0.01)10%": lambda scale, noise, params: clip_size.adaptive_quantile(0.01, quantile=0.1),
+    "quantile(0.01)50%": lambda scale, noise, params: clip_size.adaptive_quantile(0.01, quantile=0.5),
+    "adaptive0.01": lambda scale, noise, params: clip_size.adaptive_median(0.01, every=scale.rounds // 10),
+    "adaptive0.05": lambda scale, noise, params: clip_size.adaptive_median(0.05, every=scale.rounds // 10),
+    **{  # not the paper's
+        f"budget({c0})": lambda scale, noise, params, c0=c0: clip_size.noise_budget(
+            c0, params, rounds=scale.rounds, noise_multiplier=noise, clients_per_round=scale.clients_per_round
+        )
+        for c0 in BUDGETS
+    },
 }
 
 
@@ -74,31 +101,39 @@ def noise_multiplier(sensitivity: int) -> float:
 class Bench:
     """The data, and a server for each setting, compiled once for all of its trials."""
 
-    def __init__(self, dataset: str, rounds: int, clients_per_round: int, seed: int, data_dir: str | None = None):
-        self.rounds, self.clients_per_round, self.seed = rounds, clients_per_round, seed
+    def __init__(self, dataset: str, scale: Scale, seed: int, data_dir: str | None = None):
+        self.scale, self.seed = scale, seed
         train, test = (data.load(dataset, split=split, data_dir=data_dir) for split in data.SPLITS)
         self.name, self.image_shape = train.label, train.inputs.shape[1:]
         self.train, self.test = ((jnp.asarray(part.inputs), jnp.asarray(part.labels)) for part in (train, test))
         self.model = models.model_for(self.image_shape, train.num_classes)
         self.server = cache(self._server)
 
+    def keys(self, trial: int) -> jax.Array:
+        """Of the clients, the first model and the rounds; a trial has the same in every setting."""
+        return jax.random.split(jax.random.fold_in(jax.random.key(self.seed), trial), 3)
+
+    def first(self, trial: int) -> Any:
+        """The model that every setting of a trial begins with."""
+        return models.initial_parameters(self.keys(trial)[1], self.model, self.image_shape)
+
     def _server(self, name: str, sensitivity: int | None) -> Server:
+        stands_for = self.scale.clients_per_round // self.scale.simulated
         loss = models.cross_entropy(self.model)
         update = clients.gradients(lambda params, example: loss(params, *example))
         if sensitivity is None:
             client, rule, learning_rate = clients.exact(update), clip_size.fixed(1.0), 0.1
         else:
-            client = clients.gaussian(update, noise_multiplier=noise_multiplier(sensitivity))
-            rule, learning_rate = RULES[name](self.rounds), 1.0
+            noise = noise_multiplier(sensitivity)
+            client = clients.gaussian(update, noise_multiplier=noise / np.sqrt(stands_for))
+            rule, learning_rate = repeated(RULES[name](self.scale, noise, self.first(0)), stands_for), 1.0
         optimizer = optax.sgd(learning_rate)
-        return federated(client, rule, clients_per_round=self.clients_per_round, optimizer=optimizer)
+        return federated(client, rule, clients_per_round=self.scale.simulated, optimizer=optimizer)
 
     def play(self, run: Run, checkpoint: Path | None = None, progress: Callable[[int], None] | None = None) -> Parts:
-        """The whole run, or what is missing of it; a trial has the same clients and first model in every setting."""
-        key = jax.random.fold_in(jax.random.key(self.seed), run.trial)
-        people_key, first_key, rounds_key = jax.random.split(key, 3)
+        """The whole run, or what is missing of it."""
+        people_key, _, rounds_key = self.keys(run.trial)
         everyone = population.iid(people_key, len(self.train[1]), len(self.test[1]))
-        params = models.initial_parameters(first_key, self.model, self.image_shape)
         server, before = self.server(run.name, run.sensitivity), time.perf_counter()
 
         def evaluate(params: Any) -> dict[str, float]:
@@ -110,15 +145,23 @@ class Bench:
         return simulate(
             rounds_key,
             server,
-            params,
+            self.first(run.trial),
             everyone,
             self.train,
-            self.rounds,
-            every=max(1, self.rounds // LOOKS),
+            self.scale.rounds,
+            every=max(1, self.scale.rounds // LOOKS),
             checkpoint=checkpoint,
             evaluate=evaluate,
             progress=progress,
         )
+
+
+def repeated(rule: Rule, times: int) -> Rule:
+    """The rule, each of whose reports counts as many times."""
+    if rule.release is None or times == 1:
+        return rule
+    release = rule.release
+    return rule._replace(release=lambda key, reports: release(key, jnp.repeat(reports, times, axis=0)))
 
 
 @partial(jax.jit, static_argnames="model")
@@ -131,7 +174,7 @@ def _tested(params: Any, images: jax.Array, labels: jax.Array, *, model: Any) ->
     return jnp.mean(right), jnp.mean(losses)
 
 
-def record(run: Run, parts: Parts) -> dict[str, Any]:
+def record(bench: Bench, run: Run, parts: Parts) -> dict[str, Any]:
     """What is kept of a run: curves at every look, histograms of norms at every tenth of the rounds.
 
     ``clip_norm`` is that of the last round before a look; ``norm`` and ``clipped`` are means over the rounds since the
@@ -153,6 +196,8 @@ def record(run: Run, parts: Parts) -> dict[str, Any]:
         "released": np.asarray(info.released)[tenths - 1] if histogram_rule else (),
     }
     return {
+        "dataset": bench.name,
+        **bench.scale._asdict(),
         **run._asdict(),
         "round": ends.tolist(),
         "tenths": tenths.tolist(),
@@ -180,9 +225,9 @@ def play_all(bench: Bench, wanted: Sequence[Run], work: str | None) -> list[dict
             if kept is not None and kept.exists():
                 (row,) = read_rows(kept)
             else:
-                task = None if bars is None else bars.add_task(f"{run.name}, {run.trial}", total=bench.rounds)
+                task = None if bars is None else bars.add_task(f"{run.name}, {run.trial}", total=bench.scale.rounds)
                 shown = None if bars is None or task is None else partial(_show, bars, task)
-                row = record(run, bench.play(run, folder, shown))
+                row = record(bench, run, bench.play(run, folder, shown))
                 if bars is not None and task is not None:
                     bars.remove_task(task)
                 if kept is not None:
@@ -197,8 +242,16 @@ def play_all(bench: Bench, wanted: Sequence[Run], work: str | None) -> list[dict
 def _folder(work: str, bench: Bench, run: Run) -> Path:
     """Of the run's checkpoint; its record lies beside it."""
     noise = "exact" if run.sensitivity is None else f"{run.sensitivity}C"
-    scale = f"{bench.name}-{bench.rounds}x{bench.clients_per_round}-seed{bench.seed}"
+    rounds, clients_per_round, simulated = bench.scale
+    scale = f"{bench.name}-{rounds}x{clients_per_round}by{simulated}-seed{bench.seed}"
     return Path(work) / scale / noise / run.name / str(run.trial)
+
+
+def all_records(work: str) -> list[dict[str, Any]]:
+    """Of every run that has ended in ``work``, in the order of the settings."""
+    found = [read_rows(file)[0] for file in sorted(Path(work).glob("*/*/*/*.json"))]
+    place = {name: i for i, name in enumerate((NON_PRIVATE, *RULES))}
+    return sorted(found, key=lambda row: (row["sensitivity"] or 0, place[row["name"]], row["trial"]))
 
 
 def _show(bars: Any, task: Any, rounds: int) -> None:

@@ -172,7 +172,8 @@ def _clipped_sum(
     total = [
         unit.total(factors[layer].astype(leaf.dtype)) for unit, layer, leaf in zip(units, layers, leaves, strict=True)
     ]
-    norms = jnp.sqrt(squared.sum(axis=0))
+    whole = squared.sum(axis=0)
+    norms = jnp.where(finite, jnp.sqrt(whole), whole)  # of one number, XLA takes sqrt(x^2) for |x|, which is finite
     return treedef.unflatten(total), Info(norms, losses, jnp.sum(~finite))
 
 

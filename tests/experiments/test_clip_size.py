@@ -10,10 +10,11 @@ import pytest
 from dpaudit import InputError, data
 from dpaudit.federated import accounting, population, rounds
 from dpaudit.federated.clip_size import EDGES
+from dpaudit.report.rows import write_rows
 from dpaudit.training import models, pretrain
 from experiments import clip_size, clip_size_rows, clip_size_runs, clip_size_section
 from experiments.clip_size_published import ACCURACY, CLAIMS, Claim
-from experiments.clip_size_runs import NON_PRIVATE, RULES, Bench, Run
+from experiments.clip_size_runs import NON_PRIVATE, RULES, Bench, Run, Scale
 from experiments.common import Rows
 
 ROUNDS, CLIENTS = 10, 10
@@ -21,11 +22,11 @@ ROUNDS, CLIENTS = 10, 10
 
 @pytest.fixture(scope="module")
 def bench():
-    return Bench("digits", ROUNDS, CLIENTS, seed=3)
+    return Bench("digits", Scale(ROUNDS, CLIENTS, CLIENTS), seed=3)
 
 
 def clip_norms(name, count):
-    rule = RULES[name](count)
+    rule = RULES[name](Scale(count, 1_000, 1_000), 1.4042, {"w": np.ones(100)})
     return jax.lax.scan(lambda state, _: (rule.update(state, None), state.clip_norm), rule.init(), length=count)[1]
 
 
@@ -42,7 +43,7 @@ def test_schedules_keep_their_shares_of_the_rounds():
             expected = np.where(np.arange(count) < share * count, 0.05, 0.01)
             np.testing.assert_allclose(clip_norms(f"0.05to0.01({share:.0%})", count), expected, rtol=1e-6)
         np.testing.assert_allclose(clip_norms("poly(0.05)2.0", count)[-1], 0.05 * (2 / count) ** 2, rtol=1e-5)
-        assert RULES["adaptive0.05"](count).every == count // 10
+        assert RULES["adaptive0.05"](Scale(count, 1_000, 20), 1.4042, None).every == count // 10
 
 
 def test_processes_share_all_runs_out():
@@ -56,6 +57,8 @@ def test_processes_share_all_runs_out():
     }
     with pytest.raises(InputError, match=re.escape("--only: expected the beginning of one of non-private, clip0.01")):
         clip_size_runs.runs(["ploy"], [1], 1)
+    with pytest.raises(InputError, match="--simulated: expected a divisor of 1000 clients, got 30"):
+        clip_size.arguments(["--simulated", "30"])
     with pytest.raises(InputError, match="--work: expected a folder for the runs that --share shares out, got none"):
         clip_size.arguments(["--share", "0/2"])
 
@@ -81,6 +84,43 @@ def test_a_record_is_of_the_run_as_one_program_makes_it(bench, tmp_path):
     assert kept["clip_norm"][0] != kept["clip_norm"][1]
     assert kept["diverged"] is None
     assert clip_size_runs.play_all(bench, [run], str(tmp_path)) == [kept]  # seconds too: it was not made again
+
+
+@pytest.mark.parametrize("simulated", [10, 2])
+def test_a_few_clients_in_place_of_all_leave_the_noise_as_it_is(simulated):
+    """A round is noise of length 1.4042 C sqrt(d/m), within 1/sqrt(2 d), and a mean of updates of length C at most."""
+    few = Bench("digits", Scale(ROUNDS, 10, simulated), seed=3)
+    server, before = few.server("clip1.0", 2), few.first(0)
+    rows_of = population.iid(jax.random.key(6), 99, 9).train
+    after, info = server.step(jax.random.key(5), server.init(before), 1_000, rows_of, few.train)
+    moved = np.concatenate(
+        [np.ravel(a - b) for a, b in zip(*map(jax.tree.leaves, (after.params, before)), strict=True)]
+    )
+    noise = 1.4042 * np.sqrt(moved.size / 10)
+    assert abs(np.linalg.norm(moved) - noise) < 1 + 4 * noise / np.sqrt(2 * moved.size) < noise / 5
+    assert info.histogram.sum() == simulated
+
+
+def test_a_report_that_counts_for_many_is_released_with_the_noise_of_many():
+    key, reports = jax.random.key(0), jax.numpy.array([0, 1, 1, 4])
+    rule = RULES["adaptive0.01"](Scale(10, 200, 4), 1.4042, None)
+    release = clip_size_runs.repeated(rule, 50).release
+    assert rule.release is not None
+    assert release is not None
+    few, all_of_them = release(key, reports), rule.release(key, jax.numpy.repeat(reports, 50))
+    np.testing.assert_array_equal(few, all_of_them)
+    assert np.abs(few - np.array([0.25, 0.5, 0, 0, 0.25])).max() < 4 * 6.3 / 200
+    assert clip_size_runs.repeated(RULES["clip0.1"](Scale(10, 200, 4), 1.4042, None), 50).release is None
+
+
+def test_rows_are_of_all_that_a_folder_holds(bench, tmp_path):
+    wanted = [Run("clip0.05", 2, 0), Run("clip0.01", 2, 0), Run(NON_PRIVATE, None, 0)]
+    records = [{"dataset": "mnist", **bench.scale._asdict(), **run._asdict()} for run in wanted]
+    for record in records:
+        folder = tmp_path / "scale" / str(record["sensitivity"]) / record["name"]
+        folder.mkdir(parents=True)
+        write_rows([record], folder / "0.json")
+    assert clip_size_runs.all_records(str(tmp_path)) == records[::-1]
 
 
 def test_histograms_in_the_bins_of_the_median_rule():
@@ -119,7 +159,7 @@ def test_a_claim_s_margin_is_that_of_its_closest_pair():
     assert clip_size_rows.margin(at_half._replace(larger=("not run",)), RECORDS)[2] == 0
 
 
-def test_the_section_says_what_the_rows_say(tmp_path):
+def test_the_section_says_what_the_rows_say(tmp_path, monkeypatch):
     looks, final = [10, 20, 100], {0: 0.90, 1: 0.94}
     records = []
     for name in ("non-private", "clip0.01", "clip0.05", "adaptive0.01"):
@@ -130,12 +170,15 @@ def test_the_section_says_what_the_rows_say(tmp_path):
             own |= {"sensitivity": None if name == "non-private" else 2, "round": looks, "clip_norm": [0.05] * 3}
             own |= {"norm": [1.0, 2.0, None], "tenths": [10], "histogram": [[0.5, *[0.0] * 24, 0.5]], "device": "cpu"}
             own |= {"released": [[0.4, 0.0, 0.0, 0.0, 0.6]] if name == "adaptive0.01" else []}
+            own |= {"dataset": "mnist", **Scale(100, 1_000, 20)._asdict()}
             records.append(own | {"diverged": 90 + trial if ahead else None, "seconds_per_round": 0.1})
-    chosen = clip_size.arguments(["--rounds", "100", "--trials", "2"])
-    rows = Rows("002", "clip_size", str(tmp_path), chosen.seed)
-    kept = clip_size.gather(rows, chosen, "mnist", records)
+    rows = Rows("002", "clip_size", str(tmp_path), 0)
+    kept = clip_size.gather(rows, records)
     clip_size_rows.privacy(rows, {1: 0.7021, 2: 1.4042})
+    monkeypatch.setattr(clip_size_section, "FEW", 2)
     text = "\n".join(clip_size_section.told(rows.rows, kept, tmp_path / "figures"))
+    assert "### mnist, 100 rounds, 20 in place of 1,000 clients" in text
+    assert "Ours: 100 rounds x 20 clients in place of 1,000 of 5 images, 2 trials." in text
     assert "| clip0.05 | 92.03 ± 0.33 | 92.00 ± 2.83 | 92.00 | 0.80 (55) | 0.05, diverged from round 90 |" in text
     assert "1: C = 0.05 is more accurate than 0.01, at 10% of the rounds | holds, +25 ± 0 (clip0.05" in text
     assert "1: and its loss is lower, at 10% of the rounds | open, +0 ± 1 (clip0.01 against clip0.05)" in text

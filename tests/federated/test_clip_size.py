@@ -23,6 +23,7 @@ RULES = {
     "polynomial": clip_size.polynomial(0.05, 8, 0.5),
     "quantile": clip_size.adaptive_quantile(0.01, quantile=0.5),
     "median": clip_size.adaptive_median(0.01, every=3),
+    "budget": clip_size.noise_budget(0.05, {"w": np.ones(9)}, rounds=8, noise_multiplier=2.0, clients_per_round=100),
 }
 ADAPTIVE = [name for name, rule in RULES.items() if rule.release is not None]
 
@@ -74,6 +75,36 @@ def test_schedules_of_the_paper() -> None:
     assert np.flatnonzero(np.asarray(found) == np.float32(0.01))[0] == 2_000
     found = clip_norms(clip_size.polynomial(0.05, 10_000, 1), jax.random.key(0), constant(), 10_000)
     np.testing.assert_allclose(np.asarray(found)[[5_001, 9_998, 9_999]], [0.025, 1.5e-5, 1e-5], rtol=1e-6)
+
+
+TWO = {"w": np.array([[3.0]]), "b": np.array([0.0, 4.0])}  # |theta_0| = 5, d = 3
+
+
+def budget(c0: float, rounds: int = 4, **changed: Any) -> np.ndarray:
+    """What clients use, and one round more; noise of length n = 2 at C = 1."""
+    given = {"noise_multiplier": 4.0, "clients_per_round": 12, "share": 2.0} | changed
+    rule = clip_size.noise_budget(c0, TWO, rounds=rounds, **given)
+    return np.asarray(clip_norms(rule, jax.random.key(0), constant(), rounds + 1), np.float64)
+
+
+def test_noise_budget_by_hand() -> None:
+    """(2 |theta_0|)^2 = 100 = n^2 (1 + 9/16 + 1/4 + 1/16) C_0^2."""
+    wanted = np.sqrt(25 / 1.875) * np.array([1, 0.75, 0.5, 0.25])
+    np.testing.assert_allclose(budget(9.0), [*wanted, SMALLEST], rtol=1e-6)
+    # A first round at C = 1 leaves 96 = n^2 (9 + 4 + 1) c^2 for C = 3 c, 2 c, c.
+    np.testing.assert_allclose(budget(1.0), [1.0, *(np.sqrt(24 / 14) * np.array([3, 2, 1])), SMALLEST], rtol=1e-6)
+
+
+@pytest.mark.parametrize("c0", [0.01, 0.05, 1.0])
+def test_noise_budget_is_spent_and_no_more(c0: float) -> None:
+    """At the paper's scale; C_0 is close to share |theta_0| sqrt(3/T)/n, and each setting enters as it should."""
+    rounds = 10_000
+    found = budget(c0, rounds)
+    assert 4 * np.sum(found[:rounds] ** 2) == pytest.approx(100, rel=1e-4)
+    assert (np.diff(found[1:]) < 0).all()
+    assert found[0] == pytest.approx(min(c0, 10 * math.sqrt(3 / rounds) / 2), rel=1e-4)
+    for changed, times in (({"noise_multiplier": 8.0}, 0.5), ({"clients_per_round": 48}, 2), ({"share": 1.0}, 0.5)):
+        np.testing.assert_allclose(budget(9.0, 100, **changed)[:-1], times * budget(9.0, 100)[:-1], rtol=1e-5)
 
 
 # what crosses each boundary
@@ -356,6 +387,17 @@ def test_settings_run_side_by_side() -> None:
         (lambda: clip_size.polynomial(0, 10, 1), "c0: expected a finite number > 0, got 0"),
         (lambda: clip_size.polynomial(0.05, 0, 1), "rounds: expected a whole number >= 1, got 0"),
         (lambda: clip_size.polynomial(0.05, 10, -1), "power: expected a finite number > 0, got -1"),
+        (lambda: budget(0), "c0: expected a finite number > 0, got 0"),
+        (lambda: budget(1, 0), "rounds: expected a whole number >= 1, got 0"),
+        (lambda: budget(1, noise_multiplier=-1), "noise_multiplier: expected a finite number > 0, got -1"),
+        (lambda: budget(1, clients_per_round=0), "clients_per_round: expected a whole number >= 1, got 0"),
+        (lambda: budget(1, share=0), "share: expected a finite number > 0, got 0"),
+        (
+            lambda: clip_size.noise_budget(
+                1, {"w": np.zeros(3)}, rounds=5, noise_multiplier=1.0, clients_per_round=10
+            ),
+            "params: expected a model of finite length above zero, got one of length 0.0",
+        ),
         (lambda: clip_size.adaptive_quantile(0, quantile=0.5), "c0: expected a finite number > 0, got 0"),
         (lambda: clip_size.adaptive_quantile(1, quantile=1.1), r"quantile: expected a number in \[0, 1\], got 1.1"),
         (lambda: clip_size.adaptive_quantile(1, quantile=-0.1), r"quantile: expected a number in \[0, 1\], got -0.1"),
@@ -377,6 +419,6 @@ def test_settings_run_side_by_side() -> None:
         (lambda: clip_size.adaptive_median(1, edges=(0, math.inf)), "edges: expected finite numbers, got 1 NaN or"),
     ],
 )
-def test_refuses_bad_input(build: Callable[[], Rule], message: str) -> None:
+def test_refuses_bad_input(build: Callable[[], Any], message: str) -> None:
     with pytest.raises(check.InputError, match=f"^{message}"):
         build()

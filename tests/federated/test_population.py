@@ -19,6 +19,7 @@ from dpaudit.kernels import philox
 KEY = jax.random.key(11)
 LABELS = np.random.default_rng(1).permutation(np.repeat([0, 1, 2], [60, 30, 10]))
 TEST_LABELS = np.random.default_rng(2).permutation(np.repeat([0, 1, 2], [10, 10, 20]))
+ONE_LABEL = np.zeros(100, int)
 P = np.array([0.6, 0.3, 0.1])  # of LABELS
 MAKERS = {
     "iid": lambda key, **sizes: iid(key, 100, 40, **sizes),
@@ -188,6 +189,21 @@ def test_training_and_test_rows_have_the_labels_in_common_and_nothing_else(make,
     same = (drawn(people.train, 40_000) == drawn(people.test, 40_000)).mean()
     chance = (squares / np.bincount(LABELS)).sum()
     assert abs(same - chance) < 4 * np.sqrt(chance / 40_000)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **sizes: iid(KEY, 100, 100, **sizes),
+        lambda **sizes: shards(KEY, ONE_LABEL, ONE_LABEL, shards=1, per_client=1, **sizes),
+        lambda **sizes: dirichlet(KEY, ONE_LABEL, ONE_LABEL, alpha=0.5, **sizes),
+    ],
+    ids=MAKERS.keys(),
+)
+def test_with_one_label_training_and_test_rows_are_independent(make):
+    """Their sum modulo 100 is uniform; drawn with one key, it would be even."""
+    people = make(examples=1, tests=1)
+    assert follows((drawn(people.train, 20_000) + drawn(people.test, 20_000)) % 100, np.ones(100)) > 1e-3
 
 
 def test_without_test_data_there_are_no_tests():

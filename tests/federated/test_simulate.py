@@ -151,6 +151,7 @@ def test_a_learning_rate_that_is_too_large_is_dated():
     assert (done.info.loss.shape, done.state.round) == ((25,), 25)
     assert diverged(jax.tree.map(lambda leaf: leaf[:20], done.info)) is None
     np.testing.assert_allclose(done.info.norm[:20], 10.0 ** np.arange(20), rtol=1e-4)
+    assert done.info.dropped.tolist() == [0] * 20 + [2] * 5
 
 
 def test_a_clip_size_that_runs_away_is_dated():
@@ -165,8 +166,13 @@ def test_a_clip_size_that_runs_away_is_dated():
     assert np.isfinite(done.info.loss).all()
 
 
-def test_a_sound_run_has_not_diverged(whole):
-    assert diverged(whole[1]) is None
+def test_any_sign_of_divergence_is_dated(whole):
+    info = jax.tree.map(np.asarray, whole[1])
+    assert diverged(info) is None
+    for name, value in (("loss", np.nan), ("loss", np.inf), ("dropped", 1), ("clip_norm", LARGEST)):
+        sign = np.array(getattr(info, name))
+        sign[[2, 5]] = value
+        assert diverged(info._replace(**{name: sign})) == 2
 
 
 @pytest.mark.parametrize(

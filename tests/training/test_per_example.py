@@ -143,6 +143,14 @@ def test_clippings(params: Any, batch: Batch) -> None:
     assert by_vmap.relative_error(total, normalised) < 1e-5
 
 
+def test_a_norm_whose_square_is_not_finite_is_not_finite() -> None:
+    """Of one number too, where a compiler takes sqrt(x^2) for |x|."""
+    total, info = run({"w": jnp.zeros(1)}, jnp.array([3.0, 1e30]), lambda params, x: x * params["w"][0], clip_norm=1.0)
+    np.testing.assert_array_equal(info.norms, [3, np.inf])
+    np.testing.assert_array_equal(total, [1])
+    assert int(info.dropped) == 1
+
+
 @pytest.mark.parametrize("group_size", [1, 2])
 def test_what_is_not_finite_is_contained_and_padding_adds_nothing(params: Any, batch: Batch, group_size: int) -> None:
     """Units 0 and 3 of 4 are broken; unit 2 and half of unit 1 are padding, full of NaN."""
