@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dpaudit.federated.clip_size import EDGES
+from experiments.clip_size_published import BUDGETS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ LOWERED = {
     "lowered from 0.01": ("clip0.01", "poly(0.01)0.5", "poly(0.01)1.0", "poly(0.01)2.0"),
     "lowered from 0.05": ("clip0.05", "0.05to0.01(20%)", "poly(0.05)0.5", "poly(0.05)1.0", "poly(0.05)2.0"),
 }
-ADAPTIVE = ("clip0.01", "clip0.05", "quantile(0.01)10%", "quantile(0.01)50%", "adaptive0.01", "adaptive0.05")
+ADAPTIVE = ("clip0.01", "clip0.05", "quantile(0.01)10%", "quantile(0.01)50%", "adaptive0.01", "adaptive0.05", *BUDGETS)
 NORMS = ("non-private", "clip0.01", "clip0.05", "0.05to0.01(20%)")
 BLUE, RED, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 COLOURS = {
@@ -36,6 +37,7 @@ COLOURS = {
     "quantile(0.01)50%": SKY,
     "adaptive0.01": PINK,
     "adaptive0.05": ORANGE,
+    **dict(zip(BUDGETS, ("#882255", "#AA4499", "#999933"), strict=True)),
 }
 
 
@@ -55,7 +57,7 @@ def schedules(curves: Curves) -> "Figure":
     """Fig. 3, and beside it where the adaptive rules went."""
     noise = max(curve["sensitivity"] for curve in curves if curve["sensitivity"] is not None)
     columns = [Column(title, _chosen(curves, names, noise)) for title, names in LOWERED.items()]
-    return _grid([*columns, Column("adaptive", _chosen(curves, _adaptive(curves), noise))], ("clip_norm",), log=True)
+    return _grid([*columns, Column("adaptive", _chosen(curves, ADAPTIVE, noise))], ("clip_norm",), log=True)
 
 
 def lowered(curves: Curves, sensitivity: int) -> "Figure":
@@ -66,8 +68,8 @@ def lowered(curves: Curves, sensitivity: int) -> "Figure":
 
 
 def adaptive(curves: Curves) -> "Figure":
-    """Figs. 7 and 8, with rules that are not the paper's."""
-    return _grid(_by_noise(curves, _adaptive(curves)), ("accuracy", "loss"))
+    """Figs. 7 and 8, with the rule that is not the paper's."""
+    return _grid(_by_noise(curves, ADAPTIVE), ("accuracy", "loss"))
 
 
 def norms(curves: Curves) -> "Figure":
@@ -105,7 +107,7 @@ def _grid(columns: Sequence[Column], quantities: Sequence[str], *, log: bool = F
             for curve in column.curves:
                 own = np.array([np.nan if value is None else value for value in curve[quantity]])
                 own, name = own * (100 if quantity == "accuracy" else 1), curve["name"]
-                colour, dashes = COLOURS.get(name, "#999933"), "--" if name == "non-private" else "-"
+                colour, dashes = COLOURS[name], "--" if name == "non-private" else "-"
                 axes.plot(curve["round"], own, label=name, color=colour, linestyle=dashes, linewidth=1.2)
             if quantity == quantities[0]:
                 axes.set_title(column.title, fontsize=10)
@@ -119,11 +121,6 @@ def _grid(columns: Sequence[Column], quantities: Sequence[str], *, log: bool = F
         axes.set_xlabel("round")
         axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, frameon=False)
     return figure
-
-
-def _adaptive(curves: Curves) -> Sequence[str]:
-    """The paper's adaptive rules, and any that it does not have."""
-    return *ADAPTIVE, *dict.fromkeys(curve["name"] for curve in curves if curve["name"] not in COLOURS)
 
 
 def _by_noise(curves: Curves, names: Sequence[str]) -> list[Column]:
