@@ -22,6 +22,8 @@ LOWERED = {
 }
 ADAPTIVE = ("clip0.01", "clip0.05", "quantile(0.01)10%", "quantile(0.01)50%", "adaptive0.01", "adaptive0.05", *BUDGETS)
 NORMS = ("non-private", "clip0.01", "clip0.05", "0.05to0.01(20%)")
+SMALL = 1e-4  # a clip norm below which nothing is drawn: polynomials end at 0
+FEW_DECADES = 4.5  # in which a logarithmic axis has ticks between the powers of ten
 BLUE, RED, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 COLOURS = {
     "non-private": "#222222",
@@ -114,7 +116,12 @@ def _grid(columns: Sequence[Column], quantities: Sequence[str], *, log: bool = F
         line[0].set_ylabel(NAMES[quantity])
         if log or quantity == "loss":
             line[0].set_yscale("log")
-            line[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            if quantity == "clip_norm":
+                line[0].set_ylim(bottom=SMALL)
+            low, high = np.log10(line[0].get_ylim())
+            line[0].yaxis.set_major_locator(
+                LogLocator(subs=(1, 2, 5) if high - low < FEW_DECADES else (1,), numticks=20)
+            )
             line[0].yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             line[0].yaxis.set_minor_formatter(NullFormatter())
     for axes in panels[-1]:

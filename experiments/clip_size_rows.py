@@ -30,7 +30,8 @@ def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> Non
     """One setting, over its trials: the mean, and mean ± standard deviation where there are several."""
     ends = np.asarray(own[0]["round"])
     values = {name: np.array([_values(record, name) for record in own]) for name in CURVES}
-    paper = ACCURACY.get(labels["name"], (None,))[0] if labels["dataset"] == "mnist" else None
+    as_in_the_paper = labels["dataset"] == "mnist" and labels["rounds"] == ROUNDS
+    paper = ACCURACY.get(labels["name"], (None,))[0] if as_in_the_paper else None
     found = {
         "accuracy_percent": 100 * values["accuracy"][:, -1],
         "best_accuracy_percent": 100 * values["accuracy"].max(axis=1),

@@ -15,7 +15,7 @@ from experiments.markdown import number, select, table
 
 Rows = Sequence[dict[str, Any]]
 NOISE = {1: "C", 2: "2C"}
-FEW = 6  # settings, for which there are no figures
+FEW = 9  # settings, for which there are no figures
 SAID = {True: "holds", False: "fails", None: "open"}
 
 
@@ -35,6 +35,8 @@ def told(rows: Rows, kept: Rows, figures: Path) -> Iterable[str]:
         by = "" if simulated == clients_per_round else f", {simulated:,} in place of {clients_per_round:,} clients"
         yield f"### {dataset}, {rounds:,} rounds{by}\n"
         yield from _settings(own)
+        if simulated != clients_per_round:
+            yield from _as_all_would(select(rows, "accuracy_percent"), scale)
         yield from _findings(own)
         if len(select(own, "accuracy_percent")) > FEW:
             name = f"{dataset}_{rounds}"
@@ -69,8 +71,8 @@ def _rule(rows: Rows) -> Iterable[str]:
     yield "### A rule made for local privacy\n"
     yield (
         "The paper ends by asking for one. Under local privacy nearly every update is clipped, and the mean of a round's "
-        "messages is noise many tens of times as long as what clients agree on: no statistic of norms, nor of the noisy "
-        "means, tells a server how to move C. What C does decide is how far noise carries the model in all. "
+        "messages is noise many tens of times as long as what clients agree on: we found no statistic of norms or of noisy "
+        "means that tells a server in time how to move C. What C does decide is how far noise carries the model in all. "
         "`clip_size.noise_budget` lets that be twice the length of the first model, spends it along Eq. (5) with power 1, "
         "and knows all it needs beforehand: it asks clients nothing and spends no privacy. Accuracy in percent after the last "
         "round, beside the paper's best schedule; in brackets how far apart they are in the same trials, ± two standard "
@@ -134,6 +136,24 @@ def _settings(rows: Rows) -> Iterable[str]:
     yield from _distance(found, noises)
 
 
+def _as_all_would(found: Rows, scale: tuple[Any, ...]) -> Iterable[str]:
+    """Settings that were run with all clients of a round too, beside these."""
+    whole = {
+        (row["setting"]["name"], row["setting"]["sensitivity"]): row
+        for row in found
+        if _scale(row["setting"]) == (*scale[:3], scale[2])
+    }
+    texts = []
+    for row in found:
+        labels = row["setting"]
+        other = whole.get((labels["name"], labels["sensitivity"]))
+        if _scale(labels) == scale and other is not None:
+            noise = "no noise" if labels["sensitivity"] is None else f"noise {NOISE[labels['sensitivity']]}"
+            texts.append(f"{labels['name']} ({noise}) {_spread(row)} for {_spread(other)}")
+    if texts:
+        yield f"Beside runs of all {scale[2]:,} clients (below or above): {', '.join(texts)}.\n"
+
+
 def _cells(own: Rows) -> list[str]:
     """Accuracy, the best on the way, loss and where it was lowest, last C; of one setting under one noise."""
     of = {row["quantity"]: row for row in own}
@@ -164,9 +184,7 @@ def _distance(found: Rows, noises: Sequence[int]) -> Iterable[str]:
                 f"with the noise of {NOISE[sensitivity]} by {sum(off) / len(off):+.2f} on average, {min(off):+.2f} to {max(off):+.2f}"
             )
     if texts:
-        rounds = found[0]["setting"]["rounds"]
-        share = "" if rounds == ROUNDS else f", after {rounds:,} rounds of its {ROUNDS:,}"
-        yield f"Tables 1 and 2: we differ from the paper {', and '.join(texts)}, in points{share}.\n"
+        yield f"Tables 1 and 2: we differ from the paper {', and '.join(texts)}, in points.\n"
 
 
 def _findings(rows: Rows) -> Iterable[str]:
@@ -177,15 +195,18 @@ def _findings(rows: Rows) -> Iterable[str]:
     yield (
         "**Which findings hold.** Each is taken as comparisons between settings, at a share of the rounds; a claim's margin is that of its "
         "closest pair, in points of accuracy, nats of loss, or as a difference of norms or of C"
-        f"{', ± two standard errors over trials' if found[0]['ours_low'] is not None else ', from one trial'}.\n"
+        f"{', ± two standard errors over trials' if found[0]['ours_low'] is not None else '; from one trial, in which less than a point is left open'}.\n"
     )
     for finding, text in FINDINGS.items():
         verdicts = [f"noise of {NOISE[s]}: {_verdict(found, finding, s)}" for s in noises]
-        yield f"{finding}. {text} **{'; '.join(verdicts)}.**"
+        if any(CLAIMS[row["setting"]["claim"]].finding == finding for row in found):
+            yield f"{finding}. {text} **{'; '.join(verdicts)}.**"
     yield ""
     lines = []
     for i, claim in enumerate(CLAIMS):
         cells = [_margin(select(found, "claim_margin", claim=i, sensitivity=sensitivity)) for sensitivity in noises]
+        if set(cells) == {"–"}:
+            continue
         where = str(claim.finding) if claim.finding in FINDINGS else f"Section {claim.finding}"
         lines.append([f"{where}: {claim.text}, at {claim.at:.0%} of the rounds", *cells])
     yield table(["claim", *(f"noise of {NOISE[sensitivity]}" for sensitivity in noises)], lines)
@@ -203,7 +224,9 @@ def _verdict(found: Rows, finding: int, sensitivity: int) -> str:
 
 
 def _holds(row: dict[str, Any]) -> bool | None:
-    """Whether a claim does; None where two standard errors include zero."""
+    """Whether a claim does; None where two standard errors include zero, or less than a point in a single trial."""
+    if row["ours_low"] is None and CLAIMS[row["setting"]["claim"]].quantity == "accuracy" and abs(row["ours"]) < 1:
+        return None
     low, high = (float(row["ours"] if row[end] is None else row[end]) for end in ("ours_low", "ours_high"))
     return None if low <= 0 < high else low > 0
 

@@ -169,15 +169,15 @@ def test_the_section_says_what_the_rows_say(tmp_path, monkeypatch):
             own |= {"sensitivity": None if name == "non-private" else 2, "round": looks, "clip_norm": [0.05] * 3}
             own |= {"norm": [1.0, 2.0, None], "tenths": [10], "histogram": [[0.5, *[0.0] * 24, 0.5]], "device": "cpu"}
             own |= {"released": [[0.4, 0.0, 0.0, 0.0, 0.6]] if name == "adaptive0.01" else []}
-            own |= {"dataset": "mnist", **Scale(100, 1_000, 20)._asdict()}
+            own |= {"dataset": "mnist", **Scale(10_000, 1_000, 20)._asdict()}
             records.append(own | {"diverged": 90 + trial if ahead else None, "seconds_per_round": 0.1})
     rows = Rows("002", "clip_size", str(tmp_path), 0)
     kept = clip_size.gather(rows, records)
     clip_size_rows.privacy(rows, {1: 0.7021, 2: 1.4042})
     monkeypatch.setattr(clip_size_section, "FEW", 2)
     text = "\n".join(clip_size_section.told(rows.rows, kept, tmp_path / "figures"))
-    assert "### mnist, 100 rounds, 20 in place of 1,000 clients" in text
-    assert "Ours: 100 rounds x 20 clients in place of 1,000 of 5 images, 2 trials." in text
+    assert "### mnist, 10,000 rounds, 20 in place of 1,000 clients" in text
+    assert "Ours: 10,000 rounds x 20 clients in place of 1,000 of 5 images, 2 trials." in text
     assert "| clip0.05 | 92.03 ± 0.33 | 92.00 ± 2.83 | 92.00 | 0.80 (55) | 0.05, diverged from round 90 |" in text
     assert "1: C = 0.05 is more accurate than 0.01, at 10% of the rounds | holds, +25 ± 0 (clip0.05" in text
     assert "1: and its loss is lower, at 10% of the rounds | open, +0 ± 1 (clip0.01 against clip0.05)" in text
