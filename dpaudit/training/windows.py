@@ -77,17 +77,41 @@ def _seen_backward(windows: tuple[Along, ...], x: Any, d: jax.Array) -> tuple[ja
 _seen.defvjp(_seen_forward, _seen_backward)
 
 
-def max_pool(x: jax.Array, window: Sequence[int], strides: Sequence[int]) -> jax.Array:
+def max_pool(x: jax.Array, window: Sequence[int], strides: Sequence[int], *, once: bool = False) -> jax.Array:
     """The largest value in every window, without padding: [..., *spatial, c] -> [..., *out, c].
 
-    As ``flax.linen.max_pool``: the first of equal values takes the gradient, NaN stays. Where windows overlap, the
-    derivative is for reverse mode alone.
+    As ``flax.linen.max_pool``: the first of equal values takes the gradient, NaN stays. Where windows overlap, or with
+    ``once``, the derivative is for reverse mode alone. Of windows side by side, ``once`` is for an x that costs more
+    than to be read: XLA computes a few comparisons, and all before them, anew for every slice of the result that a
+    convolution takes, but not a reduction.
     """
     if tuple(window) == tuple(strides):
-        return _first_largest(_cells(x, window))
+        return _pooled_once(x, tuple(window)) if once else _first_largest(_cells(x, window))
     for axis in reversed(range(len(window))):  # within a row first, so that the first of equal values is found
         x = _largest(x, x.ndim - len(window) - 1 + axis, (window[axis], strides[axis], 1))
     return x
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _pooled_once(x: jax.Array, window: tuple[int, ...]) -> jax.Array:
+    first = x.ndim - len(window) - 1
+    for axis, size in enumerate(window, start=first):
+        x = lax.slice_in_dim(x, 0, x.shape[axis] // size * size, axis=axis)
+    cells = [n for size, length in zip(window, x.shape[first:-1], strict=True) for n in (length // size, size)]
+    return x.reshape(*x.shape[:first], *cells, x.shape[-1]).max(
+        axis=tuple(range(first + 1, x.ndim + len(window) - 1, 2))
+    )
+
+
+def _pooled_once_forward(x: jax.Array, window: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    return _pooled_once(x, window), x
+
+
+def _pooled_once_backward(window: tuple[int, ...], x: jax.Array, d: jax.Array) -> tuple[jax.Array]:
+    return jax.vjp(lambda x: _first_largest(_cells(x, window)), x)[1](d)
+
+
+_pooled_once.defvjp(_pooled_once_forward, _pooled_once_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from dpaudit import check
 from dpaudit.training import models
 from dpaudit.training.per_example import clipped_sum
+from tests.training import by_vmap
 
 SHAPES = {(8, 8, 1): 1_898, (28, 28, 1): 26_010, (32, 32, 3): 932_170}
 
@@ -74,6 +76,24 @@ def test_dropout_only_when_asked_for() -> None:
     assert (logits(0) != logits(1)).any()
     np.testing.assert_array_equal(logits(0), logits(0))
     np.testing.assert_array_equal(model.apply({"params": params}, image), model.apply({"params": params}, image))
+
+
+def test_the_loss_with_a_key_trains_with_dropout_of_every_example() -> None:
+    model = models.CNN8(dropout_rate=0.5)
+    params, loss = models.initial_parameters(jax.random.key(0), model, (8, 8, 1)), models.cross_entropy(model)
+    batch = jax.random.uniform(jax.random.key(1), (4, 8, 8, 1)), jnp.array([3, 1, 4, 1])
+    key = jax.random.key(2)
+
+    def with_dropout(params: Any, example: Any, key: jax.Array) -> jax.Array:
+        return loss(params, *example, key)
+
+    total, info = jax.jit(lambda p, b: clipped_sum(with_dropout, p, b, clip_norm=1.0, key=key))(params, batch)
+    keys = jnp.stack([jax.random.fold_in(key, i) for i in range(4)])
+    wanted, norms = by_vmap.clipped_sum(by_vmap.gradients(with_dropout, params, batch, keys), 1.0)
+    assert by_vmap.relative_error(total, wanted) < 1e-5
+    np.testing.assert_allclose(info.norms, norms, rtol=1e-5)
+    without, _ = by_vmap.clipped_sum(by_vmap.gradients(lambda p, e: loss(p, *e), params, batch), 1.0)
+    assert by_vmap.relative_error(total, without) > 0.1
 
 
 def test_num_classes() -> None:

@@ -20,11 +20,12 @@ CASES = [
 
 @pytest.mark.parametrize(("shape", "window", "strides"), CASES)
 @pytest.mark.parametrize("batch", [(), (4,)])
-def test_values_and_gradients_are_those_of_flax(batch, shape, window, strides):
+@pytest.mark.parametrize("once", [False, True])
+def test_values_and_gradients_are_those_of_flax(once, batch, shape, window, strides):
     x = jnp.round(2 * jax.random.normal(jax.random.key(0), (*batch, *shape)))  # with many ties
 
     def ours(x):
-        return max_pool(x, window, strides)
+        return max_pool(x, window, strides, once=once)
 
     def flax(x):
         return nn.max_pool(x, window, strides)
@@ -38,7 +39,7 @@ def test_values_and_gradients_are_those_of_flax(batch, shape, window, strides):
 def test_nan_stays():
     for place in range(4):
         x = jnp.arange(4.0).at[place].set(jnp.nan).reshape(2, 2, 1)
-        assert np.isnan(max_pool(x, (2, 2), (2, 2))).all()
+        assert all(np.isnan(max_pool(x, (2, 2), (2, 2), once=once)).all() for once in (False, True))
 
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
