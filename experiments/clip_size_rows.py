@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from dpaudit.federated import accounting, clip_size, rounds
 from experiments.clip_size_published import (
@@ -53,13 +54,14 @@ def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> Non
 
 
 def judge(rows: Rows, labels: dict[str, Any], records: Records, scale: str) -> None:
-    """Every claim's margin: that of its closest pair of settings, ± 2 standard errors over paired trials."""
+    """Every claim's margin: that of its closest pair of settings, with the 95% interval (Student's) of paired trials."""
     for number, claim in enumerate(CLAIMS):
         pair, apart, compared = margin(claim, records)
         if not compared:
             continue
         mean, several = float(np.mean(apart)), len(apart) > 1 and bool(np.all(np.isfinite(apart)))
-        error = 2 * float(np.std(apart, ddof=1)) / math.sqrt(len(apart)) if several else None
+        wide = float(stats.t.ppf(0.975, len(apart) - 1)) if several else math.nan
+        error = wide * float(np.std(apart, ddof=1)) / math.sqrt(len(apart)) if several else None
         bounds = (None, None) if error is None else (mean - error, mean + error)
         own = labels | {"claim": number, "closest": list(pair), "pairs": compared}
         rows.add("claim_margin", own, mean, bounds, scale=scale)

@@ -75,8 +75,8 @@ def _rule(rows: Rows) -> Iterable[str]:
         "means that tells a server in time how to move C. What C does decide is how far noise carries the model in all. "
         "`clip_size.noise_budget` lets that be twice the length of the first model, spends it along Eq. (5) with power 1, "
         "and knows all it needs beforehand: it asks clients nothing and spends no privacy. Accuracy in percent after the last "
-        "round, beside the paper's best schedule; in brackets how far apart they are in the same trials, ± two standard "
-        "errors.\n"
+        "round, beside the paper's best schedule; in brackets how far apart they are in the same trials, with the 95% "
+        "interval (Student's) where there were several.\n"
     )
     yield table(["data", "scale", "noise", "poly(0.05)1.0", *(f"from C = {c0}" for c0 in BUDGET_STARTS)], lines)
     yield (
@@ -108,10 +108,11 @@ def _noise(rows: Rows) -> Iterable[str]:
 
 def _settings(rows: Rows) -> Iterable[str]:
     found = select(rows, "accuracy_percent")
-    several = any(row["ours_low"] is not None for row in found)
+    widest = next((row for row in found if row["ours_low"] is not None), found[0])
+    spread = ", mean ± standard deviation (one trial where there is none)" if widest["ours_low"] is not None else ""
     noises = [sensitivity for sensitivity in NOISE if select(found, "accuracy_percent", sensitivity=sensitivity)]
     yield (
-        f"Test accuracy after the last round, percent{', mean ± standard deviation' if several else ''}. Ours: {found[0]['scale']}. "
+        f"Test accuracy after the last round, percent{spread}. Ours: {widest['scale']}. "
         f"Paper: {ROUNDS:,} rounds, mean ± standard deviation of five trials. Schedules keep their shares of the "
         "rounds: switches at 20% and 60%, the median rule's updates every 10%, Eq. (5) over all of them.\n"
     )
@@ -195,7 +196,7 @@ def _findings(rows: Rows) -> Iterable[str]:
     yield (
         "**Which findings hold.** Each is taken as comparisons between settings, at a share of the rounds; a claim's margin is that of its "
         "closest pair, in points of accuracy, nats of loss, or as a difference of norms or of C"
-        f"{', ± two standard errors over trials' if found[0]['ours_low'] is not None else '; from one trial, in which less than a point is left open'}.\n"
+        ", with its 95% interval (Student's) over trials; of a single trial, less than a point of accuracy is left open.\n"
     )
     for finding, text in FINDINGS.items():
         verdicts = [f"noise of {NOISE[s]}: {_verdict(found, finding, s)}" for s in noises]
@@ -224,7 +225,7 @@ def _verdict(found: Rows, finding: int, sensitivity: int) -> str:
 
 
 def _holds(row: dict[str, Any]) -> bool | None:
-    """Whether a claim does; None where two standard errors include zero, or less than a point in a single trial."""
+    """Whether a claim does; None where its interval includes zero, or less than a point in a single trial."""
     if row["ours_low"] is None and CLAIMS[row["setting"]["claim"]].quantity == "accuracy" and abs(row["ours"]) < 1:
         return None
     low, high = (float(row["ours"] if row[end] is None else row[end]) for end in ("ours_low", "ours_high"))
