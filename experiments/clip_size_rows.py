@@ -54,7 +54,7 @@ def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> Non
 
 
 def judge(rows: Rows, labels: dict[str, Any], records: Records, scale: str) -> None:
-    """Every claim's margin: that of its closest pair of settings, with the 95% interval (Student's) of paired trials."""
+    """Every claim's margin: that of its closest pair of settings, with Student's 95% interval over paired trials."""
     for number, claim in enumerate(CLAIMS):
         pair, apart, compared = margin(claim, records)
         if not compared:
