@@ -29,6 +29,7 @@ from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.training import accounting
 from dpaudit.training.dp_sgd import State, Trainer, dp_sgd, train
 from dpaudit.training.fit import fit
+from dpaudit.training.neighbouring import weighted, with_target, world
 from dpaudit.training.sampling import poisson
 
 ABSENT, PRESENT = 0.0, 1.0  # the two inputs of an audit: is the canary in the data?
@@ -251,13 +252,12 @@ def black_box(recipe: Recipe, target: Any, *, delta: float) -> Mechanism:
     Source: paper 003, Algorithm 1 (the loss as the statistic).
     """
     check.at_least(1, steps=recipe.steps)
-    records = jax.tree.map(lambda leaf, own: jnp.concatenate([leaf, jnp.asarray(own)[None]]), recipe.data, target)
-    size = len(jax.tree.leaves(records)[0])
-    sampling = poisson(size, recipe.batch_size)
-    trainer = _trainer(recipe, lambda params, row: row[1] * recipe.loss_fn(params, row[0]), recipe.optimizer)
+    rows = with_target(recipe.data, target)
+    sampling = poisson(len(rows.present), recipe.batch_size)
+    trainer = _trainer(recipe, weighted(recipe.loss_fn), recipe.optimizer)
 
     def apply(key: jax.Array, present: Any) -> jax.Array:
-        given = records, jnp.ones(size).at[-1].set(present)
+        given = world(rows, present)
         state, _ = train(key, trainer, trainer.init(recipe.params), given, sampling, recipe.steps)
         return -recipe.loss_fn(state.params, target)
 

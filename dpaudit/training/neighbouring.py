@@ -1,0 +1,268 @@
+"""Neighbouring data sets D and D' = D + {target}: the four targets of paper 003, and one training for both worlds.
+
+    members, shadow = split(split_key, len(images), members=n + 1, shadow=s)
+    shadows = train_many(...)  # ten networks by the audited training, on images[shadow]
+    first, third = random_target(key, images, labels, members), hardest_target(loss, shadows, images, labels, members)
+    second, fourth = perturbed(loss, shadows, first), perturbed(loss, shadows, third)
+
+    rows, sampling = first.rows(images, labels), poisson(len(members), batch_size)
+    trainer = dp_sgd(weighted(lambda params, example, key: loss(params, *example, key)), dropout=True, ...)
+
+    def run(key, present):
+        return train(key, trainer, trainer.init(params), world(rows, present), sampling, steps)[0].params
+
+    networks = train_many(run, (keys, coins))  # of both worlds together
+
+A loss is ``loss(params, image, label) -> scalar`` of ONE example, such as ``models.cross_entropy(model)``; shadow
+models are run without dropout, of which the paper says nothing. The same function again is not compiled again. D' is
+drawn first for all four: a random record of D' is a random one outside of D, which is the rest.
+
+Source: paper 003, Section 3.2.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dpaudit import check
+
+Loss = Callable[..., jax.Array]
+
+RANDOM, RANDOM_PERTURBED, HARDEST, HARDEST_PERTURBED = 1, 2, 3, 4  # as the paper numbers its data sets
+
+
+class Rows(NamedTuple):
+    """What both worlds train on: the same rows, of which the last is there or not."""
+
+    records: Any  # pytree, leaves [n + 1, ...]
+    present: jax.Array  # [n + 1], 1 or 0: a row that is absent has no gradient
+
+
+class Split(NamedTuple):
+    """Rows of the data, in ascending order; no row is in both."""
+
+    members: np.ndarray  # [m], D': D and what is to become the target
+    shadow: np.ndarray  # [s], what shadow models are trained on
+
+
+class Neighbours(NamedTuple):
+    """D and D', which differ in the target alone."""
+
+    kept: np.ndarray  # [n], the rows of the data that are D
+    image: np.ndarray  # [...], of the target
+    label: int  # of the target
+    origin: int  # the row of the data that the target is, or was before it was perturbed; not in ``kept``
+    number: int  # 1 to 4, as the paper's
+
+    def rows(self, images: Any, labels: Any) -> Rows:
+        """D' from the data that it was made of."""
+        return with_target((images[self.kept], labels[self.kept]), (self.image, self.label))
+
+
+def with_target(data: Any, target: Any) -> Rows:
+    """D' as rows: those of D, then the target.
+
+    Args:
+      data: pytree with leaves [n, ...].
+      target: one example of it, leaves [...].
+    """
+    records = jax.tree.map(lambda leaf, own: jnp.concatenate([leaf, jnp.asarray(own)[None]]), data, target)
+    return Rows(records, jnp.ones(len(jax.tree.leaves(records)[0])))
+
+
+def world(rows: Rows, present: Any) -> Rows:
+    """D where ``present`` is 0, D' where it is 1; it may be traced, so one program trains in both worlds."""
+    return rows._replace(present=rows.present.at[-1].set(present))
+
+
+def weighted(loss_fn: Loss) -> Loss:
+    """The loss of one of :class:`Rows`: an absent one's is 0, and so is its gradient.
+
+    A row is sampled whether it is there or not, so both worlds draw the same batches and the same noise from a key.
+
+    Args:
+      loss_fn: ``loss_fn(params, example) -> scalar``, or ``loss_fn(params, example, key)``.
+    """
+    return lambda params, row, *key: row.present * loss_fn(params, row.records, *key)
+
+
+def split(key: jax.Array, records: int, *, members: int, shadow: int) -> Split:
+    """Draws D' and the shadow models' data from the rows 0 .. records - 1, without a row in common.
+
+    Args:
+      key: JAX random key, consumed.
+      records: how many rows there are.
+      members: size of D', >= 2.
+      shadow: rows for shadow models, >= 1.
+
+    Raises:
+      InputError: a size out of range; more rows than there are.
+
+    Source: paper 003, Section 3.2 (shadow models are trained on data other than D).
+    """
+    check.at_least(2, members=members)
+    check.at_least(1, shadow=shadow)
+    if members + shadow > check.at_least(1, records=records):
+        raise check.expected("members + shadow", f"at most the {records} records there are", members + shadow)
+    order = np.asarray(jax.random.permutation(check.key(key=key), records))
+    return Split(np.sort(order[:members]), np.sort(order[members : members + shadow]))
+
+
+def random_target(key: jax.Array, images: Any, labels: Any, members: Any) -> Neighbours:
+    """Data set 1: the target is a random record, easy to learn.
+
+    Args:
+      key: JAX random key, consumed.
+      images: [N, ...].
+      labels: [N].
+      members: [m], the rows of D', all different, m >= 2.
+
+    Raises:
+      InputError: shapes that do not fit; members that are not such rows.
+
+    Source: paper 003, Section 3.2.
+    """
+    members = _members(images, labels, members)
+    chosen = int(jax.random.randint(check.key(key=key), (), 0, len(members)))
+    return _without(members, chosen, images, labels, RANDOM)
+
+
+def hardest_target(
+    loss: Loss, shadows: Any, images: Any, labels: Any, members: Any, *, batch_size: int = 16
+) -> Neighbours:
+    """Data set 3: the target is the record of D' with the largest mean loss, the first of several.
+
+    (x', y') = argmax_{(x, y) in D'} 1/n sum_j loss(theta_j, x, y)
+
+    Args:
+      loss, shadows, batch_size: as for :func:`losses`.
+      images, labels, members: as for :func:`random_target`.
+
+    Raises:
+      InputError: as for both; a loss that is not finite.
+
+    Source: paper 003, Section 3.2.
+    """
+    members = _members(images, labels, members)
+    found = check.finite(losses=losses(loss, shadows, images, labels, members, batch_size=batch_size))
+    return _without(members, int(found.mean(axis=0, dtype=np.float64).argmax()), images, labels, HARDEST)
+
+
+def perturbed(loss: Loss, shadows: Any, pair: Neighbours, *, steps: int = 40, step_size: float = 0.01) -> Neighbours:
+    """Data set 2 from 1, and 4 from 3: the same D, the target under adversarial noise, unlike any other record.
+
+    Args:
+      loss, shadows, steps, step_size: as for :func:`adversarial`.
+      pair: from :func:`random_target` or :func:`hardest_target`.
+
+    Raises:
+      InputError: as for :func:`adversarial`; a target that was perturbed before; noise that is not finite.
+
+    Source: paper 003, Section 3.2.
+    """
+    if pair.number not in (RANDOM, HARDEST):
+        raise check.expected("pair", "data set 1 or 3, whose target has no noise", f"data set {pair.number}")
+    image = adversarial(loss, shadows, pair.image, pair.label, steps=steps, step_size=step_size)
+    return pair._replace(image=np.asarray(check.finite(noise=image)), number=pair.number + 1)
+
+
+def adversarial(
+    loss: Loss, shadows: Any, image: Any, label: Any, *, steps: int = 40, step_size: float = 0.01
+) -> jax.Array:
+    """The image after ``steps`` times x <- x + alpha sign(1/n sum_j grad_x loss(theta_j, x, y)), with sign(0) = 0.
+
+    The noise has no bound, and as in the paper **nothing is clipped to the range of pixels**: of an image in [0, 1]
+    the defaults make one in [-0.4, 1.4], which the networks take as it is and only a picture must clip.
+
+    Args:
+      loss: ``loss(params, image, label) -> scalar``.
+      shadows: parameters of n >= 1 shadow models, leaves [n, ...].
+      image: [...], floating-point.
+      label: of the image, kept.
+      steps: >= 1.
+      step_size: alpha > 0, in units of a pixel.
+
+    Returns:
+      [...], like the image.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: paper 003, Eq. (8), with its 40 steps of 0.01 against n = 10.
+    """
+    shadows = _stacked(shadows)
+    if not jnp.issubdtype(jnp.result_type(image), jnp.floating):
+        raise check.expected("image", "floating-point pixels", f"{jnp.result_type(image)}")
+    check.at_least(1, steps=steps)
+    check.positive(step_size=step_size)
+    return _ascended(shadows, image, label, step_size, loss=loss, steps=steps)
+
+
+def losses(loss: Loss, shadows: Any, images: Any, labels: Any, rows: Any, *, batch_size: int = 16) -> np.ndarray:
+    """[n, m]: the losses of m rows of the data under n shadow models.
+
+    Args:
+      loss, shadows: as for :func:`adversarial`.
+      images: [N, ...].
+      labels: [N].
+      rows: [m] integers, m >= 1.
+      batch_size: records on the device at a time, under one model at a time; as few as fit a CPU's caches, while an
+        accelerator is faster with more.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    shadows = _stacked(shadows)
+    check.at_least(1, batch_size=batch_size)
+    rows = check.vector(rows=np.asarray(rows))
+    parts = [rows[at : at + batch_size] for at in range(0, len(rows), batch_size)]
+    found = [np.asarray(_losses(shadows, images[part], labels[part], loss=loss)) for part in parts]
+    return np.concatenate(found, axis=1)
+
+
+@partial(jax.jit, static_argnames=("loss", "steps"))
+def _ascended(shadows: Any, image: Any, label: Any, step_size: Any, *, loss: Loss, steps: int) -> jax.Array:
+    def mean_loss(x: jax.Array) -> jax.Array:
+        return jax.vmap(lambda params: loss(params, x, label))(shadows).mean()
+
+    def step(x: jax.Array, _: None) -> tuple[jax.Array, None]:
+        return x + (step_size * jnp.sign(jax.grad(mean_loss)(x))).astype(x.dtype), None
+
+    return lax.scan(step, jnp.asarray(image), None, length=steps)[0]
+
+
+@partial(jax.jit, static_argnames="loss")
+def _losses(shadows: Any, images: Any, labels: Any, *, loss: Loss) -> jax.Array:
+    return lax.map(lambda params: jax.vmap(loss, (None, 0, 0))(params, images, labels), shadows)
+
+
+def _without(members: np.ndarray, chosen: int, images: Any, labels: Any, number: int) -> Neighbours:
+    """D' cut into D and the target."""
+    origin = int(members[chosen])
+    return Neighbours(np.delete(members, chosen), np.asarray(images[origin]), int(labels[origin]), origin, number)
+
+
+def _members(images: Any, labels: Any, members: Any) -> np.ndarray:
+    if jnp.shape(labels) != jnp.shape(images)[:1]:
+        raise check.expected("labels", f"shape [{len(images)}], one per image", f"shape {list(jnp.shape(labels))}")
+    members = np.asarray(members)
+    if members.ndim != 1 or len(members) < 2 or members.dtype.kind not in "iu":
+        wanted = "an array of shape [m] of whole numbers, m >= 2"
+        raise check.expected("members", wanted, f"{members.dtype} of shape {list(members.shape)}")
+    if members.min() < 0 or members.max() >= len(images) or len(np.unique(members)) < len(members):
+        raise check.expected("members", f"different rows in 0..{len(images) - 1}", members)
+    return members
+
+
+def _stacked(shadows: Any) -> Any:
+    """The shadow models' parameters, on the device."""
+    lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(shadows)}
+    if len(lengths) != 1 or lengths in ({()}, {(0,)}):
+        wanted = "leaves with one leading axis of n >= 1 shadow models"
+        raise check.expected("shadows", wanted, sorted(map(list, lengths)))
+    return jax.tree.map(jnp.asarray, shadows)
