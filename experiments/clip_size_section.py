@@ -15,7 +15,7 @@ from experiments.markdown import number, select, table
 
 Rows = Sequence[dict[str, Any]]
 NOISE = {1: "C", 2: "2C"}
-FEW = 9  # settings, for which there are no figures
+FEW = 12  # settings, for which there are no figures
 SAID = {True: "holds", False: "fails", None: "open"}
 
 
@@ -221,7 +221,10 @@ def _verdict(found: Rows, finding: int, sensitivity: int) -> str:
     ]
     if not held:
         return "not run"
-    return "holds" if all(held) else f"{sum(h is True for h in held)} of {len(held)} claims hold"
+    if all(held):
+        return "holds"
+    counts = {"hold": held.count(True), "fail": held.count(False), "are open": held.count(None)}
+    return f"of {len(held)} claims " + ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 def _holds(row: dict[str, Any]) -> bool | None:

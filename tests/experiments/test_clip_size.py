@@ -182,7 +182,7 @@ def test_the_section_says_what_the_rows_say(tmp_path, monkeypatch):
     assert "1: C = 0.05 is more accurate than 0.01, at 10% of the rounds | holds, +25 ± 0 (clip0.05" in text
     assert "1: and its loss is lower, at 10% of the rounds | open, +0 ± 6.4 (clip0.01 against clip0.05)" in text
     assert "all adaptive rules end less accurate than C = 0.01, at 100% of the rounds | fails, +0 ± 0" in text
-    assert "noise of 2C: 1 of 2 claims hold" in text
+    assert "noise of 2C: of 2 claims 1 hold, 1 are open" in text
     assert "with C (0.702 C), **18.30**" in text
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert drawn == set(re.findall(r"\(figures/(.*?)\)", text))
