@@ -1,0 +1,157 @@
+"""Boolean circuits of XOR and AND gates, run for many coordinates at once.
+
+A circuit is a list of gates in an order in which they can be computed; NOT is XOR with the constant one. A wire is an
+array whose last axis runs over the coordinates, so each gate is one operation of NumPy, whatever a wire carries: bits
+(:func:`evaluate`), the labels that garble them, or the labels that hide them.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from dpaudit import check
+
+ZERO, ONE = 0, 1  # the two constant wires; the inputs follow, then one wire a gate
+
+Wire = TypeVar("Wire")
+
+
+class Gate(NamedTuple):
+    """One gate: ``a AND b`` or ``a XOR b``.
+
+    Attributes:
+      conjunction: whether it is AND.
+      a, b: the wires it reads.
+      last: the wires that nothing reads after it; their memory can go.
+    """
+
+    conjunction: bool
+    a: int
+    b: int
+    last: tuple[int, ...]
+
+
+class Circuit(NamedTuple):
+    """A Boolean circuit, as :meth:`Builder.build` makes it.
+
+    Attributes:
+      inputs: number of input bits.
+      gates: in an order in which they can be computed.
+      outputs: the wires that are the result.
+      ands: number of AND gates, which are what costs: XOR is free.
+    """
+
+    inputs: int
+    gates: tuple[Gate, ...]
+    outputs: tuple[int, ...]
+    ands: int
+
+
+class Builder:
+    """Collects gates; a wire is a number. Gates whose result is known from a constant are never made.
+
+    Args:
+      inputs: number of input bits, the wires :attr:`inputs`.
+    """
+
+    def __init__(self, inputs: int) -> None:
+        self.inputs = list(range(2, 2 + check.at_least(1, inputs=inputs)))
+        self._gates: dict[int, tuple[bool, int, int]] = {}  # by the wire that each makes
+
+    def xor(self, a: int, b: int) -> int:
+        """a XOR b."""
+        if a == b:
+            return ZERO
+        if ZERO in (a, b):
+            return b if a == ZERO else a
+        return self._gate(False, a, b)
+
+    def conjunction(self, a: int, b: int) -> int:
+        """a AND b."""
+        if a == b:
+            return a
+        if ZERO in (a, b):
+            return ZERO
+        if ONE in (a, b):
+            return b if a == ONE else a
+        return self._gate(True, a, b)
+
+    def negation(self, a: int) -> int:
+        """NOT a."""
+        return self.xor(a, ONE)
+
+    def build(self, outputs: Sequence[int]) -> Circuit:
+        """The circuit that computes these wires, without the gates that none of them needs."""
+        needed = set(outputs)
+        for wire, (_, *read) in reversed(self._gates.items()):
+            needed.update(read if wire in needed else ())
+        kept = [wire for wire in self._gates if wire in needed]
+        renamed = {wire: number for number, wire in enumerate([ZERO, ONE, *self.inputs, *kept])}
+        wires = [(conjunction, renamed[a], renamed[b]) for conjunction, a, b in map(self._gates.__getitem__, kept)]
+        results = tuple(renamed[wire] for wire in outputs)
+        last_reader = {wire: number for number, (_, *read) in enumerate(wires) for wire in read}
+        ends: list[list[int]] = [[] for _ in wires]
+        for wire, number in last_reader.items():
+            ends[number] += [wire] * (wire not in (ZERO, ONE, *results))
+        gates = tuple(Gate(*gate, tuple(end)) for gate, end in zip(wires, ends, strict=True))
+        return Circuit(len(self.inputs), gates, results, sum(gate.conjunction for gate in gates))
+
+    def _gate(self, conjunction: bool, a: int, b: int) -> int:
+        wire = 2 + len(self.inputs) + len(self._gates)
+        self._gates[wire] = (conjunction, a, b)
+        return wire
+
+
+def run(
+    circuit: Circuit,
+    constants: tuple[Wire, Wire],
+    inputs: Sequence[Wire],
+    xor: Callable[[Wire, Wire], Wire],
+    conjunction: Callable[[Wire, Wire], Wire],
+) -> list[Wire]:
+    """The outputs of a circuit whose gates mean ``xor`` and ``conjunction``; AND gates are met in their order.
+
+    Args:
+      circuit: the circuit.
+      constants: what the wires :data:`ZERO` and :data:`ONE` carry.
+      inputs: what the input wires carry.
+      xor, conjunction: the gates; they return new wires and leave their arguments alone.
+
+    Returns:
+      What the output wires carry.
+
+    Raises:
+      InputError: where the number of inputs is not the circuit's.
+    """
+    if len(inputs) != circuit.inputs:
+        raise check.expected("inputs", f"{circuit.inputs} wires", f"{len(inputs)}")
+    wires: dict[int, Wire] = dict(enumerate((*constants, *inputs)))
+    for number, gate in enumerate(circuit.gates, start=2 + circuit.inputs):
+        wires[number] = (conjunction if gate.conjunction else xor)(wires[gate.a], wires[gate.b])
+        for wire in gate.last:
+            del wires[wire]
+    return [wires[wire] for wire in circuit.outputs]
+
+
+def evaluate(circuit: Circuit, inputs: np.ndarray) -> np.ndarray:
+    """The circuit in plaintext.
+
+    Args:
+      circuit: the circuit.
+      inputs: bool [circuit.inputs, d].
+
+    Returns:
+      bool [outputs, d].
+    """
+    bits = np.asarray(inputs, dtype=bool)
+    constants = np.zeros(bits.shape[1], bool), np.ones(bits.shape[1], bool)
+    return np.array(run(circuit, constants, list(bits), np.bitwise_xor, np.bitwise_and))
+
+
+def digest(circuit: Circuit) -> bytes:
+    """SHA-256 of the circuit, by which two parties make sure that they mean the same one; 32 bytes."""
+    gates = [(gate.conjunction, gate.a, gate.b) for gate in circuit.gates]
+    numbers = np.array([len(gates), circuit.inputs, *np.ravel(gates), *circuit.outputs], dtype="<u8")
+    return hashlib.sha256(numbers.tobytes()).digest()

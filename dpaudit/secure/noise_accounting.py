@@ -1,0 +1,178 @@
+"""What the binomial noise spends: Renyi divergences from its exact probabilities, never from a Gaussian's.
+
+Neighbouring sums differ by an integer vector v of L2 norm at most Delta; coordinates are independent, so orders add up
+over them. Let p be one coordinate's probabilities (:mod:`noise`) and, for a shift of v >= 1 units and alpha > 1, ::
+
+    S(v) = sum over z in E of p(z)^alpha p(z - v)^(1 - alpha),   R(v) = log S(v) / (alpha - 1)
+
+*Trimming.* The support ends, so without the event E every S is infinite. E leaves out both ends, from a corner of p on
+(corners are a step apart). Given that all d coordinates are in E, of probability P(E)^d, the release has divergence at
+most sum R(v_i) - d alpha/(alpha - 1) log P(E) from the neighbour's; 1 - P(E)^d is charged to delta. p is symmetric, so
+the other direction is the same.
+
+*All shifts.* kappa is the largest R(v)/v^2 over v = 1..Delta, so sum R(v_i) <= kappa Delta^2 for every v, however the
+shift is spread. A Gaussian's kappa is alpha/(2 sigma^2) at all shifts. Here the worst is often neither 1 nor Delta.
+
+*Bounds in place of long sums*, each from above:
+
+- Between neighbouring corners of p(z) and p(z - v) both are straight lines, and x^alpha y^(1 - alpha) is convex in
+  (x, y): a sum over the whole numbers between two nodes is at most that over the chord.
+- Shifts beyond 256 are computed at every w-th, w a power of two, for the law of step 2^s/w at shift v/w. With the low
+  bits of U and U' made public, Z has that law; adding r < w to the low part of U, which is uniform again, carries into
+  the high one with probability r/w. So by joint convexity S(a w + r) <= (1 - r/w) S'(a) + (r/w) S'(a + 1), where S'
+  belongs to the coarser law. With x = log S', Hoeffding's lemma bounds that chord's logarithm, which adds 1/(4 a^2) of
+  the larger end's ratio and (x(a+1) - x(a))^2 / (8 a^2): as a >= 128, a relative 2e-5 and, where x is 20, 6e-4.
+
+Conversion to (epsilon, delta) and composition are dp-accounting's.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from dp_accounting import rdp
+
+from dpaudit import check
+from dpaudit.secure.noise import Binomial, coin_probabilities, tail
+
+ORDERS = (1.25, 1.5, 1.75, *(2 * 2 ** (i / 3) for i in range(31)))  # to 2,048: an epsilon of 0.01 needs them
+TRIMMED = 0.01  # of delta, for leaving E
+EXACT = 128  # shifts that are each looked at, and cells in every doubling beyond
+NODES = 8  # chords from one corner to the next
+
+
+class Spent(NamedTuple):
+    """One release's privacy loss, as a curve.
+
+    Attributes:
+      divergence: [orders], nats; infinite where float64 cannot hold it.
+      trimmed: probability of what the curve leaves out; belongs to delta.
+    """
+
+    divergence: np.ndarray
+    trimmed: float
+
+
+def spent(
+    noise: Binomial, *, sensitivity: int, dimension: int, trimmed: float, orders: tuple[float, ...] = ORDERS
+) -> Spent:
+    """The Renyi divergences of a vector of d noisy sums under any integer shift of L2 norm <= Delta: upper bounds.
+
+    Args:
+      noise: the law of each coordinate's noise.
+      sensitivity: Delta in units, L2: with Q units in a clip norm, 2 Q if a record is replaced, Q if added or removed.
+      dimension: d.
+      trimmed: the probability that may be left out, all coordinates together, in (0, 1). More is left out where
+        the support ends so early that the shift needs it.
+      orders: alpha > 1.
+
+    Returns:
+      A :class:`Spent`.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Mironov 2017, Proposition 1 (composition, here over coordinates); the bounds are derived in this module's
+    text, from the joint convexity of S, an f-divergence.
+    """
+    sensitivity = check.at_least(1, sensitivity=sensitivity)
+    dimension = check.at_least(1, dimension=dimension)
+    check.open_unit(trimmed=trimmed)
+    alphas = np.array(orders, np.float64)
+    if not (alphas > 1).all():
+        raise check.expected("orders", "numbers > 1", float(alphas.min()))
+    cut, outside = _cut(noise, sensitivity, trimmed / dimension)
+    if outside == 1:
+        return Spent(np.full(len(alphas), math.inf), 1.0)
+    ratio = _steepest(noise, sensitivity, cut, alphas)
+    inside = dimension * math.log1p(-outside)
+    return Spent(ratio * float(sensitivity) ** 2 - alphas / (alphas - 1) * inside, -math.expm1(inside))
+
+
+def epsilon(noise: Binomial, *, sensitivity: int, dimension: int, delta: float, steps: int = 1) -> float:
+    """The epsilon that ``steps`` releases spend on a record that is in every batch, at ``delta`` for all of them.
+
+    Args:
+      noise, sensitivity, dimension: as for :func:`spent`.
+      delta: in (0, 1); a hundredth of it, or what the shift needs, pays for the ends of the noise.
+      steps: >= 1.
+
+    Returns:
+      epsilon in nats, an upper bound; infinite where the ends cost more than delta.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: conversion by Canonne, Kamath and Steinke 2020, Proposition 12, in dp-accounting.
+    """
+    check.open_unit(delta=delta)
+    steps = check.at_least(1, steps=steps)
+    one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=TRIMMED * delta / steps)
+    left = delta - steps * one.trimmed
+    return float(rdp.compute_epsilon(ORDERS, list(steps * one.divergence), left)[0]) if left > 0 else math.inf
+
+
+def _cut(noise: Binomial, sensitivity: int, budget: float) -> tuple[int, float]:
+    """How many steps of the support E leaves out at each end, and 1 - P(E): as many as the budget pays.
+
+    At least as many as keep p(z - v) > 0 on E, for the shifts up to the end of the last cell of :func:`_steepest`.
+    """
+    middle = noise.coins // 2
+    needed = math.ceil(sensitivity * (1 + 1 / EXACT)) // noise.step
+    for cut in range(middle, needed - 1, -1):  # E are the corners cut .. n - cut
+        outside = tail(noise, ((noise.coins - 2 * cut) * noise.step) // 2)
+        if outside <= budget or cut == needed:
+            return cut, outside
+    return middle, 1.0
+
+
+def _steepest(noise: Binomial, sensitivity: int, cut: int, alphas: np.ndarray) -> np.ndarray:
+    """kappa, [orders]: a bound on R(v)/v^2 that holds for v = 1..Delta; infinite where float64 cannot hold an S."""
+    last, width = min(2 * EXACT, sensitivity), 1
+    shifts = np.arange(1, last + 1)[:, None]
+    worst = (_log_moments(noise.coins, noise.step, shifts, cut, alphas) / shifts**2.0).max(axis=0)
+    while last * width < sensitivity:
+        if width < noise.step:
+            width, last = 2 * width, last // 2
+        shifts = np.arange(last, min(2 * last, -(-sensitivity // width)) + 1)[:, None]
+        logs = _log_moments(noise.coins, noise.step // width, shifts, cut, alphas)
+        ratios, start = logs / shifts**2.0, shifts[:-1].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            bent = (np.diff(logs, axis=0) / start) ** 2 / 8
+        cells = np.maximum(ratios[:-1], ratios[1:]) * (1 + 1 / (2 * start) ** 2) + bent
+        worst = np.maximum(worst, np.where(np.isnan(cells), math.inf, cells).max(axis=0) / width**2)
+        last = int(shifts[-1, 0])
+    return worst / (alphas - 1)
+
+
+def _log_moments(coins: int, step: int, shifts: np.ndarray, cut: int, alphas: np.ndarray) -> np.ndarray:
+    """Upper bounds on log S(v), for shifts [v, 1]: [v, orders]. E is from the corner ``cut`` to the one opposite."""
+    heights = np.concatenate([[0.0], coin_probabilities(coins), [0.0]]) / step  # of the corners -1 .. n + 1
+    corners = np.arange(cut, coins - cut)[:, None] + 1
+    with np.errstate(over="ignore", divide="ignore"):
+        return np.log1p([_excess(heights, step, int(shift), corners, alphas) for shift in shifts[:, 0]])
+
+
+def _excess(heights: np.ndarray, step: int, shift: int, corners: np.ndarray, alphas: np.ndarray) -> np.ndarray:
+    """S(v) - P(E) from above, [orders]: the sum of p ((p/q)^(alpha - 1) - 1), q being p shifted, chord by chord."""
+    whole, rest = divmod(shift, step)
+    here, there = heights[corners], heights[corners - whole]
+    slope = (heights[corners + 1] - here) / step
+    losses, weights = [], []
+    for nodes, behind in ((_nodes(0, rest), corners - whole - 1), (_nodes(rest, step), corners - whole)):
+        shifted_slope = (heights[behind + 1] - heights[behind]) / step  # q's line begins at the corner ``behind``
+        p, q = here + slope * nodes, there + shifted_slope * (nodes - rest)
+        difference = (here - there) + slope * nodes - shifted_slope * (nodes - rest)  # p - q, small shifts too
+        gaps = np.diff(nodes, prepend=nodes[0], append=nodes[-1])
+        losses.append(np.log1p(np.maximum(difference / q, -1)))
+        weights.append(p * (gaps[1:] + gaps[:-1]) / 2)
+    weights[0][0, 0] += here[0, 0] / 2  # both ends of E belong to a single chord
+    weights[1][-1, -1] += heights[corners[-1, 0] + 1] / 2
+    loss, weight = np.hstack(losses), np.hstack(weights)
+    used = weight > 0
+    return np.expm1(np.multiply.outer(alphas - 1, loss[used])) @ weight[used]
+
+
+def _nodes(start: int, end: int) -> np.ndarray:
+    """Whole numbers from ``start`` to ``end``, both included, evenly spread."""
+    return np.unique(np.rint(np.linspace(start, end, NODES + 1)))

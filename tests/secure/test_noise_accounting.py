@@ -1,0 +1,112 @@
+import math
+
+import numpy as np
+import pytest
+
+from dpaudit import check
+from dpaudit.secure import noise_accounting, sigma
+from dpaudit.secure.noise import Binomial, binomial, probabilities
+from dpaudit.secure.noise_accounting import epsilon, spent
+
+ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+def ratios(noise: Binomial, reach: float, shifts: np.ndarray) -> np.ndarray:
+    """R(v)/v^2 by brute force, [shifts, orders]: every whole number in |z| <= reach, nothing bounded."""
+    z = np.arange(math.ceil(-reach), math.floor(reach) + 1)
+    p, alphas, rows = probabilities(noise, z), np.array(ORDERS), []
+    for shift in shifts:
+        loss = np.log(p / probabilities(noise, z - shift))
+        rows.append(np.log(np.exp(np.multiply.outer(alphas - 1, loss)) @ p) / (alphas - 1) / shift**2)
+    return np.array(rows)
+
+
+def kappa(noise: Binomial, sensitivity: int, trimmed: float) -> tuple[np.ndarray, float]:
+    """What `spent` charges per squared unit, and the |z| to which its event reaches (its probability is given)."""
+    one = spent(noise, sensitivity=sensitivity, dimension=1, trimmed=trimmed, orders=ORDERS)
+    alphas = np.array(ORDERS)
+    corners = np.arange(1, noise.coins + 2, 2) / 2 * noise.step
+    z = np.arange(-noise.reach, noise.reach + 1)
+    outside = [probabilities(noise, z[np.abs(z) > corner]).sum() for corner in corners]
+    reach = corners[np.argmin(np.abs(np.log(np.maximum(outside, 1e-300)) - math.log(one.trimmed)))]
+    extra = -alphas / (alphas - 1) * math.log1p(-one.trimmed)
+    return (one.divergence - extra) / sensitivity**2, float(reach)
+
+
+@pytest.mark.parametrize(("coins", "step_bits", "sensitivity"), [(127, 4, 90), (127, 4, 200), (255, 3, 64)])
+def test_never_below_any_shift_and_not_far_above_the_worst(coins: int, step_bits: int, sensitivity: int) -> None:
+    noise = binomial(coins=coins, step_bits=step_bits)
+    charged, reach = kappa(noise, sensitivity, trimmed=1e-9)
+    worst = ratios(noise, reach, np.arange(1, sensitivity + 1)).max(axis=0)
+    assert (charged >= worst * (1 - 1e-9)).all()
+    assert (charged <= worst * 1.003).all()
+
+
+def test_cells_between_coarse_shifts() -> None:
+    """A sensitivity of 1,500 units needs shifts that are not looked at one by one."""
+    noise, sensitivity = binomial(coins=127, step_bits=8), 1_500
+    assert sensitivity > 8 * noise_accounting.EXACT
+    charged, reach = kappa(noise, sensitivity, trimmed=1e-9)
+    some = np.random.default_rng(0).integers(1, sensitivity + 1, 40)
+    assert (charged >= ratios(noise, reach, np.append(some, sensitivity)) * (1 - 1e-9)).all()
+    fine, _ = kappa(binomial(coins=127, step_bits=6), sensitivity // 4, trimmed=1e-9)
+    np.testing.assert_allclose(charged * 16, fine, rtol=6e-3)  # the law hardly depends on its step
+
+
+@pytest.mark.parametrize(
+    ("coins", "at_one_std", "worst"),
+    [(127, (1.06, 1.23), (1.06, 1.25, 1.28, 1.36)), (255, (1.03, 1.07), (1.03, 1.08, 1.09, 1.13))],
+)
+def test_inflation_over_a_gaussian(coins: int, at_one_std: tuple[float, ...], worst: tuple[float, ...]) -> None:
+    """Orders 4, 8, 16 and 32 at noise multiplier 1 with tails of about 1e-12 left out.
+
+    At a shift of one standard deviation, and for the worst shift up to it: at high orders that is a smaller one.
+    """
+    noise = binomial(coins=coins, step_bits=5)
+    sensitivity, alphas = round(noise.std), np.array(ORDERS)
+    charged, reach = kappa(noise, sensitivity, trimmed=1e-12)
+    gaussian = alphas / (2 * noise.std**2)
+    one = ratios(noise, reach, np.array([sensitivity]))[0] / gaussian
+    np.testing.assert_allclose(one[1:3], at_one_std, atol=0.02)
+    np.testing.assert_allclose((charged / gaussian)[1:], worst, atol=0.01)
+
+
+def test_a_thousand_coins_are_nearly_gaussian() -> None:
+    noise = binomial(coins=1_023, step_bits=5)
+    charged, _ = kappa(noise, round(noise.std), trimmed=1e-12)
+    inflation = charged * 2 * noise.std**2 / np.array(ORDERS)
+    assert (inflation > 1).all()
+    assert (inflation[1:] < 1.015).all()
+
+
+def test_epsilon_beside_the_gaussians() -> None:
+    """Above the exact epsilon of Gaussian noise as wide, by the conversion's slack and the binomial's inflation."""
+    multiplier, levels = sigma.analytic(epsilon=2.0, delta=1e-3, neighbouring="replace"), 256_182
+    noise = binomial(coins=127, step_bits=17)
+    assert noise.std / levels == pytest.approx(multiplier, rel=1e-5)
+    one = epsilon(noise, sensitivity=2 * levels, dimension=182, delta=1e-3)
+    assert 2.0 < one < 2.4
+    four = epsilon(noise, sensitivity=levels, dimension=182, delta=1e-3, steps=4)  # as one twice as far
+    assert four == pytest.approx(one, rel=0.02)
+    halved = noise._replace(step_bits=noise.step_bits - 1)
+    assert epsilon(halved, sensitivity=2 * levels, dimension=182, delta=1e-3) > 1.9 * one
+
+
+def test_the_ends_of_the_support_are_charged() -> None:
+    noise = binomial(coins=127, step_bits=8)
+    for dimension in (1, 1_000_000):
+        assert spent(noise, sensitivity=1_000, dimension=dimension, trimmed=1e-6, orders=(2.0,)).trimmed <= 1e-6
+    far = spent(noise, sensitivity=40 * noise.step, dimension=10, trimmed=1e-12, orders=(2.0,))
+    assert 1e-12 < far.trimmed < 1  # more has to go than was allowed
+    assert math.isinf(epsilon(noise, sensitivity=50 * noise.step, dimension=10, delta=1e-3))
+    assert math.isinf(epsilon(noise, sensitivity=noise.reach, dimension=10, delta=1e-3))
+
+
+def test_refusals() -> None:
+    noise = binomial(coins=127, step_bits=8)
+    with pytest.raises(check.InputError, match=r"sensitivity: expected a whole number >= 1, got 0\.5"):
+        spent(noise, sensitivity=0.5, dimension=1, trimmed=1e-9)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(check.InputError, match=r"orders: expected numbers > 1, got 1\.0"):
+        spent(noise, sensitivity=1, dimension=1, trimmed=1e-9, orders=(1.0, 2.0))
+    with pytest.raises(check.InputError, match=r"delta: expected a number in \(0, 1\), got 0"):
+        epsilon(noise, sensitivity=1, dimension=1, delta=0)

@@ -1,0 +1,56 @@
+"""What two parties said to each other: every message that crossed the wire, for the tests to read."""
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from dpaudit.secure import in_process
+from dpaudit.secure.channel import HEADER, Channel, Wire
+
+First = TypeVar("First")
+Second = TypeVar("Second")
+
+
+class Message(NamedTuple):
+    """A message as it was sent."""
+
+    kind: str
+    header: bytes
+    payload: bytes
+
+
+class Transcript(NamedTuple):
+    """What each party sent, in order; threads mix the two directions."""
+
+    first: list[Message]
+    second: list[Message]
+
+    def lengths(self) -> list[tuple[str, int]]:
+        """Kind and payload's length of each message, the first party's before the second's."""
+        return [(message.kind, len(message.payload)) for message in self.first + self.second]
+
+    def hash(self) -> str:
+        """Of all that crossed the wire, headers too."""
+        sides = [b"".join(message.header + message.payload for message in side) for side in self]
+        return hashlib.sha256(b"".join(len(side).to_bytes(8, "big") + side for side in sides)).hexdigest()
+
+
+def record(first: Callable[[Channel], First], second: Callable[[Channel], Second]) -> tuple[First, Second, Transcript]:
+    """Both parties' results, and what they said."""
+    said = Transcript([], [])
+    wires = [_Recorder(wire, heard) for wire, heard in zip(in_process.wires(), said, strict=True)]
+    results = in_process.together((Channel(wires[0]), Channel(wires[1])), first, second)
+    return *results, said
+
+
+class _Recorder:
+    """A wire that keeps what is written to it."""
+
+    def __init__(self, wire: Wire, written: list[Message]) -> None:
+        self._wire, self._written = wire, written
+        self.read_into, self.close = wire.read_into, wire.close
+
+    def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
+        kind = HEADER.unpack(header)[0].rstrip(b"\0").decode("ascii")
+        self._written.append(Message(kind, header, bytes(payload)))
+        self._wire.write(header, payload, seconds)
