@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +20,7 @@ from dpaudit.federated import clients, clip_size, rounds
 from dpaudit.federated.population import Population
 from dpaudit.training import models
 from experiments.bench_training_sides import Network, Side
+from experiments.common import answering
 
 PEER = Path(__file__).parent / "peers" / "torch_federated.py"
 EXAMPLES = 5  # of a client
@@ -143,15 +143,7 @@ def peer(command: Sequence[str] | None, asked: dict[str, Any], prefix: str = "")
     if command is None:
         yield Peer({}, {}, {})
         return
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        to, back = process.stdin, process.stdout
-
-        def ask(line: str) -> Any:
-            print(line, file=to, flush=True)
-            return json.loads(back.readline())
-
+    with answering(command) as ask:
         hello = ask(json.dumps(asked))
         names = {prefix + side: side for side in hello["settings"]}
         yield Peer(

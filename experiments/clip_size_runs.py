@@ -126,6 +126,8 @@ class Bench:
         else:
             noise = noise_multiplier(sensitivity)
             client = clients.gaussian(update, noise_multiplier=noise / np.sqrt(stands_for))
+            # noise_budget sees trial 0's first model in all trials, which so share a program. C is proportional to its
+            # length, whose standard deviation over 40 keys is 0.6% (1.8% for the network of digits).
             rule, learning_rate = repeated(RULES[name](self.scale, noise, self.first(0)), stands_for), 1.0
         optimizer = optax.sgd(learning_rate)
         return federated(client, rule, clients_per_round=self.scale.simulated, optimizer=optimizer)

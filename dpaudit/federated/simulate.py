@@ -17,6 +17,8 @@ from dpaudit.federated.rounds import Info, Server, run
 from dpaudit.identity import of_run
 from dpaudit.training.in_parts import Parts, in_parts
 
+WORSE = 5.0  # times the first round's loss
+
 
 def simulate(
     key: jax.Array,
@@ -73,11 +75,16 @@ def simulate(
 
 
 def diverged(info: Info) -> int | None:
-    """The first round that met a loss or an update that is not finite, or a clip size at its ceiling; None for none.
+    """The first round from which learning cannot be said to go on; None for none.
+
+    That is a loss or an update that is not finite, a clip size at its ceiling, or a loss more than five times that of
+    the first round (where that is positive): a model that much worse than the one it began with.
 
     Args:
       info: of every round, as from :func:`simulate` or :func:`dpaudit.federated.rounds.run`.
     """
-    lost = ~np.isfinite(np.asarray(info.loss)) | (np.asarray(info.dropped) > 0)
-    lost |= np.asarray(info.clip_norm) >= LARGEST
+    loss = np.asarray(info.loss, np.float64)
+    lost = ~np.isfinite(loss) | (np.asarray(info.dropped) > 0) | (np.asarray(info.clip_norm) >= LARGEST)
+    first = loss[:1]
+    lost |= (first > 0) & (loss > WORSE * first)
     return int(np.argmax(lost)) if lost.any() else None

@@ -1,6 +1,7 @@
 """Clients: updates against brute force, messages by their law, and what an audit makes of a right and a wrong one."""
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import dpaudit
 from dpaudit import check
 from dpaudit.data import load
 from dpaudit.federated import clients
-from dpaudit.federated.clients import Client, Update
+from dpaudit.federated.clients import Client, Sent, Update
 from dpaudit.mechanisms import gaussian, ldp_sgd
 from tests.training import by_vmap
 
@@ -132,29 +133,6 @@ def test_local_training_is_a_loop_of_steps(digits):
 BROKEN = {1: math.nan, 3: math.inf, 4: 1e25}  # the last one's square is beyond float32
 
 
-@pytest.mark.parametrize("name", UPDATES)
-def test_clients_that_are_not_finite_add_nothing_and_poison_nobody(name):
-    update, clip_norm = UPDATES[name], 0.4
-    sound = np.random.default_rng(2).normal(size=(6, 5, 3)).astype(np.float32)
-    broken, zeroed = sound.copy(), sound.copy()
-    for k, value in BROKEN.items():
-        broken[k, 2, 0] = value
-        zeroed[k] = 0
-    rest = np.delete(sound, list(BROKEN), axis=0).mean(axis=1, dtype=np.float64)
-
-    @jax.jit
-    def sent(batch):
-        randomized = clients.randomized(update, epsilon=1.0).send(jax.random.split(KEY, 6), PARAMS, batch, clip_norm)
-        return [update.clipped_sum(PARAMS, batch, c) for c in (clip_norm, None)], randomized
-
-    (clipped, unclipped), randomized = sent(broken)
-    for found, wanted in ((clipped, one_by_one(rest, clip_norm)), (unclipped, rest)):
-        np.testing.assert_allclose(flat(found.total), wanted.sum(axis=0), rtol=1e-5, atol=1e-6)
-    for found in (clipped, unclipped, randomized):
-        assert np.flatnonzero(~np.isfinite(found.norms)).tolist() == list(BROKEN)
-    np.testing.assert_array_equal(flat(randomized.total), flat(sent(zeroed)[1].total))  # it sends as one with zero
-
-
 def kinds(update: Update, noise_multiplier: float = 1.0) -> dict[str, Client]:
     return {
         "aggregated": clients.gaussian(update, noise_multiplier=noise_multiplier),
@@ -163,22 +141,42 @@ def kinds(update: Update, noise_multiplier: float = 1.0) -> dict[str, Client]:
     }
 
 
+@partial(jax.jit, static_argnames="name")
+def sent(batch: jax.Array, clip_norm: Any, *, name: str) -> dict[str, Sent]:
+    """What 6 clients send, without noise and of every kind with that of the round."""
+    update, found = UPDATES[name], {}
+    for kind, client in kinds(update).items():
+        own = client.send(jax.random.split(KEY, 6), PARAMS, batch, clip_norm)
+        found[kind] = own._replace(total=client.noise(KEY, own.total, clip_norm, 6))
+    clipped, unclipped = (update.clipped_sum(PARAMS, batch, c) for c in (clip_norm, None))
+    return found | {"clipped": clipped, "unclipped": unclipped}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_clients_that_are_not_finite_add_nothing_and_poison_nobody(name):
+    clip_norm = 0.4
+    sound = np.random.default_rng(2).normal(size=(6, 5, 3)).astype(np.float32)
+    broken, zeroed = sound.copy(), sound.copy()
+    for k, value in BROKEN.items():
+        broken[k, 2, 0] = value
+        zeroed[k] = 0
+    rest = np.delete(sound, list(BROKEN), axis=0).mean(axis=1, dtype=np.float64)
+    of_broken, of_zeroed = (sent(batch, clip_norm, name=name) for batch in (broken, zeroed))
+    for kind, wanted in (("clipped", one_by_one(rest, clip_norm)), ("unclipped", rest)):
+        np.testing.assert_allclose(flat(of_broken[kind].total), wanted.sum(axis=0), rtol=1e-5, atol=1e-6)
+    for kind, found in of_broken.items():
+        assert np.flatnonzero(~np.isfinite(found.norms)).tolist() == list(BROKEN)
+        np.testing.assert_allclose(flat(found.total), flat(of_zeroed[kind].total), rtol=1e-6)  # as clients with zeros
+
+
 @pytest.mark.parametrize("name", UPDATES)
 def test_a_clip_norm_of_zero_lets_nothing_through(name):
     """A schedule may end there; updates of zero must not make 0/0 of it."""
-    batch = jnp.stack([jnp.zeros((5, 3)), jnp.ones((5, 3))])
-
-    @jax.jit
-    def noisy(clip_norm):
-        found = []
-        for client in kinds(UPDATES[name]).values():
-            sent = client.send(jax.random.split(KEY, 2), PARAMS, batch, clip_norm)
-            found.append(client.noise(KEY, sent.total, clip_norm, 2))
-        return found
-
-    found = noisy(jnp.float32(0))
-    assert len(found) == 3
-    assert all((flat(total) == 0).all() for total in found)
+    batch = np.repeat([0.0, 1.0], 3)[:, None, None] * np.ones((6, 5, 3), np.float32)
+    found = sent(batch.astype(np.float32), 0.0, name=name)
+    assert (flat(found.pop("unclipped").total) == 3).all()
+    assert len(found) == 4
+    assert all((flat(message.total) == 0).all() for message in found.values())
 
 
 @pytest.mark.parametrize("name", UPDATES)

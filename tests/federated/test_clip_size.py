@@ -1,5 +1,8 @@
+"""Rules for the clip size: by hand, in what they tell whom, in law, and in what they converge to."""
+
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import dp_accounting
@@ -52,59 +55,31 @@ def constant(*norms: float) -> Callable[[jax.Array], jax.Array]:
 # schedules
 
 
-@pytest.mark.parametrize(
-    "rule, wanted",
-    [
-        (clip_size.fixed(0.3), [0.3] * 7),
-        (clip_size.switch(0.05, 0.01, 3), [0.05, 0.05, 0.05, 0.01, 0.01, 0.01, 0.01]),
-        # Eq. (5) with T = 4, by hand: (1 - t/T) = 1, 3/4, 1/2, 1/4, 0 give C_1 to C_5
-        (clip_size.polynomial(0.05, 4, 1), [0.05, 0.05, 0.0375, 0.025, 0.0125, 0, 0]),
-        (clip_size.polynomial(0.05, 4, 2), [0.05, 0.05, 0.028125, 0.0125, 0.003125, 0, 0]),
-        (clip_size.polynomial(0.05, 4, 0.5), [0.05, 0.05, 0.0433012702, 0.0353553391, 0.025, 0, 0]),
-        (clip_size.schedule(optax.linear_schedule(0.4, 0.2, 4)), [0.4, 0.35, 0.3, 0.25, 0.2, 0.2, 0.2]),
-    ],
-)
-def test_schedules_by_hand(rule: Rule, wanted: list[float]) -> None:
-    np.testing.assert_allclose(clip_norms(rule, jax.random.key(0), constant(), len(wanted)), wanted, rtol=1e-6)
-    assert (rule.report, rule.release, rule.event) == (None, None, None)
+SCHEDULES: list[tuple[Rule, list[float]]] = [
+    (clip_size.fixed(0.3), [0.3] * 7),
+    (clip_size.switch(0.05, 0.01, 3), [0.05, 0.05, 0.05, 0.01, 0.01, 0.01, 0.01]),
+    # Eq. (5) with T = 4, by hand: (1 - t/T) = 1, 3/4, 1/2, 1/4, 0 give C_1 to C_5
+    (clip_size.polynomial(0.05, 4, 1), [0.05, 0.05, 0.0375, 0.025, 0.0125, 0, 0]),
+    (clip_size.polynomial(0.05, 4, 2), [0.05, 0.05, 0.028125, 0.0125, 0.003125, 0, 0]),
+    (clip_size.polynomial(0.05, 4, 0.5), [0.05, 0.05, 0.0433012702, 0.0353553391, 0.025, 0, 0]),
+    (clip_size.schedule(optax.linear_schedule(0.4, 0.2, 4)), [0.4, 0.35, 0.3, 0.25, 0.2, 0.2, 0.2]),
+]
+
+
+def test_schedules_by_hand() -> None:
+    played = jax.jit(lambda key: [clip_norms(rule, key, constant(), 7) for rule, _ in SCHEDULES])(jax.random.key(0))
+    for found, (rule, wanted) in zip(played, SCHEDULES, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        assert (rule.report, rule.release, rule.event) == (None, None, None)
 
 
 def test_schedules_of_the_paper() -> None:
     """0.05to0.01(2000), and poly(0.05)1.0 near its end, where 1 - t/T is a small difference."""
-    found = clip_norms(clip_size.switch(0.05, 0.01, 2_000), jax.random.key(0), constant(), 10_000)
-    assert np.flatnonzero(np.asarray(found) == np.float32(0.01))[0] == 2_000
-    found = clip_norms(clip_size.polynomial(0.05, 10_000, 1), jax.random.key(0), constant(), 10_000)
-    np.testing.assert_allclose(np.asarray(found)[[5_001, 9_998, 9_999]], [0.025, 1.5e-5, 1e-5], rtol=1e-6)
-
-
-TWO = {"w": np.array([[3.0]]), "b": np.array([0.0, 4.0])}  # |theta_0| = 5, d = 3
-
-
-def budget(c0: float, rounds: int = 4, **changed: Any) -> np.ndarray:
-    """What clients use, and one round more; noise of length n = 2 at C = 1."""
-    given = {"noise_multiplier": 4.0, "clients_per_round": 12, "share": 2.0} | changed
-    rule = clip_size.noise_budget(c0, TWO, rounds=rounds, **given)
-    return np.asarray(clip_norms(rule, jax.random.key(0), constant(), rounds + 1), np.float64)
-
-
-def test_noise_budget_by_hand() -> None:
-    """(2 |theta_0|)^2 = 100 = n^2 (1 + 9/16 + 1/4 + 1/16) C_0^2."""
-    wanted = np.sqrt(25 / 1.875) * np.array([1, 0.75, 0.5, 0.25])
-    np.testing.assert_allclose(budget(9.0), [*wanted, SMALLEST], rtol=1e-6)
-    # A first round at C = 1 leaves 96 = n^2 (9 + 4 + 1) c^2 for C = 3 c, 2 c, c.
-    np.testing.assert_allclose(budget(1.0), [1.0, *(np.sqrt(24 / 14) * np.array([3, 2, 1])), SMALLEST], rtol=1e-6)
-
-
-@pytest.mark.parametrize("c0", [0.01, 0.05, 1.0])
-def test_noise_budget_is_spent_and_no_more(c0: float) -> None:
-    """At the paper's scale; C_0 is close to share |theta_0| sqrt(3/T)/n, and each setting enters as it should."""
-    rounds = 10_000
-    found = budget(c0, rounds)
-    assert 4 * np.sum(found[:rounds] ** 2) == pytest.approx(100, rel=1e-4)
-    assert (np.diff(found[1:]) < 0).all()
-    assert found[0] == pytest.approx(min(c0, 10 * math.sqrt(3 / rounds) / 2), rel=1e-4)
-    for changed, times in (({"noise_multiplier": 8.0}, 0.5), ({"clients_per_round": 48}, 2), ({"share": 1.0}, 0.5)):
-        np.testing.assert_allclose(budget(9.0, 100, **changed)[:-1], times * budget(9.0, 100)[:-1], rtol=1e-5)
+    rules = clip_size.switch(0.05, 0.01, 2_000), clip_size.polynomial(0.05, 10_000, 1)
+    played = jax.jit(lambda key: [clip_norms(rule, key, constant(), 10_000) for rule in rules])(jax.random.key(0))
+    switched, falling = (np.asarray(found) for found in played)
+    assert np.flatnonzero(switched == np.float32(0.01))[0] == 2_000
+    np.testing.assert_allclose(falling[[5_001, 9_998, 9_999]], [0.025, 1.5e-5, 1e-5], rtol=1e-6)
 
 
 # what crosses each boundary
@@ -113,18 +88,21 @@ def test_noise_budget_is_spent_and_no_more(c0: float) -> None:
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_server_learns_of_norms_through_small_reports_only(name: str) -> None:
     """Reports are a bit or a bin; other norms with the same reports leave the same state, bit for bit."""
-    rule = RULES[name]
-    assert rule.report is not None
-    one, other = jnp.array([0.003, 0.0101, 0.05, 1.0]), jnp.array([0.0001, 0.0156, 0.06, 7.0])
-    reports = jax.vmap(rule.report, (None, 0))(rule.init(), one)
+    rule, report = RULES[name], RULES[name].report
+    assert report is not None
+
+    @jax.jit
+    def told(norms: jax.Array) -> tuple[jax.Array, Any]:
+        state = rule.init()._replace(round=jnp.int32(2))
+        reports = jax.vmap(report, (None, 0))(state, norms)
+        return reports, rule.update(state, released(rule, jax.random.key(1), state, jnp.repeat(norms, 100)))
+
+    reports, state = told(jnp.array([0.003, 0.0101, 0.05, 1.0]))
     dtype, values = {"quantile": (jnp.bool_, [1, 0, 0, 0]), "median": (jnp.int32, [0, 1, 3, 4])}[name]
     assert reports.dtype == dtype
     assert reports.tolist() == values
-    states = []
-    for norms in (one, other):
-        state = rule.init()._replace(round=jnp.int32(2))
-        states.append(rule.update(state, released(rule, jax.random.key(1), state, norms)))
-    assert states[0] == states[1]
+    assert told(jnp.array([0.0001, 0.0156, 0.06, 7.0]))[1] == state
+    assert told(jnp.full(4, 0.0001))[1] != state
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
@@ -148,12 +126,13 @@ def test_edges_belong_to_what_is_below() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_one_program_does_what_the_parts_do_one_by_one(name: str) -> None:
-    rule = RULES[name]
-    trials, rounds = 3, 9
+    rule, trials, rounds = RULES[name], 3, 9
 
+    @jax.jit
     def norms(key: jax.Array) -> jax.Array:
         return 0.02 * jnp.exp(jax.random.normal(key, (20,)))
 
+    tell, update = jax.jit(partial(released, rule)), jax.jit(rule.update)
     keys = jax.random.split(jax.random.key(2), trials)
     together = jax.jit(jax.vmap(lambda key: clip_norms(rule, key, norms, rounds)))(keys)
     for trial in range(trials):
@@ -162,7 +141,7 @@ def test_one_program_does_what_the_parts_do_one_by_one(name: str) -> None:
             assert (state.clip_norm.dtype, state.clip_norm.shape, int(state.round)) == (jnp.float32, (), t)
             np.testing.assert_allclose(together[trial, t], state.clip_norm, rtol=1e-5)
             norm_key, noise_key = jax.random.split(key)
-            state = rule.update(state, released(rule, noise_key, state, norms(norm_key)))
+            state = update(state, tell(noise_key, state, norms(norm_key)))
 
 
 # privacy
@@ -174,25 +153,26 @@ def furthest(rule: Rule, norms: list[float], copies: int = 1) -> tuple[float, fl
     One key draws one noise, which drops out of differences. A statistic is m times what is released, less what no
     reports would give: m/2 for the centred bits, 0 for a histogram. ``copies``: how often a client's report counts.
     """
-    assert rule.report is not None
-    assert rule.release is not None
-    reports = jax.vmap(rule.report, (None, 0))(rule.init(), jnp.array(norms))
-    offset = 0.5 if reports.dtype == jnp.bool_ else 0.0
+    report, release = rule.report, rule.release
+    assert report is not None
+    assert release is not None
 
-    def statistic(*chosen: jax.Array) -> np.ndarray:
-        several = jnp.repeat(jnp.stack(chosen), copies)
-        assert rule.release is not None
-        return np.atleast_1d(len(several) * (rule.release(jax.random.key(3), several) - offset))
+    def statistic(reports: jax.Array) -> jax.Array:
+        several = jnp.repeat(reports, copies)
+        offset = 0.5 if reports.dtype == jnp.bool_ else 0.0
+        return jnp.atleast_1d(len(several) * (release(jax.random.key(3), several) - offset))
 
-    others = list(reports[:4])
-    without = statistic(*others)
-    added = [statistic(*others, report) for report in reports]
-    moved = [found - without for found in added]
-    replaced = [one - other for one in added for other in added]
+    @jax.jit
+    def statistics(norms: jax.Array) -> tuple[jax.Array, jax.Array]:
+        reports = jax.vmap(report, (None, 0))(rule.init(), norms)
+        return statistic(reports[:4]), jax.vmap(lambda own: statistic(jnp.append(reports[:4], own)))(reports)
+
+    without, added = (np.asarray(found, np.float64) for found in statistics(jnp.array(norms)))
+    moved, replaced = added - without, added[:, None] - added
     return (
-        max(float(np.abs(by).sum()) for by in moved),
-        max(float(np.linalg.norm(by)) for by in moved),
-        max(float(np.linalg.norm(by)) for by in replaced),
+        float(np.abs(moved).sum(axis=-1).max()),
+        float(np.linalg.norm(moved, axis=-1).max()),
+        float(np.linalg.norm(replaced, axis=-1).max()),
     )
 
 
@@ -267,10 +247,9 @@ def test_quantile_keeps_the_papers_promise_with_centred_bits_only() -> None:
 def test_quantile_step_by_hand() -> None:
     """Eq. (4): the paper's norms 1 to 5, of which C = 2.5 clips three; exp(-0.2 (0.4 - 0.5)) = exp(0.02)."""
     rule = clip_size.adaptive_quantile(2.5, quantile=0.5, noise_std=QUIET)
-    found = clip_norms(rule, jax.random.key(5), constant(1, 2, 3, 4, 5), 2)
-    np.testing.assert_allclose(found, [2.5, 2.5 * 1.0202013400], rtol=1e-6)
-    end = clip_norms(rule, jax.random.key(5), constant(1, 2, 3, 4, 5), 200)
-    assert np.abs(np.asarray(end[-50:]) - 3).max() < 0.15  # and comes to rest at their median
+    found = np.asarray(clip_norms(rule, jax.random.key(5), constant(1, 2, 3, 4, 5), 200))
+    np.testing.assert_allclose(found[:2], [2.5, 2.5 * 1.0202013400], rtol=1e-6)
+    assert np.abs(found[-50:] - 3).max() < 0.15  # and comes to rest at their median
 
 
 CLIENTS, ROUNDS, BURN_IN, SPREAD = 200, 4_000, 500, 0.8
@@ -310,22 +289,35 @@ def test_quantile_converges_to_the_quantile(quantile: float, noise_std: float) -
     assert errors(quantile, sign=-1.0) > 100
 
 
+RUNAWAY = clip_size.adaptive_quantile(0.01, quantile=0.5, noise_std=QUIET)
+
+
+@jax.jit
+def runaway(norm: Any) -> jax.Array:
+    """[3000], where all clients have the same norm."""
+    return clip_norms(RUNAWAY, jax.random.key(7), lambda key: jnp.full(3, norm), 3_000)
+
+
 @pytest.mark.parametrize("norm, end, reached", [(1e9, LARGEST, 185), (math.nan, LARGEST, 185), (0.0, SMALLEST, 93)])
 def test_quantile_that_runs_away_is_held_and_can_be_dated(norm: float, end: float, reached: int) -> None:
     """From 0.01 by a factor exp(0.1) a round: 184.68 rounds to 2^20, 92.58 to 2^-20; float32 would end near 934."""
-    rule = clip_size.adaptive_quantile(0.01, quantile=0.5, noise_std=QUIET)
-    found = np.asarray(clip_norms(rule, jax.random.key(7), constant(norm, norm, norm), 3_000))
+    found = np.asarray(runaway(norm))
     assert np.flatnonzero(found == end)[0] == reached
     assert (found[reached:] == end).all()
-    wild = rule.update(rule.init(), jnp.float32(-1e30))
+    wild = RUNAWAY.update(RUNAWAY.init(), jnp.float32(-1e30))
     assert wild.clip_norm == LARGEST
 
 
 def test_median_of_the_papers_run() -> None:
     """Most norms above 2^-4: C is 0.09375 from the first release on, whether it was 0.01 or 0.05."""
-    norms = (*[0.5] * 300, *[0.07] * 250, *[0.005] * 450)
+    norms = constant(*[0.5] * 300, *[0.07] * 250, *[0.005] * 450)
+
+    @jax.jit
+    def played(c0: Any) -> jax.Array:
+        return clip_norms(clip_size.adaptive_median(c0), jax.random.key(8), norms, 2_001)
+
     for c0 in (0.01, 0.05):
-        found = np.asarray(clip_norms(clip_size.adaptive_median(c0), jax.random.key(8), constant(*norms), 2_001))
+        found = np.asarray(played(c0))
         assert (found[:1_000] == np.float32(c0)).all()
         assert (found[1_000:] == 0.09375).all()
 
@@ -369,7 +361,7 @@ def test_settings_run_side_by_side() -> None:
         rule = clip_size.adaptive_quantile(c0, quantile=power / 4, noise_std=QUIET)
         return jnp.stack([poly[3], clip_norms(rule, jax.random.key(10), constant(1.0), 2)[1]])
 
-    found = jax.vmap(end)(jnp.array([0.1, 0.2]), jnp.array([1.0, 2.0]))
+    found = jax.jit(jax.vmap(end))(jnp.array([0.1, 0.2]), jnp.array([1.0, 2.0]))
     np.testing.assert_allclose(found, [[0.05, 0.1 * math.exp(0.05)], [0.05, 0.2 * math.exp(0.1)]], rtol=1e-5)
 
 
@@ -387,28 +379,11 @@ def test_settings_run_side_by_side() -> None:
         (lambda: clip_size.polynomial(0, 10, 1), "c0: expected a finite number > 0, got 0"),
         (lambda: clip_size.polynomial(0.05, 0, 1), "rounds: expected a whole number >= 1, got 0"),
         (lambda: clip_size.polynomial(0.05, 10, -1), "power: expected a finite number > 0, got -1"),
-        (lambda: budget(0), "c0: expected a finite number > 0, got 0"),
-        (lambda: budget(1, 0), "rounds: expected a whole number >= 1, got 0"),
-        (lambda: budget(1, noise_multiplier=-1), "noise_multiplier: expected a finite number > 0, got -1"),
-        (lambda: budget(1, clients_per_round=0), "clients_per_round: expected a whole number >= 1, got 0"),
-        (lambda: budget(1, share=0), "share: expected a finite number > 0, got 0"),
-        (
-            lambda: clip_size.noise_budget(
-                1, {"w": np.zeros(3)}, rounds=5, noise_multiplier=1.0, clients_per_round=10
-            ),
-            "params: expected a model of finite length above zero, got one of length 0.0",
-        ),
         (lambda: clip_size.adaptive_quantile(0, quantile=0.5), "c0: expected a finite number > 0, got 0"),
         (lambda: clip_size.adaptive_quantile(1, quantile=1.1), r"quantile: expected a number in \[0, 1\], got 1.1"),
         (lambda: clip_size.adaptive_quantile(1, quantile=-0.1), r"quantile: expected a number in \[0, 1\], got -0.1"),
-        (
-            lambda: clip_size.adaptive_quantile(1, quantile=0.5, learning_rate=0),
-            "learning_rate: expected a finite number > 0, got 0",
-        ),
-        (
-            lambda: clip_size.adaptive_quantile(1, quantile=0.5, noise_std=0),
-            "noise_std: expected a finite number > 0, got 0",
-        ),
+        (lambda: clip_size.adaptive_quantile(1, quantile=0.5, learning_rate=0), "learning_rate: expected a finite"),
+        (lambda: clip_size.adaptive_quantile(1, quantile=0.5, noise_std=0), "noise_std: expected a finite number > 0"),
         (lambda: clip_size.adaptive_median(math.inf), "c0: expected a finite number > 0, got inf"),
         (lambda: clip_size.adaptive_median(1, epsilon=0), "epsilon: expected a finite number > 0, got 0"),
         (lambda: clip_size.adaptive_median(1, delta=0), r"delta: expected a number in \(0, 1\), got 0"),

@@ -143,22 +143,22 @@ def test_another_simulation_is_refused_and_the_checkpoint_kept(tmp_path, whole):
 
 
 def test_a_learning_rate_that_is_too_large_is_dated():
-    """w <- w - 11 w = -10 w: at w = 10^20, in round 20, the square of the gradient is beyond float32."""
+    """w <- w - 2.2 w = -1.2 w: a loss of 1.44^t/2 is five times the first in round 5; 1.2^488 is beyond float32."""
     client = clients.exact(clients.gradients(lambda params, example: 0.5 * (params["w"] * example) ** 2))
-    wild = federated(client, clip_size.fixed(1.0), clients_per_round=2, optimizer=optax.sgd(11.0))
-    done = simulated(wild, rounds=25, every=25, params={"w": jnp.ones(())}, data=jnp.ones(60))
-    assert diverged(done.info) == 20
-    assert (done.info.loss.shape, done.state.round) == ((25,), 25)
-    assert diverged(jax.tree.map(lambda leaf: leaf[:20], done.info)) is None
-    np.testing.assert_allclose(done.info.norm[:20], 10.0 ** np.arange(20), rtol=1e-4)
-    assert done.info.dropped.tolist() == [0] * 20 + [2] * 5
+    wild = federated(client, clip_size.fixed(1.0), clients_per_round=2, optimizer=optax.sgd(2.2))
+    done = simulated(wild, rounds=250, every=250, params={"w": jnp.ones(())}, data=jnp.ones(60))
+    assert diverged(done.info) == 5
+    assert diverged(jax.tree.map(lambda leaf: leaf[:5], done.info)) is None
+    assert (done.info.loss.shape, done.state.round) == ((250,), 250)
+    np.testing.assert_allclose(done.info.norm[:244], 1.2 ** np.arange(244), rtol=1e-4)
+    assert done.info.dropped.tolist() == [0] * 244 + [2] * 6
 
 
 def test_a_clip_size_that_runs_away_is_dated():
     """Every update is clipped, so C grows by e in a round: from 1 beyond 2^20 = e^13.86 in 14."""
     update = clients.gradients(lambda params, example: 1e9 * params["w"] * example)
     rule = clip_size.adaptive_quantile(1.0, quantile=0.5, learning_rate=2.0, noise_std=1e-6)
-    client = clients.gaussian(update, noise_multiplier=1.0)
+    client = clients.gaussian(update, noise_multiplier=1e-6)
     wild = federated(client, rule, clients_per_round=2, optimizer=optax.sgd(1.0))
     done = simulated(wild, rounds=18, every=18, params={"w": jnp.ones(())}, data=jnp.ones(60))
     assert diverged(done.info) == 14
@@ -168,11 +168,21 @@ def test_a_clip_size_that_runs_away_is_dated():
 
 def test_any_sign_of_divergence_is_dated(whole):
     info = jax.tree.map(np.asarray, whole[1])
-    assert diverged(info) is None
-    for name, value in (("loss", np.nan), ("loss", np.inf), ("dropped", 1), ("clip_norm", LARGEST)):
+    first = info.loss[0]
+
+    def dated(name: str, value: Any, *at: int) -> int | None:
         sign = np.array(getattr(info, name))
-        sign[[2, 5]] = value
-        assert diverged(info._replace(**{name: sign})) == 2
+        sign[list(at)] = value
+        return diverged(info._replace(**{name: sign}))
+
+    assert diverged(info) is None
+    assert diverged(jax.tree.map(lambda leaf: leaf[:0], info)) is None
+    signs = ("loss", np.nan), ("loss", np.inf), ("loss", 6 * first), ("dropped", 1), ("clip_norm", LARGEST)
+    for name, value in signs:
+        assert dated(name, value, 2, 5) == 2
+    assert dated("loss", 4 * first, 2, 5) is None
+    assert dated("loss", np.nan, 0) == dated("loss", np.inf, 0) == 0
+    assert dated("loss", -first, 0) is None  # no measure of the others
 
 
 @pytest.mark.parametrize(
