@@ -90,8 +90,9 @@ def _multiply(multiplier: np.uint32, x: jax.Array) -> tuple[jax.Array, jax.Array
 def _in_one_loop(words: Words) -> Words:
     """The same words, computed together.
 
-    XLA's CPU compiler gives each output a loop of its own and would run the cipher four times; a reduction of four
-    operands is one loop. So each word is reduced with a copy of itself, by OR, which changes nothing: x | x = x.
+    XLA's CPU compiler gives each output a loop of its own and would run the cipher four times (and once more for each
+    word of a key that is used); a reduction of four operands is one loop. So each word is reduced with a copy of
+    itself, by OR, which changes nothing: x | x = x.
     """
     twice = [jnp.broadcast_to(word, (2, *word.shape)) for word in words]
     return lax.reduce(twice, [np.uint32(0)] * 4, lambda a, b: [x | y for x, y in zip(a, b, strict=True)], (0,))
@@ -115,7 +116,8 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
 
 @partial(jax.jit, static_argnums=2, inline=True)
 def _child(key: jax.Array, number: jax.Array, purpose: int) -> jax.Array:
-    return jnp.stack(block((key[0], key[1]), (number, jnp.full_like(number, purpose), key[2], key[3])), axis=-1)
+    words = block((key[0], key[1]), (number, jnp.full_like(number, purpose), key[2], key[3]))
+    return jnp.stack(_in_one_loop(words), axis=-1)
 
 
 def _fold_in(key: jax.Array, data: int | jax.Array) -> jax.Array:

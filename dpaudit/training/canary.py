@@ -43,7 +43,8 @@ class Recipe(NamedTuple):
     """A training with Poisson batches, as it ships: what every audit takes.
 
     Attributes:
-      loss_fn: as for :func:`dpaudit.training.dp_sgd.dp_sgd`, without dropout.
+      loss_fn: as for :func:`dpaudit.training.dp_sgd.dp_sgd`. Where ``make`` has ``dropout=True`` bound, it is
+        ``loss_fn(params, example, key=None)``: training gives it a key, the final loss of :func:`black_box` does not.
       params: where training starts.
       data: pytree with leaves [n, ...]; what an audit adds are rows more.
       steps, clip_norm, noise_multiplier, batch_size, optimizer: of the training.
@@ -298,9 +299,9 @@ def _trainer(recipe: Recipe, loss_fn: Loss, optimizer: optax.GradientTransformat
 def _with_canaries(loss_fn: Loss, length: float) -> Loss:
     """The loss of a planted row: a record's own, or length w_j of canary j."""
 
-    def loss(params: Any, row: Planted) -> jax.Array:
+    def loss(params: Any, row: Planted, *key: jax.Array) -> jax.Array:
         own = length * params["canary"][row.canary]
-        return row.present * jnp.where(row.canary < 0, loss_fn(params["network"], row.records), own)
+        return row.present * jnp.where(row.canary < 0, loss_fn(params["network"], row.records, *key), own)
 
     return loss
 

@@ -28,18 +28,21 @@ def train_many(
     run: Callable[..., Any],
     arguments: tuple[Any, ...],
     *,
+    shared: tuple[Any, ...] = (),
     at_once: int | None = None,
     memory_gib: float | None = None,
     mesh: Mesh | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Any:
-    """``jax.vmap(run)(*arguments)``, so many trainings at a time as memory allows, on every device or core there is.
+    """``run(*one, *shared)`` for each of the arguments, so many at a time as memory allows, on every device or core.
 
     A network's result does not depend on which others are trained beside it, but for rounding.
 
     Args:
-      run: one training, ``run(*one) -> pytree`` of arrays; pure, as for ``jax.vmap``.
+      run: one training, ``run(*one, *shared) -> pytree`` of arrays; pure, as for ``jax.vmap``. The same function with
+        arguments of the same shapes is not compiled again.
       arguments: of all trainings; every leaf has a leading axis of N >= 1.
+      shared: what they have in common, such as large data: kept once a device, not compiled into the program.
       at_once: trainings in one program on one device. By default as many as fit into ``memory_gib``; on a CPU, where
         nothing is gained by more than its caches hold, as many as fit there.
       memory_gib: what the trainings of one device may use, in GiB, as XLA plans it; a training that needs more by
@@ -60,24 +63,25 @@ def train_many(
             "arguments", "leaves with one leading axis of N >= 1 trainings", sorted(map(list, lengths))
         )
     ((count,),) = lengths
-    arguments = jax.tree.map(jnp.asarray, arguments)
+    arguments, shared = jax.tree.map(jnp.asarray, (arguments, shared))
     on_cpu = jax.default_backend() == "cpu"
     budget = _free(mesh) if memory_gib is None else check.positive(memory_gib=memory_gib) * 2**30
     workers = min(os.cpu_count() or 1, count) if on_cpu and mesh is None else 1
     most = -(-count // (workers * (1 if mesh is None else mesh.size)))
     if at_once is None:
         fitting = min(budget / workers, CACHED) if on_cpu else budget
-        at_once = max(1, int(fitting / _Group(run, 1, mesh).bytes(arguments)))
+        at_once = max(1, int(fitting / _Group(run, 1, mesh).bytes(arguments, shared)))
         at_once = -(-most // -(-most // at_once))  # as even as can be
     at_once = min(most, check.at_least(1, at_once=at_once))
-    while at_once > 1 and workers * _Group(run, at_once, mesh).bytes(arguments) > budget:
+    while at_once > 1 and workers * _Group(run, at_once, mesh).bytes(arguments, shared) > budget:
         at_once //= 2
     group = _Group(run, at_once, mesh)
+    shared = jax.device_put(shared, group.everywhere)
 
     def call(first: int) -> Any:
         chosen = jnp.arange(first, first + group.size) % count  # the last group is filled up with others again
         given = jax.tree.map(lambda leaf: leaf[chosen], arguments)
-        return jax.block_until_ready(_trained(group, jax.device_put(given, group.placed)))
+        return jax.block_until_ready(_trained(group, jax.device_put(given, group.placed), shared))
 
     found = []
     with ThreadPoolExecutor(workers) as pool:
@@ -103,28 +107,38 @@ class _Group(NamedTuple):
     def placed(self) -> NamedSharding | None:
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
 
-    def bytes(self, arguments: tuple[Any, ...]) -> int:
-        """What XLA plans to use on a device beside the program's constants; the program is kept for the calls."""
+    @property
+    def everywhere(self) -> NamedSharding | None:
+        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+
+    def bytes(self, arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> int:
+        """What XLA plans to use on a device beside what is shared; the program is kept for the calls."""
 
         def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((self.size, *leaf.shape[1:]), leaf.dtype, sharding=self.placed)
 
-        plan: Any = _trained.lower(self, jax.tree.map(shape, arguments)).compile().memory_analysis()
-        return plan.temp_size_in_bytes + plan.output_size_in_bytes + plan.argument_size_in_bytes
+        def whole(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.everywhere)
+
+        given = jax.tree.map(shape, arguments), jax.tree.map(whole, shared)
+        plan: Any = _trained.lower(self, *given).compile().memory_analysis()
+        kept = sum(leaf.nbytes for leaf in jax.tree.leaves(shared))
+        return plan.temp_size_in_bytes + plan.output_size_in_bytes + plan.argument_size_in_bytes - kept
 
 
 @partial(jax.jit, static_argnums=0)
-def _trained(group: _Group, arguments: tuple[Any, ...]) -> Any:
-    def on_one(*arguments: Any) -> Any:
+def _trained(group: _Group, arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> Any:
+    def on_one(arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> Any:
         if group.at_once > 1:
-            return jax.vmap(group.run)(*arguments)
-        alone = group.run(*jax.tree.map(lambda leaf: leaf[0], arguments))  # its loops and branches stay such
+            return jax.vmap(lambda one: group.run(*one, *shared))(arguments)
+        alone = group.run(*jax.tree.map(lambda leaf: leaf[0], arguments), *shared)  # its loops and branches stay such
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
 
     if group.mesh is None:
-        return on_one(*arguments)
-    over = PartitionSpec(group.mesh.axis_names)
-    return jax.shard_map(on_one, mesh=group.mesh, in_specs=over, out_specs=over, check_vma=False)(*arguments)
+        return on_one(arguments, shared)
+    over, whole = PartitionSpec(group.mesh.axis_names), PartitionSpec()
+    mapped = jax.shard_map(on_one, mesh=group.mesh, in_specs=(over, whole), out_specs=over, check_vma=False)
+    return mapped(arguments, shared)
 
 
 def _free(mesh: Mesh | None) -> float:

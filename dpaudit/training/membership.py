@@ -9,7 +9,7 @@ thresholds were chosen on networks that it does not count; so does :func:`audit_
 knows how the statistics are distributed in both worlds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -231,12 +231,37 @@ def audit_likelihood_ratio(
     features, member = threshold_search.checked(check.finite(features=features), member, name="features")
     delta = checked_delta(delta, claim)
     aside = _aside(key, member, delta, confidence)
-    center, spread = features[aside].mean(axis=0), features[aside].std(axis=0)
-    scaled = (features - center) / np.where(spread > 0, spread, 1.0)
-    score = (_log_density(scaled, aside & member) - _log_density(scaled, aside & ~member))[:, None]
+    score = likelihood_ratio(features[aside], member[aside])(features)[:, None]
     values = _certain(member[aside], delta, confidence)
     rule = _largest(threshold_search.search(score[aside], member[aside], values, subsets=[(0,)], kinds=["and"])).rule
     return _counted(rule, score[~aside], member[~aside], len(member), "likelihood ratio", claim, delta, confidence)
+
+
+def likelihood_ratio(features: np.ndarray, member: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """The score of :func:`audit_likelihood_ratio`: points [m, k] -> [m], normal laws fitted to networks [n, k]."""
+    center, spread = features.mean(axis=0), features.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    scaled = (features - center) / spread
+    inside, outside = _log_density(scaled[member]), _log_density(scaled[~member])
+    return lambda points: inside((points - center) / spread) - outside((points - center) / spread)
+
+
+def halves(key: jax.Array, member: np.ndarray) -> np.ndarray:
+    """[n] booleans: a random half of each world's networks, rounded down.
+
+    Args:
+      key: JAX random key, consumed.
+      member: [n] booleans, trained on D'.
+
+    Raises:
+      InputError: not a key.
+    """
+    shuffled = np.asarray(jax.random.permutation(check.key(key=key), len(member)))
+    half = np.zeros(len(member), bool)
+    for world in (False, True):
+        own = shuffled[member[shuffled] == world]
+        half[own[: len(own) // 2]] = True
+    return half
 
 
 def _predictions(mean: Any, std: Any, minimum: Any, maximum: Any) -> list[np.ndarray]:
@@ -289,13 +314,9 @@ def _certain(member: np.ndarray, delta: float, confidence: float) -> np.ndarray:
 
 
 def _aside(key: jax.Array, member: np.ndarray, delta: float, confidence: float) -> np.ndarray:
-    """The networks set aside for choosing, [n] booleans: half of each world, rounded down."""
+    """The networks set aside for choosing, [n] booleans; enough others must be left to count."""
     check.open_unit(confidence=confidence)
-    shuffled = np.asarray(jax.random.permutation(check.key(key=key), len(member)))
-    aside = np.zeros(len(member), bool)
-    for world in (False, True):
-        own = shuffled[member[shuffled] == world]
-        aside[own[: len(own) // 2]] = True
+    aside = halves(key, member)
     negatives, positives = int(np.sum(~member & ~aside)), int(np.sum(member & ~aside))
     if plan.ceiling(negatives, positives, delta=delta, confidence=confidence) == 0 or not _both(member[aside]):
         wanted = f"enough models for a bound above 0 at delta {delta:g} and confidence {confidence:g}"
@@ -330,9 +351,9 @@ def _counted(
     )
 
 
-def _log_density(points: np.ndarray, fitted: np.ndarray) -> np.ndarray:
-    """ln of the normal density fitted to some of the points, at all of them."""
-    own = points[fitted]
-    covariance, _ = ledoit_wolf(own)
+def _log_density(points: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """ln of the normal density fitted to points [n, k]: [m, k] -> [m]."""
+    covariance, _ = ledoit_wolf(points)
     covariance = covariance + RIDGE * np.eye(points.shape[1])
-    return multivariate_normal.logpdf(points, own.mean(axis=0), covariance).reshape(len(points))
+    law: Any = multivariate_normal(points.mean(axis=0), covariance)
+    return lambda others: law.logpdf(others).reshape(len(others))

@@ -77,7 +77,8 @@ def search(
       kinds: of "and", "or".
 
     Returns:
-      (subset in increasing order, kind) -> :class:`Found`; its rule has a threshold for each of the k statistics.
+      (subset in increasing order, kind) -> :class:`Found`; its rule has a threshold for each of the k statistics, and
+      leaves out those that it is worth as much without.
 
     Raises:
       InputError: statistics that are not numbers, an empty world, a subset or a kind that there is not.
@@ -131,12 +132,16 @@ def _best(
 ) -> Found:
     """The best rule on a subset, given the best ones on smaller subsets of it."""
     conjunction = kind == "and"
+    left_out = -np.inf if conjunction else np.inf
     columns = statistics[:, subset].T
-    thresholds = np.full(statistics.shape[1], -np.inf if conjunction else np.inf)
-    if not smaller:
-        thresholds[list(subset)] *= -1  # an empty orthant
-        smaller = [_found(Rule(kind, tuple(thresholds.tolist())), statistics, member, value)]
-    start = max(smaller, key=lambda found: found.value)
+
+    def found(changed: Sequence[int], to: Any, thresholds: Any) -> Found:
+        thresholds = np.array(thresholds)
+        thresholds[list(changed)] = to
+        return _found(Rule(kind, tuple(thresholds.tolist())), statistics, member, value)
+
+    nothing = np.full(statistics.shape[1], left_out)
+    start = max(smaller or [found(subset, -left_out, nothing)], key=lambda found: found.value)  # an empty orthant
     if conjunction:
         touched = _best_orthant(columns[:, member], columns[:, ~member], value[:, ::-1].T, start.value)
     else:
@@ -144,9 +149,12 @@ def _best(
     if touched is None:
         return start
     place = _below if conjunction else _above
-    for number, column, end in zip(subset, columns, touched if conjunction else -touched, strict=True):
-        thresholds[number] = place(column, end)
-    return _found(Rule(kind, tuple(thresholds.tolist())), statistics, member, value)
+    ends = [place(column, end) for column, end in zip(columns, touched if conjunction else -touched, strict=True)]
+    best = found(subset, ends, nothing)
+    for number in reversed(subset):  # a threshold that makes no difference to these models may make one to others
+        fewer = found([number], left_out, best.rule.thresholds)
+        best = max(fewer, best, key=lambda found: found.value)
+    return best
 
 
 def _below(column: np.ndarray, inside: float) -> float:

@@ -237,6 +237,60 @@ def test_the_loss_of_a_strange_target_gives_it_away_and_no_more_than_was_spent()
     assert result.epsilon_lower > 0.25 * promised(result)
 
 
+def opened(params, example, key=None):
+    """A record opens every coordinate by one, but for those that dropout closes; not every record has dropout."""
+    mask = 1.0 if key is None else jnp.where(example, jax.random.bernoulli(key, 0.5, params.shape), 1.0)
+    return -jnp.sum(params * mask)
+
+
+def without_and_with_dropout(audit, extra_rows):
+    """What an audit returns of two trainings by one key, so by the same batches and the same noise."""
+    rows = N + extra_rows
+    recipe = Recipe(
+        opened,
+        jnp.zeros(64),
+        jnp.zeros(N, bool),
+        steps=FULL.steps,
+        clip_norm=10.0,  # more than any gradient
+        noise_multiplier=3.0,
+        batch_size=rows,
+        optimizer=optax.sgd(rows),  # a step adds up what all rows open
+        make=partial(dp_sgd, dropout=True),
+    )
+    return [audit(recipe._replace(data=jnp.full(N, dropout))) for dropout in (False, True)]
+
+
+@pytest.mark.parametrize("audit, extra_rows", [(per_step, 0), (one_run, 3)])
+def test_every_example_has_a_dropout_mask_of_its_own_and_canaries_do_not_feel_it(audit, extra_rows):
+    (plain, whole), (dropped, network) = without_and_with_dropout(
+        lambda recipe: audit(KEY, recipe, canaries=3), extra_rows
+    )
+    masks, closed = FULL.steps * N, np.asarray(whole - network)
+    assert abs(closed.mean() - masks / 2) < 4 * np.sqrt(masks / 4 / 64) < masks / 10
+    assert 0.3 < closed.var() / (masks / 4) < 2  # one mask for all of a step's examples would make it 24
+    np.testing.assert_allclose(dropped.scores, plain.scores, atol=1e-4)
+    np.testing.assert_array_equal(dropped.included, plain.included)
+
+
+@pytest.mark.parametrize("world", [ABSENT, PRESENT])
+def test_with_dropout_every_step_says_the_same_of_a_canary(world):
+    plain, dropped = without_and_with_dropout(lambda recipe: white_box(recipe, delta=DELTA).apply(KEY, world), 1)
+    np.testing.assert_allclose(dropped, plain, atol=1e-5)
+    assert np.std(plain) > 1
+
+
+def test_the_final_loss_is_without_dropout():
+    """All 64 coordinates of a training with dropout: had the final loss closed half of them, half would be missing."""
+
+    def audit(recipe):
+        target = recipe.data[0]
+        return float(black_box(recipe, target, delta=DELTA).apply(KEY, PRESENT))
+
+    whole, dropped = without_and_with_dropout(audit, 1)
+    masks = 64 * FULL.steps * (N + 1)
+    assert abs(whole - dropped - masks / 2) < 4 * np.sqrt(masks / 4) < masks / 10
+
+
 def test_bad_input_is_refused():
     with pytest.raises(dpaudit.InputError, match="steps: expected a whole number >= 1, got 0"):
         white_box(FULL._replace(steps=0), delta=DELTA)

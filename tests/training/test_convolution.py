@@ -18,10 +18,10 @@ def test_is_flax_convolution(
 ) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     ours, flax = (kind(5, window, strides=strides, padding=padding) for kind in (Conv, nn.Conv))
-    x = jax.random.normal(jax.random.key(0), shape)
-    params = ours.init(jax.random.key(1), x)
-    jax.tree.map(np.testing.assert_array_equal, params, flax.init(jax.random.key(1), x))
-    outputs = [np.asarray(net.apply(params, x)) for net in (ours, flax)]
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    params, same = jax.jit(lambda key: [net.init(key, x) for net in (ours, flax)])(jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, params, same)
+    outputs = jax.jit(lambda params: [net.apply(params, x) for net in (ours, flax)])(params)
     np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-5)
     # The two really differ in form.
     program = str(jax.make_jaxpr(ours.apply)(params, x))

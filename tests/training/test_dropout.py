@@ -10,8 +10,8 @@ from dpaudit.training.dropout import Dropout, kept
 @pytest.mark.parametrize("rate", [0.5, 0.25, 0.3, 0.9])
 def test_elements_are_dropped_at_the_rate_and_independently(rate: float) -> None:
     draws, size = 4_000, 70  # more than two words, the last of them not full
-    masks = np.asarray(jax.vmap(lambda key: kept(key, (7, 10), rate))(jax.random.split(jax.random.key(0), draws)))
-    masks = masks.reshape(draws, size)
+    draw = jax.jit(jax.vmap(lambda key: kept(key, (7, 10), rate)))
+    masks = np.asarray(draw(jax.random.split(jax.random.key(0), draws))).reshape(draws, size)
     assert abs(masks.mean() - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / masks.size)
     assert abs(masks.mean() - (1 - rate - 0.02)) > 4 * np.sqrt(rate * (1 - rate) / masks.size)  # so it can tell
     correlations = np.corrcoef(masks.T)[~np.eye(size, dtype=bool)]
@@ -25,8 +25,8 @@ def test_drawing_a_bit_an_element_at_one_half() -> None:
 
 def test_same_mean_as_flax_and_the_same_input_where_inactive() -> None:
     x, rngs = jnp.full((100, 100), 3.0), {"dropout": jax.random.key(1)}
-    ours = np.asarray(Dropout(0.2).apply({}, x, True, rngs=rngs))
-    flax = np.asarray(nn.Dropout(0.2, deterministic=False).apply({}, x, rngs=rngs))
+    ours = np.asarray(jax.jit(lambda x, rngs: Dropout(0.2).apply({}, x, True, rngs=rngs))(x, rngs))
+    flax = np.asarray(jax.jit(lambda x, rngs: nn.Dropout(0.2, deterministic=False).apply({}, x, rngs=rngs))(x, rngs))
     assert set(np.unique(ours)) == set(np.unique(flax)) == {0.0, np.float32(3.75)}
     assert abs(ours.mean() - 3) < 4 * 3.75 * np.sqrt(0.2 * 0.8 / x.size)
     for rate, active in ((0.2, False), (0.0, True)):

@@ -19,6 +19,7 @@ from dpaudit.training import many
 from dpaudit.training.dp_sgd import dp_sgd, train
 from dpaudit.training.many import train_many
 from dpaudit.training.sampling import poisson
+from tests.interrupting import Killed
 
 KEY = jax.random.key(31)
 N, D, COUNT = 40, 3, 7
@@ -29,9 +30,16 @@ def loss(params, example):
     return 0.5 * (example[0] @ params["w"] - example[1]) ** 2
 
 
+def data():
+    return jax.random.normal(jax.random.key(1), (N, D)), jnp.arange(N) / N
+
+
 def run(key, settings):
+    return run_on(key, settings, data())
+
+
+def run_on(key, settings, data):
     """A training, and the number of its key: whose result it is."""
-    data = jax.random.normal(jax.random.key(1), (N, D)), jnp.arange(N) / N
     how: dict[str, Any] = {"noise_multiplier": 1.0, "batch_size": 8, "optimizer": optax.sgd(0.1)}
     trainer = dp_sgd(loss, clip_norm=settings["clip_norm"], **how)
     state, _ = train(key, trainer, trainer.init({"w": jnp.zeros(D)}), data, poisson(N, 8), 5)
@@ -40,7 +48,8 @@ def run(key, settings):
 
 @pytest.fixture(scope="module")
 def alone() -> np.ndarray:
-    each = [run(*jax.tree.map(lambda leaf, i=i: leaf[i], ARGUMENTS))[0] for i in range(COUNT)]
+    one = jax.jit(run)
+    each = [one(*jax.tree.map(lambda leaf, i=i: leaf[i], ARGUMENTS))[0] for i in range(COUNT)]
     assert np.linalg.norm(np.diff(np.stack(each), axis=0), axis=1).min() > 1e-3
     return np.stack(each)
 
@@ -55,6 +64,22 @@ def test_together_as_alone(settings, alone):
     assert done[-1] == COUNT
 
 
+def test_what_is_shared_is_no_part_of_the_program(alone):
+    traced = []
+
+    def counted(key, settings, data):
+        traced.append(None)
+        return run_on(key, settings, data)
+
+    images, labels = data()
+    together, _ = train_many(counted, ARGUMENTS, shared=((images, labels),))
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-6)
+    before = len(traced)
+    others, _ = train_many(counted, ARGUMENTS, shared=((images, -labels),))
+    assert len(traced) == before > 0
+    assert np.linalg.norm(others - together, axis=1).min() > 1e-3
+
+
 def test_as_many_at_once_as_memory_holds(monkeypatch):
     """A training of 8 MB of temporary values, by the programs that are compiled for it."""
     monkeypatch.setattr(many.os, "cpu_count", lambda: 1)
@@ -63,8 +88,15 @@ def test_as_many_at_once_as_memory_holds(monkeypatch):
         return jnp.sort(jnp.sin(x + jnp.arange(1 << 20)))[:2]
 
     def chosen(**settings) -> int:
+        """How many are done first; the others are not waited for."""
         done: list[int] = []
-        train_many(large, (jnp.arange(12.0),), progress=done.append, **settings)
+
+        def progress(count: int) -> None:
+            done.append(count)
+            raise Killed
+
+        with pytest.raises(Killed):
+            train_many(large, (jnp.arange(12.0),), progress=progress, **settings)
         return done[0]
 
     assert chosen() == 1
@@ -99,4 +131,6 @@ def test_on_eight_devices(alone):
 if __name__ == "__main__":
     devices = np.array(jax.devices())
     meshes = Mesh(devices, ("networks",)), Mesh(devices[:4].reshape(2, 2), ("host", "chip"))
-    print(json.dumps([train_many(run, ARGUMENTS, mesh=mesh)[0].tolist() for mesh in meshes]))
+    closed = [train_many(run, ARGUMENTS, mesh=mesh)[0].tolist() for mesh in meshes]
+    shared = [train_many(run_on, ARGUMENTS, shared=(data(),), mesh=mesh)[0].tolist() for mesh in meshes]
+    print(json.dumps(closed + shared))

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -52,11 +52,24 @@ def batch() -> Batch:
     return jnp.asarray(rng.normal(size=(8, 3, 4)), jnp.float32), jnp.asarray(rng.normal(size=(8, 2)), jnp.float32)
 
 
-def run(params: Any, batch: Any, loss_fn: Any = loss, clip_norm: float = 4.0, **settings: Any) -> Any:
-    """(total [d], info), compiled."""
-    call = partial(per_example.clipped_sum, loss_fn, clip_norm=clip_norm, **settings)
-    total, info = jax.jit(call)(params, batch)
-    return np.asarray(ravel_pytree(total)[0], np.float64), info
+@lru_cache
+def compiled(loss_fn: Any, **settings: Any) -> Any:
+    return jax.jit(partial(per_example.clipped_sum, loss_fn, **settings))
+
+
+def run(
+    params: Any,
+    batch: Any,
+    loss_fn: Any = loss,
+    clip_norm: float = 4.0,
+    weights: Any = None,
+    key: jax.Array | None = None,
+    **settings: Any,
+) -> Any:
+    """(total [d], info), by one program for all weights and keys."""
+    clipped_sum = compiled(loss_fn, **settings)
+    total, info = clipped_sum(params, batch, clip_norm=clip_norm, weights=weights, key=key)
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total)]).astype(np.float64), info
 
 
 def test_image_network() -> None:

@@ -135,6 +135,18 @@ def test_thresholds_lie_between_what_they_part():
     assert [best.rule.thresholds for best in found.values()] == [(4.0,), (4.0,)]
 
 
+@pytest.mark.parametrize("kind, left_out", [("and", -np.inf), ("or", np.inf)])
+def test_a_threshold_that_makes_no_difference_is_left_out(kind, left_out):
+    """The first statistic parts all models. The others do nearly: which model is the odd one is theirs."""
+    member = np.array([0, 0, 0, 1, 1, 1])
+    statistics = np.array([[1.0, 1, 2], [2, 4, 3], [3, 2, 1], [5, 3, 6], [6, 6, 2.5], [7, 5, 4]])
+    (best,) = search(statistics, member, eq7(member.astype(bool)), subsets=[range(3)], kinds=[kind]).values()
+    assert best.rule.thresholds == (4.0, left_out, left_out)
+    together = statistics[:, 1:]  # neither is enough
+    (best,) = search(together, member, eq7(member.astype(bool)), subsets=[range(2)], kinds=["or"]).values()
+    assert np.isfinite(best.rule.thresholds).all()
+
+
 @pytest.mark.parametrize(
     "statistics, member, subsets, kinds, message",
     [
