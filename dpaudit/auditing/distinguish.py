@@ -52,7 +52,7 @@ def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> S
     if flat(x0).size == flat(x1).size == size:
         direction = flat(x1) - flat(x0)
     else:
-        direction = _pilot_mean(key, mechanism, x1, size) - _pilot_mean(key, mechanism, x0, size)
+        direction = _pilot_direction(key, mechanism, x0, x1, size)
 
     def score(release: Any) -> jax.Array:
         return jnp.sum(flat(release) * direction)
@@ -78,13 +78,19 @@ def _release_size(mechanism: Mechanism, x: Any) -> int:
     return jax.eval_shape(lambda key: flat(mechanism.apply(key, x)), jax.random.key(0)).size
 
 
-def _pilot_mean(key: jax.Array, mechanism: Mechanism, x: Any, size: int) -> jax.Array:
-    """The mean of ``PILOT`` releases that no bound will count."""
+def _pilot_direction(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any, size: int) -> jax.Array:
+    """The difference of the mean releases of x1 and x0, of ``PILOT`` each that no bound will count."""
 
-    def add(i: jax.Array, total: jax.Array) -> jax.Array:
-        return total + flat(mechanism.apply(jax.random.fold_in(key, i), x))
+    def add(i: jax.Array, totals: jax.Array) -> jax.Array:
+        own = jax.random.fold_in(key, i)
+        return totals + jnp.stack([flat(mechanism.apply(own, x)) for x in (x0, x1)])
 
-    return jax.lax.fori_loop(0, PILOT, add, jnp.zeros(size)) / PILOT
+    @jax.jit
+    def difference() -> jax.Array:
+        total0, total1 = jax.lax.fori_loop(0, PILOT, add, jnp.zeros((2, size)))
+        return (total1 - total0) / PILOT  # exactly 0 where the totals are the same
+
+    return difference()
 
 
 cosine = Distinguisher(_fit_cosine, 0.0, "cosine")

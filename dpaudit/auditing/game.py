@@ -141,16 +141,19 @@ def trials_per_second(
     return played / (time.perf_counter() - began)
 
 
-def both_worlds(
-    key: jax.Array, release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]
-) -> Callable[[jax.Array], jax.Array]:
-    """trial -> scores [2, ...]: what one trial is in either world, for a key from :func:`trial_key`."""
+def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]) -> Partial:
+    """trial -> scores [2, ...]: what one trial is in either world, for a key from :func:`trial_key`, which is data."""
 
-    def one(trial: jax.Array) -> jax.Array:
-        keys = (jax.random.fold_in(jax.random.fold_in(key, world), trial) for world in (0, 1))
-        return jnp.stack([score(release(trial_key, world)) for world, trial_key in enumerate(keys)])
+    def one(worlds: jax.Array, trial: jax.Array) -> jax.Array:
+        keys = jax.vmap(jax.random.fold_in, (0, None))(worlds, trial)  # both at once: half of the program
+        return jnp.stack([score(release(keys[world], world)) for world in (0, 1)])
 
-    return one
+    return Partial(one, _of_worlds(key))
+
+
+@jax.jit
+def _of_worlds(key: jax.Array) -> jax.Array:
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(2))
 
 
 def trial_key(key: jax.Array) -> jax.Array:

@@ -127,12 +127,14 @@ def _reading(releases: jax.Array) -> Reading:
     padded = np.full((max(map(len, atoms)), len(atoms)), np.nan)
     for coordinate, values in enumerate(atoms):
         padded[: len(values), coordinate] = values
-    padded = jnp.asarray(padded, releases.dtype)
-    sizes = jnp.isfinite(releases)
-    for row in padded:
-        sizes &= releases != row
+    return _measured(releases, jnp.asarray(padded, releases.dtype))
+
+
+@jax.jit
+def _measured(releases: jax.Array, atoms: jax.Array) -> Reading:
+    sizes = jnp.isfinite(releases) & (releases[..., None, :] != atoms).all(-2)
     mean, spread = (jnp.nan_to_num(of(releases, axis=(0, 1), where=sizes)) for of in (jnp.mean, jnp.std))
-    return Reading(mean, jnp.where(spread > 0, spread, 1.0), padded)
+    return Reading(mean, jnp.where(spread > 0, spread, 1.0), atoms)
 
 
 def _atoms(column: np.ndarray) -> np.ndarray:

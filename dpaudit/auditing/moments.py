@@ -21,11 +21,11 @@ def _fit(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
     def pilot(key: jax.Array, worlds: Any) -> tuple[jax.Array, jax.Array]:
         keys = jax.random.split(trial_key(key), PILOT)  # the same in both worlds: what they share cancels
         releases = jax.vmap(jax.vmap(release, (0, None)), (None, 0))(keys, worlds)
-        return releases.mean(axis=1), releases.var(axis=1)
+        means, variances = releases.mean(axis=1), releases.var(axis=1)
+        least = 1e-6 * (variances.sum(axis=0) + (means[1] - means[0]) ** 2) + jnp.finfo(means.dtype).tiny
+        return means, jnp.maximum(variances, least)
 
-    means, variances = pilot(key, jax.tree.map(lambda *leaves: jnp.stack(leaves), x0, x1))
-    least = 1e-6 * (variances.sum(axis=0) + (means[1] - means[0]) ** 2) + jnp.finfo(means.dtype).tiny
-    (mean0, mean1), (variance0, variance1) = means, jnp.maximum(variances, least)
+    (mean0, mean1), (variance0, variance1) = pilot(key, jax.tree.map(lambda *leaves: jnp.stack(leaves), x0, x1))
 
     def score(release: Any) -> jax.Array:
         z = flat(release)

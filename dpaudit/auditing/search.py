@@ -105,7 +105,7 @@ def search(
     if not isinstance(claim, Claim | None):
         raise check.expected("claim", "a Claim or None", claim)
     delta = checked_delta(delta, claim)
-    example = checked_domain(domain=domain).draw(search_key)
+    example = jax.jit(checked_domain(domain=domain).draw)(search_key)
     _takes_any_input(mechanism, example)
     probe.examine(mechanism, *example)
     attacks = _default(mechanism, example) if distinguishers is None else list(distinguishers)
@@ -145,6 +145,10 @@ def _worst_pair(
     setting: dict[str, Any] = {"mechanism": mechanism, "distinguishers": distinguishers, "trials": trials}
 
     @jax.jit
+    def keys_of_step(key: jax.Array, step: jax.Array) -> list[jax.Array]:
+        return list(jax.random.split(jax.random.split(key, steps)[step], 3))
+
+    @jax.jit
     def draw(key: jax.Array) -> Pair:
         return jax.vmap(domain.draw)(jax.random.split(key, starts))
 
@@ -170,19 +174,23 @@ def _worst_pair(
         bounds = jnp.stack([seen.bound for seen in looks])
         return members, values.max(axis=0), bounds.reshape(-1)[jnp.argmax(values)]
 
+    @jax.jit
+    def best(members: Pair, looks: list[Look]) -> Pair:
+        return take(members, jnp.argmax(sum(seen.value for seen in looks)))
+
     start_key, steps_key, last_key = jax.random.split(trial_key(key), 3)
     members, values, history = draw(start_key), jnp.zeros(starts), []
     by_gradient = _has_slope(slopes, start_key, members)
-    for step_key in jax.random.split(steps_key, steps):
-        look_key, fresh_key, move_key = jax.random.split(step_key, 3)
+    for step in range(steps):
+        look_key, fresh_key, move_key = keys_of_step(steps_key, step)
         uphill = slopes(look_key, members) if by_gradient else None
         pairs = [members, *rivals(move_key, members, draw(fresh_key), values, uphill)]
         members, values, bound = survivors(pairs, [judge(look_key, rival) for rival in pairs])
         history.append(bound)
-    last = sum(judge(key, members).value for key in jax.random.split(last_key, LAST_LOOKS))
+    looks = [judge(key, members) for key in jax.random.split(last_key, LAST_LOOKS)]
     kinds = 4 if by_gradient else 3
     games = starts * trials * (steps * kinds + LAST_LOOKS)
-    return take(members, jnp.argmax(last)), np.asarray(history), by_gradient, games
+    return best(members, looks), np.asarray(history), by_gradient, games
 
 
 def _has_slope(slopes: Callable[[jax.Array, Pair], Pair], key: jax.Array, pairs: Pair) -> bool:
@@ -191,7 +199,7 @@ def _has_slope(slopes: Callable[[jax.Array, Pair], Pair], key: jax.Array, pairs:
         found = slopes(key, pairs)
     except (TypeError, ValueError, NotImplementedError):  # JAX's: a loop of unknown length, a call to Python, no rule
         return False
-    return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(found))
+    return any(np.any(leaf) for leaf in jax.tree.leaves(found))
 
 
 def _best_region(

@@ -51,8 +51,7 @@ def test_counts_are_those_of_the_scores_on_the_host(whole):
     assert errors(scores, 3.0) == (whole["fixed"].fpr * half, (whole["fixed"].fnr * half))
     aside, result = half // 4, whole["chosen"]
     _, play_key = jax.random.split(KEY)
-    direction = X1 - X0
-    directed = lambda z: jnp.sum(z * direction)  # noqa: E731
+    directed = distinguish.projection.fit(KEY, dpaudit.Mechanism(noisy), X0, X1)
     scores = play(play_key, lambda key, world: noisy(key, (X0, X1)[world]), directed, half).astype(np.float64)
     wrong = errors(scores[:, aside:], result.threshold)
     assert result.threshold in scores[:, :aside]

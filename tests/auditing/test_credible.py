@@ -91,7 +91,7 @@ def test_below_and_close_to_the_truth(bounds):
 @pytest.mark.parametrize("either_way", [False, True])
 def test_joint_beta_errs_as_often_as_it_says_over_rates_from_the_prior(either_way):
     rng = np.random.default_rng(0)
-    audits, n, confidence = 2500, 300, 0.9
+    audits, n, confidence = 1000, 300, 0.9
     rates = rng.beta(0.5, 0.5, size=(2, audits))
     truth = epsilon_from_rates(rates[0], rates[1])
     if either_way:

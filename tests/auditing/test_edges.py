@@ -89,13 +89,13 @@ def test_the_shipped_laplace_passes_its_own_audit():
         assert wrong.verdict == "violation"
 
 
-@pytest.mark.parametrize("shape, names", [((8,), ("t",)), ((2, 4), ("h", "c"))])
-def test_a_mesh_of_make_mesh_serves(shape, names):
-    code = f"""
+def test_meshes_of_make_mesh_serve():
+    code = """
 import jax, jax.numpy as jnp, numpy as np
 from dpaudit import play
 game = (jax.random.key(0), lambda k, w: jax.random.normal(k, (3,)), jnp.sum, 50)
-np.testing.assert_array_equal(play(*game), play(*game, mesh=jax.make_mesh({shape}, {names})))
+for mesh in (((8,), ("t",)), ((2, 4), ("h", "c"))):
+    np.testing.assert_array_equal(play(*game), play(*game, mesh=jax.make_mesh(*mesh)))
 """
     env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)

@@ -82,15 +82,28 @@ def largest_excess(
     return worst
 
 
-@pytest.mark.parametrize("dimension, trials", [(2, 20_000), (300, 8_000)])
-def test_full_agrees_with_exact_on_fresh_pairs(dimension, trials):
-    g0, g1 = gradients(dimension)
-    pair_key, crafted = jax.random.key(4), Partial(any_of, jnp.asarray(g0), jnp.asarray(g1))
-    codes = engines.full(jax.random.key(1), crafted, trials, epsilons=EPSILONS, clip_norm=CLIP_NORM, pair_key=pair_key)
-    assert codes.shape == (2, 2, 1, trials)
+def fresh(dimension: int, trials: int, **how) -> np.ndarray:
+    """Codes of `full` on pairs of the table."""
+    crafted, games = Partial(any_of, *map(jnp.asarray, gradients(dimension))), {"epsilons": EPSILONS, "repeats": 2}
+    keys = jax.random.key(1), jax.random.key(4)
+    return engines.full(keys[0], crafted, trials, clip_norm=CLIP_NORM, pair_key=keys[1], **games, **how)
+
+
+SIZES = {2: 10_000, 300: 4_000}  # dimensions, and trials for each
+
+
+@pytest.fixture(scope="module")
+def played() -> dict[int, np.ndarray]:
+    return {dimension: fresh(dimension, trials) for dimension, trials in SIZES.items()}
+
+
+@pytest.mark.parametrize("dimension", SIZES)
+def test_full_agrees_with_exact_on_fresh_pairs(dimension, played):
+    codes, trials, table = played[dimension], SIZES[dimension], gradients(dimension)
+    assert codes.shape == (2, 2, 2, trials)
     assert codes.dtype == np.uint8
-    planes = oracle.pair(g0, g1)
-    place = places(engines.pairs(pair_key, crafted, trials), planes)
+    planes = oracle.pair(*table)
+    place = places(engines.pairs(jax.random.key(4), Partial(any_of, *map(jnp.asarray, table)), trials), planes)
     assert largest_excess(codes, planes, place) <= 1
     assert largest_excess(codes, planes, place, clip_norm=1e-9) > 1.5  # as if no norm were too short
     assert largest_excess(codes, planes, (place + 1) % len(PAIRS)) > 1.5  # as if another pair were used
@@ -167,12 +180,9 @@ def test_pairs_are_the_planes_of_the_crafted_gradients_for_any_batch():
     np.testing.assert_array_equal(np.stack(again), np.stack(planes)[:, :700])
 
 
-def test_codes_do_not_depend_on_the_batch():
-    g0, g1 = (jnp.asarray(g) for g in gradients(100))
-    games = {"epsilons": EPSILONS, "clip_norm": CLIP_NORM, "repeats": 2}
-    run = partial(engines.full, jax.random.key(7), Partial(any_of, g0, g1), **games, pair_key=jax.random.key(8))
-    np.testing.assert_array_equal(run(1500, batch=1), run(1600)[..., :1500])  # and more trials extend fewer
-    planes = oracle.pair(g0[3], g1[3])
+def test_codes_do_not_depend_on_the_batch(played):
+    np.testing.assert_array_equal(fresh(300, 1500, batch=1), played[300][..., :1500])  # and more trials extend fewer
+    planes = oracle.pair(*(g[3] for g in gradients(100)))
     run = partial(engines.plane, jax.random.key(9), planes, 500, epsilons=EPSILONS, clip_norm=CLIP_NORM)
     np.testing.assert_array_equal(run(repeats=70, batch=1), run(repeats=80)[:, :, :70])
 

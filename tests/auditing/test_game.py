@@ -2,10 +2,6 @@
 
 import io
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -71,29 +67,6 @@ def test_a_matrix_product_in_the_trial_is_bit_identical_too():
     whole = play(KEY, release, product, 600)
     for trials, batch in ((1, None), (257, 1), (600, 1)):
         np.testing.assert_array_equal(play(KEY, release, product, trials, batch=batch), whole[:, :trials])
-
-
-EIGHT_DEVICES = """
-import sys
-import jax, numpy as np
-from jax.sharding import Mesh
-from dpaudit import play
-from tests.auditing.test_game import KEY, TRIALS, release, score
-devices = np.array(jax.devices())
-assert devices.shape == (8,), devices
-flat, grid = Mesh(devices, ("trials",)), Mesh(devices.reshape(2, 4), ("host", "chip"))
-runs = [(flat, None), (flat, 7), (grid, 300)]
-np.save(sys.argv[1], np.stack([play(KEY, release, score, TRIALS, mesh=mesh, batch=batch) for mesh, batch in runs]))
-"""
-
-
-def test_eight_devices_give_what_one_gives(tmp_path, whole):
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", EIGHT_DEVICES, str(tmp_path / "scores.npy")]
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for scores in np.load(tmp_path / "scores.npy"):
-        np.testing.assert_array_equal(scores, whole)
 
 
 @pytest.mark.parametrize("batch", [None, 300])

@@ -49,12 +49,16 @@ def vast(mesh: Mesh | None = None) -> list[list[float]]:
     return play(KEY, release, lambda z: (z * ones).sum(), 16, mesh=mesh).tolist()
 
 
+def game(mesh: Mesh | None = None, batch: int | None = None) -> np.ndarray:
+    return play(test_game.KEY, test_game.release, test_game.score, test_game.TRIALS, mesh=mesh, batch=batch)
+
+
 def eight() -> list[Any]:
     """What eight devices find: every kind of audit, one killed on a device that they go on from."""
     devices = np.array(jax.devices())
     assert devices.shape == (8,)
     flat, grid = Mesh(devices, ("trials",)), Mesh(devices.reshape(2, 4), ("host", "chip"))
-    found: list[Any] = [vast(mesh=flat)]
+    found: list[Any] = [vast(mesh=flat), game(flat, 7).tolist(), game(grid).tolist()]
     found += [many(case, mesh=flat).to_json() for case in AUDITS]
     found.append(many("chosen", mesh=grid, batch=5000).to_json())
     found.append(audited("chosen", mesh=flat, checkpoint=Path(sys.argv[1]) / "audit.npz").to_json())
@@ -119,8 +123,9 @@ def test_eight_devices_find_what_one_finds(tmp_path):
     file = tmp_path / "audit.npz"
     with pytest.raises(Killed):
         audited("chosen", checkpoint=file, batch=1, progress=killed_at(3000))
-    large, *found = said(start("eight", tmp_path, devices=8))
+    large, in_a_row, on_a_grid, *found = said(start("eight", tmp_path, devices=8))
     assert large == vast()
+    assert in_a_row == on_a_grid == game().tolist()
     one = [many(case).to_json() for case in AUDITS]
     assert found[: len(AUDITS)] == one
     assert found[-2] == one[0]

@@ -52,8 +52,8 @@ def test_the_worst_pair_is_found_from_random_starts(name, seed):
     key = jax.random.key(seed)
     found = searched(mechanism, where, key)
     assert share(found.x0, found.x1) >= 0.95
-    random = np.median([share(*where.draw(k)) for k in jax.random.split(key, 20)])
-    assert random < 0.9  # what no search would give
+    drawn = jax.jit(jax.vmap(where.draw))(jax.random.split(key, 20))
+    assert np.median([share(*pair) for pair in zip(*map(np.asarray, drawn), strict=True)]) < 0.9  # without a search
     assert found.by_gradient == (name == "gaussian")
     assert found.result.verdict == "consistent"
     assert 0.5 * EPSILON * (name != "gaussian") < found.result.epsilon_lower <= EPSILON
@@ -73,8 +73,8 @@ def test_a_leak_in_a_corner_is_found_and_a_random_pair_does_not_show_it():
     found = searched(lambda key, x: leak_where(x, key), where, claim=claim)
     assert found.result.verdict == "violation"
     assert max(found.x0[3], found.x1[3]) > 0.9
-    for key in jax.random.split(jax.random.key(0), 2):
-        x0, x1 = where.draw(key)
+    x0s, x1s = jax.jit(jax.vmap(where.draw))(jax.random.split(jax.random.key(0), 2))
+    for x0, x1 in zip(np.asarray(x0s), np.asarray(x1s), strict=True):
         assert dpaudit.audit(lambda key, x: leak_where(x, key), x0, x1, key=KEY, claim=claim).verdict == "consistent"
     twin = searched(lambda key, x: leak_where(x.at[3].set(0), key), where, claim=claim)
     assert twin.result.verdict == "consistent"
@@ -84,7 +84,9 @@ def test_nothing_is_certified_where_nothing_leaks():
     """Every input has draws of its own, all of one law: the search is deceived each time, the audit at most at 5%."""
 
     def null(key, x):
-        return jax.random.normal(jax.random.fold_in(key, jax.lax.bitcast_convert_type(x, jnp.uint32)))
+        odd = 2 * jax.lax.bitcast_convert_type(x, jnp.uint32) + 1
+        words = odd * jax.random.bits(key, (), jnp.uint32)  # times an odd number, all words stay equally likely
+        return words.astype(jnp.float32) / 2.0**32
 
     options = {"starts": 16, "steps": 5, "look_trials": 200, "trials": 1000}
     found = [searched(null, domain.box((), 0.0, 1.0), key, **options) for key in jax.random.split(KEY, 4)]
@@ -107,8 +109,8 @@ def test_whole_numbers_evolve():
 
 def test_categories_are_told_apart_and_the_audit_may_stop_early():
     mechanism = randomized_response.mechanism(epsilon=1.0, num_categories=4)
-    options = {"claim": Claim(0.5), "until": sequential.violation(), "trials": 100_000}
-    found = searched(mechanism, domain.choices(range(4)), steps=5, **options)
+    options = {"claim": Claim(0.5), "until": sequential.violation(), "trials": 100_000, "steps": 5}
+    found = searched(mechanism, domain.choices(range(4)), distinguishers=[distinguish.likelihood_ratio], **options)
     assert found.x0 != found.x1
     assert found.result.verdict == "violation"
     assert found.result.epsilon_lower <= 1.0
@@ -129,7 +131,8 @@ def test_a_leak_in_the_spread_is_found_by_the_moments():
 
 
 def test_the_search_does_not_depend_on_the_audit_and_the_region_can_be_audited_again():
-    few, more = (searched(noisy, domain.ball(2, 1.0), trials=trials, starts=4, steps=2) for trials in (1000, 2000))
+    options = {"starts": 4, "steps": 2, "distinguishers": [distinguish.projection]}
+    few, more = (searched(noisy, domain.ball(2, 1.0), trials=trials, **options) for trials in (1000, 2000))
     assert (few.x0 == more.x0).all()
     assert (few.history == more.history).all()
     again = dpaudit.audit(noisy, few.x0, few.x1, key=KEY, trials=1000, distinguisher=few.distinguisher)
@@ -186,5 +189,6 @@ def test_refusals(changed, message):
 
 
 def test_a_mechanism_that_never_gives_numbers_is_named():
+    options = {"starts": 4, "steps": 1, "distinguishers": [distinguish.projection]}
     with pytest.raises(check.InputError, match=r"^scores: expected numbers, got NaN in 8000 of 8000 trials$"):
-        searched(lambda key, x: noisy(key, x) * jnp.nan, domain.ball(2, 1.0), starts=4, steps=1)
+        searched(lambda key, x: noisy(key, x) * jnp.nan, domain.ball(2, 1.0), **options)

@@ -16,7 +16,7 @@ from dpaudit.mechanisms import laplace
 
 KEY = jax.random.key(8)
 LOOKS = np.unique(np.ceil(1.08 ** np.arange(150)).astype(int))  # every pair at first, then 8 percent more, to 95,000
-PATHS = 4000
+PATHS = 2000
 ALPHA = 0.05
 
 

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import jax
@@ -15,15 +16,24 @@ GRID = [(d, epsilon) for d in (2, 3, 30) for epsilon in (0.5, 4.0)]  # both ways
 
 
 @lru_cache
+def released(epsilon: float) -> Callable[[int, np.ndarray], np.ndarray]:
+    """(seed, x) -> COUNT releases, times m: unit vectors."""
+    every = jax.jit(jax.vmap(privunit.mechanism(epsilon=epsilon).apply, (0, None)))
+
+    def release(seed: int, x: np.ndarray) -> np.ndarray:
+        found = every(jax.random.split(jax.random.key(seed), COUNT), jnp.asarray(x, jnp.float32))
+        unit = np.asarray(found, np.float64) * privunit.best_cap(x.size, epsilon).scale
+        np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
+        return unit
+
+    return release
+
+
+@lru_cache
 def heights(dimension: int, epsilon: float) -> np.ndarray:
-    """m <release, u> of COUNT releases: the coordinate t along the input."""
-    mechanism = privunit.mechanism(epsilon=epsilon)
-    x = jnp.arange(1.0, dimension + 1)
-    keys = jax.random.split(jax.random.key(dimension), COUNT)
-    released = jax.jit(jax.vmap(mechanism.apply, (0, None)))(keys, x)
-    scale = privunit.best_cap(dimension, epsilon).scale
-    np.testing.assert_allclose(np.linalg.norm(released, axis=1) * scale, 1, rtol=1e-5)
-    return np.asarray(released @ (x / jnp.linalg.norm(x)), np.float64) * scale
+    """The coordinate t along the input of COUNT releases."""
+    x = np.arange(1.0, dimension + 1)
+    return released(epsilon)(dimension, x) @ (x / np.linalg.norm(x))
 
 
 @pytest.mark.parametrize(("dimension", "epsilon"), [*GRID, (26_010, 8.0), (1_000_000, 1.0)])
@@ -90,10 +100,7 @@ def test_uniform_inside_and_outside(dimension: int, epsilon: float) -> None:
 
 def test_around_the_direction_all_are_alike() -> None:
     """The mean and covariance orthogonal to u are those of a rotation-invariant law."""
-    mechanism = privunit.mechanism(epsilon=4.0)
-    keys = jax.random.split(jax.random.key(1), COUNT)
-    released = np.asarray(jax.jit(jax.vmap(mechanism.apply, (0, None)))(keys, jnp.array([0.0, 0.0, 2.0, 0.0])))
-    across = released[:, [0, 1, 3]]
+    across = released(4.0)(1, np.array([0.0, 0.0, 2.0, 0.0]))[:, [0, 1, 3]]
     error = across.std() / math.sqrt(COUNT)
     assert (abs(across.mean(axis=0)) < 4 * error).all()
     assert (abs(np.corrcoef(across.T) - np.eye(3)) < 4 / math.sqrt(COUNT)).all()
@@ -102,14 +109,12 @@ def test_around_the_direction_all_are_alike() -> None:
 
 
 def test_zero_input_is_uniform() -> None:
-    mechanism, scale = privunit.mechanism(epsilon=4.0), privunit.best_cap(4, 4.0).scale
-    keys = jax.random.split(jax.random.key(1), 20_000)
-    released = np.asarray(jax.jit(jax.vmap(mechanism.apply, (0, None)))(keys, jnp.zeros(4)), np.float64) * scale
-    for coordinate in released.T:
+    mechanism, units = privunit.mechanism(epsilon=4.0), released(4.0)(1, np.zeros(4))
+    for coordinate in units.T:
         assert stats.kstest((1 + coordinate) / 2, stats.beta(1.5, 1.5).cdf).pvalue > 1e-3
         assert stats.kstest((1 + coordinate) / 2, stats.beta(1.8, 1.8).cdf).pvalue < 1e-6
     assert mechanism.log_prob is not None
-    assert mechanism.log_prob(released[0], jnp.zeros(4)) == 0
+    assert mechanism.log_prob(units[0] / privunit.best_cap(4, 4.0).scale, jnp.zeros(4)) == 0
 
 
 @pytest.mark.parametrize(("dimension", "epsilon"), [(2, 1e-3), (2, 1000.0), (1000, 50.0)])

@@ -1,0 +1,67 @@
+"""The benchmark of dropout samples compares like with like."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpaudit.training import mc_dropout, models
+from dpaudit.training.dropout import kept
+from dpaudit.training.tape import record
+from experiments import bench_mc_dropout as bench
+from experiments import bench_mc_dropout_sides as sides
+from experiments.bench_training_sides import NETWORKS, differences
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("name", sides.PRODUCTS)
+def test_the_products_are_those_of_the_network(name):
+    network = NETWORKS[name]
+    params = jax.eval_shape(lambda: models.initial_parameters(KEY, network.ours, network.image_shape))
+    arguments = params, jnp.zeros(network.image_shape), KEY
+    tape = record(mc_dropout.probabilities(network.ours), *arguments)
+    shapes: dict[Any, tuple[int, ...]] = {slot: np.shape(leaf) for slot, leaf in enumerate(jax.tree.leaves(arguments))}
+    found = []
+    for step in tape.steps:
+        shapes.update((slot, shape.shape) for slot, shape in zip(step.outputs, step.shapes, strict=True))
+        if step.primitive.name == "dot_general":
+            (*rows, inner), (_, columns) = (shapes[slot] for slot in step.inputs)
+            found.append((math.prod(rows), inner, columns))
+    before, behind = sides.PRODUCTS[name]
+    assert found == [*before, *behind]
+
+
+def test_all_products_are_done_as_often_as_they_are_counted():
+    images, samples = 2, 6
+    before, behind = sides.PRODUCTS["CNN8"]
+    wanted = [(images, shape) for shape in before] + [(images * samples, shape) for shape in behind]
+    done = sides.products(KEY, "CNN8", images, samples)()
+    rows = {n: sum(len(product) for product in done if product.shape[1] == n) for n in (8, 16, 10)}
+    assert rows == {n: times * m for times, (m, _, n) in wanted}
+    assert sides.gflop("CNN8", images, samples) == 2e-9 * sum(times * math.prod(shape) for times, shape in wanted)
+
+
+def test_a_plain_vmap_makes_the_same_samples():
+    def network(params, image, key=None):
+        return params @ (image if key is None else jnp.where(kept(key, image.shape, 0.5), 2 * image, 0))
+
+    params, images = jax.random.normal(KEY, (3, 8)), jax.random.normal(jax.random.key(1), (2, 8))
+    plain = jax.jit(sides.by_vmap(network, 5, 2))
+    sampled = mc_dropout.sample(KEY, network, params, images, samples=5)
+    runs = {"ours": sampled, "vmap": plain(KEY, params, images), "wrong": plain(jax.random.key(2), params, images)}
+    apart = differences(runs)
+    assert apart["vmap"] < 1e-6
+    assert apart["wrong"] > 0.1
+
+
+@pytest.mark.parametrize("shift", bench.SHIFTS)
+def test_trying_all_combinations_finds_what_the_search_finds(shift):
+    p, member = bench.predictions(np.random.default_rng(0), 16, 20, shift)
+    found = bench.attack(p, member, 3)
+    assert found == bench.try_all(p, member, 3)
+    assert len(found) == 14
+    assert found != bench.attack(p, ~member, 3)

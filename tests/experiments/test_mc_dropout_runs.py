@@ -1,0 +1,93 @@
+"""Paper 003's trainings: kept part by part, taken up where they ended, and by the same run alone."""
+
+import jax
+import numpy as np
+import pytest
+
+from dpaudit import InputError
+from dpaudit.training.neighbouring import random_target
+from experiments import mc_dropout_runs as runs
+from experiments.mc_dropout_bench import Bench, Scale, averaged
+from experiments.mc_dropout_runs import Judged
+
+TINY = Scale("digits", 8, 60, 20, 2, noise=1.0, models=2, repeats=2, samples=3, judged=3, kept=2)
+IDENTITY = {"key": "a", "data": "b"}
+
+
+class Torn:
+    """Cannot be written."""
+
+    def __reduce__(self):
+        raise OSError("the disk is full")
+
+
+MADE = Judged(*(np.array([float(i)]) for i in range(4)))
+
+
+def never():
+    raise AssertionError("made again")
+
+
+def test_a_file_is_made_once(tmp_path):
+    file = tmp_path / "new" / "part.npz"
+    assert runs.kept(file, IDENTITY, lambda: MADE, Judged) is MADE
+    assert runs.kept(file, IDENTITY, never, Judged) == MADE
+    with pytest.raises(InputError, match=r"expected one of this experiment, got part\.npz: made by another data"):
+        runs.kept(file, IDENTITY | {"data": "c"}, never, Judged)
+
+
+def test_a_torn_write_leaves_no_file(tmp_path):
+    file = tmp_path / "part.npz"
+    with pytest.raises(OSError, match="the disk is full"):
+        runs.kept(file, IDENTITY, lambda: MADE._replace(std=np.array([Torn()])), Judged)
+    assert not file.exists()
+    runs.kept(file, IDENTITY, lambda: MADE, Judged)
+    assert runs.kept(file, IDENTITY, never, Judged) == MADE
+
+
+def test_images_are_averaged_in_blocks():
+    images = np.arange(2 * 4 * 4 * 3, dtype=np.float32).reshape(2, 4, 4, 3)
+    small = averaged(images, 2)
+    assert small.shape == (2, 2, 2, 3)
+    for i, row, column, channel in np.ndindex(small.shape):
+        block = images[i, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2, channel]
+        assert small[i, row, column, channel] == block.mean()
+    np.testing.assert_array_equal(averaged(images, 4), images)
+
+
+def test_a_killed_run_goes_on_behind_its_last_file(tmp_path, monkeypatch):
+    bench = Bench(TINY, 0, tmp_path)
+    pair = random_target(bench.target_key, bench.images, bench.labels, bench.rows.members)
+    calls, train_many = [], runs.train_many
+
+    def counted(run, arguments, **named):
+        if len(calls) == last:
+            raise KeyboardInterrupt
+        calls.append(len(arguments[0]))
+        return train_many(run, arguments, **named)
+
+    def found(work):
+        calls.clear()
+        bench.work = tmp_path / work
+        return runs.found(bench, pair)
+
+    monkeypatch.setattr(runs, "train_many", counted)
+    last = None
+    whole = found("whole")
+    assert calls == [2, 2, 2, 2]  # trained and looked at, in two parts
+    last = 3  # the second part is trained, not yet looked at
+    with pytest.raises(KeyboardInterrupt):
+        found("broken")
+    last = None
+    resumed = found("broken")
+    assert calls == [2, 2]
+    for one, other in zip(whole, resumed, strict=True):
+        np.testing.assert_array_equal(one, other)
+    found("whole")
+    assert calls == []
+    assert whole.samples.shape == (4, 3, 10)
+    assert len(whole.params) == TINY.judged
+    assert np.ptp(whole.deterministic, axis=0).min() > 0
+    bench.key = jax.random.key(9)
+    with pytest.raises(InputError, match=r"expected one of this experiment, got 00000\.npz: made by another key"):
+        found("whole")
