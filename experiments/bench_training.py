@@ -2,9 +2,10 @@
 
     python -m experiments.bench_training --torch-python PATH   # an interpreter that has torch and opacus; ten minutes
     python -m experiments.bench_training --quick --out DIR     # the small network, without its memory: under a minute
+    python -m experiments.bench_training --part many           # one part alone; the rows of the others stay
 
 Expect, on two cores: the clipped sum of the 932,170-parameter network in about the time and memory of its plain
-gradient, and many small networks trained together several times as fast as one after another.
+gradient, and many small networks trained together, with dropout, several times as fast as one after another.
 """
 
 import subprocess
@@ -23,6 +24,7 @@ from experiments.common import Rows, options, peak_gib
 BATCH = 256
 PLAIN, CLIPPED = "ours, plain", "ours, clipped"
 KEPT = (PLAIN, CLIPPED, "vmap(grad) and clip")  # the sides whose memory is measured
+PARTS = GRADIENTS, MEMORY, MANY = "gradients", "memory", "many"
 
 
 def sums(rows: Rows, key: jax.Array, name: str, rounds: int, torch_python: str | None) -> None:
@@ -54,7 +56,7 @@ def memory(rows: Rows, name: str, repeats: int) -> None:
     setting, scale = {"network": name, "batch": BATCH}, f"{repeats} runs"
     peaks = {}
     for side in KEPT:
-        command = [sys.executable, "-m", "experiments.bench_training", "--network", name, "--part", side]
+        command = [sys.executable, "-m", "experiments.bench_training", "--network", name, "--memory-of", side]
         runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(repeats)]
         peaks[side], planned = np.array([run.split()[-2:] for run in runs], np.float64).T
         rows.spread("peak_gib", setting | {"side": side}, peaks[side], scale=scale)
@@ -65,7 +67,7 @@ def memory(rows: Rows, name: str, repeats: int) -> None:
     rows.finish_part("memory")
 
 
-def part(side: str, name: str) -> None:
+def memory_of(side: str, name: str) -> None:
     """What :func:`memory` runs in a process of its own: prints the peak and the plan, in GiB."""
     network = sides.NETWORKS[name]
     batch = sides.batch(jax.random.key(0), network, BATCH)
@@ -81,7 +83,7 @@ def part(side: str, name: str) -> None:
 def many(
     rows: Rows, key: jax.Array, name: str, networks: int, steps: int, rounds: int, torch_python: str | None
 ) -> None:
-    """The same trainings one after another, together, and as one plain vmap; and Opacus's."""
+    """The same trainings with dropout one after another, together, and as one plain vmap; and Opacus's."""
     batch_size = 64
     images, labels = examples(key, name)
     keys = jax.random.split(key, networks)
@@ -102,7 +104,7 @@ def many(
     with sides.torch(torch_python, "trainings", name, images, labels, batch_size=batch_size, steps=steps) as peer:
         first, times = in_turn(ours | peer.sides, rounds)
     rates = {side: [3600 * (networks if side in ours else 1) / took for took in times[side]] for side in times}
-    setting = {"network": name, "batch": batch_size, "steps": steps}
+    setting = {"network": name, "batch": batch_size, "steps": steps, "dropout": sides.DROPOUT_RATE}
     scale = f"{networks} networks (Opacus: one) a round, {rounds} rounds, all sides in turn"
     for side, values in rates.items():
         rows.spread("networks_per_hour", setting | {"side": side}, values, scale=scale)
@@ -147,22 +149,25 @@ def main() -> None:
     parser.add_argument("--torch-python", default=None, help="an interpreter that has torch and opacus")
     parser.add_argument("--rounds", type=int, default=None, help="how often each side is timed; default 8, quick 3")
     parser.add_argument("--network", choices=sides.NETWORKS, default=None, help="default CNN32, quick CNN8")
-    parser.add_argument("--part", choices=KEPT, default=None, help="run one side alone and print its memory in GiB")
+    parser.add_argument("--part", choices=PARTS, default=None, help="measure one part; rows of the others stay")
+    parser.add_argument("--memory-of", choices=KEPT, default=None, help="run one side and print its memory in GiB")
     chosen = parser.parse_args()
     name = chosen.network or ("CNN8" if chosen.quick else "CNN32")
-    if chosen.part is not None:
-        part(chosen.part, name)
+    if chosen.memory_of is not None:
+        memory_of(chosen.memory_of, name)
         return
-    rounds = chosen.rounds or (3 if chosen.quick else 8)
-    rows, key = Rows("", "bench_training", chosen.out, chosen.seed), jax.random.key(chosen.seed)
-    sums(rows, key, name, rounds, chosen.torch_python)
-    if chosen.quick:
-        many(rows, key, "CNN8", 8, 20, rounds, chosen.torch_python)
-        return
-    sums(rows, key, "CNN28", rounds, chosen.torch_python)
-    memory(rows, name, 3)
-    many(rows, key, "CNN8", 64, 100, rounds, chosen.torch_python)
-    many(rows, key, "CNN32", 4, 5, rounds, chosen.torch_python)
+    parts = [chosen.part] if chosen.part else [part for part in PARTS if part != MEMORY or not chosen.quick]
+    rounds, torch_python = chosen.rounds or (3 if chosen.quick else 8), chosen.torch_python
+    rows = Rows("", "bench_training", chosen.out, chosen.seed, keep=chosen.part is not None)
+    key = jax.random.key(chosen.seed)
+    if GRADIENTS in parts:
+        for network in (name,) if chosen.quick else (name, "CNN28"):
+            sums(rows, key, network, rounds, torch_python)
+    if MEMORY in parts:
+        memory(rows, name, 3)
+    if MANY in parts:
+        for network, count, steps in [("CNN8", 8, 20)] if chosen.quick else [("CNN8", 64, 100), ("CNN32", 4, 5)]:
+            many(rows, key, network, count, steps, rounds, torch_python)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.bench_training_sides import NETWORKS
-from experiments.markdown import number, ranged, select, table
+from experiments.markdown import number, ranged, select, table, times_of
 
 CLIPPED = "ours, clipped"
 Rows = Sequence[dict[str, Any]]
@@ -28,11 +28,11 @@ def section(rows: Rows) -> Iterable[str]:
     yield (
         "A step of the small network alone is hundreds of operations of a few microseconds, which a second core cannot share: a "
         "vmap makes them longer, not fewer, and gains nothing. `train_many` runs one program a core, and in each as many "
-        "networks as its caches hold. What was tried beside: 4, 8, 16, 32 networks a program (8 and 16 are best, 32 a quarter "
-        "slower), microbatches of 8 to 64 (a group waits for its largest Poisson batch: about a tenth), batches drawn without "
+        "networks as its caches hold. What was tried beside, without dropout: 4, 8, 16, 32 networks a program (8 and 16 are best, 32 a "
+        "quarter slower), microbatches of 8 to 64 (a group waits for its largest Poisson batch: about a tenth), batches drawn without "
         "a sort (a tenth), Philox for threefry, whose loops were most of a step's operations, and a gradient of its own for "
         "patches (a fifth). Each made a network alone faster as well: from 0.47 to 0.38 ms a step, and together from 0.36 to "
-        "0.16. With patches and pools taken axis by axis, three runs of this benchmark gave 2.56, 2.67 and the ratio above.\n"
+        "0.16. With patches and pools taken axis by axis, three runs of this benchmark gave 2.56, 2.67 and 2.52.\n"
     )
 
 
@@ -49,7 +49,7 @@ def _gradients(rows: Rows) -> Iterable[str]:
             side = row["setting"]["side"]
             apart = select(rows, "clipped_sum_difference", network=network, side=side)
             difference = f"{apart[0]['ours']:.1e}" if apart else "–"
-            times = _times(rows, "gradient_ratio", network=network, of=side, to=CLIPPED)
+            times = times_of(rows, "gradient_ratio", network=network, of=side, to=CLIPPED)
             lines.append([side, ranged(row, 3), times, difference])
         yield table(["side", "seconds", "times ours, clipped", "difference"], lines)
         against = select(rows, "gradient_ratio", network=network, of=CLIPPED)
@@ -68,7 +68,7 @@ def _memory(rows: Rows) -> Iterable[str]:
     for row in found:
         side = row["setting"]["side"]
         (planned,) = select(rows, "planned_gib", side=side)
-        lines.append([side, ranged(row), number(planned["ours"]), _times(rows, "peak_ratio", of=side)])
+        lines.append([side, ranged(row), number(planned["ours"]), times_of(rows, "peak_ratio", of=side)])
     yield table(["side", "GiB", "planned GiB", "times plain"], lines)
 
 
@@ -77,24 +77,19 @@ def _many(rows: Rows) -> Iterable[str]:
         found = select(rows, "networks_per_hour", network=network)
         (apart,) = select(rows, "trained_difference", network=network)
         yield (
-            f"**Many networks**: {_of(found[0])}, {found[0]['setting']['steps']} steps of DP-SGD with Poisson batches; "
+            f"**Many networks**: {_of(found[0])}, {found[0]['setting']['steps']} steps of DP-SGD with Poisson batches and "
+            f"dropout of {found[0]['setting'].get('dropout', 0)}; "
             f"{found[0]['scale']}. Trained together, the parameters differ from those of one after another by "
             f"{apart['ours']:.1e}, relative.\n"
         )
         lines = []
         for row in found:
             side = row["setting"]["side"]
-            times = _times(rows, "networks_ratio", network=network, to=side)
+            times = times_of(rows, "networks_ratio", network=network, to=side)
             compiled = select(rows, "compilation_seconds", network=network, side=side)
             seconds = number(compiled[0]["ours"], 1) if compiled else "–"
             lines.append([side, ranged(row, 0), times, seconds])
         yield table(["side", "networks per hour", "together, times this", "compilation, seconds"], lines)
-
-
-def _times(rows: Rows, quantity: str, **setting: Any) -> str:
-    """The ratio; 1 where a side would be compared with itself."""
-    found = select(rows, quantity, **setting)
-    return ranged(found[0]) if found else "1"
 
 
 def _of(row: dict[str, Any]) -> str:

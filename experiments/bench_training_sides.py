@@ -1,7 +1,6 @@
 """The sides of bench_training: every way to one batch's gradient, plain or clipped, and to a trained network."""
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,12 +15,13 @@ import optax
 from jax_privacy import clipping
 
 from dpaudit.training import dp_sgd, models, per_example, sampling
-from experiments.common import seconds
+from experiments.common import answering, seconds
 
 PEER = Path(__file__).parent / "peers" / "torch_dp_sgd.py"
 CLIP_NORM = 1.0
 NOISE_MULTIPLIER = 1.0
 LEARNING_RATE = 0.1
+DROPOUT_RATE = 0.5  # in trainings; gradients and sums are without dropout
 MICROBATCH = 16
 
 Side = Callable[[], float]  # one call, in seconds
@@ -63,7 +63,7 @@ class FlaxCNN32(nn.Module):
 
 
 class Network(NamedTuple):
-    """One network, as ours and as Flax's."""
+    """One network, as ours and as Flax's, which has no dropout."""
 
     ours: nn.Module
     flax: nn.Module
@@ -72,9 +72,9 @@ class Network(NamedTuple):
 
 
 NETWORKS = {
-    "CNN8": Network(models.CNN8(), FlaxCNN8(), (8, 8, 1), 1_898),
-    "CNN28": Network(models.CNN28(), FlaxCNN28(), (28, 28, 1), 26_010),
-    "CNN32": Network(models.CNN32(), FlaxCNN32(), (32, 32, 3), 932_170),
+    "CNN8": Network(models.CNN8(dropout_rate=DROPOUT_RATE), FlaxCNN8(), (8, 8, 1), 1_898),
+    "CNN28": Network(models.CNN28(dropout_rate=DROPOUT_RATE), FlaxCNN28(), (28, 28, 1), 26_010),
+    "CNN32": Network(models.CNN32(dropout_rate=DROPOUT_RATE), FlaxCNN32(), (32, 32, 3), 932_170),
 }
 
 
@@ -155,14 +155,15 @@ def differences(totals: dict[str, Any]) -> dict[str, float]:
 
 
 def training(network: Network, images: Any, labels: Any, *, batch_size: int, steps: int) -> Callable[..., Any]:
-    """``run(key) -> params``: DP-SGD with Poisson batches, from initial parameters of its own."""
+    """``run(key) -> params``: DP-SGD with Poisson batches and dropout, from initial parameters of its own."""
     loss, data = models.cross_entropy(network.ours), (jnp.asarray(images), jnp.asarray(labels))
     trainer = dp_sgd.dp_sgd(
-        lambda params, example: loss(params, *example),
+        lambda params, example, key: loss(params, *example, key),
         clip_norm=CLIP_NORM,
         noise_multiplier=NOISE_MULTIPLIER,
         batch_size=batch_size,
         optimizer=optax.sgd(LEARNING_RATE),
+        dropout=True,
     )
     batches = sampling.poisson(examples=len(labels), batch_size=batch_size)
 
@@ -204,17 +205,9 @@ def torch(
         yield Torch({}, {})
         return
     given = {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER, "learning_rate": LEARNING_RATE}
-    given |= {"what": what, "network": network, "batch_size": batch_size, "steps": steps}
+    given |= {"what": what, "network": network, "batch_size": batch_size, "steps": steps, "dropout_rate": DROPOUT_RATE}
     given |= {"images": np.moveaxis(np.asarray(images), -1, 1).tolist(), "labels": np.asarray(labels).tolist()}
-    with subprocess.Popen([python, str(PEER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        to, back = process.stdin, process.stdout
-
-        def ask(line: str) -> Any:
-            print(line, file=to, flush=True)
-            return json.loads(back.readline())
-
+    with answering([python, str(PEER)]) as ask:
         hello = ask(json.dumps(given))
         assert hello["parameters"] == NETWORKS[network].parameters
         yield Torch({side: partial(ask, side) for side in hello["sides"]}, hello["differences"])

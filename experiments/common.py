@@ -1,8 +1,11 @@
 """What every experiment shares: its options, its comparison rows, and how they are kept."""
 
 import argparse
+import json
+import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import jax
 import numpy as np
 
 from dpaudit.auditing.result import json_number
-from dpaudit.report.rows import prepare_out, write_rows
+from dpaudit.report.rows import prepare_out, read_rows, write_rows
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parent / "figures"
@@ -39,12 +42,31 @@ def peak_gib() -> float:
     return int(line.split()[1]) / 2**20
 
 
-class Rows:
-    """Collects comparison rows, prints each as it comes, and writes the file after every part."""
+@contextmanager
+def answering(command: Sequence[str]) -> Iterator[Callable[[str], Any]]:
+    """A process to talk to: ``ask(line)`` returns what it answers, one line of JSON. It ends when its input does."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, back = process.stdin, process.stdout
 
-    def __init__(self, paper: str, name: str, out: str | None, seed: int):
+        def ask(line: str) -> Any:
+            print(line, file=to, flush=True)
+            return json.loads(back.readline())
+
+        yield ask
+
+
+class Rows:
+    """Collects comparison rows, prints each as it comes, and writes the file after every part.
+
+    With ``keep``, the rows of quantities that are not measured this time stay in the file.
+    """
+
+    def __init__(self, paper: str, name: str, out: str | None, seed: int, *, keep: bool = False):
         self.paper, self.seed, self.rows = paper, seed, []
         self.file = RESULTS / f"{name}.json" if out is None else prepare_out(out, force=True) / "results.json"
+        self.earlier = read_rows(self.file) if keep and self.file.exists() else []
         self.began = time.perf_counter()
 
     def add(
@@ -76,6 +98,7 @@ class Rows:
 
     def finish_part(self, title: str) -> None:
         """Writes what there is; nothing computed so far can be lost."""
-        write_rows(self.rows, self.file)
+        measured = {row["quantity"] for row in self.rows}
+        write_rows([row for row in self.earlier if row["quantity"] not in measured] + self.rows, self.file)
         print(f"{title}: {len(self.rows)} rows in {self.file.name}, {time.perf_counter() - self.began:.0f} s")
         self.began = time.perf_counter()

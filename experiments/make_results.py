@@ -10,6 +10,7 @@ from typing import Any
 from dpaudit.report.rows import read_rows, replace_text
 from experiments import (
     bench_federated_section,
+    bench_mc_dropout_section,
     bench_training_section,
     clip_size_section,
     coverage_section,
@@ -17,6 +18,7 @@ from experiments import (
     fault_zoo_section,
     federated_audit_section,
     ldp_client_section,
+    mc_dropout_section,
     training_audit_section,
 )
 from experiments.common import RESULTS
@@ -41,8 +43,10 @@ SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
         "fresh process, without a compilation cache.",
     ),
     "bench_training": bench_training_section.section,
+    "bench_mc_dropout": bench_mc_dropout_section.section,
     "bench_federated": bench_federated_section.section,
     "clip_size": clip_size_section.section,
+    "mc_dropout_risk": mc_dropout_section.section,
     "training_audit": training_audit_section.section,
     "federated_audit": federated_audit_section.section,
     "coverage": coverage_section.section,

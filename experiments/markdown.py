@@ -24,6 +24,12 @@ def ranged(row: dict[str, Any], digits: int = 2) -> str:
     return f"{number(row['ours'], digits)} [{low}, {high}]"
 
 
+def times_of(rows: Rows, quantity: str, **setting: Any) -> str:
+    """A ratio; 1 where a side would be compared with itself."""
+    found = select(rows, quantity, **setting)
+    return ranged(found[0]) if found else "1"
+
+
 def number(value: Any, digits: int = 2) -> str:
     """A row's number: the text "inf" is infinity, None is missing."""
     if value is None:

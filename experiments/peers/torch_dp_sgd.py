@@ -3,9 +3,10 @@
 python experiments/peers/torch_dp_sgd.py
 
 The first line of standard input is JSON with ``what`` ("sums" or "trainings"), ``network``, ``images`` [n, c, h, w],
-``labels`` [n], ``batch_size``, ``steps``, ``clip_norm``, ``noise_multiplier`` and ``learning_rate``. Answered is JSON
-with the number of ``parameters``, the ``sides``, and the relative ``differences`` of their clipped sums; then every
-line that names a side is answered with the seconds of one call of it. Needs `pip install torch opacus`.
+``labels`` [n], ``batch_size``, ``steps``, ``clip_norm``, ``noise_multiplier``, ``learning_rate`` and ``dropout_rate``
+(of trainings: sums are without dropout). Answered is JSON with the number of ``parameters``, the ``sides``, and the
+relative ``differences`` of their clipped sums; then every line that names a side is answered with the seconds of one
+call of it. Needs `pip install torch opacus`.
 """
 
 import copy
@@ -29,44 +30,49 @@ Tensors = list[torch.Tensor]
 THREADS = 2
 
 
-def cnn8() -> nn.Module:
+def active(dropout_rate: float) -> list[nn.Module]:
+    """ReLU, and dropout behind it where there is any: a layer of rate 0 costs time as well."""
+    return [nn.ReLU(), nn.Dropout(dropout_rate)] if dropout_rate else [nn.ReLU()]
+
+
+def cnn8(dropout_rate: float = 0.0) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
-        nn.ReLU(),
+        *active(dropout_rate),
         nn.MaxPool2d(2),
         nn.Conv2d(8, 16, 3),
-        nn.ReLU(),
+        *active(dropout_rate),
         nn.Flatten(),
         nn.Linear(64, 10),
     )
 
 
-def cnn28() -> nn.Module:
+def cnn28(dropout_rate: float = 0.0) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3),
-        nn.ReLU(),
+        *active(dropout_rate),
         nn.MaxPool2d(2, stride=1),
         nn.Conv2d(16, 32, 4, stride=2),
-        nn.ReLU(),
+        *active(dropout_rate),
         nn.MaxPool2d(2, stride=1),
         nn.Flatten(),
         nn.Linear(512, 32),
-        nn.ReLU(),
+        *active(dropout_rate),
         nn.Linear(32, 10),
     )
 
 
-def cnn32() -> nn.Module:
+def cnn32(dropout_rate: float = 0.0) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 64, 5),
-        nn.ReLU(),
+        *active(dropout_rate),
         nn.MaxPool2d(2),
         nn.Conv2d(64, 64, 5),
-        nn.ReLU(),
+        *active(dropout_rate),
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(1600, 512),
-        nn.ReLU(),
+        *active(dropout_rate),
         nn.Linear(512, 10),
     )
 
@@ -130,12 +136,12 @@ def differences(sides: dict[str, Callable[[], Tensors]]) -> dict[str, float]:
 
 
 def trainings(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """A network made, made private and trained with Poisson batches, as the documentation shows it."""
+    """A network made, made private and trained with Poisson batches and dropout, as the documentation shows it."""
     data = TensorDataset(images, labels)
 
     def train(mode: str, threads: int) -> None:
         torch.set_num_threads(threads)
-        module = NETWORKS[given["network"]]()
+        module = NETWORKS[given["network"]](given["dropout_rate"])
         module, optimizer, *criterion, loader = PrivacyEngine().make_private(
             module=module,
             optimizer=torch.optim.SGD(module.parameters(), lr=given["learning_rate"]),

@@ -1,0 +1,134 @@
+"""Speed of dropout samples beside their matrix products alone, a plain vmap and PyTorch; and of the threshold search.
+
+    python -m experiments.bench_mc_dropout --torch-python PATH   # an interpreter that has torch and opacus; minutes
+    python -m experiments.bench_mc_dropout --quick --out DIR     # the small network, fewer samples: under a minute
+
+Expect, on two cores: T samples of the 932,170-parameter network in little more than the time of their matrix products,
+and the thresholds of 1,000 models by all subsets of four statistics and both rules in well under 5 seconds.
+"""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpaudit.training import mc_dropout, membership
+from dpaudit.training.threshold_search import KINDS
+from experiments import bench_mc_dropout_sides as sides
+from experiments.bench_training import in_turn, ratio
+from experiments.bench_training_sides import NETWORKS, batch, differences, timed
+from experiments.common import Rows, options
+
+IMAGES, SAMPLES, QUICK = 16, 1_000, 100  # T, and T in a hurry
+MODELS = 1_000
+DELTA = 1e-5
+SHIFTS = (0.0, 0.3, 1.0)  # of a member's mean logit, in standard deviations over models
+SMALL = 60  # models on which all combinations of three thresholds can be tried
+PRODUCTS, STATISTICS, SAMPLE, VMAP = "matrix products alone", "statistics", "sample", "plain vmap"
+
+
+def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, torch_python: str | None) -> None:
+    """The samples of some images and their statistics by every side."""
+    network = mc_dropout.probabilities(NETWORKS[name].ours)
+    given = batch(key, NETWORKS[name], IMAGES)
+    plain = jax.jit(sides.by_vmap(network, samples, min(samples, sides.VMAPPED[name])))
+
+    def ours(call: Any) -> Any:
+        return call(key, network, given.params, given.images, samples=samples)
+
+    found, outputs = ours(mc_dropout.statistics), ours(mc_dropout.sample)
+    apart = differences({SAMPLE: outputs, VMAP: plain(key, given.params, given.images)})
+    apart |= differences({SAMPLE: mc_dropout.summarise(outputs), STATISTICS: found})
+    assert max(apart.values()) < 1e-4, f"sides that compute different things: {apart}"
+    runs = {
+        PRODUCTS: timed(sides.products(key, name, IMAGES, samples)),
+        STATISTICS: timed(ours, mc_dropout.statistics),
+        SAMPLE: timed(ours, mc_dropout.sample),
+        VMAP: timed(plain, key, given.params, given.images),
+    }
+    with sides.torch(torch_python, name, given.params, given.images, samples) as peer:
+        _, times = in_turn(runs | peer.sides, rounds)
+    setting = {"network": name, "images": IMAGES, "samples": samples}
+    scale, most = f"{rounds} rounds, all sides in turn", IMAGES * samples
+    for side, values in times.items():
+        how = setting | {"side": side} | peer.settings.get(side, {})
+        rows.spread("sample_microseconds", how, np.multiply(values, 1e6 / most).tolist(), scale=scale)
+    for side, to in itertools.product(times, (PRODUCTS, STATISTICS)):
+        if side != to:
+            ratio(rows, "sample_ratio", setting, times, side, to, scale)
+    gflop = sides.gflop(name, IMAGES, samples)
+    rows.add("products_gflop", setting, gflop, scale="counted")
+    rows.spread("products_gflop_per_second", setting, np.divide(gflop, times[PRODUCTS]).tolist(), scale=scale)
+    for side, difference in apart.items():
+        rows.add("output_difference", setting | {"side": side}, difference, scale="L2, relative to sample's")
+    if peer.sides:
+        errors = (found.mean - peer.mean) / jnp.sqrt((found.variance + peer.variance) / samples)
+        rms = float(jnp.sqrt(jnp.mean(jnp.square(errors))))
+        rows.add("torch_difference", setting, rms, scale="of means, in their standard error: about 1")
+    rows.finish_part(f"samples of {name}")
+
+
+def search(rows: Rows, models: int, samples: int, rounds: int) -> None:
+    """From samples to the best thresholds by every subset and rule: of many models; of few, also by trying all."""
+    rng = np.random.default_rng(rows.seed)
+    setting, scale = {"models": models, "samples": samples, "statistics": 4}, f"{rounds} draws of predictions"
+    for shift in SHIFTS:
+        drawn = [predictions(rng, models, samples, shift) for _ in range(rounds)]
+        times = [timed(attack, *given, 4)() for given in drawn]
+        rows.spread("attack_seconds", setting | {"shift": shift}, times, scale=scale)
+    drawn = [predictions(rng, SMALL, samples, SHIFTS[1]) for _ in range(rounds)]
+    assert all(attack(*given, 3) == try_all(*given, 3) for given in drawn)
+    few = {"search": attack, "all combinations": try_all}
+    found = {side: [timed(run, *given, 3)() for given in drawn] for side, run in few.items()}
+    setting |= {"models": SMALL, "statistics": 3, "shift": SHIFTS[1]}
+    for side, values in found.items():
+        rows.spread("small_attack_seconds", setting | {"side": side}, values, scale=scale)
+    ratio(rows, "small_attack_ratio", setting, found, "all combinations", "search", scale)
+    rows.finish_part("threshold search")
+
+
+def predictions(rng: np.random.Generator, models: int, samples: int, shift: float) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of the true class [models, T], of logits normal over models and samples; who is a member."""
+    member = np.arange(models) % 2 == 1
+    logits = (rng.normal(size=models) + shift * member)[:, None] + rng.normal(size=(models, samples))
+    return 1 / (1 + np.exp(-logits)), member
+
+
+def attack(p: np.ndarray, member: np.ndarray, width: int) -> dict[Any, float]:
+    """Algorithm 2's estimate by every subset of the first statistics and both rules."""
+    found = membership.estimates(statistics(p, width), member, delta=DELTA, subsets=subsets(width))
+    return {case: best.value for case, best in found.items()}
+
+
+def try_all(p: np.ndarray, member: np.ndarray, width: int) -> dict[Any, float]:
+    """The same by all combinations of thresholds."""
+    columns, cases = statistics(p, width), itertools.product(subsets(width), KINDS)
+    return {case: sides.brute_force(columns, member, *case, DELTA) for case in cases}
+
+
+def statistics(p: np.ndarray, width: int) -> np.ndarray:
+    """[models, width]"""
+    return membership.statistics(p.mean(axis=1), p.std(axis=1), p.min(axis=1), p.max(axis=1))[:, :width]
+
+
+def subsets(width: int) -> list[tuple[int, ...]]:
+    """All but the empty one."""
+    return [subset for k in range(1, width + 1) for subset in itertools.combinations(range(width), k)]
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--torch-python", default=None, help="an interpreter that has torch and opacus")
+    parser.add_argument("--rounds", type=int, default=None, help="how often each side is timed; default 8, quick 3")
+    chosen = parser.parse_args()
+    rounds = chosen.rounds or (3 if chosen.quick else 8)
+    rows, key = Rows("003", "bench_mc_dropout", chosen.out, chosen.seed), jax.random.key(chosen.seed)
+    for name in ["CNN8"] if chosen.quick else ["CNN8", "CNN32"]:
+        sampling(rows, key, name, QUICK if chosen.quick else SAMPLES, rounds, chosen.torch_python)
+    search(rows, MODELS, SAMPLES, rounds)
+
+
+if __name__ == "__main__":
+    main()

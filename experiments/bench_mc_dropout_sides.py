@@ -1,0 +1,122 @@
+"""The sides of bench_mc_dropout: every way to T dropout samples, what they cost at least, and thresholds by trial."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpaudit.auditing.estimate import epsilon_from_rates
+from dpaudit.training import mc_dropout, membership
+from experiments.bench_federated_sides import as_torch
+from experiments.bench_training_sides import DROPOUT_RATE, NETWORKS, Side
+from experiments.common import answering
+
+PEER = Path(__file__).parent / "peers" / "torch_mc_dropout.py"
+CACHED = 8 << 20  # bytes of the left operand of a product that is timed
+VMAPPED = {"CNN8": 1_000, "CNN32": 10}  # samples that a plain vmap has memory for
+
+Product = tuple[int, int, int]  # [m, k] @ [k, n]
+
+
+class Products(NamedTuple):
+    """A network's matrix products, convolutions as patches times weights."""
+
+    before: tuple[Product, ...]  # the first dropout, for an image
+    behind: tuple[Product, ...]  # it, for a sample
+
+
+PRODUCTS = {
+    "CNN8": Products(((64, 9, 8),), ((4, 72, 16), (1, 64, 10))),
+    "CNN32": Products(((784, 75, 64),), ((100, 1_600, 64), (1, 1_600, 512), (1, 512, 10))),
+}
+
+
+def gflop(name: str, images: int, samples: int) -> float:
+    """Multiplications and additions, in 10^9."""
+    before, behind = (sum(map(math.prod, products)) for products in PRODUCTS[name])
+    return 2e-9 * images * (before + samples * behind)
+
+
+def products(key: jax.Array, name: str, images: int, samples: int) -> Callable[[], Any]:
+    """``run()``: the matrix products of T samples of n images and nothing else, those before the first dropout once.
+
+    Each is done for as many samples at a time as keep its operands, always the same, in the caches.
+    """
+    network = PRODUCTS[name]
+    wanted = [(images, shape) for shape in network.before] + [(images * samples, shape) for shape in network.behind]
+    multiply, calls = jax.jit(jnp.matmul), []
+    for times, (m, k, n) in wanted:
+        fitting = max(1, CACHED // (4 * m * k))
+        at_once = max(part for part in range(1, fitting + 1) if times % part == 0)
+        left_key, right_key, key = jax.random.split(key, 3)
+        operands = jax.random.normal(left_key, (at_once * m, k)), jax.random.normal(right_key, (k, n))
+        calls.append((times // at_once, operands))
+    return lambda: [multiply(*operands) for times, operands in calls for _ in range(times)]
+
+
+def by_vmap(network: mc_dropout.Network, samples: int, at_once: int) -> Callable[..., jax.Array]:
+    """``run(key, params, images) -> [T, n, k]``: the whole network for every image and key, as one would write it."""
+
+    def run(key: jax.Array, params: Any, images: jax.Array) -> jax.Array:
+        def once(t: jax.Array) -> jax.Array:
+            def output(i: jax.Array, image: jax.Array) -> jax.Array:
+                return network(params, image, jax.random.fold_in(jax.random.fold_in(key, i), t))
+
+            return jax.vmap(output)(jnp.arange(len(images)), images)
+
+        return jax.lax.map(once, jnp.arange(samples), batch_size=at_once)
+
+    return run
+
+
+class Torch(NamedTuple):
+    """What a PyTorch process offers."""
+
+    sides: dict[str, Side]
+    settings: dict[str, dict[str, Any]]  # of its sides
+    mean: Any = None  # [n, k], of its samples, of T as well
+    variance: Any = None
+
+
+@contextmanager
+def torch(python: str | None, name: str, params: Any, images: Any, samples: int) -> Iterator[Torch]:
+    """A process of the interpreter ``python`` that times T samples of all images for every line it is sent.
+
+    Args:
+      python: an interpreter that has torch and opacus; None offers no sides, and says so.
+      name: in ``NETWORKS``.
+      params: its parameters.
+      images: [n, h, w, c].
+      samples: T.
+    """
+    if python is None:
+        print(f"{name}: no torch; name an interpreter that has it and opacus with --torch-python")
+        yield Torch({}, {})
+        return
+    given = {"network": name, "weights": as_torch(params).tolist(), "dropout_rate": DROPOUT_RATE, "samples": samples}
+    given |= {"images": np.moveaxis(np.asarray(images), -1, 1).tolist()}
+    with answering([python, str(PEER)]) as ask:
+        hello = ask(json.dumps(given))
+        assert hello["parameters"] == NETWORKS[name].parameters
+        mean, variance = jnp.asarray(hello["mean"]), jnp.asarray(hello["variance"])
+        yield Torch({side: partial(ask, side) for side in hello["settings"]}, hello["settings"], mean, variance)
+
+
+def brute_force(statistics: np.ndarray, member: np.ndarray, subset: Sequence[int], kind: str, delta: float) -> float:
+    """The largest estimate of Eq. (7) over all combinations of thresholds out of the observed values and infinity."""
+    counts = np.sum(~member), np.sum(member)
+    combine = np.logical_and if kind == "and" else np.logical_or
+    guesses = np.full((1, len(member)), kind == "and")
+    for column in statistics[:, subset].T:
+        above = column > np.unique([-np.inf, *column, np.inf])[:, None]
+        guesses = combine(guesses[:, None], above).reshape(-1, len(member))
+    wrong = (guesses & ~member).sum(axis=1), (~guesses & member).sum(axis=1)
+    fpr, fnr = (np.maximum(count, membership.HALF) / most for count, most in zip(wrong, counts, strict=True))
+    return float(epsilon_from_rates(fpr, fnr, delta).max())
