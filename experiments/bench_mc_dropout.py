@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpaudit.kernels import philox
 from dpaudit.training import mc_dropout, membership
 from dpaudit.training.threshold_search import KINDS
 from experiments import bench_mc_dropout_sides as sides
@@ -26,7 +27,8 @@ MODELS = 1_000
 DELTA = 1e-5
 SHIFTS = (0.0, 0.3, 1.0)  # of a member's mean logit, in standard deviations over models
 SMALL = 60  # models on which all combinations of three thresholds can be tried
-PRODUCTS, STATISTICS, SAMPLE, VMAP = "matrix products alone", "statistics", "sample", "plain vmap"
+PRODUCTS, LAYERS = "matrix products alone", "with the convolution's patches"
+STATISTICS, SAMPLE, VMAP = "statistics", "sample", "plain vmap"
 
 
 def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, torch_python: str | None) -> None:
@@ -34,19 +36,21 @@ def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, t
     network = mc_dropout.probabilities(NETWORKS[name].ours)
     given = batch(key, NETWORKS[name], IMAGES)
     plain = jax.jit(sides.by_vmap(network, samples, min(samples, sides.VMAPPED[name])))
+    fast = philox.from_key(key)  # what ours draws from, so that the samples are the same
 
     def ours(call: Any) -> Any:
         return call(key, network, given.params, given.images, samples=samples)
 
     found, outputs = ours(mc_dropout.statistics), ours(mc_dropout.sample)
-    apart = differences({SAMPLE: outputs, VMAP: plain(key, given.params, given.images)})
+    apart = differences({SAMPLE: outputs, VMAP: plain(fast, given.params, given.images)})
     apart |= differences({SAMPLE: mc_dropout.summarise(outputs), STATISTICS: found})
     assert max(apart.values()) < 1e-4, f"sides that compute different things: {apart}"
     runs = {
-        PRODUCTS: timed(sides.products(key, name, IMAGES, samples)),
+        PRODUCTS: timed(sides.multiplied(key, sides.PRODUCTS[name], IMAGES, samples)),
+        LAYERS: timed(sides.convolved(key, name, IMAGES, samples)),
         STATISTICS: timed(ours, mc_dropout.statistics),
         SAMPLE: timed(ours, mc_dropout.sample),
-        VMAP: timed(plain, key, given.params, given.images),
+        VMAP: timed(plain, fast, given.params, given.images),
     }
     with sides.torch(torch_python, name, given.params, given.images, samples) as peer:
         _, times = in_turn(runs | peer.sides, rounds)
@@ -55,7 +59,7 @@ def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, t
     for side, values in times.items():
         how = setting | {"side": side} | peer.settings.get(side, {})
         rows.spread("sample_microseconds", how, np.multiply(values, 1e6 / most).tolist(), scale=scale)
-    for side, to in itertools.product(times, (PRODUCTS, STATISTICS)):
+    for side, to in itertools.product(times, (PRODUCTS, LAYERS, STATISTICS)):
         if side != to:
             ratio(rows, "sample_ratio", setting, times, side, to, scale)
     gflop = sides.gflop(name, IMAGES, samples)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from experiments.bench_mc_dropout import PRODUCTS, STATISTICS
+from experiments.bench_mc_dropout import LAYERS, PRODUCTS, STATISTICS
 from experiments.bench_training_sides import DROPOUT_RATE, NETWORKS
 from experiments.markdown import number, ranged, select, table, times_of
 
@@ -43,9 +43,12 @@ def _samples(rows: Rows, gflop: dict[str, Any]) -> Iterable[str]:
     for row in found:
         side, chunk = row["setting"]["side"], row["setting"].get("chunk")
         label = side if chunk is None else f"{side}, {chunk} samples a batch"
-        times = [times_of(rows, "sample_ratio", network=name, of=side, to=to) for to in (PRODUCTS, STATISTICS)]
+        times = [times_of(rows, "sample_ratio", network=name, of=side, to=to) for to in (PRODUCTS, LAYERS, STATISTICS)]
         lines.append([label, ranged(row), *times])
-    yield table(["side", "microseconds a sample", "times the products", "times statistics"], lines)
+    yield table(
+        ["side", "microseconds a sample", "times the products", "times products and patches", "times statistics"],
+        lines,
+    )
 
 
 def _search(rows: Rows) -> Iterable[str]:

@@ -14,12 +14,14 @@ import numpy as np
 
 from dpaudit.auditing.estimate import epsilon_from_rates
 from dpaudit.training import mc_dropout, membership
+from dpaudit.training.convolution import Conv
 from experiments.bench_federated_sides import as_torch
 from experiments.bench_training_sides import DROPOUT_RATE, NETWORKS, Side
 from experiments.common import answering
 
 PEER = Path(__file__).parent / "peers" / "torch_mc_dropout.py"
 CACHED = 8 << 20  # bytes of the left operand of a product that is timed
+FEW = 4  # convolutions whose patches are made and multiplied at a time
 VMAPPED = {"CNN8": 1_000, "CNN32": 10}  # samples that a plain vmap has memory for
 
 Product = tuple[int, int, int]  # [m, k] @ [k, n]
@@ -36,6 +38,7 @@ PRODUCTS = {
     "CNN8": Products(((64, 9, 8),), ((4, 72, 16), (1, 64, 10))),
     "CNN32": Products(((784, 75, 64),), ((100, 1_600, 64), (1, 1_600, 512), (1, 512, 10))),
 }
+CONVOLVED = {"CNN8": (4, 4, 8), "CNN32": (14, 14, 64)}  # what the first product behind has patches of
 
 
 def gflop(name: str, images: int, samples: int) -> float:
@@ -44,21 +47,38 @@ def gflop(name: str, images: int, samples: int) -> float:
     return 2e-9 * images * (before + samples * behind)
 
 
-def products(key: jax.Array, name: str, images: int, samples: int) -> Callable[[], Any]:
+def multiplied(key: jax.Array, wanted: Products, images: int, samples: int) -> Callable[[], list[jax.Array]]:
     """``run()``: the matrix products of T samples of n images and nothing else, those before the first dropout once.
 
     Each is done for as many samples at a time as keep its operands, always the same, in the caches.
     """
-    network = PRODUCTS[name]
-    wanted = [(images, shape) for shape in network.before] + [(images * samples, shape) for shape in network.behind]
-    multiply, calls = jax.jit(jnp.matmul), []
-    for times, (m, k, n) in wanted:
-        fitting = max(1, CACHED // (4 * m * k))
-        at_once = max(part for part in range(1, fitting + 1) if times % part == 0)
-        left_key, right_key, key = jax.random.split(key, 3)
-        operands = jax.random.normal(left_key, (at_once * m, k)), jax.random.normal(right_key, (k, n))
-        calls.append((times // at_once, operands))
+    calls, multiply = [], jax.jit(jnp.matmul)
+    for times, group in ((images, wanted.before), (images * samples, wanted.behind)):
+        for m, k, n in group:
+            left_key, right_key, key = jax.random.split(key, 3)
+            at_once = _at_once(times, 4 * m * k)
+            operands = jax.random.normal(left_key, (at_once * m, k)), jax.random.normal(right_key, (k, n))
+            calls.append((times // at_once, operands))
     return lambda: [multiply(*operands) for times, operands in calls for _ in range(times)]
+
+
+def convolved(key: jax.Array, name: str, images: int, samples: int) -> Callable[[], list[jax.Array]]:
+    """``run()``: the same, and the patches of the convolution behind the first dropout, made for a few at a time."""
+    (m, k, n), *others = PRODUCTS[name].behind
+    *_, channels = shape = CONVOLVED[name]
+    layer = Conv(n, (math.isqrt(k // channels),) * 2, padding="VALID")
+    times, (init_key, input_key, key) = images * samples, jax.random.split(key, 3)
+    at_once = _at_once(times, 4 * m * k)
+    inputs = jax.random.normal(input_key, (at_once, *shape))
+    params = layer.init(init_key, inputs[0])
+    convolve = jax.jit(lambda params, inputs: jax.lax.map(partial(layer.apply, params), inputs, batch_size=FEW))
+    rest = multiplied(key, Products(PRODUCTS[name].before, tuple(others)), images, samples)
+    return lambda: rest() + [convolve(params, inputs) for _ in range(times // at_once)]
+
+
+def _at_once(times: int, bytes_of_one: int) -> int:
+    """A divisor of ``times``, so that they fit into the caches."""
+    return max(part for part in range(1, max(1, CACHED // bytes_of_one) + 1) if times % part == 0)
 
 
 def by_vmap(network: mc_dropout.Network, samples: int, at_once: int) -> Callable[..., jax.Array]:

@@ -108,14 +108,12 @@ def test_nothing_is_overwritten_without_force(monkeypatch, capsys, tmp_path):
 
 def test_an_interruption_keeps_what_is_finished(tmp_path):
     """Ctrl-C during the second setting: one line, status 130, the first setting's rows and page on disk."""
-    arguments = ("ldp", "--craft", "dummy", "collusion", "--trials", "2000000", "--repeats", "50", "--epsilon", "1")
-    first = ("ldp", "--craft", "dummy", "--trials", "200", "--repeats", "1", "--epsilon", "1", "--out", str(tmp_path))
-    command = [sys.executable, "-m", "dpaudit.cli"]
-    subprocess.run([*command, *first], check=True, capture_output=True)
-    small = [*command, *arguments, "--engine", "plane", "--out", str(tmp_path / "out"), "--pretraining-steps", "0"]
+    arguments = ("ldp", "--craft", "dummy", "collusion", "--trials", "100000", "--repeats", "50", "--epsilon", "1")
+    command = [sys.executable, "-m", "dpaudit.cli", *arguments, "--engine", "plane", "--pretraining-steps", "0"]
+    command += ["--out", str(tmp_path / "out")]
     # Where the tests run in the background, the shell has them ignore Ctrl-C, and so would the process.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(small, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
     signal.signal(signal.SIGINT, before)
     with process:
         results = tmp_path / "out" / "results.json"

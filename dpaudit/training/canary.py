@@ -311,7 +311,8 @@ def _coordinates(recipe: Recipe, state: State) -> jax.Array:
     return state.opt_state[0].gradients * (recipe.batch_size / recipe.clip_norm)
 
 
-def _evidence(x: jax.Array, rate: float, noise_multiplier: Any) -> jax.Array:
+@jax.jit
+def _evidence(x: jax.Array, rate: Any, noise_multiplier: Any) -> jax.Array:
     """ln p(x | present) - ln p(x | absent) of one step that takes a canary with probability ``rate``."""
     return jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / noise_multiplier**2)
 

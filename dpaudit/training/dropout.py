@@ -5,6 +5,8 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 DIGITS = 24  # of the probability, as fine as a float32 uniform
 
@@ -38,5 +40,10 @@ def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     mask = jnp.zeros_like(words[0])
     for digit, fair in zip(reversed(digits), reversed(words), strict=True):
         mask = fair | mask if digit == "1" else fair & mask
-    bits = (mask[:, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
+    bits = (_once(mask)[:, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
     return bits.ravel()[:size].reshape(shape) == 1
+
+
+def _once(words: jax.Array) -> jax.Array:
+    """The same words, made once: XLA's CPU compiler makes them anew for every element, but not a reduction (x | 0)."""
+    return lax.reduce(jnp.stack([words, jnp.zeros_like(words)]), np.uint32(0), lax.bitwise_or, (0,))

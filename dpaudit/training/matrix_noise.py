@@ -221,7 +221,7 @@ def prefix_error(strategy: Strategy) -> float:
     sensitivity(C) sqrt(mean_t |row t of A C^-1|^2), per coordinate, in float32.
     """
     decoder = streaming_matrix.multiply_streaming_matrices(streaming_matrix.prefix_sum(), strategy.noising)
-    squared = np.asarray(decoder.row_norms_squared(strategy.pattern.rounds), float)
+    squared = np.asarray(jax.jit(decoder.row_norms_squared, static_argnums=0)(strategy.pattern.rounds), float)
     return strategy.sensitivity(strategy.pattern) * math.sqrt(squared.mean())
 
 

@@ -4,9 +4,10 @@ network = probabilities(CNN32())
 found = statistics(key, network, params, images, samples=1_000)  # found.mean, found.variance, ...: [n, num_classes]
 
 A network is any ``network(params, image, key=None) -> [k]`` of ONE image, deterministic without a key. What does not
-depend on the key (of a CNN, the first convolution) is computed once for all T samples: the cut is found in JAX's
-trace, so a network needs no rewriting. A sample's masks are a function of the key and the numbers of its image and of
-itself: those for T = 10 are the first ten of those for T = 1,000, whatever the memory.
+depend on the key (of a CNN, the first convolution) is computed once for all T samples, and the rest in groups that
+suit the caches: :mod:`dpaudit.training.cut` finds both in JAX's trace, so a network needs no rewriting. A sample's
+masks are a function of the key and the numbers of its image and of itself: those for T = 10 are the first ten of
+those for T = 1,000, whatever the memory.
 """
 
 from collections.abc import Callable
@@ -19,12 +20,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpaudit import check
+from dpaudit.kernels import philox
+from dpaudit.training.cut import Cut, cut
 from dpaudit.training.models import logits
-from dpaudit.training.tape import Step, read, record
 
 Network = Callable[..., jax.Array]
 
-MEMORY = 64.0  # MiB: what a CPU's caches bear
+CACHED = 16.0  # MiB of values at a time that a CPU's caches bear
+ROOM = 1_024.0  # and that keep an accelerator busy
 
 
 class Statistics(NamedTuple):
@@ -56,31 +59,30 @@ def probabilities(model: nn.Module, *, temperature: float = 1.0) -> Network:
     return lambda params, image, key=None: jax.nn.softmax(network(params, image, key) / temperature)
 
 
-def predict(network: Network, params: Any, images: Any, *, memory_mib: float = MEMORY) -> jax.Array:
+def predict(network: Network, params: Any, images: Any, *, memory_mib: float | None = None) -> jax.Array:
     """[n, k]: the network's deterministic output for every image.
 
     Args, raises: as for :func:`sample`.
     """
-    images = _images(images)
-    size = record(network, params, images[0]).size()
-    return _predict(network, params, images, _at_once(memory_mib, size, len(images)))
+    return _predicted(params, _images(images), network=network, memory_mib=_memory(memory_mib))
 
 
 def sample(
-    key: jax.Array, network: Network, params: Any, images: Any, *, samples: int, memory_mib: float = MEMORY
+    key: jax.Array, network: Network, params: Any, images: Any, *, samples: int, memory_mib: float | None = None
 ) -> jax.Array:
     """[T, n, k]: T outputs for each of n images, with masks of their own.
 
     Pure in its arguments, for use under ``jit`` and ``vmap`` (many networks: over ``key`` and ``params``).
 
     Args:
-      key: sample t of image i gets ``fold_in(fold_in(key, i), t)``.
+      key: sample t of image i gets ``fold_in(fold_in(philox.from_key(key), i), t)``.
       network: ``network(params, image, key=None) -> [k]``, such as :func:`probabilities`; the same function again is
         not compiled again.
       params: its parameters.
       images: [n, ...], n >= 1.
       samples: T >= 1.
-      memory_mib: of values computed on the way, in MiB for one network, not counting what is returned.
+      memory_mib: of values computed on the way, in MiB for one network, not counting what is returned. By default 16
+        on a CPU, whose caches bear no more, and 1,024 elsewhere.
 
     Raises:
       InputError: a value out of range; no image.
@@ -91,7 +93,7 @@ def sample(
 
 
 def statistics(
-    key: jax.Array, network: Network, params: Any, images: Any, *, samples: int, memory_mib: float = MEMORY
+    key: jax.Array, network: Network, params: Any, images: Any, *, samples: int, memory_mib: float | None = None
 ) -> Statistics:
     """:func:`summarise` of what :func:`sample` returns for the same key, never holding it: leaves [n, k].
 
@@ -128,52 +130,6 @@ def covariance(outputs: jax.Array, *, beta: float = 0.0) -> jax.Array:
     return beta * jnp.eye(outputs.shape[-1]) + jnp.einsum("t...i,t...j->...ij", apart, apart) / len(outputs)
 
 
-class _Cut(NamedTuple):
-    """A network's trace for one image, cut into what does not depend on the key and what does."""
-
-    before: list[Step]
-    behind: list[Step]
-    crossing: list[int]  # the slots that ``before`` makes and the rest reads
-    constants: dict[int, Any]
-    result: Any
-    bytes_before: int  # of all values computed for an image
-    bytes_behind: int  # and for a sample of it
-
-    def shared(self, params: Any, image: jax.Array) -> list[jax.Array]:
-        """What all samples of an image begin with."""
-        values = _after(self.before, {**self.constants, **dict(enumerate([*jax.tree.leaves(params), image]))})
-        return [values[slot] for slot in self.crossing]
-
-    def output(self, params: Any, image: jax.Array, key: jax.Array, shared: list[jax.Array]) -> jax.Array:
-        """One sample, [k]."""
-        arguments = dict(enumerate([*jax.tree.leaves(params), image, key]))
-        made = dict(zip(self.crossing, shared, strict=True))
-        return read(_after(self.behind, {**self.constants, **arguments, **made}), self.result)
-
-
-def _cut(network: Network, params: Any, image: jax.Array, key: jax.Array) -> _Cut:
-    tape = record(network, params, image, key)
-    late, before, behind = {len(jax.tree.leaves(params)) + 1}, [], []
-    for step in tape.steps:
-        if late.intersection(_slots(step)):
-            late.update(step.outputs)
-        (behind if late.issuperset(step.outputs) else before).append(step)
-    read_later = tape._replace(steps=tuple(behind)).used()
-    crossing = sorted(read_later.intersection(slot for step in before for slot in step.outputs))
-    sizes = (tape._replace(steps=tuple(steps)).size() for steps in (before, behind))
-    return _Cut(before, behind, crossing, tape.constants, tape.result, *sizes)
-
-
-def _slots(step: Step) -> list[int]:
-    return [slot for slot in step.inputs if isinstance(slot, int)]
-
-
-def _after(steps: list[Step], values: dict[int, Any]) -> dict[int, Any]:
-    for step in steps:
-        values.update(zip(step.outputs, step.run([read(values, slot) for slot in step.inputs]), strict=True))
-    return values
-
-
 def _images(images: Any) -> jax.Array:
     images = jnp.asarray(images)
     if images.ndim < 1 or len(images) < 1:
@@ -181,55 +137,81 @@ def _images(images: Any) -> jax.Array:
     return images
 
 
+def _memory(memory_mib: float | None) -> float:
+    """In MiB."""
+    if memory_mib is None:
+        return CACHED if jax.default_backend() == "cpu" else ROOM
+    return check.positive(memory_mib=memory_mib)
+
+
 def _at_once(memory_mib: float, bytes_of_one: int, most: int) -> int:
-    """How many fit, in parts as even as can be."""
-    fitting = max(1, int(check.positive(memory_mib=memory_mib) * 2**20 / max(1, bytes_of_one)))
+    """How many fit, in groups as even as can be."""
+    fitting = max(1, int(memory_mib * 2**20 / max(1, bytes_of_one)))
     return -(-most // -(-most // fitting))
 
 
-@partial(jax.jit, static_argnums=(0, 3))
-def _predict(network: Network, params: Any, images: jax.Array, at_once: int) -> jax.Array:
-    return lax.map(lambda image: network(params, image), images, batch_size=at_once)
+def _groups(parts: Cut, memory_mib: float, total: int) -> tuple[int, int, int]:
+    """How many go together through the wide part, how many through the narrow one, and how many of them at first.
+
+    The first group is the rest of all whole ones, or one of them.
+    """
+    few = _at_once(memory_mib, max(parts.wide.values, parts.narrow.values), total)
+    many = few * _at_once(memory_mib, few * parts.narrow.values, -(-total // few))
+    return few, many, total - (total - 1) // many * many
+
+
+def _joined(outputs: Callable[[Any, int], jax.Array], total: int, begin: int, many: int) -> jax.Array:
+    """[total, ...] of ``outputs(first, count)``."""
+    first = outputs(0, begin)
+    rest = lax.map(lambda group: outputs(begin + group * many, many), jnp.arange((total - begin) // many))
+    return jnp.concatenate([first, rest.reshape(-1, *first.shape[1:])])
+
+
+@partial(jax.jit, static_argnames=("network", "memory_mib"))
+def _predicted(params: Any, images: jax.Array, *, network: Network, memory_mib: float) -> jax.Array:
+    parts = cut(network, params, images[0])
+    shared = parts.shared(jax.tree.leaves(params))
+    few, many, begin = _groups(parts, memory_mib, len(images))
+
+    def outputs(first: Any, count: int) -> jax.Array:
+        return parts.outputs(shared, lax.dynamic_slice_in_dim(images, first, count), few)
+
+    return _joined(outputs, len(images), begin, many)
 
 
 def _run(
-    key: jax.Array, network: Network, params: Any, images: Any, samples: int, memory_mib: float, *, keep: bool
+    key: jax.Array, network: Network, params: Any, images: Any, samples: int, memory_mib: float | None, *, keep: bool
 ) -> Any:
-    key, images = check.key(key=key), _images(images)
-    samples = check.at_least(1, samples=samples)
-    check.positive(memory_mib=memory_mib)
-    return _sampled(key, params, images, network=network, samples=samples, memory_mib=memory_mib, keep=keep)
+    key, images, samples = check.key(key=key), _images(images), check.at_least(1, samples=samples)
+    return _sampled(key, params, images, network=network, samples=samples, memory_mib=_memory(memory_mib), keep=keep)
 
 
 @partial(jax.jit, static_argnames=("network", "samples", "memory_mib", "keep"))
 def _sampled(
     key: jax.Array, params: Any, images: jax.Array, *, network: Network, samples: int, memory_mib: float, keep: bool
 ) -> Any:
-    cut = _cut(network, params, images[0], key)
-    at_once = _at_once(memory_mib, cut.bytes_behind, samples)
+    key = philox.from_key(key)
+    parts = cut(network, params, images[0], key)
+    few, many, begin = _groups(parts, memory_mib, samples)
 
     def one(number: jax.Array, image: jax.Array) -> Any:
-        own, shared = jax.random.fold_in(key, number), cut.shared(params, image)
+        own, shared = jax.random.fold_in(key, number), parts.shared([*jax.tree.leaves(params), image])
 
-        def output(t: jax.Array) -> jax.Array:
-            return cut.output(params, image, jax.random.fold_in(own, t), shared)
+        def outputs(first: Any, count: int) -> jax.Array:
+            keys = jax.vmap(lambda t: jax.random.fold_in(own, t))(first + jnp.arange(count))
+            return parts.outputs(shared, keys, few)
 
-        def part(first: Any, count: int) -> Statistics:
-            return summarise(jax.vmap(output)(first + jnp.arange(count)))
+        def add(group: Any, so_far: Statistics) -> Statistics:
+            done = begin + group * many
+            return _merged(so_far, done, summarise(outputs(done, many)), many)
 
         if keep:
-            return lax.map(output, jnp.arange(samples), batch_size=at_once)
-        begin = samples - (samples - 1) // at_once * at_once  # the rest of all whole parts, or one of them
+            return _joined(outputs, samples, begin, many)
+        return lax.fori_loop(0, (samples - begin) // many, add, summarise(outputs(0, begin)))
 
-        def add(number: Any, so_far: Statistics) -> Statistics:
-            done = begin + number * at_once
-            return _merged(so_far, done, part(done, at_once), at_once)
-
-        return lax.fori_loop(0, (samples - begin) // at_once, add, part(0, begin))
-
-    images_at_once = _at_once(memory_mib, cut.bytes_before + at_once * cut.bytes_behind, len(images))
+    values = parts.before.values + few * parts.wide.values + many * parts.narrow.values
     numbered = jnp.arange(len(images)), images
-    found = lax.map(lambda given: one(*given), numbered, batch_size=images_at_once)
+    found = lax.map(lambda given: one(*given), numbered, batch_size=_at_once(memory_mib, values, len(images)))
     return jnp.moveaxis(found, 0, 1) if keep else found
 
 

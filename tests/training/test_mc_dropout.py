@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpaudit import check
+from dpaudit.kernels import philox
 from dpaudit.training import mc_dropout, models
 from dpaudit.training.dropout import kept
 from dpaudit.training.mc_dropout import Network, Statistics
@@ -111,7 +112,7 @@ def test_a_sample_is_one_pass_with_dropout_and_many_networks_are_a_vmap() -> Non
     @jax.jit
     def by_hand(key: jax.Array, params: Any) -> list[jax.Array]:
         """Logits of image 1, without dropout and of its sample 3."""
-        rngs = {"dropout": jax.random.fold_in(jax.random.fold_in(key, 1), 3)}
+        rngs = {"dropout": jax.random.fold_in(jax.random.fold_in(philox.from_key(key), 1), 3)}
         logits = [MODEL.apply({"params": params}, images[1], dropout=active, rngs=rngs) for active in (False, True)]
         return [jnp.asarray(x) for x in logits]
 
