@@ -3,8 +3,9 @@
     python -m experiments.bench_mc_dropout --torch-python PATH   # an interpreter that has torch and opacus; minutes
     python -m experiments.bench_mc_dropout --quick --out DIR     # the small network, fewer samples: under a minute
 
-Expect, on two cores: T samples of the 932,170-parameter network in little more than the time of their matrix products,
-and the thresholds of 1,000 models by all subsets of four statistics and both rules in well under 5 seconds.
+Expect, on two cores: T samples of the 932,170-parameter network in the time of their matrix products and the patches
+that the convolution's is made of, and the thresholds of 1,000 models by all subsets of four statistics and both rules
+in well under 5 seconds.
 """
 
 import itertools

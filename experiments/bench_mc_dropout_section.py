@@ -9,6 +9,16 @@ from experiments.markdown import number, ranged, select, table, times_of
 
 Rows = Sequence[dict[str, Any]]
 
+WHAT_REMAINS = """**Where the rest goes.** A convolution is a product with patches, which XLA's CPU compiler writes out: 160,000
+numbers for each sample of CNN32, read again by the product. Processor time of one such sample, built up part by part
+on one occasion beside other work (lower quartiles of 20 runs): the second convolution's product 137 us, with its
+patches 150, with the first mask and pooling 161, with the second 178, with the masks' random words 185, with the dense
+layers 197. Tried on the way: the product with patches by windows (144 us), along one axis first (162), by 25 slices
+(171), by updates in place (174), by a gather (205); groups of 4, 8 and 64 samples (234, 236 and 310 us for all of it:
+what fits into the caches decides); masks by Threefry and by Philox (237 and 223 us). For CNN8 the products alone are 0.1 us of a sample, and patches of 144 numbers are four
+times that.
+"""
+
 
 def section(rows: Rows) -> Iterable[str]:
     """Markdown blocks, in reading order."""
@@ -19,6 +29,7 @@ def section(rows: Rows) -> Iterable[str]:
     )
     for gflop in select(rows, "products_gflop"):
         yield from _samples(rows, gflop)
+    yield WHAT_REMAINS
     yield from _search(rows)
 
 
