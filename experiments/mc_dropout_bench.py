@@ -49,6 +49,7 @@ class Scale(NamedTuple):
       samples: T.
       judged: of the first data set's networks, those whose predictions of other records are judged.
       kept: trainings in a file; a killed run begins again behind its last file.
+      at_once: networks in one program; None for as many as suit the machine, which takes another program to find out.
     """
 
     data: str
@@ -62,6 +63,7 @@ class Scale(NamedTuple):
     samples: int = 1_000
     judged: int = 10
     kept: int = 20
+    at_once: int | None = None
 
     @property
     def steps(self) -> int:
@@ -74,7 +76,7 @@ class Scale(NamedTuple):
 
 
 SCALES = {
-    "quick": Scale("digits", 8, 400, 40, 20, None, 100, 1, judged=2),
+    "quick": Scale("digits", 8, 400, 40, 20, None, 100, 1, judged=2, at_once=5),
     "digits": Scale("digits", 8, 600, 64, 60, None, 100, 10),
     "cifar10-8x8": Scale("cifar10", 8, 1_000, 64, 30, None, 100, 10),
     "cifar10": Scale("cifar10", 32, 1_000, 64, 6, None, 100, 1, judged=2, kept=4),
@@ -101,6 +103,7 @@ class Bench:
         calibrated = partial(accounting.noise_multiplier, delta=DELTA, accounting=accounting.rdp)  # as in the paper
         self.noise = scale.noise or calibrated(self.sampling, EPSILON, scale.steps)
         self.learner, self.observe = cache(self._learner), self._observe  # the same functions are compiled once
+        self.together = partial(train_many, at_once=scale.at_once)
 
     @property
     def evaluated(self) -> np.ndarray:
@@ -157,7 +160,7 @@ class Bench:
     def shadows(self) -> Any:
         """Networks trained as the others are, on other records."""
         run, shared = self.learner(len(self.rows.shadow), self.scale.steps), (self.all_of(self.rows.shadow),)
-        return train_many(run, (jax.random.split(self.shadow_key, SHADOWS), jnp.ones(SHADOWS)), shared=shared)
+        return self.together(run, (jax.random.split(self.shadow_key, SHADOWS), jnp.ones(SHADOWS)), shared=shared)
 
     def hours(self) -> float:
         """All trainings at the pace of a few steps of some networks, on this machine, in hours."""

@@ -99,7 +99,7 @@ def many_targets(book: Book, key: jax.Array, shadows: Any) -> None:
     ]
     trained = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
     own, others = (
-        train_many(look, (jax.random.split(look_key, len(jax.tree.leaves(params)[0])), params), shared=(rows,))
+        bench.together(look, (jax.random.split(look_key, len(jax.tree.leaves(params)[0])), params), shared=(rows,))
         for params in (trained, shadows)
     )
     for name, told in own.items():

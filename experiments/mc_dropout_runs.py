@@ -14,7 +14,6 @@ from jax.flatten_util import ravel_pytree
 from dpaudit.bars import bars_on_terminal
 from dpaudit.identity import Identity, of_run, refuse_another
 from dpaudit.training import mc_dropout
-from dpaudit.training.many import train_many
 from dpaudit.training.neighbouring import Neighbours
 from experiments.mc_dropout_bench import COUNTS, TEMPERATURES, Bench
 
@@ -66,8 +65,8 @@ def found(bench: Bench, pair: Neighbours) -> Found:
     identity = of_run(run, key=train_key, start=1.0, data=rows, scale=scale)
 
     def train_some(some: slice) -> Found:
-        params = train_many(run, (train_keys[some], jnp.asarray(coins[some], jnp.float32)), shared=(rows,))
-        deterministic, samples = train_many(bench.observe, (sample_keys[some], params), shared=(image,))
+        params = bench.together(run, (train_keys[some], jnp.asarray(coins[some], jnp.float32)), shared=(rows,))
+        deterministic, samples = bench.together(bench.observe, (sample_keys[some], params), shared=(image,))
         few = jax.tree.map(lambda leaf: leaf[: max(0, scale.judged - some.start)], params)
         return Found(*map(np.asarray, (coins[some], deterministic, samples, _flat(few))))
 

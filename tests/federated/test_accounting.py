@@ -3,6 +3,7 @@
 import itertools
 import math
 from functools import partial
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NeighboringRelation, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
+from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
 from dpaudit import InputError
@@ -195,6 +197,18 @@ def test_one_release_of_a_sample_in_closed_form(accounting, rate):
     spent = accounting(GaussianDpEvent(2.0), rate=rate, releases=1, delta=1e-6)
     assert sampled_delta(spent, 1 / 2.0, rate) == pytest.approx(1e-6, rel=2e-2)
     assert sampled_delta(spent, 1.1 / 2.0, rate) > 1.2e-6
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.7, 5.0, 50.0])
+def test_renyi_divergences_of_whole_releases_in_closed_form(noise_multiplier):
+    """Two Gaussians 1 apart have divergence a/(2 sigma^2) at order a; the best orders are near 3, 16 and 130."""
+
+    def epsilon(a):
+        return 2 * a / (2 * noise_multiplier**2) + math.log1p(-1 / a) - math.log(1e-5 * a) / (a - 1)
+
+    spent = renyi(GaussianDpEvent(noise_multiplier), rate=1.0, releases=2, delta=1e-5)
+    best: Any = minimize_scalar(epsilon, bounds=(1.01, 2_000), method="bounded")
+    assert best.fun - 1e-9 <= spent <= 1.002 * best.fun
 
 
 def test_fixed_size_by_brute_force_over_two_releases_of_four_clients():
