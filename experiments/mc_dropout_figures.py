@@ -92,7 +92,7 @@ def distributions(rows: Rows) -> "Figure":
                 axes.stairs(shares, edges, color=colour, linewidth=1.4, label=name)
             (risk,) = select(rows, "epsilon", part=2, target=number, seen="mean", samples=count)
             said = f"estimate {risk['ours']:.2f}, null {risk['null']:.2f}, honest ≥ {risk['honest']:.2f}"
-            axes.set_title(f"data set {number}, T = {count:,}\n{said}", fontsize=8)
+            axes.set_title(f"data set {number}, T = {count:,}\n{said}", fontsize=7)
         line[0].set_ylabel("share of the networks")
     for axes in panels[-1]:
         axes.set_xlabel("mean for the true class")
