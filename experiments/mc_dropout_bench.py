@@ -22,7 +22,6 @@ from dpaudit.training.neighbouring import (
     random_target,
     split,
     weighted,
-    world,
 )
 from dpaudit.training.sampling import poisson
 from experiments.common import seconds
@@ -136,13 +135,13 @@ class Bench:
         )
 
     def _learner(self, records: int, steps: int) -> Callable[[jax.Array, Any, Rows], Any]:
-        """``run(key, present, rows) -> params``: one training from parameters of its own, with the last row or not."""
+        """``run(key, present, rows) -> params``: one training of its own, on the rows that are present."""
         trainer, sampling = self.trainer(), poisson(records, self.scale.batch_size)
 
         def run(key: jax.Array, present: Any, rows: Rows) -> Any:
             init_key, train_key = jax.random.split(key)
             start = trainer.init(self.first(init_key))
-            return train(train_key, trainer, start, world(rows, present), sampling, steps)[0].params
+            return train(train_key, trainer, start, rows._replace(present=present), sampling, steps)[0].params
 
         return run
 
@@ -160,12 +159,14 @@ class Bench:
     def shadows(self) -> Any:
         """Networks trained as the others are, on other records."""
         run, shared = self.learner(len(self.rows.shadow), self.scale.steps), (self.all_of(self.rows.shadow),)
-        return self.together(run, (jax.random.split(self.shadow_key, SHADOWS), jnp.ones(SHADOWS)), shared=shared)
+        everyone = jnp.ones((SHADOWS, len(self.rows.shadow)))
+        return self.together(run, (jax.random.split(self.shadow_key, SHADOWS), everyone), shared=shared)
 
     def hours(self) -> float:
         """All trainings at the pace of a few steps of some networks, on this machine, in hours."""
         run, shared = self.learner(self.scale.records, PROBE), (self.all_of(self.rows.members),)
-        probe = partial(train_many, run, (jax.random.split(self.key, PROBED), jnp.ones(PROBED)), shared=shared)
+        arguments = jax.random.split(self.key, PROBED), jnp.ones((PROBED, self.scale.records))
+        probe = partial(train_many, run, arguments, shared=shared)
         seconds(probe)  # compiles
         took = seconds(probe) / (PROBED * PROBE)
         return took * self.scale.steps * (4 * self.scale.trainings + SHADOWS) / 3600

@@ -93,11 +93,8 @@ def many_targets(book: Book, key: jax.Array, shadows: Any) -> None:
         seen = {"mean": sampled.mean, DETERMINISTIC: mc_dropout.predict(bench.probabilities, params, images)}
         return {name: told[jnp.arange(n), labels] for name, told in seen.items()}
 
-    each = [
-        train_many(learn, (key[None], coins[-1:]), shared=(rows._replace(present=coins),))
-        for key, coins in zip(jax.random.split(run_key, RUNS), included.astype(jnp.float32), strict=True)
-    ]
-    trained = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
+    arguments = jax.random.split(run_key, RUNS), included.astype(jnp.float32)
+    trained = bench.together(learn, arguments, shared=(rows,))
     own, others = (
         bench.together(look, (jax.random.split(look_key, len(jax.tree.leaves(params)[0])), params), shared=(rows,))
         for params in (trained, shadows)

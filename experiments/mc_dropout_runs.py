@@ -49,7 +49,7 @@ def shadows(bench: Bench) -> Any:
     start = bench.first(bench.key)
     run = bench.learner(len(bench.rows.shadow), bench.scale.steps)
     rows = bench.all_of(bench.rows.shadow)
-    identity = of_run(run, key=bench.shadow_key, start=1.0, data=rows, scale=bench.scale)
+    identity = of_run(run, key=bench.shadow_key, start=rows.present, data=rows, scale=bench.scale)
     file = bench.work / "shadows.npz"
     flat = kept(file, identity, lambda: Shadows(_flat(bench.shadows())), Shadows).params
     return jax.vmap(ravel_pytree(start)[1])(jnp.asarray(flat))
@@ -62,10 +62,11 @@ def found(bench: Bench, pair: Neighbours) -> Found:
     coin_key, train_key, sample_key = jax.random.split(jax.random.fold_in(bench.key, pair.number), 3)
     coins = np.asarray(jax.random.bernoulli(coin_key, 0.5, (scale.trainings,)))
     train_keys, sample_keys = (jax.random.split(key, scale.trainings) for key in (train_key, sample_key))
-    identity = of_run(run, key=train_key, start=1.0, data=rows, scale=scale)
+    identity = of_run(run, key=train_key, start=rows.present, data=rows, scale=scale)
 
     def train_some(some: slice) -> Found:
-        params = bench.together(run, (train_keys[some], jnp.asarray(coins[some], jnp.float32)), shared=(rows,))
+        present = jnp.ones((len(coins[some]), scale.records)).at[:, -1].set(coins[some])  # the target is the last row
+        params = bench.together(run, (train_keys[some], present), shared=(rows,))
         deterministic, samples = bench.together(bench.observe, (sample_keys[some], params), shared=(image,))
         few = jax.tree.map(lambda leaf: leaf[: max(0, scale.judged - some.start)], params)
         return Found(*map(np.asarray, (coins[some], deterministic, samples, _flat(few))))
