@@ -55,23 +55,23 @@ def test_images_are_averaged_in_blocks():
     np.testing.assert_array_equal(averaged(images, 4), images)
 
 
-def test_a_killed_run_goes_on_behind_its_last_file(tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_behind_its_last_file(tmp_path):
     bench = Bench(TINY, 0, tmp_path)
     pair = random_target(bench.target_key, bench.images, bench.labels, bench.rows.members)
-    calls, train_many = [], runs.train_many
+    calls, together = [], bench.together
 
     def counted(run, arguments, **named):
         if len(calls) == last:
             raise KeyboardInterrupt
         calls.append(len(arguments[0]))
-        return train_many(run, arguments, **named)
+        return together(run, arguments, **named)
 
     def found(work):
         calls.clear()
         bench.work = tmp_path / work
         return runs.found(bench, pair)
 
-    monkeypatch.setattr(runs, "train_many", counted)
+    bench.together = counted
     last = None
     whole = found("whole")
     assert calls == [2, 2, 2, 2]  # trained and looked at, in two parts
