@@ -102,7 +102,7 @@ class Bench:
         calibrated = partial(accounting.noise_multiplier, delta=DELTA, accounting=accounting.rdp)  # as in the paper
         self.noise = scale.noise or calibrated(self.sampling, EPSILON, scale.steps)
         self.learner, self.observe = cache(self._learner), self._observe  # the same functions are compiled once
-        self.together = partial(train_many, at_once=scale.at_once)
+        self.together: Callable[..., Any] = partial(train_many, at_once=scale.at_once)
 
     @property
     def evaluated(self) -> np.ndarray:
