@@ -38,11 +38,12 @@ verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
 results: .venv/.core  ## rewrite experiments/README.md from the committed results
 	$(BIN)/python -m experiments.make_results
 
-bench: .venv/.core  ## speed and memory: trials, an audit, private training, federated rounds
+bench: .venv/.dev  ## speed and memory: trials, an audit, private training, federated rounds, two servers
 	$(BIN)/python -m experiments.bench_ldp
 	$(BIN)/python -m experiments.bench_audit
 	$(BIN)/python -m experiments.bench_training
 	$(BIN)/python -m experiments.bench_federated
+	$(BIN)/python -m experiments.bench_secure
 
 tfds: .venv-tfds/.core  ## MNIST through TensorFlow Datasets, in an environment of its own
 	$(TFDS)/pytest -rs tests/data/test_tfds.py

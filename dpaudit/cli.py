@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from dpaudit import audit_command, check, train_command
+from dpaudit import audit_command, check, secure_command, train_command
 from dpaudit.bars import bars_on_terminal
 from dpaudit.command import Common, prepare, report, show
 
@@ -82,7 +82,8 @@ def main() -> None:
         | Annotated[audit_command.Audit, tyro.conf.subcommand("audit")]
         | Annotated[train_command.Train, tyro.conf.subcommand("train")]
         | Annotated[Plan, tyro.conf.subcommand("plan")]
-        | Annotated[Data, tyro.conf.subcommand("data")],
+        | Annotated[Data, tyro.conf.subcommand("data")]
+        | Annotated[secure_command.Secure, tyro.conf.subcommand("secure")],
         prog="dpaudit",
         description="How private is a mechanism really?",
         config=(tyro.conf.FlagCreatePairsOff,),
@@ -93,6 +94,7 @@ def main() -> None:
         train_command.Train: train_command.run,
         Plan: _plan,
         Data: _data,
+        secure_command.Secure: secure_command.run,
     }
     run: Callable[[Any], int | None] = commands[type(command)]
     try:

@@ -11,6 +11,7 @@ from dpaudit.report.rows import read_rows, replace_text
 from experiments import (
     bench_federated_section,
     bench_mc_dropout_section,
+    bench_secure_section,
     bench_training_section,
     clip_size_section,
     coverage_section,
@@ -19,6 +20,9 @@ from experiments import (
     federated_audit_section,
     ldp_client_section,
     mc_dropout_section,
+    spgc_audit_section,
+    spgc_cost_section,
+    spgc_section,
     training_audit_section,
 )
 from experiments.common import RESULTS
@@ -45,8 +49,12 @@ SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
     "bench_training": bench_training_section.section,
     "bench_mc_dropout": bench_mc_dropout_section.section,
     "bench_federated": bench_federated_section.section,
+    "bench_secure": bench_secure_section.section,
     "clip_size": clip_size_section.section,
     "mc_dropout_risk": mc_dropout_section.section,
+    "spgc": spgc_section.section,
+    "spgc_audit": spgc_audit_section.section,
+    "spgc_cost": spgc_cost_section.section,
     "training_audit": training_audit_section.section,
     "federated_audit": federated_audit_section.section,
     "coverage": coverage_section.section,

@@ -8,11 +8,26 @@ the delay. It prints the port that it listens on, and ends when its standard inp
 
 import argparse
 import asyncio
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 PIECE = 1 << 16  # bytes read at once
 BUFFERED = 1 << 26  # bytes on their way: more than rate times delay of any link here
+
+
+@contextmanager
+def shaped(port: int, megabits: float, delay_ms: float) -> Iterator[int]:
+    """A port of this machine that leads to another one through a link."""
+    command = [sys.executable, "-m", "experiments.shaped_link", "--to", f"127.0.0.1:{port}"]
+    command += ["--megabits", str(megabits), "--delay-ms", str(delay_ms)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.stdin.close()
 
 
 async def carry(

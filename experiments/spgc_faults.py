@@ -6,7 +6,7 @@ found out by everybody: with one server's bits fixed to zero, the noise is as fa
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -104,38 +104,102 @@ def quantised_first(x: jax.Array) -> jax.Array:
     return jnp.rint(shortened(jnp.rint(x)))
 
 
-ALMOST_HALF = 0.5 - COARSE.scale.levels / WEIGHTS**0.5 / 2
-"""A coordinate of the other records' sum such that one more record takes it past a half."""
+NEARLY = 0.5 - COARSE.scale.levels / WEIGHTS**0.5 / 2  # each coordinate of the other records' sum, known
 
 
 def sum_rounded(x: jax.Array) -> jax.Array:
-    """As Algorithm 1, line 6: the owner's sum becomes whole numbers, not each example."""
-    return jnp.rint(ALMOST_HALF + shortened(x))
+    """As Algorithm 1, line 6: what becomes whole numbers is the owner's sum."""
+    return jnp.rint(NEARLY + shortened(x))
 
 
-def each_truncated(x: jax.Array) -> jax.Array:
-    """Its twin: the record by itself."""
-    return clipped_first(x)
+LONG_SIZE = (2 * COARSE.scale.levels) ** 2 - 1
+LONG = jnp.zeros(LONG_SIZE), jnp.full(LONG_SIZE, 1_000.0)  # clipped, every coordinate is just over half a unit
+EVEN = jnp.zeros(WEIGHTS), jnp.ones(WEIGHTS)  # clipped, a tenth of a unit
 
 
-LONG = jnp.zeros(899), jnp.full(899, 1_000.0)  # clipped, every coordinate is just over half a unit
-EVEN = jnp.zeros(WEIGHTS), jnp.ones(WEIGHTS)
-
-
-def _difference(released: jax.Array) -> jax.Array:
-    return smod(released[0] - released[1], RING)[0] == RECORD[1][0]
-
-
-def _exact(released: jax.Array) -> jax.Array:
-    return released[0] == RECORD[1][0]
-
-
-def _pair(
-    fault: str, seen_by: str, mechanisms: tuple[Callable, Callable], pair: tuple, claim: Claim, attack: Distinguisher, trials: int
-) -> tuple[Variant, Variant]:
-    """(sound, broken)."""
-    sound, broken = (
-        Variant(fault, wrong, seen_by, Case(mechanism, *pair, claim), attack, trials)
-        for wrong, mechanism in zip((False, True), mechanisms, strict=True)
+def pair(
+    fault: str,
+    seen_by: str,
+    sound: Callable[..., Any],
+    broken: Callable[..., Any],
+    inputs: tuple[jax.Array, jax.Array],
+    attack: Distinguisher,
+    *,
+    trials: int,
+    claim: Claim = CLAIM,
+) -> tuple[Variant, ...]:
+    """The protocol without the fault, and with it."""
+    return tuple(
+        Variant(fault, wrong, seen_by, Case(mechanism, *inputs, claim), attack, trials)
+        for wrong, mechanism in ((False, sound), (True, broken))
     )
-    return sound, broken
+
+
+VARIANTS = (
+    *pair(
+        "noise seed used in two steps",
+        "anyone",
+        partial(two_steps, reuse=False),
+        partial(two_steps, reuse=True),
+        RECORD,
+        event("difference of the two", lambda z: smod(z[0] - z[1], RING)[0] == RECORD[1][0]),
+        trials=20_000,
+    ),
+    *pair(
+        "H1's bits are all zero",
+        "H2",
+        partial(one_server_s_bits, fixed=False, inside=True),
+        partial(one_server_s_bits, fixed=True, inside=True),
+        RECORD,
+        event("less own noise", lambda z: z[0] == RECORD[1][0]),
+        trials=20_000,
+    ),
+    *pair(
+        "H1's bits are all zero",
+        "anyone else",
+        partial(one_server_s_bits, fixed=False, inside=False),
+        partial(one_server_s_bits, fixed=True, inside=False),
+        RECORD,
+        projection,
+        trials=400_000,
+    ),
+    *pair(
+        "noise from the paper's table",
+        "anyone",
+        spgc(WIDER, 1),
+        from_table,
+        NUDGE,
+        event("a value that is not in the table", impossible),
+        trials=20_000,
+    ),
+    *pair(
+        "quantised before clipping",
+        "anyone",
+        partial(of_real, quantised=clipped_first),
+        partial(of_real, quantised=quantised_first),
+        LONG,
+        projection,
+        trials=20_000,
+        claim=FINE_CLAIM,
+    ),
+    *pair(
+        "the owner's sum is rounded",
+        "anyone",
+        partial(of_real, quantised=clipped_first),
+        partial(of_real, quantised=sum_rounded),
+        EVEN,
+        projection,
+        trials=2_000,
+        claim=FINE_CLAIM,
+    ),
+    *pair(
+        "owner's mask of 16 bits, not 25",
+        "H1",
+        transcript(AGREED, 0),
+        transcript(AGREED, 0, mask_bits=16),
+        RECORD,
+        learned,
+        trials=20_000,
+    ),
+    Variant("none", False, "H2", Case(transcript(AGREED, 1), *RECORD, CLAIM), learned, 20_000),
+)

@@ -1,8 +1,8 @@
 """What the adversary of paper 001 sees of one step: one server, and all owners but one.
 
-Everything is in whole units, as between the servers, in JAX's arithmetic: int32 wraps modulo 2^32, of which the ring is
-a part. ``x``, int32 [d], is the sum of the honest owner's gradients; the others' sums are known, so that the adversary
-takes them off what was released. Keys are for simulation: real servers draw from their operating system.
+Everything is in whole units, as between the servers, and in int32, which wraps modulo 2^32: a multiple of the ring.
+``x``, int32 [d], is the sum of the honest owner's gradients; the others' sums are known, so that the adversary takes
+them off what was released. Keys are for simulation: real servers draw from their operating system.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Aggregation(NamedTuple):
 
 
 def aggregation(noise_multiplier: float, *, examples: int = 30, ring_bits: int = 25) -> Aggregation:
-    """SPGC's fixed point and noise for a batch; the schemes beside it get the same, so that only their noise differs."""
+    """SPGC's fixed point and noise for a batch; the schemes beside it get the same, and differ in who knows what."""
     found, noise = scale.with_binomial(
         noise_multiplier=noise_multiplier, examples=examples, clip_norm=1.0, ring_bits=ring_bits
     )

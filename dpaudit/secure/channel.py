@@ -27,8 +27,9 @@ class ChannelError(RuntimeError):
 class Wire(Protocol):
     """Carries bytes to one peer and back, in order: what a transport offers to a :class:`Channel`.
 
-    Both transfers return within ``seconds`` or raise ``TimeoutError``, and raise ``ConnectionError`` once either side
-    has closed; what the peer wrote before it closed can still be read. One thread may write while another reads.
+    Both transfers return within ``seconds`` or raise ``TimeoutError``, and raise ``ConnectionError``, with a reason if
+    there is one, once either side has closed; what the peer wrote before it closed can still be read. One thread may
+    write while another reads.
     """
 
     def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
@@ -166,7 +167,8 @@ class Channel:
 
     def _fail(self, doing: str, fault: OSError) -> NoReturn:
         late = isinstance(fault, TimeoutError)
-        self.refuse(f"{doing}: {'the deadline has passed' if late else 'the peer has closed the channel'}")
+        told = f" ({fault})" if str(fault) else ""
+        self.refuse(f"{doing}: {'the deadline has passed' if late else 'the peer has closed the channel'}{told}")
 
 
 def _encoded(kind: str) -> bytes:

@@ -4,12 +4,11 @@ For tests and for sweeps over many settings; the parties are the very functions 
 """
 
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dpaudit.secure.channel import Channel, Wire
+from dpaudit.secure.pipe import Pipe
 
 First = TypeVar("First")
 Second = TypeVar("Second")
@@ -17,54 +16,12 @@ Second = TypeVar("Second")
 _HELD_BYTES = 1 << 26  # a writer this far ahead of its reader waits
 
 
-class _Pipe:
-    """One direction. Holds at most a message more than ``_HELD_BYTES``."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._parts: deque[memoryview] = deque()
-        self._held = 0
-        self._closed = False
-
-    def write(self, parts: tuple[bytes, bytes], seconds: float) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._closed or self._held < _HELD_BYTES, seconds):
-                raise TimeoutError
-            if self._closed:
-                raise ConnectionError
-            self._parts.extend(memoryview(part) for part in parts if part)
-            self._held += sum(map(len, parts))
-            self._changed.notify_all()
-
-    def read_into(self, out: memoryview, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        with self._changed:
-            while out:
-                if not self._changed.wait_for(lambda: self._closed or self._parts, until - time.monotonic()):
-                    raise TimeoutError
-                if not self._parts:
-                    raise ConnectionError
-                part = self._parts.popleft()
-                taken = min(len(part), len(out))
-                out[:taken] = part[:taken]
-                if taken < len(part):
-                    self._parts.appendleft(part[taken:])
-                out = out[taken:]
-                self._held -= taken
-                self._changed.notify_all()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-
 class _MemoryWire:
-    def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
+    def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
         self._incoming, self._outgoing = incoming, outgoing
 
     def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
-        self._outgoing.write((header, bytes(payload)), seconds)
+        self._outgoing.write([header, memoryview(bytes(payload))], seconds)
 
     def read_into(self, out: memoryview, seconds: float) -> None:
         self._incoming.read_into(out, seconds)
@@ -76,7 +33,7 @@ class _MemoryWire:
 
 def wires() -> tuple[Wire, Wire]:
     """Both ends of a wire in memory; a writer 64 MiB ahead of its reader waits for it."""
-    there, back = _Pipe(), _Pipe()
+    there, back = Pipe(_HELD_BYTES), Pipe(_HELD_BYTES)
     return _MemoryWire(back, there), _MemoryWire(there, back)
 
 

@@ -19,20 +19,19 @@ Source: paper 001, Algorithm 2, lines 3 to 6.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from dpaudit import check
-from dpaudit.secure import arithmetic, cot, garbling, shares
-from dpaudit.secure.aes_hash import BLOCK, GateKeys
+from dpaudit.secure import arithmetic, cot, garbling, reveal, shares
+from dpaudit.secure.aes_hash import BLOCK, WORD, GateKeys
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuit import Circuit
 from dpaudit.secure.noise import Binomial
 from dpaudit.secure.randomness import Source, system
 
 LARGEST = 8 * garbling.CHUNK  # coordinates of a block
-_KEPT = np.dtype("<i4")  # of a ring of up to 32 bits, on the wire
 
 
 class Opening(NamedTuple):
@@ -56,7 +55,7 @@ class Opening(NamedTuple):
     def payload_bytes(self, depth: int) -> dict[str, float]:
         """Bytes that one coordinate of many costs, by message; ``depth`` is that of the correlated transfers."""
         tables, labels = 2 * BLOCK * self.circuit.ands, BLOCK * self.ring_bits
-        return {"tables": tables, "labels": labels, "decoding": self.ring_bits / 8, "opened": _KEPT.itemsize} | {
+        return {"tables": tables, "labels": labels, "decoding": self.ring_bits / 8, "opened": reveal.KEPT.itemsize} | {
             "cot.corrections": self.mixed * BLOCK / depth
         }
 
@@ -90,6 +89,16 @@ class Garbled(NamedTuple):
     delta: np.ndarray
     decoding: np.ndarray
 
+    @classmethod
+    def blank(cls, opening: Opening, count: int) -> Self:
+        """One whose arrays are yet to be filled."""
+        bits = opening.ring_bits
+        return cls(*(np.empty(shape, np.uint8) for shape in ((bits, count, BLOCK), (BLOCK,), (bits, count))))
+
+    def parts(self) -> list[np.ndarray]:
+        """Its arrays, always in one order."""
+        return list(self)
+
 
 class Received(NamedTuple):
     """What H2 keeps of one block until it is opened, once.
@@ -103,6 +112,17 @@ class Received(NamedTuple):
     seed: np.ndarray
     labels: np.ndarray
     tables: list[np.ndarray]
+
+    @classmethod
+    def blank(cls, opening: Opening, count: int) -> Self:
+        """One whose arrays are yet to be filled."""
+        seed, labels = np.empty(BLOCK, np.uint8), np.empty((opening.mixed, count, BLOCK), np.uint8)
+        sizes = [part.stop - part.start for part in chunks(count)]
+        return cls(seed, labels, [np.empty((opening.circuit.ands, 2, 2, size), WORD) for size in sizes])
+
+    def parts(self) -> list[np.ndarray]:
+        """Its arrays, always in one order."""
+        return [self.seed, self.labels, *self.tables]
 
 
 class Garbler:
@@ -127,16 +147,16 @@ class Garbler:
           InputError: an empty block, or one beyond :data:`LARGEST`.
           ChannelError: a message that did not come through.
         """
-        _checked(count)
+        checked_count(count)
         labels = self._transfers.extend(opening.mixed * count).reshape(opening.mixed, count, BLOCK)
-        own = _bits(self._source, labels.shape[:2]) if opening.noise else np.zeros(labels.shape[:2], np.uint8)
+        own = fair_bits(self._source, labels.shape[:2]) if opening.noise else np.zeros(labels.shape[:2], np.uint8)
         zeros = np.frombuffer(self._source(opening.ring_bits * count * BLOCK), np.uint8)
         zeros = zeros.reshape(opening.ring_bits, count, BLOCK)
         seed = self._source(BLOCK)
         self._channel.send("seed", seed)
         inputs = (
             np.concatenate([zeros[:, part], garbling.choose(labels[:, part], own[:, part], self._delta)])
-            for part in _chunks(count)
+            for part in chunks(count)
         )
         decoding = []
         for garbled in garbling.garble(opening.circuit, inputs, self._delta, GateKeys(seed)):
@@ -158,11 +178,7 @@ class Garbler:
         bits = _of(share, opening.ring_bits, garbled.zeros.shape[1])
         self._channel.send("labels", garbling.choose(garbled.zeros, bits, garbled.delta))
         self._channel.send("decoding", np.packbits(garbled.decoding))
-        opened = self._channel.receive("opened", _KEPT.itemsize * len(share)).view(_KEPT)
-        half = 1 << (opening.ring_bits - 1)
-        if ((opened < -half) | (opened >= half)).any():
-            self._channel.refuse(f"opened values outside [{-half}, {half})")
-        return opened.astype(np.int64)
+        return reveal.receive(self._channel, "opened", len(share), opening.ring_bits)
 
 
 class Evaluator:
@@ -177,9 +193,9 @@ class Evaluator:
 
         Raises, and the rest: as for the peer's.
         """
-        shape = opening.mixed, _checked(count)
+        shape = opening.mixed, checked_count(count)
         if opening.noise:
-            own = _bits(self._source, shape)
+            own = fair_bits(self._source, shape)
         elif share is None:
             raise check.expected("share", "H2's share, whose bits are chosen before garbling", "none")
         else:
@@ -187,7 +203,7 @@ class Evaluator:
         labels = self._transfers.extend(own.reshape(-1).astype(bool)).reshape(*shape, BLOCK)
         seed = self._channel.receive("seed", BLOCK)
         tables = []
-        for part in _chunks(count):
+        for part in chunks(count):
             size = opening.circuit.ands, 2, 2, part.stop - part.start
             tables.append(self._channel.receive("tables", 8 * int(np.prod(size))).view(np.uint64).reshape(size))
         return Received(seed, labels, tables)
@@ -195,29 +211,28 @@ class Evaluator:
     def open(self, opening: Opening, received: Received, share: np.ndarray) -> np.ndarray:
         """The same values as the peer's, from H2's share of them. Arguments and errors: as for the peer's."""
         bits, count = opening.ring_bits, received.labels.shape[1]
-        own = np.zeros(count, np.int64)
-        if opening.noise:
-            _of(share, bits, count)
-            own = share + opening.noise.reach
+        reveal.checked(share, count, bits)
+        own = share + opening.noise.reach if opening.noise else np.zeros(count, np.int64)
         labels = self._channel.receive("labels", bits * count * BLOCK).reshape(bits, count, BLOCK)
         packed = self._channel.receive("decoding", -(-bits * count // 8))
         decoding = np.unpackbits(packed, count=bits * count).reshape(bits, count)
-        inputs = (np.concatenate([labels[:, part], received.labels[:, part]]) for part in _chunks(count))
+        inputs = (np.concatenate([labels[:, part], received.labels[:, part]]) for part in chunks(count))
         keys = GateKeys(received.seed.tobytes())
         found = list(garbling.evaluate(opening.circuit, inputs, received.tables, keys))
         read = np.concatenate(found, axis=1) ^ decoding
         values = (1 << np.arange(bits)) @ read.astype(np.int64)
         opened = shares.smod(values - own, 1 << (bits - 1))
-        self._channel.send("opened", opened.astype(_KEPT))
+        self._channel.send("opened", opened.astype(reveal.KEPT))
         return opened
 
 
-def _chunks(count: int) -> Iterator[slice]:
+def chunks(count: int) -> Iterator[slice]:
+    """The coordinates of a block, at most :data:`garbling.CHUNK` at a time."""
     for start in range(0, count, garbling.CHUNK):
         yield slice(start, min(start + garbling.CHUNK, count))
 
 
-def _bits(source: Source, shape: tuple[int, ...]) -> np.ndarray:
+def fair_bits(source: Source, shape: tuple[int, ...]) -> np.ndarray:
     """Fair bits, uint8 of 0 and 1."""
     count = int(np.prod(shape))
     return np.unpackbits(np.frombuffer(source(-(-count // 8)), np.uint8), count=count).reshape(shape)
@@ -225,13 +240,11 @@ def _bits(source: Source, shape: tuple[int, ...]) -> np.ndarray:
 
 def _of(share: np.ndarray, bits: int, count: int) -> np.ndarray:
     """The bits of a share, lowest first: uint8 [bits, n]."""
-    half = 1 << (bits - 1)
-    if share.shape != (count,) or share.dtype != np.int64 or not ((share >= -half) & (share < half)).all():
-        raise check.expected("share", f"int64 [{count}] in [{-half}, {half})", f"{share.dtype} {list(share.shape)}")
-    return (share >> np.arange(bits)[:, None] & 1).astype(np.uint8)
+    return (reveal.checked(share, count, bits) >> np.arange(bits)[:, None] & 1).astype(np.uint8)
 
 
-def _checked(count: int) -> int:
+def checked_count(count: int) -> int:
+    """The size of a block, if it is one; InputError otherwise."""
     if check.at_least(1, count=count) > LARGEST:
         raise check.expected("count", f"at most {LARGEST} coordinates a block", count)
     return count

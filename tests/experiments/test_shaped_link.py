@@ -1,10 +1,10 @@
 import socket
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+
+from experiments.shaped_link import shaped
 
 
 @pytest.fixture
@@ -19,14 +19,12 @@ def link():
                 peer.sendall(piece)
 
     threading.Thread(target=echo, daemon=True).start()
-    command = [sys.executable, "-m", "experiments.shaped_link", "--to", f"127.0.0.1:{listener.getsockname()[1]}"]
-    command += ["--megabits", "50", "--delay-ms", "40"]
-    with listener, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        with socket.create_connection(("127.0.0.1", int(process.stdout.readline()))) as connection:
-            yield connection
-        assert process.stdin is not None
-        process.stdin.close()
+    with (
+        listener,
+        shaped(listener.getsockname()[1], 50, 40) as port,
+        socket.create_connection(("127.0.0.1", port)) as connection,
+    ):
+        yield connection
 
 
 def round_trip(connection: socket.socket, size: int) -> float:

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from dpaudit.secure import in_process
 from dpaudit.secure.channel import HEADER, Channel, Wire
 
@@ -34,16 +36,24 @@ class Transcript(NamedTuple):
         sides = [b"".join(message.header + message.payload for message in side) for side in self]
         return hashlib.sha256(b"".join(len(side).to_bytes(8, "big") + side for side in sides)).hexdigest()
 
+    def leaks(self, delta: np.ndarray, known: np.ndarray) -> bool:
+        """Whether delta, or its XOR with a ``known`` label [n, 16] or with anything else that was said, was said."""
+        spoken = [message.payload for message in self.first + self.second]
+        said_blocks = {payload[i : i + 16] for payload in spoken for i in range(len(payload) - 15)}
+        number = int.from_bytes(delta.tobytes(), "big")
+        seen = said_blocks | {label.tobytes() for label in known} | {bytes(16)}
+        return any((int.from_bytes(block, "big") ^ number).to_bytes(16, "big") in seen for block in said_blocks)
+
 
 def record(first: Callable[[Channel], First], second: Callable[[Channel], Second]) -> tuple[First, Second, Transcript]:
     """Both parties' results, and what they said."""
     said = Transcript([], [])
-    wires = [_Recorder(wire, heard) for wire, heard in zip(in_process.wires(), said, strict=True)]
+    wires = [Recorder(wire, heard) for wire, heard in zip(in_process.wires(), said, strict=True)]
     results = in_process.together((Channel(wires[0]), Channel(wires[1])), first, second)
     return *results, said
 
 
-class _Recorder:
+class Recorder:
     """A wire that keeps what is written to it."""
 
     def __init__(self, wire: Wire, written: list[Message]) -> None:

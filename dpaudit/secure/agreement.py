@@ -1,0 +1,181 @@
+"""What all parties of a training must mean alike, and how two of them make sure before anything else is said.
+
+Both servers, and every owner, state the :class:`Terms` in full. The first field that differs is refused with its name
+and both values, before any label or share is used.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dpaudit import check
+from dpaudit.secure import circuit, opening, scale, tls
+from dpaudit.secure.channel import Channel
+from dpaudit.secure.noise import Binomial
+from dpaudit.secure.opening import Opening
+from dpaudit.secure.scale import Scale
+
+VERSION = 1  # of all that is said between the parties
+MODES = ("noisy", "plain")
+LONGEST = 1 << 16  # bytes of a statement
+_SIZE = struct.Struct("<I")
+
+
+class Terms(NamedTuple):
+    """The terms of one training, made by :func:`terms`.
+
+    Attributes:
+      version: of the protocol.
+      mode: "noisy", or "plain" for a sum without noise.
+      circuit: its SHA-256, hexadecimal.
+      dimension: d, coordinates of the sum.
+      owners: their names, sorted.
+      least_owners: how many must take part in a step.
+      examples: m, of all owners together, one step.
+      clip_norm: C, L2, per example.
+      levels: Q, units in one clip norm.
+      ring_bits: N + 1.
+      coins, step_bits: of the binomial noise; 0 without.
+      depth: of the correlated transfers.
+    """
+
+    version: int
+    mode: str
+    circuit: str
+    dimension: int
+    owners: tuple[str, ...]
+    least_owners: int
+    examples: int
+    clip_norm: float
+    levels: int
+    ring_bits: int
+    coins: int
+    step_bits: int
+    depth: int
+
+    @property
+    def scale(self) -> Scale:
+        """The fixed point of the owners' integers."""
+        return Scale(self.clip_norm, self.levels, self.ring_bits)
+
+    def opening(self) -> Opening:
+        """What the servers compute."""
+        return _opening(Binomial(self.coins, self.step_bits) if self.mode == "noisy" else None, self.ring_bits)
+
+
+def terms(
+    *,
+    owners: Sequence[str],
+    dimension: int,
+    examples: int,
+    clip_norm: float = 1.0,
+    noise_multiplier: float | None = None,
+    mode: str = "noisy",
+    least_owners: int | None = None,
+    coins: int = 127,
+    ring_bits: int = 25,
+    depth: int = 1,
+) -> Terms:
+    """The terms that follow from what a training wants.
+
+    Args:
+      owners: their names, each as its certificate has it.
+      dimension: d, coordinates of the sum.
+      examples: m, the most that all owners together have in a step.
+      clip_norm: C, L2, per example.
+      noise_multiplier: wanted standard deviation of the noise over the clip norm; None for ``mode`` "plain".
+      mode: "noisy" or "plain".
+      least_owners: how many must take part in a step; all of them by default. Who is missing at either server when
+        a round ends is left out of its sum, if so many remain.
+      coins: of the binomial, 2^k - 1.
+      ring_bits: N + 1, 2 to 32.
+      depth: of the correlated transfers, 1, 2 or 4.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    names = tuple(sorted(tls.checked_name(owner=owner) for owner in owners))
+    if not names or len(set(names)) < len(names):
+        raise check.expected("owners", "one name each, of at least one owner", ", ".join(names) or "none")
+    least = check.at_least(1, least_owners=len(names) if least_owners is None else least_owners)
+    if least > len(names):
+        raise check.expected("least_owners", f"at most {len(names)}, the number of owners", least)
+    if depth not in (1, 2, 4):
+        raise check.expected("depth", "1, 2 or 4", depth)
+    if check.one_of(MODES, mode=mode) == "plain":
+        if noise_multiplier is not None:
+            raise check.expected("noise_multiplier", 'none in mode "plain"', noise_multiplier)
+        fixed, noise = scale.largest(examples=examples, clip_norm=clip_norm, ring_bits=ring_bits), None
+    else:
+        fixed, noise = scale.with_binomial(
+            noise_multiplier=check.positive(noise_multiplier=noise_multiplier),
+            examples=examples,
+            clip_norm=clip_norm,
+            coins=coins,
+            ring_bits=ring_bits,
+        )
+    return Terms(
+        version=VERSION,
+        mode=mode,
+        circuit=circuit.digest(_opening(noise, fixed.ring_bits).circuit).hex(),
+        dimension=check.at_least(1, dimension=dimension),
+        owners=names,
+        least_owners=least,
+        examples=check.at_least(1, examples=examples),
+        clip_norm=fixed.clip_norm,
+        levels=fixed.levels,
+        ring_bits=fixed.ring_bits,
+        coins=noise.coins if noise else 0,
+        step_bits=noise.step_bits if noise else 0,
+        depth=depth,
+    )
+
+
+def stated(statement: Mapping[str, Any]) -> str:
+    """A statement as text, such as the fields of terms."""
+    return json.dumps(statement, sort_keys=True)
+
+
+def understood(text: str | bytes) -> dict[str, Any]:
+    """What :func:`stated` made a text of; InputError if it is none."""
+    try:
+        statement = json.loads(text)
+    except (ValueError, RecursionError):
+        statement = None
+    if not isinstance(statement, dict):
+        raise check.expected("statement", "a JSON object", text)
+    return statement
+
+
+def same(mine: Terms, theirs: dict[str, Any]) -> None:
+    """Compares terms with what another party states.
+
+    Raises:
+      InputError: the first field that differs, with this side's value and the other's.
+    """
+    for name, value in understood(stated(mine._asdict())).items():
+        if theirs.get(name) != value:
+            raise check.expected(f"terms: {name}", f"{value} as here", theirs.get(name))
+
+
+def exchange(channel: Channel, kind: str, mine: dict[str, Any]) -> dict[str, Any]:
+    """Tells the peer a statement and hears its own.
+
+    Raises:
+      ChannelError: a message that did not come through, or that is none.
+    """
+    data = stated(mine).encode()
+    channel.send(f"{kind}.size", _SIZE.pack(len(data)))
+    channel.send(kind, data)
+    (size,) = _SIZE.unpack(channel.receive(f"{kind}.size", _SIZE.size).tobytes())
+    if not 0 < size <= LONGEST:
+        channel.refuse(f"{kind}: expected at most {LONGEST} bytes, {size} were announced")
+    try:
+        return understood(channel.receive(kind, size).tobytes())
+    except check.InputError as fault:
+        channel.refuse(f"{kind}: {fault}")
+
+
+def _opening(noise: Binomial | None, ring_bits: int) -> Opening:
+    return opening.noisy(noise, ring_bits=ring_bits) if noise else opening.plain(ring_bits=ring_bits)

@@ -1,0 +1,192 @@
+"""An owner's side of a training: its integers leave as two shares for two servers, which both tell what opened."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import grpc
+import numpy as np
+
+from dpaudit import check
+from dpaudit.secure import agreement, randomness, shares, tls
+from dpaudit.secure import spgc_pb2 as messages
+from dpaudit.secure.agreement import Terms
+from dpaudit.secure.channel import ChannelError
+from dpaudit.secure.inbox import SPLIT_BYTES
+from dpaudit.secure.owners_service import SERVICE
+from dpaudit.secure.records import Opened
+from dpaudit.secure.reveal import KEPT
+from dpaudit.secure.tls import PIECE, SERVERS, Tls
+
+_PAUSE = 0.1  # seconds until a server that is not there is tried again
+_LOOK = 1.0  # seconds of waiting for one server until the other one is asked
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)  # its share is perhaps not there
+_REFUSED = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
+
+
+class _Split(NamedTuple):
+    step: int
+    integers: np.ndarray
+    label: bytes
+    shares: tuple[bytes, bytes]
+
+
+class Owner:
+    """One owner of a training, connected to both servers.
+
+    Args:
+      name: as the terms and the certificate have it.
+      terms: of the training; a server with other ones refuses the shares.
+      addresses: H1's and H2's, host:port.
+      own: this owner's certificate; None for none.
+      insecure: whether it may speak beyond this machine without one.
+
+    Raises:
+      InputError: a name that is not in the terms, or an address that cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        terms: Terms,
+        addresses: tuple[str, str],
+        *,
+        own: Tls | None = None,
+        insecure: bool = False,
+    ) -> None:
+        self._name, self._terms = check.one_of(terms.owners, name=name), terms
+        pairs = zip(SERVERS, addresses, strict=True)
+        self._connections = {server: tls.call(address, server, own, insecure=insecure) for server, address in pairs}
+        self._split: _Split | None = None
+
+    def submit(self, step: int, integers: np.ndarray, *, seconds: float = 60.0) -> None:
+        """Sends the shares of a step to both servers.
+
+        After a fault the same may be submitted again, which sends the same shares; both servers may have the first
+        ones already.
+
+        Args:
+          step: the number, from 1.
+          integers: the sum of the owner's quantised gradients, int [d].
+          seconds: for all of it.
+
+        Raises:
+          InputError: other integers than before for this step, or what a server refuses, in its words.
+          ChannelError: a server that could not be reached.
+        """
+        split = self._split
+        if split is None or split.step != step:
+            split = self._split = self._divided(step, np.asarray(integers))
+        if not np.array_equal(split.integers, integers):
+            raise check.expected("integers", f"those of step {step} that were submitted before", "others")
+        self._send(split, time.monotonic() + check.positive(seconds=seconds))
+
+    def result(self, step: int, *, seconds: float = 60.0) -> Opened:
+        """What a step opened, when both servers say the same; waits for it.
+
+        A server that has been restarted meanwhile is sent the step's share again.
+
+        Args:
+          step: the number.
+          seconds: for all of it.
+
+        Raises:
+          InputError: what a server refuses, in its words.
+          ChannelError: no result in time, or two that differ.
+        """
+        check.at_least(1, step=step)
+        until = time.monotonic() + check.positive(seconds=seconds)
+        told: dict[str, Opened] = {}
+        while lacking := [server for server in SERVERS if server not in told]:
+            asked = {server: self._ask(server, step, until) for server in lacking}
+            for server, call in asked.items():
+                if opened := self._told(server, call, step, until):
+                    told[server] = opened
+        first, second = (told[server] for server in SERVERS)
+        if first.owners != second.owners or not np.array_equal(first.values, second.values):
+            raise ChannelError(f"step {step}: h1 and h2 tell different results")
+        return first._replace(releases=max(first.releases, second.releases))
+
+    def close(self) -> None:
+        """Ends both connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def _divided(self, step: int, integers: np.ndarray) -> _Split:
+        if integers.shape != (self._terms.dimension,):
+            raise check.expected("integers", f"shape [{self._terms.dimension}]", f"shape {list(integers.shape)}")
+        pair = shares.split(integers, ring_bits=self._terms.ring_bits)
+        first, second = (share.astype(KEPT).tobytes() for share in pair)
+        label = randomness.system(SPLIT_BYTES)
+        return _Split(check.at_least(1, step=step), integers.copy(), label, (first, second))
+
+    def _send(self, split: _Split, until: float) -> None:
+        begun = {}
+        for server, values in zip(SERVERS, split.shares, strict=True):
+            submit = self._connections[server].stream_unary(
+                f"/{SERVICE}/Submit", messages.Share.SerializeToString, messages.Receipt.FromString
+            )
+            begun[server] = submit.future(self._parts(split, values), timeout=until - time.monotonic())
+        for server, call in begun.items():
+            try:
+                call.result()
+            except grpc.RpcError as fault:
+                raise _failure(server, fault) from None
+
+    def _parts(self, split: _Split, values: bytes) -> Iterator[messages.Share]:
+        said = agreement.stated(self._terms._asdict())
+        head = messages.Share.Head(owner=self._name, step=split.step, split=split.label, terms=said)
+        yield messages.Share(head=head, values=values[:PIECE])
+        for start in range(PIECE, len(values), PIECE):
+            yield messages.Share(values=values[start : start + PIECE])
+
+    def _ask(self, server: str, step: int, until: float) -> Any:
+        """Begins to ask one server, for a moment."""
+        result = self._connections[server].unary_stream(
+            f"/{SERVICE}/Result", messages.Wanted.SerializeToString, messages.Opened.FromString
+        )
+        left = until - time.monotonic()
+        return result(messages.Wanted(owner=self._name, step=step), timeout=max(0.0, min(_LOOK, left)))
+
+    def _told(self, server: str, call: Any, step: int, until: float) -> Opened | None:
+        """What one server tells; None where it should be asked again."""
+        try:
+            return self._whole(server, call)
+        except grpc.RpcError as fault:
+            code = call.code()
+            failure = _failure(server, fault)
+        if until <= time.monotonic() or code not in (*_LOST, grpc.StatusCode.DEADLINE_EXCEEDED):
+            raise failure
+        if code in _LOST:
+            self._send_again(step, failure, until)
+        return None
+
+    def _whole(self, server: str, parts: Iterable[messages.Opened]) -> Opened:
+        head, values = messages.Opened.Head(), b""
+        for part in parts:
+            head, values = head if values else part.head, values + part.values
+            if len(values) > KEPT.itemsize * self._terms.dimension:
+                break
+        if len(values) != KEPT.itemsize * self._terms.dimension:
+            raise ChannelError(f"{server}: expected {self._terms.dimension} coordinates, another number came")
+        return Opened(np.frombuffer(values, KEPT).astype(np.int64), tuple(head.owners), head.releases)
+
+    def _send_again(self, step: int, failure: Exception, until: float) -> None:
+        """After a server was gone, or says that it has no share of the step."""
+        if self._split is None or self._split.step != step:
+            raise failure
+        time.sleep(_PAUSE)
+        with suppress(ChannelError):
+            self._send(self._split, until)
+
+
+def _failure(server: str, fault: grpc.RpcError) -> Exception:
+    """What a call's failure means to the owner: a refusal, in the server's words, or a server out of reach."""
+    code = fault.code() if isinstance(fault, grpc.Call) else None
+    kind = check.InputError if code in _REFUSED else ChannelError
+    return kind(f"{server}: {tls.reason(fault)}")

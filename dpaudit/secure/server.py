@@ -1,0 +1,163 @@
+"""One of the two servers of a training: collects owners' shares, opens their sum with its peer, tells the owners.
+
+A round waits ``wait`` seconds for owners at most, and ends early when the shares of all are there. Then the servers
+compare which owners' shares both have. With all of them, or ``least_owners`` where the terms say so, they open the
+sum; with fewer, the shares stay and a new round of the same step begins. What the servers do together has ``deadline``
+seconds. Whatever fails between them ends their session on both sides, and H1 calls again: the step is done anew, with
+new secrets.
+
+A server that was killed goes on behind its last completed step. It has lost the shares of the step that was going on;
+their owners, who learn of it when they ask for the result, send them again.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from dpaudit import check
+from dpaudit.secure import grpc_wire, tls
+from dpaudit.secure.agreement import Terms
+from dpaudit.secure.channel import Channel, ChannelError
+from dpaudit.secure.grpc_wire import GrpcWire, Listener
+from dpaudit.secure.inbox import Inbox
+from dpaudit.secure.owners_service import OwnersService
+from dpaudit.secure.records import Records
+from dpaudit.secure.session import PEER, Session
+from dpaudit.secure.tls import Tls
+
+_PAUSE = 0.3  # seconds between two calls to a peer that is not there
+
+
+class Server:
+    """A server that listens; :meth:`run` does its part of the training.
+
+    Args:
+      role: "h1" or "h2".
+      terms: of the training.
+      listen: host:port; port 0 lets the system choose.
+      state: directory of what it keeps, its own alone.
+      peer: H2's address, for H1, which calls; H2 needs none.
+      own: this server's certificate; None for none.
+      insecure: whether it may speak beyond this machine without one.
+      wait: seconds that a round waits for owners.
+      deadline: seconds that a step of the servers, or a session's beginning, may take.
+      log: is told what happens, in lines.
+
+    Attributes:
+      port: on which it listens.
+
+    Raises:
+      InputError: a value out of range, or an address or a directory that cannot be used.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        terms: Terms,
+        *,
+        listen: str,
+        state: str | Path,
+        peer: str | None = None,
+        own: Tls | None = None,
+        insecure: bool = False,
+        wait: float = 60.0,
+        deadline: float = 60.0,
+        log: Callable[[str], None] = print,
+    ) -> None:
+        check.one_of(PEER, role=role)
+        if role == "h1" and peer is None:
+            raise check.expected("peer", "the address of h2, which h1 calls", "none")
+        self._role, self._terms, self._peer, self._own, self._insecure = role, terms, peer, own, insecure
+        self._wait, self._deadline = check.positive(wait=wait), check.positive(deadline=deadline)
+        self._log = log
+        self._stopped = threading.Event()
+        self._wire: GrpcWire | None = None
+        self._said = ""
+        workers = 2 * len(terms.owners) + 4
+        self._server = grpc.server(ThreadPoolExecutor(workers), options=tls.OPTIONS, maximum_concurrent_rpcs=workers)
+        self.port = tls.listen(self._server, listen, own, insecure=insecure)
+        self._records = Records(state, role, terms)
+        self._inbox = Inbox(terms, self._records.completed)
+        self._listener = Listener(self._server, own, log) if role == "h2" else None
+        OwnersService(self._server, terms, self._inbox, self._records, own, log)
+        self._server.start()
+
+    def run(self) -> None:
+        """Goes on until :meth:`stop`.
+
+        Raises:
+          InputError: a peer with which no training is possible.
+        """
+        try:
+            while not self._stopped.is_set():
+                try:
+                    self._session()
+                except ChannelError as fault:
+                    self._tell_once(f"no session with {PEER[self._role]}: {fault}")
+                    self._stopped.wait(_PAUSE)
+        except OSError as fault:
+            raise check.expected("state", "a directory to write to", fault) from None
+        finally:
+            self._server.stop(grace=1.0).wait()
+            self._records.close()
+
+    def stop(self) -> None:
+        """Ends :meth:`run` soon, from any thread or signal handler."""
+        self._stopped.set()
+        if wire := self._wire:
+            wire.close()
+
+    def _session(self) -> None:
+        wire = self._connected()
+        if wire is None:
+            return
+        self._wire = wire
+        channel = Channel(wire, self._deadline)
+        try:
+            session = Session(channel, self._role, self._terms, self._records)
+            self._inbox.complete(self._records.completed)
+            self._tell_once(f"session with {PEER[self._role]}: {self._records.completed} steps are complete")
+            while not self._stopped.is_set():
+                self._round(session, channel, wire)
+        except ChannelError:
+            if not self._stopped.is_set():
+                raise
+        finally:
+            wire.abandon()
+
+    def _connected(self) -> GrpcWire | None:
+        """To the peer; None if there is none yet."""
+        if self._listener is None:
+            return grpc_wire.connect(str(self._peer), self._own, insecure=self._insecure)
+        return self._listener.newest(_PAUSE)
+
+    def _round(self, session: Session, channel: Channel, wire: GrpcWire) -> None:
+        step = self._records.completed + 1
+        channel.deadline(self._wait + self._deadline)
+        held = self._inbox.collect(self._wait, lambda: self._ended(wire))
+        owners, torn = session.agree(step, held)
+        for owner in torn:
+            self._log(f"step {step}: {owner}'s two shares do not belong together; both servers let them go")
+        self._inbox.forget(torn)
+        lacking = [owner for owner in self._terms.owners if owner not in (*owners, *torn)]
+        if lacking and held:
+            here = [f"{owner}{'' if owner in held else ' (not here either)'}" for owner in lacking]
+            self._log(f"step {step}: shares are not at both servers of: {', '.join(here)}")
+        if len(owners) < self._terms.least_owners:
+            return
+        channel.deadline(self._deadline)
+        session.open(step, owners, self._inbox.total(owners))
+        self._inbox.complete(step)
+        self._log(f"step {step}: complete, of {len(owners)} owners; {self._records.releases} openings begun so far")
+
+    def _ended(self, wire: GrpcWire) -> bool:
+        return wire.closed or self._stopped.is_set() or bool(self._listener and self._listener.called)
+
+    def _tell_once(self, line: str) -> None:
+        """Tells what has not just been told."""
+        if line != self._said:
+            self._log(line)
+        self._said = line

@@ -1,0 +1,130 @@
+"""Who is who between machines: mutual TLS, in which a party's name is the one name in its certificate.
+
+H1's certificate is for the DNS name ``h1``, H2's for ``h2`` and an owner's for the owner's name, whatever machines
+they run on; one authority (CA) that all trust has signed them. Both sides of a call check the other's certificate
+against it, and that it carries the name of the party they mean: an owner cannot pass for a server, nor for another
+owner.
+Without certificates nothing is encrypted and everybody is believed.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from dpaudit import check
+
+SERVERS = ("h1", "h2")
+PIECE = 1 << 20  # bytes of values in one message
+_LONGEST = PIECE + (1 << 17)  # of a message; one that announces more is refused before memory is taken for it
+OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", _LONGEST),
+    ("grpc.max_send_message_length", _LONGEST),
+    ("grpc.max_metadata_size", 8192),
+    ("grpc.so_reuseport", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class Tls(NamedTuple):
+    """One party's certificate, the key to it and the authority's certificate, PEM."""
+
+    certificate: bytes
+    key: bytes
+    authority: bytes
+
+
+def read(certificate: str, key: str, authority: str, *, name: str) -> Tls:
+    """The files of the party of this name.
+
+    Raises:
+      InputError: a file that cannot be read or is no such thing, a key that is another certificate's, another name.
+    """
+    files = {"certificate": certificate, "key": key, "authority": authority}
+    found = {}
+    for kind, path in files.items():
+        try:
+            found[kind] = Path(path).read_bytes()
+        except OSError as fault:
+            raise check.expected(kind, "a file that can be read", f"{path} ({fault.strerror})") from None
+    try:
+        own, _ = (x509.load_pem_x509_certificate(found[kind]) for kind in ("certificate", "authority"))
+        fits = load_pem_private_key(found["key"], None).public_key() == own.public_key()
+        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, x509.ExtensionNotFound) as fault:
+        raise check.expected("certificate, key, authority", "PEM files, the key without a password", fault) from None
+    if not fits:
+        raise check.expected("key", f"the one that {certificate} is for", key)
+    if (carried := names.get_values_for_type(x509.DNSName)) != [name]:
+        raise check.expected("certificate", f"one for the DNS name {name!r} alone", carried)
+    return Tls(**found)
+
+
+def checked_name(**named: str) -> str:
+    """The name of an owner: at most 63 of a-z, 0-9 and inner hyphens, and no server's; InputError otherwise."""
+    ((what, name),) = named.items()
+    if not _NAME.fullmatch(name) or name in SERVERS:
+        raise check.expected(what, f"at most 63 of a-z, 0-9 and hyphens within, none of {', '.join(SERVERS)}", name)
+    return name
+
+
+def require(context: grpc.ServicerContext, name: str, tls: Tls | None, log: Callable[[str], None]) -> None:
+    """Ends a call whose caller's certificate is not that of the party of this name, and tells ``log``."""
+    shown: Any = context.auth_context().get("x509_subject_alternative_name", ())
+    names = [carried.decode() for carried in shown]
+    if tls is not None and names != [name]:
+        line = f"certificate: expected one for {name!r}, got {names}"
+        log(f"{context.peer()} is refused: {line}")
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, line)
+
+
+def listen(server: grpc.Server, address: str, tls: Tls | None, *, insecure: bool = False) -> int:
+    """Has a server listen at ``host:port``; the port, chosen by the system for 0.
+
+    Raises:
+      InputError: an address that cannot be had, or one beyond this machine in the clear without ``insecure``.
+    """
+    _checked("listen", address, tls, insecure)
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        pairs = [(tls.key, tls.certificate)]
+        trusted = grpc.ssl_server_credentials(pairs, tls.authority, require_client_auth=True)
+        return server.add_secure_port(address, trusted)
+    except RuntimeError:
+        raise check.expected("listen", "an address of this machine with a free port", address) from None
+
+
+def call(address: str, name: str, tls: Tls | None, *, insecure: bool = False) -> grpc.Channel:
+    """A connection, made when it is first used, to the server of this name at ``host:port``.
+
+    Raises:
+      InputError: no address, or one beyond this machine in the clear without ``insecure``.
+    """
+    _checked(name, address, tls, insecure)
+    if tls is None:
+        return grpc.insecure_channel(address, OPTIONS)
+    own = grpc.ssl_channel_credentials(tls.authority, tls.key, tls.certificate)
+    return grpc.secure_channel(address, own, [*OPTIONS, ("grpc.ssl_target_name_override", name)])
+
+
+def reason(fault: grpc.RpcError) -> str:
+    """Why a call failed, in one line."""
+    said = fault.details() if isinstance(fault, grpc.Call) else str(fault)
+    return " ".join((said or "no reason given").split())
+
+
+def _checked(what: str, address: str, tls: Tls | None, insecure: bool) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise check.expected(what, "HOST:PORT", address)
+    here = host in ("localhost", "[::1]") or re.fullmatch(r"127(\.\d{1,3}){3}", host)
+    if tls is None and not here and not insecure:
+        raise check.expected(what, "certificates, a loopback address such as 127.0.0.1, or insecure", address)

@@ -1,0 +1,108 @@
+"""``dpaudit secure server``: one of two servers that learn a noisy sum of what owners share, and nothing else."""
+
+import dataclasses
+import os
+import signal
+import sys
+from typing import Literal
+
+import tyro
+
+from dpaudit import check
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Secure:
+    """Run one of the two servers of a secure training (paper 001), until it is interrupted; its peer and every owner
+    must have the same terms: owners, dimension, examples, clip norm, noise, ring bits, coins, depth."""
+
+    what: tyro.conf.Positional[Literal["server"]]
+    """What to run."""
+    role: Literal["h1", "h2"]
+    """h1 garbles and calls; h2 evaluates and is called. Two who do not collude should run them."""
+    listen: str
+    """HOST:PORT for owners, and for h1; with port 0 the system chooses one, and the first line of output tells it."""
+    state: str
+    """Directory for what must outlive this process; a server that was killed goes on from it."""
+    owners: tuple[str, ...]
+    """Names of all owners, as their certificates have them."""
+    dimension: int
+    """Coordinates of the sum."""
+    examples: int
+    """The most examples that all owners together have in a step."""
+    peer: str | None = None
+    """The other server's HOST:PORT, which h1 calls; h2 waits for that call and makes no use of it."""
+    clip_norm: float = 1.0
+    """L2 norm to which each example's gradient is clipped."""
+    noise_multiplier: float | None = None
+    """Standard deviation of the noise over the clip norm; in mode plain there is none."""
+    mode: Literal["noisy", "plain"] = "noisy"
+    """plain opens the sum without noise, which is not private."""
+    least_owners: int | None = None
+    """With how many a step goes on when a round's time is over; all by default."""
+    coins: int = 127
+    """Of the binomial noise, 2^k - 1."""
+    ring_bits: int = 25
+    """Shares are modulo 2 to this power."""
+    depth: Literal[1, 2, 4] = 1
+    """Of the oblivious transfers: the more, the fewer bytes and the more computing."""
+    wait: float = 60.0
+    """Seconds that a round waits for owners."""
+    deadline: float = 60.0
+    """Seconds that a step of the servers may take."""
+    tls_cert: str | None = None
+    """This server's certificate, PEM, for the DNS name h1 or h2; without it, only loopback addresses are used."""
+    tls_key: str | None = None
+    """The key to it, PEM, without a password."""
+    tls_ca: str | None = None
+    """The certificate, PEM, of the authority that has signed everybody's."""
+    insecure: bool = False
+    """Speak beyond this machine without certificates: whoever is on the way can read both shares."""
+
+
+def run(options: Secure) -> None:
+    """Serves until SIGINT or SIGTERM.
+
+    Raises:
+      InputError: unusable options, or a peer with other ones.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is told in lines of our own
+    try:
+        from dpaudit.secure import agreement, server, tls
+    except ImportError as missing:
+        raise check.expected("secure", "its libraries (pip install 'dpaudit[secure]')", missing) from None
+
+    files = options.tls_cert, options.tls_key, options.tls_ca
+    if any(files) and not all(files):
+        raise check.expected(
+            "tls", "all of --tls-cert, --tls-key and --tls-ca, or none", ", ".join(filter(None, files))
+        )
+    own = tls.read(*map(str, files), name=options.role) if all(files) else None
+    terms = agreement.terms(
+        owners=options.owners,
+        dimension=options.dimension,
+        examples=options.examples,
+        clip_norm=options.clip_norm,
+        noise_multiplier=options.noise_multiplier,
+        mode=options.mode,
+        least_owners=options.least_owners,
+        coins=options.coins,
+        ring_bits=options.ring_bits,
+        depth=options.depth,
+    )
+    serving = server.Server(
+        options.role,
+        terms,
+        listen=options.listen,
+        state=options.state,
+        peer=options.peer,
+        own=own,
+        insecure=options.insecure,
+        wait=options.wait,
+        deadline=options.deadline,
+        log=lambda line: print(f"dpaudit {options.role}: {line}", file=sys.stderr, flush=True),
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: serving.stop())
+    print(f"{options.role} listens on {options.listen.rpartition(':')[0]}:{serving.port}", flush=True)
+    serving.run()

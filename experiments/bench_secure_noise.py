@@ -1,0 +1,66 @@
+"""Two ways to noise that neither server knows: a garbled circuit, as paper 001 has it, and transfers alone."""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from dpaudit.secure import in_process, opening, ot_noise, reveal, shares
+from dpaudit.secure.agreement import Terms
+from dpaudit.secure.channel import Channel
+from experiments.common import Rows
+
+
+def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> None:
+    """All of a step by either: processor time of both servers, and bytes; ``depths`` of the transfers, and names."""
+    by_circuit, ring_bits, dimension = noisy.opening(), noisy.ring_bits, noisy.dimension
+    law = by_circuit.noise
+    assert law is not None
+    share = shares.split(np.zeros(dimension, np.int64), ring_bits=ring_bits)[0]
+
+    def circuit(channel: Channel, first: bool, depth: int) -> Callable[[], object]:
+        party = (opening.Garbler if first else opening.Evaluator)(channel, depth=depth)
+        return lambda: [
+            party.open(by_circuit, cast(Any, party.prepare(by_circuit, part.stop - part.start)), share[part])
+            for part in opening.blocks(dimension)
+        ]
+
+    def transfers_alone(channel: Channel, first: bool, depth: int) -> Callable[[], object]:
+        party = (ot_noise.First if first else ot_noise.Second)(channel, depth=depth)
+        opened = reveal.first if first else reveal.second
+
+        def step() -> None:
+            for part in opening.blocks(dimension):
+                drawn = party.prepare(law, part.stop - part.start, ring_bits=ring_bits)
+                opened(channel, shares.add([share[part], drawn], ring_bits=ring_bits), ring_bits=ring_bits)
+
+        return step
+
+    for name, make in (("circuit", circuit), ("transfers alone", transfers_alone)):
+        for depth, transfer in depths.items():
+            spent: list[list[float]] = []
+
+            def play(channel: Channel, first: bool, make: Any = make, depth: int = depth, spent: Any = spent) -> int:
+                step, took = make(channel, first, depth), []
+                before = moved(channel)
+                for _ in range(rounds):
+                    began = time.thread_time()
+                    step()
+                    took.append(time.thread_time() - began)
+                spent.append(took)
+                return moved(channel) - before
+
+            ends = in_process.channels(600.0)
+            payload, _ = in_process.together(ends, partial(play, first=True), partial(play, first=False))
+            setting = {"d": dimension, "n": law.coins, "noise": name, "transfers": transfer}
+            scale = f"{rounds} steps, both servers' threads"
+            rows.spread("noise_seconds", setting, np.sum(spent, axis=0).tolist(), scale=scale)
+            rows.add("noise_bytes", setting, payload / rounds / dimension, scale="a coordinate")
+    rows.finish_part("noise from a circuit and from transfers alone")
+
+
+def moved(channel: Channel) -> int:
+    """Bytes of payload in both directions so far."""
+    return sum(traffic.payload_bytes for traffic in (*channel.sent.values(), *channel.received.values()))

@@ -1,0 +1,206 @@
+"""What a training by SPGC costs: Table 1 of paper 001, hours and bytes, on this machine and through slower links.
+
+    python -m experiments.spgc_cost                      # a quarter of an hour
+    python -m experiments.spgc_cost --quick --out DIR    # Cancer and the loopback alone: under a minute
+
+Two server processes and three owners take real steps. The paper does not say how many steps its trainings took; they
+follow from its bytes: without noise, a coordinate of a step costs a known number. Links are between the two servers.
+
+Expect trainings 8 to 50 times as fast as the paper's, with half the bytes; and bytes that do not move with epsilon,
+where the paper's table of noise in the circuit makes them rise as epsilon falls.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dpaudit.secure import agreement, noise_table, opening, sigma, table_circuit
+from dpaudit.secure.aes_hash import BLOCK
+from dpaudit.secure.agreement import Terms
+from dpaudit.secure.owner import Owner
+from dpaudit.training import models
+from dpaudit.training.spgc_models import MNISTNetwork
+from experiments.common import Rows, options
+from experiments.shaped_link import shaped
+from experiments.spgc_tasks import CLIP_NORM, DELTA, TASKS
+
+OWNERS = ("one", "two", "three")
+RING_BITS = 17  # the paper's: shares modulo 2^(N + 1), N = 16
+EPSILONS = (0.01, 0.1, 0.5, 2.0, 8.0)
+MODES = (("noisy", 1), ("noisy", 4), ("plain", 1))  # and the depth of the transfers: IKNP, SoftSpoken
+LINKS: dict[str, tuple[float, float] | None] = {  # megabits a second and milliseconds, each way
+    "loopback": None,
+    "1 Gbit/s": (1_000, 0.1),
+    "1 Gbit/s, 50 ms": (1_000, 50),
+}
+
+
+class Training(NamedTuple):
+    """One of the paper's trainings.
+
+    Attributes:
+      data: of TASKS.
+      reading: of its network.
+      model: the network.
+      shape: of its input.
+      paper_hours: at epsilon 2, communication and computation together.
+      paper_gb: at epsilon 2, between the servers.
+      paper_plain_gb: without noise.
+    """
+
+    data: str
+    reading: str
+    model: Any
+    shape: tuple[int, ...]
+    paper_hours: float
+    paper_gb: float
+    paper_plain_gb: float
+
+    @property
+    def parameters(self) -> int:
+        leaves = jax.eval_shape(lambda: models.initial_parameters(jax.random.key(0), self.model, self.shape))
+        return sum(leaf.size for leaf in jax.tree.leaves(leaves))
+
+
+TRAININGS = (
+    Training("Cancer", "", TASKS["Cancer"].model, (90,), 10.63, 699.8, 39.5),
+    Training("Diabetes", "", TASKS["Diabetes"].model, (8,), 1.22, 77.5, 4.4),
+    Training("MNIST", "channels together", TASKS["MNIST"].model, (28, 28, 1), 115.1, 5_094.6, 289.2),
+    Training("MNIST", "channels apart", MNISTNetwork(apart=True), (28, 28, 1), 115.1, 5_094.6, 289.2),
+)
+
+
+def steps(training: Training) -> int:
+    """How many the paper's training took, if a coordinate cost it without noise what it costs us with its ring."""
+    each = sum(opening.plain(ring_bits=RING_BITS).payload_bytes(1).values())
+    return round(training.paper_plain_gb * 1e9 / (each * training.parameters))
+
+
+@contextmanager
+def servers(terms: Terms, link: tuple[float, float] | None) -> Iterator[tuple[str, str]]:
+    """The addresses of two server processes of these terms."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+
+        def start(role: str, *more: str) -> int:
+            command = [sys.executable, "-m", "dpaudit.cli", "secure", "server", "--role", role, "--wait", "600"]
+            command += ["--listen", "127.0.0.1:0", "--state", str(Path(folder, role)), "--deadline", "600", *more]
+            command += ["--owners", *terms.owners, "--dimension", str(terms.dimension), "--mode", terms.mode]
+            command += ["--examples", str(terms.examples), "--depth", str(terms.depth)]
+            if terms.mode == "noisy":
+                command += ["--noise-multiplier", "1.0"]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+            assert process.stdout is not None
+            return int(process.stdout.readline().rpartition(":")[2])
+
+        second = start("h2")
+        called = stack.enter_context(nullcontext(second) if link is None else shaped(second, *link))
+        yield f"127.0.0.1:{start('h1', '--peer', f'127.0.0.1:{called}')}", f"127.0.0.1:{second}"
+
+
+def whole_steps(terms: Terms, link: tuple[float, float] | None, count: int) -> list[float]:
+    """Seconds of each step after the first, from the owners' integers to what all of them are told."""
+    rng, took = np.random.default_rng(0), []
+    integers = rng.integers(-1000, 1000, (len(terms.owners), terms.dimension))
+    with servers(terms, link) as addresses, ThreadPoolExecutor(len(terms.owners)) as pool:
+        owners = [Owner(name, terms, addresses) for name in terms.owners]
+        for step in range(1, count + 2):
+            began = time.perf_counter()
+            list(pool.map(lambda owner, values, step=step: owner.submit(step, values, seconds=600), owners, integers))
+            told = list(pool.map(lambda owner, step=step: owner.result(step, seconds=600), owners))
+            took.append(time.perf_counter() - began)
+            off = told[0].values - integers.sum(axis=0)
+            noise = terms.opening().noise
+            assert np.abs(off).max() <= (noise.reach if noise else 0), "the servers opened another sum"
+        for owner in owners:
+            owner.close()
+    return took[1:]
+
+
+def trainings(rows: Rows, chosen: tuple[Training, ...], links: tuple[str, ...], count: int) -> None:
+    """Seconds a step, and hours and bytes of the whole training."""
+    for training in chosen:
+        dimension, examples = training.parameters, TASKS[training.data].examples
+        setting: dict[str, Any] = {"data": training.data, "reading": training.reading, "d": dimension}
+        epochs = {"Cancer": 13, "Diabetes": 20, "MNIST": 20}[training.data]
+        row = rows.add("steps", setting, steps(training), scale="from the paper's bytes without noise")
+        row["epochs"] = round(steps(training) / epochs)
+        for link in links:
+            for mode, depth in MODES:
+                noise = 1.0 if mode == "noisy" else None
+                terms = agreement.terms(
+                    owners=OWNERS,
+                    dimension=dimension,
+                    examples=examples,
+                    noise_multiplier=noise,
+                    mode=mode,
+                    depth=depth,
+                )
+                took = whole_steps(terms, LINKS[link], count)
+                how = setting | {"link": link, "mode": mode, "depth": depth}
+                rows.spread("step_seconds", how, took, scale=f"{count} steps after one, owners and servers")
+                if link == "loopback":
+                    costs(rows, how, training, terms, float(np.median(took)))
+        rows.finish_part(f"{training.data} {training.reading}")
+
+
+def costs(rows: Rows, how: dict[str, Any], training: Training, terms: Terms, seconds: float) -> None:
+    """Of the whole training, beside the paper's."""
+    plain = terms.mode == "plain"
+    count, each = steps(training), sum(terms.opening().payload_bytes(terms.depth).values())
+    gigabytes = count * each * terms.dimension / 1e9
+    paper = training.paper_plain_gb if plain else training.paper_gb
+    rows.add("gigabytes", how, gigabytes, scale=f"{count:,} steps, between the servers", paper_value=paper)
+    hours = count * seconds / 3600
+    row = rows.add("hours", how, hours, scale=f"{count:,} steps", paper_value=None if plain else training.paper_hours)
+    row["times_as_fast"] = None if plain else training.paper_hours / hours
+    print(f"{training.data}: {hours:.3g} h and {gigabytes:.4g} GB for {count:,} steps", flush=True)
+
+
+def tables(rows: Rows, epsilons: tuple[float, ...], datasets: tuple[str, ...]) -> None:
+    """Bytes a coordinate of the noise's circuit, the paper's and ours, by epsilon."""
+    for data in datasets:
+        for epsilon in epsilons:
+            multiplier = sigma.classical(epsilon=epsilon, delta=DELTA)
+            std = (2 ** (RING_BITS - 1) - 1) / TASKS[data].examples * multiplier
+            values = noise_table.table(std)
+            bits = max(RING_BITS, int(values.max()).bit_length() + 1)
+            table = table_circuit.noisy_sum(values, bits=bits).ands
+            ours = agreement.terms(
+                owners=OWNERS,
+                dimension=1,
+                examples=TASKS[data].examples,
+                noise_multiplier=multiplier,
+                clip_norm=CLIP_NORM,
+            ).opening()
+            for circuit, ands in (("table", table), ("binomial", ours.circuit.ands)):
+                setting = {"data": data, "epsilon": epsilon, "circuit": circuit}
+                row = rows.add("table_bytes", setting, 2 * BLOCK * ands, scale="counted: AND gates of a coordinate")
+                row |= {"ands": ands, "std": std}
+    rows.finish_part("circuits")
+
+
+def main() -> None:
+    chosen = options(__doc__ or "").parse_args()
+    rows = Rows("001", "spgc_cost", chosen.out, chosen.seed)
+    if chosen.quick:
+        trainings(rows, TRAININGS[:1], ("loopback",), 5)
+        tables(rows, (8.0,), ("MNIST",))
+        return
+    trainings(rows, TRAININGS, tuple(LINKS), 5)
+    tables(rows, EPSILONS, tuple(TASKS))
+
+
+if __name__ == "__main__":
+    main()

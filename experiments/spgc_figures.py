@@ -1,0 +1,59 @@
+"""Paper 001's Fig. 1 in our numbers, and accuracy against the number of owners."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.markdown import select
+from experiments.spgc_tasks import EPSILONS, OWNERS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Rows = Sequence[dict[str, Any]]
+COLOURS = dict(zip(EPSILONS, ("#0072B2", "#009E73", "#D55E00"), strict=True))
+STYLES = {"SPGC": "-", "LDP": "--", "reduced noise": ":"}
+NOISELESS = {"non-private": ("#222222", "-"), "MPC only": ("#888888", "--")}
+
+
+def paper_figure(rows: Rows) -> "Figure":
+    """Accuracy by epoch, a panel for each data set: three owners, the paper's rule."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(row["setting"]["data"] for row in select(rows, "accuracy")))
+    figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for row in select(rows, "accuracy", data=name, owners=OWNERS):
+            scheme, epsilon, rule = (row["setting"][key] for key in ("scheme", "epsilon", "rule"))
+            if scheme in NOISELESS:
+                colour, style = NOISELESS[scheme]
+                label = scheme
+            elif scheme in ("SPGC", "LDP") and rule == "classical":
+                colour, style, label = COLOURS[epsilon], STYLES[scheme], f"{scheme}, ε = {epsilon:g}"
+            else:
+                continue
+            curve = row["curve"]
+            axes.plot(np.arange(1, len(curve) + 1), curve, style, color=colour, label=label, linewidth=1.2)
+        axes.set(title=name, xlabel="epoch", ylabel="test accuracy, %")
+    figure.axes[-1].legend(fontsize=7)
+    return figure
+
+
+def owners_figure(rows: Rows) -> "Figure":
+    """Accuracy by the number of owners."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(row["setting"]["data"] for row in select(rows, "accuracy")))
+    figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for scheme, style in STYLES.items():
+            for epsilon, colour in COLOURS.items():
+                found = select(rows, "accuracy", data=name, scheme=scheme, epsilon=epsilon, rule="classical")
+                found = sorted(found, key=lambda row: row["setting"]["owners"])
+                ks = [row["setting"]["owners"] for row in found]
+                label = f"{scheme}, ε = {epsilon:g}"
+                axes.plot(ks, [row["ours"] for row in found], style, marker=".", color=colour, label=label)
+        axes.set(title=name, xlabel="owners", ylabel="test accuracy, %", xscale="log")
+    figure.axes[-1].legend(fontsize=7)
+    return figure

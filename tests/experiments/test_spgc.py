@@ -1,0 +1,103 @@
+"""Paper 001's trainings: whole numbers add up in any parts, a run is a function of its seed, its rows tell of it."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from dpaudit import InputError
+from dpaudit.secure import schemes, sigma
+from experiments import spgc, spgc_runs, spgc_section
+from experiments.common import Rows
+from experiments.markdown import select
+from experiments.spgc_runs import SCHEMES, Run
+from experiments.spgc_tasks import DELTA, TASKS, load
+
+CANCER = load("Cancer", None, 0)
+EPOCHS = 8
+PRIVATE = Run("Cancer", "SPGC", 8.0, "classical", 3, EPOCHS, 0)
+
+
+@pytest.fixture(scope="module")
+def records():
+    wanted = [
+        PRIVATE,
+        Run("Cancer", "MPC only", None, None, 3, EPOCHS, 0),
+        Run("Cancer", "non-private", None, None, 3, EPOCHS, 0),
+    ]
+    return [spgc_runs.play(run, *CANCER, seed=1) for run in wanted]
+
+
+def test_the_paper_s_runs_are_among_ours():
+    for name, task in TASKS.items():
+        found = spgc_runs.runs([name], 1)
+        assert len(set(found)) == len(found)
+        of_paper = {(run.scheme, run.epsilon) for run in found if run.owners == 3 and run.rule in (None, "classical")}
+        assert set(task.paper) <= of_paper
+        assert {run.owners for run in found} == {3, 10, 100}
+        assert {run.scheme for run in found} == set(SCHEMES)
+    assert {spgc_runs.step_of(run).examples for run in spgc_runs.runs(["MNIST"], 1)} == {3_000}
+    assert spgc_runs.step_of(PRIVATE).noise_multiplier == sigma.classical(epsilon=8.0, delta=DELTA)
+
+
+def test_whole_numbers_add_up_in_any_parts():
+    learn = spgc_runs.learner("Cancer", (90,))
+    params = learn.first(jax.random.key(0))
+    scheme = schemes.spgc(spgc_runs.step_of(PRIVATE))
+    batch = np.arange(30)
+    whole = sum(spgc_runs.contributions(scheme, learn, params, CANCER[0], batch))
+    parts = [sum(spgc_runs.contributions(scheme, learn, params, CANCER[0], batch[i::3])) for i in range(3)]
+    np.testing.assert_array_equal(whole, sum(parts))
+    assert np.abs(whole).max() > 1_000
+
+
+def test_a_run_is_a_function_of_its_seed(records):
+    again = spgc_runs.play(PRIVATE, *CANCER, seed=1)
+    other = spgc_runs.play(PRIVATE, *CANCER, seed=2)
+    assert again["auc"] == records[0]["auc"]
+    assert other["auc"] != records[0]["auc"]
+
+
+def test_fixed_point_costs_next_to_nothing_and_networks_learn(records):
+    _, fixed, real = records
+    np.testing.assert_allclose(fixed["auc"], real["auc"], atol=2e-3)
+    assert fixed["accuracy"][-1] > 0.9
+    assert fixed["steps"] == EPOCHS * 13
+
+
+def test_other_trials_split_the_records_of_a_table_anew():
+    train, test = load("Cancer", None, 3)
+    assert (train.inputs.shape, test.inputs.shape) == ((390, 90), (179, 90))
+    assert abs(train.labels.mean() - CANCER[0].labels.mean()) < 0.005
+    assert not np.array_equal(train.inputs, CANCER[0].inputs)
+
+
+def test_worth_of_known_guesses():
+    found = spgc_runs.worth(np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.7, 0.3]]), np.array([0, 0, 1, 0]))
+    assert found == pytest.approx({"accuracy": 0.75, "balanced_accuracy": (2 / 3 + 1) / 2, "auc": 1.0})
+    ranked = spgc_runs.worth(np.array([[0.9, 0.1], [0.1, 0.9], [0.2, 0.8], [0.7, 0.3]]), np.array([0, 0, 1, 0]))
+    assert ranked["auc"] == pytest.approx(2 / 3)
+
+
+def test_rows_and_the_section(records, tmp_path):
+    rows = Rows("001", "spgc", str(tmp_path / "out"), 1)
+    spgc.outside(rows)
+    spgc.gather(rows, records)
+    (accuracy,) = select(rows.rows, "accuracy", scheme="SPGC")
+    assert (accuracy["ours"], accuracy["paper_value"]) == (pytest.approx(100 * records[0]["accuracy"][-1]), 92.1)
+    one, both = (select(rows.rows, "epsilon", neighbouring="replace", releases=n)[0]["ours"] for n in (1, EPOCHS))
+    assert 21.3 < one < both
+    text = "\n".join(spgc_section.blocks(rows.rows))
+    assert f"| SPGC | 8.0 | the paper's | {accuracy['ours']:.1f}" in text
+    assert re.search(r"\| Cancer \| 8 \| ", text)
+    (lost,) = select(rows.rows, "outside", examples=30, epsilon=0.01)
+    assert lost["ours"] == pytest.approx(2 * norm.sf(30 / 377.6), rel=1e-3)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(InputError, match="--work: expected a folder for what takes hours, got none"):
+        spgc.arguments([])
+    quick = spgc.wanted(spgc.arguments(["--quick"]))
+    assert {run.scheme for run in quick} == set(spgc.QUICK)

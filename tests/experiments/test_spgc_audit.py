@@ -1,0 +1,104 @@
+"""The audit of paper 001: views are the protocol's, SPGC holds where reduced noise fails, faults are found out."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpaudit import Claim, audit
+from dpaudit.auditing.distinguish import projection
+from dpaudit.secure import noise, shares, sigma
+from experiments import spgc_audit, spgc_faults, spgc_views
+from experiments.spgc_faults import VARIANTS
+
+KEY = jax.random.key(1)
+AGREED = spgc_views.aggregation(sigma.analytic(epsilon=2.0, delta=1e-3, neighbouring="replace"))
+
+
+@pytest.mark.parametrize(("coins", "step_bits"), [(127, 14), (255, 3), (31, 5), (7, 1)])
+def test_noise_is_the_protocol_s_of_the_same_bits(coins, step_bits):
+    law = noise.binomial(coins=coins, step_bits=step_bits)
+    drawn = np.asarray(spgc_views.words(KEY, law, (500,)))
+    bits = (drawn[:, :, None] >> np.arange(32, dtype=np.uint32) & 1).astype(np.int64)
+    coin_bits = np.concatenate(list(bits[:-2]), axis=1)[:, :coins]
+    own = np.concatenate([coin_bits, bits[-2][:, :step_bits], bits[-1][:, :step_bits]], axis=1)
+    expected = noise.from_bits(law, own)
+    np.testing.assert_array_equal(spgc_views.noise_of(law, jnp.asarray(drawn)), expected)
+    assert not np.array_equal(spgc_views.noise_of(law, jnp.asarray(drawn[:, ::-1])), expected)
+
+
+@pytest.mark.parametrize("ring_bits", [17, 25, 32])
+def test_smod_is_the_shares_own(ring_bits):
+    values = np.random.default_rng(0).integers(-(1 << 31), 1 << 31, 1000)
+    found = spgc_views.smod(jnp.asarray(values, jnp.int32), ring_bits)
+    np.testing.assert_array_equal(found, shares.smod(values, 1 << (ring_bits - 1)))
+
+
+@pytest.mark.parametrize("name", spgc_audit.VIEWS)
+def test_what_is_left_is_the_record_and_the_noise_that_nobody_knows(name):
+    owners = 3
+    view = jax.jit(jax.vmap(spgc_audit.VIEWS[name](AGREED, owners), (0, None)))
+    count, record = 20_000, jnp.int32([0, AGREED.scale.levels])
+    seen = np.asarray(view(jax.random.split(KEY, count), record), np.float64)
+    left = AGREED.std / (owners**0.5 if name == "reduced noise" else 1)
+    error = left / count**0.5
+    np.testing.assert_allclose(seen.mean(axis=0), record, atol=4.5 * error)
+    np.testing.assert_allclose(seen.std(axis=0), left, atol=4.5 * error / 2**0.5)
+    assert abs(np.corrcoef(seen.T).flat[1]) < 4.5 / count**0.5
+
+
+def found(scheme, owners, *, epsilon, trials, neighbouring="replace"):
+    agreed = spgc_views.aggregation(sigma.analytic(epsilon=epsilon, delta=1e-3, neighbouring=neighbouring))
+    pair = spgc_audit.record(agreed, neighbouring)
+    claim = spgc_audit.claimed(agreed, scheme, epsilon, neighbouring)
+    view = spgc_audit.VIEWS[scheme](agreed, owners)
+    result = audit(view, *pair, key=KEY, claim=claim, distinguisher=projection, trials=trials)
+    return result, spgc_audit.spent(agreed, scheme, owners, neighbouring)
+
+
+def test_reduced_noise_loses_its_promise_and_spgc_keeps_it():
+    lost, true = found("reduced noise", 10, epsilon=2.0, trials=200_000)
+    assert lost.verdict == "violation"
+    assert 2 * 2.0 < lost.epsilon_lower <= true
+    kept, true = found("SPGC", 10, epsilon=2.0, trials=200_000)
+    assert kept.verdict == "consistent"
+    assert kept.epsilon_lower <= true < 1.05 * 2.0  # the binomial is no Gaussian
+    assert kept.epsilon_upper > 0.8 * true  # the attack has power
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "true"),
+    [pytest.param(0.5, 0.634, marks=pytest.mark.slow), (2.0, 3.37), pytest.param(8.0, 21.3, marks=pytest.mark.slow)],
+)
+def test_the_paper_s_rule_is_broken_where_a_record_is_replaced(epsilon, true):
+    multiplier = sigma.classical(epsilon=epsilon, delta=1e-3)
+    assert sigma.epsilon(multiplier, delta=1e-3, neighbouring="replace") == pytest.approx(true, rel=5e-3)
+    agreed = spgc_views.aggregation(multiplier)
+    claim, pair = Claim(epsilon, 1e-3, "replace"), spgc_audit.record(agreed, "replace")
+    trials = 1_500_000 if epsilon == 0.5 else 400_000
+    result = audit(spgc_views.spgc(agreed, 2), *pair, key=KEY, claim=claim, distinguisher=projection, trials=trials)
+    assert result.verdict == "violation"
+    assert result.epsilon_lower < spgc_audit.spent(agreed, "SPGC", 2, "replace")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(v, marks=[] if v.broken and v.seen_by != "anyone else" else [pytest.mark.slow]) for v in VARIANTS],
+    ids=lambda variant: f"{variant.fault}, {'broken' if variant.broken else 'sound'}, {variant.seen_by}",
+)
+def test_faults_are_found_out_by_those_who_can_and_sound_twins_are_not_accused(variant):
+    mechanism, x0, x1, claim = variant.case
+    trials = min(variant.trials, 20_000)
+    result = audit(mechanism, x0, x1, key=KEY, claim=claim, distinguisher=variant.attack, trials=trials)
+    hidden = variant.seen_by == "anyone else"  # of H1's fixed bits, who does not know H2's
+    assert result.verdict == ("violation" if variant.broken and not hidden else "consistent")
+
+
+def test_fixed_bits_leave_the_release_s_law_as_it_was():
+    keys = jax.random.split(KEY, 20_000)
+    for fixed in (False, True):
+        view = partial(spgc_faults.one_server_s_bits, x=jnp.zeros(1, jnp.int32), fixed=fixed, inside=False)
+        released = jax.jit(jax.vmap(view))(keys)
+        np.testing.assert_allclose(released.std(), spgc_faults.AGREED.std, rtol=4.5 / (2 * len(keys)) ** 0.5)

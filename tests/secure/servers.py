@@ -1,0 +1,100 @@
+"""Two servers' sessions in one process, step by step, on wires that may go wrong, for the tests to watch."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit.secure import agreement, in_process
+from dpaudit.secure.agreement import Terms
+from dpaudit.secure.channel import Channel, Wire
+from dpaudit.secure.inbox import Inbox
+from dpaudit.secure.randomness import Stream
+from dpaudit.secure.records import Opened, Records
+from dpaudit.secure.reveal import KEPT
+from dpaudit.secure.session import Session
+from dpaudit.secure.shares import split
+from dpaudit.secure.tls import SERVERS
+from tests.secure.transcript import Message, Recorder
+
+OWNERS = ("alice", "bob", "carol")
+DIMENSION = 7
+
+
+def terms(mode: str = "noisy", **changed) -> Terms:
+    """Of a small training."""
+    asked = {"owners": OWNERS, "dimension": DIMENSION, "examples": 30, "mode": mode}
+    asked |= {"noise_multiplier": 1.0} if mode == "noisy" else {}
+    return agreement.terms(**asked | changed)
+
+
+def integers(step: int) -> dict[str, np.ndarray]:
+    """What the owners have in a step."""
+    return {owner: 1000 * step + np.arange(DIMENSION) * (-1) ** i for i, owner in enumerate(OWNERS)}
+
+
+def total(step: int) -> np.ndarray:
+    """Their sum."""
+    return np.sum(list(integers(step).values()), axis=0)
+
+
+def reach(terms: Terms) -> int:
+    """The largest absolute value of the noise."""
+    noise = terms.opening().noise
+    return noise.reach if noise else 0
+
+
+def submit(inbox: Inbox, side: int, step: int) -> None:
+    """Every owner's share for H1 (side 0) or H2 (side 1)."""
+    for number, (owner, values) in enumerate(integers(step).items()):
+        shares = split(values, ring_bits=25, source=Stream(bytes([number, step]) * 8).draw)
+        inbox.take(owner, step, bytes([number]) * 16, shares[side].astype(KEPT).tobytes())
+
+
+class Ended(NamedTuple):
+    """One server's side of a session that has ended."""
+
+    fault: BaseException | None
+    steps: dict[int, Opened]
+    releases: int
+    said: list[Message]
+
+
+def play(
+    folder: Path,
+    terms: tuple[Terms, Terms],
+    *,
+    until: int,
+    roles: tuple[str, str] = ("h1", "h2"),
+    changed: tuple[int, Callable[[Wire], Wire]] = (0, lambda wire: wire),
+    seconds: float = 60.0,
+) -> tuple[Ended, Ended]:
+    """Both servers go on from what they have in ``folder`` to step ``until``; one side's wire may be a changed one."""
+    wires = list(in_process.wires())
+    wires[changed[0]] = changed[1](wires[changed[0]])
+
+    def server(side: int) -> Ended:
+        said: list[Message] = []
+        records = Records(folder / SERVERS[side], roles[side], terms[side])
+        channel = Channel(Recorder(wires[side], said), seconds)
+        fault: BaseException | None = None
+        try:
+            session = Session(channel, roles[side], terms[side], records)
+            for step in range(records.completed + 1, until + 1):
+                inbox = Inbox(terms[side], step - 1)
+                submit(inbox, side, step)
+                channel.deadline(seconds)
+                owners, _ = session.agree(step, inbox.collect(0.0, lambda: False))
+                session.open(step, owners, inbox.total(owners))
+        except Exception as failure:
+            fault = failure
+        channel.close()
+        steps = {step: records.opened(step) for step in range(1, records.completed + 1)}
+        records.close()
+        return Ended(fault, steps, records.releases, said)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(server, (0, 1))
+    return first, second

@@ -1,0 +1,129 @@
+"""The wire over gRPC on loopback: bytes in order, waiting and its end, and what each side sees when the other goes."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import pytest
+
+from dpaudit.secure import grpc_wire, spgc_pb2, tls
+from dpaudit.secure.channel import Channel, ChannelError
+from dpaudit.secure.grpc_wire import GrpcWire, Listener
+from dpaudit.secure.in_process import together
+
+Ends = tuple[GrpcWire, GrpcWire]
+
+
+@pytest.fixture
+def listening() -> Iterator[tuple[Listener, str, grpc.Server]]:
+    server = grpc.server(ThreadPoolExecutor(4), options=tls.OPTIONS)
+    listener = Listener(server, None, print)
+    port = tls.listen(server, "127.0.0.1:0", None)
+    server.start()
+    yield listener, f"127.0.0.1:{port}", server
+    server.stop(0)
+
+
+@pytest.fixture
+def ends(listening: tuple[Listener, str, grpc.Server]) -> Iterator[Ends]:
+    listener, address, _ = listening
+    first = grpc_wire.connect(address, None)
+    second = listener.newest(30.0)
+    assert second is not None
+    yield first, second
+    first.abandon()
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, tls.PIECE])
+def test_frames_are_those_of_protobuf(size):
+    data = np.random.default_rng(size).bytes(size)
+    message = spgc_pb2.Frame(data=data).SerializeToString()
+    assert grpc_wire.frame(data[:1], memoryview(data)[1:]) == message
+    assert grpc_wire.data_of(message) == data
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"\x0a", b"\x0a\x05", b"\x0a\x05123", b"\x0a\x01123", b"\x12\x0112", b"\x0a" + b"\xff" * 9]
+)
+def test_what_is_no_frame_is_refused(message):
+    with pytest.raises(ValueError, match=r"^a frame: expected one field of data$"):
+        grpc_wire.data_of(message)
+
+
+def test_messages_of_every_size_come_through_both_ways(ends):
+    draw = np.random.default_rng(0)
+    sizes = (0, 1, tls.PIECE - 33, tls.PIECE - 32, tls.PIECE - 31, 3 * tls.PIECE + 5, 30 << 20)
+    sent = [draw.integers(0, 256, size, np.uint8) for size in sizes]
+
+    def party(channel: Channel) -> None:
+        sending = threading.Thread(target=lambda: [channel.send("bytes", payload) for payload in sent])
+        sending.start()
+        for payload in sent:
+            np.testing.assert_array_equal(channel.receive("bytes", len(payload)), payload)
+        sending.join()
+
+    together((Channel(ends[0]), Channel(ends[1])), party, party)
+
+
+def test_a_writer_whose_reader_does_not_read_waits_until_its_deadline(ends):
+    channel = Channel(ends[0], 1.0)
+    with pytest.raises(ChannelError, match="the deadline has passed"):
+        _send_much(channel)
+    assert 0 < channel.sent["much"].messages < 60  # 8 MiB each side, and what the connection holds
+
+
+def _send_much(channel: Channel) -> None:
+    for _ in range(100):
+        channel.send("much", bytes(1 << 20))
+
+
+def test_a_reader_waits_no_longer_than_its_deadline(ends):
+    began = time.monotonic()
+    with pytest.raises(ChannelError, match="the deadline has passed"):
+        Channel(ends[1], 0.2).receive("nothing", 1)
+    assert time.monotonic() - began >= 0.2
+
+
+@pytest.mark.parametrize("closing", [0, 1])
+def test_what_was_written_before_a_close_is_read_and_then_the_end(ends, closing):
+    one, other = Channel(ends[closing]), Channel(ends[1 - closing])
+    one.send("last", bytes(3 << 20))
+    one.close()
+    assert len(other.receive("last", 3 << 20)) == 3 << 20
+    with pytest.raises(ChannelError, match="the peer has closed the channel"):
+        other.receive("more", 1)
+    with pytest.raises(ChannelError, match="this side has closed the channel"):
+        one.send("more", b"")
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_peer_that_is_gone_ends_a_read_that_waits(ends, gone):
+    threading.Timer(0.1, ends[gone].abandon).start()
+    with pytest.raises(ChannelError, match="the peer has closed the channel"):
+        Channel(ends[1 - gone]).receive("bytes", 1)
+    assert ends[1 - gone].closed
+
+
+def test_the_latest_call_is_the_one_that_counts(listening):
+    listener, address, _ = listening
+    old, new = grpc_wire.connect(address, None), grpc_wire.connect(address, None)
+    for wire in (old, new):
+        wire.write(b"hello", memoryview(b""), 1.0)
+    until = time.monotonic() + 30
+    while listener._calls.qsize() < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    second = listener.newest(1.0)
+    assert second is not None
+    assert not second.closed
+    assert listener.newest(0.01) is None
+    for wire in (old, new):
+        wire.abandon()
+
+
+def test_nobody_there_is_told_with_the_reason():
+    channel = Channel(grpc_wire.connect("127.0.0.1:1", None))
+    with pytest.raises(ChannelError, match=r"the peer has closed the channel \(failed to connect .*refused"):
+        channel.receive("hello", 1)

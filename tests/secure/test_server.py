@@ -1,0 +1,261 @@
+"""Servers and owners over gRPC in one process: steps, owners' faults by name, who is let in, a server's restart."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from dpaudit import check
+from dpaudit.secure import agreement, spgc_pb2, tls
+from dpaudit.secure.agreement import Terms
+from dpaudit.secure.channel import ChannelError
+from dpaudit.secure.owner import Owner
+from dpaudit.secure.owners_service import SERVICE
+from dpaudit.secure.server import Server
+from dpaudit.secure.tls import Tls
+from tests.secure.certificates import Authority
+from tests.secure.servers import DIMENSION, OWNERS, integers, terms, total
+
+Pair = tuple[Server, Server]
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join()
+
+
+@contextmanager
+def pair(
+    folder: Path, terms: Terms, log: Callable[[str], None], *, trust: Authority | None = None, wait: float = 20.0
+) -> Iterator[Pair]:
+    """Both servers, running."""
+    own = (trust.tls("h1"), trust.tls("h2")) if trust else (None, None)
+    second = Server("h2", terms, listen="127.0.0.1:0", state=folder / "h2", own=own[1], wait=wait, log=log)
+    first = Server(
+        "h1",
+        terms,
+        listen="127.0.0.1:0",
+        state=folder / "h1",
+        peer=f"127.0.0.1:{second.port}",
+        own=own[0],
+        wait=wait,
+        log=log,
+    )
+    with running(second), running(first):
+        yield first, second
+
+
+@contextmanager
+def owners(servers: Pair, terms: Terms, *names: str, trust: Authority | None = None) -> Iterator[list[Owner]]:
+    addresses = f"127.0.0.1:{servers[0].port}", f"127.0.0.1:{servers[1].port}"
+    with ExitStack() as stack:
+        made = [Owner(name, terms, addresses, own=trust.tls(name) if trust else None) for name in names]
+        for one in made:
+            stack.callback(one.close)
+        yield made
+
+
+@pytest.mark.parametrize("secured", [False, True], ids=["clear", "tls"])
+def test_steps_are_opened_and_told_to_all_owners(tmp_path, secured):
+    mine, lines = terms("plain"), []
+    trust = Authority(tmp_path / "trust") if secured else None
+    with pair(tmp_path, mine, lines.append, trust=trust) as both, owners(both, mine, *OWNERS, trust=trust) as all_of:
+        for step in (1, 2):
+            for one, values in zip(all_of, integers(step).values(), strict=True):
+                one.submit(step, values)
+                one.submit(step, values)  # the same again is harmless
+            for one in all_of:
+                opened = one.result(step)
+                np.testing.assert_array_equal(opened.values, total(step))
+                assert opened[1:] == (OWNERS, step)
+        with pytest.raises(check.InputError, match=r"^integers: expected those of step 2 that were submitted"):
+            all_of[0].submit(2, np.zeros(DIMENSION, int))
+        np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
+        with pytest.raises(check.InputError, match=r"^h1: step: expected one with a share of alice, .* got 3$"):
+            all_of[0].result(3)
+    assert sum("complete, of 3 owners" in line for line in lines) == 4
+
+
+def test_an_owner_who_disappears_is_named_and_left_out_where_the_terms_say_so(tmp_path):
+    mine, lines = terms("plain", least_owners=2), []
+    with pair(tmp_path, mine, lines.append, wait=0.3) as both, owners(both, mine, "alice", "carol") as present:
+        for one, name in zip(present, ("alice", "carol"), strict=True):
+            one.submit(1, integers(1)[name])
+        opened = present[0].result(1)
+    np.testing.assert_array_equal(opened.values, integers(1)["alice"] + integers(1)["carol"])
+    assert opened.owners == ("alice", "carol")
+    assert "step 1: shares are not at both servers of: bob (not here either)" in lines
+
+
+def test_without_an_owner_the_step_waits_for_all_by_default(tmp_path):
+    mine, lines = terms("plain"), []
+    with pair(tmp_path, mine, lines.append, wait=0.3) as both, owners(both, mine, *OWNERS) as all_of:
+        for one, name in zip(all_of[:2], OWNERS, strict=False):
+            one.submit(1, integers(1)[name])
+        with pytest.raises(ChannelError, match=r"^h[12]: Deadline Exceeded$"):
+            all_of[0].result(1, seconds=1.5)
+        all_of[2].submit(1, integers(1)["carol"])  # late: the others' shares are still there
+        np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
+    assert "step 1: shares are not at both servers of: carol (not here either)" in lines
+
+
+def test_shares_of_two_splittings_are_not_added(tmp_path):
+    """An owner that was restarted between the servers: H1 and H2 hold shares that do not belong together."""
+    mine, lines = terms("plain"), []
+    with pair(tmp_path, mine, lines.append) as both, owners(both, mine, *OWNERS) as all_of:
+        _send(both[0].port, [_share(mine)])
+        _send(both[1].port, [_share(mine, split=b"1" * 16)])
+        with pytest.raises(check.InputError, match=r"^h1: values: expected the share of step 1 that came before"):
+            all_of[1].submit(1, integers(1)["bob"])
+        all_of[0].submit(1, integers(1)["alice"])
+        all_of[2].submit(1, integers(1)["carol"])
+        np.testing.assert_array_equal(all_of[1].result(1).values, total(1))  # bob's share goes to both once more
+    assert lines.count("step 1: bob's two shares do not belong together; both servers let them go") == 2
+
+
+def _send(port: int, messages: list[spgc_pb2.Share], own: Tls | None = None) -> None:
+    with tls.call(f"127.0.0.1:{port}", "h1", own) as connection:
+        serializer, deserializer = spgc_pb2.Share.SerializeToString, spgc_pb2.Receipt.FromString
+        connection.stream_unary(f"/{SERVICE}/Submit", serializer, deserializer)(iter(messages), timeout=20)
+
+
+def _share(
+    mine: Terms, owner: str = "bob", *, coordinates: int = DIMENSION, step: int = 1, split: bytes = bytes(16)
+) -> spgc_pb2.Share:
+    head = spgc_pb2.Share.Head(owner=owner, step=step, split=split, terms=agreement.stated(mine._asdict()))
+    return spgc_pb2.Share(head=head, values=bytes(4 * coordinates))
+
+
+def test_what_an_owner_does_wrong_is_refused_and_named_in_the_log(tmp_path):
+    mine, lines = terms("plain"), []
+    good = _share(mine)
+    wrong = {
+        "values: expected 7 coordinates, got 6": [_share(mine, coordinates=6)],
+        "values: expected 7 coordinates, got more": [good, spgc_pb2.Share(values=b"1234")],
+        "owner: expected one of alice, bob, carol, got mallory": [_share(mine, "mallory")],
+        "terms: clip_norm: expected 1.0 as here, got 2.0": [_share(mine._replace(clip_norm=2.0))],
+        "statement: expected a JSON object, got": [spgc_pb2.Share(values=b"1234")],
+        "step: expected 1, the next one, got 5": [_share(mine, step=5)],
+    }
+    with pair(tmp_path, mine, lines.append) as both, owners(both, mine, *OWNERS) as all_of:
+        for message, sent in wrong.items():
+            with pytest.raises(grpc.RpcError) as refused:
+                _send(both[0].port, sent)
+            assert isinstance(refused.value, grpc.Call)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert str(refused.value.details()).startswith(message)
+            assert message in lines[-1]
+        with pytest.raises(grpc.RpcError, match="larger than max"):
+            _send(both[0].port, [spgc_pb2.Share(values=bytes(2 << 20))])
+        for one, values in zip(all_of, integers(1).values(), strict=True):
+            one.submit(1, values)
+        np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
+    assert sum(line.startswith("bob: a share of step 1 is refused") for line in lines) == 3
+
+
+def test_only_the_party_named_in_a_certificate_is_let_in(tmp_path):
+    mine, lines = terms("plain"), []
+    trust, strange = Authority(tmp_path / "trust"), Authority(tmp_path / "strange")
+    with pair(tmp_path, mine, lines.append, trust=trust) as both:
+        port = both[0].port
+        with pytest.raises(grpc.RpcError, match=r"certificate: expected one for 'bob', got \['alice'\]"):
+            _send(port, [_share(mine)], trust.tls("alice"))
+        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+            _send(port, [_share(mine)], strange.tls("bob"))
+        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+            _send(port, [_share(mine)])
+        swapped = both[1], both[0]  # h1 and h2 of the wrong names: an owner must not give one server both shares
+        with owners(swapped, mine, "bob", trust=trust) as (bob,), pytest.raises(ChannelError, match=r"^h1: "):
+            bob.submit(1, integers(1)["bob"], seconds=5)
+        with tls.call(f"127.0.0.1:{both[1].port}", "h2", trust.tls("alice")) as connection:
+            exchange = connection.stream_stream("/dpaudit.secure.Peer/Exchange", spgc_pb2.Frame.SerializeToString)
+            with pytest.raises(grpc.RpcError, match=r"certificate: expected one for 'h1', got \['alice'\]"):
+                next(exchange(iter([spgc_pb2.Frame(data=b"!")])))
+        with owners(both, mine, *OWNERS, trust=trust) as all_of:
+            for one, values in zip(all_of, integers(1).values(), strict=True):
+                one.submit(1, values)
+            np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
+
+
+def test_servers_with_other_terms_both_say_which(tmp_path):
+    mine = terms("plain")
+    second = Server("h2", mine, listen="127.0.0.1:0", state=tmp_path / "h2")
+    at = f"127.0.0.1:{second.port}"
+    first = Server("h1", mine._replace(examples=31), listen="127.0.0.1:0", state=tmp_path / "h1", peer=at)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.submit(first.run), pool.submit(second.run)
+        with pytest.raises(check.InputError, match=r"^terms: examples: expected 31 as here, got 30$"):
+            one.result(30)
+        with pytest.raises(check.InputError, match=r"^terms: examples: expected 30 as here, got 31$"):
+            other.result(30)
+
+
+def test_certificate_files_that_do_not_fit_are_one_clear_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for short names: a line repeats so much of a value and no more
+    trust = Authority(Path("trust"))
+    certificate, key, authority = trust.files("h1")
+    other = trust.files("h2")
+    for files, name, message in [
+        (
+            (certificate, key, authority),
+            "h2",
+            r"^certificate: expected one for the DNS name 'h2' alone, got ",
+        ),
+        ((*trust.files("h1", "h2")[:2], authority), "h1", "^certificate: expected one for the DNS name 'h1' alone"),
+        ((certificate, other[1], authority), "h1", "^key: expected the one that .*h1.pem is for, got .*h2.key$"),
+        ((certificate, key, key), "h1", "^certificate, key, authority: expected PEM files, "),
+        ((certificate, key, "nowhere"), "h1", r"^authority: expected a file that can be read, got nowhere \(No such"),
+    ]:
+        with pytest.raises(check.InputError, match=message):
+            tls.read(*files, name=name)
+
+
+@pytest.mark.parametrize("restarted", ["h1", "h2"])
+def test_a_server_that_is_restarted_goes_on_and_owners_send_again(tmp_path, restarted):
+    mine, lines = terms("plain"), []
+    with ExitStack() as first_life, ExitStack() as rest:
+        second = Server("h2", mine, listen="127.0.0.1:0", state=tmp_path / "h2", log=lines.append)
+        at = f"127.0.0.1:{second.port}"
+        first = Server("h1", mine, listen="127.0.0.1:0", state=tmp_path / "h1", peer=at, log=lines.append)
+        for role, server in (("h1", first), ("h2", second)):
+            (first_life if role == restarted else rest).enter_context(running(server))
+        port = {"h1": first.port, "h2": second.port}[restarted]
+        all_of = rest.enter_context(owners((first, second), mine, *OWNERS))
+        for one, values in zip(all_of, integers(1).values(), strict=True):
+            one.submit(1, values)
+        assert all_of[0].result(1).releases == 1
+        for one, values in zip(all_of[:2], integers(2).values(), strict=False):
+            one.submit(2, values)  # these are lost
+        first_life.close()
+        again = Server(
+            restarted, mine, listen=f"127.0.0.1:{port}", state=tmp_path / restarted, peer=at, log=lines.append
+        )
+        rest.enter_context(running(again))
+        all_of[2].submit(2, integers(2)["carol"])
+        with ThreadPoolExecutor(3) as pool:
+            for opened in pool.map(lambda one: one.result(2), all_of):
+                np.testing.assert_array_equal(opened.values, total(2))
+        np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
+
+
+def test_an_address_beyond_this_machine_needs_certificates(tmp_path):
+    mine = terms("plain")
+    with pytest.raises(check.InputError, match=r"^listen: expected certificates, .* got 0\.0\.0\.0:0$"):
+        Server("h2", mine, listen="0.0.0.0:0", state=tmp_path)
+    with pytest.raises(check.InputError, match=r"^h2: expected certificates, .* got example\.org:1$"):
+        Owner("bob", mine, ("127.0.0.1:1", "example.org:1"))
+    with pytest.raises(check.InputError, match=r"^listen: expected HOST:PORT, got 127\.0\.0\.1$"):
+        Server("h2", mine, listen="127.0.0.1", state=tmp_path)
+    with pytest.raises(check.InputError, match=r"^peer: expected the address of h2, which h1 calls, got none$"):
+        Server("h1", mine, listen="127.0.0.1:0", state=tmp_path)

@@ -1,0 +1,182 @@
+"""Steps between two servers: what they open, that they agree first, and that every fault of every message is clean."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpaudit import check
+from dpaudit.secure.channel import ChannelError, Wire
+from tests.secure import servers
+from tests.secure.servers import play, terms, total
+
+Frames = list[tuple[bytes, bytes]]
+
+KINDS = {  # what each server sends in a session of one step, in order
+    0: ["terms.size", "terms", "base-ot.receiver", "step.size", "step", "seed", "tables", "labels", "decoding"],
+    1: ["terms.size", "terms", "base-ot.sender", "step.size", "step", "cot.corrections", "opened"],
+}
+EVERY = [(side, number) for side, kinds in KINDS.items() for number in range(len(kinds))]
+
+
+class _Faulty:
+    """A wire on which, in place of one message, others are written, perhaps with the next one; or an end is made."""
+
+    def __init__(self, wire: Wire, number: int, change: Callable[[Frames], Frames] | None, after: bool) -> None:
+        self._wire, self._number, self._change, self._after = wire, number, change, after
+        self._kept: Frames = []
+        self._written = 0
+        self.read_into, self.close = wire.read_into, wire.close
+
+    def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
+        number, frame = self._written, (header, bytes(payload))
+        self._written += 1
+        if number < self._number or (number > self._number and not self._kept and self._change is not None):
+            self._wire.write(header, payload, seconds)
+            return
+        if self._change is None:
+            self._wire.close()
+            raise ConnectionError
+        self._kept.append(frame)
+        if len(self._kept) == 1 + self._after:
+            for changed, part in self._change(self._kept):
+                self._wire.write(changed, memoryview(part), seconds)
+            self._kept = []
+
+
+def _late(frames: Frames) -> Frames:
+    time.sleep(1.2 * DEADLINE)
+    return frames
+
+
+DEADLINE = 0.5  # seconds, where a fault leaves the other side waiting
+HANGING = ("truncated", "lost", "reordered", "late")
+SECRET = ("seed", "tables", "labels", "base-ot.sender", "base-ot.receiver", "cot.corrections")
+FAULTS: dict[str, tuple[Callable[[Frames], Frames] | None, bool]] = {  # what becomes of it; whether the next is needed
+    "killed": (None, False),
+    "truncated": (lambda frames: [(frames[0][0], frames[0][1][:-1])], False),
+    "lost": (lambda frames: [], False),
+    "twice": (lambda frames: frames * 2, False),
+    "reordered": (lambda frames: frames[::-1], True),
+    "late": (_late, False),
+}
+
+
+@pytest.mark.parametrize("mode", ["noisy", "plain"])
+def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode):
+    mine = terms(mode)
+    first, second = play(tmp_path, (mine, mine), until=2)
+    assert (first.fault, second.fault) == (None, None)
+    assert [message.kind for message in first.said][:9] == KINDS[0]
+    assert [message.kind for message in second.said][:7] == KINDS[1]
+    for step in (1, 2):
+        one, other = first.steps[step], second.steps[step]
+        np.testing.assert_array_equal(one.values, other.values)
+        assert one[1:] == other[1:] == (servers.OWNERS, step)
+        assert (np.abs(one.values - total(step)) <= servers.reach(mine)).all()
+        assert np.array_equal(one.values, total(step)) == (mode == "plain")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_message_of_a_step_goes_wrong(tmp_path, name):
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(lambda where: _one_goes_wrong(tmp_path / f"{where}", name, *where), EVERY):
+            pass
+
+
+def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> None:
+    """The step fails on both sides in time or is complete; the next session goes on, with secrets of its own."""
+    mine, (change, after) = terms(), FAULTS[name]
+    faulty = side, lambda wire: _Faulty(wire, number, change, after)
+    ended = play(folder, (mine, mine), until=2, changed=faulty, seconds=DEADLINE if name in HANGING else 60.0)
+    for one in ended:
+        assert isinstance(one.fault, ChannelError), (side, number, one.fault)
+        assert "\n" not in str(one.fault)
+    before = {step: opened.values for one in ended for step, opened in one.steps.items()}
+    assert before.keys() <= {1}
+    begun = max(one.releases for one in ended)
+    told = any(message.kind == "labels" for message in ended[0].said)  # from then on H2 can read the sum
+    assert told <= begun <= 1
+
+    again = play(folder, (mine, mine), until=2)
+    assert [one.fault for one in again] == [None, None], (side, number)
+    for step in (1, 2):
+        np.testing.assert_array_equal(again[0].steps[step].values, again[1].steps[step].values)
+        assert (np.abs(again[0].steps[step].values - total(step)) <= servers.reach(mine)).all()
+    if before:
+        np.testing.assert_array_equal(again[0].steps[1].values, before[1])  # the same output, no new release
+    assert max(one.releases for one in again) == 2 + (begun and not before)
+    first, second = (
+        {said.payload for one in both for said in one.said if said.kind in SECRET} for both in (ended, again)
+    )
+    assert not first & second
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"mode": "plain"},
+        {"circuit": "00" * 32},
+        {"dimension": 8},
+        {"owners": ("alice", "bob", "dave")},
+        {"least_owners": 2},
+        {"examples": 31},
+        {"clip_norm": 2.0},
+        {"levels": 5},
+        {"ring_bits": 26},
+        {"coins": 255},
+        {"step_bits": 4},
+        {"depth": 2},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_terms_that_differ_are_refused_by_name_before_any_secret(tmp_path, change):
+    (name,) = change
+    mine = terms()
+    theirs = mine._replace(**change)
+    ended = play(tmp_path, (mine, theirs), until=1)
+    for one, (here, there) in zip(ended, ((mine, theirs), (theirs, mine)), strict=True):
+        shown = [list(seen) if name == "owners" else seen for seen in (getattr(here, name), getattr(there, name))]
+        assert isinstance(one.fault, check.InputError)
+        assert str(one.fault)[:100] == f"terms: {name}: expected {shown[0]} as here, got {shown[1]}"[:100]
+        assert {message.kind for message in one.said} == {"terms.size", "terms"}
+
+
+def test_every_term_is_compared():
+    assert len(terms()) == len(test_terms_that_differ_are_refused_by_name_before_any_secret.pytestmark[0].args[1])
+
+
+def test_two_servers_of_one_role_refuse_each_other(tmp_path):
+    mine = terms()
+    ended = play(tmp_path, (mine, mine), until=1, roles=("h2", "h2"))
+    for one in ended:
+        assert isinstance(one.fault, check.InputError)
+        assert str(one.fault) == "h1's role: expected h1, got h2"
+        assert {message.kind for message in one.said} == {"terms.size", "terms"}
+
+
+def test_servers_whose_states_are_far_apart_refuse_each_other(tmp_path):
+    mine = terms("plain")
+    play(tmp_path, (mine, mine), until=2)
+    for file in (tmp_path / "h2").glob("*.step"):
+        file.unlink()
+    ended = play(tmp_path, (mine, mine), until=3)
+    assert str(ended[0].fault) == "completed: expected about 2 steps as here, got 0"
+    assert str(ended[1].fault) == "completed: expected about 0 steps as here, got 2"
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_server_that_lacks_the_last_result_has_it_from_the_other(tmp_path, behind):
+    mine = terms()
+    ended = play(tmp_path, (mine, mine), until=2)
+    (tmp_path / servers.SERVERS[behind] / "00000002.step").unlink()
+    again = play(tmp_path, (mine, mine), until=2)
+    assert [one.fault for one in again] == [None, None]
+    np.testing.assert_array_equal(again[behind].steps[2].values, ended[behind].steps[2].values)
+    assert again[behind].steps[2][1:] == ended[behind].steps[2][1:]
+    assert [one.releases for one in again] == [2, 2]
+    assert not any(message.kind in ("seed", "labels", "cot.corrections") for one in again for message in one.said)

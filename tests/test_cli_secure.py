@@ -1,0 +1,123 @@
+"""``dpaudit secure server``: real processes, with and without certificates, one of them killed in the middle."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpaudit import cli
+from dpaudit.secure.owner import Owner
+from tests.secure import servers
+from tests.secure.certificates import Authority
+
+TERMS = ("--owners", *servers.OWNERS, "--dimension", str(servers.DIMENSION), "--examples", "30", "--mode", "plain")
+
+
+class Process:
+    """``dpaudit secure server`` with these options, and the port on which it says that it listens."""
+
+    def __init__(self, folder: Path, role: str, port: int, *options: str) -> None:
+        command = [sys.executable, "-m", "dpaudit.cli", "secure", "server", "--role", role]
+        command += ["--listen", f"127.0.0.1:{port}", "--state", str(folder / role), *TERMS, *options]
+        self._started = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def port(self) -> int:
+        assert self._started.stdout is not None
+        line = self._started.stdout.readline()
+        assert line, self._started.communicate()[1]
+        return int(line.rpartition(":")[2])
+
+    def end(self, by: signal.Signals) -> tuple[int, str]:
+        """Its status and what it has told."""
+        self._started.send_signal(by)
+        _, told = self._started.communicate(timeout=60)
+        return self._started.returncode, told
+
+
+@contextmanager
+def owners(trust: Authority | None, ports: tuple[int, int]) -> Iterator[list[Owner]]:
+    addresses = f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
+    terms = servers.terms("plain")
+    made = [Owner(name, terms, addresses, own=trust.tls(name) if trust else None) for name in servers.OWNERS]
+    yield made
+    for one in made:
+        one.close()
+
+
+def step(number: int, all_of: list[Owner]) -> np.ndarray:
+    for one, values in zip(all_of, servers.integers(number).values(), strict=True):
+        one.submit(number, values)
+    (first, *others) = [one.result(number).values for one in all_of]
+    assert all(np.array_equal(first, other) for other in others)
+    return first
+
+
+def test_processes_open_what_one_process_opens(tmp_path):
+    """Also after one of them was killed: steps 1 and 2, and 3 behind a new process with the old one's state."""
+    mine = servers.terms("plain")
+    expected = servers.play(tmp_path / "here", (mine, mine), until=3)[0].steps
+    trust = Authority(tmp_path / "trust")
+
+    def flags(role: str, trusted: bool) -> list[str]:
+        given = zip(("--tls-cert", "--tls-key", "--tls-ca"), trust.files(role), strict=True)
+        return [word for pair in given for word in pair] if trusted else []
+
+    seconds = {trusted: Process(tmp_path / f"{trusted}", "h2", 0, *flags("h2", trusted)) for trusted in (True, False)}
+    ports = {trusted: process.port() for trusted, process in seconds.items()}
+    firsts = {
+        trusted: Process(
+            tmp_path / f"{trusted}", "h1", 0, "--peer", f"127.0.0.1:{ports[trusted]}", *flags("h1", trusted)
+        )
+        for trusted in ports
+    }
+    for trusted, first in firsts.items():
+        with owners(trust if trusted else None, (first.port(), ports[trusted])) as all_of:
+            for number in (1, 2):
+                np.testing.assert_array_equal(step(number, all_of), expected[number].values)
+            if not trusted:
+                assert seconds[trusted].end(signal.SIGKILL)[0] == -signal.SIGKILL
+                seconds[trusted] = Process(tmp_path / f"{trusted}", "h2", ports[trusted])
+                assert seconds[trusted].port() == ports[trusted]
+                np.testing.assert_array_equal(step(3, all_of), expected[3].values)
+    for process, by in zip([*firsts.values(), *seconds.values()], [signal.SIGTERM, signal.SIGINT] * 2, strict=True):
+        status, told = process.end(by)
+        assert status == 0
+        assert "step 2: complete, of 3 owners" in told or "2 steps are complete" in told
+        assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--role", "h1"), "peer: expected the address of h2, which h1 calls, got none"),
+        (("--role", "h2", "--listen", "0.0.0.0:0"), "listen: expected certificates, a loopback address"),
+        (
+            ("--role", "h2", "--tls-key", "a"),
+            "tls: expected all of --tls-cert, --tls-key and --tls-ca, or none",
+        ),
+        (("--role", "h2", "--mode", "noisy"), "noise_multiplier: expected a finite number > 0, got None"),
+        (("--role", "h2", "--owners", "A"), "owner: expected at most 63 of a-z, 0-9 and hyphens within"),
+        (("--role", "h2", "--owners", "h1"), "owner: expected at most 63 of a-z, 0-9 and hyphens within"),
+        (("--role", "h2", "--least-owners", "4"), "least_owners: expected at most 3, the number of owners, got 4"),
+        (("--role", "h2", "--deadline", "0"), "deadline: expected a finite number > 0, got 0.0"),
+    ],
+)
+def test_unusable_options_are_one_line(monkeypatch, capsys, tmp_path, options, message):
+    given = ["dpaudit", "secure", "server", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state"), *TERMS]
+    monkeypatch.setattr(sys, "argv", [*given, *options])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"dpaudit: {message}")
+    assert (output.err.count("\n"), output.out) == (1, "")
