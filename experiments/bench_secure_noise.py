@@ -10,6 +10,7 @@ import numpy as np
 from dpaudit.secure import in_process, opening, ot_noise, reveal, shares
 from dpaudit.secure.agreement import Terms
 from dpaudit.secure.channel import Channel
+from dpaudit.secure.noise import Binomial
 from experiments.common import Rows
 
 
@@ -17,7 +18,7 @@ def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> 
     """All of a step by either: processor time of both servers, and bytes; ``depths`` of the transfers, and names."""
     by_circuit, ring_bits, dimension = noisy.opening(), noisy.ring_bits, noisy.dimension
     law = by_circuit.noise
-    assert law is not None
+    assert isinstance(law, Binomial)
     share = shares.split(np.zeros(dimension, np.int64), ring_bits=ring_bits)[0]
 
     def circuit(channel: Channel, first: bool, depth: int) -> Callable[[], object]:

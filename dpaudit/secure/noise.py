@@ -50,6 +50,11 @@ class Binomial(NamedTuple):
         return (self.coins + 2) * self.step // 2 - 1
 
     @property
+    def offset(self) -> int:
+        """What the circuit's noise is above Z: c."""
+        return self.reach
+
+    @property
     def std(self) -> float:
         """The standard deviation, units."""
         return math.sqrt(self.step**2 * (self.coins / 4 + 1 / 6) - 1 / 6)

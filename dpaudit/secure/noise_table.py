@@ -9,12 +9,25 @@ The paper says only that a table of the normal law by seed is embedded in the ci
 Source: paper 001, Algorithm 2, lines 2, 4 and 5, and section 5.1.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.special import ndtri
 
 from dpaudit import check
 
 SEED_BITS = 16
+
+
+class Table(NamedTuple):
+    """The values of a circuit's table, int64 [65536]."""
+
+    values: np.ndarray
+
+    @property
+    def offset(self) -> int:
+        """What the circuit's noise is above N: nothing."""
+        return 0
 
 
 def table(std: float) -> np.ndarray:

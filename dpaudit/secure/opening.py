@@ -9,7 +9,7 @@ What depends on no share can be done ahead (:meth:`Garbler.prepare`, :meth:`Eval
 opening: a few labels a coordinate remain. A step of any size goes block by block (:func:`blocks`), so that no server
 holds more than a block's tables.
 
-H2 alone reads the outputs. With noise it takes its own share and the noise's reach off what it reads, in the clear,
+H2 alone reads the outputs. With noise it takes its own share and the noise's offset off what it reads, in the clear,
 which tells it no more than the noisy sum does. It sends H1 the result.
 
 Promised, while the two keep to the protocol and do not collude: each learns the opened values and, of the other's
@@ -24,11 +24,12 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from dpaudit import check
-from dpaudit.secure import arithmetic, cot, garbling, reveal, shares
+from dpaudit.secure import arithmetic, cot, garbling, reveal, shares, table_circuit
 from dpaudit.secure.aes_hash import BLOCK, WORD, GateKeys
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuit import Circuit
 from dpaudit.secure.noise import Binomial
+from dpaudit.secure.noise_table import Table
 from dpaudit.secure.randomness import Source, system
 
 LARGEST = 8 * garbling.CHUNK  # coordinates of a block
@@ -40,12 +41,12 @@ class Opening(NamedTuple):
     Attributes:
       circuit: its inputs are ``ring_bits`` of H1's share and then ``mixed`` bits; its outputs ``ring_bits``.
       ring_bits: N + 1.
-      noise: the law of the noise; None for none, where the mixed bits are H2's share.
+      noise: the law of the noise, or the values of a table; None for none, where the mixed bits are H2's share.
     """
 
     circuit: Circuit
     ring_bits: int
-    noise: Binomial | None
+    noise: Binomial | Table | None
 
     @property
     def mixed(self) -> int:
@@ -63,6 +64,12 @@ class Opening(NamedTuple):
 def noisy(noise: Binomial, *, ring_bits: int) -> Opening:
     """The opening of x1 - x2 + Z modulo 2^ring_bits, for shares x1, x2 and the noise Z."""
     return Opening(arithmetic.noisy_sum(noise, bits=shares.checked_ring(ring_bits)), ring_bits, noise)
+
+
+def by_table(table: Table, *, ring_bits: int) -> Opening:
+    """The paper's opening of x1 - x2 + N_seed, with seeds of both servers: a reproduction, **not private**."""
+    circuit = table_circuit.noisy_sum(table.values, bits=shares.checked_ring(ring_bits))
+    return Opening(circuit, ring_bits, table)
 
 
 def plain(*, ring_bits: int) -> Opening:
@@ -212,7 +219,7 @@ class Evaluator:
         """The same values as the peer's, from H2's share of them. Arguments and errors: as for the peer's."""
         bits, count = opening.ring_bits, received.labels.shape[1]
         reveal.checked(share, count, bits)
-        own = share + opening.noise.reach if opening.noise else np.zeros(count, np.int64)
+        own = share + opening.noise.offset if opening.noise else np.zeros(count, np.int64)
         labels = self._channel.receive("labels", bits * count * BLOCK).reshape(bits, count, BLOCK)
         packed = self._channel.receive("decoding", -(-bits * count // 8))
         decoding = np.unpackbits(packed, count=bits * count).reshape(bits, count)

@@ -11,6 +11,7 @@ from dpaudit.secure import agreement, in_process
 from dpaudit.secure.agreement import Terms
 from dpaudit.secure.channel import Channel, Wire
 from dpaudit.secure.inbox import Inbox
+from dpaudit.secure.noise import Binomial
 from dpaudit.secure.randomness import Stream
 from dpaudit.secure.records import Opened, Records
 from dpaudit.secure.reveal import KEPT
@@ -43,7 +44,7 @@ def total(step: int) -> np.ndarray:
 def reach(terms: Terms) -> int:
     """The largest absolute value of the noise."""
     noise = terms.opening().noise
-    return noise.reach if noise else 0
+    return noise.reach if isinstance(noise, Binomial) else 0
 
 
 def submit(inbox: Inbox, side: int, step: int) -> None:

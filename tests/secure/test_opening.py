@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from dpaudit import check
-from dpaudit.secure import in_process, noise, opening
+from dpaudit.secure import in_process, noise, noise_table, opening
 from dpaudit.secure.channel import Channel, ChannelError
+from dpaudit.secure.noise_table import Table
 from dpaudit.secure.opening import LARGEST, Evaluator, Garbler
 from dpaudit.secure.shares import smod
 from tests.secure import sessions
@@ -54,6 +55,18 @@ def test_the_plain_opening_is_the_difference(count: int) -> None:
     session = sessions.play(PLAIN, [(first, second)], depth=4)
     for side in (session.first[0], session.second[0]):
         np.testing.assert_array_equal(side.opened, smod(first - second, 1 << 24))
+
+
+def test_the_paper_s_table_is_looked_up_at_both_seeds() -> None:
+    values = noise_table.table(3.0)
+    kind = opening.by_table(Table(values), ring_bits=25)
+    first, second = sessions.shares(7, 65, 25)
+    session = sessions.play(kind, [(first, second)])
+    one, two = (side[0].bits(kind).T @ (1 << np.arange(16)) for side in (session.first, session.second))
+    wanted = smod(first - second + noise_table.from_seeds(values, one, two), 1 << 24)
+    for side in (session.first[0], session.second[0]):
+        np.testing.assert_array_equal(side.opened, wanted)
+    assert (wanted != smod(first - second + noise_table.from_seeds(values, one, one), 1 << 24)).any()
 
 
 def test_another_constant_shows() -> None:
