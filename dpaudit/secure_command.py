@@ -46,6 +46,8 @@ class Secure:
     """Shares are modulo 2 to this power."""
     depth: Literal[1, 2, 4] = 1
     """Of the oblivious transfers: the more, the fewer bytes and the more computing."""
+    ahead: int = 0
+    """For how many steps the servers make ahead, on disk, what depends on no share, while they wait for owners."""
     wait: float = 60.0
     """Seconds that a round waits for owners."""
     deadline: float = 60.0
@@ -89,6 +91,7 @@ def run(options: Secure) -> None:
         coins=options.coins,
         ring_bits=options.ring_bits,
         depth=options.depth,
+        ahead=options.ahead,
     )
     serving = server.Server(
         options.role,

@@ -31,16 +31,17 @@ from experiments.common import Rows, answering, options, peak_gib
 
 DIMENSIONS = (182, 642, 30_000)  # of paper 001's networks: two outputs from 90 inputs; three small layers; images
 DEPTHS = {1: "IKNP", 4: "SoftSpoken, depth 4"}
+AHEAD = "ahead"  # a step opens what was made before, which is not timed
 PEER = "peer"  # a line that both processes are told to start with
 
 
 def terms(mode: str, dimension: int, depth: int) -> Terms:
     """Of a training like the paper's: three owners, batches of 3,000, n = 127, noise of the size of a clip norm."""
-    noise = 1.0 if mode == "noisy" else None
-    names = ("one", "two", "three")
-    return agreement.terms(
-        owners=names, dimension=dimension, examples=3_000, noise_multiplier=noise, mode=mode, depth=depth
+    how: dict[str, Any] = (
+        {"mode": "plain"} if mode == "plain" else {"noise_multiplier": 1.0, "ahead": int(mode == AHEAD)}
     )
+    names = ("one", "two", "three")
+    return agreement.terms(owners=names, dimension=dimension, examples=3_000, depth=depth, **how)
 
 
 def serve(role: str) -> None:
@@ -71,6 +72,7 @@ def timed(channel: Channel, role: str, state: str, mine: Terms, steps: int) -> d
     share = shares.split(np.zeros(mine.dimension, np.int64), ring_bits=mine.ring_bits)[0]
     before = moved(channel)
     for step in range(1, steps + 1):
+        session.prepare(600.0)
         began = time.perf_counter()
         owners, _ = session.agree(step, dict.fromkeys(mine.owners, "00"))
         session.open(step, owners, share)
@@ -85,7 +87,7 @@ def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
     peaks: dict[str, float] = {}
     with answering([*command, "h2"]) as second, answering([*command, "h1"]) as first:
         first(f"{PEER} {second(PEER)}")
-        for mode, depth in [("noisy", depth) for depth in DEPTHS] + [("plain", 1)]:
+        for mode, depth in [("noisy", depth) for depth in DEPTHS] + [(AHEAD, 1), ("plain", 1)]:
             for dimension in dimensions:
                 line = f"{mode} {dimension} {depth} {steps + 2}"
                 with ThreadPoolExecutor(2) as pool:
@@ -96,7 +98,7 @@ def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
                     "d": dimension,
                     "mode": mode,
                     "transfers": DEPTHS[depth],
-                    "n": 127 if mode == "noisy" else 0,
+                    "n": 0 if mode == "plain" else 127,
                 }
                 scale = f"{steps} steps after 2, slower of the two servers"
                 slower = np.maximum(told["h1"]["steps"], told["h2"]["steps"])[2:]

@@ -38,6 +38,7 @@ class Terms(NamedTuple):
       ring_bits: N + 1.
       coins, step_bits: of the binomial noise; 0 without.
       depth: of the correlated transfers.
+      ahead: for how many steps blocks are made ahead.
     """
 
     version: int
@@ -53,6 +54,7 @@ class Terms(NamedTuple):
     coins: int
     step_bits: int
     depth: int
+    ahead: int
 
     @property
     def scale(self) -> Scale:
@@ -76,6 +78,7 @@ def terms(
     coins: int = 127,
     ring_bits: int = 25,
     depth: int = 1,
+    ahead: int = 0,
 ) -> Terms:
     """The terms that follow from what a training wants.
 
@@ -91,6 +94,7 @@ def terms(
       coins: of the binomial, 2^k - 1.
       ring_bits: N + 1, 2 to 32.
       depth: of the correlated transfers, 1, 2 or 4.
+      ahead: for how many steps the servers make blocks ahead, while they wait for owners; needs noise.
 
     Raises:
       InputError: a value out of range.
@@ -104,6 +108,8 @@ def terms(
     if depth not in (1, 2, 4):
         raise check.expected("depth", "1, 2 or 4", depth)
     if check.one_of(MODES, mode=mode) == "plain":
+        if check.at_least(0, ahead=ahead):
+            raise check.expected("ahead", 'none in mode "plain", whose blocks depend on a share', ahead)
         if noise_multiplier is not None:
             raise check.expected("noise_multiplier", 'none in mode "plain"', noise_multiplier)
         fixed, noise = scale.largest(examples=examples, clip_norm=clip_norm, ring_bits=ring_bits), None
@@ -129,6 +135,7 @@ def terms(
         coins=noise.coins if noise else 0,
         step_bits=noise.step_bits if noise else 0,
         depth=depth,
+        ahead=check.at_least(0, ahead=ahead),
     )
 
 

@@ -26,6 +26,7 @@ from dpaudit.secure.opening import Garbled, Opening, Received, checked_count
 
 Block = TypeVar("Block", bound=Garbled | Received)
 
+MOST = 1 << 20  # blocks of one store
 _NONE = (1 << 64) - 1  # in place of a number, on the wire
 _SUFFIX, _PARTIAL = ".block", ".partial"
 
@@ -117,6 +118,24 @@ class Store(Generic[Block]):
                 if number < theirs:
                     self._path(number).unlink()
             self._synchronise()
+
+    def common(self, channel: Channel) -> int:
+        """How many blocks both servers have, with the peer's ``common``; those of one alone it burns.
+
+        Raises:
+          ChannelError: a message that did not come through.
+        """
+        mine = self.numbers()
+        channel.send("offline.count", len(mine).to_bytes(8, "little"))
+        channel.send("offline.numbers", np.array(mine, "<u8"))
+        count = int.from_bytes(channel.receive("offline.count", 8).tobytes(), "little")
+        if count > MOST:
+            channel.refuse(f"receiving 'offline.numbers': {count} blocks are announced, more than {MOST}")
+        theirs = set(channel.receive("offline.numbers", 8 * count).view("<u8").tolist())
+        for number in set(mine) - theirs:
+            self._path(number).unlink()
+        self._synchronise()
+        return len(theirs.intersection(mine))
 
     def free(self, channel: Channel) -> int:
         """A number for a new block, above all that either server has, with the peer's ``free``.

@@ -45,6 +45,7 @@ class Records:
     Attributes:
       completed: the number of the last completed step, from 1; 0 for none.
       releases: openings begun.
+      ahead: a folder for blocks that are made ahead.
 
     Raises:
       InputError: a directory that another process uses, that is another role's or training's, or not to be had.
@@ -65,6 +66,7 @@ class Records:
         except check.InputError:
             self._lock.close()
             raise
+        self.ahead = self._folder / "ahead"
         self.completed = max((int(path.stem) for path in self._folder.glob("*.step")), default=0)
         self._begun = os.open(self._folder / "begun", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_DSYNC, 0o600)
         self.releases = len((self._folder / "begun").read_bytes().split())  # one that broke off counts too

@@ -136,6 +136,7 @@ class Server:
 
     def _round(self, session: Session, channel: Channel, wire: GrpcWire) -> None:
         step = self._records.completed + 1
+        session.prepare(self._deadline)
         channel.deadline(self._wait + self._deadline)
         held = self._inbox.collect(self._wait, lambda: self._ended(wire))
         owners, torn = session.agree(step, held)

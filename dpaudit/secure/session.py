@@ -7,15 +7,16 @@ own and are forgotten with it: what a fault has left half used is never used aga
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpaudit import check
 from dpaudit.secure import agreement, opening, reveal
 from dpaudit.secure.agreement import Terms
+from dpaudit.secure.ahead import Ahead
 from dpaudit.secure.channel import Channel
-from dpaudit.secure.opening import Evaluator, Garbler, Opening
+from dpaudit.secure.opening import Evaluator, Garbled, Garbler, Opening, Received
 from dpaudit.secure.randomness import Source, system
 from dpaudit.secure.records import Opened, Records
 from dpaudit.secure.reveal import KEPT
@@ -65,6 +66,21 @@ class Session:
             raise
         self._catch_up(theirs["completed"])
         self._party = (Garbler if role == "h1" else Evaluator)(channel, depth=terms.depth, source=source)
+        self._ahead = None
+        if terms.ahead:
+            self._ahead = Ahead(channel, self._party, self._opening, terms.dimension, terms.ahead, records.ahead)
+
+    def prepare(self, seconds: float) -> None:
+        """Makes the blocks that the terms want ahead, with the peer's ``prepare``.
+
+        Args:
+          seconds: for each block.
+
+        Raises:
+          ChannelError: a message that did not come through.
+        """
+        if self._ahead:
+            self._ahead.fill(seconds)
 
     def agree(self, step: int, held: Mapping[str, str]) -> Agreed:
         """Whose shares the servers have.
@@ -104,14 +120,16 @@ class Session:
         self._records.complete(step, Opened(values, owners, self._records.releases))
 
     def _block(self, step: int, share: np.ndarray, *, first: bool) -> np.ndarray:
-        begin = self._records.begin if first else lambda _: None
+        prepared = self._ahead.take(len(share)) if self._ahead else self._prepared(share)
+        if first:
+            self._records.begin(step)
+        party: Any = self._party
+        return party.open(self._opening, prepared, share)
+
+    def _prepared(self, share: np.ndarray) -> Garbled | Received:
         if isinstance(self._party, Garbler):
-            garbled = self._party.prepare(self._opening, len(share))
-            begin(step)
-            return self._party.open(self._opening, garbled, share)
-        received = self._party.prepare(self._opening, len(share), None if self._opening.noise else share)
-        begin(step)
-        return self._party.open(self._opening, received, share)
+            return self._party.prepare(self._opening, len(share))
+        return self._party.prepare(self._opening, len(share), None if self._opening.noise else share)
 
     def _same(self, name: str, value: object, theirs: Mapping[str, object]) -> None:
         if theirs.get(name) != value:

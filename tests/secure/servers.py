@@ -86,6 +86,7 @@ def play(
             for step in range(records.completed + 1, until + 1):
                 inbox = Inbox(terms[side], step - 1)
                 submit(inbox, side, step)
+                session.prepare(seconds)
                 channel.deadline(seconds)
                 owners, _ = session.agree(step, inbox.collect(0.0, lambda: False))
                 session.open(step, owners, inbox.total(owners))

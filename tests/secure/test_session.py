@@ -131,6 +131,7 @@ def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> None:
         {"coins": 255},
         {"step_bits": 4},
         {"depth": 2},
+        {"ahead": 1},
     ],
     ids=lambda change: next(iter(change)),
 )
