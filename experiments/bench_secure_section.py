@@ -40,8 +40,8 @@ def section(rows: Rows) -> Iterable[str]:
     found = select(rows, "noise_seconds")
     yield (
         "**The same noise without a circuit.** Shares of the noise can be made by transfers alone (`ot_noise`), and the sum be "
-        "opened in the clear: the same law and the same kind of promise, for a third of the bytes with IKNP, an eighth with SoftSpoken, and somewhat less time. The circuit is what the "
-        "paper has; with it, too, neither server ever holds a share of the noise that it could use again. Processor time of both "
+        "opened in the clear: the same law and the same kind of promise, for a third of the bytes with IKNP, a seventh with "
+        "SoftSpoken, and somewhat less time. The circuit is what the paper has. Processor time of both "
         f"servers together for all of a step, d = {found[0]['setting']['d']:,}, {found[0]['scale']}.\n"
     )
     lines = []

@@ -75,7 +75,7 @@ class Scale(NamedTuple):
 
 
 SCALES = {
-    "quick": Scale("digits", 8, 400, 40, 20, None, 100, 1, judged=2, at_once=5),
+    "quick": Scale("digits", 8, 400, 40, 15, None, 80, 1, judged=2, at_once=5),
     "digits": Scale("digits", 8, 600, 64, 60, None, 100, 10),
     "cifar10-8x8": Scale("cifar10", 8, 1_000, 64, 30, None, 100, 10),
     "cifar10": Scale("cifar10", 32, 1_000, 64, 6, None, 100, 1, judged=2, kept=4),
