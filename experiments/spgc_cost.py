@@ -6,7 +6,7 @@
 Two server processes and three owners take real steps. The paper does not say how many steps its trainings took; they
 follow from its bytes: without noise, a coordinate of a step costs a known number. Links are between the two servers.
 
-Expect trainings 8 to 50 times as fast as the paper's, with half the bytes; and bytes that do not move with epsilon,
+Expect trainings 8 to 50 times as fast as the paper's, with half the bytes; and bytes that hardly move with epsilon,
 where the paper's table of noise in the circuit makes them rise as epsilon falls.
 """
 

@@ -67,7 +67,7 @@ def _tables(rows: Rows) -> Iterable[str]:
         "**Bytes against ε.** The paper's bytes rise as ε falls, and it takes that for a law of noise in circuits. It is one of "
         "tables: the wider the noise, the more of the 65,536 entries differ. Counted: bytes of AND gates that a coordinate "
         f"takes with the paper's table in our circuit (a ring of {RING_BITS} bits, or wider where the noise needs it: with 30 "
-        "records it leaves the paper's own), and with binomial noise, which takes the same circuit whatever its width.\n"
+        "records it leaves the paper's own), and with binomial noise, where a step twice as wide takes one gate more: 32 bytes, whatever the table does.\n"
     )
     lines = []
     for data in dict.fromkeys(row["setting"]["data"] for row in select(rows, "table_bytes")):
