@@ -66,9 +66,9 @@ SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
 def main() -> None:
     parts = [HEAD]
     for name, section in SECTIONS.items():
-        file = RESULTS / f"{name}.json"
-        if file.exists():
-            parts += section(read_rows(file))
+        rows = [row for file in sorted(RESULTS.glob(f"{name}.*json")) for row in read_rows(file)]  # of parts run apart
+        if rows:
+            parts += section(rows)
     target = Path(__file__).parent / "README.md"
     replace_text(target, "\n".join(parts).rstrip() + "\n")
     print(f"experiments/{target.name}: {len(parts) - 1} parts")

@@ -7,7 +7,7 @@
     python -m experiments.mc_dropout_risk --quick --out DIR                # digits: under a minute
 
 How many hours a scale takes on this machine is told first. A killed run goes on from DIR: no network that is in a file
-there is trained again. The rows of other scales stay as they are.
+there is trained again. Each scale has a file of rows of its own.
 
 Expect the paper's estimate far above zero even for networks that differ in nothing, and the honest bounds far below
 the epsilon that was promised.
@@ -20,7 +20,6 @@ import jax
 from absl import logging
 
 from dpaudit import check
-from dpaudit.report.rows import read_rows
 from experiments import mc_dropout_beyond as beyond
 from experiments import mc_dropout_rows as questions
 from experiments import mc_dropout_runs as runs
@@ -63,9 +62,7 @@ def main() -> None:
     if chosen.work is None and name != QUICK:
         raise check.expected("--work", "a folder for what takes hours", "none")
     logging.set_verbosity("error")  # dp-accounting warns of every Renyi order that it does without
-    rows = Rows("003", "mc_dropout_risk", chosen.out, chosen.seed)
-    if rows.file.exists():
-        rows.rows = [row for row in read_rows(rows.file) if row["setting"]["scale"] != name]
+    rows = Rows("003", f"mc_dropout_risk.{name}", chosen.out, chosen.seed)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(chosen.work or temporary)
         own = chosen.out is None and SCALES[name].data == "digits"  # others' pictures are not ours to give away
