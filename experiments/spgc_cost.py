@@ -29,9 +29,9 @@ from dpaudit.secure.agreement import Terms
 from dpaudit.secure.noise import Binomial
 from dpaudit.secure.owner import Owner
 from dpaudit.training import models
-from dpaudit.training.spgc_models import MNISTNetwork
 from experiments.common import Rows, options
 from experiments.shaped_link import shaped
+from experiments.spgc_networks import MNISTNetwork
 from experiments.spgc_tasks import CLIP_NORM, DELTA, TASKS
 
 OWNERS = ("one", "two", "three")

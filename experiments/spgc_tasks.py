@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import numpy as np
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
 
 from dpaudit import data
-from dpaudit.data.features import one_hot_bins, standardised
-from dpaudit.training.spgc_models import CancerNetwork, DiabetesNetwork, MNISTNetwork
+from experiments.spgc_networks import CancerNetwork, DiabetesNetwork, MNISTNetwork
 
 OWNERS, CLIP_NORM, DELTA, EPSILONS = 3, 1.0, 1e-3, (0.5, 2.0, 8.0)
 
@@ -46,6 +46,17 @@ class Records(NamedTuple):
     labels: np.ndarray
 
 
+def thirds(train: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """Which third of the training records each feature lies in, one-hot: float32 [m, 3 features] of 0 and 1."""
+    bins: Any = KBinsDiscretizer(3, encode="onehot-dense", quantile_method="linear")
+    return np.asarray(bins.fit(train).transform(inputs), np.float32)
+
+
+def standardised(train: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """(x - mean)/std of every feature, by the training records: float32 [m, features]."""
+    return np.asarray(StandardScaler().fit(train.astype(np.float64)).transform(inputs), np.float32)
+
+
 TASKS = {
     "MNIST": Task(
         "mnist",
@@ -59,7 +70,7 @@ TASKS = {
     "Cancer": Task(
         "breast_cancer",
         CancerNetwork(),
-        lambda train, inputs: one_hot_bins(train, inputs, bins=3),
+        thirds,
         30,
         100,
         3e-3,

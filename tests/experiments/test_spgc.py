@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from dpaudit import InputError
 from dpaudit.secure import schemes, sigma
-from experiments import spgc, spgc_runs, spgc_section
+from experiments import spgc, spgc_runs, spgc_section, spgc_tasks
 from experiments.common import Rows
 from experiments.markdown import select
 from experiments.spgc_runs import SCHEMES, Run
@@ -39,6 +39,8 @@ def test_the_paper_s_runs_are_among_ours():
         assert {run.owners for run in found} == {3, 10, 100}
         assert {run.scheme for run in found} == set(SCHEMES)
     assert {spgc_runs.step_of(run).examples for run in spgc_runs.runs(["MNIST"], 1)} == {3_000}
+    batches = {k: spgc_runs.step_of(PRIVATE._replace(owners=k)).examples for k in (3, 10, 100)}
+    assert batches == {3: 30, 10: 30, 100: 100}  # of each owner at least one
     assert spgc_runs.step_of(PRIVATE).noise_multiplier == sigma.classical(epsilon=8.0, delta=DELTA)
 
 
@@ -65,6 +67,17 @@ def test_fixed_point_costs_next_to_nothing_and_networks_learn(records):
     np.testing.assert_allclose(fixed["auc"], real["auc"], atol=2e-3)
     assert fixed["accuracy"][-1] > 0.9
     assert fixed["steps"] == EPOCHS * 13
+
+
+def test_cancer_is_ninety_bits_and_diabetes_standardised_by_the_training_records():
+    train = np.array([[0.0, 10.0], [1.0, 20.0], [2.0, 1000.0], [3.0, 30.0], [4.0, 5.0], [5.0, 40.0]])
+    where = spgc_tasks.thirds(train, train).reshape(6, 2, 3).argmax(axis=-1)
+    np.testing.assert_array_equal(where, [[0, 0], [0, 1], [1, 2], [1, 1], [2, 0], [2, 2]])
+    beyond = spgc_tasks.thirds(train, np.array([[-9.0, 1e6], [9.0, -1e6]]))
+    np.testing.assert_array_equal(beyond, [[1, 0, 0, 0, 0, 1], [0, 0, 1, 1, 0, 0]])
+    np.testing.assert_allclose(CANCER[0].inputs.mean(axis=0), 1 / 3, atol=0.02)
+    found = spgc_tasks.standardised(train, train[:1] + 1)
+    np.testing.assert_allclose(found, (train[:1] + 1 - train.mean(axis=0)) / train.std(axis=0), rtol=1e-6)
 
 
 def test_other_trials_split_the_records_of_a_table_anew():

@@ -1,4 +1,4 @@
-"""The three networks of paper 001, in Flax Linen: one record to logits. Losses and parameters are :mod:`models`'s."""
+"""The three networks of paper 001, in Flax Linen: one record to logits."""
 
 import flax.linen as nn
 import jax
