@@ -120,7 +120,7 @@ class Store(Generic[Block]):
             self._synchronise()
 
     def common(self, channel: Channel) -> int:
-        """How many blocks both servers have, with the peer's ``common``; those of one alone it burns.
+        """How many blocks both servers have, with the peer's ``common``.
 
         Raises:
           ChannelError: a message that did not come through.
@@ -132,9 +132,6 @@ class Store(Generic[Block]):
         if count > MOST:
             channel.refuse(f"receiving 'offline.numbers': {count} blocks are announced, more than {MOST}")
         theirs = set(channel.receive("offline.numbers", 8 * count).view("<u8").tolist())
-        for number in set(mine) - theirs:
-            self._path(number).unlink()
-        self._synchronise()
         return len(theirs.intersection(mine))
 
     def free(self, channel: Channel) -> int:

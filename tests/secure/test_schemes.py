@@ -111,6 +111,14 @@ def test_a_release_is_the_sum_of_clipped_gradients_and_noise(make: Callable[[Ste
     assert released.std() > 0
 
 
+def test_each_example_is_quantised_by_itself() -> None:
+    """Toward zero, before they are added: neither their sum in real numbers nor their mean gives the same."""
+    scheme = schemes.mpc_only(STEP)
+    assert scheme.scale is not None
+    rows = np.array([[0.6, -0.6, 2.6], [0.9, -0.9, 0.9], [1.6, -1.6, 0.1]]) * scheme.scale.unit
+    np.testing.assert_array_equal(schemes.contribution(scheme, rows), [1, -1, 2])
+
+
 def test_real_numbers_stay_real() -> None:
     scheme, owned = schemes.non_private(STEP), [clipped(i, 10, 5) for i in range(3)]
     released = schemes.release(

@@ -87,6 +87,19 @@ def test_steps_are_opened_and_told_to_all_owners(tmp_path, secured):
     assert sum("complete, of 3 owners" in line for line in lines) == 4
 
 
+def test_an_owner_does_not_take_one_server_s_word(tmp_path):
+    mine = terms("plain")
+    with pair(tmp_path, mine, lambda line: None) as both, owners(both, mine, *OWNERS) as all_of:
+        for one, values in zip(all_of, integers(1).values(), strict=True):
+            one.submit(1, values)
+        assert (all_of[0].result(1).values == total(1)).all()
+        (kept,) = (tmp_path / "h2").glob("*.step")
+        told = kept.read_bytes()
+        kept.write_bytes(told[:-1] + bytes([told[-1] ^ 1]))
+        with pytest.raises(ChannelError, match=r"^step 1: h1 and h2 tell different results$"):
+            all_of[0].result(1)
+
+
 def test_an_owner_who_disappears_is_named_and_left_out_where_the_terms_say_so(tmp_path):
     mine, lines = terms("plain", least_owners=2), []
     with pair(tmp_path, mine, lines.append, wait=0.3) as both, owners(both, mine, "alice", "carol") as present:

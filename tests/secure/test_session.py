@@ -83,12 +83,16 @@ def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode):
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_message_of_a_step_goes_wrong(tmp_path, name):
     with ThreadPoolExecutor(8) as pool:
-        for _ in pool.map(lambda where: _one_goes_wrong(tmp_path / f"{where}", name, *where), EVERY):
-            pass
+        completed = list(pool.map(lambda where: _one_goes_wrong(tmp_path / f"{where}", name, *where), EVERY))
+    assert completed == [{1, 2}] * len(EVERY)
 
 
-def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> None:
-    """The step fails on both sides in time or is complete; the next session goes on, with secrets of its own."""
+def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]:
+    """The step fails on both sides in time or is complete; the next session goes on, with secrets of its own.
+
+    Returns:
+      The steps that are complete in the end.
+    """
     mine, (change, after) = terms(), FAULTS[name]
     faulty = side, lambda wire: _Faulty(wire, number, change, after)
     ended = play(folder, (mine, mine), until=2, changed=faulty, seconds=DEADLINE if name in HANGING else 60.0)
@@ -113,6 +117,7 @@ def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> None:
         {said.payload for one in both for said in one.said if said.kind in SECRET} for both in (ended, again)
     )
     assert not first & second
+    return again[0].steps.keys() & again[1].steps.keys()
 
 
 @pytest.mark.parametrize(
