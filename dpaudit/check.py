@@ -39,6 +39,16 @@ def positive(**named: Any) -> Any:
     return value
 
 
+def non_negative(**named: Any) -> Any:
+    """A finite number >= 0."""
+    name, value = _one(named)
+    if _traced(value):
+        return value
+    if not _is_number(value) or not math.isfinite(value) or _known(value) < 0:
+        raise expected(name, "a finite number >= 0", value)
+    return value
+
+
 def probability(*, one_allowed: bool = False, **named: Any) -> Any:
     """A number in [0, 1), or in [0, 1] with ``one_allowed``."""
     name, value = _one(named)

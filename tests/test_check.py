@@ -24,6 +24,7 @@ def test_input_error_is_a_value_error_and_public():
 @pytest.mark.parametrize("value", [1, 0.5, 1e-300, np.float32(2), np.array(3.0), np.int8(1), jnp.array(2.5)])
 def test_positive_returns_what_it_was_given(value):
     assert check.positive(epsilon=value) is value
+    assert check.non_negative(epsilon=value) is value
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,10 @@ def test_positive_returns_what_it_was_given(value):
             for value, shown in [
                 (0, "0"), (-3, "-3"), (2.5, "2.5"), (math.nan, "nan"), (math.inf, "inf"), (True, "True"), ("5", "5"),
             ]
+        ],
+        *[
+            (lambda value=value: check.non_negative(it=value), "a finite number >= 0", shown)
+            for value, shown in [(-1e-300, "-1e-300"), (math.nan, "nan"), (math.inf, "inf"), (True, "True"), ("0", "0")]
         ],
         (lambda: check.probability(it=1), HALF_OPEN, "1"),
         (lambda: check.probability(it=-1e-9), HALF_OPEN, "-1e-09"),
@@ -115,7 +120,9 @@ def test_long_values_are_shortened_to_one_line():
     assert len(message) < 120
 
 
-@pytest.mark.parametrize("accepted", [lambda x: check.positive(x=x), lambda x: check.open_unit(x=x)])
+@pytest.mark.parametrize(
+    "accepted", [lambda x: check.positive(x=x), lambda x: check.non_negative(x=x), lambda x: check.open_unit(x=x)]
+)
 def test_a_known_number_is_checked_inside_a_program_that_is_being_traced(accepted):
     known, wrong = jnp.float32(0.5), jnp.float32(-0.5)
     assert jax.jit(lambda y: accepted(known) * y)(2.0) == 1.0

@@ -135,4 +135,4 @@ def test_the_data_sets_are_listed(monkeypatch, capsys):
     assert run(monkeypatch, "data") == 0
     text = capsys.readouterr().out
     assert "digits" in text
-    assert "movielens" not in text
+    assert "movielens_20m" in text

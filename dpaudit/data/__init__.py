@@ -2,6 +2,18 @@
 
 from dpaudit.data.files import SPLITS
 from dpaudit.data.pool import pooled
-from dpaudit.data.sources import NAMES, Available, Dataset, available, load
+from dpaudit.data.ratings import Ratings
+from dpaudit.data.sources import NAMES, RATINGS, Available, Dataset, available, load, load_ratings
 
-__all__ = ["NAMES", "SPLITS", "Available", "Dataset", "available", "load", "pooled"]
+__all__ = [
+    "NAMES",
+    "RATINGS",
+    "SPLITS",
+    "Available",
+    "Dataset",
+    "Ratings",
+    "available",
+    "load",
+    "load_ratings",
+    "pooled",
+]

@@ -136,16 +136,23 @@ def find(name: str, split: str, root: Path) -> list[Path] | None:
     Raises:
       InputError: the only copies are incomplete.
     """
-    needed = FILES[name].names[split]
-    copies = [[_file(folder, wanted) for wanted in needed] for folder in folders(name, root)]
-    complete = [[path for path in copy if path] for copy in copies if None not in copy]
-    if complete:
-        return min(complete, key=lambda paths: lossy(name, paths))
-    for folder, copy in zip(folders(name, root), copies, strict=True):
-        if any(copy):
+    complete = copies(FILES[name].names[split], folders(name, root))
+    return min(complete, key=lambda paths: lossy(name, paths)) if complete else None
+
+
+def copies(needed: Sequence[str], places: Sequence[Path]) -> list[list[Path]]:
+    """The files of every complete copy that lies in one of the places; none where there is no copy at all.
+
+    Raises:
+      InputError: the only copies are incomplete.
+    """
+    found = [[file(folder, wanted) for wanted in needed] for folder in places]
+    complete = [[path for path in copy if path] for copy in found if None not in copy]
+    for folder, copy in zip(places, found, strict=True):
+        if any(copy) and not complete:
             missing = needed[copy.index(None)]
             raise check.expected(formats.printable(folder), f"{', '.join(needed)} (or .gz, .xz)", f"no {missing}")
-    return None
+    return complete
 
 
 def folders(name: str, root: Path) -> list[Path]:
@@ -161,11 +168,15 @@ def lossy(name: str, paths: Sequence[Path]) -> bool:
 
 def where(name: str, paths: Sequence[Path]) -> str:
     """What kind of files in which folder, without the way to it."""
-    folder = Path(os.path.abspath(paths[0])).parent.name
-    return f"{FILES[name].kind} in {formats.printable(folder)}"
+    return f"{FILES[name].kind} in {folder_of(paths[0])}"
 
 
-def _file(folder: Path, name: str) -> Path | None:
+def folder_of(path: Path) -> str:
+    """The name of the folder that a file lies in."""
+    return formats.printable(Path(os.path.abspath(path)).parent.name)
+
+
+def file(folder: Path, name: str) -> Path | None:
     """The file, plain or compressed; IDX files are also written ``train-images.idx3-ubyte``."""
     spellings = [name, name.replace("-idx", ".idx")]
     paths = [folder / (spelling + suffix) for suffix in ("", ".gz", ".xz") for spelling in spellings]

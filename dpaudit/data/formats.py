@@ -17,7 +17,7 @@ import scipy.io
 
 from dpaudit import check
 
-LARGEST = 2**29  # bytes of content; the largest standard file read here, SVHN's train_32x32.mat, has 2**27.8
+LARGEST = 2**30  # bytes of content; the largest standard file read here, MovieLens 20M's ratings, has about 2**29
 IDX_UNSIGNED_BYTE = 0x08
 CIFAR_RECORD = 1 + 3 * 32 * 32  # label, then the red, the green and the blue plane
 _DECODERS = {
@@ -39,7 +39,7 @@ def read_idx(path: Path, *, shape: tuple[int, ...]) -> np.ndarray:
     Raises:
       InputError: the file is missing, truncated, too long or of another kind.
     """
-    data = _content(path)
+    data = content(path)
     magic = IDX_UNSIGNED_BYTE << 8 | 1 + len(shape)
     header = 4 * (2 + len(shape))
     if data[:4] != magic.to_bytes(4, "big"):
@@ -81,7 +81,7 @@ def read_cifar10(paths: Sequence[Path], *, records: int = 10_000) -> tuple[np.nd
     """
     images, labels = [], []
     for path in paths:
-        data = _content(path)
+        data = content(path)
         if len(data) != records * CIFAR_RECORD:
             wanted = f"{records * CIFAR_RECORD:,} bytes, {records:,} records of {CIFAR_RECORD:,}"
             raise _expected(path, wanted, f"{len(data):,} bytes")
@@ -100,7 +100,7 @@ def read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
     Raises:
       InputError: the file is missing or broken, a variable is missing or has another shape, a label is out of range.
     """
-    stream = io.BytesIO(_content(path))
+    stream = io.BytesIO(content(path))
     try:
         found = {name: (shape, kind) for name, shape, kind in scipy.io.whosmat(stream)}
         _check_svhn(path, found)
@@ -123,7 +123,7 @@ def read_table(path: Path, *, columns: int, num_classes: int, records: int) -> t
       InputError: the file is missing or holds another number of rows or columns, or something that is not a number.
     """
     try:
-        lines = _content(path).decode("ascii").splitlines()
+        lines = content(path).decode("ascii").splitlines()
     except UnicodeDecodeError as error:
         raise _expected(path, "plain text", f"byte 0x{error.object[error.start]:02x} at {error.start}") from error
     if len(lines) != records:
@@ -138,7 +138,7 @@ def printable(path: Path | str) -> str:
     return name if name.isprintable() else ascii(name)
 
 
-def _content(path: Path) -> bytes:
+def content(path: Path) -> bytes:
     """All bytes of a file, decompressed, at most LARGEST of them."""
     try:
         if path.stat().st_size > LARGEST:
@@ -150,16 +150,16 @@ def _content(path: Path) -> bytes:
         return data
     decoder, kind = _DECODERS[path.suffix](), path.suffix[1:]
     try:
-        content = decoder.decompress(data, LARGEST + 1)
+        decoded = decoder.decompress(data, LARGEST + 1)
     except (zlib.error, lzma.LZMAError) as error:
         raise _expected(path, f"an unbroken {kind} stream", str(error)) from error
-    if len(content) > LARGEST:
+    if len(decoded) > LARGEST:
         raise _expected(path, f"at most {LARGEST:,} bytes after decompression", "more")
     if not decoder.eof:
         raise _expected(path, f"a complete {kind} stream", f"one that breaks off after {len(data):,} bytes")
     if decoder.unused_data:
         raise _expected(path, f"nothing after the {kind} stream", f"{len(decoder.unused_data):,} more bytes")
-    return content
+    return decoded
 
 
 def _check_svhn(path: Path, found: dict[str, tuple[tuple[int, ...], str]]) -> None:

@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dpaudit import check
-from dpaudit.data import bundled, files, formats, tfds
+from dpaudit.data import bundled, files, formats, movielens, tfds
 from dpaudit.data.files import FILES, SPLITS
+from dpaudit.data.movielens import EDITIONS
+from dpaudit.data.ratings import Ratings
 
 VARIABLE = "DPAUDIT_DATA"
 BUNDLED: dict[str, Callable[[str], tuple[np.ndarray, np.ndarray]]] = {
@@ -18,6 +20,7 @@ BUNDLED: dict[str, Callable[[str], tuple[np.ndarray, np.ndarray]]] = {
     "breast_cancer": bundled.breast_cancer,
 }
 NAMES = (*BUNDLED, *FILES)
+RATINGS = tuple(EDITIONS)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,8 +104,32 @@ def load(name: str, *, split: str = "train", data_dir: str | os.PathLike[str] | 
     return _dataset(name, title, inputs, labels, num_classes, f"TensorFlow Datasets {version}")
 
 
+def load_ratings(name: str, data_dir: str | os.PathLike[str] | None = None) -> Ratings:
+    """MovieLens, from the files that GroupLens publishes, and from nowhere else.
+
+    Args:
+      name: one of RATINGS.
+      data_dir: a folder that holds the files or a folder with them; by default ``$DPAUDIT_DATA``.
+
+    Raises:
+      InputError: an unknown name, files that are not there or not complete, a line that does not parse, a rating
+        outside the scale, of an unknown user or item, or given twice.
+    """
+    edition, root = EDITIONS[check.one_of(RATINGS, name=name)], _root(data_dir)
+    found = files.copies(edition.names, _folders(edition, root)) if root else []
+    if not found:
+        wanted = f"{' and '.join(edition.names)} (or .gz, .xz) in "
+        wanted += f"a folder {' or '.join(edition.folders)} or directly in {formats.printable(root)}" if root else ""
+        wanted += "" if root else f"${VARIABLE}, which is not set"
+        message = check.expected(name, wanted, "none of them" if root else "no folder")
+        raise check.InputError(f"{message}; name a folder that has them (MovieLens is read from its own files alone)")
+    folder = found[0][0].parent
+    users = files.file(folder, edition.users) if edition.users else None
+    return movielens.read(edition, found[0], users, f"files in {files.folder_of(found[0][0])}")
+
+
 def available(data_dir: str | os.PathLike[str] | None = None) -> list[Available]:
-    """One row for each of NAMES, from the names of files alone: nothing is opened, the sizes are the published ones.
+    """One row for each of NAMES and RATINGS, from file names alone: nothing is opened, the sizes are published ones.
 
     Raises:
       InputError: ``data_dir`` or ``$DPAUDIT_DATA`` is not a folder.
@@ -112,7 +139,8 @@ def available(data_dir: str | os.PathLike[str] | None = None) -> list[Available]
         Available("digits", "1,437 train, 360 test; 8 x 8 x 1", "bundled with scikit-learn"),
         Available("breast_cancer", "390 train, 179 test; 30", "bundled with scikit-learn"),
     ]
-    return rows + [_row(name, root, use_tfds=data_dir is None) for name in FILES]
+    rows += [_row(name, root, use_tfds=data_dir is None) for name in FILES]
+    return rows + [_ratings_row(name, root) for name in RATINGS]
 
 
 def _row(name: str, root: Path | None, *, use_tfds: bool) -> Available:
@@ -131,6 +159,23 @@ def _row(name: str, root: Path | None, *, use_tfds: bool) -> Available:
         contents = ", ".join(f"{sizes[split]:,} {split}" for split in SPLITS)
         return Available(name, f"{contents}; {shape}", "TensorFlow Datasets, prepared at first use")
     return Available(name, "not found", f"looked for a folder {FILES[name].folders[0]}")
+
+
+def _ratings_row(name: str, root: Path | None) -> Available:
+    edition = EDITIONS[name]
+    try:
+        found = files.copies(edition.names, _folders(edition, root)) if root else []
+    except check.InputError as error:
+        return Available(name, "not found", str(error))
+    if not found:
+        return Available(name, "not found", f"looked for a folder {edition.folders[0]}")
+    return Available(name, f"{edition.count:,} ratings", f"files in {files.folder_of(found[0][0])}")
+
+
+def _folders(edition: movielens.Edition, root: Path) -> list[Path]:
+    """Where a copy may lie; directly in ``root`` unless its name is another edition's, whose files look alike."""
+    others = {folder for other in EDITIONS.values() if other != edition for folder in other.folders}
+    return [root / folder for folder in edition.folders] + ([root] if root.name not in others else [])
 
 
 def _root(data_dir: str | os.PathLike[str] | None) -> Path | None:

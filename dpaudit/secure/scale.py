@@ -20,6 +20,7 @@ from dpaudit import check
 from dpaudit.secure import shares
 from dpaudit.secure.noise import Binomial, binomial
 
+MISSED = 2.0**-64  # probability that a coordinate's Gaussian noise needs more room than the ring gives it
 MOST_LEVELS = 1 << 24  # up to here float64 keeps a clipped gradient's norm exactly enough (quantize.py)
 
 
@@ -66,9 +67,8 @@ def largest(
     """
     examples = check.at_least(1, examples=examples)
     check.positive(clip_norm=clip_norm)
-    for name, value in (("noise_multiplier", noise_multiplier), ("reach", reach)):
-        if not 0 <= value < math.inf:
-            raise check.expected(name, "a finite number >= 0", value)
+    check.non_negative(noise_multiplier=noise_multiplier)
+    check.non_negative(reach=reach)
     needed = examples + reach * noise_multiplier
     ring_bits = shares.checked_ring(ring_bits)
     levels = min(MOST_LEVELS, int(((1 << (ring_bits - 1)) - 1) / needed))
@@ -83,6 +83,20 @@ def subgaussian_reach(probability: float) -> float:
     Source: Canonne, Kamath and Steinke 2020: the discrete Gaussian is sub-Gaussian with its parameter sigma.
     """
     return math.sqrt(2 * math.log(2 / check.open_unit(probability=probability)))
+
+
+def for_gaussian(*, noise_multiplier: float, examples: int, clip_norm: float, ring_bits: int = 25) -> Scale:
+    """The finest scale that Gaussian noise, discrete or from a table, leaves the ring of with probability 2^-64.
+
+    Arguments and errors: as for :func:`with_binomial`; of a coordinate.
+    """
+    return largest(
+        examples=examples,
+        clip_norm=clip_norm,
+        noise_multiplier=check.positive(noise_multiplier=noise_multiplier),
+        reach=subgaussian_reach(MISSED),
+        ring_bits=ring_bits,
+    )
 
 
 def with_binomial(

@@ -183,7 +183,7 @@ def test_available_tells_what_is_there_by_names_alone(tmp_path, monkeypatch):
     touch(tmp_path / "cifar10-jpeg", CIFAR10)
     touch(tmp_path / "svhn", ["train_32x32.mat.part"])
     rows = {row.name: row for row in data.available(tmp_path)}
-    assert tuple(rows) == data.NAMES
+    assert tuple(rows) == (*data.NAMES, *data.RATINGS)
     assert rows["digits"][1:] == ("1,437 train, 360 test; 8 x 8 x 1", "bundled with scikit-learn")
     assert rows["mnist"][1:] == ("10,000 test; 28 x 28 x 1", "IDX files in mnist")
     assert rows["cifar10"][1:] == ("50,000 train, 10,000 test; 32 x 32 x 3", "JPEG, binary files in cifar10-jpeg")
