@@ -38,6 +38,8 @@ class Secure:
     """Standard deviation of the noise over the clip norm; in mode plain there is none."""
     mode: Literal["noisy", "plain"] = "noisy"
     """plain opens the sum without noise, which is not private."""
+    noise: Literal["binomial", "table"] = "binomial"
+    """table is the paper's, for comparison: it is not private, and large beyond its ring of 17 bits."""
     least_owners: int | None = None
     """With how many a step goes on when a round's time is over; all by default."""
     coins: int = 127
@@ -87,6 +89,7 @@ def run(options: Secure) -> None:
         clip_norm=options.clip_norm,
         noise_multiplier=options.noise_multiplier,
         mode=options.mode,
+        noise=options.noise,
         least_owners=options.least_owners,
         coins=options.coins,
         ring_bits=options.ring_bits,

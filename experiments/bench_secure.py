@@ -32,21 +32,21 @@ from experiments.common import Rows, answering, options, peak_gib
 DIMENSIONS = (182, 642, 30_000)  # of paper 001's networks: two outputs from 90 inputs; three small layers; images
 DEPTHS = {1: "IKNP", 4: "SoftSpoken, depth 4"}
 AHEAD = "ahead"  # a step opens what was made before, which is not timed
+TABLE = "table"  # the paper's noise in the paper's ring, a reproduction
 PEER = "peer"  # a line that both processes are told to start with
 
 
 def terms(mode: str, dimension: int, depth: int) -> Terms:
     """Of a training like the paper's: three owners, batches of 3,000, n = 127, noise of the size of a clip norm."""
-    how: dict[str, Any] = (
-        {"mode": "plain"} if mode == "plain" else {"noise_multiplier": 1.0, "ahead": int(mode == AHEAD)}
-    )
+    how: dict[str, Any] = {"mode": "plain"} if mode == "plain" else {"noise_multiplier": 1.0}
+    how |= {AHEAD: {"ahead": 1}, TABLE: {"noise": "table", "ring_bits": 17}}.get(mode, {})
     names = ("one", "two", "three")
     return agreement.terms(owners=names, dimension=dimension, examples=3_000, depth=depth, **how)
 
 
 def serve(role: str) -> None:
     """What :func:`between` runs in a process of its own: answers a line, ``mode d depth steps``, with what it took."""
-    server = grpc.server(ThreadPoolExecutor(4), options=tls.OPTIONS)
+    server = grpc.server(ThreadPoolExecutor(4), options=tls.options())
     listener = Listener(server, None, print)
     port = tls.listen(server, "127.0.0.1:0", None)
     server.start()
@@ -87,8 +87,8 @@ def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
     peaks: dict[str, float] = {}
     with answering([*command, "h2"]) as second, answering([*command, "h1"]) as first:
         first(f"{PEER} {second(PEER)}")
-        for mode, depth in [("noisy", depth) for depth in DEPTHS] + [(AHEAD, 1), ("plain", 1)]:
-            for dimension in dimensions:
+        for mode, depth in [("noisy", depth) for depth in DEPTHS] + [(AHEAD, 1), ("plain", 1), (TABLE, 1)]:
+            for dimension in dimensions if mode != TABLE else dimensions[:2]:  # beyond, a step takes seconds
                 line = f"{mode} {dimension} {depth} {steps + 2}"
                 with ThreadPoolExecutor(2) as pool:
                     told = dict(
@@ -98,7 +98,7 @@ def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
                     "d": dimension,
                     "mode": mode,
                     "transfers": DEPTHS[depth],
-                    "n": 0 if mode == "plain" else 127,
+                    "n": 0 if mode in ("plain", TABLE) else 127,
                 }
                 scale = f"{steps} steps after 2, slower of the two servers"
                 slower = np.maximum(told["h1"]["steps"], told["h2"]["steps"])[2:]

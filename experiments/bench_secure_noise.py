@@ -25,7 +25,7 @@ def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> 
         party = (opening.Garbler if first else opening.Evaluator)(channel, depth=depth)
         return lambda: [
             party.open(by_circuit, cast(Any, party.prepare(by_circuit, part.stop - part.start)), share[part])
-            for part in opening.blocks(dimension)
+            for part in by_circuit.blocks(dimension)
         ]
 
     def transfers_alone(channel: Channel, first: bool, depth: int) -> Callable[[], object]:
@@ -33,7 +33,7 @@ def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> 
         opened = reveal.first if first else reveal.second
 
         def step() -> None:
-            for part in opening.blocks(dimension):
+            for part in by_circuit.blocks(dimension):
                 drawn = party.prepare(law, part.stop - part.start, ring_bits=ring_bits)
                 opened(channel, shares.add([share[part], drawn], ring_bits=ring_bits), ring_bits=ring_bits)
 

@@ -6,7 +6,12 @@ from typing import Any
 from experiments.markdown import number, ranged, select, table
 
 Rows = Sequence[dict[str, Any]]
-MODES = {"noisy": "noise, n = 127", "ahead": "the same, made ahead", "plain": "no noise"}
+MODES = {
+    "noisy": "noise, n = 127",
+    "ahead": "the same, made ahead",
+    "plain": "no noise",
+    "table": "the paper's table of noise",
+}
 
 
 def section(rows: Rows) -> Iterable[str]:

@@ -3,16 +3,19 @@
     python -m experiments.spgc_audit                     # under an hour, no data needed
     python -m experiments.spgc_audit --quick --out DIR   # under a minute
 
-Three parts. *Owners*: SPGC, LDP, noise reduced to 1/k at each owner, and each server's own noise, against k - 1 of 2
+Four parts. *Owners*: SPGC, LDP, noise reduced to 1/k at each owner, and each server's own noise, against k - 1 of 2
 to 100 owners. *Rules*: what the paper's rule for the noise promises, under both neighbouring relations. *Faults*:
-broken variants of the protocol beside sound ones.
+broken variants of the protocol beside sound ones. *View*: all that the evaluator holds of real openings, beside the
+release alone.
 
 Expect SPGC to spend the same whatever the number of owners, reduced noise to lose its promise from two owners on, the
-paper's rule to break its own wherever a record is replaced, and every fault to be found out by the adversary named.
+paper's rule to break its own wherever a record is replaced, every fault to be found out by the adversary named, and
+the evaluator to learn from its view what the release tells.
 """
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +25,7 @@ from dpaudit import AuditResult, Claim, Mechanism, audit
 from dpaudit.auditing.distinguish import Distinguisher, projection
 from dpaudit.auditing.result import json_number
 from dpaudit.secure import noise_accounting, one_coordinate, sigma
-from experiments import spgc_views
+from experiments import spgc_evaluator, spgc_views
 from experiments.common import Rows, options
 from experiments.spgc_faults import VARIANTS, Variant
 from experiments.spgc_views import Aggregation, View, aggregation
@@ -62,7 +65,7 @@ def claimed(agreed: Aggregation, scheme: str, epsilon: float, neighbouring: str)
 
 def add(rows: Rows, quantity: str, setting: dict[str, Any], result: AuditResult) -> None:
     bounds = result.epsilon_lower, result.epsilon_upper
-    setting |= {"claimed": result.claim and result.claim.epsilon, "delta": DELTA, "confidence": CONFIDENCE}
+    setting |= {"claimed": result.claim and result.claim.epsilon, "delta": result.delta, "confidence": CONFIDENCE}
     setting |= {"verdict": result.verdict, "attack": result.method.split(",")[0].split(";")[0]}
     rows.add(quantity, setting, result.epsilon_hat, bounds, scale=f"{result.trials:,} trials")
     print(f"{quantity} {setting}: {result.epsilon_hat:.3f} [{bounds[0]:.3f}, {bounds[1]:.3f}]", flush=True)
@@ -126,6 +129,16 @@ def by_fault(rows: Rows, variants: Iterable[Variant], share: float = 1.0) -> Non
     rows.finish_part("faults")
 
 
+def by_view(rows: Rows) -> None:
+    """What a network makes of the evaluator's view, of the release alone, and of a view that tells too much."""
+    seen = {"the release alone": spgc_evaluator.released, "all that H2 holds": spgc_evaluator.view}
+    seen["the same, labels end in the bit that they hide"] = partial(spgc_evaluator.view, telling=True)
+    for name, view in seen.items():
+        result = spgc_evaluator.told(view, seed=rows.seed, confidence=CONFIDENCE)
+        add(rows, "view", {"seen": name}, result)
+    rows.finish_part("the evaluator's view")
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
     rows = Rows("001", "spgc_audit", chosen.out, chosen.seed)
@@ -133,10 +146,12 @@ def main() -> None:
         by_owners(rows, RELATIONS[:1], (2.0,), (2, 100), 200_000)
         by_rule(rows, (2.0,), 200_000, 0)
         by_fault(rows, (variant for variant in VARIANTS if variant.broken), 0.25)
+        by_view(rows)
     else:
         by_owners(rows, RELATIONS, EPSILONS, OWNERS, 8_000_000)
         by_rule(rows, EPSILONS, 20_000_000, 400_000_000)
         by_fault(rows, VARIANTS)
+        by_view(rows)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ def section(rows: Rows) -> Iterable[str]:
     faults = select(rows, "fault")
     if faults:
         yield from _faults(faults)
+    views = select(rows, "view")
+    if views:
+        yield from _views(views)
 
 
 def _owners(rows: Rows) -> Iterable[str]:
@@ -89,6 +92,22 @@ def _faults(rows: Rows) -> Iterable[str]:
         cells = [said, setting["seen_by"], setting["attack"], f"{setting['claimed']:g}", bounds(row)]
         lines.append([setting["fault"], *cells, setting["verdict"], row["scale"]])
     yield table(["fault", "protocol", "seen by", "attack", "claimed ε", "audited ε", "verdict", "run"], lines)
+
+
+def _views(rows: Rows) -> Iterable[str]:
+    at = rows[0]["setting"]
+    yield (
+        "**All that H2 holds.** Real openings between two parties, whose noise is so small that what the release tells is much, "
+        f"and known exactly: ε = {number(at['claimed'])} at δ = {at['delta']:g}. A network is trained on H2's whole view of other "
+        "openings: its share and its bits, the lowest bits of every label that it received or computed and of the tables, the decoding, the release. It "
+        "learns no more from them than what the release tells; where the labels of H1's share end in the bit that they hide, it "
+        "has that share, and with it the record.\n"
+    )
+    lines = []
+    for row in rows:
+        at = row["setting"]
+        lines.append([at["seen"], number(at["claimed"]), bounds(row), at["verdict"], row["scale"]])
+    yield table(["seen", "true ε of the release", "audited ε", "verdict", "run"], lines)
 
 
 def bounds(row: dict[str, Any]) -> str:

@@ -16,6 +16,8 @@ def section(rows: Rows) -> Iterable[str]:
     yield "Command: `python -m experiments.spgc_cost`, then `make results`.\n"
     yield from _trainings(rows)
     yield from _links(rows)
+    if select(rows, "epsilon_hours"):
+        yield from _epsilons(rows)
     yield from _tables(rows)
 
 
@@ -60,6 +62,27 @@ def _links(rows: Rows) -> Iterable[str]:
             name = f"{at['data']}, d = {at['d']:,}: {side}"
             lines.append([name, *(ranged(row[0], 3) if row else "–" for row in found)])
     yield table(["training", *LINKS], lines)
+
+
+def _epsilons(rows: Rows) -> Iterable[str]:
+    yield (
+        "**Time against ε.** Table 1's rows, on loopback, with the noise of the paper's rule. Our circuit hardly "
+        "grows with the noise, as the bytes below show, and so the time does not depend on ε, up to how exactly a step can be "
+        "timed. Seconds of a step, median [smallest, largest]; hours of the "
+        "training, the paper's in brackets.\n"
+    )
+    lines = []
+    for data in dict.fromkeys(row["setting"]["data"] for row in select(rows, "epsilon_hours")):
+        for quantity, unit in (("epsilon_seconds", "s a step"), ("epsilon_hours", "hours (paper)")):
+            found = [select(rows, quantity, data=data, epsilon=epsilon) for epsilon in EPSILONS]
+            lines.append([f"{data}, {unit}", *(_timed(*of) if of else "–" for of in found)])
+    yield table(["training", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)
+
+
+def _timed(row: dict[str, Any]) -> str:
+    if row["quantity"] == "epsilon_hours":
+        return f"{number(row['ours'])} ({number(row['paper_value'])})"
+    return ranged(row, 3)
 
 
 def _tables(rows: Rows) -> Iterable[str]:

@@ -123,7 +123,13 @@ def own_noise(agreed: Aggregation, owners: int) -> View:
 
 
 class Transcript(NamedTuple):
-    """All that one server holds of a step, apart from what is garbled: its share, its noise bits, the release."""
+    """What one server holds of a step, apart from what is garbled (:mod:`experiments.spgc_evaluator`).
+
+    Attributes:
+      share: of the owner's sum.
+      bits: the noise that its own bits alone would make.
+      released: the noisy sum.
+    """
 
     share: jax.Array
     bits: jax.Array

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from dpaudit import cli
+from dpaudit.secure import noise_table
+from dpaudit.secure.agreement import Terms
 from dpaudit.secure.owner import Owner
 from tests.secure import servers
 from tests.secure.certificates import Authority
@@ -37,17 +39,17 @@ class Process:
         assert line, self._started.communicate()[1]
         return int(line.rpartition(":")[2])
 
-    def end(self, by: signal.Signals) -> tuple[int, str]:
-        """Its status and what it has told."""
-        self._started.send_signal(by)
+    def end(self, by: signal.Signals | None) -> tuple[int, str]:
+        """Its status and what it has told; without a signal, when it ends by itself."""
+        if by is not None:
+            self._started.send_signal(by)
         _, told = self._started.communicate(timeout=60)
         return self._started.returncode, told
 
 
 @contextmanager
-def owners(trust: Authority | None, ports: tuple[int, int]) -> Iterator[list[Owner]]:
+def owners(trust: Authority | None, ports: tuple[int, int], terms: Terms) -> Iterator[list[Owner]]:
     addresses = f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
-    terms = servers.terms("plain")
     made = [Owner(name, terms, addresses, own=trust.tls(name) if trust else None) for name in servers.OWNERS]
     yield made
     for one in made:
@@ -81,7 +83,7 @@ def test_processes_open_what_one_process_opens(tmp_path):
         for trusted in ports
     }
     for trusted, first in firsts.items():
-        with owners(trust if trusted else None, (first.port(), ports[trusted])) as all_of:
+        with owners(trust if trusted else None, (first.port(), ports[trusted]), mine) as all_of:
             for number in (1, 2):
                 np.testing.assert_array_equal(step(number, all_of), expected[number].values)
             if not trusted:
@@ -96,6 +98,32 @@ def test_processes_open_what_one_process_opens(tmp_path):
         assert "Traceback" not in told
 
 
+TABLE = ("--mode", "noisy", "--noise-multiplier", "2", "--ring-bits", "21")
+
+
+def test_the_paper_s_table_between_processes_is_labelled_and_must_be_meant_by_both(tmp_path):
+    mine = servers.terms(noise="table", noise_multiplier=2.0, ring_bits=21)
+    second = Process(tmp_path, "h2", 0, *TABLE, "--noise", "table")
+    peer = "--peer", f"127.0.0.1:{second.port()}"
+    other = Process(tmp_path / "other", "h1", 0, *peer, *TABLE, "--noise", "binomial")
+    for process, (here, there) in ((other, ("binomial", "table")), (second, ("table", "binomial"))):
+        status, told = process.end(None)
+        assert status == 2
+        assert told.splitlines()[-1] == f"dpaudit: terms: noise: expected {here} as here, got {there}"
+    second = Process(tmp_path, "h2", 0, *TABLE, "--noise", "table")
+    port = second.port()
+    first = Process(tmp_path, "h1", 0, "--peer", f"127.0.0.1:{port}", *TABLE, "--noise", "table")
+    with owners(None, (first.port(), port), mine) as all_of:
+        noise = np.concatenate([step(number, all_of) - servers.total(number) for number in (1, 2)])
+    values = noise_table.table(mine.table_std)
+    assert np.isin(noise, values).all()  # of the normal law's values in reach, less than half are in the table
+    assert not np.isin(noise + 1, values).all()
+    for process in (first, second):
+        status, told = process.end(signal.SIGTERM)
+        assert status == 0
+        assert "0 steps are complete; noise from a table, a reproduction that is not private" in told
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -106,6 +134,7 @@ def test_processes_open_what_one_process_opens(tmp_path):
             "tls: expected all of --tls-cert, --tls-key and --tls-ca, or none",
         ),
         (("--role", "h2", "--mode", "noisy"), "noise_multiplier: expected a finite number > 0, got None"),
+        (("--role", "h2", "--noise", "table"), 'noise: expected none in mode "plain", got table'),
         (("--role", "h2", "--owners", "A"), "owner: expected at most 63 of a-z, 0-9 and hyphens within"),
         (("--role", "h2", "--owners", "h1"), "owner: expected at most 63 of a-z, 0-9 and hyphens within"),
         (("--role", "h2", "--least-owners", "4"), "least_owners: expected at most 3, the number of owners, got 4"),

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dpaudit import check
-from dpaudit.secure import circuit, opening, scale, tls
+from dpaudit.secure import circuit, noise_table, opening, scale, tls
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.noise import Binomial
+from dpaudit.secure.noise_table import Table
 from dpaudit.secure.opening import Opening
 from dpaudit.secure.scale import Scale
 
 VERSION = 1  # of all that is said between the parties
 MODES = ("noisy", "plain")
+NOISES = ("binomial", "table")
 LONGEST = 1 << 16  # bytes of a statement
 _SIZE = struct.Struct("<I")
 
@@ -28,7 +30,8 @@ class Terms(NamedTuple):
     Attributes:
       version: of the protocol.
       mode: "noisy", or "plain" for a sum without noise.
-      circuit: its SHA-256, hexadecimal.
+      noise: "binomial", "none" in mode "plain", or "table": a reproduction of the paper's, **not private**
+        (:mod:`noise_table`).
       dimension: d, coordinates of the sum.
       owners: their names, sorted.
       least_owners: how many must take part in a step.
@@ -37,13 +40,15 @@ class Terms(NamedTuple):
       levels: Q, units in one clip norm.
       ring_bits: N + 1.
       coins, step_bits: of the binomial noise; 0 without.
+      table_std: of the table, in units; 0 without.
       depth: of the correlated transfers.
       ahead: for how many steps blocks are made ahead.
+      circuit: its SHA-256, hexadecimal; last, since it differs with most of them.
     """
 
     version: int
     mode: str
-    circuit: str
+    noise: str
     dimension: int
     owners: tuple[str, ...]
     least_owners: int
@@ -53,8 +58,10 @@ class Terms(NamedTuple):
     ring_bits: int
     coins: int
     step_bits: int
+    table_std: float
     depth: int
     ahead: int
+    circuit: str
 
     @property
     def scale(self) -> Scale:
@@ -63,7 +70,11 @@ class Terms(NamedTuple):
 
     def opening(self) -> Opening:
         """What the servers compute."""
-        return _opening(Binomial(self.coins, self.step_bits) if self.mode == "noisy" else None, self.ring_bits)
+        if self.noise == "none":
+            return opening.plain(ring_bits=self.ring_bits)
+        if self.noise == "table":
+            return opening.by_table(Table(noise_table.table(self.table_std)), ring_bits=self.ring_bits)
+        return opening.noisy(Binomial(self.coins, self.step_bits), ring_bits=self.ring_bits)
 
 
 def terms(
@@ -74,6 +85,7 @@ def terms(
     clip_norm: float = 1.0,
     noise_multiplier: float | None = None,
     mode: str = "noisy",
+    noise: str = "binomial",
     least_owners: int | None = None,
     coins: int = 127,
     ring_bits: int = 25,
@@ -89,9 +101,11 @@ def terms(
       clip_norm: C, L2, per example.
       noise_multiplier: wanted standard deviation of the noise over the clip norm; None for ``mode`` "plain".
       mode: "noisy" or "plain".
+      noise: "binomial" or "table", whose circuit grows with its standard deviation: a small ring, such as the paper's
+        17 bits, keeps it small.
       least_owners: how many must take part in a step; all of them by default. Who is missing at either server when
         a round ends is left out of its sum, if so many remain.
-      coins: of the binomial, 2^k - 1.
+      coins: of the binomial, 2^k - 1; a table has none.
       ring_bits: N + 1, 2 to 32.
       depth: of the correlated transfers, 1, 2 or 4.
       ahead: for how many steps the servers make blocks ahead, while they wait for owners; needs noise.
@@ -107,24 +121,27 @@ def terms(
         raise check.expected("least_owners", f"at most {len(names)}, the number of owners", least)
     if depth not in (1, 2, 4):
         raise check.expected("depth", "1, 2 or 4", depth)
+    size: dict[str, Any] = {"examples": examples, "clip_norm": clip_norm, "ring_bits": ring_bits}
+    law, table_std = Binomial(0, 0), 0.0
+    table = check.one_of(NOISES, noise=noise) == "table"
     if check.one_of(MODES, mode=mode) == "plain":
         if check.at_least(0, ahead=ahead):
             raise check.expected("ahead", 'none in mode "plain", whose blocks depend on a share', ahead)
-        if noise_multiplier is not None:
-            raise check.expected("noise_multiplier", 'none in mode "plain"', noise_multiplier)
-        fixed, noise = scale.largest(examples=examples, clip_norm=clip_norm, ring_bits=ring_bits), None
+        if noise_multiplier is not None or table:
+            name, given = ("noise", noise) if table else ("noise_multiplier", noise_multiplier)
+            raise check.expected(name, 'none in mode "plain"', given)
+        fixed, noise = scale.largest(**size), "none"
     else:
-        fixed, noise = scale.with_binomial(
-            noise_multiplier=check.positive(noise_multiplier=noise_multiplier),
-            examples=examples,
-            clip_norm=clip_norm,
-            coins=coins,
-            ring_bits=ring_bits,
-        )
-    return Terms(
+        wanted = check.positive(noise_multiplier=noise_multiplier)
+        if table:
+            fixed = scale.for_gaussian(noise_multiplier=wanted, **size)
+            table_std = fixed.levels * wanted
+        else:
+            fixed, law = scale.with_binomial(noise_multiplier=wanted, coins=coins, **size)
+    made = Terms(
         version=VERSION,
         mode=mode,
-        circuit=circuit.digest(_opening(noise, fixed.ring_bits).circuit).hex(),
+        noise=noise,
         dimension=check.at_least(1, dimension=dimension),
         owners=names,
         least_owners=least,
@@ -132,11 +149,14 @@ def terms(
         clip_norm=fixed.clip_norm,
         levels=fixed.levels,
         ring_bits=fixed.ring_bits,
-        coins=noise.coins if noise else 0,
-        step_bits=noise.step_bits if noise else 0,
+        coins=law.coins,
+        step_bits=law.step_bits,
+        table_std=table_std,
         depth=depth,
         ahead=check.at_least(0, ahead=ahead),
+        circuit="",
     )
+    return made._replace(circuit=circuit.digest(made.opening().circuit).hex())
 
 
 def stated(statement: Mapping[str, Any]) -> str:
@@ -161,9 +181,10 @@ def same(mine: Terms, theirs: dict[str, Any]) -> None:
     Raises:
       InputError: the first field that differs, with this side's value and the other's.
     """
-    for name, value in understood(stated(mine._asdict())).items():
-        if theirs.get(name) != value:
-            raise check.expected(f"terms: {name}", f"{value} as here", theirs.get(name))
+    here = understood(stated(mine._asdict()))
+    for name in mine._fields:
+        if theirs.get(name) != here[name]:
+            raise check.expected(f"terms: {name}", f"{here[name]} as here", theirs.get(name))
 
 
 def exchange(channel: Channel, kind: str, mine: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +203,3 @@ def exchange(channel: Channel, kind: str, mine: dict[str, Any]) -> dict[str, Any
         return understood(channel.receive(kind, size).tobytes())
     except check.InputError as fault:
         channel.refuse(f"{kind}: {fault}")
-
-
-def _opening(noise: Binomial | None, ring_bits: int) -> Opening:
-    return opening.noisy(noise, ring_bits=ring_bits) if noise else opening.plain(ring_bits=ring_bits)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit import check
-from dpaudit.secure import opening
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.offline import Store
 from dpaudit.secure.opening import Evaluator, Garbled, Garbler, Opening, Received
@@ -30,7 +29,7 @@ class Ahead:
         self, channel: Channel, party: Garbler | Evaluator, kind: Opening, dimension: int, steps: int, folder: Path
     ) -> None:
         self._channel, self._party, self._kind, self._steps = channel, party, kind, steps
-        self._sizes = [part.stop - part.start for part in opening.blocks(dimension)]
+        self._sizes = [part.stop - part.start for part in kind.blocks(dimension)]
         block: Any = Garbled if isinstance(party, Garbler) else Received
         self._stores = {count: Store(folder / f"{count}", block, kind, count) for count in dict.fromkeys(self._sizes)}
 

@@ -6,8 +6,8 @@ or H2's share (:func:`plain`, nothing but the sum). H2's bits are choices of cor
 circuit's own; H1's are folded into what it takes for a label of zero, and cost nothing.
 
 What depends on no share can be done ahead (:meth:`Garbler.prepare`, :meth:`Evaluator.prepare`) and lasts for one
-opening: a few labels a coordinate remain. A step of any size goes block by block (:func:`blocks`), so that no server
-holds more than a block's tables.
+opening: a few labels a coordinate remain. A step of any size goes block by block (:meth:`Opening.blocks`), so
+that no server holds more than a block's tables.
 
 H2 alone reads the outputs. With noise it takes its own share and the noise's offset off what it reads, in the clear,
 which tells it no more than the noisy sum does. It sends H1 the result.
@@ -33,6 +33,7 @@ from dpaudit.secure.noise_table import Table
 from dpaudit.secure.randomness import Source, system
 
 LARGEST = 8 * garbling.CHUNK  # coordinates of a block
+_TABLES = 1 << 28  # bytes of a block's tables
 
 
 class Opening(NamedTuple):
@@ -52,6 +53,12 @@ class Opening(NamedTuple):
     def mixed(self) -> int:
         """Bits that both servers have a part in."""
         return self.circuit.inputs - self.ring_bits
+
+    def blocks(self, dimension: int) -> Iterator[slice]:
+        """The coordinates 0 .. d - 1, at most :data:`LARGEST` at a time, and no more than a server's memory is for."""
+        most = max(1, min(LARGEST, _TABLES // (2 * BLOCK * self.circuit.ands or 1)))
+        for start in range(0, check.at_least(1, dimension=dimension), most):
+            yield slice(start, min(start + most, dimension))
 
     def payload_bytes(self, depth: int) -> dict[str, float]:
         """Bytes that one coordinate of many costs, by message; ``depth`` is that of the correlated transfers."""
@@ -75,12 +82,6 @@ def by_table(table: Table, *, ring_bits: int) -> Opening:
 def plain(*, ring_bits: int) -> Opening:
     """The opening of x1 - x2 modulo 2^ring_bits: the baseline without noise ("MPC only")."""
     return Opening(arithmetic.reconstruction(bits=shares.checked_ring(ring_bits)), ring_bits, None)
-
-
-def blocks(dimension: int) -> Iterator[slice]:
-    """The coordinates 0 .. d - 1, at most :data:`LARGEST` at a time."""
-    for start in range(0, check.at_least(1, dimension=dimension), LARGEST):
-        yield slice(start, min(start + LARGEST, dimension))
 
 
 class Garbled(NamedTuple):

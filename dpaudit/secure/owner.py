@@ -1,9 +1,9 @@
 """An owner's side of a training: its integers leave as two shares for two servers, which both tell what opened."""
 
 import time
-from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grpc
 import numpy as np
@@ -17,7 +17,7 @@ from dpaudit.secure.inbox import SPLIT_BYTES
 from dpaudit.secure.owners_service import SERVICE
 from dpaudit.secure.records import Opened
 from dpaudit.secure.reveal import KEPT
-from dpaudit.secure.tls import PIECE, SERVERS, Tls
+from dpaudit.secure.tls import SERVERS, Tls
 
 _PAUSE = 0.1  # seconds until a server that is not there is tried again
 _LOOK = 1.0  # seconds of waiting for one server until the other one is asked
@@ -60,8 +60,13 @@ class Owner:
         insecure: bool = False,
     ) -> None:
         self._name, self._terms = check.one_of(terms.owners, name=name), terms
-        pairs = zip(SERVERS, addresses, strict=True)
-        self._connections = {server: tls.call(address, server, own, insecure=insecure) for server, address in pairs}
+        self._said = agreement.stated(terms._asdict())
+        size = KEPT.itemsize * terms.dimension
+        self._connections = {
+            server: tls.call(address, server, own, insecure=insecure, values=size)
+            for server, address in zip(SERVERS, addresses, strict=True)
+        }
+        self._threads = ThreadPoolExecutor(len(SERVERS))  # waiting in a thread costs less than gRPC's own futures
         self._split: _Split | None = None
 
     def submit(self, step: int, integers: np.ndarray, *, seconds: float = 60.0) -> None:
@@ -103,7 +108,7 @@ class Owner:
         until = time.monotonic() + check.positive(seconds=seconds)
         told: dict[str, Opened] = {}
         while lacking := [server for server in SERVERS if server not in told]:
-            asked = {server: self._ask(server, step, until) for server in lacking}
+            asked = {server: self._threads.submit(self._ask, server, step, until) for server in lacking}
             for server, call in asked.items():
                 if opened := self._told(server, call, step, until):
                     told[server] = opened
@@ -114,6 +119,7 @@ class Owner:
 
     def close(self) -> None:
         """Ends both connections."""
+        self._threads.shutdown()
         for connection in self._connections.values():
             connection.close()
 
@@ -126,39 +132,36 @@ class Owner:
         return _Split(check.at_least(1, step=step), integers.copy(), label, (first, second))
 
     def _send(self, split: _Split, until: float) -> None:
-        begun = {}
-        for server, values in zip(SERVERS, split.shares, strict=True):
-            submit = self._connections[server].stream_unary(
-                f"/{SERVICE}/Submit", messages.Share.SerializeToString, messages.Receipt.FromString
-            )
-            begun[server] = submit.future(self._parts(split, values), timeout=until - time.monotonic())
+        begun = {server: self._threads.submit(self._submit, server, split, until) for server in SERVERS}
         for server, call in begun.items():
             try:
                 call.result()
             except grpc.RpcError as fault:
                 raise _failure(server, fault) from None
 
-    def _parts(self, split: _Split, values: bytes) -> Iterator[messages.Share]:
-        said = agreement.stated(self._terms._asdict())
-        head = messages.Share.Head(owner=self._name, step=split.step, split=split.label, terms=said)
-        yield messages.Share(head=head, values=values[:PIECE])
-        for start in range(PIECE, len(values), PIECE):
-            yield messages.Share(values=values[start : start + PIECE])
+    def _submit(self, server: str, split: _Split, until: float) -> None:
+        """Sends one server its share."""
+        submit = self._connections[server].unary_unary(
+            f"/{SERVICE}/Submit", messages.Share.SerializeToString, messages.Receipt.FromString
+        )
+        values = split.shares[SERVERS.index(server)]
+        share = messages.Share(owner=self._name, step=split.step, split=split.label, terms=self._said, values=values)
+        submit(share, until - time.monotonic())
 
-    def _ask(self, server: str, step: int, until: float) -> Any:
-        """Begins to ask one server, for a moment."""
-        result = self._connections[server].unary_stream(
+    def _ask(self, server: str, step: int, until: float) -> messages.Opened:
+        """Asks one server, for a moment."""
+        result = self._connections[server].unary_unary(
             f"/{SERVICE}/Result", messages.Wanted.SerializeToString, messages.Opened.FromString
         )
-        left = until - time.monotonic()
-        return result(messages.Wanted(owner=self._name, step=step), timeout=max(0.0, min(_LOOK, left)))
+        left = max(0.0, min(_LOOK, until - time.monotonic()))
+        return result(messages.Wanted(owner=self._name, step=step), left)
 
-    def _told(self, server: str, call: Any, step: int, until: float) -> Opened | None:
+    def _told(self, server: str, call: Future[messages.Opened], step: int, until: float) -> Opened | None:
         """What one server tells; None where it should be asked again."""
         try:
-            return self._whole(server, call)
+            return self._whole(server, call.result())
         except grpc.RpcError as fault:
-            code = call.code()
+            code = fault.code() if isinstance(fault, grpc.Call) else None
             failure = _failure(server, fault)
         if until <= time.monotonic() or code not in (*_LOST, grpc.StatusCode.DEADLINE_EXCEEDED):
             raise failure
@@ -166,15 +169,10 @@ class Owner:
             self._send_again(step, failure, until)
         return None
 
-    def _whole(self, server: str, parts: Iterable[messages.Opened]) -> Opened:
-        head, values = messages.Opened.Head(), b""
-        for part in parts:
-            head, values = head if values else part.head, values + part.values
-            if len(values) > KEPT.itemsize * self._terms.dimension:
-                break
-        if len(values) != KEPT.itemsize * self._terms.dimension:
+    def _whole(self, server: str, told: messages.Opened) -> Opened:
+        if len(told.values) != KEPT.itemsize * self._terms.dimension:
             raise ChannelError(f"{server}: expected {self._terms.dimension} coordinates, another number came")
-        return Opened(np.frombuffer(values, KEPT).astype(np.int64), tuple(head.owners), head.releases)
+        return Opened(np.frombuffer(told.values, KEPT).astype(np.int64), tuple(told.owners), told.releases)
 
     def _send_again(self, step: int, failure: Exception, until: float) -> None:
         """After a server was gone, or says that it has no share of the step."""

@@ -1,6 +1,6 @@
 """What a server offers to owners over gRPC: to take their shares, and to tell what a step opened."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 
@@ -11,7 +11,7 @@ from dpaudit.secure.inbox import Inbox
 from dpaudit.secure.records import Records
 from dpaudit.secure.reveal import KEPT
 from dpaudit.secure.spgc_pb2 import Opened, Receipt, Share, Wanted
-from dpaudit.secure.tls import PIECE, Tls
+from dpaudit.secure.tls import Tls
 
 SERVICE = "dpaudit.secure.Owners"
 _LOOK = 0.2  # seconds between two looks at whether an owner is still there
@@ -39,51 +39,32 @@ class OwnersService:
         log: Callable[[str], None],
     ) -> None:
         self._terms, self._inbox, self._records, self._tls, self._log = terms, inbox, records, own, log
-        submit = grpc.stream_unary_rpc_method_handler(
+        submit = grpc.unary_unary_rpc_method_handler(
             self._submit, request_deserializer=Share.FromString, response_serializer=Receipt.SerializeToString
         )
-        result = grpc.unary_stream_rpc_method_handler(
+        result = grpc.unary_unary_rpc_method_handler(
             self._result, request_deserializer=Wanted.FromString, response_serializer=Opened.SerializeToString
         )
         handlers = {"Submit": submit, "Result": result}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
-    def _submit(self, messages: Iterator[Share], context: grpc.ServicerContext) -> Receipt:
-        head = Share.Head()
+    def _submit(self, share: Share, context: grpc.ServicerContext) -> Receipt:
         try:
-            first = next(messages, Share())
-            head = first.head
-            tls.require(context, head.owner, self._tls, self._log)
-            values = self._values(first, messages)
-            self._inbox.take(head.owner, head.step, head.split, values)
+            tls.require(context, share.owner, self._tls, self._log)
+            agreement.same(self._terms, agreement.understood(share.terms))
+            self._inbox.take(share.owner, share.step, share.split, share.values)
         except check.InputError as fault:
-            self._log(f"{head.owner or context.peer()}: a share of step {head.step} is refused: {fault}")
+            self._log(f"{share.owner or context.peer()}: a share of step {share.step} is refused: {fault}")
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(fault))
-        except grpc.RpcError:
-            self._log(f"{head.owner or context.peer()}: a share of step {head.step} broke off")
-            raise
         return Receipt()
 
-    def _values(self, first: Share, messages: Iterator[Share]) -> bytes:
-        """All values of a share whose terms are ours; more than they ask for are not waited for."""
-        agreement.same(self._terms, agreement.understood(first.head.terms))
-        values = bytearray(first.values)
-        for message in messages:
-            values += message.values
-            if len(values) > KEPT.itemsize * self._terms.dimension:
-                raise check.expected("values", f"{self._terms.dimension} coordinates", "more")
-        return bytes(values)
-
-    def _result(self, wanted: Wanted, context: grpc.ServicerContext) -> Iterator[Opened]:
+    def _result(self, wanted: Wanted, context: grpc.ServicerContext) -> Opened:
         tls.require(context, wanted.owner, self._tls, self._log)
         try:
             while not self._inbox.wait(wanted.owner, wanted.step, _LOOK):
                 if not context.is_active():
-                    return
+                    return Opened()
         except check.InputError as fault:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(fault))
         opened = self._records.opened(wanted.step)
-        values = opened.values.astype(KEPT).tobytes()
-        yield Opened(head=Opened.Head(owners=opened.owners, releases=opened.releases), values=values[:PIECE])
-        for start in range(PIECE, len(values), PIECE):
-            yield Opened(values=values[start : start + PIECE])
+        return Opened(owners=opened.owners, releases=opened.releases, values=opened.values.astype(KEPT).tobytes())

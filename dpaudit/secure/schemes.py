@@ -25,8 +25,6 @@ from dpaudit.secure.quantize import dequantize, quantize
 from dpaudit.secure.randomness import Source
 from dpaudit.secure.scale import Scale
 
-MISSED = 2.0**-64  # probability that a coordinate's Gaussian noise needs more room than the ring gives it
-
 
 class Step(NamedTuple):
     """What all schemes are made for.
@@ -132,12 +130,8 @@ def own_noise(step: Step) -> Scheme:
 
 
 def _gaussian_scale(step: Step, multiplier: float) -> Scale:
-    return scale.largest(
-        examples=step.examples,
-        clip_norm=step.clip_norm,
-        noise_multiplier=check.positive(noise_multiplier=multiplier),
-        reach=scale.subgaussian_reach(MISSED),
-        ring_bits=step.ring_bits,
+    return scale.for_gaussian(
+        noise_multiplier=multiplier, examples=step.examples, clip_norm=step.clip_norm, ring_bits=step.ring_bits
     )
 
 

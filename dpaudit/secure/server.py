@@ -25,6 +25,7 @@ from dpaudit.secure.grpc_wire import GrpcWire, Listener
 from dpaudit.secure.inbox import Inbox
 from dpaudit.secure.owners_service import OwnersService
 from dpaudit.secure.records import Records
+from dpaudit.secure.reveal import KEPT
 from dpaudit.secure.session import PEER, Session
 from dpaudit.secure.tls import Tls
 
@@ -77,7 +78,11 @@ class Server:
         self._wire: GrpcWire | None = None
         self._said = ""
         workers = 2 * len(terms.owners) + 4
-        self._server = grpc.server(ThreadPoolExecutor(workers), options=tls.OPTIONS, maximum_concurrent_rpcs=workers)
+        self._server = grpc.server(
+            ThreadPoolExecutor(workers),
+            options=tls.options(KEPT.itemsize * terms.dimension),
+            maximum_concurrent_rpcs=workers,
+        )
         self.port = tls.listen(self._server, listen, own, insecure=insecure)
         self._records = Records(state, role, terms)
         self._inbox = Inbox(terms, self._records.completed)
@@ -119,7 +124,8 @@ class Server:
         try:
             session = Session(channel, self._role, self._terms, self._records)
             self._inbox.complete(self._records.completed)
-            self._tell_once(f"session with {PEER[self._role]}: {self._records.completed} steps are complete")
+            label = "; noise from a table, a reproduction that is not private" if self._terms.noise == "table" else ""
+            self._tell_once(f"session with {PEER[self._role]}: {self._records.completed} steps are complete{label}")
             while not self._stopped.is_set():
                 self._round(session, channel, wire)
         except ChannelError:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit import check
-from dpaudit.secure import agreement, opening, reveal
+from dpaudit.secure import agreement, reveal
 from dpaudit.secure.agreement import Terms
 from dpaudit.secure.ahead import Ahead
 from dpaudit.secure.channel import Channel
@@ -115,7 +115,7 @@ class Session:
           ChannelError: a message that did not come through; the result is recorded by neither server, or by one.
         """
         values = np.empty(self._terms.dimension, np.int64)
-        for part in opening.blocks(len(values)):
+        for part in self._opening.blocks(len(values)):
             values[part] = self._block(step, share[part], first=part.start == 0)
         self._records.complete(step, Opened(values, owners, self._records.releases))
 

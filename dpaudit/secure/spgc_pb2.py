@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nspgc.proto\x12\x0e\x64paudit.secure\"\x15\n\x05\x46rame\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x84\x01\n\x05Share\x12(\n\x04head\x18\x01 \x01(\x0b\x32\x1a.dpaudit.secure.Share.Head\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x1a\x41\n\x04Head\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\r\n\x05split\x18\x03 \x01(\x0c\x12\r\n\x05terms\x18\x04 \x01(\t\"\t\n\x07Receipt\"%\n\x06Wanted\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\"m\n\x06Opened\x12)\n\x04head\x18\x01 \x01(\x0b\x32\x1b.dpaudit.secure.Opened.Head\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x1a(\n\x04Head\x12\x0e\n\x06owners\x18\x01 \x03(\t\x12\x10\n\x08releases\x18\x02 \x01(\x04\x32\x44\n\x04Peer\x12<\n\x08\x45xchange\x12\x15.dpaudit.secure.Frame\x1a\x15.dpaudit.secure.Frame(\x01\x30\x01\x32\x80\x01\n\x06Owners\x12:\n\x06Submit\x12\x15.dpaudit.secure.Share\x1a\x17.dpaudit.secure.Receipt(\x01\x12:\n\x06Result\x12\x16.dpaudit.secure.Wanted\x1a\x16.dpaudit.secure.Opened0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nspgc.proto\x12\x0e\x64paudit.secure\"\x15\n\x05\x46rame\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"R\n\x05Share\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\r\n\x05split\x18\x03 \x01(\x0c\x12\r\n\x05terms\x18\x04 \x01(\t\x12\x0e\n\x06values\x18\x05 \x01(\x0c\"\t\n\x07Receipt\"%\n\x06Wanted\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\":\n\x06Opened\x12\x0e\n\x06owners\x18\x01 \x03(\t\x12\x10\n\x08releases\x18\x02 \x01(\x04\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x32\x44\n\x04Peer\x12<\n\x08\x45xchange\x12\x15.dpaudit.secure.Frame\x1a\x15.dpaudit.secure.Frame(\x01\x30\x01\x32|\n\x06Owners\x12\x38\n\x06Submit\x12\x15.dpaudit.secure.Share\x1a\x17.dpaudit.secure.Receipt\x12\x38\n\x06Result\x12\x16.dpaudit.secure.Wanted\x1a\x16.dpaudit.secure.Openedb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,20 +33,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FRAME']._serialized_start=30
   _globals['_FRAME']._serialized_end=51
-  _globals['_SHARE']._serialized_start=54
-  _globals['_SHARE']._serialized_end=186
-  _globals['_SHARE_HEAD']._serialized_start=121
-  _globals['_SHARE_HEAD']._serialized_end=186
-  _globals['_RECEIPT']._serialized_start=188
-  _globals['_RECEIPT']._serialized_end=197
-  _globals['_WANTED']._serialized_start=199
-  _globals['_WANTED']._serialized_end=236
-  _globals['_OPENED']._serialized_start=238
-  _globals['_OPENED']._serialized_end=347
-  _globals['_OPENED_HEAD']._serialized_start=307
-  _globals['_OPENED_HEAD']._serialized_end=347
-  _globals['_PEER']._serialized_start=349
-  _globals['_PEER']._serialized_end=417
-  _globals['_OWNERS']._serialized_start=420
-  _globals['_OWNERS']._serialized_end=548
+  _globals['_SHARE']._serialized_start=53
+  _globals['_SHARE']._serialized_end=135
+  _globals['_RECEIPT']._serialized_start=137
+  _globals['_RECEIPT']._serialized_end=146
+  _globals['_WANTED']._serialized_start=148
+  _globals['_WANTED']._serialized_end=185
+  _globals['_OPENED']._serialized_start=187
+  _globals['_OPENED']._serialized_end=245
+  _globals['_PEER']._serialized_start=247
+  _globals['_PEER']._serialized_end=315
+  _globals['_OWNERS']._serialized_start=317
+  _globals['_OWNERS']._serialized_end=441
 # @@protoc_insertion_point(module_scope)

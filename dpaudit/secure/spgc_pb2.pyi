@@ -1,8 +1,8 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from collections.abc import Iterable as _Iterable
+from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -13,23 +13,18 @@ class Frame(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Share(_message.Message):
-    __slots__ = ("head", "values")
-    class Head(_message.Message):
-        __slots__ = ("owner", "step", "split", "terms")
-        OWNER_FIELD_NUMBER: _ClassVar[int]
-        STEP_FIELD_NUMBER: _ClassVar[int]
-        SPLIT_FIELD_NUMBER: _ClassVar[int]
-        TERMS_FIELD_NUMBER: _ClassVar[int]
-        owner: str
-        step: int
-        split: bytes
-        terms: str
-        def __init__(self, owner: _Optional[str] = ..., step: _Optional[int] = ..., split: _Optional[bytes] = ..., terms: _Optional[str] = ...) -> None: ...
-    HEAD_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("owner", "step", "split", "terms", "values")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
-    head: Share.Head
+    owner: str
+    step: int
+    split: bytes
+    terms: str
     values: bytes
-    def __init__(self, head: _Optional[_Union[Share.Head, _Mapping]] = ..., values: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, owner: _Optional[str] = ..., step: _Optional[int] = ..., split: _Optional[bytes] = ..., terms: _Optional[str] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ()
@@ -44,16 +39,11 @@ class Wanted(_message.Message):
     def __init__(self, owner: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("head", "values")
-    class Head(_message.Message):
-        __slots__ = ("owners", "releases")
-        OWNERS_FIELD_NUMBER: _ClassVar[int]
-        RELEASES_FIELD_NUMBER: _ClassVar[int]
-        owners: _containers.RepeatedScalarFieldContainer[str]
-        releases: int
-        def __init__(self, owners: _Optional[_Iterable[str]] = ..., releases: _Optional[int] = ...) -> None: ...
-    HEAD_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("owners", "releases", "values")
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
-    head: Opened.Head
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    releases: int
     values: bytes
-    def __init__(self, head: _Optional[_Union[Opened.Head, _Mapping]] = ..., values: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, owners: _Optional[_Iterable[str]] = ..., releases: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...

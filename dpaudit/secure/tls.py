@@ -19,11 +19,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from dpaudit import check
 
 SERVERS = ("h1", "h2")
-PIECE = 1 << 20  # bytes of values in one message
-_LONGEST = PIECE + (1 << 17)  # of a message; one that announces more is refused before memory is taken for it
-OPTIONS: list[tuple[str, int]] = [
-    ("grpc.max_receive_message_length", _LONGEST),
-    ("grpc.max_send_message_length", _LONGEST),
+PIECE = 1 << 20  # bytes in one of the servers' frames
+_MORE = 1 << 17  # bytes of a message beyond its values
+_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_metadata_size", 8192),
     ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -85,6 +83,12 @@ def require(context: grpc.ServicerContext, name: str, tls: Tls | None, log: Call
         context.abort(grpc.StatusCode.PERMISSION_DENIED, line)
 
 
+def options(values: int = PIECE) -> list[tuple[str, int]]:
+    """Of gRPC, for messages of so many bytes of values; one that announces more is refused before memory is taken."""
+    longest = max(values, PIECE) + _MORE
+    return [*_OPTIONS, ("grpc.max_receive_message_length", longest), ("grpc.max_send_message_length", longest)]
+
+
 def listen(server: grpc.Server, address: str, tls: Tls | None, *, insecure: bool = False) -> int:
     """Has a server listen at ``host:port``; the port, chosen by the system for 0.
 
@@ -102,17 +106,17 @@ def listen(server: grpc.Server, address: str, tls: Tls | None, *, insecure: bool
         raise check.expected("listen", "an address of this machine with a free port", address) from None
 
 
-def call(address: str, name: str, tls: Tls | None, *, insecure: bool = False) -> grpc.Channel:
-    """A connection, made when it is first used, to the server of this name at ``host:port``.
+def call(address: str, name: str, tls: Tls | None, *, insecure: bool = False, values: int = PIECE) -> grpc.Channel:
+    """A connection, made when it is first used, to the server of this name at ``host:port``; for :func:`options`.
 
     Raises:
       InputError: no address, or one beyond this machine in the clear without ``insecure``.
     """
     _checked(name, address, tls, insecure)
     if tls is None:
-        return grpc.insecure_channel(address, OPTIONS)
+        return grpc.insecure_channel(address, options(values))
     own = grpc.ssl_channel_credentials(tls.authority, tls.key, tls.certificate)
-    return grpc.secure_channel(address, own, [*OPTIONS, ("grpc.ssl_target_name_override", name)])
+    return grpc.secure_channel(address, own, [*options(values), ("grpc.ssl_target_name_override", name)])
 
 
 def reason(fault: grpc.RpcError) -> str:

@@ -2,14 +2,15 @@
 
 import pytest
 
-from dpaudit.secure import in_process
-from experiments import bench_secure
+from dpaudit.secure import in_process, ot_noise, reveal
+from dpaudit.secure.noise import Binomial
+from experiments import bench_secure, bench_secure_noise
 from experiments.common import Rows
 
 
-@pytest.mark.parametrize("depth", bench_secure.DEPTHS)
-def test_the_bytes_of_a_step_are_those_of_its_messages(tmp_path, depth):
-    mine = bench_secure.terms("noisy", 640, depth)
+@pytest.mark.parametrize(("mode", "depth"), [("noisy", 1), ("noisy", 4), (bench_secure.TABLE, 1)])
+def test_the_bytes_of_a_step_are_those_of_its_messages(tmp_path, mode, depth):
+    mine = bench_secure.terms(mode, 640, depth)
     first, second = in_process.together(
         in_process.channels(),
         lambda channel: bench_secure.timed(channel, "h1", str(tmp_path / "h1"), mine, 2),
@@ -26,3 +27,27 @@ def test_a_gate_is_32_bytes(tmp_path):
     found = {row["quantity"]: row["ours"] for row in rows.rows}
     assert found["bytes_an_and"] == 32
     assert found.keys() == {"ands_per_second", "bytes_an_and", "cots_per_second"}
+
+
+def test_noise_by_either_way_costs_what_its_messages_do(tmp_path):
+    rows = Rows("001", "bench_secure", str(tmp_path), 0)
+    mine = bench_secure.terms("noisy", 640, 1)
+    bench_secure_noise.noises(rows, mine, {1: "IKNP", 4: "SoftSpoken"}, 1)
+    assert [row["quantity"] for row in rows.rows] == ["noise_seconds", "noise_bytes"] * 4
+    law = mine.opening().noise
+    assert isinstance(law, Binomial)
+    for row in rows.rows[1::2]:
+        depth = {"IKNP": 1, "SoftSpoken": 4}[row["setting"]["transfers"]]
+        by_circuit = sum(mine.opening().payload_bytes(depth).values())
+        alone = sum(ot_noise.payload_bytes(law, ring_bits=mine.ring_bits, depth=depth).values())
+        alone += sum(reveal.PAYLOAD_BYTES.values())
+        wanted = by_circuit if row["setting"]["noise"] == "circuit" else alone
+        assert row["ours"] == pytest.approx(wanted, rel=0.01)
+    assert all(row["ours"] > 0 for row in rows.rows)
+
+
+def test_the_paper_s_table_has_terms_of_its_own():
+    made = bench_secure.terms(bench_secure.TABLE, 182, 1)
+    assert (made.noise, made.ring_bits, made.ahead) == ("table", 17, 0)
+    assert bench_secure.terms(bench_secure.AHEAD, 182, 1).ahead == 1
+    assert bench_secure.terms("plain", 182, 1).noise == "none"

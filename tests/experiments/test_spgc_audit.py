@@ -10,7 +10,7 @@ import pytest
 from dpaudit import Claim, audit
 from dpaudit.auditing.distinguish import projection
 from dpaudit.secure import noise, shares, sigma
-from experiments import spgc_audit, spgc_faults, spgc_views
+from experiments import spgc_audit, spgc_evaluator, spgc_faults, spgc_views
 from experiments.spgc_faults import VARIANTS
 
 KEY = jax.random.key(1)
@@ -102,3 +102,39 @@ def test_fixed_bits_leave_the_release_s_law_as_it_was():
         view = partial(spgc_faults.one_server_s_bits, x=jnp.zeros(1, jnp.int32), fixed=fixed, inside=False)
         released = jax.jit(jax.vmap(view))(keys)
         np.testing.assert_allclose(released.std(), spgc_faults.AGREED.std, rtol=4.5 / (2 * len(keys)) ** 0.5)
+
+
+@pytest.fixture(scope="module")
+def evaluator_s():
+    return spgc_evaluator.view(spgc_evaluator.RECORD, b"test")
+
+
+def test_the_evaluator_s_release_is_the_record_and_the_noise(evaluator_s):
+    law, opened = spgc_evaluator.LAW, evaluator_s[:, 0]
+    error = law.std / len(opened) ** 0.5
+    assert opened.mean() == pytest.approx(spgc_evaluator.RECORD, abs=4.5 * error)
+    assert opened.std() == pytest.approx(law.std, abs=4.5 * error)
+    np.testing.assert_array_equal(spgc_evaluator.released(spgc_evaluator.RECORD, b"test")[:, 0], opened)
+
+
+def test_the_evaluator_s_view_is_its_share_and_bits_and_every_wire_s(evaluator_s):
+    kind = spgc_evaluator.KIND
+    circuit, bits = kind.circuit, kind.ring_bits
+    wires = circuit.inputs + len(circuit.gates)
+    sizes = [1, 2 * bits, kind.mixed, wires, 2 * circuit.inputs, 4 * circuit.ands, bits, bits]
+    assert evaluator_s.shape == (spgc_evaluator.COUNT, sum(sizes))
+    opened, share, *_, read = np.split(evaluator_s.astype(int), np.cumsum(sizes)[:-1], axis=1)
+    share, read = (
+        each[:, :bits] @ (1 << np.arange(bits)) for each in (share, read)
+    )  # of what H2 reads, its share is taken off
+    np.testing.assert_array_equal(shares.smod(read - share - spgc_evaluator.LAW.offset, 1 << (bits - 1)), opened[:, 0])
+    halves = evaluator_s[:, 1:].mean(axis=0) - 0.5  # one by one, all of it is fair coins but what is read
+    assert np.abs(halves[:-bits]).max() < 5 * 0.5 / spgc_evaluator.COUNT**0.5
+
+
+@pytest.mark.parametrize("telling", [False, True])
+def test_the_evaluator_learns_what_the_release_tells(telling):
+    seen = partial(spgc_evaluator.view, telling=telling)
+    result = spgc_evaluator.told(seen, seed=1, confidence=0.999, steps=300)
+    assert result.verdict == ("violation" if telling else "consistent")
+    assert result.epsilon_lower > (spgc_evaluator.CLAIM.epsilon if telling else 0.3 * spgc_evaluator.CLAIM.epsilon)

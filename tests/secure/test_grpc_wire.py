@@ -19,7 +19,7 @@ Ends = tuple[GrpcWire, GrpcWire]
 
 @pytest.fixture
 def listening() -> Iterator[tuple[Listener, str, grpc.Server]]:
-    server = grpc.server(ThreadPoolExecutor(4), options=tls.OPTIONS)
+    server = grpc.server(ThreadPoolExecutor(4), options=tls.options())
     listener = Listener(server, None, print)
     port = tls.listen(server, "127.0.0.1:0", None)
     server.start()
@@ -35,6 +35,7 @@ def ends(listening: tuple[Listener, str, grpc.Server]) -> Iterator[Ends]:
     assert second is not None
     yield first, second
     first.abandon()
+    second.abandon()
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, tls.PIECE])

@@ -87,7 +87,9 @@ def test_none_is_caught(protocol: Protocol, first: str, second: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [("zero", "honest"), ("honest", "replayed")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("zero", "honest"), ("replayed", "honest"), ("honest", "zero"), ("honest", "replayed")]
+)
 def test_ten_million_follow_the_law(first: str, second: str) -> None:
     law, wrong = noise.binomial(coins=127, step_bits=3), noise.binomial(coins=31, step_bits=4)
     assert wrong.std == pytest.approx(law.std, rel=0.005)

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def test_what_is_opened_is_the_difference_and_the_noise_of_both(count: int, dept
 def test_a_step_of_two_blocks() -> None:
     count = LARGEST + 5
     first, second = sessions.shares(3, count, 25)
-    parts = list(opening.blocks(count))
+    parts = list(NOISY.blocks(count))
     session = sessions.play(NOISY, [(first[part], second[part]) for part in parts])
     assert [len(side.opened) for side in session.first] == [LARGEST, 5]
     for number, part in enumerate(parts):
@@ -161,7 +162,17 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(check.InputError, match="bits: expected a whole number >= 6, got 5"):
         opening.noisy(LAW, ring_bits=5)
     with pytest.raises(check.InputError, match="dimension: expected a whole number >= 1, got 0"):
-        next(opening.blocks(0))
+        next(PLAIN.blocks(0))
+
+
+def test_a_block_s_tables_have_a_bound() -> None:
+    kind = opening.by_table(Table(noise_table.table(437.0)), ring_bits=17)
+    parts = list(kind.blocks(21_258))
+    assert [parts[0].start, parts[-1].stop] == [0, 21_258]
+    assert all(one.stop == other.start for one, other in pairwise(parts))
+    most = max(part.stop - part.start for part in parts)
+    assert 1 << 27 < most * kind.payload_bytes(1)["tables"] <= 1 << 28
+    assert len(list(NOISY.blocks(21_258))) == 1
 
 
 def test_values_that_no_evaluator_opens_are_refused() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpaudit import check
-from dpaudit.secure import in_process, noise, opening, schemes, shares
+from dpaudit.secure import agreement, in_process, noise, noise_table, opening, schemes, shares
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.randomness import Source, Stream
 from dpaudit.secure.schemes import Scheme, Step
@@ -145,3 +145,15 @@ def test_refuses_what_no_scheme_can_do() -> None:
         schemes.reduced(STEP._replace(noise_multiplier=0))
     with pytest.raises(check.InputError, match=r"gradients: expected rows of L2 norm <= 0\.5"):
         schemes.contribution(schemes.spgc(STEP), np.ones((1, 3)))
+
+
+def test_the_table_simulated_is_the_servers() -> None:
+    made = agreement.terms(
+        owners=("a", "b", "c"), dimension=9, examples=30, clip_norm=0.5, noise_multiplier=2.0, noise="table"
+    )
+    scheme = schemes.spgc_table(STEP)
+    assert scheme.scale == made.scale
+    first, second = np.frombuffer(source(3)(36), np.uint16).reshape(2, 9)
+    law = made.opening().noise
+    assert isinstance(law, noise_table.Table)
+    np.testing.assert_array_equal(scheme.noise(9, source(3)), noise_table.from_seeds(law.values, first, second))

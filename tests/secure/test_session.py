@@ -125,6 +125,7 @@ def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]
     [
         {"version": 2},
         {"mode": "plain"},
+        {"noise": "table", "table_std": 3.0},
         {"circuit": "00" * 32},
         {"dimension": 8},
         {"owners": ("alice", "bob", "dave")},
@@ -135,13 +136,14 @@ def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]
         {"ring_bits": 26},
         {"coins": 255},
         {"step_bits": 4},
+        {"table_std": 4.0},
         {"depth": 2},
         {"ahead": 1},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_terms_that_differ_are_refused_by_name_before_any_secret(tmp_path, change):
-    (name,) = change
+    name = next(iter(change))
     mine = terms()
     theirs = mine._replace(**change)
     ended = play(tmp_path, (mine, theirs), until=1)

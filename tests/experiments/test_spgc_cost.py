@@ -1,0 +1,83 @@
+"""What a training costs: the paper's networks and steps, counted; a few real steps; the section that tells of them."""
+
+import pytest
+
+from dpaudit.secure import agreement
+from experiments import spgc_cost, spgc_cost_section
+from experiments.common import Rows
+from experiments.spgc_cost import EPSILONS, OWNERS, TRAININGS
+
+
+def test_the_networks_are_the_paper_s():
+    assert [training.parameters for training in TRAININGS] == [182, 642, 21_258, 141_738]
+    assert [(training.data, training.reading) for training in TRAININGS[2:]] == [
+        ("MNIST", "channels together"),
+        ("MNIST", "channels apart"),
+    ]
+    assert all(len(training.paper_hours) == len(EPSILONS) for training in TRAININGS)
+
+
+def test_steps_follow_from_the_paper_s_bytes():
+    """A ring of 17 bits: 16 ANDs, 17 labels, as many transfers of 16 bytes, 17 bits of decoding, four bytes back."""
+    assert spgc_cost.plain_bytes() == 16 * 32 + 17 * 16 + 17 * 16 + 17 / 8 + 4 == 1_062.125
+    assert spgc_cost.general_bytes() == spgc_cost.plain_bytes() + 17 * 32 == 1_606.125
+    assert [spgc_cost.steps(training) for training in TRAININGS] == [204_338, 6_453, 12_809, 1_921]
+
+
+CANCER = TRAININGS[0]._replace(paper_plain_gb=1e-3)  # five steps
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Cancer with steps of half a second, and of real ones at one epsilon; bytes at one."""
+    made = Rows("001", "spgc_cost", str(tmp_path_factory.mktemp("cost")), 0)
+    made.add("steps", {"data": "Cancer", "reading": "", "d": 182}, spgc_cost.steps(CANCER), scale="")["epochs"] = 0
+    for mode, depth in spgc_cost.MODES:
+        noise = 1.0 if mode == "noisy" else None
+        terms = agreement.terms(
+            owners=OWNERS, dimension=182, examples=30, noise_multiplier=noise, mode=mode, depth=depth
+        )
+        how = {"data": "Cancer", "reading": "", "d": 182, "link": "loopback", "mode": mode, "depth": depth}
+        made.spread("step_seconds", how, [0.25, 0.5, 0.75], scale="")
+        spgc_cost.costs(made, how, CANCER, terms, 0.5)
+    spgc_cost.by_epsilon(made, (CANCER,), EPSILONS[:1], 1)
+    spgc_cost.tables(made, (8.0,), ("MNIST",))
+    return made.rows
+
+
+def found(rows, quantity, **setting):
+    return [row for row in rows if row["quantity"] == quantity and setting.items() <= row["setting"].items()]
+
+
+def test_hours_are_seconds_times_steps(rows):
+    (steps,) = found(rows, "steps")
+    assert steps["ours"] == round(1e6 / (1_062.125 * 182)) == 5
+    (noisy,) = found(rows, "hours", mode="noisy", depth=1)
+    assert noisy["ours"] == pytest.approx(5 * 0.5 / 3600)
+    assert (noisy["paper_value"], noisy["times_as_fast"]) == (10.63, pytest.approx(10.63 / noisy["ours"]))
+    (plain,) = found(rows, "hours", mode="plain")
+    assert (plain["paper_value"], plain["times_as_fast"]) == (None, None)
+
+
+def test_real_steps_are_timed_at_each_epsilon(rows):
+    """Servers learn of the noise by its multiplier, here 378 clip norms; the sum that they open is checked."""
+    (step,), (hours,) = found(rows, "epsilon_seconds"), found(rows, "epsilon_hours")
+    assert step["setting"] == hours["setting"] == {"data": "Cancer", "reading": "", "epsilon": 0.01}
+    assert 0 < step["ours_low"] <= step["ours"] <= step["ours_high"] < 60
+    assert (hours["ours"], hours["paper_value"]) == (pytest.approx(5 * step["ours"] / 3600), 11.03)
+
+
+def test_bytes_of_noise_grow_with_the_table_alone(rows):
+    (table,) = found(rows, "table_bytes", circuit="table")
+    (binomial,) = found(rows, "table_bytes", circuit="binomial")
+    assert (table["ours"], binomial["ours"]) == (14_816, 5_088)
+    assert table["ours"] == 32 * table["ands"]
+
+
+def test_the_section_tells_of_all_of_them(rows):
+    text = "\n".join(spgc_cost_section.section(rows))
+    for part in ("(1,062 bytes)", "1,606 bytes", "| Cancer: SPGC, IKNP | 182 | 5 (0) | 0.500 [0.250, 0.750] |"):
+        assert part in text
+    assert text.count("0.500 [0.250, 0.750]") == 2 * len(spgc_cost.MODES)
+    assert "(11.03) | – | – | – | – |" in text
+    assert "| MNIST, binomial | – | – | – | – | 5,088 |" in text
