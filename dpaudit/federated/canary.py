@@ -142,8 +142,8 @@ def message(
       InputError: what :func:`dpaudit.audit` refuses; a value out of range.
     """
     direction_key, audit_key = jax.random.split(check.key(key=key))
-    mechanism = clients.message(client(update(_along)), params, clip_norm, claim)
-    x = jax.tree.map(lambda leaf: STRETCH * clip_norm * leaf, _directions(direction_key, params, 1))
+    mechanism = clients.message(client(update(linear)), params, clip_norm, claim)
+    x = jax.tree.map(lambda leaf: STRETCH * clip_norm * leaf, random_directions(direction_key, params, 1))
     opposite = jax.tree.map(jnp.negative, x)
     return audit(mechanism, opposite, x, key=audit_key, **settings)
 
@@ -187,7 +187,7 @@ def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[C
     """
     check.at_least(1, rounds=federation.rounds)
     direction_key, run_key = jax.random.split(check.key(key=key))
-    directions = _directions(direction_key, federation.params, check.at_least(1, canaries=canaries))
+    directions = random_directions(direction_key, federation.params, check.at_least(1, canaries=canaries))
     server = federation.make(
         federation.client(_planted(federation, directions)),
         federation.rule,
@@ -228,7 +228,7 @@ def final_model(found: Canaries, participations: int, *, delta: float, confidenc
     weight = np.sum(times**2)
     one = float(np.sum(times * found.final) / weight)
     r = _participations(found, participations)
-    return _estimate(r * one, r / math.sqrt(weight), delta, confidence)
+    return estimate(r * one, r / math.sqrt(weight), delta, confidence)
 
 
 def transcript(found: Canaries, participations: int, *, delta: float, confidence: float) -> Estimate:
@@ -254,7 +254,7 @@ def transcript(found: Canaries, participations: int, *, delta: float, confidence
     one = float(np.sum(taken * found.rounds) / count)
     error = math.sqrt(np.sum(taken * (found.overlap @ taken))) / count
     root = math.sqrt(_participations(found, participations))
-    return _estimate(root * one, root * error, delta, confidence)
+    return estimate(root * one, root * error, delta, confidence)
 
 
 def accounted(participations: int, *, noise_multiplier: float, clients_per_round: int, delta: float) -> float:
@@ -293,7 +293,7 @@ def _planted(federation: Federation, directions: Any) -> Update:
         return (row.canary < 0) * federation.loss_fn(params, row.record)
 
     def of_canary(params: Any, given: tuple[jax.Array, Any]) -> jax.Array:
-        return given[0] * _along(params, given[1])
+        return given[0] * linear(params, given[1])
 
     real, planted = federation.update(of_record), federation.update(of_canary)
 
@@ -328,14 +328,14 @@ def _rows_of(train: Partial, clients: Any, rows: Any, client: jax.Array) -> jax.
     return jnp.where(client < clients, own, rows + client - clients)
 
 
-def _along(params: Any, direction: Any) -> jax.Array:
+def linear(params: Any, direction: Any) -> jax.Array:
     """<theta, x>: a loss whose gradient is x."""
     parts = jax.tree.map(jnp.vdot, params, direction)
     return jnp.stack(jax.tree.leaves(parts)).sum()
 
 
 @partial(jax.jit, static_argnames="count")
-def _directions(key: jax.Array, params: Any, count: int) -> Any:
+def random_directions(key: jax.Array, params: Any, count: int) -> Any:
     """Uniform directions in the space of the parameters, leaves [count, ...]."""
     flat, unravel = ravel_pytree(clients.wide(params))
     return jax.vmap(lambda key: unravel(sphere(key, flat.size)))(jax.random.split(key, count))
@@ -378,7 +378,8 @@ def _participations(found: Canaries, participations: int) -> int:
     return int(participations)
 
 
-def _estimate(mu: float, error: float, delta: float, confidence: float) -> Estimate:
+def estimate(mu: float, error: float, delta: float, confidence: float) -> Estimate:
+    """Of a mu with this standard error, normally distributed."""
     check.open_unit(delta=delta)
     reach = float(ndtri(check.open_unit(confidence=confidence))) * error
     mus = np.maximum([mu, mu - reach, mu + reach], 0.0)

@@ -101,7 +101,7 @@ def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> S
 
     Source: Abadi et al. 2016, Section 3.1; truncation: arXiv 2508.15089.
     """
-    batch_size = _fitting(examples, batch_size)
+    batch_size = fitting(examples, batch_size)
     rate = math.ceil(batch_size / examples * GRID) / GRID
     truncates = capacity is not None
     if capacity is None:
@@ -147,7 +147,7 @@ def fixed_size(examples: int, batch_size: int) -> Sampling:
 
     Source: Wang, Balle and Kasiviswanathan 2019, Theorem 27.
     """
-    batch_size = _fitting(examples, batch_size)
+    batch_size = fitting(examples, batch_size)
 
     def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         uniforms = jax.random.uniform(jax.random.fold_in(key, step), (examples,))
@@ -179,25 +179,16 @@ def shuffled(examples: int, batch_size: int) -> Sampling:
 
     Source: parallel composition within an epoch, given its order.
     """
-    batch_size = _fitting(examples, batch_size)
+    batch_size = fitting(examples, batch_size)
     epoch = examples // batch_size
 
     def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         order = jax.random.permutation(jax.random.fold_in(key, step // epoch), examples)
         return jax.lax.dynamic_slice_in_dim(order, step % epoch * batch_size, batch_size), jnp.ones(batch_size)
 
-    def event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
-        _replace_only(relation, "shuffled batches")
-        one = dp_accounting.GaussianDpEvent(noise_multiplier)
-        return dp_accounting.SelfComposedDpEvent(one, math.ceil(steps / epoch))
-
-    def renyi_event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
-        return event(noise_multiplier / 2, steps, relation)  # Renyi accounting reads the multiplier per sensitivity
-
-    def pattern(rounds: int) -> Participation:
-        return participation(rounds, most=math.ceil(rounds / epoch))
-
-    return Sampling(draw, event, renyi_event, batch_size, batch_size, examples, pattern)
+    return in_order(
+        draw, examples, batch_size, lambda rounds: participation(rounds, most=math.ceil(rounds / epoch)), "shuffled"
+    )
 
 
 def cyclic(examples: int, batch_size: int) -> Sampling:
@@ -220,10 +211,33 @@ def cyclic(examples: int, batch_size: int) -> Sampling:
     def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         return once.draw(key, step % epoch)
 
-    def pattern(rounds: int) -> Participation:
-        return participation(rounds, separation=epoch)
+    return in_order(draw, examples, batch_size, lambda rounds: participation(rounds, separation=epoch), "cyclic")
 
-    return once._replace(draw=draw, participation=pattern)
+
+def in_order(
+    draw: Draw, examples: int, batch_size: int, pattern: Callable[[int], Participation], name: str
+) -> Sampling:
+    """Batches in an order that is worth nothing: what counts is how often an example takes part.
+
+    Args:
+      draw, examples, batch_size: as in :class:`Sampling`; ``batch_size`` is the capacity too.
+      pattern: ``pattern(rounds) -> Participation`` that ``draw`` keeps to. T steps are as many Gaussian releases of an
+        example as the largest number of its participations.
+      name: of such batches, in messages.
+
+    Returns:
+      A :class:`Sampling` for "replace", by either accounting.
+    """
+
+    def event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
+        _replace_only(relation, f"{name} batches")
+        one = dp_accounting.GaussianDpEvent(noise_multiplier)
+        return dp_accounting.SelfComposedDpEvent(one, pattern(steps).most)
+
+    def renyi_event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
+        return event(noise_multiplier / 2, steps, relation)  # Renyi accounting reads the multiplier per sensitivity
+
+    return Sampling(draw, event, renyi_event, batch_size, batch_size, examples, pattern)
 
 
 def _large_enough(examples: int, rate: float) -> int:
@@ -238,7 +252,8 @@ def _large_enough(examples: int, rate: float) -> int:
     return sizes.start + bisect_left(sizes, -math.log(OVERFLOW), key=exceeded)
 
 
-def _fitting(examples: int, batch_size: int) -> int:
+def fitting(examples: int, batch_size: int) -> int:
+    """``batch_size`` as an int, which is at least 1 and at most the number of examples; else InputError."""
     check.at_least(1, examples=examples)
     if check.at_least(1, batch_size=batch_size) > examples:
         raise check.expected("batch_size", f"at most the {examples} examples there are", batch_size)
