@@ -44,7 +44,9 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def _styled(draw: Callable[..., Any]) -> Callable[..., Any]:
+def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that draws, in the style of all figures."""
+
     @functools.wraps(draw)
     def styled(*args: Any, **named: Any) -> Any:
         import matplotlib
@@ -55,13 +57,14 @@ def _styled(draw: Callable[..., Any]) -> Callable[..., Any]:
     return styled
 
 
-def _canvas(width: float, height: float) -> "Figure":
+def canvas(width: float, height: float) -> "Figure":
+    """An empty figure, in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-@_styled
+@styled
 def summary_figure(rows: Rows) -> "Figure":
     """Fig. 1(b) of paper 000: for one data set, what every setting attains beside the promise; a panel an epsilon.
 
@@ -72,7 +75,7 @@ def summary_figure(rows: Rows) -> "Figure":
     crafts, losses = words.distinct(rows, "craft"), words.epsilons(rows)
     columns = min(len(losses), 4)
     lines = -(-len(losses) // columns)
-    figure = _canvas(max(1.2 + 1.35 * columns, 4.6), 0.8 + (0.6 + 0.3 * len(crafts)) * lines)
+    figure = canvas(max(1.2 + 1.35 * columns, 4.6), 0.8 + (0.6 + 0.3 * len(crafts)) * lines)
     panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
     for axes in panels[len(losses) :]:
         axes.set_axis_off()
@@ -98,7 +101,7 @@ def summary_figure(rows: Rows) -> "Figure":
     return figure
 
 
-@_styled
+@styled
 def setting_figure(rows: Rows, craft: str) -> "Figure":
     """Figs. 3 to 7 of paper 000: promised against attained epsilon in one setting, a line for each data set.
 
@@ -114,7 +117,7 @@ def setting_figure(rows: Rows, craft: str) -> "Figure":
     rows = [row for row in words.ordered(rows) if row["craft"] == craft]
     if not rows:
         raise check.expected("craft", "a setting that occurs in the rows", craft)
-    figure = _canvas(6, 4)
+    figure = canvas(6, 4)
     axes: Axes = figure.subplots()
     end, top = max(words.epsilons(rows)), 1.1 * _top(rows)
     axes.plot([0, end], [0, end], color=INK, linewidth=1, linestyle="--", zorder=3, label="promised")
@@ -151,7 +154,7 @@ def setting_figure(rows: Rows, craft: str) -> "Figure":
     return figure
 
 
-@_styled
+@styled
 def guess_figure(rows: Rows) -> "Figure":
     """How many of 100 guesses are right for each level of access, between a coin toss and the worst case.
 
@@ -162,7 +165,7 @@ def guess_figure(rows: Rows) -> "Figure":
 
     rows = _one_source(rows)
     crafts, losses = words.distinct(rows, "craft"), words.epsilons(rows)
-    figure = _canvas(6, 1.3 + 0.45 * len(crafts))
+    figure = canvas(6, 1.3 + 0.45 * len(crafts))
     axes: Axes = figure.subplots()
     ramp = matplotlib.colormaps["viridis"](np.linspace(0.72, 0.05, len(losses)))
     marks = [("coin toss\n50", 50.0, FAINT)]
@@ -189,14 +192,14 @@ def guess_figure(rows: Rows) -> "Figure":
     return figure
 
 
-@_styled
+@styled
 def audit_figure(row: Row) -> "Figure":
     """One audit on one axis: measured with its bounds, promised, detectable and ceiling.
 
     Args:
       row: of :meth:`dpaudit.AuditResult.to_row`.
     """
-    figure = _canvas(6.4, 1.5)
+    figure = canvas(6.4, 1.5)
     axes = figure.subplots()
     marks = [number(row[name]) for name in ("claim_epsilon", "epsilon_hat", "epsilon_lower", "detectable", "ceiling")]
     right = 1.1 * max([mark for mark in marks if np.isfinite(mark)] + [0.1])

@@ -177,7 +177,10 @@ def test_what_is_not_there_is_told(tmp_path, monkeypatch):
             lambda: data.load_ratings("movielens_20m"),
             r"\$DPAUDIT_DATA, which is not set, got no folder; .* own files alone",
         ),
-        (lambda: data.load_ratings("movielens_1m", tmp_path), "in a folder movielens-1m or .* directly in .*, got none of"),
+        (
+            lambda: data.load_ratings("movielens_1m", tmp_path),
+            "in a folder movielens-1m or .* directly in .*, got none of",
+        ),
     ]:
         with pytest.raises(check.InputError, match=message):
             call()

@@ -1,0 +1,252 @@
+"""The trust boundary as a type: what a round computes where, and the only way out. Paper 004, "Training procedure".
+
+    protocol = Protocol(broadcast, each(rows(asked), compute, add), release, update)
+    state, memory, transcript = run(key, protocol, state, memory, users, rounds=10)
+    transcript.epsilon(delta=1e-5)
+
+Inside the boundary are users' devices, the trusted distributor and the trusted aggregator; outside are the server, its
+developer and everybody else. What goes round:
+
+    untrusted server      state -> model                        ``broadcast``
+    trusted distributor   model, what a device asks -> slice    ``select``     told to that device alone
+    device                key, slice, user -> message           ``compute``    told to the aggregator alone
+    trusted aggregator    messages -> total                     ``add``
+                          key, total, memory -> releases        ``release``    the only exit
+    untrusted server      state, releases -> state              ``update``
+
+The server's two functions are compiled by themselves, before there are any users: nothing from inside can reach them
+but a :class:`~dpaudit.personalization.processes.Release`, and every one of these is in the
+:class:`~dpaudit.personalization.transcript.Transcript`. What the developer's program holds from elsewhere (a closure
+over data that it owned before) crosses no boundary here.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
+
+from dpaudit import check
+from dpaudit.kernels import philox
+from dpaudit.personalization.processes import Release
+from dpaudit.personalization.transcript import Transcript
+
+CHUNK = 1_000  # devices computed at a time
+
+
+class Protocol(NamedTuple):
+    """One round. Functions are pure, jittable, and see only what they are given.
+
+    Attributes:
+      broadcast: ``broadcast(state) -> model``, on the untrusted server, for the trusted distributor.
+      devices: ``devices(key, model, users) -> total``, inside; as made by :func:`each`.
+      release: ``release(key, total, memory) -> (releases, memory)``, in the trusted aggregator: a tuple of
+        :class:`Release`, at most one of each process, and what the aggregator has to remember.
+      update: ``update(state, releases) -> state``, on the untrusted server.
+    """
+
+    broadcast: Callable[[Any], Any]
+    devices: Callable[[jax.Array, Any, Any], Any]
+    release: Callable[[jax.Array, Any, Any], tuple[tuple[Release, ...], Any]]
+    update: Callable[[Any, tuple[Release, ...]], Any]
+
+
+class Select(NamedTuple):
+    """How a device gets the slice it needs of a model (federated select), through the trusted distributor.
+
+    Attributes:
+      ask: ``ask(user) -> request``, on the device; a pytree of arrays whose shapes are the same for all users.
+      take: ``take(model, request) -> slice``, in the distributor.
+    """
+
+    ask: Callable[[Any], Any]
+    take: Callable[[Any, Any], Any]
+
+    def __call__(self, model: Any, user: Any) -> Any:
+        return self.take(model, self.ask(user))
+
+
+everything = Select(lambda user: (), lambda model, request: model)  # the whole model, for every device
+
+
+def rows(ask: Callable[[Any], jax.Array]) -> Select:
+    """The rows ``ask(user)``, int32 [capacity], of every array of the model, padded with rows that are not needed."""
+    return Select(ask, lambda model, request: jax.tree.map(lambda leaf: leaf[request], model))
+
+
+class Devices(NamedTuple):
+    """Devices of one kind and the sum of what they send: ``devices(key, model, users) -> total``.
+
+    Attributes:
+      select: the slice that a device downloads.
+      compute: ``compute(key, slice, user) -> message``, on one device.
+      add: ``add(total, messages) -> total``, in the aggregator; messages have a leading axis. A total of None stands
+        for zeros.
+      chunk: at most so many devices are computed at a time.
+    """
+
+    select: Select
+    compute: Callable[[jax.Array, Any, Any], Any]
+    add: Callable[[Any, Any], Any]
+    chunk: int
+
+    def __call__(self, key: jax.Array, model: Any, users: Any) -> Any:
+        count = len(jax.tree.leaves(users)[0])
+        size = min(self.chunk, count)
+        whole, rest = divmod(count, size) if size else (0, 0)
+
+        def one(place: jax.Array, user: Any) -> Any:
+            return self.compute(jax.random.fold_in(key, place), self.select(model, user), user)
+
+        def some(first: Any, size: int) -> Any:
+            part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), users)
+            return jax.vmap(one)(first + jnp.arange(size), part)
+
+        shape = jax.eval_shape(lambda: self.add(None, some(0, size)))
+        total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+        total, _ = jax.lax.scan(
+            lambda total, i: (self.add(total, some(i * size, size)), None), total, jnp.arange(whole)
+        )
+        return self.add(total, some(whole * size, rest)) if rest else total
+
+
+def each(
+    select: Select,
+    compute: Callable[[jax.Array, Any, Any], Any],
+    add: Callable[[Any, Any], Any],
+    *,
+    chunk: int = CHUNK,
+) -> Devices:
+    """The devices of a protocol, from what one device does.
+
+    Device i draws from (key, i) alone, so the total depends neither on ``chunk`` nor, but for rounding, on the order.
+
+    Args:
+      select: what of the model a device downloads: :data:`everything`, :func:`rows` or another :class:`Select`.
+      compute: ``compute(key, slice, user) -> message``: user is ONE user's pytree.
+      add: ``add(total, messages) -> total``: messages are those of several devices, with a leading axis; total is the
+        sum so far, or None for the first.
+      chunk: at most so many devices are computed at a time, >= 1; fewer need less memory.
+
+    Returns:
+      :class:`Devices`, to be called with users whose leaves have a leading axis.
+
+    Raises:
+      InputError: chunk out of range.
+    """
+    return Devices(select, compute, add, check.at_least(1, chunk=chunk))
+
+
+@partial(jax.jit, static_argnames=("protocol", "rounds"))
+def run(
+    key: jax.Array, protocol: Protocol, state: Any, memory: Any, users: Any, rounds: int
+) -> tuple[Any, Any, Transcript]:
+    """``rounds`` rounds as one program. Vmap over keys, states or users plays many runs at once.
+
+    Args:
+      key: JAX random key, consumed. Going on needs another key: noise that is drawn twice hides nothing.
+      protocol: of one round.
+      state: of the server, pytree of arrays.
+      memory: of the aggregator, as its processes' ``init`` make it.
+      users: pytree, whatever ``protocol.devices`` takes.
+      rounds: >= 1.
+
+    Returns:
+      (state, memory, transcript). The memory is the aggregator's own and must stay as secret as the key.
+
+    Raises:
+      InputError: something other than a :class:`Release` at the exit, a process that releases twice in a round; a
+        server whose state changes its structure.
+      UnexpectedTracerError: JAX's own, with the line: a function that reaches for a value of another party.
+    """
+    rounds = check.at_least(1, rounds=rounds)
+
+    def inside(t: jax.Array, model: Any, memory: Any, users: Any) -> tuple[tuple[Release, ...], Any]:
+        devices_key, release_key = round_keys(key, t)
+        releases, memory = protocol.release(release_key, protocol.devices(devices_key, model, users), memory)
+        return checked(releases), memory
+
+    broadcast = _alone(protocol.broadcast, state)
+    like = jnp.int32(0), jax.eval_shape(broadcast, state), memory, users
+    behind = _alone(inside, *like)
+    releases, _ = jax.eval_shape(behind, *like)
+    update = _server(protocol, state, releases)
+
+    def round(carry: tuple[Any, Any], t: jax.Array) -> tuple[tuple[Any, Any], tuple[Release, ...]]:
+        state, memory = carry
+        releases, memory = behind(t, broadcast(state), memory, users)
+        return (update(state, releases), memory), releases
+
+    (state, memory), releases = jax.lax.scan(round, (state, memory), jnp.arange(rounds))
+    return state, memory, Transcript((releases,))
+
+
+def round_keys(key: jax.Array, t: Any) -> tuple[jax.Array, jax.Array]:
+    """(of the devices, of the aggregator): what round t of :func:`run` with this key draws from."""
+    devices, aggregator = jax.random.split(jax.random.fold_in(philox.from_key(key), t))
+    return devices, aggregator
+
+
+@partial(jax.jit, static_argnames=("protocol",))
+def replay(protocol: Protocol, state: Any, transcript: Transcript) -> Any:
+    """The server's last state from its first and the transcript alone, bit for bit as :func:`run` left it.
+
+    Args:
+      protocol: of the run.
+      state: that the run began with.
+      transcript: of the run, or of several that went on from each other.
+
+    Returns:
+      The server's state.
+    """
+    for part in transcript.parts:
+        update = _server(protocol, state, jax.tree.map(lambda leaf: leaf[0], part))
+        state, _ = jax.lax.scan(lambda state, releases, update=update: (update(state, releases), None), state, part)
+    return state
+
+
+def _server(protocol: Protocol, state: Any, releases: tuple[Release, ...]) -> Callable[[Any, Any], Any]:
+    """``update``, compiled by itself: a branch shares no arithmetic with what is around it, so replays are exact."""
+    update = _alone(protocol.update, state, releases)
+    before, after = (jax.tree.map(_kind, tree) for tree in (state, jax.eval_shape(update, state, releases)))
+    if before != after:
+        raise check.expected("update", f"a state of the structure that it is given, {before}", after)
+
+    def apart(state: Any, releases: tuple[Release, ...]) -> Any:
+        always = jax.lax.optimization_barrier(jnp.bool_(True))  # which the compiler does not know
+        return jax.lax.cond(always, update, lambda state, _: state, state, releases)
+
+    return apart
+
+
+def _alone(function: Callable[..., Any], *like: Any) -> Callable[..., Any]:
+    """``function`` as a program of its arguments, traced where no other party's values exist."""
+    program, shape = jax.make_jaxpr(function, return_shape=True)(*like)
+    structure = jax.tree.structure(shape)
+
+    def call(*arguments: Any) -> Any:
+        return jax.tree.unflatten(structure, jaxpr_as_fun(program)(*jax.tree.leaves(arguments)))
+
+    return call
+
+
+def checked(releases: Any) -> tuple[Release, ...]:
+    """What the aggregator may let out."""
+    if not isinstance(releases, tuple):
+        raise check.expected("release", "a tuple of Releases", releases)
+    for release in releases:
+        if not isinstance(release, Release):
+            raise check.expected("release", "nothing but what Process.release makes", type(release).__name__)
+        if not release.fresh:
+            changed = f"one of {release.process.name!r} that was mapped or compiled since"
+            raise check.expected("release", "Releases as Process.release made them", changed)
+    names = [release.process.name for release in releases]
+    if len(set(names)) < len(names):
+        raise check.expected("release", "at most one Release of each process a round", ", ".join(names))
+    return releases
+
+
+def _kind(leaf: Any) -> str:
+    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"

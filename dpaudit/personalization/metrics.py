@@ -1,0 +1,58 @@
+"""How good a model is for its users: each device makes its factor of its own ratings, and predicts the held-out ones.
+
+Both numbers look at users' data without noise: they are for experiments, and nothing of them is private.
+"""
+
+import jax
+import numpy as np
+
+from dpaudit import check
+from dpaudit.data.ratings import Ratings
+from dpaudit.personalization import user_step
+from dpaudit.personalization.layout import Users, by_user, sound
+from dpaudit.personalization.user_step import Model, Step
+
+
+def own_factors(model: Model, history: tuple[Users, ...], step: Step, *, num_users: int) -> jax.Array:
+    """Every user's factor, [num_users, p + r], in their devices; with the mean for users without a rating."""
+    found = []
+    for users in history:
+        rows = sound(users, len(model.factors))
+        found.append(user_step.solved(step, user_step.common(model), user_step.taken(model, rows.items), rows))
+    return by_user(history, found, num_users)
+
+
+def rmse(model: Model, factors: jax.Array, held_out: Ratings) -> float:
+    """Root mean squared error of the held-out ratings, predictions clipped to their scale."""
+    embedding = np.asarray(user_step.embedded(model), np.float64)
+    rows = np.asarray(factors)[held_out.users], embedding[held_out.items]
+    predicted = np.clip(np.einsum("nz,nz->n", *rows), held_out.low, held_out.high)
+    return float(np.sqrt(np.mean((predicted - held_out.values) ** 2)))
+
+
+def recall(model: Model, factors: jax.Array, seen: Ratings, held_out: Ratings, *, k: int = 20) -> float:
+    """The mean over users of the share of their held-out items that are among the first k; min(k, held out) is 1.
+
+    Items that a user has rated before are not ranked. Users without held-out ratings do not count.
+
+    Source: Liang et al. 2018 (recall@k as published for MovieLens-20M).
+    """
+    k = check.at_least(1, k=k)
+    wanted = [np.array([], int)] * held_out.num_users
+    for user, items in _grouped(held_out):
+        wanted[user] = items
+    known = dict(_grouped(seen))
+    embedding, found = np.asarray(user_step.embedded(model)), []
+    for user, items in enumerate(wanted):
+        if len(items):
+            scores = embedding @ np.asarray(factors[user])
+            scores[known.get(user, [])] = -np.inf
+            first = np.argpartition(-scores, min(k, len(scores) - 1))[:k]
+            found.append(len(np.intersect1d(first, items)) / min(k, len(items)))
+    return float(np.mean(found))
+
+
+def _grouped(ratings: Ratings) -> list[tuple[int, np.ndarray]]:
+    order = np.argsort(ratings.users, kind="stable")
+    users, firsts = np.unique(ratings.users[order], return_index=True)
+    return list(zip(users.tolist(), np.split(ratings.items[order], firsts[1:]), strict=True))

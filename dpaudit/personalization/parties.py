@@ -1,0 +1,268 @@
+"""One round by separate parties: objects that share nothing but a network, and talk over channels of their own.
+
+    parties = assemble(protocol, state, memory, {"anna": anna, "bert": bert}, Network())
+    releases = parties.play(*boundary.round_keys(key, 0))
+
+It computes what :func:`dpaudit.personalization.boundary.run` does, a device at a time. Outside anybody sees who wrote
+to whom and how many bytes, which the shapes of the protocol decide, and the releases; neither depends on what a device
+asks for, and contents are closed to the network. The distributor and the aggregator are inside the boundary, and their
+administrators outside it: an aggregator prints and pickles as the releases it made. That a machine really runs this
+program and that its memory is closed is for its hardware to attest, and out of scope here; in one Python process the
+parties are kept apart by what they hold, not by force. Needs the extra ``secure``.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpaudit import check
+from dpaudit.personalization import packing
+from dpaudit.personalization.boundary import Devices, Protocol, checked
+from dpaudit.personalization.channels import Identity, Links, Network
+from dpaudit.personalization.processes import Release
+from dpaudit.personalization.terms import Terms, terms
+from dpaudit.personalization.transcript import Transcript
+
+DISTRIBUTOR, AGGREGATOR, SERVER = "distributor", "aggregator", "server"
+
+
+class Device:
+    """A user's device: the only place that holds the user's record.
+
+    Args:
+      links: to the distributor and the aggregator.
+      devices: what it computes.
+      user: its record.
+      terms: of the round.
+    """
+
+    __slots__ = ("_devices", "_links", "_terms", "_user")
+
+    def __init__(self, links: Links, devices: Devices, user: Any, terms: Terms):
+        self._links, self._devices, self._user, self._terms = links, devices, user, terms
+
+    def ask(self) -> None:
+        """Asks the distributor for what the user needs."""
+        request = self._terms.request
+        self._send(DISTRIBUTOR, "request", self._devices.select.ask(self._user), request)
+
+    def answer(self, key: jax.Array) -> None:
+        """Takes its slice, computes, and sends its message to the aggregator."""
+        wanted = self._terms.slice
+        slice_ = packing.unpack(self._links.receive(DISTRIBUTOR, "slice", packing.length(wanted)), wanted)
+        self._send(AGGREGATOR, "message", self._devices.compute(key, slice_, self._user), self._terms.message)
+
+    def _send(self, peer: str, kind: str, tree: Any, like: Any) -> None:
+        self._links.send(peer, kind, packing.pack(tree, like), packing.length(like))
+
+
+class Distributor:
+    """The trusted distributor: knows who downloaded what, and tells nobody.
+
+    Args:
+      links: to the server and all devices.
+      take: of :class:`dpaudit.personalization.boundary.Select`.
+      terms: of the round.
+    """
+
+    __slots__ = ("_links", "_model", "_take", "_terms")
+
+    def __init__(self, links: Links, take: Callable[[Any, Any], Any], terms: Terms):
+        self._links, self._take, self._terms = links, take, terms
+
+    def load(self) -> None:
+        """Takes the server's model."""
+        model = self._terms.model
+        self._model = packing.unpack(self._links.receive(SERVER, "model", packing.length(model)), model)
+
+    def serve(self, device: str) -> None:
+        """Sends one device the slice it asks for."""
+        wanted, given = self._terms.request, self._terms.slice
+        request = packing.unpack(self._links.receive(device, "request", packing.length(wanted)), wanted)
+        slice_ = packing.pack(self._take(jax.tree.map(jnp.asarray, self._model), request), given)
+        self._links.send(device, "slice", slice_, packing.length(given))
+
+
+class Aggregator:
+    """The trusted aggregator: adds a message up as it comes and forgets it. Its administrator sees ``outside``.
+
+    What is inside (keys, the sum so far, the memory of the noise) is in no attribute, is not printed, and does not
+    come along when it is pickled or copied: that gives :meth:`outside`, and no aggregator.
+
+    Args:
+      links: to all devices and the server.
+      protocol: of the round.
+      memory: of its processes.
+      terms: of the round.
+    """
+
+    __slots__ = ("collect", "outside", "release")
+
+    collect: Callable[[str], None]  # collect(device): takes one device's message, once a round
+    release: Callable[[jax.Array], None]  # release(key): sends the noisy total to the server, and begins anew
+    outside: Callable[[], list[tuple[str, int, Any]]]  # outside(): (process, number, value) of every release so far
+
+    def __init__(self, links: Links, protocol: Protocol, memory: Any, terms: Terms):
+        add, total, came, told = _each(protocol).add, None, set(), []
+
+        def collect(device: str) -> None:
+            nonlocal total
+            if device in came:
+                raise check.expected("device", "one that has not sent its message of this round", device)
+            like = terms.message
+            message = packing.unpack(links.receive(device, "message", packing.length(like)), like)
+            total = add(total, _several(message))
+            came.add(device)
+
+        def release(key: jax.Array) -> None:
+            nonlocal total, memory
+            if total is None:
+                raise check.expected("release", "a round in which a device sent a message", "none")
+            releases, memory = protocol.release(key, total, memory)
+            told.extend(
+                (made.process.name, int(made.number), jax.tree.map(np.asarray, made.value))
+                for made in checked(releases)
+            )
+            like, total = terms.releases, None
+            came.clear()
+            links.send(SERVER, "releases", packing.pack(releases, like), packing.length(like))
+
+        self.collect, self.release, self.outside = collect, release, lambda: list(told)
+
+    def __repr__(self) -> str:
+        return f"Aggregator(releases={len(self.outside())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (self.outside(),)
+
+
+class Server:
+    """The untrusted server, which keeps all that it is told.
+
+    Args:
+      links: to the distributor and the aggregator.
+      protocol: of the round.
+      state: its own.
+      terms: of the round.
+
+    Attributes:
+      state: its own, pytree of arrays.
+      transcript: all releases.
+    """
+
+    def __init__(self, links: Links, protocol: Protocol, state: Any, terms: Terms):
+        self._links, self._protocol, self._terms = links, protocol, terms
+        self.state, self.transcript = state, Transcript(())
+
+    def broadcast(self) -> None:
+        """Sends the distributor its model."""
+        model = self._terms.model
+        self._links.send(
+            DISTRIBUTOR, "model", packing.pack(self._protocol.broadcast(self.state), model), packing.length(model)
+        )
+
+    def update(self) -> tuple[Release, ...]:
+        """Takes the aggregator's releases, records them and steps."""
+        like = self._terms.releases
+        told = packing.unpack(self._links.receive(AGGREGATOR, "releases", packing.length(like)), like)
+        releases = jax.tree.map(jnp.asarray, told)
+        self.transcript += Transcript((jax.tree.map(lambda leaf: leaf[None], releases),))
+        self.state = self._protocol.update(self.state, releases)
+        return releases
+
+
+class Parties(NamedTuple):
+    """Who takes part in rounds.
+
+    Attributes:
+      devices: by name.
+      distributor, aggregator, server: the others.
+      network: between them.
+    """
+
+    devices: dict[str, Device]
+    distributor: Distributor
+    aggregator: Aggregator
+    server: Server
+    network: Network
+
+    def play(self, devices_key: jax.Array, release_key: jax.Array) -> tuple[Release, ...]:
+        """One round of all devices, from the keys of :func:`dpaudit.personalization.boundary.round_keys`.
+
+        Args:
+          devices_key: device i draws from (devices_key, i).
+          release_key: of the aggregator.
+
+        Returns:
+          What the server was told.
+
+        Raises:
+          ChannelError: a message that did not come through as it should.
+        """
+        self.server.broadcast()
+        self.distributor.load()
+        for place, (name, device) in enumerate(self.devices.items()):
+            device.ask()
+            self.distributor.serve(name)
+            device.answer(jax.random.fold_in(devices_key, place))
+            self.aggregator.collect(name)
+        self.aggregator.release(release_key)
+        return self.server.update()
+
+
+def assemble(protocol: Protocol, state: Any, memory: Any, users: dict[str, Any], network: Network) -> Parties:
+    """Parties with keys of their own who know each other's public ones, and whose channels are open.
+
+    Args:
+      protocol: of a round; its devices made by :func:`dpaudit.personalization.boundary.each`.
+      state: of the server.
+      memory: of the aggregator.
+      users: one user's record for each device, by the device's name; all of the same shapes.
+      network: that they all use.
+
+    Raises:
+      InputError: other devices, none, a name that is a server's, records of different shapes.
+    """
+    if not users or set(users) & {DISTRIBUTOR, AGGREGATOR, SERVER}:
+        raise check.expected("users", "records by names of devices", list(users))
+    shapes = {name: str(jax.tree.map(lambda leaf: (jnp.result_type(leaf).name, jnp.shape(leaf)), user))
+              for name, user in users.items()}  # fmt: skip
+    first = next(iter(shapes))
+    for name, shape in shapes.items():
+        if shape != shapes[first]:
+            raise check.expected("users", f"records of the shape of {first!r}, padded to it, {shapes[first]}",
+                                 f"{shape} of {name!r}")  # fmt: skip
+
+    agreed, devices = terms(protocol, state, memory, _several(users[first])), _each(protocol)
+    own = {name: Identity(name) for name in (*users, DISTRIBUTOR, AGGREGATOR, SERVER)}
+
+    def linked(name: str, *peers: str) -> Links:
+        return Links(own[name], network, {peer: own[peer].public for peer in peers})
+
+    links = {name: linked(name, DISTRIBUTOR, AGGREGATOR) for name in (*users, SERVER)}
+    links |= {name: linked(name, *users, SERVER) for name in (DISTRIBUTOR, AGGREGATOR)}
+    for link in links.values():
+        link.hello()
+    for link in links.values():
+        link.greet()
+    return Parties(
+        {name: Device(links[name], devices, user, agreed) for name, user in users.items()},
+        Distributor(links[DISTRIBUTOR], devices.select.take, agreed),
+        Aggregator(links[AGGREGATOR], protocol, memory, agreed),
+        Server(links[SERVER], protocol, state, agreed),
+        network,
+    )
+
+
+def _each(protocol: Protocol) -> Devices:
+    if not isinstance(protocol.devices, Devices):
+        raise check.expected("devices", "what boundary.each makes of one device", protocol.devices)
+    return protocol.devices
+
+
+def _several(message: Any) -> Any:
+    """One message, as those of several devices."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], message)

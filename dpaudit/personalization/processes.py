@@ -1,0 +1,191 @@
+"""What may leave the boundary: a release, made by a process that says what its releases cost together.
+
+    gramians = gaussian("gramians", noise_multiplier=4.0)
+    memory = gramians.init(total)
+    release, memory = gramians.release(key, total, memory, sensitivity=1.0)
+
+Neighbours are data sets that differ by one user, added or removed; under :func:`correlated` noise one user whose
+contribution is replaced by nothing ("zero_out").
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+from dp_accounting import DpEvent
+
+from dpaudit import check
+from dpaudit.training import dp_ftrl
+from dpaudit.training.dp_sgd import Noise, add_noise
+from dpaudit.training.matrix_noise import Strategy
+from dpaudit.training.sampling import participation
+
+
+class Memory(NamedTuple):
+    """What a process hands from one release to the next; to be kept as secret as the key.
+
+    Attributes:
+      number: of the next release, from 0, int32.
+      noise: what later noise depends on.
+    """
+
+    number: jax.Array
+    noise: Any
+
+
+class Process(NamedTuple):
+    """A stream of releases, accounted together.
+
+    Attributes:
+      name: of what it releases; a round releases each name once.
+      event: ``event(n) -> DpEvent`` of its first n >= 1 releases together.
+      noise: ``noise(sensitivity) -> Noise`` (:class:`dpaudit.training.dp_sgd.Noise`) for totals that one user moves by
+        at most ``sensitivity``, in the norm that ``event`` is about.
+    """
+
+    name: str
+    event: Callable[[int], DpEvent]
+    noise: Callable[[Any], Noise]
+
+    def init(self, total: Any) -> Memory:
+        """The memory before the first release of something shaped like ``total``, a pytree."""
+        return Memory(jnp.int32(0), self.noise(1.0).init(total))
+
+    def release(self, key: jax.Array, total: Any, memory: Memory, *, sensitivity: Any) -> tuple["Release", Memory]:
+        """``total`` with this process's noise: the one way in which a :class:`Release` comes to be.
+
+        Args:
+          key: JAX random key, consumed.
+          total: pytree of arrays, the sum over devices.
+          memory: of :meth:`init`, or of the release before.
+          sensitivity: how far one user moves ``total`` at most (L2 norm of all leaves together where the noise is
+            Gaussian), > 0; may be traced.
+
+        Returns:
+          (release, memory).
+
+        Raises:
+          InputError: sensitivity out of range.
+        """
+        check.positive(sensitivity=sensitivity)
+        noisy, noise = self.noise(sensitivity).add(key, total, memory.noise)
+        return _made(self, noisy, memory.number), Memory(memory.number + 1, noise)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False, init=False)
+class Release:
+    """A value that a process made private. A pytree: ``value`` and ``number`` are leaves, ``process`` is static.
+
+    Attributes:
+      process: that made it.
+      value: pytree of arrays; in a transcript with a leading axis of rounds.
+      number: which of its process's releases it is, from 0, int32.
+      fresh: whether it is as its process made it. One that went through a compiled function, ``jax.vmap`` or
+        ``jax.tree.map`` is not: what it holds now, nobody vouches for.
+    """
+
+    process: Process
+    value: Any
+    number: Any
+    fresh: bool = field(default=False, repr=False)
+
+    def __init__(self, *_: Any, **__: Any):
+        raise check.expected("Release", "Process.release to make it", "a call of the class")
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], Process]:
+        return (self.value, self.number), self.process
+
+    @classmethod
+    def tree_unflatten(cls, process: Process, leaves: tuple[Any, Any]) -> "Release":
+        return _made(process, *leaves, fresh=False)
+
+
+def gaussian(name: str, *, noise_multiplier: float) -> Process:
+    """Releases total + sensitivity noise_multiplier N(0, I), independent of each other, to which all users may add.
+
+    Args:
+      name: of the process.
+      noise_multiplier: standard deviation of the noise over the sensitivity, >= 0; 0 for the total as it is, which
+        is accounted as no privacy at all.
+
+    Returns:
+      A :class:`Process`; n releases are one Gaussian with mu = sqrt(n)/noise_multiplier.
+
+    Raises:
+      InputError: noise_multiplier out of range.
+    """
+    multiplier = float(check.non_negative(noise_multiplier=noise_multiplier))
+    one = dp_accounting.GaussianDpEvent(multiplier) if multiplier else dp_accounting.NonPrivateDpEvent()
+    return Process(name, lambda n: dp_accounting.SelfComposedDpEvent(one, n), _independent(multiplier))
+
+
+def poisson_gaussian(name: str, *, rate: float, noise_multiplier: float) -> Process:
+    """As :func:`gaussian`, where each user adds to each total with probability ``rate``, on their own and in secret.
+
+    Args:
+      name: of the process.
+      rate: in (0, 1].
+      noise_multiplier: standard deviation of the noise over the sensitivity, > 0.
+
+    Returns:
+      A :class:`Process`. That users do take part at random is up to the protocol.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    if check.probability(rate=rate, one_allowed=True) == 0:
+        raise check.expected("rate", "a number in (0, 1]", rate)
+    multiplier = float(check.positive(noise_multiplier=noise_multiplier))
+    one = dp_accounting.PoissonSampledDpEvent(float(rate), dp_accounting.GaussianDpEvent(multiplier))
+    return Process(name, lambda n: dp_accounting.SelfComposedDpEvent(one, n), _independent(multiplier))
+
+
+def correlated(name: str, strategy: Strategy, noise_multiplier: float) -> Process:
+    """Round t releases total_t + sensitivity noise_multiplier sens(C) (C^-1 z)_t, z standard normal: DP-FTRL.
+
+    ``sensitivity`` is that of one total and the same in every round. All releases together are C x + noise, one
+    Gaussian with mu = sens(C's first n rows)/(noise_multiplier sens(C)), exactly.
+
+    Args:
+      name: of the process.
+      strategy: C and the participation it is made for, which the protocol has to keep to. A release past its last
+        round is NaN, and has no event.
+      noise_multiplier: over the sensitivity of all rounds together, > 0.
+
+    Returns:
+      A :class:`Process`.
+
+    Raises:
+      InputError: noise_multiplier out of range.
+
+    Source: Denisov et al. 2022.
+    """
+    multiplier = float(check.positive(noise_multiplier=noise_multiplier))
+    rounds, separation, most = strategy.pattern
+    whole = strategy.sensitivity(strategy.pattern)
+
+    def event(n: int) -> DpEvent:
+        if n > rounds:
+            raise check.expected(name, f"at most the {rounds} releases of its strategy", n)
+        first = strategy.sensitivity(participation(n, separation=separation, most=most))
+        return dp_accounting.GaussianDpEvent(multiplier * whole / first)
+
+    return Process(name, event, lambda sensitivity: dp_ftrl.correlated(strategy, sensitivity * multiplier * whole))
+
+
+def _independent(multiplier: float) -> Callable[[Any], Noise]:
+    def noise(sensitivity: Any) -> Noise:
+        return Noise(lambda total: (), lambda key, total, _: (add_noise(key, total, sensitivity * multiplier), ()))
+
+    return noise
+
+
+def _made(process: Process, value: Any, number: Any, *, fresh: bool = True) -> Release:
+    made = object.__new__(Release)
+    for name, content in (("process", process), ("value", value), ("number", number), ("fresh", fresh)):
+        object.__setattr__(made, name, content)
+    return made

@@ -1,0 +1,137 @@
+"""Every user's own factor, exactly, from item factors and the user's ratings: the step that stays on the device."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.lax import linalg
+
+from dpaudit import check
+from dpaudit.personalization.layout import Users
+
+CACHED = 1 << 16  # numbers that one group of users takes on a CPU, so that its systems stay in a core's cache
+RESIDENT = 1 << 26  # the same on an accelerator, which wants as many users at a time as memory holds
+
+
+def user_factors(item_factors: jax.Array, prior: jax.Array, users: Users, *, ridge: jax.typing.ArrayLike) -> jax.Array:
+    """The least-squares factor of every user.
+
+    With item factors v_j, ratings y_ij of weight w_ij, and r_i = sum_j w_ij,
+
+        u_i = (sum_j w_ij v_j v_j' + prior + ridge max(r_i, 1) I)^-1 sum_j w_ij y_ij v_j,
+
+    so that ridge counts per rating, and a user without one has u_i = 0. A ridge per user is part of ``prior``.
+    Users with fewer places than the factors have coordinates are solved in the space of their ratings: with
+    D_i = prior + ridge max(r_i, 1) I and V_i the rows sqrt(w_ij) v_j', u_i = D_i^-1 V_i' (I + V_i D_i^-1 V_i')^-1
+    sqrt(w_i) y_i, where one eigenbasis of the prior serves all users. A row's result does not depend on the others',
+    but for rounding.
+
+    Args:
+      item_factors: ``[m, r]``.
+      prior: ``[r, r]``, symmetric and positive semidefinite.
+      users: their ratings; weights >= 0.
+      ridge: > 0, in squared units of the factors.
+
+    Returns:
+      ``[u, r]``; 0 for rows that are nobody's.
+
+    Raises:
+      InputError: a ridge that is not positive, shapes that do not fit.
+
+    Source: Chien et al. 2021, "Private Alternating Least Squares", Algorithm 1, the solve before its clipping.
+    """
+    ridge = check.positive(ridge=ridge)
+    (_, rank), (rows, width) = item_factors.shape, users.items.shape
+    if prior.shape != (rank, rank):
+        raise check.expected("prior", f"shape [{rank}, {rank}], as the factors have columns", f"{list(prior.shape)}")
+    if not rows:
+        return jnp.zeros((0, rank), item_factors.dtype)
+    room = CACHED if jax.default_backend() == "cpu" else RESIDENT
+    size = min(rows, max(1, room // (width * rank + min(width, rank) ** 2)))
+    return _in_groups(size, item_factors, prior, ridge, users.items, users.values, users.weights)
+
+
+@partial(jax.jit, static_argnums=0)
+def _in_groups(
+    size: int, factors: jax.Array, prior: jax.Array, per_rating: jax.Array, *columns: jax.Array
+) -> jax.Array:
+    """``size`` users at a time, in the smaller of the two spaces."""
+    (rows, width), rank = columns[0].shape, len(prior)
+    groups = -(-rows // size)
+    padding = ((0, groups * size - rows), (0, 0))
+    ratings = tuple(jnp.pad(column, padding).reshape(groups, size, width) for column in columns)
+    if width >= rank:
+        found = jax.lax.map(lambda group: _by_factors(factors, prior, per_rating, *group), ratings)
+        return found.reshape(-1, rank)[:rows]
+    spread, basis = jnp.linalg.eigh(prior)
+    turned, spread = _product("mr,rs->ms", factors, basis), jnp.maximum(spread, 0)
+    found = jax.lax.map(lambda group: _by_ratings(turned, spread, per_rating, *group), ratings)
+    return _product("us,rs->ur", found.reshape(-1, rank)[:rows], basis)
+
+
+def ridge(
+    rows: jax.Array,
+    values: jax.Array,
+    weights: jax.Array,
+    prior: jax.Array,
+    pull: jax.typing.ArrayLike = 0.0,
+) -> jax.Array:
+    """argmin_u sum_j w_ij (y_ij - u' v_ij)^2 + u' prior u - 2 pull' u of every user, from the rows that they hold.
+
+    Args:
+      rows: v, ``[u, w, r]``.
+      values, weights: ``[u, w]``; weights >= 0.
+      prior: ``[r, r]`` or ``[u, r, r]``, positive definite.
+      pull: ``[r]``.
+
+    Returns:
+      ``[u, r]``.
+    """
+    scaled = jnp.sqrt(weights)[..., None] * rows
+    matrix = _product("uwr,uws->urs", scaled, scaled) + prior
+    return _solved(matrix, _product("uwr,uw->ur", scaled, jnp.sqrt(weights) * values) + pull)
+
+
+def _by_factors(
+    factors: jax.Array,
+    prior: jax.Array,
+    per_rating: jax.Array,
+    items: jax.Array,
+    values: jax.Array,
+    weights: jax.Array,
+) -> jax.Array:
+    """Systems of the size of the rank."""
+    whole = prior + _ridges(per_rating, weights)[..., None] * jnp.eye(len(prior), dtype=prior.dtype)
+    return ridge(factors[items], values, weights, whole)
+
+
+def _by_ratings(
+    factors: jax.Array,
+    spread: jax.Array,
+    per_rating: jax.Array,
+    items: jax.Array,
+    values: jax.Array,
+    weights: jax.Array,
+) -> jax.Array:
+    """Systems of the size of the width; factors in the eigenbasis of a prior with the eigenvalues ``spread``."""
+    rows = jnp.sqrt(weights)[..., None] * factors[items]
+    scaled = rows / (spread + _ridges(per_rating, weights))[:, None, :]
+    matrix = _product("uwr,uxr->uwx", scaled, rows) + jnp.eye(items.shape[1], dtype=factors.dtype)
+    return _product("uwr,uw->ur", scaled, _solved(matrix, jnp.sqrt(weights) * values))
+
+
+def _ridges(per_rating: jax.Array, weights: jax.Array) -> jax.Array:
+    """[u, 1]"""
+    return per_rating * jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
+
+
+def _solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
+    """matrix^-1 right for positive definite ``[u, k, k]`` and ``[u, k]``."""
+    lower = linalg.cholesky(matrix, symmetrize_input=False)
+    half = linalg.triangular_solve(lower, right[..., None], left_side=True, lower=True)
+    return linalg.triangular_solve(lower, half, left_side=True, lower=True, transpose_a=True)[..., 0]
+
+
+def _product(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """An einsum in full precision: accelerators would round its factors."""
+    return jnp.einsum(spec, a, b, precision=jax.lax.Precision.HIGHEST)

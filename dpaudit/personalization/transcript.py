@@ -1,0 +1,134 @@
+"""All that ever crossed the boundary, and what it costs: the accountant reads this and nothing else."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
+
+from dpaudit import check
+from dpaudit.personalization.processes import Process, Release
+
+
+class Transcript(NamedTuple):
+    """What the untrusted server, and with it everybody, has been told. A pytree; ``first + then`` joins two.
+
+    Attributes:
+      parts: one for each run; a part is a round's releases, with a leading axis of rounds. Under ``jax.vmap`` axes of
+        runs come before it; what is accounted is each run by itself.
+    """
+
+    parts: tuple[tuple[Release, ...], ...]
+
+    def __add__(self, then: "Transcript") -> "Transcript":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Transcript(self.parts + then.parts)
+
+    def values(self, name: str) -> Any:
+        """All that the process of this name released, in order: its value with a leading axis of releases.
+
+        Raises:
+          InputError: a name that released nothing.
+        """
+        found = [release for part in self.parts for release in part if release.process.name == name]
+        if not found:
+            names = sorted({release.process.name for part in self.parts for release in part})
+            raise check.expected("name", "one of " + ", ".join(names), name)
+
+        axis = jnp.ndim(found[0].number) - 1
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis), *(release.value for release in found))
+
+    def event(self) -> DpEvent:
+        """The releases' events, composed: of every process as often as it was begun, for as long as it went on.
+
+        A process that begins anew (its numbers start again from 0) is independent of what it was before and costs in
+        full.
+
+        Raises:
+          InputError: releases of a process that are missing, twice or out of order.
+        """
+        return ComposedDpEvent([process.event(length) for process, length in self._streams()])
+
+    def mu(self) -> float:
+        """mu of the one Gaussian that all releases together are: mu^2 = sum of mu_k^2.
+
+        Raises:
+          InputError: a release that is not Gaussian; releases that :meth:`event` refuses.
+
+        Source: Dong, Roth and Su 2022, Corollary 3.3.
+        """
+        event = self.event()
+        squared = _squared(event)
+        if squared is None:
+            raise check.expected("transcript", "Gaussian events alone, which have a mu", event)
+        return math.sqrt(squared)
+
+    def epsilon(self, delta: float) -> float:
+        """What one user, added or removed, costs: exact where all is Gaussian, else by privacy loss distributions.
+
+        Args:
+          delta: in (0, 1).
+
+        Returns:
+          epsilon in nats.
+
+        Raises:
+          InputError: delta out of range; releases that :meth:`event` refuses.
+
+        Source: Balle and Wang 2018, Theorem 8; Doroshenko et al. 2022 (connect the dots).
+        """
+        check.open_unit(delta=delta)
+        event = self.event()
+        squared = _squared(event)
+        if squared is None:
+            return float(PLDAccountant().compose(event).get_epsilon(delta))
+        if squared in (0, math.inf):
+            return squared
+        return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(squared), delta))
+
+    def _streams(self) -> Iterator[tuple[Process, int]]:
+        """Every stream of releases that begins with number 0, with its length."""
+        going: dict[str, tuple[Process, int]] = {}
+        for part in self.parts:
+            for release in part:
+                name = release.process.name
+                for number in _numbers(release):
+                    process, length = going.get(name, (release.process, 0))
+                    if number == 0:
+                        if length:
+                            yield process, length
+                        process, length = release.process, 0
+                    if number != length or process is not release.process:
+                        wanted = f"releases 0, 1, 2, ... of one process {name!r}, each once and in order"
+                        raise check.expected("transcript", wanted, f"number {number} after {length} of them")
+                    going[name] = process, length + 1
+        yield from going.values()
+
+
+def _numbers(release: Release) -> list[int]:
+    """[rounds], the same in every run."""
+    numbers = np.asarray(release.number)
+    runs = numbers.reshape(-1, numbers.shape[-1])
+    if (runs != runs[:1]).any():
+        raise check.expected("transcript", f"as many releases of {release.process.name!r} in every run", "others")
+    return runs[0].tolist()
+
+
+def _squared(event: DpEvent) -> float | None:
+    """mu^2 of a composition of Gaussian events; None where there is another event."""
+    match event:
+        case GaussianDpEvent():
+            return event.noise_multiplier**-2
+        case NonPrivateDpEvent():
+            return math.inf
+        case SelfComposedDpEvent():
+            one = _squared(event.event)
+            return None if one is None else event.count * one
+        case ComposedDpEvent():
+            each = [_squared(part) for part in event.events]
+            return None if None in each else math.fsum(part for part in each if part is not None)
+    return None

@@ -1,0 +1,269 @@
+"""User-level DP-SGD and DP-FTRL: any model, all of a user's examples clipped as one, as a protocol of the boundary.
+
+    cohorts = spaced(key, len(everyone.weights), batch_size=100, rounds=500, separation=40)
+    training = dp_ftrl(loss_fn, strategy=blt(cohorts.participation(500)), sampling=cohorts, clip_norm=0.3,
+                       noise_multiplier=1.0, optimizer=optax.sgd(0.5))
+    state, _, transcript = run(key, training.protocol, *training.init(params), everyone, rounds=500)
+    transcript.epsilon(delta=1e-5)
+
+Round t releases sum_u clip(g_u) + noise over the users u of its cohort, g_u the mean or the sum of the gradients of
+u's examples. Cohorts are formed inside the boundary: by coins that nobody sees (:func:`dp_sgd`), or in an order that
+may be public and keeps to the participation that the noise is made for (:func:`dp_ftrl`). The server says which round
+it wants; the aggregator counts them, and what it tells a server that names another than the next is NaN.
+
+Source: paper 004, "Factored models and DP alternating minimisation" (general algorithms); McMahan, Ramage, Talwar and
+Zhang 2018 (users clipped as one); Kairouz et al. 2021 (DP-FTRL).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from dp_accounting import NeighboringRelation
+
+from dpaudit import check
+from dpaudit.federated.clients import wide
+from dpaudit.personalization.boundary import Protocol
+from dpaudit.personalization.processes import Memory, Process, Release, correlated, gaussian
+from dpaudit.training import per_example
+from dpaudit.training.matrix_noise import Strategy
+from dpaudit.training.sampling import Sampling
+
+NAME = "gradients"  # of the process that releases once a round
+ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
+
+Loss = Callable[[Any, Any], jax.Array]
+
+
+class Users(NamedTuple):
+    """Everybody, and how cohorts come about: what is inside the boundary, of ``run``.
+
+    Attributes:
+      examples: pytree, leaves [n, w, ...]: up to w examples of each of n users.
+      weights: [n, w]; 1 for an example, 0 where there is none. A user without examples takes part and adds zero.
+      cohorts: JAX random key that cohorts are drawn with, the same in all rounds; where they are drawn at random for
+        the sake of privacy it stays secret.
+    """
+
+    examples: Any
+    weights: jax.Array
+    cohorts: jax.Array
+
+
+class State(NamedTuple):
+    """The untrusted server's.
+
+    Attributes:
+      params: of the model.
+      opt_state: of its optimiser.
+      round: the next one, int32.
+    """
+
+    params: Any
+    opt_state: Any
+    round: jax.Array
+
+
+class Training(NamedTuple):
+    """A private training.
+
+    Attributes:
+      protocol: of one round; its users are :class:`Users`.
+      init: ``init(params) -> (state, memory)``, for :func:`dpaudit.personalization.boundary.run`.
+    """
+
+    protocol: Protocol
+    init: Callable[[Any], tuple[State, Memory]]
+
+
+def users(key: jax.Array, examples: Any, owners: Any, *, count: int | None = None) -> Users:
+    """Every user's examples in a row of the widest's length.
+
+    Args:
+      key: JAX random key that cohorts are drawn with, consumed.
+      examples: pytree, leaves [e, ...].
+      owners: [e], the user that each example belongs to, from 0; a user's examples keep their order.
+      count: how many users there are, those without an example included; None for the largest owner and all below.
+
+    Returns:
+      :class:`Users`.
+
+    Raises:
+      InputError: leaves of different lengths; owners that are not users.
+    """
+    key, owners = check.key(key=key), np.asarray(owners)
+    lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(examples)}
+    if owners.ndim != 1 or not owners.size or owners.dtype.kind not in "iu" or lengths != {owners.shape}:
+        raise check.expected("owners", "a whole number for each example, [e]", f"{owners.dtype}{list(owners.shape)}")
+    count = int(owners.max()) + 1 if count is None else check.at_least(1, count=count)
+    if owners.min() < 0 or owners.max() >= count:
+        strange = owners.min() if owners.min() < 0 else owners.max()
+        raise check.expected("owners", f"users in 0..{count - 1}", int(strange))
+    have = np.bincount(owners, minlength=count)
+    order = np.argsort(owners, kind="stable")
+    at = owners[order], np.arange(len(order)) - (np.cumsum(have) - have)[owners[order]]
+
+    def rows(leaf: Any) -> jax.Array:
+        leaf = np.asarray(leaf)
+        arranged = np.zeros((count, have.max(), *leaf.shape[1:]), leaf.dtype)
+        arranged[at] = leaf[order]
+        return jnp.asarray(arranged)
+
+    return Users(jax.tree.map(rows, examples), rows(np.ones(len(owners), np.float32)), key)
+
+
+def dp_sgd(
+    loss_fn: Loss,
+    *,
+    sampling: Sampling,
+    clip_norm: float,
+    noise_multiplier: float,
+    optimizer: optax.GradientTransformation,
+    mean: bool = True,
+) -> Training:
+    """Poisson sampling of users, which amplifies, and fresh noise of standard deviation clip_norm noise_multiplier.
+
+    Args:
+      loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
+      sampling: of users, as :func:`dpaudit.training.sampling.poisson` makes it; with one that has no accounting for
+        users added or removed (orders, fixed sizes) use :func:`dp_ftrl` and
+        :func:`dpaudit.training.matrix_noise.independent`.
+      clip_norm: largest L2 norm of what one user adds to a round, > 0.
+      noise_multiplier: > 0.
+      optimizer: the server's, of noisy sums over ``sampling.batch_size``, a constant.
+      mean: whether a user's gradient is the mean over their examples, else the sum.
+
+    Returns:
+      A :class:`Training`; a round without users is one of noise alone. A user whose gradient is not finite adds zero.
+
+    Raises:
+      InputError: a value out of range; a sampling that does not amplify.
+    """
+    check.positive(noise_multiplier=noise_multiplier)
+    sampling.event(noise_multiplier, 1, ADD_REMOVE)
+
+    process = gaussian(NAME, noise_multiplier=noise_multiplier)._replace(
+        event=lambda rounds: sampling.event(noise_multiplier, rounds, ADD_REMOVE)
+    )
+    return _training(loss_fn, process, sampling, clip_norm, optimizer, mean)
+
+
+def dp_ftrl(
+    loss_fn: Loss,
+    *,
+    strategy: Strategy,
+    sampling: Sampling,
+    clip_norm: float,
+    noise_multiplier: float,
+    optimizer: optax.GradientTransformation,
+    mean: bool = True,
+) -> Training:
+    """Round t's noise is clip_norm noise_multiplier sens(C) (C^-1 z)_t: no luck of the draw is needed.
+
+    Neighbours differ by one user, whose examples are there or are not; the order of the others stays ("zero_out").
+
+    Args:
+      strategy: C, from :mod:`dpaudit.training.matrix_noise`; a round past its last releases NaN.
+      sampling: of users, such as :func:`dpaudit.training.schedule.spaced`, :func:`dpaudit.training.schedule.scheduled`
+        or :func:`dpaudit.training.sampling.cyclic`.
+      noise_multiplier: relative to the sensitivity of all rounds together, > 0: they have mu = 1/noise_multiplier.
+      loss_fn, clip_norm, optimizer, mean: as for :func:`dp_sgd`.
+
+    Returns:
+      A :class:`Training`, as of :func:`dp_sgd`.
+
+    Raises:
+      InputError: a value out of range; a sampling in which users take part more often, or sooner again, than the
+        strategy is made for.
+
+    Source: Denisov et al. 2022; several participations: Choquette-Choo et al. 2023a.
+    """
+    made_for = strategy.pattern
+    given = sampling.participation(made_for.rounds)
+    if given.most > made_for.most:
+        raise check.expected("sampling", f"at most the {made_for.most} participations of the strategy", given.most)
+    if given.most > 1 and given.separation < made_for.separation:
+        wanted = f"at least the {made_for.separation} rounds between participations of the strategy"
+        raise check.expected("sampling", wanted, given.separation)
+    process = correlated(NAME, strategy, noise_multiplier)
+    return _training(loss_fn, process, sampling, clip_norm, optimizer, mean)
+
+
+def clipped_sum(
+    loss_fn: Loss, params: Any, examples: Any, weights: jax.Array, *, clip_norm: float, mean: bool, most: int
+) -> Any:
+    """sum_u clip(g_u), g_u the mean or sum of the gradients of the examples of user u.
+
+    Args:
+      loss_fn, clip_norm, mean: as for :func:`dp_sgd`.
+      params: of the model.
+      examples: pytree, leaves [m, w, ...].
+      weights: [m, w], 1 or 0; rows of zeros at the end are not computed.
+      most: users that are differentiated at a time, at most.
+
+    Returns:
+      A pytree like params, in float32 or wider.
+    """
+    m, width = weights.shape
+    share = weights / jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1) if mean else weights
+    total, _ = per_example.clipped_sum(
+        loss_fn,
+        params,
+        jax.tree.map(lambda leaf: leaf.reshape(m * width, *leaf.shape[2:]), examples),
+        clip_norm=clip_norm,
+        group_size=width,
+        weights=share.ravel(),
+        microbatch=most * width,
+    )
+    return wide(total)
+
+
+def _training(
+    loss_fn: Loss,
+    process: Process,
+    sampling: Sampling,
+    clip_norm: float,
+    optimizer: optax.GradientTransformation,
+    mean: bool,
+) -> Training:
+    check.positive(clip_norm=clip_norm)
+
+    def init(params: Any) -> tuple[State, Memory]:
+        own = wide(params)
+        return State(params, optimizer.init(own), jnp.int32(0)), process.init(own)
+
+    def broadcast(state: State) -> tuple[Any, jax.Array]:
+        return state.params, state.round
+
+    def devices(key: jax.Array, model: tuple[Any, jax.Array], everyone: Users) -> tuple[Any, jax.Array]:
+        params, round = model
+        if len(everyone.weights) != sampling.examples:
+            raise check.expected("users", f"the {sampling.examples} of the sampling", len(everyone.weights))
+        drawn, present = sampling.draw(everyone.cohorts, round)
+        examples, weights = jax.tree.map(lambda leaf: leaf[drawn], (everyone.examples, everyone.weights))
+        total = clipped_sum(
+            loss_fn,
+            params,
+            examples,
+            weights * present[:, None],
+            clip_norm=clip_norm,
+            mean=mean,
+            most=-(-sampling.batch_size // 4),
+        )
+        return total, round
+
+    def release(key: jax.Array, inside: tuple[Any, jax.Array], memory: Memory) -> tuple[tuple[Release], Memory]:
+        total, round = inside
+        agreed = jax.tree.map(lambda leaf: jnp.where(round == memory.number, leaf, jnp.nan), total)
+        out, memory = process.release(key, agreed, memory, sensitivity=clip_norm)
+        return (out,), memory
+
+    def update(state: State, releases: tuple[Release, ...]) -> State:
+        gradient = jax.tree.map(lambda leaf: leaf / sampling.batch_size, releases[0].value)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        return State(optax.apply_updates(state.params, updates), opt_state, state.round + 1)
+
+    return Training(Protocol(broadcast, devices, release, update), init)

@@ -1,0 +1,147 @@
+"""Canary users in real trainings: as far apart as is accounted, and faults that are called."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.special import ndtr
+
+import dpaudit
+from dpaudit import InputError
+from dpaudit.auditing.gdp import epsilon_from_mu
+from dpaudit.personalization import canary, one_shot
+from dpaudit.personalization.user_level import dp_ftrl, dp_sgd, users
+from dpaudit.training.matrix_noise import banded, blt, independent, restarted, tree
+from dpaudit.training.sampling import cyclic, participation, poisson, shuffled
+
+KEY = jax.random.key(21)
+N, ROUNDS = 4, 8
+COHORTS = cyclic(N, 1)
+PATTERN = COHORTS.participation(ROUNDS)  # twice, four rounds apart
+STRATEGIES = {
+    "independent": lambda: independent(PATTERN),
+    "tree": lambda: restarted(tree(participation(4, separation=4)), 2),
+    "banded": lambda: banded(PATTERN, bands=4),
+    "blt": lambda: blt(PATTERN, buffers=1),
+}
+
+
+def loss(params, example):
+    return jnp.sum(params["w"] * example)
+
+
+def recipe(strategy, *, noise_multiplier, true=1.0, **changed):
+    """``true`` of the noise that is claimed."""
+
+    def make(loss_fn, *, noise_multiplier, **settings):
+        return dp_ftrl(loss_fn, strategy=strategy, noise_multiplier=true * noise_multiplier, **settings)
+
+    everyone = users(KEY, np.array(jax.random.normal(KEY, (2 * N, 2))), np.arange(2 * N) // 2)
+    asked = canary.Recipe(
+        loss, {"w": jnp.zeros(2)}, everyone, ROUNDS, COHORTS, 0.3, noise_multiplier, optax.sgd(0.1), make
+    )
+    return asked._replace(**changed)
+
+
+def scores_of(asked, strategy, trials, key=KEY):
+    seat = canary.worst_user(asked, strategy)
+    assert seat.length == pytest.approx(strategy.sensitivity(PATTERN), rel=1e-6)
+    return dpaudit.play(key, canary.release(asked, seat.user), canary.statistic(asked, strategy, seat), trials)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_worst_case_user_is_told_as_well_as_is_accounted(name):
+    strategy = STRATEGIES[name]()
+    scores = scores_of(recipe(strategy, noise_multiplier=0.5), strategy, 6_000)
+    found = canary.shift(scores)
+    assert abs(found.mu - 2) < 4 * found.error < 0.1
+    assert abs(scores[0].mean()) < 4 / np.sqrt(6_000)
+    assert abs(scores[0].std() - 1) < 4 / np.sqrt(2 * 6_000)
+    assert canary.mu_bounds(scores, threshold=1.0, confidence=0.999)[0] < 2
+
+
+def test_noise_that_is_a_tenth_too_small_is_called():
+    strategy = STRATEGIES["banded"]()
+    scores = scores_of(recipe(strategy, noise_multiplier=0.5, true=0.9), strategy, 8_000)
+    assert canary.shift(scores).mu == pytest.approx(2 / 0.9, rel=0.05)
+    assert canary.mu_bounds(scores, threshold=1.0, confidence=0.999)[0] > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_at_epsilon_one_the_audited_mu_is_within_3_percent(name):
+    strategy = STRATEGIES[name]()
+    mu = 0.268  # epsilon 1 at delta 1e-5
+    assert epsilon_from_mu(mu, 1e-5) == pytest.approx(1, abs=2e-3)
+    key = jax.random.fold_in(KEY, list(STRATEGIES).index(name))
+    scores = scores_of(recipe(strategy, noise_multiplier=1 / mu), strategy, 200_000, key)
+    assert canary.shift(scores).mu == pytest.approx(mu, rel=0.03)
+    faulty = scores_of(recipe(strategy, noise_multiplier=1 / mu, true=0.9), strategy, 200_000, key)
+    assert canary.shift(faulty).mu == pytest.approx(mu / 0.9, rel=0.03)
+    assert canary.mu_bounds(faulty, threshold=mu / 2, confidence=0.95)[0] > mu
+
+
+BEST = 2.75  # threshold of the largest of the rounds, in clip norms above the crowd
+
+
+def in_crowd(sampling):
+    steps, everyone = 10, users(KEY, np.zeros((10, 2)), np.arange(10))
+    asked = canary.Recipe(loss, {"w": jnp.zeros(2)}, everyone, steps, sampling, 0.3, 0.6, optax.sgd(0.1), dp_sgd)
+    mechanism = canary.in_crowd(asked, 9, delta=0.05)
+    rule = canary.largest._replace(threshold=BEST - 1)  # a round without the canary is pushed to -1
+    return dpaudit.audit(mechanism, 0.0, 1.0, key=KEY, trials=10_000, confidence=0.99, distinguisher=rule)
+
+
+def test_shuffling_accounted_as_poisson_is_caught():
+    amplified = poisson(10, 1)
+    sound = in_crowd(amplified)
+    assert sound.claim is not None
+    assert sound.claim.epsilon == pytest.approx(1.638, abs=1e-3)
+    assert sound.verdict == "consistent"
+    found = in_crowd(shuffled(10, 1)._replace(event=amplified.event))
+    assert found.verdict == "violation"
+    below = ndtr(BEST / 0.6) ** 9 * ndtr((BEST - np.array([1, 2])) / 0.6)  # one of 10 rounds is moved by 1, or by 2
+    exact = np.log((1 - below[1] - 0.05) / (1 - below[0]))
+    assert exact == pytest.approx(3.44, abs=0.01)
+    assert 2 < found.epsilon_lower < exact < found.epsilon_upper
+
+
+def one_run(true, canaries):
+    size, cohorts = 1_500, cyclic(120, 30)
+    strategy = banded(cohorts.participation(ROUNDS), bands=3)
+    asked = recipe(
+        strategy,
+        noise_multiplier=1.0,
+        true=true,
+        params={"w": jnp.zeros(size)},
+        users=users(KEY, np.array(jax.random.normal(KEY, (120, size))), np.arange(120)),
+        sampling=cohorts,
+    )
+    return one_shot.one_run(KEY, asked, strategy, canaries=canaries, delta=1e-5, confidence=0.95)[0]
+
+
+def test_canaries_of_a_single_training_measure_its_noise():
+    sound, half = (one_run(true, 80) for true in (1.0, 0.5))
+    error = 1 / np.sqrt(80)
+    assert sound.mu_upper - sound.mu == pytest.approx(1.645 * error, rel=0.1)
+    assert abs(sound.mu - 1) < 3 * error
+    assert half.mu_lower > 1
+    assert half.epsilon_lower > float(epsilon_from_mu(1.0, 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r, s: canary.release(r, 8), r"user: expected one of 0\.\.3, got 8"),
+        (lambda r, s: canary.shift(np.zeros((3, 4))), r"scores: expected those of two worlds, \[2, n\] with n >= 2"),
+        (
+            lambda r, s: one_shot.one_run(KEY, r, s, canaries=9, delta=1e-5, confidence=0.9),
+            "canaries: expected at most the 4 users, got 9",
+        ),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    strategy = STRATEGIES["independent"]()
+    with pytest.raises(InputError, match=message):
+        call(recipe(strategy, noise_multiplier=1.0), strategy)

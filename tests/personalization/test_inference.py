@@ -1,0 +1,79 @@
+"""Inference: what the developer holds may be shown, what a user holds stays there, sums are released with noise."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpaudit.check import InputError
+from dpaudit.personalization import inference, processes
+from dpaudit.personalization.boundary import run
+from dpaudit.personalization.inference import Held, OnDevice, infer, shown
+
+
+def score(params, film, history=0.0):
+    return params @ film + jnp.sum(history)
+
+
+PARAMS, FILM, HISTORY = jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0]), jnp.array([0.5, 0.25])
+
+
+def test_results_belong_to_whoever_has_the_features():
+    assert shown(infer(score, PARAMS, Held(FILM))) == 11.0
+    for own in (infer(score, PARAMS, Held(FILM), OnDevice(HISTORY)), infer(score, PARAMS, OnDevice(FILM))):
+        assert isinstance(own, OnDevice)
+        with pytest.raises(
+            InputError, match=r"result: expected one of features that the developer holds, got OnDevice"
+        ):
+            shown(own)
+    again = infer(lambda params, rating: rating > 11, PARAMS, infer(score, PARAMS, Held(FILM), OnDevice(HISTORY)))
+    assert isinstance(again, OnDevice)  # what is made of it stays too
+    display = []
+    assert again.use(display.append) is None
+    assert display == [True]
+    with pytest.raises(InputError, match=r"features: expected Held\(...\) or OnDevice\(...\), got ArrayImpl"):
+        infer(score, PARAMS, FILM)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_stays_on_the_device_neither_prints_nor_pickles():
+    own = OnDevice(HISTORY)
+    assert repr(own) == str(own) == "OnDevice(...)"
+    with pytest.raises(InputError, match="OnDevice: expected to stay on its device, got a copy of it"):
+        pickle.dumps(own)
+
+
+PREDICTIONS = jnp.array([1.0, 2.0, 2.5, 3.0, 9.0, jnp.nan, -jnp.inf])
+
+
+def released(statistic, predictions, noise_multiplier):
+    process = processes.gaussian("ratings", noise_multiplier=noise_multiplier)
+    protocol = inference.aggregated(lambda params, user: params * user, statistic, process)
+    memory = statistic.memory(process)
+    _, _, transcript = run(jax.random.key(0), protocol, jnp.float32(1.0), memory, predictions, rounds=1)
+    return statistic.decode(transcript.values("ratings")[0]), transcript
+
+
+def test_aggregates_are_right_and_accounted():
+    counts, transcript = released(inference.histogram((1, 2, 3, 4)), PREDICTIONS, 1e-4)
+    np.testing.assert_allclose(counts, [1, 2, 1], atol=2e-3)
+    assert transcript.mu() == pytest.approx(1e4, rel=1e-6)
+    estimate, _ = released(inference.mean(1.0, 5.0), PREDICTIONS, 1e-5)
+    assert float(estimate) == pytest.approx(np.mean([1, 2, 2.5, 3, 5, 1]), abs=2e-3)  # NaN does not count
+
+
+@pytest.mark.parametrize("statistic", [inference.histogram((1, 2, 3, 4)), inference.mean(1.0, 5.0)])
+def test_no_prediction_moves_a_statistic_beyond_its_sensitivity(statistic):
+    worst = jnp.concatenate([PREDICTIONS, jnp.array([jnp.inf, 0.0, 5.0, 1e38])])
+    norms = jnp.linalg.norm(jax.vmap(statistic.encode)(worst), axis=1)
+    assert norms.shape == (11,)
+    assert float(norms.max()) == pytest.approx(statistic.sensitivity, rel=1e-6)
+
+
+def test_statistics_refuse_what_they_cannot_be():
+    for edges in ((1.0,), (1.0, 1.0), (2.0, 1.0)):
+        with pytest.raises(InputError, match="edges: expected two or more increasing numbers, got"):
+            inference.histogram(edges)
+    with pytest.raises(InputError, match="high: expected a number > 2, got 2"):
+        inference.mean(2.0, 2.0)

@@ -1,0 +1,134 @@
+"""A round by separate parties: the same releases, and nothing to see but lengths that depend on nobody's data."""
+
+import copy
+import pickle
+
+import jax
+import numpy as np
+import pytest
+
+from dpaudit.check import InputError
+from dpaudit.personalization import boundary, packing
+from dpaudit.personalization.channels import OVERHEAD, ChannelError, Network
+from dpaudit.personalization.parties import assemble
+from dpaudit.personalization.terms import terms
+from tests.personalization.rounds import DEVICES, PROTOCOL, start, users
+
+DEVICE_NAMES = ("anna", "bert", "cleo", "dora")
+
+
+def records(*, decoys=0):
+    everyone = users(len(DEVICE_NAMES), decoys=decoys)
+    return {name: {part: leaf[i] for part, leaf in everyone.items()} for i, name in enumerate(DEVICE_NAMES)}
+
+
+def played(*, decoys=0, rounds=2):
+    parties = assemble(PROTOCOL, *start(), records(decoys=decoys), Network())
+    for t in range(rounds):
+        parties.play(*boundary.round_keys(jax.random.key(0), t))
+    return parties
+
+
+@pytest.fixture(scope="module")
+def parties():
+    return played()
+
+
+def same(one, other):
+    return all(np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (one, other)), strict=True))
+
+
+def test_parties_release_what_one_program_does(parties):
+    state, memory = start()
+    everyone = users(len(DEVICE_NAMES))
+    end, _, transcript = boundary.run(jax.random.key(0), PROTOCOL, state, memory, everyone, rounds=2)
+    for name in ("sums", "counts"):
+        values = parties.server.transcript.values(name)
+        np.testing.assert_allclose(values, transcript.values(name), rtol=1e-4, atol=1e-4)
+    assert parties.server.transcript.mu() == pytest.approx(transcript.mu(), rel=1e-12)
+    np.testing.assert_allclose(parties.server.state[0], end[0], rtol=1e-3, atol=1e-3)
+
+
+def found(contents, log):
+    """Which of the contents are in what the network carried: any 8 bytes in a row of them."""
+    seen = b"|".join(sent.message for sent in log)
+    pieces = {name: {data[i : i + 8] for i in range(0, len(data) - 7, 4)} for name, data in contents.items()}
+    return {name for name, own in pieces.items() if any(piece in seen for piece in own if len(set(piece)) > 2)}
+
+
+def test_contents_are_not_in_what_the_network_sees(parties):
+    agreed, (state, _), user = terms(PROTOCOL, *start(), users(4)), start(), records()["anna"]
+    key = jax.random.fold_in(boundary.round_keys(jax.random.key(0), 0)[0], 0)
+    request = DEVICES.select.ask(user)
+    part = DEVICES.select.take(state[0], request)
+    message = DEVICES.compute(key, part, user)
+    contents = {
+        "request": packing.pack(request, agreed.request),
+        "slice": packing.pack(part, agreed.slice),
+        "message": packing.pack(message, agreed.message),
+    }
+    assert found(contents, parties.network.log) == set()
+    in_the_clear = [parties.network.log[0]._replace(message=data) for data in contents.values()]
+    assert found(contents, in_the_clear) == {"request", "slice", "message"}
+
+
+def test_what_devices_ask_for_leaves_no_trace(parties):
+    other = played(decoys=1)
+    assert not same(records(), records(decoys=1))
+    assert parties.network.traffic() == other.network.traffic()
+    assert same(parties.server.transcript, other.server.transcript)
+    assert parties.aggregator.outside()[0][:2] == ("sums", 0)
+    agreed = terms(PROTOCOL, *start(), users(4))
+    asked = {bytes_ for sender, receiver, bytes_ in parties.network.traffic()[14:] if sender in DEVICE_NAMES}
+    assert asked == {packing.length(agreed.request) + OVERHEAD, packing.length(agreed.message) + OVERHEAD}
+
+
+def test_administrator_sees_releases_alone(parties):
+    aggregator = parties.aggregator
+    transcript = parties.server.transcript
+    for outside in (aggregator.outside(), pickle.loads(pickle.dumps(aggregator)), copy.deepcopy(aggregator)):
+        assert [(name, number) for name, number, _ in outside] == [
+            ("sums", 0), ("counts", 0), ("sums", 1), ("counts", 1)
+        ]  # fmt: skip
+        np.testing.assert_array_equal(outside[2][2], transcript.values("sums")[1])
+    assert repr(aggregator) == "Aggregator(releases=4)"
+    assert not hasattr(aggregator, "__dict__")
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(parties.distributor)
+
+
+def test_a_device_is_heard_once_a_round_and_faults_are_noticed():
+    parties = assemble(PROTOCOL, *start(), records(), Network())
+    devices_key, release_key = boundary.round_keys(jax.random.key(0), 0)
+    with pytest.raises(InputError, match="release: expected a round in which a device sent a message, got none"):
+        parties.aggregator.release(release_key)
+    parties.server.broadcast()
+    parties.distributor.load()
+    anna = parties.devices["anna"]
+    anna.ask()
+    parties.distributor.serve("anna")
+    anna.answer(devices_key)
+    parties.aggregator.collect("anna")
+    with pytest.raises(InputError, match="device: expected one that has not sent its message of this round, got anna"):
+        parties.aggregator.collect("anna")
+    parties.network.send("bert", "aggregator", parties.network.log[-1].message)  # anna's, as if it were bert's
+    with pytest.raises(ChannelError, match="channel of 'aggregator' to 'bert': 'message', message 0: what came was"):
+        parties.aggregator.collect("bert")
+
+
+def test_records_that_would_tell_themselves_apart_are_refused():
+    state, memory = start()
+    short = {name: {part: leaf[:3] for part, leaf in record.items()} if name == "bert" else record
+             for name, record in records().items()}  # fmt: skip
+    with pytest.raises(InputError, match="users: expected records of the shape of 'anna', padded to it"):
+        assemble(PROTOCOL, state, memory, short, Network())
+    with pytest.raises(InputError, match=r"users: expected records by names of devices, got \['server'\]"):
+        assemble(PROTOCOL, state, memory, {"server": records()["anna"]}, Network())
+    whole = PROTOCOL._replace(devices=lambda key, model, users: DEVICES(key, model, users))
+    with pytest.raises(InputError, match=r"devices: expected what boundary\.each makes of one device, got <function"):
+        assemble(whole, state, memory, records(), Network())
+    agreed = terms(PROTOCOL, state, memory, users(4))
+    with pytest.raises(InputError, match=r"message: expected \['int32\[5\]'\] in .*, got \['int32\[4\]'\] in"):
+        packing.pack(np.zeros(4, np.int32), agreed.request)
+    with pytest.raises(InputError, match="message: expected 20 bytes, got 16 bytes"):
+        packing.unpack(bytes(16), agreed.request)

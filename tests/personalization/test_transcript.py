@@ -1,0 +1,107 @@
+"""The accountant: exact for Gaussians, never short of a release, and of nothing but the transcript."""
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from dpaudit.check import InputError
+from dpaudit.personalization import processes
+from dpaudit.personalization.transcript import Transcript
+from dpaudit.training import dp_ftrl, matrix_noise
+from dpaudit.training.sampling import participation
+
+
+def told(rounds, *released, before=None):
+    """(transcript, memory) of rounds in which each of the processes releases two ones."""
+
+    def round(memory, key):
+        keys = jax.random.split(key, len(released))
+        pairs = [
+            process.release(key, jnp.ones(2), own, sensitivity=1.0)
+            for process, key, own in zip(released, keys, memory, strict=True)
+        ]
+        made, after = zip(*pairs, strict=True)
+        return after, made
+
+    start = tuple(process.init(jnp.zeros(2)) for process in released) if before is None else before
+    after, part = jax.lax.scan(round, start, jax.random.split(jax.random.key(7), rounds))
+    return Transcript((part,)), after
+
+
+A = processes.gaussian("a", noise_multiplier=2.0)
+B = processes.gaussian("b", noise_multiplier=1.5)
+
+
+def test_gaussians_compose_exactly():
+    transcript = told(5, A)[0] + told(3, B)[0]
+    squared = 5 / 2.0**2 + 3 / 1.5**2
+    assert transcript.mu() == pytest.approx(np.sqrt(squared), rel=1e-12)
+    exact = transcript.epsilon(1e-5)
+    assert exact == pytest.approx(dp_accounting.get_epsilon_gaussian(squared**-0.5, 1e-5), rel=1e-9)
+    by_pld = PLDAccountant().compose(transcript.event()).get_epsilon(1e-5)  # another algorithm, rounding upward
+    assert exact <= by_pld <= 1.001 * exact
+
+
+def test_secret_samples_are_accounted_by_privacy_loss_distributions():
+    sampled = processes.poisson_gaussian("sampled", rate=0.1, noise_multiplier=1.0)
+    transcript = told(20, sampled, A)[0]
+    epsilon = transcript.epsilon(1e-5)
+    renyi = RdpAccountant().compose(transcript.event()).get_epsilon(1e-5)
+    assert 0.8 * renyi < epsilon < renyi
+    assert epsilon > dp_accounting.get_epsilon_gaussian(2.0 / np.sqrt(20), 1e-5)
+    with pytest.raises(InputError, match="transcript: expected Gaussian events alone, which have a mu"):
+        transcript.mu()
+
+
+def test_correlated_noise_costs_what_its_first_rounds_do():
+    strategy = matrix_noise.banded(participation(12, separation=4), bands=4)
+    process = processes.correlated("ftrl", strategy, 1.5)
+    transcript, after = told(12, process)
+    assert transcript.epsilon(1e-6) == pytest.approx(dp_ftrl.epsilon(strategy, 1.5, delta=1e-6), rel=1e-9)
+    first, between = told(7, process)
+    spent = dp_ftrl.epsilon(strategy, 1.5, delta=1e-6, participation=participation(7, separation=4))
+    assert first.epsilon(1e-6) == pytest.approx(spent, rel=1e-9)
+    assert spent < transcript.epsilon(1e-6)
+    rest = told(5, process, before=between)[0]
+    assert (first + rest).mu() == pytest.approx(1 / 1.5, rel=1e-9)
+    past = told(1, process, before=after)[0]
+    assert np.isnan(past.values("ftrl")).all()
+    with pytest.raises(InputError, match="ftrl: expected at most the 12 releases of its strategy, got 13"):
+        (transcript + past).event()
+
+
+def test_noise_that_begins_anew_is_paid_anew():
+    strategy = matrix_noise.toeplitz(participation(12, separation=12))
+    process = processes.correlated("ftrl", strategy, 1.5)
+    first = told(6, process)[0]
+    assert (first + first).mu() == pytest.approx(np.sqrt(2) * first.mu(), rel=1e-12)
+    assert (first + first).mu() > 1.01 / 1.5  # what twelve releases of one sequence cost
+
+
+def test_releases_that_are_missing_or_twice_are_refused():
+    first, between = told(3, A)
+    second, later = told(2, A, before=between)
+    third = told(2, A, before=later)[0]
+    assert (first + second + third).mu() == pytest.approx(np.sqrt(7) / 2, rel=1e-12)
+    for wrong, number in ((first + third, "number 5 after 3"), (first + second + second, "number 3 after 5"),
+                          (second, "number 3 after 0")):  # fmt: skip
+        with pytest.raises(InputError, match=f"releases 0, 1, 2, ... of one process 'a', .*got {number} of them"):
+            wrong.epsilon(1e-5)
+    cheaper = processes.gaussian("a", noise_multiplier=200.0)  # goes on under another's name
+    with pytest.raises(InputError, match="of one process 'a'"):
+        (first + told(2, cheaper, before=between)[0]).event()
+
+
+def test_values_are_found_by_name():
+    transcript = told(3, A, B)[0] + told(2, B)[0]
+    assert transcript.values("b").shape == (5, 2)
+    np.testing.assert_array_equal(transcript.values("a"), transcript.parts[0][0].value)
+    with pytest.raises(InputError, match="name: expected one of a, b, got c"):
+        transcript.values("c")
+    assert Transcript(()).epsilon(1e-5) == 0
+    with pytest.raises(InputError, match=r"delta: expected a number in \(0, 1\), got 0"):
+        transcript.epsilon(0)

@@ -1,0 +1,93 @@
+"""Likelihood ratios of whole transcripts: all that is accounted, no more, and each fault beyond its claim."""
+
+from functools import cache
+
+import dp_accounting
+import jax
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+import dpaudit
+from dpaudit import InputError, distinguish
+from dpaudit.auditing import gdp
+from dpaudit.personalization.transcript_audit import ABSENT, PRESENT, extreme, whole
+from experiments import personalization_faults as cases
+
+KEY, EPSILON, DELTA = jax.random.key(2), 1.0, 1e-5
+MU = 1 / dp_accounting.get_sigma_gaussian(EPSILON, DELTA)
+
+
+@cache
+def mechanism(name, mu=MU):
+    make, rank, rounds = cases.SOUND[name]
+    return whole(cases.recipe(make, rounds**0.5 / mu, rounds=rounds, rank=rank), delta=DELTA)
+
+
+def scored(mechanism, trials):
+    """Log likelihood ratios of both worlds, [2, trials], float64, and the reaches of all rounds."""
+    score = distinguish.likelihood_ratio.fit(KEY, mechanism, ABSENT, PRESENT)
+
+    def both(seen):
+        return jax.numpy.concatenate([score(seen)[None], seen.reach])
+
+    found = dpaudit.play(KEY, lambda key, world: mechanism.apply(key, (ABSENT, PRESENT)[world]), both, trials)
+    return np.asarray(found[..., 0], np.float64), found[..., 1:]
+
+
+def meets(mechanism, trials, tolerance):
+    """The scores are N(-mu^2/2, mu^2) and N(mu^2/2, mu^2), mu to within the tolerance."""
+    scores, reach = scored(mechanism, trials)
+    assert np.mean(np.abs(reach - 1) < 1e-5) > 1 - 1e-4  # the canary attains the sensitivity
+    normal = (scores + MU**2 / 2) / MU
+    for sample, mean in zip(normal, (0.0, MU), strict=True):
+        assert kstest(sample - mean, "norm").pvalue > 1e-3
+    audited = normal[1].mean() - normal[0].mean()
+    assert abs(audited - MU) < tolerance
+    assert mechanism.claim.epsilon == pytest.approx(EPSILON, rel=1e-4)
+    errors = int((scores[0] > 0).sum()), int((scores[1] <= 0).sum())
+    lower, upper = gdp.mu_bounds(*errors, trials, trials, confidence=0.999)
+    assert lower < MU < upper
+
+
+def test_rounds_spend_what_is_accounted():
+    trials = 20_000
+    meets(mechanism("rounds, adaptive weights"), trials, 4 * np.sqrt(2 / trials))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases.SOUND)
+def test_the_audited_mu_meets_the_accounted_one_within_three_percent(name):
+    trials = 500_000
+    assert 4 * np.sqrt(2 / trials) < 0.03 * MU  # the tolerance is four standard errors
+    meets(mechanism(name), trials, 0.03 * MU)
+
+
+def test_scores_of_a_little_less_noise_would_not_pass():
+    make, rank, rounds = cases.SOUND["popularity"]
+    sound = cases.recipe(make, 1 / MU, rounds=rounds, rank=rank)
+    careless = sound._replace(make=lambda *, noise_multiplier: make(noise_multiplier=0.95 * noise_multiplier))
+    scores, _ = scored(whole(careless, delta=DELTA), 20_000)
+    assert kstest((scores[0] + MU**2 / 2) / MU, "norm").pvalue < 1e-3
+
+
+@pytest.mark.parametrize("fault", cases.FAULTS)
+def test_faults_are_caught(fault):
+    make, memory = cases.FAULTS[fault]
+    broken = whole(cases.recipe(make, 1 / MU, rounds=1, memory=memory), delta=DELTA)
+    assert broken.claim is not None
+    assert broken.claim.epsilon == pytest.approx(EPSILON, rel=1e-3)
+    result = dpaudit.audit(
+        broken, ABSENT, PRESENT, key=KEY, trials=1_000_000 if fault == "a count on the side" else 200_000
+    )
+    assert result.verdict == "violation"
+    if fault == "ratings not clipped":
+        assert result.epsilon_lower < float(gdp.epsilon_from_mu(5**0.5 * MU, DELTA)) < 2.45  # sqrt(1/2 + 9/2) mu
+
+
+def test_settings_out_of_range():
+    with pytest.raises(InputError, match="item: expected a whole number >= 0, got -1"):
+        extreme(item=-1)
+    make, rank, rounds = cases.SOUND["popularity"]
+    with pytest.raises(InputError, match="noise_multiplier: expected a finite number > 0, got 0"):
+        whole(cases.recipe(make, 0.0, rounds=rounds, rank=rank), delta=DELTA)
