@@ -3,12 +3,14 @@
 import re
 from pathlib import Path
 
+import numpy as np
+
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 def test_examples_run(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     names: dict = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
@@ -22,6 +24,11 @@ def test_examples_run(capsys):
     assert names["risk"].estimate.value > names["risk"].honest.epsilon_lower
     assert names["seen"].loss[-1] < 0.9 * names["seen"].loss[0]
     assert names["release"]["w"].shape == (3, 2)
+    assert 4.9 < names["transcript"].epsilon(delta=1e-5) < 5
+    stars, mean = names["held_out"].values, names["train"].values.mean()
+    assert names["metrics"].rmse(names["model"], names["own"], names["held_out"]) < 0.8 * np.sqrt(
+        np.mean((stars - mean) ** 2)
+    )
 
 
 def test_links_lead_somewhere():

@@ -1,0 +1,108 @@
+"""The experiment of paper 004: its population, its choosing, and what it writes."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from dpaudit.data.ratings import split, split_users
+from dpaudit.personalization import ranking
+from experiments import personalization, personalization_section
+from experiments.common import Rows
+from experiments.personalization_methods import METHODS, Method, Told, candidates, device_rows, score
+from experiments.personalization_population import NOISE, population
+
+
+def test_population_has_the_noise_and_the_rank_that_it_says() -> None:
+    """The true factors, found with all ratings of few items known, leave the noise and nothing more."""
+    train, held_out = population(3, users=4_000, items=40, rank=2)
+    assert np.all(np.bincount(train.users, minlength=4_000) <= 20)
+    assert np.all(np.bincount(held_out.users, minlength=4_000) <= 1)
+    both = set(zip(train.users.tolist(), train.items.tolist(), strict=True))
+    assert not both & set(zip(held_out.users.tolist(), held_out.items.tolist(), strict=True))
+    choice = {"popularity_share": 0.0, "rating_clip": 5.0, "power": 0.0, "first": 0.6, "rounds": 12}
+    found = {}
+    for rank in (1, 2):
+        fit = METHODS["alternating"].fit(jax.random.key(0), train, choice | {"rank": rank}, math.inf, 0.0)
+        found[rank] = score(METHODS["alternating"], fit.model, choice, train, held_out)
+    assert NOISE < found[2] < found[1] - 0.02
+    assert found[2] < 1.3 * NOISE
+
+
+def test_candidates_are_different_and_begin_with_the_first() -> None:
+    space = METHODS["alternating"].space
+    found = candidates(space, 8, seed=0)
+    assert len(found) == 8
+    assert len({tuple(sorted(choice.items())) for choice in found}) == 8
+    assert all(found[0][name] == values[0] for name, values in space.items() if name != "rounds")
+    assert all((choice["rounds"] == 0) == (choice["rank"] == 0) for choice in found)
+    assert candidates({}, 8, seed=0) == [{}]
+
+
+def test_the_best_candidate_of_the_choosing_users_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the users that choose are not those that are learned from."""
+    ratings, _ = population(0, users=200, items=30)
+    learning, choosing = split_users(ratings, seed=0)
+    assert learning.num_users + choosing.num_users == 200
+    asked: list[int] = []
+    good = METHODS["item bias"]
+
+    def fit(key, train, choice, epsilon, mu) -> Told:
+        asked.append(train.num_users)
+        told = good.fit(key, train, {"popularity_share": 0.0}, epsilon, mu)
+        return (
+            told if choice["sound"] else told._replace(model=told.model._replace(factors=0 * told.model.factors - 3))
+        )
+
+    monkeypatch.setitem(METHODS, "spoiled", Method(fit, {"sound": (False, True)}))
+    chosen = personalization.choose(jax.random.key(0), "spoiled", math.inf, learning, choosing, most=2)
+    assert chosen == {"sound": True}
+    assert asked == [learning.num_users] * 2
+
+
+def test_choosing_is_counted() -> None:
+    mu = personalization.mu_of(5.0)
+    assert personalization.counted(mu, 1) == pytest.approx(5.0)
+    assert (personalization.counted(mu, 9) or 0) > 15
+    assert personalization.counted(0.0, 9) is None
+
+
+def test_methods_cost_what_they_are_given_and_the_section_tells_of_them(tmp_path, monkeypatch) -> None:
+    ratings, _ = population(0, users=300, items=40)
+    features = np.eye(4, dtype=np.float32)[np.arange(40) % 4]
+    ratings = ratings._replace(features=features, feature_names=tuple("abcd"))
+    for name, method in METHODS.items():
+        first = {field: values[0] for field, values in method.space.items()}
+        quick = {"rounds": 3, "batch_size": 30} if "batch_size" in first else {}
+        narrow = {field: (value,) for field, value in (first | quick).items()}
+        monkeypatch.setitem(METHODS, name, method._replace(space=narrow))
+    rows = Rows("004", "personalization", str(tmp_path), 0)
+    personalization.compare(rows, ratings, names=list(METHODS), epsilons=(2.0,), trials=1, most=2)
+    for row in rows.rows:
+        assert row["setting"]["transcript_epsilon"] == pytest.approx(2.0, rel=2e-3)
+        assert row["setting"]["epsilon_with_choosing"] == pytest.approx(2.0)
+    monkeypatch.setattr(personalization_section, "FIGURES", tmp_path)
+    text = "\n".join(personalization_section.section(rows.rows))
+    assert all(f"| {name} | 2 |" in text for name in METHODS)
+    assert (tmp_path / "personalization_utility.png").exists()
+
+
+def test_recall_is_that_of_counting() -> None:
+    """A model without factors ranks by popularity: recall by hand."""
+    ratings, _ = population(1, users=120, items=60)
+    train, _, held_out = split(ratings, seed=0)
+    method = METHODS["popularity"]
+    model, _ = method.fit(jax.random.key(0), train, {}, math.inf, 0.0)
+    rows = ranking.seen(device_rows(train))
+    counts = np.zeros(60)
+    for items, weights in zip(*(np.asarray(leaf) for leaf in (rows[0].items, rows[0].weights)), strict=True):
+        np.add.at(counts, items[weights > 0], 1 / np.sqrt(max(weights.sum(), 1)))
+    np.testing.assert_allclose(model.popularity, counts, rtol=1e-5, atol=1e-5)
+    shares = []
+    for user in np.unique(held_out.users):
+        wanted = set(held_out.items[held_out.users == user].tolist())
+        known = set(train.items[train.users == user].tolist())
+        first = [item for item in np.argsort(-counts) if item not in known][:20]
+        shares.append(len(wanted & set(first)) / min(20, len(wanted)))
+    assert score(method, model, {}, train, held_out) == pytest.approx(np.mean(shares), abs=0.01)
