@@ -2,7 +2,8 @@
 
     python -m experiments.personalization                      # MovieLens-100K from $DPAUDIT_DATA, half an hour
     python -m experiments.personalization --data movielens_1m  # or 10m, 20m
-    python -m experiments.personalization --part rankings      # or ratings, or population: a million made-up users
+    python -m experiments.personalization --part rankings      # or ratings; population, a million made-up users; or
+                                                               # federated, user-level training on MNIST
     python -m experiments.personalization --quick --out DIR    # a few thousand made-up users: under a minute
 
 A tenth of the users chooses: every method's settings are those of its best candidate for their held-out ratings, by a
@@ -24,12 +25,14 @@ import numpy as np
 from dpaudit import data
 from dpaudit.data.ratings import Ratings, split, split_users
 from experiments.common import Rows, options
+from experiments.personalization_federated import Scale, Settings, accuracies
 from experiments.personalization_methods import DELTA, METHODS, candidates, score
 from experiments.personalization_population import population
 
 EPSILONS = (1.0, 5.0, 10.0, 20.0, math.inf)
 TRIALS, CANDIDATES = 5, 8
-PARTS = (RATINGS, RANKINGS, POPULATION) = ("ratings", "rankings", "population")
+PARTS = (RATINGS, RANKINGS, POPULATION, FEDERATED) = ("ratings", "rankings", "population", "federated")
+LEARNING_RATES = (0.1, 0.3, 1.0)
 
 
 def mu_of(epsilon: float) -> float:
@@ -106,6 +109,26 @@ def large(rows: Rows, *, users: int, epsilons: tuple[float, ...]) -> None:
     rows.finish_part(POPULATION)
 
 
+def federated(rows: Rows, data_dir: str | None) -> None:
+    """User-level DP-SGD and DP-FTRL with every kind of noise, each with the best of the same learning rates."""
+    scale = Scale(users_per_round=200, epochs=3)
+    found = [
+        row
+        for rate in LEARNING_RATES
+        for row in accuracies(
+            "mnist", (2.0, 8.0), scale, Settings(learning_rate=rate), seed=rows.seed, data_dir=data_dir
+        )
+    ]
+    for variant, epsilon in dict.fromkeys((row["variant"], row["epsilon"]) for row in found):
+        own = [row for row in found if (row["variant"], row["epsilon"]) == (variant, epsilon)]
+        best = max(own, key=lambda row: row["accuracy"])
+        told = f"{best['users']:,} users of 5 examples, {best['users_per_round']} a round, {best['rounds']} rounds"
+        setting = {name: value for name, value in best.items() if name not in ("accuracy", "users", "rounds")}
+        worst = min(row["accuracy"] for row in own)
+        rows.add("federated accuracy", setting, best["accuracy"], (worst, best["accuracy"]), scale=told)
+    rows.finish_part(FEDERATED)
+
+
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--data", default="movielens_100k", choices=data.RATINGS)
@@ -122,6 +145,8 @@ def main() -> None:
             ratings = data.load_ratings(chosen.data, chosen.data_dir)
             compare(rows, ratings, names=names, epsilons=EPSILONS, trials=TRIALS, most=CANDIDATES)
             rows.finish_part(part)
+    if chosen.part in (None, FEDERATED):
+        federated(rows, chosen.data_dir)
     if chosen.part in (None, POPULATION):
         large(rows, users=chosen.users, epsilons=(1.0, 5.0, math.inf))
 

@@ -1,9 +1,21 @@
-"""Error of ratings and recall against epsilon, a line for each method."""
+"""Error of ratings and recall against epsilon, a line for each method; and one round, drawn from its transcript."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
+
+from dpaudit.personalization import als, weights
+from dpaudit.personalization.boundary import run
+from dpaudit.personalization.items import Prior
+from dpaudit.personalization.layout import arranged
+from dpaudit.personalization.processes import Memory
+from dpaudit.personalization.terms import terms
+from dpaudit.personalization.user_step import Model, Step
+from dpaudit.report.boundary_figure import round_figure
 from experiments.markdown import select
+from experiments.personalization_population import PLACES, population
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,3 +48,20 @@ def utility_figure(rows: Rows) -> "Figure":
         axes.set(xlabel="ε of all that was released, δ = 0.00001", ylabel=label)
         axes.legend(fontsize=7)
     return figure
+
+
+def transcript_figure() -> "Figure":
+    """Who sees what of a round of private alternating least squares: 200 made-up users, 40 items, 4 factors."""
+    train, _ = population(0, users=200, items=40)
+    (users,) = arranged(train, buckets=[PLACES])
+    rank, ones = 4, jnp.ones((40, 1))
+    prior = Prior(jnp.full(rank, 0.1), 5.0, 0.1)
+    step = Step(1.2, 1.5, weights.adaptive(0.15))
+    protocol = als.alternating(step, noise_multiplier=2.0, features=ones, prior=prior, name="sums of statistics")
+    factors = 0.3 * jax.random.normal(jax.random.key(0), (40, rank))
+    precision = jnp.array([5.0] + rank * [10.0])
+    model = Model(ones, factors, jnp.zeros(40), jnp.array([3.5] + rank * [0.0]), precision)
+    memory = Memory(jnp.int32(0), ())
+    _, _, transcript = run(jax.random.key(1), protocol, model, memory, (users,), 3)
+    one_bucket = protocol._replace(devices=protocol.devices.devices)
+    return round_figure(terms(one_bucket, model, memory, users), transcript, delta=1e-5)

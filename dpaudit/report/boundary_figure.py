@@ -24,7 +24,7 @@ SEEN = (
     "sees messages, their\nsum and its noise",
     "see the model, releases,\nlengths of closed messages",
 )
-DEVICE, DISTRIBUTOR, AGGREGATOR, SERVER = 0.0, 1.0, 2.0, 3.75
+DEVICE, DISTRIBUTOR, AGGREGATOR, SERVER = 0.0, 1.0, 2.0, 4.3
 BOUNDARY = 2.55
 INSIDE, OUTSIDE = SERIES[2][0], SERIES[1][0]
 
