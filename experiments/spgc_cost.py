@@ -1,6 +1,6 @@
 """What a training by SPGC costs: Table 1 of paper 001, hours and bytes, on this machine and through slower links.
 
-    python -m experiments.spgc_cost                      # a quarter of an hour
+    python -m experiments.spgc_cost                      # half an hour
     python -m experiments.spgc_cost --quick --out DIR    # Cancer and the loopback alone: under a minute
 
 Two server processes and three owners take real steps. The paper does not say how many steps its trainings took; they
@@ -39,6 +39,7 @@ WARM = 5  # steps before those that are timed
 SMALL = 10_000  # coordinates, up to which four times as many steps are timed
 RING_BITS = 17  # the paper's: shares modulo 2^(N + 1), N = 16
 EPSILONS = (0.01, 0.1, 0.5, 2.0, 8.0)
+PARTS = (TIMES, BY_EPSILON, TABLES) = ("times", "by-epsilon", "tables")
 TYPICAL = EPSILONS.index(2.0)  # of which Table 1's hours and bytes are compared
 MODES = (("noisy", 1), ("noisy", 4), ("plain", 1))  # and the depth of the transfers: IKNP, SoftSpoken
 LINKS: dict[str, tuple[float, float] | None] = {  # megabits a second and milliseconds, each way
@@ -235,16 +236,21 @@ def tables(rows: Rows, epsilons: tuple[float, ...], datasets: tuple[str, ...]) -
 
 
 def main() -> None:
-    chosen = options(__doc__ or "").parse_args()
-    rows = Rows("001", "spgc_cost", chosen.out, chosen.seed)
+    parser = options(__doc__ or "")
+    parser.add_argument("--part", choices=PARTS, default=None, help="measure one part; rows of the others stay")
+    chosen = parser.parse_args()
+    rows = Rows("001", "spgc_cost", chosen.out, chosen.seed, keep=chosen.part is not None)
+    wanted = PARTS if chosen.part is None else (chosen.part,)
     if chosen.quick:
-        trainings(rows, TRAININGS[:1], ("loopback",), 5)
-        by_epsilon(rows, TRAININGS[:1], (8.0,), 5)
-        tables(rows, (8.0,), ("MNIST",))
-        return
-    trainings(rows, TRAININGS, tuple(LINKS), 5)
-    by_epsilon(rows, TRAININGS[:3], EPSILONS, 5)
-    tables(rows, EPSILONS, tuple(TASKS))
+        which, links, epsilons, data = TRAININGS[:1], ("loopback",), (8.0,), ("MNIST",)
+    else:
+        which, links, epsilons, data = TRAININGS, tuple(LINKS), EPSILONS, tuple(TASKS)
+    if TIMES in wanted:
+        trainings(rows, which, links, 5)
+    if BY_EPSILON in wanted:
+        by_epsilon(rows, which[:3], epsilons, 5)
+    if TABLES in wanted:
+        tables(rows, epsilons, data)
 
 
 if __name__ == "__main__":

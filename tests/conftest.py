@@ -1,6 +1,9 @@
 """What all tests share: where compiled programs are kept, how examples are drawn, where real data lies."""
 
+import gc
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -11,8 +14,20 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+MOST_MAPS = 30_000
+
 hypothesis.settings.register_profile("dpaudit", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("dpaudit")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs() -> Iterator[None]:
+    """Lets go of compiled programs before they are too many: each takes memory maps, of which a process has 65,530."""
+    yield
+    maps = Path("/proc/self/maps")
+    if "jax" in sys.modules and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
