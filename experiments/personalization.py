@@ -72,7 +72,6 @@ def compare(
     splits = [split(learning, seed=1 + trial) for trial in range(trials)]
     for place, (name, epsilon) in enumerate((name, epsilon) for name in names for epsilon in epsilons):
         method, part_key = METHODS[name], jax.random.fold_in(key, place)
-        began = time.perf_counter()
         choice = choose(jax.random.fold_in(part_key, 0), name, epsilon, learning, choosing, most)
         found, told = [], math.nan
         for trial, (train, _, held_out) in enumerate(splits):
@@ -87,8 +86,7 @@ def compare(
         quantity = "recall@20" if method.ranks else "rmse"
         mean = float(np.mean(found))
         rows.add(quantity, setting, mean, (min(found), max(found)), scale=scale)
-        taken = time.perf_counter() - began
-        print(f"{name}, epsilon {epsilon:g}: {quantity} {mean:.4f}, {choice}, {taken:.0f} s", flush=True)
+        rows.finish_part(f"{name}, epsilon {epsilon:g}: {quantity} {mean:.4f}, {choice}")
 
 
 def large(rows: Rows, *, users: int, epsilons: tuple[float, ...]) -> None:
@@ -105,8 +103,7 @@ def large(rows: Rows, *, users: int, epsilons: tuple[float, ...]) -> None:
         setting |= {"transcript_epsilon": None if math.isinf(told) else told, "choice": choice, "fit_seconds": taken}
         found = score(method, model, choice, train, held_out)
         rows.add("population rmse", setting, found, scale=f"{users:,} users, {len(train.values):,} ratings")
-        print(f"{users:,} users, {name}, epsilon {epsilon:g}: {found:.4f}, {taken:.0f} s", flush=True)
-    rows.finish_part(POPULATION)
+        rows.finish_part(f"{users:,} users, {name}, epsilon {epsilon:g}: {found:.4f}, fitted in {taken:.0f} s")
 
 
 def federated(rows: Rows, data_dir: str | None) -> None:
@@ -144,7 +141,6 @@ def main() -> None:
             names = [name for name, method in METHODS.items() if method.ranks == (part == RANKINGS)]
             ratings = data.load_ratings(chosen.data, chosen.data_dir)
             compare(rows, ratings, names=names, epsilons=EPSILONS, trials=TRIALS, most=CANDIDATES)
-            rows.finish_part(part)
     if chosen.part in (None, FEDERATED):
         federated(rows, chosen.data_dir)
     if chosen.part in (None, POPULATION):
