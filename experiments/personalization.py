@@ -81,7 +81,8 @@ def compare(
         tried = len(candidates(method.space, most, seed=0))
         setting = {"method": name, "epsilon": None if math.isinf(epsilon) else epsilon, "delta": DELTA}
         setting |= {"transcript_epsilon": None if math.isinf(told) else told, "choice": choice, "candidates": tried}
-        setting |= {"epsilon_with_choosing": counted(mu_of(epsilon), tried + 1 if tried > 1 else 1)}
+        several = counted(mu_of(epsilon), tried + 1 if tried > 1 else 1) if method.gaussian else None
+        setting |= {"epsilon_with_choosing": several}
         scale = f"{ratings.origin}; {learning.num_users:,} users learned from, {trials} splits"
         quantity = "recall@20" if method.ranks else "rmse"
         mean = float(np.mean(found))
@@ -93,9 +94,10 @@ def large(rows: Rows, *, users: int, epsilons: tuple[float, ...]) -> None:
     """Factors pay where users are many: the same population, with and without them."""
     train, held_out = population(rows.seed, users=users)
     key = jax.random.key(rows.seed)
-    choices = {"item bias": {"power": 0.0}, "alternating": {"power": 0.0, "rank": 4, "rounds": 6, "first": 0.6}}
+    factors = {"rank": 4, "rounds": 10, "bias_share": 0.1, "factor_norm": 2.0, "factor_variance": 1.0, "first": 0.6}
+    choices = {"item bias": {}, "alternating": factors | {"factor_precision": 2.0}}
     for place, (name, epsilon) in enumerate((name, epsilon) for name in choices for epsilon in epsilons):
-        method, choice = METHODS[name], choices[name] | {"popularity_share": 0.0, "rating_clip": 3.0}
+        method, choice = METHODS[name], choices[name] | {"power": 0.0, "popularity_share": 0.0, "rating_clip": 3.0}
         began = time.perf_counter()
         model, told = method.fit(jax.random.fold_in(key, place), train, choice, epsilon, mu_of(epsilon))
         taken = time.perf_counter() - began

@@ -35,13 +35,14 @@ class Method(NamedTuple):
     Attributes:
       fit: ``fit(key, train, choice, epsilon, mu) -> Told``; epsilon infinite and mu 0 stand for no noise.
       space: field -> values to choose from; the first of each is where choosing begins.
-      step: ``step(choice)``, of the devices' own factors.
       ranks: whether it ranks items, and is scored by recall; else by the error of ratings.
+      gaussian: whether all releases of a model are one Gaussian, so that those of several models compose exactly.
     """
 
     fit: Callable[[jax.Array, Ratings, Choice, float, float], Told]
     space: Mapping[str, tuple[Any, ...]]
     ranks: bool = False
+    gaussian: bool = True
 
 
 def catalogue(ratings: Ratings, *, features: bool) -> Catalogue:
@@ -144,6 +145,7 @@ METHODS = {
             "clip_norm": (0.05, 0.02, 0.1),
             "learning_rate": (8.0, 3.0, 20.0),
         },
+        gaussian=False,
     ),
     "popularity": Method(popular, {}, ranks=True),
     "ranking, public features": Method(
