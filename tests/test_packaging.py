@@ -1,5 +1,7 @@
 """What is installed: every package of the checkout, with kernels/ inside dpaudit."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -16,3 +18,11 @@ def test_every_package_is_listed():
 
 def test_kernels_lie_beside_the_package():
     assert [Path(folder).resolve() for folder in dpaudit.kernels.__path__] == [ROOT / "kernels"]
+
+
+def test_the_import_is_light():
+    heavy = ["dp_accounting", "flax", "grpc", "jax_privacy", "matplotlib", "optax", "orbax", "rich", "scipy.stats"]
+    heavy += ["sklearn", "tensorflow", "tensorflow_datasets"]
+    program = f"import dpaudit, sys; print([name for name in {heavy} if name in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.signal import fftconvolve
+import scipy
 from scipy.special import betainccinv, gammaln, xlogy
-from scipy.stats import binom, poisson
 
 from dpaudit import check
 from dpaudit.auditing.estimate import checked_scores, epsilon_from_rates
@@ -113,12 +112,12 @@ def stays_below(ranks: np.ndarray, bounds: np.ndarray, n: int) -> float:
     Source: Khmaladze and Shinjikashvili 2001; Moscovich and Nadler 2017, Statistics and Probability Letters 123.
     """
     lowest, law, time = 0, np.ones(1), 0.0
-    highest = np.minimum(binom.isf(TAIL, n, bounds).astype(int) + 1, n)
+    highest = np.minimum(scipy.stats.binom.isf(TAIL, n, bounds).astype(int) + 1, n)
     for rank, bound, high in zip(ranks, bounds, highest, strict=True):
         mean = n * (bound - time)
-        few, many = poisson.ppf([TAIL, 1 - TAIL], mean) if mean > 0 else (0, 0)
+        few, many = scipy.stats.poisson.ppf([TAIL, 1 - TAIL], mean) if mean > 0 else (0, 0)
         steps = np.arange(int(few), int(many) + 1)
-        law = fftconvolve(law, np.exp(xlogy(steps, mean) - mean - gammaln(steps + 1)))
+        law = scipy.signal.fftconvolve(law, np.exp(xlogy(steps, mean) - mean - gammaln(steps + 1)))
         first = lowest + int(few)
         law = np.maximum(law[max(rank - first, 0) : high + 1 - first], 0.0)
         lowest, time = max(rank, first), bound

@@ -3,18 +3,15 @@
 from functools import partial
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from dpaudit import check
 from dpaudit.auditing.attack import Distinguisher, Score, flat
 from dpaudit.auditing.game import play
 from dpaudit.mechanisms.claim import Mechanism
 
-RATE = 1e-2  # of Adam at the first step; a cosine takes it to 0
 FARTHEST = 100.0  # standard deviations; beyond them one release would rule a whole step
 ATOM_SAMPLE, ATOM_LEAST, ATOMS = 512, 5, 8  # a value is an atom if that many of so many releases have it; so many kept
 
@@ -32,19 +29,6 @@ class Reading(NamedTuple):
         scaled = jnp.clip((releases - self.mean) / self.spread, -FARTHEST, FARTHEST)
         scaled = jnp.where(same.any(-2), 0.0, scaled)
         return jnp.concatenate([scaled, same.reshape(*same.shape[:-2], -1).astype(scaled.dtype)], -1)
-
-
-class Classifier(nn.Module):
-    """Features [..., m] -> logits [...] of world 1; without hidden layers, logistic regression."""
-
-    layers: int
-    hidden: int
-
-    @nn.compact
-    def __call__(self, features: jax.Array) -> jax.Array:
-        for _ in range(self.layers):
-            features = nn.relu(nn.Dense(self.hidden)(features))
-        return nn.Dense(1)(features)[..., 0]
 
 
 def distinguisher(
@@ -111,8 +95,10 @@ def train(key: jax.Array, releases: jax.Array, *, steps: int, batch: int, layers
       releases: [2, trials, d], one row per world, without NaN; no bound may count them.
       steps, batch, layers, hidden: as for :func:`distinguisher`.
     """
+    from dpaudit.auditing.classifier import Classifier, fitted  # Flax and Optax: most audits do without them
+
     reading, network = _reading(releases), Classifier(layers, hidden)
-    parameters = _parameters(key, releases, reading, network=network, steps=steps, batch=batch)
+    parameters = fitted(key, releases, reading, network=network, steps=steps, batch=batch)
 
     def score(release: Any) -> jax.Array:
         return network.apply(parameters, reading.features(flat(release)))  # pyright: ignore
@@ -142,33 +128,6 @@ def _atoms(column: np.ndarray) -> np.ndarray:
     values, counts = np.unique(column, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:ATOMS]
     return values[common[counts[common] >= ATOM_LEAST]]
-
-
-@partial(jax.jit, static_argnames=("network", "steps", "batch"))
-def _parameters(
-    key: jax.Array, releases: jax.Array, reading: Reading, *, network: Classifier, steps: int, batch: int
-) -> Any:
-    """releases [2, trials, d], one row per world -> the network's parameters."""
-    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
-    init_key, batch_key = jax.random.split(key)
-    worlds = jnp.arange(2)[:, None]
-
-    def loss(parameters: Any, features: jax.Array) -> jax.Array:
-        logits = jnp.asarray(network.apply(parameters, features))  # [2, batch]
-        return optax.sigmoid_binary_cross_entropy(logits, jnp.broadcast_to(worlds, logits.shape)).mean()
-
-    def step(state: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
-        parameters, moments = state
-        chosen = jax.random.randint(key, (2, batch), 0, releases.shape[1])
-        features = reading.features(releases[worlds, chosen])
-        updates, moments = optimizer.update(jax.grad(loss)(parameters, features), moments)
-        return (optax.apply_updates(parameters, updates), moments), None
-
-    parameters = network.init(init_key, reading.features(releases[0, 0]))
-    (parameters, _), _ = jax.lax.scan(
-        step, (parameters, optimizer.init(parameters)), jax.random.split(batch_key, steps)
-    )
-    return parameters
 
 
 learned = distinguisher()

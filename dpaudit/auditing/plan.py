@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import root_scalar
+import scipy  # its submodules are imported when they are first used, as stats is not by every audit
 from scipy.special import expit
-from scipy.stats import binom
 
 from dpaudit import check
 from dpaudit.auditing import betting
@@ -165,6 +164,7 @@ def expected_lower(epsilon: float, negatives: int, positives: int, *, delta: flo
 
     The mean over 64 equally likely values of each of the two counts.
     """
+    binom = scipy.stats.binom
     shares = (np.arange(QUANTILES) + 0.5) / QUANTILES
     rate = _corner(epsilon, delta)
     false_positives, false_negatives = binom.ppf(shares, negatives, rate), binom.ppf(shares, positives, rate)
@@ -213,6 +213,7 @@ def power(epsilon: float, claimed: float, negatives: int, positives: int, *, del
       negatives, positives: counted trials of world 0 and of world 1.
       delta, confidence: those of the bound.
     """
+    binom = scipy.stats.binom
     alpha = (1 - confidence) / 2
     rate = _corner(epsilon, delta)
     few, many = binom.ppf([1e-12, 1 - 1e-12], negatives, rate)
@@ -257,7 +258,7 @@ def detectable_by_betting(claimed: float, pairs: int, *, delta: float, confidenc
     most = betting.most_errors(np.array([pairs]), claimed, **settings)
 
     def seen(epsilon: float) -> float:
-        return float(binom.cdf(most[0], 2 * pairs, _corner(epsilon, delta)))
+        return float(scipy.stats.binom.cdf(most[0], 2 * pairs, _corner(epsilon, delta)))
 
     return _smallest_seen(seen, claimed)
 
@@ -276,5 +277,7 @@ def _smallest_seen(seen: Callable[[float], float], claimed: float) -> float:
         low, step = low + step, 2 * step
         if step > 64:
             return float("inf")
-    found = root_scalar(lambda epsilon: seen(epsilon) - POWER, bracket=(low, low + step), xtol=CLOSE / 20)
+    found = scipy.optimize.root_scalar(
+        lambda epsilon: seen(epsilon) - POWER, bracket=(low, low + step), xtol=CLOSE / 20
+    )
     return float(found.root) + CLOSE / 10

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import dp_accounting
 import jax
 import jax.numpy as jnp
 
@@ -35,6 +34,8 @@ def noise_std(*, epsilon: float, delta: float, clip_norm: float) -> float:
     check.positive(epsilon=epsilon)
     check.open_unit(delta=delta)
     check.positive(clip_norm=clip_norm)
+    import dp_accounting  # takes as long to import as all of this package
+
     return 2 * clip_norm * dp_accounting.get_sigma_gaussian(epsilon, delta)
 
 

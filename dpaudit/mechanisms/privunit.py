@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import lax
-from scipy import optimize, special
+from scipy import special
 
 from dpaudit import check
 from dpaudit.mechanisms import sampling
@@ -66,7 +67,7 @@ def best_cap(dimension: int, epsilon: float) -> Cap:
     check.positive(epsilon=epsilon)
     splits = np.linspace(0, min(epsilon, 300), 65)  # float64 holds no smaller cap
     best = int(np.argmax([_cap(dimension, epsilon, split).scale for split in splits]))
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         lambda split: -_cap(dimension, epsilon, split).scale,
         bounds=(splits[max(best - 1, 0)], splits[min(best + 1, 64)]),
         method="bounded",
