@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from dpaudit import check
 from dpaudit.identity import Identity, digest, is_key, raw, refuse_another, text
+from dpaudit.sharding import several_processes
 
 NO_FOLDER, NO_FILE = -2, -1  # in place of a file's size
 
@@ -99,7 +100,6 @@ def checkpoint(
     """
     if file is None:
         return None
-    shared = mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1
     leaves = (*traced.consts, *jax.tree.leaves(one))
     parts = {
         "mechanism or pair of inputs": (text(traced.jaxpr), *(raw(leaf) for leaf in leaves if not is_key(leaf))),
@@ -107,4 +107,4 @@ def checkpoint(
         "number of trials": [text(trials)],
         "setting": [text(settings)],
     }
-    return Checkpoint(Path(file), {name: digest(part) for name, part in parts.items()}, shared)
+    return Checkpoint(Path(file), {name: digest(part) for name, part in parts.items()}, several_processes(mesh))

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
-from dpaudit import check
+from dpaudit import check, sharding
 from dpaudit.auditing.checkpoint import Checkpoint
 from dpaudit.auditing.estimate import checked_scores, choose_threshold
 from dpaudit.auditing.game import Game
 from dpaudit.auditing.sequential import Watch, update
+from dpaudit.sharding import ALIKE, CUT
 
 SUMS = 5  # of what is reduced on the devices: the outcomes of pairs, and scores that are not numbers
 
@@ -95,7 +96,8 @@ def count(
             progress(2 * int(account.done))
         if account.done >= game.trials or watch.stopped:
             break
-        account = (_looked_at if at_every_pair else _counted)(game, watch, account, aside)
+        step = partial(_looked_at if at_every_pair else _counted, watch=watch, account=account, aside=aside)
+        account, game = game.fitted(step)
         if checkpoint is not None:
             checkpoint.save(**account._asdict())
     if account.missing:
@@ -157,8 +159,7 @@ def _tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array
     """
 
     def tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array) -> Any:
-        place = 0 if mesh is None else jax.lax.axis_index(mesh.axis_names)
-        number = jnp.uint32(place) * len(scores) + jnp.arange(len(scores), dtype=jnp.uint32)
+        number = jnp.uint32(sharding.place(mesh)) * len(scores) + jnp.arange(len(scores), dtype=jnp.uint32)
         played = number < there
         missing = jnp.where(played[:, None], jnp.isnan(scores), False)
         ranks = _rank(scores.astype(_wide(scores.dtype))).T
@@ -171,16 +172,9 @@ def _tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array
         starts = [np.uint32(0)] * SUMS + [least] * len(to_bound)
         found = jax.lax.reduce(to_sum + to_bound, starts, _sums_and_ends, (0,))  # in one loop
         sums, ends = found[:SUMS], found[SUMS:]
-        if mesh is None:
-            return sums, ends
-        return jax.lax.psum(sums, mesh.axis_names), jax.lax.pmax(ends, mesh.axis_names)
+        return sharding.added(sums, mesh), ends if mesh is None else jax.lax.pmax(ends, mesh.axis_names)
 
-    if mesh is None:
-        return tally(scores, bar, early, there)
-    alike, each = PartitionSpec(), PartitionSpec(mesh.axis_names)
-    return jax.shard_map(tally, mesh=mesh, in_specs=(each, alike, alike, alike), out_specs=alike, check_vma=False)(
-        scores, bar, early, there
-    )
+    return sharding.shared_out(tally, mesh, (CUT, ALIKE, ALIKE, ALIKE), ALIKE)(scores, bar, early, there)
 
 
 def _sums_and_ends(one: Any, other: Any) -> Any:

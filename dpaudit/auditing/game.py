@@ -1,34 +1,54 @@
 """The one game: world b in {0, 1} -> release(key, b) -> observation -> score, played many times as one program.
 
 Trial i of world b sees ``fold_in(fold_in(key, b), i)`` and nothing else. Trials run in blocks of a fixed shape that
-depends on one trial's arrays alone, so batch size, device count and restarts decide only how many blocks go to the
-device at a time, never what a block computes: scores are bit-identical for all of them.
+depends on one trial's arrays and the kind of device alone, so batch size, device count and restarts decide only how
+many blocks go to the device at a time, never what a block computes: scores are bit-identical for all of them. The
+block is part of what a kind of device computes, as its arithmetic is: on a CPU it stays in a core's cache, on an
+accelerator it grows with the memory, and there the last bits of scores may be others.
 """
 
 import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun, jaxprs_in_params
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from dpaudit import check
+from dpaudit import check, memory, sharding
 from dpaudit.auditing.checkpoint import checkpoint as checkpoint_of
 from dpaudit.kernels import philox
+from dpaudit.sharding import ALIKE, CUT
 
-BLOCK_BYTES = 1 << 21  # the largest array of a block; what a core's cache holds
-BLOCK_TRIALS = 4096  # at most this many trials a block
 HOST_BLOCK_TRIALS = 64  # where a trial calls Python: whole blocks are played, and these are slow
 LARGE = 1024  # numbers of an array that is not compiled into the program
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
+
+Played = TypeVar("Played")
+
+
+class Room(NamedTuple):
+    """What a block may take on a kind of device.
+
+    Attributes:
+      bytes: of its largest array.
+      trials: at most so many.
+    """
+
+    bytes: int
+    trials: int
+
+
+CPU = Room(1 << 21, 1 << 12)  # what a core's cache holds
+LEAST, MOST, SHARE = 1 << 21, 1 << 28, 256  # bytes of a block on an accelerator, and the part of its memory
+ACCELERATOR_TRIALS = 1 << 16
 
 
 class Game(NamedTuple):
@@ -37,18 +57,35 @@ class Game(NamedTuple):
     Attributes:
       one: the function of a trial's number.
       trials: how many there are to play.
-      size: trials that a call plays; those of the last one beyond ``trials`` are padding.
-      call: ``call(done) -> [size, ...]``, those from number ``done`` on, on the devices that played them.
+      block: trials of a block.
+      blocks: that each device plays in a call.
       mesh: of these devices, or None for one.
       traced: one trial, as a program.
     """
 
     one: Partial
     trials: int
-    size: int
-    call: Callable[[int], jax.Array]
+    block: int
+    blocks: int
     mesh: Mesh | None
     traced: ClosedJaxpr
+
+    @property
+    def size(self) -> int:
+        """Trials that a call plays; those of the last one beyond ``trials`` are padding."""
+        return self.block * self.blocks * sharding.devices(self.mesh)
+
+    def call(self, done: int) -> jax.Array:
+        """The trials from number ``done`` on, [size, ...], on the devices that played them."""
+        return _run(self.one, np.uint32(done), block=self.block, blocks=self.blocks, mesh=self.mesh)
+
+    def fitted(self, step: Callable[["Game"], Played]) -> tuple[Played, "Game"]:
+        """(step(game), game), of this game or, where its calls take more memory than there is, of smaller ones."""
+        of = f"blocks of {self.block} trials"
+        played, blocks = memory.fitting(
+            lambda blocks: step(self._replace(blocks=blocks)), self.blocks, of=of, mesh=self.mesh
+        )
+        return played, self._replace(blocks=blocks)
 
     def first(self, played: jax.Array, rows: int) -> np.ndarray:
         """The first ``rows`` of what a call has played, on the host of every process."""
@@ -112,9 +149,10 @@ def play_on(
     Raises:
       InputError: trials or batch out of range.
     """
-    whole = game(both_worlds(trial_key(key), release, score), trials, batch=batch, mesh=mesh)
-    for done in range(0, whole.trials, whole.size):
-        part = whole.first(whole.call(done), min(whole.size, whole.trials - done))
+    whole, done = game(both_worlds(trial_key(key), release, score), trials, batch=batch, mesh=mesh), 0
+    while done < whole.trials:
+        part, whole = whole.fitted(partial(_read, done=done))
+        done += len(part)
         yield np.moveaxis(part, 1, 0)
 
 
@@ -143,12 +181,25 @@ def trials_per_second(
 
 def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]) -> Partial:
     """trial -> scores [2, ...]: what one trial is in either world, for a key from :func:`trial_key`, which is data."""
+    try:
+        one = _one_trial(release, score)
+    except TypeError:  # of what has no hash, a program for each call
+        one = _one_trial.__wrapped__(release, score)
+    return Partial(one, _of_worlds(key))
+
+
+@lru_cache(maxsize=64)
+def _one_trial(
+    release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The same function for the same two, and so one compiled program for all keys: they have to be pure, as for
+    ``jax.jit``."""
 
     def one(worlds: jax.Array, trial: jax.Array) -> jax.Array:
         keys = jax.vmap(jax.random.fold_in, (0, None))(worlds, trial)  # both at once: half of the program
         return jnp.stack([score(release(keys[world], world)) for world in (0, 1)])
 
-    return Partial(one, _of_worlds(key))
+    return one
 
 
 @jax.jit
@@ -185,7 +236,8 @@ def sweep(
         the device as data; a plain function's are compiled into the program.
       trials: >= 1 and at most 2^31.
       batch: trials sent to each device at a time, rounded up to whole blocks; None chooses. A matter of memory and
-        speed: results do not depend on it.
+        speed: results do not depend on it. Where memory runs out, half as many blocks are sent from then on (not
+        where devices are several processes').
       mesh: a device mesh over whose devices the trials are split, or None for one device.
       checkpoint: a file that receives the results after each call to the device, and from which an interrupted sweep
         goes on; one that belongs to another is refused. None keeps nothing.
@@ -195,7 +247,8 @@ def sweep(
       [trials, ...], in the type of ``one``.
 
     Raises:
-      InputError: trials or batch out of range; a checkpoint that is torn or belongs to another sweep.
+      InputError: trials or batch out of range; a checkpoint that is torn or belongs to another sweep; a single block
+        that does not fit into a device's memory.
     """
     whole = game(one, trials, batch=batch, mesh=mesh)
     trials, result = whole.trials, whole.traced.out_avals[0]
@@ -207,7 +260,7 @@ def sweep(
     if kept is not None:
         results[:done] = kept["results"]
     while done < trials:
-        part = whole.first(whole.call(done), min(whole.size, trials - done))
+        part, whole = whole.fitted(partial(_read, done=done))
         results[done : done + len(part)] = part
         done += len(part)
         if file is not None:
@@ -234,17 +287,16 @@ def game(
     one = one if isinstance(one, Partial) else Partial(one)
     traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, jnp.uint32(0))
     one = _with_constants_as_data(one, traced)
-    block = block_size(_largest_array(traced.jaxpr))
-    devices = 1 if mesh is None else mesh.size
-    if mesh is not None:  # whatever its axes were made for, here they only carry blocks
-        mesh = Mesh(mesh.devices, mesh.axis_names)
+    room = CPU if memory.platform(mesh) == "cpu" else accelerator_room(memory.limit(mesh))
+    block = block_size(_largest_array(traced.jaxpr, room), room)
     blocks = CALL_BLOCKS if batch is None else math.ceil(check.at_least(1, batch=batch) / block)
-    blocks = min(blocks, math.ceil(trials / (block * devices)))
+    blocks = min(blocks, math.ceil(trials / (block * sharding.devices(mesh))))
+    return Game(one, trials, block, blocks, sharding.flat(mesh), traced)
 
-    def call(done: int) -> jax.Array:
-        return _run(one, np.uint32(done), block=block, blocks=blocks, mesh=mesh)
 
-    return Game(one, trials, blocks * block * devices, call, mesh, traced)
+def _read(whole: Game, done: int) -> np.ndarray:
+    """What one call plays from trial ``done`` on, on the host."""
+    return whole.first(whole.call(done), min(whole.size, whole.trials - done))
 
 
 def _with_constants_as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
@@ -268,24 +320,38 @@ def _with_constants_as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
     return Partial(with_data, list(compress(traced.consts, large)), jax.tree.leaves(one))
 
 
-def block_size(trial_bytes: int) -> int:
-    """How many trials a block holds: a power of two that keeps its largest array near ``BLOCK_BYTES``.
+def accelerator_room(memory_bytes: float) -> Room:
+    """What a block may take on an accelerator: a part of its memory that leaves room for all of a block's arrays.
+
+    Each of a block's steps costs an accelerator some 10 microseconds beside its work, whatever its size, so that a
+    block has to be as large as memory allows: of trials of 26,010 numbers, 2,048 fit into 256 MiB.
+
+    Args:
+      memory_bytes: of the device, as it states it; the power of two below counts, so that devices of a kind agree.
+    """
+    share = min(max(memory_bytes / SHARE, LEAST), MOST)
+    return Room(1 << int(math.log2(share)), ACCELERATOR_TRIALS)
+
+
+def block_size(trial_bytes: int, room: Room) -> int:
+    """How many trials a block holds: a power of two that keeps its largest array in the room that there is.
 
     Args:
       trial_bytes: size of the largest array of one trial.
+      room: on this kind of device.
     """
-    fitting = BLOCK_BYTES // max(trial_bytes, 1)
-    return min(BLOCK_TRIALS, 1 << max(fitting.bit_length() - 1, 0))
+    fitting = room.bytes // max(trial_bytes, 1)
+    return min(room.trials, 1 << max(fitting.bit_length() - 1, 0))
 
 
-def _largest_array(jaxpr: Any) -> int:
+def _largest_array(jaxpr: Any, room: Room) -> int:
     """Bytes of the largest array that one trial computes, inner programs included; a call to Python weighs as much
     as a large one."""
     sizes = [var.aval.size * getattr(var.aval.dtype, "itemsize", 4) for eqn in jaxpr.eqns for var in eqn.outvars]
     if any(eqn.primitive.name == "pure_callback" for eqn in jaxpr.eqns):
-        sizes.append(BLOCK_BYTES // HOST_BLOCK_TRIALS)
+        sizes.append(room.bytes // HOST_BLOCK_TRIALS)
     inner = (sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params))
-    return max([1, *sizes, *map(_largest_array, inner)])
+    return max([1, *sizes, *(_largest_array(sub, room) for sub in inner)])
 
 
 @partial(jax.jit, static_argnames=("block", "blocks", "mesh"))
@@ -293,21 +359,15 @@ def _run(one: Partial, done: jax.Array, *, block: int, blocks: int, mesh: Mesh |
     """The trials from number ``done`` on -> [trials, ...]; each device plays ``blocks`` blocks in a row."""
 
     def play_blocks(one: Partial, done: jax.Array) -> jax.Array:
-        place = jnp.uint32(0 if mesh is None else jax.lax.axis_index(mesh.axis_names))
+        place = jnp.uint32(sharding.place(mesh))
         starts = done + block * (place * blocks + jnp.arange(blocks, dtype=jnp.uint32))
         played = jax.lax.map(lambda start: jax.vmap(one)(start + jnp.arange(block, dtype=jnp.uint32)), starts)
         return played.reshape(-1, *played.shape[2:])
 
-    if mesh is None:
-        return play_blocks(one, done)
-    alike, each = PartitionSpec(), PartitionSpec(mesh.axis_names)
-    return jax.shard_map(play_blocks, mesh=mesh, in_specs=(alike, alike), out_specs=each, check_vma=False)(one, done)
+    return sharding.shared_out(play_blocks, mesh, (ALIKE, ALIKE), CUT)(one, done)
 
 
 @partial(jax.jit, static_argnames=("rows", "mesh"))
 def _first(played: jax.Array, *, rows: int, mesh: Mesh | None) -> jax.Array:
     """The first rows, on every device, so that every process can read them."""
-    rows_of_it = played[:rows]
-    if mesh is None:
-        return rows_of_it
-    return jax.lax.with_sharding_constraint(rows_of_it, NamedSharding(mesh, PartitionSpec()))
+    return sharding.whole(played[:rows], mesh)

@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
-from dpaudit import check
+from dpaudit import check, memory, sharding
 from dpaudit.federated.clients import Client, Sent, wide
 from dpaudit.federated.clip_size import Rule
 from dpaudit.federated.population import Population, sample_clients
 from dpaudit.kernels import philox
+from dpaudit.sharding import ALIKE, CUT
 
 CHUNK = 1_000  # clients computed at a time
 EDGES = 2.0 ** np.arange(-12, 13)  # of the histogram of norms; below the first and from the last on are bins too
@@ -72,16 +73,20 @@ class Server(NamedTuple):
 
     Attributes:
       init: ``init(params) -> State``.
-      step: ``step(key, state, clients, train, data) -> (State, Info)``: one round of ``clients`` clients, of whom
-        client k trains on the rows ``train(k)`` of ``data``.
+      step: ``step(key, state, clients, train, data, chunk=chunk) -> (State, Info)``: one round of ``clients`` clients,
+        of whom client k trains on the rows ``train(k)`` of ``data``.
       clients_per_round: m.
       draw: ``draw(key, clients) -> [m]``: the clients of the round that ``step`` makes of this key.
+      chunk: clients computed at a time on one device, unless memory runs out.
+      mesh: of devices, or None for one.
     """
 
     init: Callable[[Any], State]
-    step: Callable[[jax.Array, State, int, Callable[[jax.Array], jax.Array], Any], tuple[State, Info]]
+    step: Callable[..., tuple[State, Info]]
     clients_per_round: int
     draw: Callable[[jax.Array, int], jax.Array]
+    chunk: int
+    mesh: Mesh | None
 
 
 def federated(
@@ -100,8 +105,10 @@ def federated(
       rule: of the clip size (:mod:`dpaudit.federated.clip_size`).
       clients_per_round: m, distinct clients.
       optimizer: the server's; ``optax.sgd(learning_rate)`` for Algorithm 1.
-      chunk: at most so many clients are computed at a time on one device, >= 1; fewer need less memory.
-      mesh: shares a round's clients out over its devices. Results are the same but for rounding.
+      chunk: at most so many clients are computed at a time on one device, >= 1; fewer need less memory. Where memory
+        runs out, :func:`run` goes on with half as many (not where devices are several processes').
+      mesh: shares a round's clients out over its devices, those of several processes too (``jax.distributed``): each
+        of them makes the same calls and gets the same results. They are those of one device but for rounding.
 
     Returns:
       A :class:`Server`.
@@ -113,16 +120,16 @@ def federated(
     """
     m = check.at_least(1, clients_per_round=clients_per_round)
     chunk = check.at_least(1, chunk=chunk)
-    devices = 1 if mesh is None else mesh.size
+    devices, mesh = sharding.devices(mesh), sharding.flat(mesh)
     if m % devices:
         raise check.expected("clients_per_round", f"a multiple of the mesh's {devices} devices", m)
-    if mesh is not None:  # whatever its axes were made for, here they only carry clients
-        mesh = Mesh(mesh.devices, mesh.axis_names)
 
     def init(params: Any) -> State:
         return State(params, optimizer.init(wide(params)), rule.init(), jnp.int32(0))
 
-    def sent_by(key: jax.Array, params: Any, clip_norm: Any, rows_of: Any, data: Any, drawn: jax.Array) -> Sent:
+    def sent_by(
+        chunk: int, key: jax.Array, params: Any, clip_norm: Any, rows_of: Any, data: Any, drawn: jax.Array
+    ) -> Sent:
         """What the clients ``drawn`` send; their places in the round give each a key."""
 
         def part(first: Any, size: int) -> Sent:
@@ -131,32 +138,21 @@ def federated(
             batch = jax.tree.map(lambda leaf: leaf[rows], data)
             return client.send(jax.vmap(partial(jax.random.fold_in, key))(places), params, batch, clip_norm)
 
-        start = 0 if mesh is None else jax.lax.axis_index(mesh.axis_names) * len(drawn)
-        return _in_chunks(part, start, len(drawn), chunk)
-
-    def everywhere(*arguments: Any) -> Sent:
-        if mesh is None:
-            return sent_by(*arguments)
-        axes = mesh.axis_names
-
-        def on_one(*arguments: Any) -> Sent:
-            own = sent_by(*arguments)
-            return own._replace(total=jax.lax.psum(own.total, axes))
-
-        whole: Any = PartitionSpec()
-        cut: Any = PartitionSpec(axes)
-        return jax.shard_map(
-            on_one, mesh=mesh, in_specs=(*[whole] * 5, cut), out_specs=Sent(whole, cut, cut), check_vma=False
-        )(*arguments)
+        start = sharding.place(mesh) * len(drawn)
+        total, *of_each = _in_chunks(part, start, len(drawn), chunk)
+        return Sent(sharding.added(total, mesh), *sharding.gathered(of_each, mesh))
 
     def draw(key: jax.Array, clients: int) -> jax.Array:
         if m > clients:
             raise check.expected("clients_per_round", f"at most the {clients} clients there are", m)
         return sample_clients(jax.random.split(key, 4)[0], clients, m)
 
-    def step(key: jax.Array, state: State, clients: int, rows_of: Any, data: Any) -> tuple[State, Info]:
+    def step(
+        key: jax.Array, state: State, clients: int, rows_of: Any, data: Any, chunk: int = chunk
+    ) -> tuple[State, Info]:
         _, send_key, noise_key, rule_key = jax.random.split(key, 4)
         clip_norm = state.rule.clip_norm
+        everywhere = sharding.shared_out(partial(sent_by, chunk), mesh, (*[ALIKE] * 5, CUT), ALIKE)
         sent = everywhere(send_key, state.params, clip_norm, rows_of, data, draw(key, clients))
         total = client.noise(noise_key, sent.total, clip_norm, m)
         mean = jax.tree.map(lambda leaf: leaf / m, total)
@@ -168,7 +164,7 @@ def federated(
         )
         return after, _info(sent, clip_norm, released)
 
-    return Server(init, step, m, draw)
+    return Server(init, step, m, draw, chunk, mesh)
 
 
 def run(
@@ -191,9 +187,14 @@ def run(
       (state, info), info with leaves [rounds].
 
     Raises:
-      InputError: more clients in a round than there are.
+      InputError: more clients in a round than there are; a single client that does not fit into memory.
     """
-    return _run(key, server, state, population.clients, population.train, data, rounds)
+
+    def rounds_of(chunk: int) -> tuple[State, Info]:
+        return _run(key, server, chunk, state, population.clients, population.train, data, rounds)
+
+    largest = min(server.chunk, server.clients_per_round // sharding.devices(server.mesh))
+    return memory.fitting(rounds_of, largest, of="clients", mesh=server.mesh)[0]
 
 
 @partial(jax.jit, static_argnames=("server", "clients", "rounds"))
@@ -203,14 +204,14 @@ def participants(key: jax.Array, server: Server, clients: int, rounds: int) -> j
     return jax.lax.map(lambda t: server.draw(jax.random.fold_in(fast, t), clients), jnp.arange(rounds))
 
 
-@partial(jax.jit, static_argnames=("server", "clients", "rounds"))
+@partial(jax.jit, static_argnames=("server", "chunk", "clients", "rounds"))
 def _run(
-    key: jax.Array, server: Server, state: State, clients: int, train: Any, data: Any, rounds: int
+    key: jax.Array, server: Server, chunk: int, state: State, clients: int, train: Any, data: Any, rounds: int
 ) -> tuple[State, Info]:
     fast = philox.from_key(key)
 
     def step(state: State, _: None) -> tuple[State, Info]:
-        return server.step(jax.random.fold_in(fast, state.round), state, clients, train, data)
+        return server.step(jax.random.fold_in(fast, state.round), state, clients, train, data, chunk)
 
     return jax.lax.scan(step, state, None, length=rounds)
 

@@ -1,7 +1,7 @@
 """Private alternating least squares: factored models whose user half never leaves the device.
 
     protocol = alternating(step, noise_multiplier=4.0, features=features, prior=prior)
-    model, _, transcript = run(key, protocol, model, memory(protocol, model), buckets, rounds=3)
+    model, _, transcript = run(key, protocol, model, memoryless(), buckets, rounds=3)
     transcript.epsilon(delta=1e-5)
 
 Every round devices solve for their users' factors (:mod:`dpaudit.personalization.user_step`), the aggregator releases
@@ -24,12 +24,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from dpaudit import check
 from dpaudit.personalization import processes, symmetric, user_step
-from dpaudit.personalization.boundary import Protocol, Select, each
+from dpaudit.personalization.boundary import Protocol, Select
 from dpaudit.personalization.items import Prior, item_factors
-from dpaudit.personalization.layout import Everybody, Users
+from dpaudit.personalization.layout import Users, everybody
 from dpaudit.personalization.processes import Memory, Release
 from dpaudit.personalization.user_step import Model, Statistics, Step
 
@@ -61,6 +62,7 @@ def alternating(
     prior: Prior,
     shares: Shares = RATINGS,
     name: str = "statistics",
+    mesh: Mesh | None = None,
 ) -> Protocol:
     """A protocol whose state is a :class:`Model`, and whose users are buckets (``tuple[Users, ...]``) as
     :func:`dpaudit.personalization.layout.arranged` makes them.
@@ -73,6 +75,8 @@ def alternating(
       prior: of item factors.
       shares: of mu^2.
       name: of the process that releases; those of one transcript have different ones.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.each`; buckets that ``arranged(rows=)``
+        filled up to a multiple of its size fit it evenly. The noise is the same, sums are but for rounding.
 
     Returns:
       A :class:`Protocol` for :func:`dpaudit.personalization.boundary.run`.
@@ -86,9 +90,9 @@ def alternating(
     units = _units(step, shares)
     stream = processes.gaussian(name, noise_multiplier=noise_multiplier)
     stddev = noise_multiplier / units.moment
-    everybody = Everybody(
-        each(Select(_asked, _taken), partial(_message, step), partial(_added, len(features)), chunk=CHUNK),
-        len(features),
+    items = len(features)
+    devices = everybody(
+        Select(_asked, _taken), partial(_message, step), partial(_added, items), items=items, chunk=CHUNK, mesh=mesh
     )
 
     def release(key: jax.Array, total: Statistics, memory: Memory) -> tuple[tuple[Release], Memory]:
@@ -105,7 +109,7 @@ def alternating(
         described = jnp.concatenate([features, jnp.log(jnp.maximum(model.popularity, 1.0))[:, None]], axis=1)
         return model._replace(factors=item_factors(gram, told["moment"], described, prior, moment_stddev=stddev))
 
-    return Protocol(lambda model: model, everybody, release, update)
+    return Protocol(lambda model: model, devices, release, update)
 
 
 def _units(step: Step, shares: Shares) -> Shares:

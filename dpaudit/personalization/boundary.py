@@ -27,11 +27,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
+from jax.sharding import Mesh
 
-from dpaudit import check
+from dpaudit import check, sharding
 from dpaudit.kernels import philox
+from dpaudit.memory import fitting
 from dpaudit.personalization.processes import Release
 from dpaudit.personalization.transcript import Transcript
+from dpaudit.sharding import ALIKE, CUT
 
 CHUNK = 1_000  # devices computed at a time
 
@@ -41,7 +44,8 @@ class Protocol(NamedTuple):
 
     Attributes:
       broadcast: ``broadcast(state) -> model``, on the untrusted server, for the trusted distributor.
-      devices: ``devices(key, model, users) -> total``, inside; as made by :func:`each`.
+      devices: ``devices(key, model, users) -> total``, inside; as made by :func:`each`. One with a ``chunk`` also has
+        ``in_chunks(chunk)``, the same devices with fewer of them computed at a time.
       release: ``release(key, total, memory) -> (releases, memory)``, in the trusted aggregator: a tuple of
         :class:`Release`, at most one of each process, and what the aggregator has to remember.
       update: ``update(state, releases) -> state``, on the untrusted server.
@@ -85,14 +89,37 @@ class Devices(NamedTuple):
       add: ``add(total, messages) -> total``, in the aggregator; messages have a leading axis. A total of None stands
         for zeros.
       chunk: at most so many devices are computed at a time.
+      mesh: over whose accelerators (or processors) they are shared out, or None for one.
     """
 
     select: Select
     compute: Callable[[jax.Array, Any, Any], Any]
     add: Callable[[Any, Any], Any]
     chunk: int
+    mesh: Mesh | None
 
     def __call__(self, key: jax.Array, model: Any, users: Any) -> Any:
+        count, parts = len(jax.tree.leaves(users)[0]), sharding.devices(self.mesh)
+        share = count // parts
+
+        def own(key: jax.Array, model: Any, users: Any) -> Any:
+            start = sharding.place(self.mesh) * share
+            return sharding.added(self._total(None, key, model, users, start), self.mesh)
+
+        everywhere = sharding.shared_out(own, self.mesh, (ALIKE, ALIKE, CUT), ALIKE)
+        if share * parts == count:
+            return everywhere(key, model, users)
+        even, left = (
+            jax.tree.map(part, users) for part in (lambda x: x[: share * parts], lambda x: x[share * parts :])
+        )
+        return self._total(everywhere(key, model, even) if share else None, key, model, left, share * parts)
+
+    def in_chunks(self, chunk: int) -> "Devices":
+        """The same devices, at most so many of them at a time."""
+        return self._replace(chunk=chunk)
+
+    def _total(self, total: Any, key: jax.Array, model: Any, users: Any, start: Any) -> Any:
+        """``total`` and what these users' devices send, the first of whom has number ``start``."""
         count = len(jax.tree.leaves(users)[0])
         size = min(self.chunk, count)
         whole, rest = divmod(count, size) if size else (0, 0)
@@ -102,10 +129,11 @@ class Devices(NamedTuple):
 
         def some(first: Any, size: int) -> Any:
             part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), users)
-            return jax.vmap(one)(first + jnp.arange(size), part)
+            return jax.vmap(one)(start + first + jnp.arange(size), part)
 
-        shape = jax.eval_shape(lambda: self.add(None, some(0, size)))
-        total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+        if total is None:
+            shape = jax.eval_shape(lambda: self.add(None, some(0, size)))
+            total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
         total, _ = jax.lax.scan(
             lambda total, i: (self.add(total, some(i * size, size)), None), total, jnp.arange(whole)
         )
@@ -118,6 +146,7 @@ def each(
     add: Callable[[Any, Any], Any],
     *,
     chunk: int = CHUNK,
+    mesh: Mesh | None = None,
 ) -> Devices:
     """The devices of a protocol, from what one device does.
 
@@ -128,7 +157,11 @@ def each(
       compute: ``compute(key, slice, user) -> message``: user is ONE user's pytree.
       add: ``add(total, messages) -> total``: messages are those of several devices, with a leading axis; total is the
         sum so far, or None for the first.
-      chunk: at most so many devices are computed at a time, >= 1; fewer need less memory.
+      chunk: at most so many devices are computed at a time, >= 1; fewer need less memory. Where memory runs out,
+        :func:`run` goes on with half as many (not where accelerators are several processes').
+      mesh: shares users out over its accelerators (or processors), those of several processes too
+        (``jax.distributed``); each sums up its own users, and these totals are added. One that does not fit its number
+        of users into equal parts computes the last few everywhere.
 
     Returns:
       :class:`Devices`, to be called with users whose leaves have a leading axis.
@@ -136,10 +169,9 @@ def each(
     Raises:
       InputError: chunk out of range.
     """
-    return Devices(select, compute, add, check.at_least(1, chunk=chunk))
+    return Devices(select, compute, add, check.at_least(1, chunk=chunk), sharding.flat(mesh))
 
 
-@partial(jax.jit, static_argnames=("protocol", "rounds"))
 def run(
     key: jax.Array, protocol: Protocol, state: Any, memory: Any, users: Any, rounds: int
 ) -> tuple[Any, Any, Transcript]:
@@ -158,11 +190,23 @@ def run(
 
     Raises:
       InputError: something other than a :class:`Release` at the exit, a process that releases twice in a round; a
-        server whose state changes its structure.
+        server whose state changes its structure; a single device that does not fit into memory.
       UnexpectedTracerError: JAX's own, with the line: a function that reaches for a value of another party.
     """
-    rounds = check.at_least(1, rounds=rounds)
+    rounds, devices = check.at_least(1, rounds=rounds), protocol.devices
+    whole = getattr(devices, "chunk", 1)
 
+    def rounds_of(chunk: int) -> tuple[Any, Any, Transcript]:
+        smaller = protocol if chunk == whole else protocol._replace(devices=devices.in_chunks(chunk))
+        return _run(key, smaller, state, memory, users, rounds)
+
+    return fitting(rounds_of, whole, of="users", mesh=getattr(devices, "mesh", None))[0]
+
+
+@partial(jax.jit, static_argnames=("protocol", "rounds"))
+def _run(
+    key: jax.Array, protocol: Protocol, state: Any, memory: Any, users: Any, rounds: int
+) -> tuple[Any, Any, Transcript]:
     def inside(t: jax.Array, model: Any, memory: Any, users: Any) -> tuple[tuple[Release, ...], Any]:
         devices_key, release_key = round_keys(key, t)
         releases, memory = protocol.release(release_key, protocol.devices(devices_key, model, users), memory)

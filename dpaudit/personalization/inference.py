@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from dpaudit import check
 from dpaudit.personalization.boundary import Protocol, each, everything
@@ -155,13 +156,16 @@ def mean(low: float, high: float) -> Statistic:
     return Statistic(encode, 2**0.5, 2, decode)
 
 
-def aggregated(predict: Callable[[Any, Any], jax.Array], statistic: Statistic, process: Process) -> Protocol:
+def aggregated(
+    predict: Callable[[Any, Any], jax.Array], statistic: Statistic, process: Process, *, mesh: Mesh | None = None
+) -> Protocol:
     """Inference on every device, of which the server learns the statistic with noise.
 
     Args:
       predict: ``predict(params, user) -> scalar``, on the user's device.
       statistic: of the predictions.
       process: that releases it.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.each`.
 
     Returns:
       A :class:`Protocol` whose state is the parameters, which stay as they are.
@@ -176,7 +180,7 @@ def aggregated(predict: Callable[[Any, Any], jax.Array], statistic: Statistic, p
 
     return Protocol(
         broadcast=lambda params: params,
-        devices=each(everything, lambda key, params, user: statistic.encode(predict(params, user)), add),
+        devices=each(everything, lambda key, params, user: statistic.encode(predict(params, user)), add, mesh=mesh),
         release=release,
         update=lambda params, releases: params,
     )

@@ -1,16 +1,17 @@
 """The ratings of many users as few rectangles: users of like length share one, so that cost is linear in ratings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from dpaudit import check
 from dpaudit.data.ratings import Ratings
-from dpaudit.personalization.boundary import Devices
+from dpaudit.personalization.boundary import Devices, Select, each
 
 NARROWEST = 4  # ratings; users with fewer share a bucket
 
@@ -75,19 +76,51 @@ class Everybody:
     """The devices of users in buckets: ``everybody(key, model, buckets) -> total``, for a protocol.
 
     Attributes:
-      devices: of one bucket, of whose sound users the totals are summed.
-      items: how many items there are.
+      devices: of one bucket.
     """
 
     devices: Devices
-    items: int
 
     def __call__(self, key: jax.Array, model: Any, buckets: Sequence[Users]) -> Any:
-        parts = [
-            self.devices(jax.random.fold_in(key, i), model, sound(users, self.items))
-            for i, users in enumerate(buckets)
-        ]
+        parts = [self.devices(jax.random.fold_in(key, i), model, users) for i, users in enumerate(buckets)]
         return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts)
+
+    @property
+    def chunk(self) -> int:
+        """Devices that are computed at a time."""
+        return self.devices.chunk
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """Over which devices are shared out."""
+        return self.devices.mesh
+
+    def in_chunks(self, chunk: int) -> "Everybody":
+        """The same, with at most so many devices at a time."""
+        return Everybody(self.devices.in_chunks(chunk))
+
+
+def everybody(
+    select: Select,
+    compute: Callable[[jax.Array, Any, Users], Any],
+    add: Callable[[Any, Any], Any],
+    *,
+    items: int,
+    chunk: int,
+    mesh: Mesh | None = None,
+) -> Everybody:
+    """The devices of users in buckets, each of which looks first whether its own row is :func:`sound`.
+
+    Args:
+      select, compute, add, chunk, mesh: as for :func:`dpaudit.personalization.boundary.each`.
+      items: how many there are.
+    """
+
+    def own(user: Users) -> Users:
+        return jax.tree.map(lambda leaf: leaf[0], sound(jax.tree.map(lambda leaf: leaf[None], user), items))
+
+    looked = Select(lambda user: select.ask(own(user)), select.take)
+    return Everybody(each(looked, lambda key, part, user: compute(key, part, own(user)), add, chunk=chunk, mesh=mesh))
 
 
 def sound(users: Users, items: int) -> Users:

@@ -13,21 +13,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from dpaudit.personalization import processes, weights
-from dpaudit.personalization.boundary import Protocol, each, everything
-from dpaudit.personalization.layout import Everybody, Users
+from dpaudit.personalization.boundary import Protocol, everything
+from dpaudit.personalization.layout import Users, everybody
 from dpaudit.personalization.processes import Memory, Release
 
 CHUNK = 1_024  # devices computed at a time
 
 
-def counted(*, items: int, noise_multiplier: float) -> Protocol:
+def counted(*, items: int, noise_multiplier: float, mesh: Mesh | None = None) -> Protocol:
     """A protocol of one round, whose state is a :class:`Model` and whose users are buckets (``tuple[Users, ...]``).
 
     Args:
       items: how many there are.
       noise_multiplier: standard deviation of the noise on each count, > 0, or 0 for none and no privacy.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.each`.
 
     Returns:
       A :class:`Protocol` for :func:`dpaudit.personalization.boundary.run`.
@@ -43,7 +45,7 @@ def counted(*, items: int, noise_multiplier: float) -> Protocol:
 
     return Protocol(
         lambda model: (),
-        Everybody(each(everything, _message, partial(_added, items), chunk=CHUNK), items),
+        everybody(everything, _message, partial(_added, items), items=items, chunk=CHUNK, mesh=mesh),
         release,
         lambda model, releases: model._replace(popularity=releases[0].value),
     )

@@ -36,6 +36,11 @@ class Memory(NamedTuple):
     noise: Any
 
 
+def memoryless() -> Memory:
+    """The memory before the first release of any process whose noise is independent: a number, nothing else."""
+    return Memory(jnp.int32(0), ())
+
+
 class Process(NamedTuple):
     """A stream of releases, accounted together.
 

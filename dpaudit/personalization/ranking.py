@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from dpaudit import check
 from dpaudit.kernels import philox
@@ -21,7 +22,7 @@ from dpaudit.personalization import als, popularity, weights
 from dpaudit.personalization.boundary import run
 from dpaudit.personalization.items import Prior
 from dpaudit.personalization.layout import Users
-from dpaudit.personalization.processes import Memory
+from dpaudit.personalization.processes import memoryless
 from dpaudit.personalization.recommender import Catalogue
 from dpaudit.personalization.transcript import Transcript
 from dpaudit.personalization.user_step import Model, Step
@@ -63,7 +64,13 @@ def step(ranking: Ranking) -> Step:
 
 
 def fit(
-    key: jax.Array, buckets: tuple[Users, ...], catalogue: Catalogue, ranking: Ranking, *, noise_multiplier: float
+    key: jax.Array,
+    buckets: tuple[Users, ...],
+    catalogue: Catalogue,
+    ranking: Ranking,
+    *,
+    noise_multiplier: float,
+    mesh: Mesh | None = None,
 ) -> tuple[Model, Transcript]:
     """A model, and all that was ever released of its users.
 
@@ -73,6 +80,7 @@ def fit(
       catalogue: of the items; ``public`` needs no intercept.
       ranking: what to learn.
       noise_multiplier: z > 0, of all phases together: mu = 1/z; 0 for none and no privacy.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.each`.
 
     Returns:
       (model, transcript).
@@ -87,8 +95,8 @@ def fit(
     count_key, first_key, key = jax.random.split(philox.from_key(key), 3)
     items = len(catalogue.public)
     empty = Model(jnp.zeros((items, 0)), jnp.zeros((items, 0)), jnp.zeros(items), jnp.zeros(0), jnp.zeros(0))
-    protocol = popularity.counted(items=items, noise_multiplier=noise_multiplier / counted**0.5)
-    model, _, transcript = run(count_key, protocol, empty, _memory(), buckets, 1)
+    protocol = popularity.counted(items=items, noise_multiplier=noise_multiplier / counted**0.5, mesh=mesh)
+    model, _, transcript = run(count_key, protocol, empty, memoryless(), buckets, 1)
     model = _popular(catalogue, ranking, model, ranking.first * normal(first_key, (items, rank), jnp.float32))
     if rounds:
         protocol = als.alternating(
@@ -97,8 +105,9 @@ def fit(
             features=catalogue.features,
             prior=Prior(jnp.full(rank, ranking.factor_variance), ranking.feature_ridge, ranking.rating_variance),
             shares=als.Shares(0.15, 0.7, 0.15),
+            mesh=mesh,
         )
-        model, _, told = run(key, protocol, model, _memory(), buckets, rounds)
+        model, _, told = run(key, protocol, model, memoryless(), buckets, rounds)
         transcript = transcript + told
     return model, transcript
 
@@ -115,7 +124,3 @@ def _popular(catalogue: Catalogue, ranking: Ranking, model: Model, factors: jax.
         jnp.array([1.0] + (tastes + rank) * [0.0]),
         jnp.array(precision),
     )
-
-
-def _memory() -> Memory:
-    return Memory(jnp.int32(0), ())

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from dpaudit import check
 from dpaudit.kernels import philox
@@ -22,7 +23,7 @@ from dpaudit.personalization import als, popularity, user_step, weights
 from dpaudit.personalization.boundary import Protocol, run
 from dpaudit.personalization.items import Prior
 from dpaudit.personalization.layout import Users, sound
-from dpaudit.personalization.processes import Memory
+from dpaudit.personalization.processes import memoryless
 from dpaudit.personalization.transcript import Transcript
 from dpaudit.personalization.user_step import Model, Step
 
@@ -42,10 +43,10 @@ class Catalogue(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What is learned, and what is believed beforehand. Ratings are in their own units, the middle of whose scale is
-    ``centre``.
+    """What is learned, and what is believed beforehand, in the units of ratings.
 
     Attributes:
+      centre: about which users' intercepts lie; not computed from ratings, or it would be a release.
       rank: learned factors besides the bias, >= 0.
       rounds: of alternating minimisation after the bias's, >= 0; 0 where rank is.
       popularity_share, bias_share: of mu^2, for the first two phases; the rounds have the rest, in equal parts.
@@ -81,7 +82,13 @@ class Recipe(NamedTuple):
 
 
 def fit(
-    key: jax.Array, buckets: tuple[Users, ...], catalogue: Catalogue, recipe: Recipe, *, noise_multiplier: float
+    key: jax.Array,
+    buckets: tuple[Users, ...],
+    catalogue: Catalogue,
+    recipe: Recipe,
+    *,
+    noise_multiplier: float,
+    mesh: Mesh | None = None,
 ) -> tuple[Model, Transcript]:
     """A model, and all that was ever released of its users.
 
@@ -91,6 +98,7 @@ def fit(
       catalogue: of the items.
       recipe: what to learn.
       noise_multiplier: z > 0, of all phases together: mu = 1/z; 0 for none and no privacy.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.each`.
 
     Returns:
       (model, transcript).
@@ -98,12 +106,12 @@ def fit(
     Raises:
       InputError: a value out of range.
     """
-    phases = _phases(catalogue, recipe, noise_multiplier)
+    phases = _phases(catalogue, recipe, noise_multiplier, mesh)
     model, transcript = _pinned(catalogue, recipe), Transcript(())
     for phase_key, phase in zip(jax.random.split(philox.from_key(key), len(phases)), phases, strict=True):
         first_key, run_key = jax.random.split(phase_key)
         model = phase.prepared(first_key, model)
-        model, _, told = run(run_key, phase.protocol, model, Memory(jnp.int32(0), ()), buckets, phase.rounds)
+        model, _, told = run(run_key, phase.protocol, model, memoryless(), buckets, phase.rounds)
         transcript = transcript + told
     return _free(catalogue, recipe, model), transcript
 
@@ -130,7 +138,7 @@ class _Phase(NamedTuple):
     rounds: int
 
 
-def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float) -> list[_Phase]:
+def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh: Mesh | None) -> list[_Phase]:
     rank = check.at_least(0, rank=recipe.rank)
     rounds = check.at_least(1 if rank else 0, rounds=recipe.rounds)
     check.probability(popularity_share=recipe.popularity_share)
@@ -148,11 +156,13 @@ def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float) -> li
             features=catalogue.features,
             prior=Prior(jnp.array(variance), recipe.feature_ridge, recipe.rating_variance),
             name=name,
+            mesh=mesh,
         )
 
     phases = []
     if counted:
-        protocol = popularity.counted(items=len(catalogue.public), noise_multiplier=noise_multiplier / counted**0.5)
+        z = noise_multiplier / counted**0.5
+        protocol = popularity.counted(items=len(catalogue.public), noise_multiplier=z, mesh=mesh)
         phases.append(_Phase(lambda key, model: model, protocol, 1))
     phases.append(_Phase(lambda key, model: model, alternating("biases", bias, 1.0, [recipe.bias_variance]), 1))
     if rounds:

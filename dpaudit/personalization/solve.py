@@ -5,15 +5,24 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax.lax import linalg
+from jax.sharding import Mesh
 
-from dpaudit import check
+from dpaudit import check, memory, sharding
 from dpaudit.personalization.layout import Users
+from dpaudit.sharding import ALIKE, CUT
 
 CACHED = 1 << 16  # numbers that one group of users takes on a CPU, so that its systems stay in a core's cache
 RESIDENT = 1 << 26  # the same on an accelerator, which wants as many users at a time as memory holds
 
 
-def user_factors(item_factors: jax.Array, prior: jax.Array, users: Users, *, ridge: jax.typing.ArrayLike) -> jax.Array:
+def user_factors(
+    item_factors: jax.Array,
+    prior: jax.Array,
+    users: Users,
+    *,
+    ridge: jax.typing.ArrayLike,
+    mesh: Mesh | None = None,
+) -> jax.Array:
     """The least-squares factor of every user.
 
     With item factors v_j, ratings y_ij of weight w_ij, and r_i = sum_j w_ij,
@@ -31,6 +40,7 @@ def user_factors(item_factors: jax.Array, prior: jax.Array, users: Users, *, rid
       prior: ``[r, r]``, symmetric and positive semidefinite.
       users: their ratings; weights >= 0.
       ridge: > 0, in squared units of the factors.
+      mesh: shares users out over its devices, whose number divides the rows (``arranged(rows=)``).
 
     Returns:
       ``[u, r]``; 0 for rows that are nobody's.
@@ -46,12 +56,22 @@ def user_factors(item_factors: jax.Array, prior: jax.Array, users: Users, *, rid
         raise check.expected("prior", f"shape [{rank}, {rank}], as the factors have columns", f"{list(prior.shape)}")
     if not rows:
         return jnp.zeros((0, rank), item_factors.dtype)
-    room = CACHED if jax.default_backend() == "cpu" else RESIDENT
-    size = min(rows, max(1, room // (width * rank + min(width, rank) ** 2)))
-    return _in_groups(size, item_factors, prior, ridge, users.items, users.values, users.weights)
+    mesh, devices = sharding.flat(mesh), sharding.devices(mesh)
+    if rows % devices:
+        raise check.expected("users", f"rows that the mesh's {devices} devices divide", rows)
+    room = CACHED if memory.platform(mesh) == "cpu" else RESIDENT
+    size = min(rows // devices, max(1, room // (width * rank + min(width, rank) ** 2)))
+    return _shared_out(size, mesh, item_factors, prior, ridge, users.items, users.values, users.weights)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 1))
+def _shared_out(size: int, mesh: Mesh | None, *given: jax.Array) -> jax.Array:
+    def own(*given: jax.Array) -> jax.Array:
+        return sharding.gathered(_in_groups(size, *given), mesh)
+
+    return sharding.shared_out(own, mesh, (*[ALIKE] * 3, *[CUT] * 3), ALIKE)(*given)
+
+
 def _in_groups(
     size: int, factors: jax.Array, prior: jax.Array, per_rating: jax.Array, *columns: jax.Array
 ) -> jax.Array:

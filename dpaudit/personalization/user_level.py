@@ -23,11 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
+from jax.sharding import Mesh
 
-from dpaudit import check
+from dpaudit import check, sharding
 from dpaudit.federated.clients import wide
 from dpaudit.personalization.boundary import Protocol
 from dpaudit.personalization.processes import Memory, Process, Release, correlated, gaussian
+from dpaudit.sharding import ALIKE, CUT
 from dpaudit.training import per_example
 from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import Sampling
@@ -123,6 +125,7 @@ def dp_sgd(
     noise_multiplier: float,
     optimizer: optax.GradientTransformation,
     mean: bool = True,
+    mesh: Mesh | None = None,
 ) -> Training:
     """Poisson sampling of users, which amplifies, and fresh noise of standard deviation clip_norm noise_multiplier.
 
@@ -135,6 +138,8 @@ def dp_sgd(
       noise_multiplier: > 0.
       optimizer: the server's, of noisy sums over ``sampling.batch_size``, a constant.
       mean: whether a user's gradient is the mean over their examples, else the sum.
+      mesh: shares a round's cohort out over its devices, those of several processes too (``jax.distributed``). The
+        noise is the same, sums are but for rounding.
 
     Returns:
       A :class:`Training`; a round without users is one of noise alone. A user whose gradient is not finite adds zero.
@@ -148,7 +153,7 @@ def dp_sgd(
     process = gaussian(NAME, noise_multiplier=noise_multiplier)._replace(
         event=lambda rounds: sampling.event(noise_multiplier, rounds, ADD_REMOVE)
     )
-    return _training(loss_fn, process, sampling, clip_norm, optimizer, mean)
+    return _training(loss_fn, process, sampling, clip_norm, optimizer, mean, mesh)
 
 
 def dp_ftrl(
@@ -160,6 +165,7 @@ def dp_ftrl(
     noise_multiplier: float,
     optimizer: optax.GradientTransformation,
     mean: bool = True,
+    mesh: Mesh | None = None,
 ) -> Training:
     """Round t's noise is clip_norm noise_multiplier sens(C) (C^-1 z)_t: no luck of the draw is needed.
 
@@ -170,7 +176,7 @@ def dp_ftrl(
       sampling: of users, such as :func:`dpaudit.training.schedule.spaced`, :func:`dpaudit.training.schedule.scheduled`
         or :func:`dpaudit.training.sampling.cyclic`.
       noise_multiplier: relative to the sensitivity of all rounds together, > 0: they have mu = 1/noise_multiplier.
-      loss_fn, clip_norm, optimizer, mean: as for :func:`dp_sgd`.
+      loss_fn, clip_norm, optimizer, mean, mesh: as for :func:`dp_sgd`.
 
     Returns:
       A :class:`Training`, as of :func:`dp_sgd`.
@@ -189,7 +195,7 @@ def dp_ftrl(
         wanted = f"at least the {made_for.separation} rounds between participations of the strategy"
         raise check.expected("sampling", wanted, given.separation)
     process = correlated(NAME, strategy, noise_multiplier)
-    return _training(loss_fn, process, sampling, clip_norm, optimizer, mean)
+    return _training(loss_fn, process, sampling, clip_norm, optimizer, mean, mesh)
 
 
 def clipped_sum(
@@ -221,6 +227,47 @@ def clipped_sum(
     return wide(total)
 
 
+class Cohorts(NamedTuple):
+    """The devices of a round's cohort and the sum of what they send: ``cohorts(key, model, everyone) -> total``.
+
+    Attributes:
+      loss_fn, sampling, clip_norm, mean: as for :func:`dp_sgd`.
+      chunk: users that are differentiated at a time on one device, at most.
+      mesh: over whose devices the cohort is shared out, or None for one.
+    """
+
+    loss_fn: Loss
+    sampling: Sampling
+    clip_norm: float
+    mean: bool
+    chunk: int
+    mesh: Mesh | None
+
+    def __call__(self, key: jax.Array, model: tuple[Any, jax.Array], everyone: Users) -> tuple[Any, jax.Array]:
+        params, round = model
+        if len(everyone.weights) != self.sampling.examples:
+            raise check.expected("users", f"the {self.sampling.examples} of the sampling", len(everyone.weights))
+
+        def own(params: Any, everyone: Users, drawn: jax.Array, present: jax.Array) -> Any:
+            examples, weights = jax.tree.map(lambda leaf: leaf[drawn], (everyone.examples, everyone.weights))
+            how = {"clip_norm": self.clip_norm, "mean": self.mean, "most": self.chunk}
+            total = clipped_sum(self.loss_fn, params, examples, weights * present[:, None], **how)
+            return sharding.added(total, self.mesh)
+
+        cohort = map(self._dealt, self.sampling.draw(everyone.cohorts, round))
+        everywhere = sharding.shared_out(own, self.mesh, (ALIKE, ALIKE, CUT, CUT), ALIKE)
+        return everywhere(params, everyone, *cohort), round
+
+    def in_chunks(self, chunk: int) -> "Cohorts":
+        """The same, with at most so many users at a time."""
+        return self._replace(chunk=chunk)
+
+    def _dealt(self, places: jax.Array) -> jax.Array:
+        """In turn to each device, filled up with nobody: all have as many who are present, and have them in front."""
+        parts = sharding.devices(self.mesh)
+        return jnp.pad(places, (0, -len(places) % parts)).reshape(-1, parts).T.ravel()
+
+
 def _training(
     loss_fn: Loss,
     process: Process,
@@ -228,8 +275,11 @@ def _training(
     clip_norm: float,
     optimizer: optax.GradientTransformation,
     mean: bool,
+    mesh: Mesh | None,
 ) -> Training:
     check.positive(clip_norm=clip_norm)
+    chunk = -(-sampling.batch_size // (4 * sharding.devices(mesh)))
+    devices = Cohorts(loss_fn, sampling, clip_norm, mean, chunk, sharding.flat(mesh))
 
     def init(params: Any) -> tuple[State, Memory]:
         own = wide(params)
@@ -237,23 +287,6 @@ def _training(
 
     def broadcast(state: State) -> tuple[Any, jax.Array]:
         return state.params, state.round
-
-    def devices(key: jax.Array, model: tuple[Any, jax.Array], everyone: Users) -> tuple[Any, jax.Array]:
-        params, round = model
-        if len(everyone.weights) != sampling.examples:
-            raise check.expected("users", f"the {sampling.examples} of the sampling", len(everyone.weights))
-        drawn, present = sampling.draw(everyone.cohorts, round)
-        examples, weights = jax.tree.map(lambda leaf: leaf[drawn], (everyone.examples, everyone.weights))
-        total = clipped_sum(
-            loss_fn,
-            params,
-            examples,
-            weights * present[:, None],
-            clip_norm=clip_norm,
-            mean=mean,
-            most=-(-sampling.batch_size // 4),
-        )
-        return total, round
 
     def release(key: jax.Array, inside: tuple[Any, jax.Array], memory: Memory) -> tuple[tuple[Release], Memory]:
         total, round = inside

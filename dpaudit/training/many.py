@@ -7,7 +7,6 @@ def run(key, clip_norm):
 params = train_many(run, (jax.random.split(key, 64), jnp.linspace(0.1, 1.0, 64)))
 """
 
-import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +15,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from dpaudit import check
+from dpaudit import check, memory, sharding
+from dpaudit.sharding import ALIKE, CUT
 
 CACHED = 4 << 20  # bytes of the trainings that a CPU's core runs as one program: small networks together, others alone
 SHARE = 0.8  # of an accelerator's free memory, unless told
@@ -44,18 +44,20 @@ def train_many(
       arguments: of all trainings; every leaf has a leading axis of N >= 1.
       shared: what they have in common, such as large data: kept once a device, not compiled into the program.
       at_once: trainings in one program on one device. By default as many as fit into ``memory_gib``; on a CPU, where
-        nothing is gained by more than its caches hold, as many as fit there.
+        nothing is gained by more than its caches hold, as many as fit there. Where memory runs out all the same, what
+        is left is trained with half as many at once (not where devices are several processes').
       memory_gib: what the trainings of one device may use, in GiB, as XLA plans it; a training that needs more by
         itself runs alone. By default 0.8 of what is free on an accelerator, and no limit on a CPU.
-      mesh: shares the trainings out over its devices. Without one, an accelerator runs them on the default device and
-        a CPU as many programs at a time as it has cores.
+      mesh: shares the trainings out over its devices. Those of several processes (``jax.distributed``) make the same
+        call and get the same result. Without one, an accelerator runs them on the default device and a CPU as many
+        programs at a time as it has cores.
       progress: called with the number of trainings done, after every program.
 
     Returns:
       What ``run`` returns, every leaf with a leading axis of N.
 
     Raises:
-      InputError: leaves of different lengths; a value out of range.
+      InputError: leaves of different lengths; a value out of range; a single training that does not fit into memory.
     """
     lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(arguments)}
     if len(lengths) != 1 or lengths in ({()}, {(0,)}):
@@ -64,10 +66,11 @@ def train_many(
         )
     ((count,),) = lengths
     arguments, shared = jax.tree.map(jnp.asarray, (arguments, shared))
-    on_cpu = jax.default_backend() == "cpu"
-    budget = _free(mesh) if memory_gib is None else check.positive(memory_gib=memory_gib) * 2**30
+    mesh = sharding.flat(mesh)
+    on_cpu = memory.platform(mesh) == "cpu"
+    budget = SHARE * memory.free(mesh) if memory_gib is None else check.positive(memory_gib=memory_gib) * 2**30
     workers = min(os.cpu_count() or 1, count) if on_cpu and mesh is None else 1
-    most = -(-count // (workers * (1 if mesh is None else mesh.size)))
+    most = -(-count // (workers * sharding.devices(mesh)))
     if at_once is None:
         fitting = min(budget / workers, CACHED) if on_cpu else budget
         at_once = max(1, int(fitting / _Group(run, 1, mesh).bytes(arguments, shared)))
@@ -75,21 +78,34 @@ def train_many(
     at_once = min(most, check.at_least(1, at_once=at_once))
     while at_once > 1 and workers * _Group(run, at_once, mesh).bytes(arguments, shared) > budget:
         at_once //= 2
-    group = _Group(run, at_once, mesh)
-    shared = jax.device_put(shared, group.everywhere)
+    if (everywhere := sharding.placed(mesh, ALIKE)) is not None:
+        shared = jax.device_put(shared, everywhere)
+    found: list[Any] = []
+    done = 0
 
-    def call(first: int) -> Any:
-        chosen = jnp.arange(first, first + group.size) % count  # the last group is filled up with others again
-        given = jax.tree.map(lambda leaf: leaf[chosen], arguments)
-        return jax.block_until_ready(_trained(group, jax.device_put(given, group.placed), shared))
+    def rest(together: int) -> None:
+        """What is not done yet, ``together`` trainings of each device at a time."""
+        nonlocal done
+        programs = min(workers, together)
+        group = _Group(run, together // programs, mesh)
+        with ThreadPoolExecutor(programs) as pool:
+            for part in pool.map(partial(_part, group, arguments, shared, count), range(done, count, group.size)):
+                found.append(part)
+                done = min(count, done + group.size)
+                if progress is not None:
+                    progress(done)
 
-    found = []
-    with ThreadPoolExecutor(workers) as pool:
-        for part in pool.map(call, range(0, count, group.size)):
-            found.append(part)
-            if progress is not None:
-                progress(min(count, len(found) * group.size))
+    memory.fitting(rest, at_once * workers, of="trainings", mesh=mesh)
     return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:count], *found)
+
+
+def _part(group: "_Group", arguments: Any, shared: Any, count: int, first: int) -> Any:
+    """The trainings from number ``first`` on, as many as the group has."""
+    chosen = jnp.arange(first, first + group.size) % count  # the last group is filled up with others again
+    given = jax.tree.map(lambda leaf: leaf[chosen], arguments)
+    if (cut := sharding.placed(group.mesh, CUT)) is not None:
+        given = jax.device_put(given, cut)
+    return jax.block_until_ready(_trained(group, given, shared))
 
 
 class _Group(NamedTuple):
@@ -101,24 +117,18 @@ class _Group(NamedTuple):
 
     @property
     def size(self) -> int:
-        return self.at_once * (1 if self.mesh is None else self.mesh.size)
-
-    @property
-    def placed(self) -> NamedSharding | None:
-        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
-
-    @property
-    def everywhere(self) -> NamedSharding | None:
-        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+        return self.at_once * sharding.devices(self.mesh)
 
     def bytes(self, arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> int:
         """What XLA plans to use on a device beside what is shared; the program is kept for the calls."""
 
         def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((self.size, *leaf.shape[1:]), leaf.dtype, sharding=self.placed)
+            return jax.ShapeDtypeStruct(
+                (self.size, *leaf.shape[1:]), leaf.dtype, sharding=sharding.placed(self.mesh, CUT)
+            )
 
         def whole(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.everywhere)
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding.placed(self.mesh, ALIKE))
 
         given = jax.tree.map(shape, arguments), jax.tree.map(whole, shared)
         plan: Any = _trained.lower(self, *given).compile().memory_analysis()
@@ -134,15 +144,5 @@ def _trained(group: _Group, arguments: tuple[Any, ...], shared: tuple[Any, ...])
         alone = group.run(*jax.tree.map(lambda leaf: leaf[0], arguments), *shared)  # its loops and branches stay such
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
 
-    if group.mesh is None:
-        return on_one(arguments, shared)
-    over, whole = PartitionSpec(group.mesh.axis_names), PartitionSpec()
-    mapped = jax.shard_map(on_one, mesh=group.mesh, in_specs=(over, whole), out_specs=over, check_vma=False)
-    return mapped(arguments, shared)
-
-
-def _free(mesh: Mesh | None) -> float:
-    """Bytes for trainings on the fullest device; infinite where it does not say, as a CPU."""
-    devices = jax.local_devices()[:1] if mesh is None else mesh.local_devices
-    known = [stats for stats in (device.memory_stats() for device in devices) if stats]
-    return min((SHARE * (stats["bytes_limit"] - stats["bytes_in_use"]) for stats in known), default=math.inf)
+    trained = sharding.shared_out(on_one, group.mesh, (CUT, ALIKE), CUT)(arguments, shared)
+    return sharding.whole(trained, group.mesh) if sharding.several_processes(group.mesh) else trained

@@ -135,12 +135,31 @@ def test_observations_may_be_trees_and_scores_arrays():
     np.testing.assert_array_equal(scores[..., 3], [[0] * 5, [1] * 5])
 
 
-def test_a_block_holds_fewer_trials_the_larger_they_are():
-    for trial_bytes in (1, 4, 4000, 70_000, game.BLOCK_BYTES, 1 << 30):
-        size = game.block_size(trial_bytes)
+@pytest.mark.parametrize("room", [game.CPU, game.accelerator_room(80e9)])
+def test_a_block_holds_fewer_trials_the_larger_they_are(room):
+    for trial_bytes in (1, 4, 4000, 70_000, room.bytes, 1 << 30):
+        size = game.block_size(trial_bytes, room)
         assert size == 1 << (size.bit_length() - 1)  # a power of two
-        assert size == 1 or size * trial_bytes <= game.BLOCK_BYTES
-        assert size == game.BLOCK_TRIALS or 2 * size * trial_bytes > game.BLOCK_BYTES
+        assert size == 1 or size * trial_bytes <= room.bytes
+        assert size == room.trials or 2 * size * trial_bytes > room.bytes
+
+
+def test_an_accelerators_blocks_grow_with_its_memory_and_not_with_what_is_left_of_it():
+    found = [
+        game.accelerator_room(gib * 2**30).bytes >> 20 for gib in (0.1, 12, 15.9, 16, 60, 63, 105, 1000, math.inf)
+    ]
+    assert found == [2, 32, 32, 64, 128, 128, 256, 256, 256]
+    of_a_release = 4 * 26_010
+    assert game.block_size(of_a_release, game.accelerator_room(105 * 2**30)) == 2048
+    assert game.block_size(of_a_release, game.CPU) == 16
+
+
+def test_larger_blocks_play_the_same_trials(whole, monkeypatch):
+    """An accelerator's program, on this device: the same numbers but for the order of sums."""
+    monkeypatch.setattr(game, "CPU", game.accelerator_room(2 * 2**30))
+    assert game.game(game.both_worlds(game.trial_key(KEY), release, score), TRIALS).block == 2048
+    large = play(KEY, release, score, TRIALS)
+    np.testing.assert_allclose(large, whole, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,6 @@
 """Audits on eight devices, and on two processes that are one mesh, give what one device gives, bit for bit."""
 
-import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +16,8 @@ from dpaudit.mechanisms import laplace
 from tests.auditing import test_game
 from tests.auditing.test_count import KEY, TRIALS, X0, X1, audited, noisy
 from tests.interrupting import Killed, killed_at
+from tests.processes import said, start, together
 
-ROOT = Path(__file__).parents[2]
 LAST = 100_001  # odd: not one of the calls is filled
 
 AUDITS: dict[str, dict[str, Any]] = {
@@ -53,7 +49,7 @@ def game(mesh: Mesh | None = None, batch: int | None = None) -> np.ndarray:
     return play(test_game.KEY, test_game.release, test_game.score, test_game.TRIALS, mesh=mesh, batch=batch)
 
 
-def eight() -> list[Any]:
+def eight(folder: str) -> list[Any]:
     """What eight devices find: every kind of audit, one killed on a device that they go on from."""
     devices = np.array(jax.devices())
     assert devices.shape == (8,)
@@ -61,15 +57,15 @@ def eight() -> list[Any]:
     found: list[Any] = [vast(mesh=flat), game(flat, 7).tolist(), game(grid).tolist()]
     found += [many(case, mesh=flat).to_json() for case in AUDITS]
     found.append(many("chosen", mesh=grid, batch=5000).to_json())
-    found.append(audited("chosen", mesh=flat, checkpoint=Path(sys.argv[1]) / "audit.npz").to_json())
+    found.append(audited("chosen", mesh=flat, checkpoint=Path(folder) / "audit.npz").to_json())
     return found
 
 
-def two() -> list[Any]:
+def two(folder: str) -> list[Any]:
     """What each of two processes finds; they share no file."""
     mesh = Mesh(np.array(jax.devices()), ("trials",))
     assert (mesh.size, jax.local_device_count()) == (2, 1)
-    mine = Path(sys.argv[1]) / f"process{jax.process_index()}"
+    mine = Path(folder) / f"process{jax.process_index()}"
     mine.mkdir()
     file = mine / "audit.npz"
     try:
@@ -94,36 +90,11 @@ def two() -> list[Any]:
     return found
 
 
-JOIN = """
-import jax
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize("127.0.0.1:{port}", 2, {rank})
-"""
-
-
-def start(program: str, folder: Path, devices: int = 1, before: str = "") -> subprocess.Popen[str]:
-    environment = os.environ | {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_PLATFORMS": "cpu",
-    }
-    code = f"{before}\nimport json, tests.auditing.test_many_devices as t\nprint('\\n' + json.dumps(t.{program}()))"
-    command = [sys.executable, "-c", code, str(folder)]
-    return subprocess.Popen(
-        command, env=environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-
-
-def said(process: subprocess.Popen[str]) -> Any:
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    return json.loads(out.strip().splitlines()[-1])
-
-
 def test_eight_devices_find_what_one_finds(tmp_path):
     file = tmp_path / "audit.npz"
     with pytest.raises(Killed):
         audited("chosen", checkpoint=file, batch=1, progress=killed_at(3000))
-    large, in_a_row, on_a_grid, *found = said(start("eight", tmp_path, devices=8))
+    large, in_a_row, on_a_grid, *found = said(start(__name__, "eight", tmp_path, devices=8))
     assert large == vast()
     assert in_a_row == on_a_grid == game().tolist()
     one = [many(case).to_json() for case in AUDITS]
@@ -134,15 +105,7 @@ def test_eight_devices_find_what_one_finds(tmp_path):
 
 
 def test_two_processes_find_what_one_finds(tmp_path):
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    processes = [start("two", tmp_path, before=JOIN.format(port=port, rank=rank)) for rank in range(2)]
-    try:
-        first, second = map(said, processes)
-    finally:
-        for process in processes:
-            process.kill()
+    first, second = together(2, __name__, "two", tmp_path)
     assert (first[0], second[0]) == (["audit.npz"], [])  # the first process writes for both
     assert (first[-1], second[-1]) == (["audit.npz", "play.npz"], [])
     assert first[1:-1] == second[1:-1]

@@ -116,7 +116,7 @@ BROKEN_DAT = [
     ("5::30::4.5::1\n", "a rating from 1 to 5 in steps of 1 in line 1, got 4.5$"),
     ("5::30::0::1\n", "a rating from 1 to 5 in steps of 1 in line 1, got 0$"),
     ("5::30::4::1\n5::31::4::1\n", r"an item of movies\.dat in line 2, got 31$"),
-    ("5::30::4::1\n2::30::4::1\n5::30::3::2\n", "no pair of line 1 in line 3, got user 5 and item 30 again$"),
+    ("5::30::4::1\n2::10::4::1\n5::30::3::2\n", "no pair of line 1 in line 3, got user 5 and item 30 again$"),
     ("", "at least one rating, got none$"),
 ]
 

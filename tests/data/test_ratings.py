@@ -38,6 +38,10 @@ def test_arrays_become_ratings():
         ({"values": [float("nan"), 5, 5]}, "values: expected numbers from 1 to 5, got nan in rating 0"),
         ({"values": [1, 5]}, r"values: expected shape \[n\], as long as users, got shape \[2\]"),
         ({"users": [2, 0, 2], "items": [4, 4, 4]}, "rate an item twice, got user 2 and item 4 in ratings 0 and 2"),
+        (
+            {"users": [0, 2, 2, 0], "items": [1, 4, 4, 1], "values": [1, 2, 5, 1]},  # twice twice: the earlier again
+            "rate an item twice, got user 2 and item 4 in ratings 1 and 2",
+        ),
         ({"features": np.ones((4, 1))}, r"features: expected shape \[5, f\], got shape \[4, 1\]"),
         ({"features": np.full((5, 1), np.inf)}, "features: expected finite numbers, got 5 NaN or infinite of 5"),
     ],

@@ -1,12 +1,7 @@
 """Rounds against arithmetic on paper and a Python loop; the same however they are cut, shared out or put together."""
 
-import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -15,7 +10,6 @@ import numpy as np
 import optax
 import pytest
 from jax.flatten_util import ravel_pytree
-from jax.sharding import Mesh
 from jax.tree_util import Partial
 from scipy import stats
 
@@ -300,36 +294,6 @@ def test_many_federations_are_what_each_is_alone(alone):
     assert_close(runs[1], alone)
     for other in (0, 2, 3):
         assert np.abs(runs[other][0] - runs[1][0]).max() > 1e-3  # several times what is taken for equal
-
-
-def eight() -> list[Any]:
-    """What eight devices in a grid find; of 24 clients each has 3, in chunks of 2 and 1."""
-    grid = Mesh(np.array(jax.devices()).reshape(2, 4), ("host", "chip"))
-    try:
-        federated(clients.exact(FEDSGD), clip_size.fixed(1.0), clients_per_round=9, optimizer=optax.sgd(1), mesh=grid)
-        refused = "nothing"
-    except check.InputError as error:
-        refused = str(error)
-    return [refused, simulated(mesh=grid, chunk=2)]
-
-
-def test_eight_devices_find_what_one_finds(alone):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    code = "import json, tests.federated.test_rounds as t; print('\\n' + json.dumps(t.eight()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | flags,
-        cwd=Path(__file__).parents[2],
-        text=True,
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    refused, found = json.loads(done.stdout.strip().splitlines()[-1])
-    assert refused == "clients_per_round: expected a multiple of the mesh's 8 devices, got 9"
-    assert_close(found, alone)
-    assert np.std(found[0]) > 0.01
 
 
 def test_a_narrow_model_takes_wide_messages():

@@ -14,11 +14,11 @@ from dpaudit.personalization.als import Shares
 from dpaudit.personalization.boundary import replay, run
 from dpaudit.personalization.items import Prior, item_factors
 from dpaudit.personalization.layout import arranged, by_user
-from dpaudit.personalization.processes import Memory
+from dpaudit.personalization.processes import memoryless
 from dpaudit.personalization.user_step import Step
 from tests.personalization import people
 
-KEY, START = jax.random.key(0), Memory(jnp.int32(0), ())
+KEY, START = jax.random.key(0), memoryless()
 STEP, SHARES = Step(0.8, 1.5, weights.adaptive(0.25)), Shares(0.3, 0.7)
 PRIOR = Prior(jnp.array([0.5, 0.2]), 3.0, 0.4)
 FEATURES = jnp.asarray(np.random.default_rng(8).normal(size=(people.ITEMS, 3)), jnp.float32)

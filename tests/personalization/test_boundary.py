@@ -49,6 +49,16 @@ def test_round_is_what_its_parts_are_by_hand():
     np.testing.assert_allclose(transcript.values("counts")[0], counts.value, rtol=1e-4, atol=1e-4)
 
 
+def test_noise_is_drawn_anew_in_every_round_and_is_not_what_devices_draw():
+    """Releases of nobody are noise alone: were it the same twice, their difference would tell all of two rounds."""
+    nobody = users(12) | {"weights": jnp.zeros_like(users(12)["weights"])}
+    noise = np.asarray(played(0, nobody)[2].values("sums"), np.float64)
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert abs((noise[one] - noise[other]).std() / (np.sqrt(2) * 10.0) - 1) < 4 / np.sqrt(2 * noise[0].size) < 0.3
+    keys = [jax.random.key_data(key) for t in range(3) for key in boundary.round_keys(jax.random.key(0), t)]
+    assert len({tuple(np.ravel(key)) for key in keys}) == 6
+
+
 def test_mapped_runs_are_each_accounted_by_themselves():
     state, memory = start()
     keys = jax.random.split(jax.random.key(0), 3)

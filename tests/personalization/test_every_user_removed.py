@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from dpaudit.personalization import als, popularity, weights
 from dpaudit.personalization.als import Shares
 from dpaudit.personalization.items import Prior
-from dpaudit.personalization.processes import Memory
+from dpaudit.personalization.processes import memoryless
 from dpaudit.personalization.user_step import Step
 from tests.personalization import people
 
@@ -38,7 +38,7 @@ def moved(protocol, model, everybody=EVERYBODY):
         others = jnp.arange(len(ROWS))
         left = jax.tree.map(lambda leaf: leaf[others + (others >= user)], everybody)
         inside = protocol.devices(jax.random.key(0), protocol.broadcast(model), (left,))
-        (release,), _ = protocol.release(jax.random.key(0), inside, Memory(jnp.int32(0), ()))
+        (release,), _ = protocol.release(jax.random.key(0), inside, memoryless())
         return ravel_pytree(release.value)[0]
 
     totals = jax.vmap(without)(jnp.arange(len(ROWS) + 1))

@@ -2,16 +2,23 @@
 
 import copy
 import pickle
+from typing import cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpaudit.check import InputError
-from dpaudit.personalization import boundary, packing
+from dpaudit.personalization import als, boundary, packing, weights
 from dpaudit.personalization.channels import OVERHEAD, ChannelError, Network
+from dpaudit.personalization.items import Prior
+from dpaudit.personalization.layout import Everybody
 from dpaudit.personalization.parties import assemble
+from dpaudit.personalization.processes import memoryless
 from dpaudit.personalization.terms import terms
+from dpaudit.personalization.user_step import Step
+from tests.personalization import people
 from tests.personalization.rounds import DEVICES, PROTOCOL, start, users
 
 DEVICE_NAMES = ("anna", "bert", "cleo", "dora")
@@ -47,6 +54,36 @@ def test_parties_release_what_one_program_does(parties):
         np.testing.assert_allclose(values, transcript.values(name), rtol=1e-4, atol=1e-4)
     assert parties.server.transcript.mu() == pytest.approx(transcript.mu(), rel=1e-12)
     np.testing.assert_allclose(parties.server.state[0], end[0], rtol=1e-3, atol=1e-3)
+
+
+def test_parties_play_alternating_least_squares():
+    """One bucket of users, each on a device: the same releases and item factors as of :func:`boundary.run`."""
+    features, prior = jnp.ones((people.ITEMS, 1)), Prior(jnp.array([0.5, 0.2]), 3.0, 0.4)
+    step, shares = Step(0.8, 1.5, weights.adaptive(0.25), unobserved=0.2), als.Shares(0.3, 0.5, 0.2)
+    whole = als.alternating(step, noise_multiplier=0.5, features=features, prior=prior, shares=shares)
+    state, rows, key = people.model(seed=6), people.honest(5, seed=5), jax.random.key(4)
+    assert [] in rows
+    bucket, everybody = people.batch(rows, 4), cast(Everybody, whole.devices)
+    end, _, transcript = boundary.run(key, whole, state, memoryless(), (bucket,), rounds=2)
+
+    one = everybody.devices._replace(compute=jax.jit(everybody.devices.compute), add=jax.jit(everybody.devices.add))
+    apart = whole._replace(devices=one, update=jax.jit(whole.update))
+    by_name = {f"device {i}": jax.tree.map(lambda leaf, i=i: leaf[i], bucket) for i in range(len(rows))}
+
+    def off(devices, rounds):
+        """How far the parties' server has strayed from the other's, in releases, and in factors in the end."""
+        parties = assemble(apart, state, memoryless(), devices, Network())
+        for t in range(rounds):
+            parties.play(*boundary.round_keys(key, t))
+        told, known = (made.values("statistics") for made in (parties.server.transcript, transcript))
+        strayed = max(float(np.abs(told[name] - known[name][:rounds]).max()) for name in known)
+        return strayed, float(np.abs(parties.server.state.factors - end.factors).max())
+
+    assert max(off(by_name, 2)) < 1e-4
+    last = by_name["device 4"]
+    silent = off(by_name | {"device 4": jax.tree.map(jnp.zeros_like, last)}, 1)
+    assert silent[0] > 1e-2
+    assert off(by_name | {"device 4": last._replace(values=last.values.at[0].set(jnp.nan))}, 1) == silent
 
 
 def found(contents, log):

@@ -1,17 +1,16 @@
 """Noisy counts: what they are of, their noise, and that the server learns nothing else."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpaudit import InputError
 from dpaudit.personalization import popularity
 from dpaudit.personalization.boundary import run
-from dpaudit.personalization.processes import Memory
+from dpaudit.personalization.processes import memoryless
 from tests.personalization import people
 
-KEY, START = jax.random.key(0), Memory(jnp.int32(0), ())
+KEY, START = jax.random.key(0), memoryless()
 
 
 def test_counts_are_of_ratings_over_the_root_of_a_user_s_and_broken_devices_count_for_nobody():

@@ -30,6 +30,13 @@ def test_weights_have_length_one_at_most_whatever_the_server_broadcasts(name):
             assert np.linalg.norm(np.asarray(rule(hostile, present), np.float64), axis=1).max() <= 1
 
 
+def test_weights_are_no_longer_where_their_squares_are_too_small_for_float32():
+    """All but one of the squares are below the smallest normal number, where a processor may take them for 0."""
+    popularity = jnp.array([8.4e37] + 39 * [8.6e37])
+    found = jax.jit(weights.adaptive(0.5))(popularity, jnp.ones(40))
+    assert np.linalg.norm(np.asarray(found, np.float64)) <= 1
+
+
 def test_tail_takes_the_least_popular_and_adaptive_weights_go_down_with_popularity():
     popularity, present = jnp.array([9.0, 4.0, 1.0, 4.0, 0.0]), jnp.array([1.0, 1.0, 1.0, 1.0, 0.0])
     half = np.sqrt(0.5)

@@ -1,10 +1,5 @@
-"""Many trainings at once are what each is alone: on one device or eight, together or one by one."""
+"""Many trainings at once are what each is alone, together or one by one."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh
 
 from dpaudit import check
 from dpaudit.training import many
@@ -110,19 +104,3 @@ def test_bad_input_is_refused():
         train_many(run, ARGUMENTS, at_once=0)
     with pytest.raises(check.InputError, match="memory_gib: expected a finite number > 0, got 0"):
         train_many(run, ARGUMENTS, memory_gib=0)
-
-
-def test_on_eight_devices(alone):
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    command = [sys.executable, "-m", "tests.training.test_many"]
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, check=True)
-    for together in json.loads(done.stdout):
-        np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-6)
-
-
-if __name__ == "__main__":
-    devices = np.array(jax.devices())
-    meshes = Mesh(devices, ("networks",)), Mesh(devices[:4].reshape(2, 2), ("host", "chip"))
-    closed, _ = train_many(run, ARGUMENTS, mesh=meshes[0])
-    shared, _ = train_many(run_on, ARGUMENTS, shared=(data(),), mesh=meshes[1])
-    print(json.dumps([closed.tolist(), shared.tolist()]))
