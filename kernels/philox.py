@@ -14,7 +14,7 @@ probability 10^-23.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
@@ -26,6 +26,7 @@ from jax.extend.random import define_prng_impl
 from dpaudit import check
 
 Words = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+Multiply = Callable[[np.uint32, jax.Array], tuple[jax.Array, jax.Array]]
 
 _MULTIPLIERS = np.uint32(0xD2511F53), np.uint32(0xCD9E8D57)
 _KEY_STEPS = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
@@ -33,7 +34,30 @@ _BITS, _FOLD_IN, _SPLIT, _SEED = 0, 1 << 31, (1 << 31) + 1, 0xFFFFFFFF
 _MOST_WORDS = 4 << 32  # block numbers are 32-bit
 
 
-def block(key: Sequence[jax.Array], counter: Sequence[jax.Array], *, rounds: int = 10) -> Words:
+def widening(multiplier: np.uint32, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The upper and lower words of the 64-bit product, whether or not the caller has 64-bit types switched on.
+
+    A widening product is one vector instruction; products of 16-bit halves take two to three times as long, and
+    ``lax.mulhi``, as fast as this, does not compile under ``shard_map``.
+    """
+    with jax.enable_x64(True):
+        product = lax.convert_element_type(x, np.uint64) * np.uint64(multiplier)
+        return lax.convert_element_type(product >> np.uint64(32), np.uint32), x * multiplier
+
+
+def by_halves(multiplier: np.uint32, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same from products of 16-bit halves, for chips without 64-bit integers."""
+    low, high = np.uint32(multiplier & 0xFFFF), np.uint32(multiplier >> 16)
+    x_low, x_high = x & np.uint32(0xFFFF), x >> np.uint32(16)
+    cross, other = low * x_high, high * x_low
+    carried = (low * x_low >> np.uint32(16)) + (cross & np.uint32(0xFFFF)) + (other & np.uint32(0xFFFF))
+    upper = high * x_high + (cross >> np.uint32(16)) + (other >> np.uint32(16)) + (carried >> np.uint32(16))
+    return upper, x * multiplier
+
+
+def block(
+    key: Sequence[jax.Array], counter: Sequence[jax.Array], *, rounds: int = 10, multiply: Multiply = widening
+) -> Words:
     """The cipher: four words that are a bijective function of the four counter words, for each key.
 
     In each round, with (hi, lo) the halves of the 64-bit product:
@@ -43,6 +67,7 @@ def block(key: Sequence[jax.Array], counter: Sequence[jax.Array], *, rounds: int
       key: (k0, k1), uint32 arrays that broadcast with the counter.
       counter: (c0, c1, c2, c3), uint32 arrays that broadcast.
       rounds: 10 is the published generator; fewer are for tests of the tests.
+      multiply: how 64-bit products are made, :func:`widening` or :func:`by_halves`; results do not depend on it.
 
     Returns:
       Four uint32 arrays of the common shape.
@@ -51,8 +76,8 @@ def block(key: Sequence[jax.Array], counter: Sequence[jax.Array], *, rounds: int
     """
     c0, c1, c2, c3, k0, k1 = jnp.broadcast_arrays(*counter, *key)
     for _ in range(rounds):
-        high0, low0 = _multiply(_MULTIPLIERS[0], c0)
-        high1, low1 = _multiply(_MULTIPLIERS[1], c2)
+        high0, low0 = multiply(_MULTIPLIERS[0], c0)
+        high1, low1 = multiply(_MULTIPLIERS[1], c2)
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = k0 + _KEY_STEPS[0], k1 + _KEY_STEPS[1]
     return c0, c1, c2, c3
@@ -74,17 +99,6 @@ def from_key(key: jax.Array) -> jax.Array:
         raise check.expected("key", "a typed key, as made by jax.random.key", key)
     data = jax.vmap(lambda one: jax.random.bits(one, (4,), jnp.uint32))(key.reshape(-1))
     return jax.random.wrap_key_data(data.reshape(*key.shape, 4), impl=IMPL)
-
-
-def _multiply(multiplier: np.uint32, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The upper and lower words of the 64-bit product, whether or not the caller has 64-bit types switched on.
-
-    A widening product is one vector instruction; products of 16-bit halves take two to three times as long, and
-    ``lax.mulhi``, as fast as this, does not compile under ``shard_map``.
-    """
-    with jax.enable_x64(True):
-        product = lax.convert_element_type(x, np.uint64) * np.uint64(multiplier)
-        return lax.convert_element_type(product >> np.uint64(32), np.uint32), x * multiplier
 
 
 def _in_one_loop(words: Words) -> Words:

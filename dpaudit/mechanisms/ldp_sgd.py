@@ -7,12 +7,11 @@ Simulation draws its randomness from ``jax.random``; a deployed client must use 
 """
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 from scipy.special import expit, gammaln
 
@@ -20,6 +19,9 @@ from dpaudit import check
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
 from dpaudit.mechanisms.sampling import bernoulli, sphere
+
+if TYPE_CHECKING:
+    import optax  # as long to import as all of this module
 
 
 def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> jax.Array:
@@ -53,12 +55,26 @@ def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> 
     check.finite(x=check.vector(x=jnp.asarray(x)))
     coin_key, sphere_key = jax.random.split(key)
     norm, direction = norm_and_direction(x)
-    against_projection = 0.5 - jnp.minimum(norm, clip_norm) / (2 * clip_norm)  # line 2: of -L x/|x|
-    against_sampling = jax.nn.sigmoid(-jnp.asarray(epsilon, norm.dtype))  # line 3: of -sgn<z, v> v
-    flips = bernoulli(coin_key, jnp.stack([against_projection, against_sampling]), (2,))
+    turned = turns(coin_key, norm, epsilon=epsilon, clip_norm=clip_norm)
     v = sphere(sphere_key, x.shape[0], dtype=direction.dtype)
     on_gradient_side = jnp.sum(direction * v) >= 0
-    return jnp.where(on_gradient_side ^ flips[0] ^ flips[1], v, -v)
+    return jnp.where(on_gradient_side ^ turned, v, -v)
+
+
+def turns(key: jax.Array, norm: jax.Array, *, epsilon: Any, clip_norm: Any) -> jax.Array:
+    """Whether a release ends on the far side of its gradient: the two coins of Algorithm 1 together.
+
+    Args:
+      key: a jax.random key, consumed.
+      norm: |x|, a scalar.
+      epsilon, clip_norm: as for :func:`randomize`.
+
+    Source: paper 000, Algorithm 1, lines 2 and 3.
+    """
+    against_projection = 0.5 - jnp.minimum(norm, clip_norm) / (2 * clip_norm)  # line 2: of -L x/|x|
+    against_sampling = jax.nn.sigmoid(-jnp.asarray(epsilon, norm.dtype))  # line 3: of -sgn<z, v> v
+    flips = bernoulli(key, jnp.stack([against_projection, against_sampling]), (2,))
+    return flips[0] ^ flips[1]
 
 
 def randomize_tree(key: jax.Array, gradients: Any, *, epsilon: Any, clip_norm: Any) -> Any:
@@ -141,16 +157,18 @@ def server_update(
 
     Source: paper 000, Algorithm 2, lines 4 and 5.
     """
+    from optax.projections import projection_l2_ball
+
     check.positive(radius=radius)
     estimate = aggregate(releases, epsilon=epsilon, clip_norm=clip_norm)
     n, d = releases.shape
     if jnp.shape(parameters) != (d,):
         raise check.expected("parameters", f"shape [{d}], as of one release", f"shape {list(jnp.shape(parameters))}")
     step_size = radius * math.sqrt(n) / (clip_norm * math.sqrt(d)) * math.tanh(epsilon / 2)
-    return optax.projections.projection_l2_ball(parameters - step_size * estimate, radius)
+    return projection_l2_ball(parameters - step_size * estimate, radius)
 
 
-def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> optax.GradientTransformation:
+def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> "optax.GradientTransformation":
     """Algorithm 1 with the unbiasing constant as an optax transformation, for a client's own training loop.
 
     Each update is replaced by the unbiased randomised one; each call spends epsilon again.
@@ -163,6 +181,8 @@ def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> optax.Grad
     Returns:
       A transformation for ``optax.chain``, e.g. ``optax.chain(privatize(...), optax.sgd(0.1))``.
     """
+    from optax import GradientTransformation
+
     check.positive(epsilon=epsilon)
     check.positive(clip_norm=clip_norm)
 
@@ -174,7 +194,7 @@ def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> optax.Grad
         released = randomize_tree(used, updates, epsilon=epsilon, clip_norm=clip_norm)
         return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), released), state
 
-    return optax.GradientTransformation(lambda params: key, update)
+    return GradientTransformation(lambda params: key, update)
 
 
 def far_side_probability(norm: Any, *, epsilon: Any, clip_norm: Any) -> Any:

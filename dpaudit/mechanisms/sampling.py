@@ -1,6 +1,7 @@
 """Random draws that keep their law where privacy needs it: rare coins, far tails, uniform directions."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -86,9 +87,23 @@ def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype: Any = jnp.float32
     size = math.prod(shape)
     half = (size + 1) // 2
     high, low, angle = jax.random.bits(key, (3, half), jnp.uint32)
-    radius = jnp.sqrt(2 * _exponential_of(high, low, dtype))
+    return jnp.concatenate(box_muller(high, low, angle, dtype))[:size].reshape(shape)
+
+
+def box_muller(
+    high: jax.Array, low: jax.Array, angle: jax.Array, dtype: Any, sqrt: Callable[[jax.Array], jax.Array] = jnp.sqrt
+) -> tuple[jax.Array, jax.Array]:
+    """Two independent standard normals from three random words: sqrt(2 E) (cos a, sin a).
+
+    Args:
+      high, low: the two words of E's uniform, uint32 arrays of one shape.
+      angle: the word of the angle, likewise.
+      dtype: float32 or wider.
+      sqrt: of numbers >= 0; for chips that lack one.
+    """
+    radius = sqrt(2 * _exponential_of(high, low, dtype))
     cosine, sine = _circle(angle, dtype)
-    return jnp.concatenate([radius * cosine, radius * sine])[:size].reshape(shape)
+    return radius * cosine, radius * sine
 
 
 def _exponential_of(high: jax.Array, low: jax.Array, dtype: Any) -> jax.Array:

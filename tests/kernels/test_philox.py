@@ -55,6 +55,16 @@ def test_published_vectors(key: str, counter: str, expected: str) -> None:
     assert reference(key_words, counter_words) == answer
 
 
+def test_products_of_halves_are_exact() -> None:
+    x = np.concatenate([np.arange(3), 2**32 - 1 - np.arange(3), np.random.default_rng(0).integers(0, 2**32, 2**12)])
+    for multiplier in (np.uint32(0xD2511F53), np.uint32(0xCD9E8D57), np.uint32(0xFFFFFFFF)):
+        exact = x.astype(np.uint64) * np.uint64(multiplier)
+        for multiply in (philox.by_halves, philox.widening):
+            high, low = multiply(multiplier, jnp.asarray(x.astype(np.uint32)))
+            np.testing.assert_array_equal(high, exact >> np.uint64(32))
+            np.testing.assert_array_equal(low, exact & np.uint64(0xFFFFFFFF))
+
+
 def test_bits_are_consecutive_blocks_and_prefix_stable() -> None:
     k0, k1, c2, c3 = (int(word) for word in jax.random.key_data(a_key(3)))
     stream = np.array([reference([k0, k1], [i, 0, c2, c3]) for i in range(17)], np.uint32).reshape(-1)
