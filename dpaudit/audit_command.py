@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from dpaudit import check
+from dpaudit import check, hosts
 from dpaudit.auditing import distinguish, sequential
 from dpaudit.auditing.distinguish import Distinguisher
 from dpaudit.bars import bars_on_terminal
@@ -72,7 +72,7 @@ def run(options: Audit) -> int:
     case = load(options.target)
     prepare(options.common)
     began = time.perf_counter()
-    with failures_in_one_line(options.target, "to be played to the end", kept), bars_on_terminal() as bars:
+    with failures_in_one_line(options.target, "to be played to the end"), bars_on_terminal() as bars:
         result = audit(
             *case[:3],
             key=jax.random.key(options.common.seed),
@@ -82,14 +82,14 @@ def run(options: Audit) -> int:
             delta=options.delta,
             confidence=options.confidence,
             until=sequential.violation() if options.until_violation else None,
-            mesh=jax.make_mesh((jax.device_count(),), ("trials",)) if jax.device_count() > 1 else None,
+            mesh=hosts.mesh("trials"),
             checkpoint=kept,
             progress=None if bars is None else _trials(bars, options),
         )
     row: dict[str, Any] = {"target": options.target} | result.to_row()
     row |= {"seed": options.common.seed, "seconds": time.perf_counter() - began, "versions": versions()}
     report(options.common, [row], result_table(result), partial(write_audit_page, row))
-    if kept is not None:
+    if kept is not None and hosts.first():
         kept.unlink(missing_ok=True)
     return STATUS[result.verdict]
 

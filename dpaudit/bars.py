@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dpaudit import hosts
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 
 @contextmanager
 def bars_on_terminal() -> Iterator["Progress | None"]:
-    """Bars on standard error where that is a terminal; None, and silence, elsewhere."""
-    if not sys.stderr.isatty():
+    """Bars on standard error where that is the first process's terminal; None, and silence, elsewhere."""
+    if not (sys.stderr.isatty() and hosts.first()):
         yield None
         return
     from rich import progress

@@ -1,17 +1,17 @@
 """``dpaudit ...``: parse, call, print."""
 
 import dataclasses
-import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from dpaudit import audit_command, check, secure_command, train_command
+from dpaudit import audit_command, check, hosts, secure_command, train_command
 from dpaudit.bars import bars_on_terminal
-from dpaudit.command import Common, prepare, report, show
+from dpaudit.command import Common, checkpoint_path, perform, prepare, report, show, to_go_on
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -44,6 +44,11 @@ class Ldp:
     """With which all bounds of the table hold together."""
     data_dir: str | None = None
     """Where the data sets lie; else $DPAUDIT_DATA, else TensorFlow Datasets."""
+    checkpoint: str | None = None
+    """Folder that keeps what has been played, for a run that is interrupted. It stays, and one that is there already
+    is refused without --resume."""
+    resume: bool = False
+    """Go on from the checkpoint of the same test, on this or another machine; from the start if there is none."""
     common: Annotated[Common, tyro.conf.arg(name="")]
 
 
@@ -76,37 +81,29 @@ class Data:
 
 
 def main() -> None:
-    """The console script: 0 (``audit``, ``train``: what they found), 2 for unusable input, or 130 when interrupted."""
-    command = tyro.cli(
+    """The console script: 0 (``audit``, ``train``: what they found), 2 for unusable input, 130 or 143 (SIGTERM) when
+    interrupted."""
+    command = parsed()
+    measure = {Ldp: _ldp, audit_command.Audit: audit_command.run, train_command.Train: train_command.run}
+    others = {Plan: _plan, Data: _data, secure_command.Secure: secure_command.run}
+    run: Callable[[Any], int | None] = (measure | others)[type(command)]
+    perform("dpaudit", partial(run, command), partial(to_go_on, command), measures=type(command) in measure)
+
+
+def parsed(given: Sequence[str] | None = None) -> Any:
+    """The command that was typed, or ``given``."""
+    return tyro.cli(
         Annotated[Ldp, tyro.conf.subcommand("ldp")]
         | Annotated[audit_command.Audit, tyro.conf.subcommand("audit")]
         | Annotated[train_command.Train, tyro.conf.subcommand("train")]
         | Annotated[Plan, tyro.conf.subcommand("plan")]
         | Annotated[Data, tyro.conf.subcommand("data")]
         | Annotated[secure_command.Secure, tyro.conf.subcommand("secure")],
+        args=given,
         prog="dpaudit",
         description="How private is a mechanism really?",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
-    commands = {
-        Ldp: _ldp,
-        audit_command.Audit: audit_command.run,
-        train_command.Train: train_command.run,
-        Plan: _plan,
-        Data: _data,
-        secure_command.Secure: secure_command.run,
-    }
-    run: Callable[[Any], int | None] = commands[type(command)]
-    try:
-        status = run(command)
-    except check.InputError as error:
-        print(f"dpaudit: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt as interruption:
-        print(f"dpaudit: interrupted{interruption}", file=sys.stderr)
-        sys.exit(130)
-    if status:
-        sys.exit(status)
 
 
 def _ldp(options: Ldp) -> None:
@@ -121,17 +118,18 @@ def _ldp(options: Ldp) -> None:
         check.one_of(NAMES, data=name)
     for name in crafts:
         check.one_of((*client_audit.CRAFTS, "all"), craft=name)
+    checkpoint_path(options.checkpoint, options.resume, "folder")
     out = prepare(options.common)
     rows: list[dict[str, Any]] = []
     try:
         with bars_on_terminal() as bars:
             for part in _ldp_rows(options, crafts, bars):
                 rows += part
-                if out is not None:
+                if out is not None and hosts.first():
                     write_rows(rows, out / "results.json")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         kept = f"; {len(rows)} finished rows are in {out.name}/results.json" if rows and out is not None else ""
-        raise KeyboardInterrupt(kept) from None
+        raise type(interruption)(kept) from None
     finally:
         if rows:
             report(options.common, rows, audit_table(rows), partial(write_page, rows))
@@ -159,6 +157,8 @@ def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") ->
             pair=options.pair,
             confidence=options.confidence,
             datasets=len(options.data),
+            mesh=hosts.mesh("trials"),
+            checkpoint=None if options.checkpoint is None else Path(options.checkpoint) / name,
             progress=_stages(bars, name),
         )
         for part in parts:

@@ -11,8 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dpaudit import check
+from dpaudit import check, hosts, preemption
 from dpaudit.auditing.probe import one_line
+from dpaudit.compilation_cache import keep_compiled
+from dpaudit.preemption import sigterm_interrupts
 from dpaudit.report.rows import prepare_out, write_rows
 
 STATUS = {"consistent": 0, "measured": 0, "violation": 1, "underpowered": 3}  # 2 is unusable input
@@ -32,13 +34,66 @@ class Common:
     """Print the rows as JSON, in a list, instead of a table."""
 
 
+def perform(
+    program: str, run: Callable[[], int | None], to_go_on: Callable[[], str] = str, *, measures: bool = True
+) -> None:
+    """Runs a command to its end, or to one line that says why not. An interrupted process ends here, with status 130,
+    or 143 by SIGTERM.
+
+    Args:
+      program: its name, with which the line begins.
+      run: returns the status.
+      to_go_on: what an interruption says of how the work is taken up again.
+      measures: it takes a while, on all devices of all processes that were started together: programs are kept for
+        the next start, and SIGTERM is an interruption.
+
+    Raises:
+      SystemExit: a status other than 0: that of ``run``, or 2 for unusable input.
+    """
+    try:
+        if measures:
+            with sigterm_interrupts(lambda: f"{program}: interrupted{to_go_on()}"):
+                hosts.join()
+                keep_compiled()
+                status = run()
+        else:
+            status = run()
+    except check.InputError as error:
+        _say(f"{program}: {error}")
+        if hosts.several():
+            hosts.leave(2)
+        status = 2
+    except KeyboardInterrupt as interruption:
+        _say(f"{program}: interrupted{interruption}{to_go_on()}")
+        hosts.leave(preemption.status(interruption))
+    if status:
+        sys.exit(status)
+
+
+def _say(line: str) -> None:
+    if hosts.first():
+        print(line, file=sys.stderr)
+
+
+def to_go_on(options: Any) -> str:
+    """How an interrupted command is taken up again, if it can be."""
+    kept = getattr(options, "checkpoint", None)
+    return f"; --resume goes on from {Path(kept).name}" if kept and Path(kept).exists() else ""
+
+
 def prepare(common: Common) -> Path | None:
     """The directory to write to, found fit before any work; None for nowhere."""
-    return None if common.out is None else prepare_out(common.out, common.force)
+    if common.out is None:
+        return None
+    out = Path(common.out)
+    hosts.once(lambda: str(prepare_out(out, common.force)))
+    return out
 
 
 def report(common: Common, rows: Sequence[dict[str, Any]], table: Table, write_page: Callable[[Path], None]) -> None:
     """Writes results.json and the page where they are asked for, and prints the rows or their table."""
+    if not hosts.first():
+        return
     if common.out is not None:
         page = Path(common.out) / "report.html"
         write_rows(rows, page.with_name("results.json"))
@@ -67,22 +122,24 @@ def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | N
             raise check.expected("--resume", f"a {kind} to go on from, named by --checkpoint", "none")
         return None
     kept = Path(checkpoint)
-    if kept.exists() and not resume:
-        raise check.expected("--checkpoint", f"a new {kind}, or --resume to go on from it", kept)
-    if resume and not kept.exists():
-        print(f"dpaudit: {kept.name}: no checkpoint yet, starting afresh", file=sys.stderr)
+
+    def look() -> None:
+        if kept.exists() and not resume:
+            raise check.expected("--checkpoint", f"a new {kind}, or --resume to go on from it", kept)
+        if resume and not kept.exists():
+            print(f"dpaudit: {kept.name}: no checkpoint yet, starting afresh", file=sys.stderr)
+
+    hosts.once(look)
     return kept
 
 
 @contextmanager
-def failures_in_one_line(name: str, wanted: str, kept: Path | None) -> Iterator[None]:
-    """An interruption names what was kept; every other failure is ``<name>: expected <wanted>, got ...``."""
+def failures_in_one_line(name: str, wanted: str) -> Iterator[None]:
+    """Every failure is ``<name>: expected <wanted>, got ...``."""
     try:
         yield
     except check.InputError:
         raise
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"; --resume goes on from {kept.name}" if kept and kept.exists() else "") from None
     except Exception as error:  # a traceback's status, 1, would read as a violation
         cause = one_line(f"{type(error).__name__}: {error}")
         raise check.InputError(f"{name}: expected {wanted}, got {cause}") from None

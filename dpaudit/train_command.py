@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from dpaudit import check
+from dpaudit import check, hosts
 from dpaudit.bars import bars_on_terminal
 from dpaudit.command import STATUS, Common, checkpoint_path, failures_in_one_line, prepare, report
 
@@ -21,8 +21,8 @@ PARTS = 20  # of a training: each ends with progress and a checkpoint
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
-    """Train a network by DP-SGD to a target epsilon, and audit it with canaries in the same run; the status is that of
-    dpaudit audit, and --out keeps the trained params (Orbax) too."""
+    """Train a network by DP-SGD to a target epsilon, and audit it with canaries in the same run, on one device of one
+    process; the status is that of dpaudit audit, and --out keeps the trained params (Orbax) too."""
 
     data: str = "digits"
     """A data set with images: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
@@ -74,6 +74,7 @@ def run(options: Train) -> int:
     from dpaudit.training.audited import train_audited
     from dpaudit.training.checkpoint import save
 
+    hosts.alone("train", "one training runs on one device")
     optimizers: dict[str, Callable[[float], optax.GradientTransformation]] = {"sgd": optax.sgd, "adam": optax.adam}
     optimizer = optimizers[check.one_of(optimizers, optimizer=options.optimizer)](
         check.positive(learning_rate=options.learning_rate)
@@ -83,7 +84,7 @@ def run(options: Train) -> int:
     steps = _steps(options, len(train_data.inputs) + options.canaries)
     out = prepare(options.common)
     began = time.perf_counter()
-    with failures_in_one_line("training", "to come to its end", kept), bars_on_terminal() as bars:
+    with failures_in_one_line("training", "to come to its end"), bars_on_terminal() as bars:
         row, params = train_audited(
             jax.random.key(options.common.seed),
             train_data,

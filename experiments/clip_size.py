@@ -21,12 +21,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from dpaudit import check
+from dpaudit import check, hosts
 from dpaudit.report.rows import write_rows
 from experiments import clip_size_rows
 from experiments.clip_size_published import CLIENTS_PER_ROUND, ROUNDS, TRIALS
 from experiments.clip_size_runs import Bench, Scale, all_records, noise_multiplier, play_all, runs
-from experiments.common import Rows, options
+from experiments.common import Rows, as_command, options
 
 QUICK = {"dataset": ["digits"], "rounds": 100, "trials": 1, "clients_per_round": 200, "sensitivity": [2]}
 QUICK_ONLY = ("non", "clip0.01", "clip0.05", "0.05to0.01(20%)", "poly(0.05)1", "quantile(0.01)5", "adaptive0.01")
@@ -91,6 +91,7 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
 
 def main() -> None:
     chosen = arguments()
+    hosts.alone("clip_size", "--share shares the runs out")
     wanted = runs(chosen.only, chosen.sensitivity, chosen.trials)
     scale = Scale(chosen.rounds, chosen.clients_per_round, chosen.simulated)
     first, step = (0, 1) if chosen.share is None else map(int, chosen.share.split("/"))
@@ -111,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

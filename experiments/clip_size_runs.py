@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import check, data
+from dpaudit import check, data, hosts
 from dpaudit.bars import bars_on_terminal
 from dpaudit.federated import clients, clip_size, population
 from dpaudit.federated.clip_size import Rule
@@ -129,8 +129,9 @@ class Bench:
             # noise_budget sees trial 0's first model in all trials, which so share a program. C is proportional to its
             # length, whose standard deviation over 40 keys is 0.6% (1.8% for the network of digits).
             rule, learning_rate = repeated(RULES[name](self.scale, noise, self.first(0)), stands_for), 1.0
-        optimizer = optax.sgd(learning_rate)
-        return federated(client, rule, clients_per_round=self.scale.simulated, optimizer=optimizer)
+        m, mesh, optimizer = self.scale.simulated, hosts.mesh("clients"), optax.sgd(learning_rate)
+        even = mesh is None or m % mesh.size == 0
+        return federated(client, rule, clients_per_round=m, optimizer=optimizer, mesh=mesh if even else None)
 
     def play(self, run: Run, checkpoint: Path | None = None, progress: Callable[[int], None] | None = None) -> Parts:
         """The whole run, or what is missing of it."""

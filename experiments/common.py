@@ -2,17 +2,21 @@
 
 import argparse
 import json
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from dpaudit import hosts
 from dpaudit.auditing.result import json_number
+from dpaudit.command import perform
 from dpaudit.report.rows import prepare_out, read_rows, write_rows
 
 RESULTS = Path(__file__).parent / "results"
@@ -27,6 +31,20 @@ def options(description: str, *, seed: int = 0) -> argparse.ArgumentParser:
     parser.add_argument("--data-dir", default=None, help="where the data sets lie; else $DPAUDIT_DATA")
     parser.add_argument("--seed", type=int, default=seed)
     return parser
+
+
+def as_command(main: Callable[[], None]) -> None:
+    """An experiment as a command: on all devices of all processes that were started together, of which one speaks, and
+    until SIGTERM, from which the same command goes on where ``--work`` keeps what was done."""
+
+    def one_speaks() -> None:
+        if hosts.first():
+            return main()
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            main()
+
+    to_go_on = "; the same command goes on" if any(part.startswith("--work") for part in sys.argv) else ""
+    perform(Path(sys.argv[0]).stem, one_speaks, lambda: to_go_on)
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -65,7 +83,9 @@ class Rows:
 
     def __init__(self, paper: str, name: str, out: str | None, seed: int, *, keep: bool = False):
         self.paper, self.seed, self.rows = paper, seed, []
-        self.file = RESULTS / f"{name}.json" if out is None else prepare_out(out, force=True) / "results.json"
+        self.file = RESULTS / f"{name}.json" if out is None else Path(out) / "results.json"
+        if out is not None:
+            hosts.once(lambda: str(prepare_out(out, force=True)))
         self.earlier = read_rows(self.file) if keep and self.file.exists() else []
         self.began = time.perf_counter()
 
@@ -99,6 +119,11 @@ class Rows:
     def finish_part(self, title: str) -> None:
         """Writes what there is; nothing computed so far can be lost."""
         measured = {row["quantity"] for row in self.rows}
-        write_rows([row for row in self.earlier if row["quantity"] not in measured] + self.rows, self.file)
+        self.write([row for row in self.earlier if row["quantity"] not in measured] + self.rows)
         print(f"{title}: {len(self.rows)} rows in {self.file.name}, {time.perf_counter() - self.began:.0f} s")
         self.began = time.perf_counter()
+
+    def write(self, rows: Sequence[dict[str, Any]], ending: str = "") -> None:
+        """These rows, in the file or in one beside it whose name ends so; the first process writes for all."""
+        if hosts.first():
+            write_rows(rows, self.file.with_name(self.file.stem + ending + self.file.suffix))

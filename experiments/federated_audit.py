@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import Claim, InputError, data, distinguish
+from dpaudit import Claim, InputError, data, distinguish, hosts
 from dpaudit.federated import accounting, canary, clients, clip_size, population
 from dpaudit.federated.clients import Client, Loss, Update
 from dpaudit.mechanisms import gaussian
 from dpaudit.training import models
 from dpaudit.training.pretrain import accuracy
-from experiments.common import Rows, options
+from experiments.common import Rows, as_command, options
 
 EPSILON, DELTA, CLIP_NORM = 8.0, 1e-7, 0.05
 NOISE = gaussian.noise_std(epsilon=EPSILON, delta=DELTA, clip_norm=1.0)  # of sensitivity 2 C
@@ -83,6 +83,7 @@ def message(rows: Rows, client: str, dimension: int, trials: int, *, curve: str)
             clip_norm=CLIP_NORM,
             trials=trials,
             confidence=CONFIDENCE,
+            mesh=hosts.mesh("trials"),
             distinguisher=None if curve == "any" and delta else HALFWAY,
         )
         found = canary.as_gaussian(result) if curve == "Gaussian" else (result.epsilon_lower, result.epsilon_upper)
@@ -150,4 +151,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

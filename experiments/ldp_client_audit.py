@@ -17,15 +17,14 @@ import numpy as np
 import optax
 from jax.tree_util import Partial
 
-from dpaudit import data, oracle
+from dpaudit import data, hosts, oracle
 from dpaudit.auditing import craft, engines
 from dpaudit.auditing.estimate import epsilon_from_rates
 from dpaudit.federated import client_audit
 from dpaudit.mechanisms.ldp_sgd import far_side_probability
-from dpaudit.report.rows import write_rows
 from dpaudit.training import models
 from dpaudit.training.pretrain import accuracy, pretrain
-from experiments.common import Rows, options
+from experiments.common import Rows, as_command, options
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 TABLE_1 = {  # right guesses in percent, MNIST
@@ -50,7 +49,7 @@ def grid(rows: Rows, datasets: list[str], options: Any) -> list[dict[str, Any]]:
         settings = {"pretraining_steps": STEPS, "clip_norm": CLIP_NORM, "epsilons": EPSILONS, "engine": engine}
         settings |= {"crafts": client_audit.CRAFTS, "trials": 1000 if options.quick else 10_000}
         key = jax.random.fold_in(jax.random.key(options.seed), zlib.crc32(name.encode()))
-        for part in client_audit.audit_client(key, train, test, **settings):
+        for part in client_audit.audit_client(key, train, test, mesh=hosts.mesh("trials"), **settings):
             for i, row in enumerate(part):
                 compare(rows, row, *(published(row["craft"], i) if name == "mnist" else (None, None)))
             audits += [row | {"seed": options.seed} for row in part]
@@ -110,7 +109,7 @@ def sweep(rows: Rows, name: str, options: Any) -> None:
         right = accuracy(model, params, test.inputs, test.labels)
         shared = {"dataset": train.label, "steps": steps, "test_accuracy": round(right, 3)}
         for setting, crafted in settings.items():
-            pairs = engines.pairs(jax.random.key(options.seed + 1), crafted, count)
+            pairs = engines.pairs(jax.random.key(options.seed + 1), crafted, count, mesh=hosts.mesh("trials"))
             scale = f"closed form over {count:,} pairs"
             angle = np.degrees(np.quantile(pairs.angle, [0.5, 0.1, 0.9]))
             rows.add("angle_degrees", shared | {"craft": setting}, angle[0], angle[1:].tolist(), scale=scale)
@@ -203,8 +202,8 @@ def main() -> None:
     sweep(rows, datasets[0], chosen)
     audits = grid(rows, datasets, chosen)
     relaxation(rows, audits)
-    write_rows(audits, rows.file.with_name(rows.file.stem + "_rows.json"))
+    rows.write(audits, "_rows")
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

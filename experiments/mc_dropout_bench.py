@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import data
+from dpaudit import data, hosts
 from dpaudit.training import accounting, mc_dropout, models
 from dpaudit.training.dp_sgd import Trainer, dp_sgd, train
 from dpaudit.training.many import train_many
@@ -102,7 +102,7 @@ class Bench:
         calibrated = partial(accounting.noise_multiplier, delta=DELTA, accounting=accounting.rdp)  # as in the paper
         self.noise = scale.noise or calibrated(self.sampling, EPSILON, scale.steps)
         self.learner, self.observe = cache(self._learner), self._observe  # the same functions are compiled once
-        self.together: Callable[..., Any] = partial(train_many, at_once=scale.at_once)
+        self.together: Callable[..., Any] = partial(train_many, at_once=scale.at_once, mesh=hosts.mesh("networks"))
 
     @property
     def evaluated(self) -> np.ndarray:
@@ -166,7 +166,7 @@ class Bench:
         """All trainings at the pace of a few steps of some networks, on this machine, in hours."""
         run, shared = self.learner(self.scale.records, PROBE), (self.all_of(self.rows.members),)
         arguments = jax.random.split(self.key, PROBED), jnp.ones((PROBED, self.scale.records))
-        probe = partial(train_many, run, arguments, shared=shared)
+        probe = partial(train_many, run, arguments, shared=shared, mesh=hosts.mesh("networks"))
         seconds(probe)  # compiles
         took = seconds(probe) / (PROBED * PROBE)
         return took * self.scale.steps * (4 * self.scale.trainings + SHADOWS) / 3600

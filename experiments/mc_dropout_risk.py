@@ -19,11 +19,11 @@ from pathlib import Path
 import jax
 from absl import logging
 
-from dpaudit import check
+from dpaudit import check, hosts
 from experiments import mc_dropout_beyond as beyond
 from experiments import mc_dropout_rows as questions
 from experiments import mc_dropout_runs as runs
-from experiments.common import FIGURES, Rows, options
+from experiments.common import FIGURES, Rows, as_command, options
 from experiments.mc_dropout_bench import SCALES, Bench
 from experiments.mc_dropout_figures import targets
 
@@ -61,6 +61,7 @@ def main() -> None:
     name = QUICK if chosen.quick else chosen.scale
     if chosen.work is None and name != QUICK:
         raise check.expected("--work", "a folder for what takes hours", "none")
+    hosts.alone("mc_dropout_risk", "which uses all of its devices")
     logging.set_verbosity("error")  # dp-accounting warns of every Renyi order that it does without
     rows = Rows("003", f"mc_dropout_risk.{name}", chosen.out, chosen.seed)
     with tempfile.TemporaryDirectory() as temporary:
@@ -71,4 +72,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -17,14 +17,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpaudit import InputError, Mechanism, data, distinguish
+from dpaudit import InputError, Mechanism, data, distinguish, hosts
 from dpaudit import audit as run_audit
 from dpaudit.auditing import gdp
 from dpaudit.training import accounting, canary, models
 from dpaudit.training.audited import train_audited
 from dpaudit.training.dp_sgd import Trainer, dp_sgd
 from dpaudit.training.sampling import poisson
-from experiments.common import Rows, options
+from experiments.common import Rows, as_command, options
 
 RECORDS = 20  # digits behind the audits of many trainings
 FAULTY = 100_000  # trainings of a faulty twin at most
@@ -67,7 +67,8 @@ def played(key: jax.Array, mechanism: Mechanism, trials: int, *, gaussian: bool 
     """The bound of ``dpaudit.audit``; or that for a Gaussian trade-off curve, at a threshold known beforehand."""
     attack = distinguish.likelihood_ratio._replace(threshold=0.0) if gaussian else None
     pair = canary.ABSENT, canary.PRESENT
-    found = run_audit(mechanism, *pair, key=key, trials=trials, distinguisher=attack, confidence=CONFIDENCE)
+    how = {"distinguisher": attack, "confidence": CONFIDENCE, "mesh": hosts.mesh("trials")}
+    found = run_audit(mechanism, *pair, key=key, trials=trials, **how)
     counts = round(found.fpr * found.negatives), round(found.fnr * found.positives), found.negatives, found.positives
     as_gaussian, _ = gdp.epsilon_bounds(*counts, delta=found.delta, confidence=CONFIDENCE)
     assert found.claim is not None
@@ -201,4 +202,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

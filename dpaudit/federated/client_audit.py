@@ -4,23 +4,31 @@ Source: paper 000, Algorithm 3 and Section 6.
 """
 
 import importlib.metadata
+import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from dpaudit import check
 from dpaudit.auditing import craft, engines, oracle
+from dpaudit.auditing.checkpoint import Checkpoint
 from dpaudit.auditing.estimate import epsilon_bounds, epsilon_from_rates
 from dpaudit.auditing.result import from_counts, json_number
 from dpaudit.data import Dataset
+from dpaudit.identity import digest, raw, text
 from dpaudit.mechanisms import ldp_sgd
 from dpaudit.mechanisms.claim import Claim
+from dpaudit.sharding import several_processes
 from dpaudit.training import models
 from dpaudit.training.pretrain import pretrain
 
@@ -67,7 +75,15 @@ class Client(NamedTuple):
 
 
 def client(
-    key: jax.Array, server_data: Dataset, client_data: Dataset, *, pretraining_steps: int, clip_norm: float
+    key: jax.Array,
+    server_data: Dataset,
+    client_data: Dataset,
+    *,
+    pretraining_steps: int,
+    clip_norm: float,
+    crafts: Sequence[str] = CRAFTS,
+    mesh: Mesh | None = None,
+    checkpoint: Path | None = None,
 ) -> Client:
     """Trains the server's models and hands them to the client.
 
@@ -77,16 +93,37 @@ def client(
       client_data: the client's records, not seen by the server.
       pretraining_steps: Adam steps of the honest model; 0 leaves it as initialised.
       clip_norm: L.
+      crafts: what it is for; a model that none of them uses is not trained.
+      mesh: on which the models are to be used: every process is given those of the first one.
+      checkpoint: a file that keeps the models.
+
+    Raises:
+      InputError: a value out of range; a checkpoint that is torn or of other models.
     """
     check.at_least(0, pretraining_steps=pretraining_steps)
     check.positive(clip_norm=clip_norm)
     model = models.model_for(server_data.inputs.shape[1:], server_data.num_classes)
     gradient = models.gradient(model)
-    honest_key, colluding_key = jax.random.split(key)
     inputs, labels = server_data.inputs, server_data.labels
     one_label = labels == TRAINED_LABEL
-    honest = pretrain(honest_key, model, inputs, labels, steps=pretraining_steps)
-    colluding = pretrain(colluding_key, model, inputs[one_label], labels[one_label], steps=COLLUSION_STEPS)
+    steps = 0 if {"collusion", *WITHOUT_DATA}.issuperset(crafts) else pretraining_steps
+    collusion_steps = COLLUSION_STEPS if "collusion" in crafts else 0
+
+    def train(key: jax.Array) -> Any:
+        honest_key, colluding_key = jax.random.split(key)
+        honest = pretrain(honest_key, model, inputs, labels, steps=steps)
+        return honest, pretrain(colluding_key, model, inputs[one_label], labels[one_label], steps=collusion_steps)
+
+    shared = several_processes(mesh)
+    if checkpoint is None:
+        trained = train(key)
+    else:
+        parts = {"key": [raw(key)], "data": [raw(inputs), raw(labels)], "setting": [text((steps, collusion_steps))]}
+        file = Checkpoint(checkpoint, {name: digest(part) for name, part in parts.items()}, shared)
+        trained = _kept(file, partial(train, key))
+    if shared:
+        trained = multihost_utils.broadcast_one_to_all(trained)
+    honest, colluding = jax.tree.map(jnp.asarray, trained)
     return Client(
         gradient=Partial(gradient, honest),
         colluding_gradient=Partial(gradient, colluding),
@@ -96,6 +133,16 @@ def client(
         dimension=sum(leaf.size for leaf in jax.tree.leaves(honest)),
         clip_norm=clip_norm,
     )
+
+
+def _kept(file: Checkpoint, make: Callable[[], Any]) -> Any:
+    """The arrays that ``make`` returns, from the file where it is there."""
+    leaves = file.restore()
+    if leaves is not None:
+        return jax.tree.unflatten(jax.tree.structure(jax.eval_shape(make)), list(leaves.values()))
+    made = make()
+    file.save(**{f"leaf{i}": leaf for i, leaf in enumerate(jax.tree.leaves(made))})
+    return made
 
 
 def crafted(client: Client, name: str) -> Partial:
@@ -124,6 +171,8 @@ def audit_client(
     epsilons: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
     confidence: float = 0.95,
     datasets: int = 1,
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     **games: Any,
 ) -> Iterator[list[dict[str, Any]]]:
@@ -139,11 +188,18 @@ def audit_client(
       epsilons: promised losses, one row each.
       confidence: with which all bounds of the table hold together: each of them is given its share (Bonferroni).
       datasets: how many such calls make the table.
+      mesh: a device mesh over whose devices pairs and trials are split, those of several processes too; rows do not
+        depend on it.
+      checkpoint: a folder that keeps the models, pairs and trials, made if need be; the same test goes on from it, on
+        any devices. Of several processes, the first one keeps it for all.
       progress: ``progress(stage, total) -> advance(done)``.
       **games: trials, repeats, engine, pair, as for :func:`audit_craft`.
 
     Yields:
       The rows of one setting, complete but for the seed behind ``key``.
+
+    Raises:
+      InputError: a value out of range; a checkpoint that is torn or of another test.
     """
     for name in crafts:
         check.one_of(CRAFTS, craft=name)
@@ -154,7 +210,19 @@ def audit_client(
     bounds = 2 * datasets * len(crafts) * len(epsilons)  # of the cosine rule and of the optimal test
     games |= {"epsilons": epsilons, "confidence": 1 - (1 - confidence) / bounds}
     training = None if progress is None else progress("the server trains", 1)
-    found = client(key, server_data, client_data, pretraining_steps=pretraining_steps, clip_norm=clip_norm)
+    folder = None if checkpoint is None else Path(checkpoint)
+    if folder is not None and jax.process_index() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+    found = client(
+        key,
+        server_data,
+        client_data,
+        pretraining_steps=pretraining_steps,
+        clip_norm=clip_norm,
+        crafts=crafts,
+        mesh=mesh,
+        checkpoint=folder and folder / "models.npz",
+    )
     if training is not None:
         training(1)
     shared = {"dataset": server_data.label, "dimension": found.dimension, "pretraining_steps": pretraining_steps}
@@ -162,7 +230,8 @@ def audit_client(
     for name in crafts:
         craft_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
         stages = None if progress is None else partial(_named, progress, name)
-        rows = audit_craft(craft_key, crafted(found, name), clip_norm=clip_norm, progress=stages, **games)
+        how = {"mesh": mesh, "checkpoint": folder and folder / name, "progress": stages}
+        rows = audit_craft(craft_key, crafted(found, name), clip_norm=clip_norm, **how, **games)
         yield [shared | {"craft": name} | row for row in rows]
 
 
@@ -182,6 +251,8 @@ def audit_craft(
     pair: str = "fresh",
     confidence: float = 0.95,
     randomize: Callable[..., jax.Array] = ldp_sgd.randomize,
+    mesh: Mesh | None = None,
+    checkpoint: Path | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Algorithm 3 for one setting: rows with what was measured beside what is known exactly.
@@ -198,6 +269,8 @@ def audit_craft(
       pair: "fresh" for a pair of its own in every trial (used once in each world and repeat), "fixed" for one pair.
       confidence: of each bound.
       randomize: the mechanism that ``full`` runs.
+      mesh: as for :func:`audit_client`.
+      checkpoint: how the names of the two files begin that keep pairs and trials.
       progress: ``progress(stage, total) -> advance(done)``.
 
     Returns:
@@ -222,14 +295,16 @@ def audit_craft(
     pair_key, play_key = jax.random.split(key)
     count = half if pair == "fresh" else 1
 
-    def advance(stage: str, total: int) -> Callable[[int], None] | None:
-        return None if progress is None else progress(stage, total)
+    def how(stage: str, total: int) -> dict[str, Any]:
+        file = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}-{stage}.npz")
+        advance = None if progress is None else progress(stage, total)
+        return {"mesh": mesh, "checkpoint": file, "progress": advance}
 
-    planes = engines.pairs(pair_key, crafted, count, progress=advance("pairs", count))
+    planes = engines.pairs(pair_key, crafted, count, **how("pairs", count))
     games = {"epsilons": epsilons, "clip_norm": clip_norm, "repeats": repeats}
     codes = None
     if engine == "plane":
-        codes = engines.plane(play_key, planes, half, **games, progress=advance("trials", repeats))
+        codes = engines.plane(play_key, planes, half, **games, **how("trials", repeats))
     elif engine == "full":
         codes = engines.full(
             play_key,
@@ -239,7 +314,7 @@ def audit_craft(
             pair_key=pair_key,
             fresh=pair == "fresh",
             randomize=randomize,
-            progress=advance("trials", half),
+            **how("trials", half),
         )
     seconds = (time.perf_counter() - began) / len(epsilons)
     shared = {"engine": engine, "pair": pair, "clip_norm": clip_norm, "trials": 2 * half, "repeats": repeats}

@@ -1,0 +1,46 @@
+"""The quick form of every experiment whose library calls take a mesh, on one device and on eight."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.together import ended, start
+
+# The largest difference of a row's number, of its size or of 1: none for audits, whose trials are bit-identical; for
+# trainings and rounds, whose sums are added in another order, what float32 makes of it on the way to the end.
+TOLERANCES = {
+    "ldp_client_audit": 1e-4,  # the server's training comes first
+    "training_audit": 0.0,
+    "federated_audit": 1e-3,
+    "clip_size": 0.03,
+    "mc_dropout_risk": 0.03,
+}
+ALONE = ("seconds", "hours")  # quantities that are times
+
+
+def quick(name: str, folder: Path, devices: int) -> subprocess.Popen[str]:
+    code = f"import sys, runpy; sys.argv[0] = '{name}'; runpy.run_module('experiments.{name}', run_name='__main__')"
+    return start(code, "--quick", "--out", str(folder / str(devices)), folder=folder, devices=devices)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOLERANCES)
+def test_eight_devices_find_what_one_finds_and_spend_the_same(tmp_path, name):
+    found: list[list[dict[str, Any]]] = []
+    for devices in (1, 8):
+        ((status, _, said),) = ended(quick(name, tmp_path, devices), seconds=1800)
+        assert status == 0, said
+        rows = json.loads((tmp_path / str(devices) / "results.json").read_text())
+        found.append([row for row in rows if not any(part in row["quantity"] for part in ALONE)])
+    one, eight = found
+    assert len(one) > 3
+    assert [(row["quantity"], row["setting"]) for row in one] == [(row["quantity"], row["setting"]) for row in eight]
+    for mine, theirs in zip(one, eight, strict=True):
+        if not isinstance(mine["ours"], float):
+            assert mine["ours"] == theirs["ours"], mine
+            continue
+        allowed = TOLERANCES[name] * max(1.0, abs(mine["ours"]))
+        assert abs(mine["ours"] - theirs["ours"]) <= allowed, (mine, theirs)
