@@ -12,10 +12,10 @@ BIN := .venv/bin
 TFDS := .venv-tfds/bin
 PINS := pyproject.toml constraints/py311.txt constraints/py312.txt
 
-.PHONY: help audit test verify results bench tfds clean
+.PHONY: help audit test verify results bench bench-gpu tfds clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 audit: .venv/.core  ## the main job: audit LDP-SGD on the bundled digits, report in results/audit/
 	$(BIN)/dpaudit ldp --data digits --craft all --epsilon 0.5 1 2 4 --trials 10000 --repeats 10 \
@@ -38,12 +38,15 @@ verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
 results: .venv/.core  ## rewrite experiments/README.md from the committed results
 	$(BIN)/python -m experiments.make_results
 
-bench: .venv/.dev  ## speed and memory: trials, an audit, private training, federated rounds, two servers
-	$(BIN)/python -m experiments.bench_ldp
-	$(BIN)/python -m experiments.bench_audit
-	$(BIN)/python -m experiments.bench_training
-	$(BIN)/python -m experiments.bench_federated
-	$(BIN)/python -m experiments.bench_secure
+# ONLY="training secure": these parts alone. TORCH_PYTHON: an interpreter that has torch and opacus. ROUNDS: of timing.
+BENCH = $(BIN)/python -m experiments.bench $(if $(TORCH_PYTHON),--torch-python $(TORCH_PYTHON)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench: .venv/.dev  ## speed and memory beside peers, on the CPU: make bench ONLY="ldp secure" TORCH_PYTHON=PATH
+	$(BENCH) $(if $(ONLY),--only $(ONLY))
+
+bench-gpu: .venv/.dev  ## the same of one accelerator; JAX for it must be in .venv, torch for it in TORCH_PYTHON
+	$(BENCH) --only gpu
+	$(BIN)/python -m experiments.bench_kernels
 
 tfds: .venv-tfds/.core  ## MNIST through TensorFlow Datasets, in an environment of its own
 	$(TFDS)/pytest -rs tests/data/test_tfds.py

@@ -1,6 +1,7 @@
 """Speed and memory of LDP-SGD trials, beside a plain PyTorch loop and a plain vmap, in one run.
 
-    python -m experiments.bench_ldp --torch-python PATH     # an interpreter that has torch; twenty minutes
+    python -m experiments.bench_ldp --torch-python PATH     # an interpreter that has torch; two minutes
+    python -m experiments.bench_ldp --wide                  # 100,000 trials at d = 1,000,000 alone; half an hour
 
 Expect, as ratios on two cores: `full` at d = 26,010 more than twice the PyTorch loop and four times a plain vmap;
 `plane` tens of millions of trials a second at any dimension.
@@ -126,13 +127,18 @@ def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--torch-python", default=None, help="an interpreter that has torch")
     parser.add_argument("--part", choices=PARTS, default=None, help="run one part alone and print seconds, GiB")
+    parser.add_argument("--wide", action="store_true", help="the widest trials alone; the rows of the others stay")
     chosen = parser.parse_args()
     if chosen.part is not None:
         took = seconds(PARTS[chosen.part])
         print(took, peak_gib())
         return
     rounds = 3 if chosen.quick else 7
-    rows = Rows("000", "bench_ldp", chosen.out, chosen.seed)
+    rows = Rows("000", "bench_ldp", chosen.out, chosen.seed, keep=True)
+    if chosen.wide:
+        memory(rows, "wide", "100,000 trials, d = 1,000,000")
+        rows.finish_part("wide")
+        return
     plane(rows, rounds)
     grid(rows, rounds)
     rows.finish_part("plane")
@@ -140,9 +146,6 @@ def main() -> None:
     rows.finish_part("full")
     memory(rows, "gradients", "10,000 pairs, d = 26,010")
     rows.finish_part("gradients")
-    if not chosen.quick:
-        memory(rows, "wide", "100,000 trials, d = 1,000,000")
-        rows.finish_part("wide")
 
 
 if __name__ == "__main__":

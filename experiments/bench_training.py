@@ -10,6 +10,7 @@ gradient, and many small networks trained together, with dropout, several times 
 
 import subprocess
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -27,18 +28,30 @@ KEPT = (PLAIN, CLIPPED, "vmap(grad) and clip")  # the sides whose memory is meas
 PARTS = GRADIENTS, MEMORY, MANY = "gradients", "memory", "many"
 
 
-def sums(rows: Rows, key: jax.Array, name: str, rounds: int, torch_python: str | None) -> None:
-    """One batch's gradient, plain or clipped, by every library."""
+def sums(
+    rows: Rows,
+    key: jax.Array,
+    name: str,
+    rounds: int,
+    torch_python: str | None,
+    *,
+    size: int = BATCH,
+    only: Collection[str] | None = None,
+) -> None:
+    """One batch's gradient, plain or clipped, by every library; ``only`` by these sides and PyTorch's."""
     network = sides.NETWORKS[name]
-    batch = sides.batch(key, network, BATCH)
-    plain = {side: jax.jit(gradient) for side, gradient in sides.plain_gradients(network).items()}
-    clipped = {side: jax.jit(total) for side, total in sides.clipped_sums(network).items()}
+    batch = sides.batch(key, network, size)
+
+    def compiled(runs: dict[str, Any]) -> dict[str, Any]:
+        return {side: jax.jit(run) for side, run in runs.items() if only is None or side in only}
+
+    plain, clipped = compiled(sides.plain_gradients(network)), compiled(sides.clipped_sums(network))
     apart = sides.differences({side: total(*batch) for side, total in clipped.items()})
-    with sides.torch(torch_python, "sums", name, batch.images, batch.labels, batch_size=BATCH) as peer:
+    with sides.torch(torch_python, "sums", name, batch.images, batch.labels, batch_size=size) as peer:
         apart |= peer.differences
         ours = {side: sides.timed(run, *batch) for side, run in (plain | clipped).items()}
         _, times = in_turn(ours | peer.sides, rounds)
-    setting, scale = {"network": name, "batch": BATCH}, f"{rounds} rounds, all sides in turn"
+    setting, scale = {"network": name, "batch": size}, f"{rounds} rounds, all sides in turn"
     for side, values in times.items():
         rows.spread("gradient_seconds", setting | {"side": side}, values, scale=scale)
     for side in plain:

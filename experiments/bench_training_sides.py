@@ -190,7 +190,7 @@ class Torch(NamedTuple):
 def torch(
     python: str | None, what: str, network: str, images: Any, labels: Any, *, batch_size: int, steps: int = 0
 ) -> Iterator[Torch]:
-    """A process of the interpreter ``python`` that times one call for every line it is sent.
+    """A process of the interpreter ``python`` that times one call for every line it is sent, on a CPU if JAX is.
 
     Args:
       python: an interpreter that has torch and opacus; None offers no sides, and says so.
@@ -207,6 +207,7 @@ def torch(
     given = {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER, "learning_rate": LEARNING_RATE}
     given |= {"what": what, "network": network, "batch_size": batch_size, "steps": steps, "dropout_rate": DROPOUT_RATE}
     given |= {"images": np.moveaxis(np.asarray(images), -1, 1).tolist(), "labels": np.asarray(labels).tolist()}
+    given |= {"device": "cpu" if jax.default_backend() == "cpu" else "cuda"}
     with answering([python, str(PEER)]) as ask:
         hello = ask(json.dumps(given))
         assert hello["parameters"] == NETWORKS[network].parameters

@@ -10,7 +10,10 @@ from typing import Any
 from dpaudit.report.rows import read_rows, replace_text
 from experiments import (
     bench_federated_section,
+    bench_kernels_section,
     bench_mc_dropout_section,
+    bench_scaling_section,
+    bench_section,
     bench_secure_section,
     bench_training_section,
     clip_size_section,
@@ -38,6 +41,8 @@ What a range is stands above its table. "Paper" is the published value.
 
 SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
     "ldp_client_audit": ldp_client_section.section,
+    "bench_*-cores": bench_section.section,  # one file a machine
+    "bench_scaling": bench_scaling_section.section,
     "bench_ldp": benchmark(
         "Speed of LDP-SGD trials",
         "Command: `make bench`. Medians [range] over the runs; both sides of a ratio were timed in turn in one run. "
@@ -50,6 +55,7 @@ SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
     ),
     "bench_training": bench_training_section.section,
     "bench_mc_dropout": bench_mc_dropout_section.section,
+    "bench_kernels": bench_kernels_section.section,
     "bench_federated": bench_federated_section.section,
     "bench_secure": bench_secure_section.section,
     "bench_personalization": benchmark(

@@ -3,8 +3,9 @@
 python experiments/peers/torch_dp_sgd.py
 
 The first line of standard input is JSON with ``what`` ("sums" or "trainings"), ``network``, ``images`` [n, c, h, w],
-``labels`` [n], ``batch_size``, ``steps``, ``clip_norm``, ``noise_multiplier``, ``learning_rate`` and ``dropout_rate``
-(of trainings: sums are without dropout). Answered is JSON with the number of ``parameters``, the ``sides``, and the
+``labels`` [n], ``device`` ("cpu" or "cuda"), ``batch_size``, ``steps``, ``clip_norm``, ``noise_multiplier``,
+``learning_rate`` and ``dropout_rate`` (of trainings: sums are without dropout). On CUDA, products and convolutions of
+float32 are in TF32, as XLA's are. Answered is JSON with the number of ``parameters``, the ``sides``, and the
 relative ``differences`` of their clipped sums; then every line that names a side is answered with the seconds of one
 call of it. Needs `pip install torch opacus`.
 """
@@ -82,7 +83,7 @@ NETWORKS = {"CNN8": cnn8, "CNN28": cnn28, "CNN32": cnn32}
 
 def gradients(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], Tensors]]:
     """Every side's gradient of one batch: the mean loss's for the plain one, else the sum of clipped ones."""
-    network, clip_norm = NETWORKS[given["network"]](), given["clip_norm"]
+    network, clip_norm = NETWORKS[given["network"]]().to(images.device), given["clip_norm"]
     cross_entropy = nn.CrossEntropyLoss()
     settings = {"noise_multiplier": 0.0, "max_grad_norm": clip_norm, "expected_batch_size": len(labels)}
 
@@ -141,7 +142,7 @@ def trainings(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor)
 
     def train(mode: str, threads: int) -> None:
         torch.set_num_threads(threads)
-        module = NETWORKS[given["network"]](given["dropout_rate"])
+        module = NETWORKS[given["network"]](given["dropout_rate"]).to(images.device)
         module, optimizer, *criterion, loader = PrivacyEngine().make_private(
             module=module,
             optimizer=torch.optim.SGD(module.parameters(), lr=given["learning_rate"]),
@@ -175,7 +176,10 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)
     given = json.loads(sys.stdin.readline())
-    images, labels = torch.tensor(given["images"]), torch.tensor(given["labels"])
+    device = torch.device(given["device"])
+    images, labels = torch.tensor(given["images"], device=device), torch.tensor(given["labels"], device=device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
     if given["what"] == "sums":
         sides = gradients(given, images, labels)
         apart = differences(sides)
@@ -187,6 +191,8 @@ def main() -> None:
         run = sides[line.strip()]
         began = time.perf_counter()
         run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         print(time.perf_counter() - began, flush=True)
 
 

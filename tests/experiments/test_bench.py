@@ -1,0 +1,141 @@
+"""The table of benchmarks holds what the benchmarks measured, and says what they did not."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dpaudit.report.rows import read_rows, write_rows
+from experiments import bench, bench_section, make_results
+from experiments.bench_table import FIGURES, Asked, Figure, taken
+from experiments.common import RESULTS
+
+COMMITTED = {name: RESULTS / f"{part.program}.json" for name, part in bench.PARTS.items()}
+COMMITTED = {name: file for name, file in COMMITTED.items() if file.exists()}
+HERE = {"machine": bench.describe("cpu"), "versions": {"python": "3"}, "date": "2026-11-21 12:00 UTC", "load": 0.5}
+
+
+def rendered(part, lines):
+    return "\n".join(bench_section.section([line | HERE | {"part": part} for line in lines]))
+
+
+def test_every_part_has_a_program_and_figures():
+    assert FIGURES.keys() == bench.PARTS.keys()
+    assert all(FIGURES.values())
+    assert {"ldp", "training", "federated", "mc_dropout", "secure", "personalization", "audit"} <= COMMITTED.keys()
+
+
+@pytest.mark.parametrize("part", COMMITTED)
+def test_every_figure_is_found_in_the_rows_and_ratios_point_the_same_way(part):
+    lines = taken(FIGURES[part], read_rows(COMMITTED[part]))
+    for figure, line in zip(FIGURES[part], lines, strict=True):
+        assert line["figure"] == figure.what
+        if line["ratio"] is not None:
+            quotient = line["ours"] / line["peer_value"]
+            assert abs(math.log(line["ratio"] / (quotient if figure.more else 1 / quotient))) < math.log(1.3)
+            assert line["ratio_low"] is None or line["ratio_low"] <= line["ratio"] <= line["ratio_high"]
+    assert taken([FIGURES[part][0]._replace(quantity="another")], read_rows(COMMITTED[part])) == []
+
+
+@pytest.mark.parametrize(
+    "part, network, quantity, sides, best",
+    [
+        ("personalization", "MLP", "user_sum_seconds", "jax-privacy*", min),
+        ("federated", "CNN28", "round_seconds", "ours, one draw*", min),
+        ("training", "CNN8", "networks_per_hour", "*", max),
+    ],
+)
+def test_the_best_of_several_sides_is_taken(part, network, quantity, sides, best):
+    rows = [row for row in read_rows(COMMITTED[part]) if row["quantity"] == quantity]
+    rows = [row for row in rows if row["setting"]["network"] == network]
+    own = [row["ours"] for row in rows if row["setting"]["side"].startswith(sides.rstrip("*"))]
+    figure = Figure("", quantity, {"network": network, "side": sides}, more=best is max)
+    (line,) = taken([figure], rows)
+    assert line["ours"] == best(own)
+    assert min(own) < max(own)
+
+
+def test_a_peer_that_was_not_there_is_said_to_be_not_measured():
+    (figure,) = (figure for figure in FIGURES["personalization"] if figure.ours.get("side") == "ours" and figure.asked)
+    rows = read_rows(COMMITTED["personalization"])
+    (with_peer,) = taken([figure], rows)
+    alone = [row for row in rows if "NumPy loop" not in row["setting"].values()]
+    (without,) = taken([figure], alone)
+    assert with_peer["reached"] is True
+    assert without["reached"] is without["ratio"] is without["peer_value"] is None
+    assert without["ours"] == with_peer["ours"]
+    assert "NumPy loop: not measured | not measured | ratio ≥ 5 |" in rendered("personalization", [without])
+    assert "NumPy loop: not measured" not in rendered("personalization", [with_peer])
+
+
+@pytest.mark.parametrize("of", ["ours", "ratio"])
+def test_what_was_asked_for_is_compared_with_what_it_is_of(of):
+    figure = FIGURES["ldp"][0]
+    rows = read_rows(COMMITTED["ldp"])
+    (line,) = taken([figure], rows)
+    if line[of] is None:
+        pytest.skip("the peer was not measured")
+    for sense, value, reached in (("≥", 0.99, True), ("≥", 1.01, False), ("≤", 0.99, False), ("≤", 1.01, True)):
+        (found,) = taken([figure._replace(asked=Asked(of, sense, value * line[of]))], rows)
+        assert found["reached"] is reached
+        assert ("missed" in rendered("ldp", [found])) is not reached
+
+
+def test_one_part_is_run_and_the_lines_of_the_others_stay(tmp_path):
+    file = tmp_path / f"bench_{bench.slug(bench.describe('cpu'))}.json"
+    (old,) = taken(FIGURES["audit"][:1], read_rows(COMMITTED["audit"]))
+    stale = old | {"figure": "stale"}
+    write_rows([old | HERE | {"part": "audit"}, stale | HERE | {"part": "secure"}], file)
+    bench.main(["--only", "secure", "--quick", "--out", str(tmp_path)])
+    rows = read_rows(file)
+    secure = [row for row in rows if row["part"] == "secure"]
+    assert [row for row in rows if row["part"] == "audit"] == [old | HERE | {"part": "audit"}]
+    assert [row["part"] for row in rows] == ["secure"] * len(secure) + ["audit"]  # in the order of the parts
+    assert {"step_seconds", "ands_per_second", "cots_per_second", "peak_gib"} == {row["quantity"] for row in secure}
+    measured = {row["quantity"]: row["ours"] for row in read_rows(tmp_path / "bench_secure" / "results.json")}
+    assert next(row["ours"] for row in secure if row["quantity"] == "peak_gib") == measured["peak_gib"]
+    for row in secure:
+        assert row["figure"] != "stale"
+        assert row["date"] > HERE["date"]
+        assert row["machine"] == bench.describe("cpu")
+        assert row["versions"].keys() == {"python", *bench.OURS}
+    text = "\n".join(bench_section.section(rows))
+    assert f"audit, {HERE['date']} at load 0.5" in text
+    assert f"secure, {secure[0]['date']} at load" in text
+    assert f"{os.cpu_count()} cores" in text
+
+
+def test_versions_of_the_other_interpreter_are_those_that_it_has(monkeypatch):
+    monkeypatch.setattr(bench, "OURS", ())
+    monkeypatch.setattr(bench, "PEERS", ("numpy", "nowhere"))
+    assert bench.versions(sys.executable).keys() == {"python", "numpy"}
+    assert bench.versions(None).keys() == {"python"}
+
+
+def test_quick_needs_a_place_of_its_own(capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["--quick"])
+    assert "--quick: expected --out DIR beside it" in capsys.readouterr().err
+
+
+def test_without_an_accelerator_one_line_and_status_2(tmp_path):
+    command = [sys.executable, "-m", "experiments.bench", "--only", "gpu", "--out", str(tmp_path)]
+    ended = subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines() == ["bench_gpu: expected an accelerator that JAX can use, got a CPU alone"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_s_file_is_named_for_it_and_found():
+    machine = {"processor": "Intel(R) Xeon(R) Gold 6 @ 2.5GHz", "cores": 2, "memory_gib": 8.0, "accelerator": None}
+    assert bench.slug(machine) == "intel-xeon-gold-6-2-5ghz-2-cores"
+    assert bench.slug(machine | {"accelerator": "NVIDIA H200"}) == "nvidia-h200-2-cores"
+    (pattern,) = (name for name, section in make_results.SECTIONS.items() if section is bench_section.section)
+    assert pattern == "bench_*-cores"
+    machine = bench.describe("cpu")
+    assert machine["cores"] == len(os.sched_getaffinity(0))
+    assert 0.1 < machine["memory_gib"] < 100_000
+    assert json.loads(json.dumps(machine)) == machine
