@@ -25,14 +25,13 @@ import numpy as np
 from dpaudit import data
 from dpaudit.data.ratings import Ratings, split, split_users
 from experiments.common import Rows, options
-from experiments.personalization_federated import Scale, Settings, accuracies
+from experiments.personalization_federated import LEARNING_RATES, Scale, Settings, accuracies
 from experiments.personalization_methods import DELTA, METHODS, candidates, score
 from experiments.personalization_population import population
 
 EPSILONS = (1.0, 5.0, 10.0, 20.0, math.inf)
 TRIALS, CANDIDATES = 5, 8
 PARTS = (RATINGS, RANKINGS, POPULATION, FEDERATED) = ("ratings", "rankings", "population", "federated")
-LEARNING_RATES = (0.1, 0.3, 1.0)
 
 
 def mu_of(epsilon: float) -> float:

@@ -20,14 +20,14 @@ from dpaudit.personalization.boundary import Protocol
 from dpaudit.personalization.items import Prior
 from dpaudit.personalization.layout import Users, sound
 from dpaudit.personalization.popularity import counted
-from dpaudit.personalization.processes import Memory
+from dpaudit.personalization.processes import memoryless
 from dpaudit.personalization.transcript_audit import Recipe, extreme
 from dpaudit.personalization.user_step import Model, Step
 from dpaudit.personalization.weights import Rule
 
 ITEMS, CLIP, REACH = 3, 1.0, 3.0
 OTHERS = Users(jnp.array([[0, 1], [1, 2]]), jnp.array([[0.8, -0.3], [1.2, 0.4]]), jnp.ones((2, 2)), jnp.arange(2))
-START = Memory(jnp.int32(0), ())
+START = memoryless()
 Make = Callable[..., Protocol]
 
 

@@ -19,6 +19,7 @@ from dpaudit.training.sampling import Participation, participation, poisson
 from dpaudit.training.schedule import spaced
 
 EXAMPLES = 5  # of a user, as in paper 002
+LEARNING_RATES = (0.3, 1.0, 3.0)  # of which every variant has its best
 POISSON = "DP-SGD, Poisson"
 STRATEGIES: dict[str, Callable[[Participation], Strategy]] = {
     "independent": independent,

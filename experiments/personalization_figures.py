@@ -10,7 +10,7 @@ from dpaudit.personalization import als, weights
 from dpaudit.personalization.boundary import run
 from dpaudit.personalization.items import Prior
 from dpaudit.personalization.layout import arranged
-from dpaudit.personalization.processes import Memory
+from dpaudit.personalization.processes import memoryless
 from dpaudit.personalization.terms import terms
 from dpaudit.personalization.user_step import Model, Step
 from dpaudit.report.boundary_figure import round_figure
@@ -61,7 +61,7 @@ def transcript_figure() -> "Figure":
     factors = 0.3 * jax.random.normal(jax.random.key(0), (40, rank))
     precision = jnp.array([5.0] + rank * [10.0])
     model = Model(ones, factors, jnp.zeros(40), jnp.array([3.5] + rank * [0.0]), precision)
-    memory = Memory(jnp.int32(0), ())
+    memory = memoryless()
     _, _, transcript = run(jax.random.key(1), protocol, model, memory, (users,), 3)
     one_bucket = protocol._replace(devices=protocol.devices.devices)
     return round_figure(terms(one_bucket, model, memory, users), transcript, delta=1e-5)

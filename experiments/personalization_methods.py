@@ -20,6 +20,7 @@ from dpaudit.training.sampling import poisson
 
 Choice = Mapping[str, Any]
 DELTA = 1e-5
+CENTRE = 3.5  # of ratings from 1 to 5, guessed without a look at any: people rate what they expect to like
 
 
 class Told(NamedTuple):
@@ -64,7 +65,7 @@ def alternating(*, features: bool, **fixed: Any) -> Callable[[jax.Array, Ratings
     """:func:`dpaudit.personalization.recommender.fit`."""
 
     def fit(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
-        recipe = Recipe(centre=(train.low + train.high) / 2 + 0.5, **{**fixed, **choice})
+        recipe = Recipe(centre=CENTRE, **{**fixed, **choice})
         known = catalogue(train, features=features)
         multiplier = 1 / mu if mu else 0.0
         model, transcript = recommender.fit(key, device_rows(train), known, recipe, noise_multiplier=multiplier)
@@ -91,7 +92,7 @@ def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: 
 
 def gradient_steps(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
     """User-level DP-SGD on biases and factors of the same model, users' halves solved for on their devices."""
-    chosen = Recipe(centre=(train.low + train.high) / 2 + 0.5, rank=choice["rank"])
+    chosen = Recipe(centre=CENTRE, rank=choice["rank"])
     known, rank = catalogue(train, features=True).public, choice["rank"]
     tastes = known.shape[1] - 1
     mean = jnp.array([chosen.centre] + tastes * [0.0] + [1.0] + rank * [0.0])

@@ -6,6 +6,7 @@ from typing import Any
 from dpaudit.report.figures import save_png
 from experiments.common import FIGURES
 from experiments.markdown import number, ranged, select, table
+from experiments.personalization_federated import LEARNING_RATES
 from experiments.personalization_figures import transcript_figure, utility_figure
 
 Rows = Sequence[dict[str, Any]]
@@ -86,11 +87,12 @@ def _population(rows: Rows) -> Iterable[str]:
 def _federated(rows: Rows) -> Iterable[str]:
     if not rows:
         return
+    rates = ", ".join(f"{rate:g}" for rate in LEARNING_RATES)
     yield (
         f"**User-level training on MNIST** ({rows[0]['scale']}; paper 002's network): DP-SGD, whose users are drawn in "
         "secret, and DP-FTRL with each kind of noise, whose users come in epochs that may be public. One training of each "
-        "learning rate (0.1, 0.3, 1), momentum none; the best accuracy on the test images [the worst rate's], so a "
-        "comparison of noises and no estimate of what a careful user would reach.\n"
+        f"learning rate ({rates}), no momentum; the best accuracy on the test images [the worst rate's], so a "
+        "comparison of noises and no estimate of what a careful user would reach. The best rate is mostly the largest.\n"
     )
     lines = [
         [

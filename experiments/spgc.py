@@ -24,10 +24,11 @@ import numpy as np
 from absl import logging
 from scipy.special import ndtr
 
-from dpaudit import check
+from dpaudit import check, hosts
 from dpaudit.auditing.result import json_number
 from dpaudit.secure import noise_accounting, scale, sigma
-from experiments.common import Rows, options
+from experiments.common import Rows, as_command, options
+from experiments.spgc_figures import drawn
 from experiments.spgc_runs import NOISELESS, Run, play_all, runs, step_of
 from experiments.spgc_tasks import DELTA, EPSILONS, OWNERS, TASKS
 
@@ -61,7 +62,8 @@ def gather(rows: Rows, records: Sequence[dict[str, Any]]) -> None:
                 scale=scale_text,
                 paper_value=_published(setting) if measure == "accuracy" else None,
             )
-            row["curve"] = [round(float(value), 2) for value in curves.mean(axis=0)]
+            if measure == "accuracy" and drawn(setting):
+                row["curve"] = [round(float(value), 2) for value in curves.mean(axis=0)]
         row = rows.add(
             "seconds_per_step", shown, float(np.median([r["seconds_per_step"] for r in own])), scale=scale_text
         )
@@ -139,6 +141,7 @@ def _of_paper(run: Run, schemes: Sequence[str]) -> bool:
 
 def main() -> None:
     chosen = arguments()
+    hosts.alone("spgc", "--share shares the runs out")
     logging.set_verbosity("error")  # dp-accounting warns of every Renyi order that it does without
     first, every = (0, 1) if chosen.share is None else map(int, chosen.share.split("/"))
     with tempfile.TemporaryDirectory() as temporary:
@@ -153,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -17,6 +17,12 @@ STYLES = {"SPGC": "-", "LDP": "--", "reduced noise": ":"}
 NOISELESS = {"non-private": ("#222222", "-"), "MPC only": ("#888888", "--")}
 
 
+def drawn(setting: dict[str, Any]) -> bool:
+    """Whether the paper's Fig. 1 has such a curve: three owners, and the paper's rule where there is noise."""
+    noisy = setting["scheme"] in ("SPGC", "LDP") and setting["rule"] == "classical"
+    return setting["owners"] == OWNERS and (noisy or setting["scheme"] in NOISELESS)
+
+
 def paper_figure(rows: Rows) -> "Figure":
     """Accuracy by epoch, a panel for each data set: three owners, the paper's rule."""
     from matplotlib.figure import Figure
@@ -24,15 +30,12 @@ def paper_figure(rows: Rows) -> "Figure":
     names = list(dict.fromkeys(row["setting"]["data"] for row in select(rows, "accuracy")))
     figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        for row in select(rows, "accuracy", data=name, owners=OWNERS):
-            scheme, epsilon, rule = (row["setting"][key] for key in ("scheme", "epsilon", "rule"))
-            if scheme in NOISELESS:
-                colour, style = NOISELESS[scheme]
-                label = scheme
-            elif scheme in ("SPGC", "LDP") and rule == "classical":
-                colour, style, label = COLOURS[epsilon], STYLES[scheme], f"{scheme}, ε = {epsilon:g}"
-            else:
+        for row in select(rows, "accuracy", data=name):
+            if not drawn(row["setting"]):
                 continue
+            scheme, epsilon = row["setting"]["scheme"], row["setting"]["epsilon"]
+            colour, style = NOISELESS[scheme] if scheme in NOISELESS else (COLOURS[epsilon], STYLES[scheme])
+            label = scheme if scheme in NOISELESS else f"{scheme}, ε = {epsilon:g}"
             curve = row["curve"]
             axes.plot(np.arange(1, len(curve) + 1), curve, style, color=colour, label=label, linewidth=1.2)
         axes.set(title=name, xlabel="epoch", ylabel="test accuracy, %")

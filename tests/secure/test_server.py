@@ -95,9 +95,14 @@ def test_an_owner_does_not_take_one_server_s_word(tmp_path):
         assert (all_of[0].result(1).values == total(1)).all()
         (kept,) = (tmp_path / "h2").glob("*.step")
         told = kept.read_bytes()
-        kept.write_bytes(told[:-1] + bytes([told[-1] ^ 1]))
-        with pytest.raises(ChannelError, match=r"^step 1: h1 and h2 tell different results$"):
-            all_of[0].result(1)
+        for other in (
+            told[:-1] + bytes([told[-1] ^ 1]),
+            told.replace(b"carol", b"carla"),
+        ):  # another sum, or of others
+            assert other != told
+            kept.write_bytes(other)
+            with pytest.raises(ChannelError, match=r"^step 1: h1 and h2 tell different results$"):
+                all_of[0].result(1)
 
 
 def test_a_message_is_as_long_as_its_values(tmp_path):
@@ -144,6 +149,25 @@ def test_shares_of_two_splittings_are_not_added(tmp_path):
         all_of[0].submit(1, integers(1)["alice"])
         all_of[2].submit(1, integers(1)["carol"])
         np.testing.assert_array_equal(all_of[1].result(1).values, total(1))  # bob's share goes to both once more
+    assert lines.count("step 1: bob's two shares do not belong together; both servers let them go") == 2
+
+
+def test_an_owner_restarted_between_two_servers_has_split_anew(tmp_path):
+    """Each of its lives reaches one server: their shares of the same integers do not belong together."""
+    mine, lines, values = terms("plain"), [], integers(1)
+    with pair(tmp_path, mine, lines.append) as both:
+        ports, nowhere = [f"127.0.0.1:{server.port}" for server in both], "127.0.0.1:1"
+        for addresses in ((ports[0], nowhere), (nowhere, ports[1])):
+            bob = Owner("bob", mine, addresses)
+            with pytest.raises(ChannelError, match=r"^h[12]: "):
+                bob.submit(1, values["bob"], seconds=10)
+            bob.close()
+        with owners(both, mine, *OWNERS) as all_of:
+            for one, name in zip(all_of, OWNERS, strict=True):
+                if name != "bob":
+                    one.submit(1, values[name])
+            with pytest.raises((check.InputError, ChannelError)):
+                all_of[0].result(1, seconds=1)
     assert lines.count("step 1: bob's two shares do not belong together; both servers let them go") == 2
 
 
