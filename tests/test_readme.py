@@ -10,7 +10,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 def test_examples_run(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     names: dict = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
@@ -21,6 +21,8 @@ def test_examples_run(capsys):
     assert names["info"].loss[-1] < names["info"].loss[0]
     assert names["weights"].shape == (8, 64, 10)
     assert names["units"].norms.shape == names["digits"].labels.shape
+    assert 0 < np.abs(names["params"] - names["weights"][0]).max() < 0.0101
+    assert names["updates"]["w"].shape == (3, 2)
     assert names["risk"].estimate.value > names["risk"].honest.epsilon_lower
     assert names["seen"].loss[-1] < 0.9 * names["seen"].loss[0]
     assert names["release"]["w"].shape == (3, 2)

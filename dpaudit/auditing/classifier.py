@@ -1,15 +1,12 @@
 """The network behind :func:`dpaudit.auditing.learned.distinguisher`, and how it is fitted."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-
-if TYPE_CHECKING:
-    from dpaudit.auditing.learned import Reading
 
 RATE = 1e-2  # of Adam at the first step; a cosine takes it to 0
 
@@ -28,10 +25,8 @@ class Classifier(nn.Module):
 
 
 @partial(jax.jit, static_argnames=("network", "steps", "batch"))
-def fitted(
-    key: jax.Array, releases: jax.Array, reading: "Reading", *, network: Classifier, steps: int, batch: int
-) -> Any:
-    """releases [2, trials, d], one row per world -> the network's parameters."""
+def fitted(key: jax.Array, releases: jax.Array, reading: Any, *, network: Classifier, steps: int, batch: int) -> Any:
+    """releases [2, trials, d], one row per world, read by ``reading.features`` -> the network's parameters."""
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
     init_key, batch_key = jax.random.split(key)
     worlds = jnp.arange(2)[:, None]
