@@ -125,6 +125,7 @@ def assert_same(found: list[Any], programs: Sequence[Callable[..., Any]] = PROGR
 NAMES = [program.__name__ for program in PROGRAMS]
 
 
+@pytest.mark.slow  # as two processes, which are two devices
 def test_four_devices_find_what_one_finds():
     assert_same(said(start(__name__, "on_all_devices", *NAMES, devices=4)))
 
