@@ -48,7 +48,7 @@ def _speed(rows: Rows) -> Iterable[str]:
         shipped = select(rows, "trial_h100_microseconds")[0]
         yield (
             "No accelerator was at hand: the kernel has not been timed, and no engine uses it. It stays until one is, since "
-            f"by the bytes that it moves the shipped mechanism ({shipped['setting']['side']}) could not play more than "
+            "by the bytes that it moves the shipped mechanism could not play more than "
             f"{1e6 / shipped['ours']:,.0f} trials a second on an H100.\n"
         )
         return
