@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +64,19 @@ class Checkpoint(NamedTuple):
             raise check.expected("checkpoint", "a whole checkpoint", f"{self.file.name}: {error}") from None
         refuse_another(self.identity, found, "audit", self.file.name)
         return arrays
+
+    def made_once(self, make: Callable[[], Any]) -> Any:
+        """The pytree of arrays that ``make`` returns: from the file where it is there, else made and kept.
+
+        Raises:
+          InputError: as for :meth:`restore`.
+        """
+        leaves = self.restore()
+        if leaves is not None:
+            return jax.tree.unflatten(jax.tree.structure(jax.eval_shape(make)), list(leaves.values()))
+        made = make()
+        self.save(**{f"leaf{i}": leaf for i, leaf in enumerate(jax.tree.leaves(made))})
+        return made
 
     def _read(self) -> bytes | None:
         """The file's bytes, the same in every process."""

@@ -120,7 +120,7 @@ def client(
     else:
         parts = {"key": [raw(key)], "data": [raw(inputs), raw(labels)], "setting": [text((steps, collusion_steps))]}
         file = Checkpoint(checkpoint, {name: digest(part) for name, part in parts.items()}, shared)
-        trained = _kept(file, partial(train, key))
+        trained = file.made_once(partial(train, key))
     if shared:
         trained = multihost_utils.broadcast_one_to_all(trained)
     honest, colluding = jax.tree.map(jnp.asarray, trained)
@@ -133,16 +133,6 @@ def client(
         dimension=sum(leaf.size for leaf in jax.tree.leaves(honest)),
         clip_norm=clip_norm,
     )
-
-
-def _kept(file: Checkpoint, make: Callable[[], Any]) -> Any:
-    """The arrays that ``make`` returns, from the file where it is there."""
-    leaves = file.restore()
-    if leaves is not None:
-        return jax.tree.unflatten(jax.tree.structure(jax.eval_shape(make)), list(leaves.values()))
-    made = make()
-    file.save(**{f"leaf{i}": leaf for i, leaf in enumerate(jax.tree.leaves(made))})
-    return made
 
 
 def crafted(client: Client, name: str) -> Partial:
