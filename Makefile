@@ -32,7 +32,8 @@ test: .venv/.dev  ## style, types and all tests but the long proofs
 
 verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
 	@mkdir -p experiments/results
-	set -o pipefail; { date -u '+%Y-%m-%d %H:%M UTC'; $(BIN)/pytest -q -rs -m slow --durations=0; } 2>&1 \
+	set -o pipefail; { date -u '+%Y-%m-%d %H:%M UTC'; $(BIN)/pytest -q -rs -m slow --numprocesses 2 --dist worksteal \
+		--durations=0; } 2>&1 \
 		| tee experiments/results/verify.log
 
 results: .venv/.core  ## rewrite experiments/README.md from the committed results

@@ -6,8 +6,9 @@
     python -m experiments.bench --quick --out DIR               # small sizes; minutes
 
 Each part is a program of its own, whose rows are written where it writes them by itself. The figures of the table are
-taken from those rows (``bench_table``) into results/bench_MACHINE.json. Half of the time is that of the part ``wide``,
-which comes last.
+taken from those rows (``bench_table``) into results/bench_MACHINE.json, with how fast the machine was when the part
+began: a shared one can be three times as slow as on another day. Half of the time is that of the part ``wide``, which
+comes last.
 """
 
 import datetime
@@ -17,10 +18,13 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from dpaudit.report.rows import prepare_out, read_rows, write_rows
 from experiments.bench_table import FIGURES, taken
@@ -71,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     known = versions(chosen.torch_python)
     for name in chosen.only or [name for name in PARTS if name not in (GPU, *[WIDE] * chosen.quick)]:
         began = {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC", "load": os.getloadavg()[0]}
+        began |= pace()
         rows = run(name, chosen, out)
         machine = describe(rows[0]["device"])
         file = (out or RESULTS) / f"bench_{slug(machine)}.json"
@@ -96,6 +101,24 @@ def run(name: str, chosen: Any, out: Path | None) -> list[dict[str, Any]]:
     if status:
         raise SystemExit(status)
     return read_rows((out / part.program / "results.json") if out else RESULTS / f"{part.program}.json")
+
+
+def pace() -> dict[str, float]:
+    """What NumPy does here at this moment: float32 matrix products, and copies of memory; medians of nine."""
+    square, long = np.ones((1024, 1024), np.float32), np.ones(1 << 25, np.float32)
+    return {
+        "gflops": 2 * 1024**3 / 1e9 / _seconds(lambda: square @ square),
+        "copied_gigabytes_a_second": long.nbytes / 1e9 / _seconds(long.copy),
+    }
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(10):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return float(np.median(times[1:]))
 
 
 def describe(device: str) -> dict[str, Any]:

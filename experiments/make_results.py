@@ -9,6 +9,7 @@ from typing import Any
 
 from dpaudit.report.rows import read_rows, replace_text
 from experiments import (
+    bench_before_section,
     bench_federated_section,
     bench_kernels_section,
     bench_mc_dropout_section,
@@ -42,6 +43,7 @@ What a range is stands above its table. "Paper" is the published value.
 SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
     "ldp_client_audit": ldp_client_section.section,
     "bench_*-cores": bench_section.section,  # one file a machine
+    "bench_before": bench_before_section.section,
     "bench_scaling": bench_scaling_section.section,
     "bench_ldp": benchmark(
         "Speed of LDP-SGD trials",

@@ -37,6 +37,13 @@ def number(value: Any, digits: int = 2) -> str:
     return "∞" if value == "inf" else f"{value:.{digits}f}"
 
 
+def digits(value: Any) -> str:
+    """Three of them, and all before the point."""
+    if value == "inf":
+        return "∞"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def benchmark(title: str, said: str) -> Callable[[Rows], Iterable[str]]:
     """A part that is one table: every row with its setting, what was run and where."""
 

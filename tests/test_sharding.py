@@ -1,7 +1,7 @@
 """Networks, clients and users on several devices and several processes: the numbers of one device, the same noise."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import Mesh
 
 from dpaudit.check import InputError
+from dpaudit.federated import canary
 from dpaudit.federated.rounds import federated
 from dpaudit.personalization import als, ranking, recommender, weights
 from dpaudit.personalization.boundary import run
@@ -26,7 +27,7 @@ from dpaudit.training.many import train_many
 from dpaudit.training.matrix_noise import tree
 from dpaudit.training.sampling import poisson
 from dpaudit.training.schedule import spaced
-from tests.federated import test_rounds
+from tests.federated import test_canary, test_rounds
 from tests.personalization import people, test_als, test_user_level
 from tests.processes import said, start, together
 
@@ -53,6 +54,14 @@ def learned(key: jax.Array, mesh: Mesh | None) -> list[Any]:
     seen, asked = ranking.seen(buckets), ranking.Ranking(rank=1, rounds=1)
     ranked, more = ranking.fit(key, seen, catalogue, asked, noise_multiplier=1.5, mesh=mesh)
     return [spent.mu(), model.factors, model.popularity, more.mu(), ranked.factors]
+
+
+def canaries(key: jax.Array, mesh: Mesh | None) -> list[Any]:
+    """A federation with canary clients in it."""
+    make = partial(federated, mesh=mesh, chunk=7)
+    federation = test_canary.SOUND._replace(rounds=2, clients_per_round=40, make=make)
+    found, params = canary.one_run(key, federation, canaries=60)
+    return [found.final, found.rounds, found.overlap, found.taken.astype(float), params]
 
 
 def user_level(key: jax.Array, mesh: Mesh | None) -> list[Any]:
@@ -137,8 +146,9 @@ def test_two_processes_find_what_one_finds():
 
 
 @pytest.mark.slow
-def test_whole_recommenders_too():
-    assert_same(said(start(__name__, "on_all_devices", "learned", devices=4)), [learned])
+def test_whole_recommenders_and_canary_clients_too():
+    found = said(start(__name__, "on_all_devices", "learned", "canaries", devices=4))
+    assert_same(found, [learned, canaries])
 
 
 @pytest.mark.parametrize("program", [least_squares, user_level, factors, networks])

@@ -9,13 +9,14 @@ import sys
 import pytest
 
 from dpaudit.report.rows import read_rows, write_rows
-from experiments import bench, bench_section, make_results
+from experiments import bench, bench_before, bench_before_section, bench_section, make_results
 from experiments.bench_table import FIGURES, Asked, Figure, taken
-from experiments.common import RESULTS
+from experiments.common import RESULTS, Rows
 
 COMMITTED = {name: RESULTS / f"{part.program}.json" for name, part in bench.PARTS.items()}
 COMMITTED = {name: file for name, file in COMMITTED.items() if file.exists()}
 HERE = {"machine": bench.describe("cpu"), "versions": {"python": "3"}, "date": "2026-11-21 12:00 UTC", "load": 0.5}
+HERE |= {"gflops": 120.4, "copied_gigabytes_a_second": 4.56}
 
 
 def rendered(part, lines):
@@ -103,7 +104,7 @@ def test_one_part_is_run_and_the_lines_of_the_others_stay(tmp_path):
         assert row["machine"] == bench.describe("cpu")
         assert row["versions"].keys() == {"python", *bench.OURS}
     text = "\n".join(bench_section.section(rows))
-    assert f"audit, {HERE['date']} at load 0.5" in text
+    assert f"audit, {HERE['date']} at load 0.5, 120 GFLOP/s and 4.6 GB/s" in text
     assert f"secure, {secure[0]['date']} at load" in text
     assert f"{os.cpu_count()} cores" in text
 
@@ -139,3 +140,20 @@ def test_a_machine_s_file_is_named_for_it_and_found():
     assert machine["cores"] == len(os.sched_getaffinity(0))
     assert 0.1 < machine["memory_gib"] < 100_000
     assert json.loads(json.dumps(machine)) == machine
+
+
+def test_before_and_now_are_set_beside_each_other_pair_by_pair(tmp_path, capsys):
+    """A rate that rose and a time that fell are both better."""
+    trials, grid = (figure.what for figure in FIGURES["ldp"] if figure.quantity.startswith("plane_"))
+    values = {"before": ((10.0, 4.0), (20.0, 8.0)), "now": ((20.0, 2.0), (30.0, 2.0))}
+    found = {
+        side: [{trials: {"ours": rate}, grid: {"ours": time}} for rate, time in pairs]
+        for side, pairs in values.items()
+    }
+    rows = Rows("", "", str(tmp_path), 0)
+    bench_before.compare(rows, "ldp", found)
+    ratios = [row for row in rows.rows if row["quantity"] == "times_as_good"]
+    assert [(row["ours_low"], row["ours"], row["ours_high"]) for row in ratios] == [(1.5, 1.75, 2.0), (2.0, 3.0, 4.0)]
+    text = "\n".join(bench_before_section.section(rows.rows))
+    assert f"| {trials} | 15 | 25 | 1.75 [1.50, 2.00] | 2 pairs" in text
+    assert f"| {grid} | 6 | 2 | 3.00 [2.00, 4.00] | 2 pairs" in text
