@@ -61,8 +61,8 @@ class Federation(NamedTuple):
       optimizer: the server's; for :func:`final_model`, ``optax.sgd`` of a constant rate.
       client: ``client(update) -> Client``.
       update: ``update(loss_fn) -> Update``.
-      make: a function like :func:`dpaudit.federated.rounds.federated`; more settings, a mesh of devices say, are bound to
-        it by ``functools.partial``.
+      make: a function like :func:`dpaudit.federated.rounds.federated`; more settings, such as a mesh, are bound to it
+        by ``functools.partial``.
     """
 
     loss_fn: Loss
