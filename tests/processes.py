@@ -17,16 +17,18 @@ jax.distributed.initialize("127.0.0.1:{port}", {count}, {rank})
 """
 
 
+def environment(devices: int) -> dict[str, str]:
+    """Of a process that has so many emulated devices and compiles as this one does."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+
+
 def start(module: str, function: str, *arguments: object, devices: int = 1, before: str = "") -> subprocess.Popen[str]:
     """``module.function(*arguments)`` with so many devices; arguments reach it as text."""
-    environment = os.environ | {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_PLATFORMS": "cpu",
-    }
     program = f"{before}\nimport json, sys, {module} as m\nprint('\\n' + json.dumps(m.{function}(*sys.argv[1:])))"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.Popen(
-        command, env=environment, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, env=environment(devices), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 

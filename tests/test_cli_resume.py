@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import random
 import signal
 import subprocess
@@ -14,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.processes import environment
 from tests.test_cli import run
 from tests.test_cli_audit import file  # noqa: F401  the fixture
 
-ROOT = Path(__file__).parents[1]
 SLOW = """
 import jax, jax.numpy as jnp
 import dpaudit
@@ -36,14 +35,14 @@ TRIALS = 40_000  # a second or more of playing
 
 def start(folder: Path, case: str, *more: str, devices: int = 1) -> subprocess.Popen[str]:
     (folder / "slow.py").write_text(SLOW)
-    environment = os.environ | {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
-    }
     command = [sys.executable, "-m", "dpaudit.cli", "audit", f"slow.py:{case}", "--trials", str(TRIALS), "--json"]
     return subprocess.Popen(
-        [*command, *more], env=environment, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, *more],
+        env=environment(devices),
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 

@@ -1,6 +1,5 @@
 """Commands started as real processes, alone or several as one machine."""
 
-import os
 import shlex
 import socket
 import subprocess
@@ -8,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from tests.processes import environment
+
 COMMANDS = """
 import shlex, sys
 from dpaudit import cli
@@ -23,15 +23,9 @@ for line in sys.argv[1:]:
 
 def start(code: str, *arguments: str, folder: Path, devices: int = 1, variables: Any = ()) -> subprocess.Popen[str]:
     """A process that runs the code on so many emulated devices."""
-    environment = os.environ | {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
-        **dict(variables),
-    }
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        env=environment, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", code, *arguments], env=environment(devices) | dict(variables),
+        cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """Edges where something once went wrong: what is no number, what is too large, what belongs to another audit."""
 
 import math
-import os
 import subprocess
 import sys
 from typing import Any
@@ -18,6 +17,7 @@ from dpaudit.auditing import craft, engines, estimate, oracle
 from dpaudit.auditing.result import from_counts
 from dpaudit.federated import client_audit
 from dpaudit.mechanisms import laplace, ldp_sgd
+from tests.processes import environment
 
 KEY = jax.random.key(0)
 ONE = {"epsilons": [1.0], "clip_norm": 1.0}
@@ -97,8 +97,7 @@ game = (jax.random.key(0), lambda k, w: jax.random.normal(k, (3,)), jnp.sum, 50)
 for mesh in (((8,), ("t",)), ((2, 4), ("h", "c"))):
     np.testing.assert_array_equal(play(*game), play(*game, mesh=jax.make_mesh(*mesh)))
 """
-    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], env=environment(8), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]
 
 

@@ -1,6 +1,5 @@
 """The generator against published vectors, a second implementation in Python integers, and statistics with power."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from scipy import stats
 from dpaudit import check
 from dpaudit.kernels import philox
 from dpaudit.mechanisms import ldp_sgd
+from tests.processes import environment
 
 DOUBTFUL = 1e-4  # a good generator fails one such test in 10,000; seeds are fixed, so it fails now or never
 ABSURD = 1e-12
@@ -142,8 +142,7 @@ def test_two_devices_change_nothing() -> None:
         np.testing.assert_array_equal(sharded, draw(keys))
         print("equal")
     """
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    finished = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    finished = subprocess.run([sys.executable, "-c", program], env=environment(2), capture_output=True, text=True)
     assert finished.stdout == "equal\n", finished.stderr
 
 
