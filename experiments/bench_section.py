@@ -39,8 +39,10 @@ def _machine(machine: str, rows: Rows) -> Iterable[str]:
 
 
 def _when(row: dict[str, Any]) -> str:
-    pace = f"{row['gflops']:.0f} GFLOP/s and {row['copied_gigabytes_a_second']:.1f} GB/s"
-    return f"{row['date']} at load {row['load']:.1f}, {pace}"
+    when = f"{row['date']} at load {row['load']:.1f}"
+    if "gflops" not in row:  # measured before the pace was
+        return when
+    return f"{when}, {row['gflops']:.0f} GFLOP/s and {row['copied_gigabytes_a_second']:.1f} GB/s"
 
 
 def _name(machine: dict[str, Any]) -> str:
