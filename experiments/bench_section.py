@@ -17,7 +17,8 @@ def section(rows: Rows) -> Iterable[str]:
         'secure"` runs some of it. Medians over the rounds. Ratio: how many times as fast as the peer, or as small, or as few '
         "(median [range] of ratios formed round by round, both timed in turn; without a range, of two medians). A peer that was "
         f"not at hand is {NOT_MEASURED}. Beside each part's date: the machine's load when it began, and what NumPy then did of "
-        "float32 matrix products and of copies, since a busy or shared machine makes a figure worse.\n"
+        "float32 matrix products and of copies, since a busy or shared machine makes a figure worse. Rows of the sections below "
+        "may be of another day, with more rounds.\n"
     )
     for machine in dict.fromkeys(_name(row["machine"]) for row in rows):
         yield from _machine(machine, [row for row in rows if _name(row["machine"]) == machine])
