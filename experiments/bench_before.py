@@ -67,8 +67,8 @@ def compare(rows: Rows, part: str, found: dict[str, list[dict[str, Any]]]) -> No
         ratios = now / before if more[what] else before / now
         scale = f"{len(ratios)} pairs; {speed['gflops']:.0f} GFLOP/s, {speed['copied_gigabytes_a_second']:.1f} GB/s"
         for side, values in (("before", before), ("now", now)):
-            rows.spread("figure", {"part": part, "what": what, "side": side}, values, scale=scale)
-        rows.spread("times_as_good", {"part": part, "what": what}, ratios, scale=scale)
+            rows.spread("figure", {"part": part, "what": what, "side": side}, values.tolist(), scale=scale)
+        rows.spread("times_as_good", {"part": part, "what": what}, ratios.tolist(), scale=scale)
 
 
 if __name__ == "__main__":
