@@ -15,7 +15,7 @@ from tests.test_cli import run
 from tests.together import command, ended, free_address, ours, start
 
 AUDIT = f"audit slow.py:wide --trials {slow.TRIALS} --checkpoint audit.npz --resume --json"
-LDP = "ldp --craft dummy watermark --epsilon 1 --trials 60000 --repeats 2 --json --checkpoint kept --resume"
+LDP = "ldp --craft dummy watermark --epsilon 1 --trials 15000 --repeats 2 --json --checkpoint kept --resume"
 TRAIN = "train --steps 1000 --batch-size 64 --canaries 100 --json --checkpoint kept --resume"
 
 
