@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtr
 
-from dpaudit import Mechanism, distinguish, oracle, play
+from dpaudit import Mechanism, distinguish, hosts, oracle, play
 from dpaudit.mechanisms import gaussian, laplace, ldp_sgd, randomized_response
 
 Rates = Callable[[Any], tuple[np.ndarray, np.ndarray]]
@@ -43,7 +43,8 @@ class Known(NamedTuple):
         def release(key: jax.Array, world: int) -> Any:
             return self.mechanism.apply(key, (self.x0, self.x1)[world])
 
-        return play(key, release, self.score, audits * half).reshape(2, audits, half)
+        scores = play(key, release, self.score, audits * half, mesh=hosts.mesh("trials"))
+        return scores.reshape(2, audits, half)
 
 
 def atoms(losses: np.ndarray, world0: np.ndarray, world1: np.ndarray) -> Rates:

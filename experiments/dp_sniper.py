@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit import AuditResult, Claim, audit, distinguish, play
+from dpaudit import AuditResult, Claim, audit, distinguish, hosts, play
 from dpaudit.auditing import learned
 from dpaudit.auditing.estimate import choose_threshold, epsilon_bounds, errors
 from dpaudit.auditing.result import json_number
@@ -116,7 +116,8 @@ def pilot(key: jax.Array, entry: Entry, family: jax.Array, trials: int) -> np.nd
         each = jax.vmap(entry.apply)(jax.random.split(key, len(family)), family[:, world])
         return each.reshape(len(family), -1).astype(jnp.float32)
 
-    return np.moveaxis(play(key, release, lambda releases: releases, trials), 2, 0)
+    played = play(key, release, lambda releases: releases, trials, mesh=hosts.mesh("trials"))
+    return np.moveaxis(played, 2, 0)
 
 
 def audited(key: jax.Array, entry: Entry, trials: dict[str, int]) -> tuple[AuditResult, str, np.ndarray]:
@@ -136,7 +137,7 @@ def audited(key: jax.Array, entry: Entry, trials: dict[str, int]) -> tuple[Audit
     attack, pair = max(found, key=lambda one: one[0].promise)
     chosen = distinguish.Distinguisher(lambda *_: attack.score, None, attack.name)
     settings = {"trials": trials["final"], "claim": Claim(mechanisms.EPSILON), "confidence": CONFIDENCE}
-    result = audit(entry.apply, *pair, key=final_key, distinguisher=chosen, **settings)
+    result = audit(entry.apply, *pair, key=final_key, distinguisher=chosen, mesh=hosts.mesh("trials"), **settings)
     return result, attack.name, np.asarray(pair, np.float64)
 
 

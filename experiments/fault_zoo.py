@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpaudit import AuditResult, Case, Mechanism, inspect, play
+from dpaudit import AuditResult, Case, Mechanism, hosts, inspect, play
 from dpaudit import audit as run_audit
 from dpaudit.auditing import sequential
 from dpaudit.auditing.distinguish import Distinguisher
@@ -35,7 +35,7 @@ QUICK_FAMILIES, QUICK_AUDITS, QUICK_TRIALS = ("clipping", "randomness", "roundin
 def audit(case: Case, attack: Distinguisher, key: jax.Array, **settings: Any) -> AuditResult:
     """An audit of a case at the zoo's confidence."""
     mechanism, x0, x1, claim = case
-    settings |= {"claim": claim, "distinguisher": attack, "confidence": CONFIDENCE}
+    settings |= {"claim": claim, "distinguisher": attack, "confidence": CONFIDENCE, "mesh": hosts.mesh("trials")}
     return run_audit(mechanism, x0, x1, key=key, **settings)
 
 
@@ -84,7 +84,8 @@ def lower_bounds(
     fit_key, play_key = jax.random.split(key)
     score = attack.fit(fit_key, mechanism, case.x0, case.x1)
     pair, half = (case.x0, case.x1), trials // 2
-    scores = play(play_key, lambda key, world: mechanism.apply(key, pair[world]), score, audits * half)
+    mesh = hosts.mesh("trials")
+    scores = play(play_key, lambda key, world: mechanism.apply(key, pair[world]), score, audits * half, mesh=mesh)
     lower, accused = np.zeros(audits), np.zeros(audits, bool)
     aside = half // 4 if attack.threshold is None else 0
     claim = case.claim or mechanism.claim

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import optax
 
-from dpaudit import data
+from dpaudit import data, hosts
 from dpaudit.personalization.boundary import run
 from dpaudit.personalization.user_level import Training, dp_ftrl, dp_sgd, users
 from dpaudit.training import accounting, models
@@ -109,6 +109,7 @@ def _common(loss: Callable[..., jax.Array], settings: Settings) -> dict[str, Any
         "loss_fn": lambda params, example: loss(params, *example),
         "clip_norm": settings.clip_norm,
         "optimizer": optax.sgd(settings.learning_rate),
+        "mesh": hosts.mesh("users"),
     }
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpaudit import hosts
 from dpaudit.data.ratings import Ratings
 from dpaudit.personalization import factored, metrics, ranking, recommender, user_level
 from dpaudit.personalization.boundary import run
@@ -61,14 +62,18 @@ def device_rows(ratings: Ratings) -> tuple[Users, ...]:
     return arranged(ratings, buckets=[most] if ratings.num_users < 10_000 else None)
 
 
+def private(mu: float) -> dict[str, Any]:
+    """The noise that a fit is given, and all devices to share its users out over."""
+    return {"noise_multiplier": 1 / mu if mu else 0.0, "mesh": hosts.mesh("users")}
+
+
 def alternating(*, features: bool, **fixed: Any) -> Callable[[jax.Array, Ratings, Choice, float, float], Told]:
     """:func:`dpaudit.personalization.recommender.fit`."""
 
     def fit(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
         recipe = Recipe(centre=CENTRE, **{**fixed, **choice})
         known = catalogue(train, features=features)
-        multiplier = 1 / mu if mu else 0.0
-        model, transcript = recommender.fit(key, device_rows(train), known, recipe, noise_multiplier=multiplier)
+        model, transcript = recommender.fit(key, device_rows(train), known, recipe, **private(mu))
         return Told(model, transcript.epsilon(DELTA))
 
     return fit
@@ -78,7 +83,7 @@ def ranked(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: f
     """:func:`dpaudit.personalization.ranking.fit`."""
     rows = ranking.seen(device_rows(train))
     known = catalogue(train, features=True)
-    model, transcript = ranking.fit(key, rows, known, Ranking(**choice), noise_multiplier=1 / mu if mu else 0.0)
+    model, transcript = ranking.fit(key, rows, known, Ranking(**choice), **private(mu))
     return Told(model, transcript.epsilon(DELTA))
 
 
@@ -86,7 +91,7 @@ def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: 
     """The same items for everybody, by noisy popularity alone."""
     rows = ranking.seen(device_rows(train))
     nothing = Catalogue(jnp.zeros((train.num_items, 0)), jnp.zeros((train.num_items, 0)))
-    model, transcript = ranking.fit(key, rows, nothing, Ranking(), noise_multiplier=1 / mu if mu else 0.0)
+    model, transcript = ranking.fit(key, rows, nothing, Ranking(), **private(mu))
     return Told(model, transcript.epsilon(DELTA))
 
 
@@ -113,6 +118,7 @@ def gradient_steps(key: jax.Array, train: Ratings, choice: Choice, epsilon: floa
         clip_norm=choice["clip_norm"],
         noise_multiplier=multiplier,
         optimizer=optax.sgd(choice["learning_rate"]),
+        mesh=hosts.mesh("users"),
     )
     first_key, cohort_key, key = jax.random.split(key, 3)
     factors = chosen.first * jax.random.normal(first_key, (train.num_items, rank))

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpaudit import AuditResult, Claim, Mechanism, audit
+from dpaudit import AuditResult, Claim, Mechanism, audit, hosts
 from dpaudit.auditing.distinguish import Distinguisher, projection
 from dpaudit.auditing.result import json_number
 from dpaudit.secure import noise_accounting, one_coordinate, sigma
@@ -80,7 +80,8 @@ def one(
     trials: int,
 ) -> AuditResult:
     key = jax.random.fold_in(jax.random.key(rows.seed), len(rows.rows))
-    return audit(view, *pair, key=key, claim=claim, distinguisher=attack, trials=trials, confidence=CONFIDENCE)
+    how = {"trials": trials, "confidence": CONFIDENCE, "mesh": hosts.mesh("trials")}
+    return audit(view, *pair, key=key, claim=claim, distinguisher=attack, **how)
 
 
 def by_owners(
