@@ -14,10 +14,20 @@ from tests.together import ended, start
 TOLERANCES = {
     "ldp_client_audit": 1e-4,  # the server's training comes first
     "training_audit": 0.0,
-    "federated_audit": 1e-3,
-    "clip_size": 0.03,
+    "federated_audit": 1e-5,
+    "clip_size": 1e-3,
     "mc_dropout_risk": 0.03,
+    "personalization": 1e-3,
+    "personalization_audit": 0.0,
+    "spgc_audit": 0.0,
+    "fault_zoo": 0.0,
+    "dp_sniper": 0.0,
+    "coverage": 0.0,
 }
+WILD = {
+    "clipping skipped",
+    "quantile(0.01)50%",
+}  # nothing bounds these trainings: each round multiplies what rounding did
 ALONE = ("seconds", "hours")  # quantities that are times
 
 
@@ -42,5 +52,6 @@ def test_eight_devices_find_what_one_finds_and_spend_the_same(tmp_path, name):
         if not isinstance(mine["ours"], float):
             assert mine["ours"] == theirs["ours"], mine
             continue
-        allowed = TOLERANCES[name] * max(1.0, abs(mine["ours"]))
+        wild = not WILD.isdisjoint(word for word in mine["setting"].values() if isinstance(word, str))
+        allowed = (0.5 if wild else TOLERANCES[name]) * max(1.0, abs(mine["ours"]))
         assert abs(mine["ours"] - theirs["ours"]) <= allowed, (mine, theirs)
