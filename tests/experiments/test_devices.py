@@ -18,7 +18,6 @@ TOLERANCES = {
     "clip_size": 1e-3,
     "mc_dropout_risk": 0.03,
     "personalization": 1e-3,
-    "personalization_audit": 0.0,
     "spgc_audit": 0.0,
     "fault_zoo": 0.0,
     "dp_sniper": 0.0,
