@@ -16,7 +16,7 @@ import dp_accounting
 import jax
 import numpy as np
 
-from dpaudit import Mechanism, audit, distinguish, play
+from dpaudit import Mechanism, audit, distinguish, hosts, play
 from dpaudit.auditing import gdp
 from dpaudit.auditing.result import json_number
 from dpaudit.personalization.canary import shift
@@ -35,7 +35,11 @@ def key_of(rows: Rows) -> jax.Array:
 def likelihood_ratios(key: jax.Array, mechanism: Mechanism, trials: int) -> np.ndarray:
     """[2, trials], in nats."""
     score = distinguish.likelihood_ratio.fit(key, mechanism, ABSENT, PRESENT)
-    return play(key, lambda key, world: mechanism.apply(key, (ABSENT, PRESENT)[world]), score, trials)
+
+    def release(key: jax.Array, world: int) -> jax.Array:
+        return mechanism.apply(key, (ABSENT, PRESENT)[world])
+
+    return play(key, release, score, trials, mesh=hosts.mesh("trials"))
 
 
 def sound(rows: Rows, names: list[str], epsilon: float, trials: int) -> None:
@@ -65,7 +69,8 @@ def faults(rows: Rows, epsilon: float, trials: int) -> None:
     true |= {"a count on the side": math.sqrt(2) * accounted}
     for name, (make, memory) in ATTACKED.items():
         mechanism = whole(recipe(make, 1 / accounted, rounds=1, memory=memory), delta=DELTA)
-        result = audit(mechanism, ABSENT, PRESENT, key=key_of(rows), trials=trials, confidence=CONFIDENCE)
+        how = {"trials": trials, "confidence": CONFIDENCE, "mesh": hosts.mesh("trials")}
+        result = audit(mechanism, ABSENT, PRESENT, key=key_of(rows), **how)
         assert result.claim is not None
         setting = {"fault": name, "claimed": result.claim.epsilon, "delta": DELTA, "confidence": CONFIDENCE}
         setting |= {"true": float(gdp.epsilon_from_mu(true[name], DELTA)) if name in true else None}

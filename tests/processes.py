@@ -20,7 +20,13 @@ jax.distributed.initialize("127.0.0.1:{port}", {count}, {rank})
 def environment(devices: int) -> dict[str, str]:
     """Of a process that has so many emulated devices and compiles as this one does."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    of = {"NPROC": str(threads(devices))}
+    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)} | of
+
+
+def threads(devices: int) -> int:
+    """For linear algebra, more than there are devices: ``dpaudit.auditing.worlds``."""
+    return 2 * devices if devices > 1 else os.cpu_count() or 1
 
 
 def start(module: str, function: str, *arguments: object, devices: int = 1, before: str = "") -> subprocess.Popen[str]:
@@ -32,10 +38,10 @@ def start(module: str, function: str, *arguments: object, devices: int = 1, befo
     )
 
 
-def said(process: subprocess.Popen[str]) -> Any:
+def said(process: subprocess.Popen[str], seconds: int = 900) -> Any:
     """What the function returned, which JSON can hold."""
     try:
-        out, err = process.communicate(timeout=900)
+        out, err = process.communicate(timeout=seconds)
     finally:
         process.kill()
     assert process.returncode == 0, err

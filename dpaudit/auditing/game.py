@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from dpaudit import check, memory, sharding
+from dpaudit.auditing import worlds
 from dpaudit.auditing.checkpoint import checkpoint as checkpoint_of
 from dpaudit.kernels import philox
 from dpaudit.sharding import ALIKE, CUT
@@ -195,9 +196,9 @@ def _one_trial(
     """The same function for the same two, and so one compiled program for all keys: they have to be pure, as for
     ``jax.jit``."""
 
-    def one(worlds: jax.Array, trial: jax.Array) -> jax.Array:
-        keys = jax.vmap(jax.random.fold_in, (0, None))(worlds, trial)  # both at once: half of the program
-        return jnp.stack([score(release(keys[world], world)) for world in (0, 1)])
+    def one(bases: jax.Array, trial: jax.Array) -> jax.Array:
+        keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)  # both at once: half of the program
+        return worlds.both((lambda key: score(release(key, 0)), lambda key: score(release(key, 1))), keys)
 
     return one
 
@@ -286,6 +287,7 @@ def game(
         raise check.expected("trials", "at most 2^31", trials)
     one = one if isinstance(one, Partial) else Partial(one)
     traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, jnp.uint32(0))
+    worlds.enough_threads(traced.jaxpr, mesh)
     one = _with_constants_as_data(one, traced)
     room = CPU if memory.platform(mesh) == "cpu" else accelerator_room(memory.limit(mesh))
     block = block_size(_largest_array(traced.jaxpr, room), room)

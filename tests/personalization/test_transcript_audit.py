@@ -35,7 +35,7 @@ def scored(mechanism, trials):
     return np.asarray(found[..., 0], np.float64), found[..., 1:]
 
 
-def meets(mechanism, trials, tolerance):
+def assert_meets(mechanism, trials, tolerance):
     """The scores are N(-mu^2/2, mu^2) and N(mu^2/2, mu^2), mu to within the tolerance."""
     scores, reach = scored(mechanism, trials)
     assert np.mean(np.abs(reach - 1) < 1e-5) > 1 - 1e-4  # the canary attains the sensitivity
@@ -52,7 +52,7 @@ def meets(mechanism, trials, tolerance):
 
 def test_rounds_spend_what_is_accounted():
     trials = 20_000
-    meets(mechanism("rounds, adaptive weights"), trials, 4 * np.sqrt(2 / trials))
+    assert_meets(mechanism("rounds, adaptive weights"), trials, 4 * np.sqrt(2 / trials))
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_rounds_spend_what_is_accounted():
 def test_the_audited_mu_meets_the_accounted_one_within_three_percent(name):
     trials = 500_000
     assert 4 * np.sqrt(2 / trials) < 0.03 * MU  # the tolerance is four standard errors
-    meets(mechanism(name), trials, 0.03 * MU)
+    assert_meets(mechanism(name), trials, 0.03 * MU)
 
 
 def test_scores_of_a_little_less_noise_would_not_pass():
