@@ -12,24 +12,22 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from itertools import compress
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, jaxprs_in_params
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from dpaudit import check, memory, sharding
-from dpaudit.auditing import worlds
+from dpaudit.auditing import constants, worlds
 from dpaudit.auditing.checkpoint import checkpoint as checkpoint_of
 from dpaudit.kernels import philox
 from dpaudit.sharding import ALIKE, CUT
 
 HOST_BLOCK_TRIALS = 64  # where a trial calls Python: whole blocks are played, and these are slow
-LARGE = 1024  # numbers of an array that is not compiled into the program
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
 
 Played = TypeVar("Played")
@@ -288,7 +286,7 @@ def game(
     one = one if isinstance(one, Partial) else Partial(one)
     traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, jnp.uint32(0))
     worlds.enough_threads(traced.jaxpr, mesh)
-    one = _with_constants_as_data(one, traced)
+    one = constants.as_data(one, traced)
     room = CPU if memory.platform(mesh) == "cpu" else accelerator_room(memory.limit(mesh))
     block = block_size(_largest_array(traced.jaxpr, room), room)
     blocks = CALL_BLOCKS if batch is None else math.ceil(check.at_least(1, batch=batch) / block)
@@ -299,27 +297,6 @@ def game(
 def _read(whole: Game, done: int) -> np.ndarray:
     """What one call plays from trial ``done`` on, on the host."""
     return whole.first(whole.call(done), min(whole.size, whole.trials - done))
-
-
-def _with_constants_as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
-    """``one`` with the large arrays that it closes over as arguments, which travel to the devices like any data.
-
-    Compiled into the program they take long; and a compiler that sees their values simplifies sums with them in
-    another order for several devices than for one. Small ones it may see: their programs are faster for it.
-    """
-    large = [np.size(constant) >= LARGE for constant in traced.consts]
-    if not any(large):
-        return one
-    program = traced.jaxpr
-    opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars], debug_info=None)
-    run = jaxpr_as_fun(ClosedJaxpr(opened, ()))
-
-    def with_data(arrays: list[Any], leaves: list[Any], trial: jax.Array) -> Any:
-        rest = iter(arrays)
-        constants = [next(rest) if moved else known for moved, known in zip(large, traced.consts, strict=True)]
-        return run(*constants, *leaves, trial)[0]
-
-    return Partial(with_data, list(compress(traced.consts, large)), jax.tree.leaves(one))
 
 
 def accelerator_room(memory_bytes: float) -> Room:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
@@ -45,6 +46,16 @@ def vast(mesh: Mesh | None = None) -> list[list[float]]:
     return play(KEY, release, lambda z: (z * ones).sum(), 16, mesh=mesh).tolist()
 
 
+def weighed(mesh: Mesh | None = None) -> np.ndarray:
+    """Scores that weigh twenty numbers: few enough for a compiler to multiply the weights out."""
+    weights = np.linspace(-1, 1, 20, dtype=np.float32)
+
+    def release(key: jax.Array, world: int) -> jax.Array:
+        return jnp.asarray(jax.random.uniform(key, (20,)) < 0.5 + 0.1 * world, jnp.float32)
+
+    return play(KEY, release, lambda z: z @ weights, 20_000, mesh=mesh)
+
+
 def game(mesh: Mesh | None = None, batch: int | None = None) -> np.ndarray:
     return play(test_game.KEY, test_game.release, test_game.score, test_game.TRIALS, mesh=mesh, batch=batch)
 
@@ -54,7 +65,7 @@ def eight(folder: str) -> list[Any]:
     devices = np.array(jax.devices())
     assert devices.shape == (8,)
     flat, grid = Mesh(devices, ("trials",)), Mesh(devices.reshape(2, 4), ("host", "chip"))
-    found: list[Any] = [vast(mesh=flat), game(flat, 7).tolist(), game(grid).tolist()]
+    found: list[Any] = [vast(mesh=flat), weighed(mesh=flat).tolist(), game(flat, 7).tolist(), game(grid).tolist()]
     found += [many(case, mesh=flat).to_json() for case in AUDITS]
     found.append(many("chosen", mesh=grid, batch=5000).to_json())
     found.append(audited("chosen", mesh=flat, checkpoint=Path(folder) / "audit.npz").to_json())
@@ -94,8 +105,9 @@ def test_eight_devices_find_what_one_finds(tmp_path):
     file = tmp_path / "audit.npz"
     with pytest.raises(Killed):
         audited("chosen", checkpoint=file, batch=1, progress=killed_at(3000))
-    large, in_a_row, on_a_grid, *found = said(start(__name__, "eight", tmp_path, devices=8))
+    large, small, in_a_row, on_a_grid, *found = said(start(__name__, "eight", tmp_path, devices=8))
     assert large == vast()
+    assert small == weighed().tolist()
     assert in_a_row == on_a_grid == game().tolist()
     one = [many(case).to_json() for case in AUDITS]
     assert found[: len(AUDITS)] == one
