@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy  # its submodules are imported when they are first used, as stats is not by every audit
-from scipy.special import expit
+import scipy  # its stats are imported when they are first used, as they are not by every audit
+from scipy.special import betaincc, expit
 
 from dpaudit import check
 from dpaudit.auditing import betting
 from dpaudit.auditing.estimate import clopper_pearson, epsilon_bounds
+from dpaudit.auditing.roots import increasing_root
 
 POWER = 0.8  # the probability at which a violation counts as detectable
 LARGEST = 1 << 31  # trials of a world: the most that a game can have
@@ -204,8 +205,8 @@ def power(epsilon: float, claimed: float, negatives: int, positives: int, *, del
     """The probability that the lower bound exceeds ``claimed`` when the true epsilon is attained by the attack.
 
     The attack is taken to be perfect: FPR = FNR = (1 - delta)/(1 + e^epsilon), the corner of the (epsilon, delta)
-    trade-off curve. Exact: for each number of false positives, the largest number of false negatives that still
-    certifies a violation is found through the duality of Clopper-Pearson bounds and binomial tails.
+    trade-off curve. Exact but for numbers of errors that are as good as impossible: for each number of false
+    positives, the probability of so few false negatives that both Clopper-Pearson bounds certify a violation.
 
     Args:
       epsilon: the true loss in nats.
@@ -213,17 +214,25 @@ def power(epsilon: float, claimed: float, negatives: int, positives: int, *, del
       negatives, positives: counted trials of world 0 and of world 1.
       delta, confidence: those of the bound.
     """
-    binom = scipy.stats.binom
-    alpha = (1 - confidence) / 2
     rate = _corner(epsilon, delta)
-    few, many = binom.ppf([1e-12, 1 - 1e-12], negatives, rate)
-    counts = np.arange(few, many + 1)
-    _, fpr = clopper_pearson(counts, negatives, alpha=alpha)
+    bounds = {trials: _upper_bounds(trials, rate, confidence) for trials in {negatives, positives}}
+    (probabilities, fpr), (others, fnr) = bounds[negatives], bounds[positives]
     allowed = np.maximum(
         (1 - delta - fpr) * np.exp(-claimed), 1 - delta - fpr * np.exp(min(claimed, 700.0))
     )  # FNR bound below it
-    most = np.where(allowed > 0, binom.ppf(alpha, positives, np.clip(allowed, 0, 1)) - 1, -1)
-    return float(np.sum(binom.pmf(counts, negatives, rate) * binom.cdf(most, positives, rate)))
+    below = np.concatenate([[0.0], np.cumsum(others)])  # of so few false negatives
+    return float(np.sum(probabilities * below[np.searchsorted(fnr, allowed)]))
+
+
+def _upper_bounds(trials: int, rate: float, confidence: float) -> tuple[np.ndarray, np.ndarray]:
+    """(probabilities, upper bounds on the rate) of all numbers of errors that are not beyond belief, in order."""
+    spread = 8 * np.sqrt(trials * rate * (1 - rate)) + 32  # beyond it, less than 1e-12
+    first, last = max(0, int(trials * rate - spread)), min(trials, int(trials * rate + spread))
+    counts = np.arange(first, last + 1)
+    _, upper = clopper_pearson(counts, trials, alpha=(1 - confidence) / 2)
+    within = np.arange(first, min(last, trials - 1) + 1)
+    tail = np.concatenate([betaincc(within + 1, trials - within, rate), np.ones(last + 1 - first - len(within))])
+    return np.diff(tail, prepend=0.0), upper
 
 
 def detectable(claimed: float, negatives: int, positives: int, *, delta: float, confidence: float) -> float:
@@ -277,7 +286,6 @@ def _smallest_seen(seen: Callable[[float], float], claimed: float) -> float:
         low, step = low + step, 2 * step
         if step > 64:
             return float("inf")
-    found = scipy.optimize.root_scalar(
-        lambda epsilon: seen(epsilon) - POWER, bracket=(low, low + step), xtol=CLOSE / 20
-    )
-    return float(found.root) + CLOSE / 10
+    ends = np.array([low]), np.array([low + step])
+    found = increasing_root(lambda epsilon: np.array([seen(epsilon[0]) - POWER]), *ends, tolerance=CLOSE / 20)
+    return float(found[0]) + CLOSE / 10
