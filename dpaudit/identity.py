@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from dpaudit import check
 
@@ -32,6 +33,23 @@ def is_key(leaf: Any) -> bool:
 def text(value: Any) -> bytes:
     """A program or a setting as text, less the addresses that differ from process to process."""
     return re.sub(r"0x[0-9a-f]+", "", str(value)).encode()
+
+
+def program(traced: ClosedJaxpr) -> list[bytes]:
+    """A program as text and all arrays that it closes over, those of programs inside it too."""
+    return [text(traced.jaxpr), *map(raw, closed_over(traced))]
+
+
+def closed_over(traced: ClosedJaxpr) -> list[Any]:
+    """The arrays that a program and those inside it close over."""
+    params = (leaf for eqn in traced.jaxpr.eqns for leaf in jax.tree.leaves(list(eqn.params.values())))
+    closed = (leaf if isinstance(leaf, ClosedJaxpr) else ClosedJaxpr(leaf, ()) for leaf in params if is_program(leaf))
+    return [*traced.consts, *(value for inner in closed for value in closed_over(inner))]
+
+
+def is_program(value: Any) -> bool:
+    """Whether a parameter of an operation is a program."""
+    return isinstance(value, (ClosedJaxpr, Jaxpr))
 
 
 def digest(parts: Iterable[bytes]) -> str:
@@ -54,7 +72,7 @@ def of_run(step: Callable[[Any, Any, Any], Any], *, key: Any, start: Any, data: 
     return {
         "key": digest([raw(key)]),
         "start": digest(map(raw, jax.tree.leaves(start))),
-        "program": digest([text(traced.jaxpr), *map(raw, traced.consts)]),
+        "program": digest(program(traced)),
         "data": digest(map(raw, jax.tree.leaves(data))),
     } | {name: digest([text(value)]) for name, value in settings.items()}
 

@@ -4,6 +4,7 @@ Rows are whatever a program has many of. A function of rows runs on every device
 what it adds up is added over devices, and what all processes are to read is made whole on every device.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,11 @@ def flat(mesh: Mesh | None) -> Mesh | None:
 def devices(mesh: Mesh | None) -> int:
     """How many there are: one without a mesh."""
     return 1 if mesh is None else mesh.size
+
+
+def cores() -> int:
+    """How many of the machine's cores this process may use: all of its CPU devices share them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def several_processes(mesh: Mesh | None) -> bool:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpaudit import sharding
 from dpaudit.report.rows import prepare_out, read_rows, write_rows
 from experiments.bench_table import FIGURES, taken
 from experiments.common import RESULTS, options
@@ -126,7 +127,7 @@ def describe(device: str) -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     models = re.findall(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE) if info.exists() else []
     machine = {"processor": models[0] if models else platform.processor() or platform.machine()}
-    machine |= {"cores": len(os.sched_getaffinity(0)), "accelerator": None if device == "cpu" else device}
+    machine |= {"cores": sharding.cores(), "accelerator": None if device == "cpu" else device}
     return machine | {"memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)}
 
 

@@ -10,7 +10,6 @@ runs on the CPU.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from dpaudit import sharding
 from dpaudit.federated import population
 from dpaudit.federated.simulate import simulate
 from experiments import bench_federated_sides as sides
@@ -80,7 +80,7 @@ def a_round(rows: Rows, name: str, m: int, rounds: int, torch_python: str | None
 
 def devices(m: int) -> int:
     """As many CPU devices as there are cores, or fewer that share m clients out evenly; 1 where JAX has no CPU."""
-    cores = os.cpu_count() or 1
+    cores = sharding.cores()
     return max(n for n in range(1, cores + 1) if m % n == 0) if jax.default_backend() == "cpu" else 1
 
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dpaudit import sharding
+
 ROOT = Path(__file__).parents[1]
 
 JOIN = """
@@ -26,7 +28,7 @@ def environment(devices: int) -> dict[str, str]:
 
 def threads(devices: int) -> int:
     """For linear algebra, more than there are devices: ``dpaudit.auditing.worlds``."""
-    return 2 * devices if devices > 1 else os.cpu_count() or 1
+    return 2 * devices if devices > 1 else sharding.cores()
 
 
 def start(module: str, function: str, *arguments: object, devices: int = 1, before: str = "") -> subprocess.Popen[str]:

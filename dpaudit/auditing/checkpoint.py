@@ -14,7 +14,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
 from dpaudit import check
-from dpaudit.identity import Identity, digest, is_key, raw, refuse_another, text
+from dpaudit.identity import Identity, digest, is_key, program, raw, refuse_another, text
 from dpaudit.sharding import several_processes
 
 NO_FOLDER, NO_FILE = -2, -1  # in place of a file's size
@@ -114,9 +114,9 @@ def checkpoint(
     """
     if file is None:
         return None
-    leaves = (*traced.consts, *jax.tree.leaves(one))
+    leaves = jax.tree.leaves(one)
     parts = {
-        "mechanism or pair of inputs": (text(traced.jaxpr), *(raw(leaf) for leaf in leaves if not is_key(leaf))),
+        "mechanism or pair of inputs": (*program(traced), *(raw(leaf) for leaf in leaves if not is_key(leaf))),
         "key": [raw(leaf) for leaf in leaves if is_key(leaf)],
         "number of trials": [text(trials)],
         "setting": [text(settings)],

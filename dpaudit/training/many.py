@@ -7,7 +7,6 @@ def run(key, clip_norm):
 params = train_many(run, (jax.random.split(key, 64), jnp.linspace(0.1, 1.0, 64)))
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -69,7 +68,7 @@ def train_many(
     mesh = sharding.flat(mesh)
     on_cpu = memory.platform(mesh) == "cpu"
     budget = SHARE * memory.free(mesh) if memory_gib is None else check.positive(memory_gib=memory_gib) * 2**30
-    workers = min(os.cpu_count() or 1, count) if on_cpu and mesh is None else 1
+    workers = min(sharding.cores(), count) if on_cpu and mesh is None else 1
     most = -(-count // (workers * sharding.devices(mesh)))
     if at_once is None:
         fitting = min(budget / workers, CACHED) if on_cpu else budget

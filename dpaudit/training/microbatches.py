@@ -1,12 +1,13 @@
 """A sum over a batch, part by part: for less memory, and on a CPU for speed."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from dpaudit import sharding
 
 CACHED = 20 << 20  # bytes of values that a CPU's core computes for one part; half or twice cost up to a fifth
 
@@ -25,7 +26,7 @@ def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: in
     """
     size = n if most is None else min(n, most)
     if jax.default_backend() == "cpu":
-        cached = CACHED * len(os.sched_getaffinity(0)) // jax.local_device_count()
+        cached = CACHED * sharding.cores() // jax.local_device_count()
         size = min(size, max(1, cached // max(1, bytes_of_one * multiple)) * multiple)
     units, most = n // multiple, max(1, size // multiple)
     divisor = next(size for size in range(most, 0, -1) if units % size == 0)

@@ -5,8 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from dpaudit import play
+from dpaudit import check, play
 from dpaudit.auditing import game
 
 KEY = jax.random.key(5)
@@ -40,3 +41,49 @@ def test_arrays_of_another_shape_are_another_program():
     inputs[1] = np.ones(5, np.float32)
     wider = np.diff(play(KEY, release, jnp.float32, 1000).mean(axis=1))
     np.testing.assert_allclose(wider - shift, 2, atol=1e-5)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_number_that_has_changed_is_played_as_it_is_now(large):
+    settings = {"shift": 1.0}
+    zeros = jnp.zeros(20) if large else 0.0
+
+    def release(key, world):
+        return jnp.sum(jax.random.normal(key, ()) + zeros) / 20 + world * settings["shift"]
+
+    first = play(KEY, release, jnp.float32, 1000)
+    settings["shift"] = 3.0
+    np.testing.assert_allclose(np.subtract(*play(KEY, release, jnp.float32, 1000)[::-1] - first[::-1]), 2, atol=1e-5)
+
+
+def jitted(values, loops):
+    """A release that adds, in a jitted function of its own, the first of two arrays; inside a loop or not."""
+
+    def release(key, world):
+        add = jax.jit(lambda z: z + jnp.asarray(values[0]).sum())
+        z = jax.random.normal(key, ()) + world
+        return jax.lax.fori_loop(0, 1, lambda _, z: add(z), z) if loops else add(z)
+
+    return release
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_arrays_that_a_jitted_function_closes_over_are_those_of_now(loops):
+    values = [np.zeros(3, np.float32)]
+    release = jitted(values, loops)
+    first = play(KEY, release, jnp.float32, 1000)
+    programs = PROGRAM._cache_size()
+    values[0] = np.ones(3, np.float32)
+    np.testing.assert_allclose(play(KEY, release, jnp.float32, 1000), first + 3, atol=1e-5)
+    assert PROGRAM._cache_size() == programs + loops  # only inside a loop are they part of the program
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_a_checkpoint_of_other_arrays_is_refused(loops, tmp_path):
+    values = [np.zeros(3, np.float32)]
+    release, file = jitted(values, loops), tmp_path / "trials.npz"
+    first = play(KEY, release, jnp.float32, 1000, checkpoint=file)
+    np.testing.assert_array_equal(play(KEY, release, jnp.float32, 1000, checkpoint=file), first)
+    values[0] = np.ones(3, np.float32)
+    with pytest.raises(check.InputError, match="another mechanism or pair of inputs"):
+        play(KEY, release, jnp.float32, 1000, checkpoint=file)

@@ -75,7 +75,7 @@ def test_what_is_shared_is_no_part_of_the_program(alone):
 
 def test_as_many_at_once_as_memory_holds(monkeypatch):
     """A training of 4 MiB of temporary values, by the programs that are compiled for it."""
-    monkeypatch.setattr(many.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(many.sharding, "cores", lambda: 1)
 
     def large(x):
         return jnp.linalg.norm(jnp.sin(x + jnp.arange(1 << 20)).reshape(1024, 1024) @ jnp.ones((1024, 4)))
