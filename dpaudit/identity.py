@@ -1,19 +1,19 @@
 """What a run is, part by part, so that a checkpoint is taken up by the same run alone.
 
-    identity = {"key": digest([raw(key)]), "program": digest([text(jaxpr)]), "data": digest(map(raw, leaves))}
+    identity = {"key": digest([raw(key)]), "program": digest(program(traced)), "data": digest(map(raw, leaves))}
 
 A digest is the same in every process that makes the same run.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from dpaudit import check
 
@@ -31,25 +31,60 @@ def is_key(leaf: Any) -> bool:
 
 
 def text(value: Any) -> bytes:
-    """A program or a setting as text, less the addresses that differ from process to process."""
+    """A value as text, less the addresses that differ from process to process."""
     return re.sub(r"0x[0-9a-f]+", "", str(value)).encode()
 
 
 def program(traced: ClosedJaxpr) -> list[bytes]:
-    """A program as text and all arrays that it closes over, those of programs inside it too."""
-    return [text(traced.jaxpr), *map(raw, closed_over(traced))]
+    """A program, operation by operation, and all arrays that it and programs inside it close over.
+
+    What JAX prints of a program says the same of it, in four times the time.
+    """
+    return [text(_spelled(traced.jaxpr, {})), *map(raw, closed_over(traced))]
 
 
-def closed_over(traced: ClosedJaxpr) -> list[Any]:
+def _spelled(jaxpr: Any, known: dict[int, str]) -> str:
+    """A program in words; those that it has in ``known`` are not spelled anew."""
+    if id(jaxpr) in known:
+        return known[id(jaxpr)]
+    names: dict[Any, str] = {}
+    words: list[str] = []
+    for var in (*jaxpr.constvars, *jaxpr.invars):
+        words += names.setdefault(var, f"v{len(names)}"), str(var.aval)
+
+    def read(atoms: Any) -> Iterator[str]:
+        for atom in atoms:
+            yield names[atom] if not isinstance(atom, Literal) else _number(atom.val, atom.aval)
+
+    for eqn in jaxpr.eqns:
+        words += eqn.primitive.name, *read(eqn.invars), "->"
+        words += (names.setdefault(var, f"v{len(names)}") for var in eqn.outvars)
+        for key, value in eqn.params.items():
+            words.append(key)
+            for leaf in _leaves(value):
+                if isinstance(leaf, (ClosedJaxpr, Jaxpr)):
+                    words.append(_spelled(getattr(leaf, "jaxpr", leaf), known))
+                else:
+                    words.append(raw(leaf).hex() if isinstance(leaf, (np.ndarray, jax.Array)) else str(leaf))
+    known[id(jaxpr)] = f"({' '.join([*words, *read(jaxpr.outvars)])})"
+    return known[id(jaxpr)]
+
+
+def _number(value: Any, kind: Any) -> str:
+    return f"{raw(value).hex()}:{kind.dtype.char}"
+
+
+def closed_over(traced: ClosedJaxpr | Jaxpr) -> list[Any]:
     """The arrays that a program and those inside it close over."""
-    params = (leaf for eqn in traced.jaxpr.eqns for leaf in jax.tree.leaves(list(eqn.params.values())))
-    closed = (leaf if isinstance(leaf, ClosedJaxpr) else ClosedJaxpr(leaf, ()) for leaf in params if is_program(leaf))
-    return [*traced.consts, *(value for inner in closed for value in closed_over(inner))]
+    jaxpr = traced if isinstance(traced, Jaxpr) else traced.jaxpr
+    leaves = (leaf for eqn in jaxpr.eqns for value in eqn.params.values() for leaf in _leaves(value))
+    inner = (leaf for leaf in leaves if isinstance(leaf, (ClosedJaxpr, Jaxpr)))
+    return [*getattr(traced, "consts", ()), *(value for one in inner for value in closed_over(one))]
 
 
-def is_program(value: Any) -> bool:
-    """Whether a parameter of an operation is a program."""
-    return isinstance(value, (ClosedJaxpr, Jaxpr))
+def _leaves(value: Any) -> Any:
+    """A parameter of an operation, or each of several."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 def digest(parts: Iterable[bytes]) -> str:

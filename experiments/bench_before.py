@@ -1,7 +1,7 @@
 """Every benchmark of an earlier checkout and of this one, in turn: how many times as good each figure is now.
 
     git worktree add ../earlier COMMIT && make -C ../earlier .venv/.dev
-    python -m experiments.bench_before --checkout ../earlier     # an hour; --only audit ldp: these parts
+    python -m experiments.bench_before --checkout ../earlier     # two hours; --only audit ldp: these parts
 
 Both sides run the same number of times on the same machine, in the order before, now, now, before; a visit's ratio is
 that of a neighbouring pair. Figures are those of ``bench_table``. Above 1 is better now.
@@ -37,14 +37,16 @@ def main() -> None:
     folders = {"before": chosen.checkout, "now": HERE}
     rows = Rows("", "bench_before", chosen.out, chosen.seed)
     done = read_rows(rows.file) if rows.file.exists() else []
-    rows.rows = [row for row in done if row["setting"]["part"] not in chosen.only]
+    rows.rows = list(done)
     for part in chosen.only:
+        others = [row for row in rows.rows if row["setting"]["part"] != part]
         found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for pair in range(chosen.pairs):
             for side in list(sides)[:: -1 if pair % 2 else 1]:
                 found[side].append(run(part, sides[side], folders[side], quick=chosen.quick))
-        compare(rows, part, found)
-        rows.finish_part(part)
+            rows.rows = list(others)  # and this part's, of all pairs so far
+            compare(rows, part, found)
+            rows.finish_part(part)
 
 
 def run(part: str, python: Path, folder: Path, *, quick: bool) -> dict[str, dict[str, Any]]:
