@@ -64,8 +64,8 @@ def join(seconds: int = PATIENCE) -> None:
 def mesh(axis: str) -> Mesh | None:
     """All devices of all processes in a row, as the ``mesh`` argument of this library; None for a single one.
 
-    Devices that stand for one CPU share its threads, and linear algebra of jaxlib before 0.11 needs more of them than
-    there are devices: the environment's NPROC, from the start, sets how many (:mod:`dpaudit.auditing.worlds`).
+    Devices that stand for one CPU share its threads, and linear algebra or Fourier transforms may need more of them
+    than there are devices: the environment's NPROC, from the start, sets how many (:mod:`dpaudit.auditing.worlds`).
     """
     return None if jax.device_count() == 1 else Mesh(np.array(jax.devices()), (axis,))
 

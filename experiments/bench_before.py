@@ -1,7 +1,7 @@
 """Every benchmark of an earlier checkout and of this one, in turn: how many times as good each figure is now.
 
     git worktree add ../earlier COMMIT && make -C ../earlier .venv/.dev
-    python -m experiments.bench_before --checkout ../earlier     # two hours; --only audit ldp: these parts
+    python -m experiments.bench_before --checkout ../earlier     # hours; --only audit ldp: these parts
 
 Both sides run the same number of times on the same machine, in the order before, now, now, before; a visit's ratio is
 that of a neighbouring pair. Figures are those of ``bench_table``. Above 1 is better now.

@@ -1,5 +1,7 @@
 """A program's identity: the same for the same function traced again, another for anything that computes otherwise."""
 
+from functools import reduce
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,10 @@ def written(scale=2.0, weights=(1.0, 2.0, 3.0), steps=3, swapped=False, jitted=(
         return jax.nn.relu(z) * jnp.asarray(np.asarray(weights, np.float32)) + jax.lax.cumsum(z[:, None], axis)[0]
 
     return function
+
+
+def all_differ(*programs):
+    return len({tuple(one) for one in programs}) == len(programs)
 
 
 def test_the_same_function_is_the_same():
@@ -50,12 +56,36 @@ def test_values_and_types_tell_programs_apart():
     def twice(x):
         return x + x
 
-    assert program(twice, X) != program(twice, X[:2]) != program(twice, X.astype(jnp.bfloat16))
+    assert all_differ(*(program(twice, x) for x in (X, X[:2], X.astype(jnp.bfloat16))))
     assert program(lambda x: x + np.float32(0.1), X) != program(lambda x: x + np.nextafter(np.float32(0.1), 1), X)
 
 
 def test_a_program_that_is_called_twice_differs_from_one_that_is_called_once():
     add = jax.jit(lambda z: z + 1)
     sine = jax.jit(jnp.sin)
-    assert program(lambda x: add(add(x)), X) != program(lambda x: add(sine(x)), X) != program(add, X)
-    assert program(lambda x: add(sine(add(x))), X) != program(lambda x: add(sine(sine(x))), X)
+    calls = [(add,), (add, add), (sine, add), (add, sine), (add, sine, add), (sine, sine, add)]
+
+    def called(calls):
+        return program(lambda x: reduce(lambda y, call: call(y), calls, x), X)
+
+    assert all_differ(*map(called, calls))
+
+
+def test_operations_and_results_tell_programs_apart():
+    results = [
+        lambda x: (jnp.sin(x), jnp.cos(x)),
+        lambda x: (jnp.cos(x), jnp.sin(x)),
+        lambda x: (jnp.sin(x), jnp.tan(x)),
+        lambda x: (jnp.sin(x), np.float32(0)),
+        lambda x: (jnp.sin(x), np.int32(0)),
+        lambda x: (jnp.sin(x), x),
+    ]
+    assert all_differ(*(program(function, X) for function in results))
+
+
+def test_random_bits_made_otherwise_tell_programs_apart():
+    def bits(x, partitionable):
+        with jax.threefry_partitionable(partitionable):
+            return jax.random.bits(jax.random.key(0), (7,)) + x
+
+    assert all_differ(*(program(lambda x, one=one: bits(x, one), jnp.uint32(0)) for one in (True, False)))

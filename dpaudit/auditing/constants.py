@@ -23,13 +23,13 @@ class Opened:
 
     Attributes:
       of: what it is of, the structure of a Partial.
-      program: as text, with what programs inside it still close over.
+      program: its digest, with what programs inside it still close over.
       types: of the constants.
       run: (*constants, *leaves of the Partial, trial) -> [result].
     """
 
     of: Any
-    program: tuple[bytes, ...]
+    program: str
     types: tuple[Any, ...]
     run: Callable[..., list[jax.Array]] = field(compare=False)
 
@@ -49,7 +49,7 @@ def as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
     opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars], debug_info=None)
     run = ClosedJaxpr(opened, ())
     types = tuple(var.aval for var in program.constvars)
-    alike = Opened(jax.tree.structure(one), tuple(identity.program(run)), types, jaxpr_as_fun(run))
+    alike = Opened(jax.tree.structure(one), identity.digest(identity.program(run)), types, jaxpr_as_fun(run))
     return Partial(alike, list(flat.consts), jax.tree.leaves(one))
 
 
@@ -71,11 +71,12 @@ def _evaluated(traced: ClosedJaxpr, arguments: Any) -> list[Any]:
         return [atom.val if isinstance(atom, Literal) else values[atom] for atom in atoms]
 
     for eqn in jaxpr.eqns:
-        inputs, bind = read(eqn.invars), eqn.primitive.bind
+        inputs = read(eqn.invars)
         if _holds_constants(eqn):
             results = _evaluated(eqn.params["jaxpr"], inputs)
         else:
-            results = bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+            with eqn.ctx.manager:  # the settings under which it was written
+                results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
         values.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
     return read(jaxpr.outvars)
 

@@ -28,6 +28,7 @@ from dpaudit.kernels import philox
 from dpaudit.sharding import ALIKE, CUT
 
 HOST_BLOCK_TRIALS = 64  # where a trial calls Python: whole blocks are played, and these are slow
+TRIAL = jax.ShapeDtypeStruct((), np.uint32)  # its number
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
 
 Played = TypeVar("Played")
@@ -284,7 +285,7 @@ def game(
     if trials > 1 << 31:
         raise check.expected("trials", "at most 2^31", trials)
     one = one if isinstance(one, Partial) else Partial(one)
-    traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, jnp.uint32(0))
+    traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, TRIAL)
     worlds.enough_threads(traced.jaxpr, mesh)
     one = constants.as_data(one, traced)
     room = CPU if memory.platform(mesh) == "cpu" else accelerator_room(memory.limit(mesh))

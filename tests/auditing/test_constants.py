@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxpr_as_fun
 
 from dpaudit import check, play
-from dpaudit.auditing import game
+from dpaudit.auditing import constants, game
 
 KEY = jax.random.key(5)
 PROGRAM: Any = game._run
@@ -76,6 +77,25 @@ def test_arrays_that_a_jitted_function_closes_over_are_those_of_now(loops):
     values[0] = np.ones(3, np.float32)
     np.testing.assert_allclose(play(KEY, release, jnp.float32, 1000), first + 3, atol=1e-5)
     assert PROGRAM._cache_size() == programs + loops  # only inside a loop are they part of the program
+
+
+def test_what_a_jitted_function_computes_is_the_same_without_the_call():
+    """Its generator's settings included, which JAX keeps beside an operation."""
+    weights, key = jnp.arange(1.0, 8.0), jax.random.key(3, impl="threefry2x32")
+    draw = jax.jit(lambda key: jax.random.bits(key, (7,)) % 1000 * weights)
+
+    def function(key):
+        with jax.threefry_partitionable(False):
+            bits = draw(key)
+        return bits, draw(key), jax.random.bits(key, (7,))
+
+    traced = jax.make_jaxpr(function)(key)
+    flat = constants.without_calls(traced)
+    assert (len(traced.consts), len(flat.consts)) == (0, 1)
+    wanted = function(key)
+    assert not np.array_equal(*wanted[:2])
+    for found, of in zip(jaxpr_as_fun(flat)(key), wanted, strict=True):
+        np.testing.assert_array_equal(found, of)
 
 
 @pytest.mark.parametrize("loops", [False, True])
