@@ -13,7 +13,6 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,7 +25,7 @@ from dpaudit.federated.simulate import simulate
 from experiments import bench_federated_sides as sides
 from experiments.bench_training import in_turn, ratio
 from experiments.bench_training_sides import NETWORKS, timed
-from experiments.common import Rows, options, peak_gib
+from experiments.common import Rows, growth_gib, options
 
 MODULE = [sys.executable, "-m", "experiments.bench_federated"]
 DATA = 60_000  # rows that a population draws from, as many as MNIST has
@@ -134,12 +133,9 @@ def peak(m: int, clients: int, seed: int) -> None:
     given = sides.given(seed, network, DATA)
     run = sides.ours(network, m, population.iid(key, DATA, clients=clients))
     program = jax.jit(run).lower(key, given, sides.NOISE_MULTIPLIER).compile()
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far, that of the compilation
-    before = peak_gib()
-    for _ in range(2):
-        jax.block_until_ready(program(key, given, sides.NOISE_MULTIPLIER))
+    growth = growth_gib(lambda: [jax.block_until_ready(program(key, given, sides.NOISE_MULTIPLIER)) for _ in range(2)])
     plan: Any = program.memory_analysis()
-    print(1024 * (peak_gib() - before), plan.temp_size_in_bytes / 2**20)
+    print(1024 * growth, plan.temp_size_in_bytes / 2**20)
 
 
 def long(rows: Rows, name: str, m: int, rounds: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from dpaudit import data
 from dpaudit.training.many import train_many
 from experiments import bench_training_sides as sides
-from experiments.common import Rows, options, peak_gib
+from experiments.common import Rows, growth_gib, options
 
 BATCH = 256
 PLAIN, CLIPPED = "ours, plain", "ours, clipped"
@@ -86,11 +86,9 @@ def memory_of(side: str, name: str) -> None:
     batch = sides.batch(jax.random.key(0), network, BATCH)
     run = (sides.plain_gradients(network) | sides.clipped_sums(network))[side]
     program = jax.jit(run).lower(*batch).compile()
-    before = peak_gib()
-    for _ in range(3):
-        jax.block_until_ready(program(*batch))
+    peak = growth_gib(lambda: [jax.block_until_ready(program(*batch)) for _ in range(3)])
     plan: Any = program.memory_analysis()
-    print(peak_gib() - before, plan.temp_size_in_bytes / 2**30)
+    print(peak, plan.temp_size_in_bytes / 2**30)
 
 
 def many(

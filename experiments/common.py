@@ -60,6 +60,14 @@ def peak_gib() -> float:
     return int(line.split()[1]) / 2**20
 
 
+def growth_gib(run: Callable[[], Any]) -> float:
+    """How far this process's memory rises while ``run()`` works, above what it holds before."""
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far, such as that of a compilation
+    before = peak_gib()
+    run()
+    return peak_gib() - before
+
+
 @contextmanager
 def answering(command: Sequence[str]) -> Iterator[Callable[[str], Any]]:
     """A process to talk to: ``ask(line)`` returns what it answers, one line of JSON. It ends when its input does."""
