@@ -4,9 +4,11 @@
     python -m experiments.bench_before --checkout ../earlier     # hours; --only audit ldp: these parts
 
 Both sides run the same number of times on the same machine, in the order before, now, now, before; a visit's ratio is
-that of a neighbouring pair. Figures are those of ``bench_table``. Above 1 is better now.
+that of a neighbouring pair. Figures are those of ``bench_table``. Above 1 is better now. The part ``programs`` times
+nothing: it tells which programs are the same in both (``bench_programs``), so that only the machine sets them apart.
 """
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -21,12 +23,13 @@ from experiments.bench_table import FIGURES, taken
 from experiments.common import Rows, options
 
 HERE = Path(__file__).parents[1]
+PROGRAMS = "programs"
 
 
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--checkout", required=True, type=Path, help="an earlier one, with its .venv")
-    known = [name for name in PARTS if name not in (GPU, WIDE)]
+    known = [PROGRAMS, *(name for name in PARTS if name not in (GPU, WIDE))]
     parser.add_argument("--only", nargs="+", choices=known, default=known, help="these parts; rows of the others stay")
     parser.add_argument("--pairs", type=int, default=2, help="how often both sides run")
     chosen = parser.parse_args()
@@ -40,6 +43,11 @@ def main() -> None:
     rows.rows = list(done)
     for part in chosen.only:
         others = [row for row in rows.rows if row["setting"]["part"] != part]
+        if part == PROGRAMS:
+            rows.rows = list(others)
+            same_programs(rows, *(digests(sides[side], folders[side]) for side in sides))
+            rows.finish_part(part)
+            continue
         found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for pair in range(chosen.pairs):
             for side in list(sides)[:: -1 if pair % 2 else 1]:
@@ -67,10 +75,23 @@ def compare(rows: Rows, part: str, found: dict[str, list[dict[str, Any]]]) -> No
     for what in (what for what in found["before"][0] if what in found["now"][0]):
         before, now = (np.array([lines[what]["ours"] for lines in found[side]], float) for side in ("before", "now"))
         ratios = now / before if more[what] else before / now
-        scale = f"{len(ratios)} pairs; {speed['gflops']:.0f} GFLOP/s, {speed['copied_gigabytes_a_second']:.1f} GB/s"
+        pairs = "1 pair" if len(ratios) == 1 else f"{len(ratios)} pairs"
+        scale = f"{pairs}; {speed['gflops']:.0f} GFLOP/s, {speed['copied_gigabytes_a_second']:.1f} GB/s"
         for side, values in (("before", before), ("now", now)):
             rows.spread("figure", {"part": part, "what": what, "side": side}, values.tolist(), scale=scale)
         rows.spread("times_as_good", {"part": part, "what": what}, ratios.tolist(), scale=scale)
+
+
+def digests(python: Path, folder: Path) -> dict[str, str]:
+    """What :mod:`experiments.bench_programs` says of a checkout, which may be older than that program."""
+    program = (HERE / "experiments" / "bench_programs.py").read_text()
+    return json.loads(subprocess.check_output([str(python), "-c", program], cwd=folder, text=True))
+
+
+def same_programs(rows: Rows, before: dict[str, str], now: dict[str, str]) -> None:
+    """A row for each program: whether it is the same."""
+    for what, digest in now.items():
+        rows.add("same_program", {"part": PROGRAMS, "what": what}, float(digest == before[what]), scale=digest[:16])
 
 
 if __name__ == "__main__":

@@ -157,3 +157,11 @@ def test_before_and_now_are_set_beside_each_other_pair_by_pair(tmp_path, capsys)
     text = "\n".join(bench_before_section.section(rows.rows))
     assert f"| {trials} | 15 | 25 | 1.75 [1.50, 2.00] | 2 pairs" in text
     assert f"| {grid} | 6 | 2 | 3.00 [2.00, 4.00] | 2 pairs" in text
+
+
+def test_programs_of_two_checkouts_are_the_same_or_not(tmp_path, capsys):
+    rows = Rows("", "", str(tmp_path), 0)
+    bench_before.same_programs(rows, {"a sum": "4f", "a round": "5a"}, {"a sum": "4f", "a round": "5b"})
+    text = "\n".join(bench_before_section.section(rows.rows))
+    assert "sets them apart, by their lowered text (`experiments.bench_programs`): a sum.\n" in text
+    assert "Other programs, by their lowered text (`experiments.bench_programs`): a round.\n" in text
