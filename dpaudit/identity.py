@@ -8,6 +8,7 @@ A digest is the same in every process that makes the same run.
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from typing import Any
 
 import jax
@@ -18,6 +19,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from dpaudit import check
 
 Identity = dict[str, str]
+TOLD = frozenset((type(None), bool, int, float, complex, str, bytes))  # types that text tells whole
+DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")  # hold functions of which only derivatives have need
 
 
 def raw(leaf: Any) -> bytes:
@@ -40,11 +43,22 @@ def program(traced: ClosedJaxpr) -> list[bytes]:
 
     What JAX prints of a program takes four times the time, and leaves out how its random bits are made.
     """
-    return [text(_spelled(traced.jaxpr, {})), *map(raw, closed_over(traced))]
+    return spelled(traced)[0]
 
 
-def _spelled(jaxpr: Any, known: dict[int, str]) -> str:
-    """A program in words; those that it has in ``known`` are not spelled anew."""
+def spelled(traced: ClosedJaxpr) -> tuple[list[bytes], tuple[Any, ...]]:
+    """:func:`program`, and what no text tells whole: functions that it calls on the host, settings that are objects.
+
+    Two programs of one process that agree in both compute the same.
+    """
+    objects: list[Any] = []
+    words = _spelled(traced.jaxpr, {}, objects)
+    return [text(words), *map(raw, closed_over(traced))], tuple(objects)
+
+
+def _spelled(jaxpr: Any, known: dict[int, str], objects: list[Any]) -> str:
+    """A program in words; those that it has in ``known`` are not spelled anew. What words do not tell is added to
+    ``objects``."""
     if id(jaxpr) in known:
         return known[id(jaxpr)]
     names: dict[Any, str] = {}
@@ -59,13 +73,17 @@ def _spelled(jaxpr: Any, known: dict[int, str]) -> str:
     for eqn in jaxpr.eqns:
         words += eqn.primitive.name, str(eqn.ctx.threefry_partitionable), *read(eqn.invars), "->"
         words += (names.setdefault(var, f"v{len(names)}") for var in eqn.outvars)
+        if not objects or objects[-1] is not eqn.ctx:
+            objects.append(eqn.ctx)
         for key, value in eqn.params.items():
             words.append(key)
-            for leaf in _leaves(value):
+            for leaf in (value,) if _told(value) else _leaves(value):
                 if isinstance(leaf, (ClosedJaxpr, Jaxpr)):
-                    words.append(_spelled(getattr(leaf, "jaxpr", leaf), known))
+                    words.append(_spelled(getattr(leaf, "jaxpr", leaf), known, objects))
                 else:
-                    words.append(raw(leaf).hex() if isinstance(leaf, (np.ndarray, jax.Array)) else str(leaf))
+                    words.append(str(leaf))
+                    if not _told(leaf) and eqn.primitive.name not in DERIVATIVES:
+                        objects.append(leaf)  # JAX sees to it that all can be compared
     known[id(jaxpr)] = f"({' '.join([*words, *read(jaxpr.outvars)])})"
     return known[id(jaxpr)]
 
@@ -85,6 +103,13 @@ def closed_over(traced: ClosedJaxpr | Jaxpr) -> list[Any]:
 def _leaves(value: Any) -> Any:
     """A parameter of an operation, or each of several."""
     return value if isinstance(value, tuple) else (value,)
+
+
+def _told(value: Any) -> bool:
+    """Whether its text tells all of a value."""
+    if type(value) is tuple:
+        return all(map(_told, value))
+    return type(value) in TOLD or isinstance(value, (np.dtype, Enum))
 
 
 def digest(parts: Iterable[bytes]) -> str:

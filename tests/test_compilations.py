@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpaudit import play
+from dpaudit import Claim, audit, play
 from dpaudit.auditing import engines
 from dpaudit.federated.rounds import federated
 from dpaudit.federated.simulate import simulate
@@ -54,6 +54,13 @@ def trials(key: jax.Array, change: int) -> Any:
     return play(key, release, score, 300 + change)
 
 
+def audits(key: jax.Array, change: int) -> Any:
+    """By functions that are made anew for each."""
+    x1 = jnp.array([1.0 + change, 0.5])
+    found = audit(lambda key, x: x + jax.random.laplace(key, (2,)), jnp.zeros(2), x1, key=key, claim=Claim(2.0))
+    return found.epsilon_hat
+
+
 def gradients(key: jax.Array) -> tuple[jax.Array, jax.Array]:
     one, other = jax.random.normal(key, (2, 5))
     return one, other
@@ -93,7 +100,7 @@ def least_squares(key: jax.Array, change: int) -> Any:
     return model.factors
 
 
-@pytest.mark.parametrize("work", [trials, engine, networks, rounds, least_squares])
+@pytest.mark.parametrize("work", [trials, audits, engine, networks, rounds, least_squares])
 def test_another_key_or_setting_compiles_nothing(work: Callable[[jax.Array, int], Any]):
     with compilations() as first:
         one = work(jax.random.key(0), 0)

@@ -89,3 +89,23 @@ def test_random_bits_made_otherwise_tell_programs_apart():
             return jax.random.bits(jax.random.key(0), (7,)) + x
 
     assert all_differ(*(program(lambda x, one=one: bits(x, one), jnp.uint32(0)) for one in (True, False)))
+
+
+def on_host(function):
+    def called(x):
+        return jax.pure_callback(function, jax.ShapeDtypeStruct((3,), jnp.float32), x)
+
+    return identity.spelled(jax.make_jaxpr(called)(X))
+
+
+def test_functions_on_the_host_are_told_apart_by_themselves():
+    """A checkpoint, which another process may read, cannot do so."""
+    one, other = (lambda x, scale=scale: scale * np.asarray(x) for scale in (1, 2))
+    assert on_host(one)[0] == on_host(other)[0]
+    assert on_host(one)[1] == on_host(one)[1]
+    assert on_host(one)[1] != on_host(other)[1]
+
+
+def test_a_program_s_objects_are_those_of_the_same_function_traced_again():
+    again = [identity.spelled(jax.make_jaxpr(written())(X, X))[1] for _ in range(2)]
+    assert again[0] == again[1]

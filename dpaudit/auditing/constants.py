@@ -18,18 +18,18 @@ from dpaudit import identity
 
 @dataclass(frozen=True)
 class Opened:
-    """A function whose constants are arguments; equal to another one of the same function, program and types of
-    constants, and so one compiled program with it.
+    """A function whose constants are arguments; equal to another one of the same program and types of constants, and
+    so one compiled program with it, whatever functions they were traced from.
 
     Attributes:
-      of: what it is of, the structure of a Partial.
       program: its digest, with what programs inside it still close over.
+      objects: in it that no text tells whole (:func:`dpaudit.identity.spelled`).
       types: of the constants.
-      run: (*constants, *leaves of the Partial, trial) -> [result].
+      run: (*constants, *leaves, trial) -> [result].
     """
 
-    of: Any
     program: str
+    objects: tuple[Any, ...] = field(hash=False)
     types: tuple[Any, ...]
     run: Callable[..., list[jax.Array]] = field(compare=False)
 
@@ -49,7 +49,8 @@ def as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
     opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars], debug_info=None)
     run = ClosedJaxpr(opened, ())
     types = tuple(var.aval for var in program.constvars)
-    alike = Opened(jax.tree.structure(one), identity.digest(identity.program(run)), types, jaxpr_as_fun(run))
+    words, objects = identity.spelled(run)
+    alike = Opened(identity.digest(words), objects, types, jaxpr_as_fun(run))
     return Partial(alike, list(flat.consts), jax.tree.leaves(one))
 
 

@@ -11,7 +11,7 @@ mixture of pairs and Eq. (2) bounds epsilon whether there is one pair for all tr
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,8 +28,6 @@ from dpaudit.mechanisms.clipping import norm_and_direction
 
 GUESS, SIDE1, SIDE0, NOT_A_NUMBER = 1, 2, 4, 8
 QUARTER, HALF = np.uint32(1 << 30), np.uint32(1 << 31)  # turns of a circle in units of 2^-32
-
-bound = lru_cache(maxsize=64)(partial)  # equal arguments give one object, and so one compiled program
 
 
 def pairs(key: jax.Array, craft: Callable[[jax.Array], tuple[jax.Array, jax.Array]], count: int, **how: Any) -> Pair:
@@ -93,9 +91,8 @@ def plane(
         np.stack([np.atleast_1d(_word(1 - far)) for far in far_sides(pair, epsilon=e, clip_norm=clip_norm)])
         for e in epsilons
     ]
-    one = Partial(
-        bound(_plane_repeat, trials=trials), key, *map(jnp.asarray, turns), jnp.asarray(np.stack(keep, axis=1))
-    )
+    repeat = partial(_plane_repeat, trials=trials)
+    one = Partial(repeat, key, *map(jnp.asarray, turns), jnp.asarray(np.stack(keep, axis=1)))
     return sweep(one, repeats, **how).transpose(1, 2, 0, 3)
 
 
@@ -164,7 +161,7 @@ def full(
     check.positive(clip_norm=clip_norm)
     key, pair_key = trial_key(key), trial_key(pair_key)
     losses = jnp.asarray(epsilons, jnp.float32)
-    run = bound(_full_trial, randomize=randomize, clip_norm=clip_norm, repeats=repeats, fresh=fresh)
+    run = partial(_full_trial, randomize=randomize, clip_norm=clip_norm, repeats=repeats, fresh=fresh)
     codes = sweep(Partial(run, key, pair_key, _partial(craft), losses), trials, **how)
     bad = int((codes & NOT_A_NUMBER > 0).sum())
     if bad:

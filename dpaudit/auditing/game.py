@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -181,25 +181,12 @@ def trials_per_second(
 
 def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]) -> Partial:
     """trial -> scores [2, ...]: what one trial is in either world, for a key from :func:`trial_key`, which is data."""
-    try:
-        one = _one_trial(release, score)
-    except TypeError:  # of what has no hash, a program for each call
-        one = _one_trial.__wrapped__(release, score)
-    return Partial(one, _of_worlds(key))
-
-
-@lru_cache(maxsize=64)
-def _one_trial(
-    release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]
-) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The same function for the same two, and so one compiled program for all keys: they have to be pure, as for
-    ``jax.jit``."""
 
     def one(bases: jax.Array, trial: jax.Array) -> jax.Array:
         keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)  # both at once: half of the program
         return worlds.both((lambda key: score(release(key, 0)), lambda key: score(release(key, 1))), keys)
 
-    return one
+    return Partial(one, _of_worlds(key))
 
 
 @jax.jit
@@ -232,8 +219,8 @@ def sweep(
 
     Args:
       one: a jittable function of the trial's number (a uint32 scalar) to an array of a fixed shape; its randomness
-        comes from ``key`` by fold_in. Large arrays belong in a ``jax.tree_util.Partial``, whose arguments travel to
-        the device as data; a plain function's are compiled into the program.
+        comes from a key by fold_in. Arrays that it closes over, or that a ``jax.tree_util.Partial`` holds, travel to
+        the device as data, and functions that compute the same share a compiled program.
       trials: >= 1 and at most 2^31.
       batch: trials sent to each device at a time, rounded up to whole blocks; None chooses. A matter of memory and
         speed: results do not depend on it. Where memory runs out, half as many blocks are sent from then on (not

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxpr_as_fun
 
-from dpaudit import check, play
+from dpaudit import check, on_host, play
 from dpaudit.auditing import constants, game
 
 KEY = jax.random.key(5)
@@ -55,6 +55,21 @@ def test_a_number_that_has_changed_is_played_as_it_is_now(large):
     first = play(KEY, release, jnp.float32, 1000)
     settings["shift"] = 3.0
     np.testing.assert_allclose(np.subtract(*play(KEY, release, jnp.float32, 1000)[::-1] - first[::-1]), 2, atol=1e-5)
+
+
+def test_inputs_of_a_function_on_the_host_are_those_of_now():
+    """Its text is the same: the function that is called is another."""
+    inputs = [0.0, 1.0]
+    function = on_host(lambda rng, x: rng.normal() + x)
+
+    def release(key, world):
+        return function(key, inputs[world])
+
+    first = play(KEY, release, jnp.float32, 100)
+    inputs[1] = 3.0
+    second = play(KEY, release, jnp.float32, 100)
+    np.testing.assert_array_equal(second[0], first[0])
+    np.testing.assert_allclose(second[1] - first[1], 2, atol=1e-5)
 
 
 def jitted(values, loops):
