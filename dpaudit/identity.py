@@ -35,7 +35,11 @@ def is_key(leaf: Any) -> bool:
 
 def text(value: Any) -> bytes:
     """A value as text, less the addresses that differ from process to process."""
-    return re.sub(r"0x[0-9a-f]+", "", str(value)).encode()
+    return _without_addresses(str(value)).encode()
+
+
+def _without_addresses(words: str) -> str:
+    return re.sub(r"0x[0-9a-f]+", "", words)
 
 
 def program(traced: ClosedJaxpr) -> list[bytes]:
@@ -51,24 +55,24 @@ def spelled(traced: ClosedJaxpr) -> tuple[list[bytes], tuple[Any, ...]]:
 
     Two programs of one process that agree in both compute the same.
     """
-    objects: list[Any] = []
-    words = _spelled(traced.jaxpr, {}, objects)
-    return [text(words), *map(raw, closed_over(traced))], tuple(objects)
+    words, objects = _spelled(traced.jaxpr, {})
+    return [words.encode(), *map(raw, closed_over(traced))], tuple(objects)
 
 
-def _spelled(jaxpr: Any, known: dict[int, str], objects: list[Any]) -> str:
-    """A program in words; those that it has in ``known`` are not spelled anew. What words do not tell is added to
-    ``objects``."""
+def _spelled(jaxpr: Any, known: dict[int, tuple[str, list[Any]]]) -> tuple[str, list[Any]]:
+    """A program in words, and the objects that words do not tell; those that it has in ``known`` are not spelled
+    anew."""
     if id(jaxpr) in known:
         return known[id(jaxpr)]
     names: dict[Any, str] = {}
     words: list[str] = []
+    objects: list[Any] = []
     for var in (*jaxpr.constvars, *jaxpr.invars):
         words += names.setdefault(var, f"v{len(names)}"), str(var.aval)
 
     def read(atoms: Any) -> Iterator[str]:
         for atom in atoms:
-            yield names[atom] if not isinstance(atom, Literal) else _number(atom.val, atom.aval)
+            yield names[atom] if not isinstance(atom, Literal) else f"{raw(atom.val).hex()}:{atom.aval.dtype}"
 
     for eqn in jaxpr.eqns:
         words += eqn.primitive.name, str(eqn.ctx.threefry_partitionable), *read(eqn.invars), "->"
@@ -78,18 +82,18 @@ def _spelled(jaxpr: Any, known: dict[int, str], objects: list[Any]) -> str:
         for key, value in eqn.params.items():
             words.append(key)
             for leaf in (value,) if _told(value) else _leaves(value):
-                if isinstance(leaf, (ClosedJaxpr, Jaxpr)):
-                    words.append(_spelled(getattr(leaf, "jaxpr", leaf), known, objects))
+                if _told(leaf):
+                    words.append(repr(leaf))
+                elif isinstance(leaf, (ClosedJaxpr, Jaxpr)):
+                    inner, others = _spelled(getattr(leaf, "jaxpr", leaf), known)
+                    words.append(inner)
+                    objects += others
                 else:
-                    words.append(str(leaf))
-                    if not _told(leaf) and eqn.primitive.name not in DERIVATIVES:
+                    words.append(_without_addresses(str(leaf)))
+                    if eqn.primitive.name not in DERIVATIVES:
                         objects.append(leaf)  # JAX sees to it that all can be compared
-    known[id(jaxpr)] = f"({' '.join([*words, *read(jaxpr.outvars)])})"
+    known[id(jaxpr)] = f"({' '.join([*words, *read(jaxpr.outvars)])})", objects
     return known[id(jaxpr)]
-
-
-def _number(value: Any, kind: Any) -> str:
-    return f"{raw(value).hex()}:{kind.dtype.char}"
 
 
 def closed_over(traced: ClosedJaxpr | Jaxpr) -> list[Any]:

@@ -11,8 +11,8 @@ def section(rows: Rows) -> Iterable[str]:
     yield (
         "Command: `python -m experiments.bench_before --checkout DIR`, DIR a checkout of the commit before trials, clients, "
         "networks and users could be shared out over devices. Both sides ran in turn (before, now, now, before) on one CPU; "
-        "a ratio is that of two neighbouring runs with its range over pairs, above 1 where this one is better. The last column is the machine's own "
-        "pace at the end of a part; where sides differ by less than their ranges, nothing is shown to have changed.\n"
+        "a ratio is that of two neighbouring runs with its range over pairs, above 1 where this one is better. The last "
+        "column is the machine's own pace at the end of a part; where sides differ by less than their ranges, nothing is shown to have changed.\n"
     )
     lines = []
     for ratio in select(rows, "times_as_good"):

@@ -1,6 +1,8 @@
-"""Digests of what is timed: lowered programs, and sources that are not traced. One digest in two checkouts, one speed.
+"""Digests of what is timed: lowered programs, and sources that are not traced.
 
-cd ../earlier && .venv/bin/python -c "$(cat ../dpaudit/experiments/bench_programs.py)"
+    cd ../earlier && .venv/bin/python -c "$(cat ../dpaudit/experiments/bench_programs.py)"
+
+Where two checkouts with the same JAX have the same digest, nothing but the machine sets their speed apart.
 """
 
 import hashlib
@@ -13,8 +15,10 @@ import jax
 from dpaudit.federated import population
 from experiments import bench_federated_sides as federated
 from experiments import bench_training_sides as training
+from experiments.bench_federated import DATA
+from experiments.bench_training import BATCH, CLIPPED
 
-CLIENTS, ROWS, BATCH, NOISE_MULTIPLIER = 1_000, 60_000, 256, 1.4042
+CLIENTS = 1_000  # of a round
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -22,12 +26,13 @@ def texts() -> Iterator[tuple[str, str]]:
     key = jax.random.key(0)
     for name in ("CNN28", "CNN32"):
         network = training.NETWORKS[name]
-        lowered = jax.jit(training.clipped_sums(network)["ours, clipped"]).lower(*training.batch(key, network, BATCH))
+        lowered = jax.jit(training.clipped_sums(network)[CLIPPED]).lower(*training.batch(key, network, BATCH))
         yield f"clipped gradient sum of {name}, batch {BATCH}", lowered.as_text()
     network = training.NETWORKS["CNN28"]
-    given, everyone = federated.given(0, network, ROWS), population.iid(key, ROWS)
+    given, everyone = federated.given(0, network, DATA), population.iid(key, DATA)
     for each, noise in ((True, "each client's own noise"), (False, "one draw of noise")):
-        lowered = jax.jit(federated.ours(network, CLIENTS, everyone, each=each)).lower(key, given, NOISE_MULTIPLIER)
+        run = jax.jit(federated.ours(network, CLIENTS, everyone, each=each))
+        lowered = run.lower(key, given, federated.NOISE_MULTIPLIER)
         yield f"a round of {CLIENTS:,} clients, CNN28, {noise}", lowered.as_text()
     sources = [*sorted(Path("dpaudit/secure").rglob("*.py")), Path("dpaudit/check.py")]  # and nothing else of ours
     yield "two servers: sources of dpaudit.secure", "".join(f"{file}\n{file.read_text()}" for file in sources)

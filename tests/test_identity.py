@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
 
 from dpaudit import identity
 
@@ -104,6 +105,30 @@ def test_functions_on_the_host_are_told_apart_by_themselves():
     assert on_host(one)[0] == on_host(other)[0]
     assert on_host(one)[1] == on_host(one)[1]
     assert on_host(one)[1] != on_host(other)[1]
+
+
+def test_functions_on_the_host_are_told_apart_by_their_places():
+    """Of programs that call the same two, and spell alike."""
+
+    def called(scale):
+        return jax.jit(lambda x: jax.pure_callback(lambda x: scale * np.asarray(x), jax.typeof(x), x))
+
+    calls = [called(scale) for scale in (1, 2)]
+    places = [(0, 1, 0), (0, 1, 1)]
+    found = [
+        identity.spelled(jax.make_jaxpr(lambda x, p=p: reduce(lambda y, place: calls[place](y), p, x))(X))
+        for p in places
+    ]
+    assert found[0][0] == found[1][0]
+    assert found[0][1] != found[1][1]
+
+
+def test_settings_that_are_numbers_or_names_tell_programs_apart():
+    """All of them: an address is left out of what is printed of an object alone."""
+    set_to = Primitive("set_to")
+    set_to.def_abstract_eval(lambda x, of: x)
+    values = ["op_0x10", "op_0x20", "1", 1, 1.5, np.nextafter(1.5, 2).item(), None, "None", (1, "1 of"), ("1 1", "of")]
+    assert all_differ(*(program(lambda x, v=v: set_to.bind(x, of=v), X) for v in values))
 
 
 def test_a_program_s_objects_are_those_of_the_same_function_traced_again():
