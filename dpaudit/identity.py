@@ -72,7 +72,7 @@ def _spelled(jaxpr: Any, known: dict[int, tuple[str, list[Any]]]) -> tuple[str, 
 
     def read(atoms: Any) -> Iterator[str]:
         for atom in atoms:
-            yield names[atom] if not isinstance(atom, Literal) else f"{raw(atom.val).hex()}:{atom.aval.dtype}"
+            yield names[atom] if not isinstance(atom, Literal) else _number(atom.val, atom.aval)
 
     for eqn in jaxpr.eqns:
         words += eqn.primitive.name, str(eqn.ctx.threefry_partitionable), *read(eqn.invars), "->"
@@ -94,6 +94,10 @@ def _spelled(jaxpr: Any, known: dict[int, tuple[str, list[Any]]]) -> tuple[str, 
                         objects.append(leaf)  # JAX sees to it that all can be compared
     known[id(jaxpr)] = f"({' '.join([*words, *read(jaxpr.outvars)])})", objects
     return known[id(jaxpr)]
+
+
+def _number(value: Any, kind: Any) -> str:
+    return f"{raw(value).hex()}:{kind.dtype}"
 
 
 def closed_over(traced: ClosedJaxpr | Jaxpr) -> list[Any]:
