@@ -81,25 +81,17 @@ def killed_and_resumed(
     return row, held
 
 
-def check_kills(folder: Path, kills: int, *command: str, **how: Any) -> None:
-    whole = row_of(start(folder, *command))
-    row, held = killed_and_resumed(folder, kills, *command, **how)
-    assert row == whole
-    assert len(held) == kills
-    assert held[0] > 0
-    assert all(a < b for a, b in itertools.pairwise(held))  # each run went on from the one before
-    assert held[-1] < TRIALS // 2
-
-
-def test_two_kills_change_nothing(tmp_path):
-    check_kills(tmp_path, 2, "wide", devices=(1, 8))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("wide",), ("wide", "--distinguisher", "cosine"), ("less_wide", UNTIL)])
 @pytest.mark.parametrize("devices", [(1,), (8, 1)])
 def test_thirty_kills_change_nothing(tmp_path, command, devices):
-    check_kills(tmp_path, 5, *command, devices=devices, seed=len(command) + devices[0])
+    whole = row_of(start(tmp_path, *command))
+    row, held = killed_and_resumed(tmp_path, 5, *command, devices=devices, seed=len(command) + devices[0])
+    assert row == whole
+    assert len(held) == 5
+    assert held[0] > 0
+    assert all(a < b for a, b in itertools.pairwise(held))  # each run went on from the one before
+    assert held[-1] < TRIALS // 2
 
 
 def test_a_checkpoint_that_is_there_is_kept_unless_it_is_resumed(monkeypatch, capsys, tmp_path, file):  # noqa: F811

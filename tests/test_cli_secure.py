@@ -101,6 +101,7 @@ def test_processes_open_what_one_process_opens(tmp_path):
 TABLE = ("--mode", "noisy", "--noise-multiplier", "2", "--ring-bits", "21")
 
 
+@pytest.mark.slow
 def test_the_paper_s_table_between_processes_is_labelled_and_must_be_meant_by_both(tmp_path):
     mine = servers.terms(noise="table", noise_multiplier=2.0, ring_bits=21)
     second = Process(tmp_path, "h2", 0, *TABLE, "--noise", "table")

@@ -56,6 +56,7 @@ def test_it_keeps_the_target_and_says_what_the_canaries_show(alone):
     assert said.items() <= alone.items()
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_row_of_one_left_alone(monkeypatch, capsys, tmp_path, alone):
     shown = []
 

@@ -68,6 +68,7 @@ def test_two_processes_speak_and_write_as_one(folder, alone):
     assert (rows(folder / "two-ldp"), rows(folder / "two-audit")) == alone
 
 
+@pytest.mark.slow
 def test_eight_devices_write_what_one_does(folder, alone):
     lines = f"{LDP} --out eight-ldp", f"{AUDIT} --out eight-audit"
     ended(start(COMMANDS, *lines, folder=folder, devices=8))

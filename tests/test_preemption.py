@@ -59,6 +59,7 @@ def interrupted(kept: str, between: str = "") -> str:
     return f"dpaudit: interrupted{between}; --resume goes on from {kept}\n"
 
 
+@pytest.mark.slow
 def test_a_test_of_ldp_sgd(monkeypatch, capsys, tmp_path):
     """Of what was finished, pairs and trials are read, not played again; other settings are refused."""
     monkeypatch.chdir(tmp_path)

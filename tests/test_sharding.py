@@ -139,10 +139,13 @@ def test_four_devices_find_what_one_finds():
     assert_same(said(start(__name__, "on_all_devices", *NAMES, devices=4)))
 
 
-def test_two_processes_find_what_one_finds():
-    first, second = together(2, __name__, "on_all_devices", *NAMES)
+@pytest.mark.parametrize(
+    "programs", [(factors, networks, clients), pytest.param((least_squares, user_level), marks=pytest.mark.slow)]
+)
+def test_two_processes_find_what_one_finds(programs):
+    first, second = together(2, __name__, "on_all_devices", *(program.__name__ for program in programs))
     assert first == second
-    assert_same(first)
+    assert_same(first, programs)
 
 
 @pytest.mark.slow

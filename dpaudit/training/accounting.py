@@ -5,29 +5,40 @@ can move a sum by twice the clip norm, and the accounting of "replace" says what
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 import dp_accounting
-from dp_accounting import DpEvent, NeighboringRelation, PrivacyAccountant, mechanism_calibration
+from dp_accounting import DpEvent, NeighboringRelation, PrivacyAccountant
 from dp_accounting import pld as _pld
 from dp_accounting import rdp as _rdp
+from dp_accounting.mechanism_calibration import (
+    BracketInterval,
+    ExplicitBracketInterval,
+    LowerEndpointAndGuess,
+    NoBracketIntervalFoundError,
+)
 
 from dpaudit import check
 from dpaudit.training.sampling import Sampling
 
 RELATIONS = {"add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
 TOLERANCE = 1e-4  # of a calibrated noise multiplier, always on the private side
+COARSE = 1e-3  # discretisation with which noise is first sought
+NEAR = 5e-4  # of what is so found: how far from it the noise is sought then
 
 Accounting = Callable[[Sampling, NeighboringRelation], tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]]
 
 
 def pld(
-    sampling: Sampling, relation: NeighboringRelation
+    sampling: Sampling, relation: NeighboringRelation, interval: float = 1e-4
 ) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
-    """Accounting by privacy loss distributions: tight to the discretisation, which rounds upward.
+    """Accounting by privacy loss distributions: tight to the discretisation by ``interval``, which rounds upward.
 
     Source: Doroshenko et al. 2022 (connect the dots).
     """
-    return _pld.PLDAccountant(relation), lambda multiplier, steps: sampling.event(multiplier, steps, relation)
+    accountant = _pld.PLDAccountant(relation, interval)
+    return accountant, lambda multiplier, steps: sampling.event(multiplier, steps, relation)
 
 
 def rdp(
@@ -98,19 +109,24 @@ def noise_multiplier(
     check.positive(target=target)
     steps = check.at_least(1, steps=steps)
     _opened(sampling, delta, neighbouring, accounting)
-    try:
+
+    def search(accounting: Accounting, bracket: BracketInterval) -> float:
+        fresh = partial(_opened, sampling, delta, neighbouring, accounting)
         found = dp_accounting.calibrate_dp_mechanism(
-            lambda: _opened(sampling, delta, neighbouring, accounting)[0],
-            lambda multiplier: _opened(sampling, delta, neighbouring, accounting)[1](multiplier, steps),
-            target,
-            delta,
-            dp_accounting.LowerEndpointAndGuess(0.0, 1.0),
-            tol=TOLERANCE,
+            lambda: fresh()[0], lambda noise: fresh()[1](noise, steps), target, delta, bracket, tol=TOLERANCE
         )
-    except mechanism_calibration.NoBracketIntervalFoundError:
+        return float(found)
+
+    anywhere = LowerEndpointAndGuess(0.0, 1.0)
+    try:
+        if accounting is pld:
+            with suppress(ValueError, NoBracketIntervalFoundError):  # where a coarse search leads too far away
+                guess = search(partial(pld, interval=COARSE), anywhere)
+                return search(pld, ExplicitBracketInterval((1 - NEAR) * guess, (1 + NEAR) * guess))
+        return search(accounting, anywhere)
+    except NoBracketIntervalFoundError:
         wanted = f"an epsilon that {steps} steps can keep at delta {delta:g}"
         raise check.expected("target", wanted, target) from None
-    return float(found)
 
 
 def _opened(

@@ -294,7 +294,9 @@ CORRECT = {
 }
 
 
-@pytest.mark.parametrize("name", CORRECT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "privunit clients")) for name in CORRECT]
+)
 def test_no_false_alarm(name):
     mechanism, x0, x1, sensitivity = CORRECT[name]
     found = inspect(mechanism, x0, x1, key=jax.random.key(1), sensitivity=sensitivity)

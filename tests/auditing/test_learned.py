@@ -32,6 +32,7 @@ def audited(mechanism, x0: Any = 0.0, x1: Any = 1.0, attack=distinguish.learned,
     return dpaudit.audit(mechanism, x0, x1, key=key, trials=20_000, claim=Claim(claim), distinguisher=attack)
 
 
+@pytest.mark.slow
 def test_a_pattern_that_no_projection_sees():
     found, missed = audited(parity), audited(parity, attack=distinguish.projection)
     assert (found.verdict, missed.verdict) == ("violation", "consistent")

@@ -116,6 +116,7 @@ def test_eight_devices_find_what_one_finds(tmp_path):
     assert audited("chosen", checkpoint=file).to_json() == found[-1]  # what they have finished, one need not play
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds(tmp_path):
     first, second = together(2, __name__, "two", tmp_path)
     assert (first[0], second[0]) == (["audit.npz"], [])  # the first process writes for both

@@ -99,7 +99,14 @@ def test_wealth_falls_with_the_claim_so_that_the_lower_bound_is_where_it_crosses
         assert refuted.sum() == np.searchsorted(epsilon, lower, side="right") * (lower > 0)
 
 
-@pytest.mark.parametrize("delta, rates", [(0.0, corner(1.5)), (0.01, corner(1.5, 0.01)), (0.0, (0.02, 0.7))])
+@pytest.mark.parametrize(
+    "delta, rates",
+    [
+        (0.01, corner(1.5, 0.01)),
+        pytest.param(0.0, corner(1.5), marks=pytest.mark.slow),
+        pytest.param(0.0, (0.02, 0.7), marks=pytest.mark.slow),
+    ],
+)
 def test_bounds_cover_at_all_times_together_and_close_in(delta, rates):
     count = 1000
     watch = sequential.start(None, delta)

@@ -33,6 +33,7 @@ STORIES = {
         "EXAMPLES, VIEWS = 5, 400", 6, ("added or removed: epsilon 1.", "consistent", "violation")
     ),
 }
+SHORT = ("audit_your_own_mechanism", "what_a_server_sees")  # take ten seconds here
 SOURCE = re.compile(r'^SOURCE = "dpaudit(\[\w+\])?"$', re.MULTILINE)
 
 
@@ -48,7 +49,9 @@ def test_every_notebook_has_a_story() -> None:
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(STORIES)
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.slow]) for name in STORIES]
+)
 def test_runs(name: str) -> None:
     story, notebook = STORIES[name], read(name)
     constants, _ = story.scale.split(" = ")

@@ -85,6 +85,7 @@ def test_what_was_asked_for_is_compared_with_what_it_is_of(of):
         assert ("missed" in rendered("personalization", [found])) is not reached
 
 
+@pytest.mark.slow
 def test_one_part_is_run_and_the_lines_of_the_others_stay(tmp_path):
     file = tmp_path / f"bench_{bench.slug(bench.describe('cpu'))}.json"
     (old,) = taken(FIGURES["audit"][:1], read_rows(COMMITTED["audit"]))

@@ -55,6 +55,7 @@ def test_images_are_averaged_in_blocks():
     np.testing.assert_array_equal(averaged(images, 4), images)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_behind_its_last_file(tmp_path):
     bench = Bench(TINY, 0, tmp_path)
     pair = random_target(bench.target_key, bench.images, bench.labels, bench.rows.members)

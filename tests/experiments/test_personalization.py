@@ -16,6 +16,7 @@ from experiments.personalization_methods import METHODS, Method, Told, candidate
 from experiments.personalization_population import NOISE, population
 
 
+@pytest.mark.slow
 def test_population_has_the_noise_and_the_rank_that_it_says() -> None:
     """The true factors, found with all ratings of few items known, leave the noise and nothing more."""
     train, held_out = population(3, users=4_000, items=40, rank=2)
@@ -69,6 +70,7 @@ def test_choosing_is_counted() -> None:
 TESTED = ("alternating, public features", "gradient steps, public features", "ranking, public features")
 
 
+@pytest.mark.slow
 def test_methods_cost_what_they_are_given_and_the_section_tells_of_them(tmp_path, monkeypatch) -> None:
     ratings, _ = population(0, users=300, items=40)
     features = np.eye(4, dtype=np.float32)[np.arange(40) % 4]

@@ -50,7 +50,9 @@ def scores_of(asked, strategy, trials, key=KEY):
     return dpaudit.play(key, canary.release(asked, seat.user), canary.statistic(asked, strategy, seat), trials)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "blt")) for name in STRATEGIES]
+)
 def test_a_worst_case_user_is_told_as_well_as_is_accounted(name):
     strategy = STRATEGIES[name]()
     scores = scores_of(recipe(strategy, noise_multiplier=0.5), strategy, 6_000)
@@ -93,6 +95,7 @@ def in_crowd(sampling):
     return dpaudit.audit(mechanism, 0.0, 1.0, key=KEY, trials=10_000, confidence=0.99, distinguisher=rule)
 
 
+@pytest.mark.slow
 def test_shuffling_accounted_as_poisson_is_caught():
     amplified = poisson(10, 1)
     sound = in_crowd(amplified)

@@ -50,6 +50,7 @@ def assert_meets(mechanism, trials, tolerance):
     assert lower < MU < upper
 
 
+@pytest.mark.slow
 def test_rounds_spend_what_is_accounted():
     trials = 20_000
     assert_meets(mechanism("rounds, adaptive weights"), trials, 4 * np.sqrt(2 / trials))
@@ -71,7 +72,10 @@ def test_scores_of_a_little_less_noise_would_not_pass():
     assert kstest((scores[0] + MU**2 / 2) / MU, "norm").pvalue < 1e-3
 
 
-@pytest.mark.parametrize("fault", cases.FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=[pytest.mark.slow] * (fault == "a count on the side")) for fault in cases.FAULTS],
+)
 def test_faults_are_caught(fault):
     make, memory = cases.FAULTS[fault]
     broken = whole(cases.recipe(make, 1 / MU, rounds=1, memory=memory), delta=DELTA)

@@ -2,12 +2,14 @@
 
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting.pld import PLDAccountant
 from scipy.stats import norm
 
 from dpaudit import InputError
-from dpaudit.training.accounting import epsilon, noise_multiplier, pld, rdp
+from dpaudit.training.accounting import RELATIONS, TOLERANCE, epsilon, noise_multiplier, pld, rdp
 from dpaudit.training.sampling import fixed_size, poisson, shuffled
 
 PAPER_003 = poisson(50_000, 256)
@@ -55,17 +57,28 @@ def test_replacing_costs_more_than_adding_and_less_than_removing_and_adding():
 
 
 def test_truncated_batches_cost_more_the_smaller_they_are():
-    whole = epsilon(poisson(1_000, 50), 1.0, 100, delta=1e-5)
-    large = epsilon(poisson(1_000, 50, capacity=100), 1.0, 100, delta=1e-5)
-    small = epsilon(poisson(1_000, 50, capacity=55), 1.0, 100, delta=1e-5)
+    whole = epsilon(poisson(1_000, 50), 2.0, 100, delta=1e-5)
+    large = epsilon(poisson(1_000, 50, capacity=100), 2.0, 100, delta=1e-5)
+    small = epsilon(poisson(1_000, 50, capacity=55), 2.0, 100, delta=1e-5)
     assert whole <= large < whole + 1e-2 < small
 
 
-@pytest.mark.parametrize("accounting", [pld, rdp])
+@pytest.mark.parametrize("accounting", [pytest.param(pld, marks=pytest.mark.slow), rdp])
 def test_the_calibrated_noise_meets_its_target_from_below_and_not_much_less_noise_does(accounting):
     found = noise_multiplier(PAPER_003, 2.0, 1_000, delta=1e-5, accounting=accounting)
     assert epsilon(PAPER_003, found, 1_000, delta=1e-5, accounting=accounting) <= 2.0
     assert epsilon(PAPER_003, found - 1e-3, 1_000, delta=1e-5, accounting=accounting) > 2.0
+
+
+@pytest.mark.parametrize("steps, target", [(30, 0.5), (3_000, 0.1)])  # where a coarse search leads close, and astray
+def test_the_noise_is_that_of_a_search_without_a_coarse_one(steps, target):
+    sampling = poisson(1_000, 40)
+    found = noise_multiplier(sampling, target, steps, delta=1e-5)
+    whole = dp_accounting.calibrate_dp_mechanism(
+        PLDAccountant, lambda noise: sampling.event(noise, steps, RELATIONS["add_remove"]), target, 1e-5, tol=TOLERANCE
+    )
+    assert abs(found - whole) <= 2 * TOLERANCE
+    assert epsilon(sampling, found, steps, delta=1e-5) <= target
 
 
 def test_nothing_is_spent_before_the_first_step_and_more_with_every_one():

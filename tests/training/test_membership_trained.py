@@ -81,6 +81,7 @@ def test_nothing_of_the_shadow_models_is_among_the_members():
     assert len(images[0] | images[1]) == len(MEMBERS) + len(SHADOW)
 
 
+@pytest.mark.slow
 def test_a_target_that_is_memorised_is_told_with_certainty(trained):
     """No noise, nothing clipped: all are guessed right, and 50 networks that are counted show no more than that."""
     _, memorised, _ = trained
@@ -95,6 +96,7 @@ def test_a_target_that_is_memorised_is_told_with_certainty(trained):
     assert gained.low > 0.8
 
 
+@pytest.mark.slow
 def test_the_same_training_with_noise_keeps_its_promise_and_the_target(trained):
     _, _, private = trained
     spent = accounting.epsilon(poisson(len(MEMBERS), BATCH_SIZE), PRIVATE[1], STEPS, delta=DELTA)
@@ -103,6 +105,7 @@ def test_the_same_training_with_noise_keeps_its_promise_and_the_target(trained):
     assert advantage.compare(KEY, np.zeros((len(ON_EITHER), 1)), private, ON_EITHER).high < 0.8
 
 
+@pytest.mark.slow
 def test_d_against_d_is_bounded_by_zero_in_19_of_20_seeds_and_estimated_well_above(trained):
     """A hundred networks that never saw the target, out of 150, half of them called members."""
     on_d, _, _ = trained
