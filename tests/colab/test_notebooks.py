@@ -33,7 +33,7 @@ STORIES = {
         "EXAMPLES, VIEWS = 5, 400", 6, ("added or removed: epsilon 1.", "consistent", "violation")
     ),
 }
-SHORT = ("audit_your_own_mechanism", "what_a_server_sees")  # take ten seconds here
+SHORT = ("audit_your_own_mechanism", "what_a_server_sees")  # about ten seconds each on two cores
 SOURCE = re.compile(r'^SOURCE = "dpaudit(\[\w+\])?"$', re.MULTILINE)
 
 
