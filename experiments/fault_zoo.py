@@ -21,8 +21,9 @@ import numpy as np
 from dpaudit import AuditResult, Case, Mechanism, hosts, inspect, play
 from dpaudit import audit as run_audit
 from dpaudit.auditing import sequential
+from dpaudit.auditing.choose import Rule, choose_rule
 from dpaudit.auditing.distinguish import Distinguisher
-from dpaudit.auditing.estimate import choose_threshold, epsilon_bounds, errors
+from dpaudit.auditing.estimate import epsilon_bounds, errors
 from dpaudit.auditing.result import json_number
 from experiments.common import Rows, options
 from experiments.zoo import FAMILIES, Fault
@@ -90,15 +91,14 @@ def lower_bounds(
     aside = half // 4 if attack.threshold is None else 0
     claim = case.claim or mechanism.claim
     assert claim is not None
-    settings = {"delta": claim.delta, "confidence": CONFIDENCE}
+    settings: dict[str, Any] = {"delta": claim.delta, "confidence": CONFIDENCE}
+    fixed = {"both_events": attack.threshold is not None}
     for i, part in enumerate(np.split(scores.astype(np.float64), audits, axis=1)):
-        threshold = attack.threshold
-        if threshold is None:
-            threshold = choose_threshold(part[:, :aside], **settings)
+        rule = choose_rule(part[:, :aside], **settings) if attack.threshold is None else Rule(attack.threshold)
         counted = part[:, aside:]
-        lower[i] = epsilon_bounds(*errors(counted, threshold), *[counted.shape[1]] * 2, **settings)[0]
-        watch = sequential.start(claim, confidence=CONFIDENCE, until=sequential.violation())
-        accused[i] = sequential.update(watch, *(counted > threshold)).violation
+        lower[i] = epsilon_bounds(*errors(counted, *rule), *[counted.shape[1]] * 2, **settings, **fixed)[0]
+        watch = sequential.start(claim, confidence=CONFIDENCE, until=sequential.violation(), **fixed)
+        accused[i] = sequential.update(watch, *((counted > rule.threshold) == rule.above)).violation
     return lower, accused
 
 
