@@ -1,4 +1,4 @@
-"""Faults of the literature in decisions made on the data without noise: which cells, how much noise, whether at all."""
+"""Faults of the literature in decisions on the data without noise: which cells, how much noise, whether at all."""
 
 import math
 from functools import partial
