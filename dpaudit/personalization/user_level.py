@@ -47,7 +47,8 @@ class Users(NamedTuple):
       examples: pytree, leaves [n, w, ...]: up to w examples of each of n users.
       weights: [n, w]; 1 for an example, 0 where there is none. A user without examples takes part and adds zero.
       cohorts: JAX random key that cohorts are drawn with, the same in all rounds; where they are drawn at random for
-        the sake of privacy it stays secret.
+        the sake of privacy it stays secret and is of one training: another on the same users needs a key of its own
+        (``users._replace(cohorts=...)``), or its coins are those of the first, and sampling amplifies but one.
     """
 
     examples: Any
