@@ -98,8 +98,8 @@ class Table:
         audits, of_mechanism = len(lower), np.full(len(lower), known.epsilon) if truth is None else truth
         of_rule = of_mechanism
         if threshold is not None and truth is None:
-            rates = [np.where(above, rate, 1 - rate) for rate in known.rates(threshold)]
-            of_rule = np.minimum(of_mechanism, epsilon_from_rates(*rates, known.delta))
+            fpr, fnr = (np.where(above, rate, 1 - rate) for rate in known.rates(threshold))
+            of_rule = np.minimum(of_mechanism, epsilon_from_rates(fpr, fnr, known.delta))
         wrong, wrong_of_mechanism = int(np.sum(lower > of_rule)), int(np.sum(lower > of_mechanism))
         setting = {"part": part, "estimator": estimator, "pair": known.name, "trials": trials}
         setting |= {"confidence": confidence}

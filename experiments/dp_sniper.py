@@ -12,7 +12,7 @@ promising attack kept; the threshold is chosen; the bound is computed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +103,7 @@ def trained(key: jax.Array, releases: np.ndarray, **shape: int) -> Attack:
     train_key, half = jax.random.fold_in(key, shape["layers"]), releases.shape[1] // 2
     score = learned.train(train_key, jnp.asarray(releases[:, :half]), **shape)
     scores = np.asarray(jax.jit(jax.vmap(jax.vmap(score)))(releases[:, half:]))
-    aside, settings = half // 2, {"delta": 0.0, "confidence": SELECTING}
+    aside, settings = half // 2, dict[str, Any](delta=0.0, confidence=SELECTING)
     rule = choose_rule(scores[:, :aside], **settings)
     counted = scores[:, aside:]
     promise, _ = epsilon_bounds(*errors(counted, *rule), counted.shape[1], counted.shape[1], **settings)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import Tracer
 
 from dpaudit.check import InputError
 from dpaudit.personalization import als, boundary, packing, weights
@@ -176,7 +177,7 @@ def test_no_party_runs_the_developer_s_python():
     spying = PROTOCOL._replace(devices=devices, release=kept(PROTOCOL.release))
     assemble(spying, *start(), records(), Network()).play(jax.random.key(0), 0)
     assert len(seen) > 5
-    assert all(isinstance(leaf, jax.core.Tracer) for leaf in seen)
+    assert all(isinstance(leaf, Tracer) for leaf in seen)
 
 
 def test_records_that_would_tell_themselves_apart_are_refused():
