@@ -58,7 +58,8 @@ joint_beta = of_counts(credible.joint_beta)
 
 def split(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
     """As :func:`dpaudit.audit` does it: threshold and side from the first quarter, the bound from the rest."""
-    aside, settings = scores.shape[-1] // CHOOSING_SHARE, {"delta": known.delta, "confidence": confidence}
+    aside = scores.shape[-1] // CHOOSING_SHARE
+    settings: dict[str, Any] = {"delta": known.delta, "confidence": confidence}
     rules = [choose_rule(own[:, :aside], **settings) for own in np.moveaxis(scores, 1, 0)]
     chosen, above = np.array([rule.threshold for rule in rules]), np.array([rule.above for rule in rules])
     counted = scores.shape[-1] - aside
