@@ -187,11 +187,11 @@ def candidates(space: Mapping[str, tuple[Any, ...]], count: int, seed: int) -> l
 
 
 def score(method: Method, model: Model, choice: Choice, seen: Ratings, held_out: Ratings) -> float:
-    """Error of ratings, or recall@20, of the users of ``seen``, whose devices know these ratings of theirs."""
+    """Error of ratings, or recall@20, of the users of ``seen``, whose devices know these ratings of theirs; NaN where
+    the model has diverged."""
     rows = device_rows(seen)
-    if method.ranks:
-        step = ranking.step(Ranking(**choice))
-        own = metrics.own_factors(model, ranking.seen(rows), step, num_users=seen.num_users)
-        return metrics.recall(model, own, seen, held_out)
-    own = metrics.own_factors(model, rows, recommender.PLAIN, num_users=seen.num_users)
-    return metrics.rmse(model, own, held_out)
+    step = ranking.step(Ranking(**choice)) if method.ranks else recommender.PLAIN
+    own = metrics.own_factors(model, ranking.seen(rows) if method.ranks else rows, step, num_users=seen.num_users)
+    if not all(np.isfinite(np.asarray(leaf)).all() for leaf in (model.public, model.factors, own)):
+        return np.nan
+    return metrics.recall(model, own, seen, held_out) if method.ranks else metrics.rmse(model, own, held_out)
