@@ -12,7 +12,7 @@ BIN := .venv/bin
 TFDS := .venv-tfds/bin
 PINS := pyproject.toml constraints/py311.txt constraints/py312.txt
 
-.PHONY: help audit test verify results bench bench-gpu tfds clean
+.PHONY: help audit test mutants verify results bench bench-gpu tfds clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,11 @@ test: .venv/.dev  ## style, types and all tests but the long proofs
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" \
 		$(BIN)/pytest -rs --numprocesses 2 --dist worksteal --durations=15
+
+# ROOM=secure: of one room. MINUTES=30: no fault is begun later; what is done is kept, and the next run goes on.
+mutants: .venv/.dev  ## puts small faults into a copy of the code and runs their tests; tells which faults no test sees
+	XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" $(BIN)/python -m tests.mutants \
+		$(if $(ROOM),--room $(ROOM)) $(if $(MINUTES),--minutes $(MINUTES))
 
 verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
 	@mkdir -p experiments/results

@@ -74,7 +74,8 @@ class Trainer(NamedTuple):
     Attributes:
       init: ``init(params) -> State``.
       step: ``step(key, state, batch, weights) -> (State, Info)``: batch is a pytree with leaves [b, ...], weights [b]
-        is 1 for the examples that take part, in front, and 0 for padding.
+        is 1 for the examples that take part, in front, and 0 for padding. It needs a key of its own every time, as
+        :func:`train` makes it of the number of the step: noise that is drawn twice hides nothing.
       batch_size: by which sums are divided, that of the sampling; None where a trainer divides by none.
     """
 

@@ -87,20 +87,6 @@ def test_whole_audits_stop_as_soon_as_planned_or_sooner():
     assert np.mean(np.array(trials) <= found.sequential_median) < 0.6
 
 
-def test_bets_on_the_sum_are_part_of_the_wealth():
-    pairs = np.array([40, 60, 1000])
-    most = betting.most_errors(pairs, 1.0, **STRICT, expected_gap=1.0)
-    assert most[0] >= 0
-    for n, errors in zip(pairs, most, strict=True):
-        settings = {"delta": 0.0, "expected_gap": 1.0}
-        halves = [int(errors) // 2, 0, 0, (int(errors) + 1) // 2]
-        halves[2] = n - sum(halves)
-        assert betting.log_wealth(halves, 1.0, **settings) >= math.log(1000)
-        more = [halves[0] + n // 10 + 2, 0, halves[2] - n // 10 - 2, halves[3]]
-        assert betting.log_wealth(more, 1.0, **settings) < math.log(1000)
-    assert betting.most_errors(np.array([3]), 1.0, **STRICT, expected_gap=1.0) == -1
-
-
 @pytest.mark.parametrize("pairs", [40, 400, 40_000])
 def test_what_a_stopping_audit_can_detect(pairs):
     found = plan.detectable_by_betting(1.0, pairs, **STRICT)

@@ -15,7 +15,7 @@ from scipy import stats
 
 from dpaudit import check
 from dpaudit.federated import clients, clip_size, population
-from dpaudit.federated.clients import Client, Update
+from dpaudit.federated.clients import Client, Sent, Update
 from dpaudit.federated.clip_size import Rule
 from dpaudit.federated.population import Population
 from dpaudit.federated.rounds import Info, Server, State, federated, participants, run
@@ -249,6 +249,41 @@ def test_a_round_draws_distinct_clients_uniformly_and_anew():
     assert 1e-3 < stats.chi2.sf(spread, n - 1) < 0.999
     overlap = [len(set(a) & set(b)) for a, b in zip(took_part[:-1].tolist(), took_part[1:].tolist(), strict=True)]
     assert abs(np.mean(overlap) - m * m / n) < 4 * 0.7 / math.sqrt(rounds)  # hypergeometric, of deviation 0.7
+
+
+def test_no_two_draws_of_a_federation_share_a_key():
+    """Every client of every chunk, the messages' common noise and the rule's aggregator, in every round.
+
+    Each tells the key that it was given by the first 24 bits that it draws from it; float32 holds these exactly.
+    """
+    m, rounds = 8, 3
+
+    def mark(key: jax.Array) -> jax.Array:
+        return (jax.random.bits(key) >> 8).astype(jnp.float32)
+
+    def send(keys: jax.Array, params: Any, batch: Any, clip_norm: Any) -> Sent:
+        return Sent(jax.tree.map(jnp.zeros_like, params), jax.vmap(mark)(keys), jnp.zeros(len(keys)))
+
+    def noise(key: jax.Array, total: Any, clip_norm: Any, clients: int) -> Any:
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, mark(key) * clients), total)
+
+    def release(key: jax.Array, reports: jax.Array) -> jax.Array:
+        return jnp.append(reports, mark(key))
+
+    def remember(mean: Any, seen: Any, params: Any = None) -> Any:
+        return jax.tree.map(jnp.zeros_like, mean), jnp.append(seen[1:], mean["w"][0])
+
+    told = Told(jnp.float32(1), jnp.int32(0), jnp.float32(0))
+    rule = Rule(lambda: told, lambda state, released: state, lambda state, norm: norm, release)
+    kept = optax.GradientTransformation(lambda params: jnp.zeros(rounds), cast(Any, remember))
+    found = []
+    for chunk in (1, 3, 8):
+        server = federated(Client(send, noise), rule, clients_per_round=m, optimizer=kept, chunk=chunk)
+        state, info = of(server, {"w": jnp.zeros(1)}, rounds)
+        assert info.released.shape == (rounds, m + 1)
+        found.append(np.append(info.released, state.opt_state))
+    assert len(np.unique(found[0])) == rounds * (m + 2)
+    np.testing.assert_array_equal(found[1:], found[:1] * 2)  # whatever the chunk
 
 
 # the same, however it is computed

@@ -128,6 +128,18 @@ def test_distinct_keys_distinct_noise(name: str) -> None:
     assert len(np.unique(drawn, axis=0)) == (RELEASES if name in VECTOR_CASES else 3)
 
 
+@every_vector
+def test_every_coordinate_has_noise_of_its_own(name: str) -> None:
+    """Correlations over releases of zeros; rows of a matrix would have 1 if noise were drawn once for all of them."""
+    mechanism = CASES[name].make(EPSILON)
+    keys = jax.random.split(jax.random.key(6), RELEASES)
+    anything = name in ("gaussian", "laplace")  # the others release unit vectors
+    released = jax.jit(jax.vmap(mechanism.apply, (0, None)))(keys, jnp.zeros((3, 4) if anything else 12))
+    flat = np.asarray(released, np.float64).reshape(RELEASES, 12)
+    for of in [flat, flat**2] if anything else [flat]:  # the squares of a unit vector have one sum
+        assert np.abs(np.corrcoef(of.T) - np.eye(12)).max() < 5 / math.sqrt(RELEASES)
+
+
 @every
 def test_compiles_once(name: str) -> None:
     for seed, x in enumerate(CASES[name].inputs):

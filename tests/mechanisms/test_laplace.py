@@ -15,8 +15,11 @@ def test_release_is_l1_clipped_input_plus_noise() -> None:
     noise = (released - [1.5, -0.5]).ravel()
     scale = 2 * 2.0 / 0.5
     assert stats.kstest(noise, stats.laplace(0, scale).cdf).pvalue > 1e-3
-    assert stats.kstest(noise, stats.laplace(0, 1.03 * scale).cdf).pvalue < 1e-6
-    assert stats.kstest(noise, stats.laplace(0.02 * scale, scale).cdf).pvalue < 1e-6
+    # sqrt(n) D of the twins has mean 5.2 and 6.8 and deviation below 0.45, and 2.7 makes a p-value of 1e-6.
+    assert stats.kstest(noise, stats.laplace(0, 1.06 * scale).cdf).pvalue < 1e-6
+    assert stats.kstest(noise, stats.laplace(0.03 * scale, scale).cdf).pvalue < 1e-6
+    error = 1 / np.sqrt(noise.size)  # of the mean of |noise|/scale, which has deviation 1
+    assert abs(np.abs(noise).mean() / scale - 1) < 4 * error < 0.03 - 5 * error  # 3% more or less would be seen
 
 
 def test_log_prob_against_scipy() -> None:
@@ -42,6 +45,26 @@ def test_every_release_of_every_input_lies_on_one_grid_with_the_discrete_law() -
         seen = np.bincount(noise[np.abs(noise) <= 60] + 60, minlength=121)
         assert stats.chisquare(seen, chance / chance.sum() * seen.sum()).pvalue > 1e-3
         assert abs(seen.sum() - chance.sum() * len(keys)) < 5 * np.sqrt(chance.sum() * len(keys))
+
+
+@pytest.mark.parametrize("count", [1, 2, 255, 1000])
+def test_no_two_inputs_are_further_apart_than_the_noise_is_made_for(count: int) -> None:
+    """Under one key the noise is the same, and differences of releases are exact: brute force, many coordinates."""
+    mechanism = laplace.mechanism(epsilon=1.0, clip_norm=1.0)
+    step = 2.0**-7
+    rng = np.random.default_rng(count)
+    level = np.full((1, count), 1 / count)  # at 255 entries each lies just above half a step
+    inputs = np.concatenate([level, rng.dirichlet(np.ones(count), 4), rng.normal(size=(4, count)), 0 * level])
+    inputs = np.concatenate([inputs, -inputs]).astype(np.float32)
+    released = jax.jit(jax.vmap(mechanism.apply, (None, 0)))(jax.random.key(1), inputs)
+    centers = np.asarray(released, np.float64) - np.asarray(released[9], np.float64)  # less that of zero
+    assert np.abs(centers / step - np.rint(centers / step)).max() == 0
+    assert np.abs(centers).sum(axis=1).max() <= 1
+    assert np.abs(centers[:, None] - centers).sum(axis=2).max() <= 2
+    clipped = inputs / np.maximum(np.abs(inputs).sum(axis=1, keepdims=True), 1)
+    assert np.abs(centers - clipped).max() < step + 1e-6
+    rounded = np.abs(np.rint(clipped / step) * step).sum(axis=1)  # the twin: to the nearest multiple
+    assert count != 255 or rounded.max() > 1.99
 
 
 def test_refuses_bad_clip_norm() -> None:

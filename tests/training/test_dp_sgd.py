@@ -78,7 +78,10 @@ def empty_steps(noise_multiplier, clip_norm, dtype=jnp.float32):
 def test_an_empty_batch_is_a_step_of_noise_of_the_stated_scale():
     drawn = empty_steps(1.5, 2.0)
     assert kstest(drawn, norm(0, 1.5 * 2.0 / BATCH).cdf).pvalue > 1e-3
-    assert kstest(drawn, norm(0, 1.03 * 1.5 * 2.0 / BATCH).cdf).pvalue < 1e-6
+    # sqrt(n) D of the twin has mean 6.4 and deviation 0.25, and 2.7 makes a p-value of 1e-6.
+    assert kstest(drawn, norm(0, 1.08 * 1.5 * 2.0 / BATCH).cdf).pvalue < 1e-6
+    error = 1 / np.sqrt(2 * drawn.size)
+    assert abs(drawn.std() / (1.5 * 2.0 / BATCH) - 1) < 4 * error < 0.03 - 5 * error  # 3% more or less would be seen
 
 
 def test_noise_is_drawn_in_float32_for_narrow_parameters_and_for_each_on_its_own():
@@ -87,6 +90,15 @@ def test_noise_is_drawn_in_float32_for_narrow_parameters_and_for_each_on_its_own
     assert noisy["w"].dtype == jnp.float32
     assert len(np.unique(noisy["w"])) > 19_000  # bfloat16 noise has 128 values
     assert abs(np.corrcoef(noisy["w"], noisy["v"])[0, 1]) < 4 / np.sqrt(20_000)
+
+
+def test_every_number_of_every_leaf_gets_noise_of_its_own():
+    """Correlations of all pairs of numbers over many draws; rows of a matrix that share theirs have 1."""
+    like = {"w": jnp.zeros((3, 4)), "b": jnp.zeros(2), "c": jnp.zeros(())}
+    drawn = jax.jit(jax.vmap(lambda key: add_noise(key, like, 1.0)))(jax.random.split(KEY, 20_000))
+    flat = np.concatenate([np.asarray(leaf).reshape(20_000, -1) for leaf in jax.tree.leaves(drawn)], axis=1)
+    for of in (flat, flat**2):  # the squares see a number that is another's but for its sign
+        assert np.abs(np.corrcoef(of.T) - np.eye(15)).max() < 5 / np.sqrt(20_000)
 
 
 def test_every_step_draws_noise_and_a_batch_of_its_own():

@@ -10,7 +10,7 @@ from dp_accounting import NeighboringRelation
 from scipy.stats import binom, chisquare
 
 from dpaudit import InputError
-from dpaudit.training.sampling import GRID, OVERFLOW, cyclic, fixed_size, poisson, shuffled
+from dpaudit.training.sampling import cyclic, fixed_size, participation, poisson, shuffled
 
 KEY = jax.random.key(5)
 ADD_REMOVE, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
@@ -56,17 +56,19 @@ def test_a_truncated_batch_is_a_random_subset():
 
 
 def test_the_default_capacity_is_practically_never_exceeded_and_not_wasteful():
-    sampling = poisson(50_000, 256)
-    assert binom.logsf(sampling.capacity, 50_000, 256 / 50_000) < np.log(OVERFLOW)
-    assert sampling.capacity < 500
+    """1e-30 a step, as the docstring promises; by less than a tenth more room than the exact tail needs."""
+    for examples, batch_size in ((50_000, 256), (4_000, 40), (200, 50), (10_000_000, 1_000)):
+        capacity = poisson(examples, batch_size).capacity
+        assert binom.logsf(capacity, examples, batch_size / examples) < np.log(1e-30)
+        assert binom.logsf(int(0.9 * capacity), examples, batch_size / examples) > np.log(1e-30)
     assert poisson(10, 10).capacity == 10
 
 
 def test_the_accounted_rate_is_the_rate_of_the_uniforms():
     event: Any = poisson(60_000, 7).event(1.0, 3, ADD_REMOVE)
     rate = event.event.sampling_probability
-    assert rate * GRID == int(rate * GRID)
-    assert 0 <= rate - 7 / 60_000 < 1 / GRID
+    assert rate * 2**23 == int(rate * 2**23)
+    assert 0 <= rate - 7 / 60_000 < 2**-23
 
 
 def test_fixed_size_takes_uniform_subsets():
@@ -122,6 +124,9 @@ def test_a_batch_depends_on_key_and_step_alone(make):
         (lambda: poisson(10, 11), "batch_size: expected at most the 10 examples there are, got 11"),
         (lambda: shuffled(10, 0), "batch_size: expected a whole number >= 1, got 0"),
         (lambda: fixed_size(0, 1), "examples: expected a whole number >= 1, got 0"),
+        (lambda: participation(0), "rounds: expected a whole number >= 1, got 0"),
+        (lambda: participation(5, separation=0), "separation: expected a whole number >= 1, got 0"),
+        (lambda: participation(5, most=0), "most: expected a whole number >= 1, got 0"),
         (lambda: poisson(10, 4, capacity=3), r"capacity: expected a size in 4\.\.10, got 3"),
         (lambda: fixed_size(10, 2).event(1.0, 1, REPLACE), "accounting: expected rdp for batches of a fixed size"),
         (lambda: fixed_size(10, 2).renyi_event(1.0, 1, ADD_REMOVE), "neighbouring: expected replace for batches"),

@@ -1,0 +1,149 @@
+"""Faults of the bounds, the games behind them and the attacks."""
+
+from tests.mutants.mutant import of
+
+MUTANTS = [
+    *of(
+        "dpaudit/auditing/betting",
+        "auditing/test_betting",
+        ("ON_EXPECTED_GAP, ON_GAPS, ON_SIDES = 0.6, 0.2, 0.2", "ON_EXPECTED_GAP, ON_GAPS, ON_SIDES = 0.8, 0.2, 0.2"),
+        ("+ (2 * pairs - errors) * right)", "+ (pairs - errors) * right)"),
+        ("np.log1p(-c * delta / u)", "np.log1p(c * delta / u)"),
+        ("betaln(0.5, 0.5)", "betaln(1.0, 1.0)"),
+        ("- likelihood + np.log(alpha), -1e300", "- likelihood - np.log(alpha), -1e300"),
+        (
+            "return both_wrong + counts[..., BOTH], both_wrong + counts[..., NONE]",
+            "return both_wrong + counts[..., NONE], both_wrong + counts[..., BOTH]",
+        ),
+        ("counts[..., NONE] + 2 * counts[..., FALSE_ALARM]", "counts[..., NONE] + counts[..., FALSE_ALARM]"),
+    ),
+    *of(
+        "dpaudit/auditing/sequential",
+        "auditing/test_sequential",
+        ("alpha = (1 - watch.confidence) / 2", "alpha = 1 - watch.confidence"),
+        ("counts = watch.counts + betting.outcomes", "counts = betting.outcomes"),
+        ("last = int(np.argmax(stop)) if stop.any()", "last = len(counts) - 1 if stop.any()"),
+        ("trials=2 * (aside + pairs)", "trials=2 * pairs"),
+    ),
+    *of(
+        "dpaudit/auditing/estimate",
+        "auditing/test_estimate",
+        ("_log_ratio(1 - delta - fpr, fnr)", "_log_ratio(1 - fpr, fnr)"),
+        ("n - np.maximum(k, 1) + 1, alpha)", "n - np.maximum(k, 1) + 1, 2 * alpha)"),
+        ("np.where(k == n, 1.0, inner_high)", "inner_high"),
+        ("alpha = (1 - confidence) / 2", "alpha = 1 - confidence"),
+        ("np.sum(scores[1] <= threshold)", "np.sum(scores[1] < threshold)"),
+    ),
+    *of(
+        "dpaudit/auditing/band",
+        "auditing/test_band",
+        ("np.sqrt(np.log(1 / alpha) / (2 * n))", "np.sqrt(np.log(1 / alpha) / (4 * n))"),
+        (
+            "alpha = (1 - check.open_unit(confidence=confidence)) / 2",
+            "alpha = 1 - check.open_unit(confidence=confidence)",
+        ),
+        ("low = 1 - high[::-1]", "low = high[::-1]"),
+    ),
+    *of(
+        "dpaudit/auditing/credible",
+        "auditing/test_credible",
+        ("PRIOR = 0.5", "PRIOR = 1.0"),
+        ("wing + square / 2", "wing + square"),
+        (
+            "alpha = (1 - check.open_unit(confidence=confidence)) / 2",
+            "alpha = 1 - check.open_unit(confidence=confidence)",
+        ),
+    ),
+    *of(
+        "dpaudit/auditing/gdp",
+        "auditing/test_gdp",
+        ("-ndtri(fpr) - ndtri(fnr))", "-ndtri(fpr))"),
+        ("log_ndtr(inside / 2 - epsilon / inside)", "log_ndtr(inside - epsilon / inside)"),
+        (
+            "alpha = (1 - check.open_unit(confidence=confidence)) / 2",
+            "alpha = 1 - check.open_unit(confidence=confidence)",
+        ),
+    ),
+    *of(
+        "dpaudit/auditing/one_run",
+        "auditing/test_one_run",
+        ("delta, below) - alpha, zero", "delta, below) - 2 * alpha, zero"),
+    ),
+    *of(
+        "dpaudit/auditing/distinguish",
+        "auditing/test_distinguish",
+        ("return log_prob(release, x1) - log_prob(release, x0)", "return log_prob(release, x1)"),
+        ("return (total1 - total0) / PILOT", "return total1 / PILOT"),
+    ),
+    *of(
+        "dpaudit/auditing/domain",
+        "auditing/test_domain",
+        ("return x0, x0 + clip(x1 - x0, distance, ord)", "return x0, x0 + clip(x1 - x0, 2 * distance, ord)"),
+        ('if neighbouring == "replace" else 0', 'if neighbouring == "replace" else 1'),
+    ),
+    *of(
+        "dpaudit/auditing/engines",
+        "auditing/test_engines",
+        ("guess = ahead(z - angle // 2) & ~tie", "guess = ahead(z - angle // 2)"),
+        ("direction, direction + HALF)", "direction, direction + QUARTER)"),
+        (
+            "side1, side0 = ahead(z - angle + QUARTER), ahead(z + QUARTER)",
+            "side1, side0 = ahead(z - angle), ahead(z + QUARTER)",
+        ),
+    ),
+    *of(
+        "dpaudit/auditing/game",
+        "auditing/test_game",
+        ("jnp.arange(blocks, dtype=jnp.uint32))\n", "jnp.zeros(blocks, dtype=jnp.uint32))\n"),
+        ("score(release(key, 1))", "score(release(key, 0))"),
+    ),
+    *of(
+        "dpaudit/auditing/count",
+        "auditing/test_count",
+        ("jnp.where(played & (early <= number)", "jnp.where(played & (early < number)"),
+        ("low=np.minimum(account.low, ~ends[:2])", "low=np.minimum(account.low, ends[:2])"),
+        ("missing=account.missing + int(sums[4])", "missing=account.missing"),
+    ),
+    *of(
+        "dpaudit/auditing/plan",
+        "auditing/test_plan auditing/test_plan_trials",
+        ("return (1 - delta) * float(expit(-epsilon))", "return float(expit(-epsilon))"),
+    ),
+    *of(
+        "dpaudit/auditing/result",
+        "auditing/test_result auditing/test_edges",
+        ("if self.epsilon_lower > self.claim.epsilon", "if self.epsilon_lower >= self.claim.epsilon"),
+        (
+            '"underpowered" if self.ceiling <= self.claim.epsilon',
+            '"underpowered" if self.ceiling < self.claim.epsilon',
+        ),
+        ("accuracy=1 - (fpr + fnr) / 2,", "accuracy=1 - (fpr + fnr),"),
+    ),
+    *of(
+        "dpaudit/auditing/roots",
+        "auditing/test_roots",
+        ("same_side = (at_point > 0) == (at_newest > 0)", "same_side = at_point > 0"),
+    ),
+    *of(
+        "dpaudit/auditing/craft",
+        "auditing/test_craft",
+        (
+            "second = (first + jax.random.randint(second_key, (), 1, n)) % n",
+            "second = (first + jax.random.randint(second_key, (), 0, n)) % n",
+        ),
+        ("    return g, -g\n", "    return g, g\n"),
+    ),
+    *of(
+        "dpaudit/auditing/moments",
+        "auditing/test_distinguish auditing/test_search",
+        ("(z - mean1) ** 2 / variance1", "(z - mean1) ** 2 / variance0"),
+    ),
+    *of(
+        "dpaudit/auditing/search_look",
+        "auditing/test_search",
+        (
+            "tied = jnp.append(ordered[1:] == ordered[:-1], False)",
+            "tied = jnp.append(ordered[1:] != ordered[1:], False)",
+        ),
+    ),
+]

@@ -1,0 +1,77 @@
+"""Faults of federated rounds: who takes part, what is sent, the clip rules and what rounds cost."""
+
+from tests.mutants.mutant import of
+
+MUTANTS = [
+    *of(
+        "dpaudit/federated/rounds",
+        "federated/test_rounds",
+        ("_released(rule, rule_key, state, sent.norms)", "_released(rule, noise_key, state, sent.norms)"),
+        (
+            "partial(jax.random.fold_in, key))(places), params",
+            "partial(jax.random.fold_in, key))(jnp.arange(size)), params",
+        ),
+        ("mean = jax.tree.map(lambda leaf: leaf / m, total)", "mean = total"),
+        ("clipped=jnp.sum(finite & (sent.norms > clip_norm))", "clipped=jnp.sum(sent.norms > clip_norm)"),
+        ("(state.round + 1) % rule.every == 0, now", "state.round % rule.every == 0, now"),
+        ('EDGES, jnp.float32), sent.norms, side="right")', 'EDGES, jnp.float32), sent.norms + 1, side="right")'),
+    ),
+    *of(
+        "dpaudit/federated/clients",
+        "federated/test_clients",
+        ("clip_norm * noise_multiplier * jnp.sqrt(clients)", "clip_norm * noise_multiplier"),
+        ("loss_fn(params, example) / n,", "loss_fn(params, example),"),
+        ("factor = clip_norm * ldp_sgd", "factor = ldp_sgd"),
+        ("jnp.where(sound, factors, 0) @ kept", "factors @ kept"),
+    ),
+    *of(
+        "dpaudit/federated/clip_size",
+        "federated/test_clip_size",
+        ("jnp.where(t < first, before, after)", "jnp.where(t <= first, before, after)"),
+        ("before = jnp.clip(t - 1, 0, total)", "before = jnp.clip(t, 0, total)"),
+        ("centred = jnp.sum(reports.astype(jnp.float32) - 0.5)", "centred = jnp.sum(reports.astype(jnp.float32))"),
+        ("jnp.exp(-learning_rate * (released - quantile))", "jnp.exp(learning_rate * (released - quantile))"),
+        ("dp_accounting.GaussianDpEvent(noise_std / 0.5)", "dp_accounting.GaussianDpEvent(noise_std)"),
+        ("(bounds[1:] + bounds[:-1]) / 2", "bounds[1:]"),
+        ("jnp.cumsum(released)[:-1] > 0.5", "jnp.cumsum(released)[:-1] > 0.4"),
+    ),
+    *of(
+        "dpaudit/federated/clip_size",
+        "federated/test_noise_budget",
+        ("state.left - (noise * state.clip_norm) ** 2, 0)", "state.left, 0)"),
+    ),
+    *of(
+        "dpaudit/federated/population",
+        "federated/test_population",
+        ("1 / (1 + every / alpha)", "1 / (1 + every)"),
+        ("jnp.append(True, ranked[1:] != ranked[:-1])", "jnp.append(True, ranked[1:] == ranked[1:])"),
+        ("(high * wide + (low * wide >> word)) >> word", "(high * wide) >> word << np.uint64(0) & ~np.uint64(1)"),
+    ),
+    *of(
+        "dpaudit/federated/accounting",
+        "federated/test_accounting",
+        ("noise_multiplier / (2 * math.sqrt(participations))", "noise_multiplier / math.sqrt(participations)"),
+        ("-np.expm1(-losses) + np.exp(-losses) * above", "np.exp(-losses) * above"),
+        (
+            "allowed = (1 - check.open_unit(confidence=confidence)) / clients",
+            "allowed = 1 - check.open_unit(confidence=confidence)",
+        ),
+    ),
+    *of(
+        "dpaudit/federated/canary",
+        "federated/test_canary",
+        ("weight = np.sum(times**2)", "weight = np.sum(times)"),
+        ("half = 2 * check.positive", "half = check.positive"),
+    ),
+    *of(
+        "dpaudit/federated/client_audit",
+        "federated/test_client_audit",
+        ("fpr, fnr = guesses[0] / n, 1 - guesses[1] / n", "fpr, fnr = guesses[0] / n, guesses[1] / n"),
+        ("bounds = 2 * datasets", "bounds = datasets"),
+    ),
+    *of(
+        "dpaudit/federated/simulate",
+        "federated/test_simulate",
+        ("(loss > WORSE * first)", "(loss > first)"),
+    ),
+]

@@ -1,0 +1,61 @@
+"""Faults of the kernels and of what all rooms use: validation, devices, memory, fingerprints, interruption."""
+
+from tests.mutants.mutant import of
+
+MUTANTS = [
+    *of(
+        "kernels/philox",
+        "kernels/test_philox",
+        ("rounds: int = 10", "rounds: int = 9"),
+        ("1 << 31, (1 << 31) + 1", "1 << 31, 1 << 31"),
+        ("k0, k1 = k0 + _KEY_STEPS[0], k1 + _KEY_STEPS[1]", "k0, k1 = k0 + _KEY_STEPS[1], k1 + _KEY_STEPS[0]"),
+        ("jnp.where(seed < 0, -1, 0)", "0"),
+    ),
+    *of(
+        "kernels/randomized_trial",
+        "kernels/test_randomized_trial",
+        ("jnp.where((v[0] >= 0) ^ turned, v, -v)", "jnp.where(v[0] >= 0, v, -v)"),
+        ("((0, 0), (0, 2 * half - d))", "((0, 0), (2 * half - d, 0))"),
+    ),
+    *of(
+        "dpaudit/check",
+        "test_check",
+        ("or _known(value) <= 0", "or _known(value) < -1"),
+        ("not 0 < _known(value) < 1", "not 0 <= _known(value) < 1"),
+        ("if not whole or _known(value) < minimum", "if _known(value) < minimum"),
+    ),
+    *of(
+        "dpaudit/identity",
+        "test_identity",
+        ('sha.update(len(part).to_bytes(8, "little") + part)', "sha.update(part)"),
+        ('return re.sub(r"0x[0-9a-f]+", "", words)', "return words"),
+    ),
+    *of(
+        "dpaudit/memory",
+        "test_memory",
+        ("size //= 2  #", "size -= 1  #"),
+        ("least = min(map(number, known), default=math.inf)", "least = max(map(number, known), default=math.inf)"),
+    ),
+    *of(
+        "dpaudit/command",
+        "test_cli test_cli_audit",
+        ('"violation": 1, "underpowered": 3', '"violation": 0, "underpowered": 3'),
+        ('"violation": 1, "underpowered": 3', '"violation": 1, "underpowered": 0'),
+        ("if kept.exists() and not resume", "if kept.exists() and resume"),
+    ),
+    *of(
+        "dpaudit/compilation_cache",
+        "test_compilation_cache",
+        ('if "JAX_COMPILATION_CACHE_DIR" not in os.environ', "if True"),
+    ),
+    *of(
+        "dpaudit/hosts",
+        "test_hosts",
+        ("if text is not None and not text.isdecimal()", "if text is None"),
+    ),
+    *of(
+        "dpaudit/preemption",
+        "test_preemption",
+        ("128 + signal.SIGINT, 128 + signal.SIGTERM", "128 + signal.SIGTERM, 128 + signal.SIGINT"),
+    ),
+]
