@@ -74,7 +74,7 @@ def alternating(*, features: bool, **fixed: Any) -> Callable[[jax.Array, Ratings
         recipe = Recipe(centre=CENTRE, **{**fixed, **choice})
         known = catalogue(train, features=features)
         model, transcript = recommender.fit(key, device_rows(train), known, recipe, **private(mu))
-        return Told(model, transcript.epsilon(DELTA))
+        return Told(model, transcript.epsilon(DELTA, users=train.num_users))
 
     return fit
 
@@ -84,7 +84,7 @@ def ranked(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: f
     rows = ranking.seen(device_rows(train))
     known = catalogue(train, features=True)
     model, transcript = ranking.fit(key, rows, known, Ranking(**choice), **private(mu))
-    return Told(model, transcript.epsilon(DELTA))
+    return Told(model, transcript.epsilon(DELTA, users=train.num_users))
 
 
 def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
@@ -92,7 +92,7 @@ def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: 
     rows = ranking.seen(device_rows(train))
     nothing = Catalogue(jnp.zeros((train.num_items, 0)), jnp.zeros((train.num_items, 0)))
     model, transcript = ranking.fit(key, rows, nothing, Ranking(), **private(mu))
-    return Told(model, transcript.epsilon(DELTA))
+    return Told(model, transcript.epsilon(DELTA, users=train.num_users))
 
 
 def gradient_steps(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
@@ -126,7 +126,7 @@ def gradient_steps(key: jax.Array, train: Ratings, choice: Choice, epsilon: floa
     everyone = factored.everyone(cohort_key, rows)
     state, _, transcript = run(key, training.protocol, *training.init(params), everyone, rounds)
     learned = Model(known, state.params, jnp.zeros(train.num_items), mean, jnp.array(precision))
-    return Told(learned, transcript.epsilon(DELTA) if mu else np.inf)
+    return Told(learned, transcript.epsilon(DELTA, users=train.num_users) if mu else np.inf)
 
 
 BIAS_SPACE = {"rating_clip": (1.5, 1.0, 2.0), "bias_variance": (0.1, 0.05, 0.2), "power": (0.15, 0.0, 0.3)}
