@@ -69,11 +69,13 @@ class Transcript(NamedTuple):
             raise check.expected("transcript", "Gaussian events alone, which have a mu", event)
         return math.sqrt(squared)
 
-    def epsilon(self, delta: float) -> float:
+    def epsilon(self, delta: float, *, users: int | None = None) -> float:
         """What one user, added or removed, costs: exact where all is Gaussian, else by privacy loss distributions.
 
         Args:
           delta: in (0, 1).
+          users: how many there are, with which a delta above one over that number draws a warning. What was told does
+            not say how many users it is of.
 
         Returns:
           epsilon in nats.
@@ -84,6 +86,8 @@ class Transcript(NamedTuple):
         Source: Balle and Wang 2018, Theorem 8; Doroshenko et al. 2022 (connect the dots).
         """
         check.open_unit(delta=delta)
+        if users is not None:
+            check.delta(check.at_least(1, users=users), "users", delta=delta)
         event = self.event()
         squared = _squared(event)
         if squared is None:
