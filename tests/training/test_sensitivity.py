@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from dpaudit import widths
 from dpaudit.mechanisms import clipping
 from dpaudit.personalization import user_level
-from dpaudit.training import microbatches, per_example
+from dpaudit.training import per_example
 
 C = 1.37
 TYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.float32}
@@ -33,7 +33,7 @@ def inputs(n: int, dtype: Any, clip_norm: float) -> Iterator[np.ndarray]:
     yield np.abs(rng.normal(size=n)) * clip_norm
     yield rng.normal(size=n) * 3 * clip_norm
     first = int(n / 2 * (1 + per_example._slack(jnp.zeros(1), n))) + 1  # add up to a power of two and a little more
-    for lost in (0.49, 0.74, 1.51):
+    for lost in (0.49, 0.74, 1.51, 1.51 / per_example.TOGETHER):
         x = np.full(n, 5 * clip_norm)
         x[first:] = lost * float(jnp.finfo(dtype).eps) * n / 2 * clip_norm
         yield x
@@ -108,8 +108,13 @@ def test_one_at_a_time_float32_would_drift_and_does_not(monkeypatch: pytest.Monk
     removed, replaced = moved(ours(jnp.float32, 1, 1.0), 4_096, jnp.float32, 1.0)
     assert removed <= 1
     assert replaced <= 2
-    monkeypatch.setattr(widths, "plus", lambda total, x: (jax.tree.map(jnp.add, total[0], x), total[1]))
-    assert microbatches.widths is widths
+    with monkeypatch.context() as plain:
+        plain.setattr(widths, "plus", lambda total, x: (jax.tree.map(jnp.add, total[0], x), total[1]))
+        removed, _ = moved(ours(jnp.float32, 1, 1.0), 4_096, jnp.float32, 1.0)
+        assert removed > 1.001
+    slack = per_example._slack(jnp.zeros(1), 4_096)
+    monkeypatch.setattr(per_example, "_slack", lambda params, units: slack)
+    monkeypatch.setattr(per_example, "TOGETHER", 4_096)
     removed, _ = moved(ours(jnp.float32, 1, 1.0), 4_096, jnp.float32, 1.0)
     assert removed > 1.05
 
