@@ -9,13 +9,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
 from dpaudit import widths
 from dpaudit.mechanisms import clipping
 from dpaudit.personalization import user_level
-from dpaudit.training import per_example
+from dpaudit.training import dp_sgd, per_example
 
 C = 1.37
 TYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.float32}
@@ -93,6 +94,23 @@ def test_no_unit_moves_the_sum_by_more_than_the_clip_norm(name: str, n: int) -> 
 def test_a_sum_in_the_parameters_type_moves_by_more(name: str) -> None:
     removed, replaced = moved(narrow(TYPES[name]), 2_048, TYPES[name])
     assert removed > 1.4 or replaced > 2.4
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_what_a_trainer_adds_noise_to_has_the_bound(name: str) -> None:
+    def kept(key: jax.Array, total: Any, memory: Any) -> tuple[Any, Any]:
+        return total, total
+
+    noise = dp_sgd.Noise(widths.wide, kept)
+    trainer = dp_sgd.noisy_sums(inner, noise, clip_norm=C, batch_size=2_048, optimizer=optax.sgd(0.1))
+    state = trainer.init({"w": jnp.zeros(1, TYPES[name])})
+
+    def clipped(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return trainer.step(jax.random.key(0), state, x, weights)[0].noise["w"]
+
+    removed, replaced = moved(clipped, 2_048, TYPES[name])
+    assert 0.999 < removed <= 1
+    assert 1.998 < replaced <= 2
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
