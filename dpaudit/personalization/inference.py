@@ -148,9 +148,7 @@ def mean(low: float, high: float) -> Statistic:
     middle, half = (low + high) / 2, (high - low) / 2
 
     def encode(prediction: jax.Array) -> jax.Array:
-        vector = jnp.stack(
-            [jnp.clip((wide(prediction) - middle) / half, -1, 1), 1.0]
-        )  # nothing rounds after
+        vector = jnp.stack([jnp.clip((wide(prediction) - middle) / half, -1, 1), 1.0])  # nothing rounds after
         return jnp.where(jnp.isnan(prediction), 0.0, vector).astype(jnp.float32)
 
     def decode(released: Any) -> Any:
