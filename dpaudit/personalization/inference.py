@@ -25,6 +25,7 @@ from dpaudit import check
 from dpaudit.personalization.boundary import Protocol, each, everything
 from dpaudit.personalization.processes import Memory, Process
 from dpaudit.personalization.silent import silent
+from dpaudit.widths import wide
 
 
 class Held(NamedTuple):
@@ -151,7 +152,7 @@ def mean(low: float, high: float) -> Statistic:
     middle, half = (low + high) / 2, (high - low) / 2
 
     def encode(prediction: jax.Array) -> jax.Array:
-        vector = jnp.stack([(jnp.clip(prediction, low, high) - middle) / half, 1.0])
+        vector = jnp.stack([jnp.clip((wide(prediction) - middle) / half, -1, 1), 1.0])  # nothing rounds after
         return jnp.where(jnp.isnan(prediction), 0.0, vector).astype(jnp.float32)
 
     def decode(released: Any) -> Any:

@@ -91,6 +91,16 @@ def test_no_prediction_moves_a_statistic_beyond_its_sensitivity(statistic):
     assert float(norms.max()) == pytest.approx(statistic.sensitivity, rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_a_prediction_of_any_type_moves_a_mean_by_no_more_than_its_sensitivity(dtype):
+    predictions = jnp.concatenate([jnp.linspace(-9, 9, 1_001), jnp.array([jnp.inf, -jnp.inf, jnp.nan])]).astype(dtype)
+    for low, high in ((0.1, 0.7), (-3.3, 4.9), (1.0, 5.0), (2.3, 2.9)):
+        statistic = inference.mean(low, high)
+        sent = np.asarray(jax.vmap(statistic.encode)(predictions), np.float64)
+        assert np.linalg.norm(sent, axis=1).max() == pytest.approx(statistic.sensitivity, rel=1e-6)
+        assert np.abs(sent).max() <= 1
+
+
 def test_statistics_refuse_what_they_cannot_be():
     for edges in ((1.0,), (1.0, 1.0), (2.0, 1.0)):
         with pytest.raises(InputError, match="edges: expected two or more increasing numbers, got"):
