@@ -9,7 +9,18 @@ import pytest
 from tests.mutants.faults import MUTANTS, room
 from tests.mutants.mutant import ROOT, Mutant
 
-ROOMS = "auditing data federated kernels mechanisms personalization report secure training top".split()
+ROOMS = [
+    "auditing",
+    "data",
+    "federated",
+    "kernels",
+    "mechanisms",
+    "personalization",
+    "report",
+    "secure",
+    "training",
+    "top",
+]
 
 
 def test_no_mutant_is_stale():
