@@ -11,6 +11,8 @@ still be mapped over its parameters.
 import math
 import numbers
 import os
+import sys
+import warnings
 from collections.abc import Collection
 from typing import Any
 
@@ -18,6 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+
+
+class InputWarning(UserWarning):
+    """The caller's input is taken as it is, but says less than it seems to."""
 
 
 class InputError(ValueError):
@@ -29,13 +35,13 @@ def expected(name: str, wanted: str, value: object) -> InputError:
     return InputError(f"{name}: expected {wanted}, got {_short(value)}")
 
 
-def positive(**named: Any) -> Any:
-    """A finite number > 0."""
+def positive(*, infinity_allowed: bool = False, **named: Any) -> Any:
+    """A finite number > 0, or infinity with ``infinity_allowed``."""
     name, value = _one(named)
     if _traced(value):
         return value
-    if not _is_number(value) or not math.isfinite(value) or _known(value) <= 0:
-        raise expected(name, "a finite number > 0", value)
+    if not _is_number(value) or not (math.isfinite(value) or infinity_allowed) or not _known(value) > 0:
+        raise expected(name, "a number > 0" if infinity_allowed else "a finite number > 0", value)
     return value
 
 
@@ -67,6 +73,34 @@ def open_unit(**named: Any) -> Any:
         return value
     if not _is_number(value) or not 0 < _known(value) < 1:
         raise expected(name, "a number in (0, 1)", value)
+    return value
+
+
+def real(**named: Any) -> Any:
+    """A finite number."""
+    name, value = _one(named)
+    if _traced(value):
+        return value
+    if not _is_number(value) or not math.isfinite(value):
+        raise expected(name, "a finite number", value)
+    return value
+
+
+def delta(people: int, unit: str, **named: Any) -> Any:
+    """A number in (0, 1); one above 1/people is taken with a warning.
+
+    With delta = 1/n the promise is kept by publishing the data of one of n people, drawn at random.
+
+    Args:
+      people: n, how many there are.
+      unit: what they are, in the plural.
+    """
+    ((name, value),) = named.items()
+    if not _traced(open_unit(**named)) and _known(value) * people > 1 + 1e-9:
+        _warn(
+            f"{name}: expected at most 1/{people}, one over the number of {unit}, got {_short(value)}: publishing all "
+            f"data of one of them, drawn at random, would keep it"
+        )
     return value
 
 
@@ -122,6 +156,14 @@ def vector(**named: Any) -> Any:
     if shape is None or len(shape) != 1 or shape[0] < 1:
         raise expected(name, "an array of shape [d] with d >= 1", value if shape is None else f"shape {list(shape)}")
     return value
+
+
+def _warn(message: str) -> None:
+    """One warning at the line of the caller outside this package."""
+    frame, level = sys._getframe(1), 2
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "dpaudit":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, InputWarning, stacklevel=level)
 
 
 def _one(named: dict[str, Any]) -> tuple[str, Any]:

@@ -59,6 +59,26 @@ def spelled(traced: ClosedJaxpr) -> tuple[list[bytes], tuple[Any, ...]]:
     return [words.encode(), *map(raw, closed_over(traced))], tuple(objects)
 
 
+def standing(traced: ClosedJaxpr) -> list[Any]:
+    """A program of this process as it stands, for :func:`same`; NumPy's arrays, which may change, are copied."""
+    arrays = (leaf if isinstance(leaf, jax.Array) else raw(leaf) for leaf in closed_over(traced))
+    return [_spelled(traced.jaxpr, {})[0], *arrays]
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    """Whether two programs, from :func:`standing`, are the same but for the functions that they call on the host.
+
+    An array that both hold is not looked into.
+    """
+    if len(one) != len(other):
+        return False
+    return all(a is b or _bytes(a) == _bytes(b) for a, b in zip(one, other, strict=True))
+
+
+def _bytes(part: Any) -> Any:
+    return raw(part) if isinstance(part, jax.Array) else part
+
+
 def _spelled(jaxpr: Any, known: dict[int, tuple[str, list[Any]]]) -> tuple[str, list[Any]]:
     """A program in words, and the objects that words do not tell; those that it has in ``known`` are not spelled
     anew."""

@@ -24,7 +24,7 @@ from dpaudit.federated import population
 from dpaudit.federated.simulate import simulate
 from experiments import bench_federated_sides as sides
 from experiments.bench_training import in_turn, ratio
-from experiments.bench_training_sides import NETWORKS, timed
+from experiments.bench_training_sides import NETWORKS, SILENT, as_torch, differences, refuse_different, timed
 from experiments.common import Rows, growth_gib, options
 
 MODULE = [sys.executable, "-m", "experiments.bench_federated"]
@@ -49,7 +49,7 @@ def a_round(rows: Rows, name: str, m: int, rounds: int, torch_python: str | None
         "clip_norm": sides.CLIP_NORM,
     }
     asked |= {"noise_multiplier": sides.NOISE_MULTIPLIER, "learning_rate": sides.LEARNING_RATE}
-    asked |= {"weights": sides.as_torch(given.params).tolist(), "devices": devices(m)}
+    asked |= {"weights": as_torch(given.params, network).tolist(), "devices": devices(m)}
     on_mesh = [*MODULE, "--part", MESH] if asked["devices"] > 1 else None
     torch = None if torch_python is None else [torch_python, str(sides.PEER)]
     runs = {
@@ -58,11 +58,11 @@ def a_round(rows: Rows, name: str, m: int, rounds: int, torch_python: str | None
         "ours": jax.jit(sides.ours(network, m, everyone, each=True)),
         "ours, one draw": jax.jit(sides.ours(network, m, everyone)),
     }
-    means = {side: sides.as_torch(run(key, given, sides.SILENT)[1]) for side, run in runs.items()}
+    means = {side: as_torch(run(key, given, SILENT)[1], network) for side, run in runs.items()}
     timings = {side: timed(run, key, given, sides.NOISE_MULTIPLIER) for side, run in runs.items()}
     with sides.peer(on_mesh, asked) as many, sides.peer(torch, asked, "PyTorch ") as peer:
-        apart = sides.differences(means | many.means | peer.means)
-        assert max(apart.values()) < 1e-4, f"sides that compute different things: {apart}"
+        apart = differences(means | many.means | peer.means)
+        refuse_different(apart)
         _, times = in_turn(timings | many.sides | peer.sides, rounds)
     setting, scale = {"network": name, "clients_per_round": m}, f"{rounds} rounds, all sides in turn"
     for side, values in times.items():
@@ -95,9 +95,9 @@ def on_mesh() -> None:
         f"ours, {count} devices": jax.jit(sides.ours(network, m, everyone, each=True, mesh=mesh)),
         f"ours, one draw, {count} devices": jax.jit(sides.ours(network, m, everyone, mesh=mesh)),
     }
-    gradient = sides.as_torch(next(iter(runs.values()))(key, given, sides.SILENT)[1]).tolist()
+    means = {side: as_torch(run(key, given, SILENT)[1], network).tolist() for side, run in runs.items()}
     timings = {side: timed(run, key, given, sides.NOISE_MULTIPLIER) for side, run in runs.items()}
-    print(json.dumps({"settings": {side: {} for side in runs}, "gradient": gradient}), flush=True)
+    print(json.dumps({"settings": {side: {} for side in runs}, "means": means}), flush=True)
     for line in sys.stdin:
         print(timings[line.strip()](), flush=True)
 

@@ -1,7 +1,6 @@
 """The sides of bench_federated: every way to one round of Federated LDP-SGD (paper 002, Algorithms 1 to 3)."""
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -27,7 +26,6 @@ EXAMPLES = 5  # of a client
 CLIP_NORM = 0.05
 NOISE_MULTIPLIER = 1.4042  # (8, 1e-7)-LDP: twice the analytic Gaussian's 0.7021
 LEARNING_RATE = 1.0
-SILENT = 1e-9  # a noise multiplier of which float32 shows nothing
 
 Round = Callable[
     [jax.Array, "Given", Any], tuple[Any, Any]
@@ -112,29 +110,12 @@ def own_rows(m: int) -> Population:
     return Population(m, Partial(_own_rows), Partial(_own_rows))
 
 
-def as_torch(params: Any) -> np.ndarray:
-    """The weights in one vector, in the order of the same network in PyTorch, where channels come before pixels."""
-    vectors, channels = [], 1
-    for layer in params.values():
-        kernel, bias = np.asarray(layer["kernel"]), np.asarray(layer["bias"])
-        window = math.isqrt(kernel.size // (channels * bias.size))  # of a dense layer: the whole image
-        vectors += [kernel.reshape(window, window, channels, -1).transpose(3, 2, 0, 1).ravel(), bias]
-        channels = bias.size
-    return np.concatenate(vectors)
-
-
-def differences(means: dict[str, np.ndarray]) -> dict[str, float]:
-    """|mean - first| / |first| of every mean, L2 over all parameters."""
-    first = next(iter(means.values()))
-    return {side: float(np.linalg.norm(mean - first) / np.linalg.norm(first)) for side, mean in means.items()}
-
-
 class Peer(NamedTuple):
     """What another process offers."""
 
     sides: dict[str, Side]
     settings: dict[str, dict[str, Any]]  # of its sides
-    means: dict[str, np.ndarray]  # of its first side: the mean clipped gradient without noise
+    means: dict[str, np.ndarray]  # of its sides: the mean clipped gradient without noise
 
 
 @contextmanager
@@ -149,7 +130,7 @@ def peer(command: Sequence[str] | None, asked: dict[str, Any], prefix: str = "")
         yield Peer(
             {name: partial(ask, side) for name, side in names.items()},
             {name: hello["settings"][side] for name, side in names.items()},
-            {next(iter(names)): np.array(hello["gradient"])},
+            {prefix + side: np.array(mean) for side, mean in hello["means"].items()},
         )
 
 

@@ -2,6 +2,7 @@
 
     python -m experiments.bench_mc_dropout --torch-python PATH   # an interpreter that has torch and opacus; minutes
     python -m experiments.bench_mc_dropout --quick --out DIR     # the small network, fewer samples: under a minute
+    python -m experiments.bench_mc_dropout --torch-python PATH --part law  # is PyTorch's the same network? untimed
 
 Expect, on two cores: T samples of the 932,170-parameter network in the time of their matrix products and the patches
 that the convolution's is made of, and the thresholds of 1,000 models by all subsets of four statistics and both rules
@@ -9,27 +10,37 @@ in well under 5 seconds.
 """
 
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpaudit import check
 from dpaudit.kernels import philox
-from dpaudit.training import mc_dropout, membership
+from dpaudit.training import mc_dropout, membership, models
 from dpaudit.training.threshold_search import KINDS
 from experiments import bench_mc_dropout_sides as sides
 from experiments.bench_training import in_turn, ratio
-from experiments.bench_training_sides import NETWORKS, batch, differences, timed
+from experiments.bench_training_sides import NETWORKS, Batch, batch, differences, refuse_different, timed
 from experiments.common import Rows, options
 
 IMAGES, SAMPLES, QUICK = 16, 1_000, 100  # T, and T in a hurry
 MODELS = 1_000
 DELTA = 1e-5
 SHIFTS = (0.0, 0.3, 1.0)  # of a member's mean logit, in standard deviations over models
+PARTS = SPEED, LAW = "speed", "law"
+SAME_LAW = 1.6  # standard errors, root mean square over 16 images of 10 classes: 1 and four of its own standard errors
 SMALL = 60  # models on which all combinations of three thresholds can be tried
 PRODUCTS, LAYERS = "matrix products alone", "with the convolution's patches"
 STATISTICS, SAMPLE, VMAP = "statistics", "sample", "plain vmap"
+
+
+class Laws(NamedTuple):
+    """Of PyTorch's samples beside ours."""
+
+    logits: float  # |theirs - ours| / |ours|, without dropout
+    means: float  # root mean square of the differences of means of T samples, in standard errors
 
 
 def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, torch_python: str | None) -> None:
@@ -45,7 +56,7 @@ def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, t
     found, outputs = ours(mc_dropout.statistics), ours(mc_dropout.sample)
     apart = differences({SAMPLE: outputs, VMAP: plain(fast, given.params, given.images)})
     apart |= differences({SAMPLE: mc_dropout.summarise(outputs), STATISTICS: found})
-    assert max(apart.values()) < 1e-4, f"sides that compute different things: {apart}"
+    refuse_different(apart)
     runs = {
         PRODUCTS: timed(sides.multiplied(key, sides.PRODUCTS[name], IMAGES, samples)),
         LAYERS: timed(sides.convolved(key, name, IMAGES, samples)),
@@ -54,6 +65,7 @@ def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, t
         VMAP: timed(plain, fast, given.params, given.images),
     }
     with sides.torch(torch_python, name, given.params, given.images, samples) as peer:
+        laws = of_laws(peer, name, given, found, samples)
         _, times = in_turn(runs | peer.sides, rounds)
     setting = {"network": name, "images": IMAGES, "samples": samples}
     scale, most = f"{rounds} rounds, all sides in turn", IMAGES * samples
@@ -68,11 +80,41 @@ def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, t
     rows.spread("products_gflop_per_second", setting, np.divide(gflop, times[PRODUCTS]).tolist(), scale=scale)
     for side, difference in apart.items():
         rows.add("output_difference", setting | {"side": side}, difference, scale="L2, relative to sample's")
-    if peer.sides:
-        errors = (found.mean - peer.mean) / jnp.sqrt((found.variance + peer.variance) / samples)
-        rms = float(jnp.sqrt(jnp.mean(jnp.square(errors))))
-        rows.add("torch_difference", setting, rms, scale="of means, in their standard error: about 1")
+    compare_laws(rows, setting, laws)
     rows.finish_part(f"samples of {name}")
+
+
+def of_laws(peer: sides.Torch, name: str, given: Batch, found: mc_dropout.Statistics, samples: int) -> Laws | None:
+    """How far PyTorch's network is from ours, in its logits without dropout and in its samples; None without PyTorch.
+
+    Raises:
+      AssertionError: another network, or other samples.
+    """
+    if peer.logits is None:
+        return None
+    logits = jax.vmap(models.logits(NETWORKS[name].ours), (None, 0))(given.params, given.images)
+    (_, apart) = differences({"ours": logits, "torch": peer.logits}).values()
+    errors = (found.mean - peer.mean) / jnp.sqrt((found.variance + peer.variance) / samples)
+    laws = Laws(apart, float(jnp.sqrt(jnp.mean(jnp.square(errors)))))
+    refuse_different({"logits of torch": laws.logits})
+    refuse_different({"means of torch, in standard errors": laws.means}, within=SAME_LAW)
+    return laws
+
+
+def compare_laws(rows: Rows, setting: dict[str, Any], laws: Laws | None) -> None:
+    if laws is not None:
+        rows.add("torch_logits_difference", setting, laws.logits, scale="L2, relative to ours, without dropout")
+        rows.add("torch_difference", setting, laws.means, scale="of means, in their standard error: about 1")
+
+
+def law(rows: Rows, key: jax.Array, name: str, samples: int, torch_python: str | None) -> None:
+    """Whether PyTorch's network is ours, with nothing timed."""
+    network, given = mc_dropout.probabilities(NETWORKS[name].ours), batch(key, NETWORKS[name], IMAGES)
+    found = mc_dropout.statistics(key, network, given.params, given.images, samples=samples)
+    with sides.torch(torch_python, name, given.params, given.images, samples, threads=()) as peer:
+        laws = of_laws(peer, name, given, found, samples)
+    compare_laws(rows, {"network": name, "images": IMAGES, "samples": samples}, laws)
+    rows.finish_part(f"the law of {name}: {laws}")
 
 
 def search(rows: Rows, models: int, samples: int, rounds: int) -> None:
@@ -127,11 +169,20 @@ def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--torch-python", default=None, help="an interpreter that has torch and opacus")
     parser.add_argument("--rounds", type=int, default=None, help="how often each side is timed; default 8, quick 3")
+    parser.add_argument("--part", choices=PARTS, default=SPEED, help="law: compare with PyTorch and time nothing")
     chosen = parser.parse_args()
+    names, samples = (["CNN8"], QUICK) if chosen.quick else (["CNN8", "CNN32"], SAMPLES)
     rounds = chosen.rounds or (3 if chosen.quick else 8)
-    rows, key = Rows("003", "bench_mc_dropout", chosen.out, chosen.seed), jax.random.key(chosen.seed)
-    for name in ["CNN8"] if chosen.quick else ["CNN8", "CNN32"]:
-        sampling(rows, key, name, QUICK if chosen.quick else SAMPLES, rounds, chosen.torch_python)
+    rows = Rows("003", "bench_mc_dropout", chosen.out, chosen.seed, keep=chosen.part == LAW)
+    key = jax.random.key(chosen.seed)
+    if chosen.part == LAW:
+        if chosen.torch_python is None:
+            raise check.expected("--torch-python", "an interpreter that has torch and opacus", "none")
+        for name in names:
+            law(rows, key, name, samples, chosen.torch_python)
+        return
+    for name in names:
+        sampling(rows, key, name, samples, rounds, chosen.torch_python)
     search(rows, MODELS, SAMPLES, rounds)
 
 

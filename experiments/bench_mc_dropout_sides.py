@@ -15,8 +15,7 @@ import numpy as np
 from dpaudit.auditing.estimate import epsilon_from_rates
 from dpaudit.training import mc_dropout, membership
 from dpaudit.training.convolution import Conv
-from experiments.bench_federated_sides import as_torch
-from experiments.bench_training_sides import DROPOUT_RATE, NETWORKS, Side
+from experiments.bench_training_sides import DROPOUT_RATE, NETWORKS, Side, as_torch
 from experiments.common import answering
 
 PEER = Path(__file__).parent / "peers" / "torch_mc_dropout.py"
@@ -101,12 +100,15 @@ class Torch(NamedTuple):
 
     sides: dict[str, Side]
     settings: dict[str, dict[str, Any]]  # of its sides
+    logits: Any = None  # [n, k], without dropout
     mean: Any = None  # [n, k], of its samples, of T as well
     variance: Any = None
 
 
 @contextmanager
-def torch(python: str | None, name: str, params: Any, images: Any, samples: int) -> Iterator[Torch]:
+def torch(
+    python: str | None, name: str, params: Any, images: Any, samples: int, threads: Sequence[int] = (1, 2)
+) -> Iterator[Torch]:
     """A process of the interpreter ``python`` that times T samples of all images for every line it is sent.
 
     Args:
@@ -115,18 +117,20 @@ def torch(python: str | None, name: str, params: Any, images: Any, samples: int)
       params: its parameters.
       images: [n, h, w, c].
       samples: T.
+      threads: a side for each number of them.
     """
     if python is None:
         print(f"{name}: no torch; name an interpreter that has it and opacus with --torch-python")
         yield Torch({}, {})
         return
-    given = {"network": name, "weights": as_torch(params).tolist(), "dropout_rate": DROPOUT_RATE, "samples": samples}
+    given = {"network": name, "weights": as_torch(params, NETWORKS[name]).tolist(), "dropout_rate": DROPOUT_RATE}
+    given |= {"samples": samples, "threads": list(threads)}
     given |= {"images": np.moveaxis(np.asarray(images), -1, 1).tolist()}
     with answering([python, str(PEER)]) as ask:
         hello = ask(json.dumps(given))
         assert hello["parameters"] == NETWORKS[name].parameters
-        mean, variance = jnp.asarray(hello["mean"]), jnp.asarray(hello["variance"])
-        yield Torch({side: partial(ask, side) for side in hello["settings"]}, hello["settings"], mean, variance)
+        told = (jnp.asarray(hello[name]) for name in ("logits", "mean", "variance"))
+        yield Torch({side: partial(ask, side) for side in hello["settings"]}, hello["settings"], *told)
 
 
 def brute_force(statistics: np.ndarray, member: np.ndarray, subset: Sequence[int], kind: str, delta: float) -> float:

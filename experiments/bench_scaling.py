@@ -66,7 +66,7 @@ def a_round(clients: int, name: str, mesh: Mesh | None = None) -> Side:
 
 def networks(count: int, steps: int) -> Side:
     """Small ones, trained together."""
-    images, labels = bench_training.examples(jax.random.key(0), "CNN8")
+    _, images, labels = bench_training.examples(jax.random.key(0), "CNN8")
     run = training(NETWORKS["CNN8"], images, labels, batch_size=64, steps=steps)
     return timed(partial(train_many, run, (jax.random.split(jax.random.key(0), count),)))
 

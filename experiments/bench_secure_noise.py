@@ -13,31 +13,33 @@ from dpaudit.secure.channel import Channel
 from dpaudit.secure.noise import Binomial
 from experiments.common import Rows
 
+Step = Callable[[], list[np.ndarray]]  # what was opened, block by block
+
 
 def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> None:
     """All of a step by either: processor time of both servers, and bytes; ``depths`` of the transfers, and names."""
     by_circuit, ring_bits, dimension = noisy.opening(), noisy.ring_bits, noisy.dimension
     law = by_circuit.noise
     assert isinstance(law, Binomial)
-    share = shares.split(np.zeros(dimension, np.int64), ring_bits=ring_bits)[0]
+    split = shares.split(np.zeros(dimension, np.int64), ring_bits=ring_bits)
 
-    def circuit(channel: Channel, first: bool, depth: int) -> Callable[[], object]:
+    def circuit(channel: Channel, first: bool, depth: int) -> Step:
         party = (opening.Garbler if first else opening.Evaluator)(channel, depth=depth)
+        share = split[0 if first else 1]
         return lambda: [
             party.open(by_circuit, cast(Any, party.prepare(by_circuit, part.stop - part.start)), share[part])
             for part in by_circuit.blocks(dimension)
         ]
 
-    def transfers_alone(channel: Channel, first: bool, depth: int) -> Callable[[], object]:
+    def transfers_alone(channel: Channel, first: bool, depth: int) -> Step:
         party = (ot_noise.First if first else ot_noise.Second)(channel, depth=depth)
-        opened = reveal.first if first else reveal.second
+        opened, share = (reveal.first, split[0]) if first else (reveal.second, split[1])
 
-        def step() -> None:
-            for part in by_circuit.blocks(dimension):
-                drawn = party.prepare(law, part.stop - part.start, ring_bits=ring_bits)
-                opened(channel, shares.add([share[part], drawn], ring_bits=ring_bits), ring_bits=ring_bits)
+        def open_block(part: slice) -> np.ndarray:
+            drawn = party.prepare(law, part.stop - part.start, ring_bits=ring_bits)
+            return opened(channel, shares.add([share[part], drawn], ring_bits=ring_bits), ring_bits=ring_bits)
 
-        return step
+        return lambda: [open_block(part) for part in by_circuit.blocks(dimension)]
 
     for name, make in (("circuit", circuit), ("transfers alone", transfers_alone)):
         for depth, transfer in depths.items():
@@ -45,6 +47,7 @@ def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> 
 
             def play(channel: Channel, first: bool, make: Any = make, depth: int = depth, spent: Any = spent) -> int:
                 step, took = make(channel, first, depth), []
+                refuse_another_law(np.concatenate(step()), law)
                 before = moved(channel)
                 for _ in range(rounds):
                     began = time.thread_time()
@@ -60,6 +63,14 @@ def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> 
             rows.spread("noise_seconds", setting, np.sum(spent, axis=0).tolist(), scale=scale)
             rows.add("noise_bytes", setting, payload / rounds / dimension, scale="a coordinate")
     rows.finish_part("noise from a circuit and from transfers alone")
+
+
+def refuse_another_law(opened: np.ndarray, law: Binomial) -> None:
+    """Ends the benchmark where the opened sums of zeros are not noise of the law, by its mean and its variance."""
+    variance = law.step**2 * law.coins / 4 + 2 * (law.step**2 - 1) / 12  # of the coins, and of two uniforms
+    count, found = len(opened), f"{opened.mean():.4g} ± {opened.std():.4g}, not 0 ± {variance**0.5:.4g}"
+    if abs(opened.mean()) > 6 * np.sqrt(variance / count) or abs(opened.var() / variance - 1) > 6 * np.sqrt(2 / count):
+        raise AssertionError(f"noise of another law: {found}")
 
 
 def moved(channel: Channel) -> int:

@@ -1,6 +1,7 @@
 """The sides of bench_training: every way to one batch's gradient, plain or clipped, and to a trained network."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +24,8 @@ NOISE_MULTIPLIER = 1.0
 LEARNING_RATE = 0.1
 DROPOUT_RATE = 0.5  # in trainings; gradients and sums are without dropout
 MICROBATCH = 16
+CHECKED = 2  # steps of a training in which nothing is drawn, that all sides must end alike
+SILENT = 1e-9  # a noise multiplier of which float32 shows nothing
 
 Side = Callable[[], float]  # one call, in seconds
 
@@ -154,18 +157,40 @@ def differences(totals: dict[str, Any]) -> dict[str, float]:
     }
 
 
+def refuse_different(apart: dict[str, float], within: float = 1e-4) -> None:
+    """Ends a benchmark, before anything is timed, whose sides do not compute the same thing.
+
+    Args:
+      apart: how far each side is from the first.
+      within: what rounding explains.
+    """
+    if not all(difference < within for difference in apart.values()):  # NaN is below nothing
+        raise AssertionError(f"sides that compute different things: {apart}")
+
+
+def as_torch(params: Any, network: Network) -> np.ndarray:
+    """The weights in one vector, in the order of the same network in PyTorch, where channels come before pixels.
+
+    Args:
+      params: of layers in their order; kernels [h, w, in, out] of convolutions, [in, out] of dense layers.
+      network: whose images have the channels that the first layer sees.
+    """
+    vectors, channels = [], network.image_shape[-1]
+    for layer in params.values():
+        kernel, bias = np.asarray(layer["kernel"]), np.asarray(layer["bias"])
+        if kernel.ndim == 2:  # of a dense layer: the whole image, square, by its channels
+            side = math.isqrt(len(kernel) // channels)
+            kernel = kernel.reshape(side, side, channels, -1)
+        assert kernel.shape[2] == channels, f"a kernel {kernel.shape} behind {channels} channels"
+        vectors += [kernel.transpose(3, 2, 0, 1).ravel(), bias]
+        channels = bias.size
+    return np.concatenate(vectors)
+
+
 def training(network: Network, images: Any, labels: Any, *, batch_size: int, steps: int) -> Callable[..., Any]:
     """``run(key) -> params``: DP-SGD with Poisson batches and dropout, from initial parameters of its own."""
-    loss, data = models.cross_entropy(network.ours), (jnp.asarray(images), jnp.asarray(labels))
-    trainer = dp_sgd.dp_sgd(
-        lambda params, example, key: loss(params, *example, key),
-        clip_norm=CLIP_NORM,
-        noise_multiplier=NOISE_MULTIPLIER,
-        batch_size=batch_size,
-        optimizer=optax.sgd(LEARNING_RATE),
-        dropout=True,
-    )
-    batches = sampling.poisson(examples=len(labels), batch_size=batch_size)
+    data = jnp.asarray(images), jnp.asarray(labels)
+    trainer, batches = _trainer(network, len(labels), batch_size, NOISE_MULTIPLIER, dropout=True)
 
     def run(key: jax.Array) -> Any:
         init_key, train_key = jax.random.split(key)
@@ -173,6 +198,36 @@ def training(network: Network, images: Any, labels: Any, *, batch_size: int, ste
         return dp_sgd.train(train_key, trainer, start, data, batches, steps=steps)[0].params
 
     return run
+
+
+def trained(network: Network, given: Batch, *, batch_size: int) -> Any:
+    """The parameters after :data:`CHECKED` steps on the first batch, all of it taken each time, with nothing drawn."""
+    data = given.images[:batch_size], given.labels[:batch_size]
+    trainer, batches = _trainer(network, batch_size, batch_size, SILENT, dropout=False)
+    run = jax.jit(partial(dp_sgd.train, trainer=trainer, data=data, sampling=batches, steps=CHECKED))
+    return run(jax.random.key(0), state=trainer.init(given.params))[0].params
+
+
+def _trainer(
+    network: Network, examples: int, batch_size: int, noise_multiplier: float, *, dropout: bool
+) -> tuple[dp_sgd.Trainer, sampling.Sampling]:
+    loss = models.cross_entropy(network.ours)
+
+    def active(params: Any, example: Any, key: jax.Array) -> jax.Array:
+        return loss(params, *example, key)
+
+    def inactive(params: Any, example: Any) -> jax.Array:
+        return loss(params, *example)
+
+    trainer = dp_sgd.dp_sgd(
+        active if dropout else inactive,
+        clip_norm=CLIP_NORM,
+        noise_multiplier=noise_multiplier,
+        batch_size=batch_size,
+        optimizer=optax.sgd(LEARNING_RATE),
+        dropout=dropout,
+    )
+    return trainer, sampling.poisson(examples=examples, batch_size=batch_size)
 
 
 def timed(run: Callable[..., Any], *arguments: Any) -> Side:
@@ -183,12 +238,12 @@ class Torch(NamedTuple):
     """What a PyTorch process offers."""
 
     sides: dict[str, Side]
-    differences: dict[str, float]  # of its clipped sums, as :func:`differences`
+    computed: dict[str, np.ndarray]  # by each, in the order of :func:`as_torch`
 
 
 @contextmanager
 def torch(
-    python: str | None, what: str, network: str, images: Any, labels: Any, *, batch_size: int, steps: int = 0
+    python: str | None, what: str, network: str, given: Batch, *, batch_size: int, steps: int = 0
 ) -> Iterator[Torch]:
     """A process of the interpreter ``python`` that times one call for every line it is sent, on a CPU if JAX is.
 
@@ -196,7 +251,7 @@ def torch(
       python: an interpreter that has torch and opacus; None offers no sides, and says so.
       what: "sums", or "trainings" of ``steps`` steps.
       network: name in ``NETWORKS``.
-      images, labels: [n, h, w, c] and [n].
+      given: parameters of the sums and of the training that is compared, and all examples.
       batch_size: of a training; sums are of all images.
       steps: of a training.
     """
@@ -204,14 +259,16 @@ def torch(
         print(f"{what} of {network}: no torch; name an interpreter that has it and opacus with --torch-python")
         yield Torch({}, {})
         return
-    given = {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER, "learning_rate": LEARNING_RATE}
-    given |= {"what": what, "network": network, "batch_size": batch_size, "steps": steps, "dropout_rate": DROPOUT_RATE}
-    given |= {"images": np.moveaxis(np.asarray(images), -1, 1).tolist(), "labels": np.asarray(labels).tolist()}
-    given |= {"device": "cpu" if jax.default_backend() == "cpu" else "cuda"}
+    asked = {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER, "learning_rate": LEARNING_RATE}
+    asked |= {"what": what, "network": network, "batch_size": batch_size, "steps": steps, "dropout_rate": DROPOUT_RATE}
+    asked |= {"images": np.moveaxis(np.asarray(given.images), -1, 1).tolist(), "labels": given.labels.tolist()}
+    asked |= {"weights": as_torch(given.params, NETWORKS[network]).tolist(), "check": CHECKED}
+    asked |= {"device": "cpu" if jax.default_backend() == "cpu" else "cuda"}
     with answering([python, str(PEER)]) as ask:
-        hello = ask(json.dumps(given))
+        hello = ask(json.dumps(asked))
         assert hello["parameters"] == NETWORKS[network].parameters
-        yield Torch({side: partial(ask, side) for side in hello["sides"]}, hello["differences"])
+        computed = {side: np.array(vector) for side, vector in hello["computed"].items()}
+        yield Torch({side: partial(ask, side) for side in hello["sides"]}, computed)
 
 
 def _batch_loss(model: nn.Module) -> Callable[..., Any]:

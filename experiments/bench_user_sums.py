@@ -12,7 +12,7 @@ from jax_privacy import clipping
 from dpaudit.personalization.user_level import clipped_sum
 from dpaudit.training import models
 from experiments.bench_training import in_turn, ratio
-from experiments.bench_training_sides import FlaxCNN28, FlaxCNN32, differences, timed
+from experiments.bench_training_sides import FlaxCNN28, FlaxCNN32, differences, refuse_different, timed
 from experiments.common import Rows
 
 EXAMPLES = 5  # of a user, as in paper 002
@@ -46,7 +46,7 @@ def sums(rows: Rows, key: jax.Array, name: str, users: int, rounds: int) -> None
     labels = jax.random.randint(label_key, (users, EXAMPLES), 0, 10)
     runs = {side: jax.jit(total) for side, total in totals(model).items()}
     apart = differences({side: total(params, images, labels) for side, total in runs.items()})
-    assert max(apart.values()) < 1e-5, f"sides that compute different things: {apart}"
+    refuse_different(apart, within=1e-5)
     _, times = in_turn({side: timed(total, params, images, labels) for side, total in runs.items()}, rounds)
     setting = {"network": name, "users": users, "examples": EXAMPLES}
     scale = f"{rounds} rounds, all sides in turn"

@@ -19,6 +19,7 @@ and that the quantile rules, whose C grows at first without end, destroy the net
 
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from dpaudit import check, hosts
@@ -46,10 +47,18 @@ def gather(rows: Rows, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]
         kept += clip_size_rows.histograms(labels, own[0])
     for sensitivity in sorted({record["sensitivity"] for record in records} - {None}):
         those = [record for record in records if record["sensitivity"] in (None, sensitivity)]
-        trials = max(len(own) for own in of_setting.values())
-        clip_size_rows.judge(rows, shared | {"sensitivity": sensitivity}, those, scale_of(shared, trials))
+        clip_size_rows.judge(rows, shared | {"sensitivity": sensitivity}, those, partial(scale_of, shared))
     rows.finish_part(shared["dataset"])
     return kept
+
+
+def privacy(rows: Rows) -> None:
+    """What is promised, in closed form."""
+    clip_size_rows.privacy(rows, {sensitivity: noise_multiplier(sensitivity) for sensitivity in (1, 2)})
+    rows.finish_part("privacy")
+
+
+PARTS = {"privacy": privacy}
 
 
 def scale_of(shared: dict[str, Any], trials: int) -> str:
@@ -105,9 +114,9 @@ def main() -> None:
         by_scale.setdefault(tuple(record[name] for name in ("dataset", *Scale._fields)), []).append(record)
     rows, kept = Rows("002", "clip_size", chosen.out, chosen.seed), []
     for _, own in sorted(by_scale.items(), reverse=True):
-        kept += gather(rows, own)
-    clip_size_rows.privacy(rows, {sensitivity: noise_multiplier(sensitivity) for sensitivity in (1, 2)})
-    rows.finish_part("privacy")
+        with rows.of_records(own):
+            kept += [row | rows.signature() for row in gather(rows, own)]
+    rows.run(privacy)
     write_rows(kept, rows.file.with_name(rows.file.stem + "_curves.json"))
 
 

@@ -1,7 +1,7 @@
 """From the records of paper 002's runs to comparison rows, margins of its claims, curves and histograms."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,7 @@ def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> Non
     values = {name: np.array([_values(record, name) for record in own]) for name in CURVES}
     as_in_the_paper = labels["dataset"] == "mnist" and labels["rounds"] == ROUNDS
     paper = ACCURACY.get(labels["name"], (None,))[0] if as_in_the_paper else None
+    took = sum(record["seconds_per_round"] * record["rounds"] for record in own)
     found = {
         "accuracy_percent": 100 * values["accuracy"][:, -1],
         "best_accuracy_percent": 100 * values["accuracy"].max(axis=1),
@@ -46,15 +47,18 @@ def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> Non
         deviation = float(each.std(ddof=1)) if len(each) > 1 and math.isfinite(mean) else math.nan
         bounds = (None, None) if math.isnan(deviation) else (mean - deviation, mean + deviation)
         published = paper if quantity == "accuracy_percent" else None
-        row = rows.add(quantity, labels, mean, bounds, scale=scale, paper_value=published)
+        row = rows.add(quantity, labels, mean, bounds, scale=scale, paper_value=published, seconds=took)
         row["device"] = own[0]["device"]
     lost = [record["diverged"] for record in own if record["diverged"] is not None]
     if lost:
         rows.add("diverged_round", labels | {"trials": len(lost)}, min(lost), (min(lost), max(lost)), scale=scale)
 
 
-def judge(rows: Rows, labels: dict[str, Any], records: Records, scale: str) -> None:
-    """Every claim's margin: that of its closest pair of settings, with Student's 95% interval over paired trials."""
+def judge(rows: Rows, labels: dict[str, Any], records: Records, scale: Callable[[int], str]) -> None:
+    """Every claim's margin: that of its closest pair of settings, with Student's 95% interval over paired trials.
+
+    ``scale(trials)`` tells of so many trials: those that both settings of the closest pair were run in.
+    """
     for number, claim in enumerate(CLAIMS):
         pair, apart, compared = margin(claim, records)
         if not compared:
@@ -64,7 +68,7 @@ def judge(rows: Rows, labels: dict[str, Any], records: Records, scale: str) -> N
         error = wide * float(np.std(apart, ddof=1)) / math.sqrt(len(apart)) if several else None
         bounds = (None, None) if error is None else (mean - error, mean + error)
         own = labels | {"claim": number, "closest": list(pair), "pairs": compared}
-        rows.add("claim_margin", own, mean, bounds, scale=scale)
+        rows.add("claim_margin", own, mean, bounds, scale=scale(len(apart)))
 
 
 def margin(claim: Claim, records: Records) -> tuple[tuple[str, str], list[float], int]:

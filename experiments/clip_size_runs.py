@@ -17,11 +17,13 @@ from dpaudit.federated import clients, clip_size, population
 from dpaudit.federated.clip_size import Rule
 from dpaudit.federated.rounds import Server, federated
 from dpaudit.federated.simulate import diverged, simulate
+from dpaudit.identity import Identity, of_run
 from dpaudit.mechanisms import gaussian
 from dpaudit.report.rows import read_rows, write_rows
 from dpaudit.training import models
 from dpaudit.training.in_parts import Parts
 from experiments.clip_size_published import DELTA, EPSILON
+from experiments.common import refuse_stale
 
 LOOKS = 100  # at the model, evenly over the rounds
 NON_PRIVATE = "non-private"
@@ -107,7 +109,7 @@ class Bench:
         self.name, self.image_shape = train.label, train.inputs.shape[1:]
         self.train, self.test = ((jnp.asarray(part.inputs), jnp.asarray(part.labels)) for part in (train, test))
         self.model = models.model_for(self.image_shape, train.num_classes)
-        self.server = cache(self._server)
+        self.server, self.identity = cache(self._server), cache(self._identity)
 
     def keys(self, trial: int) -> jax.Array:
         """Of the clients, the first model and the rounds; a trial has the same in every setting."""
@@ -132,6 +134,17 @@ class Bench:
         m, mesh, optimizer = self.scale.simulated, hosts.mesh("clients"), optax.sgd(learning_rate)
         even = mesh is None or m % mesh.size == 0
         return federated(client, rule, clients_per_round=m, optimizer=optimizer, mesh=mesh if even else None)
+
+    def _identity(self, name: str, sensitivity: int | None) -> Identity:
+        """What a setting's records are of, whatever the trial, which their names tell."""
+        server, (people_key, _, rounds_key) = self.server(name, sensitivity), self.keys(0)
+        everyone = population.iid(people_key, len(self.train[1]), len(self.test[1]))
+
+        def step(key: jax.Array, state: Any, given: Any) -> Any:
+            return server.step(key, state, everyone.clients, *given)
+
+        start = server.init(self.first(0))
+        return of_run(step, key=rounds_key, start=start, data=(everyone.train, self.train), test=len(self.test[1]))
 
     def play(self, run: Run, checkpoint: Path | None = None, progress: Callable[[int], None] | None = None) -> Parts:
         """The whole run, or what is missing of it."""
@@ -208,6 +221,7 @@ def record(bench: Bench, run: Run, parts: Parts) -> dict[str, Any]:
         "diverged": diverged(info),
         "seconds_per_round": float(np.median(looks["seconds"] / (ends - since))),
         "device": jax.devices()[0].device_kind,
+        "identity": bench.identity(run.name, run.sensitivity),
     }
 
 
@@ -227,6 +241,7 @@ def play_all(bench: Bench, wanted: Sequence[Run], work: str | None) -> list[dict
             kept = None if folder is None else folder.with_suffix(".json")
             if kept is not None and kept.exists():
                 (row,) = read_rows(kept)
+                refuse_stale(row, bench.identity(run.name, run.sensitivity), kept)
             else:
                 task = None if bars is None else bars.add_task(f"{run.name}, {run.trial}", total=bench.scale.rounds)
                 shown = None if bars is None or task is None else partial(_show, bars, task)

@@ -1,6 +1,7 @@
 """What every experiment shares: its options, its comparison rows, and how they are kept."""
 
 import argparse
+import inspect
 import json
 import os
 import subprocess
@@ -17,7 +18,9 @@ import numpy as np
 from dpaudit import hosts
 from dpaudit.auditing.result import json_number
 from dpaudit.command import perform
+from dpaudit.identity import Identity, refuse_another
 from dpaudit.report.rows import prepare_out, read_rows, write_rows
+from experiments import fingerprint
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parent / "figures"
@@ -83,19 +86,68 @@ def answering(command: Sequence[str]) -> Iterator[Callable[[str], Any]]:
         yield ask
 
 
+def refuse_stale(record: dict[str, Any], identity: Identity, file: Path) -> None:
+    """Nothing, where a record in a work folder is of the program, the settings and the data that would make it now.
+
+    A record from before records carried an ``identity`` passes, and the rows made of it carry no fingerprint.
+
+    Raises:
+      InputError: a record of another run; the message names the parts that differ.
+    """
+    if record.get("identity") is not None:
+        refuse_another(identity, record["identity"], "experiment", file.name)
+
+
 class Rows:
     """Collects comparison rows, prints each as it comes, and writes the file after every part.
 
-    With ``keep``, the rows of quantities that are not measured this time stay in the file.
+    With ``keep``, the rows of quantities that are not measured this time stay in the file. ``data_dir`` is where data
+    sets lie, for parts that read them.
+
+    Every row carries ``made_by``: the fingerprint of the program, the part of it and its arguments (null outside
+    :meth:`run`), and how many rows were there before, on which the keys of some parts depend; and the ``fingerprint``
+    of these and the seed. Rows from before there were fingerprints have null, and the commit that added them.
     """
 
-    def __init__(self, paper: str, name: str, out: str | None, seed: int, *, keep: bool = False):
-        self.paper, self.seed, self.rows = paper, seed, []
+    def __init__(
+        self, paper: str, name: str, out: str | None, seed: int, *, keep: bool = False, data_dir: str | None = None
+    ):
+        self.paper, self.seed, self.rows, self.data_dir = paper, seed, [], data_dir
+        self.made_by: dict[str, Any] = {"program": fingerprint.of_module(name.partition(".")[0])}
+        self.made_by |= {"part": None, "arguments": None, "at": None}
         self.file = RESULTS / f"{name}.json" if out is None else Path(out) / "results.json"
         if out is not None:
             hosts.once(lambda: str(prepare_out(out, force=True)))
         self.earlier = read_rows(self.file) if keep and self.file.exists() else []
         self.began = time.perf_counter()
+
+    @contextmanager
+    def of_records(self, records: Sequence[dict[str, Any]]) -> Iterator[None]:
+        """Rows made of a work folder's records carry no fingerprint where one of these has none."""
+        before = self.made_by
+        if any(record.get("identity") is None for record in records):
+            self.made_by = before | {"program": None}
+        try:
+            yield
+        finally:
+            self.made_by = before
+
+    def run(self, part: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Runs ``part(rows, *arguments, **named)``, whose rows carry what ``make reproduce`` makes them again from.
+
+        Args:
+          part: in the ``PARTS`` of its experiment.
+          *arguments, **named: values that JSON knows.
+        """
+        bound = inspect.signature(part).bind(self, *arguments, **named)
+        bound.apply_defaults()
+        given = json.loads(json.dumps(dict(list(bound.arguments.items())[1:])))
+        before, self.made_by = self.made_by, self.made_by | {"part": part.__name__, "arguments": given}
+        self.made_by["at"] = len(self.rows)
+        try:
+            return part(self, *arguments, **named)
+        finally:
+            self.made_by = before
 
     def add(
         self,
@@ -106,17 +158,24 @@ class Rows:
         *,
         scale: str,
         paper_value: float | None = None,
+        seconds: float | None = None,
     ) -> dict[str, Any]:
         """One number of ours, with its range, beside the paper's; the row, to which more may be added.
 
-        ``seconds`` is the time since the part began, up to this row.
+        ``seconds`` is how long what it tells of took; where that is not given, the time since the part began.
         """
+        took = time.perf_counter() - self.began if seconds is None else seconds
         row = {"paper": self.paper, "quantity": quantity, "setting": setting}
         row |= {"ours": json_number(ours), "ours_low": json_number(bounds[0]), "ours_high": json_number(bounds[1])}
         row |= {"paper_value": paper_value, "scale": scale, "seed": self.seed}
-        row |= {"seconds": round(time.perf_counter() - self.began, 2), "device": jax.devices()[0].device_kind}
-        self.rows.append(row)
-        return row
+        row |= {"seconds": float(f"{took:.3g}"), "device": jax.devices()[0].device_kind}
+        self.rows.append(row | self.signature())
+        return self.rows[-1]
+
+    def signature(self) -> dict[str, Any]:
+        """What a row carries of what made it."""
+        known = self.made_by["program"] is not None
+        return {"fingerprint": fingerprint.of(self.made_by, self.seed) if known else None, "made_by": self.made_by}
 
     def spread(self, quantity: str, setting: dict[str, Any], values: Sequence[float], *, scale: str) -> None:
         """The median of what was measured several times, with its range; printed as it comes."""

@@ -93,12 +93,13 @@ class Table:
     ) -> None:
         """One cell: the bounds of many audits against the truth (of the mechanism, and of the rule that was used)."""
         began = time.perf_counter()
-        lower, threshold = bounds()
+        lower, threshold, above = bounds()
         took = time.perf_counter() - began if seconds is None else seconds
         audits, of_mechanism = len(lower), np.full(len(lower), known.epsilon) if truth is None else truth
         of_rule = of_mechanism
         if threshold is not None and truth is None:
-            of_rule = np.minimum(of_mechanism, epsilon_from_rates(*known.rates(threshold), known.delta))
+            rates = [np.where(above, rate, 1 - rate) for rate in known.rates(threshold)]
+            of_rule = np.minimum(of_mechanism, epsilon_from_rates(*rates, known.delta))
         wrong, wrong_of_mechanism = int(np.sum(lower > of_rule)), int(np.sum(lower > of_mechanism))
         setting = {"part": part, "estimator": estimator, "pair": known.name, "trials": trials}
         setting |= {"confidence": confidence}

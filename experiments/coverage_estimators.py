@@ -9,7 +9,8 @@ import numpy as np
 from dpaudit import Claim
 from dpaudit.auditing import band, betting, credible, gdp, one_run, sequential
 from dpaudit.auditing.audit import CHOOSING_SHARE
-from dpaudit.auditing.estimate import choose_threshold, clopper_pearson, epsilon_bounds, epsilon_from_rates
+from dpaudit.auditing.choose import choose_rule
+from dpaudit.auditing.estimate import clopper_pearson, epsilon_bounds, epsilon_from_rates
 from experiments.coverage_known import Known
 
 GAUSSIAN_DELTA = 1e-5  # of estimators that know no delta of 0
@@ -21,10 +22,12 @@ class Bounds(NamedTuple):
     Attributes:
       lower: [audits], epsilon in nats.
       threshold: [audits], of the rule that each bound was computed for; None where it speaks of no single rule.
+      above: [audits], whether the rule guesses world 1 above it.
     """
 
     lower: np.ndarray
     threshold: np.ndarray | None = None
+    above: Any = True
 
 
 Estimator = Callable[[np.ndarray, Known, float], Bounds]  # scores [2, audits, half], known, confidence
@@ -54,12 +57,14 @@ joint_beta = of_counts(credible.joint_beta)
 
 
 def split(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
-    """As :func:`dpaudit.audit` does it: the threshold from the first quarter, the bound from the rest."""
+    """As :func:`dpaudit.audit` does it: threshold and side from the first quarter, the bound from the rest."""
     aside, settings = scores.shape[-1] // CHOOSING_SHARE, {"delta": known.delta, "confidence": confidence}
-    chosen = np.array([choose_threshold(own[:, :aside], **settings) for own in np.moveaxis(scores, 1, 0)])
+    rules = [choose_rule(own[:, :aside], **settings) for own in np.moveaxis(scores, 1, 0)]
+    chosen, above = np.array([rule.threshold for rule in rules]), np.array([rule.above for rule in rules])
     counted = scores.shape[-1] - aside
-    lower, _ = epsilon_bounds(*error_counts(scores[..., aside:], chosen), counted, counted, **settings)
-    return Bounds(lower, chosen)
+    wrong = [np.where(above, count, counted - count) for count in error_counts(scores[..., aside:], chosen)]
+    lower, _ = epsilon_bounds(*wrong, counted, counted, **settings)
+    return Bounds(lower, chosen, above)
 
 
 def best_of(make: band.Band) -> Estimator:

@@ -20,7 +20,8 @@ import numpy as np
 
 from dpaudit import AuditResult, Claim, audit, distinguish, hosts, play
 from dpaudit.auditing import learned
-from dpaudit.auditing.estimate import choose_threshold, epsilon_bounds, errors
+from dpaudit.auditing.choose import choose_rule
+from dpaudit.auditing.estimate import epsilon_bounds, errors
 from dpaudit.auditing.result import json_number
 from experiments import sniper_exact
 from experiments import sniper_mechanisms as mechanisms
@@ -103,9 +104,9 @@ def trained(key: jax.Array, releases: np.ndarray, **shape: int) -> Attack:
     score = learned.train(train_key, jnp.asarray(releases[:, :half]), **shape)
     scores = np.asarray(jax.jit(jax.vmap(jax.vmap(score)))(releases[:, half:]))
     aside, settings = half // 2, {"delta": 0.0, "confidence": SELECTING}
-    threshold = choose_threshold(scores[:, :aside], **settings)
+    rule = choose_rule(scores[:, :aside], **settings)
     counted = scores[:, aside:]
-    promise, _ = epsilon_bounds(*errors(counted, threshold), counted.shape[1], counted.shape[1], **settings)
+    promise, _ = epsilon_bounds(*errors(counted, *rule), counted.shape[1], counted.shape[1], **settings)
     return Attack("network" if shape["layers"] else "linear", score, float(promise))
 
 

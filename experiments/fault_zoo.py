@@ -5,8 +5,9 @@
 
 Every fault is looked at by ``dpaudit.inspect`` and attacked until it is certain that it breaks its promise; a second
 audit, of a number of trials fixed in advance and on another key, bounds its epsilon. Its twin gets the same look
-and the same second audit. Then the correct twins are audited a thousand times over, about equally often, at the same
-confidence.
+and the same second audit. Both get the plain call, which is told of no distinguisher, on their releases as they are
+and negated, permuted, moved by 2^20 and divided by 2^20. Then the correct twins are audited a thousand times over,
+about equally often, at the same confidence.
 
 Expect every fault caught by its audits, some by ``dpaudit.inspect`` too; no finding in a twin and no violation; at
 most 4 false alarms in 1,000.
@@ -21,19 +22,21 @@ import numpy as np
 from dpaudit import AuditResult, Case, Mechanism, hosts, inspect, play
 from dpaudit import audit as run_audit
 from dpaudit.auditing import sequential
+from dpaudit.auditing.choose import Rule, choose_rule
 from dpaudit.auditing.distinguish import Distinguisher
-from dpaudit.auditing.estimate import choose_threshold, epsilon_bounds, errors
+from dpaudit.auditing.estimate import epsilon_bounds, errors
 from dpaudit.auditing.result import json_number
 from experiments.common import Rows, options
 from experiments.zoo import FAMILIES, Fault
+from experiments.zoo.disguise import DISGUISES, disguised
 
 CONFIDENCE = 0.999
 AUDITS, AUDIT_TRIALS = 1_000, 10_000
 QUICK_FAMILIES, QUICK_AUDITS, QUICK_TRIALS = ("clipping", "randomness", "rounding", "selection"), 40, 2_000
 
 
-def audit(case: Case, attack: Distinguisher, key: jax.Array, **settings: Any) -> AuditResult:
-    """An audit of a case at the zoo's confidence."""
+def audit(case: Case, attack: Distinguisher | None, key: jax.Array, **settings: Any) -> AuditResult:
+    """An audit of a case at the zoo's confidence; without an attack the plain call, which is told of none."""
     mechanism, x0, x1, claim = case
     settings |= {"claim": claim, "distinguisher": attack, "confidence": CONFIDENCE, "mesh": hosts.mesh("trials")}
     return run_audit(mechanism, x0, x1, key=key, **settings)
@@ -72,6 +75,27 @@ def examine(rows: Rows, family: str, fault: Fault, key: jax.Array) -> None:
     rows.finish_part(f"{fault.name}: {needed}, {found}")
 
 
+def forms_of(fault: Fault) -> list[str]:
+    """The disguises that leave the fault's loss in the release."""
+    return [how for how in DISGUISES if not (fault.last_bits and how == "shifted")]
+
+
+def plain(rows: Rows, family: str, fault: Fault, key: jax.Array) -> None:
+    """What the plain call says of the fault and of its twin, as they are and in every disguise: a row each."""
+    forms = (None, *forms_of(fault))
+    for form, form_key in zip(forms, jax.random.split(key, len(forms)), strict=True):
+        for of, case, own_key in zip(
+            ("fault", "twin"), (fault.fault, fault.twin), jax.random.split(form_key), strict=True
+        ):
+            shown = case if form is None else disguised(case, form)
+            result = audit(shown, None, own_key, trials=fault.trials)
+            setting = {"fault": fault.name, "family": family, "of": of, "disguise": form, "verdict": result.verdict}
+            bounds = (result.epsilon_lower, result.epsilon_upper)
+            scale = f"{fault.trials:,} trials, no distinguisher named"
+            rows.add("plain_call", setting, result.epsilon_hat, bounds, scale=scale)
+    rows.finish_part(f"{fault.name}, plain calls")
+
+
 def lower_bounds(
     case: Case, attack: Distinguisher, key: jax.Array, *, audits: int, trials: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -90,15 +114,14 @@ def lower_bounds(
     aside = half // 4 if attack.threshold is None else 0
     claim = case.claim or mechanism.claim
     assert claim is not None
-    settings = {"delta": claim.delta, "confidence": CONFIDENCE}
+    settings: dict[str, Any] = {"delta": claim.delta, "confidence": CONFIDENCE}
+    fixed = {"both_events": attack.threshold is not None}
     for i, part in enumerate(np.split(scores.astype(np.float64), audits, axis=1)):
-        threshold = attack.threshold
-        if threshold is None:
-            threshold = choose_threshold(part[:, :aside], **settings)
+        rule = choose_rule(part[:, :aside], **settings) if attack.threshold is None else Rule(attack.threshold)
         counted = part[:, aside:]
-        lower[i] = epsilon_bounds(*errors(counted, threshold), *[counted.shape[1]] * 2, **settings)[0]
-        watch = sequential.start(claim, confidence=CONFIDENCE, until=sequential.violation())
-        accused[i] = sequential.update(watch, *(counted > threshold)).violation
+        lower[i] = epsilon_bounds(*errors(counted, *rule), *[counted.shape[1]] * 2, **settings, **fixed)[0]
+        watch = sequential.start(claim, confidence=CONFIDENCE, until=sequential.violation(), **fixed)
+        accused[i] = sequential.update(watch, *((counted > rule.threshold) == rule.above)).violation
     return lower, accused
 
 
@@ -126,8 +149,11 @@ def main() -> None:
         few = [(family, FAMILIES[family][0]) for family in QUICK_FAMILIES]
         zoo = [(family, fault._replace(attacks=fault.attacks[-1:])) for family, fault in few]
     zoo_key, twin_key = jax.random.split(jax.random.key(chosen.seed))
+    plain_key = jax.random.fold_in(zoo_key, len(zoo))
     for (family, fault), key in zip(zoo, jax.random.split(zoo_key, len(zoo)), strict=True):
         examine(rows, family, fault, key)
+    for (family, fault), key in zip(zoo, jax.random.split(plain_key, len(zoo)), strict=True):
+        plain(rows, family, fault, key)
     audits, trials = (QUICK_AUDITS, QUICK_TRIALS) if chosen.quick else (AUDITS, AUDIT_TRIALS)
     false_alarms(rows, [fault for _, fault in zoo], twin_key, audits=audits, trials=trials)
 

@@ -14,6 +14,7 @@ def section(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
     yield from _summary(rows, faults, twins)
     yield _table(faults, twins)
     yield _attacks(faults)
+    yield from plain_calls(select(rows, "plain_call"))
     yield "Where each was made, or what it gets wrong:\n"
     yield "".join(f"- {row['setting']['fault']}: {row['setting']['source']}\n" for row in faults)
 
@@ -106,6 +107,29 @@ def _attacks(faults: list[dict[str, Any]]) -> str:
         "Trials that each distinguisher needed; ✗: not within the audit's trials. The last knows the fault, `learned` does not.\n\n"
         + table(["fault", "projection", "learned", "made for it", "which is"], lines)
     )
+
+
+def plain_calls(rows: list[dict[str, Any]]) -> Iterable[str]:
+    """How many the plain call catches in every form, and which it misses as they are."""
+    if not rows:
+        return
+    lines = []
+    for form in dict.fromkeys(row["setting"]["disguise"] for row in rows):
+        shown = [row["setting"] for row in rows if row["setting"]["disguise"] == form]
+        of = {name: [setting["verdict"] for setting in shown if setting["of"] == name] for name in ("fault", "twin")}
+        counts = [f"{verdicts.count('violation')} of {len(verdicts)}" for verdicts in of.values()]
+        lines.append([form or "as it is", *counts])
+    yield (
+        "The plain call, which is told of no distinguisher. Shifted: by 2^20; scaled: by 2^-20; a fault of a float's last bits "
+        "is not shifted.\n\n" + table(["release", "faults caught", "twins accused"], lines)
+    )
+    missed = [
+        setting["fault"]
+        for setting in (row["setting"] for row in rows)
+        if setting["of"] == "fault" and setting["disguise"] is None and setting["verdict"] != "violation"
+    ]
+    if missed:
+        yield "Missed by it: " + "; ".join(missed) + ".\n"
 
 
 def _trials(needed: dict[str, int | None], name: str) -> str:

@@ -194,7 +194,7 @@ def main() -> None:
     sweep(rows, datasets[0], chosen)
     audits = grid(rows, datasets, chosen)
     relaxation(rows, audits)
-    rows.write(audits, "_rows")
+    rows.write([row | rows.signature() for row in audits], "_rows")
 
 
 if __name__ == "__main__":

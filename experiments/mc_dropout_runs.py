@@ -59,10 +59,17 @@ def found(bench: Bench, pair: Neighbours) -> Found:
     """Of a data set; networks that are in a file are not trained again."""
     scale, run = bench.scale, bench.learner(bench.scale.records, bench.scale.steps)
     rows, image = pair.rows(bench.images, bench.labels), jnp.asarray(pair.image)
-    coin_key, train_key, sample_key = jax.random.split(jax.random.fold_in(bench.key, pair.number), 3)
+    own_key = jax.random.fold_in(bench.key, pair.number)
+    coin_key, train_key, sample_key = jax.random.split(own_key, 3)
     coins = np.asarray(jax.random.bernoulli(coin_key, 0.5, (scale.trainings,)))
     train_keys, sample_keys = (jax.random.split(key, scale.trainings) for key in (train_key, sample_key))
-    identity = of_run(run, key=train_key, start=rows.present, data=rows, scale=scale)
+
+    def whole(key: jax.Array, present: Any, given: Any) -> Any:
+        """One network, from its training to what it says: all that a file's content depends on."""
+        _, train_key, sample_key = jax.random.split(key, 3)
+        return bench.observe(sample_key, run(train_key, present, given[0]), given[1])
+
+    identity = of_run(whole, key=own_key, start=rows.present, data=(rows, image), scale=scale)
 
     def train_some(some: slice) -> Found:
         present = jnp.ones((len(coins[some]), scale.records)).at[:, -1].set(coins[some])  # the target is the last row

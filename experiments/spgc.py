@@ -50,6 +50,7 @@ def gather(rows: Rows, records: Sequence[dict[str, Any]]) -> None:
         last = own[0]
         shown = setting | {name: last[name] for name in ("epochs", "steps", "parameters", "examples")}
         scale_text = f"{last['steps']:,} steps of {last['examples']:,} records, {len(own)} trials"
+        took = sum(record["seconds_per_step"] * record["steps"] for record in own)
         for measure in MEASURES:
             curves = 100 * np.array([record[measure] for record in own])
             ends = curves[:, -1]
@@ -61,12 +62,12 @@ def gather(rows: Rows, records: Sequence[dict[str, Any]]) -> None:
                 bounds,
                 scale=scale_text,
                 paper_value=_published(setting) if measure == "accuracy" else None,
+                seconds=took,
             )
             if measure == "accuracy" and drawn(setting):
                 row["curve"] = [round(float(value), 2) for value in curves.mean(axis=0)]
-        row = rows.add(
-            "seconds_per_step", shown, float(np.median([r["seconds_per_step"] for r in own])), scale=scale_text
-        )
+        middle = float(np.median([record["seconds_per_step"] for record in own]))
+        row = rows.add("seconds_per_step", shown, middle, scale=scale_text, seconds=took)
         row["device"] = last["device"]
     for own in of_setting.values():
         _spent(rows, Run(**{name: own[0][name] for name in Run._fields}), own[0]["parameters"])
@@ -114,6 +115,9 @@ def outside(rows: Rows) -> None:
     rows.finish_part("room for the noise")
 
 
+PARTS = {"outside": outside}
+
+
 def arguments(given: Sequence[str] | None = None) -> Namespace:
     """What was asked for on the command line, or ``given``."""
     parser = options(__doc__ or "")
@@ -150,9 +154,11 @@ def main() -> None:
     if chosen.share is not None:
         return
     rows = Rows("001", "spgc", chosen.out, chosen.seed)
-    outside(rows)
+    rows.run(outside)
     for task in dict.fromkeys(record["data"] for record in records):
-        gather(rows, [record for record in records if record["data"] == task])
+        own = [record for record in records if record["data"] == task]
+        with rows.of_records(own):
+            gather(rows, own)
 
 
 if __name__ == "__main__":

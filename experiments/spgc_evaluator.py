@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import AuditResult, Claim
-from dpaudit.auditing import estimate, learned
+from dpaudit.auditing import choose, estimate, learned
 from dpaudit.auditing.result import from_counts
 from dpaudit.secure import garbling, in_process, noise, one_coordinate, opening, reveal, shares
 from dpaudit.secure.aes_hash import BLOCK, GateKeys
@@ -105,6 +105,6 @@ def told(seen: Callable[[int, bytes], np.ndarray], *, seed: int, confidence: flo
 
     score = learned.train(jax.random.key(seed), both(slice(2)), steps=steps, batch=256, layers=2, hidden=64)
     chosen, counted = (np.asarray(jax.vmap(jax.vmap(score))(both(part))) for part in (slice(2, 3), slice(3, 4)))
-    threshold = estimate.choose_threshold(chosen, delta=DELTA, confidence=confidence)
-    false = estimate.errors(counted, threshold)
+    rule = choose.choose_rule(chosen, delta=DELTA, confidence=confidence)
+    false = estimate.errors(counted, *rule)
     return from_counts(*false, COUNT, COUNT, claim=CLAIM, method="learned", confidence=confidence)

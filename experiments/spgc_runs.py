@@ -20,6 +20,8 @@ from dpaudit.secure import schemes, sigma
 from dpaudit.secure.randomness import SEED_BYTES, Stream
 from dpaudit.secure.schemes import Scheme, Step
 from dpaudit.training import models, per_example
+from experiments import fingerprint
+from experiments.common import refuse_stale
 from experiments.spgc_tasks import CLIP_NORM, DELTA, EPSILONS, OWNERS, TASKS, Records, load
 
 TOGETHER = 250  # examples whose gradients are held at a time, at most
@@ -198,6 +200,7 @@ def play_all(wanted: Sequence[Run], work: Path, seed: int, data_dir: str | None)
     found = []
     with bars_on_terminal() as bars:
         for number, run in enumerate(wanted):
+            identity = {"program": str(fingerprint.of_module("spgc_runs"))}
             file = work / f"seed{seed}" / ("-".join(map(str, run)).replace(" ", "_") + ".json")
             if not file.exists():
                 task = None if bars is None else bars.add_task(" ".join(map(str, run)), total=run.epochs)
@@ -207,8 +210,11 @@ def play_all(wanted: Sequence[Run], work: Path, seed: int, data_dir: str | None)
                         bars.advance(task)
 
                 file.parent.mkdir(parents=True, exist_ok=True)
-                write_rows([play(run, *load(run.data, data_dir, run.trial), seed, shown)], file)
+                write_rows(
+                    [play(run, *load(run.data, data_dir, run.trial), seed, shown) | {"identity": identity}], file
+                )
             found += read_rows(file)
+            refuse_stale(found[-1], identity, file)
             last = found[-1]
             print(
                 f"{number + 1}/{len(wanted)} {run}: {last['accuracy'][-1]:.1%}, {last['seconds_per_step']} s",

@@ -34,6 +34,7 @@ hopeless = dpaudit.Case(noisy_sum, x0, x1, dpaudit.Claim(30.0))
 other_pair = dpaudit.Case(noisy_sum, x0, 3 * x1, claim)
 own_claim = dpaudit.Case(dpaudit.Mechanism(half_noise, dpaudit.Claim(1.5)), x0, x1)
 on_host = dpaudit.Case(dpaudit.on_host(lambda rng, x: x.sum() + rng.laplace()), np.zeros(3), np.eye(3)[1], claim)
+blind = dpaudit.Case(lambda key, x: 0 * x, x0, x1, claim)
 broken_density = dpaudit.Case(dpaudit.Mechanism(noisy_sum, claim, no_density), x0, x1)
 """
 
@@ -71,6 +72,15 @@ def test_the_table_names_the_relation_and_what_is_detectable(monkeypatch, capsys
     printed = " ".join(capsys.readouterr().out.split())
     assert "neighbours add_remove: one record is present or absent" in printed
     assert "or more would have been called a violation with probability 0.8, were the attack perfect" in printed
+
+
+def test_an_attack_that_saw_nothing_says_so_everywhere(monkeypatch, capsys, file, tmp_path):
+    reason = "all scores are equal: this attack saw nothing"
+    assert run(monkeypatch, "audit", f"{file}:blind", "--out", str(tmp_path / "out")) == 3
+    assert f"reason {reason}" in " ".join(capsys.readouterr().out.split())
+    (row,) = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (row["verdict"], row["reason"]) == ("underpowered", reason)
+    assert reason in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 def test_options_reach_the_audit_and_the_row_is_written(monkeypatch, capsys, file, tmp_path):

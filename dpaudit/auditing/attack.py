@@ -30,3 +30,31 @@ def flat(tree: Any) -> jax.Array:
     """All numbers of a pytree as one vector, float32 or wider."""
     vector = ravel_pytree(tree)[0]
     return vector.astype(jnp.promote_types(vector.dtype, jnp.float32))
+
+
+def reader(reference: Any) -> Callable[[Any], jax.Array]:
+    """:func:`flat` for trees like ``reference``, but for whole numbers of 32 bits and more, which no float32 holds.
+
+    These are read as their difference from the reference, which is taken as whole numbers: what varies is small where
+    it matters, however far from 0 it lies. float64 holds those of 64 bits.
+
+    Args:
+      reference: an example of what is to be read.
+    """
+    if not any(map(_wide, jax.tree.leaves(reference))):
+        return flat
+
+    def less(leaf: Any, at: Any) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        if not _wide(leaf):
+            return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+        bits = 8 * leaf.dtype.itemsize  # a difference modulo 2^bits, read as a signed number
+        difference = jax.lax.bitcast_convert_type(leaf - jnp.asarray(at, leaf.dtype), jnp.dtype(f"int{bits}"))
+        return difference.astype(jnp.float32 if bits == 32 else jnp.float64)
+
+    return lambda tree: flat(jax.tree.map(less, tree, reference))
+
+
+def _wide(leaf: Any) -> bool:
+    kind = jnp.asarray(leaf).dtype
+    return bool(jnp.issubdtype(kind, jnp.integer)) and kind.itemsize >= 4

@@ -1,5 +1,6 @@
 """The audit in one call."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import Any
@@ -86,6 +87,8 @@ def audit(
     check.finite(x0=x0)
     check.finite(x1=x1)
     probe.examine(mechanism, x0, x1)
+    if _same(x0, x1):
+        raise check.expected("x1", "an input other than x0 (nothing tells a pair of equal inputs apart)", "the same")
     if distinguisher is None:
         distinguisher = distinguish.projection if mechanism.log_prob is None else distinguish.likelihood_ratio
     if distinguisher.threshold is None and half < CHOOSING_SHARE:
@@ -120,7 +123,7 @@ def _carry_out(
     if until is not None and claim is not None:
         rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
         aside = int(min(aside, CHOOSING_LEAST + CHOOSING_ERRORS / rarest))
-    watch = sequential.start(**promise, until=until)
+    watch = sequential.start(**promise, until=until, both_events=threshold is not None)
 
     def release(key: jax.Array, world: int) -> Any:
         return mechanism.apply(key, (x0, x1)[world])
@@ -142,24 +145,27 @@ def _carry_out(
         checkpoint=file,
         progress=progress,
     )
-    threshold = float(account.threshold)
+    rule = account.rule
     if until is not None:
-        if aside:
-            method += f", threshold from the first {2 * aside} trials"
-        return sequential.conclude(watch, method=method, most=half - aside, aside=aside, threshold=threshold)
-    if aside:
-        method += ", threshold from the first quarter of the trials"
-    false_positives, false_negatives, pairs = map(int, betting.error_counts(account.counts))
-    return from_counts(
-        false_positives,
-        false_negatives,
-        pairs,
-        pairs,
-        method=method + _remark(account.low, account.high),
-        trials=2 * half,
-        threshold=threshold,
-        **promise,
-    )
+        method += f", threshold from the first {2 * aside} trials" if aside else ""
+        settings = {"most": half - aside, "aside": aside, "threshold": rule.threshold}
+        result = sequential.conclude(watch, method=method, **settings)
+    else:
+        method += ", threshold from the first quarter of the trials" if aside else ""
+        false_positives, false_negatives, pairs = map(int, betting.error_counts(account.counts))
+        result = from_counts(
+            false_positives,
+            false_negatives,
+            pairs,
+            pairs,
+            method=method + _remark(account),
+            trials=2 * half,
+            threshold=rule.threshold,
+            both_events=threshold is not None,
+            **promise,
+        )
+    side = result.side if rule.above else "not above"
+    return dataclasses.replace(result, side=side, reason=_blind(account) or result.reason)
 
 
 @jax.jit
@@ -169,10 +175,27 @@ def _keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
     return fit_key, trial_key(play_key)
 
 
-def _remark(low: np.ndarray, high: np.ndarray) -> str:
-    """What a reader must know of scores that never vary within a world, from their ranks."""
-    if (low != high).any():
+def _same(x0: Any, x1: Any) -> bool:
+    """Whether two inputs are one, to the last bit."""
+
+    def told(x: Any) -> Any:
+        leaves, structure = jax.tree.flatten(x)
+        return structure, [(np.asarray(leaf).dtype, np.shape(leaf), np.asarray(leaf).tobytes()) for leaf in leaves]
+
+    return told(x0) == told(x1)
+
+
+def _blind(account: count.Account) -> str | None:
+    """Why an attack could show nothing, whatever the number of trials; None where it could."""
+    if account.counts[betting.NONE] != account.counts.sum() and account.counts[betting.BOTH] != account.counts.sum():
+        return None
+    if (account.low == account.high).all() and account.low[0] == account.low[1]:
+        return "all scores are equal: this attack saw nothing"
+    return "the rule gave the same answer in all trials: this attack saw nothing"
+
+
+def _remark(account: count.Account) -> str:
+    """What a reader must know of scores that never vary within a world but differ between them."""
+    if (account.low != account.high).any() or account.low[0] == account.low[1]:
         return ""
-    if low[0] == low[1]:
-        return ", all scores equal: this attack saw nothing"
     return ", the same score in all trials of a world: if the mechanism is deterministic, its epsilon is infinite"

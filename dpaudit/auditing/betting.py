@@ -56,7 +56,9 @@ def error_counts(counts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return both_wrong + counts[..., BOTH], both_wrong + counts[..., NONE], counts.sum(-1)
 
 
-def log_wealth(counts: Any, epsilon: Any, *, delta: float, expected_gap: float) -> np.ndarray:
+def log_wealth(
+    counts: Any, epsilon: Any, *, delta: float, expected_gap: float, both_events: bool = False
+) -> np.ndarray:
     """ln of the gambler's wealth after these outcomes, if each bet is paid as the claim ``epsilon`` would have it.
 
     It falls with epsilon: each bet on a side is counted as the lesser of what it has won against epsilon and against
@@ -68,11 +70,17 @@ def log_wealth(counts: Any, epsilon: Any, *, delta: float, expected_gap: float) 
       delta: of the claim.
       expected_gap: by how much a false claim is expected to be exceeded; most of the capital is put on it. It decides
         how soon a violation is found, never whether one may be called.
+      both_events: half of the capital is put on the guesses as they are, half on their opposites.
 
     Returns:
       [...], 0 before the first pair. Evidence against the claim at confidence 1 - alpha where it reaches ln(1/alpha).
     """
     counts, epsilon = np.asarray(counts, np.float64), np.asarray(epsilon, np.float64)
+    if both_events:  # the opposite guesses have the outcomes in the opposite order
+        events = (
+            log_wealth(own, epsilon, delta=delta, expected_gap=expected_gap) for own in (counts, counts[..., ::-1])
+        )
+        return np.logaddexp(*events) - np.log(2)
     errors = counts[..., NONE] + 2 * counts[..., FALSE_ALARM] + counts[..., BOTH]
     on_sum = _on_sum(errors, counts.sum(-1), epsilon, delta, expected_gap)
     on_sides = np.minimum(_on_sides(counts, epsilon, delta), _on_sides(counts, np.zeros(()), delta))
@@ -109,14 +117,16 @@ def _log_sum(terms: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(terms - top[..., None]).sum(-1))
 
 
-def epsilon_lower(counts: Any, *, delta: float, confidence: float, expected_gap: float = 1.0) -> np.ndarray:
+def epsilon_lower(
+    counts: Any, *, delta: float, confidence: float, expected_gap: float = 1.0, both_events: bool = False
+) -> np.ndarray:
     """The largest epsilon that the gambler has refuted: a lower bound at every time at once.
 
     Args:
       counts: of outcomes, [..., 4].
       delta: in [0, 1).
       confidence: with at least this probability, no bound of the whole sequence exceeds the mechanism's epsilon.
-      expected_gap: as for :func:`log_wealth`; fixed before the first trial.
+      expected_gap, both_events: as for :func:`log_wealth`; fixed before the first trial.
 
     Returns:
       epsilon in nats, [...], never below 0.
@@ -124,8 +134,10 @@ def epsilon_lower(counts: Any, *, delta: float, confidence: float, expected_gap:
     counts = np.asarray(counts)
     low = np.zeros(counts.shape[:-1])
 
+    how: dict[str, Any] = {"delta": delta, "expected_gap": expected_gap, "both_events": both_events}
+
     def short(epsilon: np.ndarray) -> np.ndarray:
-        return -np.log1p(-confidence) - log_wealth(counts, epsilon, delta=delta, expected_gap=expected_gap)
+        return -np.log1p(-confidence) - log_wealth(counts, epsilon, **how)
 
     return increasing_root(short, low, low + LARGEST)
 

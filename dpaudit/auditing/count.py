@@ -1,6 +1,6 @@
 """From trials to counts: the scores stay on the devices that played them, and what is left can be resumed.
 
-Scores reach the host for the trials set aside to choose a threshold, and, where an audit may stop after any pair, for
+Scores reach the host for the trials set aside to choose a rule, and, where an audit may stop after any pair, for
 the pairs that it looks at.
 """
 
@@ -14,13 +14,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpaudit import check, sharding
+from dpaudit.auditing import choose
 from dpaudit.auditing.checkpoint import Checkpoint
-from dpaudit.auditing.estimate import checked_scores, choose_threshold
 from dpaudit.auditing.game import Game
 from dpaudit.auditing.sequential import Watch, update
 from dpaudit.sharding import ALIKE, CUT
 
-SUMS = 5  # of what is reduced on the devices: the outcomes of pairs, and scores that are not numbers
+SUMS = 4  # of what is reduced on the devices: the outcomes of pairs
+INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}  # its bits
 
 
 class Account(NamedTuple):
@@ -28,22 +29,33 @@ class Account(NamedTuple):
 
     Attributes:
       done: trials of each world that have been played.
-      threshold: guess world 1 where score > threshold; NaN until it is chosen.
-      early: scores of the trials set aside, [2, n], until the threshold is chosen on them.
+      looks: what is known of each score, [scores, 4]: threshold, whether world 1 is above it, bound and accuracy on
+        the trials set aside; empty until the rule is chosen.
+      order: the numbers of the scores, the one that decides first.
+      early: scores of the trials set aside, [2, n, scores], until the rule is chosen on them.
       counts: of the outcomes of the other pairs, [4], as :func:`betting.outcomes` numbers them.
       stopped: the rule by which to stop was met.
-      missing: scores that are not numbers.
-      low, high: ranks of the smallest and of the largest score of each world, [2].
+      low, high: ranks of the smallest and of the largest counted score of each world, [2].
     """
 
     done: Any
-    threshold: Any
+    looks: np.ndarray
+    order: np.ndarray
     early: np.ndarray
     counts: np.ndarray
     stopped: Any
-    missing: Any
     low: np.ndarray
     high: np.ndarray
+
+    @property
+    def seen(self) -> list[choose.Seen]:
+        """Every score with its rule, in the order of the scores."""
+        return [choose.Seen(choose.Rule(float(t), bool(above)), float(b), float(a)) for t, above, b, a in self.looks]
+
+    @property
+    def rule(self) -> choose.Rule:
+        """How world 1 is told from the score that decides."""
+        return self.seen[int(self.order[0])].rule
 
 
 def count(
@@ -53,18 +65,22 @@ def count(
     threshold: float | None,
     aside: int,
     at_every_pair: bool,
+    several: int | None = None,
+    pilot: int = 0,
     checkpoint: Checkpoint | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Account, Watch]:
     """Plays a game and counts its outcomes, until all trials are played or the watch's rule is met.
 
     Args:
-      game: of scores [2] a trial, one for each world.
+      game: of scores [2] a trial, one for each world, or of several scores, [2, scores].
       watch: the state before the first trial.
-      threshold: of the rule "world 1 where score > threshold", compared in float64; None to choose it on the first
-        ``aside`` pairs, which are then not counted.
+      threshold: of the rule "world 1 where score > threshold", compared in float64; None to choose a score, a side
+        and a threshold on the first ``aside`` pairs, which are then not counted.
       aside: pairs, at most as many as there are.
       at_every_pair: look at the watch's rule after each pair; otherwise the counts alone leave the devices.
+      several: how many scores there are to choose from; None for games of one.
+      pilot: of the pairs set aside, those that were played before and are not played again.
       checkpoint: saved after each call to the devices, and gone on from.
       progress: called with the number of trials finished, of both worlds, first with those of the checkpoint.
 
@@ -72,18 +88,18 @@ def count(
       (the account, the state after).
 
     Raises:
-      InputError: scores that are not one number a trial, or NaN; what :meth:`Checkpoint.restore` refuses.
+      InputError: scores that are not one number a trial; what :meth:`Checkpoint.restore` refuses.
     """
     (score,) = game.traced.out_avals
-    if score.shape != (2,):
+    if score.shape != ((2,) if several is None else (2, several)):
         raise check.expected("scores", "one number for each release", f"shape {list(score.shape[1:])}")
     account = Account(
-        done=0,
-        threshold=np.nan if threshold is None else threshold,
-        early=np.empty((2, 0)),
+        done=pilot,
+        looks=np.empty((0, 4)) if threshold is None else np.array([[threshold, True, np.nan, np.nan]]),
+        order=np.zeros(0 if threshold is None else 1, int),
+        early=np.empty((2, 0, several or 1)),
         counts=watch.counts,
         stopped=False,
-        missing=0,
         low=np.full(2, np.iinfo(np.int64).max),
         high=np.full(2, np.iinfo(np.int64).min),
     )
@@ -95,27 +111,26 @@ def count(
         if progress is not None:
             progress(2 * int(account.done))
         if account.done >= game.trials or watch.stopped:
-            break
+            return account, watch
         step = partial(_looked_at if at_every_pair else _counted, watch=watch, account=account, aside=aside)
         account, game = game.fitted(step)
         if checkpoint is not None:
             checkpoint.save(**account._asdict())
-    if account.missing:
-        missing = f"NaN in {account.missing} of {2 * account.done} trials"
-        raise check.expected("scores", "numbers", missing)
-    return account, watch
 
 
 def _counted(game: Game, watch: Watch, account: Account, aside: int) -> Account:
     """The account after one more call, whose counted trials are reduced where they were played."""
     played, there, early = _call(game, account, aside)
-    account = _with_early(account, watch, game.first(played, early).T if early else np.empty((2, 0)), aside)
-    bar = _bar(account.threshold, played.dtype)
-    sums, ends = map(np.array, _tally(played, bar, np.uint32(early), np.uint32(there), mesh=game.mesh))
+    account = account._replace(done=account.done + there)
+    if early:
+        account = _with_early(account, watch, _by_world(game.first(played, early)), aside)
+    if early == there:
+        return account
+    column = None if played.ndim == 2 else np.uint32(account.order[0])
+    bar = _bar(account.rule.threshold, played.dtype)
+    sums, ends = map(np.array, _tally(played, bar, np.uint32(early), np.uint32(there), column, mesh=game.mesh))
     return account._replace(
-        done=account.done + there,
-        counts=account.counts + sums[:4],
-        missing=account.missing + int(sums[4]),
+        counts=account.counts + (sums if account.rule.above else sums[::-1]),
         low=np.minimum(account.low, ~ends[:2]),
         high=np.maximum(account.high, ends[2:]),
     )
@@ -124,10 +139,22 @@ def _counted(game: Game, watch: Watch, account: Account, aside: int) -> Account:
 def _looked_at(game: Game, watch: Watch, account: Account, aside: int) -> Account:
     """The account after one more call, whose pairs are looked at one by one."""
     played, there, early = _call(game, account, aside)
-    scores = checked_scores(game.first(played, there).T)
-    account = _with_early(account, watch, scores[:, :early], aside)
-    watch = update(watch, *(scores[:, early:] > account.threshold))
-    return account._replace(done=account.done + there, counts=watch.counts, stopped=watch.stopped)
+    scores = _by_world(game.first(played, there))
+    account = account._replace(done=account.done + there)
+    if early:
+        account = _with_early(account, watch, scores[:, :early], aside)
+    if early == there:
+        return account
+    own = scores[:, early:, account.order[0]]
+    above = (own > account.rule.threshold) | np.isnan(own)
+    after = update(watch, *(above == account.rule.above))
+    ranks = _rank(own[:, : after.pairs - watch.pairs])
+    return account._replace(
+        counts=after.counts,
+        stopped=after.stopped,
+        low=np.minimum(account.low, ranks.min(1)),
+        high=np.maximum(account.high, ranks.max(1)),
+    )
 
 
 def _call(game: Game, account: Account, aside: int) -> tuple[jax.Array, int, int]:
@@ -137,44 +164,56 @@ def _call(game: Game, account: Account, aside: int) -> tuple[jax.Array, int, int
     return game.call(done), there, min(max(aside - done, 0), there)
 
 
+def _by_world(played: np.ndarray) -> np.ndarray:
+    """[n, 2] or [n, 2, scores] -> [2, n, scores], in float64."""
+    return np.moveaxis(played.astype(np.float64).reshape(*played.shape[:2], -1), 1, 0)
+
+
 def _with_early(account: Account, watch: Watch, scores: np.ndarray, aside: int) -> Account:
-    """The account with more scores set aside, [2, n], and with the threshold as soon as these are all."""
-    if not scores.shape[1]:
-        return account
+    """The account with more scores set aside, [2, n, scores], and with the rule as soon as these are all."""
     early = np.concatenate([account.early, scores], axis=1)
-    if early.shape[1] < aside:
+    if account.done < aside:
         return account._replace(early=early)
-    numbers = np.where(np.isnan(early), 0, early)
-    threshold = choose_threshold(numbers, delta=watch.delta, confidence=watch.confidence)
-    return account._replace(early=np.empty((2, 0)), threshold=threshold)
+    settings = {"delta": watch.delta, "confidence": watch.confidence}
+    seen = [choose.look(own, **settings) for own in np.moveaxis(early, 2, 0)]
+    looks = np.array([[*one.rule, one.bound, one.accuracy] for one in seen])
+    return account._replace(early=early[:, :0], looks=looks, order=np.array(choose.best(seen)))
 
 
 @partial(jax.jit, static_argnames="mesh")
-def _tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array, *, mesh: Mesh | None) -> Any:
-    """scores [n, 2] -> (sums, ends), the same on every device; ``bar`` is a rank.
+def _tally(
+    scores: jax.Array,
+    bar: jax.Array,
+    early: jax.Array,
+    there: jax.Array,
+    column: jax.Array | None = None,
+    *,
+    mesh: Mesh | None,
+) -> Any:
+    """scores [n, 2], or [n, 2, scores] and a column -> (sums, ends), the same on every device; ``bar`` is a rank.
 
-    ``sums`` are the counts of the four outcomes of pairs ``early`` to ``there``, and, as all that follows of pairs up
-    to ``there``, the number of scores that are NaN. ``ends`` are the highest ranks of both worlds' scores, first with
-    all bits inverted (so of the lowest), then as they are.
+    Of pairs ``early`` to ``there``, ``sums`` are the counts of the four outcomes and ``ends`` the highest ranks of
+    both worlds' scores, first with all bits inverted (so of the lowest), then as they are.
     """
 
-    def tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array) -> Any:
+    def tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array, column: Any) -> Any:
+        scores = scores if column is None else scores[..., column]
         number = jnp.uint32(sharding.place(mesh)) * len(scores) + jnp.arange(len(scores), dtype=jnp.uint32)
-        played = number < there
-        missing = jnp.where(played[:, None], jnp.isnan(scores), False)
+        counted = (early <= number) & (number < there)
         ranks = _rank(scores.astype(_wide(scores.dtype))).T
         guess0, guess1 = ranks > bar
-        counted = jnp.where(played & (early <= number), guess0 + 2 * guess1, -1)
-        to_sum = [*(counted == outcome for outcome in range(4)), missing.sum(1)]
-        to_sum = [terms.astype(jnp.uint32) for terms in to_sum]
+        outcomes = jnp.where(counted, guess0 + 2 * guess1, -1)
+        to_sum = [(outcomes == outcome).astype(jnp.uint32) for outcome in range(SUMS)]
         least = np.asarray(np.iinfo(ranks.dtype).min, ranks.dtype)
-        to_bound = [jnp.where(played, rank, least) for rank in (*~ranks, *ranks)]
+        to_bound = [jnp.where(counted, rank, least) for rank in (*~ranks, *ranks)]
         starts = [np.uint32(0)] * SUMS + [least] * len(to_bound)
         found = jax.lax.reduce(to_sum + to_bound, starts, _sums_and_ends, (0,))  # in one loop
         sums, ends = found[:SUMS], found[SUMS:]
         return sharding.added(sums, mesh), ends if mesh is None else jax.lax.pmax(ends, mesh.axis_names)
 
-    return sharding.shared_out(tally, mesh, (CUT, ALIKE, ALIKE, ALIKE), ALIKE)(scores, bar, early, there)
+    return sharding.shared_out(tally, mesh, (CUT, ALIKE, ALIKE, ALIKE, ALIKE), ALIKE)(
+        scores, bar, early, there, column
+    )
 
 
 def _sums_and_ends(one: Any, other: Any) -> Any:
@@ -203,11 +242,13 @@ def _wide(kind: np.dtype) -> np.dtype:
 
 
 def _rank(numbers: Any) -> Any:
-    """Integers in the order of the numbers, NumPy's or JAX's: a processor that takes the smallest floats for zero does
-    not see them differ."""
+    """Integers in the order of the numbers, NumPy's or JAX's, with NaN on top: a CPU that flushes subnormals to zero
+    does not see the smallest floats differ."""
     if numbers.dtype.kind != "f":
         return numbers
     kind = np.dtype(f"int{8 * numbers.dtype.itemsize}")
-    bits = numbers.view(kind)
+    bits, most = numbers.view(kind), np.iinfo(kind).max
     negative = bits >> (8 * kind.itemsize - 1)  # 0 or -1
-    return (bits ^ (negative & np.iinfo(kind).max)) - negative
+    rank = (bits ^ (negative & most)) - negative
+    missing = -((bits & most) > INFINITY[kind.itemsize]).astype(kind)  # 0 or -1
+    return (rank & ~missing) | (most & missing)

@@ -1,16 +1,19 @@
-"""How an observer turns a release into a number: larger means world 1.
+"""How an observer turns a release into a number by which the worlds are told apart.
 
 A distinguisher is fitted to the mechanism and the pair, and returns the score. With a fixed threshold the rule is set
-in advance; with None the threshold is chosen on a first split of the trials and the bound is computed on the rest.
+in advance: world 1 where the score is larger, and both this event and its opposite are looked at. With None the
+threshold and its side are chosen on a first split of the trials, and the bound is computed on the rest. A score that
+is NaN counts as larger than any number.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dpaudit import check
-from dpaudit.auditing.attack import Distinguisher, Score, flat
+from dpaudit.auditing.attack import Distinguisher, Score, flat, reader
 from dpaudit.auditing.learned import learned
 from dpaudit.mechanisms.claim import Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
@@ -48,16 +51,28 @@ def _fit_cosine(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score
 
 
 def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
-    size = _release_size(mechanism, x0)
+    size, read = _release_size(mechanism, x0), reader(mechanism.apply(key, x0))
     if flat(x0).size == flat(x1).size == size:
-        direction = flat(x1) - flat(x0)
+        direction = difference(x0, x1)
     else:
-        direction = _pilot_direction(key, mechanism, x0, x1, size)
+        direction = _pilot_direction(key, mechanism, x0, x1, read)
 
     def score(release: Any) -> jax.Array:
-        return jnp.sum(flat(release) * direction)
+        return along(read(release), direction)
 
     return score
+
+
+def difference(x0: Any, x1: Any) -> jax.Array:
+    """x1 - x0 of two inputs of one size, [d], exact for whole numbers of one type."""
+    kinds = [(jax.tree.structure(x), [jnp.asarray(leaf).dtype for leaf in jax.tree.leaves(x)]) for x in (x0, x1)]
+    read = reader(x0) if kinds[0] == kinds[1] else flat
+    return read(x1) - read(x0)
+
+
+def along(vector: jax.Array, direction: jax.Array) -> jax.Array:
+    """The inner product, to which coordinates of direction 0 add nothing, not even where they are not finite."""
+    return jnp.sum(jnp.where(direction == 0, 0, vector * direction))
 
 
 def _fit_likelihood_ratio(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
@@ -78,27 +93,33 @@ def _release_size(mechanism: Mechanism, x: Any) -> int:
     return jax.eval_shape(lambda key: flat(mechanism.apply(key, x)), jax.random.key(0)).size
 
 
-def _pilot_direction(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any, size: int) -> jax.Array:
-    """The difference of the mean releases of x1 and x0, of ``PILOT`` each that no bound will count."""
+def _pilot_direction(
+    key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any, read: Callable[[Any], jax.Array]
+) -> jax.Array:
+    """The difference of the mean releases of x1 and x0, of ``PILOT`` each that no bound will count; numbers that are
+    not finite count as 0."""
 
     def add(i: jax.Array, totals: jax.Array) -> jax.Array:
         own = jax.random.fold_in(key, i)
-        return totals + jnp.stack([flat(mechanism.apply(own, x)) for x in (x0, x1)])
+        numbers = jnp.stack([read(mechanism.apply(own, x)) for x in (x0, x1)])
+        return totals + jnp.where(jnp.isfinite(numbers), numbers, 0)
 
     @jax.jit
-    def difference() -> jax.Array:
-        total0, total1 = jax.lax.fori_loop(0, PILOT, add, jnp.zeros((2, size)))
+    def means() -> jax.Array:
+        start = jnp.zeros_like(jax.eval_shape(add, 0, jnp.zeros((2, 1))))
+        total0, total1 = jax.lax.fori_loop(0, PILOT, add, start)
         return (total1 - total0) / PILOT  # exactly 0 where the totals are the same
 
-    return difference()
+    return means()
 
 
 cosine = Distinguisher(_fit_cosine, 0.0, "cosine")
 """Difference of cosines, cos(z, x1) - cos(z, x0), threshold 0: paper 000, Eq. (3); ties go to x0."""
 
 projection = Distinguisher(_fit_projection, None, "projection")
-"""<release, x1 - x0>: the likelihood ratio of a Gaussian release; the default where there is no density. For a release
-that is not of its input's size, the difference of the mean releases of a pilot takes the place of x1 - x0."""
+"""<release, x1 - x0>, of either sign: the likelihood ratio of a Gaussian release; the default where there is no
+density. For a release that is not of its input's size, the difference of the mean releases of a pilot takes the place
+of x1 - x0."""
 
 likelihood_ratio = Distinguisher(_fit_likelihood_ratio, None, "likelihood ratio")
 """log_prob(release, x1) - log_prob(release, x0): the optimal test (Neyman-Pearson); the default with a density."""

@@ -13,8 +13,6 @@ from scipy.special import betaincinv
 
 from dpaudit import check
 
-CANDIDATES = 1000  # thresholds tried by choose_threshold, at most
-
 
 def epsilon_from_rates(fpr: Any, fnr: Any, delta: Any = 0.0) -> np.ndarray:
     """The smallest epsilon that is consistent with two error rates: what the test has shown.
@@ -66,15 +64,21 @@ def clopper_pearson(successes: Any, trials: Any, *, alpha: float) -> tuple[np.nd
 
 
 def epsilon_bounds(
-    false_positives: Any, false_negatives: Any, negatives: Any, positives: Any, *, delta: float, confidence: float
+    false_positives: Any,
+    false_negatives: Any,
+    negatives: Any,
+    positives: Any,
+    *,
+    delta: float,
+    confidence: float,
+    both_events: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper confidence bounds on the epsilon that this test attains, by Clopper-Pearson.
 
     alpha = 1 - confidence is shared equally by the two rates, so both rates' bounds hold together with probability
     >= confidence and Eq. (2) at the rates' upper (lower) ends bounds epsilon from below (above). Each of the two
     bounds holds with probability >= confidence. The lower one is a lower bound on the mechanism's epsilon; the upper
-    one
-    speaks of this test alone: another test may attain more.
+    one speaks of this test alone: another test may attain more.
 
     Args:
       false_positives: guesses of world 1 among ``negatives`` trials of world 0.
@@ -82,51 +86,37 @@ def epsilon_bounds(
       negatives, positives: trials of world 0 and of world 1.
       delta: in [0, 1).
       confidence: in (0, 1).
+      both_events: the larger of the bounds of this test and of its opposite, which guesses the other world each time;
+        each is given half of the error.
 
     Returns:
       (lower, upper) in nats, never below 0; the upper bound is infinite where a count is zero.
 
     Source: paper 000, Eq. (2); paper 003, Eq. (7) with delta.
     """
+    if both_events:
+        counts = [np.asarray(count) for count in (false_positives, false_negatives, negatives, positives)]
+        opposite = counts[2] - counts[0], counts[3] - counts[1], *counts[2:]
+        settings = {"delta": delta, "confidence": (1 + confidence) / 2}
+        one, other = epsilon_bounds(*counts, **settings), epsilon_bounds(*opposite, **settings)
+        return np.maximum(one[0], other[0]), np.maximum(one[1], other[1])
     alpha = (1 - confidence) / 2
     fpr_low, fpr_high = clopper_pearson(false_positives, negatives, alpha=alpha)
     fnr_low, fnr_high = clopper_pearson(false_negatives, positives, alpha=alpha)
     return epsilon_from_rates(fpr_high, fnr_high, delta), epsilon_from_rates(fpr_low, fnr_low, delta)
 
 
-def errors(scores: np.ndarray, threshold: float) -> tuple[int, int]:
+def errors(scores: np.ndarray, threshold: float, above: bool = True) -> tuple[int, int]:
     """(false positives, false negatives) of the rule: guess world 1 where score > threshold, so ties go to world 0.
 
     Args:
-      scores: [2, n], one row per world.
+      scores: [2, n], one row per world; NaN counts as larger than any number.
       threshold: the rule's number.
+      above: False for the rule "world 1 where not score > threshold".
     """
-    return int(np.sum(scores[0] > threshold)), int(np.sum(scores[1] <= threshold))
-
-
-def choose_threshold(scores: np.ndarray, *, delta: float, confidence: float) -> float:
-    """The threshold whose lower bound is largest on these scores: a choice, whose bound must not be reported.
-
-    Args:
-      scores: [2, n], one row per world; the split set aside for choosing.
-      delta, confidence: as the final bound will use them.
-
-    Returns:
-      A threshold t for the rule "world 1 where score > t".
-    """
-    ordered = np.sort(np.asarray(scores, np.float64), axis=1)
-    values = np.unique(ordered)
-    if len(values) > CANDIDATES:  # every extreme value matters, the middle can be thinned
-        ends = np.unique(np.geomspace(1, len(values) // 2, CANDIDATES // 2).astype(int)) - 1
-        values = values[np.unique(np.concatenate([ends, len(values) - 1 - ends]))]
-    n = ordered.shape[1]
-    false_positives = n - np.searchsorted(ordered[0], values, side="right")
-    false_negatives = np.searchsorted(ordered[1], values, side="right")
-    lower, _ = epsilon_bounds(false_positives, false_negatives, n, n, delta=delta, confidence=confidence)
-    if lower.max() > 0:
-        return float(values[np.argmax(lower)])
-    accuracy = 2 * n - false_positives - false_negatives  # nothing certain yet: the most accurate rule
-    return float(values[np.argmax(accuracy)])
+    guesses = (scores > threshold) | np.isnan(scores)
+    guesses = guesses if above else ~guesses
+    return int(np.sum(guesses[0])), int(np.sum(~guesses[1]))
 
 
 def checked_scores(scores: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import check
-from dpaudit.auditing.attack import Distinguisher, Score, flat
+from dpaudit.auditing.attack import Distinguisher, Score, flat, reader
 from dpaudit.auditing.game import play
 from dpaudit.mechanisms.claim import Mechanism
 
@@ -22,13 +22,17 @@ class Reading(NamedTuple):
     mean: jax.Array  # [d]
     spread: jax.Array  # [d]
     atoms: jax.Array  # [k, d]; NaN where a coordinate has fewer than k
+    missing: jax.Array  # [m], the coordinates that are NaN at times
 
     def features(self, releases: jax.Array) -> jax.Array:
-        """Releases [..., d] -> [..., d + k d]: standardised, and 0 where the value is an atom; which atom it is."""
+        """Releases [..., d] -> [..., d + k d + m]: standardised, and 0 where the value is an atom or NaN; which atom
+        it is; whether it is NaN."""
         same = releases[..., None, :] == self.atoms
+        absent = jnp.isnan(releases)
         scaled = jnp.clip((releases - self.mean) / self.spread, -FARTHEST, FARTHEST)
-        scaled = jnp.where(same.any(-2), 0.0, scaled)
-        return jnp.concatenate([scaled, same.reshape(*same.shape[:-2], -1).astype(scaled.dtype)], -1)
+        scaled = jnp.where(same.any(-2) | absent, 0.0, scaled)
+        symbols = (same.reshape(*same.shape[:-2], -1), absent[..., self.missing])
+        return jnp.concatenate([scaled, *(symbol.astype(scaled.dtype) for symbol in symbols)], -1)
 
 
 def distinguisher(
@@ -41,8 +45,8 @@ def distinguisher(
     twice: the releases it is trained on are drawn from the fit's key, the threshold is chosen on the first of the
     trials that the audit plays, and the bound is computed on the rest.
 
-    A value that a coordinate takes again and again (a category, an "aborted", a clipped end) is read as a symbol of
-    its own rather than as a size.
+    A value that a coordinate takes again and again (a category, an "aborted", a clipped end, NaN) is read as a symbol
+    of its own rather than as a size.
 
     A leak of epsilon per release shows in the logit only when ``batch * steps`` and ``trials`` exceed
     the number of weights over epsilon^2: small epsilons want many trials and few weights.
@@ -58,7 +62,7 @@ def distinguisher(
       A :class:`Distinguisher` with threshold None.
 
     Raises:
-      InputError: a number below 1 (layers: below 0); on fitting, a release that is not a number.
+      InputError: a number below 1 (layers: below 0).
     """
     sizes = {"trials": trials, "steps": steps, "batch": batch, "hidden": hidden}
     for name, size in sizes.items():
@@ -80,11 +84,10 @@ def _fit(
     hidden: int,
 ) -> Score:
     pilot_key, train_key = jax.random.split(key)
-    pilot = play(pilot_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), flat, trials)  # [2, trials, d]
-    if np.isnan(pilot).any():
-        bad = int(np.isnan(pilot).any(-1).sum())
-        raise check.expected("mechanism", "releases of numbers", f"NaN in {bad} of {2 * trials}")
-    return train(train_key, jnp.asarray(pilot), steps=steps, batch=batch, layers=layers, hidden=hidden)
+    read = reader(mechanism.apply(pilot_key, x0))
+    pilot = play(pilot_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), read, trials)  # [2, trials, d]
+    score = train(train_key, jnp.asarray(pilot), steps=steps, batch=batch, layers=layers, hidden=hidden)
+    return lambda release: score(read(release))
 
 
 def train(key: jax.Array, releases: jax.Array, *, steps: int, batch: int, layers: int, hidden: int) -> Score:
@@ -92,7 +95,7 @@ def train(key: jax.Array, releases: jax.Array, *, steps: int, batch: int, layers
 
     Args:
       key: a jax.random key, consumed.
-      releases: [2, trials, d], one row per world, without NaN; no bound may count them.
+      releases: [2, trials, d], one row per world; no bound may count them.
       steps, batch, layers, hidden: as for :func:`distinguisher`.
     """
     from dpaudit.auditing.classifier import Classifier, fitted  # Flax and Optax: most audits do without them
@@ -113,19 +116,23 @@ def _reading(releases: jax.Array) -> Reading:
     padded = np.full((max(map(len, atoms)), len(atoms)), np.nan)
     for coordinate, values in enumerate(atoms):
         padded[: len(values), coordinate] = values
-    return _measured(releases, jnp.asarray(padded, releases.dtype))
+    atoms = jnp.asarray(padded, releases.dtype)
+    missing = np.flatnonzero(np.isnan(np.asarray(releases)).any((0, 1)))
+    mean, spread = _measured(releases, atoms)
+    return Reading(mean, spread, atoms, jnp.asarray(missing, jnp.int32))
 
 
 @jax.jit
-def _measured(releases: jax.Array, atoms: jax.Array) -> Reading:
+def _measured(releases: jax.Array, atoms: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(mean, standard deviation) of every coordinate where it is neither an atom nor infinite nor NaN."""
     sizes = jnp.isfinite(releases) & (releases[..., None, :] != atoms).all(-2)
     mean, spread = (jnp.nan_to_num(of(releases, axis=(0, 1), where=sizes)) for of in (jnp.mean, jnp.std))
-    return Reading(mean, jnp.where(spread > 0, spread, 1.0), atoms)
+    return mean, jnp.where(spread > 0, spread, 1.0)
 
 
 def _atoms(column: np.ndarray) -> np.ndarray:
     """The commonest values of a sorted column, those that are no accident."""
-    values, counts = np.unique(column, return_counts=True)
+    values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
     common = np.argsort(-counts, kind="stable")[:ATOMS]
     return values[common[counts[common] >= ATOM_LEAST]]
 

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 
 from dpaudit import check
+from dpaudit.auditing import purity
 from dpaudit.mechanisms.claim import Mechanism
 
 NOT_JITTABLE = (
@@ -20,7 +24,10 @@ LONGEST = 200  # characters of a mechanism's own message
 
 
 def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
-    """Refuses a mechanism that raises, is not jittable, releases nothing or other shapes, or ignores its key.
+    """Refuses a mechanism that raises, is not jittable or not pure, releases nothing, no numbers or other shapes, or
+    ignores its key.
+
+    It is traced twice for each input; a small one is run once as well (:mod:`dpaudit.auditing.purity`).
 
     Args:
       mechanism: what is to be audited.
@@ -31,11 +38,16 @@ def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
         epsilon is infinite. (One that answers both alike leaks nothing on this pair, and is played.)
     """
     name = name_of(mechanism.apply)
-    (program, one), (_, other) = (_traced(mechanism, name, world, x) for world, x in enumerate((x0, x1)))
+    (program, one), (_, other) = traced = [_traced(mechanism, name, world, x) for world, x in enumerate((x0, x1))]
+    for x, (first, _) in zip((x0, x1), traced, strict=True):
+        purity.refuse_changing(partial(_program, mechanism, x), first, name)
+    for array in (*program.out_avals, *traced[1][0].out_avals):
+        _refuse_no_numbers(name, array)
     if one != other:
         raise check.expected("mechanism", f"releases of one shape, {one} as for x0", f"{other} for x1")
     if not jax.tree.leaves(one):
         raise check.expected("mechanism", "a release of at least one array", f"none from {name}")
+    purity.refuse_other_when_traced(mechanism.apply, x0, program, name)
     if _depends_on_key(program):
         return
     key = jax.random.key(0)
@@ -77,10 +89,15 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
+def _program(mechanism: Mechanism, x: Any, *, with_shapes: bool = False) -> Any:
+    """One release as a program of its key."""
+    return jax.make_jaxpr(lambda key: mechanism.apply(key, x), return_shape=with_shapes)(jax.random.key(0))
+
+
 def _traced(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[ClosedJaxpr, Any]:
     """One release as a program of its key, and its structure with each array's shape and type."""
     try:
-        program, release = jax.make_jaxpr(lambda key: mechanism.apply(key, x), return_shape=True)(jax.random.key(0))
+        program, release = _program(mechanism, x, with_shapes=True)
     except check.InputError as error:  # without JAX's note on its frames
         raise check.InputError(*error.args) from None
     except NOT_JITTABLE as error:
@@ -89,10 +106,41 @@ def _traced(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[Closed
             f"mechanism: expected a function that jax.jit can trace, got {name}, which needs a number where tracing "
             f"has none ({cause}); one of NumPy runs, slower, as dpaudit.on_host({name})"
         ) from None
+    except jax.errors.UnexpectedTracerError:
+        raise purity.kept_by_tracing(name) from None
     except Exception as error:
         cause = one_line(f"{type(error).__name__}: {error}")
+        if isinstance(error, AttributeError) and _is_of_generator(error):
+            raise check.InputError(
+                f"mechanism: expected a function of (key, x), got {name}, which takes its key for a NumPy generator "
+                f"(.{error.name}); it runs as dpaudit.on_host({name})"
+            ) from None
         raise check.InputError(f"mechanism: expected a release of x{world}, got {cause} (raised by {name})") from None
     return program, jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), release)
+
+
+def _is_of_generator(error: AttributeError) -> bool:
+    """Whether it was a method of NumPy's generators that a traced array was found to lack."""
+    return isinstance(error.obj, Tracer) and any(
+        hasattr(kind, str(error.name)) for kind in (np.random.Generator, np.random.RandomState)
+    )
+
+
+def _refuse_no_numbers(name: str, array: Any) -> None:
+    """Refuses an array of a release that scores cannot read.
+
+    Raises:
+      InputError: complex numbers; random keys.
+    """
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        remedy = "release its real and its imaginary part"
+    elif jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        remedy = "release jax.random.key_data(key) if a key is what is released"
+    else:
+        return
+    raise check.InputError(
+        f"mechanism: expected a release of real numbers, got {array.str_short()} from {name}; {remedy}"
+    )
 
 
 def _depends_on_key(program: ClosedJaxpr) -> bool:

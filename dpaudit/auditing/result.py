@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dpaudit import check
 from dpaudit.auditing import plan
@@ -12,6 +14,21 @@ from dpaudit.mechanisms.claim import Claim
 
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 UNSTATED = "the two given inputs (no relation claimed)"
+SIDES = ("above", "not above", "either")
+
+
+class Tried(NamedTuple):
+    """An attack of a family, as the trials set aside saw it: what was chosen by, never a bound.
+
+    Attributes:
+      name: what it looks at.
+      bound: epsilon that its best rule showed at the level at which rules are compared, in nats.
+      accuracy: of that rule.
+    """
+
+    name: str
+    bound: float
+    accuracy: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +52,12 @@ class AuditResult:
         attack perfect; None without a claim.
       claim: the promise, or None.
       threshold: the rule was "world 1 where score > threshold".
+      side: "above"; "not above" where the rule was "world 1 where not score > threshold"; "either" for a rule fixed
+        in advance, of which both events were looked at, the score above the threshold and not above it, each with half
+        of the error: the rates and the accuracy are those of the rule, the epsilons the larger ones.
+      reason: why the trials could have shown no violation, in words; None where they could.
+      attacks: all that were tried, as the trials set aside saw them; the first one was chosen. Empty where one was
+        named.
     """
 
     epsilon_hat: float
@@ -54,20 +77,27 @@ class AuditResult:
     detectable: float | None
     claim: Claim | None
     threshold: float
+    side: str = "above"
+    reason: str | None = None
+    attacks: tuple[Tried, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """One word: violation, underpowered (none could have been shown), consistent, or measured (no claim)."""
+        """One word: violation, underpowered (none could have been shown: see ``reason``), consistent, or measured (no
+        claim)."""
         if self.claim is None:
             return "measured"
         if self.epsilon_lower > self.claim.epsilon:
             return "violation"
-        return "underpowered" if self.ceiling <= self.claim.epsilon else "consistent"
+        return "underpowered" if self.reason or self.ceiling <= self.claim.epsilon else "consistent"
 
     def to_row(self) -> dict[str, Any]:
-        """A flat dictionary of JSON values: the fields, the claim's own, and the verdict; infinity is "inf"."""
-        row = dataclasses.asdict(self)
-        del row["claim"]
+        """A flat dictionary of JSON values: the fields, the claim's own, and the verdict; infinity is "inf". Attacks
+        that were tried are a list of dictionaries."""
+        row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del row["claim"], row["attacks"]
+        if self.attacks:
+            row["attacks"] = [one._asdict() for one in self.attacks]
         epsilon, delta, _ = self.claim or (None, None, None)
         row |= {"claim_epsilon": epsilon, "claim_delta": delta, "verdict": self.verdict}
         return {name: json_number(value) for name, value in row.items()}
@@ -85,8 +115,9 @@ class AuditResult:
         """
         try:
             row = json.loads(text)
-            names = [field.name for field in dataclasses.fields(cls) if field.name != "claim"]
+            names = [field.name for field in dataclasses.fields(cls) if field.name not in ("claim", "attacks")]
             values: dict[str, Any] = {name: INFINITIES.get(row[name], row[name]) for name in names}
+            values["attacks"] = tuple(Tried(**one) for one in row.get("attacks", ()))
             epsilon, delta = row["claim_epsilon"], row["claim_delta"]
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise check.expected("text", "the JSON of an AuditResult", f"{type(error).__name__}: {error}") from None
@@ -110,6 +141,7 @@ def from_counts(
     confidence: float = 0.95,
     trials: int | None = None,
     threshold: float = 0.0,
+    both_events: bool = False,
 ) -> AuditResult:
     """The result of a test whose rule was fixed before these trials.
 
@@ -123,6 +155,8 @@ def from_counts(
       confidence: of each bound, in (0, 1).
       trials: all trials played where some were set aside.
       threshold: of the rule.
+      both_events: look at the opposite guesses as well, each with half of the error: where the rule says nothing of
+        which side of the threshold tells of world 1.
 
     Raises:
       InputError: a value out of range.
@@ -139,9 +173,12 @@ def from_counts(
     check.open_unit(confidence=confidence)
     fpr, fnr = false_positives / negatives, false_negatives / positives
     settings = {"delta": delta, "confidence": confidence}
-    lower, upper = epsilon_bounds(false_positives, false_negatives, negatives, positives, **settings)
+    counts = (false_positives, false_negatives, negatives, positives)
+    lower, upper = epsilon_bounds(*counts, **settings, both_events=both_events)
+    tested = settings | {"confidence": (1 + confidence) / 2 if both_events else confidence}  # of each event
+    ceiling = plan.ceiling(negatives, positives, **tested)
     return AuditResult(
-        epsilon_hat=float(epsilon_from_rates(fpr, fnr, delta)),
+        epsilon_hat=shown(fpr, fnr, delta, both_events=both_events),
         epsilon_lower=float(lower),
         epsilon_upper=float(upper),
         accuracy=1 - (fpr + fnr) / 2,
@@ -154,10 +191,27 @@ def from_counts(
         confidence=confidence,
         method=f"{method}; Clopper-Pearson",
         neighbouring=UNSTATED if claim is None else claim.neighbouring,
-        ceiling=plan.ceiling(negatives, positives, **settings),
-        detectable=None if claim is None else plan.detectable(claim.epsilon, negatives, positives, **settings),
+        ceiling=ceiling,
+        detectable=None if claim is None else plan.detectable(claim.epsilon, negatives, positives, **tested),
         claim=claim,
         threshold=threshold,
+        side="either" if both_events else "above",
+        reason=too_few(negatives + positives, ceiling, claim),
+    )
+
+
+def shown(fpr: float, fnr: float, delta: float, *, both_events: bool) -> float:
+    """The epsilon at these rates, of the opposite guesses too where both events are looked at."""
+    rates = np.array([[fpr, fnr], [1 - fpr, 1 - fnr]] if both_events else [[fpr, fnr]])
+    return float(epsilon_from_rates(rates[:, 0], rates[:, 1], delta).max())
+
+
+def too_few(counted: int, ceiling: float, claim: Claim | None) -> str | None:
+    """Why no violation of the claim could have been shown by so many trials; None where one could."""
+    if claim is None or ceiling > claim.epsilon:
+        return None
+    return f"even a perfect attack could not have shown a violation: {counted:,} counted trials certify an ε of " + (
+        f"{ceiling:.2f} at most"
     )
 
 

@@ -12,9 +12,10 @@ from dpaudit import check
 from dpaudit.auditing import distinguish, probe, sequential
 from dpaudit.auditing.attack import Distinguisher, Score
 from dpaudit.auditing.audit import audit
+from dpaudit.auditing.choose import Rule, choose_rule
 from dpaudit.auditing.domain import Domain, Pair
 from dpaudit.auditing.domain import checked as checked_domain
-from dpaudit.auditing.estimate import checked_scores, choose_threshold, epsilon_bounds, errors
+from dpaudit.auditing.estimate import epsilon_bounds, errors
 from dpaudit.auditing.game import play, trial_key
 from dpaudit.auditing.moments import moments
 from dpaudit.auditing.result import AuditResult, checked_delta
@@ -222,13 +223,15 @@ def _best_region(
     scores = play(play_key, lambda key, world: mechanism.apply(key, pair[world]), scores_of, half)
     found = []
     for i, (attack, score) in enumerate(zip(distinguishers, fits, strict=True)):
-        own, threshold = checked_scores(scores[..., i]), attack.threshold
+        own, threshold = scores[..., i].astype(np.float64), attack.threshold
         if threshold is None:
-            threshold = choose_threshold(own[:, : half // 2], delta=delta, confidence=confidence)
+            rule = choose_rule(own[:, : half // 2], delta=delta, confidence=confidence)
+        else:
+            rule = Rule(threshold)
         rest = own[:, half // 2 :]
-        counts = (*errors(rest, threshold), rest.shape[1], rest.shape[1])
-        bound, _ = epsilon_bounds(*counts, delta=delta, confidence=confidence)
-        found.append((float(bound), Distinguisher(_ready(score), threshold, attack.name)))
+        counts = (*errors(rest, *rule), rest.shape[1], rest.shape[1])
+        bound, _ = epsilon_bounds(*counts, delta=delta, confidence=confidence, both_events=True)
+        found.append((float(bound), Distinguisher(_ready(score), rule.threshold, attack.name)))
     return max(found, key=lambda region: region[0])[1]
 
 

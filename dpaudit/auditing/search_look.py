@@ -115,9 +115,12 @@ def _scores(
 
 
 def _separation(scores: jax.Array) -> jax.Array:
-    variance = scores.var(axis=1).sum()
+    finite = jnp.isfinite(scores)
+    variance = scores.var(axis=1, where=finite).sum()
     spread = jnp.sqrt(jnp.where(variance > 0, variance, 1.0))
-    return jnp.nan_to_num(jax.nn.sigmoid((scores[1] - scores[0]) / spread).mean())
+    both = finite.all(axis=0)
+    apart = jnp.where(both, (scores[1] - scores[0]) / spread, 0.0)
+    return jnp.nan_to_num(jax.nn.sigmoid(apart).mean(), nan=0.5)
 
 
 def _bound(scores: jax.Array, delta: float) -> jax.Array:
@@ -128,11 +131,12 @@ def _bound(scores: jax.Array, delta: float) -> jax.Array:
     ordered, from1 = values[order], order >= trials
     false_negatives = jnp.cumsum(from1)
     false_positives = trials - jnp.cumsum(~from1)
-    tied = jnp.append(ordered[1:] == ordered[:-1], False)  # a rule takes all of a tie or nothing
+    missing = jnp.isnan(ordered)  # the last ones
+    tied = (ordered[1:] == ordered[:-1]) | (missing[1:] & missing[:-1])
+    tied = jnp.append(tied, False)  # a rule takes all of a tie or nothing
     fpr, fnr = _upper(false_positives, trials), _upper(false_negatives, trials)
     shown = jnp.maximum(_log(1 - delta - fpr) - jnp.log(fnr), _log(1 - delta - fnr) - jnp.log(fpr))
-    best = jnp.max(jnp.where(tied, 0.0, shown), initial=0.0)
-    return jnp.where(jnp.isnan(values).any(), 0.0, best)
+    return jnp.max(jnp.where(tied, 0.0, shown), initial=0.0)
 
 
 def _upper(count: jax.Array, trials: int) -> jax.Array:

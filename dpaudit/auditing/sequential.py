@@ -17,7 +17,7 @@ import numpy as np
 from dpaudit import check
 from dpaudit.auditing import betting, plan
 from dpaudit.auditing.estimate import epsilon_from_rates
-from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
+from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta, shown, too_few
 from dpaudit.mechanisms.claim import Claim
 
 LOOK_EVERY = 64  # pairs between two looks at the width of the bounds
@@ -36,6 +36,7 @@ class Watch(NamedTuple):
       until: ``until(watch, counts [n, 4]) -> [n]``, true where to stop, for the counts after each pair.
       counts: of the outcomes of pairs so far, [4], as :func:`betting.outcomes` numbers them.
       stopped: the rule was met; later trials are not looked at.
+      both_events: the guesses and their opposites are two tests, each with half of the error.
     """
 
     claim: Claim | None
@@ -44,6 +45,7 @@ class Watch(NamedTuple):
     until: Until
     counts: np.ndarray
     stopped: bool = False
+    both_events: bool = False
 
     @property
     def pairs(self) -> int:
@@ -70,7 +72,12 @@ class Watch(NamedTuple):
 
 
 def start(
-    claim: Claim | None, delta: float | None = None, confidence: float = 0.95, *, until: Until | None = None
+    claim: Claim | None,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    *,
+    until: Until | None = None,
+    both_events: bool = False,
 ) -> Watch:
     """The state before the first trial.
 
@@ -79,6 +86,7 @@ def start(
       delta: of every epsilon; defaults to the claim's, else 0.
       confidence: of each bound, for all times together.
       until: when to stop: :func:`violation`, :func:`width` or a function of one's own; None goes on for ever.
+      both_events: test the opposite guesses as well; where the side was not chosen on other trials.
 
     Raises:
       InputError: a value out of range; a rule that needs a claim without one.
@@ -87,7 +95,9 @@ def start(
     if until is _violation and claim is None:
         raise check.expected("claim", "the promise that until=violation() is to refute", claim)
     counts = np.zeros(4, np.int64)
-    return Watch(claim, checked_delta(delta, claim), float(confidence), until or _never, counts)
+    return Watch(
+        claim, checked_delta(delta, claim), float(confidence), until or _never, counts, both_events=both_events
+    )
 
 
 def update(watch: Watch, guesses0: Any, guesses1: Any) -> Watch:
@@ -145,21 +155,23 @@ def _width(watch: Watch, counts: np.ndarray, *, target: float) -> np.ndarray:
 def _refuted(watch: Watch, counts: np.ndarray) -> np.ndarray:
     assert watch.claim is not None
     claimed = watch.claim.epsilon
-    wealth = betting.log_wealth(counts, claimed, delta=watch.delta, expected_gap=claimed)
-    return wealth >= -np.log1p(-watch.confidence)
+    how: dict[str, Any] = {"delta": watch.delta, "both_events": watch.both_events}
+    return betting.log_wealth(counts, claimed, expected_gap=claimed, **how) >= -np.log1p(-watch.confidence)
 
 
 def _lower(watch: Watch, counts: np.ndarray) -> np.ndarray:
     gap = GAP_WITHOUT_CLAIM if watch.claim is None else watch.claim.epsilon
-    return betting.epsilon_lower(counts, delta=watch.delta, confidence=watch.confidence, expected_gap=gap)
+    how: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence, "both_events": watch.both_events}
+    return betting.epsilon_lower(counts, expected_gap=gap, **how)
 
 
 def _upper(watch: Watch, counts: np.ndarray) -> np.ndarray:
     false_positives, false_negatives, pairs = betting.error_counts(counts)
     alpha = (1 - watch.confidence) / 2  # one half for each rate
-    fpr, _ = betting.rate_bounds(false_positives, pairs, alpha=alpha)
-    fnr, _ = betting.rate_bounds(false_negatives, pairs, alpha=alpha)
-    return epsilon_from_rates(fpr, fnr, watch.delta)
+    fpr = betting.rate_bounds(false_positives, pairs, alpha=alpha)
+    fnr = betting.rate_bounds(false_negatives, pairs, alpha=alpha)
+    upper = epsilon_from_rates(fpr[0], fnr[0], watch.delta)
+    return np.maximum(upper, epsilon_from_rates(1 - fpr[1], 1 - fnr[1], watch.delta)) if watch.both_events else upper
 
 
 def conclude(watch: Watch, *, method: str, most: int, aside: int = 0, threshold: float = 0.0) -> AuditResult:
@@ -180,9 +192,12 @@ def conclude(watch: Watch, *, method: str, most: int, aside: int = 0, threshold:
     false_positives, false_negatives, pairs = map(int, betting.error_counts(watch.counts))
     fpr, fnr = false_positives / pairs, false_negatives / pairs
     without_error = np.where(np.arange(4) == betting.RIGHT, pairs, 0)
-    claim, settings = watch.claim, {"delta": watch.delta, "confidence": watch.confidence}
+    claim = watch.claim
+    settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence}
+    tested = settings | {"confidence": (1 + watch.confidence) / 2 if watch.both_events else watch.confidence}
+    ceiling = float(_lower(watch, without_error))
     return AuditResult(
-        epsilon_hat=float(epsilon_from_rates(fpr, fnr, watch.delta)),
+        epsilon_hat=shown(fpr, fnr, watch.delta, both_events=watch.both_events),
         epsilon_lower=watch.epsilon_lower,
         epsilon_upper=watch.epsilon_upper,
         accuracy=1 - (fpr + fnr) / 2,
@@ -193,9 +208,11 @@ def conclude(watch: Watch, *, method: str, most: int, aside: int = 0, threshold:
         trials=2 * (aside + pairs),
         method=f"{method}; betting, valid at any time" + (", stopped early" if watch.stopped and pairs < most else ""),
         neighbouring=UNSTATED if claim is None else claim.neighbouring,
-        ceiling=float(_lower(watch, without_error)),
-        detectable=None if claim is None else plan.detectable_by_betting(claim.epsilon, most, **settings),
+        ceiling=ceiling,
+        detectable=None if claim is None else plan.detectable_by_betting(claim.epsilon, most, **tested),
         claim=claim,
         threshold=threshold,
+        side="either" if watch.both_events else "above",
+        reason=too_few(2 * pairs, ceiling, claim),
         **settings,
     )

@@ -282,7 +282,7 @@ def table(
       message: ``message(participations, delta=delta) -> epsilon``, as ``partial(gaussian, noise_multiplier=1.4)``.
       event: one release of the statistic; None for a rule that asks for none.
       clients, clients_per_round, rounds: as for :func:`expected_clients`.
-      delta: of every row, in (0, 1).
+      delta: of every row, in (0, 1); above one over the number of clients with a warning.
       every: rounds from one release of the statistic to the next.
       replacement: as for :func:`fixed_size`.
       confidence: that no client takes part more often than the rows of messages say, nor than that of the statistic.
@@ -293,6 +293,7 @@ def table(
     Raises:
       InputError: a value out of range; an event without an accounting.
     """
+    check.delta(check.at_least(1, clients=clients), "clients", delta=delta)
     releases = rounds // check.at_least(1, every=every)
     drawn = {"clients": clients, "clients_per_round": clients_per_round}
     most = most_participations(rounds=rounds, confidence=confidence, **drawn)

@@ -43,7 +43,7 @@ from dpaudit.federated import accounting, clients
 from dpaudit.federated.clients import Client, Loss, Sent, Update
 from dpaudit.federated.clip_size import Rule
 from dpaudit.federated.population import Population
-from dpaudit.federated.rounds import Server, federated, participants, run
+from dpaudit.federated.rounds import Server, federated, participants, refuse_missing_rows, run
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.sampling import sphere
 
@@ -313,6 +313,7 @@ def _planted(federation: Federation, directions: Any) -> Update:
 
 def _with_clients(federation: Federation, canaries: int) -> tuple[Population, _Row]:
     """The population with clients more, each of whom has a row of its own behind the data."""
+    refuse_missing_rows(federation.population, federation.data)
     rows = len(jax.tree.leaves(federation.data)[0])
     records = jax.tree.map(
         lambda leaf: jnp.concatenate([leaf, jnp.repeat(jnp.asarray(leaf)[:1], canaries, axis=0)]), federation.data
@@ -320,7 +321,8 @@ def _with_clients(federation: Federation, canaries: int) -> tuple[Population, _R
     everyone = federation.population
     train = Partial(_rows_of, everyone.train, everyone.clients, rows)
     numbers = jnp.concatenate([jnp.full(rows, -1, jnp.int32), jnp.arange(canaries, dtype=jnp.int32)])
-    return everyone._replace(clients=everyone.clients + canaries, train=train), _Row(records, numbers)
+    more = everyone._replace(clients=everyone.clients + canaries, train=train, rows=rows + canaries)
+    return more, _Row(records, numbers)
 
 
 def _rows_of(train: Partial, clients: Any, rows: Any, client: jax.Array) -> jax.Array:

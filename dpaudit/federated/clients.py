@@ -21,6 +21,7 @@ from dpaudit.mechanisms import ldp_sgd
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.training import per_example
 from dpaudit.training.dp_sgd import add_noise
+from dpaudit.widths import einsum, wide
 
 Loss = Callable[[Any, Any], jax.Array]
 
@@ -88,7 +89,7 @@ def gradients(loss_fn: Loss) -> Update:
             group_size=n,
             clipping=_unclipped if clip_norm is None else per_example.flat,
         )
-        return Sent(wide(total), info.norms, info.losses)
+        return Sent(total, info.norms, info.losses)
 
     def each(params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
         losses, found = jax.vmap(jax.value_and_grad(_mean(loss_fn)), in_axes=(None, 0))(params, batch)
@@ -130,7 +131,8 @@ def local_training(loss_fn: Loss, optimizer: optax.GradientTransformation, *, st
         factors = jnp.ones_like(norms) if clip_norm is None else per_example.flat(norms[None], clip_norm)[0]
         sound = jnp.isfinite(norms)
         kept = jnp.where(sound[:, None], updates, 0)
-        return Sent(_unflat(params)(jnp.where(sound, factors, 0) @ kept), norms, losses)
+        total = einsum("c,cd->d", jnp.where(sound, factors, 0), kept)
+        return Sent(_unflat(params)(total), norms, losses)
 
     return Update(clipped_sum, each)
 
@@ -227,11 +229,6 @@ def message(client: Client, params: Any, clip_norm: float, claim: Claim) -> Mech
         return _flat(client.noise(noise_key, sent.total, clip_norm, 1))
 
     return Mechanism(apply, claim)
-
-
-def wide(tree: Any) -> Any:
-    """The tree in float32 or wider, as messages are."""
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)
 
 
 def _as_it_is(key: jax.Array, total: Any, clip_norm: Any, clients: int) -> Any:

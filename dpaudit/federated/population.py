@@ -35,13 +35,17 @@ class Population(NamedTuple):
       test: ``test(client) -> [tests]`` rows of the test data that a client is tested on, int32. They follow the
         client's own labels, which is what a model for this client is judged by; a model for everyone is judged on
         the whole test data.
+      rows: of the training data, all that ``train`` draws from: :func:`dpaudit.federated.rounds.run` refuses data that
+        have fewer. None for a population that does not say, whose rows beyond the data JAX takes for the last one.
 
-    Both are pytrees and pure: they pass through ``jit`` as arguments, and ``vmap`` takes them over many clients.
+    ``train`` and ``test`` are pytrees and pure: they pass through ``jit`` as arguments, and ``vmap`` takes them over
+    many clients.
     """
 
     clients: int
     train: Partial
     test: Partial
+    rows: int | None = None
 
 
 class ByLabel(NamedTuple):
@@ -94,6 +98,7 @@ def iid(
         clients,
         Partial(_of_all, train_key, _bounds(examples, rows)),
         Partial(_of_all, test_key, _bounds(tests, test_rows or rows)),
+        rows,
     )
 
 
@@ -145,6 +150,7 @@ def shards(
         clients,
         Partial(_of_shards, own_key, train_key, cut, last, _bounds(examples, size)),
         Partial(_like, test_key, like, names, test),
+        len(names),
     )
 
 
@@ -192,6 +198,7 @@ def dirichlet(
         clients,
         Partial(_like, train_key, Partial(_of_urn, *urn, places[:examples]), names, train),
         Partial(_like, test_key, Partial(_of_urn, *urn, places[examples:]), names, test),
+        len(names),
     )
 
 

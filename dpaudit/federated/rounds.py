@@ -181,14 +181,17 @@ def run(
       state: ``server.init(params)``, or that of an earlier call.
       population: who the clients are (:mod:`dpaudit.federated.population`).
       data: pytree with leaves [rows, ...]; a client's examples are rows of it.
-      rounds: how many rounds.
+      rounds: how many rounds, >= 0.
 
     Returns:
       (state, info), info with leaves [rounds].
 
     Raises:
-      InputError: more clients in a round than there are; a single client that does not fit into memory.
+      InputError: more clients in a round than there are; data with fewer rows than the population draws from, or not
+        all of one length; a negative number of rounds; a single client that does not fit into memory.
     """
+    rounds = check.at_least(0, rounds=rounds)
+    refuse_missing_rows(population, data)
 
     def rounds_of(chunk: int) -> tuple[State, Info]:
         return _run(key, server, chunk, state, population.clients, population.train, data, rounds)
@@ -197,9 +200,27 @@ def run(
     return memory.fitting(rounds_of, largest, of="clients", mesh=server.mesh)[0]
 
 
+def refuse_missing_rows(population: Population, data: Any) -> None:
+    """Refuses data in which a client's rows may not be found: JAX would take the last row for all that are missing.
+
+    Raises:
+      InputError: fewer rows than the population draws from; leaves of several lengths.
+    """
+    lengths = sorted({jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(data)})
+    if len(lengths) != 1:
+        raise check.expected("data", "leaves with one number of rows", lengths)
+    if population.rows is not None and lengths[0] < population.rows:
+        raise check.expected("data", f"the {population.rows} rows that the population draws from", lengths[0])
+
+
 @partial(jax.jit, static_argnames=("server", "clients", "rounds"))
 def participants(key: jax.Array, server: Server, clients: int, rounds: int) -> jax.Array:
-    """Who takes part in the first ``rounds`` rounds of :func:`run` with this key, [rounds, m]."""
+    """Who takes part in the first ``rounds`` rounds of :func:`run` with this key, [rounds, m].
+
+    Raises:
+      InputError: more clients in a round than there are; a negative number of rounds.
+    """
+    rounds = check.at_least(0, rounds=rounds)
     fast = philox.from_key(key)
     return jax.lax.map(lambda t: server.draw(jax.random.fold_in(fast, t), clients), jnp.arange(rounds))
 

@@ -174,7 +174,9 @@ def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> "optax.Gra
     Each update is replaced by the unbiased randomised one; each call spends epsilon again.
 
     Args:
-      key: a jax.random key; the transformation's state carries it on and splits it at each update.
+      key: a jax.random key, of one client and one training: the state carries it on and splits it at each update.
+        ``init`` hands it out, so a state that is made anew, put back or copied to another client draws what was drawn
+        before, and two releases with the same draws are not epsilon each.
       epsilon: privacy loss in nats, per update.
       clip_norm: L, L2 norm of the whole update.
 

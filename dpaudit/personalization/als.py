@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh
 
 from dpaudit import check
@@ -87,6 +89,7 @@ def alternating(
     check.positive(factor_norm=step.factor_norm)
     check.positive(rating_clip=step.rating_clip)
     check.non_negative(unobserved=step.unobserved)
+    _refuse_unsound(prior)
     units = _units(step, shares)
     stream = processes.gaussian(name, noise_multiplier=noise_multiplier)
     stddev = noise_multiplier / units.moment
@@ -110,6 +113,16 @@ def alternating(
         return model._replace(factors=item_factors(gram, told["moment"], described, prior, moment_stddev=stddev))
 
     return Protocol(lambda model: model, devices, release, update)
+
+
+def _refuse_unsound(prior: Prior) -> None:
+    """Refuses a prior of which the server would make NaN after everything is spent."""
+    check.positive(ridge=prior.ridge)
+    check.positive(rating_variance=prior.rating_variance)
+    if not isinstance(prior.variance, Tracer):
+        variance = np.ravel(np.asarray(prior.variance))
+        for number in variance[~((variance > 0) & np.isfinite(variance))][:1]:
+            raise check.expected("variance", "finite numbers > 0", float(number))
 
 
 def _units(step: Step, shares: Shares) -> Shares:

@@ -14,25 +14,26 @@ developer and everybody else. What goes round:
                           key, total, memory -> releases        ``release``    the only exit
     untrusted server      state, releases -> state              ``update``
 
-The server's two functions are compiled by themselves, before there are any users: nothing from inside can reach them
-but a :class:`~dpaudit.personalization.processes.Release`, and every one of these is in the
-:class:`~dpaudit.personalization.transcript.Transcript`. What the developer's program holds from elsewhere (a closure
-over data that it owned before) crosses no boundary here.
+Every party's functions are compiled by themselves. Those of devices, distributor and aggregator run on raw data and
+must have no effects: a program with a callback, a print or the like is refused. The server's two are compiled before
+there are any users: nothing from inside can reach them but a :class:`~dpaudit.personalization.processes.Release`, and
+every one of these is in the :class:`~dpaudit.personalization.transcript.Transcript`. What the developer's program
+holds from elsewhere (a closure over data that it owned before) crosses no boundary here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh
 
 from dpaudit import check, sharding
 from dpaudit.kernels import philox
 from dpaudit.memory import fitting
-from dpaudit.personalization.processes import Release
+from dpaudit.personalization.processes import Memory, Release, named
+from dpaudit.personalization.silent import alone, silent
 from dpaudit.personalization.transcript import Transcript
 from dpaudit.sharding import ALIKE, CUT
 
@@ -40,7 +41,7 @@ CHUNK = 1_000  # devices computed at a time
 
 
 class Protocol(NamedTuple):
-    """One round. Functions are pure, jittable, and see only what they are given.
+    """One round. Functions are pure, jittable, without effects, and see only what they are given.
 
     Attributes:
       broadcast: ``broadcast(state) -> model``, on the untrusted server, for the trusted distributor.
@@ -178,10 +179,11 @@ def run(
     """``rounds`` rounds as one program. Vmap over keys, states or users plays many runs at once.
 
     Args:
-      key: JAX random key, consumed. Going on needs another key: noise that is drawn twice hides nothing.
+      key: JAX random key, consumed; what goes on from the memory that was returned may have the same, or another. A
+        protocol that begins anew needs another: the accountant refuses noise that is drawn twice.
       protocol: of one round.
       state: of the server, pytree of arrays.
-      memory: of the aggregator, as its processes' ``init`` make it.
+      memory: of the aggregator, as its processes' ``init`` make it, or as the run before returned it.
       users: pytree, whatever ``protocol.devices`` takes.
       rounds: >= 1.
 
@@ -190,7 +192,8 @@ def run(
 
     Raises:
       InputError: something other than a :class:`Release` at the exit, a process that releases twice in a round; a
-        server whose state changes its structure; a single device that does not fit into memory.
+        function with effects where there is raw data; a server whose state changes its structure; a single device
+        that does not fit into memory.
       UnexpectedTracerError: JAX's own, with the line: a function that reaches for a value of another party.
     """
     rounds, devices = check.at_least(1, rounds=rounds), protocol.devices
@@ -207,16 +210,19 @@ def run(
 def _run(
     key: jax.Array, protocol: Protocol, state: Any, memory: Any, users: Any, rounds: int
 ) -> tuple[Any, Any, Transcript]:
-    def inside(t: jax.Array, model: Any, memory: Any, users: Any) -> tuple[tuple[Release, ...], Any]:
-        devices_key, release_key = round_keys(key, t)
-        releases, memory = protocol.release(release_key, protocol.devices(devices_key, model, users), memory)
-        return checked(releases), memory
-
-    broadcast = _alone(protocol.broadcast, state)
-    like = jnp.int32(0), jax.eval_shape(broadcast, state), memory, users
-    behind = _alone(inside, *like)
-    releases, _ = jax.eval_shape(behind, *like)
+    fast = jax.eval_shape(philox.from_key, key)
+    broadcast = alone(protocol.broadcast, state)
+    model = jax.eval_shape(broadcast, state)
+    devices = silent("devices", protocol.devices, fast, model, users)
+    total = jax.eval_shape(devices, fast, model, users)
+    release = silent_release(protocol, fast, total, memory)
+    releases, _ = jax.eval_shape(release, fast, total, memory)
+    names = [each.process.name for each in releases]
     update = _server(protocol, state, releases)
+
+    def behind(t: jax.Array, model: Any, memory: Any, users: Any) -> tuple[tuple[Release, ...], Any]:
+        devices_key, release_key = round_keys(key, t, names, memory)
+        return release(release_key, devices(devices_key, model, users), memory)
 
     def round(carry: tuple[Any, Any], t: jax.Array) -> tuple[tuple[Any, Any], tuple[Release, ...]]:
         state, memory = carry
@@ -227,9 +233,20 @@ def _run(
     return state, memory, Transcript((releases,))
 
 
-def round_keys(key: jax.Array, t: Any) -> tuple[jax.Array, jax.Array]:
-    """(of the devices, of the aggregator): what round t of :func:`run` with this key draws from."""
-    devices, aggregator = jax.random.split(jax.random.fold_in(philox.from_key(key), t))
+def round_keys(key: jax.Array, t: Any, names: Iterable[str], memory: Any) -> tuple[jax.Array, jax.Array]:
+    """(of the devices, of the aggregator): what round t of :func:`run` with this key draws from.
+
+    Args:
+      key: of the run.
+      t: number of the round in the run.
+      names: of the processes that release; protocols that release other things have devices that draw otherwise.
+      memory: that the round begins with, whose numbers tell a run from one that goes on from it.
+    """
+    own = named(jax.random.fold_in(philox.from_key(key), t), repr(list(names)))
+    for part in jax.tree.leaves(memory, is_leaf=lambda leaf: isinstance(leaf, Memory)):
+        if isinstance(part, Memory):
+            own = jax.random.fold_in(own, part.number)
+    devices, aggregator = jax.random.split(own)
     return devices, aggregator
 
 
@@ -253,7 +270,7 @@ def replay(protocol: Protocol, state: Any, transcript: Transcript) -> Any:
 
 def _server(protocol: Protocol, state: Any, releases: tuple[Release, ...]) -> Callable[[Any, Any], Any]:
     """``update``, compiled by itself: a branch shares no arithmetic with what is around it, so replays are exact."""
-    update = _alone(protocol.update, state, releases)
+    update = alone(protocol.update, state, releases)
     before, after = (jax.tree.map(_kind, tree) for tree in (state, jax.eval_shape(update, state, releases)))
     if before != after:
         raise check.expected("update", f"a state of the structure that it is given, {before}", after)
@@ -265,18 +282,17 @@ def _server(protocol: Protocol, state: Any, releases: tuple[Release, ...]) -> Ca
     return apart
 
 
-def _alone(function: Callable[..., Any], *like: Any) -> Callable[..., Any]:
-    """``function`` as a program of its arguments, traced where no other party's values exist."""
-    program, shape = jax.make_jaxpr(function, return_shape=True)(*like)
-    structure = jax.tree.structure(shape)
+def silent_release(protocol: Protocol, key: Any, total: Any, memory: Any) -> Callable[..., Any]:
+    """``protocol.release`` as a program, which lets out releases and nothing else."""
 
-    def call(*arguments: Any) -> Any:
-        return jax.tree.unflatten(structure, jaxpr_as_fun(program)(*jax.tree.leaves(arguments)))
+    def release(key: jax.Array, total: Any, memory: Any) -> tuple[tuple[Release, ...], Any]:
+        releases, memory = protocol.release(key, total, memory)
+        return _checked(releases), memory
 
-    return call
+    return silent("release", release, key, total, memory)
 
 
-def checked(releases: Any) -> tuple[Release, ...]:
+def _checked(releases: Any) -> tuple[Release, ...]:
     """What the aggregator may let out."""
     if not isinstance(releases, tuple):
         raise check.expected("release", "a tuple of Releases", releases)

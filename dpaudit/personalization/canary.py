@@ -249,6 +249,7 @@ def _played(
 
 def takes_part(recipe: Recipe, everyone: Users) -> np.ndarray:
     """[rounds, n], 1 where a user takes part, else 0."""
+    check.at_least(1, rounds=recipe.rounds)
     drawn, present = jax.vmap(partial(recipe.sampling.draw, everyone.cohorts))(jnp.arange(recipe.rounds))
     table = np.zeros((recipe.rounds, len(everyone.weights)))
     np.maximum.at(table, (np.arange(recipe.rounds)[:, None], np.asarray(drawn)), np.asarray(present))

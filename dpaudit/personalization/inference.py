@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 from dpaudit import check
 from dpaudit.personalization.boundary import Protocol, each, everything
 from dpaudit.personalization.processes import Memory, Process
+from dpaudit.personalization.silent import silent
 
 
 class Held(NamedTuple):
@@ -63,7 +64,8 @@ def infer(predict: Callable[..., Any], params: Any, *features: Held | OnDevice) 
     """``predict(params, *features)``, which belongs to whoever has all the features.
 
     Args:
-      predict: a pure function of parameters that were released, and of the features' values.
+      predict: a pure function of parameters that were released, and of the features' values. With features of the
+        user's own it runs as a program, jittable and without effects.
       params: pytree of arrays.
       *features: of one prediction.
 
@@ -71,13 +73,15 @@ def infer(predict: Callable[..., Any], params: Any, *features: Held | OnDevice) 
       :class:`Held` where the developer holds all features, else :class:`OnDevice`.
 
     Raises:
-      InputError: features of which nobody says whose they are.
+      InputError: features of which nobody says whose they are; a function with effects, where there are the user's.
     """
     for feature in features:
         if not isinstance(feature, Held | OnDevice):
             raise check.expected("features", "Held(...) or OnDevice(...)", type(feature).__name__)
-    result = predict(params, *(feature.value if isinstance(feature, Held) else feature._value for feature in features))
-    return Held(result) if all(isinstance(feature, Held) for feature in features) else OnDevice(result)
+    given = params, *(feature.value if isinstance(feature, Held) else feature._value for feature in features)
+    if all(isinstance(feature, Held) for feature in features):
+        return Held(predict(*given))
+    return OnDevice(silent("predict", predict, *given)(*given))
 
 
 def shown(result: Held | OnDevice) -> Any:

@@ -1,7 +1,7 @@
 """One round by separate parties: objects that share nothing but a network, and talk over channels of their own.
 
     parties = assemble(protocol, state, memory, {"anna": anna, "bert": bert}, Network())
-    releases = parties.play(*boundary.round_keys(key, 0))
+    releases = parties.play(key, 0)
 
 It computes what :func:`dpaudit.personalization.boundary.run` does, a device at a time. Outside anybody sees who wrote
 to whom and how many bytes, which the shapes of the protocol decide, and the releases; neither depends on what a device
@@ -19,14 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import check
+from dpaudit.kernels import philox
 from dpaudit.personalization import packing
-from dpaudit.personalization.boundary import Devices, Protocol, checked
+from dpaudit.personalization.boundary import Devices, Protocol, Select, round_keys, silent_release
 from dpaudit.personalization.channels import Identity, Links, Network
 from dpaudit.personalization.processes import Release
+from dpaudit.personalization.silent import silent
 from dpaudit.personalization.terms import Terms, terms
 from dpaudit.personalization.transcript import Transcript
 
 DISTRIBUTOR, AGGREGATOR, SERVER = "distributor", "aggregator", "server"
+_A_KEY = jax.eval_shape(lambda: philox.from_key(jax.random.key(0)))  # the type of all keys here
 
 
 class Device:
@@ -34,7 +37,7 @@ class Device:
 
     Args:
       links: to the distributor and the aggregator.
-      devices: what it computes.
+      devices: what it computes, as programs.
       user: its record.
       terms: of the round.
     """
@@ -94,19 +97,25 @@ class Aggregator:
 
     Args:
       links: to all devices and the server.
+      add: of the protocol's devices, as a program.
       protocol: of the round.
       memory: of its processes.
       terms: of the round.
     """
 
-    __slots__ = ("collect", "outside", "release")
+    __slots__ = ("collect", "keys", "outside", "release")
 
     collect: Callable[[str], None]  # collect(device): takes one device's message, once a round
     release: Callable[[jax.Array], None]  # release(key): sends the noisy total to the server, and begins anew
     outside: Callable[[], list[tuple[str, int, Any]]]  # outside(): (process, number, value) of every release so far
+    keys: Callable[
+        [jax.Array, int], tuple[jax.Array, jax.Array]
+    ]  # keys(key, t): boundary.round_keys of the next round
 
-    def __init__(self, links: Links, protocol: Protocol, memory: Any, terms: Terms):
-        add, total, came, told = _each(protocol).add, None, set(), []
+    def __init__(self, links: Links, add: Callable[[Any, Any], Any], protocol: Protocol, memory: Any, terms: Terms):
+        total, came, told = None, set(), []
+        names = [each.process.name for each in terms.releases]
+        let_out = silent_release(protocol, _A_KEY, terms.total, memory)
 
         def collect(device: str) -> None:
             nonlocal total
@@ -121,16 +130,16 @@ class Aggregator:
             nonlocal total, memory
             if total is None:
                 raise check.expected("release", "a round in which a device sent a message", "none")
-            releases, memory = protocol.release(key, total, memory)
+            releases, memory = let_out(key, total, memory)
             told.extend(
-                (made.process.name, int(made.number), jax.tree.map(np.asarray, made.value))
-                for made in checked(releases)
+                (made.process.name, int(made.number), jax.tree.map(np.asarray, made.value)) for made in releases
             )
             like, total = terms.releases, None
             came.clear()
             links.send(SERVER, "releases", packing.pack(releases, like), packing.length(like))
 
         self.collect, self.release, self.outside = collect, release, lambda: list(told)
+        self.keys = lambda key, t: round_keys(key, t, names, memory)
 
     def __repr__(self) -> str:
         return f"Aggregator(releases={len(self.outside())})"
@@ -189,12 +198,12 @@ class Parties(NamedTuple):
     server: Server
     network: Network
 
-    def play(self, devices_key: jax.Array, release_key: jax.Array) -> tuple[Release, ...]:
-        """One round of all devices, from the keys of :func:`dpaudit.personalization.boundary.round_keys`.
+    def play(self, key: jax.Array, t: int) -> tuple[Release, ...]:
+        """One round of all devices, as round ``t`` of :func:`dpaudit.personalization.boundary.run` with this key.
 
         Args:
-          devices_key: device i draws from (devices_key, i).
-          release_key: of the aggregator.
+          key: JAX random key, of the run.
+          t: number of the round, from 0.
 
         Returns:
           What the server was told.
@@ -202,6 +211,7 @@ class Parties(NamedTuple):
         Raises:
           ChannelError: a message that did not come through as it should.
         """
+        devices_key, release_key = self.aggregator.keys(key, t)
         self.server.broadcast()
         self.distributor.load()
         for place, (name, device) in enumerate(self.devices.items()):
@@ -224,7 +234,8 @@ def assemble(protocol: Protocol, state: Any, memory: Any, users: dict[str, Any],
       network: that they all use.
 
     Raises:
-      InputError: other devices, none, a name that is a server's, records of different shapes.
+      InputError: other devices, none, a name that is a server's, records of different shapes; a function with
+        effects where there is raw data.
     """
     if not users or set(users) & {DISTRIBUTOR, AGGREGATOR, SERVER}:
         raise check.expected("users", "records by names of devices", list(users))
@@ -236,7 +247,8 @@ def assemble(protocol: Protocol, state: Any, memory: Any, users: dict[str, Any],
             raise check.expected("users", f"records of the shape of {first!r}, padded to it, {shapes[first]}",
                                  f"{shape} of {name!r}")  # fmt: skip
 
-    agreed, devices = terms(protocol, state, memory, _several(users[first])), _each(protocol)
+    agreed = terms(protocol, state, memory, _several(users[first]))
+    devices = _programs(_each(protocol), users[first], agreed)
     own = {name: Identity(name) for name in (*users, DISTRIBUTOR, AGGREGATOR, SERVER)}
 
     def linked(name: str, *peers: str) -> Links:
@@ -251,7 +263,7 @@ def assemble(protocol: Protocol, state: Any, memory: Any, users: dict[str, Any],
     return Parties(
         {name: Device(links[name], devices, user, agreed) for name, user in users.items()},
         Distributor(links[DISTRIBUTOR], devices.select.take, agreed),
-        Aggregator(links[AGGREGATOR], protocol, memory, agreed),
+        Aggregator(links[AGGREGATOR], devices.add, protocol, memory, agreed),
         Server(links[SERVER], protocol, state, agreed),
         network,
     )
@@ -261,6 +273,21 @@ def _each(protocol: Protocol) -> Devices:
     if not isinstance(protocol.devices, Devices):
         raise check.expected("devices", "what boundary.each makes of one device", protocol.devices)
     return protocol.devices
+
+
+def _programs(devices: Devices, user: Any, terms: Terms) -> Devices:
+    """The same devices, whose functions are programs without effects: no party runs the developer's Python."""
+    messages = jax.eval_shape(_several, terms.message)
+    first = silent("add", lambda messages: devices.add(None, messages), messages)
+    later = silent("add", devices.add, terms.total, messages)
+    return devices._replace(
+        select=Select(
+            silent("ask", devices.select.ask, user),
+            silent("take", devices.select.take, terms.model, terms.request),
+        ),
+        compute=silent("compute", devices.compute, _A_KEY, terms.slice, user),
+        add=lambda total, messages: first(messages) if total is None else later(total, messages),
+    )
 
 
 def _several(message: Any) -> Any:

@@ -6,8 +6,13 @@
 
 Neighbours are data sets that differ by one user, added or removed; under :func:`correlated` noise one user whose
 contribution is replaced by nothing ("zero_out").
+
+Noise is a function of the key, the process's name and the release's number, so processes that are handed one key, and
+a run that goes on with its old one, draw differently. Whoever begins anew with a key draws the same again: every
+release carries a fingerprint of its draw, by which the transcript refuses that.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +20,7 @@ from typing import Any, NamedTuple
 import dp_accounting
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import DpEvent
 
 from dpaudit import check
@@ -22,6 +28,8 @@ from dpaudit.training import dp_ftrl
 from dpaudit.training.dp_sgd import Noise, add_noise
 from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import participation
+
+DRAW_WORDS = 4  # of a fingerprint: two different draws share one with probability 2^-128
 
 
 class Memory(NamedTuple):
@@ -63,7 +71,7 @@ class Process(NamedTuple):
         """``total`` with this process's noise: the one way in which a :class:`Release` comes to be.
 
         Args:
-          key: JAX random key, consumed.
+          key: JAX random key; the noise is a function of it, of ``name`` and of the release's number.
           total: pytree of arrays, the sum over devices.
           memory: of :meth:`init`, or of the release before.
           sensitivity: how far one user moves ``total`` at most (L2 norm of all leaves together where the noise is
@@ -76,19 +84,23 @@ class Process(NamedTuple):
           InputError: sensitivity out of range.
         """
         check.positive(sensitivity=sensitivity)
-        noisy, noise = self.noise(sensitivity).add(key, total, memory.noise)
-        return _made(self, noisy, memory.number), Memory(memory.number + 1, noise)
+        noise_key, draw_key = jax.random.split(jax.random.fold_in(named(key, self.name), memory.number))
+        noisy, noise = self.noise(sensitivity).add(noise_key, total, memory.noise)
+        draw = jax.random.bits(draw_key, (DRAW_WORDS,), jnp.uint32)
+        return _made(self, noisy, memory.number, draw), Memory(memory.number + 1, noise)
 
 
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False, init=False)
 class Release:
-    """A value that a process made private. A pytree: ``value`` and ``number`` are leaves, ``process`` is static.
+    """A value that a process made private. A pytree: ``process`` and ``fresh`` are static, the others leaves.
 
     Attributes:
       process: that made it.
       value: pytree of arrays; in a transcript with a leading axis of rounds.
       number: which of its process's releases it is, from 0, int32.
+      draw: fingerprint of its noise, uint32 [4]: the same only where noise was drawn from the same key under the same
+        name and number.
       fresh: whether it is as its process made it. One that went through a compiled function, ``jax.vmap`` or
         ``jax.tree.map`` is not: what it holds now, nobody vouches for.
     """
@@ -96,16 +108,17 @@ class Release:
     process: Process
     value: Any
     number: Any
+    draw: Any
     fresh: bool = field(default=False, repr=False)
 
     def __init__(self, *_: Any, **__: Any):
         raise check.expected("Release", "Process.release to make it", "a call of the class")
 
-    def tree_flatten(self) -> tuple[tuple[Any, Any], Process]:
-        return (self.value, self.number), self.process
+    def tree_flatten(self) -> tuple[tuple[Any, Any, Any], Process]:
+        return (self.value, self.number, self.draw), self.process
 
     @classmethod
-    def tree_unflatten(cls, process: Process, leaves: tuple[Any, Any]) -> "Release":
+    def tree_unflatten(cls, process: Process, leaves: tuple[Any, Any, Any]) -> "Release":
         return _made(process, *leaves, fresh=False)
 
 
@@ -189,8 +202,17 @@ def _independent(multiplier: float) -> Callable[[Any], Noise]:
     return noise
 
 
-def _made(process: Process, value: Any, number: Any, *, fresh: bool = True) -> Release:
+def named(key: jax.Array, name: str) -> jax.Array:
+    """The key that is drawn from under this name; two names have one key with probability 2^-128."""
+    words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], "<u4")
+    for word in words:
+        key = jax.random.fold_in(key, word)
+    return key
+
+
+def _made(process: Process, value: Any, number: Any, draw: Any, *, fresh: bool = True) -> Release:
     made = object.__new__(Release)
-    for name, content in (("process", process), ("value", value), ("number", number), ("fresh", fresh)):
+    contents = {"process": process, "value": value, "number": number, "draw": draw, "fresh": fresh}
+    for name, content in contents.items():
         object.__setattr__(made, name, content)
     return made

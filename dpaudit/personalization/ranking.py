@@ -23,7 +23,7 @@ from dpaudit.personalization.boundary import run
 from dpaudit.personalization.items import Prior
 from dpaudit.personalization.layout import Users
 from dpaudit.personalization.processes import memoryless
-from dpaudit.personalization.recommender import Catalogue
+from dpaudit.personalization.recommender import Catalogue, checked, refuse_unsound
 from dpaudit.personalization.transcript import Transcript
 from dpaudit.personalization.user_step import Model, Step
 
@@ -88,6 +88,8 @@ def fit(
     Raises:
       InputError: a value out of range.
     """
+    refuse_unsound(ranking)
+    catalogue = checked(catalogue)
     check.positive(unobserved=ranking.unobserved)
     rank = check.at_least(0, rank=ranking.rank)
     rounds = check.at_least(1 if rank else 0, rounds=ranking.rounds)
@@ -96,18 +98,18 @@ def fit(
     items = len(catalogue.public)
     empty = Model(jnp.zeros((items, 0)), jnp.zeros((items, 0)), jnp.zeros(items), jnp.zeros(0), jnp.zeros(0))
     protocol = popularity.counted(items=items, noise_multiplier=noise_multiplier / counted**0.5, mesh=mesh)
+    alternating = als.alternating(
+        step(ranking),
+        noise_multiplier=noise_multiplier / ((1 - counted) / rounds) ** 0.5 if rounds else 0.0,
+        features=catalogue.features,
+        prior=Prior(jnp.full(rank, ranking.factor_variance), ranking.feature_ridge, ranking.rating_variance),
+        shares=als.Shares(0.15, 0.7, 0.15),
+        mesh=mesh,
+    )
     model, _, transcript = run(count_key, protocol, empty, memoryless(), buckets, 1)
     model = _popular(catalogue, ranking, model, ranking.first * normal(first_key, (items, rank), jnp.float32))
     if rounds:
-        protocol = als.alternating(
-            step(ranking),
-            noise_multiplier=noise_multiplier / ((1 - counted) / rounds) ** 0.5,
-            features=catalogue.features,
-            prior=Prior(jnp.full(rank, ranking.factor_variance), ranking.feature_ridge, ranking.rating_variance),
-            shares=als.Shares(0.15, 0.7, 0.15),
-            mesh=mesh,
-        )
-        model, _, told = run(key, protocol, model, memoryless(), buckets, rounds)
+        model, _, told = run(key, alternating, model, memoryless(), buckets, rounds)
         transcript = transcript + told
     return model, transcript
 

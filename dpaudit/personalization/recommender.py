@@ -10,7 +10,7 @@ user has, the weight that an item's bias has with them, and their factor.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -106,6 +106,8 @@ def fit(
     Raises:
       InputError: a value out of range.
     """
+    refuse_unsound(recipe)
+    catalogue = checked(catalogue)
     phases = _phases(catalogue, recipe, noise_multiplier, mesh)
     model, transcript = _pinned(catalogue, recipe), Transcript(())
     for phase_key, phase in zip(jax.random.split(philox.from_key(key), len(phases)), phases, strict=True):
@@ -136,6 +138,37 @@ class _Phase(NamedTuple):
     prepared: Callable[[jax.Array, Model], Model]
     protocol: Protocol
     rounds: int
+
+
+def checked(catalogue: Catalogue) -> Catalogue:
+    """A catalogue of finite numbers, the same items in both tables.
+
+    Raises:
+      InputError: another one.
+    """
+    shapes = [jnp.shape(table) for table in catalogue]
+    if any(len(shape) != 2 for shape in shapes) or shapes[0][0] != shapes[1][0]:
+        raise check.expected("catalogue", "public [m, p] and features [m, f]", " and ".join(map(str, shapes)))
+    return Catalogue(*(jnp.asarray(check.finite(**{name: table})) for name, table in catalogue._asdict().items()))
+
+
+def refuse_unsound(believed: Any) -> None:
+    """Refuses what a recipe cannot believe, before anything is spent.
+
+    Args:
+      believed: a NamedTuple, whose fields of these names are looked at.
+
+    Raises:
+      InputError: a variance, ridge, norm or scale that is not > 0, a precision that is neither > 0 nor infinite, a
+        centre that is no number.
+    """
+    for name, value in believed._asdict().items():
+        if name.endswith("_precision"):
+            check.positive(infinity_allowed=True, **{name: value})
+        elif name.endswith(("_variance", "_ridge", "_norm", "_clip")) or name == "first":
+            check.positive(**{name: value})
+        elif name == "centre":
+            check.real(**{name: value})
 
 
 def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh: Mesh | None) -> list[_Phase]:

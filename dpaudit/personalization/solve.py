@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from dpaudit import check, memory, sharding
 from dpaudit.personalization.layout import Users
 from dpaudit.sharding import ALIKE, CUT
+from dpaudit.widths import einsum
 
 CACHED = 1 << 16  # numbers that one group of users takes on a CPU, so that its systems stay in a core's cache
 RESIDENT = 1 << 26  # the same on an accelerator, which wants as many users at a time as memory holds
@@ -84,9 +85,9 @@ def _in_groups(
         found = jax.lax.map(lambda group: _by_factors(factors, prior, per_rating, *group), ratings)
         return found.reshape(-1, rank)[:rows]
     spread, basis = jnp.linalg.eigh(prior)
-    turned, spread = _product("mr,rs->ms", factors, basis), jnp.maximum(spread, 0)
+    turned, spread = einsum("mr,rs->ms", factors, basis), jnp.maximum(spread, 0)
     found = jax.lax.map(lambda group: _by_ratings(turned, spread, per_rating, *group), ratings)
-    return _product("us,rs->ur", found.reshape(-1, rank)[:rows], basis)
+    return einsum("us,rs->ur", found.reshape(-1, rank)[:rows], basis)
 
 
 def ridge(
@@ -108,8 +109,8 @@ def ridge(
       ``[u, r]``.
     """
     scaled = jnp.sqrt(weights)[..., None] * rows
-    matrix = _product("uwr,uws->urs", scaled, scaled) + prior
-    return _solved(matrix, _product("uwr,uw->ur", scaled, jnp.sqrt(weights) * values) + pull)
+    matrix = einsum("uwr,uws->urs", scaled, scaled) + prior
+    return _solved(matrix, einsum("uwr,uw->ur", scaled, jnp.sqrt(weights) * values) + pull)
 
 
 def _by_factors(
@@ -136,8 +137,8 @@ def _by_ratings(
     """Systems of the size of the width; factors in the eigenbasis of a prior with the eigenvalues ``spread``."""
     rows = jnp.sqrt(weights)[..., None] * factors[items]
     scaled = rows / (spread + _ridges(per_rating, weights))[:, None, :]
-    matrix = _product("uwr,uxr->uwx", scaled, rows) + jnp.eye(items.shape[1], dtype=factors.dtype)
-    return _product("uwr,uw->ur", scaled, _solved(matrix, jnp.sqrt(weights) * values))
+    matrix = einsum("uwr,uxr->uwx", scaled, rows) + jnp.eye(items.shape[1], dtype=factors.dtype)
+    return einsum("uwr,uw->ur", scaled, _solved(matrix, jnp.sqrt(weights) * values))
 
 
 def _ridges(per_rating: jax.Array, weights: jax.Array) -> jax.Array:
@@ -150,8 +151,3 @@ def _solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
     lower = linalg.cholesky(matrix, symmetrize_input=False)
     half = linalg.triangular_solve(lower, right[..., None], left_side=True, lower=True)
     return linalg.triangular_solve(lower, half, left_side=True, lower=True, transpose_a=True)[..., 0]
-
-
-def _product(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """An einsum in full precision: accelerators would round its factors."""
-    return jnp.einsum(spec, a, b, precision=jax.lax.Precision.HIGHEST)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dpaudit.kernels import philox
 from dpaudit.personalization.boundary import Devices, Protocol
 from dpaudit.personalization.processes import Release
 
@@ -35,7 +36,7 @@ def terms(protocol: Protocol, state: Any, memory: Any, users: Any) -> Terms:
     Args:
       protocol, state, memory, users: as for :func:`dpaudit.personalization.boundary.run`.
     """
-    key = jax.random.key(0)  # of which only the shape matters
+    key = philox.from_key(jax.random.key(0))  # of which only the type matters
     model = jax.eval_shape(protocol.broadcast, state)
     total = jax.eval_shape(lambda *given: protocol.devices(*given), key, model, users)
     releases, _ = jax.eval_shape(protocol.release, key, total, memory)

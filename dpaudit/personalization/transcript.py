@@ -12,7 +12,7 @@ from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateD
 from dp_accounting.pld import PLDAccountant
 
 from dpaudit import check
-from dpaudit.personalization.processes import Process, Release
+from dpaudit.personalization.processes import DRAW_WORDS, Process, Release
 
 
 class Transcript(NamedTuple):
@@ -46,12 +46,14 @@ class Transcript(NamedTuple):
         """The releases' events, composed: of every process as often as it was begun, for as long as it went on.
 
         A process that begins anew (its numbers start again from 0) is independent of what it was before and costs in
-        full.
+        full; where it is not, because it began with the same key, there is no accounting for it.
 
         Raises:
-          InputError: releases of a process that are missing, twice or out of order.
+          InputError: releases of a process that are missing, twice or out of order; two with the same noise.
         """
-        return ComposedDpEvent([process.event(length) for process, length in self._streams()])
+        streams = list(self._streams())
+        self._refuse_shared_draws()
+        return ComposedDpEvent([process.event(length) for process, length in streams])
 
     def mu(self) -> float:
         """mu of the one Gaussian that all releases together are: mu^2 = sum of mu_k^2.
@@ -89,6 +91,33 @@ class Transcript(NamedTuple):
         if squared in (0, math.inf):
             return squared
         return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(squared), delta))
+
+    def draws(self) -> np.ndarray:
+        """Fingerprints of all noise, uint32 [..., releases, 4], under ``jax.vmap`` with axes of runs in front."""
+        found = [np.asarray(release.draw) for part in self.parts for release in part]
+        if not found:
+            return np.zeros((0, DRAW_WORDS), np.uint32)
+        runs = np.broadcast_shapes(*(draw.shape[:-2] for draw in found))
+        return np.concatenate([np.broadcast_to(draw, runs + draw.shape[-2:]) for draw in found], axis=-2)
+
+    def _refuse_shared_draws(self) -> None:
+        whole = np.dtype((np.void, 4 * DRAW_WORDS))
+        each = np.ascontiguousarray(self.draws()).view(whole)[..., 0]
+        for run in each.reshape(-1, each.shape[-1]) if each.size else ():
+            if len(set(run.tolist())) < len(run):
+                wanted = "noise of its own for every release: a key serves one run, and what goes on from it"
+                raise check.expected("transcript", wanted, self._sharing(run.tolist()))
+
+    def _sharing(self, run: list[bytes]) -> str:
+        """In words, which two releases of a run have the same noise."""
+        names = [
+            f"{release.process.name!r} number {number}"
+            for part in self.parts
+            for release in part
+            for number in _numbers(release)
+        ]
+        second = next(place for place, draw in enumerate(run) if draw in run[:place])
+        return f"the same noise in {names[run.index(run[second])]} and {names[second]}"
 
     def _streams(self) -> Iterator[tuple[Process, int]]:
         """Every stream of releases that begins with number 0, with its length."""

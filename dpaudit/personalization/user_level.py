@@ -26,13 +26,13 @@ from dp_accounting import NeighboringRelation
 from jax.sharding import Mesh
 
 from dpaudit import check, sharding
-from dpaudit.federated.clients import wide
 from dpaudit.personalization.boundary import Protocol
 from dpaudit.personalization.processes import Memory, Process, Release, correlated, gaussian
 from dpaudit.sharding import ALIKE, CUT
 from dpaudit.training import per_example
 from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import Sampling
+from dpaudit.widths import wide
 
 NAME = "gradients"  # of the process that releases once a round
 ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -47,7 +47,8 @@ class Users(NamedTuple):
       examples: pytree, leaves [n, w, ...]: up to w examples of each of n users.
       weights: [n, w]; 1 for an example, 0 where there is none. A user without examples takes part and adds zero.
       cohorts: JAX random key that cohorts are drawn with, the same in all rounds; where they are drawn at random for
-        the sake of privacy it stays secret.
+        the sake of privacy it stays secret and is of one training: another on the same users needs a key of its own
+        (``users._replace(cohorts=...)``), or its coins are those of the first, and sampling amplifies but one.
     """
 
     examples: Any
@@ -199,7 +200,15 @@ def dp_ftrl(
 
 
 def clipped_sum(
-    loss_fn: Loss, params: Any, examples: Any, weights: jax.Array, *, clip_norm: float, mean: bool, most: int
+    loss_fn: Loss,
+    params: Any,
+    examples: Any,
+    weights: jax.Array,
+    *,
+    clip_norm: float,
+    mean: bool,
+    most: int,
+    part_of: int | None = None,
 ) -> Any:
     """sum_u clip(g_u), g_u the mean or sum of the gradients of the examples of user u.
 
@@ -209,6 +218,7 @@ def clipped_sum(
       examples: pytree, leaves [m, w, ...].
       weights: [m, w], 1 or 0; rows of zeros at the end are not computed.
       most: users that are differentiated at a time, at most.
+      part_of: users in all, where several such sums are added up; None for m.
 
     Returns:
       A pytree like params, in float32 or wider.
@@ -223,8 +233,9 @@ def clipped_sum(
         group_size=width,
         weights=share.ravel(),
         microbatch=most * width,
+        part_of=part_of,
     )
-    return wide(total)
+    return total
 
 
 class Cohorts(NamedTuple):
@@ -250,8 +261,16 @@ class Cohorts(NamedTuple):
 
         def own(params: Any, everyone: Users, drawn: jax.Array, present: jax.Array) -> Any:
             examples, weights = jax.tree.map(lambda leaf: leaf[drawn], (everyone.examples, everyone.weights))
-            how = {"clip_norm": self.clip_norm, "mean": self.mean, "most": self.chunk}
-            total = clipped_sum(self.loss_fn, params, examples, weights * present[:, None], **how)
+            total = clipped_sum(
+                self.loss_fn,
+                params,
+                examples,
+                weights * present[:, None],
+                clip_norm=self.clip_norm,
+                mean=self.mean,
+                most=self.chunk,
+                part_of=len(drawn) * sharding.devices(self.mesh),
+            )
             return sharding.added(total, self.mesh)
 
         cohort = map(self._dealt, self.sampling.draw(everyone.cohorts, round))

@@ -20,10 +20,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpaudit.mechanisms.clipping import factor
 from dpaudit.personalization import symmetric
 from dpaudit.personalization.layout import Users
 from dpaudit.personalization.solve import ridge
 from dpaudit.personalization.weights import Rule
+from dpaudit.widths import einsum, wide
 
 
 class Model(NamedTuple):
@@ -109,7 +111,7 @@ def embedded(model: Model) -> jax.Array:
 def common(model: Model) -> Common:
     """What the distributor sends to all devices."""
     embedding = embedded(model)
-    return Common(model.mean, model.precision, embedding.T @ embedding)
+    return Common(model.mean, model.precision, einsum("ja,jb->ab", embedding, embedding))
 
 
 def taken(model: Model, items: jax.Array) -> Slice:
@@ -127,9 +129,9 @@ def solved(step: Step, shared: Common, slices: Slice, users: Users) -> jax.Array
     """
     scale = shared.precision**-0.5  # 0 where pinned: coordinates in units of their own standard deviation
     prior = jnp.eye(len(scale)) + step.unobserved * shared.everywhere * scale[:, None] * scale
-    pull = -step.unobserved * scale * (shared.everywhere @ shared.mean)
+    pull = -step.unobserved * scale * einsum("ab,b->a", shared.everywhere, shared.mean)
     embedding = jnp.concatenate([slices.public, slices.factors], axis=-1)
-    left = users.values - embedding @ shared.mean
+    left = users.values - einsum("uwa,a->uw", embedding, shared.mean)
     return shared.mean + scale * ridge(embedding * scale, left, users.weights, prior, pull)
 
 
@@ -137,11 +139,11 @@ def statistics(step: Step, shared: Common, slices: Slice, users: Users) -> Stati
     """What the devices of sound users send, leaves [u, w, ...]."""
     own = solved(step, shared, slices, users)
     public = slices.public.shape[-1]
-    learned = own[:, public:]
+    learned = wide(own[:, public:])
     norms = jnp.linalg.norm(learned, axis=1, keepdims=True)
     usable = jnp.isfinite(norms) & jnp.any(users.weights > 0, axis=1, keepdims=True)
-    learned = jnp.where(usable, learned * jnp.minimum(1.0, step.factor_norm / jnp.maximum(norms, 1e-30)), 0)
-    left = users.values - jnp.einsum("uwp,up->uw", slices.public, own[:, :public])
+    learned = jnp.where(usable, learned * factor(norms, step.factor_norm), 0)
+    left = users.values - einsum("uwp,up->uw", slices.public, own[:, :public])
     left = jnp.clip(jnp.nan_to_num(left), -step.rating_clip, step.rating_clip)
     weights = jax.vmap(step.weights)(slices.popularity, users.weights)
     square = symmetric.packed_square(learned)

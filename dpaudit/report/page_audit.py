@@ -21,16 +21,15 @@ VERDICTS = {
         "a better attack may show more. With a perfect attack, a true ε of {detectable} or more would have been "
         "called a violation with probability 0.8.",
     ),
-    "underpowered": (
-        "Too few trials to know",
-        "Even a perfect attack could not have shown a violation: {counted:,} counted trials certify an ε of "
-        "{ceiling} at most. The command dpaudit plan tells how many trials the question needs.",
-    ),
+    "underpowered": ("This could have shown nothing", "No violation could have been seen: {reason}. {next}"),
     "measured": (
         "Measured, without a promise",
         "No promise was given to compare with: the numbers below say what this attack attained on this pair.",
     ),
 }
+
+MORE_TRIALS = "The command dpaudit plan tells how many trials the question needs."
+ANOTHER_ATTACK = "Another attack, or another pair of inputs, may see more."
 
 
 def render(row: dict[str, Any]) -> str:
@@ -40,8 +39,8 @@ def render(row: dict[str, Any]) -> str:
     explained = explained.format(
         risk=round(100 * (1 - result.confidence), 6),
         detectable=words.said(result.detectable),
-        counted=result.negatives + result.positives,
-        ceiling=words.said(result.ceiling),
+        reason=result.reason,
+        next=MORE_TRIALS if result.claim and result.ceiling <= result.claim.epsilon else ANOTHER_ATTACK,
     )
     caption = (
         "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the "

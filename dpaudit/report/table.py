@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpaudit import check
-from dpaudit.auditing.result import AuditResult
+from dpaudit.auditing.result import AuditResult, Tried
 from dpaudit.report import words
 
 COLOURS = {"violation": "bold red", "consistent": "green", "underpowered": "yellow"}
@@ -16,6 +16,11 @@ DETECTABLE = "would have been called a violation with probability 0.8, were the 
 NEIGHBOURS = {
     "replace": "replace: one record takes any other value (of a local mechanism: any two inputs)",
     "add_remove": "add_remove: one record is present or absent",
+}
+RULES = {
+    "above": "world 1 where the score is above {}",
+    "not above": "world 1 where the score is not above {}",
+    "either": "the score above {}, or not above it: both were looked at, each with half of the error",
 }
 FIRST, LAST = "access", "\nverdict"
 NUMBERS = (
@@ -120,6 +125,7 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
     bound = f"with confidence {100 * result.confidence:g}%"
     detectable = "–" if result.detectable is None else f"{words.said(result.detectable)} or more {DETECTABLE}"
     return [
+        *([] if result.reason is None else [("reason", result.reason)]),
         ("promised", "nothing" if claim is None else f"ε = {claim.epsilon:g}, δ = {claim.delta:g}"),
         ("ε at least", f"{words.said(result.epsilon_lower)} ({bound}, of the mechanism)"),
         ("ε measured", f"{words.said(result.epsilon_hat)} at δ = {result.delta:g}"),
@@ -129,8 +135,15 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
         ("ceiling", f"{words.said(result.ceiling)} (the most that this many trials could certify)"),
         ("detectable", detectable),
         ("method", result.method),
+        ("rule", RULES[result.side].format(f"{result.threshold:.6g}")),
+        *([("attacks", tried(result.attacks))] if result.attacks else []),
         ("neighbours", NEIGHBOURS.get(result.neighbouring, result.neighbouring)),
     ]
+
+
+def tried(attacks: Sequence[Tried]) -> str:
+    """``norm 1.31, mean 0.02``: every attack with the epsilon that its best rule showed on the trials set aside."""
+    return ", ".join(f"{attack.name} {words.said(attack.bound)}" for attack in attacks) + " (on the trials set aside)"
 
 
 def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:

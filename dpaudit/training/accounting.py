@@ -67,7 +67,7 @@ def epsilon(
       sampling: how batches are formed.
       noise_multiplier: standard deviation of the noise on a sum over the clip norm, > 0.
       steps: >= 0; nothing is spent before the first.
-      delta: in (0, 1).
+      delta: in (0, 1); above one over the number of examples with a warning.
       neighbouring: "add_remove" or "replace".
       accounting: :func:`pld` or :func:`rdp`.
 
@@ -132,5 +132,5 @@ def noise_multiplier(
 def _opened(
     sampling: Sampling, delta: float, neighbouring: str, accounting: Accounting
 ) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
-    check.open_unit(delta=delta)
+    check.delta(sampling.examples, "examples", delta=delta)
     return accounting(sampling, RELATIONS[check.one_of(RELATIONS, neighbouring=neighbouring)])

@@ -41,6 +41,7 @@ class Cut(NamedTuple):
     x: int  # the slot
     constants: Mapping[int, Any]
     result: Any  # the slot
+    depends: bool  # whether the result depends on x
 
     def shared(self, arguments: Iterable[Any]) -> dict[int, Any]:
         """What all outputs begin with, of all arguments but x."""
@@ -91,7 +92,8 @@ def cut(function: Callable[..., jax.Array], *arguments: Any) -> Cut:
     cuts = [parts(at) for at in range(max(1, len(behind)))]
     wide, narrow = min(cuts, key=lambda two: sum(part.values * part.weights for part in two))
     first = part(numbers, before + behind), part(before, behind)
-    return Cut(*first, wide, narrow, x, tape.constants, tape.result)
+    depends = isinstance(tape.result, int) and tape.result in late
+    return Cut(*first, wide, narrow, x, tape.constants, tape.result, depends)
 
 
 def _following(tape: Tape, slots: set[int]) -> set[int]:

@@ -74,11 +74,14 @@ class Trainer(NamedTuple):
     Attributes:
       init: ``init(params) -> State``.
       step: ``step(key, state, batch, weights) -> (State, Info)``: batch is a pytree with leaves [b, ...], weights [b]
-        is 1 for the examples that take part, in front, and 0 for padding.
+        is 1 for the examples that take part, in front, and 0 for padding. It needs a key of its own every time, as
+        :func:`train` makes it of the number of the step: noise that is drawn twice hides nothing.
+      batch_size: by which sums are divided, that of the sampling; None where a trainer divides by none.
     """
 
     init: Callable[[Any], State]
     step: Callable[[jax.Array, State, Any, jax.Array], tuple[State, Info]]
+    batch_size: int | None = None
 
 
 def dp_sgd(
@@ -156,7 +159,7 @@ def noisy_sums(
       InputError: a value out of range.
     """
     check.positive(clip_norm=clip_norm)
-    check.at_least(1, batch_size=batch_size)
+    batch_size = check.at_least(1, batch_size=batch_size)
     size = -(-batch_size // 4) if microbatch is None else check.at_least(1, microbatch=microbatch)
 
     def init(params: Any) -> State:
@@ -185,7 +188,7 @@ def noisy_sums(
         after = State(optax.apply_updates(state.params, updates), opt_state, state.step + 1, memory)
         return after, Info(loss, *(jnp.sum(count) for count in counts))
 
-    return Trainer(init, step)
+    return Trainer(init, step, batch_size)
 
 
 def add_noise(key: jax.Array, tree: Any, stddev: Any) -> Any:
@@ -226,14 +229,19 @@ def train(
       state: ``trainer.init(params)``, or that of an earlier call.
       data: pytree with leaves [examples, ...].
       sampling: how batches are formed.
-      steps: how many steps to take.
+      steps: how many steps to take, >= 0.
 
     Returns:
       (state, info), info with leaves [steps].
 
     Raises:
-      InputError: data that is not of the sampling's size.
+      InputError: data that is not of the sampling's size; a trainer of another batch size than the sampling's, whose
+        steps would be longer or shorter by their ratio; a negative number of steps.
     """
+    steps = check.at_least(0, steps=steps)
+    if trainer.batch_size not in (None, sampling.batch_size):
+        wanted = f"a sampling of batch size {trainer.batch_size}, as the trainer's"
+        raise check.expected("sampling", wanted, sampling.batch_size)
     sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(data)}
     if sizes != {sampling.examples}:
         raise check.expected(

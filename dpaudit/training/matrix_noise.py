@@ -91,7 +91,8 @@ def tree(pattern: Participation) -> Strategy:
         t, nodes = state  # a node is read only after it was written: all levels below t's were, since t's was last
         level = jax.lax.population_count((t & -t) - 1)
         replaced = jnp.arange(levels) < level
-        return fresh - jnp.tensordot(replaced.astype(nodes.dtype), nodes, axes=1), (t + 1, nodes.at[level].set(fresh))
+        back = jnp.tensordot(replaced.astype(nodes.dtype), nodes, axes=1)
+        return fresh - back, (t + 1, nodes.at[level].set(fresh))
 
     return _strategy(StreamingMatrix.from_array_implementation(init, following), matrix, norm, pattern)
 
@@ -231,13 +232,20 @@ def _strategy(
     norm: Callable[[Participation], float],
     pattern: Participation,
 ) -> Strategy:
+    """All products in full precision: noise that is to cancel cancels only as far as they are exact."""
+
     @cache
     def bounded(asked: Participation) -> float:
         if asked.rounds > pattern.rounds:
             raise check.expected("pattern", f"at most the {pattern.rounds} rounds of the strategy", asked.rounds)
-        return norm(asked)
+        with jax.default_matmul_precision("highest"):
+            return norm(asked)
 
-    return Strategy(noising, matrix, bounded, pattern)
+    def following(fresh: Any, state: Any) -> tuple[Any, Any]:
+        with jax.default_matmul_precision("highest"):
+            return noising.multiply_next(fresh, state)
+
+    return Strategy(StreamingMatrix(noising.init_multiply, following), matrix, bounded, pattern)
 
 
 def _banded(coefficients: np.ndarray, pattern: Participation) -> Strategy:

@@ -85,7 +85,8 @@ def sample(
         on a CPU, whose caches bear no more, and 1,024 elsewhere.
 
     Raises:
-      InputError: a value out of range; no image.
+      InputError: a value out of range; no image; a network whose output does not depend on the key, as one without
+        dropout.
 
     Source: paper 003, section 2.2; Gal and Ghahramani 2016, "Dropout as a Bayesian Approximation".
     """
@@ -192,6 +193,9 @@ def _sampled(
 ) -> Any:
     key = philox.from_key(key)
     parts = cut(network, params, images[0], key)
+    if not parts.depends:
+        wanted = "a network whose output depends on its key, by dropout"
+        raise check.expected("network", wanted, f"one that draws nothing: its {samples} samples would all be one")
     few, many, begin = _groups(parts, memory_mib, samples)
 
     def one(number: jax.Array, image: jax.Array) -> Any:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpaudit import sharding
+from dpaudit import sharding, widths
 
 CACHED = 20 << 20  # bytes of values that a CPU's core computes for one part; half or twice cost up to a fifth
 
@@ -36,7 +36,7 @@ def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: in
 def in_microbatches(
     part: Callable[[Any, Any, Any], tuple[Any, Any]], batch: Any, weights: Any, size: int
 ) -> tuple[Any, Any]:
-    """The sum of ``part`` over a batch, and what else it says of every part.
+    """The sum of ``part`` over a batch, compensated for rounding, and what else it says of every part.
 
     Parts behind the last example of weight other than 0 are not computed.
 
@@ -64,14 +64,15 @@ def in_microbatches(
         total, info = part(0, *jax.tree.map(lambda leaf: leaf[0], (batch, weights)))
         return total, jax.tree.map(lambda leaf: leaf[None], info)
 
-    def add(i: Any, so_far: tuple[Any, Any]) -> tuple[Any, Any]:
+    def add(i: Any, so_far: tuple[tuple[Any, Any], Any]) -> tuple[tuple[Any, Any], Any]:
         total, infos = so_far
         summand, info = part(i * size, *jax.tree.map(lambda leaf: leaf[i], (batch, weights)))
         infos = jax.tree.map(lambda whole, own: whole.at[i].set(own), infos, info)
-        return jax.tree.map(jnp.add, total, summand), infos
+        return widths.plus(total, summand), infos
 
     shapes = jax.eval_shape(part, 0, *jax.tree.map(lambda leaf: leaf[0], (batch, weights)))
     total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
     infos = jax.tree.map(lambda x: jnp.zeros((parts, *x.shape), x.dtype), shapes[1])
     used = parts if weights is None else jnp.max(jnp.where((weights != 0).any(axis=1), jnp.arange(1, parts + 1), 0))
-    return lax.fori_loop(0, used, add, (total, infos))
+    total, infos = lax.fori_loop(0, used, add, ((total, total), infos))
+    return widths.value(total), infos

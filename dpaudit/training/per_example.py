@@ -19,12 +19,16 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import check
+from dpaudit.mechanisms.clipping import at_most, factor
 from dpaudit.training import taps as tap
 from dpaudit.training.microbatches import in_microbatches, microbatch_size
 from dpaudit.training.tape import Tape, record
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
+from dpaudit.widths import wide
 
 Clipping = Callable[[jax.Array, Any], jax.Array]
+
+TOGETHER = 64  # units at most that one product adds up; sums of these are added with compensation
 
 
 class Info(NamedTuple):
@@ -37,8 +41,7 @@ class Info(NamedTuple):
 
 def flat(norms: jax.Array, clip_norm: Any) -> jax.Array:
     """min(1, C / |g|), with |g| the norm over all layers."""
-    whole = jnp.sqrt(jnp.sum(jnp.square(norms), axis=0))
-    return jnp.broadcast_to(jnp.where(whole > clip_norm, clip_norm / whole, 1.0), norms.shape)
+    return jnp.broadcast_to(factor(_whole(norms), clip_norm), norms.shape)
 
 
 def per_layer(norms: jax.Array, clip_norm: Any) -> jax.Array:
@@ -46,8 +49,7 @@ def per_layer(norms: jax.Array, clip_norm: Any) -> jax.Array:
 
     Source: McMahan, Ramage, Talwar and Zhang 2018, "Learning Differentially Private Recurrent Language Models".
     """
-    share = clip_norm / math.sqrt(len(norms))
-    return share / jnp.maximum(norms, share)
+    return factor(norms, wide(clip_norm) / math.sqrt(len(norms)))
 
 
 def automatic(norms: jax.Array, clip_norm: Any, *, stability: float = 0.01) -> jax.Array:
@@ -55,8 +57,11 @@ def automatic(norms: jax.Array, clip_norm: Any, *, stability: float = 0.01) -> j
 
     Source: Bu, Wang, Zha and Karypis 2023, "Automatic Clipping", AUTO-S.
     """
-    whole = jnp.sqrt(jnp.sum(jnp.square(norms), axis=0))
-    return jnp.broadcast_to(clip_norm / (whole + stability), norms.shape)
+    return jnp.broadcast_to(at_most(clip_norm) / (_whole(norms) + stability), norms.shape)
+
+
+def _whole(norms: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.sum(jnp.square(wide(norms)), axis=0))
 
 
 def clipped_sum(
@@ -70,12 +75,21 @@ def clipped_sum(
     key: jax.Array | None = None,
     clipping: Clipping = flat,
     microbatch: int | None = None,
+    part_of: int | None = None,
 ) -> tuple[Any, Info]:
     """sum_u f_u g_u with g_u = sum_{i in u} w_i grad loss_i and f_u the clipping factor: |f_u g_u| <= clip_norm.
 
     Pure in its arguments, for use under ``jit`` and ``vmap`` (many networks: over ``params`` and ``key``). A unit
-    whose gradient is not finite adds zero and is counted. Squares beyond the range of the parameters' dtype (norms
-    above 1e19 in float32) count as not finite.
+    whose gradient is not finite adds zero and is counted. Squares beyond the range of float32 (norms above 1e19), or
+    a gradient beyond that of the parameters' dtype, count as not finite.
+
+    Gradients are what the loss and its parameters' dtype make them; from there on all is float32 or wider, whatever
+    the parameters are: norms, factors, the sum, and what is returned. The bound is on what is returned: with one unit
+    removed the sum moves by at most clip_norm, with one replaced by at most twice as much, rounding included. A
+    float32 sum of n gradients that all point one way is rounded by up to n 2^-24 C, so units are clipped to
+    C (1 - s), s = 2^-24 (16 + 2 n + m^2/4), where m = min(n, 64) are added in one product: 1e-6 for one unit, 9e-5 for
+    256, 6e-4 for 4,096. That is tested at one position a unit, up to 4,096 units; with t positions a product adds 64 t
+    numbers, whose rounding is smaller than s unless they are made to round one way.
 
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar`` for ONE example, as for ``jax.grad``; with ``key``,
@@ -92,9 +106,12 @@ def clipped_sum(
       microbatch: at most so many examples are differentiated at a time, a multiple of ``group_size``; what lies behind
         the last example of weight other than 0 is not computed. Default: all. A CPU takes fewer where its caches hold
         fewer.
+      part_of: units in all, where the caller adds several sums up and one unit is to move all of them together by at
+        most clip_norm. Default: those of ``batch``.
 
     Returns:
-      (total, info): a pytree like ``params`` and :class:`Info`.
+      (total, info): a pytree like ``params``, in float32 or wider, and :class:`Info`. Do not cast the total back
+      before noise has been added: in bfloat16 one unit of 512 would then move it by up to 3 clip norms.
 
     Raises:
       InputError: a value out of range; sizes that do not divide; leaves of ``batch`` of different lengths; a loss
@@ -117,13 +134,14 @@ def clipped_sum(
         check.key(key=key)
     params, batch, weights = jax.tree.map(jnp.asarray, (params, batch, weights))
     tape = _record(loss_fn, params, batch, key)
+    units = n // group_size
+    most = wide(clip_norm) * (1 - _slack(params, units if part_of is None else check.at_least(units, part_of=part_of)))
 
     def part(first: Any, batch: Any, weights: Any) -> tuple[Any, Info]:
-        return _clipped_sum(tape, params, (batch, _keys(key, first, batch)), weights, clip_norm, group_size, clipping)
+        return _clipped_sum(tape, params, (batch, _keys(key, first, batch)), weights, most, group_size, clipping)
 
     size = microbatch_size(tape.size(), n, most=microbatch, multiple=group_size)
     total, (norms, losses, dropped) = in_microbatches(part, batch, weights, size)
-    units = n // group_size
     return total, Info(norms.ravel()[:units], losses.ravel()[:units], dropped.sum())
 
 
@@ -149,6 +167,7 @@ def _clipped_sum(
 
     per_example = jax.vmap(jax.grad(loss, has_aux=True), in_axes=(None, 0))
     (d, gradients), (losses, others) = per_example((tap.zero_taps(found), free), examples)
+    d, gradients = wide((d, gradients))
     if weights is not None:
         d, gradients, losses = _weighted((d, gradients, losses), weights)
         others = others if group == 1 else _without_padding(others, weights)
@@ -169,12 +188,31 @@ def _clipped_sum(
     if present is not None:
         factors = jnp.where(present, factors, 0)
     factors = jnp.where(finite, factors, 0)
-    total = [
-        unit.total(factors[layer].astype(leaf.dtype)) for unit, layer, leaf in zip(units, layers, leaves, strict=True)
-    ]
+    total = _total(
+        units, [factors[layer].astype(wide(leaf).dtype) for layer, leaf in zip(layers, leaves, strict=True)]
+    )
     whole = squared.sum(axis=0)
     norms = jnp.where(finite, jnp.sqrt(whole), whole)  # of one number, XLA takes sqrt(x^2) for |x|, which is finite
     return treedef.unflatten(total), Info(norms, losses, jnp.sum(~finite))
+
+
+def _total(units: list[UnitGradients], factors: list[jax.Array]) -> list[jax.Array]:
+    """The sum over units of factor times gradient for every parameter, at most ``TOGETHER`` units in one product."""
+    leaves, treedef = jax.tree.flatten((units, factors))
+    arrays = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
+
+    def part(first: Any, arrays: dict[int, jax.Array], weights: Any) -> tuple[list[jax.Array], tuple[()]]:
+        units, factors = treedef.unflatten([arrays.get(at, leaf) for at, leaf in enumerate(leaves)])
+        return [unit.total(own) for unit, own in zip(units, factors, strict=True)], ()
+
+    count = len(factors[0])
+    return in_microbatches(part, arrays, None, -(-count // -(-count // TOGETHER)))[0]
+
+
+def _slack(params: Any, units: int) -> float:
+    """What the rounding of a sum of so many units may add to what one of them moves it by, over the clip norm."""
+    eps = max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(wide(params)))
+    return eps / 2 * (16 + 2 * units + min(units, TOGETHER) ** 2 / 4)
 
 
 def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, key: jax.Array | None) -> Tape:

@@ -3,7 +3,8 @@
 A unit is a run of consecutive examples (one, or a client's, a user's) whose gradients are added. Every form below is
 a NamedTuple with ``squared()``, the squared L2 norm per unit [u], and ``total(factors)``, the sum over units of
 factor times gradient. Whoever calls gives a unit whose square is not finite the factor 0; it then adds exactly
-nothing, whatever it holds: NaN never spreads.
+nothing, whatever it holds: NaN never spreads. All of it is in float32 or wider, products in full precision, for these
+numbers decide what a clipped unit weighs.
 """
 
 import itertools
@@ -17,6 +18,7 @@ from jax import lax
 
 from dpaudit.training.taps import Site
 from dpaudit.training.windows import patches
+from dpaudit.widths import HIGHEST, einsum, wide
 
 UnitGradients = Any  # Explicit | Product | Lookup | Moved
 
@@ -33,7 +35,7 @@ class Explicit(NamedTuple):
         sound = jnp.isfinite(self.squared())
 
         def add(gradients: jax.Array) -> jax.Array:
-            return jnp.tensordot(factors, gradients, axes=1)
+            return jnp.tensordot(factors, gradients, axes=1, precision=HIGHEST)
 
         def add_sound(gradients: jax.Array) -> jax.Array:
             return add(jnp.where(_like(sound, gradients), gradients, 0))
@@ -56,14 +58,14 @@ class Product(NamedTuple):
             return jnp.sum(rows, axis=(1, 2))
 
         def one(unit: tuple[jax.Array, jax.Array]) -> jax.Array:
-            return jnp.sum(jnp.square(jnp.einsum("tbo,tbk->bok", unit[1], unit[0])))
+            return jnp.sum(jnp.square(einsum("tbo,tbk->bok", unit[1], unit[0])))
 
         # Written out, one unit at a time: inner products of positions that cancel would be nothing but rounding.
         return _rounded_up(lax.map(one, (self.a, self.d)), jnp.sum(jnp.sqrt(rows), axis=(1, 2)))
 
     def total(self, factors: jax.Array) -> jax.Array:
         a = jnp.where(_like(factors, self.a) == 0, 0, self.a)
-        return jnp.einsum("utbo,utbk->bok", _scaled(self.d, factors), a).swapaxes(1, 2)
+        return einsum("utbo,utbk->bok", _scaled(self.d, factors), a).swapaxes(1, 2)
 
 
 class Lookup(NamedTuple):
@@ -75,7 +77,7 @@ class Lookup(NamedTuple):
 
     def squared(self) -> jax.Array:
         same = (self.index[:, :, None] == self.index[:, None, :]).astype(self.d.dtype)
-        merged = jnp.einsum("uts,uso->uto", same, self.d)  # a row's sum, once for each of its positions
+        merged = einsum("uts,uso->uto", same, self.d)  # a row's sum, once for each of its positions
         squared = jnp.sum(jnp.sum(jnp.square(merged), -1) / jnp.sum(same, -1), axis=1)
         return _rounded_up(squared, jnp.sum(jnp.linalg.norm(self.d, axis=-1), axis=1))
 
@@ -109,6 +111,7 @@ def unit_gradients(
       d: [n, ...], the cotangent of the step's output, weights of the examples included.
       group: consecutive examples per unit.
     """
+    parameter = wide(parameter)
     others = [x.astype(parameter.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in others]
     d = d.astype(parameter.dtype)
     name = site.step.primitive.name
@@ -127,6 +130,7 @@ def unit_gradients(
 
 def explicit(gradients: jax.Array, group: int) -> Explicit:
     """From one gradient per example, [n, ...]."""
+    gradients = wide(gradients)
     return Explicit(_units(gradients, group).sum(axis=1) if group > 1 else gradients)
 
 
@@ -195,7 +199,7 @@ def _product(
     small = k * o <= t * (k + o)  # no more numbers than a and d themselves: as fast as a plain gradient
     back = jax.linear_transpose(lambda p: rearranged(site.seen(p)), parameter)
     if t > 1 and small:
-        return Moved(Explicit(jnp.einsum("utbo,utbk->ubok", d, a)), lambda total: back(total.swapaxes(1, 2))[0])
+        return Moved(Explicit(einsum("utbo,utbk->ubok", d, a)), lambda total: back(total.swapaxes(1, 2))[0])
     return Moved(Product(a, d), lambda total: back(total)[0])
 
 

@@ -4,9 +4,11 @@ python experiments/peers/torch_dp_sgd.py
 
 The first line of standard input is JSON with ``what`` ("sums" or "trainings"), ``network``, ``images`` [n, c, h, w],
 ``labels`` [n], ``device`` ("cpu" or "cuda"), ``batch_size``, ``steps``, ``clip_norm``, ``noise_multiplier``,
-``learning_rate`` and ``dropout_rate`` (of trainings: sums are without dropout). On CUDA, products and convolutions of
-float32 are in TF32, as XLA's are. Answered is JSON with the number of ``parameters``, the ``sides``, and the
-relative ``differences`` of their clipped sums; then every line that names a side is answered with the seconds of one
+``learning_rate``, ``dropout_rate`` (of trainings: sums are without dropout), ``weights`` (a flat list in PyTorch's
+order) and ``check``, the steps of the trainings that are compared. On CUDA, products and convolutions of float32 are
+in TF32, as XLA's are. Answered is JSON with the number of ``parameters``, the ``sides``, and what they ``computed``,
+flat as the weights: the sums; or the weights after the steps to compare on the first batch, all of which is taken
+every time, without noise or dropout. Then every line that names a side is answered with the seconds of one
 call of it. Needs `pip install torch opacus`.
 """
 
@@ -25,10 +27,12 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.data import DataLoader, TensorDataset
 
 Tensors = list[torch.Tensor]
 THREADS = 2
+MODES = {"per-sample gradients": "hooks", "ghost clipping": "ghost"}
 
 
 def active(dropout_rate: float) -> list[nn.Module]:
@@ -81,9 +85,16 @@ def cnn32(dropout_rate: float = 0.0) -> nn.Module:
 NETWORKS = {"CNN8": cnn8, "CNN28": cnn28, "CNN32": cnn32}
 
 
+def begun(given: dict[str, Any], device: torch.device, dropout_rate: float = 0.0) -> nn.Module:
+    """The network with the weights that it is given."""
+    network = NETWORKS[given["network"]](dropout_rate).to(device)
+    vector_to_parameters(torch.tensor(given["weights"], device=device), network.parameters())
+    return network
+
+
 def gradients(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], Tensors]]:
     """Every side's gradient of one batch: the mean loss's for the plain one, else the sum of clipped ones."""
-    network, clip_norm = NETWORKS[given["network"]]().to(images.device), given["clip_norm"]
+    network, clip_norm = begun(given, images.device), given["clip_norm"]
     cross_entropy = nn.CrossEntropyLoss()
     settings = {"noise_multiplier": 0.0, "max_grad_norm": clip_norm, "expected_batch_size": len(labels)}
 
@@ -129,46 +140,52 @@ def gradients(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor)
     }
 
 
-def differences(sides: dict[str, Callable[[], Tensors]]) -> dict[str, float]:
-    """|total - vmap's| / |vmap's| of every clipping side."""
-    totals = {name: torch.cat([g.flatten() for g in side()]) for name, side in sides.items() if "plain" not in name}
-    first = next(iter(totals.values()))
-    return {name: float((total - first).norm() / first.norm()) for name, total in totals.items()}
+def train(given: dict[str, Any], module: nn.Module, data: TensorDataset, mode: str, noise: float, steps: int) -> None:
+    """A network made private and trained with Poisson batches, as the documentation shows it."""
+    module, optimizer, *criterion, loader = PrivacyEngine().make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=given["learning_rate"]),
+        criterion=nn.CrossEntropyLoss(),
+        data_loader=DataLoader(data, batch_size=given["batch_size"]),
+        noise_multiplier=noise,
+        max_grad_norm=given["clip_norm"],
+        grad_sample_mode=mode,
+    )
+    (loss,) = criterion or [nn.CrossEntropyLoss()]
+    while steps:
+        for batch, targets in loader:
+            optimizer.zero_grad()
+            loss(module(batch), targets).backward()
+            optimizer.step()
+            steps -= 1
+            if not steps:
+                break
 
 
 def trainings(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """A network made, made private and trained with Poisson batches and dropout, as the documentation shows it."""
+    """A network made and trained with dropout and noise."""
     data = TensorDataset(images, labels)
 
-    def train(mode: str, threads: int) -> None:
+    def run(mode: str, threads: int) -> None:
         torch.set_num_threads(threads)
         module = NETWORKS[given["network"]](given["dropout_rate"]).to(images.device)
-        module, optimizer, *criterion, loader = PrivacyEngine().make_private(
-            module=module,
-            optimizer=torch.optim.SGD(module.parameters(), lr=given["learning_rate"]),
-            criterion=nn.CrossEntropyLoss(),
-            data_loader=DataLoader(data, batch_size=given["batch_size"]),
-            noise_multiplier=given["noise_multiplier"],
-            max_grad_norm=given["clip_norm"],
-            grad_sample_mode=mode,
-        )
-        (loss,) = criterion or [nn.CrossEntropyLoss()]
-        left = given["steps"]
-        while left:
-            for batch, targets in loader:
-                optimizer.zero_grad()
-                loss(module(batch), targets).backward()
-                optimizer.step()
-                left -= 1
-                if not left:
-                    break
+        train(given, module, data, mode, given["noise_multiplier"], given["steps"])
 
-    modes = {"per-sample gradients": "hooks", "ghost clipping": "ghost"}
     return {
-        f"Opacus {name}, threads {threads}": lambda mode=mode, threads=threads: train(mode, threads)
-        for name, mode in modes.items()
+        f"Opacus {name}, threads {threads}": lambda mode=mode, threads=threads: run(mode, threads)
+        for name, mode in MODES.items()
         for threads in (1, THREADS)
     }
+
+
+def checked(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, list[float]]:
+    """The weights after a few steps in which nothing is drawn, by every mode."""
+    computed, size = {}, given["batch_size"]
+    for name, mode in MODES.items():
+        module = begun(given, images.device)
+        train(given, module, TensorDataset(images[:size], labels[:size]), mode, 0.0, given["check"])
+        computed[f"Opacus {name}"] = parameters_to_vector(module.parameters()).tolist()
+    return computed
 
 
 def main() -> None:
@@ -182,11 +199,11 @@ def main() -> None:
         torch.set_float32_matmul_precision("high")
     if given["what"] == "sums":
         sides = gradients(given, images, labels)
-        apart = differences(sides)
+        computed = {name: torch.cat([g.flatten() for g in side()]).tolist() for name, side in sides.items()}
     else:
-        sides, apart = trainings(given, images, labels), {}
-    count = sum(p.numel() for p in NETWORKS[given["network"]]().parameters())
-    print(json.dumps({"parameters": count, "sides": list(sides), "differences": apart}), flush=True)
+        sides, computed = trainings(given, images, labels), checked(given, images, labels)
+    answer = {"parameters": len(given["weights"]), "sides": list(sides), "computed": computed}
+    print(json.dumps(answer), flush=True)
     for line in sys.stdin:
         run = sides[line.strip()]
         began = time.perf_counter()

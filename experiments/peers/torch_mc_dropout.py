@@ -3,9 +3,10 @@
 python experiments/peers/torch_mc_dropout.py
 
 The first line of standard input is JSON with ``network``, ``images`` [n, c, h, w], ``weights`` (a flat list in
-PyTorch's order), ``dropout_rate`` and ``samples`` T. Answered is JSON with the number of ``parameters``; each side's
-``settings``, the fastest of a quick sweep; and the ``mean`` and ``variance`` [n, k] of T samples. Then every line that
-names a side is answered with the seconds of one call of it. Needs `pip install torch opacus`.
+PyTorch's order), ``dropout_rate``, ``samples`` T and ``threads``, a number for each side. Answered is JSON with the
+number of ``parameters``; each side's ``settings``, the fastest of a quick sweep; the ``logits`` [n, k] without
+dropout; and the ``mean`` and ``variance`` [n, k] of T samples. Then every line that names a side is answered with the
+seconds of one call of it. Needs `pip install torch opacus`.
 """
 
 import json
@@ -17,7 +18,6 @@ from torch import nn
 from torch.nn.utils import vector_to_parameters
 from torch_dp_sgd import NETWORKS
 
-THREADS = (1, 2)
 CHUNKS = (1, 4, 16, 64)  # samples of all images that go through the network as one batch
 SWEEP_SAMPLES = 64
 SWEEP_CALLS = 2
@@ -54,9 +54,15 @@ def main() -> None:
     network = NETWORKS[given["network"]](given["dropout_rate"]).train()
     vector_to_parameters(torch.tensor(given["weights"]), network.parameters())
     images, samples = torch.tensor(given["images"]), given["samples"]
-    settings = {f"torch, threads {threads}": fastest(network, images, samples, threads) for threads in THREADS}
-    found = sample(network, images, samples, CHUNKS[0])
-    answer = {"parameters": len(given["weights"]), "settings": settings}
+    settings = {
+        f"torch, threads {threads}": fastest(network, images, samples, threads) for threads in given["threads"]
+    }
+    torch.set_num_threads(1)
+    found = sample(network, images, samples, CHUNKS[-1])
+    with torch.inference_mode():
+        logits = network.eval()(images)
+    network.train()
+    answer = {"parameters": len(given["weights"]), "settings": settings, "logits": logits.tolist()}
     answer |= {"mean": found.mean(dim=0).tolist(), "variance": found.var(dim=0, correction=0).tolist()}
     print(json.dumps(answer), flush=True)
     for line in sys.stdin:

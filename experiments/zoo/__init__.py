@@ -1,6 +1,17 @@
 """Faults that private mechanisms really have had, each a few lines beside its correct twin: one family a file."""
 
-from experiments.zoo import calibration, clipping, local, randomness, rounding, selection
+from experiments.zoo import (
+    calibration,
+    clipping,
+    literature_choices,
+    literature_decisions,
+    literature_noise,
+    literature_sums,
+    local,
+    randomness,
+    rounding,
+    selection,
+)
 from experiments.zoo.fault import Fault
 
 FAMILIES: dict[str, tuple[Fault, ...]] = {
@@ -10,4 +21,8 @@ FAMILIES: dict[str, tuple[Fault, ...]] = {
     "rounding": rounding.FAULTS,
     "selection": selection.FAULTS,
     "local release": local.FAULTS,
+    "literature: noise": literature_noise.FAULTS,
+    "literature: sums": literature_sums.FAULTS,
+    "literature: choices": literature_choices.FAULTS,
+    "literature: decisions": literature_decisions.FAULTS,
 }

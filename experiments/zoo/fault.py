@@ -26,6 +26,7 @@ class Fault(NamedTuple):
       true_epsilon: of the fault at the claim's delta: on its pair where the noise is Gaussian, else of the mechanism.
       attacks: distinguishers to try, each in an audit of its own.
       trials: of each audit, at most.
+      last_bits: whether the loss is in a float's last bits alone, so that moving the release by 2^20 rounds it away.
       look: what :func:`dpaudit.inspect` is told of both, such as the sensitivity that the noise was made for.
     """
 
@@ -36,6 +37,7 @@ class Fault(NamedTuple):
     true_epsilon: float
     attacks: tuple[Distinguisher, ...] = (projection,)
     trials: int = 200_000
+    last_bits: bool = False
     look: dict[str, Any] = {}  # noqa: RUF012
 
 
@@ -71,6 +73,12 @@ def noisy(key: jax.Array, x: jax.Array, sigma: float = SIGMA) -> jax.Array:
 def noisy_count(key: jax.Array, x: jax.Array, *, scale: float, limit: float) -> jax.Array:
     """A number of at most ``limit`` in size with Laplace noise on a grid, so without gaps."""
     return laplace.mechanism(epsilon=2 * limit / scale, clip_norm=limit).apply(key, x)
+
+
+def whole_noise(key: jax.Array, shape: tuple[int, ...] = (), *, scale: float = 1.0) -> jax.Array:
+    """Discrete Laplace noise, float32 whole numbers: k with probability (1 - a)/(1 + a) a^|k|, a = e^(-1/scale)."""
+    up, down = jnp.floor(scale * sampling.exponential(key, (2, *shape)))
+    return up - down
 
 
 def gaussian_epsilon(shift: float, *, delta: float = GAUSSIAN.delta) -> float:

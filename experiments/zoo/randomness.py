@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import Case, Claim
+from dpaudit.personalization import processes
+from dpaudit.training.dp_sgd import add_noise
 from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, clip, event, noisy, with_learned
 
 CLIENTS = jnp.zeros((4, 3))
@@ -19,6 +21,10 @@ ONE_GRADIENT = WEIGHTS.at[0, 0].set(1.0)
 
 UPDATES = jnp.zeros((3, 4))  # one client's, by round
 ONE_UPDATE = UPDATES.at[0, 0].set(1.0)
+
+TOTAL = jnp.zeros(4)  # what a protocol sums up, and releases twice
+ONE_USER = TOTAL.at[0].set(1.0)
+Z = SIGMA / math.sqrt(0.2), SIGMA / math.sqrt(0.8)  # of t and of 2 t: shares of mu^2 that add up to one
 
 
 def clients(key: jax.Array, x: jax.Array, *, keys: Callable[[jax.Array, int], jax.Array]) -> jax.Array:
@@ -46,6 +52,29 @@ def by_round(key: jax.Array, x: jax.Array, *, key_of: Callable[[jax.Array, jax.A
     return jax.lax.scan(step, jnp.int32(0), x)[1]
 
 
+def two_releases(
+    key: jax.Array, x: jax.Array, *, release: Callable[[jax.Array, str, jax.Array, float, float], jax.Array]
+) -> jax.Array:
+    """One round of a protocol: t by one process and 2 t by another, both handed the round's key, [2, 4]."""
+    return jnp.stack([release(key, "a", x, 1.0, Z[0]), release(key, "b", 2 * x, 2.0, Z[1])])
+
+
+def by_key(key: jax.Array, name: str, total: jax.Array, sensitivity: float, multiplier: float) -> jax.Array:
+    """Noise from the key alone, whoever releases."""
+    del name
+    return add_noise(key, total, sensitivity * multiplier)
+
+
+def by_process(key: jax.Array, name: str, total: jax.Array, sensitivity: float, multiplier: float) -> jax.Array:
+    process = processes.gaussian(name, noise_multiplier=multiplier)
+    return process.release(key, total, process.init(total), sensitivity=sensitivity)[0].value
+
+
+def cancelled(told: jax.Array) -> jax.Array:
+    """t, where both releases of :func:`two_releases` have the same draws."""
+    return (2 * Z[1] * told[0] - Z[0] * told[1]) / (2 * Z[1] - 2 * Z[0])
+
+
 def same(key: jax.Array, number: jax.Array) -> jax.Array:
     del number
     return key
@@ -56,6 +85,8 @@ def repeated(key: jax.Array, count: int) -> jax.Array:
 
 
 FIRST_LESS_SECOND = event("first row less second", lambda rows: jnp.abs(rows[0, 0] - rows[1, 0] - 1.0) < 1e-3)
+
+NOISE_CANCELLED = event("noise cancelled", lambda told: jnp.abs(cancelled(told)[0] - 1.0) < 1e-3)
 
 FAULTS = (
     Fault(
@@ -83,5 +114,13 @@ FAULTS = (
         Case(partial(by_round, key_of=jax.random.fold_in), UPDATES, ONE_UPDATE, GAUSSIAN),
         math.inf,
         attacks=with_learned(FIRST_LESS_SECOND),
+    ),
+    Fault(
+        "one key for two releases of a protocol",
+        "an earlier Process.release of this project: noise was a function of the key alone",
+        Case(partial(two_releases, release=by_key), TOTAL, ONE_USER, GAUSSIAN),
+        Case(partial(two_releases, release=by_process), TOTAL, ONE_USER, GAUSSIAN),
+        math.inf,
+        attacks=with_learned(NOISE_CANCELLED),
     ),
 )

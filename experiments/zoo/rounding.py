@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from dpaudit import Case, Claim
 from dpaudit.auditing.distinguish import projection
-from dpaudit.mechanisms import laplace, randomized_response, sampling
-from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, clip, event, noisy, with_learned
+from dpaudit.mechanisms import laplace, randomized_response
+from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, clip, event, noisy, whole_noise, with_learned
 
 ZERO, ONE = jnp.zeros(1), jnp.ones(1)
 UNIT_LAPLACE = Claim(1.0)
@@ -39,14 +39,13 @@ def byte_coin(key: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where(lies, 1 - x, x)
 
 
-def whole_noise(key: jax.Array, x: jax.Array) -> jax.Array:
-    """x plus discrete Laplace noise: whole numbers, whatever x is. Its law is e^-|k| (e - 1)/(e + 1)."""
-    up, down = jnp.floor(sampling.exponential(key, (2, *x.shape)) / WHOLE.epsilon)
-    return x + up - down
+def unrounded(key: jax.Array, x: jax.Array) -> jax.Array:
+    """x plus whole numbers, whatever x is."""
+    return x + whole_noise(key, x.shape, scale=1 / WHOLE.epsilon)
 
 
 def rounded_first(key: jax.Array, x: jax.Array) -> jax.Array:
-    return whole_noise(key, jnp.round(jnp.clip(x, 0.0, 1.0)))
+    return unrounded(key, jnp.round(jnp.clip(x, 0.0, 1.0)))
 
 
 def on_one_grid_only(release: jax.Array) -> jax.Array:
@@ -72,6 +71,7 @@ FAULTS = (
         Case(laplace.mechanism(epsilon=UNIT_LAPLACE.epsilon, clip_norm=1.0), ONE, ZERO, UNIT_LAPLACE),
         math.inf,
         attacks=with_learned(event("small and off the grid of 2^-24", on_one_grid_only)),
+        last_bits=True,
     ),
     Fault(
         "a coin biased by rounding",
@@ -83,7 +83,7 @@ FAULTS = (
     Fault(
         "quantised noise on values that are not",
         "Canonne, Kamath and Steinke 2020 and Kairouz, Liu and Steinke 2021 round the values first",
-        Case(whole_noise, ZERO, 0.75 * ONE, WHOLE),
+        Case(unrounded, ZERO, 0.75 * ONE, WHOLE),
         Case(rounded_first, ZERO, 0.75 * ONE, WHOLE),
         math.inf,
         attacks=with_learned(event("no whole number", lambda release: release[0] != jnp.round(release[0]))),

@@ -1,6 +1,7 @@
 """The audit in one call: below the truth, close to it, and a violation found; any pytree in and out."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ import scipy.stats
 
 import dpaudit
 from dpaudit import Claim, Mechanism, check, distinguish
+from dpaudit.auditing import learned, sequential
+from dpaudit.auditing.result import from_counts
 from dpaudit.mechanisms import laplace, ldp_sgd
 
 KEY = jax.random.key(5)
@@ -109,8 +112,8 @@ def test_trees_go_in_and_out():
     assert result.verdict == "measured"
     assert result.neighbouring.startswith("the two given inputs")
     assert result.epsilon_lower > 1.5
-    nothing = dpaudit.audit(mechanism, tree(0.0), tree(0.0), key=KEY, trials=4000)
-    assert nothing.epsilon_lower == 0
+    with pytest.raises(check.InputError, match=r"^x1: expected an input other than x0 "):
+        dpaudit.audit(mechanism, tree(0.0), tree(0.0), key=KEY, trials=4000)
 
 
 def test_plain_numbers_are_inputs_too_and_the_same_key_gives_the_same_result():
@@ -145,7 +148,10 @@ BAD = [
         {"x1": jnp.zeros(5)},
         r"^mechanism: expected releases of one shape, \(\(4,\), .* as for x0, got \(\(5,\), .* for x1$",
     ),
-    ({"mechanism": lambda key, x: x * jnp.nan}, "^scores: expected numbers, got NaN in 200 of 200 trials$"),
+    (
+        {"x1": ZERO},
+        r"^x1: expected an input other than x0 \(nothing tells a pair of equal inputs apart\), got the same$",
+    ),
     (
         {"distinguisher": distinguish.likelihood_ratio},
         r"^distinguisher: expected one that needs no density \(the mechanism has no log_prob\), got likelihood_ratio$",
@@ -160,9 +166,139 @@ def test_bad_input_is_refused(change, message):
         dpaudit.audit(given.pop("mechanism"), given.pop("x0"), given.pop("x1"), key=KEY, **given)
 
 
-def test_one_release_in_many_that_is_not_a_number_is_found():
-    def sometimes(key, x):
-        return jnp.where(jax.random.bernoulli(key, 0.1), jnp.nan, add_noise(key, x))
+@pytest.mark.parametrize("until", [None, sequential.violation()])
+def test_the_side_is_chosen_and_so_the_sign_of_a_release_hides_nothing(until):
+    """The first direction that comes to mind, x1 - x0, points the wrong way in a release of opposite sign."""
+    results = [
+        dpaudit.audit(
+            lambda key, x: sign * x + 0.001 * jax.random.normal(key),  # noqa: B023
+            *(0.0, 1.0),
+            key=KEY,
+            trials=20_000,
+            claim=Claim(1.0),
+            until=until,
+            distinguisher=distinguish.projection,
+        )
+        for sign in (1, -1)
+    ]
+    assert [result.verdict for result in results] == ["violation"] * 2
+    assert [result.side for result in results] == ["above", "not above"]
+    assert results[0].epsilon_lower == pytest.approx(results[1].epsilon_lower, rel=0.02)
 
-    with pytest.raises(check.InputError, match=r"^scores: expected numbers, got NaN in \d\d of 400 trials$"):
-        dpaudit.audit(sometimes, ZERO, ONE, key=KEY, trials=400)
+
+@pytest.mark.parametrize("until", [None, sequential.violation()])
+def test_a_rule_that_is_mostly_wrong_shows_as_much_as_its_opposite(until):
+    """Both events of a fixed threshold are looked at, so that an accuracy of 19% is no sign of privacy."""
+
+    def opposite(key, x):
+        return jnp.where(jax.random.bernoulli(key, 0.81), 1.0 - x, x)
+
+    results = [
+        dpaudit.audit(
+            mechanism,
+            *(jnp.zeros(()), jnp.ones(())),
+            key=KEY,
+            trials=20_000,
+            claim=Claim(1.0),
+            until=until,
+            distinguisher=distinguish.Distinguisher(lambda *_: lambda z: z, 0.5, "itself"),
+        )
+        for mechanism in (opposite, lambda key, x: 1 - opposite(key, x))
+    ]
+    assert [result.verdict for result in results] == ["violation"] * 2
+    assert results[0].epsilon_lower == pytest.approx(results[1].epsilon_lower)
+    assert results[0].side == results[1].side == "either"
+    assert results[0].accuracy == pytest.approx(1 - results[1].accuracy)
+    assert results[0].accuracy < 0.25
+    assert results[0].epsilon_lower < math.log(0.81 / 0.19)
+
+
+def test_both_events_cost_half_of_the_error_each():
+    fp, fn, n = 300, 250, 1000
+    one = from_counts(fp, fn, n, n, claim=Claim(1.0), method="own", confidence=0.975)
+    both = from_counts(fp, fn, n, n, claim=Claim(1.0), method="own", confidence=0.95, both_events=True)
+    assert (both.epsilon_lower, both.ceiling, both.detectable) == (one.epsilon_lower, one.ceiling, one.detectable)
+    turned = from_counts(n - fp, n - fn, n, n, claim=Claim(1.0), method="own", both_events=True)
+    assert (turned.epsilon_lower, turned.epsilon_hat) == (both.epsilon_lower, both.epsilon_hat)
+    assert turned.accuracy == pytest.approx(0.275)
+    assert from_counts(n - fp, n - fn, n, n, claim=Claim(1.0), method="own").epsilon_lower == 0
+
+
+BLIND = [
+    (lambda key, x: 0 * x, distinguish.projection, "all scores are equal: this attack saw nothing"),
+    (lambda key, x: x * jnp.nan, distinguish.projection, "all scores are equal: this attack saw nothing"),
+    (add_noise, distinguish.cosine, "all scores are equal: this attack saw nothing"),  # x1 = 2 x0
+    (
+        add_noise,
+        distinguish.Distinguisher(lambda *_: jnp.sum, 1e3, "too far"),
+        "the rule gave the same answer in all trials: this attack saw nothing",
+    ),
+]
+
+
+@pytest.mark.parametrize("mechanism, attack, reason", BLIND)
+@pytest.mark.parametrize("until", [None, sequential.violation()])
+def test_an_attack_that_saw_nothing_is_never_consistent(mechanism, attack, reason, until):
+    settings: dict[str, Any] = {"key": KEY, "trials": 4000, "distinguisher": attack, "until": until}
+    found = dpaudit.audit(mechanism, ONE, 2 * ONE, claim=Claim(1.0), **settings)
+    assert (found.verdict, found.reason) == ("underpowered", reason)
+    assert found.ceiling > 1
+    assert dpaudit.AuditResult.from_json(found.to_json()) == found
+    seen = dpaudit.audit(add_noise, ONE, 2 * ONE, claim=Claim(6.0), **{**settings, "distinguisher": None})
+    assert (seen.verdict, seen.reason) == ("consistent", None)
+
+
+@pytest.mark.parametrize("offset", [0, 1 << 30, -(1 << 31)])
+@pytest.mark.parametrize("attack", [distinguish.projection, learned.distinguisher(steps=200, layers=0)])
+def test_whole_numbers_reach_the_score_to_the_last_bit(offset, attack):
+    """Randomised response at 2.2, next to 2^30: float32 holds every 64th whole number there."""
+
+    def response(key, x):
+        lie = jax.random.bernoulli(key, 1 / (1 + math.exp(2.2)))
+        return jnp.int32(offset) + jnp.where(lie, 1 - (x - offset), x - offset)
+
+    x0, x1 = jnp.int32(offset), jnp.int32(offset + 1)
+    found = dpaudit.audit(response, x0, x1, key=KEY, trials=20_000, claim=Claim(1.0), distinguisher=attack)
+    assert found.verdict == "violation"
+    assert 2.0 < found.epsilon_lower <= 2.2
+
+
+def infinite_beside(key, x):
+    """An infinity where x0 and x1 agree."""
+    return jnp.array([x[0], jnp.inf]) + jax.random.normal(key, (2,)) / 4
+
+
+def sometimes_nan(key, x):
+    coin_key, noise_key = jax.random.split(key)
+    return jnp.where(jax.random.bernoulli(coin_key, 0.1 * x[0]), jnp.nan, jax.random.normal(noise_key, (2,)))
+
+
+@pytest.mark.parametrize(
+    "mechanism, attack",
+    [
+        (infinite_beside, distinguish.projection),
+        (infinite_beside, learned.distinguisher(steps=200)),
+        (sometimes_nan, distinguish.projection),
+        (sometimes_nan, learned.distinguisher(steps=200, layers=0)),
+    ],
+)
+@pytest.mark.parametrize("until", [None, sequential.violation()])
+def test_what_is_not_finite_is_an_observation(mechanism, attack, until):
+    x0, x1 = jnp.zeros(2), jnp.array([1.0, 0.0])
+    settings: dict[str, Any] = {
+        "key": KEY,
+        "trials": 20_000,
+        "claim": Claim(1.0),
+        "distinguisher": attack,
+        "until": until,
+    }
+    assert dpaudit.audit(mechanism, x0, x1, **settings).verdict == "violation"
+
+
+def test_nan_as_a_symbol_proves_what_isnan_proves():
+    settings: dict[str, Any] = {"key": KEY, "trials": 20_000, "claim": Claim(1.0)}
+    by_hand = distinguish.Distinguisher(lambda *_: lambda z: jnp.isnan(z).any() * 1.0, 0.5, "isnan")
+    x0, x1 = jnp.zeros(2), jnp.array([1.0, 0.0])
+    proved = dpaudit.audit(sometimes_nan, x0, x1, **settings, distinguisher=by_hand)
+    found = dpaudit.audit(sometimes_nan, x0, x1, **settings, distinguisher=distinguish.projection)
+    assert proved.epsilon_lower > found.epsilon_lower > 4.37

@@ -10,7 +10,6 @@ import scipy.stats
 from dpaudit import check
 from dpaudit.auditing import estimate
 from dpaudit.auditing.estimate import (
-    choose_threshold,
     clopper_pearson,
     epsilon_bounds,
     epsilon_from_rates,
@@ -151,63 +150,6 @@ def test_errors_give_ties_to_world_0():
 
 
 # --- choosing a threshold ---------------------------------------------------------------------------------------
-
-
-def brute_force_best(scores: np.ndarray) -> float:
-    n = scores.shape[1]
-    return max(
-        float(epsilon_bounds(*errors(scores, t), n, n, delta=0.0, confidence=0.95)[0]) for t in np.unique(scores)
-    )
-
-
-def test_the_chosen_threshold_is_the_best_of_all():
-    rng = np.random.default_rng(1)
-    for shift in (0.5, 2.0, 6.0):
-        scores = rng.normal(size=(2, 300)) + np.array([[0], [shift]])
-        t = choose_threshold(scores, delta=0.0, confidence=0.95)
-        lower = float(epsilon_bounds(*errors(scores, t), 300, 300, delta=0.0, confidence=0.95)[0])
-        assert lower == pytest.approx(brute_force_best(scores), abs=1e-12)
-
-
-def test_with_many_scores_extreme_thresholds_are_not_thinned_away():
-    """One release in a hundred gives world 1 away, far out in the tail."""
-    rng = np.random.default_rng(2)
-    scores = rng.normal(size=(2, 20_000))
-    scores[1, :200] += 100
-    t = choose_threshold(scores, delta=0.0, confidence=0.95)
-    settings = {"delta": 0.0, "confidence": 0.95}
-    best, _ = epsilon_bounds(0, 20_000 - 200, 20_000, 20_000, **settings)
-    lower, _ = epsilon_bounds(*errors(scores, t), 20_000, 20_000, **settings)
-    assert scores[0].max() < t
-    assert 0.98 * best < lower <= best
-
-
-def test_where_nothing_is_certain_the_most_accurate_rule_is_taken():
-    scores = np.array([[0.0, 1.0, 2.0, 3.0], [2.5, 3.5, 4.5, 5.5]])
-    assert choose_threshold(scores, delta=0.0, confidence=0.999999) == 2.0
-    assert choose_threshold(np.zeros((2, 5)), delta=0.0, confidence=0.95) == 0.0
-
-
-def test_a_split_keeps_the_promise_that_the_naive_maximum_breaks():
-    """400 audits of a Laplace pair whose every tail threshold has exactly the claimed ratio: e^epsilon, epsilon = 1.
-
-    Choosing and counting on different trials calls a violation within the nominal 5% (and 3 binomial standard
-    errors); choosing and counting on the same trials does not.
-    """
-    rng = np.random.default_rng(3)
-    audits, n, epsilon = 400, 10_000, 1.0
-    settings = {"delta": 0.0, "confidence": 0.95}
-    split = naive = 0
-    for _ in range(audits):
-        scores = rng.laplace(scale=1 / epsilon, size=(2, n)) + np.array([[0.0], [1.0]])
-        aside, counted = scores[:, : n // 4], scores[:, n // 4 :]
-        fp, fn = errors(counted, choose_threshold(aside, **settings))
-        split += epsilon_bounds(fp, fn, counted.shape[1], counted.shape[1], **settings)[0] > epsilon
-        fp, fn = errors(scores, choose_threshold(scores, **settings))
-        naive += epsilon_bounds(fp, fn, n, n, **settings)[0] > epsilon
-    allowed = 0.05 + 3 * math.sqrt(0.05 * 0.95 / audits)
-    assert split / audits <= allowed
-    assert naive / audits > allowed
 
 
 @pytest.mark.parametrize(

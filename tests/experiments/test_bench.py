@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from dpaudit.report.rows import read_rows, write_rows
-from experiments import bench, bench_before, bench_before_section, bench_section, make_results
+from experiments import bench, bench_before, bench_before_section, bench_ldp, bench_section, make_results
 from experiments.bench_table import FIGURES, Asked, Figure, taken
 from experiments.common import RESULTS, Rows
 
@@ -166,3 +167,12 @@ def test_programs_of_two_checkouts_are_the_same_or_not(tmp_path, capsys):
     text = "\n".join(bench_before_section.section(rows.rows))
     assert "sets them apart, by their lowered text (`experiments.bench_programs`): a sum.\n" in text
     assert "Other programs, by their lowered text (`experiments.bench_programs`): a round.\n" in text
+
+
+def test_a_side_that_plays_another_game_ends_the_benchmark_of_trials():
+    draw = np.random.default_rng(0)
+    wrong = 1 / (1 + math.exp(bench_ldp.EPSILON))
+    bench_ldp.refuse_wrong({"ours": draw.random((8, 1_024)) < wrong})
+    for other in (1 - wrong, 2 * wrong, math.nan):
+        with pytest.raises(AssertionError, match="vmap plays another game: "):
+            bench_ldp.refuse_wrong({"vmap": (draw.random(4_096) < other) + 0 * other})

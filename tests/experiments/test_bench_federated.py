@@ -11,7 +11,7 @@ import pytest
 
 from dpaudit.training import models
 from experiments import bench_federated_sides as sides
-from experiments.bench_training_sides import NETWORKS, Network
+from experiments.bench_training_sides import SILENT, Network, as_torch, differences
 
 M = 9  # clients
 
@@ -52,34 +52,18 @@ def test_a_side_makes_the_round_of_a_loop_over_clients(side, each):
         return SIDES[side](each=each, clip_norm=clip_norm)(jax.random.key(1), GIVEN, noise_multiplier)
 
     found = gradients(GIVEN)
-    found = np.stack([sides.as_torch(jax.tree.map(lambda leaf, i=i: leaf[i], found)) for i in range(M)])
+    found = np.stack([as_torch(jax.tree.map(lambda leaf, i=i: leaf[i], found), SMALL) for i in range(M)])
     norms = np.linalg.norm(found, axis=1)
     middle = float(np.median(norms))  # half of the clients are clipped
-    params, mean = played(middle, sides.SILENT)
-    means = {"loop": np.minimum(1, middle / norms) @ found / M, side: sides.as_torch(mean)}
-    means["wrong"] = sides.as_torch(played(1.01 * middle, sides.SILENT)[1])
-    apart = sides.differences(means)
+    params, mean = played(middle, SILENT)
+    means = {"loop": np.minimum(1, middle / norms) @ found / M, side: as_torch(mean, SMALL)}
+    means["wrong"] = as_torch(played(1.01 * middle, SILENT)[1], SMALL)
+    apart = differences(means)
     assert apart[side] < 1e-6
     assert 1e-3 < apart["wrong"] < 0.011
     step = jax.tree.map(lambda p, g: p - sides.LEARNING_RATE * g, GIVEN.params, mean)
-    np.testing.assert_allclose(sides.as_torch(params), sides.as_torch(step), atol=1e-7)
+    np.testing.assert_allclose(as_torch(params, SMALL), as_torch(step, SMALL), atol=1e-7)
 
     loud = 1e4  # a noise multiplier beside which no gradient is seen
-    noise = sides.as_torch(played(middle, loud)[1]) / (middle * loud / np.sqrt(M))
+    noise = as_torch(played(middle, loud)[1], SMALL) / (middle * loud / np.sqrt(M))
     assert abs(noise.std() - 1) < 4 / np.sqrt(2 * SMALL.parameters)  # four standard errors, 11%
-
-
-def test_weights_in_the_order_of_pytorch():
-    network = NETWORKS["CNN28"]
-    params = models.initial_parameters(jax.random.key(0), network.ours, network.image_shape)
-    vector, window = sides.as_torch(params), jnp.arange(16)
-    assert vector.shape == (network.parameters,)
-    second, dense = (16 * 64 + 16, 16 * 64 + 16 + 32 * 16 * 16 + 32)  # where these layers begin
-    for out, channel in ((0, 0), (3, 1), (31, 15)):
-        begin = second + (out * 16 + channel) * 16
-        expected = params["Conv_1"]["kernel"][:, :, channel, out].ravel()
-        np.testing.assert_array_equal(vector[begin : begin + 16], expected)
-        begin = dense + (out * 32 + channel) * 16
-        expected = params["Dense_0"]["kernel"][window * 32 + channel, out]
-        np.testing.assert_array_equal(vector[begin : begin + 16], expected)
-    np.testing.assert_array_equal(vector[-10:], params["Dense_1"]["bias"])

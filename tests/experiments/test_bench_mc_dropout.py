@@ -14,7 +14,7 @@ from dpaudit.training.dropout import kept
 from dpaudit.training.tape import record
 from experiments import bench_mc_dropout as bench
 from experiments import bench_mc_dropout_sides as sides
-from experiments.bench_training_sides import NETWORKS, differences
+from experiments.bench_training_sides import NETWORKS, batch, differences
 
 KEY = jax.random.key(0)
 
@@ -71,3 +71,23 @@ def test_trying_all_combinations_finds_what_the_search_finds(shift):
     assert found == bench.try_all(p, member, 3)
     assert len(found) == 14
     assert found != bench.attack(p, ~member, 3)
+
+
+def test_a_peer_that_is_another_network_or_draws_by_another_law_is_refused():
+    given, name, samples = batch(KEY, NETWORKS["CNN8"], bench.IMAGES), "CNN8", 200
+    network = mc_dropout.probabilities(NETWORKS[name].ours)
+    logits = jax.vmap(models.logits(NETWORKS[name].ours), (None, 0))(given.params, given.images)
+    found, other = (
+        mc_dropout.statistics(jax.random.key(seed), network, given.params, given.images, samples=samples)
+        for seed in (1, 2)
+    )
+    peer = sides.Torch({}, {}, logits, other.mean, other.variance)
+    laws = bench.of_laws(peer, name, given, found, samples)
+    assert laws is not None
+    assert laws.logits == 0
+    assert 0.5 < laws.means < bench.SAME_LAW
+    assert bench.of_laws(sides.Torch({}, {}), name, given, found, samples) is None
+    with pytest.raises(AssertionError, match=r"different things: \{'logits of torch': "):
+        bench.of_laws(peer._replace(logits=logits[:, ::-1]), name, given, found, samples)
+    with pytest.raises(AssertionError, match=r"different things: \{'means of torch, in standard errors': "):
+        bench.of_laws(peer._replace(mean=jnp.roll(other.mean, 1, axis=1)), name, given, found, samples)

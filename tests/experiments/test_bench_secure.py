@@ -1,5 +1,6 @@
 """The benchmark of the two servers counts what it says it counts."""
 
+import numpy as np
 import pytest
 
 from dpaudit.secure import in_process, ot_noise, reveal
@@ -44,6 +45,16 @@ def test_noise_by_either_way_costs_what_its_messages_do(tmp_path):
         wanted = by_circuit if row["setting"]["noise"] == "circuit" else alone
         assert row["ours"] == pytest.approx(wanted, rel=0.01)
     assert all(row["ours"] > 0 for row in rows.rows)
+
+
+def test_noise_of_another_law_ends_the_benchmark():
+    law, draw = Binomial(coins=127, step_bits=3), np.random.default_rng(0)
+    uniforms = draw.integers(0, law.step, (2, 4_000)).sum(axis=0) - (law.step - 1)
+    noise = law.step * draw.binomial(127, 0.5, 4_000) - law.step * 127 // 2 + uniforms
+    bench_secure_noise.refuse_another_law(noise, law)
+    for wrong in (1.2 * noise, noise + 6):
+        with pytest.raises(AssertionError, match="noise of another law: "):
+            bench_secure_noise.refuse_another_law(wrong, law)
 
 
 def test_the_paper_s_table_has_terms_of_its_own():

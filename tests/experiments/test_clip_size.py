@@ -86,6 +86,37 @@ def test_a_record_is_of_the_run_as_one_program_makes_it(bench, tmp_path):
     assert clip_size_runs.play_all(bench, [run], str(tmp_path)) == [kept]  # seconds too: it was not made again
 
 
+def test_a_record_of_another_program_is_refused(bench, tmp_path, monkeypatch):
+    run = Run("clip0.05", 2, 0)
+    (kept,) = clip_size_runs.play_all(bench, [run], str(tmp_path))
+    (file,) = tmp_path.glob("*/*/*/*.json")
+    other = Bench("digits", bench.scale, seed=3)
+    assert clip_size_runs.play_all(other, [run], str(tmp_path)) == [kept]  # the same, found by another process
+    monkeypatch.setitem(RULES, "clip0.05", lambda scale, noise, params: clip_size_runs.clip_size.fixed(0.06))
+    with pytest.raises(InputError, match=r"expected one of this experiment, got 0\.json: made by another "):
+        clip_size_runs.play_all(Bench("digits", bench.scale, seed=3), [run], str(tmp_path))
+    write_rows([kept | {"identity": None}], file)  # from before records had one
+    (found,) = clip_size_runs.play_all(bench, [run], str(tmp_path))
+    rows = Rows("002", "clip_size", str(tmp_path / "out"), 3)
+    for record, known in ((kept, True), (found, False)):
+        with rows.of_records([record]):
+            assert (rows.signature()["fingerprint"] is not None) is known
+    assert rows.signature()["fingerprint"] is not None
+
+
+def test_a_margin_tells_how_many_trials_it_is_of(tmp_path):
+    rows = Rows("002", "clip_size", str(tmp_path), 3)
+    labels = {"sensitivity": 2}
+    for record in RECORDS:
+        record["sensitivity"] = 2
+    claims = [Claim(1, "", "accuracy", 0.5, ("a",), ("b",)), Claim(1, "", "accuracy", 0.5, ("a",), ("c",))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clip_size_rows, "CLAIMS", claims)
+        clip_size_rows.judge(rows, labels, RECORDS, lambda trials: f"{trials} trials")
+    assert [row["scale"] for row in rows.rows] == ["2 trials", "1 trials"]
+    assert [row["ours_low"] is None for row in rows.rows] == [False, True]
+
+
 def test_a_few_clients_in_place_of_all_leave_the_noise_as_it_is():
     """A round is noise of length 1.4042 C sqrt(d/m), within 1/sqrt(2 d), and a mean of updates of length C at most."""
     few = Bench("digits", Scale(ROUNDS, 10, 2), seed=3)

@@ -45,7 +45,7 @@ LOOKED = [*clipping.FAULTS[:1], *calibration.FAULTS[1:2], *randomness.FAULTS, *r
     list(
         zip(
             LOOKED,
-            ["sensitivity", "sensitivity", "shared_noise", "shared_noise", "key_reuse", "low_precision"],
+            ["sensitivity", "sensitivity", "shared_noise", "shared_noise", *["key_reuse"] * 2, "low_precision"],
             strict=True,
         )
     ),

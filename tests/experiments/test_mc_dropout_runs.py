@@ -55,6 +55,30 @@ def test_images_are_averaged_in_blocks():
     np.testing.assert_array_equal(averaged(images, 4), images)
 
 
+@pytest.mark.parametrize("changed", ["training", "sampler", "nothing"])
+def test_a_file_of_another_training_or_another_sampler_is_refused(tmp_path, changed):
+    bench, identities = Bench(TINY, 0, tmp_path), []
+    pair = random_target(bench.target_key, bench.images, bench.labels, bench.rows.members)
+
+    def noted(path, identity, make, kind):
+        identities.append(identity)
+        return kind(*(np.zeros(1) for _ in kind._fields))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "kept", noted)
+        runs.found(bench, pair)
+        if changed == "training":
+            learner = bench.learner
+            patch.setattr(bench, "learner", lambda records, steps: learner(records, steps + 1))
+        if changed == "sampler":
+            observe = bench.observe
+            bench.observe = lambda key, params, image: observe(jax.random.fold_in(key, 1), params, image)
+        runs.found(bench, pair)
+    first, second = identities[0], identities[-1]
+    assert (first == second) is (changed == "nothing")
+    assert {part for part in first if first[part] != second[part]} <= {"program"}
+
+
 @pytest.mark.slow
 def test_a_killed_run_goes_on_behind_its_last_file(tmp_path):
     bench = Bench(TINY, 0, tmp_path)

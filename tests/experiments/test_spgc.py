@@ -114,3 +114,12 @@ def test_bad_arguments_are_refused():
         spgc.arguments([])
     quick = spgc.wanted(spgc.arguments(["--quick"]))
     assert {run.scheme for run in quick} == set(spgc.QUICK)
+
+
+def test_a_record_of_another_program_is_refused(tmp_path, monkeypatch):
+    run = PRIVATE._replace(epochs=1)
+    (kept,) = spgc_runs.play_all([run], tmp_path, 1, None)
+    assert spgc_runs.play_all([run], tmp_path, 1, None) == [kept]
+    monkeypatch.setattr(spgc_runs.fingerprint, "of_module", lambda name: "another")
+    with pytest.raises(InputError, match=r"one of this experiment, got .*\.json: made by another program"):
+        spgc_runs.play_all([run], tmp_path, 1, None)

@@ -14,7 +14,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
-from dpaudit import InputError
+from dpaudit import InputError, check
 from dpaudit.federated import clip_size
 from dpaudit.federated.accounting import (
     counts,
@@ -323,3 +323,10 @@ def test_bad_input_of_a_statistic(event, change, message):
 def test_renyi_divergences_are_of_gaussian_noise():
     with pytest.raises(InputError, match="event: expected one that dp-accounting's RdpAccountant can sample"):
         renyi(LaplaceDpEvent(2.0), rate=0.1, releases=1, delta=1e-5)
+
+
+def test_a_delta_above_one_over_the_number_of_clients_is_warned_of():
+    settings = {"clients": 1_000_000, "clients_per_round": 100, "rounds": 3, "delta": 1e-5}
+    message = "^delta: expected at most 1/1000000, one over the number of clients, got 1e-05: .* would keep it$"
+    with pytest.warns(check.InputWarning, match=message):
+        table(partial(gaussian, noise_multiplier=2.0), None, **settings)

@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from scipy import stats
 
 from dpaudit import check
-from dpaudit.federated import clients, clip_size
+from dpaudit.federated import clients, clip_size, population
 from dpaudit.federated.clients import Client, Sent, Update
 from dpaudit.federated.clip_size import Rule
 from dpaudit.federated.population import Population
@@ -357,6 +357,34 @@ def test_memory_grows_with_the_chunk_alone():
     program = jax.jit(lambda key, state: run(key, server, state, some(10_000_000), data, 2))
     analysis: Any = program.lower(KEY, server.init(params)).compile().memory_analysis()
     assert 1 < analysis.temp_size_in_bytes / (4 * chunk * WIDE) < 7  # m / chunk = 200
+
+
+def test_data_with_fewer_rows_than_clients_draw_from_are_refused():
+    """JAX would take the last row for every one that is missing."""
+    server = federated(clients.exact(FEDSGD), clip_size.fixed(1.0), clients_per_round=3, optimizer=optax.sgd(0.1))
+    labels = np.arange(4_000) % 4
+    made = (
+        population.iid(KEY, 4_000),
+        population.shards(KEY, labels, shards=8),
+        population.dirichlet(KEY, labels, alpha=1.0),
+    )
+    few = jax.tree.map(lambda leaf: leaf[:40], DATA)
+    for people in made:
+        with pytest.raises(check.InputError, match=r"^data: expected the 4000 rows that the population .*, got 40$"):
+            run(KEY, server, server.init(START), people, few, 1)
+    enough = population.iid(KEY, 40, clients=10)
+    assert run(KEY, server, server.init(START), enough, few, 1)[0].round == 1
+    with pytest.raises(check.InputError, match=r"^data: expected leaves with one number of rows, got \[39, 40\]$"):
+        run(KEY, server, server.init(START), enough, (few[0], few[1][:39]), 1)
+
+
+def test_a_negative_number_of_rounds_is_refused():
+    for call in (
+        lambda: of(PLAIN[next(iter(PLAIN))], START, -1, population=TWELVE),
+        lambda: participants(KEY, PLAIN[next(iter(PLAIN))], 12, -1),
+    ):
+        with pytest.raises(check.InputError, match=r"^rounds: expected a whole number >= 0, got -1"):
+            call()
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,19 @@ def test_runs_are_functions_of_their_key():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"ridge": 0.0}, "^ridge: expected a finite number > 0, got 0.0$"),
+        ({"rating_variance": np.nan}, "^rating_variance: expected a finite number > 0, got nan$"),
+        ({"variance": jnp.array([1.0, -1.0])}, "^variance: expected finite numbers > 0, got -1.0$"),
+    ],
+)
+def test_a_prior_of_which_the_server_would_make_nan_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        als.alternating(STEP, noise_multiplier=1.0, features=jnp.ones((3, 1)), prior=PRIOR._replace(**change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
         ({"step": STEP._replace(factor_norm=0.0)}, "factor_norm: expected a finite number > 0, got 0.0"),
         ({"step": STEP._replace(rating_clip=np.inf)}, "rating_clip: expected a finite number > 0, got inf"),
         ({"step": STEP._replace(unobserved=-1.0)}, "unobserved: expected a finite number >= 0, got -1.0"),

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from dpaudit.check import InputError
-from dpaudit.personalization import boundary
+from dpaudit.personalization import boundary, processes
 from dpaudit.personalization.boundary import run
+from dpaudit.personalization.silent import silent
+from tests.personalization import telling
 from tests.personalization.rounds import DEVICES, PROTOCOL, add, release, start, update, users
+
+NAMES = ["sums", "counts"]
 
 
 def same(one, other):
@@ -36,7 +40,7 @@ def test_replay_of_a_run_in_two_pieces_is_exact():
 def test_round_is_what_its_parts_are_by_hand():
     (params, _), memory = start()
     everyone = users(12)
-    devices_key, release_key = boundary.round_keys(jax.random.key(0), 0)
+    devices_key, release_key = boundary.round_keys(jax.random.key(0), 0, NAMES, memory)
     messages = []
     for place in range(12):
         user = {name: leaf[place] for name, leaf in everyone.items()}
@@ -54,8 +58,88 @@ def test_noise_is_drawn_anew_in_every_round_and_is_not_what_devices_draw():
     noise = np.asarray(played(0, nobody)[2].values("sums"), np.float64)
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert abs((noise[one] - noise[other]).std() / (np.sqrt(2) * 10.0) - 1) < 4 / np.sqrt(2 * noise[0].size) < 0.3
-    keys = [jax.random.key_data(key) for t in range(3) for key in boundary.round_keys(jax.random.key(0), t)]
-    assert len({tuple(np.ravel(key)) for key in keys}) == 6
+    began = [(0, start()[1]), (1, start()[1]), (1, jax.tree.map(lambda leaf: leaf + 1, start()[1]))]
+    pairs = [boundary.round_keys(jax.random.key(0), t, NAMES, memory) for t, memory in began]
+    pairs.append(boundary.round_keys(jax.random.key(0), 0, ["sums"], start()[1]))
+    assert len({tuple(np.ravel(jax.random.key_data(key))) for pair in pairs for key in pair}) == 8
+
+
+def twice(key, total, memory):
+    """a(t) and b(2t), both handed the key of the round; one user moves t by 1."""
+    a, first = HALF.release(key, total, memory[0], sensitivity=1.0)
+    b, second = WHOLE.release(key, 2 * total, memory[1], sensitivity=2.0)
+    return (a, b), (first, second)
+
+
+HALF, WHOLE = (processes.gaussian(name, noise_multiplier=z) for name, z in (("a", 20.0), ("b", 10.0)))
+SUM = boundary.each(
+    boundary.everything,
+    lambda key, model, user: user,
+    lambda total, messages: jnp.sum(messages, 0) + (0 if total is None else total),
+)
+TWICE = boundary.Protocol(lambda state: state, SUM, twice, lambda state, releases: state)
+
+
+def test_processes_that_are_handed_one_key_do_not_share_noise():
+    """With the same draws n, a = t + 20 n and b = 2t + 20 n: b - a is t, at an accounted epsilon of 0.48."""
+    memory = HALF.init(jnp.zeros(400)), WHOLE.init(jnp.zeros(400))
+    _, _, told = run(jax.random.key(0), TWICE, (), memory, jnp.ones((3, 400)), rounds=2)
+    assert told.epsilon(1e-5) < 0.7
+    off = np.asarray(told.values("b") - told.values("a") - 3.0)
+    expected = np.sqrt(20**2 + 20**2)
+    assert abs(off.std() / expected - 1) < 4 / np.sqrt(2 * off.size) < 0.11  # independent: they do not cancel
+
+
+def test_a_run_that_goes_on_with_its_old_key_draws_noise_and_devices_anew():
+    nobody = users(12) | {"weights": jnp.zeros_like(users(12)["weights"])}
+    state, memory, first = played(0, nobody)
+    _, _, second = run(jax.random.key(0), PROTOCOL, state, memory, nobody, rounds=3)
+    noise = [np.asarray(told.values("sums"), np.float64) for told in (first, second)]
+    off = (noise[0] - noise[1]).std() / (np.sqrt(2) * 10.0)
+    assert abs(off - 1) < 4 / np.sqrt(2 * noise[0].size) < 0.16
+    assert (first + second).mu() == pytest.approx(np.sqrt(6 * (1 / 4 + 1 / 16)), rel=1e-12)
+
+
+def test_a_run_that_begins_anew_with_its_old_key_is_not_accounted():
+    """The same noise on the totals of other users: the difference of two transcripts is exact."""
+    first, again = played(0, users(12))[2], played(0, users(12, decoys=1))[2]
+    wanted = r"noise of its own for every release: .*, got the same noise in 'sums' number 0 and 'sums' number 0"
+    for account in (lambda told: told.epsilon(1e-5), lambda told: told.mu(), lambda told: told.event()):
+        with pytest.raises(InputError, match=wanted):
+            account(first + again)
+    assert (first + played(1, users(12))[2]).mu() == pytest.approx(np.sqrt(2) * first.mu(), rel=1e-12)
+
+
+@pytest.mark.parametrize("part, tell", telling.WHERE, ids=lambda value: getattr(value, "__name__", value))
+def test_what_runs_on_raw_data_has_no_effects(part, tell):
+    with pytest.raises(
+        InputError, match=r"^(devices|release): expected a function without effects, .*, got "
+    ) as error:
+        run(jax.random.key(0), telling.protocol(part, tell), *start(), users(3), rounds=1)
+    assert len(str(error.value).splitlines()) == 1
+    assert telling.SEEN == []
+
+
+def test_what_is_no_effect_is_let_through():
+    """References that a program makes for itself, loops, branches and derivatives of one's own."""
+
+    def keeps(x):
+        ref = jax.new_ref(jnp.zeros_like(x))
+        ref[...] = jax.lax.cond(jnp.sum(x) > 0, jnp.sin, jnp.cos, x)
+        return jax.grad(lambda x: jnp.sum(telling.quiet(x)))(ref[...])
+
+    x = jnp.arange(3.0)
+    np.testing.assert_allclose(silent("compute", keeps, x)(x), keeps(x), rtol=1e-6)
+
+
+def test_the_server_may_print(capfd):
+    def chatty(state, releases):
+        jax.debug.print("sums {}", jnp.sum(releases[0].value))
+        return update(state, releases)
+
+    run(jax.random.key(0), PROTOCOL._replace(update=chatty), *start(), users(3), rounds=1)
+    jax.effects_barrier()
+    assert "sums " in capfd.readouterr().out
 
 
 def test_mapped_runs_are_each_accounted_by_themselves():

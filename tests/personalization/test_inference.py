@@ -11,6 +11,7 @@ from dpaudit.check import InputError
 from dpaudit.personalization import inference, processes
 from dpaudit.personalization.boundary import run
 from dpaudit.personalization.inference import Held, OnDevice, infer, shown
+from tests.personalization import telling
 
 
 def score(params, film, history=0.0):
@@ -35,6 +36,24 @@ def test_results_belong_to_whoever_has_the_features():
     assert display == [True]
     with pytest.raises(InputError, match=r"features: expected Held\(...\) or OnDevice\(...\), got ArrayImpl"):
         infer(score, PARAMS, FILM)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_runs_on_a_user_s_own_features_has_no_effects_and_is_no_python():
+    seen = []
+
+    def spying(params, history):
+        seen.append(history)
+        return score(params, FILM, history)
+
+    assert isinstance(infer(spying, PARAMS, OnDevice(HISTORY)), OnDevice)
+    assert [isinstance(history, jax.core.Tracer) for history in seen] == [True]
+    for tell in (telling.callback, telling.pure, telling.in_another_s_array):
+        with pytest.raises(InputError, match="predict: expected a function without effects, for it runs on raw data"):
+            infer(lambda params, history, tell=tell: tell(jnp.sum(history)), PARAMS, OnDevice(HISTORY))
+    assert telling.SEEN == []
+    assert shown(infer(lambda params, film: telling.callback(jnp.sum(film)), PARAMS, Held(FILM))) == 7.0
+    jax.effects_barrier()
+    assert telling.SEEN.pop() == 7.0  # of what the developer holds they may
 
 
 def test_what_stays_on_the_device_neither_prints_nor_pickles():

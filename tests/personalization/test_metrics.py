@@ -1,5 +1,7 @@
 """How good a model is, against loops over users: factors, errors within the scale, items among the first k."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -108,6 +110,21 @@ def test_of_items_that_tie_no_more_and_no_fewer_than_k_are_first() -> None:
 def test_a_k_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="k: expected a whole number >= 1, got 0"):
         metrics.recall(MODEL, jnp.asarray(FACTORS), SEEN, HELD_OUT, k=0)
+
+
+@pytest.mark.parametrize("judge", [metrics.rmse, lambda *given: metrics.recall(*given[:2], SEEN, *given[2:])])
+def test_a_model_that_says_nothing_is_not_scored(judge: Callable[..., float]) -> None:
+    """Of NaN, some order is the first one and some items are among the first k."""
+    lost = MODEL._replace(factors=jnp.full((ITEMS, RANK), jnp.nan))
+    own = jnp.asarray(FACTORS)
+    with pytest.raises(InputError, match=f"^model: expected finite numbers, got {ITEMS * RANK} NaN or infinite of "):
+        judge(lost, own, HELD_OUT)
+    with pytest.raises(InputError, match=r"^factors: expected finite numbers, got 1 NaN or infinite of "):
+        judge(MODEL, own.at[3, 0].set(jnp.inf), HELD_OUT)
+    with pytest.raises(InputError, match=f"^factors: expected a row for each of {USERS} users, got 4 rows$"):
+        judge(MODEL, own[:4], HELD_OUT)
+    with pytest.raises(InputError, match=r"^held_out: expected at least one rating, got none$"):
+        judge(MODEL, own, ratings([]))
 
 
 def test_nobody_need_have_rated_before() -> None:

@@ -18,7 +18,7 @@ from dpaudit.personalization.parties import assemble
 from dpaudit.personalization.processes import memoryless
 from dpaudit.personalization.terms import terms
 from dpaudit.personalization.user_step import Step
-from tests.personalization import people
+from tests.personalization import people, telling
 from tests.personalization.rounds import DEVICES, PROTOCOL, start, users
 
 DEVICE_NAMES = ("anna", "bert", "cleo", "dora")
@@ -32,7 +32,7 @@ def records(*, decoys=0):
 def played(*, decoys=0, rounds=2):
     parties = assemble(PROTOCOL, *start(), records(decoys=decoys), Network())
     for t in range(rounds):
-        parties.play(*boundary.round_keys(jax.random.key(0), t))
+        parties.play(jax.random.key(0), t)
     return parties
 
 
@@ -74,7 +74,7 @@ def test_parties_play_alternating_least_squares():
         """How far the parties' server has strayed from the other's, in releases, and in factors in the end."""
         parties = assemble(apart, state, memoryless(), devices, Network())
         for t in range(rounds):
-            parties.play(*boundary.round_keys(key, t))
+            parties.play(key, t)
         told, known = (made.values("statistics") for made in (parties.server.transcript, transcript))
         strayed = max(float(np.abs(told[name] - known[name][:rounds]).max()) for name in known)
         return strayed, float(np.abs(parties.server.state.factors - end.factors).max())
@@ -95,7 +95,7 @@ def found(contents, log):
 
 def test_contents_are_not_in_what_the_network_sees(parties):
     agreed, (state, _), user = terms(PROTOCOL, *start(), users(4)), start(), records()["anna"]
-    key = jax.random.fold_in(boundary.round_keys(jax.random.key(0), 0)[0], 0)
+    key = jax.random.fold_in(boundary.round_keys(jax.random.key(0), 0, ["sums", "counts"], start()[1])[0], 0)
     request = DEVICES.select.ask(user)
     part = DEVICES.select.take(state[0], request)
     message = DEVICES.compute(key, part, user)
@@ -136,7 +136,7 @@ def test_administrator_sees_releases_alone(parties):
 
 def test_a_device_is_heard_once_a_round_and_faults_are_noticed():
     parties = assemble(PROTOCOL, *start(), records(), Network())
-    devices_key, release_key = boundary.round_keys(jax.random.key(0), 0)
+    devices_key, release_key = parties.aggregator.keys(jax.random.key(0), 0)
     with pytest.raises(InputError, match="release: expected a round in which a device sent a message, got none"):
         parties.aggregator.release(release_key)
     parties.server.broadcast()
@@ -151,6 +151,32 @@ def test_a_device_is_heard_once_a_round_and_faults_are_noticed():
     parties.network.send("bert", "aggregator", parties.network.log[-1].message)  # anna's, as if it were bert's
     with pytest.raises(ChannelError, match="channel of 'aggregator' to 'bert': 'message', message 0: what came was"):
         parties.aggregator.collect("bert")
+
+
+@pytest.mark.parametrize("part", ["ask", "take", "compute", "add", "release"])
+def test_a_function_with_effects_is_refused_before_a_party_holds_it(part):
+    with pytest.raises(InputError, match=f"^{part}: expected a function without effects, for it runs on raw data"):
+        assemble(telling.protocol(part, telling.pure), *start(), records(), Network())
+    assert telling.SEEN == []
+
+
+def test_no_party_runs_the_developer_s_python():
+    """A function that writes down what it is called with sees shapes, never a number."""
+    seen = []
+
+    def kept(function):
+        def called(*given):
+            seen.extend(jax.tree.leaves(given))
+            return function(*given)
+
+        return called
+
+    (ask, take), compute, add = DEVICES.select, DEVICES.compute, DEVICES.add
+    devices = boundary.each(boundary.Select(kept(ask), kept(take)), kept(compute), kept(add))
+    spying = PROTOCOL._replace(devices=devices, release=kept(PROTOCOL.release))
+    assemble(spying, *start(), records(), Network()).play(jax.random.key(0), 0)
+    assert len(seen) > 5
+    assert all(isinstance(leaf, jax.core.Tracer) for leaf in seen)
 
 
 def test_records_that_would_tell_themselves_apart_are_refused():

@@ -94,12 +94,18 @@ def test_what_was_seen_is_a_one_whatever_its_rating():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"popularity_precision": 0.0}, "popularity_precision: expected a number > 0, got 0.0"),
+        ({"factor_precision": np.nan}, "factor_precision: expected a number > 0, got nan"),
+        ({"factor_variance": 0}, "factor_variance: expected a finite number > 0, got 0"),
+        ({"factor_norm": -1.0}, "factor_norm: expected a finite number > 0, got -1.0"),
+        ({"power": -1.0}, "power: expected a finite number >= 0, got -1.0"),
         ({"unobserved": 0.0}, "unobserved: expected a finite number > 0, got 0.0"),
         ({"rank": -1}, "rank: expected a whole number >= 0, got -1"),
         ({"rounds": 0}, "rounds: expected a whole number >= 1, got 0"),
         ({"popularity_share": 1.0}, r"popularity_share: expected a number in \(0, 1\), got 1.0"),
     ],
 )
-def test_settings_out_of_range(change, message):
+def test_settings_out_of_range(change, message, monkeypatch):
+    monkeypatch.setattr(ranking, "run", lambda *given: pytest.fail("something was spent"))
     with pytest.raises(InputError, match=message):
         fitted(ROUNDS._replace(**change), Z)

@@ -91,14 +91,46 @@ def test_a_prediction_is_made_of_the_model_and_the_user_s_own_ratings():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"factor_precision": -1}, "factor_precision: expected a number > 0, got -1"),
+        ({"intercept_precision": 0.0}, "intercept_precision: expected a number > 0, got 0.0"),
+        ({"taste_precision": np.nan}, "taste_precision: expected a number > 0, got nan"),
+        ({"bias_variance": 0}, "bias_variance: expected a finite number > 0, got 0"),
+        ({"factor_variance": np.inf}, "factor_variance: expected a finite number > 0, got inf"),
+        ({"rating_variance": -0.1}, "rating_variance: expected a finite number > 0, got -0.1"),
+        ({"feature_ridge": 0.0}, "feature_ridge: expected a finite number > 0, got 0.0"),
+        ({"first": 0.0}, "first: expected a finite number > 0, got 0.0"),
+        ({"centre": np.nan}, "centre: expected a finite number, got nan"),
+        ({"power": np.nan}, "power: expected a finite number >= 0, got nan"),
+        ({"rating_clip": 0.0}, "rating_clip: expected a finite number > 0, got 0.0"),
         ({"rank": -1}, "rank: expected a whole number >= 0, got -1"),
         ({"rounds": 0}, "rounds: expected a whole number >= 1, got 0"),
         ({"popularity_share": 1.0}, r"popularity_share: expected a number in \[0, 1\), got 1.0"),
         ({"bias_share": 0.0}, r"bias_share: expected a number in \(0, 1\), got 0.0"),
         ({"bias_share": 0.95}, "bias_share: expected a number that leaves the rounds something, got 0.95"),
-        ({"rating_clip": 0.0}, "rating_clip: expected a finite number > 0, got 0.0"),
     ],
 )
-def test_settings_out_of_range(change, message):
+def test_settings_out_of_range(change, message, monkeypatch):
+    monkeypatch.setattr(recommender, "run", lambda *given: pytest.fail("something was spent"))
     with pytest.raises(InputError, match=message):
         fitted(1.0, RECIPE._replace(**change))
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "message"),
+    [
+        (
+            CATALOGUE._replace(features=CATALOGUE.features.at[2].set(jnp.nan)),
+            "features: expected finite numbers, got 1",
+        ),
+        (CATALOGUE._replace(public=jnp.inf * CATALOGUE.public), "public: expected finite numbers, got "),
+        (CATALOGUE._replace(features=jnp.ones((2, 1))), "catalogue: expected public .m, p. and features .m, f., got "),
+    ],
+)
+def test_a_catalogue_that_is_none_is_refused_before_anything_is_spent(catalogue, message, monkeypatch):
+    monkeypatch.setattr(recommender, "run", lambda *given: pytest.fail("something was spent"))
+    with pytest.raises(InputError, match=message):
+        recommender.fit(KEY, (HISTORY,), catalogue, RECIPE, noise_multiplier=1.0)
+
+
+def test_infinite_precision_pins_what_it_is_of():
+    recommender.refuse_unsound(RECIPE._replace(bias_precision=np.inf))

@@ -15,20 +15,19 @@ from dpaudit.training import dp_ftrl, matrix_noise
 from dpaudit.training.sampling import participation
 
 
-def told(rounds, *released, before=None):
-    """(transcript, memory) of rounds in which each of the processes releases two ones."""
+def told(rounds, *released, before=None, key=7):
+    """(transcript, memory) of rounds in which each of the processes releases two ones, all with the round's key."""
 
     def round(memory, key):
-        keys = jax.random.split(key, len(released))
         pairs = [
             process.release(key, jnp.ones(2), own, sensitivity=1.0)
-            for process, key, own in zip(released, keys, memory, strict=True)
+            for process, own in zip(released, memory, strict=True)
         ]
         made, after = zip(*pairs, strict=True)
         return after, made
 
     start = tuple(process.init(jnp.zeros(2)) for process in released) if before is None else before
-    after, part = jax.lax.scan(round, start, jax.random.split(jax.random.key(7), rounds))
+    after, part = jax.lax.scan(round, start, jax.random.split(jax.random.key(key), rounds))
     return Transcript((part,)), after
 
 
@@ -77,9 +76,47 @@ def test_correlated_noise_costs_what_its_first_rounds_do():
 def test_noise_that_begins_anew_is_paid_anew():
     strategy = matrix_noise.toeplitz(participation(12, separation=12))
     process = processes.correlated("ftrl", strategy, 1.5)
-    first = told(6, process)[0]
-    assert (first + first).mu() == pytest.approx(np.sqrt(2) * first.mu(), rel=1e-12)
-    assert (first + first).mu() > 1.01 / 1.5  # what twelve releases of one sequence cost
+    first, anew = told(6, process)[0], told(6, process, key=8)[0]
+    assert (first + anew).mu() == pytest.approx(np.sqrt(2) * first.mu(), rel=1e-12)
+    assert (first + anew).mu() > 1.01 / 1.5  # what twelve releases of one sequence cost
+
+
+def test_one_draw_is_not_accounted_twice():
+    """Noise is a function of the key, the name and the number: whoever repeats all three is refused, no one else."""
+    first, between = told(3, A)
+    assert len({tuple(draw) for draw in told(3, A, B)[0].draws()}) == 6
+    wanted = "transcript: expected noise of its own for every release: .* the same noise in {} and {}"
+    with pytest.raises(InputError, match=wanted.format("'a' number 0", "'a' number 0")):
+        (first + told(3, A)[0]).epsilon(1e-5)
+    cheaper = processes.gaussian("a", noise_multiplier=200.0)  # another process, but the name and the noise are a's
+    with pytest.raises(InputError, match=wanted.format("'a' number 0", "'a' number 0")):
+        (first + told(1, cheaper)[0]).mu()
+    goes_on = told(3, A, before=between)[0]
+    assert (first + goes_on + told(3, B)[0]).mu() == pytest.approx(np.sqrt(6 / 4 + 3 / 1.5**2), rel=1e-12)
+    assert not np.array_equal(first.values("a"), goes_on.values("a"))
+
+
+def test_runs_that_were_mapped_may_share_draws_and_rounds_of_one_may_not():
+    """The same key in two worlds is how audits look at a run; each world is accounted by itself."""
+    start = A.init(jnp.zeros(2))
+
+    def both(keys):
+        def one(world):
+            def round(memory, key):
+                release, memory = A.release(key, world * jnp.ones(2), memory, sensitivity=1.0)
+                return memory, (release,)
+
+            return jax.lax.scan(round, start, keys)[1]
+
+        return Transcript((jax.vmap(one)(jnp.arange(2.0)),))
+
+    told_twice = both(jax.random.split(jax.random.key(0), 3))
+    assert told_twice.draws().shape == (2, 3, 4)
+    assert told_twice.mu() == pytest.approx(np.sqrt(3) / 2, rel=1e-12)
+    later = both(jax.random.split(jax.random.key(1), 3))
+    assert (told_twice + later).draws().shape == (2, 6, 4)
+    with pytest.raises(InputError, match="the same noise in 'a' number 0 and 'a' number 0"):
+        (told_twice + later + told_twice).event()
 
 
 def test_releases_that_are_missing_or_twice_are_refused():

@@ -1,9 +1,11 @@
 """The page of one audit: each verdict in plain words with its numbers, and nothing from elsewhere."""
 
+import dataclasses
+
 import pytest
 
 from dpaudit import Claim
-from dpaudit.auditing.result import from_counts
+from dpaudit.auditing.result import Tried, from_counts
 from dpaudit.report.page import write_audit_page
 from tests.report.reader import read_page
 
@@ -20,7 +22,7 @@ def page(tmp_path, errors, trials, claim, target="my_mechanism.py:noisy_sum"):
     [
         (10, 1_000, Claim(1.0), "The promise is broken", "in at most 5 % of all such audits"),
         (400, 1_000, Claim(1.0), "No violation was found", "a true ε of 1.17 or more would have been called"),
-        (1, 20, Claim(6.0), "Too few trials to know", "40 counted trials certify an ε of 1.60 at most"),
+        (1, 20, Claim(6.0), "This could have shown nothing", "40 counted trials certify an ε of 1.60 at most"),
         (400, 1_000, None, "Measured, without a promise", "No promise was given"),
     ],
 )
@@ -33,6 +35,17 @@ def test_each_verdict_is_said_with_its_numbers(tmp_path, errors, trials, claim, 
     assert "jax 0.10.2" in text
     assert {"svg", "h1", "dl"} <= tags
     assert not tags & {"script", "link", "img"}
+
+
+def test_the_reason_and_the_attacks_are_on_the_page(tmp_path):
+    blind = from_counts(500, 500, 1000, 1000, claim=Claim(1.0), method="own")
+    reason = "all scores are equal: this attack saw nothing"
+    blind = dataclasses.replace(blind, reason=reason, attacks=(Tried("norm", 1.5, 0.7), Tried("mean", 0.0, 0.5)))
+    row = {"target": "mine"} | blind.to_row() | {"seed": 3, "seconds": 1.25, "versions": "jax 0.10.2"}
+    write_audit_page(row, tmp_path / "report.html")
+    _, text, _ = read_page(tmp_path / "report.html")
+    assert f"No violation could have been seen: {reason}. Another attack" in text
+    assert "norm 1.50, mean 0.00 (on the trials set aside)" in text
 
 
 def test_an_infinite_bound_is_drawn_and_said(tmp_path):

@@ -110,3 +110,38 @@ def test_refusals() -> None:
         spent(noise, sensitivity=1, dimension=1, trimmed=1e-9, orders=(1.0, 2.0))
     with pytest.raises(check.InputError, match=r"delta: expected a number in \(0, 1\), got 0"):
         epsilon(noise, sensitivity=1, dimension=1, delta=0)
+
+
+def test_a_cell_is_charged_for_the_bend_of_its_chord() -> None:
+    """Between shifts 16 a and 16 (a + 1), a divergence may be any mixture of the coarser law's at a and a + 1.
+
+    Hoeffding's lemma bounds the logarithm of the mixture, which is above the straight line between those at its ends.
+    """
+    noise, sensitivity, width, order = binomial(coins=127, step_bits=8), 4_096, 16, ORDERS.index(4.0)
+    charged, reach = kappa(noise, sensitivity, trimmed=1e-9)
+    first = np.arange(noise_accounting.EXACT, sensitivity // width + 1)
+    with np.errstate(over="ignore"):  # of orders that are not looked at here
+        coarse = ratios(binomial(coins=127, step_bits=4), reach / width, first)[:, order]
+    ends = 3 * first**2 * coarse  # log S' at each a: R' = log S' / (alpha - 1)
+    straight, mixture = (
+        max(
+            (mixed((1 - part, part), ends[:-1], ends[1:]) / (3 * (width * (first[:-1] + part)) ** 2)).max()
+            for part in np.linspace(0, 1, 101)
+        )
+        for mixed in (
+            lambda parts, one, other: parts[0] * one + parts[1] * other,
+            lambda parts, one, other: np.log(parts[0] * np.exp(one) + parts[1] * np.exp(other)),
+        )
+    )
+    assert charged[order] >= mixture
+    assert charged[order] <= 1.001 * mixture
+    assert straight < mixture * (1 - 1e-4)  # the bend can be seen
+
+
+def test_every_step_pays_for_the_ends_of_its_noise() -> None:
+    """Where the shift needs 1.085e-6 of delta a step, a delta of 1e-3 lasts for 921 steps."""
+    noise = binomial(coins=127, step_bits=8)
+    shift = {"sensitivity": 34 * noise.step, "dimension": 10}
+    assert spent(noise, **shift, trimmed=1e-8).trimmed == pytest.approx(1.0850777e-6)
+    assert math.isfinite(epsilon(noise, **shift, delta=1e-3, steps=921))
+    assert math.isinf(epsilon(noise, **shift, delta=1e-3, steps=922))

@@ -1,6 +1,7 @@
 """Epsilon of a training against published values, closed forms and a second accounting."""
 
 import math
+import warnings
 
 import dp_accounting
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import norm
 
-from dpaudit import InputError
+from dpaudit import InputError, check
 from dpaudit.training.accounting import RELATIONS, TOLERANCE, epsilon, noise_multiplier, pld, rdp
 from dpaudit.training.sampling import fixed_size, poisson, shuffled
 
@@ -107,3 +108,21 @@ def test_a_target_out_of_reach_is_refused():
         noise_multiplier(poisson(10, 10), 1e-9, 10**6, delta=1e-9, accounting=rdp)
     with pytest.raises(InputError, match="target: expected a finite number > 0, got 0"):
         noise_multiplier(PAPER_003, 0, 10, delta=1e-5)
+
+
+def test_a_delta_above_one_over_the_number_of_examples_is_warned_of():
+    """At a million examples, a delta of 1e-5 lets ten of them be published."""
+    many = poisson(1_000_000, 1_000)
+    message = (
+        "^delta: expected at most 1/1000000, one over the number of examples, got 1e-05: publishing all data of one "
+        "of them, drawn at random, would keep it$"
+    )
+    with pytest.warns(check.InputWarning, match=message) as warned:
+        epsilon(many, 5.0, 1, delta=1e-5, accounting=rdp)
+    assert (len(warned), warned[0].filename) == (1, __file__)
+    with pytest.warns(check.InputWarning, match=message):
+        noise_multiplier(many, 1.0, 1, delta=1e-5, accounting=rdp)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        epsilon(many, 5.0, 1, delta=1e-6, accounting=rdp)
+        epsilon(poisson(100_000, 1_000), 5.0, 1, delta=1e-5, accounting=rdp)

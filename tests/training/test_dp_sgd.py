@@ -203,6 +203,20 @@ def test_data_of_another_size_are_refused():
         train(KEY, trainer, trainer.init(PARAMS), problem(N + 1), poisson(N, BATCH), 1)
 
 
+@pytest.mark.parametrize("batch_size", [8, 13])
+def test_a_sampling_of_another_batch_size_is_refused(batch_size):
+    """Sums over one size divided by another would make steps longer or shorter."""
+    with pytest.raises(InputError, match=f"^sampling: expected a sampling of batch size 12, as .*, got {batch_size}"):
+        train(KEY, PLAIN, PLAIN.init(PARAMS), problem(), poisson(N, batch_size), 1)
+
+
+def test_a_negative_number_of_steps_is_refused():
+    with pytest.raises(InputError, match=r"^steps: expected a whole number >= 0, got -1"):
+        train(KEY, PLAIN, PLAIN.init(PARAMS), problem(), SAMPLING, -1)
+    state, info = train(KEY, PLAIN, PLAIN.init(PARAMS), problem(), SAMPLING, 0)
+    assert (int(state.step), info.loss.shape) == (0, (0,))
+
+
 def test_a_loss_of_the_whole_batch_is_refused():
     trainer = dp_sgd(lambda params, example: example[0] * params["w"] + params["b"], **SETTINGS)
     with pytest.raises(InputError, match="loss_fn: expected one floating-point number"):

@@ -125,15 +125,6 @@ def test_a_sample_is_one_pass_with_dropout_and_many_networks_are_a_vmap() -> Non
             np.testing.assert_allclose(found, exponents / exponents.sum(), rtol=1e-4)
 
 
-def test_a_network_without_dropout_has_no_spread() -> None:
-    def still(params: Any, image: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        return network(params, image)
-
-    found = mc_dropout.statistics(KEY, still, PARAMS, IMAGES, samples=5)
-    np.testing.assert_allclose(found.mean, mc_dropout.predict(still, PARAMS, IMAGES, memory_mib=SMALL), rtol=1e-5)
-    np.testing.assert_allclose(found.variance, 0, atol=1e-12)
-
-
 def products(jaxpr: Any) -> int:
     """Multiplications in all matrix products of a program, loops counted as often as they run."""
     total = 0
@@ -147,6 +138,17 @@ def products(jaxpr: Any) -> int:
             if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
                 total += times * products(getattr(inner, "jaxpr", inner))
     return total
+
+
+@pytest.mark.parametrize("call", [mc_dropout.sample, mc_dropout.statistics])
+def test_a_network_without_dropout_is_refused(call: Callable[..., Any]) -> None:
+    """Its samples would all be one, and their standard deviation 0, as if it were sure."""
+    message = "^network: expected a network whose output depends on its key, by dropout, got one that draws nothing: "
+    without = mc_dropout.probabilities(models.CNN8(dropout_rate=0.0))
+    params = models.CNN8().init(KEY, jnp.ones((8, 8, 1)))["params"]
+    for given in ((without, params, jnp.ones((2, 8, 8, 1))), (lambda p, x, key=None: p @ x, jnp.ones((3, 8)), IMAGES)):
+        with pytest.raises(check.InputError, match=message + "its 7 samples would all be one"):
+            call(KEY, *given, samples=7)
 
 
 @pytest.mark.parametrize("call", [mc_dropout.sample, mc_dropout.statistics])

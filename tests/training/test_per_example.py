@@ -165,7 +165,7 @@ def test_a_norm_whose_square_is_not_finite_is_not_finite() -> None:
     """Of one number too, where a compiler takes sqrt(x^2) for |x|."""
     total, info = run({"w": jnp.zeros(1)}, jnp.array([3.0, 1e30]), lambda params, x: x * params["w"][0], clip_norm=1.0)
     np.testing.assert_array_equal(info.norms, [3, np.inf])
-    np.testing.assert_array_equal(total, [1])
+    np.testing.assert_allclose(total, [1], rtol=1e-5)
     assert int(info.dropped) == 1
 
 

@@ -32,7 +32,7 @@ MUTANTS = [
         ("n - np.maximum(k, 1) + 1, alpha)", "n - np.maximum(k, 1) + 1, 2 * alpha)"),
         ("np.where(k == n, 1.0, inner_high)", "inner_high"),
         ("alpha = (1 - confidence) / 2", "alpha = 1 - confidence"),
-        ("np.sum(scores[1] <= threshold)", "np.sum(scores[1] < threshold)"),
+        ("guesses = (scores > threshold) | np.isnan(scores)", "guesses = (scores >= threshold) | np.isnan(scores)"),
     ),
     *of(
         "dpaudit/auditing/band",
@@ -100,9 +100,9 @@ MUTANTS = [
     *of(
         "dpaudit/auditing/count",
         "auditing/test_count",
-        ("jnp.where(played & (early <= number)", "jnp.where(played & (early < number)"),
+        ("counted = (early <= number)", "counted = (early < number)"),
+        ("counted = (early <= number) & (number < there)", "counted = early <= number"),
         ("low=np.minimum(account.low, ~ends[:2])", "low=np.minimum(account.low, ends[:2])"),
-        ("missing=account.missing + int(sums[4])", "missing=account.missing"),
     ),
     *of(
         "dpaudit/auditing/plan",
@@ -114,8 +114,12 @@ MUTANTS = [
         "auditing/test_result auditing/test_edges",
         ("if self.epsilon_lower > self.claim.epsilon", "if self.epsilon_lower >= self.claim.epsilon"),
         (
-            '"underpowered" if self.ceiling <= self.claim.epsilon',
-            '"underpowered" if self.ceiling < self.claim.epsilon',
+            "if self.reason or self.ceiling <= self.claim.epsilon",
+            "if self.reason or self.ceiling < self.claim.epsilon",
+        ),
+        (
+            "if self.reason or self.ceiling <= self.claim.epsilon",
+            "if self.ceiling <= self.claim.epsilon",
         ),
         ("accuracy=1 - (fpr + fnr) / 2,", "accuracy=1 - (fpr + fnr),"),
     ),
@@ -142,8 +146,8 @@ MUTANTS = [
         "dpaudit/auditing/search_look",
         "auditing/test_search",
         (
-            "tied = jnp.append(ordered[1:] == ordered[:-1], False)",
-            "tied = jnp.append(ordered[1:] != ordered[1:], False)",
+            "tied = (ordered[1:] == ordered[:-1])",
+            "tied = (ordered[1:] != ordered[1:])",
         ),
     ),
 ]

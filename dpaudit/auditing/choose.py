@@ -1,0 +1,96 @@
+"""Chooses a score, a side and a threshold on trials that are set aside. NumPy float64 throughout.
+
+The bound that makes a rule look best must not be reported: it belongs on other trials.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from dpaudit.auditing.estimate import clopper_pearson, epsilon_from_rates
+
+CANDIDATES = 1000  # thresholds of a score that are tried, at most
+FINALISTS = 64  # of these, the rules whose bounds are computed exactly
+STRICT = 5e-4  # error at which rules are compared: of many thresholds, the tail's would win by luck at the bound's own
+
+
+class Rule(NamedTuple):
+    """Guess world 1 where score > threshold, or, with ``above`` False, where not; NaN is larger than any number."""
+
+    threshold: float
+    above: bool = True
+
+
+class Seen(NamedTuple):
+    """What the trials set aside say of one score.
+
+    Attributes:
+      rule: the best one for it.
+      bound: epsilon that its rates show at the strict level, in nats; 0 where nothing is certain.
+      accuracy: of the rule.
+    """
+
+    rule: Rule
+    bound: float
+    accuracy: float
+
+
+def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:
+    """The rule whose lower bound is largest on these scores.
+
+    Args:
+      scores: [2, n], one row per world; the split set aside for choosing.
+      delta, confidence: as the final bound will use them.
+    """
+    return look(scores, delta=delta, confidence=confidence).rule
+
+
+def look(scores: np.ndarray, *, delta: float, confidence: float) -> Seen:
+    """The best rule for a score, and what it shows.
+
+    Args:
+      scores, delta, confidence: as for :func:`choose_rule`.
+    """
+    scores = np.asarray(scores, np.float64)
+    n = scores.shape[1]
+    ordered = np.sort(scores, axis=1)  # NaN last
+    values = _candidates(ordered)
+    above0, above1 = (n - np.searchsorted(world, values, side="right") for world in ordered)
+    above = np.repeat([True, False], len(values))
+    false_positives = np.concatenate([above0, n - above0])
+    false_negatives = np.concatenate([n - above1, above1])
+    alpha = min(1 - confidence, STRICT) / 2
+    rough = epsilon_from_rates(_wilson(false_positives, n, alpha), _wilson(false_negatives, n, alpha), delta)
+    best = np.sort(np.argsort(-rough, kind="stable")[:FINALISTS])
+    upper = [clopper_pearson(count[best], n, alpha=alpha)[1] for count in (false_positives, false_negatives)]
+    bounds = epsilon_from_rates(upper[0], upper[1], delta)
+    accuracy = 1 - (false_positives + false_negatives) / (2 * n)
+    winner = best[np.argmax(bounds)] if bounds.max() > 0 else np.argmax(accuracy)  # nothing certain: most accurate
+    rule = Rule(float(values[winner % len(values)]), bool(above[winner]))
+    return Seen(rule, float(bounds.max()), float(accuracy[winner]))
+
+
+def best(seen: Sequence[Seen]) -> list[int]:
+    """The numbers of all scores, from the one whose rule shows most on."""
+    return sorted(range(len(seen)), key=lambda i: (-seen[i].bound, -seen[i].accuracy, i))
+
+
+def _candidates(ordered: np.ndarray) -> np.ndarray:
+    """Thresholds worth a try: all values, or all extreme ones and some of the others; infinity, in place of the
+    largest number, tells NaN apart."""
+    values = np.unique(ordered)
+    if np.isnan(values[-1]):
+        values = np.append(values[:-2], np.inf)
+    if len(values) > CANDIDATES:
+        ends = np.unique(np.geomspace(1, len(values) // 2, CANDIDATES // 2).astype(int)) - 1
+        values = values[np.unique(np.concatenate([ends, len(values) - 1 - ends]))]
+    return values
+
+
+def _wilson(count: np.ndarray, n: int, alpha: float) -> np.ndarray:
+    """About Clopper-Pearson's upper bound, in a hundredth of the time."""
+    pad = float(ndtri(alpha)) ** 2 / n
+    rate = np.minimum(count + 0.5, n) / n
+    return np.minimum((rate + pad / 2 + np.sqrt(pad * (rate * (1 - rate) + pad / 4))) / (1 + pad), 1.0)

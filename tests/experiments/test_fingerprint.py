@@ -1,0 +1,101 @@
+"""A fingerprint is of what a program does, and rows carry it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dpaudit.report.rows import read_rows
+from experiments import fingerprint
+from experiments.common import RESULTS, Rows
+
+SOURCE = '''"""Adds."""
+import math  # for pi
+
+def more(x: float, y: float = 1.0) -> float:
+    """Returns more."""
+    return x + y * math.pi
+'''
+SAME = {
+    "a comment": SOURCE.replace("# for pi", "# for its pi"),
+    "no comment": SOURCE.replace("  # for pi", ""),
+    "docstrings": SOURCE.replace('"""Adds."""', '"""Adds up."""').replace('"""Returns more."""\n    ', ""),
+    "lines": SOURCE.replace("\n", "\n\n").replace("x + y", "(x + y)").replace("(x + y)", "x + y"),
+}
+OTHER = {
+    "a number": SOURCE.replace("1.0", "1.5"),
+    "an operator": SOURCE.replace("x + y", "x - y"),
+    "a name": SOURCE.replace("math.pi", "math.tau"),
+    "a type": SOURCE.replace("1.0", "1"),
+}
+
+
+def of_text(folder, text):
+    file = folder / f"{abs(hash(text))}.py"
+    file.write_text(text)
+    return fingerprint.of_source(file)
+
+
+@pytest.mark.parametrize("change", SAME)
+def test_what_is_only_said_leaves_a_fingerprint_alone(tmp_path, change):
+    assert SAME[change] != SOURCE
+    assert of_text(tmp_path, SAME[change]) == of_text(tmp_path, SOURCE)
+
+
+@pytest.mark.parametrize("change", OTHER)
+def test_what_is_done_changes_it(tmp_path, change):
+    assert of_text(tmp_path, OTHER[change]) != of_text(tmp_path, SOURCE)
+
+
+def test_all_that_is_imported_on_the_way_counts_and_nothing_else():
+    found = fingerprint.closure("experiments.federated_audit")
+    for module in ("experiments.federated_audit", "experiments.common", "dpaudit.check", "dpaudit.federated.clients"):
+        assert module in found  # the last but one is imported by others alone
+    assert not {"experiments.spgc", "dpaudit.secure.garbling"} & set(found)
+    assert fingerprint.of_module("federated_audit") != fingerprint.of_module("spgc_cost")
+    assert fingerprint.of_module("nowhere") is None
+
+
+def test_another_process_finds_the_same():
+    code = "from experiments import fingerprint; print(fingerprint.of_module('federated_audit'))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == fingerprint.of_module("federated_audit")
+
+
+def test_a_row_carries_what_made_it(tmp_path):
+    def part(rows, number, *, name="a"):
+        rows.add("q", {}, number, scale=name)
+
+    rows = Rows("", "federated_audit", str(tmp_path), 3)
+    rows.add("before", {}, 0.0, scale="")
+    rows.run(part, 1.5)
+    rows.run(part, 1.5)
+    rows.run(part, 1.5, name="b")
+    rows.add("after", {}, 0.0, scale="")
+    before, *made, after = rows.rows
+    program = fingerprint.of_module("federated_audit")
+    assert program is not None
+    assert before["made_by"] == after["made_by"] == {"program": program, "part": None, "arguments": None, "at": None}
+    assert [row["made_by"]["at"] for row in made] == [1, 2, 3]
+    assert made[2]["made_by"] == {
+        "program": program,
+        "part": "part",
+        "arguments": {"number": 1.5, "name": "b"},
+        "at": 3,
+    }
+    assert len({row["fingerprint"] for row in rows.rows}) == 4
+    other = Rows("", "federated_audit", str(tmp_path), 4)
+    other.add("before", {}, 0.0, scale="")
+    assert other.rows[0]["fingerprint"] != before["fingerprint"]  # of another seed
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_every_committed_row_says_what_made_it_or_which_commit_added_it(file):
+    rows = read_rows(file)
+    assert rows
+    for row in rows:
+        if row["fingerprint"] is None:
+            assert len(row["made_by"]["commit"]) == 12
+        else:
+            assert len(row["fingerprint"]) == fingerprint.DIGITS
+            assert row["made_by"].keys() == {"program", "part", "arguments", "at"}

@@ -1,0 +1,210 @@
+"""What one unit moves the clipped sum by, in every type and with the worst of roundings: never more than C, or 2 C."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from dpaudit import widths
+from dpaudit.mechanisms import clipping
+from dpaudit.personalization import user_level
+from dpaudit.training import microbatches, per_example
+
+C = 1.37
+TYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.float32}
+
+
+def inner(params: Any, x: jax.Array) -> jax.Array:
+    """Its gradient is the example, in the parameters' type."""
+    return jnp.sum(params["w"] * x.astype(params["w"].dtype)).astype(jnp.float32)
+
+
+def inputs(n: int, dtype: Any, clip_norm: float) -> Iterator[np.ndarray]:
+    """[n]: all alike, of all sizes, and half of them near what a sum of the others rounds off."""
+    rng = np.random.default_rng(n)
+    yield np.full(n, 5 * clip_norm)
+    yield np.abs(rng.normal(size=n)) * clip_norm
+    yield rng.normal(size=n) * 3 * clip_norm
+    first = int(n / 2 * (1 + per_example._slack(jnp.zeros(1), n))) + 1  # add up to a power of two and a little more
+    for lost in (0.49, 0.74, 1.51):
+        x = np.full(n, 5 * clip_norm)
+        x[first:] = lost * float(jnp.finfo(dtype).eps) * n / 2 * clip_norm
+        yield x
+
+
+def moved(
+    clipped: Callable[[jax.Array, jax.Array], jax.Array], n: int, dtype: Any, clip_norm: float = C
+) -> tuple[float, float]:
+    """How far a unit moves ``clipped(x [n, 1], weights)``, in clip norms: (removed, replaced by its negative)."""
+    call = jax.jit(lambda x, weights: jnp.ravel(clipped(x, weights)))
+    removed, replaced = 0.0, 0.0
+    for x in inputs(n, dtype, clip_norm):
+        rows = jnp.asarray(x[:, None], jnp.float32)
+        whole = np.asarray(call(rows, jnp.ones(n)), np.float64)
+        for i in (0, n // 2 - 1, n - 1):
+            without = np.asarray(call(rows, jnp.ones(n).at[i].set(0)), np.float64)
+            other = np.asarray(call(rows.at[i].set(-5 * clip_norm), jnp.ones(n)), np.float64)
+            removed = max(removed, float(np.linalg.norm(whole - without)))
+            replaced = max(replaced, float(np.linalg.norm(whole - other)))
+    return removed / clip_norm, replaced / clip_norm
+
+
+def ours(
+    dtype: Any, microbatch: int | None = None, clip_norm: float = C
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    params = {"w": jnp.zeros(1, dtype)}
+
+    def clipped(x: jax.Array, weights: jax.Array) -> jax.Array:
+        total, _ = per_example.clipped_sum(
+            inner, params, x, clip_norm=clip_norm, weights=weights, microbatch=microbatch
+        )
+        assert total["w"].dtype == jnp.promote_types(dtype, jnp.float32)
+        return total["w"]
+
+    return clipped
+
+
+def narrow(dtype: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The fault: added up in the parameters' type."""
+
+    def clipped(x: jax.Array, weights: jax.Array) -> jax.Array:
+        factors = weights * jnp.minimum(1, C / jnp.abs(x[:, 0]))
+        return jnp.tensordot(factors.astype(dtype), x.astype(dtype), axes=1)
+
+    return clipped
+
+
+@pytest.mark.parametrize("n", [2, 64, 512, 4_096])
+@pytest.mark.parametrize("name", TYPES)
+def test_no_unit_moves_the_sum_by_more_than_the_clip_norm(name: str, n: int) -> None:
+    removed, replaced = moved(ours(TYPES[name]), n, TYPES[name])
+    assert 0.999 < removed <= 1
+    assert 1.998 < replaced <= 2
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_a_sum_in_the_parameters_type_moves_by_more(name: str) -> None:
+    removed, replaced = moved(narrow(TYPES[name]), 2_048, TYPES[name])
+    assert removed > 1.4 or replaced > 2.4
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_sums_of_wide_numbers_in_64_bits(dtype: Any) -> None:
+    with jax.enable_x64(True):
+        removed, replaced = moved(ours(dtype), 512, dtype)
+    assert 0.999 < removed <= 1
+    assert 1.998 < replaced <= 2
+
+
+def test_one_at_a_time_float32_would_drift_and_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,048 clipped gradients and as many of half a rounding error, each of which a running sum takes for a whole."""
+    removed, replaced = moved(ours(jnp.float32, 1, 1.0), 4_096, jnp.float32, 1.0)
+    assert removed <= 1
+    assert replaced <= 2
+    monkeypatch.setattr(widths, "plus", lambda total, x: (jax.tree.map(jnp.add, total[0], x), total[1]))
+    assert microbatches.widths is widths
+    removed, _ = moved(ours(jnp.float32, 1, 1.0), 4_096, jnp.float32, 1.0)
+    assert removed > 1.05
+
+
+def test_without_room_for_rounding_the_bound_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(per_example, "_slack", lambda params, units: 0.0)
+    removed, _ = moved(ours(jnp.float32), 4_096, jnp.float32)
+    assert removed > 1 + 5e-5
+
+
+class Embedded(nn.Module):
+    """An embedding, a dense layer with more positions than one, a convolution and a parameter that is used twice."""
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        x = nn.Embed(7, 4, param_dtype=jnp.bfloat16, dtype=jnp.bfloat16)(tokens)
+        x = nn.Dense(40, param_dtype=jnp.bfloat16, dtype=jnp.bfloat16)(x)
+        x = nn.Conv(3, (2,), param_dtype=jnp.bfloat16, dtype=jnp.bfloat16)(x)
+        scale = self.param("scale", nn.initializers.ones, (3,), jnp.bfloat16)
+        return jnp.sum(jnp.sin(x * scale**2).astype(jnp.float32))
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_every_form_of_a_gradient_is_bounded_in_bfloat16(group: int) -> None:
+    net, n = Embedded(), 512
+    tokens = jnp.broadcast_to(jnp.array([1, 1, 2, 5, 1]), (n * group, 5))
+    params = net.init(jax.random.key(0), tokens[0])["params"]
+
+    def clipped(weights: jax.Array) -> jax.Array:
+        weights = jnp.repeat(weights, group)
+        total, _ = per_example.clipped_sum(
+            lambda params, x: 1e3 * jnp.asarray(net.apply({"params": params}, x)),
+            params,
+            tokens,
+            clip_norm=C,
+            group_size=group,
+            weights=weights,
+        )
+        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(total))
+        return ravel_pytree(total)[0]
+
+    clipped = jax.jit(clipped)
+    whole = np.asarray(clipped(jnp.ones(n)), np.float64)
+    for i in (0, n - 1):
+        without = np.asarray(clipped(jnp.ones(n).at[i].set(0)), np.float64)
+        assert 0.999 * C < np.linalg.norm(whole - without) <= C
+        rounded = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in (whole, without)]
+        assert np.linalg.norm(rounded[0] - rounded[1]) > 1.05 * C  # cast back, the bound would be gone
+
+
+def test_the_same_room_on_one_device_and_on_many() -> None:
+    """Four parts of 128 users are clipped as 512: their sum has the bound of the whole."""
+    x, weights = jnp.full((512, 1, 1), 5 * C), jnp.ones((512, 1))
+    how: dict[str, Any] = {"clip_norm": C, "mean": True, "most": 512}
+    params = {"w": jnp.zeros(1)}
+    whole = user_level.clipped_sum(inner, params, x, weights, **how)["w"]
+    part = user_level.clipped_sum(inner, params, x[:128], weights[:128], part_of=512, **how)["w"]
+    np.testing.assert_allclose(4 * part, whole, rtol=1e-6)
+    alone = user_level.clipped_sum(inner, params, x[:128], weights[:128], **how)["w"]
+    assert abs(4 * float(alone[0]) / float(whole[0]) - 1) > 1e-5
+
+
+FUNCTIONS: dict[str, per_example.Clipping] = {
+    "flat": per_example.flat,
+    "per_layer": per_example.per_layer,
+    "automatic": per_example.automatic,
+    "automatic, hardly stabilised": partial(per_example.automatic, stability=1e-12),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [*TYPES.values(), jnp.float64])
+def test_a_factor_times_its_norm_is_never_above_the_clip_norm(name: str, dtype: Any) -> None:
+    """Norms of three layers, and clip norms, as they are in their type."""
+    with jax.enable_x64(True) if dtype == jnp.float64 else contextlib.nullcontext():
+        draws = np.random.default_rng(3).normal(size=(3, 20_000))
+        norms = jnp.asarray(np.exp(2 * draws) * C, dtype)
+        for clip_norm in (C, 0.3, jnp.asarray(C, dtype)):
+            factors = np.asarray(FUNCTIONS[name](norms, clip_norm), np.float64)
+            lengths = np.linalg.norm(factors * np.asarray(norms, np.float64), axis=0)
+            assert lengths.max() <= float(clip_norm)
+            assert lengths.max() > 0.99 * float(clip_norm)
+
+
+def test_a_factor_in_bfloat16_would_be_above() -> None:
+    norms = jnp.asarray(np.exp(np.random.default_rng(3).normal(size=2_000)), jnp.bfloat16)
+    factors = np.asarray(jnp.minimum(1, jnp.bfloat16(C) / norms), np.float64)
+    assert (factors * np.asarray(norms, np.float64)).max() > 1.003 * float(jnp.bfloat16(C))
+
+
+@pytest.mark.parametrize("ord", [1, 2])
+@pytest.mark.parametrize("dtype", TYPES.values())
+def test_a_clipped_vector_is_never_longer_than_the_clip_norm(ord: int, dtype: Any) -> None:
+    rng = np.random.default_rng(4)
+    for size in (1, 3, 100, 20_000):
+        xs = jnp.asarray(rng.normal(size=(30, size)) * np.exp(rng.normal(size=(30, 1))), dtype)
+        found = np.asarray(jax.jit(jax.vmap(lambda x: clipping.clip(x, C, ord)))(xs), np.float64)
+        assert 0.999 * C < np.linalg.norm(found, ord, axis=1).max() <= C
