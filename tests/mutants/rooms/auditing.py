@@ -126,7 +126,12 @@ MUTANTS = [
     *of(
         "dpaudit/auditing/roots",
         "auditing/test_roots",
-        ("same_side = (at_point > 0) == (at_newest > 0)", "same_side = at_point > 0"),
+        (
+            "np.where(np.abs(at_newest) <= np.abs(at_other), newest, other)",
+            "np.where(np.abs(at_newest) > np.abs(at_other), newest, other)",
+        ),
+        ("np.where(at_low >= 0, low, high)", "np.where(at_low > 0, low, high)"),
+        ("least = tolerance + 4e-16 * np.abs(newest)", "least = 1e6 * tolerance + 4e-16 * np.abs(newest)"),
     ),
     *of(
         "dpaudit/auditing/craft",
