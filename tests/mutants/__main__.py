@@ -14,7 +14,6 @@ import os
 import py_compile
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.mutants import forked
 from tests.mutants.faults import MUTANTS, room
 from tests.mutants.mutant import ROOT, Mutant
 
@@ -32,32 +32,30 @@ SECONDS = 600  # a run that takes longer has failed: faults that loop are found 
 
 def copied(copy: Path) -> None:
     """Copies the tree and compiles its modules, to be looked at again where a module's text is another."""
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
     shutil.copytree(ROOT, copy, symlinks=True, ignore=LEFT_OUT)
     for folder in ("dpaudit", "kernels", "tests"):
         compileall.compile_dir(copy / folder, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 
 
-def outcome(mutant: Mutant, copy: Path, seconds: float = SECONDS) -> str:
-    """ "killed" where a test of the mutant fails, "timeout" where they do not end, "survived" where all pass.
+def outcome(mutant: Mutant, copy: Path) -> str:
+    """Says "killed" where a test of the mutant fails, "timeout" where they do not end, "survived" where all pass.
 
     Raises:
       RuntimeError: no test was run, or pytest itself failed.
     """
-    module, environment = copy / mutant.file, dict(os.environ)
-    cache = environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
-    environment |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "JAX_COMPILATION_CACHE_DIR": cache}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line", *mutant.tests]
+    module = copy / mutant.file
     sound = module.read_text()
     module.write_text(mutant.applied(copy))
     try:
-        ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return "timeout"
+        status = forked.run(mutant.tests, copy, SECONDS)
     finally:
         module.write_text(sound)
-    if ended.returncode not in (0, 1, 2):  # 2: the fault ends the collection
-        raise RuntimeError(f"{mutant.name}: pytest ended with status {ended.returncode}\n{ended.stdout}{ended.stderr}")
-    return "killed" if ended.returncode else "survived"
+    if status is None:
+        return "timeout"
+    if status > 2:  # 2: the fault ends the collection
+        raise RuntimeError(f"{mutant.name}: pytest ended with status {status}")
+    return "killed" if status else "survived"
 
 
 def results(log: Path) -> dict[str, dict]:
@@ -99,6 +97,7 @@ def main() -> int:
             if row is None:
                 if not copy.exists():
                     copied(copy)
+                    forked.load()
                 start = time.monotonic()
                 row = {
                     "mutant": mutant.name,
