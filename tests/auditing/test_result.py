@@ -1,5 +1,6 @@
 """What is reported: the verdict's table, the JSON, and what a claim forbids."""
 
+import dataclasses
 import json
 import math
 
@@ -42,6 +43,14 @@ def test_fields_are_the_definitions():
 )
 def test_verdicts(fp, fn, n, claimed, verdict):
     assert result(fp, fn, n, None if claimed is None else Claim(claimed)).verdict == verdict
+
+
+def test_a_bound_equal_to_the_claim_is_no_violation_and_a_ceiling_equal_to_it_none_that_could_be_shown():
+    found = result(20, 20)
+    assert dataclasses.replace(found, claim=Claim(found.epsilon_lower)).verdict == "consistent"
+    assert dataclasses.replace(found, claim=Claim(math.nextafter(found.epsilon_lower, 0))).verdict == "violation"
+    assert dataclasses.replace(found, claim=Claim(found.ceiling)).verdict == "underpowered"
+    assert dataclasses.replace(found, claim=Claim(math.nextafter(found.ceiling, 0))).verdict == "consistent"
 
 
 def test_the_relation_is_always_stated():

@@ -337,7 +337,7 @@ def test_a_randomised_message_is_on_its_gradients_side_as_often_as_promised():
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), length, rtol=1e-5)
     right, promised = int((found @ np.asarray(WORST[0, 0]) > 0).sum()), 1 / (1 + math.exp(-epsilon))
     assert stats.binomtest(right, DRAWS, promised).pvalue > 1e-3
-    assert stats.binomtest(right, DRAWS, promised + 0.02).pvalue < 1e-6
+    assert stats.binomtest(right, DRAWS, promised + 0.04).pvalue < 1e-6  # 15 deviations away, 4.9 are enough
 
 
 @pytest.mark.parametrize(

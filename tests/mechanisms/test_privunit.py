@@ -75,7 +75,7 @@ def test_unbiased_and_in_the_cap_with_probability_p(dimension: int, epsilon: flo
     assert abs(t.mean() - (cap.scale + 0.1)) > 4 * error  # a wrong m
     inside = int((t >= cap.gamma).sum())
     assert stats.binomtest(inside, COUNT, 1 - cap.miss).pvalue > 1e-3
-    assert stats.binomtest(inside, COUNT, 1 - cap.miss - 0.02).pvalue < 1e-6
+    assert stats.binomtest(inside, COUNT, 1 - cap.miss - 0.03).pvalue < 1e-6  # 12 deviations away, 4.9 are enough
 
 
 @pytest.mark.parametrize(("dimension", "epsilon"), GRID)

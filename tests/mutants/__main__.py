@@ -8,10 +8,12 @@ they were, so that a run that was ended goes on. The exit status is 1 where a mu
 """
 
 import argparse
+import compileall
 import json
 import os
+import py_compile
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -19,35 +21,41 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.mutants import forked
 from tests.mutants.faults import MUTANTS, room
 from tests.mutants.mutant import ROOT, Mutant
 
 LOG = Path(__file__).with_name("log.jsonl")
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", ".cache", "__pycache__", "*_cache")
-SECONDS = 900  # a run that takes longer has failed: faults that loop are found by that
+SECONDS = 600  # a run that takes longer has failed: faults that loop are found by that
 
 
-def outcome(mutant: Mutant, copy: Path, seconds: float = SECONDS) -> str:
-    """ "killed" where a test of the mutant fails, "timeout" where they do not end, "survived" where all pass.
+def copied(copy: Path) -> None:
+    """Copies the tree and compiles its modules, to be looked at again where a module's text is another."""
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=LEFT_OUT)
+    for folder in ("dpaudit", "kernels", "tests"):
+        compileall.compile_dir(copy / folder, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+
+
+def outcome(mutant: Mutant, copy: Path) -> str:
+    """Says "killed" where a test of the mutant fails, "timeout" where they do not end, "survived" where all pass.
 
     Raises:
       RuntimeError: no test was run, or pytest itself failed.
     """
-    module, environment = copy / mutant.file, dict(os.environ)
-    cache = environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
-    environment |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "JAX_COMPILATION_CACHE_DIR": cache}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line", *mutant.tests]
+    module = copy / mutant.file
     sound = module.read_text()
     module.write_text(mutant.applied(copy))
     try:
-        ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return "timeout"
+        status = forked.run(mutant.tests, copy, SECONDS)
     finally:
         module.write_text(sound)
-    if ended.returncode not in (0, 1, 2):  # 2: the fault ends the collection
-        raise RuntimeError(f"{mutant.name}: pytest ended with status {ended.returncode}\n{ended.stdout}{ended.stderr}")
-    return "killed" if ended.returncode else "survived"
+    if status is None:
+        return "timeout"
+    if status > 2:  # 2: the fault ends the collection
+        raise RuntimeError(f"{mutant.name}: pytest ended with status {status}")
+    return "killed" if status else "survived"
 
 
 def results(log: Path) -> dict[str, dict]:
@@ -74,6 +82,7 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="what the log says, without running anything")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no mutant is begun after so many")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends the tests under way, too
     chosen = in_rounds([mutant for mutant in MUTANTS if options.room in (None, room(mutant))])
     found, begun, known = Counter(), time.monotonic(), results(options.log)
     survivors = []
@@ -87,7 +96,8 @@ def main() -> int:
                 continue
             if row is None:
                 if not copy.exists():
-                    shutil.copytree(ROOT, copy, symlinks=True, ignore=LEFT_OUT)
+                    copied(copy)
+                    forked.load()
                 start = time.monotonic()
                 row = {
                     "mutant": mutant.name,

@@ -32,7 +32,7 @@ MUTANTS = [
         ("n - np.maximum(k, 1) + 1, alpha)", "n - np.maximum(k, 1) + 1, 2 * alpha)"),
         ("np.where(k == n, 1.0, inner_high)", "inner_high"),
         ("alpha = (1 - confidence) / 2", "alpha = 1 - confidence"),
-        ("np.sum(scores[1] <= threshold)", "np.sum(scores[1] < threshold)"),
+        ("guesses = (scores > threshold) | np.isnan(scores)", "guesses = (scores >= threshold) | np.isnan(scores)"),
     ),
     *of(
         "dpaudit/auditing/band",
@@ -100,9 +100,9 @@ MUTANTS = [
     *of(
         "dpaudit/auditing/count",
         "auditing/test_count",
-        ("jnp.where(played & (early <= number)", "jnp.where(played & (early < number)"),
+        ("counted = (early <= number)", "counted = (early < number)"),
+        ("counted = (early <= number) & (number < there)", "counted = early <= number"),
         ("low=np.minimum(account.low, ~ends[:2])", "low=np.minimum(account.low, ends[:2])"),
-        ("missing=account.missing + int(sums[4])", "missing=account.missing"),
     ),
     *of(
         "dpaudit/auditing/plan",
@@ -114,15 +114,24 @@ MUTANTS = [
         "auditing/test_result auditing/test_edges",
         ("if self.epsilon_lower > self.claim.epsilon", "if self.epsilon_lower >= self.claim.epsilon"),
         (
-            '"underpowered" if self.ceiling <= self.claim.epsilon',
-            '"underpowered" if self.ceiling < self.claim.epsilon',
+            "if self.reason or self.ceiling <= self.claim.epsilon",
+            "if self.reason or self.ceiling < self.claim.epsilon",
+        ),
+        (
+            "if self.reason or self.ceiling <= self.claim.epsilon",
+            "if self.ceiling <= self.claim.epsilon",
         ),
         ("accuracy=1 - (fpr + fnr) / 2,", "accuracy=1 - (fpr + fnr),"),
     ),
     *of(
         "dpaudit/auditing/roots",
         "auditing/test_roots",
-        ("same_side = (at_point > 0) == (at_newest > 0)", "same_side = at_point > 0"),
+        (
+            "np.where(np.abs(at_newest) <= np.abs(at_other), newest, other)",
+            "np.where(np.abs(at_newest) > np.abs(at_other), newest, other)",
+        ),
+        ("np.where(at_low >= 0, low, high)", "np.where(at_low > 0, low, high)"),
+        ("least = tolerance + 4e-16 * np.abs(newest)", "least = 1e6 * tolerance + 4e-16 * np.abs(newest)"),
     ),
     *of(
         "dpaudit/auditing/craft",
@@ -142,8 +151,8 @@ MUTANTS = [
         "dpaudit/auditing/search_look",
         "auditing/test_search",
         (
-            "tied = jnp.append(ordered[1:] == ordered[:-1], False)",
-            "tied = jnp.append(ordered[1:] != ordered[1:], False)",
+            "tied = (ordered[1:] == ordered[:-1])",
+            "tied = (ordered[1:] != ordered[1:])",
         ),
     ),
 ]

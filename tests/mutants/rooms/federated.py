@@ -22,7 +22,7 @@ MUTANTS = [
         ("clip_norm * noise_multiplier * jnp.sqrt(clients)", "clip_norm * noise_multiplier"),
         ("loss_fn(params, example) / n,", "loss_fn(params, example),"),
         ("factor = clip_norm * ldp_sgd", "factor = ldp_sgd"),
-        ("jnp.where(sound, factors, 0) @ kept", "factors @ kept"),
+        ("jnp.where(sound, factors, 0), kept)", "factors, updates)"),
     ),
     *of(
         "dpaudit/federated/clip_size",

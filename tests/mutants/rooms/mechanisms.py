@@ -7,7 +7,8 @@ MUTANTS = [
         "dpaudit/mechanisms/clipping",
         "mechanisms/test_clipping",
         ("if ord == 1 else jnp.sqrt", "if ord == 2 else jnp.sqrt"),
-        ("jnp.where(norm > clip_norm, clip_norm * direction", "jnp.where(norm > clip_norm, direction"),
+        ("jnp.where(norm > most, most * direction", "jnp.where(norm > most, direction"),
+        ("most / norm, 1.0)", "norm / most, 1.0)"),
         ("return scale * norm, scaled", "return norm, scaled"),
     ),
     *of(

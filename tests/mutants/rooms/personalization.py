@@ -6,7 +6,7 @@ MUTANTS = [
     *of(
         "dpaudit/personalization/user_level",
         "personalization/test_user_level",
-        ("weights * present[:, None], **how", "weights, **how"),
+        ("weights * present[:, None],", "weights,"),
         ("keepdims=True), 1) if mean else weights", "keepdims=True), 1)"),
         ("jnp.where(round == memory.number, leaf, jnp.nan)", "leaf"),
         ("if given.most > made_for.most", "if given.most > 2 * made_for.most"),
@@ -42,7 +42,7 @@ MUTANTS = [
         "dpaudit/personalization/user_step",
         "personalization/test_user_step",
         ("jnp.clip(jnp.nan_to_num(left), -step.rating_clip, step.rating_clip)", "jnp.nan_to_num(left)"),
-        ("jnp.minimum(1.0, step.factor_norm / jnp.maximum(norms, 1e-30))", "1.0"),
+        ("learned * factor(norms, step.factor_norm)", "learned"),
         ("scale = shared.precision**-0.5", "scale = shared.precision**-1.0"),
     ),
     *of(

@@ -20,7 +20,7 @@ MUTANTS = [
     *of(
         "dpaudit/check",
         "test_check",
-        ("or _known(value) <= 0", "or _known(value) < -1"),
+        ("or not _known(value) > 0", "or not _known(value) > -1"),
         ("not 0 < _known(value) < 1", "not 0 <= _known(value) < 1"),
         ("if not whole or _known(value) < minimum", "if _known(value) < minimum"),
     ),

@@ -40,8 +40,8 @@ MUTANTS = [
     *of(
         "dpaudit/training/per_example",
         "training/test_per_example",
-        ("share = clip_norm / math.sqrt(len(norms))", "share = clip_norm"),
-        ("clip_norm / (whole + stability)", "clip_norm / whole"),
+        ("wide(clip_norm) / math.sqrt(len(norms))", "wide(clip_norm)"),
+        ("(_whole(norms) + stability)", "_whole(norms)"),
         ("factors = jnp.where(finite, factors, 0)", "factors = 1 * factors"),
         ("losses = losses.reshape(-1, group).sum(axis=1)", "losses = losses.reshape(-1, group).mean(axis=1)"),
     ),
