@@ -29,7 +29,9 @@ from dpaudit.mechanisms.trade_off import TradeOff
 
 NEAR, FAR = 400, 60  # points of the grid around what was seen, and elsewhere
 REACH = 12.0  # standard errors around it
-CANDIDATES = 256  # thresholds that are looked at
+CANDIDATES = 256  # thresholds that are looked at, evenly spread over the log-odds of a score's rank
+NEARBY = 0.2  # how far thresholds count as near, in ranks over the number of scores
+CHANCE = 1.5  # standard deviations of log p, about sqrt(-2 log p) by the normal law, that a choice by chance gains
 
 
 def p_value(claim: Claim, false_positives: Any, false_negatives: Any, negatives: Any, positives: Any) -> np.ndarray:
@@ -83,7 +85,8 @@ def choose_threshold(claim: Claim, scores: Any) -> tuple[float, float]:
     """The threshold at which these scores say most against the promise: a choice, whose p-value must not be reported.
 
     The p-value weighs the gap below the curve by how surely these scores show it, so that a lucky extreme score counts
-    for little, and no level of choosing has to be set.
+    for little, and no level of choosing has to be set. Among many thresholds its logarithm is averaged over those
+    nearby, which follows chance less; where that would miss a narrow peak by more than chance, the peak is taken.
 
     Args:
       claim: any.
@@ -98,18 +101,28 @@ def choose_threshold(claim: Claim, scores: Any) -> tuple[float, float]:
     """
     ordered = np.sort(checked_scores(scores), axis=1)
     values = np.unique(ordered)
-    if len(values) > CANDIDATES:  # evenly by log-odds of their rank
-        places = expit(np.linspace(-logit(1 - 0.5 / len(values)), logit(1 - 0.5 / len(values)), CANDIDATES))
-        values = values[np.unique((places * len(values)).astype(int).clip(0, len(values) - 1))]
+    places = np.arange(len(values))
+    if len(values) > CANDIDATES:
+        end = logit(1 - 0.5 / len(values))
+        places = np.unique((expit(np.linspace(-end, end, CANDIDATES)) * len(values)).astype(int))
+        values = values[places]
     n = ordered.shape[1]
     false_positives = n - np.searchsorted(ordered[0], values, side="right")
     false_negatives = np.searchsorted(ordered[1], values, side="right")
     p = p_value(claim, false_positives, false_negatives, n, n)
-    gaps = (claim.fnr(false_positives / n) - false_negatives / n) / np.sqrt(
-        (false_positives + 1) * (n - false_positives + 1) + (false_negatives + 1) * (n - false_negatives + 1)
-    )
-    best = np.lexsort((-gaps, p))[0]  # of equal p, such as 0 or 1, the widest gap in standard errors
+    logs = np.log(p)
+    peak = best = int(np.argmin(logs))
+    if len(values) >= CANDIDATES // 2:
+        best = int(np.argmin(_averaged(places / places[-1], logs)))
+    if logs[best] > logs[peak] + CHANCE * np.sqrt(1 - 2 * logs[peak]):  # of log p, a standard deviation or so
+        best = peak
     return float(values[best]), float(p[best])
+
+
+def _averaged(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The mean of a function of [0, 1], 0 elsewhere, over what is within NEARBY of each x, by the trapezoidal rule."""
+    areas = np.concatenate([[0.0], np.cumsum(np.diff(x) * (y[1:] + y[:-1]) / 2)])
+    return (np.interp(x + NEARBY, x, areas) - np.interp(x - NEARBY, x, areas)) / (2 * NEARBY)
 
 
 def _largest(direction: TradeOff, x: np.ndarray, y: np.ndarray, n0: np.ndarray, n1: np.ndarray) -> np.ndarray:

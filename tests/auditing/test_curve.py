@@ -87,6 +87,20 @@ def test_too_little_gaussian_noise_is_found_and_enough_is_not(noise, trials, lea
     assert least <= found <= most
 
 
+@pytest.mark.slow
+def test_noise_that_is_a_fifth_short_is_found_in_nearly_every_audit():
+    rng = np.random.default_rng(7)
+    assert sum(audit_of_noise(rng, MU / 0.8, 40_000, 0.95) for _ in range(100)) >= 97
+
+
+@pytest.mark.slow
+def test_the_choice_of_a_threshold_does_not_leak_into_the_error():
+    """At the promise itself, where chance alone chooses: 2,000 audits at 80%, at most the error and 4 deviations."""
+    rng = np.random.default_rng(8)
+    alarms = sum(audit_of_noise(rng, MU, 2_000, 0.8) for _ in range(2_000))
+    assert alarms <= 400 + 4 * math.sqrt(2_000 * 0.2 * 0.8)
+
+
 def test_the_corner_of_epsilon_and_delta_sees_nothing_of_half_the_noise():
     """Why the claim has to be a curve: the best threshold of all against (1, 1e-5) at 10,000 trials."""
     claim, n = Claim(1.0, 1e-5), 3_750
@@ -104,6 +118,9 @@ def test_the_threshold_is_near_the_best_one_and_takes_atoms_and_ties():
     threshold, p = curve.choose_threshold(claim, scores)
     assert abs(threshold - 0.5) < 0.7
     assert p < 1e-6
+    tail = rng.standard_normal((2, 5_000))
+    tail[1, :40] += 8  # a delta of 8e-3, narrow among the ranks
+    assert curve.choose_threshold(Claim(1.0, 1e-4), tail)[0] > 3
     atoms = np.repeat([[0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0]], 500, axis=1)
     assert curve.choose_threshold(Claim(0.5), atoms)[0] == 0.0
     same = np.zeros((2, 50))
