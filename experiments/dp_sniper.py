@@ -180,15 +180,23 @@ def largest(epsilons: Iterable[float | None]) -> float | None:
     return max(known) if len(known) == len(values) else None
 
 
+def attacked(rows: Rows, number: int, trials: dict[str, int]) -> None:
+    """One entry of the table."""
+    entry, key = ENTRIES[number], jax.random.fold_in(jax.random.key(rows.seed), number)
+    compare(rows, entry, *audited(key, entry, trials))
+    rows.finish_part(f"{entry.apply.__name__}: {rows.rows[-1]['ours']:.4f}")
+
+
+REPRODUCIBLE = {"attacked": attacked}
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
     rows = Rows("Bichsel et al., IEEE S&P 2021", "dp_sniper", chosen.out, chosen.seed)
     trials = QUICK_TRIALS if chosen.quick else TRIALS
-    for i, entry in enumerate(ENTRIES):
-        if chosen.quick and entry.apply.__name__ not in QUICK:
-            continue
-        compare(rows, entry, *audited(jax.random.fold_in(jax.random.key(chosen.seed), i), entry, trials))
-        rows.finish_part(f"{entry.apply.__name__}: {rows.rows[-1]['ours']:.4f}")
+    for number, entry in enumerate(ENTRIES):
+        if not chosen.quick or entry.apply.__name__ in QUICK:
+            rows.run(attacked, number, trials)
 
 
 if __name__ == "__main__":
