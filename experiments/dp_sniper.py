@@ -1,6 +1,6 @@
 """The black-box table of DP-Sniper: the mechanisms of its evaluation, audited with a distinguisher that is learned.
 
-    python -m experiments.dp_sniper                     # about a quarter of an hour on two cores
+    python -m experiments.dp_sniper                     # about eight minutes on two cores
     python -m experiments.dp_sniper --quick --out DIR   # three mechanisms: under a minute
 
 Expect half of the certified epsilons at or above the published ones, far above where the worst outcomes are rare (the

@@ -1,6 +1,6 @@
 """Paper 000: what LDP-SGD's promise means for a client, and whether the randomiser keeps it.
 
-    python -m experiments.ldp_client_audit                     # the image sets that are found: under an hour
+    python -m experiments.ldp_client_audit                     # the image sets that are found: twenty minutes
     python -m experiments.ldp_client_audit --quick --out DIR   # bundled digits: under a minute
 
 Expect on MNIST at epsilon 4: dummy and collusion 98.2% right guesses and an audited epsilon of 4.0 +- 0.1, as in the

@@ -1,6 +1,6 @@
 """Paper 004: how well a model serves its users, when all that leaves their devices is private.
 
-    python -m experiments.personalization                      # MovieLens-100K from $DPAUDIT_DATA, half an hour
+    python -m experiments.personalization                      # MovieLens-100K of $DPAUDIT_DATA, two and a half hours
     python -m experiments.personalization --data movielens_1m  # or 10m, 20m
     python -m experiments.personalization --part rankings      # or ratings; population, a million made-up users; or
                                                                # federated, user-level training on MNIST

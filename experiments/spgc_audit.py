@@ -1,6 +1,6 @@
 """The audit of paper 001: what one server and all owners but one learn of an honest owner's record in one step.
 
-    python -m experiments.spgc_audit                     # under an hour, no data needed
+    python -m experiments.spgc_audit                     # twenty minutes, no data needed
     python -m experiments.spgc_audit --quick --out DIR   # under a minute
 
 Four parts. *Owners*: SPGC, LDP, noise reduced to 1/k at each owner, and each server's own noise, against k - 1 of 2

@@ -1,6 +1,6 @@
 """What a training by SPGC costs: Table 1 of paper 001, hours and bytes, on this machine and through slower links.
 
-    python -m experiments.spgc_cost                      # half an hour
+    python -m experiments.spgc_cost                      # a quarter of an hour
     python -m experiments.spgc_cost --quick --out DIR    # Cancer and the loopback alone: under a minute
 
 Two server processes and three owners take real steps. The paper does not say how many steps its trainings took; they

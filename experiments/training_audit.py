@@ -1,6 +1,6 @@
 """Audits of whole trainings: what an adversary proves of sound and of faulty ones, beside the accounted epsilon.
 
-    python -m experiments.training_audit                     # with MNIST, where it is found: about ten minutes
+    python -m experiments.training_audit                     # with MNIST, where it is found: half an hour
     python -m experiments.training_audit --quick --out DIR   # bundled digits: under a minute
 
 Every audit is made three times: of DP-SGD as it ships, with its noise halved, and with its clipping skipped.
