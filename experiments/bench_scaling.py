@@ -1,6 +1,6 @@
 """How the time grows: with trials, their dimension, a round's clients, networks trained together, emulated devices.
 
-    python -m experiments.bench_scaling                    # five minutes
+    python -m experiments.bench_scaling                    # a quarter of an hour
     python -m experiments.bench_scaling --only clients     # one curve; the rows of the others stay
     python -m experiments.bench_scaling --quick --out DIR  # tiny sizes: a minute
 

@@ -1,6 +1,6 @@
 """Speed, bytes and memory of two servers that open noisy sums: between two processes, and each part on one core.
 
-    python -m experiments.bench_secure                      # about two minutes
+    python -m experiments.bench_secure                      # about a minute
     python -m experiments.bench_secure --quick --out DIR    # few coordinates: under a minute
 
 A step is all that the servers do for one sum, owners apart: agree on it, transfer, garble, evaluate, and keep the

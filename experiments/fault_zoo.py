@@ -14,6 +14,8 @@ most 4 false alarms in 1,000.
 """
 
 import math
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -32,6 +34,7 @@ from experiments.zoo.disguise import DISGUISES, disguised
 
 CONFIDENCE = 0.999
 AUDITS, AUDIT_TRIALS = 1_000, 10_000
+ZOO = {fault.name: (family, fault) for family, faults in FAMILIES.items() for fault in faults}
 QUICK_FAMILIES, QUICK_AUDITS, QUICK_TRIALS = ("clipping", "randomness", "rounding", "selection"), 40, 2_000
 
 
@@ -56,9 +59,12 @@ def look(case: Case, fault: Fault) -> list[str]:
     return sorted(inspect(case.mechanism, case.x0, case.x1, claim=case.claim, **fault.look).kinds)
 
 
-def examine(rows: Rows, family: str, fault: Fault, key: jax.Array) -> None:
-    """Everything about one fault, in two rows: the fault and its twin."""
-    catch_key, fault_key, twin_key = jax.random.split(key, 3)
+def examine(rows: Rows, name: str, *, all_attacks: bool = True) -> None:
+    """Everything about one fault, in two rows: the fault and its twin; by its last attack alone, or by all."""
+    family, fault = ZOO[name]
+    if not all_attacks:
+        fault = fault._replace(attacks=fault.attacks[-1:])
+    catch_key, fault_key, twin_key, _ = keys_of(rows, name)
     needed, found = catch(fault, catch_key), look(fault.fault, fault)
     best = min(fault.attacks, key=lambda attack: needed[attack.name] or math.inf)
     claim = fault.fault.claim
@@ -80,9 +86,10 @@ def forms_of(fault: Fault) -> list[str]:
     return [how for how in DISGUISES if not (fault.last_bits and how == "shifted")]
 
 
-def plain(rows: Rows, family: str, fault: Fault, key: jax.Array) -> None:
+def plain(rows: Rows, name: str) -> None:
     """What the plain call says of the fault and of its twin, as they are and in every disguise: a row each."""
-    forms = (None, *forms_of(fault))
+    family, fault = ZOO[name]
+    forms, key = (None, *forms_of(fault)), keys_of(rows, f"plain {name}")[0]
     for form, form_key in zip(forms, jax.random.split(key, len(forms)), strict=True):
         for of, case, own_key in zip(
             ("fault", "twin"), (fault.fault, fault.twin), jax.random.split(form_key), strict=True
@@ -125,11 +132,22 @@ def lower_bounds(
     return lower, accused
 
 
-def false_alarms(rows: Rows, faults: list[Fault], key: jax.Array, *, audits: int, trials: int) -> None:
-    """Audits of all twins, spread evenly; a twin is attacked by the attack made for its fault."""
+def keys_of(rows: Rows, name: str) -> jax.Array:
+    """Of what is done with a fault and its twin, whatever other faults there are: four."""
+    return jax.random.split(jax.random.fold_in(jax.random.key(rows.seed), zlib.crc32(name.encode())), 4)
+
+
+def false_alarms(rows: Rows, names: Sequence[str], audits: int, trials: int) -> None:
+    """Audits of these faults' twins, spread evenly; a twin is attacked by the attack made for its fault.
+
+    Each game is judged twice: as an audit of a number of trials fixed in advance, and as one that stops when it is
+    certain.
+    """
+    faults = [ZOO[name][1] for name in names]
     shares = np.diff(np.linspace(0, audits, len(faults) + 1).astype(int))
     alarms, stops = 0, 0
-    for fault, share, own_key in zip(faults, shares, jax.random.split(key, len(faults)), strict=True):
+    for name, fault, share in zip(names, faults, shares, strict=True):
+        *_, own_key = keys_of(rows, name)
         case, attack = fault.twin, fault.attacks[-1]
         lower, accused = lower_bounds(case, attack, own_key, audits=int(share), trials=trials)
         claim = case.claim
@@ -141,21 +159,18 @@ def false_alarms(rows: Rows, faults: list[Fault], key: jax.Array, *, audits: int
     rows.finish_part(f"false alarms: {alarms} and {stops}")
 
 
+REPRODUCIBLE = {"examine": examine, "plain": plain, "false_alarms": false_alarms}
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
     rows = Rows("auditor", "fault_zoo", chosen.out, chosen.seed)
-    zoo = [(family, fault) for family, faults in FAMILIES.items() for fault in faults]
-    if chosen.quick:
-        few = [(family, FAMILIES[family][0]) for family in QUICK_FAMILIES]
-        zoo = [(family, fault._replace(attacks=fault.attacks[-1:])) for family, fault in few]
-    zoo_key, twin_key = jax.random.split(jax.random.key(chosen.seed))
-    plain_key = jax.random.fold_in(zoo_key, len(zoo))
-    for (family, fault), key in zip(zoo, jax.random.split(zoo_key, len(zoo)), strict=True):
-        examine(rows, family, fault, key)
-    for (family, fault), key in zip(zoo, jax.random.split(plain_key, len(zoo)), strict=True):
-        plain(rows, family, fault, key)
+    names = [FAMILIES[family][0].name for family in QUICK_FAMILIES] if chosen.quick else list(ZOO)
+    for name in names:
+        rows.run(examine, name, all_attacks=not chosen.quick)
+        rows.run(plain, name)
     audits, trials = (QUICK_AUDITS, QUICK_TRIALS) if chosen.quick else (AUDITS, AUDIT_TRIALS)
-    false_alarms(rows, [fault for _, fault in zoo], twin_key, audits=audits, trials=trials)
+    rows.run(false_alarms, names, audits, trials)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ def _summary(
             f"False alarms among audits {kind[row['setting']['audit']]}: **{row['ours']:.0f}** (at most "
             f"{row['setting']['allowed']:.2g} wanted), {row['scale']}.\n"
         )
+    yield "Both counts are of the same games, each of which is judged in both ways.\n"
 
 
 def _by_trials(row: dict[str, Any]) -> bool:
