@@ -54,6 +54,9 @@ class Secure:
     """Seconds that a round waits for owners."""
     deadline: float = 60.0
     """Seconds that a step of the servers may take."""
+    rejoin: bool = False
+    """Begin anew with the other server, once, after this one's state was put back from a copy, or was lost: both drop
+    what they made ahead, and this one has the results that it lacks from the other."""
     tls_cert: str | None = None
     """This server's certificate, PEM, for the DNS name h1 or h2; without it, only loopback addresses are used."""
     tls_key: str | None = None
@@ -72,7 +75,7 @@ def run(options: Secure) -> None:
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is told in lines of our own
     try:
-        from dpaudit.secure import agreement, server, tls
+        from dpaudit.secure import agreement, lines, server, tls
     except ImportError as missing:
         raise check.expected("secure", "its libraries (pip install 'dpaudit[secure]')", missing) from None
 
@@ -106,9 +109,13 @@ def run(options: Secure) -> None:
         insecure=options.insecure,
         wait=options.wait,
         deadline=options.deadline,
+        rejoin=options.rejoin,
         log=lambda line: print(f"dpaudit {options.role}: {line}", file=sys.stderr, flush=True),
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: serving.stop())
     print(f"{options.role} listens on {options.listen.rpartition(':')[0]}:{serving.port}", flush=True)
-    serving.run()
+    try:
+        serving.run()
+    except check.InputError as fault:
+        raise check.InputError(lines.printable(str(fault))) from None

@@ -1,5 +1,6 @@
 """An owner's side of a training: its integers leave as two shares for two servers, which both tell what opened."""
 
+import random
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +23,8 @@ from dpaudit.secure.tls import SERVERS, Tls
 _PAUSE = 0.1  # seconds until a server that is not there is tried again
 _LOOK = 1.0  # seconds of waiting for one server until the other one is asked
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)  # its share is perhaps not there
+_BUSY = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)  # it says: ask again
+_SPREAD = 0.002  # seconds of pause for each owner, so that all together do not ask too often
 _REFUSED = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -59,8 +62,8 @@ class Owner:
         own: Tls | None = None,
         insecure: bool = False,
     ) -> None:
-        self._name, self._terms = check.one_of(terms.owners, name=name), terms
-        self._said = agreement.stated(terms._asdict())
+        self._name, self._terms = terms.owner(name=name), terms
+        self._said = agreement.stated(terms.statement())
         size = KEPT.itemsize * terms.dimension
         self._connections = {
             server: tls.call(address, server, own, insecure=insecure, values=size)
@@ -146,7 +149,20 @@ class Owner:
         )
         values = split.shares[SERVERS.index(server)]
         share = messages.Share(owner=self._name, step=split.step, split=split.label, terms=self._said, values=values)
-        submit(share, until - time.monotonic())
+        while True:
+            try:
+                submit(share, until - time.monotonic())
+            except grpc.RpcError as fault:
+                if _code(fault) not in _BUSY or until <= time.monotonic():
+                    raise
+                self._rest(until)
+            else:
+                return
+
+    def _rest(self, until: float) -> None:
+        """Waits for a moment, another one for each owner."""
+        longest = max(_PAUSE, _SPREAD * len(self._terms.owners))
+        time.sleep(max(0.0, min(random.uniform(0.0, 2 * longest), until - time.monotonic())))
 
     def _ask(self, server: str, step: int, until: float) -> messages.Opened:
         """Asks one server, for a moment."""
@@ -161,10 +177,11 @@ class Owner:
         try:
             return self._whole(server, call.result())
         except grpc.RpcError as fault:
-            code = fault.code() if isinstance(fault, grpc.Call) else None
-            failure = _failure(server, fault)
-        if until <= time.monotonic() or code not in (*_LOST, grpc.StatusCode.DEADLINE_EXCEEDED):
+            code, failure = _code(fault), _failure(server, fault)
+        if until <= time.monotonic() or code not in (*_LOST, *_BUSY, grpc.StatusCode.DEADLINE_EXCEEDED):
             raise failure
+        if code in _BUSY:
+            self._rest(until)
         if code in _LOST:
             self._send_again(step, failure, until)
         return None
@@ -172,7 +189,11 @@ class Owner:
     def _whole(self, server: str, told: messages.Opened) -> Opened:
         if len(told.values) != KEPT.itemsize * self._terms.dimension:
             raise ChannelError(f"{server}: expected {self._terms.dimension} coordinates, another number came")
-        return Opened(np.frombuffer(told.values, KEPT).astype(np.int64), tuple(told.owners), told.releases)
+        try:
+            owners = self._terms.named(told.owners)
+        except check.InputError as fault:
+            raise ChannelError(f"{server}: {fault}") from None
+        return Opened(np.frombuffer(told.values, KEPT).astype(np.int64), owners, told.releases)
 
     def _send_again(self, step: int, failure: Exception, until: float) -> None:
         """After a server was gone, or says that it has no share of the step."""
@@ -183,8 +204,11 @@ class Owner:
             self._send(self._split, until)
 
 
+def _code(fault: grpc.RpcError) -> grpc.StatusCode | None:
+    return fault.code() if isinstance(fault, grpc.Call) else None
+
+
 def _failure(server: str, fault: grpc.RpcError) -> Exception:
     """What a call's failure means to the owner: a refusal, in the server's words, or a server out of reach."""
-    code = fault.code() if isinstance(fault, grpc.Call) else None
-    kind = check.InputError if code in _REFUSED else ChannelError
+    kind = check.InputError if _code(fault) in _REFUSED else ChannelError
     return kind(f"{server}: {tls.reason(fault)}")

@@ -6,6 +6,10 @@ sum; with fewer, the shares stay and a new round of the same step begins. What t
 seconds. Whatever fails between them ends their session on both sides, and H1 calls again: the step is done anew, with
 new secrets.
 
+H2 stays up whoever calls: a caller whose terms or state do not go with its own, or a second one while it has a
+session, is refused in one line, and the shares that wait are kept. H1 ends if it was never let in, and calls again
+otherwise.
+
 A server that was killed goes on behind its last completed step. It has lost the shares of the step that was going on;
 their owners, who learn of it when they ask for the result, send them again.
 """
@@ -18,7 +22,7 @@ from pathlib import Path
 import grpc
 
 from dpaudit import check
-from dpaudit.secure import grpc_wire, tls
+from dpaudit.secure import grpc_wire, lines, tls
 from dpaudit.secure.agreement import Terms
 from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.grpc_wire import GrpcWire, Listener
@@ -30,6 +34,8 @@ from dpaudit.secure.session import PEER, Session
 from dpaudit.secure.tls import Tls
 
 _PAUSE = 0.3  # seconds between two calls to a peer that is not there
+_GREETING = 10.0  # seconds that a caller has for its terms; longer only if a result is lacking
+_WORKERS = 64  # threads that answer owners
 
 
 class Server:
@@ -45,6 +51,7 @@ class Server:
       insecure: whether it may speak beyond this machine without one.
       wait: seconds that a round waits for owners.
       deadline: seconds that a step of the servers, or a session's beginning, may take.
+      rejoin: begin the first session anew (:mod:`session`): for a state that was put back from a copy, or is new.
       log: is told what happens, in lines.
 
     Attributes:
@@ -66,6 +73,7 @@ class Server:
         insecure: bool = False,
         wait: float = 60.0,
         deadline: float = 60.0,
+        rejoin: bool = False,
         log: Callable[[str], None] = print,
     ) -> None:
         check.one_of(PEER, role=role)
@@ -73,28 +81,28 @@ class Server:
             raise check.expected("peer", "the address of h2, which h1 calls", "none")
         self._role, self._terms, self._peer, self._own, self._insecure = role, terms, peer, own, insecure
         self._wait, self._deadline = check.positive(wait=wait), check.positive(deadline=deadline)
-        self._log = log
+        self._rejoin, self._let_in = rejoin, False
+        self._log = lambda line: log(lines.printable(line))
         self._stopped = threading.Event()
         self._wire: GrpcWire | None = None
         self._said = ""
-        workers = 2 * len(terms.owners) + 4
         self._server = grpc.server(
-            ThreadPoolExecutor(workers),
+            ThreadPoolExecutor(_WORKERS),
             options=tls.options(KEPT.itemsize * terms.dimension),
-            maximum_concurrent_rpcs=workers,
+            maximum_concurrent_rpcs=_WORKERS + len(terms.owners),
         )
         self.port = tls.listen(self._server, listen, own, insecure=insecure)
         self._records = Records(state, role, terms)
         self._inbox = Inbox(terms, self._records.completed)
-        self._listener = Listener(self._server, own, log) if role == "h2" else None
-        OwnersService(self._server, terms, self._inbox, self._records, own, log)
+        self._listener = Listener(self._server, own, self._tell_once) if role == "h2" else None
+        OwnersService(self._server, terms, self._inbox, self._records, own, self._log)
         self._server.start()
 
     def run(self) -> None:
         """Goes on until :meth:`stop`.
 
         Raises:
-          InputError: a peer with which no training is possible.
+          InputError: H2 has refused H1's first call, or been refused; the state can no longer be written.
         """
         try:
             while not self._stopped.is_set():
@@ -102,6 +110,12 @@ class Server:
                     self._session()
                 except ChannelError as fault:
                     self._tell_once(f"no session with {PEER[self._role]}: {fault}")
+                    self._stopped.wait(_PAUSE)
+                except check.InputError as fault:
+                    if self._listener is None and not self._let_in:
+                        raise
+                    who = f"h1 at {self._listener.caller}" if self._listener else "h2"
+                    self._tell_once(f"{who} is refused: {fault}")
                     self._stopped.wait(_PAUSE)
         except OSError as fault:
             raise check.expected("state", "a directory to write to", fault) from None
@@ -120,9 +134,17 @@ class Server:
         if wire is None:
             return
         self._wire = wire
-        channel = Channel(wire, self._deadline)
+        channel = Channel(wire, min(_GREETING, self._deadline))
         try:
-            session = Session(channel, self._role, self._terms, self._records)
+            session = Session(
+                channel,
+                self._role,
+                self._terms,
+                self._records,
+                rejoin=self._rejoin,
+                seconds=self._deadline,
+            )
+            self._rejoin, self._let_in = False, True
             self._inbox.complete(self._records.completed)
             label = "; noise from a table, a reproduction that is not private" if self._terms.noise == "table" else ""
             self._tell_once(f"session with {PEER[self._role]}: {self._records.completed} steps are complete{label}")
@@ -138,7 +160,7 @@ class Server:
         """To the peer; None if there is none yet."""
         if self._listener is None:
             return grpc_wire.connect(str(self._peer), self._own, insecure=self._insecure)
-        return self._listener.newest(_PAUSE)
+        return self._listener.next(_PAUSE)
 
     def _round(self, session: Session, channel: Channel, wire: GrpcWire) -> None:
         step = self._records.completed + 1
@@ -146,13 +168,16 @@ class Server:
         channel.deadline(self._wait + self._deadline)
         held = self._inbox.collect(self._wait, lambda: self._ended(wire))
         owners, torn = session.agree(step, held)
-        for owner in torn:
+        for owner in torn[: lines.MOST]:
             self._log(f"step {step}: {owner}'s two shares do not belong together; both servers let them go")
+        if torn[lines.MOST :]:
+            self._log(f"step {step}: nor do those of {len(torn) - lines.MOST} others")
         self._inbox.forget(torn)
-        lacking = [owner for owner in self._terms.owners if owner not in (*owners, *torn)]
+        present = {*owners, *torn}
+        lacking = [owner for owner in self._terms.owners if owner not in present]
         if lacking and held:
             here = [f"{owner}{'' if owner in held else ' (not here either)'}" for owner in lacking]
-            self._log(f"step {step}: shares are not at both servers of: {', '.join(here)}")
+            self._log(f"step {step}: shares are not at both servers of: {lines.listed(here)}")
         if len(owners) < self._terms.least_owners:
             return
         channel.deadline(self._deadline)
@@ -161,7 +186,7 @@ class Server:
         self._log(f"step {step}: complete, of {len(owners)} owners; {self._records.releases} openings begun so far")
 
     def _ended(self, wire: GrpcWire) -> bool:
-        return wire.closed or self._stopped.is_set() or bool(self._listener and self._listener.called)
+        return wire.closed or self._stopped.is_set()
 
     def _tell_once(self, line: str) -> None:
         """Tells what has not just been told."""

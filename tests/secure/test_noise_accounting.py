@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -142,7 +141,7 @@ def test_a_cell_is_charged_for_the_bend_of_its_chord() -> None:
 def test_every_step_pays_for_the_ends_of_its_noise() -> None:
     """Where the shift needs 1.085e-6 of delta a step, a delta of 1e-3 lasts for 921 steps."""
     noise = binomial(coins=127, step_bits=8)
-    shift: dict[str, Any] = {"sensitivity": 34 * noise.step, "dimension": 10}
-    assert spent(noise, **shift, trimmed=1e-8).trimmed == pytest.approx(1.0850777e-6)
-    assert math.isfinite(epsilon(noise, **shift, delta=1e-3, steps=921))
-    assert math.isinf(epsilon(noise, **shift, delta=1e-3, steps=922))
+    shift = 34 * noise.step
+    assert spent(noise, sensitivity=shift, dimension=10, trimmed=1e-8).trimmed == pytest.approx(1.0850777e-6)
+    assert math.isfinite(epsilon(noise, sensitivity=shift, dimension=10, delta=1e-3, steps=921))
+    assert math.isinf(epsilon(noise, sensitivity=shift, dimension=10, delta=1e-3, steps=922))
