@@ -31,3 +31,12 @@ def test_a_jump_a_flat_piece_and_an_exact_end_are_no_trouble():
 def test_without_a_root_the_nearer_end_is_returned():
     found = increasing_root(lambda x: x + np.array([1.0, -9.0]), np.zeros(2), np.ones(2))
     np.testing.assert_array_equal(found, [0, 1])
+
+
+def test_no_root_is_further_away_than_the_tolerance():
+    levels = np.linspace(0.01, 0.99, 2000)
+    for tolerance in (0.3, 0.1, 0.01):
+        found = increasing_root(
+            lambda x: ndtr(x) - levels, np.full(2000, -4.0), np.full(2000, 4.0), tolerance=tolerance
+        )
+        assert np.abs(found - ndtri(levels)).max() <= tolerance

@@ -1,7 +1,8 @@
 """Runs the mutants: puts each fault into a copy of the tree, runs its tests there, and says which faults survive.
 
     python -m tests.mutants                       # all that the log has no valid result of
-    python -m tests.mutants --room secure --show  # what there is, without running
+    python -m tests.mutants --room secure --show  # what the log says, without running
+    python -m tests.mutants --control             # the same tests in the same way without any fault: all have to pass
 
 A result is one line of the log. It is taken up again for as long as the fault, its module and its test files are what
 they were, so that a run that was ended goes on. The exit status is 1 where a mutant without an argument survives.
@@ -74,16 +75,36 @@ def in_rounds(mutants: list[Mutant]) -> list[Mutant]:
     return [mutants[i] for i in sorted(range(len(mutants)), key=rounds.__getitem__)]
 
 
+def control(chosen: list[Mutant], minutes: float) -> int:
+    """Runs every list of tests in a copy without a fault, and says which fail."""
+    lists, begun, failed = list(dict.fromkeys(mutant.tests for mutant in chosen)), time.monotonic(), 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder) / "tree"
+        copied(copy)
+        forked.load()
+        for number, tests in enumerate(lists, 1):
+            if time.monotonic() - begun > 60 * minutes:
+                print(f"{len(lists) - number + 1} lists of tests were not run")
+                break
+            status = forked.run(tests, copy, SECONDS)
+            failed += status != 0
+            print(f"{number}/{len(lists)} {'passed' if status == 0 else 'FAILED'} {' '.join(tests)}", flush=True)
+    return int(failed > 0)
+
+
 def main() -> int:
     """Runs what is asked for and prints a line for each mutant, then the counts and the survivors."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--room", help="a folder of dpaudit: its mutants alone")
     parser.add_argument("--log", type=Path, default=LOG)
     parser.add_argument("--show", action="store_true", help="what the log says, without running anything")
+    parser.add_argument("--control", action="store_true", help="every list of tests once, without a fault")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no mutant is begun after so many")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends the tests under way, too
     chosen = in_rounds([mutant for mutant in MUTANTS if options.room in (None, room(mutant))])
+    if options.control:
+        return control(chosen, options.minutes)
     found, begun, known = Counter(), time.monotonic(), results(options.log)
     survivors = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:

@@ -144,7 +144,7 @@ MUTANTS = [
     ),
     *of(
         "dpaudit/auditing/moments",
-        "auditing/test_distinguish auditing/test_search",
+        "auditing/test_moments",
         ("(z - mean1) ** 2 / variance1", "(z - mean1) ** 2 / variance0"),
     ),
     *of(
