@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from dpaudit.check import InputError
-from dpaudit.training.dp_ftrl import correlated, dp_ftrl, epsilon, noise_multiplier
+from dpaudit.training.dp_ftrl import claim, correlated, dp_ftrl, epsilon, noise_multiplier
 from dpaudit.training.dp_sgd import dp_sgd, train
 from dpaudit.training.matrix_noise import (
     Strategy,
@@ -270,3 +270,15 @@ def test_epsilon_follows_the_participation_and_the_relation(strategies):
 def test_bad_input_is_refused(strategies, call, message):
     with pytest.raises(InputError, match=message):
         call(strategies["toeplitz"])
+
+
+@pytest.mark.parametrize("neighbouring", ["zero_out", "replace"])
+def test_the_claim_is_the_curve_through_every_epsilon(strategies, neighbouring):
+    strategy = strategies["toeplitz"]
+    promised = claim(strategy, 1.3, participation=participation(5, separation=4), neighbouring=neighbouring)
+    assert promised.neighbouring == ("replace" if neighbouring == "replace" else "add_remove")
+    for delta in (1e-2, 1e-6):
+        spent = epsilon(
+            strategy, 1.3, delta=delta, participation=participation(5, separation=4), neighbouring=neighbouring
+        )
+        assert promised.epsilon_at(delta) == pytest.approx(spent, rel=1e-9)
