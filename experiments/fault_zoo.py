@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpaudit import AuditResult, Case, Mechanism, hosts, inspect, play
+from dpaudit import AuditResult, Case, InputError, Mechanism, hosts, inspect, play
 from dpaudit import audit as run_audit
 from dpaudit.auditing import sequential
 from dpaudit.auditing.choose import Rule, choose_rule
@@ -95,11 +95,15 @@ def plain(rows: Rows, name: str) -> None:
             ("fault", "twin"), (fault.fault, fault.twin), jax.random.split(form_key), strict=True
         ):
             shown = case if form is None else disguised(case, form)
-            result = audit(shown, None, own_key, trials=fault.trials)
-            setting = {"fault": fault.name, "family": family, "of": of, "disguise": form, "verdict": result.verdict}
-            bounds = (result.epsilon_lower, result.epsilon_upper)
+            setting = {"fault": fault.name, "family": family, "of": of, "disguise": form}
             scale = f"{fault.trials:,} trials, no distinguisher named"
-            rows.add("plain_call", setting, result.epsilon_hat, bounds, scale=scale)
+            try:
+                result = audit(shown, None, own_key, trials=fault.trials)
+            except InputError as refusal:  # a release that the plain call cannot read is a fault that it misses
+                rows.add("plain_call", setting | {"verdict": f"refused: {refusal}"}, None, scale=scale)
+                continue
+            bounds = (result.epsilon_lower, result.epsilon_upper)
+            rows.add("plain_call", setting | {"verdict": result.verdict}, result.epsilon_hat, bounds, scale=scale)
     rows.finish_part(f"{fault.name}, plain calls")
 
 

@@ -12,6 +12,7 @@ from dpaudit.mechanisms import trade_off as curves
 from dpaudit.mechanisms.trade_off import TradeOff
 
 NEIGHBOURING = ("replace", "add_remove")
+RELATIONS = {"ADD_OR_REMOVE_ONE": "add_remove", "REPLACE_ONE": "replace"}  # dp-accounting's names
 
 
 class _ClaimFields(NamedTuple):
@@ -100,6 +101,32 @@ class Claim(_ClaimFields):
         if added is not removed:
             terms["present_first"] = _vertices(added)
         return CurveClaim(terms, neighbouring)
+
+    @staticmethod
+    def accounted(accountant: Any) -> "CurveClaim":
+        """The promise of all that a dp-accounting accountant has composed, for its own neighbouring relation.
+
+        Args:
+          accountant: a ``PLDAccountant`` or an ``RdpAccountant``. One that has composed nothing promises that both
+            worlds are alike, and one of something without noise promises nothing: neither is a claim.
+
+        Raises:
+          InputError: another accountant or relation; a composition that is no claim.
+        """
+        relation = RELATIONS.get(getattr(getattr(accountant, "neighboring_relation", None), "name", ""))
+        if relation is None:
+            raise check.expected("accountant", "one of adding, removing or replacing a record", accountant)
+        if not math.isfinite(accountant.get_epsilon(0.999)):  # a PLDAccountant's own distribution does not say so
+            raise check.expected("accountant", "one whose releases have noise", accountant)
+        if hasattr(accountant, "_pld"):
+            made = Claim.pld(accountant._pld, neighbouring=relation)
+        elif hasattr(accountant, "_rdp"):
+            made = Claim.renyi(accountant._orders, accountant._rdp, neighbouring=relation)
+        else:
+            raise check.expected("accountant", "a PLDAccountant or an RdpAccountant", accountant)
+        if made.fnr(0.5) >= 0.5:
+            raise check.expected("accountant", "one that has composed a release", accountant)
+        return made
 
     @staticmethod
     def trade_off(fpr: ArrayLike, fnr: ArrayLike, *, neighbouring: str = "replace") -> "CurveClaim":
@@ -229,7 +256,7 @@ def _vertices(pmf: Any) -> dict[str, Any]:
     """Of one direction of a privacy loss distribution."""
     dense = pmf.to_dense_pmf()
     losses = (dense._lower_loss + np.arange(dense.size)) * dense._discretization
-    fpr, fnr = curves.of_losses(dense.get_delta_for_epsilon, losses, dense._probs)
+    fpr, fnr = curves.of_losses(losses, dense._probs, dense._infinity_mass)
     return {"fpr": fpr.tolist(), "fnr": fnr.tolist()}
 
 

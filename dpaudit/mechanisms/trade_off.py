@@ -181,24 +181,26 @@ def _slope(alpha: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (1 - alpha) / alpha * np.exp(up) * np.expm1(alpha * (down - up)) / np.expm1((alpha - 1) * (down - up))
 
 
-def of_losses(delta: Callable[[np.ndarray], np.ndarray], losses: np.ndarray, shares: np.ndarray) -> tuple[Any, Any]:
+def of_losses(losses: np.ndarray, shares: np.ndarray, infinite: float) -> tuple[np.ndarray, np.ndarray]:
     """Vertices of the curve of a privacy loss distribution, of lines whose slopes are -e^loss.
 
     Args:
-      delta: ``delta(epsilons)`` of the distribution, true of every epsilon, negative ones too.
       losses: on its grid, increasing.
       shares: their probabilities.
+      infinite: the probability of an infinite loss.
 
     Source: Doroshenko et al. 2022: between grid points delta is linear in e^epsilon, so that all lines together are
     the distribution's own curve.
     """
-    below = np.cumsum(np.maximum(shares, 0.0))
+    kept = (np.abs(losses) < 700) | (shares > 0)
+    losses, shares = np.clip(losses[kept], -700, 700), np.maximum(shares[kept], 0.0)
+    above = infinite + np.cumsum(shares[::-1])[::-1]  # probabilities of a loss as large, in both worlds
+    other = np.cumsum((shares * np.exp(-losses))[::-1])[::-1]
+    below = np.cumsum(shares)
     wanted = np.searchsorted(below, expit(np.linspace(-ENDS, ENDS, LINES)) * below[-1])
-    seen = np.flatnonzero(shares > 0)
-    chosen = np.unique(np.concatenate([wanted.clip(0, len(losses) - 1), seen[[0, -1]]]))
-    epsilons = losses[chosen]
-    epsilons = epsilons[np.abs(epsilons) < 700]
-    return from_lines(1 - delta(epsilons), -np.exp(epsilons))
+    chosen = np.unique(np.concatenate([wanted, np.flatnonzero(shares > 0)[[0, -1]]]).clip(0, len(losses) - 1))
+    slopes = np.exp(losses[chosen])
+    return from_lines(1 - (above[chosen] - slopes * other[chosen]), -slopes)
 
 
 def from_lines(intercepts: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

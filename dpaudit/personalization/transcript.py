@@ -12,6 +12,7 @@ from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateD
 from dp_accounting.pld import PLDAccountant
 
 from dpaudit import check
+from dpaudit.mechanisms.claim import Claim
 from dpaudit.personalization.processes import DRAW_WORDS, Process, Release
 
 
@@ -122,6 +123,20 @@ class Transcript(NamedTuple):
         ]
         second = next(place for place, draw in enumerate(run) if draw in run[:place])
         return f"the same noise in {names[run.index(run[second])]} and {names[second]}"
+
+    def claim(self) -> Claim:
+        """What is promised to one user, added or removed, at every delta: the curve that :meth:`epsilon` reads.
+
+        Raises:
+          InputError: no releases, or one without noise; releases that :meth:`event` refuses.
+        """
+        event = self.event()
+        squared = _squared(event)
+        if squared is None:
+            return Claim.accounted(PLDAccountant().compose(event))
+        if squared in (0, math.inf):
+            raise check.expected("transcript", "releases, all of them with noise", f"mu {math.sqrt(squared):g}")
+        return Claim.gaussian(math.sqrt(squared), neighbouring="add_remove")
 
     def _streams(self) -> Iterator[tuple[Process, int]]:
         """Every stream of releases that begins with number 0, with its length."""

@@ -33,6 +33,7 @@ import numpy as np
 from dp_accounting import rdp
 
 from dpaudit import check
+from dpaudit.mechanisms.claim import Claim
 from dpaudit.secure.noise import Binomial, coin_probabilities, tail
 
 ORDERS = (1.25, 1.5, 1.75, *(2 * 2 ** (i / 3) for i in range(31)))  # to 2,048: an epsilon of 0.01 needs them
@@ -110,6 +111,39 @@ def epsilon(noise: Binomial, *, sensitivity: int, dimension: int, delta: float, 
     one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=TRIMMED * delta / steps)
     left = delta - steps * one.trimmed
     return float(rdp.compute_epsilon(ORDERS, list(steps * one.divergence), left)[0]) if left > 0 else math.inf
+
+
+def claim(
+    noise: Binomial, *, sensitivity: int, dimension: int, neighbouring: str, steps: int = 1, trimmed: float = 1e-9
+) -> Claim:
+    """What ``steps`` releases promise to a record that is in every batch, at every delta.
+
+    Let f be the curve of the divergences given E, and t the probability of what E leaves out. The release gives a set
+    of outcomes at most t more than the release given E does, and the other way round, so the promise is
+    f(min(fpr + t, 1)) - t.
+
+    Args:
+      noise, sensitivity, dimension, steps: as for :func:`epsilon`.
+      neighbouring: "replace" or "add_remove", as the sensitivity was computed for.
+      trimmed: t that may be left out of all releases together, in (0, 1); more where the ends of the noise need it.
+
+    Returns:
+      A curve of :class:`dpaudit.Claim`.
+
+    Raises:
+      InputError: a value out of range; noise whose ends alone give the record away.
+    """
+    steps = check.at_least(1, steps=steps)
+    each = check.open_unit(trimmed=trimmed) / steps
+    one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=each)
+    outside = steps * one.trimmed
+    if outside >= 1 or not np.isfinite(one.divergence).any():
+        raise check.expected("noise", "one whose ends are wider than the shift", noise)
+    given = Claim.renyi(ORDERS, steps * one.divergence, neighbouring=neighbouring)
+    fpr, fnr = (np.asarray(given.terms[name]) for name in ("fpr", "fnr"))
+    left = np.append(0.0, fpr[fpr > outside] - outside)
+    lowest = np.maximum(np.append(given.fnr(outside), fnr[fpr > outside]) - outside, 0.0)
+    return Claim.trade_off(np.append(left, 1.0), np.append(lowest, 0.0), neighbouring=neighbouring)
 
 
 def _cut(noise: Binomial, sensitivity: int, budget: float) -> tuple[int, float]:

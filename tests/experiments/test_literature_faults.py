@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpaudit import Case, Mechanism, play
+from dpaudit import Case, InputError, Mechanism, play
 from experiments import fault_zoo, fault_zoo_section
 from experiments.common import Rows
 from experiments.zoo import (
@@ -370,6 +370,18 @@ def test_the_plain_call_of_a_fault_has_a_row_for_each_form(tmp_path, monkeypatch
     text = "\n".join(fault_zoo_section.plain_calls(rows.rows))
     caught = sum(of == "fault" and verdict == "violation" for of, form, verdict in said if form == "shifted")
     assert f"| shifted | {caught} of 1 | 0 of 1 |" in text
+
+
+def test_a_release_that_the_plain_call_refuses_is_a_row_too(tmp_path, monkeypatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InputError("scores: expected numbers, got NaN")
+
+    rows = Rows("auditor", "fault_zoo", str(tmp_path), 0)
+    monkeypatch.setattr(fault_zoo, "DISGUISES", {})
+    monkeypatch.setattr(fault_zoo, "run_audit", refuse)
+    fault_zoo.plain(rows, "literature: sums", FAULTS["a gradient of zero over its norm"], KEY)
+    assert [row["setting"]["verdict"] for row in rows.rows] == ["refused: scores: expected numbers, got NaN"] * 2
+    assert "Missed by it: a gradient of zero over its norm." in "\n".join(fault_zoo_section.plain_calls(rows.rows))
 
 
 def test_a_fault_of_the_last_bits_is_not_moved():

@@ -8,6 +8,8 @@ import pickle
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation
+from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
@@ -201,3 +203,31 @@ def test_a_claim_is_a_value(claim):
     assert sum(claim == other for other in CLAIMS) == 1
     curve = claim.fnr(np.linspace(0, 1, 1001))
     assert (curve <= 1 - np.linspace(0, 1, 1001) + 1e-12).all()
+
+
+def test_an_accountant_hands_over_what_it_has_composed():
+    event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 3)
+    tight = Claim.accounted(PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event))
+    loose = Claim.accounted(RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event))
+    exact = gaussian_fnr(RATES, math.sqrt(3) / 2)
+    assert tight.fnr(RATES) == pytest.approx(exact, abs=1e-3)
+    assert (loose.fnr(RATES) <= tight.fnr(RATES) + 1e-3).all()
+    assert tight.neighbouring == loose.neighbouring == "add_remove"
+    assert Claim.accounted(PLDAccountant(NeighboringRelation.REPLACE_ONE).compose(event)).neighbouring == "replace"
+
+
+@pytest.mark.parametrize(
+    "accountant, message",
+    [
+        (3, "accountant: expected one of adding, removing or replacing"),
+        (PLDAccountant(NeighboringRelation.REPLACE_SPECIAL), "accountant: expected one of adding, removing"),
+        (PLDAccountant(), "accountant: expected one that has composed a release"),
+        (RdpAccountant(), "accountant: expected one that has composed a release"),
+        (PLDAccountant().compose(dp_accounting.NonPrivateDpEvent()), "accountant: expected one whose releases have"),
+        (RdpAccountant().compose(dp_accounting.NonPrivateDpEvent()), "accountant: expected one whose releases have"),
+    ],
+    ids=str,
+)
+def test_an_accountant_of_no_claim_is_refused(accountant, message):
+    with pytest.raises(InputError, match=message):
+        Claim.accounted(accountant)

@@ -153,3 +153,16 @@ def test_a_delta_above_one_over_the_number_of_users_is_warned_of():
     assert spent == transcript.epsilon(1e-5) == transcript.epsilon(1e-5, users=100_000)
     with pytest.raises(InputError, match=r"^users: expected a whole number >= 1, got 0$"):
         transcript.epsilon(1e-5, users=0)
+
+
+def test_the_claim_is_the_curve_through_every_epsilon():
+    sampled = processes.poisson_gaussian("sampled", rate=0.1, noise_multiplier=1.0)
+    for transcript in (told(5, A)[0] + told(3, B)[0], told(20, sampled, A)[0]):
+        promised = transcript.claim()
+        assert promised.neighbouring == "add_remove"
+        for delta in (1e-2, 1e-6):
+            assert promised.epsilon_at(delta) == pytest.approx(transcript.epsilon(delta), rel=3e-3)
+    with pytest.raises(InputError, match="transcript: expected releases, all of them with noise, got mu inf"):
+        told(2, processes.gaussian("bare", noise_multiplier=0.0))[0].claim()
+    with pytest.raises(InputError, match="got mu 0"):
+        Transcript(()).claim()

@@ -6,7 +6,7 @@ import pytest
 from dpaudit import check
 from dpaudit.secure import noise_accounting, sigma
 from dpaudit.secure.noise import Binomial, binomial, probabilities
-from dpaudit.secure.noise_accounting import epsilon, spent
+from dpaudit.secure.noise_accounting import claim, epsilon, spent
 
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
 
@@ -145,3 +145,30 @@ def test_every_step_pays_for_the_ends_of_its_noise() -> None:
     assert spent(noise, sensitivity=shift, dimension=10, trimmed=1e-8).trimmed == pytest.approx(1.0850777e-6)
     assert math.isfinite(epsilon(noise, sensitivity=shift, dimension=10, delta=1e-3, steps=921))
     assert math.isinf(epsilon(noise, sensitivity=shift, dimension=10, delta=1e-3, steps=922))
+
+
+def test_the_claim_lies_below_the_exact_trade_off_of_a_shift_and_near_it() -> None:
+    """The best tests between one coordinate's noise and the same, shifted, from all its probabilities."""
+    noise, shift = binomial(coins=127, step_bits=4), 90
+    promised = claim(noise, sensitivity=shift, dimension=1, neighbouring="add_remove", trimmed=1e-9)
+    z = np.arange(-noise.reach - shift, noise.reach + shift + 1)
+    p, q = probabilities(noise, z), probabilities(noise, z - shift)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        order = np.argsort(np.where(p > 0, q / p, np.inf))[::-1]  # the likeliest to be shifted first
+    fpr, fnr = np.cumsum(p[order]), 1 - np.cumsum(q[order])
+    lowest = promised.fnr(np.minimum(fpr, 1.0))
+    assert (lowest <= fnr + 1e-9).all()
+    assert (fnr - lowest).max() < 0.12  # what Renyi divergences lose
+    nearer = claim(noise, sensitivity=shift // 2, dimension=1, neighbouring="add_remove")
+    assert (nearer.fnr(np.minimum(fpr, 1.0)) > fnr).any()
+    assert promised.epsilon_at(1e-5) <= epsilon(noise, sensitivity=shift, dimension=1, delta=1e-5) * 1.02
+    assert promised.neighbouring == "add_remove"
+    with pytest.raises(check.InputError, match="noise: expected one whose ends are wider than the shift"):
+        claim(noise, sensitivity=noise.reach, dimension=10, neighbouring="replace")
+
+
+def test_the_claim_of_gaussian_steps() -> None:
+    promised = sigma.claim(3.0, neighbouring="replace", steps=4)
+    spent_gaussian = sigma.epsilon(3.0, delta=1e-5, neighbouring="replace", steps=4)
+    assert promised.epsilon_at(1e-5) == pytest.approx(spent_gaussian, rel=1e-9)
+    assert promised.neighbouring == "replace"
