@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import dp_accounting
 import jax
@@ -138,7 +139,21 @@ def gaussian(name: str, *, noise_multiplier: float) -> Process:
     """
     multiplier = float(check.non_negative(noise_multiplier=noise_multiplier))
     one = dp_accounting.GaussianDpEvent(multiplier) if multiplier else dp_accounting.NonPrivateDpEvent()
-    return Process(name, lambda n: dp_accounting.SelfComposedDpEvent(one, n), _independent(multiplier))
+
+    def event(n: int) -> DpEvent:
+        return dp_accounting.SelfComposedDpEvent(one, n)
+
+    process = Process(name, event, _independent(multiplier))
+    _SHIPPED[event] = process.noise
+    return process
+
+
+def shipped(process: Any) -> bool:
+    """Whether a process is as :func:`gaussian` made it: no one has given it another event or other noise since."""
+    return type(process) is Process and _SHIPPED.get(process.event) is process.noise
+
+
+_SHIPPED: WeakKeyDictionary[Callable[[int], DpEvent], Callable[[Any], Noise]] = WeakKeyDictionary()
 
 
 def poisson_gaussian(name: str, *, rate: float, noise_multiplier: float) -> Process:

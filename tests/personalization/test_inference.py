@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import Tracer
 
 from dpaudit.check import InputError
 from dpaudit.personalization import inference, processes
@@ -46,7 +47,7 @@ def test_what_runs_on_a_user_s_own_features_has_no_effects_and_is_no_python():
         return score(params, FILM, history)
 
     assert isinstance(infer(spying, PARAMS, OnDevice(HISTORY)), OnDevice)
-    assert [isinstance(history, jax.core.Tracer) for history in seen] == [True]
+    assert [isinstance(history, Tracer) for history in seen] == [True]
     for tell in (telling.callback, telling.pure, telling.in_another_s_array):
         with pytest.raises(InputError, match="predict: expected a function without effects, for it runs on raw data"):
             infer(lambda params, history, tell=tell: tell(jnp.sum(history)), PARAMS, OnDevice(HISTORY))
