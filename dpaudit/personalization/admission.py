@@ -2,16 +2,43 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from dp_accounting import ComposedDpEvent
+from jax.core import Tracer
 
 from dpaudit import check
 from dpaudit.identity import digest, raw, text
 from dpaudit.kernels import philox
 from dpaudit.personalization.budget import Budget, affordable, spent
 from dpaudit.personalization.ledger import Ledger, Stream
+from dpaudit.personalization.noised import Noised
+from dpaudit.personalization.processes import memories
+
+
+def streams(key: jax.Array, protocol: Any, state: Any, memory: Any, users: Any) -> list[Stream]:
+    """What a run of a protocol releases, the arguments as for :func:`dpaudit.personalization.boundary.run`.
+
+    Raises:
+      InputError: a memory of other processes; a run that is mapped.
+    """
+    if type(protocol.release) is Noised:
+        processes = protocol.release.processes
+    else:
+        model = jax.eval_shape(protocol.broadcast, state)
+        total = jax.eval_shape(lambda *given: protocol.devices(*given), philox.from_key(key), model, users)
+        processes = [
+            each.process for each in jax.eval_shape(lambda *given: protocol.release(*given), key, total, memory)[0]
+        ]
+    numbers = [part.number for part in memories(memory)]
+    if len(numbers) != len(processes):
+        raise check.expected("memory", f"one of each of {len(processes)} processes, or None to begin", memory)
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, state, memory, users))):
+        raise check.expected("budget", "a run by itself, for one that is mapped costs as often", "a traced one")
+    began = [check.at_least(0, memory=number) for number in numbers]
+    return [Stream(*pair) for pair in zip(processes, began, strict=True)]
 
 
 def paid(

@@ -31,19 +31,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jax.sharding import Mesh
 
 from dpaudit import check, sharding
 from dpaudit.kernels import philox
 from dpaudit.memory import fitting
 from dpaudit.personalization import admission
-from dpaudit.personalization.admission import Stream
 from dpaudit.personalization.bounds import Bound, Bounded, clipped
 from dpaudit.personalization.budget import Budget
 from dpaudit.personalization.ledger import Ledger
 from dpaudit.personalization.noised import Noised
-from dpaudit.personalization.processes import Memory, Release, named, shipped
+from dpaudit.personalization.processes import Release, memories, named, shipped
 from dpaudit.personalization.silent import alone, silent
 from dpaudit.personalization.transcript import Transcript
 from dpaudit.sharding import ALIKE, CUT
@@ -255,7 +253,7 @@ def run(
         if not (trusted or enforced(protocol)):
             wanted = "one that the boundary bounds (each(..., clip_norm=), private(...)), or trusted=True"
             raise check.expected("protocol", wanted, "one whose releases are as private as its author says")
-        streams = _streams(key, protocol, state, memory, users)
+        streams = admission.streams(key, protocol, state, memory, users)
         rounds, members = admission.paid(key, streams, rounds, budget, ledger, who, least=max(1, minimum_users))
         if rounds == 0:
             return state, memory, Transcript(())
@@ -304,29 +302,6 @@ def _rows(protocol: Protocol, users: Any) -> int:
     return len(jax.tree.leaves(users)[0])
 
 
-def _streams(key: jax.Array, protocol: Protocol, state: Any, memory: Any, users: Any) -> list[Stream]:
-    """The processes that release once a round, each with the number of releases that it has made before."""
-    if type(protocol.release) is Noised:
-        processes = protocol.release.processes
-    else:
-        model = jax.eval_shape(protocol.broadcast, state)
-        total = jax.eval_shape(lambda *given: protocol.devices(*given), philox.from_key(key), model, users)
-        processes = [
-            each.process for each in jax.eval_shape(lambda *given: protocol.release(*given), key, total, memory)[0]
-        ]
-    numbers = [part.number for part in _memories(memory)]
-    if len(numbers) != len(processes):
-        raise check.expected("memory", f"one of each of {len(processes)} processes, or None to begin", memory)
-    if any(isinstance(leaf, Tracer) for leaf in (*numbers, jax.random.key_data(key))):
-        raise check.expected("budget", "a run by itself, for one that is mapped costs as often", "a traced one")
-    return [Stream(*pair) for pair in zip(processes, map(int, numbers), strict=True)]
-
-
-def _memories(memory: Any) -> list[Memory]:
-    leaves = jax.tree.leaves(memory, is_leaf=lambda leaf: isinstance(leaf, Memory))
-    return [leaf for leaf in leaves if isinstance(leaf, Memory)]
-
-
 def enforced(protocol: Protocol) -> bool:
     """Whether the boundary itself bounds and noises all that a protocol releases, as in
     :func:`dpaudit.personalization.private.private`."""
@@ -350,7 +325,7 @@ def round_keys(key: jax.Array, t: Any, names: Iterable[str], memory: Any) -> tup
       memory: that the round begins with, whose numbers tell a run from one that goes on from it.
     """
     own = named(jax.random.fold_in(philox.from_key(key), t), repr(list(names)))
-    for part in _memories(memory):
+    for part in memories(memory):
         own = jax.random.fold_in(own, part.number)
     devices, aggregator = jax.random.split(own)
     return devices, aggregator

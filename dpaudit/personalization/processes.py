@@ -45,6 +45,12 @@ class Memory(NamedTuple):
     noise: Any
 
 
+def memories(memory: Any) -> list[Memory]:
+    """Those of all processes in the memory of an aggregator, in order."""
+    leaves = jax.tree.leaves(memory, is_leaf=lambda leaf: isinstance(leaf, Memory))
+    return [leaf for leaf in leaves if isinstance(leaf, Memory)]
+
+
 def memoryless() -> Memory:
     """The memory before the first release of any process whose noise is independent: a number, nothing else."""
     return Memory(jnp.int32(0), ())

@@ -18,7 +18,7 @@ from dpaudit.personalization.channels import Network
 from dpaudit.personalization.noised import Noised
 from dpaudit.personalization.parties import assemble
 from dpaudit.personalization.private import private
-from dpaudit.personalization.processes import gaussian, poisson_gaussian
+from dpaudit.personalization.processes import Memory, gaussian, poisson_gaussian
 from tests.personalization.protocols import START, people, steps, two_parts
 
 KEY = jax.random.key(0)
@@ -195,6 +195,16 @@ def test_a_shipped_protocol_is_trusted_only_where_one_says_so():
         (
             lambda: run(KEY, STEPS._replace(devices=lambda *given: 0), START, None, people(2), 1, minimum_users=2),
             r"devices: expected what boundary\.each makes, where users are counted or named",
+        ),
+        (
+            lambda: run(KEY, STEPS, START, (Memory(jnp.int32(-5), ()),), people(2), 1, budget=Budget(9.0, 1e-6)),
+            "memory: expected a whole number >= 0, got",
+        ),
+        (
+            lambda: jax.vmap(lambda at: run(KEY, STEPS, at, None, people(2), 1, budget=Budget(9.0, 1e-6))[0])(
+                jnp.zeros((2, 5))
+            ),
+            "budget: expected a run by itself, for one that is mapped costs as often, got a traced one",
         ),
         (
             lambda: jax.vmap(lambda key: run(key, STEPS, START, None, people(2), 1, budget=Budget(9.0, 1e-6))[0])(
