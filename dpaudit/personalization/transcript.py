@@ -4,15 +4,15 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, SelfComposedDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent
 from dp_accounting.pld import PLDAccountant
 
 from dpaudit import check
 from dpaudit.mechanisms.claim import Claim
+from dpaudit.personalization.budget import mu_squared, spent
 from dpaudit.personalization.processes import DRAW_WORDS, Process, Release
 
 
@@ -65,7 +65,7 @@ class Transcript(NamedTuple):
         Source: Dong, Roth and Su 2022, Corollary 3.3.
         """
         event = self.event()
-        squared = _squared(event)
+        squared = mu_squared(event)
         if squared is None:
             raise check.expected("transcript", "Gaussian events alone, which have a mu", event)
         return math.sqrt(squared)
@@ -84,18 +84,12 @@ class Transcript(NamedTuple):
         Raises:
           InputError: delta out of range; releases that :meth:`event` refuses.
 
-        Source: Balle and Wang 2018, Theorem 8; Doroshenko et al. 2022 (connect the dots).
+        Source: :func:`dpaudit.personalization.budget.spent`.
         """
         check.open_unit(delta=delta)
         if users is not None:
             check.delta(check.at_least(1, users=users), "users", delta=delta)
-        event = self.event()
-        squared = _squared(event)
-        if squared is None:
-            return float(PLDAccountant().compose(event).get_epsilon(delta))
-        if squared in (0, math.inf):
-            return squared
-        return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(squared), delta))
+        return spent(self.event(), delta)
 
     def draws(self) -> np.ndarray:
         """Fingerprints of all noise, uint32 [..., releases, 4], under ``jax.vmap`` with axes of runs in front."""
@@ -131,7 +125,7 @@ class Transcript(NamedTuple):
           InputError: no releases, or one without noise; releases that :meth:`event` refuses.
         """
         event = self.event()
-        squared = _squared(event)
+        squared = mu_squared(event)
         if squared is None:
             return Claim.accounted(PLDAccountant().compose(event))
         if squared in (0, math.inf):
@@ -164,19 +158,3 @@ def _numbers(release: Release) -> list[int]:
     if (runs != runs[:1]).any():
         raise check.expected("transcript", f"as many releases of {release.process.name!r} in every run", "others")
     return runs[0].tolist()
-
-
-def _squared(event: DpEvent) -> float | None:
-    """mu^2 of a composition of Gaussian events; None where there is another event."""
-    match event:
-        case GaussianDpEvent():
-            return event.noise_multiplier**-2
-        case NonPrivateDpEvent():
-            return math.inf
-        case SelfComposedDpEvent():
-            one = _squared(event.event)
-            return None if one is None else event.count * one
-        case ComposedDpEvent():
-            each = [_squared(part) for part in event.events]
-            return None if None in each else math.fsum(part for part in each if part is not None)
-    return None

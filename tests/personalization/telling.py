@@ -14,7 +14,7 @@ SEEN: list[np.ndarray] = []  # what reached the host
 HELD = jax.new_ref(jnp.zeros(()))  # an array that the developer holds
 
 
-def _keep(x) -> Any:
+def _keep(x: Any) -> Any:
     SEEN.append(np.asarray(x))
     return np.zeros(np.shape(x), np.float32)
 
