@@ -35,7 +35,7 @@ def section(rows: Rows) -> Iterable[str]:
     if any(row["fingerprint"] is None for row in rows):
         yield (
             "The last column is the scale that was run. Some of these rows are of an earlier, smaller one than the command's now, "
-            f"which makes up to {FAULTY:,} trainings of the faulty ones and 100,000 of a black box, and gives 1,000 canaries coins in every step.\n"
+            f"which makes up to {FAULTY:,} trainings of the faulty ones, and 100,000 of each where only a loss is seen.\n"
         )
     yield from _gap(rows)
 
