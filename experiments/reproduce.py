@@ -11,9 +11,11 @@ The exit status is 1 where a row differs.
 """
 
 import argparse
+import io
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -97,7 +99,8 @@ def made_again(experiment: str, part: Part, run: Callable[..., Any], data_dir: s
     with tempfile.TemporaryDirectory() as folder:
         rows = Rows(part.rows[0]["paper"], experiment, folder, part.seed, data_dir=data_dir)
         rows.rows += [{"quantity": ""}] * part.at  # on whose number keys depend
-        rows.run(run, **part.arguments)
+        with redirect_stdout(io.StringIO()):  # what a part says of its file, which is nobody's
+            rows.run(run, **part.arguments)
         return rows.rows[part.at :]
 
 

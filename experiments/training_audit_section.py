@@ -32,10 +32,10 @@ def section(rows: Rows) -> Iterable[str]:
         "the steps (where a bound on the noise becomes one on ε by the accounting itself). *Black box*: only the final loss of one "
         "record is seen; the watermark lights the pixels that no other record lights.\n"
     )
-    if any("of the faulty ones" in _scales(case) for case in cases):
+    if any(row["fingerprint"] is None for row in rows):
         yield (
-            f"Where the faulty trainings were fewer or had fewer canaries, that is said; the command now makes up to {FAULTY:,} of "
-            "each, and gives all the same canaries.\n"
+            "The last column is the scale that was run. Some of these rows are of an earlier, smaller one than the command's now, "
+            f"which makes up to {FAULTY:,} trainings of the faulty ones, and 100,000 of each where only a loss is seen.\n"
         )
     yield from _gap(rows)
 

@@ -1,6 +1,10 @@
 """Committed rows are made again from what they carry, and a row that its command does not make is found."""
 
+import functools
+import inspect
+import json
 import math
+import sys
 
 import pytest
 
@@ -123,3 +127,33 @@ def test_every_experiment_whose_rows_are_not_times_can_be_made_again_in_part():
         assert module.REPRODUCIBLE
         assert all(name == part.__name__ for name, part in module.REPRODUCIBLE.items())
     assert common.RESULTS == reproduce.RESULTS
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize(
+    "name", ["dp_sniper", "fault_zoo", "federated_audit", "personalization_audit", "spgc_audit", "training_audit"]
+)
+def test_a_command_is_made_of_parts_that_can_be_made_again(name, quick, tmp_path, monkeypatch):
+    """With every part's name and arguments in its rows, and nothing of the place where it ran."""
+    module, out = reproduce.EXPERIMENTS[name], ["--out", str(tmp_path), "--data-dir", str(tmp_path / "data")]
+
+    def noted(part):
+        @functools.wraps(part)
+        def add(rows, *arguments, **named):
+            rows.add("q", {}, 0.0, scale="")
+
+        return add
+
+    for part in module.REPRODUCIBLE.values():
+        monkeypatch.setattr(module, part.__name__, noted(part))
+    monkeypatch.setattr(sys, "argv", [name, *out, *["--quick"] * quick])
+    made = []
+    monkeypatch.setattr(module, "Rows", lambda *how, **named: made.append(Rows(*how, **named)) or made[-1])
+    module.main()
+    (rows,) = made
+    assert rows.rows
+    for place, row in enumerate(rows.rows):
+        assert row["made_by"]["at"] == place
+        inspect.signature(module.REPRODUCIBLE[row["made_by"]["part"]]).bind(rows, **row["made_by"]["arguments"])
+        assert str(tmp_path) not in json.dumps(row)
+    assert len(reproduce.parts_of(rows.rows, list(module.REPRODUCIBLE))) == len(rows.rows)
