@@ -49,8 +49,8 @@ class Mutant(NamedTuple):
         return hashlib.sha256("\0".join(whole).encode()).hexdigest()[:16]
 
 
-def of(file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
-    """Mutants of one module, (old text, new text) each.
+def of(file: str, tests: str, *changes: tuple[str, ...]) -> list[Mutant]:
+    """Makes mutants of one module, (old text, new text) each, with an argument behind where no test can notice one.
 
     Args:
       file: the module, without its ``.py``.
@@ -58,4 +58,4 @@ def of(file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
       changes: the faults.
     """
     named = tuple(f"tests/{test}.py" for test in tests.split())
-    return [Mutant(f"{file}.py", old, new, named) for old, new in changes]
+    return [Mutant(f"{file}.py", old, new, named, *argument) for old, new, *argument in changes]

@@ -8,6 +8,7 @@ import pytest
 from dpaudit import check
 from dpaudit.data.ratings import Ratings, from_arrays
 from dpaudit.personalization import layout
+from tests.personalization import people
 
 LENGTHS = [0, 1, 3, 4, 5, 7, 20, 20, 33, 0, 40]
 
@@ -72,6 +73,30 @@ def test_results_come_back_in_the_order_of_users():
     wanted = np.stack([np.bincount(given.users, weights, len(LENGTHS)) for weights in (given.values, None)], 1)
     np.testing.assert_allclose(layout.by_user(buckets, sums, len(LENGTHS)), wanted, rtol=1e-6)
     np.testing.assert_array_equal(np.asarray(layout.by_user(buckets, sums, 20))[11:], 0)
+
+
+def test_a_row_that_no_sound_device_sends_is_nobodys():
+    """Each hostile row breaks one rule alone; what is left of a sound one is all of it."""
+    nan, most = float("nan"), people.ITEMS - 1
+    honest = [[(0, 1.0)], [(0, 1.0), (most, -2.0)], [(1, 0.0), (2, 3.0), (4, 1.0)], []]
+    hostile = [
+        [(2, 1.0), (2, 1.0)],  # one item twice
+        [(0, 1.0), (3, 1.0), (3, 2.0)],
+        [(3, 1.0), (1, 1.0)],  # not in order
+        [(most + 1, 1.0)],
+        [(-1, 1.0), (0, 1.0)],
+        [(0, nan), (1, 1.0)],
+        [(0, 1.0), (1, -np.inf)],
+    ]
+    given = people.batch([*honest, *hostile, [(0, 1.0), (1, 1.0), (2, 1.0)]], 3)
+    hole = given._replace(weights=given.weights.at[-1, 1].set(0))  # of the last row, whose middle place is not in use
+    found = jax.tree.map(np.asarray, layout.sound(hole, people.ITEMS))
+    np.testing.assert_array_equal(found.weights.sum(axis=1), [1, 2, 3, 0] + [0] * (len(hostile) + 1))
+    for name in ("items", "values", "weights"):
+        np.testing.assert_array_equal(getattr(found, name)[:4], getattr(given, name)[:4])
+        assert not getattr(found, name)[4:].any()
+    doubled = given._replace(weights=5 * given.weights)  # a weight is 1 or 0, whatever is sent
+    assert set(np.unique(layout.sound(doubled, people.ITEMS).weights)) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,11 @@ MUTANTS = [
         (
             "search(pld, ExplicitBracketInterval((1 - NEAR) * guess",
             "search(partial(pld, interval=0.1), ExplicitBracketInterval((1 - NEAR) * guess",
+            "The narrow bracket then holds no root, and the whole range is searched as before: 0.93945 for 0.93945 in "
+            "a tried case, in twice the time.",
         ),
+        ("TOLERANCE = 1e-4", "TOLERANCE = 1e-1"),
+        ("interval: float = 1e-4", "interval: float = 1e-1"),
         ("    if steps == 0:\n        return 0.0\n", "    if steps <= 1:\n        return 0.0\n"),
     ),
     *of(
