@@ -14,7 +14,7 @@ from dpaudit import check
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Secure:
     """Run one of the two servers of a secure training (paper 001), until it is interrupted; its peer and every owner
-    must have the same terms: owners, dimension, examples, clip norm, noise, ring bits, coins, depth."""
+    must have the same terms: owners, dimension, examples, clip norm, noise, ring bits, coins, depth, budget."""
 
     what: tyro.conf.Positional[Literal["server"]]
     """What to run."""
@@ -50,6 +50,8 @@ class Secure:
     """Of the oblivious transfers: the more, the fewer bytes and the more computing."""
     ahead: int = 0
     """For how many steps the servers make ahead, on disk, what depends on no share, while they wait for owners."""
+    budget: tuple[float, float] | None = None
+    """EPSILON DELTA of the whole training, for a record in every step; once it is spent the servers open no more."""
     wait: float = 60.0
     """Seconds that a round waits for owners."""
     deadline: float = 60.0
@@ -98,6 +100,7 @@ def run(options: Secure) -> None:
         ring_bits=options.ring_bits,
         depth=options.depth,
         ahead=options.ahead,
+        budget=options.budget,
     )
     serving = server.Server(
         options.role,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit import check
-from dpaudit.secure import circuit, lines, noise_table, opening, scale, tls
+from dpaudit.secure import circuit, lines, noise_accounting, noise_table, opening, scale, tls
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.noise import Binomial
 from dpaudit.secure.noise_table import Table
@@ -49,6 +49,8 @@ class Terms(NamedTuple):
       table_std: of the table, in units; 0 without.
       depth: of the correlated transfers.
       ahead: for how many steps blocks are made ahead.
+      epsilon, delta: the budget of the whole training; 0 for none (:mod:`budget`).
+      openings: how many it allows; 0 for any number.
       circuit: its SHA-256, hexadecimal; last, since it differs with most of them.
     """
 
@@ -67,6 +69,9 @@ class Terms(NamedTuple):
     table_std: float
     depth: int
     ahead: int
+    epsilon: float
+    delta: float
+    openings: int
     circuit: str
 
     @property
@@ -126,6 +131,7 @@ def terms(
     ring_bits: int = 25,
     depth: int = 1,
     ahead: int = 0,
+    budget: tuple[float, float] | None = None,
 ) -> Terms:
     """The terms that follow from what a training wants.
 
@@ -144,6 +150,8 @@ def terms(
       ring_bits: N + 1, 2 to 32.
       depth: of the correlated transfers, 1, 2 or 4.
       ahead: for how many steps the servers make blocks ahead, while they wait for owners; needs noise.
+      budget: (epsilon, delta) of the whole training, after which the servers open no more; needs binomial noise. None
+        for none. It takes some seconds to find how many openings it allows.
 
     Raises:
       InputError: a value out of range.
@@ -164,9 +172,13 @@ def terms(
     if check.one_of(MODES, mode=mode) == "plain":
         if check.at_least(0, ahead=ahead):
             raise check.expected("ahead", 'none in mode "plain", whose blocks depend on a share', ahead)
-        if noise_multiplier is not None or table:
-            name, given = ("noise", noise) if table else ("noise_multiplier", noise_multiplier)
-            raise check.expected(name, 'none in mode "plain"', given)
+        for name, given in (
+            ("noise", noise if table else None),
+            ("noise_multiplier", noise_multiplier),
+            ("budget", budget),
+        ):
+            if given is not None:
+                raise check.expected(name, 'none in mode "plain"', given)
         fixed, noise = scale.largest(**size), "none"
     else:
         wanted = check.positive(noise_multiplier=noise_multiplier)
@@ -175,6 +187,7 @@ def terms(
             table_std = fixed.levels * wanted
         else:
             fixed, law = scale.with_binomial(noise_multiplier=wanted, coins=coins, **size)
+    epsilon, delta = budget or (0.0, 0.0)
     made = Terms(
         version=VERSION,
         mode=mode,
@@ -191,9 +204,27 @@ def terms(
         table_std=table_std,
         depth=depth,
         ahead=check.at_least(0, ahead=ahead),
+        epsilon=float(epsilon),
+        delta=float(delta),
+        openings=0,
         circuit="",
     )
+    if budget:
+        made = made._replace(openings=_openings(made))
     return made._replace(circuit=circuit.digest(made.opening().circuit).hex())
+
+
+def _openings(terms: Terms) -> int:
+    """How many openings the budget of these terms allows; InputError if it is not one."""
+    if terms.noise != "binomial":
+        raise check.expected("budget", "none with noise from a table, which is not private", terms.epsilon)
+    law, levels = Binomial(terms.coins, terms.step_bits), terms.levels
+    size = {"sensitivity": 2 * levels, "dimension": terms.dimension, "delta": terms.delta}
+    allowed = noise_accounting.allowed(law, **size, epsilon=terms.epsilon)
+    if allowed == 0:
+        one = noise_accounting.epsilon(law, **size)
+        raise check.expected("budget", f"epsilon {one:.4g} or more, which one opening spends", terms.epsilon)
+    return allowed
 
 
 def stated(statement: Mapping[str, Any]) -> str:

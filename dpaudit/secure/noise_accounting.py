@@ -27,6 +27,7 @@ Conversion to (epsilon, delta) and composition are dp-accounting's.
 """
 
 import math
+from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ from dpaudit.secure.noise import Binomial, coin_probabilities, tail
 ORDERS = (1.25, 1.5, 1.75, *(2 * 2 ** (i / 3) for i in range(31)))  # to 2,048: an epsilon of 0.01 needs them
 TRIMMED = 0.01  # of delta, for leaving E
 EXACT = 128  # shifts that are each looked at, and cells in every doubling beyond
+MOST = 1 << 20  # releases of a budget
 NODES = 8  # chords from one corner to the next
 
 
@@ -109,8 +111,46 @@ def epsilon(noise: Binomial, *, sensitivity: int, dimension: int, delta: float, 
     check.open_unit(delta=delta)
     steps = check.at_least(1, steps=steps)
     one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=TRIMMED * delta / steps)
+    return composed(one, steps, delta)
+
+
+def composed(one: Spent, steps: int, delta: float) -> float:
+    """The epsilon of ``steps`` releases that spend ``one`` each, of :data:`ORDERS`; 0 for none. As :func:`epsilon`."""
     left = delta - steps * one.trimmed
-    return float(rdp.compute_epsilon(ORDERS, list(steps * one.divergence), left)[0]) if left > 0 else math.inf
+    if steps == 0 or left <= 0:
+        return math.inf if steps else 0.0
+    return float(rdp.compute_epsilon(ORDERS, list(steps * one.divergence), left)[0])
+
+
+def allowed(noise: Binomial, *, sensitivity: int, dimension: int, epsilon: float, delta: float) -> int:
+    """How many releases spend at most an epsilon, by :func:`epsilon`; more might, by a few in a thousand.
+
+    Args:
+      noise, sensitivity, dimension, delta: as for :func:`epsilon`.
+      epsilon: nats, > 0.
+
+    Returns:
+      A number from 0 to 2^20.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    check.positive(epsilon=epsilon)
+    check.open_unit(delta=delta)
+    most = count = MOST
+    for _ in range(
+        2
+    ):  # the more steps delta is for, the more each has to keep: so first for all, then for about as many
+        trimmed = TRIMMED * delta / most
+        one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=trimmed)
+        count = bisect_right(range(1, most + 1), epsilon, key=lambda steps, one=one: composed(one, steps, delta))
+        most = min(MOST, count + count // 4 + 1)
+    while count:
+        one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=TRIMMED * delta / count)
+        if composed(one, count, delta) <= epsilon:
+            break
+        count -= 1 + count // 1_000
+    return count
 
 
 def claim(

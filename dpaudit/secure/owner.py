@@ -13,6 +13,7 @@ from dpaudit import check
 from dpaudit.secure import agreement, randomness, shares, tls
 from dpaudit.secure import spgc_pb2 as messages
 from dpaudit.secure.agreement import Terms
+from dpaudit.secure.budget import Budget
 from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.inbox import SPLIT_BYTES
 from dpaudit.secure.owners_service import SERVICE
@@ -71,6 +72,15 @@ class Owner:
         }
         self._threads = ThreadPoolExecutor(len(SERVERS))  # waiting in a thread costs less than gRPC's own futures
         self._split: _Split | None = None
+        self._budget, self._releases = Budget(terms), 0
+
+    @property
+    def epsilon(self) -> float:
+        """What the training has spent so far on an example that is in every step, by the last result that was told.
+
+        Infinite for terms without a budget.
+        """
+        return self._budget.epsilon(self._releases)
 
     def submit(self, step: int, integers: np.ndarray, *, seconds: float = 60.0) -> None:
         """Sends the shares of a step to both servers.
@@ -84,11 +94,13 @@ class Owner:
           seconds: for all of it.
 
         Raises:
-          InputError: other integers than before for this step, or what a server refuses, in its words.
+          InputError: other integers than before for this step, a budget that is spent as far as this owner knows, or
+            what a server refuses, in its words.
           ChannelError: a server that could not be reached.
         """
         split = self._split
         if split is None or split.step != step:
+            self._budget.require(self._releases)
             split = self._split = self._divided(step, np.asarray(integers))
         if not np.array_equal(split.integers, integers):
             raise check.expected("integers", f"those of step {step} that were submitted before", "others")
@@ -118,6 +130,7 @@ class Owner:
         first, second = (told[server] for server in SERVERS)
         if first.owners != second.owners or not np.array_equal(first.values, second.values):
             raise ChannelError(f"step {step}: h1 and h2 tell different results")
+        self._releases = max(self._releases, first.releases, second.releases)
         return first._replace(releases=max(first.releases, second.releases))
 
     def close(self) -> None:

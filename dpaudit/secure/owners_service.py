@@ -8,6 +8,7 @@ import grpc
 from dpaudit import check
 from dpaudit.secure import agreement, lines, tls
 from dpaudit.secure.agreement import Terms
+from dpaudit.secure.budget import Budget
 from dpaudit.secure.inbox import Inbox
 from dpaudit.secure.records import Records
 from dpaudit.secure.reveal import KEPT
@@ -27,6 +28,7 @@ class OwnersService:
       terms: of the training.
       inbox: takes the shares.
       records: has the results.
+      budget: of the training; a share for an opening beyond it is refused.
       own: this server's certificate; then an owner must show one for the name that is given.
       log: is told each refusal, in one line.
     """
@@ -37,10 +39,12 @@ class OwnersService:
         terms: Terms,
         inbox: Inbox,
         records: Records,
+        budget: Budget,
         own: Tls | None,
         log: Callable[[str], None],
     ) -> None:
-        self._terms, self._inbox, self._records, self._tls, self._log = terms, inbox, records, own, log
+        self._terms, self._inbox, self._records, self._budget = terms, inbox, records, budget
+        self._tls, self._log = own, log
         self._waiting = threading.BoundedSemaphore(WAITING)
         submit = grpc.unary_unary_rpc_method_handler(
             self._submit, request_deserializer=Share.FromString, response_serializer=Receipt.SerializeToString
@@ -55,6 +59,8 @@ class OwnersService:
         try:
             tls.require(context, share.owner, self._tls, self._log)
             agreement.same(self._terms, agreement.understood(share.terms))
+            if share.step > self._records.completed:
+                self._budget.require(self._records.releases)
             self._inbox.take(share.owner, share.step, share.split, share.values)
         except check.InputError as fault:
             who = lines.short(share.owner) or context.peer()

@@ -6,6 +6,8 @@ sum; with fewer, the shares stay and a new round of the same step begins. What t
 seconds. Whatever fails between them ends their session on both sides, and H1 calls again: the step is done anew, with
 new secrets.
 
+Once the budget of the terms is spent, nothing is opened any more; results are told as before.
+
 H2 stays up whoever calls: a caller whose terms or state do not go with its own, or a second one while it has a
 session, is refused in one line, and the shares that wait are kept. H1 ends if it was never let in, and calls again
 otherwise.
@@ -24,6 +26,7 @@ import grpc
 from dpaudit import check
 from dpaudit.secure import grpc_wire, lines, tls
 from dpaudit.secure.agreement import Terms
+from dpaudit.secure.budget import Budget
 from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.grpc_wire import GrpcWire, Listener
 from dpaudit.secure.inbox import Inbox
@@ -81,7 +84,7 @@ class Server:
             raise check.expected("peer", "the address of h2, which h1 calls", "none")
         self._role, self._terms, self._peer, self._own, self._insecure = role, terms, peer, own, insecure
         self._wait, self._deadline = check.positive(wait=wait), check.positive(deadline=deadline)
-        self._rejoin, self._let_in = rejoin, False
+        self._rejoin, self._let_in, self._budget = rejoin, False, Budget(terms)
         self._log = lambda line: log(lines.printable(line))
         self._stopped = threading.Event()
         self._wire: GrpcWire | None = None
@@ -95,7 +98,7 @@ class Server:
         self._records = Records(state, role, terms)
         self._inbox = Inbox(terms, self._records.completed)
         self._listener = Listener(self._server, own, self._tell_once) if role == "h2" else None
-        OwnersService(self._server, terms, self._inbox, self._records, own, self._log)
+        OwnersService(self._server, terms, self._inbox, self._records, self._budget, own, self._log)
         self._server.start()
 
     def run(self) -> None:
@@ -141,6 +144,7 @@ class Server:
                 self._role,
                 self._terms,
                 self._records,
+                budget=self._budget,
                 rejoin=self._rejoin,
                 seconds=self._deadline,
             )
@@ -164,6 +168,13 @@ class Server:
 
     def _round(self, session: Session, channel: Channel, wire: GrpcWire) -> None:
         step = self._records.completed + 1
+        if self._budget.spent(self._records.releases):
+            self._tell_once(
+                f"the budget is spent: {self._budget.told(self._records.releases)}; no step is opened any more"
+            )
+            while not self._ended(wire):
+                self._stopped.wait(_PAUSE)
+            raise ChannelError("the other server has ended the session")
         session.prepare(self._deadline)
         channel.deadline(self._wait + self._deadline)
         held = self._inbox.collect(self._wait, lambda: self._ended(wire))
@@ -183,7 +194,7 @@ class Server:
         channel.deadline(self._deadline)
         session.open(step, owners, self._inbox.total(owners))
         self._inbox.complete(step)
-        self._log(f"step {step}: complete, of {len(owners)} owners; {self._records.releases} openings begun so far")
+        self._log(f"step {step}: complete, of {len(owners)} owners; {self._budget.told(self._records.releases)}")
 
     def _ended(self, wire: GrpcWire) -> bool:
         return wire.closed or self._stopped.is_set()

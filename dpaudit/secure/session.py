@@ -22,6 +22,7 @@ from dpaudit import check
 from dpaudit.secure import agreement, reveal
 from dpaudit.secure.agreement import Terms
 from dpaudit.secure.ahead import Ahead
+from dpaudit.secure.budget import Budget
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.inbox import SPLIT_BYTES
 from dpaudit.secure.offline import IDENTITY_BYTES, WAY
@@ -57,6 +58,7 @@ class Session:
       role: "h1" or "h2".
       terms: of the training.
       records: this server's.
+      budget: that of the terms, if it is at hand.
       rejoin: drop all blocks, this server's and the peer's, and take from the peer what results are lacking here.
       seconds: for each result that one side has from the other.
       source: where the secrets come from.
@@ -73,12 +75,14 @@ class Session:
         terms: Terms,
         records: Records,
         *,
+        budget: Budget | None = None,
         rejoin: bool = False,
         seconds: float = 60.0,
         source: Source = system,
     ) -> None:
         self._channel, self._role, self._terms, self._records = channel, role, terms, records
         self._opening: Opening = terms.opening()
+        self._budget = budget or Budget(terms)
         pair = records.pair.identity.hex() if records.pair else ""
         mine = {"completed": records.completed, "releases": records.releases, "pair": pair, "rejoin": rejoin}
         theirs = agreement.exchange(channel, "terms", {"role": role, **mine, **terms.statement()})
@@ -142,8 +146,10 @@ class Session:
           share: this server's of their sum, int64 [d].
 
         Raises:
+          InputError: the budget is spent; nothing was opened.
           ChannelError: a message that did not come through; the result is recorded by neither server, or by one.
         """
+        self._budget.require(self._records.releases)
         values = np.empty(self._terms.dimension, np.int64)
         for part in self._opening.blocks(len(values)):
             values[part] = self._block(step, share[part], first=part.start == 0)

@@ -63,6 +63,25 @@ class Ended(NamedTuple):
     said: list[Message]
 
 
+class Killed:
+    """A wire that ends with the message of this number."""
+
+    def __init__(self, wire: Wire, number: int) -> None:
+        self._wire, self._left = wire, number
+
+    def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self._wire.close()
+        self._wire.write(header, payload, seconds)
+
+    def read_into(self, out: memoryview, seconds: float) -> None:
+        self._wire.read_into(out, seconds)
+
+    def close(self) -> None:
+        self._wire.close()
+
+
 def play(
     folder: Path,
     terms: tuple[Terms, Terms],

@@ -1,6 +1,7 @@
 """Servers and owners over gRPC in one process, for the tests to run."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +16,14 @@ from tests.secure.certificates import Authority
 from tests.secure.servers import DIMENSION
 
 Pair = tuple[Server, Server]
+
+
+def until(done: Callable[[], object]) -> None:
+    """Waits for it, at most half a minute."""
+    end = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 @contextmanager

@@ -8,32 +8,13 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.secure.channel import ChannelError, Wire
+from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.offline import WAY
 from tests.secure import servers
-from tests.secure.servers import Ended, play, terms, total
+from tests.secure.servers import Ended, Killed, play, terms, total
 
 AHEAD = terms(ahead=2)
 LABELS = {"labels", "tables"}
-
-
-class Killed:
-    """A wire that ends with the message of this number."""
-
-    def __init__(self, wire: Wire, number: int) -> None:
-        self._wire, self._left = wire, number
-
-    def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
-        self._left -= 1
-        if self._left < 0:
-            self._wire.close()
-        self._wire.write(header, payload, seconds)
-
-    def read_into(self, out: memoryview, seconds: float) -> None:
-        self._wire.read_into(out, seconds)
-
-    def close(self) -> None:
-        self._wire.close()
 
 
 def count(ended: Ended, kind: str) -> int:

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Callable
 
 import grpc
 import numpy as np
@@ -14,18 +13,10 @@ from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.offline import WAY
 from dpaudit.secure.server import Server
 from tests.secure.servers import OWNERS, integers, play, terms, total
-from tests.secure.serving import Pair, owners, pair, running, send, share_of
+from tests.secure.serving import Pair, owners, pair, running, send, share_of, until
 
 PLACE = "127.0.0.1:0"
 AT = "h1 at ipv4:127.0.0.1 is refused: "
-
-
-def until(done: Callable[[], object]) -> None:
-    """Waits for it, at most half a minute."""
-    end = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def called_in_vain(folder, mine, wrong, tmp_path, lines, begin: int = 0) -> str:

@@ -6,7 +6,7 @@ import pytest
 from dpaudit import check
 from dpaudit.secure import noise_accounting, sigma
 from dpaudit.secure.noise import Binomial, binomial, probabilities
-from dpaudit.secure.noise_accounting import claim, epsilon, spent
+from dpaudit.secure.noise_accounting import allowed, claim, epsilon, spent
 
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
 
@@ -100,6 +100,17 @@ def test_the_ends_of_the_support_are_charged() -> None:
     assert 1e-12 < far.trimmed < 1  # more has to go than was allowed
     assert math.isinf(epsilon(noise, sensitivity=50 * noise.step, dimension=10, delta=1e-3))
     assert math.isinf(epsilon(noise, sensitivity=noise.reach, dimension=10, delta=1e-3))
+
+
+@pytest.mark.parametrize(("multiplier", "budget"), [(4.0, 8.0), (10.0, 3.0), (2.0, 4.0), (6.0, 30.0)])
+def test_so_many_releases_are_allowed_and_no_more(multiplier: float, budget: float) -> None:
+    noise = binomial(coins=127, step_bits=8)
+    sensitivity = 2 * int(noise.std / multiplier)
+    found = allowed(noise, sensitivity=sensitivity, dimension=182, delta=1e-5, epsilon=budget)
+    assert (found == 0) == (multiplier == 2.0)
+    for steps in {max(found, 1), found + 1}:
+        one = epsilon(noise, sensitivity=sensitivity, dimension=182, delta=1e-5, steps=steps)
+        assert (one <= budget) == (steps <= found)
 
 
 def test_refusals() -> None:

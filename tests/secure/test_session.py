@@ -139,6 +139,9 @@ def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]
         {"table_std": 4.0},
         {"depth": 2},
         {"ahead": 1},
+        {"epsilon": 2.0},
+        {"delta": 1e-6},
+        {"openings": 9},
     ],
     ids=lambda change: next(iter(change)),
 )
