@@ -363,7 +363,8 @@ def test_the_plain_call_of_a_fault_has_a_row_for_each_form(tmp_path, monkeypatch
     rows = Rows("auditor", "fault_zoo", str(tmp_path), 0)
     fault = FAULTS["a sum that overflows"]._replace(trials=2_000)
     monkeypatch.setattr(fault_zoo, "DISGUISES", {"shifted": None})
-    fault_zoo.plain(rows, "literature: sums", fault, KEY)
+    monkeypatch.setitem(fault_zoo.ZOO, fault.name, ("literature: sums", fault))
+    fault_zoo.plain(rows, fault.name)
     said = [tuple(row["setting"][name] for name in ("of", "disguise", "verdict")) for row in rows.rows]
     assert [form for _, form, _ in said] == [None, None, "shifted", "shifted"]
     assert all(verdict != "violation" for of, _, verdict in said if of == "twin")
@@ -379,7 +380,7 @@ def test_a_release_that_the_plain_call_refuses_is_a_row_too(tmp_path, monkeypatc
     rows = Rows("auditor", "fault_zoo", str(tmp_path), 0)
     monkeypatch.setattr(fault_zoo, "DISGUISES", {})
     monkeypatch.setattr(fault_zoo, "run_audit", refuse)
-    fault_zoo.plain(rows, "literature: sums", FAULTS["a gradient of zero over its norm"], KEY)
+    fault_zoo.plain(rows, "a gradient of zero over its norm")
     assert [row["setting"]["verdict"] for row in rows.rows] == ["refused: scores: expected numbers, got NaN"] * 2
     assert "Missed by it: a gradient of zero over its norm." in "\n".join(fault_zoo_section.plain_calls(rows.rows))
 
