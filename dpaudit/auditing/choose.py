@@ -72,6 +72,40 @@ def look(scores: np.ndarray, *, delta: float, confidence: float) -> Seen:
     return Seen(rule, float(bounds.max()), float(accuracy[winner]))
 
 
+def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray:
+    """About the bound that the best rule for each score shows, in a fraction of the time.
+
+    Args:
+      scores: [2, n, m], one row per world.
+      delta, confidence: as for :func:`choose_rule`.
+
+    Returns:
+      [m] in nats; where nothing is certain, less than 0 and the larger the more accurate.
+    """
+    n = scores.shape[1]
+    pooled = scores.reshape(2 * n, -1)
+    order = np.argsort(pooled, axis=0, kind="stable")  # NaN last
+    ordered = np.take_along_axis(pooled, order, 0)
+    from1 = order >= n
+    false_negatives = np.cumsum(from1, 0)
+    false_positives = n - np.arange(1, 2 * n + 1)[:, None] + false_negatives
+    tied = (ordered[1:] == ordered[:-1]) | np.isnan(ordered[:-1])
+    tied = np.concatenate([tied, np.ones((1, pooled.shape[1]), bool)])
+    upper = _upper_bounds(n, min(1 - confidence, STRICT) / 2)
+    shown = [
+        epsilon_from_rates(upper[wrong0], upper[wrong1], delta)
+        for wrong0, wrong1 in ((false_positives, false_negatives), (n - false_positives, n - false_negatives))
+    ]
+    found = np.where(tied, 0, np.maximum(*shown)).max(0)
+    accuracy = np.abs(np.where(tied, n, false_positives + false_negatives) - n).max(0) / n
+    return np.where(found > 0, found, accuracy - 2)
+
+
+def _upper_bounds(n: int, alpha: float) -> np.ndarray:
+    """:func:`_wilson` of every count, [n + 1]."""
+    return _wilson(np.arange(n + 1), n, alpha)
+
+
 def best(seen: Sequence[Seen]) -> list[int]:
     """The numbers of all scores, from the one whose rule shows most on."""
     return sorted(range(len(seen)), key=lambda i: (-seen[i].bound, -seen[i].accuracy, i))

@@ -23,12 +23,12 @@ class Tried(NamedTuple):
     Attributes:
       name: what it looks at.
       bound: epsilon that its best rule showed at the level at which rules are compared, in nats.
-      accuracy: of that rule.
+      accuracy: of that rule; None for one that only the pilot, the first of them, was looked at for.
     """
 
     name: str
     bound: float
-    accuracy: float
+    accuracy: float | None
 
 
 @dataclasses.dataclass(frozen=True)

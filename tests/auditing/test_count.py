@@ -28,7 +28,8 @@ def total(threshold):
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "chosen": {"distinguisher": None},
+    "chosen": {"distinguisher": distinguish.projection},
+    "family": {},
     "fixed": {"distinguisher": total(3.0)},
     "violation": {"until": sequential.violation(), "claim": Claim(0.8)},
     "width": {"until": sequential.width(0.35)},
@@ -50,7 +51,6 @@ def test_counts_are_those_of_the_scores_on_the_host(whole):
     scores = play(play_key, lambda key, world: noisy(key, (X0, X1)[world]), jnp.sum, half).astype(np.float64)
     assert errors(scores, 3.0) == (whole["fixed"].fpr * half, (whole["fixed"].fnr * half))
     aside, result = half // 4, whole["chosen"]
-    _, play_key = jax.random.split(KEY)
     directed = distinguish.projection.fit(KEY, dpaudit.Mechanism(noisy), X0, X1)
     scores = play(play_key, lambda key, world: noisy(key, (X0, X1)[world]), directed, half).astype(np.float64)
     wrong = errors(scores[:, aside:], result.threshold)
