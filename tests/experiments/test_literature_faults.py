@@ -359,11 +359,10 @@ def test_a_disguise_takes_any_release(case, how):
     assert not np.array_equal(*scores)
 
 
-def test_the_plain_call_of_a_fault_has_a_row_for_each_form(tmp_path, monkeypatch):
+def test_the_plain_call_of_a_fault_has_a_row_for_each_form(tmp_path):
     rows = Rows("auditor", "fault_zoo", str(tmp_path), 0)
     fault = FAULTS["a sum that overflows"]._replace(trials=2_000)
-    monkeypatch.setattr(fault_zoo, "DISGUISES", {"shifted": None})
-    fault_zoo.plain(rows, "literature: sums", fault, KEY)
+    fault_zoo.plain(rows, "literature: sums", fault, KEY, ["shifted"])
     said = [tuple(row["setting"][name] for name in ("of", "disguise", "verdict")) for row in rows.rows]
     assert [form for _, form, _ in said] == [None, None, "shifted", "shifted"]
     assert all(verdict != "violation" for of, _, verdict in said if of == "twin")
@@ -377,9 +376,8 @@ def test_a_release_that_the_plain_call_refuses_is_a_row_too(tmp_path, monkeypatc
         raise InputError("scores: expected numbers, got NaN")
 
     rows = Rows("auditor", "fault_zoo", str(tmp_path), 0)
-    monkeypatch.setattr(fault_zoo, "DISGUISES", {})
     monkeypatch.setattr(fault_zoo, "run_audit", refuse)
-    fault_zoo.plain(rows, "literature: sums", FAULTS["a gradient of zero over its norm"], KEY)
+    fault_zoo.plain(rows, "literature: sums", FAULTS["a gradient of zero over its norm"], KEY, ())
     assert [row["setting"]["verdict"] for row in rows.rows] == ["refused: scores: expected numbers, got NaN"] * 2
     assert "Missed by it: a gradient of zero over its norm." in "\n".join(fault_zoo_section.plain_calls(rows.rows))
 
