@@ -275,6 +275,10 @@ def test_the_fault_loses_what_is_said_and_the_twin_no_more_than_is_claimed(name)
     assert kept <= claim.epsilon * (1 + 1e-9)
 
 
+def test_the_claim_for_shuffled_reports_is_what_they_keep_and_no_less():
+    assert 0.98 * literature_choices.SHUFFLED.epsilon < shuffled()
+
+
 def released(case: Case, x: Any, key: jax.Array = KEY) -> Any:
     mechanism = case.mechanism
     return (mechanism.apply if isinstance(mechanism, Mechanism) else mechanism)(key, x)
