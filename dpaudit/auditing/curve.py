@@ -24,11 +24,12 @@ from scipy.special import betainc, expit, logit
 
 from dpaudit import check
 from dpaudit.auditing.estimate import checked_scores
-from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.claim import TINY, Claim
 from dpaudit.mechanisms.trade_off import TradeOff
 
 NEAR, FAR = 400, 60  # points of the grid around what was seen, and elsewhere
 REACH = 12.0  # standard errors around it
+SLOPES = 200  # of tangents that are looked at
 CANDIDATES = 256  # thresholds that are looked at, evenly spread over the log-odds of a score's rank
 NEARBY = 0.2  # how far thresholds count as near, in ranks over the number of scores
 CHANCE = 1.5  # standard deviations of log p, about sqrt(-2 log p) by the normal law, that a choice by chance gains
@@ -51,12 +52,7 @@ def p_value(claim: Claim, false_positives: Any, false_negatives: Any, negatives:
     Raises:
       InputError: counts out of range.
     """
-    counts = np.broadcast_arrays(
-        *(np.asarray(count, np.float64) for count in (false_positives, false_negatives, negatives, positives))
-    )
-    for name, count, most in (("false_positives", counts[0], counts[2]), ("false_negatives", counts[1], counts[3])):
-        if not ((count >= 0) & (count <= most)).all() or (most < 1).any():
-            raise check.expected(name, "a number from 0 to that of trials, which is >= 1", count)
+    counts = _checked(false_positives, false_negatives, negatives, positives)
     first, second = claim.directions
     largest = _largest(first, *counts)
     if second is not first:
@@ -79,6 +75,40 @@ def violated(
     """
     check.open_unit(confidence=confidence)
     return bool(p_value(claim, false_positives, false_negatives, negatives, positives) <= 1 - confidence)
+
+
+def tangent(claim: Claim, false_positives: int, false_negatives: int, negatives: int, positives: int) -> Claim:
+    """The one (epsilon, delta) of a curve against which these counts say most: a choice, as that of a threshold is.
+
+    The curve promises each of its (epsilon, delta), so that to break this one is to break the curve. What is made for
+    such a claim, betting whenever one looks above all, so tests a curve too; it loses what other points would add.
+
+    Args:
+      claim: any.
+      false_positives, false_negatives, negatives, positives: counts of a rule, of the split set aside for choosing.
+
+    Returns:
+      A claim of epsilon and delta; the claim itself if it is one.
+
+    Raises:
+      InputError: counts out of range.
+    """
+    if not claim.is_curve:
+        return claim
+    _checked(false_positives, false_negatives, negatives, positives)
+    a, b = false_positives / negatives, false_negatives / positives
+    wide = np.array([a * (1 - a) / negatives, b * (1 - b) / positives]) + 0.25 / np.array([negatives, positives]) ** 2
+
+    def strength(epsilon: float) -> float:
+        """The further of both lines from (a, b), in standard errors of the distance."""
+        slope, delta = np.exp(epsilon), claim.delta_at(epsilon)
+        steep = (1 - delta - slope * a - b) / np.sqrt(slope**2 * wide[0] + wide[1])
+        flat = (1 - delta - a - slope * b) / np.sqrt(wide[0] + slope**2 * wide[1])
+        return float(max(steep, flat))
+
+    epsilons = np.concatenate([[TINY], np.geomspace(1e-3, 20.0, SLOPES)])
+    best = float(max(epsilons, key=strength))
+    return Claim(best, claim.delta_at(best), claim.neighbouring)
 
 
 def choose_threshold(claim: Claim, scores: Any) -> tuple[float, float]:
@@ -117,6 +147,15 @@ def choose_threshold(claim: Claim, scores: Any) -> tuple[float, float]:
     if logs[best] > logs[peak] + CHANCE * np.sqrt(1 - 2 * logs[peak]):  # of log p, a standard deviation or so
         best = peak
     return float(values[best]), float(p[best])
+
+
+def _checked(*given: Any) -> tuple[np.ndarray, ...]:
+    """False positives, false negatives, negatives and positives, of one shape."""
+    counts = np.broadcast_arrays(*(np.asarray(count, np.float64) for count in given))
+    for name, count, most in (("false_positives", counts[0], counts[2]), ("false_negatives", counts[1], counts[3])):
+        if not ((count >= 0) & (count <= most)).all() or (most < 1).any():
+            raise check.expected(name, "a number from 0 to that of trials, which is >= 1", count)
+    return tuple(counts)
 
 
 def _averaged(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -204,7 +204,11 @@ class CurveClaim(Claim):
     _terms: dict[str, Any]
     _directions: tuple[TradeOff, TradeOff]
 
-    def __new__(cls, terms: dict[str, Any], neighbouring: str) -> "CurveClaim":
+    def __new__(cls, terms: Any, neighbouring: Any, *field: str) -> "CurveClaim":
+        if (
+            field
+        ):  # a named tuple rebuilt from its three fields, as dataclasses.asdict does: no claim without its curve
+            return _ClaimFields(terms, neighbouring, *field)  # pyright: ignore[reportReturnType]
         check.one_of(NEIGHBOURING, neighbouring=neighbouring)
         first = _curve(terms)
         second = _curve(terms["present_first"]) if "present_first" in terms else first

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binom, norm
 
 from dpaudit import Claim
-from dpaudit.auditing import curve
-from dpaudit.auditing.estimate import clopper_pearson
+from dpaudit.auditing import curve, sequential
+from dpaudit.auditing.estimate import clopper_pearson, errors
 from dpaudit.check import InputError
 
 MU = 0.268  # of (1, 1e-5)
@@ -130,6 +130,39 @@ def test_the_threshold_is_near_the_best_one_and_takes_atoms_and_ties():
     assert curve.choose_threshold(Claim(1.0, 1e-4), rare)[0] == 0.0
     infinite = np.where(rare > 0, np.inf, -np.inf)
     assert curve.choose_threshold(Claim(1.0, 1e-4), infinite)[0] == -np.inf
+
+
+def test_the_tangent_is_the_curve_s_own_and_nearly_as_strong():
+    claim, n = CLAIMS["gaussian"], 3_750
+    cut = MU
+    counts = int(n * norm.sf(cut)), int(n * norm.cdf(cut - 2 * MU)), n, n
+    touching = curve.tangent(claim, *counts)
+    assert touching.delta == pytest.approx(claim.delta_at(touching.epsilon))
+    assert (touching.fnr(np.linspace(0, 1, 201)) <= claim.fnr(np.linspace(0, 1, 201)) + 1e-9).all()
+    assert float(curve.p_value(touching, *counts)) < 1e-8
+    assert curve.tangent(Claim(1.0, 1e-3), *counts) == Claim(1.0, 1e-3)
+    rare = Claim.trade_off([0.0, 1e-3, 1.0], [0.99, 0.98, 0.0])
+    assert curve.tangent(rare, 0, 960, 1000, 1000).epsilon > 1  # few false positives: a steep line
+    assert curve.tangent(rare, 960, 0, 1000, 1000).epsilon > 1  # few false negatives: the other way round
+
+
+@pytest.mark.parametrize("mu, violation", [(5 * MU, True), (MU, False)])
+def test_betting_against_the_tangent_finds_what_was_not_clipped_in_a_few_hundred_trials(mu, violation):
+    """The pilot of 200 trials a world chooses; then trials are looked at one by one, at 99.9%."""
+    needed = []
+    for seed in range(11):
+        scores = np.random.default_rng([3, seed]).standard_normal((2, 2_200))
+        scores[1] += mu
+        pilot, rest = scores[:, :200], scores[:, 200:]
+        threshold, _ = curve.choose_threshold(CLAIMS["gaussian"], pilot)
+        touching = curve.tangent(CLAIMS["gaussian"], *errors(pilot, threshold), 200, 200)
+        watch = sequential.start(touching, confidence=0.999, until=sequential.violation())
+        for at in range(0, 2_000, 50):
+            watch = sequential.update(watch, *(rest[:, at : at + 50] > threshold))
+            if watch.violation:
+                break
+        needed.append(at + 50 if watch.violation else math.inf)
+    assert (np.median(needed) + 200 <= 500) if violation else np.isinf(needed).all()
 
 
 def test_of_two_directions_the_milder_counts():

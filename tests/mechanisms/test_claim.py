@@ -1,6 +1,7 @@
 """Claims as curves: against closed forms and dp-accounting, and refused where they are no trade-off curve."""
 
 import copy
+import dataclasses
 import json
 import math
 import pickle
@@ -203,6 +204,18 @@ def test_a_claim_is_a_value(claim):
     assert sum(claim == other for other in CLAIMS) == 1
     curve = claim.fnr(np.linspace(0, 1, 1001))
     assert (curve <= 1 - np.linspace(0, 1, 1001) + 1e-12).all()
+
+
+def test_the_fields_of_a_curve_alone_are_no_claim():
+    """dataclasses.asdict, as of an audit's result, rebuilds named tuples from their fields."""
+
+    @dataclasses.dataclass
+    class Holder:
+        claim: Claim
+
+    fields = dataclasses.asdict(Holder(Claim.gaussian(1.0)))["claim"]
+    assert tuple(fields) == (math.inf, 0.0, "replace")
+    assert not isinstance(fields, Claim)
 
 
 def test_an_accountant_hands_over_what_it_has_composed():
