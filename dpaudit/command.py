@@ -18,7 +18,7 @@ from dpaudit.compilation_cache import keep_compiled
 from dpaudit.preemption import sigterm_interrupts
 from dpaudit.report.rows import prepare_out, write_rows
 
-STATUS = {"consistent": 0, "measured": 0, "violation": 1, "underpowered": 3}  # 2 is unusable input
+STATUS = {"consistent": 0, "measured": 0, "violation": 1, "fault": 1, "underpowered": 3}  # 2 is unusable input
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Results on the screen: one table for the rows of a client's audit, one for a single audit, one for a training."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from dpaudit import check
 from dpaudit.auditing.result import AuditResult, Tried
 from dpaudit.report import words
 
-COLOURS = {"violation": "bold red", "consistent": "green", "underpowered": "yellow"}
+COLOURS = {"violation": "bold red", "fault": "bold red", "consistent": "green", "underpowered": "yellow"}
 DETECTABLE = "would have been called a violation with probability 0.8, were the attack perfect"
 NEIGHBOURS = {
     "replace": "replace: one record takes any other value (of a local mechanism: any two inputs)",
@@ -103,6 +104,17 @@ def _caption(rows: Sequence[dict[str, Any]]) -> Text:
 def result_table(result: AuditResult) -> Table:
     """One audit, a line for each number."""
     return _lines_table(result.verdict, result_lines(result))
+
+
+def examination_table(row: dict[str, Any]) -> Table:
+    """One examination: its sentence, what was tried, and the decisive audit.
+
+    Args:
+      row: of ``dpaudit examine``.
+    """
+    audited = AuditResult.from_json(json.dumps(row))
+    tried = [(f"{step['seconds']:.1f} s", f"{step['name']}: {step['found']}") for step in row["steps"]]
+    return _lines_table(row["verdict"], [("in words", row["sentence"]), *tried, *result_lines(audited)])
 
 
 def training_table(row: dict[str, Any]) -> Table:
