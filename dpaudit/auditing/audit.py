@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from dpaudit import check
-from dpaudit.auditing import betting, count, distinguish, probe, sequential
+from dpaudit.auditing import alternative, betting, count, distinguish, probe, sequential
 from dpaudit.auditing.checkpoint import checkpoint as checkpoint_of
 from dpaudit.auditing.game import both_worlds, game, trial_key
 from dpaudit.auditing.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
@@ -100,6 +100,9 @@ def audit(
             raise check.expected("attacks", "Distinguishers", attack)
     if attacks and distinguisher is not None:
         raise check.expected("attacks", "none where a distinguisher is named", [attack.name for attack in attacks])
+    if until is not None and claim is not None and claim.is_curve:
+        wanted = "None where the claim is a curve (audit its epsilon at some delta: claim.at(delta))"
+        raise check.expected("until", wanted, "a rule by which to stop")
     aside = half // CHOOSING_SHARE
     if until is not None and claim is not None:
         rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
@@ -153,7 +156,7 @@ def _carry_out(
     if until is not None:
         matters |= {"until": until, **promise}
     elif threshold is None:
-        matters |= promise | {"claim": None}
+        matters |= promise | {"claim": promise["claim"].terms if _is_curve(promise["claim"]) else None}
     file = checkpoint_of(checkpoint, whole.one, whole.traced, half, matters, mesh=mesh)
     account, watch = count.count(
         whole,
@@ -188,7 +191,33 @@ def _carry_out(
             **promise,
         )
     side = result.side if rule.above else "not above"
-    return dataclasses.replace(result, side=side, reason=_blind(account) or result.reason, attacks=attacks)
+    result = dataclasses.replace(result, side=side, reason=_blind(account) or result.reason, attacks=attacks)
+    if family is None or until is not None or result.claim is None or _is_curve(result.claim):
+        return result
+    return _with_detectable(result, result.claim, aside, normal=bool(account.normal))
+
+
+def _with_detectable(result: AuditResult, claim: Claim, aside: int, *, normal: bool) -> AuditResult:
+    """The result with what this attack would have seen of worse mechanisms, and why, if that is not even twice the
+    claim."""
+    settings = {"delta": result.delta, "confidence": result.confidence}
+    if normal and result.delta > 0:
+        worse = alternative.gaussian(aside, **settings)
+    else:
+        worse = alternative.event(result.fpr, result.fnr, delta=result.delta)
+    counted = result.negatives, result.positives
+    detectable = alternative.detectable(worse, claim.epsilon, *counted, **settings)
+    reason = result.reason
+    if reason is None and detectable > 2 * claim.epsilon:
+        reason = (
+            f"so many trials would not have shown a loss twice the claim four times in five, by {worse.name}: it "
+            f"takes an ε of {detectable:.3g}"
+        )
+    return dataclasses.replace(result, detectable=detectable, reason=reason)
+
+
+def _is_curve(claim: Claim | None) -> bool:
+    return claim is not None and claim.is_curve
 
 
 @jax.jit

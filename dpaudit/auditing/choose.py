@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
+from dpaudit.auditing import curve
 from dpaudit.auditing.estimate import clopper_pearson, epsilon_from_rates
+from dpaudit.mechanisms.claim import Claim
 
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
 FINALISTS = 64  # of these, the rules whose bounds are computed exactly
@@ -30,11 +32,13 @@ class Seen(NamedTuple):
       rule: the best one for it.
       bound: epsilon that its rates show at the strict level, in nats; 0 where nothing is certain.
       accuracy: of the rule.
+      evidence: against a promise that is a curve, -ln p; 0 for other promises, for which the bound decides.
     """
 
     rule: Rule
     bound: float
     accuracy: float
+    evidence: float = 0.0
 
 
 def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:
@@ -47,13 +51,16 @@ def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:
     return look(scores, delta=delta, confidence=confidence).rule
 
 
-def look(scores: np.ndarray, *, delta: float, confidence: float) -> Seen:
+def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | None = None) -> Seen:
     """The best rule for a score, and what it shows.
 
     Args:
       scores, delta, confidence: as for :func:`choose_rule`.
+      claim: where it is a curve, the rule is the one that says most against it, not the one of the largest bound.
     """
     scores = np.asarray(scores, np.float64)
+    if claim is not None and claim.is_curve:
+        return _look_at_curve(scores, claim, delta=delta, confidence=confidence)
     n = scores.shape[1]
     ordered = np.sort(scores, axis=1)  # NaN last
     values = _candidates(ordered)
@@ -70,6 +77,19 @@ def look(scores: np.ndarray, *, delta: float, confidence: float) -> Seen:
     winner = best[np.argmax(bounds)] if bounds.max() > 0 else np.argmax(accuracy)  # nothing certain: most accurate
     rule = Rule(float(values[winner % len(values)]), bool(above[winner]))
     return Seen(rule, float(bounds.max()), float(accuracy[winner]))
+
+
+def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence: float) -> Seen:
+    n, numbers = scores.shape[1], np.where(np.isnan(scores), np.inf, scores)
+    above, p = curve.choose_threshold(claim, numbers)
+    below, other = curve.choose_threshold(claim, -numbers)  # world 1 where -score > t: not score > the number below -t
+    rule = Rule(above) if p <= other else Rule(float(np.nextafter(-below, -np.inf)), False)
+    says1 = (scores > rule.threshold) | np.isnan(scores)
+    false_positives, false_negatives = np.sum(says1[0] == rule.above), np.sum(says1[1] != rule.above)
+    alpha = min(1 - confidence, STRICT) / 2
+    upper = [clopper_pearson(count, n, alpha=alpha)[1] for count in (false_positives, false_negatives)]
+    accuracy = 1 - (false_positives + false_negatives) / (2 * n)
+    return Seen(rule, float(epsilon_from_rates(*upper, delta)), float(accuracy), -float(np.log(min(p, other))))
 
 
 def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray:
@@ -108,7 +128,7 @@ def _upper_bounds(n: int, alpha: float) -> np.ndarray:
 
 def best(seen: Sequence[Seen]) -> list[int]:
     """The numbers of all scores, from the one whose rule shows most on."""
-    return sorted(range(len(seen)), key=lambda i: (-seen[i].bound, -seen[i].accuracy, i))
+    return sorted(range(len(seen)), key=lambda i: (-seen[i].evidence, -seen[i].bound, -seen[i].accuracy, i))
 
 
 def _candidates(ordered: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpaudit import check, sharding
-from dpaudit.auditing import choose
+from dpaudit.auditing import alternative, choose
 from dpaudit.auditing.checkpoint import Checkpoint
 from dpaudit.auditing.game import Game
 from dpaudit.auditing.portfolio import Portfolio
@@ -39,6 +39,7 @@ class Account(NamedTuple):
       early: scores of the trials set aside, [2, n, scores], until the rule is chosen on them.
       counts: of the outcomes of the other pairs, [4], as :func:`betting.outcomes` numbers them.
       stopped: the rule by which to stop was met.
+      normal: the scores set aside, of the one that decides, pass for normal in both worlds.
       low, high: ranks of the smallest and of the largest counted score of each world, [2].
     """
 
@@ -48,6 +49,7 @@ class Account(NamedTuple):
     early: np.ndarray
     counts: np.ndarray
     stopped: Any
+    normal: Any
     low: np.ndarray
     high: np.ndarray
 
@@ -103,6 +105,7 @@ def count(
         early=np.empty((2, 0, scores)),
         counts=watch.counts,
         stopped=False,
+        normal=False,
         low=np.full(2, np.iinfo(np.int64).max),
         high=np.full(2, np.iinfo(np.int64).min),
     )
@@ -182,10 +185,12 @@ def _looks(account: Account, scores: np.ndarray, *, watch: Watch, family: Portfo
     early = np.concatenate([account.early, scores], axis=1)
     if account.done < aside:
         return account._replace(early=early)
-    settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence}
+    settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence, "claim": watch.claim}
     seen = [choose.look(early[..., 0], **settings)] if family is None else family.look(early, **settings)
     looks = np.array([[*one.rule, one.bound, one.accuracy] for one in seen])
-    return account._replace(early=early[:, :0], looks=looks, order=np.array(choose.best(seen)))
+    order = np.array(choose.best(seen))
+    normal = alternative.looks_normal(early[..., order[0]])
+    return account._replace(early=early[:, :0], looks=looks, order=order, normal=normal)
 
 
 @partial(jax.jit, static_argnames="mesh")

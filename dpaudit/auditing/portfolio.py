@@ -22,7 +22,7 @@ from dpaudit.auditing import choose, distinguish, features, frequencies, network
 from dpaudit.auditing.attack import Distinguisher, Score, flat
 from dpaudit.auditing.game import Game, both_worlds, of_worlds, sweep
 from dpaudit.auditing.result import Tried
-from dpaudit.mechanisms.claim import Mechanism
+from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.sharding import several_processes
 
 PILOT_BYTES, PILOT_MOST, PILOT_LEAST = 1 << 25, 4096, 16  # of all its releases; pairs
@@ -74,11 +74,15 @@ class Portfolio(NamedTuple):
     screened: list[tuple[str, float]]
     pilot: int
 
-    def look(self, early: np.ndarray, *, delta: float, confidence: float) -> list[choose.Seen]:
+    def look(
+        self, early: np.ndarray, *, delta: float, confidence: float, claim: Claim | None = None
+    ) -> list[choose.Seen]:
         """What the trials set aside, [2, n, scores], say of every score; those fitted on the pilot are judged without
         it."""
         return [
-            choose.look(early[:, self.pilot if one.fitted else 0 :, i], delta=delta, confidence=confidence)
+            choose.look(
+                early[:, self.pilot if one.fitted else 0 :, i], delta=delta, confidence=confidence, claim=claim
+            )
             for i, one in enumerate(self.finalists)
         ]
 

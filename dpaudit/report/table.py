@@ -10,10 +10,12 @@ from rich.text import Text
 
 from dpaudit import check
 from dpaudit.auditing.result import AuditResult, Tried
+from dpaudit.mechanisms.claim import Claim
 from dpaudit.report import words
 
 COLOURS = {"violation": "bold red", "fault": "bold red", "consistent": "green", "underpowered": "yellow"}
-DETECTABLE = "would have been called a violation with probability 0.8, were the attack perfect"
+SEEN = "would have been called a violation with probability 0.8"
+DETECTABLE = f"{SEEN}, were the attack perfect"
 NEIGHBOURS = {
     "replace": "replace: one record takes any other value (of a local mechanism: any two inputs)",
     "add_remove": "add_remove: one record is present or absent",
@@ -136,10 +138,12 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
     """What stands beside the verdict of one audit: names with their numbers, each with what it speaks of."""
     claim = result.claim
     bound = f"with confidence {100 * result.confidence:g}%"
-    detectable = "–" if result.detectable is None else f"{words.said(result.detectable)} or more {DETECTABLE}"
+    seen = f"{SEEN}, by this attack" if result.attacks else DETECTABLE
+    detectable = "–" if result.detectable is None else f"{words.said(result.detectable)} or more {seen}"
     return [
         *([] if result.reason is None else [("reason", result.reason)]),
-        ("promised", "nothing" if claim is None else f"ε = {claim.epsilon:g}, δ = {claim.delta:g}"),
+        ("promised", _promised(claim)),
+        *([] if result.p_value is None else [("p-value", f"{result.p_value:.2g} (of the promise being kept)")]),
         ("ε at least", f"{words.said(result.epsilon_lower)} ({bound}, of the mechanism)"),
         ("ε measured", f"{words.said(result.epsilon_hat)} at δ = {result.delta:g}"),
         ("ε at most", f"{words.said(result.epsilon_upper)} ({bound}, of this attack: another may attain more)"),
@@ -152,6 +156,12 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
         *([("attacks", tried(result.attacks))] if result.attacks else []),
         ("neighbours", NEIGHBOURS.get(result.neighbouring, result.neighbouring)),
     ]
+
+
+def _promised(claim: Claim | None) -> str:
+    if claim is None:
+        return "nothing"
+    return f"the curve {claim!r}" if claim.is_curve else f"ε = {claim.epsilon:g}, δ = {claim.delta:g}"
 
 
 def tried(attacks: Sequence[Tried]) -> str:

@@ -102,7 +102,7 @@ def test_mu_is_the_inverse_of_epsilon(epsilon, delta):
 def test_normal_scores_are_told_from_others():
     draws = np.random.default_rng(2)
     passed = [alternative.looks_normal(draws.normal(size=(2, 2000))) for _ in range(40)]
-    assert np.mean(passed) > 0.7
+    assert all(passed)
     assert not alternative.looks_normal(laplace(draws, 1.0, 2000))
     assert not alternative.looks_normal(bits(draws, 1.0, 2000))
     assert not alternative.looks_normal(np.zeros((2, 50)))
