@@ -79,4 +79,4 @@ def _row(options: Examine, found: "Examination") -> dict[str, Any]:
     row |= {"audit_verdict": row["verdict"], "verdict": found.verdict, "sentence": found.sentence}
     row["steps"] = [step._asdict() for step in found.steps]
     row["findings"] = [str(finding) for finding in found.findings]
-    return row | {"seed": options.common.seed}
+    return row | {"seed": options.common.seed, "curve": found.curve(), "with_more": found.with_more()}

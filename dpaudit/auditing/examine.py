@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import check
-from dpaudit.auditing import probe
+from dpaudit.auditing import alternative, probe
 from dpaudit.auditing.audit import audit
 from dpaudit.auditing.domain import Domain, Pair
 from dpaudit.auditing.domain import checked as checked_domain
+from dpaudit.auditing.estimate import clopper_pearson
 from dpaudit.auditing.game import trials_per_second
 from dpaudit.auditing.inspect import ORDERS, Finding, inspect
 from dpaudit.auditing.result import AuditResult
@@ -75,6 +76,38 @@ class Examination(NamedTuple):
     def pair(self) -> Pair:
         """The pair of that audit."""
         return self.pairs[self.results.index(self.result)]
+
+    def curve(self) -> dict[str, list[float]]:
+        """The promised trade-off curve, and that of the decisive rule mixed with guessing, between its bounds."""
+        result, fpr = self.result, np.linspace(0.0, 1.0, 201)
+        assert result.claim is not None
+        alpha = (1 - result.confidence) / 2
+        rates = {
+            "fpr": clopper_pearson(round(result.fpr * result.negatives), result.negatives, alpha=alpha),
+            "fnr": clopper_pearson(round(result.fnr * result.positives), result.positives, alpha=alpha),
+        }
+        found = {"claimed_fpr": fpr.tolist(), "claimed_fnr": np.asarray(result.claim.fnr(fpr)).tolist()}
+        for end, name in enumerate(("low", "high")):
+            found[f"fpr_{name}"] = [0.0, float(rates["fpr"][end]), 1.0]
+            found[f"fnr_{name}"] = [1.0, float(rates["fnr"][end]), 0.0]
+        return found
+
+    def with_more(self) -> list[dict[str, float]]:
+        """What the decisive attack would have seen with ten and a hundred times the trials; nothing of a curve."""
+        result = self.result
+        if result.claim is None or result.claim.is_curve:
+            return []
+        settings = {"delta": result.delta, "confidence": result.confidence}
+        worse = alternative.event(result.fpr, result.fnr, delta=result.delta)
+        return [
+            {
+                "trials": times * result.trials,
+                "detectable": alternative.detectable(
+                    worse, result.claim.epsilon, times * result.negatives, times * result.positives, **settings
+                ),
+            }
+            for times in (10, 100)
+        ]
 
 
 def examine(

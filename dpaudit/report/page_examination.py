@@ -18,8 +18,8 @@ TITLES = {
 }
 ON_THE_CURVE = (
     "Every rule that guesses which input was used has two error rates. The promise keeps them above the dashed line. "
-    "Blue: the rates that the chosen attack has at its thresholds, as a band that holds at all of them together. "
-    "Where the band lies wholly in the red area, the promise is broken."
+    "Blue: what the chosen rule attains, mixed with guessing, between the bounds on its rates. Where blue lies wholly "
+    "in the red area, the promise is broken."
 )
 ON_THE_NUMBER = (
     "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the promise. "
@@ -32,8 +32,8 @@ def render(row: dict[str, Any]) -> str:
     result = AuditResult.from_json(json.dumps(row))
     steps = [(f"{step['seconds']:.1f} s", f"{step['name']}: {step['found']}") for step in row["steps"]]
     more = [
-        (f"with {trials:,} trials", f"a loss of {words.said(found)} or more would have been seen, four times in five")
-        for trials, found in row["with_more"]
+        (f"{one['trials']:,} trials", f"would have shown a loss of {words.said(one['detectable'])} four times in five")
+        for one in row["with_more"]
     ]
     numbers = [*result_lines(result), ("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds")]
     return "\n".join(
@@ -45,8 +45,7 @@ def render(row: dict[str, Any]) -> str:
             "<h2>What an attacker can do</h2>",
             markup.figure(tradeoff_figure(row["curve"]), "curve", ON_THE_CURVE),
             markup.figure(audit_figure(row), "audit", ON_THE_NUMBER),
-            "<h2>What more trials would have shown</h2>",
-            markup.definitions(more),
+            *(["<h2>What more trials would have shown</h2>", markup.definitions(more)] if more else []),
             "<h2>Every number</h2>",
             markup.definitions([*numbers, ("versions", str(row["versions"]))]),
         ]

@@ -18,7 +18,7 @@ def tradeoff_figure(curve: dict[str, Any]) -> "Figure":
 
     Args:
       curve: lists ``claimed_fpr`` and ``claimed_fnr`` of the promise's curve; ``fpr_low``, ``fpr_high``, ``fnr_low``
-        and ``fnr_high`` of the attack's rules, from the first threshold to the last.
+        and ``fnr_high`` of the attack's rules, from the one that never says "world 1" to the one that always does.
     """
     figure = canvas(5.0, 4.6)
     axes = figure.subplots()
