@@ -9,7 +9,7 @@ import numpy as np
 
 QUANTILES, ATOMS = 11, 8  # steps of each number: between values that are equally likely, and at those that return
 STEPS = QUANTILES + 2 * ATOMS
-SAMPLE, ATOM_LEAST = 512, 8  # a value returns if that many of so many releases have it
+SAMPLE, ATOM_LEAST, ATOM_SHARE = 8192, 8, 64  # a value returns if so many of the releases, and one in 64, have it
 LARGE = 2.0**100
 PATTERNS = 64  # whole releases that return
 
@@ -133,7 +133,8 @@ def _edges(ordered: np.ndarray) -> np.ndarray:
     if not len(known):
         return known
     atoms = _atoms(known)
-    inner = known[(np.arange(1, QUANTILES + 1) * len(known)) // (QUANTILES + 1)]
+    others = known[~np.isin(known, atoms)]
+    inner = others[(np.arange(1, QUANTILES + 1) * len(others)) // (QUANTILES + 1)] if len(others) else others
     below = np.nextafter(atoms, np.float32(-np.inf))
     tiny = np.finfo(np.float32).tiny  # a CPU that flushes subnormals to zero does not see smaller ones
     below = np.where(np.abs(below) < tiny, -tiny, below)
@@ -144,4 +145,4 @@ def _atoms(known: np.ndarray) -> np.ndarray:
     """The commonest values of a sample, those that return."""
     values, counts = np.unique(known, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:ATOMS]
-    return values[common[counts[common] >= ATOM_LEAST]]
+    return values[common[counts[common] >= max(ATOM_LEAST, len(known) // ATOM_SHARE)]]

@@ -135,8 +135,10 @@ def portfolio(
     Raises:
       InputError: an attack that raises, cannot be traced, or gives no number.
     """
-    others = list(attacks) if mechanism.log_prob is None else [distinguish.likelihood_ratio, *attacks]
-    scores = [_score(attack, jax.random.fold_in(fit_key, i), mechanism, x0, x1) for i, attack in enumerate(others)]
+    others = [] if mechanism.log_prob is None else [distinguish.likelihood_ratio]
+    scores = [attack.fit(fit_key, mechanism, x0, x1) for attack in others]
+    scores += [_score(attack, jax.random.fold_in(fit_key, i), mechanism, x0, x1) for i, attack in enumerate(attacks)]
+    others += attacks
     raw = sweep(
         both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), _words),
         pilot,
@@ -162,10 +164,10 @@ def portfolio(
         *(Finalist(attack.name, False, (OTHERS,)) for attack in others),
     ]
     one = Partial(
-        partial(_one, apply=mechanism.apply, scores=scores),
+        partial(_one, apply=mechanism.apply, pair=(x0, x1), scores=scores),
         of_worlds(play_key),
         jnp.ones(4, bool),
-        jax.tree.map(jnp.asarray, (arrays, (x0, x1))),
+        jax.tree.map(jnp.asarray, arrays),
     )
     return Portfolio(one, finalists, [(name, float(bound)) for name, bound in zip(names, shown, strict=True)], pilot)
 
@@ -174,10 +176,16 @@ SUMS = ("all coordinates", "all lowest bits", "whole releases")
 
 
 def _one(
-    bases: jax.Array, wanted: jax.Array, data: Any, trial: jax.Array, *, apply: Callable[..., Any], scores: Any
+    bases: jax.Array,
+    wanted: jax.Array,
+    arrays: Arrays,
+    trial: jax.Array,
+    *,
+    apply: Callable[..., Any],
+    pair: tuple[Any, Any],
+    scores: Sequence[Score],
 ) -> jax.Array:
     """The scores of a trial in both worlds, [2, scores]; those that are not wanted are 0."""
-    arrays, pair = data
     keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)
 
     def of(world: int) -> Callable[[jax.Array], jax.Array]:
