@@ -71,6 +71,8 @@ def paid(
         return ComposedDpEvent([stream.process.event(stream.began + rounds) for stream in streams])
 
     if ledger is not None:
+        if jax.process_count() > 1:
+            raise check.expected("ledger", "a run of one process, which charges it once", jax.process_count())
         most, able = ledger.charge(_run(key, streams), streams, rounds, budget=budget, who=who, least=least)
         if most or (able is not None and able.any()):
             return most, None if able is None else np.flatnonzero(able)

@@ -224,7 +224,7 @@ def run(
       rounds: >= 1.
       budget: what one user may cost at most, what the memory's releases and the ledger have charged included: the run
         makes as many rounds as it pays for. Not for runs that are mapped; nor is the ledger.
-      ledger: that is charged before the run begins.
+      ledger: that is charged before the run begins, of one process.
       who: the users' names, one for each row; who cannot pay is left out. None charges everybody there is alike.
       minimum_users: rows there have to be, or nothing is charged or released: the transcript is empty.
       trusted: whether a budget is kept, or a ledger charged, by a protocol that bounds and noises by itself, such as

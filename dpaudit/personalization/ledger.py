@@ -31,6 +31,7 @@ from dpaudit.personalization.processes import Process
 
 HEADER = {"ledger": "dpaudit users 1"}
 History = frozenset[tuple[int, int]]  # (stream, the last of its releases that is charged)
+NOTHING: History = frozenset()
 
 
 class Stream(NamedTuple):
@@ -72,7 +73,7 @@ class Ledger:
         self._read, self._hash = 0, b""
         self._streams: list[_Kept] = []
         self._runs: set[str] = set()
-        self._everybody: History = frozenset()
+        self._everybody = NOTHING
         self._histories: dict[Any, History] = {}
         with self._locked():
             pass
@@ -152,18 +153,16 @@ class Ledger:
         """Rounds that each user can pay; of everybody, those of every history there is."""
         if named is None:
             return np.array([rounds_of(history) for history in self._all()])
-        found: dict[History, int] = {}
-        histories = [self._of(name) for name in named]
-        for history in set(histories):
-            found[history] = rounds_of(history)
-        return np.array([found[history] for history in histories], int)
+        own = [self._histories.get(name, NOTHING) for name in named]
+        found = {history: rounds_of(self._everybody | history) for history in set(own)}
+        return np.array([found[history] for history in own], int)
 
     def _all(self) -> set[History]:
         """Every history there is, that of a user of whom nothing is known yet included."""
         return {self._everybody, *(self._everybody | own for own in set(self._histories.values()))}
 
     def _of(self, user: Any) -> History:
-        return self._everybody | self._histories.get(user, frozenset())
+        return self._everybody | self._histories.get(user, NOTHING)
 
     def _event(self, history: History) -> ComposedDpEvent:
         """Of every stream as long as the user was charged for it."""
@@ -236,7 +235,7 @@ class Ledger:
             return
         grown: dict[History, History] = {}
         for user in record["users"]:
-            own = self._histories.get(user, frozenset())
+            own = self._histories.get(user, NOTHING)
             self._histories[user] = grown.setdefault(own, own | added)
 
     def _append(self, descriptor: int, record: dict[str, Any]) -> None:
@@ -257,11 +256,11 @@ class Ledger:
 
 def _names(who: Sequence[int | str]) -> list[int | str]:
     names = np.asarray(who).tolist() if isinstance(who, np.ndarray) else list(who)
-    for name in names:
-        if type(name) not in (int, str):
-            raise check.expected("who", "users' names, whole numbers or text", name)
-    name, times = Counter(names).most_common(1)[0] if names else ("", 1)
-    if times > 1:
+    if not set(map(type, names)) <= {int, str}:
+        odd = next(name for name in names if type(name) not in (int, str))
+        raise check.expected("who", "users' names, whole numbers or text", odd)
+    if len(set(names)) < len(names):
+        name, times = Counter(names).most_common(1)[0]
         raise check.expected("who", "every user once", f"{name!r} {times} times")
     return names
 

@@ -10,7 +10,8 @@ from jax.core import Tracer
 
 from dpaudit.check import InputError
 from dpaudit.personalization import inference, processes
-from dpaudit.personalization.boundary import run
+from dpaudit.personalization.boundary import enforced, run
+from dpaudit.personalization.budget import Budget
 from dpaudit.personalization.inference import Held, OnDevice, infer, shown
 from tests.personalization import telling
 
@@ -107,3 +108,16 @@ def test_statistics_refuse_what_they_cannot_be():
             inference.histogram(edges)
     with pytest.raises(InputError, match="high: expected a number > 2, got 2"):
         inference.mean(2.0, 2.0)
+
+
+def test_a_statistic_that_is_longer_than_it_says_is_clipped_and_a_budget_is_kept():
+    process = processes.gaussian("ratings", noise_multiplier=4.0)
+    honest = inference.histogram((0, 1, 2))
+    lying = honest._replace(encode=lambda prediction: 100 * honest.encode(prediction))
+    protocol = inference.aggregated(lambda params, user: user, lying, process)
+    assert enforced(protocol)
+    total = protocol.devices(jax.random.key(0), (), jnp.array([0.5, 1.5, 1.5]))
+    np.testing.assert_allclose(total, [1.0, 2.0], rtol=1e-4)
+    told = run(jax.random.key(0), protocol, (), None, jnp.ones(3), rounds=9, budget=Budget(2.5, 1e-5))[2]
+    assert told.epsilon(1e-5) <= 2.5
+    assert 1 < len(told.values("ratings")) < 9

@@ -17,8 +17,11 @@ from dpaudit.personalization import boundary, processes
 from dpaudit.personalization.boundary import run
 from dpaudit.personalization.budget import Budget, noise_for, spent
 from dpaudit.personalization.ledger import Ledger, Stream
+from dpaudit.personalization.popularity import counted
+from dpaudit.personalization.processes import memoryless
 from dpaudit.training import matrix_noise
 from dpaudit.training.sampling import participation
+from tests.personalization.people import ITEMS, batch, honest, model
 from tests.personalization.protocols import START, people, steps
 
 DELTA = 1e-6
@@ -135,6 +138,27 @@ def test_a_run_is_charged_before_it_begins(path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         run(jax.random.key(0), steps(4.0), START, None, people(3), 2, ledger=Ledger(path))
     assert spends() == pytest.approx(cost(4, 4))
+
+
+def test_several_processes_of_one_run_would_charge_it_each(path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(InputError, match="ledger: expected a run of one process, which charges it once, got 2"):
+        run(jax.random.key(0), steps(4.0), START, None, people(3), 2, ledger=Ledger(path))
+    assert Ledger(path).spent(DELTA) == 0
+
+
+def test_shipped_protocols_are_charged_where_somebody_answers_for_them(path):
+    bucket, ledger, z = batch(honest(4, seed=0), 4), Ledger(path), 6.0
+    start, budget = model(seed=0), Budget(cost(z, z) * (1 + 1e-9), DELTA)
+    play = partial(run, protocol=counted(items=ITEMS, noise_multiplier=z), state=start, users=(bucket,), budget=budget)
+    told = play(jax.random.key(0), memory=memoryless(), rounds=1, ledger=ledger, trusted=True)[2]
+    assert ledger.spent(DELTA) == pytest.approx(told.epsilon(DELTA)) == pytest.approx(cost(z))
+    play(jax.random.key(1), memory=memoryless(), rounds=5, ledger=ledger, trusted=True)
+    assert ledger.spent(DELTA) == pytest.approx(cost(z, z))
+    with pytest.raises(InputError, match=r"pays for a round, of epsilon .* beside what users have spent, got Budget"):
+        play(jax.random.key(2), memory=memoryless(), rounds=1, ledger=ledger, trusted=True)
+    with pytest.raises(InputError, match=r"devices: expected what boundary\.each makes, where users are counted or"):
+        play(jax.random.key(2), memory=memoryless(), rounds=1, who=list("abcd"), ledger=ledger, trusted=True)
 
 
 def test_a_file_cut_anywhere_has_charged_all_that_was_acknowledged(path, tmp_path):

@@ -14,6 +14,7 @@ from dpaudit.personalization import boundary
 from dpaudit.personalization.boundary import Protocol, each, enforced, everything, run
 from dpaudit.personalization.bounds import Bounded, bounded, clipped
 from dpaudit.personalization.budget import Budget, noise_for
+from dpaudit.personalization.canary import mu_bounds
 from dpaudit.personalization.channels import Network
 from dpaudit.personalization.noised import Noised
 from dpaudit.personalization.parties import assemble
@@ -146,6 +147,32 @@ def test_no_budget_is_kept_by_what_the_boundary_does_not_enforce(attack):
         run(KEY, attack, START, STEPS.release.init(), people(3), rounds=1, budget=Budget(9.0, 1e-6))
 
 
+@pytest.mark.parametrize(
+    "protocol, caught",
+    [
+        (STEPS._replace(devices=LOOSE), True),
+        (STEPS._replace(release=cancelling), True),
+        (STEPS._replace(release=Noised((WEAK,), DEVICES.add)), True),
+        (steps(4.0, stretch=100.0), False),
+    ],
+    ids=["gradients of any length", "noise taken off again", "less noise", "clipped by the boundary"],
+)
+def test_an_audit_sees_what_goes_round_the_boundary_s_own_bound(protocol, caught):
+    """Runs outside of a budget: one user of three, who is there or is not, and what one round is accounted with."""
+
+    @jax.jit
+    def played(keys, present):
+        there = people(3).at[0].multiply(10 * present)
+        return jax.vmap(lambda key: run(key, protocol, START, STEPS.release.init(), there, rounds=1)[2])(keys)
+
+    keys = jax.random.split(jax.random.key(5), (2, 4_000))
+    told = [played(keys[world], float(world)) for world in (0, 1)]
+    scores = np.array([transcript.values("steps")[:, 0] @ people(3)[0] for transcript in told])
+    tried, counted = np.split(scores, 2, axis=1)
+    lower, _ = mu_bounds(counted, threshold=float(np.median(tried, axis=1).mean()), confidence=0.999)
+    assert (lower > told[0].mu()) == caught
+
+
 def test_noise_that_is_taken_off_again_is_why():
     """Outside of a budget a developer's release may do that: it is trusted, as its documentation says."""
     told = run(KEY, STEPS._replace(release=cancelling), START, STEPS.release.init(), people(3), rounds=1)[2]
@@ -220,6 +247,8 @@ def test_misuse_is_one_line_before_anything_is_spent(call, message):
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_protocol_is_a_protocol():
+def test_replay_is_exact():
     assert isinstance(STEPS, Protocol)
-    assert boundary.replay(STEPS, START, run(KEY, STEPS, START, None, people(3), 2)[2]).shape == (5,)
+    state, _, told = run(KEY, STEPS, START, None, people(3), 2)
+    np.testing.assert_array_equal(boundary.replay(STEPS, START, told), state)
+    assert np.any(state != START)
