@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -147,50 +146,6 @@ def test_what_an_owner_does_wrong_is_refused_and_named_in_the_log(tmp_path):
             one.submit(1, values)
         np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
     assert sum(line.startswith("bob: a share of step 1 is refused") for line in lines) == 3
-
-
-def test_only_the_party_named_in_a_certificate_is_let_in(tmp_path):
-    mine, lines = terms("plain"), []
-    trust, strange = Authority(tmp_path / "trust"), Authority(tmp_path / "strange")
-    with pair(tmp_path, mine, lines.append, trust=trust) as both:
-        port = both[0].port
-        with pytest.raises(grpc.RpcError, match=r"certificate: expected one for 'bob', got \['alice'\]"):
-            send(port, share_of(mine), trust.tls("alice"))
-        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
-            send(port, share_of(mine), strange.tls("bob"))
-        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
-            send(port, share_of(mine))
-        swapped = both[1], both[0]  # h1 and h2 of the wrong names: an owner must not give one server both shares
-        with owners(swapped, mine, "bob", trust=trust) as (bob,), pytest.raises(ChannelError, match=r"^h1: "):
-            bob.submit(1, integers(1)["bob"], seconds=5)
-        with tls.call(f"127.0.0.1:{both[1].port}", "h2", trust.tls("alice")) as connection:
-            exchange = connection.stream_stream("/dpaudit.secure.Peer/Exchange", spgc_pb2.Frame.SerializeToString)
-            with pytest.raises(grpc.RpcError, match=r"certificate: expected one for 'h1', got \['alice'\]"):
-                next(exchange(iter([spgc_pb2.Frame(data=b"!")])))
-        with owners(both, mine, *OWNERS, trust=trust) as all_of:
-            for one, values in zip(all_of, integers(1).values(), strict=True):
-                one.submit(1, values)
-            np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
-
-
-def test_certificate_files_that_do_not_fit_are_one_clear_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # for short names: a line repeats so much of a value and no more
-    trust = Authority(Path("trust"))
-    certificate, key, authority = trust.files("h1")
-    other = trust.files("h2")
-    for files, name, message in [
-        (
-            (certificate, key, authority),
-            "h2",
-            r"^certificate: expected one for the DNS name 'h2' alone, got ",
-        ),
-        ((*trust.files("h1", "h2")[:2], authority), "h1", "^certificate: expected one for the DNS name 'h1' alone"),
-        ((certificate, other[1], authority), "h1", "^key: expected the one that .*h1.pem is for, got .*h2.key$"),
-        ((certificate, key, key), "h1", "^certificate, key, authority: expected PEM files, "),
-        ((certificate, key, "nowhere"), "h1", r"^authority: expected a file that can be read, got nowhere \(No such"),
-    ]:
-        with pytest.raises(check.InputError, match=message):
-            tls.read(*files, name=name)
 
 
 @pytest.mark.parametrize("restarted", ["h1", "h2"])
