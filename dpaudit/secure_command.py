@@ -62,6 +62,10 @@ class Server:
     what they made ahead, and this one has the results that it lacks from the other."""
     keys: str | None = None
     """This server's folder of those that `dpaudit secure keys` makes; without it, only loopback addresses are used."""
+    metrics: str | None = None
+    """HOST:PORT of this machine where GET /metrics tells steps, waiting owners, openings, epsilon and bytes."""
+    log: Literal["text", "json"] = "text"
+    """json writes an object a line: time, server, step where a line is of one, and what is told."""
     insecure: bool = False
     """Speak beyond this machine without certificates: whoever is on the way can read both shares."""
 
@@ -112,7 +116,7 @@ def run(options: Secure) -> None:
 
 
 def _serve(options: Server) -> None:
-    from dpaudit.secure import agreement, lines, server, tls
+    from dpaudit.secure import agreement, lines, metrics, server, tls
 
     own = tls.read(options.keys, name=options.role) if options.keys else None
     terms = agreement.terms(
@@ -130,6 +134,17 @@ def _serve(options: Server) -> None:
         ahead=options.ahead,
         budget=options.budget,
     )
+
+    def log(line: str) -> None:
+        if options.log == "json":
+            print(lines.as_json(options.role, line), file=sys.stderr, flush=True)
+        else:
+            print(f"dpaudit {options.role}: {line}", file=sys.stderr, flush=True)
+
+    running: list[server.Server] = []
+    told = None
+    if options.metrics:
+        told = metrics.Metrics(options.metrics, lambda: running[0].figures() if running else {})
     serving = server.Server(
         options.role,
         terms,
@@ -141,11 +156,14 @@ def _serve(options: Server) -> None:
         wait=options.wait,
         deadline=options.deadline,
         rejoin=options.rejoin,
-        log=lambda line: print(f"dpaudit {options.role}: {line}", file=sys.stderr, flush=True),
+        log=log,
     )
+    running.append(serving)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: serving.stop())
     print(f"{options.role} listens on {options.listen.rpartition(':')[0]}:{serving.port}", flush=True)
+    if told:
+        print(f"{options.role} tells its figures on port {told.port}", flush=True)
     try:
         serving.run()
     except check.InputError as fault:

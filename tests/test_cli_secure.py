@@ -176,6 +176,10 @@ def test_keys_are_made_for_those_who_have_none(monkeypatch, capsys, tmp_path):
     [
         (("--role", "h1"), "peer: expected the address of h2, which h1 calls, got none"),
         (("--role", "h2", "--listen", "0.0.0.0:0"), "listen: expected certificates, a loopback address"),
+        (
+            ("--role", "h2", "--metrics", "0.0.0.0:0"),
+            "metrics: expected a loopback address such as 127.0.0.1:9100, got",
+        ),
         (("--role", "h2", "--keys", "nowhere"), "keys: expected files of h2, got nowhere/h2.pem (No such file or"),
         (("--role", "h2", "--mode", "noisy"), "noise_multiplier: expected a finite number > 0, got None"),
         (("--role", "h2", "--noise", "table"), 'noise: expected none in mode "plain", got table'),

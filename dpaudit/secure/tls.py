@@ -159,10 +159,20 @@ def reason(fault: grpc.RpcError) -> str:
     return " ".join((said or "no reason given").split())
 
 
-def _checked(what: str, address: str, tls: Tls | None, insecure: bool) -> None:
+def checked_address(what: str, address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; InputError for anything else."""
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
         raise check.expected(what, "HOST:PORT", address)
-    here = host in ("localhost", "[::1]") or re.fullmatch(r"127(\.\d{1,3}){3}", host)
-    if tls is None and not here and not insecure:
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself."""
+    return host in ("localhost", "[::1]") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
+
+
+def _checked(what: str, address: str, tls: Tls | None, insecure: bool) -> None:
+    host, _ = checked_address(what, address)
+    if tls is None and not is_loopback(host) and not insecure:
         raise check.expected(what, "certificates, a loopback address such as 127.0.0.1, or insecure", address)
