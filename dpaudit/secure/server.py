@@ -16,6 +16,7 @@ A server that was killed goes on behind its last completed step. It has lost the
 their owners, who learn of it when they ask for the result, send them again.
 """
 
+import resource
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ from dpaudit.secure.tls import Tls
 
 _PAUSE = 0.3  # seconds between two calls to a peer that is not there
 _GREETING = 10.0  # seconds that a caller has for its terms; longer only if a result is lacking
+_FILES = 256  # open at once, besides a connection for each owner
 _WORKERS = 64  # threads that answer owners
 
 
@@ -99,6 +101,10 @@ class Server:
         self.port = tls.listen(self._server, listen, own, insecure=insecure)
         self._records = Records(state, role, terms)
         self._inbox = Inbox(terms, self._records.completed)
+        if (files := _descriptors(len(terms.owners) + _FILES)) is not None:
+            self._log(
+                f"the system lets this process have {files} files open, too few for {len(terms.owners)} owners at once"
+            )
         self._listener = Listener(self._server, own, self._tell_once) if role == "h2" else None
         OwnersService(self._server, terms, self._inbox, self._records, self._budget, own, self._log)
         self._server.start()
@@ -235,3 +241,12 @@ class Server:
         if line != self._said:
             self._log(line)
         self._said = line
+
+
+def _descriptors(wanted: int) -> int | None:
+    """Has the system allow for so many open files; how many it allows at most if they are fewer."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    return allowed if allowed < wanted else None

@@ -1,5 +1,6 @@
 """Thousands of owners: one step, of which some take no part or reach one server only."""
 
+import resource
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from dpaudit.secure import agreement, spgc_pb2, tls
 from dpaudit.secure.agreement import Terms
 from dpaudit.secure.noise import Binomial
+from dpaudit.secure.server import Server
 from tests.secure.servers import reach, terms
 from tests.secure.serving import Pair, owners, pair, share_of
 
@@ -50,6 +52,37 @@ def test_a_step_of_1400_owners_of_whom_some_are_missing(tmp_path):
     assert opened.owners == tuple(names[place] for place in present)
     missing = [f"{names[place]} (not here either)" for place in sorted(absent)]
     assert told.count(f"step 1: shares are not at both servers of: {', '.join(missing)}") == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "then", "told"),
+    [
+        ((1_024, 524_288), (1_656, 524_288), False),
+        ((1_024, -1), (1_656, -1), False),
+        ((-1, -1), (-1, -1), False),
+        ((4_096, 4_096), (4_096, 4_096), False),
+        ((1_024, 1_200), (1_200, 1_200), True),
+    ],
+)
+def test_each_owner_may_hold_a_connection(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: tuple[int, int],
+    then: tuple[int, int],
+    told: bool,
+) -> None:
+    """As far as the system lets a process have files open, which is often 1,024 until it asks."""
+    now, lines = [limits], []
+    monkeypatch.setattr(resource, "getrlimit", lambda what: now[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda what, pair: now.append(pair))
+    mine = terms("plain", owners=[f"o{number}" for number in range(1_400)])
+    server = Server("h2", mine, listen="127.0.0.1:0", state=tmp_path, log=lines.append)
+    server.stop()
+    server.run()
+    assert now[-1] == then
+    assert (
+        lines[:1] == ["the system lets this process have 1200 files open, too few for 1400 owners at once"]
+    ) == told
 
 
 @pytest.mark.slow
