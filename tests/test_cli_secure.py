@@ -72,8 +72,7 @@ def test_processes_open_what_one_process_opens(tmp_path):
     trust = Authority(tmp_path / "trust")
 
     def flags(role: str, trusted: bool) -> list[str]:
-        given = zip(("--tls-cert", "--tls-key", "--tls-ca"), trust.files(role), strict=True)
-        return [word for pair in given for word in pair] if trusted else []
+        return ["--keys", str(trust.folder / role)] if trusted else []
 
     seconds = {trusted: Process(tmp_path / f"{trusted}", "h2", 0, *flags("h2", trusted)) for trusted in (True, False)}
     ports = {trusted: process.port() for trusted, process in seconds.items()}
@@ -159,15 +158,29 @@ def test_a_state_that_was_put_back_is_refused_until_rejoin(tmp_path):
     assert sum(": h1 at ipv4:127.0.0.1 is refused: h1's blocks: expected " in line for line in told.splitlines()) == 1
 
 
+def test_keys_are_made_for_those_who_have_none(monkeypatch, capsys, tmp_path):
+    folder = tmp_path / "keys"
+    for names, made in ((["anna"], ["h1", "h2", "anna"]), (["anna", "bert"], ["bert"])):
+        monkeypatch.setattr(sys, "argv", ["dpaudit", "secure", "keys", "--out", str(folder), "--owners", *names])
+        cli.main()
+        assert capsys.readouterr().out.splitlines() == [f"{folder}/{name}" for name in made]
+    monkeypatch.setattr(sys, "argv", ["dpaudit", "secure", "keys", "--out", str(folder), "--owners", "h1"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("dpaudit: owner: expected at most 63 of a-z, 0-9 and hyphens within")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--role", "h1"), "peer: expected the address of h2, which h1 calls, got none"),
         (("--role", "h2", "--listen", "0.0.0.0:0"), "listen: expected certificates, a loopback address"),
         (
-            ("--role", "h2", "--tls-key", "a"),
-            "tls: expected all of --tls-cert, --tls-key and --tls-ca, or none",
+            ("--role", "h2", "--metrics", "0.0.0.0:0"),
+            "metrics: expected a loopback address such as 127.0.0.1:9100, got",
         ),
+        (("--role", "h2", "--keys", "nowhere"), "keys: expected files of h2, got nowhere/h2.pem (No such file or"),
         (("--role", "h2", "--mode", "noisy"), "noise_multiplier: expected a finite number > 0, got None"),
         (("--role", "h2", "--noise", "table"), 'noise: expected none in mode "plain", got table'),
         (("--role", "h2", "--owners", "A"), "owner: expected at most 63 of a-z, 0-9 and hyphens within"),

@@ -77,6 +77,10 @@ class Inbox:
                 self._changed.wait(min(_LOOK, max(0.0, until - time.monotonic())))
             return {owner: split for owner, (split, _) in self._held.items()}
 
+    def held(self) -> int:
+        """How many owners' shares are there."""
+        return len(self._held)
+
     def total(self, owners: Sequence[str]) -> np.ndarray:
         """This server's share of the sum of these owners: int64 [d]."""
         with self._changed:

@@ -1,5 +1,9 @@
 """Text that others wrote, within one line of a log or an error of ours."""
 
+import datetime
+import json
+import re
+
 LONGEST = 80  # characters of a name
 MOST = 10  # names in one line
 
@@ -19,3 +23,11 @@ def listed(names: list[str] | tuple[str, ...]) -> str:
     """The first names, and how many others there are."""
     more = f" and {len(names) - MOST} others" if len(names) > MOST else ""
     return ", ".join(names[:MOST]) + more
+
+
+def as_json(server: str, line: str) -> str:
+    """A line of a server's log as a JSON object; its step is the one with which the line begins, if it does."""
+    step = re.match(r"step (\d+): ", line)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    told = {"time": now, "server": server, "step": int(step[1]) if step else None}
+    return json.dumps(told | {"told": line[step.end() :] if step else line})

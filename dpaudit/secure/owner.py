@@ -83,7 +83,7 @@ class Owner:
         return self._budget.epsilon(self._releases)
 
     def submit(self, step: int, integers: np.ndarray, *, seconds: float = 60.0) -> None:
-        """Sends the shares of a step to both servers.
+        """Sends the shares of a step to both servers; tries again while one is not there or has no time.
 
         After a fault the same may be submitted again, which sends the same shares; both servers may have the first
         ones already.
@@ -166,7 +166,7 @@ class Owner:
             try:
                 submit(share, until - time.monotonic())
             except grpc.RpcError as fault:
-                if _code(fault) not in _BUSY or until <= time.monotonic():
+                if not _transient(fault) or until <= time.monotonic():
                     raise
                 self._rest(until)
             else:
@@ -219,6 +219,12 @@ class Owner:
 
 def _code(fault: grpc.RpcError) -> grpc.StatusCode | None:
     return fault.code() if isinstance(fault, grpc.Call) else None
+
+
+def _transient(fault: grpc.RpcError) -> bool:
+    """Whether the same call may come through later: not where the two do not trust each other's certificates."""
+    lost = _code(fault) == grpc.StatusCode.UNAVAILABLE and "handshake" not in tls.reason(fault).lower()
+    return lost or _code(fault) in _BUSY
 
 
 def _failure(server: str, fault: grpc.RpcError) -> Exception:

@@ -16,6 +16,7 @@ A server that was killed goes on behind its last completed step. It has lost the
 their owners, who learn of it when they ask for the result, send them again.
 """
 
+import resource
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ from dpaudit.secure.tls import Tls
 
 _PAUSE = 0.3  # seconds between two calls to a peer that is not there
 _GREETING = 10.0  # seconds that a caller has for its terms; longer only if a result is lacking
+_FILES = 256  # open at once, besides a connection for each owner
 _WORKERS = 64  # threads that answer owners
 
 
@@ -89,6 +91,8 @@ class Server:
         self._stopped = threading.Event()
         self._wire: GrpcWire | None = None
         self._said = ""
+        self._channel: Channel | None = None
+        self._earlier, self._sessions = (0, 0), 0  # bytes of channels that are closed; sessions begun
         self._server = grpc.server(
             ThreadPoolExecutor(_WORKERS),
             options=tls.options(KEPT.itemsize * terms.dimension),
@@ -97,6 +101,10 @@ class Server:
         self.port = tls.listen(self._server, listen, own, insecure=insecure)
         self._records = Records(state, role, terms)
         self._inbox = Inbox(terms, self._records.completed)
+        if (files := _descriptors(len(terms.owners) + _FILES)) is not None:
+            self._log(
+                f"the system lets this process have {files} files open, too few for {len(terms.owners)} owners at once"
+            )
         self._listener = Listener(self._server, own, self._tell_once) if role == "h2" else None
         OwnersService(self._server, terms, self._inbox, self._records, self._budget, own, self._log)
         self._server.start()
@@ -126,6 +134,33 @@ class Server:
             self._server.stop(grace=1.0).wait()
             self._records.close()
 
+    def figures(self) -> dict[str, float]:
+        """How things stand: counts of this state's whole life, bytes and sessions of this process."""
+        records, terms = self._records, self._terms
+        sent, received = self._moved()
+        shown = {
+            "steps_completed": records.completed,
+            "openings_begun": records.releases,
+            "owners": len(terms.owners),
+            "owners_waiting": self._inbox.held(),
+            "sessions": self._sessions,
+            "session_open": self._channel is not None,
+            "peer_bytes_sent": sent,
+            "peer_bytes_received": received,
+        }
+        if terms.openings:
+            spent = self._budget.epsilon(records.releases)
+            shown |= {"openings_allowed": terms.openings, "epsilon_spent": spent, "epsilon_budget": terms.epsilon}
+        return shown
+
+    def _moved(self) -> tuple[int, int]:
+        """Bytes of payload to and from the peer."""
+        channel, sides = self._channel, []
+        for before, side in zip(self._earlier, ("sent", "received"), strict=True):
+            now = getattr(channel, side).copy() if channel else {}
+            sides.append(before + sum(each.payload_bytes for each in now.values()))
+        return sides[0], sides[1]
+
     def stop(self) -> None:
         """Ends :meth:`run` soon, from any thread or signal handler."""
         self._stopped.set()
@@ -137,7 +172,7 @@ class Server:
         if wire is None:
             return
         self._wire = wire
-        channel = Channel(wire, min(_GREETING, self._deadline))
+        self._channel = channel = Channel(wire, min(_GREETING, self._deadline))
         try:
             session = Session(
                 channel,
@@ -149,6 +184,7 @@ class Server:
                 seconds=self._deadline,
             )
             self._rejoin, self._let_in = False, True
+            self._sessions += 1
             self._inbox.complete(self._records.completed)
             label = "; noise from a table, a reproduction that is not private" if self._terms.noise == "table" else ""
             self._tell_once(f"session with {PEER[self._role]}: {self._records.completed} steps are complete{label}")
@@ -158,6 +194,7 @@ class Server:
             if not self._stopped.is_set():
                 raise
         finally:
+            self._earlier, self._channel = self._moved(), None
             wire.abandon()
 
     def _connected(self) -> GrpcWire | None:
@@ -204,3 +241,12 @@ class Server:
         if line != self._said:
             self._log(line)
         self._said = line
+
+
+def _descriptors(wanted: int) -> int | None:
+    """Has the system allow for so many open files; how many it allows at most if they are fewer."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    return allowed if allowed < wanted else None

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dpaudit import check
-from dpaudit.secure import agreement, grpc_wire, lines, spgc_pb2, tls
+from dpaudit.secure import agreement, grpc_wire, lines, tls
 from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.offline import WAY
 from dpaudit.secure.server import Server
 from tests.secure.servers import OWNERS, integers, play, terms, total
-from tests.secure.serving import Pair, owners, pair, running, send, share_of, until
+from tests.secure.serving import owners, pair, running, send, share_of, until
 
 PLACE = "127.0.0.1:0"
 AT = "h1 at ipv4:127.0.0.1 is refused: "
@@ -152,39 +152,3 @@ def test_lines_repeat_so_much_of_a_text_and_no_more() -> None:
     assert lines.short("a" * 80) == "a" * 80
     assert lines.short("a" * 81) == "a" * 77 + "..."
     assert lines.listed([f"{n}" for n in range(12)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 others"
-
-
-def submitted(both: Pair, mine: agreement.Terms, absent: set[int]) -> None:
-    """Each owner's share of step 1, through one connection to each server: its number in every coordinate."""
-    for side, server in enumerate(both):
-        with tls.call(f"127.0.0.1:{server.port}", tls.SERVERS[side], None) as connection:
-            submit = connection.unary_unary(
-                "/dpaudit.secure.Owners/Submit", spgc_pb2.Share.SerializeToString, spgc_pb2.Receipt.FromString
-            )
-            calls = []
-            for place, name in enumerate(mine.owners):
-                values = np.full(mine.dimension, place % 50 + 7 if side == 0 else 7, "<i4").tobytes()
-                share = share_of(mine, name)
-                share.values = values
-                if place not in absent:
-                    calls.append(submit.future(share, timeout=60))
-                if len(calls) == 32:
-                    for call in calls:
-                        call.result()
-                    calls = []
-            for call in calls:
-                call.result()
-
-
-def test_a_step_of_1400_owners_of_whom_some_are_missing(tmp_path):
-    """Their names alone once made a message of 68,621 bytes, at which every round failed."""
-    names = tuple(f"{'owner' * 8}-{number:04}" for number in range(1_400))
-    mine, told, absent = terms("plain", owners=names, least_owners=1_397), [], {3, 500, 1_399}
-    with pair(tmp_path, mine, told.append, wait=1.0) as both, owners(both, mine, names[0]) as (one,):
-        submitted(both, mine, absent)
-        opened = one.result(1)
-    present = [place for place in range(1_400) if place not in absent]
-    np.testing.assert_array_equal(opened.values, np.full(mine.dimension, sum(place % 50 for place in present)))
-    assert opened.owners == tuple(names[place] for place in present)
-    missing = [f"{names[place]} (not here either)" for place in sorted(absent)]
-    assert told.count(f"step 1: shares are not at both servers of: {', '.join(missing)}") == 2

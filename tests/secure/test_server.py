@@ -1,8 +1,8 @@
 """Servers and owners over gRPC in one process: steps, owners' faults by name, who is let in, a server's restart."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -12,10 +12,11 @@ from dpaudit import check
 from dpaudit.secure import spgc_pb2, tls
 from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.owner import Owner
+from dpaudit.secure.owners_service import SERVICE, WAITING
 from dpaudit.secure.server import Server
 from tests.secure.certificates import Authority
 from tests.secure.servers import DIMENSION, OWNERS, integers, terms, total
-from tests.secure.serving import owners, pair, running, send, share_of
+from tests.secure.serving import owners, pair, running, send, share_of, until
 
 
 @pytest.mark.parametrize("secured", [False, True], ids=["clear", "tls"])
@@ -112,7 +113,7 @@ def test_an_owner_restarted_between_two_servers_has_split_anew(tmp_path):
         for addresses in ((ports[0], nowhere), (nowhere, ports[1])):
             bob = Owner("bob", mine, addresses)
             with pytest.raises(ChannelError, match=r"^h[12]: "):
-                bob.submit(1, values["bob"], seconds=10)
+                bob.submit(1, values["bob"], seconds=1)
             bob.close()
         with owners(both, mine, *OWNERS) as all_of:
             for one, name in zip(all_of, OWNERS, strict=True):
@@ -149,48 +150,44 @@ def test_what_an_owner_does_wrong_is_refused_and_named_in_the_log(tmp_path):
     assert sum(line.startswith("bob: a share of step 1 is refused") for line in lines) == 3
 
 
-def test_only_the_party_named_in_a_certificate_is_let_in(tmp_path):
-    mine, lines = terms("plain"), []
-    trust, strange = Authority(tmp_path / "trust"), Authority(tmp_path / "strange")
-    with pair(tmp_path, mine, lines.append, trust=trust) as both:
-        port = both[0].port
-        with pytest.raises(grpc.RpcError, match=r"certificate: expected one for 'bob', got \['alice'\]"):
-            send(port, share_of(mine), trust.tls("alice"))
-        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
-            send(port, share_of(mine), strange.tls("bob"))
-        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
-            send(port, share_of(mine))
-        swapped = both[1], both[0]  # h1 and h2 of the wrong names: an owner must not give one server both shares
-        with owners(swapped, mine, "bob", trust=trust) as (bob,), pytest.raises(ChannelError, match=r"^h1: "):
-            bob.submit(1, integers(1)["bob"], seconds=5)
-        with tls.call(f"127.0.0.1:{both[1].port}", "h2", trust.tls("alice")) as connection:
-            exchange = connection.stream_stream("/dpaudit.secure.Peer/Exchange", spgc_pb2.Frame.SerializeToString)
-            with pytest.raises(grpc.RpcError, match=r"certificate: expected one for 'h1', got \['alice'\]"):
-                next(exchange(iter([spgc_pb2.Frame(data=b"!")])))
-        with owners(both, mine, *OWNERS, trust=trust) as all_of:
-            for one, values in zip(all_of, integers(1).values(), strict=True):
-                one.submit(1, values)
+def test_an_owner_waits_for_a_server_that_is_not_there_yet(tmp_path):
+    mine = terms("plain")
+    with pair(tmp_path, mine, lambda line: None) as both:
+        ports = [server.port for server in both]
+    with owners(both, mine, *OWNERS) as all_of, ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(one.submit, 1, integers(1)[one._name]) for one in all_of]
+        time.sleep(0.5)
+        assert not any(call.done() for call in calls)
+        second = Server("h2", mine, listen=f"127.0.0.1:{ports[1]}", state=tmp_path / "h2")
+        at = f"127.0.0.1:{ports[1]}"
+        first = Server("h1", mine, listen=f"127.0.0.1:{ports[0]}", state=tmp_path / "h1", peer=at)
+        with running(second), running(first):
+            for call in calls:
+                call.result(30)
             np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
 
 
-def test_certificate_files_that_do_not_fit_are_one_clear_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # for short names: a line repeats so much of a value and no more
-    trust = Authority(Path("trust"))
-    certificate, key, authority = trust.files("h1")
-    other = trust.files("h2")
-    for files, name, message in [
-        (
-            (certificate, key, authority),
-            "h2",
-            r"^certificate: expected one for the DNS name 'h2' alone, got ",
-        ),
-        ((*trust.files("h1", "h2")[:2], authority), "h1", "^certificate: expected one for the DNS name 'h1' alone"),
-        ((certificate, other[1], authority), "h1", "^key: expected the one that .*h1.pem is for, got .*h2.key$"),
-        ((certificate, key, key), "h1", "^certificate, key, authority: expected PEM files, "),
-        ((certificate, key, "nowhere"), "h1", r"^authority: expected a file that can be read, got nowhere \(No such"),
-    ]:
-        with pytest.raises(check.InputError, match=message):
-            tls.read(*files, name=name)
+def test_owners_who_wait_for_results_keep_nobody_from_submitting(tmp_path):
+    mine = terms("plain")
+    with pair(tmp_path, mine, lambda line: None) as both, owners(both, mine, "bob", "carol") as others:
+        send(both[0].port, share_of(mine, "alice"))
+        send(both[1].port, share_of(mine, "alice"))
+        with tls.call(f"127.0.0.1:{both[0].port}", "h1", None) as connection:
+            serializer, deserializer = spgc_pb2.Wanted.SerializeToString, spgc_pb2.Opened.FromString
+            result = connection.unary_unary(f"/{SERVICE}/Result", serializer, deserializer)
+            calls = [result.future(spgc_pb2.Wanted(owner="alice", step=1), timeout=60) for _ in range(3 * WAITING)]
+            until(lambda: sum(call.done() for call in calls) >= 2 * WAITING)
+            assert {call.code() for call in calls if call.done()} <= {
+                grpc.StatusCode.ABORTED,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            }
+            for one in others:
+                one.submit(1, integers(1)[one._name], seconds=20)
+            waiting = [call for call in calls if not call.done() or call.code() is grpc.StatusCode.OK]
+            assert 0 < len(waiting) <= WAITING
+            wanted = integers(1)["bob"] + integers(1)["carol"]
+            for call in waiting:
+                np.testing.assert_array_equal(np.frombuffer(call.result().values, "<i4"), wanted)
 
 
 @pytest.mark.parametrize("restarted", ["h1", "h2"])
