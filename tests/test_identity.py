@@ -134,3 +134,8 @@ def test_settings_that_are_numbers_or_names_tell_programs_apart():
 def test_a_program_s_objects_are_those_of_the_same_function_traced_again():
     again = [identity.spelled(jax.make_jaxpr(written())(X, X))[1] for _ in range(2)]
     assert again[0] == again[1]
+
+
+def test_a_digest_tells_where_parts_end():
+    assert len({identity.digest(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""])}) == 4
+    assert identity.digest([b"ab", b"c"]) == identity.digest(iter([b"ab", b"c"]))

@@ -78,3 +78,14 @@ def test_projection_of_another_size_follows_the_mean_release():
     score = distinguish.projection.fit(KEY, noisy, jnp.zeros(3), jnp.ones(3))
     direction = jnp.array([float(score(jnp.array([1.0, 0.0]))), float(score(jnp.array([0.0, 1.0])))])
     assert jnp.allclose(direction, jnp.array([6.0, -3.0]), atol=5 * (2 / distinguish.PILOT) ** 0.5)
+
+
+def test_what_both_worlds_release_has_no_part_in_the_direction():
+    """Means (50, 1) against (50, 2), a release of two numbers for an input of one: the first tells nothing."""
+
+    def fn(key, x):
+        return jnp.stack([50.0 + jax.random.normal(key), x[0] + 0.1 * jax.random.normal(key)])
+
+    score = distinguish.projection.fit(jax.random.key(0), Mechanism(fn), jnp.ones(1), 2 * jnp.ones(1))
+    assert score(jnp.array([1.0, 0.0])) == pytest.approx(0, abs=1e-3)
+    assert score(jnp.array([0.0, 1.0])) == pytest.approx(1, abs=1e-3)

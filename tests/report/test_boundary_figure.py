@@ -1,5 +1,6 @@
 """The picture of a round says what the protocol says."""
 
+import dp_accounting
 import jax
 
 from dpaudit.personalization import processes
@@ -50,4 +51,22 @@ def test_devices_of_which_nothing_is_said_and_secret_samples():
     told = texts(round_figure(agreed, transcript, delta=1e-5))
     assert "contributions, of which it keeps the sum" in told
     assert not any(text.startswith(("request", "slice", "message")) for text in told)
+    assert not any(" times " in text for text in told)
     assert any("of a secret sample, rate 0.25:\nGaussian noise, multiplier 3" in text for text in told)
+
+
+def test_a_release_that_costs_as_much_as_several_says_how_many():
+    state, memory = start()
+    three = processes.gaussian("three", noise_multiplier=5.0)
+    three = three._replace(
+        event=lambda n: dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(5.0), 3 * n)
+    )
+
+    def release(key, total, memory):
+        made, after = three.release(key, total[0], memory, sensitivity=1.0)
+        return (made,), after
+
+    agreed = terms(PROTOCOL._replace(release=release), state, three.init(state[0]), users(12))
+    _, _, transcript = run(jax.random.key(0), PROTOCOL, state, memory, users(12), rounds=3)
+    told = texts(round_figure(agreed, transcript, delta=1e-5))
+    assert any(text.endswith("\n3 times Gaussian noise, multiplier 5") for text in told)

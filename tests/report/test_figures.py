@@ -56,6 +56,14 @@ def test_infinite_bounds_leave_the_figure():
     assert "svg" in to_svg(summary_figure(rows), "a", "b")
 
 
+def test_a_mean_over_repeats_outside_its_pooled_bounds_has_no_bar_on_that_side():
+    for mean, ends in ((0.9, [0.9, 1.05]), (1.2, [1.01, 1.2])):
+        rows = [row(epsilon_hat=mean)]
+        (axes,) = setting_figure(rows, "benign").axes
+        np.testing.assert_allclose(error_bars(axes)["digits: measured"], [[[4, end] for end in ends]])
+        assert "svg" in to_svg(summary_figure(rows), "a", "b")
+
+
 def test_computed_rows_have_no_measured_dots():
     (axes,) = setting_figure([computed()], "benign").axes
     assert axes.containers == []

@@ -41,6 +41,15 @@ def test_grouped_by_data_set_and_setting_then_by_promise():
     assert starts == ["digits", "benign", "4", "dummy", "4", "cifar10", "benign", "4", "dummy", "4"]
 
 
+def test_the_promises_of_one_setting_stand_together():
+    lines = rendered(audit_table(grid()))
+    for craft in ("benign", "dummy"):
+        first = [place for place, line in enumerate(lines) if line.startswith(f"{craft} 1 ")]
+        assert len(first) == 2
+        assert all(lines[place + 1].startswith("4 ") for place in first)
+        assert craft == "dummy" or not any(lines[place + 2] for place in first)
+
+
 def test_infinite_and_missing_numbers():
     lines = rendered(audit_table([row(epsilon_hat="inf", epsilon_hat_std=None, epsilon_upper="inf")]))
     (line,) = [line for line in lines if line.startswith("benign")]
