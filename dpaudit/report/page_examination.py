@@ -18,8 +18,8 @@ TITLES = {
 }
 ON_THE_CURVE = (
     "Every rule that guesses which input was used has two error rates. The promise keeps them above the dashed line. "
-    "Blue: what the chosen rule attains, mixed with guessing, between the bounds on its rates. Where blue lies wholly "
-    "in the red area, the promise is broken."
+    "Blue: what the chosen rule attains, mixed with guessing, between the bounds on its rates. The promise is broken "
+    "where blue, in its whole width, is in the shaded area."
 )
 ON_THE_NUMBER = (
     "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the promise. "
