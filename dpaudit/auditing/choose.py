@@ -13,6 +13,7 @@ from dpaudit.auditing.estimate import clopper_pearson, epsilon_from_rates
 
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
 FINALISTS = 64  # of these, the rules whose bounds are computed exactly
+CLOSE = 0.01  # of a bound
 STRICT = 5e-4  # error at which rules are compared: of many thresholds, the tail's would win by luck at the bound's own
 
 
@@ -107,8 +108,14 @@ def _upper_bounds(n: int, alpha: float) -> np.ndarray:
 
 
 def best(seen: Sequence[Seen]) -> list[int]:
-    """The numbers of all scores, from the one whose rule shows most on."""
-    return sorted(range(len(seen)), key=lambda i: (-seen[i].bound, -seen[i].accuracy, i))
+    """The numbers of all scores, from the one whose rule shows most on.
+
+    The first place is that of the earliest score that shows as much but for ``CLOSE``: simple ones are given first.
+    """
+    order = sorted(range(len(seen)), key=lambda i: (-seen[i].bound, -seen[i].accuracy, i))
+    enough = (1 - CLOSE) * seen[order[0]].bound
+    first = min(i for i in order if seen[i].bound >= enough) if enough > 0 else order[0]
+    return [first, *(i for i in order if i != first)]
 
 
 def _candidates(ordered: np.ndarray) -> np.ndarray:

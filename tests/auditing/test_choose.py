@@ -66,6 +66,8 @@ def test_of_several_scores_the_one_that_shows_most_comes_first():
     rng = np.random.default_rng(3)
     seen = [look(rng.normal(size=(2, 500)) + np.array([[0], [shift]]), **SETTINGS) for shift in (0.0, 2.0, -1.0)]
     assert best(seen) == [1, 2, 0]
+    simple = seen[1]._replace(bound=0.995 * seen[1].bound)
+    assert best([simple, *seen]) == [0, 2, 3, 1]  # as good as the best one, and simpler
 
 
 def test_a_split_keeps_the_promise_that_the_naive_maximum_breaks(monkeypatch):
