@@ -47,6 +47,17 @@ def test_with_many_scores_extreme_thresholds_are_not_thinned_away():
     assert 0.98 * best < lower <= best
 
 
+def test_a_rare_event_of_one_world_alone_is_not_passed_over():
+    """A step of eight in a thousand among rules that all show about ln 2."""
+    rng = np.random.default_rng(4)
+    scores = np.sort(rng.laplace(scale=1 / 0.7, size=(2, 2500)) + np.array([[0.0], [1.0]]), axis=1)
+    scores[1, -40:] = 50 + np.arange(40)
+    scores[0] = np.minimum(scores[0], 49)
+    rule = choose_rule(scores, delta=0.0, confidence=0.999)
+    assert look(scores, delta=0.0, confidence=0.999).bound == pytest.approx(brute_force_best(scores), abs=1e-9)
+    assert errors(scores, *rule)[0] == 0
+
+
 def test_where_nothing_is_certain_the_most_accurate_rule_is_taken():
     scores = np.array([[0.0, 1.0, 2.0, 3.0], [2.5, 3.5, 4.5, 5.5]])
     assert choose_rule(scores, delta=0.0, confidence=0.999999) == Rule(2.0, above=True)
