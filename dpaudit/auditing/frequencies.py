@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-QUANTILES, ATOMS = 11, 8  # steps of each number: between values that are equally likely, and at those that return
+QUANTILES, ATOMS = 8, 5  # steps of each number: between values that are equally likely, and at those that return
 STEPS = QUANTILES + 2 * ATOMS
 SAMPLE, ATOM_LEAST, ATOM_SHARE = 8192, 8, 64  # a value returns if so many of the releases, and one in 64, have it
 LARGE = 2.0**100

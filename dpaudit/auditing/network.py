@@ -3,10 +3,9 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
-INPUTS, HIDDEN, STEPS, SAMPLE = 16, 8, 30, 1024  # numbers that it sees, units, steps of L-BFGS, releases of each world
-FARTHEST, DECAY = 4.0, 1e-3
+INPUTS, HIDDEN, STEPS, SAMPLE = 16, 8, 60, 512  # numbers that it sees, units, steps, releases of each world
+FARTHEST, DECAY, RATE = 4.0, 1e-3, 0.05
 
 
 class Network(NamedTuple):
@@ -76,16 +75,21 @@ def fitted(numbers: np.ndarray, ratios: np.ndarray, order: np.ndarray) -> Networ
     def unpacked(flat: np.ndarray) -> list[np.ndarray]:
         return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
 
-    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+    def slope(flat: np.ndarray) -> np.ndarray:
+        """Of the cross-entropy with weight decay."""
         inner, bias, outer, linear = unpacked(flat)
         hidden = np.tanh(inputs @ inner + bias)
         margin = sign * (hidden @ outer + inputs @ linear)
-        slope = -sign / (1 + np.exp(np.minimum(margin, 500.0))) / len(sign)
-        back = (slope[:, None] * outer) * (1 - hidden * hidden)
-        parts = [inputs.T @ back, back.sum(0), hidden.T @ slope, inputs.T @ slope]
-        gradient = np.concatenate([part.ravel() for part in parts]) + DECAY * flat
-        return float(np.logaddexp(0, -margin).mean() + DECAY / 2 * flat @ flat), gradient
+        pull = -sign / (1 + np.exp(np.minimum(margin, 500.0))) / len(sign)
+        back = (pull[:, None] * outer) * (1 - hidden * hidden)
+        parts = [inputs.T @ back, back.sum(0), hidden.T @ pull, inputs.T @ pull]
+        return np.concatenate([part.ravel() for part in parts]) + DECAY * flat
 
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
-    arrays = (shift, scale, *unpacked(found.x))
+    found, first, second = start, np.zeros_like(start), np.zeros_like(start)
+    for step in range(1, STEPS + 1):  # Adam on all releases at once
+        gradient = slope(found)
+        first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient**2
+        size = np.sqrt(second / (1 - 0.99**step)) + 1e-8
+        found = found - RATE * (1 - (step - 1) / STEPS) * first / (1 - 0.9**step) / size
+    arrays = (shift, scale, *unpacked(found))
     return Network(seen, *(np.asarray(array, np.float32) for array in arrays))

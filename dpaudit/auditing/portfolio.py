@@ -189,16 +189,27 @@ def _one(
     keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)
 
     def of(world: int) -> Callable[[jax.Array], jax.Array]:
-        return lambda key: _scores(apply(key, pair[world]), wanted, arrays, scores)
+        return lambda key: _seen(apply(key, pair[world]), wanted, arrays, scores)
 
-    return worlds.both((of(0), of(1)), keys)
+    seen = worlds.both((of(0), of(1)), keys)  # the rest is one program for both: less to compile
+    return jax.vmap(partial(_scores, wanted=wanted, arrays=arrays, others=len(scores)))(seen)
 
 
-def _scores(release: Any, wanted: jax.Array, arrays: Arrays, others: Sequence[Score]) -> jax.Array:
+def _seen(release: Any, wanted: jax.Array, arrays: Arrays, others: Sequence[Score]) -> jax.Array:
+    """The scores beside the family, and the view of a release, in one vector."""
+
     def own() -> jax.Array:
         return jnp.stack([jnp.asarray(score(release), jnp.float32) for score in others])
 
     view = features.view(jnp, [jnp.asarray(leaf) for leaf in jax.tree.leaves(release)], arrays.reference)
+    low = _where(wanted[FEATURES], lambda: view.low, len(view.low))
+    beside = [_where(wanted[OTHERS], own, len(others))] if others else []
+    return jnp.concatenate([*beside, view.numbers, low])
+
+
+def _scores(seen: jax.Array, *, wanted: jax.Array, arrays: Arrays, others: int) -> jax.Array:
+    """What was seen of one release -> its scores."""
+    view = features.View(*jnp.split(seen[others:], 2))
     found = [features.project(jnp, view, arrays.sight)]
     singles, listed, m = len(arrays.singles), len(arrays.listed), len(arrays.tables.start)
 
@@ -220,9 +231,7 @@ def _scores(release: Any, wanted: jax.Array, arrays: Arrays, others: Sequence[Sc
         return jnp.concatenate([numbers[arrays.singles], of_tables[m:], _where(wanted[NETWORK], logit, 1)])
 
     found.append(_where(wanted[FEATURES], family, singles + listed + len(SUMS) + 1))
-    if others:
-        found.append(_where(wanted[OTHERS], own, len(others)))
-    return jnp.concatenate([part.astype(jnp.float32) for part in found])
+    return jnp.concatenate([part.astype(jnp.float32) for part in (*found, seen[:others])])
 
 
 def _where(wanted: jax.Array, compute: Callable[[], jax.Array], size: int) -> jax.Array:

@@ -47,6 +47,17 @@ def test_with_many_scores_extreme_thresholds_are_not_thinned_away():
     assert 0.98 * best < lower <= best
 
 
+def test_a_rare_event_of_one_world_alone_is_not_passed_over():
+    """A step of eight in a thousand among rules that all show about ln 2."""
+    rng = np.random.default_rng(4)
+    scores = np.sort(rng.laplace(scale=1 / 0.7, size=(2, 2500)) + np.array([[0.0], [1.0]]), axis=1)
+    scores[1, -40:] = 50 + np.arange(40)
+    scores[0] = np.minimum(scores[0], 49)
+    rule = choose_rule(scores, delta=0.0, confidence=0.999)
+    assert look(scores, delta=0.0, confidence=0.999).bound == pytest.approx(brute_force_best(scores), abs=1e-9)
+    assert errors(scores, *rule)[0] == 0
+
+
 def test_where_nothing_is_certain_the_most_accurate_rule_is_taken():
     scores = np.array([[0.0, 1.0, 2.0, 3.0], [2.5, 3.5, 4.5, 5.5]])
     assert choose_rule(scores, delta=0.0, confidence=0.999999) == Rule(2.0, above=True)
@@ -66,6 +77,8 @@ def test_of_several_scores_the_one_that_shows_most_comes_first():
     rng = np.random.default_rng(3)
     seen = [look(rng.normal(size=(2, 500)) + np.array([[0], [shift]]), **SETTINGS) for shift in (0.0, 2.0, -1.0)]
     assert best(seen) == [1, 2, 0]
+    simple = seen[1]._replace(bound=0.995 * seen[1].bound)
+    assert best([simple, *seen]) == [0, 2, 3, 1]  # as good as the best one, and simpler
 
 
 def test_a_split_keeps_the_promise_that_the_naive_maximum_breaks(monkeypatch):

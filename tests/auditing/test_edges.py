@@ -83,9 +83,11 @@ def test_the_shipped_laplace_passes_its_own_audit():
 
     for seed in range(3):
         key = jax.random.key(seed)
-        right = dpaudit.audit(mechanism, x0, x1, key=key, trials=20_000, confidence=0.999)
+        settings: dict[str, Any] = {"key": key, "trials": 20_000, "confidence": 0.999}
+        settings["distinguisher"] = dpaudit.distinguish.likelihood_ratio
+        right = dpaudit.audit(mechanism, x0, x1, **settings)
         assert right.verdict == "consistent"
-        wrong = dpaudit.audit(mechanism._replace(apply=gaps), x0, x1, key=key, trials=20_000, confidence=0.999)
+        wrong = dpaudit.audit(mechanism._replace(apply=gaps), x0, x1, **settings)
         assert wrong.verdict == "violation"
 
 

@@ -40,11 +40,13 @@ def test_releases_have_the_known_rates(known):
 
 def test_the_study_judges_the_shipped_audit():
     known, key, trials = coverage.KNOWN[4], jax.random.key(3), 800
-    result = dpaudit.audit(known.mechanism, known.x0, known.x1, key=key, trials=trials)
+    attack = dpaudit.distinguish.likelihood_ratio
+    result = dpaudit.audit(known.mechanism, known.x0, known.x1, key=key, trials=trials, distinguisher=attack)
     scores = known.play(jax.random.split(key)[1], 1, trials // 2)
-    lower, threshold, _ = coverage_estimators.split(scores, known, 0.95)
+    lower, threshold, above = coverage_estimators.split(scores, known, 0.95)
     assert threshold is not None
-    assert (lower[0], threshold[0]) == (result.epsilon_lower, result.threshold)
+    assert above is not None
+    assert (lower[0], threshold[0], above[0]) == (result.epsilon_lower, result.threshold, result.side == "above")
 
 
 def test_its_rate_is_the_exact_one():

@@ -239,7 +239,7 @@ def test_an_accountant_hands_over_what_it_has_composed():
         (PLDAccountant().compose(dp_accounting.NonPrivateDpEvent()), "accountant: expected one whose releases have"),
         (RdpAccountant().compose(dp_accounting.NonPrivateDpEvent()), "accountant: expected one whose releases have"),
     ],
-    ids=str,
+    ids=["a number", "special", "nothing", "nothing of Renyi", "no privacy", "no privacy of Renyi"],
 )
 def test_an_accountant_of_no_claim_is_refused(accountant, message):
     with pytest.raises(InputError, match=message):
