@@ -12,7 +12,7 @@ from dpaudit.secure.agreement import Terms
 from dpaudit.secure.channel import Channel, Wire
 from dpaudit.secure.inbox import Inbox
 from dpaudit.secure.noise import Binomial
-from dpaudit.secure.randomness import Stream
+from dpaudit.secure.randomness import Source, Stream, system
 from dpaudit.secure.records import Opened, Records
 from dpaudit.secure.reveal import KEPT
 from dpaudit.secure.session import Session
@@ -91,6 +91,7 @@ def play(
     changed: tuple[int, Callable[[Wire], Wire]] = (0, lambda wire: wire),
     seconds: float = 60.0,
     rejoin: str = "",
+    sources: tuple[Source, Source] = (system, system),
 ) -> tuple[Ended, Ended]:
     """Both servers go on from what they have in ``folder`` to step ``until``; one side's wire may be a changed one.
 
@@ -105,9 +106,8 @@ def play(
         channel = Channel(Recorder(wires[side], said), seconds)
         fault: BaseException | None = None
         try:
-            session = Session(
-                channel, roles[side], terms[side], records, rejoin=rejoin == SERVERS[side], seconds=seconds
-            )
+            mine, source, anew = terms[side], sources[side], rejoin == SERVERS[side]
+            session = Session(channel, roles[side], mine, records, rejoin=anew, seconds=seconds, source=source)
             session.prepare(seconds)
             for step in range(records.completed + 1, until + 1):
                 inbox = Inbox(terms[side], step - 1)

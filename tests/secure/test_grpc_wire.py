@@ -1,5 +1,6 @@
 """The wire over gRPC on loopback: bytes in order, waiting and its end, and what each side sees when the other goes."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from dpaudit.secure import grpc_wire, spgc_pb2, tls
+from dpaudit.secure import agreement, grpc_wire, spgc_pb2, tls
 from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.grpc_wire import GrpcWire, Listener
 from dpaudit.secure.in_process import together
@@ -54,6 +55,13 @@ def test_frames_are_those_of_protobuf(size):
 def test_what_is_no_frame_is_refused(message):
     with pytest.raises(ValueError, match=r"^a frame: expected one field of data$"):
         grpc_wire.data_of(message)
+
+
+def test_the_messages_between_owners_and_servers_are_pinned():
+    """Another hash is another wire: it needs another ``agreement.VERSION``."""
+    assert agreement.VERSION == 2
+    described = hashlib.sha256(spgc_pb2.DESCRIPTOR.serialized_pb).hexdigest()
+    assert described == "ef385936e650d5585eed3dab8f02f79ce0e7e64292ff5f6989c0e595e99a3cf9"
 
 
 def test_messages_of_every_size_come_through_both_ways(ends):

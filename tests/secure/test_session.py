@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from dpaudit import check
+from dpaudit.secure import agreement
 from dpaudit.secure.channel import ChannelError, Wire
+from dpaudit.secure.randomness import Stream
 from tests.secure import servers
 from tests.secure.servers import play, terms, total
+from tests.secure.transcript import Transcript
 
 Frames = list[tuple[bytes, bytes]]
 
@@ -78,6 +81,23 @@ def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode):
         assert one[1:] == other[1:] == (servers.OWNERS, step)
         assert (np.abs(one.values - total(step)) <= servers.reach(mine)).all()
         assert np.array_equal(one.values, total(step)) == (mode == "plain")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "pin"),
+    [
+        (0, "9eb6b2a6670c591400328a490bf30d6ccc3f6cec92e9f62caaf968b8af90dfc9"),
+        (1, "bffa054f9f43dae5a0253a407e2121d9ef782cecc01ac30b3f5a7d5e38efe39a"),
+    ],
+)
+def test_all_that_servers_say_is_pinned(tmp_path, ahead, pin):
+    """With secrets that are known. Another hash is another wire: it needs another ``agreement.VERSION``."""
+    mine = terms(ahead=ahead)
+    sources = Stream(b"the first server").draw, Stream(b"the other server").draw
+    first, second = play(tmp_path, (mine, mine), until=2, sources=sources)
+    assert (first.fault, second.fault) == (None, None)
+    assert agreement.VERSION == 2
+    assert Transcript(first.said, second.said).hash() == pin
 
 
 @pytest.mark.parametrize("name", FAULTS)
