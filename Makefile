@@ -12,7 +12,7 @@ BIN := .venv/bin
 TFDS := .venv-tfds/bin
 PINS := pyproject.toml constraints/py311.txt constraints/py312.txt
 
-.PHONY: help audit test mutants verify results bench bench-gpu tfds clean
+.PHONY: help audit test mutants verify results reproduce bench bench-gpu tfds clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
 
 results: .venv/.core  ## rewrite experiments/README.md from the committed results
 	$(BIN)/python -m experiments.make_results
+
+# ONLY="spgc_audit coverage": these experiments alone. SECONDS_EACH: leave parts that took longer, 60 if not given.
+reproduce: .venv/.core  ## make a sample of the committed rows again from what they carry, and compare: minutes
+	$(BIN)/python -m experiments.reproduce $(if $(ONLY),--only $(ONLY)) $(if $(SECONDS_EACH),--seconds $(SECONDS_EACH))
 
 # ONLY="training secure": these parts alone. TORCH_PYTHON: an interpreter that has torch and opacus. ROUNDS: of timing.
 BENCH = $(BIN)/python -m experiments.bench $(if $(TORCH_PYTHON),--torch-python $(TORCH_PYTHON)) $(if $(ROUNDS),--rounds $(ROUNDS))

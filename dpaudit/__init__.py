@@ -9,6 +9,7 @@ from dpaudit.auditing import distinguish, domain, oracle
 from dpaudit.auditing.audit import audit
 from dpaudit.auditing.case import Case
 from dpaudit.auditing.domain import Domain
+from dpaudit.auditing.examine import Examination, examine
 from dpaudit.auditing.game import play
 from dpaudit.auditing.host import on_host
 from dpaudit.auditing.inspect import Finding, Inspection, inspect
@@ -22,6 +23,7 @@ __all__ = [
     "Case",
     "Claim",
     "Domain",
+    "Examination",
     "Finding",
     "InputError",
     "Inspection",
@@ -30,6 +32,7 @@ __all__ = [
     "audit",
     "distinguish",
     "domain",
+    "examine",
     "inspect",
     "mechanisms",
     "on_host",

@@ -22,6 +22,7 @@ DISTINGUISHERS: dict[str, Distinguisher | None] = {
     "cosine": distinguish.cosine,
     "projection": distinguish.projection,
     "likelihood_ratio": distinguish.likelihood_ratio,
+    "lowest_bits": distinguish.lowest_bits,
     "learned": distinguish.learned,
 }
 
@@ -41,8 +42,8 @@ class Audit:
     delta: float | None = None
     """Of every epsilon; the claim's by default."""
     distinguisher: str = "default"
-    """The attack: cosine, projection, likelihood_ratio or learned; by default likelihood_ratio where the mechanism has
-    a density, else projection."""
+    """The attack: cosine, projection, likelihood_ratio, lowest_bits or learned; by default a family of attacks, of
+    which the trials set aside choose one."""
     until_violation: bool = False
     """Stop as soon as a violation is certain."""
     checkpoint: str | None = None

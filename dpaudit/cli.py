@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from dpaudit import audit_command, check, hosts, secure_command, train_command
+from dpaudit import audit_command, check, examine_command, hosts, secure_command, train_command
 from dpaudit.bars import bars_on_terminal
 from dpaudit.command import Common, checkpoint_path, perform, prepare, report, show, to_go_on
 
@@ -81,10 +81,15 @@ class Data:
 
 
 def main() -> None:
-    """The console script: 0 (``audit``, ``train``: what they found), 2 for unusable input, 130 or 143 (SIGTERM) when
-    interrupted."""
+    """The console script: 0 (``audit``, ``examine``, ``train``: what they found), 2 for unusable input, 130 or 143
+    (SIGTERM) when interrupted."""
     command = parsed()
-    measure = {Ldp: _ldp, audit_command.Audit: audit_command.run, train_command.Train: train_command.run}
+    measure = {
+        Ldp: _ldp,
+        audit_command.Audit: audit_command.run,
+        examine_command.Examine: examine_command.run,
+        train_command.Train: train_command.run,
+    }
     others = {Plan: _plan, Data: _data, secure_command.Secure: secure_command.run}
     run: Callable[[Any], int | None] = (measure | others)[type(command)]
     perform("dpaudit", partial(run, command), partial(to_go_on, command), measures=type(command) in measure)
@@ -95,6 +100,7 @@ def parsed(given: Sequence[str] | None = None) -> Any:
     return tyro.cli(
         Annotated[Ldp, tyro.conf.subcommand("ldp")]
         | Annotated[audit_command.Audit, tyro.conf.subcommand("audit")]
+        | Annotated[examine_command.Examine, tyro.conf.subcommand("examine")]
         | Annotated[train_command.Train, tyro.conf.subcommand("train")]
         | Annotated[Plan, tyro.conf.subcommand("plan")]
         | Annotated[Data, tyro.conf.subcommand("data")]

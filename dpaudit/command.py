@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from dpaudit.compilation_cache import keep_compiled
 from dpaudit.preemption import sigterm_interrupts
 from dpaudit.report.rows import prepare_out, write_rows
 
-STATUS = {"consistent": 0, "measured": 0, "violation": 1, "underpowered": 3}  # 2 is unusable input
+STATUS = {"consistent": 0, "measured": 0, "violation": 1, "fault": 1, "underpowered": 3}  # 2 is unusable input
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +53,13 @@ def perform(
     """
     try:
         if measures:
-            with sigterm_interrupts(lambda: f"{program}: interrupted{to_go_on()}"):
+            with _warned_in_one_line(program), sigterm_interrupts(lambda: f"{program}: interrupted{to_go_on()}"):
                 hosts.join()
                 keep_compiled()
                 status = run()
         else:
-            status = run()
+            with _warned_in_one_line(program):
+                status = run()
     except check.InputError as error:
         _say(f"{program}: {error}")
         if hosts.several():
@@ -68,6 +70,22 @@ def perform(
         hosts.leave(preemption.status(interruption))
     if status:
         sys.exit(status)
+
+
+@contextmanager
+def _warned_in_one_line(program: str) -> Iterator[None]:
+    """Says what the package warns of as it says what it refuses, without a place in the code."""
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, check.InputWarning):
+                _say(f"{program}: {message}")
+            else:
+                shown(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _say(line: str) -> None:

@@ -1,10 +1,13 @@
-"""``dpaudit secure server``: one of two servers that learn a noisy sum of what owners share, and nothing else."""
+"""``dpaudit secure``: two servers that learn a noisy sum of what owners share, and nothing else (paper 001).
+
+``server`` runs one of the two, ``keys`` makes the certificates with which they and the owners know each other.
+"""
 
 import dataclasses
 import os
 import signal
 import sys
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -12,12 +15,10 @@ from dpaudit import check
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Secure:
+class Server:
     """Run one of the two servers of a secure training (paper 001), until it is interrupted; its peer and every owner
-    must have the same terms: owners, dimension, examples, clip norm, noise, ring bits, coins, depth."""
+    must have the same terms: owners, dimension, examples, clip norm, noise, ring bits, coins, depth, budget."""
 
-    what: tyro.conf.Positional[Literal["server"]]
-    """What to run."""
     role: Literal["h1", "h2"]
     """h1 garbles and calls; h2 evaluates and is called. Two who do not collude should run them."""
     listen: str
@@ -50,38 +51,74 @@ class Secure:
     """Of the oblivious transfers: the more, the fewer bytes and the more computing."""
     ahead: int = 0
     """For how many steps the servers make ahead, on disk, what depends on no share, while they wait for owners."""
+    budget: tuple[float, float] | None = None
+    """EPSILON DELTA of the whole training, for a record in every step; once it is spent the servers open no more."""
     wait: float = 60.0
     """Seconds that a round waits for owners."""
     deadline: float = 60.0
     """Seconds that a step of the servers may take."""
-    tls_cert: str | None = None
-    """This server's certificate, PEM, for the DNS name h1 or h2; without it, only loopback addresses are used."""
-    tls_key: str | None = None
-    """The key to it, PEM, without a password."""
-    tls_ca: str | None = None
-    """The certificate, PEM, of the authority that has signed everybody's."""
+    rejoin: bool = False
+    """Begin anew with the other server, once, after this one's state was put back from a copy, or was lost: both drop
+    what they made ahead, and this one has the results that it lacks from the other."""
+    keys: str | None = None
+    """This server's folder of those that `dpaudit secure keys` makes; without it, only loopback addresses are used."""
+    metrics: str | None = None
+    """HOST:PORT of this machine where GET /metrics tells steps, waiting owners, openings, epsilon and bytes."""
+    log: Literal["text", "json"] = "text"
+    """json writes an object a line: time, server, step where a line is of one, and what is told."""
     insecure: bool = False
     """Speak beyond this machine without certificates: whoever is on the way can read both shares."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Make keys and certificates: an authority, and a folder for each server and owner to have.
+
+    Folders that are there are left as they are: the same again with more owners makes theirs.
+    """
+
+    out: str
+    """Takes a folder for each party, and the authority's, whose key is needed for new owners only: keep it apart."""
+    owners: tuple[str, ...]
+    """Names of all owners."""
+    days: int = 365
+    """For how long certificates are valid."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Secure:
+    """Add up what nobody may see: a training's two servers, and their keys."""
+
+    command: Annotated[
+        Annotated[Server, tyro.conf.subcommand("server", prefix_name=False)]
+        | Annotated[Keys, tyro.conf.subcommand("keys", prefix_name=False)],
+        tyro.conf.arg(name=""),
+    ]
+
+
 def run(options: Secure) -> None:
-    """Serves until SIGINT or SIGTERM.
+    """Serves until SIGINT or SIGTERM, or makes keys.
 
     Raises:
       InputError: unusable options, or a peer with other ones.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is told in lines of our own
     try:
-        from dpaudit.secure import agreement, server, tls
+        from dpaudit.secure import keys
     except ImportError as missing:
         raise check.expected("secure", "its libraries (pip install 'dpaudit[secure]')", missing) from None
+    command = options.command
+    if isinstance(command, Server):
+        _serve(command)
+    else:
+        for name in keys.make(command.out, command.owners, days=command.days):
+            print(f"{command.out}/{name}")
 
-    files = options.tls_cert, options.tls_key, options.tls_ca
-    if any(files) and not all(files):
-        raise check.expected(
-            "tls", "all of --tls-cert, --tls-key and --tls-ca, or none", ", ".join(filter(None, files))
-        )
-    own = tls.read(*map(str, files), name=options.role) if all(files) else None
+
+def _serve(options: Server) -> None:
+    from dpaudit.secure import agreement, lines, metrics, server, tls
+
+    own = tls.read(options.keys, name=options.role) if options.keys else None
     terms = agreement.terms(
         owners=options.owners,
         dimension=options.dimension,
@@ -95,7 +132,19 @@ def run(options: Secure) -> None:
         ring_bits=options.ring_bits,
         depth=options.depth,
         ahead=options.ahead,
+        budget=options.budget,
     )
+
+    def log(line: str) -> None:
+        if options.log == "json":
+            print(lines.as_json(options.role, line), file=sys.stderr, flush=True)
+        else:
+            print(f"dpaudit {options.role}: {line}", file=sys.stderr, flush=True)
+
+    running: list[server.Server] = []
+    told = None
+    if options.metrics:
+        told = metrics.Metrics(options.metrics, lambda: running[0].figures() if running else {})
     serving = server.Server(
         options.role,
         terms,
@@ -106,9 +155,16 @@ def run(options: Secure) -> None:
         insecure=options.insecure,
         wait=options.wait,
         deadline=options.deadline,
-        log=lambda line: print(f"dpaudit {options.role}: {line}", file=sys.stderr, flush=True),
+        rejoin=options.rejoin,
+        log=log,
     )
+    running.append(serving)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: serving.stop())
     print(f"{options.role} listens on {options.listen.rpartition(':')[0]}:{serving.port}", flush=True)
-    serving.run()
+    if told:
+        print(f"{options.role} tells its figures on port {told.port}", flush=True)
+    try:
+        serving.run()
+    except check.InputError as fault:
+        raise check.InputError(lines.printable(str(fault))) from None

@@ -1,6 +1,6 @@
 """How long an audit takes, and what stopping early saves.
 
-    python -m experiments.bench_audit     # two minutes
+    python -m experiments.bench_audit     # a minute
 
 Expect, on two cores: an audit of a 10-dimensional Laplace mechanism on 10^6 trials, compilation included, in under 2
 seconds; a joint-beta table in about a millisecond; a violation of twice the claim found by the sequential audit, at

@@ -62,7 +62,7 @@ def a_round(rows: Rows, name: str, m: int, rounds: int, torch_python: str | None
     timings = {side: timed(run, key, given, sides.NOISE_MULTIPLIER) for side, run in runs.items()}
     with sides.peer(on_mesh, asked) as many, sides.peer(torch, asked, "PyTorch ") as peer:
         apart = differences(means | many.means | peer.means)
-        refuse_different(apart)
+        refuse_different(apart, within=3e-4)
         _, times = in_turn(timings | many.sides | peer.sides, rounds)
     setting, scale = {"network": name, "clients_per_round": m}, f"{rounds} rounds, all sides in turn"
     for side, values in times.items():

@@ -1,6 +1,6 @@
 """Speed of dropout samples beside their matrix products alone, a plain vmap and PyTorch; and of the threshold search.
 
-    python -m experiments.bench_mc_dropout --torch-python PATH   # an interpreter that has torch and opacus; minutes
+    python -m experiments.bench_mc_dropout --torch-python PATH   # one that has torch and opacus; twenty minutes
     python -m experiments.bench_mc_dropout --quick --out DIR     # the small network, fewer samples: under a minute
     python -m experiments.bench_mc_dropout --torch-python PATH --part law  # is PyTorch's the same network? untimed
 

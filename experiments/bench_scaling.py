@@ -1,6 +1,6 @@
 """How the time grows: with trials, their dimension, a round's clients, networks trained together, emulated devices.
 
-    python -m experiments.bench_scaling                    # five minutes
+    python -m experiments.bench_scaling                    # a quarter of an hour
     python -m experiments.bench_scaling --only clients     # one curve; the rows of the others stay
     python -m experiments.bench_scaling --quick --out DIR  # tiny sizes: a minute
 
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ from dpaudit.auditing import craft, engines
 from dpaudit.federated import population
 from dpaudit.training.many import train_many
 from experiments import bench_federated_sides, bench_training
-from experiments.bench_training_sides import NETWORKS, Side, timed, training
+from experiments.bench_training_sides import NETWORKS, differences, refuse_different, timed, training
 from experiments.common import Rows, options
 
 REPEATS = 8  # trials of a pair, as in bench_ldp
@@ -47,28 +48,31 @@ EMULATED = "devices"
 PARTS = {"all": slice(None), "end": slice(-2, None)}  # of a curve, that exponents are given of
 
 
-def trials(pairs: int, dimension: int, mesh: Mesh | None = None) -> Side:
+Run = Callable[[], Any]
+
+
+def trials(pairs: int, dimension: int, mesh: Mesh | None = None) -> Run:
     """Of LDP-SGD as shipped, ``2 * REPEATS`` for each pair."""
     how = {"epsilons": [4.0], "clip_norm": 1.0, "repeats": REPEATS, "mesh": mesh}
     key, crafted = jax.random.key(0), craft.dummy(dimension, 1.0)
-    return timed(lambda: engines.full(key, crafted, pairs, pair_key=jax.random.key(1), **how))
+    return lambda: engines.full(key, crafted, pairs, pair_key=jax.random.key(1), **how)
 
 
-def a_round(clients: int, name: str, mesh: Mesh | None = None) -> Side:
+def a_round(clients: int, name: str, mesh: Mesh | None = None) -> Run:
     """Of so many clients, one draw of noise."""
     network, key = NETWORKS[name], jax.random.key(0)
     given = bench_federated_sides.given(0, network, 60_000)
     if mesh is not None:
         given = jax.device_put(given, NamedSharding(mesh, PartitionSpec()))
     run = jax.jit(bench_federated_sides.ours(network, clients, population.iid(key, 60_000), mesh=mesh))
-    return timed(run, key, given, bench_federated_sides.NOISE_MULTIPLIER)
+    return partial(run, key, given, bench_federated_sides.NOISE_MULTIPLIER)
 
 
-def networks(count: int, steps: int) -> Side:
+def networks(count: int, steps: int) -> Run:
     """Small ones, trained together."""
     _, images, labels = bench_training.examples(jax.random.key(0), "CNN8")
     run = training(NETWORKS["CNN8"], images, labels, batch_size=64, steps=steps)
-    return timed(partial(train_many, run, (jax.random.split(jax.random.key(0), count),)))
+    return partial(train_many, run, (jax.random.split(jax.random.key(0), count),))
 
 
 def first(count: int) -> Mesh:
@@ -76,7 +80,7 @@ def first(count: int) -> Mesh:
     return Mesh(np.reshape(jax.devices()[:count], count), ("devices",))
 
 
-SIDES: Mapping[str, Callable[..., Side]] = {
+SIDES: Mapping[str, Callable[..., Run]] = {
     "trials": trials,
     "dimension": lambda dimension, pairs: trials(pairs, dimension),
     "clients": a_round,
@@ -88,8 +92,17 @@ SIDES: Mapping[str, Callable[..., Side]] = {
 
 def measured(name: str, sizes: Sequence[int], same: object, rounds: int) -> list[list[float]]:
     """Seconds, [sizes, rounds]."""
-    _, times = bench_training.in_turn({str(size): SIDES[name](size, same) for size in sizes}, rounds)
+    runs = {str(size): SIDES[name](size, same) for size in sizes}
+    if name.startswith(EMULATED):
+        refuse_other_results(runs)
+    _, times = bench_training.in_turn({size: timed(run) for size, run in runs.items()}, rounds)
     return list(times.values())
+
+
+def refuse_other_results(runs: Mapping[str, Run]) -> None:
+    """Ends the benchmark where the same work is not the same on another number of devices."""
+    found = {size: jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), run()) for size, run in runs.items()}
+    refuse_different(differences(found))
 
 
 def emulated(name: str, sizes: Sequence[int], *how: str) -> list[list[float]]:

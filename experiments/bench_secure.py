@@ -1,6 +1,6 @@
 """Speed, bytes and memory of two servers that open noisy sums: between two processes, and each part on one core.
 
-    python -m experiments.bench_secure                      # about two minutes
+    python -m experiments.bench_secure                      # about a minute
     python -m experiments.bench_secure --quick --out DIR    # few coordinates: under a minute
 
 A step is all that the servers do for one sum, owners apart: agree on it, transfer, garble, evaluate, and keep the
@@ -55,7 +55,7 @@ def serve(role: str) -> None:
     for line in sys.stdin:
         mode, *numbers = line.split()
         dimension, depth, steps = map(int, numbers)
-        wire = grpc_wire.connect(f"127.0.0.1:{peer}", None) if role == "h1" else listener.newest(60.0)
+        wire = grpc_wire.connect(f"127.0.0.1:{peer}", None) if role == "h1" else listener.next(60.0)
         assert wire is not None
         channel = Channel(wire, 600.0)
         with tempfile.TemporaryDirectory() as state:
@@ -74,7 +74,7 @@ def timed(channel: Channel, role: str, state: str, mine: Terms, steps: int) -> d
     for step in range(1, steps + 1):
         session.prepare(600.0)
         began = time.perf_counter()
-        owners, _ = session.agree(step, dict.fromkeys(mine.owners, "00"))
+        owners, _ = session.agree(step, dict.fromkeys(mine.owners, bytes(16)))
         session.open(step, owners, share)
         took.append(time.perf_counter() - began)
     records.close()

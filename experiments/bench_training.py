@@ -1,6 +1,6 @@
 """Speed and memory of clipped gradients and of many private trainings, beside plain ones, jax-privacy and Opacus.
 
-    python -m experiments.bench_training --torch-python PATH   # an interpreter that has torch and opacus; ten minutes
+    python -m experiments.bench_training --torch-python PATH   # one that has torch and opacus; a quarter of an hour
     python -m experiments.bench_training --quick --out DIR     # the small network, without its memory: under a minute
     python -m experiments.bench_training --part many           # one part alone; the rows of the others stay
 

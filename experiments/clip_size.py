@@ -58,7 +58,7 @@ def privacy(rows: Rows) -> None:
     rows.finish_part("privacy")
 
 
-PARTS = {"privacy": privacy}
+REPRODUCIBLE = {"privacy": privacy}
 
 
 def scale_of(shared: dict[str, Any], trials: int) -> str:

@@ -1,6 +1,8 @@
 """The part of experiments/README.md that tells paper 002: tables and figures from its result rows."""
 
+import shlex
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,16 @@ def section(rows: Rows) -> Iterable[str]:
 def told(rows: Rows, kept: Rows, figures: Path) -> Iterable[str]:
     """The same, from comparison rows, curves and histograms; draws the figures into their folder."""
     yield "## Paper 002: the clip size under local privacy\n"
-    yield "Command: `python -m experiments.clip_size` with `--work`, then `make results`.\n"
+    yield (
+        "Commands: below each heading, all with one `--work`, of whose runs the last one writes the rows; then `make results`.\n"
+    )
     yield from _noise(rows)
     for scale in dict.fromkeys(_scale(row["setting"]) for row in select(rows, "accuracy_percent")):
         own = [row for row in rows if _scale(row["setting"]) == scale]
         dataset, rounds, clients_per_round, simulated = scale
         by = "" if simulated == clients_per_round else f", {simulated:,} in place of {clients_per_round:,} clients"
         yield f"### {dataset}, {rounds:,} rounds{by}\n"
+        yield _commands(select(own, "accuracy_percent"), scale)
         yield from _settings(own)
         if simulated != clients_per_round:
             yield from _as_all_would(select(rows, "accuracy_percent"), scale)
@@ -134,6 +139,24 @@ def _settings(rows: Rows) -> Iterable[str]:
     shown = ("accuracy", "best", "loss (lowest at round)", "last C")
     yield table(["setting", "paper", *(f"noise {NOISE[s]}: {what}" for s in noises for what in shown)], lines)
     yield from _distance(found, noises)
+
+
+def _commands(found: Rows, scale: tuple[Any, ...]) -> str:
+    """What was run at one scale, a command for each noise and number of trials."""
+    dataset, *numbers = scale
+    options = ("--rounds", "--clients-per-round", "--simulated")
+    shared = ["--work", "DIR", "--dataset", dataset, *chain(*zip(options, map(str, numbers), strict=True))]
+    groups: dict[tuple[int, str], list[str]] = {}
+    for row in found:
+        trials = row["scale"].rsplit(", ", 1)[1].split()[0]
+        groups.setdefault((row["setting"]["sensitivity"] or max(NOISE), trials), []).append(row["setting"]["name"])
+    lines = [
+        shlex.join(["python", "-m", "experiments.clip_size", *shared, *how, "--only", *dict.fromkeys(names)])
+        for (sensitivity, trials), names in sorted(groups.items())
+        for how in [["--sensitivity", str(sensitivity), "--trials", trials]]
+    ]
+    text = "\n".join(lines)
+    return f"<details><summary>Commands</summary>\n\n```\n{text}\n```\n\n</details>\n"
 
 
 def _trials(found: Rows) -> str:

@@ -136,7 +136,7 @@ class Rows:
         """Runs ``part(rows, *arguments, **named)``, whose rows carry what ``make reproduce`` makes them again from.
 
         Args:
-          part: in the ``PARTS`` of its experiment.
+          part: in the ``REPRODUCIBLE`` of its experiment, by its name.
           *arguments, **named: values that JSON knows.
         """
         bound = inspect.signature(part).bind(self, *arguments, **named)

@@ -10,8 +10,10 @@ binomial tests with Holm's correction over the whole table at 5%; the same tests
 """
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +79,12 @@ class Table:
     """Cells of the study as rows; the tests come last, for their correction is over all of them."""
 
     def __init__(self, rows: Rows):
-        self.rows, self.cells = rows, []
+        self.rows = rows
+
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        """Those that tests are made of."""
+        return [row for row in self.rows.rows if "p" in row]
 
     def add(
         self,
@@ -98,8 +105,8 @@ class Table:
         audits, of_mechanism = len(lower), np.full(len(lower), known.epsilon) if truth is None else truth
         of_rule = of_mechanism
         if threshold is not None and truth is None:
-            rates = [np.where(above, rate, 1 - rate) for rate in known.rates(threshold)]
-            of_rule = np.minimum(of_mechanism, epsilon_from_rates(*rates, known.delta))
+            fpr, fnr = (np.where(above, rate, 1 - rate) for rate in known.rates(threshold))
+            of_rule = np.minimum(of_mechanism, epsilon_from_rates(fpr, fnr, known.delta))
         wrong, wrong_of_mechanism = int(np.sum(lower > of_rule)), int(np.sum(lower > of_mechanism))
         setting = {"part": part, "estimator": estimator, "pair": known.name, "trials": trials}
         setting |= {"confidence": confidence}
@@ -107,7 +114,6 @@ class Table:
         interval = [float(end) for end in clopper_pearson(wrong, audits, alpha=0.025)]
         cell = self.rows.add("false_violation_rate", setting, wrong / audits, interval, scale=scale)
         cell |= {"false": wrong, "p": float(binom.sf(wrong - 1, audits, 1 - confidence))}
-        self.cells.append(cell)
         if confidence == 0.95:
             cell["milliseconds_per_audit"] = 1e3 * took / audits
         if wrong_of_mechanism != wrong:
@@ -138,25 +144,28 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def two_worlds(table: Table, key: jax.Array, audits: int, sizes: tuple[int, ...]) -> None:
-    """Every estimator of two rates on every known pair and sample size."""
-    for place, known in enumerate((*KNOWN, SMALL_DELTA)):
-        for trials in sizes:
-            key_here = jax.random.fold_in(jax.random.fold_in(key, place), trials)
-            scores = known.play(key_here, audits, trials // 2)
+def two_worlds(rows: Rows, place: int, trials: int, audits: int) -> None:
+    """Every estimator of two rates on one known pair, for one number of trials."""
+    known = (*KNOWN, SMALL_DELTA)[place]
+    key = jax.random.fold_in(jax.random.fold_in(_keys(rows)[1], place), trials)
+    scores = known.play(key, audits, trials // 2)
+    add = functools.partial(_cell, Table(rows), scores, known)
+    if known is not SMALL_DELTA:
+        for name, estimator in FREQUENTIST.items():
+            for confidence in CONFIDENCES[trials]:
+                add(PROMISED, name, estimator, confidence)
+        for name, estimator in CREDIBLE.items():
+            add(OTHER_TRUTHS, name, estimator)
+        for name, (estimator, places, where) in CONTROLS.items():
+            if place in places and trials in where:
+                add(CONTROL, name, estimator)
+    add(PROMISED if has_gaussian_curve(known) else NO_GAUSSIAN, GDP, estimators.gaussian)
+    rows.finish_part(f"{known.name}, {trials:,} trials")
 
-            add = functools.partial(_cell, table, scores, known)
-            if known is not SMALL_DELTA:
-                for name, estimator in FREQUENTIST.items():
-                    for confidence in CONFIDENCES[trials]:
-                        add(PROMISED, name, estimator, confidence)
-                for name, estimator in CREDIBLE.items():
-                    add(OTHER_TRUTHS, name, estimator)
-                for name, (estimator, places, where) in CONTROLS.items():
-                    if place in places and trials in where:
-                        add(CONTROL, name, estimator)
-            add(PROMISED if has_gaussian_curve(known) else NO_GAUSSIAN, GDP, estimators.gaussian)
-        table.rows.finish_part(known.name)
+
+def _keys(rows: Rows) -> jax.Array:
+    """Of the parts of the study."""
+    return jax.random.split(jax.random.key(rows.seed), 5)
 
 
 def _cell(
@@ -236,6 +245,9 @@ def at_scale(table: Table, key: jax.Array, audits: int) -> None:
     table.rows.finish_part("at scale")
 
 
+REPRODUCIBLE = {"two_worlds": two_worlds}
+
+
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--peers-python", default=None, help="an interpreter that has the tools of peers/")
@@ -243,9 +255,10 @@ def main() -> None:
     quick = chosen.quick
     sizes, audits = (SIZES[1:2], 200) if quick else (SIZES, 3000)
     table = Table(Rows("", "coverage", chosen.out, chosen.seed))
-    keys = jax.random.split(jax.random.key(chosen.seed), 5)
+    keys = _keys(table.rows)
     rng = np.random.default_rng(chosen.seed)
-    two_worlds(table, keys[1], audits, sizes)
+    for place, trials in itertools.product(range(len(KNOWN) + 1), sizes):
+        table.rows.run(two_worlds, place, trials, audits)
     from_the_prior(table, keys[2], rng, audits, sizes)
     one_run_audits(table, keys[3], rng, audits, sizes)
     at_scale(table, keys[0], 100 if quick else 10_000)

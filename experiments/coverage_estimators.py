@@ -58,12 +58,13 @@ joint_beta = of_counts(credible.joint_beta)
 
 def split(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
     """As :func:`dpaudit.audit` does it: threshold and side from the first quarter, the bound from the rest."""
-    aside, settings = scores.shape[-1] // CHOOSING_SHARE, {"delta": known.delta, "confidence": confidence}
+    aside = scores.shape[-1] // CHOOSING_SHARE
+    settings: dict[str, Any] = {"delta": known.delta, "confidence": confidence}
     rules = [choose_rule(own[:, :aside], **settings) for own in np.moveaxis(scores, 1, 0)]
     chosen, above = np.array([rule.threshold for rule in rules]), np.array([rule.above for rule in rules])
     counted = scores.shape[-1] - aside
-    wrong = [np.where(above, count, counted - count) for count in error_counts(scores[..., aside:], chosen)]
-    lower, _ = epsilon_bounds(*wrong, counted, counted, **settings)
+    wrong = (np.where(above, count, counted - count) for count in error_counts(scores[..., aside:], chosen))
+    lower, _ = epsilon_bounds(next(wrong), next(wrong), counted, counted, **settings)
     return Bounds(lower, chosen, above)
 
 
@@ -84,7 +85,7 @@ def at_any_time(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
     watch = sequential.start(claim, confidence=confidence, until=sequential.violation())
     ends = [sequential.update(watch, *(own > known.threshold)) for own in np.moveaxis(scores, 1, 0)]
     counts = np.stack([end.counts for end in ends])
-    settings = {"delta": known.delta, "confidence": confidence, "expected_gap": claim.epsilon}
+    settings: dict[str, Any] = {"delta": known.delta, "confidence": confidence, "expected_gap": claim.epsilon}
     lower = betting.epsilon_lower(counts, **settings)
     stopped = np.array([end.stopped for end in ends])
     above = np.maximum(lower, np.nextafter(claim.epsilon, np.inf))  # at a stop the root is known up to rounding only

@@ -1,6 +1,6 @@
 """The black-box table of DP-Sniper: the mechanisms of its evaluation, audited with a distinguisher that is learned.
 
-    python -m experiments.dp_sniper                     # about a quarter of an hour on two cores
+    python -m experiments.dp_sniper                     # about eight minutes on two cores
     python -m experiments.dp_sniper --quick --out DIR   # three mechanisms: under a minute
 
 Expect half of the certified epsilons at or above the published ones, far above where the worst outcomes are rare (the
@@ -12,7 +12,7 @@ promising attack kept; the threshold is chosen; the bound is computed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +103,7 @@ def trained(key: jax.Array, releases: np.ndarray, **shape: int) -> Attack:
     train_key, half = jax.random.fold_in(key, shape["layers"]), releases.shape[1] // 2
     score = learned.train(train_key, jnp.asarray(releases[:, :half]), **shape)
     scores = np.asarray(jax.jit(jax.vmap(jax.vmap(score)))(releases[:, half:]))
-    aside, settings = half // 2, {"delta": 0.0, "confidence": SELECTING}
+    aside, settings = half // 2, dict[str, Any](delta=0.0, confidence=SELECTING)
     rule = choose_rule(scores[:, :aside], **settings)
     counted = scores[:, aside:]
     promise, _ = epsilon_bounds(*errors(counted, *rule), counted.shape[1], counted.shape[1], **settings)
@@ -181,15 +181,23 @@ def largest(epsilons: Iterable[float | None]) -> float | None:
     return max(known) if len(known) == len(values) else None
 
 
+def attacked(rows: Rows, number: int, trials: dict[str, int]) -> None:
+    """One entry of the table."""
+    entry, key = ENTRIES[number], jax.random.fold_in(jax.random.key(rows.seed), number)
+    compare(rows, entry, *audited(key, entry, trials))
+    rows.finish_part(f"{entry.apply.__name__}: {rows.rows[-1]['ours']:.4f}")
+
+
+REPRODUCIBLE = {"attacked": attacked}
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
     rows = Rows("Bichsel et al., IEEE S&P 2021", "dp_sniper", chosen.out, chosen.seed)
     trials = QUICK_TRIALS if chosen.quick else TRIALS
-    for i, entry in enumerate(ENTRIES):
-        if chosen.quick and entry.apply.__name__ not in QUICK:
-            continue
-        compare(rows, entry, *audited(jax.random.fold_in(jax.random.key(chosen.seed), i), entry, trials))
-        rows.finish_part(f"{entry.apply.__name__}: {rows.rows[-1]['ours']:.4f}")
+    for number, entry in enumerate(ENTRIES):
+        if not chosen.quick or entry.apply.__name__ in QUICK:
+            rows.run(attacked, number, trials)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ def _summary(
     either = sum(_by_trials(row) or _by_look(row) for row in faults)
     accused = sum(row["setting"]["verdict"] == "violation" for row in twins)
     found = sum(_by_look(row) for row in twins)
-    seconds = sum(row["seconds"] for row in [*twins, *select(rows, "false_alarms", audit="sequential")])
+    plain = {row["setting"]["fault"]: row for row in select(rows, "plain_call")}  # the last of each fault
+    parts = [*twins, *select(rows, "false_alarms", audit="sequential"), *plain.values()]
+    seconds = sum(row["seconds"] for row in parts)
     yield (
         f"**{either} of {len(faults)} faults are caught**: {by_trials} by trials, {by_look} by the gray-box check `dpaudit.inspect`. "
         f"Of their {len(twins)} correct twins {accused} are accused by trials and {found} by the check. {seconds:.0f} seconds in all.\n"
@@ -40,6 +42,7 @@ def _summary(
             f"False alarms among audits {kind[row['setting']['audit']]}: **{row['ours']:.0f}** (at most "
             f"{row['setting']['allowed']:.2g} wanted), {row['scale']}.\n"
         )
+    yield "Both counts are of the same games, each of which is judged in both ways.\n"
 
 
 def _by_trials(row: dict[str, Any]) -> bool:

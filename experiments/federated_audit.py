@@ -93,10 +93,10 @@ def message(rows: Rows, client: str, dimension: int, trials: int, *, curve: str)
     rows.finish_part(f"message of {client}, {curve} curve")
 
 
-def run(rows: Rows, name: str, data_dir: str | None, others: int, canaries: int, m: int, count: int) -> None:
+def run(rows: Rows, name: str, others: int, canaries: int, m: int, count: int) -> None:
     """Whole runs with ``others`` clients and canaries, m of all in a round, seen round by round or at the end."""
     try:
-        train, test = (data.load(name, split=split, data_dir=data_dir) for split in data.SPLITS)
+        train, test = (data.load(name, split=split, data_dir=rows.data_dir) for split in data.SPLITS)
     except InputError as error:
         print(f"{name} is left out: {error}")
         return
@@ -136,18 +136,21 @@ def _lowers(rows: Iterable[dict[str, Any]]) -> str:
     return ", ".join(f"{row['setting']['seat']} {row['ours']:.3f}" for row in rows)
 
 
+REPRODUCIBLE = {"message": message, "run": run}
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
-    rows = Rows("federated", "federated_audit", chosen.out, chosen.seed)
-    message(rows, "Gaussian", 26_010, 200, curve="Gaussian")
+    rows = Rows("federated", "federated_audit", chosen.out, chosen.seed, data_dir=chosen.data_dir)
+    rows.run(message, "Gaussian", 26_010, 200, curve="Gaussian")
     if chosen.quick:
-        message(rows, "LDP-SGD", 2, 400_000, curve="any")
-        run(rows, "digits", chosen.data_dir, 50, 100, 150, 40)
+        rows.run(message, "LDP-SGD", 2, 400_000, curve="any")
+        rows.run(run, "digits", 50, 100, 150, 40)
         return
-    message(rows, "Gaussian", 2, 4_000_000, curve="any")
-    message(rows, "LDP-SGD", 2, 4_000_000, curve="any")
-    run(rows, "mnist", chosen.data_dir, 200, 200, 400, 200)
-    run(rows, "mnist", chosen.data_dir, 500, 500, 200, 200)
+    rows.run(message, "Gaussian", 2, 4_000_000, curve="any")
+    rows.run(message, "LDP-SGD", 2, 4_000_000, curve="any")
+    rows.run(run, "mnist", 200, 200, 400, 200)
+    rows.run(run, "mnist", 500, 500, 200, 200)
 
 
 if __name__ == "__main__":

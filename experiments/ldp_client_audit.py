@@ -1,6 +1,6 @@
 """Paper 000: what LDP-SGD's promise means for a client, and whether the randomiser keeps it.
 
-    python -m experiments.ldp_client_audit                     # the image sets that are found: under an hour
+    python -m experiments.ldp_client_audit                     # the image sets that are found: twenty minutes
     python -m experiments.ldp_client_audit --quick --out DIR   # bundled digits: under a minute
 
 Expect on MNIST at epsilon 4: dummy and collusion 98.2% right guesses and an audited epsilon of 4.0 +- 0.1, as in the
@@ -9,6 +9,7 @@ state: the sweep shows where its rows lie.
 """
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -78,15 +79,14 @@ def compare(rows: Rows, row: dict[str, Any], accuracy_percent: float | None, eps
     rows.add("epsilon_optimal", labels, row["epsilon_optimal"], bounds, scale=scale)
 
 
-def sweep(rows: Rows, name: str, options: Any) -> None:
+def sweep(rows: Rows, name: str, counts: Sequence[int], count: int) -> None:
     """Benign, label flip and gradient flip against pre-training and L: exact accuracies at epsilon 4, and angles.
 
     Beside the paper's settings stand three readings of what it leaves open: the other label is the likeliest wrong
     one; both images have one label; one fixed pair for all trials (its 10% and 90% quantiles over pairs).
     """
-    train, test = (data.load(name, split=split, data_dir=options.data_dir) for split in ("train", "test"))
+    train, test = (data.load(name, split=split, data_dir=rows.data_dir) for split in ("train", "test"))
     model = models.model_for(train.inputs.shape[1:], train.num_classes)
-    count = 256 if options.quick else 2000
     one_label = test.labels == 3
 
     def likeliest_other(params: Any, key: jax.Array, image: jax.Array, label: jax.Array) -> jax.Array:
@@ -95,8 +95,8 @@ def sweep(rows: Rows, name: str, options: Any) -> None:
         return jnp.argmax(logits.at[label].set(-jnp.inf))
 
     gradient = models.gradient(model)
-    for steps in (0, STEPS) if options.quick else SWEEP_STEPS:
-        params = pretrain(jax.random.key(options.seed), model, train.inputs, train.labels, steps=steps)
+    for steps in counts:
+        params = pretrain(jax.random.key(rows.seed), model, train.inputs, train.labels, steps=steps)
         g, other = Partial(gradient, params), Partial(likeliest_other, params)
         records = (test.inputs, test.labels)
         settings = {
@@ -109,7 +109,7 @@ def sweep(rows: Rows, name: str, options: Any) -> None:
         right = accuracy(model, params, test.inputs, test.labels)
         shared = {"dataset": train.label, "steps": steps, "test_accuracy": round(right, 3)}
         for setting, crafted in settings.items():
-            pairs = engines.pairs(jax.random.key(options.seed + 1), crafted, count, mesh=hosts.mesh("trials"))
+            pairs = engines.pairs(jax.random.key(rows.seed + 1), crafted, count, mesh=hosts.mesh("trials"))
             scale = f"closed form over {count:,} pairs"
             angle = np.degrees(np.quantile(pairs.angle, [0.5, 0.1, 0.9]))
             rows.add("angle_degrees", shared | {"craft": setting}, angle[0], angle[1:].tolist(), scale=scale)
@@ -123,10 +123,10 @@ def sweep(rows: Rows, name: str, options: Any) -> None:
     rows.finish_part("sweep of pre-training and L")
 
 
-def worst_pair(rows: Rows, options: Any) -> None:
+def worst_pair(rows: Rows) -> None:
     """Proposition 1 by optimisation: gradient ascent on both vectors of a pair, from random starts."""
     epsilon, clip_norm, starts = 4.0, 1.0, 64
-    begin = jax.random.normal(jax.random.key(options.seed), (starts, 2, 20)) * 0.1
+    begin = jax.random.normal(jax.random.key(rows.seed), (starts, 2, 20)) * 0.1
 
     def right_guesses(pair: jax.Array) -> jax.Array:
         norm0, norm1, angle = oracle.geometry(pair[0], pair[1])
@@ -179,9 +179,12 @@ def relaxation(rows: Rows, audits: list[dict[str, Any]]) -> None:
     rows.finish_part("relaxation")
 
 
+REPRODUCIBLE = {"worst_pair": worst_pair, "sweep": sweep}
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
-    rows = Rows("000", "ldp_client_audit", chosen.out, chosen.seed)
+    rows = Rows("000", "ldp_client_audit", chosen.out, chosen.seed, data_dir=chosen.data_dir)
     datasets = ["digits"]
     if not chosen.quick:
         found = {row.name for row in data.available(chosen.data_dir) if row.contents != "not found"}
@@ -190,8 +193,10 @@ def main() -> None:
         raise SystemExit(
             "ldp_client_audit: no image data set found; name their folder with --data-dir, or use --quick"
         )
-    worst_pair(rows, chosen)
-    sweep(rows, datasets[0], chosen)
+    rows.run(worst_pair)
+    counts, pairs = ((0, STEPS), 256) if chosen.quick else (SWEEP_STEPS, 2_000)
+    for steps in counts:
+        rows.run(sweep, datasets[0], [steps], pairs)
     audits = grid(rows, datasets, chosen)
     relaxation(rows, audits)
     rows.write([row | rows.signature() for row in audits], "_rows")

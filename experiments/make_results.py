@@ -36,8 +36,10 @@ from experiments.markdown import benchmark
 
 HEAD = """# Results
 
-Written by `make results` from the rows in `results/`; every number below was computed by the command above its table.
-What a range is stands above its table. "Paper" is the published value.
+Written by `make results` from the rows in `results/`, each computed by the command above its table unless that says
+otherwise. What a range is stands above its table. "Paper" is the published value. A row carries the fingerprint of the
+program, the part of it and the arguments that made it, from which `make reproduce` makes a sample again and compares;
+rows from before that carry the commit that added them instead.
 """
 
 SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
@@ -53,7 +55,8 @@ SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
     "bench_audit": benchmark(
         "Speed of an audit",
         'Command: `python -m experiments.bench_audit`. Medians [range] over the runs; "first" is the first audit of a '
-        "fresh process, without a compilation cache.",
+        "fresh process, without a compilation cache. The machine's load was not noted then: the same "
+        "figures in the table of all benchmarks are of another day, at the load that it tells, and differ.",
     ),
     "bench_training": bench_training_section.section,
     "bench_mc_dropout": bench_mc_dropout_section.section,

@@ -60,6 +60,7 @@ def told(rows: Rows, figures: Path) -> Iterable[str]:
     )
     yield from _overview(scales, figures)
     yield from _run(scales)
+    yield from _earlier(scales)
     yield from _terms()
     yield from _answers(scales)
     yield from _beside_the_paper(scales)
@@ -94,6 +95,17 @@ def _run(scales: dict[str, Rows]) -> Iterable[str]:
         "the command's `--scale paper`. Where it says JPEG, the copy of the data at hand had gone through it; exact copies and such are "
         "never mixed.\n"
     )
+
+
+def _earlier(scales: dict[str, Rows]) -> Iterable[str]:
+    """Which scales' rows the command as it is now does not make."""
+    earlier = [name for name, rows in scales.items() if any("sampler" in row["made_by"] for row in rows)]
+    if earlier:
+        yield (
+            f"The rows of {' and '.join(earlier)} were made with an earlier sampler: the same networks, dropout masks of the same "
+            "law, but other random words. The command now draws other samples and makes other rows; work folders of that sampler "
+            "are refused.\n"
+        )
 
 
 def _terms() -> Iterable[str]:

@@ -1,6 +1,6 @@
 """Paper 004: how well a model serves its users, when all that leaves their devices is private.
 
-    python -m experiments.personalization                      # MovieLens-100K from $DPAUDIT_DATA, half an hour
+    python -m experiments.personalization                      # MovieLens-100K of $DPAUDIT_DATA, two and a half hours
     python -m experiments.personalization --data movielens_1m  # or 10m, 20m
     python -m experiments.personalization --part rankings      # or ratings; population, a million made-up users; or
                                                                # federated, user-level training on MNIST
@@ -16,6 +16,7 @@ many users, and all rows above item bias.
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import dp_accounting
@@ -89,13 +90,14 @@ def compare(
         rows.finish_part(f"{name}, epsilon {epsilon:g}: {quantity} {mean:.4f}, {choice}")
 
 
-def large(rows: Rows, *, users: int, epsilons: tuple[float, ...]) -> None:
-    """Factors pay where users are many: the same population, with and without them."""
+def large(rows: Rows, users: int, epsilons: Sequence[float | None]) -> None:
+    """Factors pay where users are many: the same population, with and without them; None is no noise."""
     train, held_out = population(rows.seed, users=users)
     key = jax.random.key(rows.seed)
     factors = {"rank": 4, "rounds": 10, "bias_share": 0.1, "factor_norm": 2.0, "factor_variance": 1.0, "first": 0.6}
     choices = {"item bias": {}, "alternating": factors | {"factor_precision": 2.0}}
-    for place, (name, epsilon) in enumerate((name, epsilon) for name in choices for epsilon in epsilons):
+    losses = [math.inf if epsilon is None else epsilon for epsilon in epsilons]
+    for place, (name, epsilon) in enumerate((name, epsilon) for name in choices for epsilon in losses):
         method, choice = METHODS[name], choices[name] | {"power": 0.0, "popularity_share": 0.0, "rating_clip": 3.0}
         began = time.perf_counter()
         model, told = method.fit(jax.random.fold_in(key, place), train, choice, epsilon, mu_of(epsilon))
@@ -127,6 +129,9 @@ def federated(rows: Rows, data_dir: str | None) -> None:
     rows.finish_part(FEDERATED)
 
 
+REPRODUCIBLE = {"large": large}
+
+
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--data", default="movielens_100k", choices=data.RATINGS)
@@ -135,7 +140,7 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = Rows("004", "personalization", chosen.out, chosen.seed, keep=chosen.part is not None)
     if chosen.quick:
-        large(rows, users=5_000, epsilons=(5.0, math.inf))
+        rows.run(large, 5_000, [5.0, None])
         return
     for part in (RATINGS, RANKINGS):
         if chosen.part in (None, part):
@@ -145,7 +150,7 @@ def main() -> None:
     if chosen.part in (None, FEDERATED):
         federated(rows, chosen.data_dir)
     if chosen.part in (None, POPULATION):
-        large(rows, users=chosen.users, epsilons=(1.0, 5.0, math.inf))
+        rows.run(large, chosen.users, [1.0, 5.0, None])
 
 
 if __name__ == "__main__":

@@ -42,24 +42,22 @@ def likelihood_ratios(key: jax.Array, mechanism: Mechanism, trials: int) -> np.n
     return play(key, release, score, trials, mesh=hosts.mesh("trials"))
 
 
-def sound(rows: Rows, names: list[str], epsilon: float, trials: int) -> None:
+def sound(rows: Rows, name: str, epsilon: float, trials: int) -> None:
     """Audited mu beside the accounted one, 1/sigma of the Gaussian mechanism of the same epsilon."""
     accounted = 1 / dp_accounting.get_sigma_gaussian(epsilon, DELTA)
-    for name in names:
-        make, rank, rounds = SOUND[name]
-        mechanism = whole(recipe(make, math.sqrt(rounds) / accounted, rounds=rounds, rank=rank), delta=DELTA)
-        assert mechanism.claim is not None
-        scores = likelihood_ratios(key_of(rows), mechanism, trials)
-        mu, error = shift(scores)
-        guessed = int((scores[0] > 0).sum()), int((scores[1] <= 0).sum())
-        lower, upper = gdp.epsilon_bounds(*guessed, trials, trials, delta=DELTA, confidence=CONFIDENCE)
-        setting = {"phase": name, "rounds": rounds, "claimed": mechanism.claim.epsilon, "accounted": accounted}
-        setting |= {"delta": DELTA, "confidence": CONFIDENCE, "error": error}
-        setting |= {"epsilon_lower": json_number(float(lower)), "epsilon_upper": json_number(float(upper))}
-        bounds = mu - NORMAL * error, mu + NORMAL * error
-        rows.add("mu", setting, mu, bounds, scale=f"{trials:,} runs with the user, {trials:,} without")
-        print(f"{name}: mu {mu:.4f} +- {error:.4f}, accounted {accounted:.4f}", flush=True)
-    rows.finish_part(f"sound, epsilon {epsilon:g}")
+    make, rank, rounds = SOUND[name]
+    mechanism = whole(recipe(make, math.sqrt(rounds) / accounted, rounds=rounds, rank=rank), delta=DELTA)
+    assert mechanism.claim is not None
+    scores = likelihood_ratios(key_of(rows), mechanism, trials)
+    mu, error = shift(scores)
+    guessed = int((scores[0] > 0).sum()), int((scores[1] <= 0).sum())
+    lower, upper = gdp.epsilon_bounds(*guessed, trials, trials, delta=DELTA, confidence=CONFIDENCE)
+    setting = {"phase": name, "rounds": rounds, "claimed": mechanism.claim.epsilon, "accounted": accounted}
+    setting |= {"delta": DELTA, "confidence": CONFIDENCE, "error": error}
+    setting |= {"epsilon_lower": json_number(float(lower)), "epsilon_upper": json_number(float(upper))}
+    bounds = mu - NORMAL * error, mu + NORMAL * error
+    rows.add("mu", setting, mu, bounds, scale=f"{trials:,} runs with the user, {trials:,} without")
+    rows.finish_part(f"{name}, epsilon {epsilon:g}: mu {mu:.4f} +- {error:.4f}, accounted {accounted:.4f}")
 
 
 def faults(rows: Rows, epsilon: float, trials: int) -> None:
@@ -81,16 +79,20 @@ def faults(rows: Rows, epsilon: float, trials: int) -> None:
     rows.finish_part("faults")
 
 
+REPRODUCIBLE = {"sound": sound, "faults": faults}
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
     rows = Rows("004", "personalization_audit", chosen.out, chosen.seed)
     if chosen.quick:
-        sound(rows, ["rounds, adaptive weights"], 1.0, 20_000)
-        faults(rows, 1.0, 1_000_000)
+        rows.run(sound, "rounds, adaptive weights", 1.0, 20_000)
+        rows.run(faults, 1.0, 1_000_000)
         return
-    sound(rows, list(SOUND), 1.0, 500_000)
-    sound(rows, ["rounds, adaptive weights"], 5.0, 100_000)
-    faults(rows, 1.0, 4_000_000)
+    for name in SOUND:
+        rows.run(sound, name, 1.0, 500_000)
+    rows.run(sound, "rounds, adaptive weights", 5.0, 100_000)
+    rows.run(faults, 1.0, 4_000_000)
 
 
 if __name__ == "__main__":

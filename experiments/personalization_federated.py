@@ -82,7 +82,7 @@ def accuracies(
 
     def trained(training: Training) -> tuple[float, float]:
         state, _, transcript = run(run_key, training.protocol, *training.init(params), everyone, rounds=rounds)
-        return accuracy(model, state.params, test.inputs, test.labels), transcript.epsilon(settings.delta)
+        return accuracy(model, state.params, test.inputs, test.labels), transcript.epsilon(settings.delta, users=count)
 
     rows = []
     for epsilon in epsilons:

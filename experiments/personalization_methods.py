@@ -74,7 +74,7 @@ def alternating(*, features: bool, **fixed: Any) -> Callable[[jax.Array, Ratings
         recipe = Recipe(centre=CENTRE, **{**fixed, **choice})
         known = catalogue(train, features=features)
         model, transcript = recommender.fit(key, device_rows(train), known, recipe, **private(mu))
-        return Told(model, transcript.epsilon(DELTA))
+        return Told(model, transcript.epsilon(DELTA, users=train.num_users))
 
     return fit
 
@@ -84,7 +84,7 @@ def ranked(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: f
     rows = ranking.seen(device_rows(train))
     known = catalogue(train, features=True)
     model, transcript = ranking.fit(key, rows, known, Ranking(**choice), **private(mu))
-    return Told(model, transcript.epsilon(DELTA))
+    return Told(model, transcript.epsilon(DELTA, users=train.num_users))
 
 
 def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
@@ -92,7 +92,7 @@ def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: 
     rows = ranking.seen(device_rows(train))
     nothing = Catalogue(jnp.zeros((train.num_items, 0)), jnp.zeros((train.num_items, 0)))
     model, transcript = ranking.fit(key, rows, nothing, Ranking(), **private(mu))
-    return Told(model, transcript.epsilon(DELTA))
+    return Told(model, transcript.epsilon(DELTA, users=train.num_users))
 
 
 def gradient_steps(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
@@ -126,7 +126,7 @@ def gradient_steps(key: jax.Array, train: Ratings, choice: Choice, epsilon: floa
     everyone = factored.everyone(cohort_key, rows)
     state, _, transcript = run(key, training.protocol, *training.init(params), everyone, rounds)
     learned = Model(known, state.params, jnp.zeros(train.num_items), mean, jnp.array(precision))
-    return Told(learned, transcript.epsilon(DELTA) if mu else np.inf)
+    return Told(learned, transcript.epsilon(DELTA, users=train.num_users) if mu else np.inf)
 
 
 BIAS_SPACE = {"rating_clip": (1.5, 1.0, 2.0), "bias_variance": (0.1, 0.05, 0.2), "power": (0.15, 0.0, 0.3)}
@@ -187,11 +187,11 @@ def candidates(space: Mapping[str, tuple[Any, ...]], count: int, seed: int) -> l
 
 
 def score(method: Method, model: Model, choice: Choice, seen: Ratings, held_out: Ratings) -> float:
-    """Error of ratings, or recall@20, of the users of ``seen``, whose devices know these ratings of theirs."""
+    """Error of ratings, or recall@20, of the users of ``seen``, whose devices know these ratings of theirs; NaN where
+    the model has diverged."""
     rows = device_rows(seen)
-    if method.ranks:
-        step = ranking.step(Ranking(**choice))
-        own = metrics.own_factors(model, ranking.seen(rows), step, num_users=seen.num_users)
-        return metrics.recall(model, own, seen, held_out)
-    own = metrics.own_factors(model, rows, recommender.PLAIN, num_users=seen.num_users)
-    return metrics.rmse(model, own, held_out)
+    step = ranking.step(Ranking(**choice)) if method.ranks else recommender.PLAIN
+    own = metrics.own_factors(model, ranking.seen(rows) if method.ranks else rows, step, num_users=seen.num_users)
+    if not all(np.isfinite(np.asarray(leaf)).all() for leaf in (model.public, model.factors, own)):
+        return np.nan
+    return metrics.recall(model, own, seen, held_out) if method.ranks else metrics.rmse(model, own, held_out)

@@ -115,7 +115,7 @@ def outside(rows: Rows) -> None:
     rows.finish_part("room for the noise")
 
 
-PARTS = {"outside": outside}
+REPRODUCIBLE = {"outside": outside}
 
 
 def arguments(given: Sequence[str] | None = None) -> Namespace:

@@ -1,6 +1,6 @@
 """The audit of paper 001: what one server and all owners but one learn of an honest owner's record in one step.
 
-    python -m experiments.spgc_audit                     # under an hour, no data needed
+    python -m experiments.spgc_audit                     # twenty minutes, no data needed
     python -m experiments.spgc_audit --quick --out DIR   # under a minute
 
 Four parts. *Owners*: SPGC, LDP, noise reduced to 1/k at each owner, and each server's own noise, against k - 1 of 2
@@ -13,8 +13,9 @@ paper's rule to break its own wherever a record is replaced, every fault to be f
 the evaluator to learn from its view what the release tells.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from dpaudit.auditing.result import json_number
 from dpaudit.secure import noise_accounting, one_coordinate, sigma
 from experiments import spgc_evaluator, spgc_views
 from experiments.common import Rows, options
-from experiments.spgc_faults import VARIANTS, Variant
+from experiments.spgc_faults import VARIANTS
 from experiments.spgc_views import Aggregation, View, aggregation
 
 DELTA, CONFIDENCE = 1e-3, 0.95
@@ -84,50 +85,40 @@ def one(
     return audit(view, *pair, key=key, claim=claim, distinguisher=attack, **how)
 
 
-def by_owners(
-    rows: Rows, relations: Iterable[str], epsilons: Iterable[float], owners: Iterable[int], trials: int
-) -> None:
+def by_owners(rows: Rows, neighbouring: str, epsilon: float, owners: Sequence[int], trials: int) -> None:
     """Each scheme, with noise that would do for its claim if all of it were unknown."""
-    for neighbouring in relations:
-        for epsilon in epsilons:
-            agreed = aggregation(sigma.analytic(epsilon=epsilon, delta=DELTA, neighbouring=neighbouring))
-            for scheme, view in VIEWS.items():
-                claim = claimed(agreed, scheme, epsilon, neighbouring)
-                for k in owners:
-                    result = one(rows, view(agreed, k), record(agreed, neighbouring), claim, projection, trials)
-                    setting = {"scheme": scheme, "owners": k, "neighbouring": neighbouring, "epsilon": epsilon}
-                    setting |= {"true": json_number(spent(agreed, scheme, k, neighbouring))}
-                    add(rows, "owners", setting, result)
-            rows.finish_part(f"owners, epsilon {epsilon:g}, {neighbouring}")
+    agreed = aggregation(sigma.analytic(epsilon=epsilon, delta=DELTA, neighbouring=neighbouring))
+    for scheme, view in VIEWS.items():
+        claim = claimed(agreed, scheme, epsilon, neighbouring)
+        for k in owners:
+            result = one(rows, view(agreed, k), record(agreed, neighbouring), claim, projection, trials)
+            setting = {"scheme": scheme, "owners": k, "neighbouring": neighbouring, "epsilon": epsilon}
+            setting |= {"true": json_number(spent(agreed, scheme, k, neighbouring))}
+            add(rows, "owners", setting, result)
+    rows.finish_part(f"owners, epsilon {epsilon:g}, {neighbouring}")
 
 
-def by_rule(rows: Rows, epsilons: Iterable[float], trials: int, rare: int) -> None:
-    """SPGC with the noise of the paper's rule, which is claimed to be enough for epsilon.
-
-    The narrowest violation, at the largest epsilon where a record is added, takes ``rare`` trials to prove.
-    """
-    for neighbouring in RELATIONS:
-        for epsilon in epsilons:
-            count = rare if (epsilon, neighbouring) == (EPSILONS[-1], "add_remove") else trials
-            agreed = aggregation(sigma.classical(epsilon=epsilon, delta=DELTA))
-            claim = Claim(epsilon, DELTA, neighbouring)
-            result = one(rows, spgc_views.spgc(agreed, 3), record(agreed, neighbouring), claim, projection, count)
-            setting = {"neighbouring": neighbouring, "epsilon": epsilon, "noise_multiplier": agreed.noise_multiplier}
-            setting |= {"true": json_number(spent(agreed, "SPGC", 3, neighbouring))}
-            gaussian = sigma.epsilon(agreed.noise_multiplier, delta=DELTA, neighbouring=neighbouring)
-            add(rows, "rule", setting | {"gaussian": gaussian}, result)
-    rows.finish_part("the paper's rule")
+def by_rule(rows: Rows, neighbouring: str, epsilon: float, trials: int) -> None:
+    """SPGC with the noise of the paper's rule, which is claimed to be enough for epsilon."""
+    agreed = aggregation(sigma.classical(epsilon=epsilon, delta=DELTA))
+    claim = Claim(epsilon, DELTA, neighbouring)
+    result = one(rows, spgc_views.spgc(agreed, 3), record(agreed, neighbouring), claim, projection, trials)
+    setting = {"neighbouring": neighbouring, "epsilon": epsilon, "noise_multiplier": agreed.noise_multiplier}
+    setting |= {"true": json_number(spent(agreed, "SPGC", 3, neighbouring))}
+    gaussian = sigma.epsilon(agreed.noise_multiplier, delta=DELTA, neighbouring=neighbouring)
+    add(rows, "rule", setting | {"gaussian": gaussian}, result)
+    rows.finish_part(f"the paper's rule, epsilon {epsilon:g}, {neighbouring}")
 
 
-def by_fault(rows: Rows, variants: Iterable[Variant], share: float = 1.0) -> None:
-    """Each variant, with that share of its trials."""
-    for variant in variants:
-        mechanism, x0, x1, claim = variant.case
-        assert claim is not None
-        result = one(rows, mechanism, (x0, x1), claim, variant.attack, int(share * variant.trials))
-        setting = {"fault": variant.fault, "broken": variant.broken, "seen_by": variant.seen_by}
-        add(rows, "fault", setting, result)
-    rows.finish_part("faults")
+def by_fault(rows: Rows, number: int, share: float = 1.0) -> None:
+    """A variant, with that share of its trials."""
+    variant = VARIANTS[number]
+    mechanism, x0, x1, claim = variant.case
+    assert claim is not None
+    result = one(rows, mechanism, (x0, x1), claim, variant.attack, int(share * variant.trials))
+    setting = {"fault": variant.fault, "broken": variant.broken, "seen_by": variant.seen_by}
+    add(rows, "fault", setting, result)
+    rows.finish_part(f"fault: {variant.fault}")
 
 
 def by_view(rows: Rows) -> None:
@@ -140,19 +131,27 @@ def by_view(rows: Rows) -> None:
     rows.finish_part("the evaluator's view")
 
 
+REPRODUCIBLE = {"by_owners": by_owners, "by_rule": by_rule, "by_fault": by_fault, "by_view": by_view}
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
     rows = Rows("001", "spgc_audit", chosen.out, chosen.seed)
     if chosen.quick:
-        by_owners(rows, RELATIONS[:1], (2.0,), (2, 100), 200_000)
-        by_rule(rows, (2.0,), 200_000, 0)
-        by_fault(rows, (variant for variant in VARIANTS if variant.broken), 0.25)
-        by_view(rows)
+        owners, epsilons, counted, trials, rare, share = (2, 100), (2.0,), 200_000, 200_000, 0, 0.25
+        relations = RELATIONS[:1]
     else:
-        by_owners(rows, RELATIONS, EPSILONS, OWNERS, 8_000_000)
-        by_rule(rows, EPSILONS, 20_000_000, 400_000_000)
-        by_fault(rows, VARIANTS)
-        by_view(rows)
+        owners, epsilons, counted, trials, rare, share = OWNERS, EPSILONS, 8_000_000, 20_000_000, 400_000_000, 1.0
+        relations = RELATIONS
+    for neighbouring, epsilon in itertools.product(relations, epsilons):
+        rows.run(by_owners, neighbouring, epsilon, list(owners), counted)
+    for neighbouring, epsilon in itertools.product(RELATIONS, epsilons):
+        narrow = (neighbouring, epsilon) == ("add_remove", EPSILONS[-1])  # takes many trials to prove
+        rows.run(by_rule, neighbouring, epsilon, rare if narrow else trials)
+    for number, variant in enumerate(VARIANTS):
+        if variant.broken or not chosen.quick:
+            rows.run(by_fault, number, share)
+    rows.run(by_view)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a training by SPGC costs: Table 1 of paper 001, hours and bytes, on this machine and through slower links.
 
-    python -m experiments.spgc_cost                      # half an hour
+    python -m experiments.spgc_cost                      # a quarter of an hour
     python -m experiments.spgc_cost --quick --out DIR    # Cancer and the loopback alone: under a minute
 
 Two server processes and three owners take real steps. The paper does not say how many steps its trainings took; they
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -212,7 +212,7 @@ def by_epsilon(rows: Rows, chosen: tuple[Training, ...], epsilons: tuple[float, 
     rows.finish_part("by epsilon")
 
 
-def tables(rows: Rows, epsilons: tuple[float, ...], datasets: tuple[str, ...]) -> None:
+def tables(rows: Rows, epsilons: Sequence[float], datasets: Sequence[str]) -> None:
     """Bytes a coordinate of the noise's circuit, the paper's and ours, by epsilon."""
     for data in datasets:
         for epsilon in epsilons:
@@ -235,6 +235,9 @@ def tables(rows: Rows, epsilons: tuple[float, ...], datasets: tuple[str, ...]) -
     rows.finish_part("circuits")
 
 
+REPRODUCIBLE = {"tables": tables}
+
+
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--part", choices=PARTS, default=None, help="measure one part; rows of the others stay")
@@ -250,7 +253,7 @@ def main() -> None:
     if BY_EPSILON in wanted:
         by_epsilon(rows, which[:3], epsilons, 5)
     if TABLES in wanted:
-        tables(rows, epsilons, data)
+        rows.run(tables, list(epsilons), list(data))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Audits of whole trainings: what an adversary proves of sound and of faulty ones, beside the accounted epsilon.
 
-    python -m experiments.training_audit                     # with MNIST, where it is found: about ten minutes
+    python -m experiments.training_audit                     # with MNIST, where it is found: half an hour
     python -m experiments.training_audit --quick --out DIR   # bundled digits: under a minute
 
 Every audit is made three times: of DP-SGD as it ships, with its noise halved, and with its clipping skipped.
@@ -120,10 +120,10 @@ def every_step(rows: Rows, steps: int, canaries: int) -> None:
     compare(rows, setting | {"delta": delta, "data": "digits"}, audit)
 
 
-def one_run(rows: Rows, name: str, batch_size: int, steps: int, data_dir: str | None) -> None:
+def one_run(rows: Rows, name: str, batch_size: int, steps: int) -> None:
     """Every step's noisy sum, of one training with canaries that are there from beginning to end or not at all."""
     try:
-        train, test = (data.load(name, split=split, data_dir=data_dir) for split in data.SPLITS)
+        train, test = (data.load(name, split=split, data_dir=rows.data_dir) for split in data.SPLITS)
     except InputError as error:
         print(f"{name} is left out: {error}")
         return
@@ -177,28 +177,31 @@ def _logistic(weights: jax.Array, example: tuple[jax.Array, jax.Array]) -> jax.A
     return jax.nn.softplus(-sign * (image @ weights))
 
 
+REPRODUCIBLE = {"white_box": white_box, "every_step": every_step, "one_run": one_run, "black_box": black_box}
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
-    rows = Rows("training", "training_audit", chosen.out, chosen.seed)
+    rows = Rows("training", "training_audit", chosen.out, chosen.seed, data_dir=chosen.data_dir)
     full, some, one = RECORDS + 1, 4, 1
     if chosen.quick:
-        white_box(rows, full, 10, 4.0, 1e-2, 8_000, gaussian=True)
-        every_step(rows, 10, 200)
-        black_box(rows, "watermark", full, 8_000)
+        rows.run(white_box, full, 10, 4.0, 1e-2, 8_000, gaussian=True)
+        rows.run(every_step, 10, 200)
+        rows.run(black_box, "watermark", full, 8_000)
         return
     for delta in (1e-2, 1e-5):
         for target in (1.0, 4.0):
-            white_box(rows, full, 10, target, delta, 100_000, gaussian=True)
-            white_box(rows, full, 10, target, delta, 100_000)
-        white_box(rows, some, 10, 4.0, delta, 100_000)
-    white_box(rows, one, 100, 2.0, 1e-2, 100_000)
-    white_box(rows, full, 10, 4.0, 1e-2, 1_000_000)
-    every_step(rows, 100, 1_000)
-    one_run(rows, "digits", 64, 300, chosen.data_dir)
-    one_run(rows, "mnist", 256, 300, chosen.data_dir)
-    black_box(rows, "watermark", full, 100_000)
-    black_box(rows, "watermark", some, 100_000)
-    black_box(rows, "test digit", some, 100_000)
+            rows.run(white_box, full, 10, target, delta, 100_000, gaussian=True)
+            rows.run(white_box, full, 10, target, delta, 100_000)
+        rows.run(white_box, some, 10, 4.0, delta, 100_000)
+    rows.run(white_box, one, 100, 2.0, 1e-2, 100_000)
+    rows.run(white_box, full, 10, 4.0, 1e-2, 1_000_000)
+    rows.run(every_step, 100, 1_000)
+    rows.run(one_run, "digits", 64, 300)
+    rows.run(one_run, "mnist", 256, 300)
+    rows.run(black_box, "watermark", full, 100_000)
+    rows.run(black_box, "watermark", some, 100_000)
+    rows.run(black_box, "test digit", some, 100_000)
 
 
 if __name__ == "__main__":

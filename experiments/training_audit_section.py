@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.markdown import number, select, table
+from experiments.training_audit import FAULTY
 
 Rows = Sequence[dict[str, Any]]
 FAULTS = ("noise halved", "clipping skipped")
@@ -31,6 +32,11 @@ def section(rows: Rows) -> Iterable[str]:
         "the steps (where a bound on the noise becomes one on ε by the accounting itself). *Black box*: only the final loss of one "
         "record is seen; the watermark lights the pixels that no other record lights.\n"
     )
+    if any(row["fingerprint"] is None for row in rows):
+        yield (
+            "The last column is the scale that was run. Some of these rows are of an earlier, smaller one than the command's now, "
+            f"which makes up to {FAULTY:,} trainings of the faulty ones, and 100,000 of each where only a loss is seen.\n"
+        )
     yield from _gap(rows)
 
 
@@ -75,8 +81,17 @@ def _line(case: dict[str, dict[str, Any]]) -> list[str]:
         found[0],
         number(_share(sound)),
         *found[1:],
-        sound["scale"],
+        _scales(case),
     ]
+
+
+def _scales(case: dict[str, dict[str, Any]]) -> str:
+    """What was run of the sound training and, where it was something else, of the faulty ones."""
+    sound, faulty = case["sound"]["scale"], list(dict.fromkeys(case[fault]["scale"] for fault in FAULTS))
+    words = [scale.partition(", test accuracy")[0] for scale in (sound, *faulty)]
+    return (
+        sound if set(words) == {words[0]} else f"{sound}; of the faulty ones {' and '.join(dict.fromkeys(words[1:]))}"
+    )
 
 
 def _marked(row: dict[str, Any]) -> str:

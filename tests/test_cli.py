@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
-from dpaudit import cli
+from dpaudit import check, cli, command
 
 FAST = ("ldp", "--pretraining-steps", "0", "--craft", "dummy", "--epsilon", "1")
 # Issue: flat rows with at least these fields.
@@ -28,6 +29,15 @@ def run(monkeypatch, *arguments: str) -> int:
     except SystemExit as ended:
         return int(ended.code or 0)
     return 0
+
+
+def test_a_warning_is_one_line_too(capsys):
+    asked = partial(check.delta, 10, "users", delta=0.5)
+    command.perform("dpaudit", lambda: asked() and None, measures=False)
+    assert capsys.readouterr().err == (
+        "dpaudit: delta: expected at most 1/10, one over the number of users, got 0.5: publishing all data of one of "
+        "them, drawn at random, would keep it\n"
+    )
 
 
 def test_rows_report_and_table(monkeypatch, capsys, tmp_path):

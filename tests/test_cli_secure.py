@@ -1,5 +1,6 @@
 """``dpaudit secure server``: real processes, with and without certificates, one of them killed in the middle."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,8 +72,7 @@ def test_processes_open_what_one_process_opens(tmp_path):
     trust = Authority(tmp_path / "trust")
 
     def flags(role: str, trusted: bool) -> list[str]:
-        given = zip(("--tls-cert", "--tls-key", "--tls-ca"), trust.files(role), strict=True)
-        return [word for pair in given for word in pair] if trusted else []
+        return ["--keys", str(trust.folder / role)] if trusted else []
 
     seconds = {trusted: Process(tmp_path / f"{trusted}", "h2", 0, *flags("h2", trusted)) for trusted in (True, False)}
     ports = {trusted: process.port() for trusted, process in seconds.items()}
@@ -107,10 +107,13 @@ def test_the_paper_s_table_between_processes_is_labelled_and_must_be_meant_by_bo
     second = Process(tmp_path, "h2", 0, *TABLE, "--noise", "table")
     peer = "--peer", f"127.0.0.1:{second.port()}"
     other = Process(tmp_path / "other", "h1", 0, *peer, *TABLE, "--noise", "binomial")
-    for process, (here, there) in ((other, ("binomial", "table")), (second, ("table", "binomial"))):
-        status, told = process.end(None)
-        assert status == 2
-        assert told.splitlines()[-1] == f"dpaudit: terms: noise: expected {here} as here, got {there}"
+    status, told = other.end(None)
+    assert status == 2
+    assert told.splitlines()[-1] == "dpaudit: terms: noise: expected binomial as here, got table"
+    status, told = second.end(signal.SIGTERM)  # which would have stayed for another caller
+    assert status == 0
+    wanted = "dpaudit h2: h1 at ipv4:127.0.0.1 is refused: terms: noise: expected table as here, got binomial"
+    assert told.splitlines() == [wanted]
     second = Process(tmp_path, "h2", 0, *TABLE, "--noise", "table")
     port = second.port()
     first = Process(tmp_path, "h1", 0, "--peer", f"127.0.0.1:{port}", *TABLE, "--noise", "table")
@@ -125,15 +128,59 @@ def test_the_paper_s_table_between_processes_is_labelled_and_must_be_meant_by_bo
         assert "0 steps are complete; noise from a table, a reproduction that is not private" in told
 
 
+@pytest.mark.slow
+def test_a_state_that_was_put_back_is_refused_until_rejoin(tmp_path):
+    """H1's, copied after step 1 and put back after step 2, with steps made ahead."""
+    ahead = "--mode", "noisy", "--noise-multiplier", "1", "--ahead", "1"
+    mine = servers.terms(ahead=1)
+    second = Process(tmp_path, "h2", 0, *ahead)
+    port = second.port()
+    peer = "--peer", f"127.0.0.1:{port}"
+    for number in (1, 2):
+        first = Process(tmp_path, "h1", 0, *peer, *ahead)
+        with owners(None, (first.port(), port), mine) as all_of:
+            step(number, all_of)
+        assert first.end(signal.SIGTERM)[0] == 0
+        if number == 1:
+            shutil.copytree(tmp_path / "h1", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "h1")
+    shutil.move(tmp_path / "copy", tmp_path / "h1")
+    status, told = Process(tmp_path, "h1", 0, *peer, *ahead).end(None)
+    assert status == 2
+    assert told.startswith("dpaudit: h1's blocks: expected block 1 spent, as h2 has seen (it has been put back; ")
+    assert told.count("\n") == 1
+    first = Process(tmp_path, "h1", 0, *peer, *ahead, "--rejoin")
+    with owners(None, (first.port(), port), mine) as all_of:
+        assert (np.abs(step(3, all_of) - servers.total(3)) <= servers.reach(mine)).all()
+    assert first.end(signal.SIGTERM)[0] == 0
+    status, told = second.end(signal.SIGTERM)
+    assert status == 0
+    assert sum(": h1 at ipv4:127.0.0.1 is refused: h1's blocks: expected " in line for line in told.splitlines()) == 1
+
+
+def test_keys_are_made_for_those_who_have_none(monkeypatch, capsys, tmp_path):
+    folder = tmp_path / "keys"
+    for names, made in ((["anna"], ["h1", "h2", "anna"]), (["anna", "bert"], ["bert"])):
+        monkeypatch.setattr(sys, "argv", ["dpaudit", "secure", "keys", "--out", str(folder), "--owners", *names])
+        cli.main()
+        assert capsys.readouterr().out.splitlines() == [f"{folder}/{name}" for name in made]
+    monkeypatch.setattr(sys, "argv", ["dpaudit", "secure", "keys", "--out", str(folder), "--owners", "h1"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("dpaudit: owner: expected at most 63 of a-z, 0-9 and hyphens within")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--role", "h1"), "peer: expected the address of h2, which h1 calls, got none"),
         (("--role", "h2", "--listen", "0.0.0.0:0"), "listen: expected certificates, a loopback address"),
         (
-            ("--role", "h2", "--tls-key", "a"),
-            "tls: expected all of --tls-cert, --tls-key and --tls-ca, or none",
+            ("--role", "h2", "--metrics", "0.0.0.0:0"),
+            "metrics: expected a loopback address such as 127.0.0.1:9100, got",
         ),
+        (("--role", "h2", "--keys", "nowhere"), "keys: expected files of h2, got nowhere/h2.pem (No such file or"),
         (("--role", "h2", "--mode", "noisy"), "noise_multiplier: expected a finite number > 0, got None"),
         (("--role", "h2", "--noise", "table"), 'noise: expected none in mode "plain", got table'),
         (("--role", "h2", "--owners", "A"), "owner: expected at most 63 of a-z, 0-9 and hyphens within"),

@@ -85,8 +85,8 @@ def rounds(size: int) -> Any:
     given = SERVER.init(jnp.ones(WIDE)), Population(MANY, own, own), jnp.ones((MANY, 1)), 1
     if size == MANY:
         return run(KEY, SERVER, *given)[0].params[:64]
-    state, (_, train, _), data, count = given
-    return _run(KEY, SERVER, size, state, MANY, train, data, count)[0].params[:64]
+    state, everyone, data, count = given
+    return _run(KEY, SERVER, size, state, MANY, everyone.train, data, count)[0].params[:64]
 
 
 SUMS = processes.gaussian("sums", noise_multiplier=1.0)

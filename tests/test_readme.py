@@ -10,13 +10,14 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 def test_examples_run(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     names: dict = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert names["result"].verdict == "consistent"
     names["test_noisy_sum_keeps_its_promise"]()
     assert capsys.readouterr().out.startswith("consistent 0.")
+    assert names["found"].verdict == "consistent"
     assert 3.99 < names["spent"] <= 4
     assert names["info"].loss[-1] < names["info"].loss[0]
     assert names["weights"].shape == (8, 64, 10)

@@ -55,6 +55,14 @@ def reader(reference: Any) -> Callable[[Any], jax.Array]:
     return lambda tree: flat(jax.tree.map(less, tree, reference))
 
 
+def release_reader(key: jax.Array, mechanism: Mechanism, x: Any) -> Callable[[Any], jax.Array]:
+    """The :func:`reader` of a mechanism's releases; their reference, where they need one, is a release of ``x``."""
+    shapes = jax.eval_shape(lambda: mechanism.apply(key, x))
+    if not any(map(_wide, jax.tree.leaves(shapes))):
+        return flat
+    return reader(jax.jit(mechanism.apply)(key, x))
+
+
 def _wide(leaf: Any) -> bool:
-    kind = jnp.asarray(leaf).dtype
+    kind = leaf.dtype if hasattr(leaf, "dtype") else jnp.asarray(leaf).dtype
     return bool(jnp.issubdtype(kind, jnp.integer)) and kind.itemsize >= 4

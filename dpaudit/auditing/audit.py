@@ -2,21 +2,24 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jax.tree_util import Partial
 
 from dpaudit import check
-from dpaudit.auditing import betting, count, distinguish, probe, sequential
+from dpaudit.auditing import alternative, betting, count, distinguish, probe, sequential
 from dpaudit.auditing.checkpoint import checkpoint as checkpoint_of
 from dpaudit.auditing.game import both_worlds, game, trial_key
+from dpaudit.auditing.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
 from dpaudit.auditing.result import AuditResult, checked_delta, from_counts
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold
+CALL_TRIALS = 1 << 16  # of each world, to each device at a time, where a family is played
 CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # or, where stopping early, so many pairs and so many errors at the claim
 
 
@@ -29,6 +32,7 @@ def audit(
     trials: int = 10_000,
     claim: Claim | None = None,
     distinguisher: distinguish.Distinguisher | None = None,
+    attacks: Sequence[distinguish.Distinguisher] = (),
     delta: float | None = None,
     confidence: float = 0.95,
     until: sequential.Until | None = None,
@@ -46,8 +50,10 @@ def audit(
       key: a jax.random key, consumed.
       trials: K of Algorithm 3: in all, half of it in each world (an odd one out is not played).
       claim: the promise; defaults to the mechanism's own.
-      distinguisher: the attack; defaults to the likelihood ratio where the mechanism has a density, else to the
-        projection on x1 - x0.
+      distinguisher: an attack to play alone. None plays a family of them on the same releases, and the trials set
+        aside choose one (see :mod:`dpaudit.auditing.portfolio`): no error is spent on the others. Of fewer than 256
+        trials, the likelihood ratio where the mechanism has a density, else the projection on x1 - x0.
+      attacks: of one's own, to play beside the family; not with a distinguisher.
       delta: of every epsilon; defaults to the claim's, else 0.
       confidence: of each bound.
       until: when to stop before all ``trials`` are played: ``sequential.violation()``, ``sequential.width(0.2)`` or a
@@ -89,23 +95,50 @@ def audit(
     probe.examine(mechanism, x0, x1)
     if _same(x0, x1):
         raise check.expected("x1", "an input other than x0 (nothing tells a pair of equal inputs apart)", "the same")
-    if distinguisher is None:
+    for attack in attacks:
+        if not isinstance(attack, distinguish.Distinguisher):
+            raise check.expected("attacks", "Distinguishers", attack)
+    if attacks and distinguisher is not None:
+        raise check.expected("attacks", "none where a distinguisher is named", [attack.name for attack in attacks])
+    if until is not None and claim is not None and claim.is_curve:
+        wanted = "None where the claim is a curve (audit its epsilon at some delta: claim.at(delta))"
+        raise check.expected("until", wanted, "a rule by which to stop")
+    aside = half // CHOOSING_SHARE
+    if until is not None and claim is not None:
+        rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
+        least = CHOOSING_LEAST + CHOOSING_ERRORS / rarest
+        aside = int(min(aside, least if distinguisher is not None else 2 * least))
+    pilot = pilot_pairs(mechanism, x0, aside) if distinguisher is None else 0
+    if distinguisher is None and pilot < PILOT_LEAST and not attacks:
         distinguisher = distinguish.projection if mechanism.log_prob is None else distinguish.likelihood_ratio
-    if distinguisher.threshold is None and half < CHOOSING_SHARE:
+    if distinguisher is not None and distinguisher.threshold is None and half < CHOOSING_SHARE:
         raise check.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
     with probe.failures_named(mechanism):
-        how = {"batch": batch, "mesh": mesh, "checkpoint": checkpoint, "progress": progress}
+        if until is not None and batch is None:
+            batch = 1
         promise = {"claim": claim, "delta": delta, "confidence": float(confidence)}
-        return _carry_out(key, mechanism, x0, x1, distinguisher, half, until, promise, **how)
+        fit_key, play_key = _keys(key)
+        pair, family, threshold = (mechanism, x0, x1), None, None
+        if distinguisher is not None:
+            score, threshold = distinguisher.fit(fit_key, *pair), distinguisher.threshold
+            one = both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score)
+        else:
+            settings = {"delta": delta, "confidence": confidence, "batch": batch, "mesh": mesh}
+            family = portfolio(fit_key, play_key, *pair, attacks, pilot=pilot, **settings)
+            one = family.one
+            batch = min(half, CALL_TRIALS) if batch is None else batch
+        name = "" if distinguisher is None else distinguisher.name
+        how = {"batch": batch, "mesh": mesh, "checkpoint": checkpoint, "progress": progress}
+        return _carry_out(one, name, family, threshold, half, aside, until, promise, **how)
 
 
 def _carry_out(
-    key: jax.Array,
-    mechanism: Mechanism,
-    x0: Any,
-    x1: Any,
-    distinguisher: distinguish.Distinguisher,
+    one: Partial,
+    name: str,
+    family: Portfolio | None,
+    threshold: float | None,
     half: int,
+    aside: int,
     until: sequential.Until | None,
     promise: dict[str, Any],
     *,
@@ -114,27 +147,16 @@ def _carry_out(
     checkpoint: str | os.PathLike[str] | None,
     progress: Callable[[int], None] | None,
 ) -> AuditResult:
-    """The audit of input that was checked, ``half`` of the trials in each world; ``promise`` is claim, delta and
-    confidence."""
-    fit_key, play_key = _keys(key)
-    score = distinguisher.fit(fit_key, mechanism, x0, x1)
-    threshold, method, claim = distinguisher.threshold, distinguisher.name, promise["claim"]
-    aside = half // CHOOSING_SHARE if threshold is None else 0
-    if until is not None and claim is not None:
-        rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
-        aside = int(min(aside, CHOOSING_LEAST + CHOOSING_ERRORS / rarest))
+    """Plays and concludes the audit of a trial ``one``, by the attack of this name or by a family, ``half`` of the
+    trials in each world; ``promise`` is claim, delta and confidence."""
+    aside = aside if threshold is None else 0
     watch = sequential.start(**promise, until=until, both_events=threshold is not None)
-
-    def release(key: jax.Array, world: int) -> Any:
-        return mechanism.apply(key, (x0, x1)[world])
-
-    one = both_worlds(play_key, release, score)
-    whole = game(one, half, batch=1 if batch is None and until is not None else batch, mesh=mesh)
+    whole = game(one, half, batch=batch, mesh=mesh)
     matters = {"threshold": threshold, "aside": aside}
     if until is not None:
         matters |= {"until": until, **promise}
     elif threshold is None:
-        matters |= promise | {"claim": None}
+        matters |= promise | {"claim": promise["claim"].terms if _is_curve(promise["claim"]) else None}
     file = checkpoint_of(checkpoint, whole.one, whole.traced, half, matters, mesh=mesh)
     account, watch = count.count(
         whole,
@@ -142,10 +164,14 @@ def _carry_out(
         threshold=threshold,
         aside=aside,
         at_every_pair=until is not None,
+        family=family,
         checkpoint=file,
         progress=progress,
     )
-    rule = account.rule
+    rule, method, attacks = account.rule, name, ()
+    if family is not None:
+        attacks = family.tried(account.seen, account.order)
+        method = f"{attacks[0].name}, chosen from {len(attacks)} attacks"
     if until is not None:
         method += f", threshold from the first {2 * aside} trials" if aside else ""
         settings = {"most": half - aside, "aside": aside, "threshold": rule.threshold}
@@ -165,7 +191,33 @@ def _carry_out(
             **promise,
         )
     side = result.side if rule.above else "not above"
-    return dataclasses.replace(result, side=side, reason=_blind(account) or result.reason)
+    result = dataclasses.replace(result, side=side, reason=_blind(account) or result.reason, attacks=attacks)
+    if family is None or until is not None or result.claim is None or _is_curve(result.claim):
+        return result
+    return _with_detectable(result, result.claim, aside, normal=bool(account.normal))
+
+
+def _with_detectable(result: AuditResult, claim: Claim, aside: int, *, normal: bool) -> AuditResult:
+    """The result with what this attack would have seen of worse mechanisms, and why, if that is not even twice the
+    claim."""
+    settings = {"delta": result.delta, "confidence": result.confidence}
+    if normal and result.delta > 0:
+        worse = alternative.gaussian(aside, **settings)
+    else:
+        worse = alternative.event(result.fpr, result.fnr, delta=result.delta)
+    counted = result.negatives, result.positives
+    detectable = alternative.detectable(worse, claim.epsilon, *counted, **settings)
+    reason = result.reason
+    if reason is None and detectable > 2 * claim.epsilon:
+        reason = (
+            f"so many trials would not have shown a loss twice the claim four times in five, by {worse.name}: it "
+            f"takes an ε of {detectable:.3g}"
+        )
+    return dataclasses.replace(result, detectable=detectable, reason=reason)
+
+
+def _is_curve(claim: Claim | None) -> bool:
+    return claim is not None and claim.is_curve
 
 
 @jax.jit

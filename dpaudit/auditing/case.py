@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from dpaudit import check
+from dpaudit.auditing.domain import Domain
 from dpaudit.auditing.probe import one_line
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
@@ -15,26 +16,29 @@ MODULE = "dpaudit_case"  # under which a user's file runs: none of the names tha
 
 
 class Case(NamedTuple):
-    """What ``dpaudit audit FILE:NAME`` audits.
+    """What ``dpaudit audit FILE:NAME`` audits and ``dpaudit examine FILE:NAME`` examines.
 
     Attributes:
       mechanism: a :class:`Mechanism` or a jittable ``fn(key, x) -> release``.
       x0, x1: the two inputs, neighbours in the sense of the claim.
       claim: the promise; None for the mechanism's own, if it has one.
+      domain: all pairs of neighbours, for an examination; None to examine the one pair.
     """
 
     mechanism: Mechanism | Callable[[Any, Any], Any]
     x0: Any
     x1: Any
     claim: Claim | None = None
+    domain: Domain | None = None
 
 
-def load(target: str) -> Case:
+def load(target: str, *, needs_pair: bool = True) -> Case:
     """Runs a user's file and finds the case in it.
 
     Args:
-      target: ``FILE:NAME``. NAME is a :class:`Case`, or a mechanism whose pair is the file's ``x0`` and ``x1`` and
-        whose promise is its ``claim``, where there is one.
+      target: ``FILE:NAME``. NAME is a :class:`Case`, or a mechanism whose pair is the file's ``x0`` and ``x1``, whose
+        promise is its ``claim`` and whose neighbours are its ``domain``, where there is one.
+      needs_pair: whether a domain is not enough.
 
     Raises:
       InputError: no such file or name, a file that raises when it is run, a name for something else.
@@ -54,9 +58,13 @@ def load(target: str) -> Case:
     if not isinstance(found, Mechanism) and not callable(found):
         raise check.expected(f"{path.name}: {name}", "a Case, a Mechanism or a function of (key, x)", found)
     missing = [pair for pair in ("x0", "x1") if not hasattr(module, pair)]
-    if missing:
+    domain = getattr(module, "domain", None)
+    if not isinstance(domain, Domain):  # `from dpaudit import domain` puts a module there
+        domain = None
+    if missing and (needs_pair or domain is None):
         raise check.InputError(f"{path.name}: expected x0 and x1 beside {name}, got no {' and no '.join(missing)}")
-    return Case(found, module.x0, module.x1, getattr(module, "claim", None))
+    x0, x1 = (getattr(module, pair, None) for pair in ("x0", "x1"))
+    return Case(found, x0, x1, getattr(module, "claim", None), domain)
 
 
 def _run(path: Path) -> ModuleType:

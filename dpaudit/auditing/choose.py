@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
+from dpaudit.auditing import curve
 from dpaudit.auditing.estimate import clopper_pearson, epsilon_from_rates
+from dpaudit.mechanisms.claim import Claim
 
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
 FINALISTS = 64  # of these, the rules whose bounds are computed exactly
@@ -30,11 +32,13 @@ class Seen(NamedTuple):
       rule: the best one for it.
       bound: epsilon that its rates show at the strict level, in nats; 0 where nothing is certain.
       accuracy: of the rule.
+      evidence: against a promise that is a curve, -ln p; 0 for other promises, for which the bound decides.
     """
 
     rule: Rule
     bound: float
     accuracy: float
+    evidence: float = 0.0
 
 
 def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:
@@ -47,13 +51,16 @@ def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:
     return look(scores, delta=delta, confidence=confidence).rule
 
 
-def look(scores: np.ndarray, *, delta: float, confidence: float) -> Seen:
+def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | None = None) -> Seen:
     """The best rule for a score, and what it shows.
 
     Args:
       scores, delta, confidence: as for :func:`choose_rule`.
+      claim: where it is a curve, the rule is the one that says most against it, not the one of the largest bound.
     """
     scores = np.asarray(scores, np.float64)
+    if claim is not None and claim.is_curve:
+        return _look_at_curve(scores, claim, delta=delta, confidence=confidence)
     n = scores.shape[1]
     ordered = np.sort(scores, axis=1)  # NaN last
     values = _candidates(ordered)
@@ -72,9 +79,56 @@ def look(scores: np.ndarray, *, delta: float, confidence: float) -> Seen:
     return Seen(rule, float(bounds.max()), float(accuracy[winner]))
 
 
+def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence: float) -> Seen:
+    n, numbers = scores.shape[1], np.where(np.isnan(scores), np.inf, scores)
+    above, p = curve.choose_threshold(claim, numbers)
+    below, other = curve.choose_threshold(claim, -numbers)  # world 1 where -score > t: not score > the number below -t
+    rule = Rule(above) if p <= other else Rule(float(np.nextafter(-below, -np.inf)), False)
+    says1 = (scores > rule.threshold) | np.isnan(scores)
+    false_positives, false_negatives = np.sum(says1[0] == rule.above), np.sum(says1[1] != rule.above)
+    alpha = min(1 - confidence, STRICT) / 2
+    upper = [clopper_pearson(count, n, alpha=alpha)[1] for count in (false_positives, false_negatives)]
+    accuracy = 1 - (false_positives + false_negatives) / (2 * n)
+    return Seen(rule, float(epsilon_from_rates(*upper, delta)), float(accuracy), -float(np.log(min(p, other))))
+
+
+def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray:
+    """About the bound that the best rule for each score shows, in a fraction of the time.
+
+    Args:
+      scores: [2, n, m], one row per world.
+      delta, confidence: as for :func:`choose_rule`.
+
+    Returns:
+      [m] in nats; where nothing is certain, less than 0 and the larger the more accurate.
+    """
+    n = scores.shape[1]
+    pooled = scores.reshape(2 * n, -1)
+    order = np.argsort(pooled, axis=0, kind="stable")  # NaN last
+    ordered = np.take_along_axis(pooled, order, 0)
+    from1 = order >= n
+    false_negatives = np.cumsum(from1, 0)
+    false_positives = n - np.arange(1, 2 * n + 1)[:, None] + false_negatives
+    tied = (ordered[1:] == ordered[:-1]) | np.isnan(ordered[:-1])
+    tied = np.concatenate([tied, np.ones((1, pooled.shape[1]), bool)])
+    upper = _upper_bounds(n, min(1 - confidence, STRICT) / 2)
+    shown = [
+        epsilon_from_rates(upper[wrong0], upper[wrong1], delta)
+        for wrong0, wrong1 in ((false_positives, false_negatives), (n - false_positives, n - false_negatives))
+    ]
+    found = np.where(tied, 0, np.maximum(*shown)).max(0)
+    accuracy = np.abs(np.where(tied, n, false_positives + false_negatives) - n).max(0) / n
+    return np.where(found > 0, found, accuracy - 2)
+
+
+def _upper_bounds(n: int, alpha: float) -> np.ndarray:
+    """:func:`_wilson` of every count, [n + 1]."""
+    return _wilson(np.arange(n + 1), n, alpha)
+
+
 def best(seen: Sequence[Seen]) -> list[int]:
     """The numbers of all scores, from the one whose rule shows most on."""
-    return sorted(range(len(seen)), key=lambda i: (-seen[i].bound, -seen[i].accuracy, i))
+    return sorted(range(len(seen)), key=lambda i: (-seen[i].evidence, -seen[i].bound, -seen[i].accuracy, i))
 
 
 def _candidates(ordered: np.ndarray) -> np.ndarray:

@@ -14,14 +14,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpaudit import check, sharding
-from dpaudit.auditing import choose
+from dpaudit.auditing import alternative, choose
 from dpaudit.auditing.checkpoint import Checkpoint
 from dpaudit.auditing.game import Game
+from dpaudit.auditing.portfolio import Portfolio
 from dpaudit.auditing.sequential import Watch, update
 from dpaudit.sharding import ALIKE, CUT
 
 SUMS = 4  # of what is reduced on the devices: the outcomes of pairs
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}  # its bits
+
+
+Judge = Callable[..., "Account"]
 
 
 class Account(NamedTuple):
@@ -35,6 +39,7 @@ class Account(NamedTuple):
       early: scores of the trials set aside, [2, n, scores], until the rule is chosen on them.
       counts: of the outcomes of the other pairs, [4], as :func:`betting.outcomes` numbers them.
       stopped: the rule by which to stop was met.
+      normal: the scores set aside, of the one that decides, pass for normal in both worlds.
       low, high: ranks of the smallest and of the largest counted score of each world, [2].
     """
 
@@ -44,6 +49,7 @@ class Account(NamedTuple):
     early: np.ndarray
     counts: np.ndarray
     stopped: Any
+    normal: Any
     low: np.ndarray
     high: np.ndarray
 
@@ -65,8 +71,7 @@ def count(
     threshold: float | None,
     aside: int,
     at_every_pair: bool,
-    several: int | None = None,
-    pilot: int = 0,
+    family: Portfolio | None = None,
     checkpoint: Checkpoint | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Account, Watch]:
@@ -79,8 +84,7 @@ def count(
         and a threshold on the first ``aside`` pairs, which are then not counted.
       aside: pairs, at most as many as there are.
       at_every_pair: look at the watch's rule after each pair; otherwise the counts alone leave the devices.
-      several: how many scores there are to choose from; None for games of one.
-      pilot: of the pairs set aside, those that were played before and are not played again.
+      family: whose scores the game plays, to choose from; None for games of one score.
       checkpoint: saved after each call to the devices, and gone on from.
       progress: called with the number of trials finished, of both worlds, first with those of the checkpoint.
 
@@ -91,15 +95,17 @@ def count(
       InputError: scores that are not one number a trial; what :meth:`Checkpoint.restore` refuses.
     """
     (score,) = game.traced.out_avals
-    if score.shape != ((2,) if several is None else (2, several)):
+    scores = 1 if family is None else len(family.finalists)
+    if score.shape != ((2,) if family is None else (2, scores)):
         raise check.expected("scores", "one number for each release", f"shape {list(score.shape[1:])}")
     account = Account(
-        done=pilot,
+        done=0,
         looks=np.empty((0, 4)) if threshold is None else np.array([[threshold, True, np.nan, np.nan]]),
         order=np.zeros(0 if threshold is None else 1, int),
-        early=np.empty((2, 0, several or 1)),
+        early=np.empty((2, 0, scores)),
         counts=watch.counts,
         stopped=False,
+        normal=False,
         low=np.full(2, np.iinfo(np.int64).max),
         high=np.full(2, np.iinfo(np.int64).min),
     )
@@ -112,18 +118,23 @@ def count(
             progress(2 * int(account.done))
         if account.done >= game.trials or watch.stopped:
             return account, watch
-        step = partial(_looked_at if at_every_pair else _counted, watch=watch, account=account, aside=aside)
+        if family is not None and len(account.order):
+            game = family.narrowed(game, int(account.order[0]))
+        judge = partial(_looks, watch=watch, family=family, aside=aside)
+        step = partial(
+            _looked_at if at_every_pair else _counted, watch=watch, account=account, aside=aside, judge=judge
+        )
         account, game = game.fitted(step)
         if checkpoint is not None:
             checkpoint.save(**account._asdict())
 
 
-def _counted(game: Game, watch: Watch, account: Account, aside: int) -> Account:
+def _counted(game: Game, watch: Watch, account: Account, aside: int, judge: Judge) -> Account:
     """The account after one more call, whose counted trials are reduced where they were played."""
     played, there, early = _call(game, account, aside)
     account = account._replace(done=account.done + there)
     if early:
-        account = _with_early(account, watch, _by_world(game.first(played, early)), aside)
+        account = judge(account, _by_world(game.first(played, early)))
     if early == there:
         return account
     column = None if played.ndim == 2 else np.uint32(account.order[0])
@@ -136,13 +147,13 @@ def _counted(game: Game, watch: Watch, account: Account, aside: int) -> Account:
     )
 
 
-def _looked_at(game: Game, watch: Watch, account: Account, aside: int) -> Account:
+def _looked_at(game: Game, watch: Watch, account: Account, aside: int, judge: Judge) -> Account:
     """The account after one more call, whose pairs are looked at one by one."""
     played, there, early = _call(game, account, aside)
     scores = _by_world(game.first(played, there))
     account = account._replace(done=account.done + there)
     if early:
-        account = _with_early(account, watch, scores[:, :early], aside)
+        account = judge(account, scores[:, :early])
     if early == there:
         return account
     own = scores[:, early:, account.order[0]]
@@ -169,15 +180,17 @@ def _by_world(played: np.ndarray) -> np.ndarray:
     return np.moveaxis(played.astype(np.float64).reshape(*played.shape[:2], -1), 1, 0)
 
 
-def _with_early(account: Account, watch: Watch, scores: np.ndarray, aside: int) -> Account:
+def _looks(account: Account, scores: np.ndarray, *, watch: Watch, family: Portfolio | None, aside: int) -> Account:
     """The account with more scores set aside, [2, n, scores], and with the rule as soon as these are all."""
     early = np.concatenate([account.early, scores], axis=1)
     if account.done < aside:
         return account._replace(early=early)
-    settings = {"delta": watch.delta, "confidence": watch.confidence}
-    seen = [choose.look(own, **settings) for own in np.moveaxis(early, 2, 0)]
+    settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence, "claim": watch.claim}
+    seen = [choose.look(early[..., 0], **settings)] if family is None else family.look(early, **settings)
     looks = np.array([[*one.rule, one.bound, one.accuracy] for one in seen])
-    return account._replace(early=early[:, :0], looks=looks, order=np.array(choose.best(seen)))
+    order = np.array(choose.best(seen))
+    normal = alternative.looks_normal(early[..., order[0]])
+    return account._replace(early=early[:, :0], looks=looks, order=order, normal=normal)
 
 
 @partial(jax.jit, static_argnames="mesh")

@@ -13,12 +13,22 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import check
-from dpaudit.auditing.attack import Distinguisher, Score, flat, reader
+from dpaudit.auditing import features
+from dpaudit.auditing.attack import Distinguisher, Score, flat, reader, release_reader
 from dpaudit.auditing.learned import learned
 from dpaudit.mechanisms.claim import Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
 
-__all__ = ["Distinguisher", "Score", "cosine", "cosine_direction", "learned", "likelihood_ratio", "projection"]
+__all__ = [
+    "Distinguisher",
+    "Score",
+    "cosine",
+    "cosine_direction",
+    "learned",
+    "likelihood_ratio",
+    "lowest_bits",
+    "projection",
+]
 
 PILOT = 1000  # releases per world behind an estimated direction
 
@@ -51,7 +61,7 @@ def _fit_cosine(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score
 
 
 def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
-    size, read = _release_size(mechanism, x0), reader(mechanism.apply(key, x0))
+    size, read = _release_size(mechanism, x0), release_reader(key, mechanism, x0)
     if flat(x0).size == flat(x1).size == size:
         direction = difference(x0, x1)
     else:
@@ -89,6 +99,16 @@ def _fit_likelihood_ratio(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any
     return score
 
 
+def _fit_lowest_bits(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
+    del key, mechanism, x0, x1
+
+    def score(release: Any) -> jax.Array:
+        numbers = flat(release)
+        return jnp.min(features.lowest_bit(jnp, numbers))
+
+    return score
+
+
 def _release_size(mechanism: Mechanism, x: Any) -> int:
     return jax.eval_shape(lambda key: flat(mechanism.apply(key, x)), jax.random.key(0)).size
 
@@ -120,6 +140,11 @@ projection = Distinguisher(_fit_projection, None, "projection")
 """<release, x1 - x0>, of either sign: the likelihood ratio of a Gaussian release; the default where there is no
 density. For a release that is not of its input's size, the difference of the mean releases of a pilot takes the place
 of x1 - x0."""
+
+lowest_bits = Distinguisher(_fit_lowest_bits, None, "lowest bits")
+"""The exponent of the last binary digit of any number of the release: finds floating-point noise that leaves gaps
+(Mironov 2012), as that of almost all mechanisms which add a float to a float. The family reads no digits as low as
+that; ``attacks=(distinguish.lowest_bits,)`` lets them count."""
 
 likelihood_ratio = Distinguisher(_fit_likelihood_ratio, None, "likelihood ratio")
 """log_prob(release, x1) - log_prob(release, x0): the optimal test (Neyman-Pearson); the default with a density."""

@@ -186,11 +186,12 @@ def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score:
         keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)  # both at once: half of the program
         return worlds.both((lambda key: score(release(key, 0)), lambda key: score(release(key, 1))), keys)
 
-    return Partial(one, _of_worlds(key))
+    return Partial(one, of_worlds(key))
 
 
 @jax.jit
-def _of_worlds(key: jax.Array) -> jax.Array:
+def of_worlds(key: jax.Array) -> jax.Array:
+    """The keys that the trials of world 0 and of world 1 are drawn from."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(2))
 
 

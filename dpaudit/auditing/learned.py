@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import check
-from dpaudit.auditing.attack import Distinguisher, Score, flat, reader
+from dpaudit.auditing.attack import Distinguisher, Score, flat, release_reader
 from dpaudit.auditing.game import play
 from dpaudit.mechanisms.claim import Mechanism
 
@@ -84,7 +84,7 @@ def _fit(
     hidden: int,
 ) -> Score:
     pilot_key, train_key = jax.random.split(key)
-    read = reader(mechanism.apply(pilot_key, x0))
+    read = release_reader(pilot_key, mechanism, x0)
     pilot = play(pilot_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), read, trials)  # [2, trials, d]
     score = train(train_key, jnp.asarray(pilot), steps=steps, batch=batch, layers=layers, hidden=hidden)
     return lambda release: score(read(release))

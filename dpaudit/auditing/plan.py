@@ -250,7 +250,7 @@ def detectable(claimed: float, negatives: int, positives: int, *, delta: float, 
     def seen(epsilon: float) -> float:
         return power(epsilon, claimed, negatives, positives, delta=delta, confidence=confidence)
 
-    return _smallest_seen(seen, claimed)
+    return smallest_seen(seen, claimed)
 
 
 def detectable_by_betting(claimed: float, pairs: int, *, delta: float, confidence: float) -> float:
@@ -269,7 +269,7 @@ def detectable_by_betting(claimed: float, pairs: int, *, delta: float, confidenc
     def seen(epsilon: float) -> float:
         return float(scipy.stats.binom.cdf(most[0], 2 * pairs, _corner(epsilon, delta)))
 
-    return _smallest_seen(seen, claimed)
+    return smallest_seen(seen, claimed)
 
 
 def _corner(epsilon: float, delta: float) -> float:
@@ -277,7 +277,7 @@ def _corner(epsilon: float, delta: float) -> float:
     return (1 - delta) * float(expit(-epsilon))
 
 
-def _smallest_seen(seen: Callable[[float], float], claimed: float) -> float:
+def smallest_seen(seen: Callable[[float], float], claimed: float) -> float:
     """The smallest epsilon above ``claimed`` at which ``seen``, an increasing probability, reaches 0.8."""
     low, step = claimed, CLOSE
     if seen(low) >= POWER:  # where confidence is little

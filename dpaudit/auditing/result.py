@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit import check
-from dpaudit.auditing import plan
+from dpaudit.auditing import curve, plan
 from dpaudit.auditing.estimate import epsilon_bounds, epsilon_from_rates
 from dpaudit.mechanisms.claim import Claim
 
@@ -23,12 +23,12 @@ class Tried(NamedTuple):
     Attributes:
       name: what it looks at.
       bound: epsilon that its best rule showed at the level at which rules are compared, in nats.
-      accuracy: of that rule.
+      accuracy: of that rule; None for one that only the pilot, the first of them, was looked at for.
     """
 
     name: str
     bound: float
-    accuracy: float
+    accuracy: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +48,17 @@ class AuditResult:
       method: how the guess was made and how the bound was computed.
       neighbouring: the relation and unit that the numbers speak of.
       ceiling: the largest epsilon_lower that this many counted trials could ever certify.
-      detectable: the smallest true epsilon that would have been called a violation with probability 0.8, were the
-        attack perfect; None without a claim.
+      detectable: the smallest true epsilon that would have been called a violation with probability 0.8: where a
+        family of attacks was played, by the chosen one on mechanisms that lose more than this one
+        (:mod:`dpaudit.auditing.alternative`); where one was named, were it perfect. None without a claim and for a
+        curve.
       claim: the promise, or None.
       threshold: the rule was "world 1 where score > threshold".
       side: "above"; "not above" where the rule was "world 1 where not score > threshold"; "either" for a rule fixed
         in advance, of which both events were looked at, the score above the threshold and not above it, each with half
         of the error: the rates and the accuracy are those of the rule, the epsilons the larger ones.
       reason: why the trials could have shown no violation, in words; None where they could.
+      p_value: of "the promise is kept", where it is a curve (:func:`curve.p_value`); else None.
       attacks: all that were tried, as the trials set aside saw them; the first one was chosen. Empty where one was
         named.
     """
@@ -79,6 +82,7 @@ class AuditResult:
     threshold: float
     side: str = "above"
     reason: str | None = None
+    p_value: float | None = None
     attacks: tuple[Tried, ...] = ()
 
     @property
@@ -87,6 +91,10 @@ class AuditResult:
         claim)."""
         if self.claim is None:
             return "measured"
+        if self.p_value is not None:  # a curve
+            if self.p_value <= 1 - self.confidence:
+                return "violation"
+            return "underpowered" if self.reason else "consistent"
         if self.epsilon_lower > self.claim.epsilon:
             return "violation"
         return "underpowered" if self.reason or self.ceiling <= self.claim.epsilon else "consistent"
@@ -100,6 +108,8 @@ class AuditResult:
             row["attacks"] = [one._asdict() for one in self.attacks]
         epsilon, delta, _ = self.claim or (None, None, None)
         row |= {"claim_epsilon": epsilon, "claim_delta": delta, "verdict": self.verdict}
+        if self.claim is not None and self.claim.is_curve:
+            row["claim_terms"] = self.claim.terms
         return {name: json_number(value) for name, value in row.items()}
 
     def to_json(self) -> str:
@@ -118,9 +128,11 @@ class AuditResult:
             names = [field.name for field in dataclasses.fields(cls) if field.name not in ("claim", "attacks")]
             values: dict[str, Any] = {name: INFINITIES.get(row[name], row[name]) for name in names}
             values["attacks"] = tuple(Tried(**one) for one in row.get("attacks", ()))
-            epsilon, delta = row["claim_epsilon"], row["claim_delta"]
+            epsilon, delta, terms = row["claim_epsilon"], row["claim_delta"], row.get("claim_terms")
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise check.expected("text", "the JSON of an AuditResult", f"{type(error).__name__}: {error}") from None
+        if terms is not None:
+            return cls(**values, claim=Claim.from_terms(terms, values["neighbouring"]))
         return cls(**values, claim=None if epsilon is None else Claim(epsilon, delta, values["neighbouring"]))
 
 
@@ -177,6 +189,11 @@ def from_counts(
     lower, upper = epsilon_bounds(*counts, **settings, both_events=both_events)
     tested = settings | {"confidence": (1 + confidence) / 2 if both_events else confidence}  # of each event
     ceiling = plan.ceiling(negatives, positives, **tested)
+    detectable = p_value = None
+    if claim is not None and claim.is_curve:
+        p_value = _p_value(claim, *counts, both_events=both_events)
+    elif claim is not None:
+        detectable = plan.detectable(claim.epsilon, negatives, positives, **tested)
     return AuditResult(
         epsilon_hat=shown(fpr, fnr, delta, both_events=both_events),
         epsilon_lower=float(lower),
@@ -192,12 +209,23 @@ def from_counts(
         method=f"{method}; Clopper-Pearson",
         neighbouring=UNSTATED if claim is None else claim.neighbouring,
         ceiling=ceiling,
-        detectable=None if claim is None else plan.detectable(claim.epsilon, negatives, positives, **tested),
+        detectable=detectable,
         claim=claim,
         threshold=threshold,
         side="either" if both_events else "above",
-        reason=too_few(negatives + positives, ceiling, claim),
+        reason=too_few(negatives + positives, ceiling, claim, confidence=tested["confidence"]),
+        p_value=p_value,
     )
+
+
+def _p_value(claim: Claim, *counts: int, both_events: bool) -> float:
+    """Of the rule, or of the better of it and its opposite, each with half of the error."""
+    p = float(curve.p_value(claim, *counts))
+    if not both_events:
+        return p
+    false_positives, false_negatives, negatives, positives = counts
+    opposite = negatives - false_positives, positives - false_negatives, negatives, positives
+    return min(1.0, 2 * min(p, float(curve.p_value(claim, *opposite))))
 
 
 def shown(fpr: float, fnr: float, delta: float, *, both_events: bool) -> float:
@@ -206,8 +234,12 @@ def shown(fpr: float, fnr: float, delta: float, *, both_events: bool) -> float:
     return float(epsilon_from_rates(rates[:, 0], rates[:, 1], delta).max())
 
 
-def too_few(counted: int, ceiling: float, claim: Claim | None) -> str | None:
+def too_few(counted: int, ceiling: float, claim: Claim | None, *, confidence: float) -> str | None:
     """Why no violation of the claim could have been shown by so many trials; None where one could."""
+    if claim is not None and claim.is_curve:
+        if curve.p_value(claim, 0, 0, counted // 2, counted // 2) <= 1 - confidence:
+            return None
+        return f"even {counted:,} guesses without an error would not have shown a violation of this curve"
     if claim is None or ceiling > claim.epsilon:
         return None
     return f"even a perfect attack could not have shown a violation: {counted:,} counted trials certify an ε of " + (

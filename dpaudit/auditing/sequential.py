@@ -213,6 +213,6 @@ def conclude(watch: Watch, *, method: str, most: int, aside: int = 0, threshold:
         claim=claim,
         threshold=threshold,
         side="either" if watch.both_events else "above",
-        reason=too_few(2 * pairs, ceiling, claim),
+        reason=too_few(2 * pairs, ceiling, claim, confidence=watch.confidence),
         **settings,
     )

@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import binom
 
 from dpaudit import check
+from dpaudit.mechanisms.claim import NEIGHBOURING, Claim
 
 INTERVALS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # grids of privacy losses, in nats, coarse to fine; each rounds upward
 ROUNDING = 0.05, 1e-5  # of the last grid, sqrt(releases) intervals in all: at most so much of epsilon, or so many nats
@@ -264,6 +265,47 @@ def renyi(event: DpEvent, *, rate: float, releases: int, delta: float) -> float:
     return _accounted(RdpAccountant(ORDERS), event, rate, releases, delta)
 
 
+def gaussian_claim(participations: int, *, noise_multiplier: float) -> Claim:
+    """What k >= 1 noisy gradients promise their client at every delta: the curve whose points are :func:`gaussian`."""
+    check.positive(noise_multiplier=noise_multiplier)
+    return Claim.gaussian(2 * math.sqrt(check.at_least(1, participations=participations)) / noise_multiplier)
+
+
+def pure_claim(participations: int, *, epsilon: float) -> Claim:
+    """What k >= 1 epsilon-LDP messages promise their client at every delta: the curve of :func:`pure`."""
+    check.positive(epsilon=epsilon)
+    worst = common.DifferentialPrivacyParameters(float(epsilon), 0.0)
+    message = privacy_loss_distribution.from_privacy_parameters(worst)
+    return Claim.pld(message.self_compose(check.at_least(1, participations=participations)), neighbouring="replace")
+
+
+def statistic_claim(
+    event: DpEvent, *, rate: float, releases: int, neighbouring: str, replacement: float = 2.0, interval: float = 1e-4
+) -> Claim:
+    """What a statistic promises at every delta: the curve of :func:`fixed_size` ("replace") or :func:`poisson`.
+
+    Args:
+      releases: >= 1.
+      neighbouring: "replace" or "add_remove".
+      event, rate, replacement: as for :func:`fixed_size`.
+      interval: of the grid of privacy losses, in nats; it rounds upward.
+
+    Raises:
+      InputError: a value out of range; an event without such an accounting.
+    """
+    releases = check.at_least(1, releases=releases)
+    if check.probability(rate=rate, one_allowed=True) == 0:
+        raise check.expected("rate", "a number in (0, 1]", rate)
+    check.positive(interval=interval)
+    if check.one_of(NEIGHBOURING, neighbouring=neighbouring) == "replace":
+        if check.positive(replacement=replacement) > 2:
+            raise check.expected("replacement", "a number in (0, 2]", replacement)
+        sampled = _sampled(_losses(event, replacement), rate, interval)
+        return Claim.pld(sampled.self_compose(releases), neighbouring="replace")
+    accountant = PLDAccountant(value_discretization_interval=interval)
+    return Claim.accounted(accountant.compose(_composed(accountant, event, rate, releases)))
+
+
 def table(
     message: Callable[..., float],
     event: DpEvent | None,
@@ -372,7 +414,13 @@ def _refined(spent: Callable[[float], float], releases: int) -> float:
 
 
 def _accounted(accountant: PrivacyAccountant, event: DpEvent, rate: float, releases: int, delta: float) -> float:
+    sampled = _composed(accountant, event, rate, releases)
+    return float(accountant.compose(sampled).get_epsilon(delta)) if releases else 0.0
+
+
+def _composed(accountant: PrivacyAccountant, event: DpEvent, rate: float, releases: int) -> DpEvent:
+    """Releases of Poisson samples, if this accountant can compose them."""
     sampled = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(rate, _noise(event)), releases)
     if not accountant.supports(sampled):
         raise check.expected("event", f"one that dp-accounting's {type(accountant).__name__} can sample", event)
-    return float(accountant.compose(sampled).get_epsilon(delta)) if releases else 0.0
+    return sampled

@@ -1,11 +1,18 @@
 """What a mechanism promises, and the mechanism together with its promise."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from dpaudit import check
+from dpaudit.mechanisms import trade_off as curves
+from dpaudit.mechanisms.trade_off import TradeOff
 
 NEIGHBOURING = ("replace", "add_remove")
+RELATIONS = {"ADD_OR_REMOVE_ONE": "add_remove", "REPLACE_ONE": "replace"}  # dp-accounting's names
 
 
 class _ClaimFields(NamedTuple):
@@ -16,6 +23,9 @@ class _ClaimFields(NamedTuple):
 
 class Claim(_ClaimFields):
     """An (epsilon, delta) promise: Pr[M(x) in S] <= e^epsilon Pr[M(x') in S] + delta for all neighbours x, x'.
+
+    A promise may be a whole curve instead: :meth:`gaussian`, :meth:`renyi`, :meth:`pld`, :meth:`trade_off`. Then
+    (epsilon, delta) are what the curve promises at delta 0, often infinity: true, but little of it.
 
     Args:
       epsilon: privacy loss in nats, finite and > 0.
@@ -36,6 +46,222 @@ class Claim(_ClaimFields):
         check.probability(delta=delta)
         check.one_of(NEIGHBOURING, neighbouring=neighbouring)
         return super().__new__(cls, float(epsilon), float(delta), neighbouring)
+
+    @staticmethod
+    def gaussian(mu: float, *, neighbouring: str = "replace") -> "CurveClaim":
+        """The promise of Gaussian noise: no test does better than N(0, 1) against N(mu, 1).
+
+        Args:
+          mu: sensitivity over the noise's standard deviation, > 0.
+          neighbouring: as of :class:`Claim`.
+
+        Raises:
+          InputError: a value out of range.
+
+        Source: Dong, Roth and Su 2022, Definition 2.6.
+        """
+        return CurveClaim({"mu": float(check.positive(mu=mu))}, neighbouring)
+
+    @staticmethod
+    def renyi(orders: ArrayLike, epsilons: ArrayLike, *, neighbouring: str = "replace") -> "CurveClaim":
+        """The promise that Renyi divergences of these orders are at most these, both ways.
+
+        Args:
+          orders: > 1.
+          epsilons: nats, >= 0, one for each order; infinite where nothing is promised.
+          neighbouring: as of :class:`Claim`.
+
+        Raises:
+          InputError: a value out of range.
+
+        Source: Mironov 2017, Definition 4.
+        """
+        fpr, fnr = curves.renyi(orders, epsilons)
+        return CurveClaim({"fpr": fpr.tolist(), "fnr": fnr.tolist()}, neighbouring)
+
+    @staticmethod
+    def pld(pld: Any, *, neighbouring: str = "add_remove") -> "CurveClaim":
+        """The promise of a privacy loss distribution, as dp-accounting computes it.
+
+        Args:
+          pld: a ``dp_accounting.pld.privacy_loss_distribution.PrivacyLossDistribution``, pessimistic. Its two
+            directions are "remove" (from the data with the record to those without) and "add".
+          neighbouring: of the accounting.
+
+        Raises:
+          InputError: another type; one that rounds losses down.
+        """
+        removed, added = getattr(pld, "_pmf_remove", None), getattr(pld, "_pmf_add", None)
+        if removed is None or added is None:
+            raise check.expected("pld", "a PrivacyLossDistribution of dp-accounting", pld)
+        if not removed._pessimistic_estimate:
+            raise check.expected("pld", "a distribution whose losses are rounded up", "an optimistic one")
+        # delta_remove bounds Pr[with the record] - e^epsilon Pr[without]: false positives are those without it
+        terms: dict[str, Any] = _vertices(removed)
+        if added is not removed:
+            terms["present_first"] = _vertices(added)
+        return CurveClaim(terms, neighbouring)
+
+    @staticmethod
+    def accounted(accountant: Any) -> "CurveClaim":
+        """The promise of all that a dp-accounting accountant has composed, for its own neighbouring relation.
+
+        Args:
+          accountant: a ``PLDAccountant`` or an ``RdpAccountant``. One that has composed nothing promises that both
+            worlds are alike, and one of something without noise promises nothing: neither is a claim.
+
+        Raises:
+          InputError: another accountant or relation; a composition that is no claim.
+        """
+        relation = RELATIONS.get(getattr(getattr(accountant, "neighboring_relation", None), "name", ""))
+        if relation is None:
+            raise check.expected("accountant", "one of adding, removing or replacing a record", accountant)
+        if not math.isfinite(accountant.get_epsilon(0.999)):  # a PLDAccountant's own distribution does not say so
+            raise check.expected("accountant", "one whose releases have noise", accountant)
+        if hasattr(accountant, "_pld"):
+            made = Claim.pld(accountant._pld, neighbouring=relation)
+        elif hasattr(accountant, "_rdp"):
+            made = Claim.renyi(accountant._orders, accountant._rdp, neighbouring=relation)
+        else:
+            raise check.expected("accountant", "a PLDAccountant or an RdpAccountant", accountant)
+        if made.fnr(0.5) >= 0.5:
+            raise check.expected("accountant", "one that has composed a release", accountant)
+        return made
+
+    @staticmethod
+    def trade_off(fpr: ArrayLike, fnr: ArrayLike, *, neighbouring: str = "replace") -> "CurveClaim":
+        """The promise that no test is below a curve, straight between its points and the same both ways.
+
+        Args:
+          fpr: rising from 0 to 1.
+          fnr: the lowest false negative rate at each: convex, never rising, at most 1 - fpr.
+          neighbouring: as of :class:`Claim`.
+
+        Raises:
+          InputError: points that are no trade-off curve.
+
+        Source: Dong, Roth and Su 2022, Definition 2.3.
+        """
+        x, y = curves.vertices(fpr, fnr)
+        return CurveClaim({"fpr": x.tolist(), "fnr": y.tolist()}, neighbouring)
+
+    @staticmethod
+    def from_terms(terms: dict[str, Any], neighbouring: str) -> "Claim":
+        """The claim whose :attr:`terms` these are, as JSON gives them back."""
+        if "epsilon" in terms:
+            return Claim(terms["epsilon"], terms["delta"], neighbouring)
+        return CurveClaim(terms, neighbouring)
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What is promised, in numbers that JSON takes."""
+        return {"epsilon": self.epsilon, "delta": self.delta}
+
+    @property
+    def is_curve(self) -> bool:
+        """Whether more is promised than one (epsilon, delta)."""
+        return False
+
+    @property
+    def directions(self) -> tuple[TradeOff, TradeOff]:
+        """The promise to a pair whose world 1 has the record and to one whose world 0 has it; often the same."""
+        both = curves.approximate(self.epsilon, self.delta)
+        return both, both
+
+    def fnr(self, fpr: Any) -> Any:
+        """The lowest false negative rate that is allowed at a false positive rate, whichever world has the record."""
+        first, second = self.directions
+        return np.minimum(first.fnr(fpr), second.fnr(fpr))
+
+    def epsilon_at(self, delta: float) -> float:
+        """The least epsilon that is promised at this delta in [0, 1), in both directions; infinite where none is."""
+        check.probability(delta=delta)
+        return max(direction.epsilon(float(delta)) for direction in self.directions)
+
+    def delta_at(self, epsilon: float) -> float:
+        """The least delta that is promised at this epsilon >= 0, in both directions."""
+        check.non_negative(epsilon=epsilon)
+        return max(direction.delta(float(epsilon)) for direction in self.directions)
+
+    def at(self, delta: float) -> "Claim":
+        """What this promises at one delta, as an (epsilon, delta) claim.
+
+        Raises:
+          InputError: a delta at which nothing is promised.
+        """
+        epsilon = self.epsilon_at(delta)
+        if not math.isfinite(epsilon):
+            raise check.expected("delta", "one at which the claim promises an epsilon", delta)
+        return Claim(max(epsilon, TINY), delta, self.neighbouring)
+
+
+TINY = 1e-12  # the epsilon of a claim that promises 0
+
+
+class CurveClaim(Claim):
+    """A promise that is a curve; made by the methods of :class:`Claim`."""
+
+    _terms: dict[str, Any]
+    _directions: tuple[TradeOff, TradeOff]
+
+    def __new__(cls, terms: Any, neighbouring: Any, *field: str) -> "CurveClaim":
+        if (
+            field
+        ):  # a named tuple rebuilt from its three fields, as dataclasses.asdict does: no claim without its curve
+            return _ClaimFields(terms, neighbouring, *field)  # pyright: ignore[reportReturnType]
+        check.one_of(NEIGHBOURING, neighbouring=neighbouring)
+        first = _curve(terms)
+        second = _curve(terms["present_first"]) if "present_first" in terms else first
+        made = tuple.__new__(cls, (max(first.epsilon(0.0), second.epsilon(0.0)), 0.0, neighbouring))
+        made._terms, made._directions = terms, (first, second)
+        return made
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        return self._terms
+
+    @property
+    def is_curve(self) -> bool:
+        return True
+
+    @property
+    def directions(self) -> tuple[TradeOff, TradeOff]:
+        return self._directions
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CurveClaim):
+            return False
+        return self.neighbouring == other.neighbouring and self._terms == other._terms
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((repr(self._terms), self.neighbouring))
+
+    def __repr__(self) -> str:
+        said = f"mu={self._terms['mu']:g}" if "mu" in self._terms else f"a curve of {len(self._terms['fpr'])} points"
+        return f"Claim({said}, neighbouring={self.neighbouring!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CurveClaim, (self._terms, self.neighbouring)
+
+    def _replace(self, **_: Any) -> "CurveClaim":  # a named tuple's, which would leave the curve behind
+        raise check.InputError("claim: expected a claim of epsilon and delta to replace a value of, got a curve")
+
+
+def _curve(terms: dict[str, Any]) -> TradeOff:
+    if "mu" in terms:
+        return curves.gaussian(check.positive(mu=terms["mu"]))
+    return curves.polygon(*curves.vertices(terms["fpr"], terms["fnr"]))
+
+
+def _vertices(pmf: Any) -> dict[str, Any]:
+    """Of one direction of a privacy loss distribution."""
+    dense = pmf.to_dense_pmf()
+    losses = (dense._lower_loss + np.arange(dense.size)) * dense._discretization
+    fpr, fnr = curves.of_losses(losses, dense._probs, dense._infinity_mass)
+    return {"fpr": fpr.tolist(), "fnr": fnr.tolist()}
 
 
 class Mechanism(NamedTuple):

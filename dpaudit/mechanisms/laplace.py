@@ -42,10 +42,12 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
     claim = Claim(epsilon)
     scale = 2 * check.positive(clip_norm=clip_norm) / epsilon
     step = 2.0 ** math.floor(math.log2(scale / STEPS))
+    most = math.floor(clip_norm / step) * step  # the largest norm on the grid
 
     def on_grid(x: Any) -> jax.Array:
-        clipped = clip(x, clip_norm, ord=1)
-        return jnp.trunc(clipped / step) * step
+        clipped = clip(x, most, ord=1)
+        nearly = 1 + 8 * jnp.finfo(clipped.dtype).eps  # the clip's own rounding costs no step; too little for one more
+        return jnp.trunc(clipped * nearly / step) * step
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
         center = on_grid(check.finite(x=x))

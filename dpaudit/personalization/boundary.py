@@ -19,9 +19,13 @@ must have no effects: a program with a callback, a print or the like is refused.
 there are any users: nothing from inside can reach them but a :class:`~dpaudit.personalization.processes.Release`, and
 every one of these is in the :class:`~dpaudit.personalization.transcript.Transcript`. What the developer's program
 holds from elsewhere (a closure over data that it owned before) crosses no boundary here.
+
+How far one user moves a total is up to who writes ``add`` and ``release``, unless the boundary bounds it itself
+(:mod:`dpaudit.personalization.private`). Who takes part, and so how many and for how many rounds, is taken for public;
+what they have is hidden.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,7 +36,12 @@ from jax.sharding import Mesh
 from dpaudit import check, sharding
 from dpaudit.kernels import philox
 from dpaudit.memory import fitting
-from dpaudit.personalization.processes import Memory, Release, named
+from dpaudit.personalization import admission
+from dpaudit.personalization.bounds import Bound, Bounded, clipped
+from dpaudit.personalization.budget import Budget
+from dpaudit.personalization.ledger import Ledger
+from dpaudit.personalization.noised import Noised
+from dpaudit.personalization.processes import Release, memories, named, shipped
 from dpaudit.personalization.silent import alone, silent
 from dpaudit.personalization.transcript import Transcript
 from dpaudit.sharding import ALIKE, CUT
@@ -144,8 +153,10 @@ class Devices(NamedTuple):
 def each(
     select: Select,
     compute: Callable[[jax.Array, Any, Any], Any],
-    add: Callable[[Any, Any], Any],
+    add: Callable[[Any, Any], Any] | None = None,
     *,
+    clip_norm: float | None = None,
+    bound: Bound | dict[str, Bound] | None = None,
     chunk: int = CHUNK,
     mesh: Mesh | None = None,
 ) -> Devices:
@@ -157,7 +168,11 @@ def each(
       select: what of the model a device downloads: :data:`everything`, :func:`rows` or another :class:`Select`.
       compute: ``compute(key, slice, user) -> message``: user is ONE user's pytree.
       add: ``add(total, messages) -> total``: messages are those of several devices, with a leading axis; total is the
-        sum so far, or None for the first.
+        sum so far, or None for the first. How far one user moves it is up to who writes it; None for a sum of messages
+        that the aggregator clips first:
+      clip_norm: to this L2 norm, all numbers of a message together.
+      bound: or as :mod:`dpaudit.personalization.bounds` says; by name where a message is a dictionary of parts that
+        are released by processes of their own.
       chunk: at most so many devices are computed at a time, >= 1; fewer need less memory. Where memory runs out,
         :func:`run` goes on with half as many (not where accelerators are several processes').
       mesh: shares users out over its accelerators (or processors), those of several processes too
@@ -168,13 +183,33 @@ def each(
       :class:`Devices`, to be called with users whose leaves have a leading axis.
 
     Raises:
-      InputError: chunk out of range.
+      InputError: a value out of range; none or several of ``add``, ``clip_norm`` and ``bound``.
     """
+    if sum(given is not None for given in (add, clip_norm, bound)) != 1:
+        raise check.expected("each", "one of add, clip_norm and bound", (add, clip_norm, bound))
+    if clip_norm is not None:
+        bound = clipped(clip_norm)
+    if isinstance(bound, dict):
+        add = Bounded(tuple(bound[name] for name in sorted(bound)), tuple(sorted(bound)))
+    elif bound is not None:
+        add = Bounded((bound,))
+    assert add is not None
     return Devices(select, compute, add, check.at_least(1, chunk=chunk), sharding.flat(mesh))
 
 
 def run(
-    key: jax.Array, protocol: Protocol, state: Any, memory: Any, users: Any, rounds: int
+    key: jax.Array,
+    protocol: Protocol,
+    state: Any,
+    memory: Any,
+    users: Any,
+    rounds: int,
+    *,
+    budget: Budget | None = None,
+    ledger: Ledger | None = None,
+    who: Sequence[int | str] | None = None,
+    minimum_users: int = 0,
+    trusted: bool = False,
 ) -> tuple[Any, Any, Transcript]:
     """``rounds`` rounds as one program. Vmap over keys, states or users plays many runs at once.
 
@@ -183,9 +218,17 @@ def run(
         protocol that begins anew needs another: the accountant refuses noise that is drawn twice.
       protocol: of one round.
       state: of the server, pytree of arrays.
-      memory: of the aggregator, as its processes' ``init`` make it, or as the run before returned it.
+      memory: of the aggregator, as its processes' ``init`` make it, or as the run before returned it; None for the
+        first run of a protocol of :func:`dpaudit.personalization.private.private`.
       users: pytree, whatever ``protocol.devices`` takes.
       rounds: >= 1.
+      budget: what one user may cost at most, what the memory's releases and the ledger have charged included: the run
+        makes as many rounds as it pays for. Not for runs that are mapped; nor is the ledger.
+      ledger: that is charged before the run begins, of one process.
+      who: the users' names, one for each row; who cannot pay is left out. None charges everybody there is alike.
+      minimum_users: rows there have to be, or nothing is charged or released: the transcript is empty.
+      trusted: whether a budget is kept, or a ledger charged, by a protocol that bounds and noises by itself, such as
+        the shipped ones: its sensitivity is then what its author says.
 
     Returns:
       (state, memory, transcript). The memory is the aggregator's own and must stay as secret as the key.
@@ -193,10 +236,29 @@ def run(
     Raises:
       InputError: something other than a :class:`Release` at the exit, a process that releases twice in a round; a
         function with effects where there is raw data; a server whose state changes its structure; a single device
-        that does not fit into memory.
+        that does not fit into memory; a budget that does not pay for one round, or for a protocol that the boundary
+        does not bound.
       UnexpectedTracerError: JAX's own, with the line: a function that reaches for a value of another party.
     """
     rounds, devices = check.at_least(1, rounds=rounds), protocol.devices
+    if memory is None and type(protocol.release) is Noised:
+        memory = protocol.release.init()
+    if who is not None or check.at_least(0, minimum_users=minimum_users):
+        count = _rows(protocol, users)
+        if who is not None and len(who) != count:
+            raise check.expected("who", f"a name for each of {count} users", f"{len(who)} of them")
+        if count < minimum_users:
+            return state, memory, Transcript(())
+    if budget is not None or ledger is not None:
+        if not (trusted or enforced(protocol)):
+            wanted = "one that the boundary bounds (each(..., clip_norm=), private(...)), or trusted=True"
+            raise check.expected("protocol", wanted, "one whose releases are as private as its author says")
+        streams = admission.streams(key, protocol, state, memory, users)
+        rounds, members = admission.paid(key, streams, rounds, budget, ledger, who, least=max(1, minimum_users))
+        if rounds == 0:
+            return state, memory, Transcript(())
+        if members is not None:
+            users = jax.tree.map(lambda leaf: leaf[members], users)
     whole = getattr(devices, "chunk", 1)
 
     def rounds_of(chunk: int) -> tuple[Any, Any, Transcript]:
@@ -233,6 +295,26 @@ def _run(
     return state, memory, Transcript((releases,))
 
 
+def _rows(protocol: Protocol, users: Any) -> int:
+    """How many users there are, where devices are of one kind."""
+    if not isinstance(protocol.devices, Devices):
+        raise check.expected("devices", "what boundary.each makes, where users are counted or named", protocol.devices)
+    return len(jax.tree.leaves(users)[0])
+
+
+def enforced(protocol: Protocol) -> bool:
+    """Whether the boundary itself bounds and noises all that a protocol releases, as in
+    :func:`dpaudit.personalization.private.private`."""
+    devices, release = protocol.devices, protocol.release
+    return (
+        type(devices) is Devices
+        and type(devices.add) is Bounded
+        and type(release) is Noised
+        and release.add == devices.add
+        and all(map(shipped, release.processes))
+    )
+
+
 def round_keys(key: jax.Array, t: Any, names: Iterable[str], memory: Any) -> tuple[jax.Array, jax.Array]:
     """(of the devices, of the aggregator): what round t of :func:`run` with this key draws from.
 
@@ -243,9 +325,8 @@ def round_keys(key: jax.Array, t: Any, names: Iterable[str], memory: Any) -> tup
       memory: that the round begins with, whose numbers tell a run from one that goes on from it.
     """
     own = named(jax.random.fold_in(philox.from_key(key), t), repr(list(names)))
-    for part in jax.tree.leaves(memory, is_leaf=lambda leaf: isinstance(leaf, Memory)):
-        if isinstance(part, Memory):
-            own = jax.random.fold_in(own, part.number)
+    for part in memories(memory):
+        own = jax.random.fold_in(own, part.number)
     devices, aggregator = jax.random.split(own)
     return devices, aggregator
 

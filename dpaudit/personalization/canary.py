@@ -208,7 +208,9 @@ def in_crowd(recipe: Recipe, user: int, *, delta: float) -> Mechanism:
     Source: Chua et al. 2024, "How Private are DP-SGD Implementations?", Section 4 (shuffled batches).
     """
     training, start, everyone = _planted(recipe, user, crowd=True)
-    spent = _played(jax.random.key(0), recipe, training, start, everyone, secret=True).epsilon(delta)
+    spent = _played(jax.random.key(0), recipe, training, start, everyone, secret=True).epsilon(
+        delta, users=len(everyone.weights)
+    )
     return Mechanism(release(recipe, user, crowd=True, secret=True), Claim(spent, delta, "add_remove"))
 
 

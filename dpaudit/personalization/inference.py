@@ -23,8 +23,11 @@ from jax.sharding import Mesh
 
 from dpaudit import check
 from dpaudit.personalization.boundary import Protocol, each, everything
+from dpaudit.personalization.bounds import Bounded, clipped
+from dpaudit.personalization.noised import Noised
 from dpaudit.personalization.processes import Memory, Process
 from dpaudit.personalization.silent import silent
+from dpaudit.widths import wide
 
 
 class Held(NamedTuple):
@@ -100,7 +103,7 @@ class Statistic(NamedTuple):
 
     Attributes:
       encode: ``encode(prediction) -> vector``, float32 [size], on a device; of one scalar.
-      sensitivity: the largest L2 norm of a vector.
+      sensitivity: the largest L2 norm of a vector; the aggregator clips to it what devices send.
       size: of the vector.
       decode: ``decode(released) -> estimate``, on the server.
     """
@@ -110,9 +113,9 @@ class Statistic(NamedTuple):
     size: int
     decode: Callable[[Any], Any]
 
-    def memory(self, process: Process) -> Memory:
+    def memory(self, process: Process) -> tuple[Memory]:
         """Of the aggregator before the first release."""
-        return process.init(jnp.zeros(self.size, jnp.float32))
+        return (process.init(jnp.zeros(self.size, jnp.float32)),)
 
 
 def histogram(edges: Sequence[float]) -> Statistic:
@@ -151,7 +154,7 @@ def mean(low: float, high: float) -> Statistic:
     middle, half = (low + high) / 2, (high - low) / 2
 
     def encode(prediction: jax.Array) -> jax.Array:
-        vector = jnp.stack([(jnp.clip(prediction, low, high) - middle) / half, 1.0])
+        vector = jnp.stack([jnp.clip((wide(prediction) - middle) / half, -1, 1), 1.0])  # nothing rounds after
         return jnp.where(jnp.isnan(prediction), 0.0, vector).astype(jnp.float32)
 
     def decode(released: Any) -> Any:
@@ -172,19 +175,16 @@ def aggregated(
       mesh: shares users out, as for :func:`dpaudit.personalization.boundary.each`.
 
     Returns:
-      A :class:`Protocol` whose state is the parameters, which stay as they are.
+      A :class:`Protocol` whose state is the parameters, which stay as they are. Its sensitivity is the boundary's own.
     """
+    add = Bounded((clipped(statistic.sensitivity),))
 
-    def add(total: Any, messages: jax.Array) -> jax.Array:
-        return jnp.sum(messages, 0) + (0.0 if total is None else total)
-
-    def release(key: jax.Array, total: Any, memory: Memory) -> tuple[tuple[Any, ...], Memory]:
-        made, memory = process.release(key, total, memory, sensitivity=statistic.sensitivity)
-        return (made,), memory
+    def compute(key: jax.Array, params: Any, user: Any) -> jax.Array:
+        return statistic.encode(predict(params, user))
 
     return Protocol(
         broadcast=lambda params: params,
-        devices=each(everything, lambda key, params, user: statistic.encode(predict(params, user)), add, mesh=mesh),
-        release=release,
+        devices=each(everything, compute, add, mesh=mesh),
+        release=Noised((process,), add),
         update=lambda params, releases: params,
     )

@@ -11,7 +11,7 @@ program and that its memory is closed is for its hardware to attest, and out of 
 parties are kept apart by what they hold, not by force. Needs the extra ``secure``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,7 @@ from dpaudit.kernels import philox
 from dpaudit.personalization import packing
 from dpaudit.personalization.boundary import Devices, Protocol, Select, round_keys, silent_release
 from dpaudit.personalization.channels import Identity, Links, Network
+from dpaudit.personalization.noised import Noised
 from dpaudit.personalization.processes import Release
 from dpaudit.personalization.silent import silent
 from dpaudit.personalization.terms import Terms, terms
@@ -42,21 +43,29 @@ class Device:
       terms: of the round.
     """
 
-    __slots__ = ("_devices", "_links", "_terms", "_user")
+    __slots__ = ("_devices", "_links", "_owed", "_terms", "_user")
 
     def __init__(self, links: Links, devices: Devices, user: Any, terms: Terms):
         self._links, self._devices, self._user, self._terms = links, devices, user, terms
+        self._owed = 0  # slices that were asked for and not taken yet
 
     def ask(self) -> None:
-        """Asks the distributor for what the user needs."""
+        """Asks the distributor for what the user needs; a slice of an earlier round, which it left, is dropped."""
+        while self._owed:
+            self._take()
+        self._owed += 1
         request = self._terms.request
         self._send(DISTRIBUTOR, "request", self._devices.select.ask(self._user), request)
 
     def answer(self, key: jax.Array) -> None:
         """Takes its slice, computes, and sends its message to the aggregator."""
-        wanted = self._terms.slice
-        slice_ = packing.unpack(self._links.receive(DISTRIBUTOR, "slice", packing.length(wanted)), wanted)
+        slice_ = packing.unpack(self._take(), self._terms.slice)
         self._send(AGGREGATOR, "message", self._devices.compute(key, slice_, self._user), self._terms.message)
+
+    def _take(self) -> bytes:
+        data = self._links.receive(DISTRIBUTOR, "slice", packing.length(self._terms.slice))
+        self._owed -= 1
+        return data
 
     def _send(self, peer: str, kind: str, tree: Any, like: Any) -> None:
         self._links.send(peer, kind, packing.pack(tree, like), packing.length(like))
@@ -101,18 +110,27 @@ class Aggregator:
       protocol: of the round.
       memory: of its processes.
       terms: of the round.
+      minimum_users: who have to send a message in a round, or nothing is released of it.
     """
 
     __slots__ = ("collect", "keys", "outside", "release")
 
     collect: Callable[[str], None]  # collect(device): takes one device's message, once a round
-    release: Callable[[jax.Array], None]  # release(key): sends the noisy total to the server, and begins anew
+    release: Callable[[jax.Array], bool]  # release(key): sends the noisy total, or nothing, and begins anew; whether
     outside: Callable[[], list[tuple[str, int, Any]]]  # outside(): (process, number, value) of every release so far
     keys: Callable[
         [jax.Array, int], tuple[jax.Array, jax.Array]
     ]  # keys(key, t): boundary.round_keys of the next round
 
-    def __init__(self, links: Links, add: Callable[[Any, Any], Any], protocol: Protocol, memory: Any, terms: Terms):
+    def __init__(
+        self,
+        links: Links,
+        add: Callable[[Any, Any], Any],
+        protocol: Protocol,
+        memory: Any,
+        terms: Terms,
+        minimum_users: int,
+    ):
         total, came, told = None, set(), []
         names = [each.process.name for each in terms.releases]
         let_out = silent_release(protocol, _A_KEY, terms.total, memory)
@@ -126,8 +144,12 @@ class Aggregator:
             total = add(total, _several(message))
             came.add(device)
 
-        def release(key: jax.Array) -> None:
+        def release(key: jax.Array) -> bool:
             nonlocal total, memory
+            if len(came) < minimum_users:
+                total = None
+                came.clear()
+                return False
             if total is None:
                 raise check.expected("release", "a round in which a device sent a message", "none")
             releases, memory = let_out(key, total, memory)
@@ -137,6 +159,7 @@ class Aggregator:
             like, total = terms.releases, None
             came.clear()
             links.send(SERVER, "releases", packing.pack(releases, like), packing.length(like))
+            return True
 
         self.collect, self.release, self.outside = collect, release, lambda: list(told)
         self.keys = lambda key, t: round_keys(key, t, names, memory)
@@ -198,45 +221,62 @@ class Parties(NamedTuple):
     server: Server
     network: Network
 
-    def play(self, key: jax.Array, t: int) -> tuple[Release, ...]:
+    def play(
+        self, key: jax.Array, t: int, *, away: Collection[str] = (), leaving: Collection[str] = ()
+    ) -> tuple[Release, ...]:
         """One round of all devices, as round ``t`` of :func:`dpaudit.personalization.boundary.run` with this key.
 
         Args:
           key: JAX random key, of the run.
           t: number of the round, from 0.
+          away: devices that are not there.
+          leaving: devices that drop out once they were served, and send nothing.
 
         Returns:
-          What the server was told.
+          What the server was told; nothing where too few devices sent a message.
 
         Raises:
+          InputError: another device.
           ChannelError: a message that did not come through as it should.
         """
+        for name in (*away, *leaving):
+            check.one_of(self.devices, device=name)
         devices_key, release_key = self.aggregator.keys(key, t)
         self.server.broadcast()
         self.distributor.load()
         for place, (name, device) in enumerate(self.devices.items()):
+            if name in away:
+                continue
             device.ask()
             self.distributor.serve(name)
+            if name in leaving:
+                continue
             device.answer(jax.random.fold_in(devices_key, place))
             self.aggregator.collect(name)
-        self.aggregator.release(release_key)
-        return self.server.update()
+        return self.server.update() if self.aggregator.release(release_key) else ()
 
 
-def assemble(protocol: Protocol, state: Any, memory: Any, users: dict[str, Any], network: Network) -> Parties:
+def assemble(
+    protocol: Protocol, state: Any, memory: Any, users: dict[str, Any], network: Network, *, minimum_users: int = 0
+) -> Parties:
     """Parties with keys of their own who know each other's public ones, and whose channels are open.
 
     Args:
       protocol: of a round; its devices made by :func:`dpaudit.personalization.boundary.each`.
       state: of the server.
-      memory: of the aggregator.
+      memory: of the aggregator; None for the first run of a protocol of
+        :func:`dpaudit.personalization.private.private`.
       users: one user's record for each device, by the device's name; all of the same shapes.
       network: that they all use.
+      minimum_users: who have to send a message in a round, or nothing is released of it.
 
     Raises:
       InputError: other devices, none, a name that is a server's, records of different shapes; a function with
         effects where there is raw data.
     """
+    check.at_least(0, minimum_users=minimum_users)
+    if memory is None and type(protocol.release) is Noised:
+        memory = protocol.release.init()
     if not users or set(users) & {DISTRIBUTOR, AGGREGATOR, SERVER}:
         raise check.expected("users", "records by names of devices", list(users))
     shapes = {name: str(jax.tree.map(lambda leaf: (jnp.result_type(leaf).name, jnp.shape(leaf)), user))
@@ -263,7 +303,7 @@ def assemble(protocol: Protocol, state: Any, memory: Any, users: dict[str, Any],
     return Parties(
         {name: Device(links[name], devices, user, agreed) for name, user in users.items()},
         Distributor(links[DISTRIBUTOR], devices.select.take, agreed),
-        Aggregator(links[AGGREGATOR], devices.add, protocol, memory, agreed),
+        Aggregator(links[AGGREGATOR], devices.add, protocol, memory, agreed, minimum_users),
         Server(links[SERVER], protocol, state, agreed),
         network,
     )

@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import dp_accounting
 import jax
@@ -42,6 +43,12 @@ class Memory(NamedTuple):
 
     number: jax.Array
     noise: Any
+
+
+def memories(memory: Any) -> list[Memory]:
+    """Those of all processes in the memory of an aggregator, in order."""
+    leaves = jax.tree.leaves(memory, is_leaf=lambda leaf: isinstance(leaf, Memory))
+    return [leaf for leaf in leaves if isinstance(leaf, Memory)]
 
 
 def memoryless() -> Memory:
@@ -138,7 +145,21 @@ def gaussian(name: str, *, noise_multiplier: float) -> Process:
     """
     multiplier = float(check.non_negative(noise_multiplier=noise_multiplier))
     one = dp_accounting.GaussianDpEvent(multiplier) if multiplier else dp_accounting.NonPrivateDpEvent()
-    return Process(name, lambda n: dp_accounting.SelfComposedDpEvent(one, n), _independent(multiplier))
+
+    def event(n: int) -> DpEvent:
+        return dp_accounting.SelfComposedDpEvent(one, n)
+
+    process = Process(name, event, _independent(multiplier))
+    _SHIPPED[event] = process.noise
+    return process
+
+
+def shipped(process: Any) -> bool:
+    """Whether a process is as :func:`gaussian` made it: no one has given it another event or other noise since."""
+    return type(process) is Process and _SHIPPED.get(process.event) is process.noise
+
+
+_SHIPPED: WeakKeyDictionary[Callable[[int], DpEvent], Callable[[Any], Noise]] = WeakKeyDictionary()
 
 
 def poisson_gaussian(name: str, *, rate: float, noise_multiplier: float) -> Process:

@@ -6,6 +6,7 @@ import jax
 
 from dpaudit.kernels import philox
 from dpaudit.personalization.boundary import Devices, Protocol
+from dpaudit.personalization.noised import Noised
 from dpaudit.personalization.processes import Release
 
 
@@ -36,10 +37,12 @@ def terms(protocol: Protocol, state: Any, memory: Any, users: Any) -> Terms:
     Args:
       protocol, state, memory, users: as for :func:`dpaudit.personalization.boundary.run`.
     """
+    if memory is None and type(protocol.release) is Noised:
+        memory = protocol.release.init()
     key = philox.from_key(jax.random.key(0))  # of which only the type matters
     model = jax.eval_shape(protocol.broadcast, state)
     total = jax.eval_shape(lambda *given: protocol.devices(*given), key, model, users)
-    releases, _ = jax.eval_shape(protocol.release, key, total, memory)
+    releases, _ = jax.eval_shape(lambda *given: protocol.release(*given), key, total, memory)
     if not isinstance(protocol.devices, Devices):
         return Terms(model, None, None, None, total, releases)
 

@@ -4,14 +4,15 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NonPrivateDpEvent, SelfComposedDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent
 from dp_accounting.pld import PLDAccountant
 
 from dpaudit import check
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.personalization.budget import mu_squared, spent
 from dpaudit.personalization.processes import DRAW_WORDS, Process, Release
 
 
@@ -64,16 +65,18 @@ class Transcript(NamedTuple):
         Source: Dong, Roth and Su 2022, Corollary 3.3.
         """
         event = self.event()
-        squared = _squared(event)
+        squared = mu_squared(event)
         if squared is None:
             raise check.expected("transcript", "Gaussian events alone, which have a mu", event)
         return math.sqrt(squared)
 
-    def epsilon(self, delta: float) -> float:
+    def epsilon(self, delta: float, *, users: int | None = None) -> float:
         """What one user, added or removed, costs: exact where all is Gaussian, else by privacy loss distributions.
 
         Args:
           delta: in (0, 1).
+          users: how many there are, with which a delta above one over that number draws a warning. What was told does
+            not say how many users it is of.
 
         Returns:
           epsilon in nats.
@@ -81,16 +84,12 @@ class Transcript(NamedTuple):
         Raises:
           InputError: delta out of range; releases that :meth:`event` refuses.
 
-        Source: Balle and Wang 2018, Theorem 8; Doroshenko et al. 2022 (connect the dots).
+        Source: :func:`dpaudit.personalization.budget.spent`.
         """
         check.open_unit(delta=delta)
-        event = self.event()
-        squared = _squared(event)
-        if squared is None:
-            return float(PLDAccountant().compose(event).get_epsilon(delta))
-        if squared in (0, math.inf):
-            return squared
-        return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(squared), delta))
+        if users is not None:
+            check.delta(check.at_least(1, users=users), "users", delta=delta)
+        return spent(self.event(), delta)
 
     def draws(self) -> np.ndarray:
         """Fingerprints of all noise, uint32 [..., releases, 4], under ``jax.vmap`` with axes of runs in front."""
@@ -119,6 +118,20 @@ class Transcript(NamedTuple):
         second = next(place for place, draw in enumerate(run) if draw in run[:place])
         return f"the same noise in {names[run.index(run[second])]} and {names[second]}"
 
+    def claim(self) -> Claim:
+        """What is promised to one user, added or removed, at every delta: the curve that :meth:`epsilon` reads.
+
+        Raises:
+          InputError: no releases, or one without noise; releases that :meth:`event` refuses.
+        """
+        event = self.event()
+        squared = mu_squared(event)
+        if squared is None:
+            return Claim.accounted(PLDAccountant().compose(event))
+        if squared in (0, math.inf):
+            raise check.expected("transcript", "releases, all of them with noise", f"mu {math.sqrt(squared):g}")
+        return Claim.gaussian(math.sqrt(squared), neighbouring="add_remove")
+
     def _streams(self) -> Iterator[tuple[Process, int]]:
         """Every stream of releases that begins with number 0, with its length."""
         going: dict[str, tuple[Process, int]] = {}
@@ -145,19 +158,3 @@ def _numbers(release: Release) -> list[int]:
     if (runs != runs[:1]).any():
         raise check.expected("transcript", f"as many releases of {release.process.name!r} in every run", "others")
     return runs[0].tolist()
-
-
-def _squared(event: DpEvent) -> float | None:
-    """mu^2 of a composition of Gaussian events; None where there is another event."""
-    match event:
-        case GaussianDpEvent():
-            return event.noise_multiplier**-2
-        case NonPrivateDpEvent():
-            return math.inf
-        case SelfComposedDpEvent():
-            one = _squared(event.event)
-            return None if one is None else event.count * one
-        case ComposedDpEvent():
-            each = [_squared(part) for part in event.events]
-            return None if None in each else math.fsum(part for part in each if part is not None)
-    return None

@@ -1,5 +1,5 @@
 """Self-contained HTML pages: of a client's audit, first what the client wants to know, then what an engineer wants to
-check; of one audit of a mechanism of one's own; and of one audited training."""
+check; of one audit and one examination of a mechanism of one's own; and of one audited training."""
 
 import os
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from dpaudit import check
-from dpaudit.report import page_audit, page_client, page_engineer, page_training, words
+from dpaudit.report import page_audit, page_client, page_engineer, page_examination, page_training, words
 from dpaudit.report.rows import replace_text
 
 STYLE = """
@@ -90,6 +90,19 @@ def write_audit_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:
       InputError: a file that cannot be written.
     """
     _write(path, f"Audit of {row['target']}", page_audit.render(row))
+
+
+def write_examination_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes the report of one examination.
+
+    Args:
+      row: of ``dpaudit examine``.
+      path: the file, replaced in one step.
+
+    Raises:
+      InputError: a file that cannot be written.
+    """
+    _write(path, f"Examination of {row['target']}", page_examination.render(row))
 
 
 def write_training_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:

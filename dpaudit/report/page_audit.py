@@ -18,8 +18,7 @@ VERDICTS = {
     "consistent": (
         "No violation was found",
         "This attack on this pair of inputs did not exceed the promise. That is no proof of privacy: another pair or "
-        "a better attack may show more. With a perfect attack, a true ε of {detectable} or more would have been "
-        "called a violation with probability 0.8.",
+        "a better attack may show more. {seen}",
     ),
     "underpowered": ("This could have shown nothing", "No violation could have been seen: {reason}. {next}"),
     "measured": (
@@ -36,11 +35,13 @@ def render(row: dict[str, Any]) -> str:
     """The body of the page, for a row of :meth:`dpaudit.AuditResult.to_row` with its target."""
     result = AuditResult.from_json(json.dumps(row))
     title, explained = VERDICTS[result.verdict]
+    how = "By this attack" if result.attacks else "With a perfect attack"
+    seen = f"{how}, a true ε of {words.said(result.detectable)} or more would have been called a violation with "
     explained = explained.format(
         risk=round(100 * (1 - result.confidence), 6),
-        detectable=words.said(result.detectable),
+        seen="" if result.detectable is None else f"{seen}probability 0.8.",
         reason=result.reason,
-        next=MORE_TRIALS if result.claim and result.ceiling <= result.claim.epsilon else ANOTHER_ATTACK,
+        next=MORE_TRIALS if result.claim and "trials" in str(result.reason) else ANOTHER_ATTACK,
     )
     caption = (
         "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the "

@@ -1,5 +1,6 @@
 """Results on the screen: one table for the rows of a client's audit, one for a single audit, one for a training."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,12 @@ from rich.text import Text
 
 from dpaudit import check
 from dpaudit.auditing.result import AuditResult, Tried
+from dpaudit.mechanisms.claim import Claim
 from dpaudit.report import words
 
-COLOURS = {"violation": "bold red", "consistent": "green", "underpowered": "yellow"}
-DETECTABLE = "would have been called a violation with probability 0.8, were the attack perfect"
+COLOURS = {"violation": "bold red", "fault": "bold red", "consistent": "green", "underpowered": "yellow"}
+SEEN = "would have been called a violation with probability 0.8"
+DETECTABLE = f"{SEEN}, were the attack perfect"
 NEIGHBOURS = {
     "replace": "replace: one record takes any other value (of a local mechanism: any two inputs)",
     "add_remove": "add_remove: one record is present or absent",
@@ -22,6 +25,7 @@ RULES = {
     "not above": "world 1 where the score is not above {}",
     "either": "the score above {}, or not above it: both were looked at, each with half of the error",
 }
+SHOWN = 6  # attacks, of all that were tried
 FIRST, LAST = "access", "\nverdict"
 NUMBERS = (
     "ε\nclaim",
@@ -104,6 +108,17 @@ def result_table(result: AuditResult) -> Table:
     return _lines_table(result.verdict, result_lines(result))
 
 
+def examination_table(row: dict[str, Any]) -> Table:
+    """One examination: its sentence, what was tried, and the decisive audit.
+
+    Args:
+      row: of ``dpaudit examine``.
+    """
+    audited = AuditResult.from_json(json.dumps(row))
+    tried = [(f"{step['seconds']:.1f} s", f"{step['name']}: {step['found']}") for step in row["steps"]]
+    return _lines_table(row["verdict"], [("in words", row["sentence"]), *tried, *result_lines(audited)])
+
+
 def training_table(row: dict[str, Any]) -> Table:
     """One audited training, a line for each number."""
     return _lines_table(row["verdict"], training_lines(row))
@@ -123,10 +138,12 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
     """What stands beside the verdict of one audit: names with their numbers, each with what it speaks of."""
     claim = result.claim
     bound = f"with confidence {100 * result.confidence:g}%"
-    detectable = "–" if result.detectable is None else f"{words.said(result.detectable)} or more {DETECTABLE}"
+    seen = f"{SEEN}, by this attack" if result.attacks else DETECTABLE
+    detectable = "–" if result.detectable is None else f"{words.said(result.detectable)} or more {seen}"
     return [
         *([] if result.reason is None else [("reason", result.reason)]),
-        ("promised", "nothing" if claim is None else f"ε = {claim.epsilon:g}, δ = {claim.delta:g}"),
+        ("promised", _promised(claim)),
+        *([] if result.p_value is None else [("p-value", f"{result.p_value:.2g} (of the promise being kept)")]),
         ("ε at least", f"{words.said(result.epsilon_lower)} ({bound}, of the mechanism)"),
         ("ε measured", f"{words.said(result.epsilon_hat)} at δ = {result.delta:g}"),
         ("ε at most", f"{words.said(result.epsilon_upper)} ({bound}, of this attack: another may attain more)"),
@@ -141,9 +158,17 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
     ]
 
 
+def _promised(claim: Claim | None) -> str:
+    if claim is None:
+        return "nothing"
+    return f"the curve {claim!r}" if claim.is_curve else f"ε = {claim.epsilon:g}, δ = {claim.delta:g}"
+
+
 def tried(attacks: Sequence[Tried]) -> str:
-    """``norm 1.31, mean 0.02``: every attack with the epsilon that its best rule showed on the trials set aside."""
-    return ", ".join(f"{attack.name} {words.said(attack.bound)}" for attack in attacks) + " (on the trials set aside)"
+    """``norm 1.31, mean 0.02``: attacks with the epsilon that their best rules showed on the trials set aside."""
+    shown = ", ".join(f"{attack.name} {words.said(attack.bound)}" for attack in attacks[:SHOWN])
+    more = f" and {len(attacks) - SHOWN} more" if len(attacks) > SHOWN else ""
+    return f"{shown}{more} (on the trials set aside)"
 
 
 def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:

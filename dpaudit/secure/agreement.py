@@ -1,23 +1,29 @@
 """What all parties of a training must mean alike, and how two of them make sure before anything else is said.
 
-Both servers, and every owner, state the :class:`Terms` in full. The first field that differs is refused with its name
-and both values, before any label or share is used.
+Both servers, and every owner, state the :class:`Terms`, the owners' names by their number and a digest. The first
+field that differs is refused with its name and both values, before any label or share is used.
 """
 
+import hashlib
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dpaudit import check
-from dpaudit.secure import circuit, noise_table, opening, scale, tls
+from dpaudit.secure import circuit, lines, noise_accounting, noise_table, opening, scale, tls
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.noise import Binomial
 from dpaudit.secure.noise_table import Table
 from dpaudit.secure.opening import Opening
 from dpaudit.secure.scale import Scale
 
-VERSION = 1  # of all that is said between the parties
+VERSION = 2  # of all that is said between the parties
+MOST_OWNERS = 10_000
 MODES = ("noisy", "plain")
 NOISES = ("binomial", "table")
 LONGEST = 1 << 16  # bytes of a statement
@@ -43,6 +49,8 @@ class Terms(NamedTuple):
       table_std: of the table, in units; 0 without.
       depth: of the correlated transfers.
       ahead: for how many steps blocks are made ahead.
+      epsilon, delta: the budget of the whole training; 0 for none (:mod:`budget`).
+      openings: how many it allows; 0 for any number.
       circuit: its SHA-256, hexadecimal; last, since it differs with most of them.
     """
 
@@ -61,12 +69,44 @@ class Terms(NamedTuple):
     table_std: float
     depth: int
     ahead: int
+    epsilon: float
+    delta: float
+    openings: int
     circuit: str
 
     @property
     def scale(self) -> Scale:
         """The fixed point of the owners' integers."""
         return Scale(self.clip_norm, self.levels, self.ring_bits)
+
+    def statement(self) -> dict[str, Any]:
+        """What a party says of the terms: every field, the owners by their number and the SHA-256 of their names."""
+        digest = hashlib.sha256("\n".join(self.owners).encode()).hexdigest()
+        return self._asdict() | {"owners": f"{len(self.owners)} of SHA-256 {digest}"}
+
+    def owner(self, **named: str) -> str:
+        """The name of an owner of the training; InputError for any other."""
+        ((what, name),) = named.items()
+        if self.place(name) is None:
+            raise check.expected(what, f"one of {lines.listed(self.owners)}", name)
+        return name
+
+    def place(self, owner: str) -> int | None:
+        """The place of a name among the owners'; None if it is not there."""
+        place = bisect_left(self.owners, owner)
+        return place if self.owners[place : place + 1] == (owner,) else None
+
+    def names(self, owners: Iterable[str]) -> bytes:
+        """Owners of the training as bits, in the order of the names."""
+        among = set(owners)
+        return np.packbits([owner in among for owner in self.owners], bitorder="little").tobytes()
+
+    def named(self, bits: bytes) -> tuple[str, ...]:
+        """The owners whose bits are one; InputError for bits of another number of owners."""
+        if len(bits) != -(-len(self.owners) // 8):
+            raise check.expected("owners", f"bits of {len(self.owners)}", f"{len(bits)} bytes")
+        present = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(self.owners), bitorder="little")
+        return tuple(compress(self.owners, present))
 
     def opening(self) -> Opening:
         """What the servers compute."""
@@ -91,11 +131,12 @@ def terms(
     ring_bits: int = 25,
     depth: int = 1,
     ahead: int = 0,
+    budget: tuple[float, float] | None = None,
 ) -> Terms:
     """The terms that follow from what a training wants.
 
     Args:
-      owners: their names, each as its certificate has it.
+      owners: their names, each as its certificate has it; at most 10,000.
       dimension: d, coordinates of the sum.
       examples: m, the most that all owners together have in a step.
       clip_norm: C, L2, per example.
@@ -109,13 +150,17 @@ def terms(
       ring_bits: N + 1, 2 to 32.
       depth: of the correlated transfers, 1, 2 or 4.
       ahead: for how many steps the servers make blocks ahead, while they wait for owners; needs noise.
+      budget: (epsilon, delta) of the whole training, after which the servers open no more; needs binomial noise. None
+        for none. It takes some seconds to find how many openings it allows.
 
     Raises:
       InputError: a value out of range.
     """
     names = tuple(sorted(tls.checked_name(owner=owner) for owner in owners))
     if not names or len(set(names)) < len(names):
-        raise check.expected("owners", "one name each, of at least one owner", ", ".join(names) or "none")
+        raise check.expected("owners", "one name each, of at least one owner", lines.listed(names) or "none")
+    if len(names) > MOST_OWNERS:
+        raise check.expected("owners", f"at most {MOST_OWNERS}", len(names))
     least = check.at_least(1, least_owners=len(names) if least_owners is None else least_owners)
     if least > len(names):
         raise check.expected("least_owners", f"at most {len(names)}, the number of owners", least)
@@ -127,9 +172,13 @@ def terms(
     if check.one_of(MODES, mode=mode) == "plain":
         if check.at_least(0, ahead=ahead):
             raise check.expected("ahead", 'none in mode "plain", whose blocks depend on a share', ahead)
-        if noise_multiplier is not None or table:
-            name, given = ("noise", noise) if table else ("noise_multiplier", noise_multiplier)
-            raise check.expected(name, 'none in mode "plain"', given)
+        for name, given in (
+            ("noise", noise if table else None),
+            ("noise_multiplier", noise_multiplier),
+            ("budget", budget),
+        ):
+            if given is not None:
+                raise check.expected(name, 'none in mode "plain"', given)
         fixed, noise = scale.largest(**size), "none"
     else:
         wanted = check.positive(noise_multiplier=noise_multiplier)
@@ -138,6 +187,7 @@ def terms(
             table_std = fixed.levels * wanted
         else:
             fixed, law = scale.with_binomial(noise_multiplier=wanted, coins=coins, **size)
+    epsilon, delta = budget or (0.0, 0.0)
     made = Terms(
         version=VERSION,
         mode=mode,
@@ -154,9 +204,27 @@ def terms(
         table_std=table_std,
         depth=depth,
         ahead=check.at_least(0, ahead=ahead),
+        epsilon=float(epsilon),
+        delta=float(delta),
+        openings=0,
         circuit="",
     )
+    if budget:
+        made = made._replace(openings=_openings(made))
     return made._replace(circuit=circuit.digest(made.opening().circuit).hex())
+
+
+def _openings(terms: Terms) -> int:
+    """How many openings the budget of these terms allows; InputError if it is not one."""
+    if terms.noise != "binomial":
+        raise check.expected("budget", "none with noise from a table, which is not private", terms.epsilon)
+    law, levels = Binomial(terms.coins, terms.step_bits), terms.levels
+    size = {"sensitivity": 2 * levels, "dimension": terms.dimension, "delta": terms.delta}
+    allowed = noise_accounting.allowed(law, **size, epsilon=terms.epsilon)
+    if allowed == 0:
+        one = noise_accounting.epsilon(law, **size)
+        raise check.expected("budget", f"epsilon {one:.4g} or more, which one opening spends", terms.epsilon)
+    return allowed
 
 
 def stated(statement: Mapping[str, Any]) -> str:
@@ -181,7 +249,7 @@ def same(mine: Terms, theirs: dict[str, Any]) -> None:
     Raises:
       InputError: the first field that differs, with this side's value and the other's.
     """
-    here = understood(stated(mine._asdict()))
+    here = mine.statement()
     for name in mine._fields:
         if theirs.get(name) != here[name]:
             raise check.expected(f"terms: {name}", f"{here[name]} as here", theirs.get(name))

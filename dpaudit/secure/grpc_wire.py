@@ -124,7 +124,10 @@ def data_of(message: bytes) -> memoryview:
 
 
 class Listener:
-    """H2's side: lets H1 call. Where there are certificates, only H1's is let in.
+    """H2's side: lets H1 call, one at a time. Where there are certificates, only H1's is let in.
+
+    While one call lasts others are refused: a second H1 takes nothing from the first. A caller that is gone without a
+    word is found out by gRPC's keepalive (:mod:`tls`).
 
     Args:
       server: of gRPC, not yet started.
@@ -135,28 +138,34 @@ class Listener:
     def __init__(self, server: grpc.Server, own: Tls | None, log: Callable[[str], None]) -> None:
         self._calls: queue.Queue[GrpcWire] = queue.Queue()
         self._tls, self._log = own, log
+        self._one = threading.Lock()
+        self._current: tuple[GrpcWire | None, str] = None, ""  # the wire, and where it comes from
         handler = grpc.stream_stream_rpc_method_handler(self._exchange, request_deserializer=data_of)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
 
-    def newest(self, seconds: float) -> GrpcWire | None:
-        """H2's end of H1's latest call that was not given out before; waits for one."""
+    def next(self, seconds: float) -> GrpcWire | None:
+        """H2's end of the call that H1 has made; waits for one."""
         try:
-            wire = self._calls.get(timeout=seconds)
+            return self._calls.get(timeout=seconds)
         except queue.Empty:
             return None
-        while not self._calls.empty():
-            wire.abandon()
-            wire = self._calls.get()
-        return wire
 
     @property
-    def called(self) -> bool:
-        """Whether there is a call that was not given out."""
-        return not self._calls.empty()
+    def caller(self) -> str:
+        """The address of who called last."""
+        return self._current[1]
 
     def _exchange(self, requests: Iterator[memoryview], context: grpc.ServicerContext) -> Iterator[Part]:
         tls.require(context, "h1", self._tls, self._log)
-        wire = GrpcWire(context.cancel)
+        who = tls.host(context)
+        with self._one:
+            current, other = self._current
+            wire = None if current and not current.closed else GrpcWire(context.cancel)
+            if wire:
+                self._current = wire, who
+        if wire is None:
+            self._log(f"a second h1, at {who}, is refused: there is a session with the one at {other}")
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"h2 has a session with another h1, at {other}")
         threading.Thread(target=wire.take_in, args=(requests,), daemon=True).start()
         self._calls.put(wire)
         yield from wire.frames()

@@ -46,7 +46,7 @@ class Inbox:
           InputError: what is said above; nothing has changed then.
         """
         half, dimension = 1 << (self._terms.ring_bits - 1), self._terms.dimension
-        check.one_of(self._terms.owners, owner=owner)
+        self._terms.owner(owner=owner)
         if len(split) != SPLIT_BYTES:
             raise check.expected("split", f"{SPLIT_BYTES} bytes", len(split))
         if len(values) != KEPT.itemsize * dimension:
@@ -65,17 +65,21 @@ class Inbox:
                 raise check.expected("values", f"the share of step {step} that came before", "another one")
             self._changed.notify_all()
 
-    def collect(self, seconds: float, stop: Callable[[], bool]) -> dict[str, str]:
+    def collect(self, seconds: float, stop: Callable[[], bool]) -> dict[str, bytes]:
         """Waits until all owners' shares are there, the time is over, or ``stop``.
 
         Returns:
-          Hexadecimal splits of the owners whose shares are there.
+          The splits of the owners whose shares are there.
         """
         until = time.monotonic() + seconds
         with self._changed:
             while len(self._held) < len(self._terms.owners) and not stop() and time.monotonic() < until:
                 self._changed.wait(min(_LOOK, max(0.0, until - time.monotonic())))
-            return {owner: split.hex() for owner, (split, _) in self._held.items()}
+            return {owner: split for owner, (split, _) in self._held.items()}
+
+    def held(self) -> int:
+        """How many owners' shares are there."""
+        return len(self._held)
 
     def total(self, owners: Sequence[str]) -> np.ndarray:
         """This server's share of the sum of these owners: int64 [d]."""
@@ -102,7 +106,7 @@ class Inbox:
         Raises:
           InputError: a step that the owner's share is not there for.
         """
-        check.one_of(self._terms.owners, owner=owner)
+        self._terms.owner(owner=owner)
         with self._changed:
             if step < 1 or (step > self._completed and (step != self._completed + 1 or owner not in self._held)):
                 raise check.expected("step", f"one with a share of {owner}, or a completed one", step)

@@ -27,17 +27,20 @@ Conversion to (epsilon, delta) and composition are dp-accounting's.
 """
 
 import math
+from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
 from dp_accounting import rdp
 
 from dpaudit import check
+from dpaudit.mechanisms.claim import Claim
 from dpaudit.secure.noise import Binomial, coin_probabilities, tail
 
 ORDERS = (1.25, 1.5, 1.75, *(2 * 2 ** (i / 3) for i in range(31)))  # to 2,048: an epsilon of 0.01 needs them
 TRIMMED = 0.01  # of delta, for leaving E
 EXACT = 128  # shifts that are each looked at, and cells in every doubling beyond
+MOST = 1 << 20  # releases of a budget
 NODES = 8  # chords from one corner to the next
 
 
@@ -108,8 +111,79 @@ def epsilon(noise: Binomial, *, sensitivity: int, dimension: int, delta: float, 
     check.open_unit(delta=delta)
     steps = check.at_least(1, steps=steps)
     one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=TRIMMED * delta / steps)
+    return composed(one, steps, delta)
+
+
+def composed(one: Spent, steps: int, delta: float) -> float:
+    """The epsilon of ``steps`` releases that spend ``one`` each, of :data:`ORDERS`; 0 for none. As :func:`epsilon`."""
     left = delta - steps * one.trimmed
-    return float(rdp.compute_epsilon(ORDERS, list(steps * one.divergence), left)[0]) if left > 0 else math.inf
+    if steps == 0 or left <= 0:
+        return math.inf if steps else 0.0
+    return float(rdp.compute_epsilon(ORDERS, list(steps * one.divergence), left)[0])
+
+
+def allowed(noise: Binomial, *, sensitivity: int, dimension: int, epsilon: float, delta: float) -> int:
+    """How many releases spend at most an epsilon, by :func:`epsilon`; more might, by a few in a thousand.
+
+    Args:
+      noise, sensitivity, dimension, delta: as for :func:`epsilon`.
+      epsilon: nats, > 0.
+
+    Returns:
+      A number from 0 to 2^20.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    check.positive(epsilon=epsilon)
+    check.open_unit(delta=delta)
+    most = count = MOST
+    for _ in range(
+        2
+    ):  # the more steps delta is for, the more each has to keep: so first for all, then for about as many
+        trimmed = TRIMMED * delta / most
+        one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=trimmed)
+        count = bisect_right(range(1, most + 1), epsilon, key=lambda steps, one=one: composed(one, steps, delta))
+        most = min(MOST, count + count // 4 + 1)
+    while count:
+        one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=TRIMMED * delta / count)
+        if composed(one, count, delta) <= epsilon:
+            break
+        count -= 1 + count // 1_000
+    return count
+
+
+def claim(
+    noise: Binomial, *, sensitivity: int, dimension: int, neighbouring: str, steps: int = 1, trimmed: float = 1e-9
+) -> Claim:
+    """What ``steps`` releases promise to a record that is in every batch, at every delta.
+
+    Let f be the curve of the divergences given E, and t the probability of what E leaves out. The release gives a set
+    of outcomes at most t more than the release given E does, and the other way round, so the promise is
+    f(min(fpr + t, 1)) - t.
+
+    Args:
+      noise, sensitivity, dimension, steps: as for :func:`epsilon`.
+      neighbouring: "replace" or "add_remove", as the sensitivity was computed for.
+      trimmed: t that may be left out of all releases together, in (0, 1); more where the ends of the noise need it.
+
+    Returns:
+      A curve of :class:`dpaudit.Claim`.
+
+    Raises:
+      InputError: a value out of range; noise whose ends alone give the record away.
+    """
+    steps = check.at_least(1, steps=steps)
+    each = check.open_unit(trimmed=trimmed) / steps
+    one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=each)
+    outside = steps * one.trimmed
+    if outside >= 1 or not np.isfinite(one.divergence).any():
+        raise check.expected("noise", "one whose ends are wider than the shift", noise)
+    given = Claim.renyi(ORDERS, steps * one.divergence, neighbouring=neighbouring)
+    fpr, fnr = (np.asarray(given.terms[name]) for name in ("fpr", "fnr"))
+    left = np.append(0.0, fpr[fpr > outside] - outside)
+    lowest = np.maximum(np.append(given.fnr(outside), fnr[fpr > outside]) - outside, 0.0)
+    return Claim.trade_off(np.append(left, 1.0), np.append(lowest, 0.0), neighbouring=neighbouring)
 
 
 def _cut(noise: Binomial, sensitivity: int, budget: float) -> tuple[int, float]:

@@ -1,34 +1,60 @@
-"""Blocks prepared ahead and kept on disc, each of which is used once, whatever crashes.
+"""Blocks prepared ahead and kept on disc, each of which is used once, whatever crashes and whatever copy is put back.
 
-A garbled block that is opened for two shares gives away both labels of a wire, and with them everything. So a block's
-file is unlinked, and the folder that names it synchronised, before one byte of it is read: a server that dies at any
-moment comes up again with the block unused and whole, or gone. What one of the two servers has lost the other must
-throw away, so they agree on the number of the next one (:meth:`Store.agree`), and on one for a new block that is above
-all that either has (:meth:`Store.free`); an old block never meets a new one.
+A garbled block that is opened for two shares gives away both labels of a wire, and with them everything. So before one
+byte of a block's secrets is read its number is in the store's log of spent ones (:mod:`ledger`), on disk, and its file
+is unlinked: a server that dies at any moment comes up again with the block unused and whole, or spent. Numbers rise
+for ever. Each block has an identity that both servers drew, and two blocks meet only where number and identity are the
+same (:meth:`Store.agree`); whatever else either has below, it burns. A tag over number, identity and content, under a
+key of this server, tells whether what is read is what was kept.
 
-Promised on a file system that keeps to POSIX, while nothing else copies or restores the files. Not promised: that an
-unlinked block cannot be recovered from the disc; who finds H1's and has recorded what was sent can read H1's share.
-Files and folder are for their owner alone.
+When two servers meet, each says which block it has spent last (:meth:`Store.meet`), and the other burns all up to it.
+A server is *behind* if it has forgotten a block that the other saw it spend: its state is a copy that was put back. It
+is refused; the one way forward is to drop all blocks of both (``rejoin``).
+
+Promised on a file system that keeps to POSIX, as long as at most one server of two is put back to an earlier state.
+Not promised: that an unlinked block cannot be recovered from the disc; who finds H1's and has recorded what was sent
+can read H1's share. Files and folder are for their owner alone.
 """
 
 import hashlib
+import hmac
 import os
+import struct
 from io import BufferedReader
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpaudit import check
-from dpaudit.secure import circuit
+from dpaudit.secure import circuit, private
 from dpaudit.secure.channel import Channel
+from dpaudit.secure.ledger import IDENTITY_BYTES, NONE, Ledger, Past
 from dpaudit.secure.opening import Garbled, Opening, Received, checked_count
+from dpaudit.secure.randomness import Source, system
 
 Block = TypeVar("Block", bound=Garbled | Received)
 
 MOST = 1 << 20  # blocks of one store
+WAY = "the one way forward: start the server that was put back once with --rejoin"
+_HIGHEST = 1 << 62  # numbers of blocks stay below
 _NONE = (1 << 64) - 1  # in place of a number, on the wire
-_SUFFIX, _PARTIAL = ".block", ".partial"
+_NAME = struct.Struct(f"<Q{IDENTITY_BYTES}s")  # number and identity of a block, on the wire
+_SUFFIX, _PARTIAL, _LEDGER = ".block", ".partial", "ledger"
+_TAG_BYTES = 16
+
+
+class Pair(NamedTuple):
+    """What a server keeps of the two that prepare blocks for each other.
+
+    Attributes:
+      identity: 16 bytes that both drew.
+      key: 32 bytes of this server alone, for the tags of its blocks.
+    """
+
+    identity: bytes
+    key: bytes
 
 
 class Store(Generic[Block]):
@@ -39,68 +65,87 @@ class Store(Generic[Block]):
       kind: :class:`opening.Garbled` for H1, :class:`opening.Received` for H2.
       opening: what the blocks are for; it must have noise, or H2's part depends on its share.
       count: coordinates of each block.
+      pair: of the two servers.
+      source: where this server's part of a block's identity comes from.
 
     Raises:
-      InputError: an opening without noise, a count that is no block's; no folder, and none can be made.
+      InputError: an opening without noise, a count that is no block's; no folder, and none can be made; a log of spent
+        blocks that is none.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], kind: type[Block], opening: Opening, count: int):
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        kind: type[Block],
+        opening: Opening,
+        count: int,
+        pair: Pair,
+        source: Source = system,
+    ):
         if opening.noise is None:
             raise check.expected("opening", "one with noise, which needs no share ahead", "none")
         self._folder, self._kind, self._opening, self._count = Path(folder), kind, opening, checked_count(count)
-        text = f"dpaudit block 1, {kind.__name__}, {count} coordinates, {opening.ring_bits} bits"
+        self._pair, self._source = pair, source
+        text = f"dpaudit block 2, {kind.__name__}, {count} coordinates, {opening.ring_bits} bits"
         self._header = hashlib.sha256(text.encode() + circuit.digest(opening.circuit)).digest()
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.folder(self._folder)
         except OSError as fault:
             raise check.expected("folder", "a folder, or a place for one", f"{folder}: {fault.strerror}") from None
         for left_over in self._folder.glob("*" + _PARTIAL):
             left_over.unlink()
+        self.ledger = Ledger(self._folder / _LEDGER)
+        self._identities = {int(path.stem): self._identity(path) for path in self._folder.glob("*" + _SUFFIX)}
+        self._burn(self.ledger.floor)
 
     def numbers(self) -> list[int]:
         """Those of the blocks that are there, rising."""
-        return sorted(int(path.stem) for path in self._folder.glob("*" + _SUFFIX))
+        return sorted(self._identities)
 
-    def put(self, number: int, block: Block) -> None:
+    def put(self, number: int, identity: bytes, block: Block) -> None:
         """Keeps a block; it is there, whole, once this returns.
 
         Args:
-          number: as agreed (:meth:`free`).
+          number, identity: as agreed (:meth:`free`).
           block: as prepared, of this store's size. It must not be used otherwise.
 
         Raises:
-          InputError: a number that is there already.
+          InputError: a number that is there already, or that was used up.
         """
-        path = self._path(check.at_least(0, number=number))
-        if path.exists():
-            raise check.expected("number", "one that the store does not have", number)
+        if check.at_least(0, number=number) in self._identities or number <= self.ledger.floor:
+            raise check.expected("number", "one that the store does not have and has not had", number)
+        path = self._path(number)
         beside = path.with_suffix(_PARTIAL)
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            stream.write(self._header)
+        with open(private.create(beside), "wb") as stream:
+            stream.write(self._header + identity)
             for part in block.parts():
                 stream.write(np.ascontiguousarray(part).data)
+            stream.write(self._tag(number, identity, block))
             stream.flush()
             os.fsync(stream.fileno())
         beside.rename(path)
-        self._synchronise()
+        private.synchronise(self._folder)
+        self._identities[number] = identity
 
     def take(self, number: int) -> Block:
-        """The block of this number, which is gone from the disc before it is read.
+        """The block of this number, which is spent before it is read.
 
         Raises:
-          InputError: no such block; one that is torn, or was made for something else: it is gone as well.
+          InputError: no such block; one that is torn or changed, or was made for something else: it is spent as well.
         """
-        path = self._path(number)
+        if number not in self._identities:
+            raise check.expected("number", f"that of a block in {self._folder}", number)
+        identity, path = self._identities.pop(number), self._path(number)
+        self.ledger.spend(number, identity)
         try:
             with open(path, "rb") as stream:
                 path.unlink()
-                self._synchronise()
-                return self._read(stream, path.name)
+                return self._read(stream, number, identity)
         except FileNotFoundError:
             raise check.expected("number", f"that of a block in {self._folder}", number) from None
 
     def agree(self, channel: Channel) -> int | None:
-        """The lowest number that both servers have, with the peer's ``agree``; what is below it, either burns.
+        """The lowest block that both servers have, with the peer's ``agree``; what is below it, either burns.
 
         Returns:
           The number, or None where they have none in common: both stores are then empty.
@@ -109,15 +154,11 @@ class Store(Generic[Block]):
           ChannelError: a message that did not come through.
         """
         while True:
-            left = self.numbers()
-            mine = left[0] if left else _NONE
-            theirs = _exchanged(channel, mine)
+            mine = min(self._identities.items(), default=(_NONE, bytes(IDENTITY_BYTES)))
+            theirs = _exchanged(channel, *mine)
             if mine == theirs:
-                return None if mine == _NONE else mine
-            for number in left:
-                if number < theirs:
-                    self._path(number).unlink()
-            self._synchronise()
+                return None if mine[0] == _NONE else mine[0]
+            self._burn(theirs[0] if mine[0] == theirs[0] else theirs[0] - 1)
 
     def common(self, channel: Channel) -> int:
         """How many blocks both servers have, with the peer's ``common``.
@@ -125,48 +166,102 @@ class Store(Generic[Block]):
         Raises:
           ChannelError: a message that did not come through.
         """
-        mine = self.numbers()
-        channel.send("offline.count", len(mine).to_bytes(8, "little"))
-        channel.send("offline.numbers", np.array(mine, "<u8"))
+        channel.send("offline.count", len(self._identities).to_bytes(8, "little"))
+        channel.send("offline.blocks", b"".join(_NAME.pack(*block) for block in self._identities.items()))
         count = int.from_bytes(channel.receive("offline.count", 8).tobytes(), "little")
         if count > MOST:
-            channel.refuse(f"receiving 'offline.numbers': {count} blocks are announced, more than {MOST}")
-        theirs = set(channel.receive("offline.numbers", 8 * count).view("<u8").tolist())
-        return len(theirs.intersection(mine))
+            channel.refuse(f"receiving 'offline.blocks': {count} blocks are announced, more than {MOST}")
+        theirs = channel.receive("offline.blocks", _NAME.size * count)
+        return len(self._identities.items() & set(_NAME.iter_unpack(theirs.tobytes())))
 
-    def free(self, channel: Channel) -> int:
-        """A number for a new block, above all that either server has, with the peer's ``free``.
+    def free(self, channel: Channel) -> tuple[int, bytes]:
+        """Number and identity for a new block, with the peer's ``free``.
+
+        Returns:
+          A number above all that either has or has had, and 16 bytes that both drew.
 
         Raises:
           ChannelError: a message that did not come through.
         """
-        mine = max(self.numbers(), default=-1) + 1
-        return max(mine, _exchanged(channel, mine))
+        mine = max(self.ledger.floor, *self._identities, NONE) + 1, self._source(IDENTITY_BYTES)
+        theirs = _exchanged(channel, *mine)
+        number = max(mine[0], theirs[0])
+        if number >= _HIGHEST:
+            channel.refuse(f"receiving 'offline.block': number {number}, beyond {_HIGHEST}")
+        drawn = mine[1] + theirs[1] if self._kind is Garbled else theirs[1] + mine[1]
+        text = b"dpaudit block" + self._pair.identity + struct.pack("<QQ", self._count, number) + drawn
+        return number, hashlib.sha256(text).digest()[:IDENTITY_BYTES]
+
+    def meet(self, theirs: Past, names: tuple[str, str]) -> None:
+        """Compares what both have spent, and burns all up to what the peer has.
+
+        Args:
+          theirs: the peer's log.
+          names: this server's and the peer's.
+
+        Raises:
+          InputError: one of the two is behind, or they have spent different blocks of one number.
+        """
+        mine = self.ledger.past
+        for name, other, past, seen in ((*names[::-1], theirs, mine.seen), (*names, mine, theirs.seen)):
+            if past.spent < seen:
+                raise self._behind(name, f"block {seen} spent, as {other} has seen", past.spent)
+        if theirs.spent == mine.spent and theirs.identity != mine.identity:
+            raise self._behind(names[1], f"spent the block {mine.spent} that {names[0]} has", "another one")
+        if theirs.spent > mine.spent:
+            if self._identities.get(theirs.spent) != theirs.identity:
+                raise self._behind(names[0], f"block {theirs.spent}, which {names[1]} has spent", "none such")
+            self.ledger.spend(*theirs[:2])
+            self._burn(theirs.spent)
+
+    def _behind(self, name: str, wanted: str, found: Any) -> check.InputError:
+        found = "none" if found == NONE else found
+        return check.expected(f"{name}'s blocks", f"{wanted} (it has been put back; {WAY})", found)
+
+    def _burn(self, last: int) -> None:
+        """Burns the blocks up to this number."""
+        lost = [number for number in self._identities if number <= last]
+        if lost and max(lost) > self.ledger.floor:
+            self.ledger.burn(max(lost))
+        for number in lost:
+            self._path(number).unlink(missing_ok=True)
+            del self._identities[number]
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:020d}{_SUFFIX}"
 
-    def _synchronise(self) -> None:
-        """Waits until the disc has the folder's names as they are now."""
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    def _identity(self, path: Path) -> bytes:
+        """What a block's file says it is; of no use if it is torn so early."""
+        with open(path, "rb") as stream:
+            return stream.read(len(self._header) + IDENTITY_BYTES)[len(self._header) :].ljust(IDENTITY_BYTES, b"\0")
 
-    def _read(self, stream: BufferedReader, name: str) -> Block:
-        block = self._kind.blank(self._opening, self._count)  # no memory is touched yet
-        wanted = len(self._header) + sum(part.nbytes for part in block.parts())
+    def _tag(self, number: int, identity: bytes, block: Block) -> bytes:
+        """Authenticates a block's number, identity and content, by AES-GCM under a key that has no other use."""
+        key = hmac.digest(self._pair.key, struct.pack("<Q", number) + identity, "sha256")[:_TAG_BYTES]
+        authenticator = Cipher(algorithms.AES(key), modes.GCM(bytes(12))).encryptor()
+        authenticator.authenticate_additional_data(self._header)
+        for part in block.parts():
+            authenticator.authenticate_additional_data(np.ascontiguousarray(part).data.cast("B"))
+        authenticator.finalize()
+        return authenticator.tag
+
+    def _read(self, stream: BufferedReader, number: int, identity: bytes) -> Block:
+        block, name = self._kind.blank(self._opening, self._count), self._path(number).name  # no memory is touched yet
+        head = self._header + identity
+        wanted = len(head) + sum(part.nbytes for part in block.parts()) + _TAG_BYTES
         found = os.fstat(stream.fileno()).st_size
         if found != wanted:
             raise check.expected("block", f"{wanted} bytes (it is now burnt)", f"{found} in {name}")
-        if stream.read(len(self._header)) != self._header:
+        came = stream.read(len(head))
+        if came[: len(self._header)] != self._header:
             raise check.expected("block", "one made for this opening (it is now burnt)", name)
         for part in block.parts():
             stream.readinto(part.data)
+        if came != head or not hmac.compare_digest(stream.read(), self._tag(number, identity, block)):
+            raise check.expected("block", "one that is as it was kept (it is now burnt)", name)
         return block
 
 
-def _exchanged(channel: Channel, number: int) -> int:
-    channel.send("offline.number", number.to_bytes(8, "little"))
-    return int.from_bytes(channel.receive("offline.number", 8).tobytes(), "little")
+def _exchanged(channel: Channel, number: int, identity: bytes) -> tuple[int, bytes]:
+    channel.send("offline.block", _NAME.pack(number, identity))
+    return _NAME.unpack(channel.receive("offline.block", _NAME.size).tobytes())

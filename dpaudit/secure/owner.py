@@ -1,5 +1,6 @@
 """An owner's side of a training: its integers leave as two shares for two servers, which both tell what opened."""
 
+import random
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -12,6 +13,7 @@ from dpaudit import check
 from dpaudit.secure import agreement, randomness, shares, tls
 from dpaudit.secure import spgc_pb2 as messages
 from dpaudit.secure.agreement import Terms
+from dpaudit.secure.budget import Budget
 from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.inbox import SPLIT_BYTES
 from dpaudit.secure.owners_service import SERVICE
@@ -22,6 +24,8 @@ from dpaudit.secure.tls import SERVERS, Tls
 _PAUSE = 0.1  # seconds until a server that is not there is tried again
 _LOOK = 1.0  # seconds of waiting for one server until the other one is asked
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)  # its share is perhaps not there
+_BUSY = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)  # it says: ask again
+_SPREAD = 0.002  # seconds of pause for each owner, so that all together do not ask too often
 _REFUSED = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -59,8 +63,8 @@ class Owner:
         own: Tls | None = None,
         insecure: bool = False,
     ) -> None:
-        self._name, self._terms = check.one_of(terms.owners, name=name), terms
-        self._said = agreement.stated(terms._asdict())
+        self._name, self._terms = terms.owner(name=name), terms
+        self._said = agreement.stated(terms.statement())
         size = KEPT.itemsize * terms.dimension
         self._connections = {
             server: tls.call(address, server, own, insecure=insecure, values=size)
@@ -68,9 +72,18 @@ class Owner:
         }
         self._threads = ThreadPoolExecutor(len(SERVERS))  # waiting in a thread costs less than gRPC's own futures
         self._split: _Split | None = None
+        self._budget, self._releases = Budget(terms), 0
+
+    @property
+    def epsilon(self) -> float:
+        """What the training has spent so far on an example that is in every step, by the last result that was told.
+
+        Infinite for terms without a budget.
+        """
+        return self._budget.epsilon(self._releases)
 
     def submit(self, step: int, integers: np.ndarray, *, seconds: float = 60.0) -> None:
-        """Sends the shares of a step to both servers.
+        """Sends the shares of a step to both servers; tries again while one is not there or has no time.
 
         After a fault the same may be submitted again, which sends the same shares; both servers may have the first
         ones already.
@@ -81,11 +94,13 @@ class Owner:
           seconds: for all of it.
 
         Raises:
-          InputError: other integers than before for this step, or what a server refuses, in its words.
+          InputError: other integers than before for this step, a budget that is spent as far as this owner knows, or
+            what a server refuses, in its words.
           ChannelError: a server that could not be reached.
         """
         split = self._split
         if split is None or split.step != step:
+            self._budget.require(self._releases)
             split = self._split = self._divided(step, np.asarray(integers))
         if not np.array_equal(split.integers, integers):
             raise check.expected("integers", f"those of step {step} that were submitted before", "others")
@@ -115,6 +130,7 @@ class Owner:
         first, second = (told[server] for server in SERVERS)
         if first.owners != second.owners or not np.array_equal(first.values, second.values):
             raise ChannelError(f"step {step}: h1 and h2 tell different results")
+        self._releases = max(self._releases, first.releases, second.releases)
         return first._replace(releases=max(first.releases, second.releases))
 
     def close(self) -> None:
@@ -146,7 +162,20 @@ class Owner:
         )
         values = split.shares[SERVERS.index(server)]
         share = messages.Share(owner=self._name, step=split.step, split=split.label, terms=self._said, values=values)
-        submit(share, until - time.monotonic())
+        while True:
+            try:
+                submit(share, until - time.monotonic())
+            except grpc.RpcError as fault:
+                if not _transient(fault) or until <= time.monotonic():
+                    raise
+                self._rest(until)
+            else:
+                return
+
+    def _rest(self, until: float) -> None:
+        """Waits for a moment, another one for each owner."""
+        longest = max(_PAUSE, _SPREAD * len(self._terms.owners))
+        time.sleep(max(0.0, min(random.uniform(0.0, 2 * longest), until - time.monotonic())))
 
     def _ask(self, server: str, step: int, until: float) -> messages.Opened:
         """Asks one server, for a moment."""
@@ -161,10 +190,11 @@ class Owner:
         try:
             return self._whole(server, call.result())
         except grpc.RpcError as fault:
-            code = fault.code() if isinstance(fault, grpc.Call) else None
-            failure = _failure(server, fault)
-        if until <= time.monotonic() or code not in (*_LOST, grpc.StatusCode.DEADLINE_EXCEEDED):
+            code, failure = _code(fault), _failure(server, fault)
+        if until <= time.monotonic() or code not in (*_LOST, *_BUSY, grpc.StatusCode.DEADLINE_EXCEEDED):
             raise failure
+        if code in _BUSY:
+            self._rest(until)
         if code in _LOST:
             self._send_again(step, failure, until)
         return None
@@ -172,7 +202,11 @@ class Owner:
     def _whole(self, server: str, told: messages.Opened) -> Opened:
         if len(told.values) != KEPT.itemsize * self._terms.dimension:
             raise ChannelError(f"{server}: expected {self._terms.dimension} coordinates, another number came")
-        return Opened(np.frombuffer(told.values, KEPT).astype(np.int64), tuple(told.owners), told.releases)
+        try:
+            owners = self._terms.named(told.owners)
+        except check.InputError as fault:
+            raise ChannelError(f"{server}: {fault}") from None
+        return Opened(np.frombuffer(told.values, KEPT).astype(np.int64), owners, told.releases)
 
     def _send_again(self, step: int, failure: Exception, until: float) -> None:
         """After a server was gone, or says that it has no share of the step."""
@@ -183,8 +217,17 @@ class Owner:
             self._send(self._split, until)
 
 
+def _code(fault: grpc.RpcError) -> grpc.StatusCode | None:
+    return fault.code() if isinstance(fault, grpc.Call) else None
+
+
+def _transient(fault: grpc.RpcError) -> bool:
+    """Whether the same call may come through later: not where the two do not trust each other's certificates."""
+    lost = _code(fault) == grpc.StatusCode.UNAVAILABLE and "handshake" not in tls.reason(fault).lower()
+    return lost or _code(fault) in _BUSY
+
+
 def _failure(server: str, fault: grpc.RpcError) -> Exception:
     """What a call's failure means to the owner: a refusal, in the server's words, or a server out of reach."""
-    code = fault.code() if isinstance(fault, grpc.Call) else None
-    kind = check.InputError if code in _REFUSED else ChannelError
+    kind = check.InputError if _code(fault) in _REFUSED else ChannelError
     return kind(f"{server}: {tls.reason(fault)}")

@@ -4,20 +4,28 @@ A result is on disk, synchronised, under its name before anybody outside is told
 whole: a server that is killed finds all that it has told. An opening is noted before anything is said from which a sum
 can be read. If it comes to no result, the values may be known nevertheless, and the step's next opening is a release
 more: whoever accounts for privacy counts :attr:`Records.releases`, not the completed steps.
+
+Files and folders are for their owner alone.
 """
 
 import fcntl
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from dpaudit import check
-from dpaudit.secure import agreement
+from dpaudit.secure import agreement, private, randomness
 from dpaudit.secure.agreement import Terms
+from dpaudit.secure.offline import IDENTITY_BYTES, Pair
 from dpaudit.secure.reveal import KEPT
+
+KEY_BYTES = 32
+_STEP = re.compile(r"\d{8,}\.step")
 
 
 class Opened(NamedTuple):
@@ -46,79 +54,123 @@ class Records:
       completed: the number of the last completed step, from 1; 0 for none.
       releases: openings begun.
       ahead: a folder for blocks that are made ahead.
+      pair: this server and the one that its state belongs with; None before they met.
 
     Raises:
-      InputError: a directory that another process uses, that is another role's or training's, or not to be had.
+      InputError: a directory that another process uses, that is another role's or training's, that lacks a step or has
+        one that is none, or not to be had.
     """
 
     def __init__(self, folder: str | Path, role: str, terms: Terms) -> None:
-        self._folder = Path(folder)
+        self._folder, self._terms = Path(folder), terms
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = (self._folder / "lock").open("w")
+            private.folder(self._folder)
+            self._lock = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise check.expected("state", "a directory that no other server uses", self._folder) from None
         except OSError as fault:
             raise check.expected("state", "a directory to write to", f"{self._folder} ({fault.strerror})") from None
+        self.ahead, self._begun = self._folder / "ahead", self._folder / "begun"
         try:
             self._claim(role, terms)
+            self.completed = self._steps()
+        except OSError as fault:
+            os.close(self._lock)
+            raise check.expected("state", "files that can be read", f"{fault.filename} ({fault.strerror})") from None
         except check.InputError:
-            self._lock.close()
+            os.close(self._lock)
             raise
-        self.ahead = self._folder / "ahead"
-        self.completed = max((int(path.stem) for path in self._folder.glob("*.step")), default=0)
-        self._begun = os.open(self._folder / "begun", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_DSYNC, 0o600)
-        self.releases = len((self._folder / "begun").read_bytes().split())  # one that broke off counts too
+        self.pair = self._paired()
+        begun = self._begun.read_bytes().split() if self._begun.exists() else []
+        self.releases = sum(_openings(line) for line in begun)
 
     def begin(self, step: int) -> None:
         """Notes that the opening of a step begins; on disk when this returns."""
-        os.write(self._begun, b"%d\n" % step)
+        private.add(self._begun, b"%d\n" % step)
         self.releases += 1
+
+    def heard(self, releases: int) -> None:
+        """Notes how many openings the other server has begun, if it is more than are known here."""
+        if releases > self.releases:
+            private.add(self._begun, b"+%d\n" % (releases - self.releases))
+            self.releases = releases
 
     def complete(self, step: int, opened: Opened) -> None:
         """Keeps what the step after the last completed one opened; on disk when this returns."""
         if step != self.completed + 1:
             raise check.expected("step", f"{self.completed + 1}, the next one", step)
-        head = agreement.stated({"owners": opened.owners, "releases": opened.releases}).encode()
-        self._put(_name(step), head + b"\n" + opened.values.astype(KEPT).tobytes())
+        said = {"owners": self._terms.names(opened.owners).hex(), "releases": opened.releases}
+        head = agreement.stated(said).encode()
+        private.put(self._folder / _name(step), head + b"\n" + opened.values.astype(KEPT).tobytes())
         self.completed = step
 
     def opened(self, step: int) -> Opened:
-        """What a completed step opened."""
-        head, _, values = (self._folder / _name(step)).read_bytes().partition(b"\n")
-        said = agreement.understood(head)
-        return Opened(np.frombuffer(values, KEPT).astype(np.int64), tuple(said["owners"]), said["releases"])
+        """What a completed step opened; InputError for a file that does not tell."""
+        path = self._folder / _name(step)
+        try:
+            head, _, values = path.read_bytes().partition(b"\n")
+            said = agreement.understood(head)
+            owners, releases = self._terms.named(bytes.fromhex(said["owners"])), int(said["releases"])
+            whole = len(values) == KEPT.itemsize * self._terms.dimension
+        except (OSError, KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise check.expected("state", "a whole result of each completed step", path)
+        return Opened(np.frombuffer(values, KEPT).astype(np.int64), owners, releases)
+
+    def join(self, identity: bytes) -> None:
+        """Begins anew with the other server: all blocks made ahead go, and the pair's identity is this one."""
+        if self.ahead.exists():
+            shutil.rmtree(self.ahead)
+        pair = Pair(identity, randomness.system(KEY_BYTES))
+        kept = json.dumps({"identity": pair.identity.hex(), "key": pair.key.hex()})
+        private.put(self._folder / "pair.json", kept.encode())
+        self.pair = pair
 
     def close(self) -> None:
         """Lets another process have the directory."""
-        os.close(self._begun)
-        self._lock.close()
+        os.close(self._lock)
 
     def _claim(self, role: str, terms: Terms) -> None:
         """Makes the directory this role's and training's, if it is nobody's yet."""
         kept = self._folder / "terms.json"
         if not kept.exists():
-            self._put(kept.name, json.dumps({"role": role, **terms._asdict()}, indent=1).encode())
-        earlier = agreement.understood(kept.read_bytes())
-        if earlier.pop("role") != role:
+            private.put(kept, json.dumps({"role": role, **terms.statement()}, indent=1).encode())
+        try:
+            earlier = agreement.understood(kept.read_bytes())
+        except check.InputError:
+            raise check.expected("state", "the terms of a training", kept) from None
+        if earlier.pop("role", None) != role:
             raise check.expected("state", f"a directory of {role}", self._folder)
         agreement.same(terms, earlier)
 
-    def _put(self, name: str, data: bytes) -> None:
-        """Writes a file that is there whole or not at all."""
-        new = self._folder / f"{name}.new"
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(self._folder / name)
-        folder = os.open(self._folder, os.O_RDONLY)
+    def _steps(self) -> int:
+        """How many steps are completed, of which the last one's result can be read."""
+        names = {path.name for path in self._folder.glob("*.step")}
+        lacking = next((_name(step) for step in range(1, len(names) + 1) if _name(step) not in names), None)
+        if lacking:
+            stray = next((name for name in sorted(names) if not _STEP.fullmatch(name)), None)
+            found = f"{stray} beside them" if stray else f"no {lacking}"
+            raise check.expected("state", f"results of steps 1 to {len(names)}", f"{found} in {self._folder}")
+        if names:
+            self.opened(len(names))
+        return len(names)
+
+    def _paired(self) -> Pair | None:
+        """The pair that is kept; None where there is none, or none that could be read."""
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            kept = agreement.understood((self._folder / "pair.json").read_bytes())
+            pair = Pair(bytes.fromhex(kept["identity"]), bytes.fromhex(kept["key"]))
+        except (OSError, KeyError, TypeError, ValueError):
+            return None
+        return pair if (len(pair.identity), len(pair.key)) == (IDENTITY_BYTES, KEY_BYTES) else None
 
 
 def _name(step: int) -> str:
     return f"{step:08d}.step"
+
+
+def _openings(line: bytes) -> int:
+    """How many openings a line of ``begun`` stands for; one that broke off in the middle counts too."""
+    return int(line[1:] or 1) if line[:1] == b"+" and line[1:].isdigit() else 1

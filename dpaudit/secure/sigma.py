@@ -13,6 +13,7 @@ import math
 import dp_accounting
 
 from dpaudit import check
+from dpaudit.mechanisms.claim import Claim
 
 SENSITIVITY = {"replace": 2, "add_remove": 1}  # L2, in clip norms
 
@@ -81,6 +82,22 @@ def epsilon(noise_multiplier: float, *, delta: float, neighbouring: str, steps: 
     check.open_unit(delta=delta)
     moved = _sensitivity(neighbouring) * math.sqrt(check.at_least(1, steps=steps))
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / moved, delta))
+
+
+def claim(noise_multiplier: float, *, neighbouring: str, steps: int = 1) -> Claim:
+    """What ``steps`` steps with Gaussian noise promise, at every delta: mu = s sqrt(T)/noise_multiplier.
+
+    Args:
+      noise_multiplier, neighbouring, steps: as for :func:`epsilon`.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Dong, Roth and Su 2022, Corollary 3.3.
+    """
+    check.positive(noise_multiplier=noise_multiplier)
+    shift = _sensitivity(neighbouring) * math.sqrt(check.at_least(1, steps=steps))
+    return Claim.gaussian(shift / noise_multiplier, neighbouring=neighbouring)
 
 
 def _sensitivity(neighbouring: str) -> int:

@@ -1,7 +1,5 @@
-from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable
 from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -39,11 +37,11 @@ class Wanted(_message.Message):
     def __init__(self, owner: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("owners", "releases", "values")
-    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("releases", "values", "owners")
     RELEASES_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
-    owners: _containers.RepeatedScalarFieldContainer[str]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
     releases: int
     values: bytes
-    def __init__(self, owners: _Optional[_Iterable[str]] = ..., releases: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...
+    owners: bytes
+    def __init__(self, releases: _Optional[int] = ..., values: _Optional[bytes] = ..., owners: _Optional[bytes] = ...) -> None: ...

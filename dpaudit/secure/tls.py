@@ -1,14 +1,13 @@
 """Who is who between machines: mutual TLS, in which a party's name is the one name in its certificate.
 
 H1's certificate is for the DNS name ``h1``, H2's for ``h2`` and an owner's for the owner's name, whatever machines
-they run on; one authority (CA) that all trust has signed them. Both sides of a call check the other's certificate
-against it, and that it carries the name of the party they mean: an owner cannot pass for a server, nor for another
-owner.
-Without certificates nothing is encrypted and everybody is believed.
+they run on (:mod:`keys`). An owner's is signed by the authority (CA); the two servers' are pinned: every party has
+both and takes no other for theirs, whoever has signed it. So an owner cannot pass for a server, nor for another owner,
+and the authority cannot pass for a server. Without certificates nothing is encrypted and everybody is believed.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,42 +26,58 @@ _OPTIONS: list[tuple[str, int]] = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 10_000),  # a peer that is gone without a word is noticed after 15 seconds
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 ]
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Tls(NamedTuple):
-    """One party's certificate, the key to it and the authority's certificate, PEM."""
+    """One party's certificate, the key to it, the authority's certificate, and both servers' own, PEM."""
 
     certificate: bytes
     key: bytes
     authority: bytes
+    servers: tuple[bytes, bytes]
 
 
-def read(certificate: str, key: str, authority: str, *, name: str) -> Tls:
-    """The files of the party of this name.
+def read(folder: str | Path, *, name: str) -> Tls:
+    """The files of the party of this name, as :func:`keys.make` has made them.
 
     Raises:
-      InputError: a file that cannot be read or is no such thing, a key that is another certificate's, another name.
+      InputError: a file that cannot be read or is no such thing, a key that is another certificate's, another name, or
+        servers that are one.
     """
-    files = {"certificate": certificate, "key": key, "authority": authority}
-    found = {}
-    for kind, path in files.items():
-        try:
-            found[kind] = Path(path).read_bytes()
-        except OSError as fault:
-            raise check.expected(kind, "a file that can be read", f"{path} ({fault.strerror})") from None
+    base = Path(folder)
+    paths = [
+        base / file for file in (f"{name}.pem", f"{name}.key", "ca.pem", *(f"{server}.pem" for server in SERVERS))
+    ]
     try:
-        own, _ = (x509.load_pem_x509_certificate(found[kind]) for kind in ("certificate", "authority"))
-        fits = load_pem_private_key(found["key"], None).public_key() == own.public_key()
-        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        certificate, key, authority, *pins = (path.read_bytes() for path in paths)
+    except OSError as fault:
+        raise check.expected("keys", f"files of {name}", f"{fault.filename} ({fault.strerror})") from None
+    try:
+        own, _, *servers = (x509.load_pem_x509_certificate(data) for data in (certificate, authority, *pins))
+        fits = load_pem_private_key(key, None).public_key() == own.public_key()
+        carried = [_names(one) for one in (own, *servers)]
     except (ValueError, TypeError, x509.ExtensionNotFound) as fault:
-        raise check.expected("certificate, key, authority", "PEM files, the key without a password", fault) from None
+        raise check.expected("keys", "PEM files, the key without a password", f"{base} ({fault})") from None
     if not fits:
-        raise check.expected("key", f"the one that {certificate} is for", key)
-    if (carried := names.get_values_for_type(x509.DNSName)) != [name]:
-        raise check.expected("certificate", f"one for the DNS name {name!r} alone", carried)
-    return Tls(**found)
+        raise check.expected("keys", f"the key to {paths[0].name}", paths[1])
+    for wanted, found in zip((name, *SERVERS), carried, strict=True):
+        if found != [wanted]:
+            raise check.expected(f"{wanted}.pem", f"a certificate for the DNS name {wanted!r} alone", found)
+    if servers[0].public_key() == servers[1].public_key():
+        raise check.expected("h1.pem, h2.pem", "certificates of two servers", "those of one key")
+    return Tls(certificate, key, authority, (pins[0], pins[1]))
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    """The DNS names that a certificate is for."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return names.get_values_for_type(x509.DNSName)
 
 
 def checked_name(**named: str) -> str:
@@ -75,12 +90,29 @@ def checked_name(**named: str) -> str:
 
 def require(context: grpc.ServicerContext, name: str, tls: Tls | None, log: Callable[[str], None]) -> None:
     """Ends a call whose caller's certificate is not that of the party of this name, and tells ``log``."""
-    shown: Any = context.auth_context().get("x509_subject_alternative_name", ())
-    names = [carried.decode() for carried in shown]
-    if tls is not None and names != [name]:
+    if tls is None:
+        return
+    shown: Any = context.auth_context()
+    names = [carried.decode() for carried in shown.get("x509_subject_alternative_name", ())]
+    line = ""
+    if names != [name]:
         line = f"certificate: expected one for {name!r}, got {names}"
+    elif name in SERVERS and not _is(shown.get("x509_pem_cert", ()), tls.servers[SERVERS.index(name)]):
+        line = f"certificate: expected {name}'s own, got another one for {name!r}"
+    if line:
         log(f"{context.peer()} is refused: {line}")
         context.abort(grpc.StatusCode.PERMISSION_DENIED, line)
+
+
+def _is(shown: Sequence[bytes], pinned: bytes) -> bool:
+    """Whether the certificate that was shown is the one that is pinned."""
+    shown_one, pin = (x509.load_pem_x509_certificate(pem) for pem in (b"".join(shown), pinned))
+    return shown_one == pin
+
+
+def host(context: grpc.ServicerContext) -> str:
+    """Where a caller is, without its port, which changes with every call."""
+    return context.peer().rpartition(":")[0]
 
 
 def options(values: int = PIECE) -> list[tuple[str, int]]:
@@ -115,7 +147,9 @@ def call(address: str, name: str, tls: Tls | None, *, insecure: bool = False, va
     _checked(name, address, tls, insecure)
     if tls is None:
         return grpc.insecure_channel(address, options(values))
-    own = grpc.ssl_channel_credentials(tls.authority, tls.key, tls.certificate)
+    own = grpc.ssl_channel_credentials(
+        tls.servers[SERVERS.index(name)], tls.key, tls.certificate
+    )  # no other is trusted
     return grpc.secure_channel(address, own, [*options(values), ("grpc.ssl_target_name_override", name)])
 
 
@@ -125,10 +159,20 @@ def reason(fault: grpc.RpcError) -> str:
     return " ".join((said or "no reason given").split())
 
 
-def _checked(what: str, address: str, tls: Tls | None, insecure: bool) -> None:
+def checked_address(what: str, address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; InputError for anything else."""
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
         raise check.expected(what, "HOST:PORT", address)
-    here = host in ("localhost", "[::1]") or re.fullmatch(r"127(\.\d{1,3}){3}", host)
-    if tls is None and not here and not insecure:
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself."""
+    return host in ("localhost", "[::1]") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
+
+
+def _checked(what: str, address: str, tls: Tls | None, insecure: bool) -> None:
+    host, _ = checked_address(what, address)
+    if tls is None and not is_loopback(host) and not insecure:
         raise check.expected(what, "certificates, a loopback address such as 127.0.0.1, or insecure", address)

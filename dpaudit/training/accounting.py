@@ -20,6 +20,7 @@ from dp_accounting.mechanism_calibration import (
 )
 
 from dpaudit import check
+from dpaudit.mechanisms.claim import Claim
 from dpaudit.training.sampling import Sampling
 
 RELATIONS = {"add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
@@ -83,6 +84,32 @@ def epsilon(
     if steps == 0:
         return 0.0
     return float(accountant.compose(event(float(noise_multiplier), steps)).get_epsilon(delta))
+
+
+def claim(
+    sampling: Sampling,
+    noise_multiplier: float,
+    steps: int,
+    *,
+    neighbouring: str = "add_remove",
+    accounting: Accounting = pld,
+) -> Claim:
+    """What ``steps`` steps of DP-SGD promise, at every delta: the curve whose point at one delta is :func:`epsilon`.
+
+    Args:
+      steps: >= 1.
+      sampling, noise_multiplier, neighbouring, accounting: as for :func:`epsilon`.
+
+    Returns:
+      A curve of :class:`dpaudit.Claim`.
+
+    Raises:
+      InputError: as :func:`epsilon`; no step.
+    """
+    check.positive(noise_multiplier=noise_multiplier)
+    steps = check.at_least(1, steps=steps)
+    accountant, event = accounting(sampling, RELATIONS[check.one_of(RELATIONS, neighbouring=neighbouring)])
+    return Claim.accounted(accountant.compose(event(float(noise_multiplier), steps)))
 
 
 def noise_multiplier(

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from dpaudit import check
+from dpaudit.mechanisms.claim import Claim
 from dpaudit.training import per_example
 from dpaudit.training.dp_sgd import Noise, Trainer, add_noise, noisy_sums
 from dpaudit.training.matrix_noise import Strategy
@@ -123,6 +124,30 @@ def epsilon(
     check.open_unit(delta=delta)
     relative = _relative_sensitivity(strategy, participation, neighbouring)
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / relative, delta))
+
+
+def claim(
+    strategy: Strategy,
+    noise_multiplier: float,
+    *,
+    participation: Participation | None = None,
+    neighbouring: str = "zero_out",
+) -> Claim:
+    """What all rounds together promise, at every delta: Gaussian, whose mu :func:`epsilon` turns into an epsilon.
+
+    Args:
+      strategy, noise_multiplier, participation, neighbouring: as for :func:`epsilon`.
+
+    Returns:
+      A :meth:`dpaudit.Claim.gaussian`; of "zero_out" as "add_remove", the example's gradients being there or not.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    check.positive(noise_multiplier=noise_multiplier)
+    relative = _relative_sensitivity(strategy, participation, neighbouring)
+    relation = "replace" if neighbouring == "replace" else "add_remove"
+    return Claim.gaussian(relative / noise_multiplier, neighbouring=relation)
 
 
 def noise_multiplier(

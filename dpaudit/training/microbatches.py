@@ -34,9 +34,11 @@ def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: in
 
 
 def in_microbatches(
-    part: Callable[[Any, Any, Any], tuple[Any, Any]], batch: Any, weights: Any, size: int
+    part: Callable[[Any, Any, Any], tuple[Any, Any]], batch: Any, weights: Any, size: int, *, run: int = 1
 ) -> tuple[Any, Any]:
-    """The sum of ``part`` over a batch, compensated for rounding, and what else it says of every part.
+    """The sum of ``part`` over a batch and what else it says of every part.
+
+    Parts are added plainly in runs, and these with compensation: a plain sum of very many drifts.
 
     Parts behind the last example of weight other than 0 are not computed.
 
@@ -46,6 +48,7 @@ def in_microbatches(
       batch: pytree, leaves [n, ...].
       weights: [n] or None; an example that fills up the last part gets weight 0.
       size: examples in a part.
+      run: how many parts are added plainly.
 
     Returns:
       (total, info): a pytree like the summand; infos stacked, leaves [parts, ...], zeros for a part not computed.
@@ -64,15 +67,23 @@ def in_microbatches(
         total, info = part(0, *jax.tree.map(lambda leaf: leaf[0], (batch, weights)))
         return total, jax.tree.map(lambda leaf: leaf[None], info)
 
-    def add(i: Any, so_far: tuple[tuple[Any, Any], Any]) -> tuple[tuple[Any, Any], Any]:
+    def add(i: Any, so_far: tuple[Any, Any]) -> tuple[Any, Any]:
         total, infos = so_far
         summand, info = part(i * size, *jax.tree.map(lambda leaf: leaf[i], (batch, weights)))
         infos = jax.tree.map(lambda whole, own: whole.at[i].set(own), infos, info)
-        return widths.plus(total, summand), infos
+        return jax.tree.map(jnp.add, total, summand), infos
 
     shapes = jax.eval_shape(part, 0, *jax.tree.map(lambda leaf: leaf[0], (batch, weights)))
     total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
     infos = jax.tree.map(lambda x: jnp.zeros((parts, *x.shape), x.dtype), shapes[1])
     used = parts if weights is None else jnp.max(jnp.where((weights != 0).any(axis=1), jnp.arange(1, parts + 1), 0))
-    total, infos = lax.fori_loop(0, used, add, ((total, total), infos))
-    return widths.value(total), infos
+    if parts <= run:
+        return lax.fori_loop(0, used, add, (total, infos))
+
+    def add_run(i: Any, so_far: tuple[tuple[Any, Any], Any]) -> tuple[tuple[Any, Any], Any]:
+        sums, infos = so_far
+        summand, infos = lax.fori_loop(i * run, jnp.minimum((i + 1) * run, used), add, (total, infos))
+        return widths.plus(sums, summand), infos
+
+    sums, infos = lax.fori_loop(0, (used + run - 1) // run, add_run, ((total, total), infos))
+    return widths.value(sums), infos

@@ -28,7 +28,7 @@ from dpaudit.widths import wide
 
 Clipping = Callable[[jax.Array, Any], jax.Array]
 
-TOGETHER = 64  # units at most that one product adds up; sums of these are added with compensation
+TOGETHER = 64  # units at most whose gradients are added plainly; sums of these are added with compensation
 
 
 class Info(NamedTuple):
@@ -87,9 +87,9 @@ def clipped_sum(
     the parameters are: norms, factors, the sum, and what is returned. The bound is on what is returned: with one unit
     removed the sum moves by at most clip_norm, with one replaced by at most twice as much, rounding included. A
     float32 sum of n gradients that all point one way is rounded by up to n 2^-24 C, so units are clipped to
-    C (1 - s), s = 2^-24 (16 + 2 n + m^2/4), where m = min(n, 64) are added in one product: 1e-6 for one unit, 9e-5 for
-    256, 6e-4 for 4,096. That is tested at one position a unit, up to 4,096 units; with t positions a product adds 64 t
-    numbers, whose rounding is smaller than s unless they are made to round one way.
+    C (1 - s), s = 2^-24 (16 + 2 n + m^2/4), where m = min(n, 64) are added plainly: 1e-6 for one unit, 9e-5 for
+    256, 6e-4 for 4,096. The bound is tested up to 4,096 units of one position each, with inputs made to round one way;
+    with t positions 64 t numbers are added plainly, and such inputs could pass it by rounding t times as large.
 
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar`` for ONE example, as for ``jax.grad``; with ``key``,
@@ -141,7 +141,8 @@ def clipped_sum(
         return _clipped_sum(tape, params, (batch, _keys(key, first, batch)), weights, most, group_size, clipping)
 
     size = microbatch_size(tape.size(), n, most=microbatch, multiple=group_size)
-    total, (norms, losses, dropped) = in_microbatches(part, batch, weights, size)
+    run = max(1, TOGETHER * group_size // size)
+    total, (norms, losses, dropped) = in_microbatches(part, batch, weights, size, run=run)
     return total, Info(norms.ravel()[:units], losses.ravel()[:units], dropped.sum())
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from dpaudit import Case, Claim
 from dpaudit.auditing.distinguish import projection
-from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, beyond, clip, gaussian_epsilon, noisy
+from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, beyond, clip, event, gaussian_epsilon, noisy
 
 ABSENT = jnp.zeros((8, 16))
 REPLACE = Claim(GAUSSIAN.epsilon, GAUSSIAN.delta, "replace")
@@ -38,6 +38,11 @@ def mean_of_clipped(key: jax.Array, x: jax.Array) -> jax.Array:
     return noisy(key, jnp.mean(clip(x, axis=1), axis=0), 2 * SIGMA / len(x))
 
 
+def narrow_sum(key: jax.Array, x: jax.Array) -> jax.Array:
+    """Clipped in float32, summed in the parameters' bfloat16, with noise in float32."""
+    return noisy(key, jnp.sum(clip(x, axis=1), axis=0).astype(jnp.bfloat16).astype(jnp.float32))
+
+
 def layerwise(key: jax.Array, x: jax.Array) -> jax.Array:
     """One record, [layers, d]: every layer clipped to norm 1, noise for norm 1 in all."""
     return noisy(key, clip(x, axis=1))
@@ -49,6 +54,7 @@ def as_a_whole(key: jax.Array, x: jax.Array) -> jax.Array:
 
 ONE_LARGE, ALL_LARGE = jnp.zeros(16).at[0].set(10.0), jnp.full(16, 10.0)
 LAYERS = jnp.zeros((9, 4))
+MANY = jnp.zeros((600, 16)).at[:514, 0].set(10.0)  # 514 lies between 512 and 516, which bfloat16 has
 
 FAULTS = (
     Fault(
@@ -83,6 +89,15 @@ FAULTS = (
         Case(clipped_sum, ABSENT, record(ALL_LARGE), GAUSSIAN),
         gaussian_epsilon(4 / SIGMA),
         attacks=(projection, beyond(2, ALL_LARGE)),
+        look={"sensitivity": 1.0},
+    ),
+    Fault(
+        "clipped sum added up in bfloat16",
+        "dpaudit's own clipped_sum, which added up in the type of the parameters",
+        Case(narrow_sum, MANY, MANY.at[514, 0].set(10.0), GAUSSIAN),
+        Case(clipped_sum, MANY, MANY.at[514, 0].set(10.0), GAUSSIAN),
+        gaussian_epsilon(4 / SIGMA),
+        attacks=(projection, event("beyond 512 + 2 sigma", lambda release: release[0] > 512 + 2 * SIGMA)),
         look={"sensitivity": 1.0},
     ),
 )

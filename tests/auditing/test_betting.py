@@ -1,6 +1,7 @@
 """Bets against a claim: the wealth by hand, fair or worse for honest mechanisms, and the bounds it gives."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_expected_wealth_of_an_honest_mechanism_never_exceeds_the_start(claimed,
             assert near @ np.exp(betting.log_wealth(counts, claimed, delta=delta, expected_gap=claimed)) > 1
 
 
-def ever_accused(claimed: float, rates: tuple[float, float], pairs: int) -> float:
+def ever_accused(claimed: float, rates: tuple[float, ...], pairs: int) -> float:
     """The exact probability that the wealth reaches 1/alpha within so many pairs: a walk over all counts."""
     a, b, c = np.meshgrid(*[np.arange(pairs + 1)] * 3, indexing="ij")
     chance, accused = np.zeros(a.shape), 0.0
@@ -195,7 +196,7 @@ def test_bets_on_the_sum_are_part_of_the_wealth():
     most = betting.most_errors(pairs, 1.0, **strict)
     assert most[0] >= 0
     for n, errors in zip(pairs, most, strict=True):
-        settings = {"delta": 0.0, "expected_gap": 1.0}
+        settings: dict[str, Any] = {"delta": 0.0, "expected_gap": 1.0}
         halves = [int(errors) // 2, 0, 0, (int(errors) + 1) // 2]
         halves[2] = n - sum(halves)
         assert betting.log_wealth(halves, 1.0, **settings) >= math.log(1000)

@@ -22,7 +22,8 @@ from tests.processes import said, start, together
 LAST = 100_001  # odd: not one of the calls is filled
 
 AUDITS: dict[str, dict[str, Any]] = {
-    "chosen": {},
+    "family": {},
+    "chosen": {"distinguisher": dpaudit.distinguish.projection},
     "fixed": {"distinguisher": dpaudit.distinguish.Distinguisher(lambda *_: lambda z: z[0], 0.1, "first entry")},
     "violation": {"until": sequential.violation(), "claim": dpaudit.Claim(0.9)},
     "width": {"until": sequential.width(0.1)},
@@ -111,7 +112,7 @@ def test_eight_devices_find_what_one_finds(tmp_path):
     assert in_a_row == on_a_grid == game().tolist()
     one = [many(case).to_json() for case in AUDITS]
     assert found[: len(AUDITS)] == one
-    assert found[-2] == one[0]
+    assert found[-2] == many("chosen").to_json()
     assert found[-1] == audited("chosen").to_json()
     assert audited("chosen", checkpoint=file).to_json() == found[-1]  # what they have finished, one need not play
 

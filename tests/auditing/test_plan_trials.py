@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,7 @@ def test_what_a_stopping_audit_can_detect(pairs):
 
 
 def test_an_honest_mechanism_can_expect_its_lower_bound():
-    settings = {"delta": 0.01, "confidence": 0.9}
+    settings: dict[str, Any] = {"delta": 0.01, "confidence": 0.9}
     n, rate = 60, 0.99 / (1 + math.exp(1.5))
     counts = np.arange(n + 1)
     lower, _ = plan.epsilon_bounds(counts[:, None], counts[None, :], n, n, **settings)

@@ -130,7 +130,7 @@ def right_noise() -> Mechanism:
 
 def test_an_audit_stops_as_soon_as_the_violation_is_certain():
     until = sequential.violation()
-    settings = {"key": KEY, "confidence": 0.999, "until": until}
+    settings = {"key": KEY, "confidence": 0.999, "until": until, "distinguisher": dpaudit.distinguish.projection}
     result = dpaudit.audit(halved_noise(), X0, X1, trials=100_000, **settings)
     assert result.verdict == "violation"
     assert 1.0 < result.epsilon_lower < 2.0 < result.epsilon_upper

@@ -60,3 +60,11 @@ def test_a_panel_for_each_curve_that_was_measured(tmp_path):
         np.testing.assert_allclose(np.asarray(measured), np.asarray(straight))  # these times follow the straight line
     assert bench_scaling_section.WORDS.keys() == bench_scaling.SCALES.keys() == bench_scaling.QUICK.keys()
     assert bench_scaling.SIDES.keys() == bench_scaling.SCALES.keys()
+
+
+def test_work_that_another_number_of_devices_does_otherwise_ends_the_benchmark():
+    sizes, same = bench_scaling.QUICK["trials"]
+    once, again, other = (bench_scaling.trials(pairs, same) for pairs in (sizes[0], sizes[0], 2 * sizes[0]))
+    bench_scaling.refuse_other_results({"1": once, "2": again})
+    with pytest.raises(AssertionError, match="sides that compute different things"):
+        bench_scaling.refuse_other_results({"1": once, "2": lambda: other()[..., sizes[0] :]})

@@ -1,6 +1,7 @@
 """Paper 002's experiment: its settings, what is kept of a run, how claims are judged, and what the section says."""
 
 import re
+import shlex
 from itertools import chain
 
 import jax
@@ -10,12 +11,12 @@ import pytest
 from dpaudit import InputError, data
 from dpaudit.federated import accounting, population, rounds
 from dpaudit.federated.clip_size import EDGES
-from dpaudit.report.rows import write_rows
+from dpaudit.report.rows import read_rows, write_rows
 from dpaudit.training import models, pretrain
 from experiments import clip_size, clip_size_rows, clip_size_runs, clip_size_section
 from experiments.clip_size_published import ACCURACY, CLAIMS, Claim
 from experiments.clip_size_runs import NON_PRIVATE, RULES, Bench, Run, Scale
-from experiments.common import Rows
+from experiments.common import RESULTS, Rows
 
 ROUNDS, CLIENTS = 10, 10
 
@@ -102,6 +103,24 @@ def test_a_record_of_another_program_is_refused(bench, tmp_path, monkeypatch):
         with rows.of_records([record]):
             assert (rows.signature()["fingerprint"] is not None) is known
     assert rows.signature()["fingerprint"] is not None
+
+
+def test_the_commands_that_are_told_are_of_the_runs_that_the_rows_are_of():
+    rows = [row for row in read_rows(RESULTS / "clip_size.json") if row["quantity"] == "accuracy_percent"]
+    settings = {tuple(row["setting"][name] for name in ("dataset", *Scale._fields)) for row in rows}
+    assert len(settings) > 3
+    for scale in settings:
+        own = [row for row in rows if clip_size_section._scale(row["setting"]) == scale]
+        trials: dict[tuple[str, int | None], int] = {}
+        for line in clip_size_section._commands(own, scale).splitlines():
+            if line.startswith("python -m experiments.clip_size "):
+                chosen = clip_size.arguments(shlex.split(line)[3:])
+                assert (chosen.dataset[0], chosen.rounds, chosen.clients_per_round, chosen.simulated) == scale
+                for run in clip_size_runs.runs(chosen.only, chosen.sensitivity, chosen.trials):
+                    setting = run.name, run.sensitivity
+                    trials[setting] = max(trials.get(setting, 0), run.trial + 1)
+        told = {(row["setting"]["name"], row["setting"]["sensitivity"]): row["scale"].split()[-2] for row in own}
+        assert {setting: str(count) for setting, count in trials.items()} == told
 
 
 def test_a_margin_tells_how_many_trials_it_is_of(tmp_path):

@@ -42,7 +42,7 @@ def test_the_study_judges_the_shipped_audit():
     known, key, trials = coverage.KNOWN[4], jax.random.key(3), 800
     result = dpaudit.audit(known.mechanism, known.x0, known.x1, key=key, trials=trials)
     scores = known.play(jax.random.split(key)[1], 1, trials // 2)
-    lower, threshold = coverage_estimators.split(scores, known, 0.95)
+    lower, threshold, _ = coverage_estimators.split(scores, known, 0.95)
     assert threshold is not None
     assert (lower[0], threshold[0]) == (result.epsilon_lower, result.threshold)
 
@@ -72,7 +72,7 @@ def test_holm_over_promised_cells_alone(tmp_path):
     table = coverage.Table(Rows("", "coverage", str(tmp_path / "out"), 0))
     parts = [coverage.PROMISED] * 4 + [coverage.CONTROL]
     for part, p in zip(parts, (0.01, 0.04, 0.03, 0.005, 0.001), strict=True):
-        table.cells.append({"setting": {"part": part}, "p": p})
+        table.rows.rows.append({"setting": {"part": part}, "p": p})
     table.finish()
     assert [cell["holm_p"] for cell in table.cells] == pytest.approx([0.03, 0.06, 0.06, 0.02, 0.005])
 

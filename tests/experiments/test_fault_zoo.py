@@ -69,8 +69,10 @@ def test_many_audits_of_one_game_are_the_library_s_own(fault):
 def test_a_row_for_the_fault_and_one_for_its_twin(tmp_path):
     rows = Rows("auditor", "fault_zoo", str(tmp_path), 0)
     fault = rounding.FAULTS[2]._replace(trials=50_000)
-    fault_zoo.examine(rows, "rounding", fault, KEY)
-    fault_zoo.false_alarms(rows, [fault], KEY, audits=10, trials=2_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fault_zoo.ZOO, fault.name, ("rounding", fault))
+        rows.run(fault_zoo.examine, fault.name)
+        rows.run(fault_zoo.false_alarms, [fault.name], 10, 2_000)
     planted, twin, *alarms = rows.rows
     assert planted["setting"]["verdict"] == "violation"
     assert twin["setting"]["verdict"] == "consistent"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpaudit import Case, Mechanism, play
+from dpaudit import Case, InputError, Mechanism, play
 from experiments import fault_zoo, fault_zoo_section
 from experiments.common import Rows
 from experiments.zoo import (
@@ -275,6 +275,10 @@ def test_the_fault_loses_what_is_said_and_the_twin_no_more_than_is_claimed(name)
     assert kept <= claim.epsilon * (1 + 1e-9)
 
 
+def test_the_claim_for_shuffled_reports_is_what_they_keep_and_no_less():
+    assert 0.98 * literature_choices.SHUFFLED.epsilon < shuffled()
+
+
 def released(case: Case, x: Any, key: jax.Array = KEY) -> Any:
     mechanism = case.mechanism
     return (mechanism.apply if isinstance(mechanism, Mechanism) else mechanism)(key, x)
@@ -359,17 +363,26 @@ def test_a_disguise_takes_any_release(case, how):
     assert not np.array_equal(*scores)
 
 
-def test_the_plain_call_of_a_fault_has_a_row_for_each_form(tmp_path, monkeypatch):
+def test_the_plain_call_of_a_fault_has_a_row_for_each_form(tmp_path):
     rows = Rows("auditor", "fault_zoo", str(tmp_path), 0)
-    fault = FAULTS["a sum that overflows"]._replace(trials=2_000)
-    monkeypatch.setattr(fault_zoo, "DISGUISES", {"shifted": None})
-    fault_zoo.plain(rows, "literature: sums", fault, KEY)
+    fault_zoo.plain(rows, "a sum that overflows", ["shifted"], 2_000)
     said = [tuple(row["setting"][name] for name in ("of", "disguise", "verdict")) for row in rows.rows]
     assert [form for _, form, _ in said] == [None, None, "shifted", "shifted"]
     assert all(verdict != "violation" for of, _, verdict in said if of == "twin")
     text = "\n".join(fault_zoo_section.plain_calls(rows.rows))
     caught = sum(of == "fault" and verdict == "violation" for of, form, verdict in said if form == "shifted")
     assert f"| shifted | {caught} of 1 | 0 of 1 |" in text
+
+
+def test_a_release_that_the_plain_call_refuses_is_a_row_too(tmp_path, monkeypatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InputError("scores: expected numbers, got NaN")
+
+    rows = Rows("auditor", "fault_zoo", str(tmp_path), 0)
+    monkeypatch.setattr(fault_zoo, "run_audit", refuse)
+    fault_zoo.plain(rows, "a gradient of zero over its norm", [])
+    assert [row["setting"]["verdict"] for row in rows.rows] == ["refused: scores: expected numbers, got NaN"] * 2
+    assert "Missed by it: a gradient of zero over its norm." in "\n".join(fault_zoo_section.plain_calls(rows.rows))
 
 
 def test_a_fault_of_the_last_bits_is_not_moved():

@@ -14,17 +14,20 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
-from dpaudit import InputError, check
+from dpaudit import Claim, InputError, check
 from dpaudit.federated import clip_size
 from dpaudit.federated.accounting import (
     counts,
     expected_clients,
     fixed_size,
     gaussian,
+    gaussian_claim,
     most_participations,
     poisson,
     pure,
+    pure_claim,
     renyi,
+    statistic_claim,
     table,
 )
 
@@ -330,3 +333,50 @@ def test_a_delta_above_one_over_the_number_of_clients_is_warned_of():
     message = "^delta: expected at most 1/1000000, one over the number of clients, got 1e-05: .* would keep it$"
     with pytest.warns(check.InputWarning, match=message):
         table(partial(gaussian, noise_multiplier=2.0), None, **settings)
+
+
+@pytest.mark.parametrize(
+    ("promised", "spent", "neighbouring"),
+    [
+        (partial(gaussian_claim, 3, noise_multiplier=4.0), partial(gaussian, 3, noise_multiplier=4.0), "replace"),
+        (partial(pure_claim, 5, epsilon=0.5), partial(pure, 5, epsilon=0.5), "replace"),
+        (
+            partial(statistic_claim, MEDIAN, rate=0.5, releases=4, neighbouring="replace"),
+            partial(fixed_size, MEDIAN, rate=0.5, releases=4),
+            "replace",
+        ),
+        (
+            partial(statistic_claim, MEDIAN, rate=0.5, releases=4, neighbouring="add_remove"),
+            partial(poisson, MEDIAN, rate=0.5, releases=4),
+            "add_remove",
+        ),
+    ],
+    ids=["gaussian", "pure", "fixed size", "Poisson"],
+)
+def test_a_claim_is_the_curve_through_every_epsilon(promised, spent, neighbouring):
+    claim = promised()
+    assert claim.neighbouring == neighbouring
+    for delta in (1e-2, 1e-5):
+        assert claim.epsilon_at(delta) == pytest.approx(spent(delta=delta), rel=0.02, abs=1e-3)
+
+
+def test_the_claim_of_one_pure_message_is_its_epsilon_at_no_delta():
+    one = pure_claim(1, epsilon=0.7)
+    fpr = np.linspace(0, 1, 101)
+    assert one.fnr(fpr) == pytest.approx(Claim(0.7).fnr(fpr), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gaussian_claim(0, noise_multiplier=1.0), "participations: expected a whole number >= 1"),
+        (lambda: pure_claim(1, epsilon=0.0), "epsilon: expected a finite number > 0"),
+        (
+            lambda: statistic_claim(dp_accounting.GaussianDpEvent(1.0), rate=0.0, releases=1, neighbouring="replace"),
+            "rate: expected a number in",
+        ),
+    ],
+)
+def test_a_claim_of_nothing_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

@@ -104,6 +104,24 @@ def test_examples_of_a_client_are_clipped_as_one(digits):
     assert by_vmap.relative_error(clipped.total, example_by_example) > 0.05
 
 
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_no_client_adds_more_than_the_clip_norm_in_any_type(name: str, dtype: Any) -> None:
+    """Not more by a rounding error either."""
+    batches = jax.random.normal(KEY, (300, 1, 2, 3)) * jnp.exp(jnp.arange(300) / 100)[:, None, None, None]
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
+
+    def loss(params: Any, example: jax.Array) -> jax.Array:
+        return linear(params, example.astype(dtype))
+
+    update = {"gradients": clients.gradients, "local_training": partial(clients.local_training, steps=1)}[name]
+    update = update(loss, **({} if name == "gradients" else {"optimizer": optax.sgd(1.0)}))
+    sent = jax.jit(jax.vmap(lambda batch: update.clipped_sum(params, batch, 0.77)))(batches)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(sent.total))
+    lengths = np.linalg.norm(np.concatenate([np.asarray(sent.total[x], np.float64) for x in "ab"], axis=1), axis=1)
+    assert 0.9999 * 0.77 < lengths.max() <= 0.77
+
+
 def test_local_training_is_a_loop_of_steps(digits):
     """Three Adam steps on a client's own mean loss, each client from the server's model and a fresh state."""
     params, batch = digits

@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,3 +72,16 @@ def test_no_two_inputs_are_further_apart_than_the_noise_is_made_for(count: int) 
 def test_refuses_bad_clip_norm() -> None:
     with pytest.raises(check.InputError, match="clip_norm: expected a finite number > 0, got -1"):
         laplace.mechanism(epsilon=1.0, clip_norm=-1)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("clip_norm", [1.0, 0.3, 1.7])
+def test_an_input_on_the_grid_is_never_longer_than_the_clip_norm(clip_norm: float, dtype: Any) -> None:
+    made = laplace.mechanism(epsilon=1.5, clip_norm=clip_norm)
+    key, rng = jax.random.key(0), np.random.default_rng(1)
+    moved = jax.jit(lambda x: made.apply(key, x) - made.apply(key, jnp.zeros_like(x)))  # the same noise in both
+    longest = 0.0
+    for size in (1, 2, 7, 255):
+        for x in (np.full(size, 9.0), np.full(size, clip_norm / size), *rng.laplace(size=(5, size))):
+            longest = max(longest, float(np.abs(np.asarray(moved(jnp.asarray(x, dtype)), np.float64)).sum()))
+    assert 0.99 * clip_norm < longest <= clip_norm

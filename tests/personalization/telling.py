@@ -1,5 +1,7 @@
 """Ways in which a developer's function could tell the host what it runs on, and a protocol that uses one."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ SEEN: list[np.ndarray] = []  # what reached the host
 HELD = jax.new_ref(jnp.zeros(()))  # an array that the developer holds
 
 
-def _keep(x):
+def _keep(x: Any) -> Any:
     SEEN.append(np.asarray(x))
     return np.zeros(np.shape(x), np.float32)
 

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import Tracer
 
 from dpaudit.check import InputError
 from dpaudit.personalization import inference, processes
-from dpaudit.personalization.boundary import run
+from dpaudit.personalization.boundary import enforced, run
+from dpaudit.personalization.budget import Budget
 from dpaudit.personalization.inference import Held, OnDevice, infer, shown
 from tests.personalization import telling
 
@@ -46,7 +48,7 @@ def test_what_runs_on_a_user_s_own_features_has_no_effects_and_is_no_python():
         return score(params, FILM, history)
 
     assert isinstance(infer(spying, PARAMS, OnDevice(HISTORY)), OnDevice)
-    assert [isinstance(history, jax.core.Tracer) for history in seen] == [True]
+    assert [isinstance(history, Tracer) for history in seen] == [True]
     for tell in (telling.callback, telling.pure, telling.in_another_s_array):
         with pytest.raises(InputError, match="predict: expected a function without effects, for it runs on raw data"):
             infer(lambda params, history, tell=tell: tell(jnp.sum(history)), PARAMS, OnDevice(HISTORY))
@@ -90,9 +92,32 @@ def test_no_prediction_moves_a_statistic_beyond_its_sensitivity(statistic):
     assert float(norms.max()) == pytest.approx(statistic.sensitivity, rel=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_a_prediction_of_any_type_moves_a_mean_by_no_more_than_its_sensitivity(dtype):
+    predictions = jnp.concatenate([jnp.linspace(-9, 9, 1_001), jnp.array([jnp.inf, -jnp.inf, jnp.nan])]).astype(dtype)
+    for low, high in ((0.1, 0.7), (-3.3, 4.9), (1.0, 5.0), (2.3, 2.9)):
+        statistic = inference.mean(low, high)
+        sent = np.asarray(jax.vmap(statistic.encode)(predictions), np.float64)
+        assert np.linalg.norm(sent, axis=1).max() == pytest.approx(statistic.sensitivity, rel=1e-6)
+        assert np.abs(sent).max() <= 1
+
+
 def test_statistics_refuse_what_they_cannot_be():
     for edges in ((1.0,), (1.0, 1.0), (2.0, 1.0)):
         with pytest.raises(InputError, match="edges: expected two or more increasing numbers, got"):
             inference.histogram(edges)
     with pytest.raises(InputError, match="high: expected a number > 2, got 2"):
         inference.mean(2.0, 2.0)
+
+
+def test_a_statistic_that_is_longer_than_it_says_is_clipped_and_a_budget_is_kept():
+    process = processes.gaussian("ratings", noise_multiplier=4.0)
+    honest = inference.histogram((0, 1, 2))
+    lying = honest._replace(encode=lambda prediction: 100 * honest.encode(prediction))
+    protocol = inference.aggregated(lambda params, user: user, lying, process)
+    assert enforced(protocol)
+    total = protocol.devices(jax.random.key(0), (), jnp.array([0.5, 1.5, 1.5]))
+    np.testing.assert_allclose(total, [1.0, 2.0], rtol=1e-4)
+    told = run(jax.random.key(0), protocol, (), None, jnp.ones(3), rounds=9, budget=Budget(2.5, 1e-5))[2]
+    assert told.epsilon(1e-5) <= 2.5
+    assert 1 < len(told.values("ratings")) < 9

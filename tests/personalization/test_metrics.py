@@ -112,7 +112,9 @@ def test_a_k_that_is_none_is_refused() -> None:
         metrics.recall(MODEL, jnp.asarray(FACTORS), SEEN, HELD_OUT, k=0)
 
 
-@pytest.mark.parametrize("judge", [metrics.rmse, lambda *given: metrics.recall(*given[:2], SEEN, *given[2:])])
+@pytest.mark.parametrize(
+    "judge", [metrics.rmse, lambda model, own, held_out: metrics.recall(model, own, SEEN, held_out)]
+)
 def test_a_model_that_says_nothing_is_not_scored(judge: Callable[..., float]) -> None:
     """Of NaN, some order is the first one and some items are among the first k."""
     lost = MODEL._replace(factors=jnp.full((ITEMS, RANK), jnp.nan))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import Tracer
 
 from dpaudit.check import InputError
 from dpaudit.personalization import als, boundary, packing, weights
@@ -18,7 +19,7 @@ from dpaudit.personalization.parties import assemble
 from dpaudit.personalization.processes import memoryless
 from dpaudit.personalization.terms import terms
 from dpaudit.personalization.user_step import Step
-from tests.personalization import people, telling
+from tests.personalization import people, protocols, telling
 from tests.personalization.rounds import DEVICES, PROTOCOL, start, users
 
 DEVICE_NAMES = ("anna", "bert", "cleo", "dora")
@@ -153,6 +154,44 @@ def test_a_device_is_heard_once_a_round_and_faults_are_noticed():
         parties.aggregator.collect("bert")
 
 
+QUIET = protocols.steps(1e-6, rate=1.0)
+PEOPLE: dict[str, jax.Array] = dict(zip(DEVICE_NAMES, protocols.people(4), strict=True))
+
+
+def clipped_sum(*names, state):
+    """What these devices send together, by hand."""
+    moves = [np.asarray(PEOPLE[name] - state) for name in names]
+    return sum(move / max(1.0, float(np.linalg.norm(move))) for move in moves)
+
+
+def test_devices_that_drop_out_in_the_middle_are_not_waited_for():
+    """They are missing from the sum; back again, they use the round's slice and not the one that they left."""
+    parties, key = assemble(QUIET, 3.0 + protocols.START, None, PEOPLE, Network()), jax.random.key(0)
+    there = [("anna", "dora"), ("anna", "bert", "cleo", "dora"), ("bert",)]
+    gone = [{"away": ["cleo"], "leaving": ["bert"]}, {}, {"leaving": ["anna", "dora"], "away": ["cleo"]}]
+    for t, (names, how) in enumerate(zip(there, gone, strict=True)):
+        state = parties.server.state
+        (release,) = parties.play(key, t, **how)
+        np.testing.assert_allclose(release.value, clipped_sum(*names, state=state), atol=1e-3)
+    stale = clipped_sum(*there[1], state=3.0 + protocols.START)
+    assert np.abs(np.asarray(parties.server.transcript.values("steps"))[1] - stale).max() > 5e-3  # it would be seen
+    assert parties.server.transcript.draws().shape == (3, 4)
+    with pytest.raises(InputError, match="device: expected one of anna, bert, cleo, dora, got emil"):
+        parties.play(key, 3, away=["emil"])
+
+
+def test_a_round_of_too_few_devices_releases_nothing_and_costs_nothing():
+    parties, key = assemble(QUIET, protocols.START, None, PEOPLE, Network(), minimum_users=3), jax.random.key(0)
+    assert parties.play(key, 0, leaving=["bert"], away=["anna"]) == ()
+    assert parties.server.transcript.parts == ()
+    assert parties.aggregator.outside() == []
+    np.testing.assert_array_equal(parties.server.state, protocols.START)
+    (release,) = parties.play(key, 1, leaving=["bert"])
+    assert int(release.number) == 0
+    total = clipped_sum("anna", "cleo", "dora", state=protocols.START)  # of this round alone
+    np.testing.assert_allclose(release.value, total, atol=1e-3)
+
+
 @pytest.mark.parametrize("part", ["ask", "take", "compute", "add", "release"])
 def test_a_function_with_effects_is_refused_before_a_party_holds_it(part):
     with pytest.raises(InputError, match=f"^{part}: expected a function without effects, for it runs on raw data"):
@@ -176,7 +215,7 @@ def test_no_party_runs_the_developer_s_python():
     spying = PROTOCOL._replace(devices=devices, release=kept(PROTOCOL.release))
     assemble(spying, *start(), records(), Network()).play(jax.random.key(0), 0)
     assert len(seen) > 5
-    assert all(isinstance(leaf, jax.core.Tracer) for leaf in seen)
+    assert all(isinstance(leaf, Tracer) for leaf in seen)
 
 
 def test_records_that_would_tell_themselves_apart_are_refused():

@@ -8,6 +8,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
+from dpaudit import check
 from dpaudit.check import InputError
 from dpaudit.personalization import processes
 from dpaudit.personalization.transcript import Transcript
@@ -142,3 +143,26 @@ def test_values_are_found_by_name():
     assert Transcript(()).epsilon(1e-5) == 0
     with pytest.raises(InputError, match=r"delta: expected a number in \(0, 1\), got 0"):
         transcript.epsilon(0)
+
+
+def test_a_delta_above_one_over_the_number_of_users_is_warned_of():
+    transcript, _ = told(3, A)
+    message = "^delta: expected at most 1/1000000, one over the number of users, got 1e-05: .* would keep it$"
+    with pytest.warns(check.InputWarning, match=message):
+        spent = transcript.epsilon(1e-5, users=1_000_000)
+    assert spent == transcript.epsilon(1e-5) == transcript.epsilon(1e-5, users=100_000)
+    with pytest.raises(InputError, match=r"^users: expected a whole number >= 1, got 0$"):
+        transcript.epsilon(1e-5, users=0)
+
+
+def test_the_claim_is_the_curve_through_every_epsilon():
+    sampled = processes.poisson_gaussian("sampled", rate=0.1, noise_multiplier=1.0)
+    for transcript in (told(5, A)[0] + told(3, B)[0], told(20, sampled, A)[0]):
+        promised = transcript.claim()
+        assert promised.neighbouring == "add_remove"
+        for delta in (1e-2, 1e-6):
+            assert promised.epsilon_at(delta) == pytest.approx(transcript.epsilon(delta), rel=3e-3)
+    with pytest.raises(InputError, match="transcript: expected releases, all of them with noise, got mu inf"):
+        told(2, processes.gaussian("bare", noise_multiplier=0.0))[0].claim()
+    with pytest.raises(InputError, match="got mu 0"):
+        Transcript(()).claim()

@@ -63,6 +63,25 @@ class Ended(NamedTuple):
     said: list[Message]
 
 
+class Killed:
+    """A wire that ends with the message of this number."""
+
+    def __init__(self, wire: Wire, number: int) -> None:
+        self._wire, self._left = wire, number
+
+    def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self._wire.close()
+        self._wire.write(header, payload, seconds)
+
+    def read_into(self, out: memoryview, seconds: float) -> None:
+        self._wire.read_into(out, seconds)
+
+    def close(self) -> None:
+        self._wire.close()
+
+
 def play(
     folder: Path,
     terms: tuple[Terms, Terms],
@@ -71,8 +90,12 @@ def play(
     roles: tuple[str, str] = ("h1", "h2"),
     changed: tuple[int, Callable[[Wire], Wire]] = (0, lambda wire: wire),
     seconds: float = 60.0,
+    rejoin: str = "",
 ) -> tuple[Ended, Ended]:
-    """Both servers go on from what they have in ``folder`` to step ``until``; one side's wire may be a changed one."""
+    """Both servers go on from what they have in ``folder`` to step ``until``; one side's wire may be a changed one.
+
+    As a server does, each makes blocks ahead before a step and after it. The one named in ``rejoin`` begins anew.
+    """
     wires = list(in_process.wires())
     wires[changed[0]] = changed[1](wires[changed[0]])
 
@@ -82,14 +105,17 @@ def play(
         channel = Channel(Recorder(wires[side], said), seconds)
         fault: BaseException | None = None
         try:
-            session = Session(channel, roles[side], terms[side], records)
+            session = Session(
+                channel, roles[side], terms[side], records, rejoin=rejoin == SERVERS[side], seconds=seconds
+            )
+            session.prepare(seconds)
             for step in range(records.completed + 1, until + 1):
                 inbox = Inbox(terms[side], step - 1)
                 submit(inbox, side, step)
-                session.prepare(seconds)
                 channel.deadline(seconds)
                 owners, _ = session.agree(step, inbox.collect(0.0, lambda: False))
                 session.open(step, owners, inbox.total(owners))
+                session.prepare(seconds)
         except Exception as failure:
             fault = failure
         channel.close()

@@ -79,14 +79,46 @@ def test_terms_that_cannot_be_are_refused(mode, change, message) -> None:
 
 def test_the_first_term_that_differs_is_named_with_both_values() -> None:
     mine = terms()
-    theirs = agreement.understood(agreement.stated(mine._asdict()))
+    theirs = agreement.understood(agreement.stated(mine.statement()))
     agreement.same(mine, theirs)
     with pytest.raises(check.InputError, match=r"^terms: circuit: expected [0-9a-f]{64} as here, got 00$"):
         agreement.same(mine, theirs | {"circuit": "00"})
     with pytest.raises(check.InputError, match=f"^terms: step_bits: expected {mine.step_bits} as here, got 9$"):
         agreement.same(mine, theirs | {"step_bits": 9, "circuit": "00"})
-    with pytest.raises(check.InputError, match=r"^terms: version: expected 1 as here, got None$"):
+    with pytest.raises(check.InputError, match=r"^terms: version: expected 2 as here, got None$"):
         agreement.same(mine, {})
+
+
+def test_the_version_before_is_refused_in_one_line() -> None:
+    """It stated the names of all owners, and went on from the same first message."""
+    mine = terms()
+    with pytest.raises(check.InputError, match=r"^terms: version: expected 2 as here, got 1$"):
+        agreement.same(mine, mine._asdict() | {"version": 1})
+
+
+def test_a_statement_is_short_however_many_owners_there_are() -> None:
+    names = [f"{'a' * 58}{number:05}" for number in range(agreement.MOST_OWNERS)]
+    many = terms(owners=names)
+    assert len(agreement.stated(many.statement())) < 1_000
+    other = terms(owners=["b", *names[1:]])
+    with pytest.raises(check.InputError, match=r"^terms: owners: expected 10000 of SHA-256 .* got 10000 of SHA-256 "):
+        agreement.same(many, other.statement())
+    with pytest.raises(check.InputError, match=r"^owners: expected at most 10000, got 10001$"):
+        terms(owners=[*names, "b"])
+
+
+def test_owners_as_bits() -> None:
+    names = [f"o{number}" for number in range(19)]
+    mine = terms(owners=names)
+    for some in ((), mine.owners, mine.owners[::3], mine.owners[-1:]):
+        assert mine.named(mine.names(some)) == some
+    assert [mine.place(name) for name in mine.owners] == list(range(19))
+    assert [mine.place(name) for name in ("", "a", "o1 ", "o20", "z")] == [None] * 5
+    with pytest.raises(check.InputError, match=r"^owners: expected bits of 19, got 2 bytes$"):
+        mine.named(b"12")
+    listed = r"o0, o1, o10, o11, o12, o13, o14, o15, o16, o17 and 9 others"
+    with pytest.raises(check.InputError, match=rf"^name: expected one of {listed}, got bob$"):
+        mine.owner(name="bob")
 
 
 @pytest.mark.parametrize(

@@ -15,23 +15,25 @@ from dpaudit.secure.grpc_wire import GrpcWire, Listener
 from dpaudit.secure.in_process import together
 
 Ends = tuple[GrpcWire, GrpcWire]
+Listening = tuple[Listener, str, grpc.Server, list[str]]
 
 
 @pytest.fixture
-def listening() -> Iterator[tuple[Listener, str, grpc.Server]]:
+def listening() -> Iterator[Listening]:
     server = grpc.server(ThreadPoolExecutor(4), options=tls.options())
-    listener = Listener(server, None, print)
+    lines: list[str] = []
+    listener = Listener(server, None, lines.append)
     port = tls.listen(server, "127.0.0.1:0", None)
     server.start()
-    yield listener, f"127.0.0.1:{port}", server
+    yield listener, f"127.0.0.1:{port}", server, lines
     server.stop(0)
 
 
 @pytest.fixture
-def ends(listening: tuple[Listener, str, grpc.Server]) -> Iterator[Ends]:
-    listener, address, _ = listening
+def ends(listening: Listening) -> Iterator[Ends]:
+    listener, address, *_ = listening
     first = grpc_wire.connect(address, None)
-    second = listener.newest(30.0)
+    second = listener.next(30.0)
     assert second is not None
     yield first, second
     first.abandon()
@@ -108,20 +110,26 @@ def test_a_peer_that_is_gone_ends_a_read_that_waits(ends, gone):
     assert ends[1 - gone].closed
 
 
-def test_the_latest_call_is_the_one_that_counts(listening):
-    listener, address, _ = listening
-    old, new = grpc_wire.connect(address, None), grpc_wire.connect(address, None)
-    for wire in (old, new):
-        wire.write(b"hello", memoryview(b""), 1.0)
+def test_a_second_caller_is_refused_while_the_first_is_there(listening):
+    listener, address, _, lines = listening
+    first = grpc_wire.connect(address, None)
+    wire = listener.next(30.0)
+    assert wire is not None
+    second = Channel(grpc_wire.connect(address, None), 30.0)
+    with pytest.raises(ChannelError, match=r"the peer has closed the channel \(h2 has a session with another h1, at "):
+        second.receive("hello", 1)
+    assert lines == ["a second h1, at ipv4:127.0.0.1, is refused: there is a session with the one at ipv4:127.0.0.1"]
+    Channel(first).send("still", b"here")
+    assert Channel(wire).receive("still", 4).tobytes() == b"here"
+    first.abandon()
     until = time.monotonic() + 30
-    while listener._calls.qsize() < 2 and time.monotonic() < until:
+    while not wire.closed and time.monotonic() < until:
         time.sleep(0.01)
-    second = listener.newest(1.0)
-    assert second is not None
-    assert not second.closed
-    assert listener.newest(0.01) is None
-    for wire in (old, new):
-        wire.abandon()
+    third = grpc_wire.connect(address, None)
+    then = listener.next(30.0)
+    assert then is not None
+    assert listener.next(0.01) is None
+    third.abandon()
 
 
 def test_nobody_there_is_told_with_the_reason():

@@ -47,7 +47,7 @@ def test_what_is_refused_changes_nothing(owner, step, split, values, message):
     with pytest.raises(check.InputError) as refused:
         inbox.take(owner, step, split, values)
     assert str(refused.value) == message
-    assert inbox.collect(0.0, lambda: False) == {"alice": SPLIT.hex()}
+    assert inbox.collect(0.0, lambda: False) == {"alice": SPLIT}
     inbox.take("bob", 3, SPLIT, _of(-(1 << 24)))
     np.testing.assert_array_equal(inbox.total(["alice", "bob"]), np.full(DIMENSION, -(1 << 24)))
 

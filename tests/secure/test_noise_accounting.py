@@ -6,7 +6,7 @@ import pytest
 from dpaudit import check
 from dpaudit.secure import noise_accounting, sigma
 from dpaudit.secure.noise import Binomial, binomial, probabilities
-from dpaudit.secure.noise_accounting import epsilon, spent
+from dpaudit.secure.noise_accounting import allowed, claim, epsilon, spent
 
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
 
@@ -102,6 +102,17 @@ def test_the_ends_of_the_support_are_charged() -> None:
     assert math.isinf(epsilon(noise, sensitivity=noise.reach, dimension=10, delta=1e-3))
 
 
+@pytest.mark.parametrize(("multiplier", "budget"), [(4.0, 8.0), (10.0, 3.0), (2.0, 4.0), (6.0, 30.0)])
+def test_so_many_releases_are_allowed_and_no_more(multiplier: float, budget: float) -> None:
+    noise = binomial(coins=127, step_bits=8)
+    sensitivity = 2 * int(noise.std / multiplier)
+    found = allowed(noise, sensitivity=sensitivity, dimension=182, delta=1e-5, epsilon=budget)
+    assert (found == 0) == (multiplier == 2.0)
+    for steps in {max(found, 1), found + 1}:
+        one = epsilon(noise, sensitivity=sensitivity, dimension=182, delta=1e-5, steps=steps)
+        assert (one <= budget) == (steps <= found)
+
+
 def test_refusals() -> None:
     noise = binomial(coins=127, step_bits=8)
     with pytest.raises(check.InputError, match=r"sensitivity: expected a whole number >= 1, got 0\.5"):
@@ -141,7 +152,34 @@ def test_a_cell_is_charged_for_the_bend_of_its_chord() -> None:
 def test_every_step_pays_for_the_ends_of_its_noise() -> None:
     """Where the shift needs 1.085e-6 of delta a step, a delta of 1e-3 lasts for 921 steps."""
     noise = binomial(coins=127, step_bits=8)
-    shift = {"sensitivity": 34 * noise.step, "dimension": 10}
-    assert spent(noise, **shift, trimmed=1e-8).trimmed == pytest.approx(1.0850777e-6)
-    assert math.isfinite(epsilon(noise, **shift, delta=1e-3, steps=921))
-    assert math.isinf(epsilon(noise, **shift, delta=1e-3, steps=922))
+    shift = 34 * noise.step
+    assert spent(noise, sensitivity=shift, dimension=10, trimmed=1e-8).trimmed == pytest.approx(1.0850777e-6)
+    assert math.isfinite(epsilon(noise, sensitivity=shift, dimension=10, delta=1e-3, steps=921))
+    assert math.isinf(epsilon(noise, sensitivity=shift, dimension=10, delta=1e-3, steps=922))
+
+
+def test_the_claim_lies_below_the_exact_trade_off_of_a_shift_and_near_it() -> None:
+    """The best tests between one coordinate's noise and the same, shifted, from all its probabilities."""
+    noise, shift = binomial(coins=127, step_bits=4), 90
+    promised = claim(noise, sensitivity=shift, dimension=1, neighbouring="add_remove", trimmed=1e-9)
+    z = np.arange(-noise.reach - shift, noise.reach + shift + 1)
+    p, q = probabilities(noise, z), probabilities(noise, z - shift)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        order = np.argsort(np.where(p > 0, q / p, np.inf))[::-1]  # the likeliest to be shifted first
+    fpr, fnr = np.cumsum(p[order]), 1 - np.cumsum(q[order])
+    lowest = promised.fnr(np.minimum(fpr, 1.0))
+    assert (lowest <= fnr + 1e-9).all()
+    assert (fnr - lowest).max() < 0.12  # what Renyi divergences lose
+    nearer = claim(noise, sensitivity=shift // 2, dimension=1, neighbouring="add_remove")
+    assert (nearer.fnr(np.minimum(fpr, 1.0)) > fnr).any()
+    assert promised.epsilon_at(1e-5) <= epsilon(noise, sensitivity=shift, dimension=1, delta=1e-5) * 1.02
+    assert promised.neighbouring == "add_remove"
+    with pytest.raises(check.InputError, match="noise: expected one whose ends are wider than the shift"):
+        claim(noise, sensitivity=noise.reach, dimension=10, neighbouring="replace")
+
+
+def test_the_claim_of_gaussian_steps() -> None:
+    promised = sigma.claim(3.0, neighbouring="replace", steps=4)
+    spent_gaussian = sigma.epsilon(3.0, delta=1e-5, neighbouring="replace", steps=4)
+    assert promised.epsilon_at(1e-5) == pytest.approx(spent_gaussian, rel=1e-9)
+    assert promised.neighbouring == "replace"

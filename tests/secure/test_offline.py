@@ -5,19 +5,36 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from dpaudit import check
 from dpaudit.secure import in_process, noise, offline, opening
+from dpaudit.secure.ledger import Past
+from dpaudit.secure.offline import WAY, Pair
 from dpaudit.secure.opening import Evaluator, Garbled, Garbler, Received
 from dpaudit.secure.randomness import Stream
 from tests.secure import sessions
 
 KIND = opening.noisy(noise.binomial(coins=1, step_bits=1), ring_bits=4)
 COUNT = 5
+PAIR = Pair(b"the pair of them", bytes(range(32)))
+NAMES = ("h1", "h2")
+
+
+def store(folder: Path, kind: type, count: int = COUNT) -> Any:
+    """One server's; identities are those of its source."""
+    return offline.Store(folder, kind, KIND, count, PAIR, Stream(kind.__name__.ljust(16).encode()).draw)
+
+
+def both(tmp_path: Path) -> list[Any]:
+    return [store(tmp_path / kind.__name__, kind) for kind in (Garbled, Received)]
+
+
+def identity(number: int) -> bytes:
+    return bytes([number]) * 16
 
 
 def blocks(count: int = COUNT) -> tuple[Garbled, Received]:
@@ -32,32 +49,46 @@ def same(one: Garbled | Received, other: Garbled | Received) -> bool:
 
 def test_what_was_put_is_taken_once(tmp_path: Path) -> None:
     for kind, block in zip((Garbled, Received), blocks(), strict=True):
-        folder = tmp_path / kind.__name__
-        store = offline.Store(folder, kind, KIND, COUNT)
-        store.put(3, block)
-        store.put(0, block)
-        assert store.numbers() == [0, 3]
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
-        with pytest.raises(check.InputError, match="number: expected one that the store does not have, got 3"):
-            store.put(3, block)
-        again = offline.Store(folder, kind, KIND, COUNT)  # as after a crash
+        folder = tmp_path / "made" / kind.__name__
+        first = store(folder, kind)
+        first.put(3, identity(3), block)
+        first.put(4, identity(4), block)
+        assert first.numbers() == [3, 4]
+        for path in (folder, folder.parent, *folder.iterdir()):
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+        with pytest.raises(check.InputError, match=r"number: expected one that the store does not have .*, got 3"):
+            first.put(3, identity(3), block)
+        again = store(folder, kind)  # as after a crash
         assert same(again.take(3), block)
-        for used in (store, again):
+        for used in (first, again, store(folder, kind)):
             with pytest.raises(check.InputError, match=r"number: expected that of a block in .*, got 3"):
                 used.take(3)
-        assert again.numbers() == [0]
+        with pytest.raises(check.InputError, match=r"number: expected one that the store does not have .*, got 3"):
+            again.put(3, identity(3), block)
+        assert again.numbers() == [4]
+
+
+def test_a_block_that_is_put_back_when_it_was_spent_is_burnt(tmp_path: Path) -> None:
+    one = store(tmp_path, Garbled)
+    one.put(0, identity(0), blocks()[0])
+    (path,) = tmp_path.glob("*.block")
+    copy = path.read_bytes()
+    one.take(0)
+    path.write_bytes(copy)
+    assert store(tmp_path, Garbled).numbers() == []
+    assert not list(tmp_path.glob("*.block"))
 
 
 def test_blocks_from_the_disc_open(tmp_path: Path) -> None:
     """Prepared in one session, opened in another, with shares of the same two chunks."""
     count = 4097
     shares = sessions.shares(2, count, 4)
-    stores = [offline.Store(tmp_path / kind.__name__, kind, KIND, count) for kind in (Garbled, Received)]
+    stores = [store(tmp_path / kind.__name__, kind, count) for kind in (Garbled, Received)]
 
     def ahead(channel, kind, store) -> None:
         server = kind(channel, source=Stream(kind.__name__.ljust(16).encode()).draw)
-        store.put(store.free(channel), server.prepare(KIND, count))
+        number, drawn = store.free(channel)
+        store.put(number, drawn, server.prepare(KIND, count))
 
     def step(channel, kind, store, share) -> np.ndarray:
         server = kind(channel)
@@ -89,47 +120,147 @@ def test_blocks_from_the_disc_open(tmp_path: Path) -> None:
 def test_servers_agree_on_the_lowest_that_both_have(
     tmp_path: Path, first: list[int], second: list[int], agreed: int | None
 ) -> None:
-    stores = [offline.Store(tmp_path / kind.__name__, kind, KIND, COUNT) for kind in (Garbled, Received)]
-    for store, block, numbers in zip(stores, blocks(), (first, second), strict=True):
+    stores = both(tmp_path)
+    for one, block, numbers in zip(stores, blocks(), (first, second), strict=True):
         for number in numbers:
-            store.put(number, block)
-    frees = in_process.together(in_process.channels(), stores[0].free, stores[1].free)
-    assert frees == (max([*first, *second], default=-1) + 1,) * 2
+            one.put(number, identity(number), block)
+    common = in_process.together(in_process.channels(), stores[0].common, stores[1].common)
+    assert common == (len({*first} & {*second}),) * 2
+    free, same_free = in_process.together(in_process.channels(), stores[0].free, stores[1].free)
+    assert free == same_free
+    assert free[0] == max([*first, *second], default=-1) + 1
     assert in_process.together(in_process.channels(), stores[0].agree, stores[1].agree) == (agreed, agreed)
-    for store, numbers in zip(stores, (first, second), strict=True):
-        assert store.numbers() == [number for number in numbers if agreed is not None and number >= agreed]
+    for one, numbers in zip(stores, (first, second), strict=True):
+        assert one.numbers() == [number for number in numbers if agreed is not None and number >= agreed]
+
+
+def test_two_blocks_of_one_number_meet_only_if_they_are_one(tmp_path: Path) -> None:
+    stores = both(tmp_path)
+    for side, (one, block) in enumerate(zip(stores, blocks(), strict=True)):
+        one.put(0, identity(side), block)
+        one.put(1, identity(9), block)
+    assert in_process.together(in_process.channels(), stores[0].common, stores[1].common) == (1, 1)
+    assert in_process.together(in_process.channels(), stores[0].agree, stores[1].agree) == (1, 1)
+    assert [one.numbers() for one in stores] == [[1], [1]]
+
+
+def test_numbering_never_starts_again_and_both_draw_each_identity(tmp_path: Path) -> None:
+    block, _ = blocks()
+    drawn = set()
+    for number in range(3):
+        stores = both(tmp_path)  # one server is put back to its first source: the other's part is new
+        stores[1]._source = lambda count, number=number: bytes([number]) * count
+        frees = in_process.together(in_process.channels(), stores[0].free, stores[1].free)
+        assert frees[0] == frees[1]
+        assert frees[0][0] == number
+        drawn.add(frees[0][1])
+        stores[0].put(*frees[0], block)
+        stores[0].take(number)  # nothing is left from which a number could be counted on
+    assert len(drawn) == 3
+
+
+def test_a_server_that_died_before_it_spent_burns_what_the_other_has_spent(tmp_path: Path) -> None:
+    stores = both(tmp_path)
+    for one, block in zip(stores, blocks(), strict=True):
+        for number in range(4):
+            one.put(number, identity(number), block)
+    stores[0].take(2)
+    past = [one.ledger.past for one in stores]
+    assert past[0] == Past(2, identity(2), -1)
+    stores[0].meet(past[1], NAMES)
+    stores[1].meet(past[0], NAMES[::-1])
+    assert [one.numbers() for one in stores] == [[0, 1, 3], [3]]
+    assert in_process.together(in_process.channels(), stores[0].agree, stores[1].agree) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "message"),
+    [
+        ((1, 1), Past(0, identity(0), 0), "h2's blocks: expected block 1 spent, as h1 has seen"),
+        ((1, 1), Past(2, identity(2), 2), "h1's blocks: expected block 2 spent, as h2 has seen"),
+        ((1, -1), Past(1, identity(7), -1), "h2's blocks: expected spent the block 1 that h1 has"),
+        ((1, -1), Past(2, identity(7), -1), "h1's blocks: expected block 2, which h2 has spent"),
+        ((1, -1), Past(8, identity(8), -1), "h1's blocks: expected block 8, which h2 has spent"),
+    ],
+)
+def test_who_is_behind_is_refused(tmp_path: Path, mine: tuple[int, int], theirs: Past, message: str) -> None:
+    one = store(tmp_path, Garbled)
+    for number in range(3):
+        one.put(number, identity(number), blocks()[0])
+    one.take(mine[0])
+    if mine[1] >= 0:
+        one.ledger.see(mine[1])
+    again = store(tmp_path, Garbled)
+    with pytest.raises(check.InputError) as refused:
+        again.meet(theirs, NAMES)
+    assert str(refused.value).startswith(f"{message} (it has been put back; {WAY}), got ")
+    assert again.numbers() == [2]  # nothing was burnt but what is below the one spent
+
+
+def test_every_bit_of_a_block_counts(tmp_path: Path) -> None:
+    """One is changed in each of many places, in every part of the file."""
+    for kind, block in zip((Garbled, Received), blocks(), strict=True):
+        one = store(tmp_path / kind.__name__, kind)
+        size = 64 + sum(part.nbytes for part in block.parts())
+        places = {*range(48, size, 37), *range(48), *range(size - 16, size)}
+        for number, place in enumerate(sorted(places)):
+            one.put(number, identity(number % 256), block)
+            (path,) = (tmp_path / kind.__name__).glob("*.block")
+            content = bytearray(path.read_bytes())
+            assert len(content) == size
+            content[place] ^= 1 << place % 8
+            path.write_bytes(content)
+            wanted = "made for this opening" if place < 32 else "that is as it was kept"
+            with pytest.raises(check.InputError, match=rf"block: expected one {wanted} \(it is now burnt\), got "):
+                one.take(number)
+            assert not list((tmp_path / kind.__name__).glob("*.block"))
+
+
+def test_a_whole_block_under_another_number_or_of_another_pair_is_found_out(tmp_path: Path) -> None:
+    one, (block, _) = store(tmp_path, Garbled), blocks()
+    for number in (0, 1):
+        one.put(number, identity(7), block)
+    first, second = sorted(tmp_path.glob("*.block"))
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(check.InputError, match=r"block: expected one that is as it was kept \(it is now burnt\)"):
+        one.take(1)
+    other = offline.Store(tmp_path, Garbled, KIND, COUNT, PAIR._replace(key=bytes(32)))
+    assert other.numbers() == []  # below one that was spent
+    other.put(2, identity(2), block)
+    with pytest.raises(check.InputError, match=r"block: expected one that is as it was kept \(it is now burnt\)"):
+        store(tmp_path, Garbled).take(2)
 
 
 def test_what_is_torn_or_foreign_is_refused_and_burnt(tmp_path: Path) -> None:
     block, _ = blocks()
-    store = offline.Store(tmp_path, Garbled, KIND, COUNT)
-    size = 32 + sum(part.nbytes for part in block.parts())
+    one = store(tmp_path, Garbled)
+    size = 64 + sum(part.nbytes for part in block.parts())
 
     for number, length in enumerate((size - 1, size + 1, 0)):
-        store.put(number, block)
+        one.put(number, identity(number), block)
         (path,) = tmp_path.glob("*.block")
         path.write_bytes(path.read_bytes().ljust(length, b"\0")[:length])
         with pytest.raises(check.InputError, match=rf"block: expected {size} bytes \(it is now burnt\), got "):
-            store.take(number)
-        assert not list(tmp_path.iterdir())
+            one.take(number)
+        assert not list(tmp_path.glob("*.block"))
     other = KIND._replace(circuit=KIND.circuit._replace(outputs=KIND.circuit.outputs[::-1]))
-    store.put(0, block)
+    one.put(3, identity(3), block)
     with pytest.raises(check.InputError, match=r"block: expected one made for this opening \(it is now burnt\), got "):
-        offline.Store(tmp_path, Garbled, other, COUNT).take(0)
-    assert not list(tmp_path.iterdir())
+        offline.Store(tmp_path, Garbled, other, COUNT, PAIR).take(3)
+    assert not list(tmp_path.glob("*.block"))
 
 
 def test_wrong_arguments_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # for short names: a line repeats so much of a value and no more
     with pytest.raises(check.InputError, match="opening: expected one with noise"):
-        offline.Store(tmp_path, Garbled, opening.plain(ring_bits=4), COUNT)
+        offline.Store(tmp_path, Garbled, opening.plain(ring_bits=4), COUNT, PAIR)
     with pytest.raises(check.InputError, match="count: expected a whole number >= 1, got 0"):
-        offline.Store(tmp_path, Garbled, KIND, 0)
+        store(tmp_path, Garbled, 0)
     Path("file").touch()
     with pytest.raises(check.InputError, match="folder: expected a folder, or a place for one, got file: File"):
-        offline.Store("file", Garbled, KIND, COUNT)
+        store(Path("file"), Garbled)
     with pytest.raises(check.InputError, match="number: expected a whole number >= 0, got -1"):
-        offline.Store(tmp_path, Garbled, KIND, COUNT).put(-1, blocks()[0])
+        store(tmp_path, Garbled).put(-1, bytes(16), blocks()[0])
 
 
 # Run in a process of its own: a child is forked for each step that put and take make of the operating system or of a
@@ -142,15 +273,16 @@ from dpaudit.secure.opening import Garbled
 
 warnings.simplefilter("ignore")
 kind = opening.noisy(noise.binomial(coins=1, step_bits=1), ring_bits=4)
-store = offline.Store(sys.argv[1], Garbled, kind, 5)
+pair = offline.Pair(bytes(16), bytes(32))
+store = offline.Store(sys.argv[1], Garbled, kind, 5, pair)
 block = Garbled(*(np.full(shape, 7, np.uint8) for shape in ((4, 5, 16), (16,), (4, 5))))
 steps = {"open", "write", "flush", "fsync", "close", "rename", "unlink", "fstat", "read", "readinto"}
 
 def put():
-    store.put(0, block)
+    store.put(store.ledger.floor + 1, bytes(16), block)
 
 def take():
-    store.take(0)
+    store.take(store.numbers()[0])
 
 def dies(action, last):
     """The action with a death before its step number ``last``: the steps it made, and whether it came to its end."""
@@ -180,10 +312,10 @@ for action in (put, take):
         if action is take and not store.numbers():
             put()
         made = dies(action, last)
-        names = sorted(os.listdir(sys.argv[1]))
-        store = offline.Store(sys.argv[1], Garbled, kind, 5)
+        store = offline.Store(sys.argv[1], Garbled, kind, 5, pair)
         left = store.numbers()
-        whole = bool(left) and all((part == 7).all() for part in store.take(0))
+        names = sorted(os.listdir(sys.argv[1]))
+        whole = bool(left) and all((part == 7).all() for part in store.take(left[0]))
         print(json.dumps([action.__name__, made, names, left, whole]))
         last += 1
         if made[-1:] == ["end"]:
@@ -211,7 +343,7 @@ def test_a_block_put_is_there_whole_or_not_at_all(deaths: list[Death]) -> None:
     put = [death for death in deaths if death.action == "put"]
     assert [len(death.made) for death in put] == [*range(len(put) - 1), len(put[-1].made)]
     for death in put:
-        assert death.numbers == ([0] if "rename" in death.made else [])
+        assert bool(death.numbers) == ("rename" in death.made)
         assert death.whole == bool(death.numbers)
         assert "fsync" in death.made or "rename" not in death.made
     complete = put[-1].made
@@ -219,12 +351,14 @@ def test_a_block_put_is_there_whole_or_not_at_all(deaths: list[Death]) -> None:
     assert complete[-1] == "end"
 
 
-def test_a_block_taken_is_gone_before_it_is_read(deaths: list[Death]) -> None:
+def test_a_block_taken_is_spent_and_gone_before_it_is_read(deaths: list[Death]) -> None:
+    """The write is that of its number, to a file that is synchronised by every write."""
     take = [death for death in deaths if death.action == "take"]
     for death in take:
-        assert death.numbers == ([] if "unlink" in death.made else [0])
+        assert bool(death.numbers) == ("write" not in death.made)
         assert death.whole == bool(death.numbers)
+        assert len(death.names) == 1 + len(death.numbers)  # besides the log
         if {"read", "readinto"} & set(death.made):
-            assert death.made.index("unlink") < death.made.index("fsync") < death.made.index("read")
+            assert death.made.index("write") < death.made.index("unlink") < death.made.index("read")
     assert take[-1].made[-1] == "end"
     assert "readinto" in take[-1].made

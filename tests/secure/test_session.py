@@ -16,8 +16,8 @@ from tests.secure.servers import play, terms, total
 Frames = list[tuple[bytes, bytes]]
 
 KINDS = {  # what each server sends in a session of one step, in order
-    0: ["terms.size", "terms", "base-ot.receiver", "step.size", "step", "seed", "tables", "labels", "decoding"],
-    1: ["terms.size", "terms", "base-ot.sender", "step.size", "step", "cot.corrections", "opened"],
+    0: ["terms.size", "terms", "pair", "base-ot.receiver", "step", "held", "seed", "tables", "labels", "decoding"],
+    1: ["terms.size", "terms", "pair", "base-ot.sender", "step", "held", "cot.corrections", "opened"],
 }
 EVERY = [(side, number) for side, kinds in KINDS.items() for number in range(len(kinds))]
 
@@ -70,8 +70,8 @@ def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode):
     mine = terms(mode)
     first, second = play(tmp_path, (mine, mine), until=2)
     assert (first.fault, second.fault) == (None, None)
-    assert [message.kind for message in first.said][:9] == KINDS[0]
-    assert [message.kind for message in second.said][:7] == KINDS[1]
+    assert [message.kind for message in first.said][:10] == KINDS[0]
+    assert [message.kind for message in second.said][:8] == KINDS[1]
     for step in (1, 2):
         one, other = first.steps[step], second.steps[step]
         np.testing.assert_array_equal(one.values, other.values)
@@ -123,7 +123,7 @@ def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 1},
         {"mode": "plain"},
         {"noise": "table", "table_std": 3.0},
         {"circuit": "00" * 32},
@@ -139,6 +139,9 @@ def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]
         {"table_std": 4.0},
         {"depth": 2},
         {"ahead": 1},
+        {"epsilon": 2.0},
+        {"delta": 1e-6},
+        {"openings": 9},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -148,9 +151,9 @@ def test_terms_that_differ_are_refused_by_name_before_any_secret(tmp_path, chang
     theirs = mine._replace(**change)
     ended = play(tmp_path, (mine, theirs), until=1)
     for one, (here, there) in zip(ended, ((mine, theirs), (theirs, mine)), strict=True):
-        shown = [list(seen) if name == "owners" else seen for seen in (getattr(here, name), getattr(there, name))]
         assert isinstance(one.fault, check.InputError)
-        assert str(one.fault)[:100] == f"terms: {name}: expected {shown[0]} as here, got {shown[1]}"[:100]
+        shown = f"terms: {name}: expected {here.statement()[name]} as here, got {there.statement()[name]}"
+        assert str(one.fault)[:100] == shown[:100]
         assert {message.kind for message in one.said} == {"terms.size", "terms"}
 
 
@@ -173,8 +176,13 @@ def test_servers_whose_states_are_far_apart_refuse_each_other(tmp_path):
     for file in (tmp_path / "h2").glob("*.step"):
         file.unlink()
     ended = play(tmp_path, (mine, mine), until=3)
-    assert str(ended[0].fault) == "completed: expected about 2 steps as here, got 0"
-    assert str(ended[1].fault) == "completed: expected about 0 steps as here, got 2"
+    way = "the one way forward: start the server that was put back once with --rejoin"
+    assert str(ended[0].fault) == f"h2's completed: expected about 2 steps as here; {way}, got 0"
+    assert str(ended[1].fault) == f"h1's completed: expected about 0 steps as here; {way}, got 2"
+    again = play(tmp_path, (mine, mine), until=3, rejoin="h2")
+    assert [one.fault for one in again] == [None, None]
+    for one in again:
+        assert [(one.steps[step].values == total(step)).all() for step in (1, 2, 3)] == [True] * 3
 
 
 @pytest.mark.parametrize("behind", [0, 1])

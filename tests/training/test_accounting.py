@@ -10,7 +10,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.stats import norm
 
 from dpaudit import InputError, check
-from dpaudit.training.accounting import RELATIONS, TOLERANCE, epsilon, noise_multiplier, pld, rdp
+from dpaudit.training.accounting import RELATIONS, TOLERANCE, claim, epsilon, noise_multiplier, pld, rdp
 from dpaudit.training.sampling import fixed_size, poisson, shuffled
 
 PAPER_003 = poisson(50_000, 256)
@@ -126,3 +126,24 @@ def test_a_delta_above_one_over_the_number_of_examples_is_warned_of():
         warnings.simplefilter("error")
         epsilon(many, 5.0, 1, delta=1e-6, accounting=rdp)
         epsilon(poisson(100_000, 1_000), 5.0, 1, delta=1e-5, accounting=rdp)
+
+
+@pytest.mark.parametrize(("neighbouring", "accounting"), [("add_remove", pld), ("replace", pld), ("add_remove", rdp)])
+def test_the_claim_is_the_curve_through_every_epsilon(neighbouring, accounting):
+    sampling = poisson(1_000, 100)
+    promised = claim(sampling, 1.2, 5, neighbouring=neighbouring, accounting=accounting)
+    assert promised.neighbouring == neighbouring
+    for delta in (1e-2, 1e-5):
+        spent = epsilon(sampling, 1.2, 5, delta=delta, neighbouring=neighbouring, accounting=accounting)
+        assert promised.epsilon_at(delta) <= spent * 1.002
+        if accounting is pld:  # of Renyi divergences the curve is the better conversion
+            assert promised.epsilon_at(delta) == pytest.approx(spent, rel=2e-3)
+
+
+def test_the_claim_of_whole_batches_is_gaussian():
+    fpr = np.linspace(0.01, 0.99, 50)
+    whole = claim(poisson(7, 7), 3.0, 4).fnr(fpr)
+    assert whole == pytest.approx(norm.cdf(norm.isf(fpr) - 2 / 3.0), abs=1e-3)
+    assert (whole <= norm.cdf(norm.isf(fpr) - 2 / 3.0) + 1e-9).all()
+    with pytest.raises(InputError, match="steps: expected a whole number >= 1, got 0"):
+        claim(poisson(7, 7), 3.0, 0)

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from dpaudit.check import InputError
-from dpaudit.training.dp_ftrl import correlated, dp_ftrl, epsilon, noise_multiplier
+from dpaudit.training.dp_ftrl import claim, correlated, dp_ftrl, epsilon, noise_multiplier
 from dpaudit.training.dp_sgd import dp_sgd, train
 from dpaudit.training.matrix_noise import Strategy, independent, restarted, toeplitz, tree
 from dpaudit.training.sampling import cyclic, participation, poisson
@@ -137,3 +137,14 @@ def test_epsilon_follows_the_participation_and_the_relation():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(InputError, match=message):
         call(TOEPLITZ)
+
+
+@pytest.mark.parametrize("neighbouring", ["zero_out", "replace"])
+def test_the_claim_is_the_curve_through_every_epsilon(neighbouring):
+    promised = claim(TOEPLITZ, 1.3, participation=participation(5, separation=4), neighbouring=neighbouring)
+    assert promised.neighbouring == ("replace" if neighbouring == "replace" else "add_remove")
+    for delta in (1e-2, 1e-6):
+        spent = epsilon(
+            TOEPLITZ, 1.3, delta=delta, participation=participation(5, separation=4), neighbouring=neighbouring
+        )
+        assert promised.epsilon_at(delta) == pytest.approx(spent, rel=1e-9)

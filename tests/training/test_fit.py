@@ -127,7 +127,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("start", {"params": PARAMS | {"b": jnp.ones(())}}),
     ("program", {"trainer": sound(1.1)}),
     ("program", {"trainer": sound(optimizer=optax.sgd(0.2, 0.9, accumulator_dtype=jnp.float32))}),
-    ("program and another sampling", {"sampling": poisson(N, 9)}),
+    ("program and another sampling", {"sampling": poisson(N, 8, capacity=N - 1)}),
 ]
 
 

@@ -9,13 +9,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
 from dpaudit import widths
 from dpaudit.mechanisms import clipping
 from dpaudit.personalization import user_level
-from dpaudit.training import microbatches, per_example
+from dpaudit.training import dp_sgd, per_example
 
 C = 1.37
 TYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.float32}
@@ -33,7 +34,7 @@ def inputs(n: int, dtype: Any, clip_norm: float) -> Iterator[np.ndarray]:
     yield np.abs(rng.normal(size=n)) * clip_norm
     yield rng.normal(size=n) * 3 * clip_norm
     first = int(n / 2 * (1 + per_example._slack(jnp.zeros(1), n))) + 1  # add up to a power of two and a little more
-    for lost in (0.49, 0.74, 1.51):
+    for lost in (0.49, 0.74, 1.51, 1.51 / per_example.TOGETHER):
         x = np.full(n, 5 * clip_norm)
         x[first:] = lost * float(jnp.finfo(dtype).eps) * n / 2 * clip_norm
         yield x
@@ -95,6 +96,23 @@ def test_a_sum_in_the_parameters_type_moves_by_more(name: str) -> None:
     assert removed > 1.4 or replaced > 2.4
 
 
+@pytest.mark.parametrize("name", TYPES)
+def test_what_a_trainer_adds_noise_to_has_the_bound(name: str) -> None:
+    def kept(key: jax.Array, total: Any, memory: Any) -> tuple[Any, Any]:
+        return total, total
+
+    noise = dp_sgd.Noise(widths.wide, kept)
+    trainer = dp_sgd.noisy_sums(inner, noise, clip_norm=C, batch_size=2_048, optimizer=optax.sgd(0.1))
+    state = trainer.init({"w": jnp.zeros(1, TYPES[name])})
+
+    def clipped(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return trainer.step(jax.random.key(0), state, x, weights)[0].noise["w"]
+
+    removed, replaced = moved(clipped, 2_048, TYPES[name])
+    assert 0.999 < removed <= 1
+    assert 1.998 < replaced <= 2
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_sums_of_wide_numbers_in_64_bits(dtype: Any) -> None:
     with jax.enable_x64(True):
@@ -108,8 +126,13 @@ def test_one_at_a_time_float32_would_drift_and_does_not(monkeypatch: pytest.Monk
     removed, replaced = moved(ours(jnp.float32, 1, 1.0), 4_096, jnp.float32, 1.0)
     assert removed <= 1
     assert replaced <= 2
-    monkeypatch.setattr(widths, "plus", lambda total, x: (jax.tree.map(jnp.add, total[0], x), total[1]))
-    assert microbatches.widths is widths
+    with monkeypatch.context() as plain:
+        plain.setattr(widths, "plus", lambda total, x: (jax.tree.map(jnp.add, total[0], x), total[1]))
+        removed, _ = moved(ours(jnp.float32, 1, 1.0), 4_096, jnp.float32, 1.0)
+        assert removed > 1.001
+    slack = per_example._slack(jnp.zeros(1), 4_096)
+    monkeypatch.setattr(per_example, "_slack", lambda params, units: slack)
+    monkeypatch.setattr(per_example, "TOGETHER", 4_096)
     removed, _ = moved(ours(jnp.float32, 1, 1.0), 4_096, jnp.float32, 1.0)
     assert removed > 1.05
 

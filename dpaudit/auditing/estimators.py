@@ -1,0 +1,148 @@
+"""Provides the bounds that an audit can be read by, as values: ``audit(..., estimator=estimators.betting)``.
+
+An estimator turns the counted trials of an audit into bounds on epsilon. Most need the counts of one rule whose
+threshold was chosen on trials set aside; a band needs every score and no trials set aside, since it holds for all
+thresholds together. Some give no bound that a verdict may rest on, and say why.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit import check
+from dpaudit.auditing import band, betting, credible, gdp
+from dpaudit.auditing.estimate import checked_scores, epsilon_bounds, epsilon_from_rates
+from dpaudit.auditing.estimate import errors as errors_at
+
+__all__ = [
+    "Counted",
+    "Estimator",
+    "betting_bounds",
+    "clopper_pearson",
+    "counted",
+    "dkw",
+    "equal_level",
+    "gaussian",
+    "jeffreys",
+    "joint_beta",
+]
+
+
+class Counted(NamedTuple):
+    """The counted trials of an audit.
+
+    Attributes:
+      false_positives: guesses of world 1 among ``negatives`` trials of world 0.
+      false_negatives: guesses of world 0 among ``positives`` trials of world 1.
+      negatives, positives: trials of world 0 and of world 1.
+      outcomes: [4], counts of the outcomes of pairs, as :func:`betting.outcomes` numbers them.
+      scores: [2, n], one row per world; None where only counts left the devices.
+    """
+
+    false_positives: int
+    false_negatives: int
+    negatives: int
+    positives: int
+    outcomes: np.ndarray
+    scores: np.ndarray | None = None
+
+
+class Estimator(NamedTuple):
+    """A way to bound epsilon from counted trials.
+
+    Attributes:
+      name: for tables.
+      bounds: ``bounds(counted, delta=, confidence=) -> (lower, upper)`` in nats. Each holds with probability
+        >= confidence, in the sense that ``caveat`` restricts.
+      needs_scores: whether it reads every score; otherwise the counts of one rule.
+      needs_split: whether the rule must be chosen on trials that are not counted.
+      anytime: whether it holds at every time at once, as ``audit(..., until=)`` requires.
+      caveat: why no verdict may rest on it; empty where one may.
+    """
+
+    name: str
+    bounds: Callable[..., tuple[float, float]]
+    needs_scores: bool = False
+    needs_split: bool = True
+    anytime: bool = False
+    caveat: str = ""
+
+
+def counted(scores: np.ndarray, threshold: float, *, keep_scores: bool = True) -> Counted:
+    """Counts the errors of the rule "world 1 where score > threshold".
+
+    Args:
+      scores: [2, n], one row per world.
+      threshold: the rule's number.
+      keep_scores: whether the scores are kept, for estimators that read them.
+
+    Raises:
+      InputError: scores that are empty or not numbers.
+    """
+    scores = checked_scores(scores)
+    n = scores.shape[1]
+    outcomes = betting.outcomes(*(scores > threshold))[-1]
+    return Counted(*errors_at(scores, threshold), n, n, outcomes, scores if keep_scores else None)
+
+
+def _of_counts(bounds: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Callable[..., tuple[float, float]]:
+    """Makes an estimator of a function of four counts."""
+
+    def of(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
+        lower, upper = bounds(*counted[:4], delta=delta, confidence=confidence)
+        return float(lower), float(upper)
+
+    return of
+
+
+def _bet(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
+    pairs = int(counted.outcomes.sum())
+    lower = betting.epsilon_lower(counted.outcomes, delta=delta, confidence=confidence)
+    alpha = (1 - confidence) / 2  # one half for each rate
+    fpr, _ = betting.rate_bounds(counted.false_positives, pairs, alpha=alpha)
+    fnr, _ = betting.rate_bounds(counted.false_negatives, pairs, alpha=alpha)
+    return float(lower), float(epsilon_from_rates(fpr, fnr, delta))
+
+
+def _of_band(make: band.Band) -> Callable[..., tuple[float, float]]:
+    """Makes an estimator of a simultaneous band: the best threshold of all, below and above."""
+
+    def of(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
+        if counted.scores is None:
+            raise check.expected("estimator", "one that reads counts, as the scores were not kept", "a band")
+        curve = band.tradeoff(counted.scores, confidence=confidence, band=make)
+        lower = epsilon_from_rates(curve.fpr_high, curve.fnr_high, delta)
+        upper = epsilon_from_rates(curve.fpr_low, curve.fnr_low, delta)
+        return float(lower.max()), float(upper.max())
+
+    return of
+
+
+clopper_pearson = Estimator("Clopper-Pearson", _of_counts(epsilon_bounds))
+"""Exact binomial bounds on both error rates: :func:`estimate.epsilon_bounds`. The default."""
+
+betting_bounds = Estimator("betting", _bet, anytime=True)
+"""Bets against each epsilon (:mod:`betting`): a little wider, and true at every time at once."""
+
+equal_level = Estimator("equal-level band", _of_band(band.equal_level), needs_scores=True, needs_split=False)
+"""A band that errs equally often at every rank: no trials are set aside. Its lower bound is that of the best
+threshold, its upper bound that of every threshold of this score: infinite unless delta > 0 or scores are few."""
+
+dkw = Estimator("DKW band", _of_band(band.dkw), needs_scores=True, needs_split=False)
+"""The band of constant width: simple, and wide where rates are small."""
+
+gaussian = Estimator(
+    "Gaussian DP", _of_counts(gdp.epsilon_bounds), caveat="it assumes that the trade-off curve is Gaussian"
+)
+"""The mu of the rule's two error rates, read as an epsilon: tight for Gaussian noise, false for other noise."""
+
+jeffreys = Estimator(
+    "Jeffreys", _of_counts(credible.jeffreys_epsilon), caveat="credible bounds are statements of belief"
+)
+"""Posterior quantiles of both rates under the Jeffreys prior."""
+
+joint_beta = Estimator(
+    "joint beta", _of_counts(credible.joint_beta), caveat="credible bounds are statements of belief"
+)
+"""Posterior quantiles of epsilon itself under the Jeffreys prior on both rates."""

@@ -1,0 +1,148 @@
+"""How often each number takes which values in either world: the log likelihood ratio of one number as a step function.
+
+Values that return (a category, a clamp, a zero) have a step of their own. Fitted by NumPy on a pilot, read by JAX.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+QUANTILES, ATOMS = 11, 8  # steps of each number: between values that are equally likely, and at those that return
+STEPS = QUANTILES + 2 * ATOMS
+SAMPLE, ATOM_LEAST, ATOM_SHARE = 8192, 8, 64  # a value returns if so many of the releases, and one in 64, have it
+LARGE = 2.0**100
+PATTERNS = 64  # whole releases that return
+
+
+class Tables(NamedTuple):
+    """The steps of each of m numbers; f(u) = start + sum of heights where u > edge.
+
+    Attributes:
+      edges, heights: [m, STEPS]; edges that are not used are infinite.
+      start: [m], below all edges.
+      missing: [m], of NaN.
+    """
+
+    edges: Any
+    heights: Any
+    start: Any
+    missing: Any
+
+    def read(self, xp: Any, numbers: Any) -> Any:
+        """Numbers [..., m] -> their log likelihood ratios, world 1 to world 0, [..., m]."""
+        found = xp.zeros(numbers.shape, np.float32) + self.start
+        for step in range(STEPS):  # no array of all steps at once
+            found = found + xp.where(numbers > self.edges[:, step], self.heights[:, step], np.float32(0))
+        return xp.where(xp.isnan(numbers), self.missing, found)
+
+
+class Patterns(NamedTuple):
+    """Whole releases that return, by the hash of what was read of them: each number as a symbol, which is its value
+    where that returns, else whether it is large or small.
+
+    Attributes:
+      atoms: [k, ATOMS], values that return; NaN where there are fewer.
+      middle: [k], of the others.
+      weights: [k] odd numbers, of the hash.
+      hashes, values: [PATTERNS], log likelihood ratios.
+    """
+
+    atoms: Any
+    middle: Any
+    weights: Any
+    hashes: Any
+    values: Any
+
+    def read(self, xp: Any, numbers: Any) -> Any:
+        """Numbers [..., k] -> the log likelihood ratio of all together, [...]; 0 for one that did not return."""
+        found = self.hash(xp, numbers)
+        return xp.where(found[..., None] == self.hashes, self.values, np.float32(0)).sum(-1)
+
+    def hash(self, xp: Any, numbers: Any) -> Any:
+        """One word for all numbers [..., k]."""
+        known = xp.isnan(numbers)
+        for atom in range(ATOMS):
+            known = known | (numbers == self.atoms[:, atom])
+        size = xp.where(numbers > self.middle, np.float32(LARGE), np.float32(-LARGE))
+        symbols = xp.where(known, xp.where(xp.isnan(numbers), np.float32(LARGE / 2), numbers), size)
+        words = symbols.astype(np.float32).view(np.uint32)
+        words = words ^ (words >> 15)
+        return (words * self.weights).sum(-1, dtype=np.uint32)
+
+
+def tables(numbers: np.ndarray) -> tuple[Tables, np.ndarray]:
+    """Fits the steps to numbers [2, n, m]; with them, what they say of these numbers, [2, n, m].
+
+    A ratio is shrunk by as much as chance explains.
+    """
+    _, n, m = numbers.shape
+    pooled = numbers.reshape(2 * n, m)
+    sample = np.sort(pooled[:: max(1, 2 * n // SAMPLE)], axis=0)
+    edges = np.full((m, STEPS), np.inf, np.float32)
+    heights, start, missing = np.zeros((m, STEPS), np.float32), np.zeros(m, np.float32), np.zeros(m, np.float32)
+    found = np.zeros((2 * n, m), np.float32)
+    for j in range(m):
+        own = _edges(sample[:, j])
+        place = np.searchsorted(own, pooled[:, j], side="left")
+        place[np.isnan(pooled[:, j])] = len(own) + 1
+        counts = np.stack([np.bincount(world, minlength=len(own) + 2) for world in place.reshape(2, n)])
+        ratios = shrunk(counts)
+        edges[j, : len(own)], heights[j, : len(own)] = own, np.diff(ratios[:-1])
+        start[j], missing[j] = ratios[0], ratios[-1]
+        found[:, j] = ratios[place]
+    return Tables(edges, heights, start, missing), found.reshape(2, n, m)
+
+
+def patterns(numbers: np.ndarray) -> Patterns:
+    """Fits the commonest releases to numbers [2, n, k]."""
+    weights = np.random.default_rng(0).integers(0, 1 << 31, numbers.shape[-1], dtype=np.uint32) * np.uint32(
+        2
+    ) + np.uint32(1)
+    k = numbers.shape[-1]
+    atoms, middle = np.full((k, ATOMS), np.nan, np.float32), np.zeros(k, np.float32)
+    pooled = numbers.reshape(-1, k)
+    for j, column in enumerate(np.sort(pooled[:: max(1, len(pooled) // SAMPLE)], axis=0).T):
+        known = column[~np.isnan(column)]
+        own = _atoms(known)
+        others = known[~np.isin(known, own)]
+        atoms[j, : len(own)] = own
+        middle[j] = others[len(others) // 2] if len(others) else 0
+    empty = Patterns(atoms, middle, weights, np.zeros(PATTERNS, np.uint32), np.zeros(PATTERNS, np.float32))
+    worlds = empty.hash(np, numbers)
+    words, place, counts = np.unique(worlds, return_inverse=True, return_counts=True)
+    common = np.argsort(-counts, kind="stable")[:PATTERNS]
+    common = common[counts[common] >= ATOM_LEAST]
+    by_world = np.stack([np.bincount(world, minlength=len(words)) for world in place.reshape(worlds.shape)])
+    hashes, values = empty.hashes.copy(), empty.values.copy()
+    hashes[: len(common)], values[: len(common)] = words[common], shrunk(by_world[:, common])
+    hashes[len(common) :] = words[common[0]] if len(common) else 0  # of value 0
+    return empty._replace(hashes=hashes, values=values)
+
+
+def shrunk(counts: np.ndarray) -> np.ndarray:
+    """ln of the ratio of counts [2, ...], toward 0 where it is no larger than its standard error."""
+    smooth = counts + 0.5
+    ratio, variance = np.log(smooth[1] / smooth[0]), (1 / smooth).sum(0)
+    return ratio * np.maximum(0, 1 - variance / np.maximum(ratio * ratio, 1e-12))
+
+
+def _edges(ordered: np.ndarray) -> np.ndarray:
+    """Where the steps of a number are, of a sorted sample with NaN last: an edge just below and one at each value that
+    returns."""
+    known = ordered[~np.isnan(ordered)]
+    if not len(known):
+        return known
+    atoms = _atoms(known)
+    others = known[~np.isin(known, atoms)]
+    inner = others[(np.arange(1, QUANTILES + 1) * len(others)) // (QUANTILES + 1)] if len(others) else others
+    below = np.nextafter(atoms, np.float32(-np.inf))
+    tiny = np.finfo(np.float32).tiny  # a CPU that flushes subnormals to zero does not see smaller ones
+    below = np.where(np.abs(below) < tiny, -tiny, below)
+    return np.unique(np.concatenate([inner, atoms, below]))
+
+
+def _atoms(known: np.ndarray) -> np.ndarray:
+    """The commonest values of a sample, those that return."""
+    values, counts = np.unique(known, return_counts=True)
+    common = np.argsort(-counts, kind="stable")[:ATOMS]
+    return values[common[counts[common] >= max(ATOM_LEAST, len(known) // ATOM_SHARE)]]

@@ -1,0 +1,230 @@
+"""Trade-off functions: the lowest false negative rate that a promise allows at a false positive rate.
+
+A test of P (world 0) against Q (world 1) has error rates (fpr, fnr) = (a, b). A promise is a convex curve f with
+b >= f(a) for every test, or, the same said otherwise, all pairs (epsilon, delta) with ::
+
+    delta(epsilon) = max over a of 1 - f(a) - e^epsilon a
+    f(a) = max over epsilon of 1 - delta(epsilon) - e^epsilon a
+
+A maximum over some values of epsilon in place of all lies below f: it promises a little less, and is never wrong.
+
+Source: Dong, Roth and Su 2022, Gaussian Differential Privacy, Definition 2.2 and Proposition 2.12.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit, log_ndtr, ndtr, ndtri
+
+from dpaudit import check
+
+LINES = 1000  # of which a curve that is not a polygon is made, each below it
+ENDS = 28.0  # the largest log-odds of a rate at which a line touches the curve: 1e-12
+ROUNDING = 1e-9  # of a user's points, which may be computed in float64 but not exactly
+
+
+class TradeOff(NamedTuple):
+    """One direction of a promise.
+
+    Attributes:
+      fnr: ``fnr(fpr)``, the lowest false negative rate that is allowed, for rates in [0, 1] of any shape.
+      delta: ``delta(epsilon)``, the least delta of the promise at this epsilon >= 0.
+      epsilon: ``epsilon(delta)``, the least epsilon >= 0 at this delta in [0, 1); infinite where there is none.
+    """
+
+    fnr: Callable[[Any], np.ndarray]
+    delta: Callable[[float], float]
+    epsilon: Callable[[float], float]
+
+
+def approximate(epsilon: float, delta: float) -> TradeOff:
+    """Of (epsilon, delta): max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a)).
+
+    Source: Wasserman and Zhou 2010, Theorem 2.4; Dong, Roth and Su 2022, Eq. (4).
+    """
+    corner = (1 - delta) / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
+    return polygon(np.array([0.0, corner, 1 - delta, 1.0]), np.array([1 - delta, corner, 0.0, 0.0]))
+
+
+def gaussian(mu: float) -> TradeOff:
+    """Of N(0, 1) against N(mu, 1): Phi(Phi^-1(1 - a) - mu).
+
+    Source: Dong, Roth and Su 2022, Eq. (6) and Corollary 2.13; Balle and Wang 2018, Theorem 8.
+    """
+
+    def fnr(fpr: Any) -> np.ndarray:
+        return np.asarray(ndtr(-ndtri(np.asarray(fpr, np.float64)) - mu))
+
+    def delta(epsilon: float) -> float:
+        seen = math.exp(log_ndtr(mu / 2 - epsilon / mu))
+        return max(0.0, seen - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
+
+    def epsilon(delta: float) -> float:
+        import dp_accounting  # takes as long to import as all of this package
+
+        return float(dp_accounting.get_epsilon_gaussian(1 / mu, delta)) if delta > 0 else math.inf
+
+    return TradeOff(fnr, delta, epsilon)
+
+
+def polygon(fpr: np.ndarray, fnr: np.ndarray) -> TradeOff:
+    """Straight lines between vertices whose fpr goes from 0 to 1."""
+    ends = np.append(np.flatnonzero(np.diff(fpr) > 0), len(fpr) - 1)  # the lowest of those that share an fpr
+    x, y = fpr[ends], fnr[ends]
+
+    def delta(epsilon: float) -> float:
+        with np.errstate(over="ignore", invalid="ignore"):
+            above = 1 - y - np.where(x > 0, np.exp(epsilon) * x, 0.0)
+        return float(max(0.0, above.max()))
+
+    def epsilon(delta: float) -> float:
+        over = 1 - y - delta
+        with np.errstate(divide="ignore", invalid="ignore"):
+            needed = np.where(over > 0, np.log(over) - np.log(x), 0.0)
+        return float(max(0.0, needed.max()))
+
+    return TradeOff(lambda a: np.interp(a, x, y), delta, epsilon)
+
+
+def vertices(fpr: Any, fnr: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A user's curve, checked.
+
+    Raises:
+      InputError: points that are no trade-off curve: not from fpr 0 to fpr 1, rising, above 1 - fpr, not convex.
+    """
+    try:
+        x, y = np.asarray(fpr, np.float64), np.asarray(fnr, np.float64)
+    except (TypeError, ValueError):
+        raise check.expected("fpr, fnr", "numbers", fpr) from None
+    if x.ndim != 1 or x.shape != y.shape or len(x) < 2:
+        raise check.expected("fpr, fnr", "two lists of equal length >= 2", f"shapes {list(x.shape)}, {list(y.shape)}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise check.expected("fpr, fnr", "finite numbers", "NaN or infinity")
+    if x[0] != 0 or x[-1] != 1 or (np.diff(x) < 0).any():
+        raise check.expected("fpr", "rates that rise from 0 to 1", x.tolist())
+    if (y < 0).any() or (np.diff(y) > ROUNDING).any():
+        raise check.expected("fnr", "rates >= 0 that never rise with fpr", y.tolist())
+    above = y - (1 - x)
+    if above.max() > ROUNDING:
+        where = int(above.argmax())
+        raise check.expected("fnr", f"at most 1 - fpr at fpr {x[where]:g}", float(y[where]))
+    kinks = np.diff(y)[:-1] * np.diff(x)[1:] - np.diff(y)[1:] * np.diff(x)[:-1]  # slopes compared, without division
+    if len(kinks) and kinks.max() > ROUNDING:
+        raise check.expected("fnr", "a convex curve", f"a bend downward at fpr {x[1:-1][kinks.argmax()]:g}")
+    return x, np.minimum(y, 1 - x)
+
+
+def renyi(orders: Any, epsilons: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of bounds on the Renyi divergences, both ways: vertices just below the lowest b that they allow.
+
+    A test's answer is a coin made of the release, so by data processing its divergences are bounded too. For
+    all orders::
+
+        (1 - b)^alpha a^(1 - alpha) + b^alpha (1 - a)^(1 - alpha) <= e^((alpha - 1) epsilon_alpha)
+
+    and the same with (1 - b, b) and (a, 1 - a) exchanged. What these inequalities leave is convex (the left side is
+    jointly so) and each of its points is a test of two coins that keeps them: nothing sharper follows from the bounds.
+    The vertices are those of tangents, which lie below the curve.
+
+    Raises:
+      InputError: orders that are not above 1, negative or no bounds, none or not as many.
+
+    Source: van Erven and Harremoes 2014, Theorems 9 and 11; for privacy Balle, Barthe, Gaboardi, Hsu and Sato 2020,
+    Hypothesis testing interpretations and Renyi differential privacy.
+    """
+    try:
+        alphas, bounds = np.asarray(orders, np.float64), np.asarray(epsilons, np.float64)
+    except (TypeError, ValueError):
+        raise check.expected("orders, epsilons", "numbers", orders) from None
+    if alphas.ndim != 1 or alphas.shape != bounds.shape or not len(alphas):
+        shapes = f"shapes {list(alphas.shape)}, {list(bounds.shape)}"
+        raise check.expected("orders, epsilons", "two lists of equal length >= 1", shapes)
+    if not (np.isfinite(alphas).all() and (alphas > 1).all()):
+        raise check.expected("orders", "finite numbers > 1", alphas.tolist())
+    if not (bounds >= 0).all() or not np.isfinite(bounds).any():
+        raise check.expected("epsilons", "numbers >= 0, at least one of them finite", bounds.tolist())
+    known = np.isfinite(bounds)
+    alphas, bounds = alphas[known], bounds[known]
+    a = expit(np.linspace(-ENDS, ENDS, LINES))
+    if bounds.min() == 0:
+        return np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    low, high = np.zeros_like(a), 1 - a  # b is allowed at 1 - a, and not below f(a)
+    for _ in range(70):
+        middle = (low + high) / 2
+        kept = (_beyond(middle, a, alphas, bounds) <= 0).all(axis=(0, 1))
+        low, high = np.where(kept, low, middle), np.where(kept, middle, high)
+    touched = low > 0
+    a, b = a[touched], low[touched]
+    beyond = _beyond(b, a, alphas, bounds).reshape(-1, len(a))
+    way, order = np.divmod(beyond.argmax(axis=0), len(alphas))
+    slopes = np.where(way == 0, _slope(alphas[order], a, b), 1 / _slope(alphas[order], b, a))
+    return from_lines(b - slopes * a, slopes)
+
+
+def _beyond(b: np.ndarray, a: np.ndarray, alphas: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """By how much the divergences are larger than they may be: [2 ways, orders, points]."""
+    alpha, found = alphas[:, None], []
+    with np.errstate(divide="ignore"):
+        worlds = [(np.log(a), np.log1p(-a)), (np.log1p(-b), np.log(b))]
+    for q, p in (worlds, worlds[::-1]):
+        terms = [alpha * of_p + (1 - alpha) * of_q for of_p, of_q in zip(p, q, strict=True)]
+        found.append(np.logaddexp(*terms) / (alpha - 1) - bounds[:, None])
+    return np.stack(found)
+
+
+def _slope(alpha: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """db/da where the divergence of a coin of p = 1 - b from one of q = a stays: G_q/G_p of the sum G of two terms."""
+    up, down = np.log1p(-b) - np.log(a), np.log(b) - np.log1p(-a)  # log p/q and log (1 - p)/(1 - q)
+    return (1 - alpha) / alpha * np.exp(up) * np.expm1(alpha * (down - up)) / np.expm1((alpha - 1) * (down - up))
+
+
+def of_losses(losses: np.ndarray, shares: np.ndarray, infinite: float) -> tuple[np.ndarray, np.ndarray]:
+    """Vertices of the curve of a privacy loss distribution, of lines whose slopes are -e^loss.
+
+    Args:
+      losses: on its grid, increasing.
+      shares: their probabilities.
+      infinite: the probability of an infinite loss.
+
+    Source: Doroshenko et al. 2022: between grid points delta is linear in e^epsilon, so that all lines together are
+    the distribution's own curve.
+    """
+    kept = (np.abs(losses) < 700) | (shares > 0)
+    losses, shares = np.clip(losses[kept], -700, 700), np.maximum(shares[kept], 0.0)
+    above = infinite + np.cumsum(shares[::-1])[::-1]  # probabilities of a loss as large, in both worlds
+    other = np.cumsum((shares * np.exp(-losses))[::-1])[::-1]
+    below = np.cumsum(shares)
+    wanted = np.searchsorted(below, expit(np.linspace(-ENDS, ENDS, LINES)) * below[-1])
+    chosen = np.unique(np.concatenate([wanted, np.flatnonzero(shares > 0)[[0, -1]]]).clip(0, len(losses) - 1))
+    slopes = np.exp(losses[chosen])
+    return from_lines(1 - (above[chosen] - slopes * other[chosen]), -slopes)
+
+
+def from_lines(intercepts: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The vertices of the largest of some lines, and of 0 and 1 - fpr's ends, for fpr in [0, 1]."""
+    order = np.lexsort((intercepts, slopes))
+    hull: list[tuple[float, float]] = []
+    for slope, intercept in zip([*slopes[order], 0.0], [*intercepts[order], 0.0], strict=True):
+        if slope > 0:
+            continue
+        while hull:
+            last_slope, last = hull[-1]
+            crossing = (last - intercept) / (slope - last_slope) if slope > last_slope else -math.inf
+            left = _crossing(hull[-2], hull[-1]) if len(hull) > 1 else 0.0
+            if crossing > left:
+                break
+            hull.pop()
+        hull.append((float(slope), float(intercept)))
+    crossings = [_crossing(first, second) for first, second in pairwise(hull)]
+    values = [first[1] + first[0] * x for first, x in zip(hull[:-1], crossings, strict=True)]
+    inside = [(x, y) for x, y in zip(crossings, values, strict=True) if 0 < x < 1]
+    fpr = np.array([0.0, *(x for x, _ in inside), 1.0])
+    fnr = np.array([hull[0][1], *(y for _, y in inside), 0.0])
+    return fpr, np.clip(fnr, 0.0, 1 - fpr)
+
+
+def _crossing(first: tuple[float, float], second: tuple[float, float]) -> float:
+    return (first[1] - second[1]) / (second[0] - first[0])

@@ -1,0 +1,115 @@
+"""What an audit would have seen of worse mechanisms: predicted power against audits that are really played."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from dpaudit import check
+from dpaudit.auditing import alternative, gdp, plan
+from dpaudit.auditing.estimate import choose_threshold, epsilon_bounds, errors
+
+AUDITS = 200
+
+
+def laplace(draws: np.random.Generator, epsilon: float, n: int) -> np.ndarray:
+    return draws.laplace(scale=1 / epsilon, size=(2, n)) + np.array([[0.0], [1.0]])
+
+
+def bits(draws: np.random.Generator, epsilon: float, n: int) -> np.ndarray:
+    return (draws.random((2, n)) < 1 / (1 + np.exp(np.array([[epsilon], [-epsilon]])))).astype(float)
+
+
+def geometric(draws: np.random.Generator, epsilon: float, n: int) -> np.ndarray:
+    """Discrete Laplace noise: a difference of two geometric numbers."""
+    noise = draws.geometric(1 - np.exp(-epsilon), size=(2, 2, n))
+    return (noise[0] - noise[1] + np.array([[0], [1]])).astype(float)
+
+
+def normal(draws: np.random.Generator, epsilon: float, n: int) -> np.ndarray:
+    mu = float(alternative.mu_from_epsilon(epsilon, 1e-3))
+    return draws.normal(size=(2, n)) + np.array([[0.0], [mu]])
+
+
+def near(value: float) -> Any:
+    return pytest.approx([value])
+
+
+def violations(draw, epsilon: float, n: int, aside: int, delta: float) -> float:
+    """The share of audits of the mechanism that loses epsilon which find more than the claim of 1."""
+    draws, found = np.random.default_rng(11), 0.0
+    for _ in range(AUDITS):
+        scores = draw(draws, epsilon, n + aside)
+        threshold = choose_threshold(scores[:, :aside], delta=delta, confidence=alternative.CHOOSING_CONFIDENCE)
+        lower, _ = epsilon_bounds(*errors(scores[:, aside:], threshold), n, n, delta=delta, confidence=0.95)
+        found += float(lower > 1.0)
+    return found / AUDITS
+
+
+@pytest.mark.parametrize("draw, delta", [(laplace, 0.0), (bits, 0.0), (geometric, 0.0), (normal, 1e-3)])
+def test_four_fifths_of_the_audits_see_what_is_called_detectable(draw, delta):
+    n, aside = 15_000, 5_000
+    settings = {"delta": delta, "confidence": 0.95}
+    pilot = draw(np.random.default_rng(3), 1.0, aside)
+    if alternative.looks_normal(pilot):
+        family = alternative.gaussian(aside, **settings)
+    else:
+        threshold = choose_threshold(pilot, delta=delta, confidence=alternative.CHOOSING_CONFIDENCE)
+        family = alternative.event(*(count / aside for count in errors(pilot, threshold)), delta=delta)
+    found = alternative.detectable(family, 1.0, n, n, **settings)
+    assert violations(draw, found, n, aside, delta) == pytest.approx(0.8, abs=0.1)
+    least = plan.detectable(1.0, n, n, **settings)
+    if draw is normal:  # a perfect attack is far more than this one is
+        assert violations(draw, least, n, aside, delta) < 0.2
+    assert found >= least - 1e-3
+
+
+def test_a_rule_goes_on_as_it_was_seen():
+    wrong = 1 / (1 + np.exp(1.0))  # randomised response stays randomised response
+    assert alternative.event(wrong, wrong).rates(2.0) == (near(1 / (1 + np.exp(2.0))),) * 2
+    for fpr, fnr, delta in ((0.01, 0.6, 0.0), (0.6, 0.01, 0.0), (0.05, 0.3, 0.1), (0.2, 0.22, 0.1)):
+        shown = max(np.log((1 - delta - fnr) / fpr), np.log((1 - delta - fpr) / fnr))
+        assert alternative.event(fpr, fnr, delta=delta).rates(shown) == (near(fpr), near(fnr))
+    # "world 1" is forty times as likely in world 1: it keeps its probability there
+    assert alternative.event(0.01, 0.6).rates(5.0) == (near(0.4 * np.exp(-5.0)), near(0.6))
+    assert alternative.event(0.6, 0.01, delta=0.1).rates(5.0) == (near(0.6), near(0.3 * np.exp(-5.0)))
+
+
+@pytest.mark.parametrize("n0, n1", [(300, 200), (40_000, 40_000)])
+@pytest.mark.parametrize("fpr, fnr", [(0.05, 0.7), (0.002, 0.95), (0.7, 0.02), (0.0, 0.9)])
+def test_power_is_the_share_of_audits_above_the_claim(n0, n1, fpr, fnr):
+    draws, settings = np.random.default_rng(5), {"delta": 0.001, "confidence": 0.95}
+    family = alternative.Alternative(lambda epsilon: (np.array([fpr]), np.array([fnr])), "fixed")
+    fp, fn = draws.binomial(n0, fpr, 20_000), draws.binomial(n1, fnr, 20_000)
+    lower, _ = epsilon_bounds(fp, fn, n0, n1, **settings)
+    between = np.quantile(lower, [0.1, 0.5, 0.9]) + 1e-9  # claims that some audits refute
+    shares = [np.mean(lower > claimed) for claimed in between]
+    found = [alternative.power(family, 9.0, claimed, n0, n1, **settings) for claimed in between]
+    assert found == pytest.approx(shares, abs=0.03)
+    assert alternative.power(family, 9.0, 30.0, n0, n1, **settings) == 0
+
+
+@pytest.mark.parametrize("delta", [1e-7, 1e-3, 0.3])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 30.0])
+def test_mu_is_the_inverse_of_epsilon(epsilon, delta):
+    mu = alternative.mu_from_epsilon(epsilon, delta)
+    shown = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon) * ndtr(-mu / 2 - epsilon / mu)
+    assert shown == pytest.approx(delta, rel=1e-5)
+    assert gdp.epsilon_from_mu(mu + 1e-4, delta) > epsilon
+
+
+def test_normal_scores_are_told_from_others():
+    draws = np.random.default_rng(2)
+    passed = [alternative.looks_normal(draws.normal(size=(2, 2000))) for _ in range(40)]
+    assert all(passed)
+    assert not alternative.looks_normal(laplace(draws, 1.0, 2000))
+    assert not alternative.looks_normal(bits(draws, 1.0, 2000))
+    assert not alternative.looks_normal(np.zeros((2, 50)))
+
+
+def test_values_out_of_range_are_refused():
+    with pytest.raises(check.InputError, match="fpr: expected a rate in"):
+        alternative.event(1.2, 0.1)
+    with pytest.raises(check.InputError, match="delta"):
+        alternative.gaussian(10, delta=0.0, confidence=0.95)

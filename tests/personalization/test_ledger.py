@@ -1,0 +1,251 @@
+"""The ledger: every user's spending over runs, never too little, whatever happens to its process or its file."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from dp_accounting import ComposedDpEvent, GaussianDpEvent
+
+from dpaudit.check import InputError
+from dpaudit.personalization import boundary, processes
+from dpaudit.personalization.boundary import run
+from dpaudit.personalization.budget import Budget, noise_for, spent
+from dpaudit.personalization.ledger import Ledger, Stream
+from dpaudit.personalization.popularity import counted
+from dpaudit.personalization.processes import memoryless
+from dpaudit.training import matrix_noise
+from dpaudit.training.sampling import participation
+from tests.personalization.people import ITEMS, batch, honest, model
+from tests.personalization.protocols import START, people, steps
+
+DELTA = 1e-6
+A, B = (processes.gaussian(name, noise_multiplier=z) for name, z in (("a", 4.0), ("b", 6.0)))
+
+
+def cost(*multipliers):
+    """The epsilon of independent releases with these multipliers, by hand."""
+    return spent(ComposedDpEvent([GaussianDpEvent(z) for z in multipliers]), DELTA)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+def charged(ledger, run, rounds, *streams, **how):
+    return ledger.charge(run, [Stream(*stream) for stream in streams], rounds, **how)
+
+
+def _listed(admitted):
+    return admitted.rounds, np.asarray(admitted.who).tolist()
+
+
+def test_users_are_charged_for_the_runs_that_they_took_part_in(path):
+    ledger = Ledger(path)
+    charged(ledger, "1", 3, (A, 0), who=["anna", "bert"])
+    charged(ledger, "2", 2, (A, 0), (B, 0), who=["bert", 7])
+    charged(ledger, "3", 1, (B, 0))  # everybody, those of whom nothing is known too
+    expected = {
+        "anna": cost(4, 4, 4, 6),
+        "bert": cost(4, 4, 4, 4, 4, 6, 6, 6),
+        7: cost(4, 4, 6, 6, 6),
+        "7": cost(6),
+    }
+    for found in (ledger, Ledger(path)):  # the same from the file
+        for user, epsilon in expected.items():
+            assert found.spent(DELTA, user) == pytest.approx(epsilon, rel=1e-12)
+        assert found.spent(DELTA) == found.spent(DELTA, "bert")
+
+
+def test_a_stream_that_goes_on_is_charged_as_one(path):
+    """Correlated noise: twelve releases together cost less than two sequences of six."""
+    strategy = matrix_noise.toeplitz(participation(12, separation=12))
+    ftrl, ledger = processes.correlated("ftrl", strategy, 1.5), Ledger(path)
+    charged(ledger, "1", 6, (ftrl, 0), who=["anna"])
+    charged(ledger, "2", 6, (ftrl, 6), who=["anna", "bert"])
+    assert ledger.spent(DELTA, "anna") == pytest.approx(cost(1.5))
+    assert Ledger(path).spent(DELTA, "bert") == pytest.approx(cost(1.5))  # too much, for half of it
+    charged(ledger, "3", 12, (ftrl, 0), who=["anna"])
+    assert ledger.spent(DELTA, "anna") == pytest.approx(cost(1.5, 1.5))
+    for began, process in ((6, ftrl), (3, A)):
+        with pytest.raises(InputError, match=f"memory: expected the memory of the run that '{process.name}' was last"):
+            charged(ledger, "4", 1, (process, began), who=["anna"])
+
+
+def test_who_cannot_pay_is_left_out_and_the_rest_stops_in_time(path):
+    ledger, budget = Ledger(path), Budget(cost(*[4.0] * 5), DELTA)  # five releases of a
+    assert charged(ledger, "1", 3, (A, 0), budget=budget, who=["anna", "bert"]).rounds == 3
+    rounds, who = _listed(charged(ledger, "2", 4, (A, 0), budget=budget, who=["anna", "cleo", "dora"]))
+    assert (rounds, who) == (4, [False, True, True])
+    rounds, who = _listed(charged(ledger, "3", 4, (A, 0), budget=budget, who=["anna", "bert", "cleo"], least=2))
+    assert (rounds, who) == (2, [True, True, False])
+    assert charged(ledger, "4", 9, (A, 0), budget=budget, who=["anna", "bert"]).rounds == 0
+    assert ledger.spent(DELTA) <= budget.epsilon * (1 + 1e-9)
+    assert charged(ledger, "5", 9, (A, 0), budget=budget).rounds == 0  # everybody: there are some who cannot
+    assert charged(ledger, "5", 1, (B, 0), budget=Budget(9.0, DELTA)).rounds == 1
+    size = path.stat().st_size
+    assert charged(ledger, "6", 1, (A, 0), budget=budget, who=["dora", "erik"], least=3).rounds == 0
+    assert path.stat().st_size == size  # nothing was charged
+
+
+def test_noise_is_not_drawn_twice_over_runs(path):
+    """A run that begins anew with its key, after a restart too: one transcript alone would not show it."""
+    protocol, budget = steps(9.0), Budget(9.0, DELTA)
+    play = partial(run, protocol=protocol, state=START, users=people(4), rounds=1, budget=budget)
+    _, memory, _ = play(jax.random.key(0), memory=None, ledger=Ledger(path))
+    with pytest.raises(InputError, match="key: expected a key that no run has had under these names and numbers"):
+        play(jax.random.key(0), memory=None, ledger=Ledger(path))
+    play(jax.random.key(0), memory=memory, ledger=Ledger(path))
+    play(jax.random.key(1), memory=None, ledger=Ledger(path))
+    assert Ledger(path).spent(DELTA) == pytest.approx(cost(9, 9, 9))
+
+
+def test_participation_that_noise_was_made_for_is_kept(path):
+    """Noise for two participations of twelve rounds: users who had theirs are left out, and releases show it."""
+    z = noise_for(1.0, DELTA, rounds=12, participation=2)
+    protocol, ledger, budget = steps(z, stretch=1e4), Ledger(path), Budget(1.0, DELTA)
+    users, names = people(6), np.array(["anna", "bert", "cleo", "dora", "erik", "fina"])
+    taken = np.zeros(6, int)
+    for t in range(6):
+        there = np.arange(6) != t
+        able = there & (taken < 2)
+        play = partial(run, jax.random.key(t), protocol, START, None, users[there], 1, budget=budget, ledger=ledger)
+        if not able.any():
+            with pytest.raises(InputError, match="budget: expected one that pays for a round"):
+                play(who=names[there].tolist())
+            continue
+        told = play(who=names[there].tolist())[2]
+        lengths = users[able] / np.linalg.norm(users[able], axis=1, keepdims=True)
+        off = np.linalg.norm(np.asarray(told.values("steps")[0] - lengths.sum(0)))
+        assert off < 5 * z * np.sqrt(5)
+        taken += able
+    assert taken.tolist() == [2] * 6
+    assert all(ledger.spent(DELTA, str(name)) <= 1.0 + 1e-9 for name in names)
+
+
+def test_a_run_is_charged_before_it_begins(path, monkeypatch):
+    monkeypatch.setattr(boundary, "_run", lambda *given: pytest.fail("released") if not spends() else 1 / 0)
+
+    def spends():
+        return Ledger(path).spent(DELTA)
+
+    with pytest.raises(ZeroDivisionError):
+        run(jax.random.key(0), steps(4.0), START, None, people(3), 2, ledger=Ledger(path))
+    assert spends() == pytest.approx(cost(4, 4))
+
+
+def test_several_processes_of_one_run_would_charge_it_each(path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(InputError, match="ledger: expected a run of one process, which charges it once, got 2"):
+        run(jax.random.key(0), steps(4.0), START, None, people(3), 2, ledger=Ledger(path))
+    assert Ledger(path).spent(DELTA) == 0
+
+
+def test_shipped_protocols_are_charged_where_somebody_answers_for_them(path):
+    bucket, ledger, z = batch(honest(4, seed=0), 4), Ledger(path), 6.0
+    start, budget = model(seed=0), Budget(cost(z, z) * (1 + 1e-9), DELTA)
+    play = partial(run, protocol=counted(items=ITEMS, noise_multiplier=z), state=start, users=(bucket,), budget=budget)
+    told = play(jax.random.key(0), memory=memoryless(), rounds=1, ledger=ledger, trusted=True)[2]
+    assert ledger.spent(DELTA) == pytest.approx(told.epsilon(DELTA)) == pytest.approx(cost(z))
+    play(jax.random.key(1), memory=memoryless(), rounds=5, ledger=ledger, trusted=True)
+    assert ledger.spent(DELTA) == pytest.approx(cost(z, z))
+    with pytest.raises(InputError, match=r"pays for a round, of epsilon .* beside what users have spent, got Budget"):
+        play(jax.random.key(2), memory=memoryless(), rounds=1, ledger=ledger, trusted=True)
+    with pytest.raises(InputError, match=r"devices: expected what boundary\.each makes, where users are counted or"):
+        play(jax.random.key(2), memory=memoryless(), rounds=1, who=list("abcd"), ledger=ledger, trusted=True)
+
+
+def test_a_file_cut_anywhere_has_charged_all_that_was_acknowledged(path, tmp_path):
+    """What a kill can leave of the last line; the lines before were on the disk when their runs began."""
+    ledger, ends = Ledger(path), [path.stat().st_size]
+    for number in range(3):
+        charged(ledger, str(number), 1, (A, 0), who=["anna", number])
+        ends.append(path.stat().st_size)
+    content = path.read_bytes()
+    for cut in range(len(content) + 1):
+        left = tmp_path / "left.jsonl"
+        left.write_bytes(content[:cut])
+        lines = sum(cut >= end for end in ends) - 1
+        found = Ledger(left)
+        assert found.spent(DELTA, "anna") == pytest.approx(cost(*[4.0] * max(lines, 0)))
+        if cut in (0, 5, ends[0] + 3, ends[2] - 1, ends[3]):
+            charged(found, "new", 1, (A, 0), who=["anna"])
+            assert Ledger(left).spent(DELTA, "anna") == pytest.approx(cost(*[4.0] * (max(lines, 0) + 1)))
+
+
+def test_a_ledger_that_was_changed_is_refused(path, tmp_path):
+    ledger = Ledger(path)
+    charged(ledger, "1", 1, (A, 0), who=["anna"])
+    charged(ledger, "2", 1, (A, 0), who=["anna"])
+    content, other = path.read_bytes(), tmp_path / "other.jsonl"
+    lines = content.splitlines(keepends=True)
+    for place in range(0, len(content), 7):
+        other.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            assert Ledger(other).spent(DELTA, "anna") == pytest.approx(cost(4, 4))
+        except InputError as error:
+            assert str(error).startswith("ledger: expected a file ")  # noqa: PT017
+            assert len(str(error).splitlines()) == 1  # noqa: PT017
+        else:
+            pytest.fail("a change went unnoticed")
+    for wrong in (lines[0] + lines[2], lines[0] + lines[2] + lines[1], lines[1], b"name,age\nanna,7", b"anna"):
+        other.write_bytes(wrong)
+        with pytest.raises(InputError, match="ledger: expected a file "):
+            Ledger(other)
+        assert other.read_bytes() == wrong
+    os.truncate(path, 80)
+    with pytest.raises(InputError, match=r"ledger: expected a file of \d+ bytes or more, as it was, got 80 bytes"):
+        ledger.spent(DELTA)
+
+
+def test_two_processes_share_a_ledger(path):
+    """Each sees what the other has charged before it decides."""
+    one, other, budget = Ledger(path), Ledger(path), Budget(cost(*[4.0] * 3), DELTA)
+    assert charged(one, "1", 2, (A, 0), budget=budget, who=["anna"]).rounds == 2
+    assert charged(other, "2", 2, (A, 0), budget=budget, who=["anna"]).rounds == 1
+    assert charged(one, "3", 1, (A, 0), budget=budget, who=["anna"]).rounds == 0
+    assert one.spent(DELTA) == other.spent(DELTA) == pytest.approx(budget.epsilon)
+
+
+PROGRAM = """
+import sys
+from dpaudit.personalization.ledger import Ledger, Stream
+from dpaudit.personalization.processes import gaussian
+ledger, a = Ledger(sys.argv[1]), gaussian("a", noise_multiplier=100.0)
+for number in range(100_000):
+    ledger.charge(f"{number}", [Stream(a, 0)], 1, who=["anna"])
+    print("released", flush=True)  # as a run would now
+"""
+
+
+def test_a_kill_leaves_nothing_uncharged(path):
+    """A process that is killed while it charges: each release it made is in the ledger, and one more at most."""
+    playing = subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE)
+    assert playing.stdout is not None
+    made = [playing.stdout.readline() for _ in range(30)]
+    playing.send_signal(signal.SIGKILL)
+    made += playing.stdout.readlines()
+    assert playing.wait() == -signal.SIGKILL
+    kept = shutil.copy(path, path.with_name("kept.jsonl"))
+    charges = len(Ledger(kept)._runs)
+    assert charges - made.count(b"released\n") in (0, 1)
+    assert Ledger(path).spent(DELTA, "anna") == pytest.approx(cost(*[100.0] * charges))
+
+
+@pytest.mark.parametrize(
+    "who, message",
+    [
+        (["anna", "anna"], "who: expected every user once, got 'anna' 2 times"),
+        ([1.5], "who: expected users' names, whole numbers or text, got 1.5"),
+    ],
+)
+def test_names_that_are_none_are_refused(path, who, message):
+    with pytest.raises(InputError, match=message):
+        charged(Ledger(path), "1", 1, (A, 0), who=who)
+    assert Ledger(path).spent(DELTA) == 0

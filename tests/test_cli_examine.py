@@ -1,0 +1,54 @@
+"""``dpaudit examine FILE:NAME``: statuses, the table, the row and the page."""
+
+import json
+import sys
+
+import pytest
+
+from tests.test_cli import run
+
+FILE = """
+import jax, jax.numpy as jnp
+import dpaudit
+
+claim = dpaudit.Claim(1.0)
+domain = dpaudit.domain.records(dpaudit.domain.box((), 0.0, 1.0), 3)
+
+def noisy_sum(key, x):
+    return jnp.sum(x) + jax.random.laplace(key)
+
+def half_noise(key, x):
+    return jnp.sum(x) + jax.random.laplace(key) / 2
+
+pair = dpaudit.Case(noisy_sum, jnp.zeros(3), jnp.ones(3) / 3, claim)
+"""
+
+
+@pytest.fixture
+def file(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [*sys.path])  # loading a file adds its folder
+    (tmp_path / "mine.py").write_text(FILE)
+    return tmp_path / "mine.py"
+
+
+def test_a_broken_promise_is_told_on_the_screen_in_a_row_and_on_a_page(monkeypatch, capsys, tmp_path, file):
+    out = tmp_path / "out"
+    assert run(monkeypatch, "examine", f"{file}:half_noise", "--seconds", "4", "--out", str(out)) == 1
+    assert "The promise of 1 is broken" in capsys.readouterr().out
+    (row,) = json.loads((out / "results.json").read_text())
+    assert (row["verdict"], row["claim_epsilon"]) == ("violation", 1.0)
+    page = (out / "report.html").read_text()
+    assert "<h1>The promise is broken</h1>" in page
+    assert page.count("<svg") == 2
+    assert all(step["name"] in page for step in row["steps"])
+
+
+def test_a_pair_alone_can_be_examined(monkeypatch, capsys, file):
+    assert run(monkeypatch, "examine", f"{file}:pair", "--seconds", "2", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["verdict"] == "consistent"
+
+
+def test_mistakes_are_one_line(monkeypatch, capsys, file):
+    assert run(monkeypatch, "examine", f"{file}:pair", "--seconds", "-1") == 2
+    assert "--seconds: expected a number above 0" in capsys.readouterr().err
