@@ -193,3 +193,18 @@ def test_other_errors_are_raised_as_they_are():
     with pytest.raises(JaxRuntimeError, match="of another kind"):
         memory.fitting(fails, 8, of="things")
     assert not memory.ran_out(MemoryError("out of memory"))
+
+
+def test_the_device_with_least_memory_decides(monkeypatch):
+    class Device:
+        platform, process_index = "gpu", 0
+
+        def __init__(self, limit, used):
+            self.limit, self.used = limit, used
+
+        def memory_stats(self):
+            return {"bytes_limit": self.limit, "bytes_in_use": self.used}
+
+    monkeypatch.setattr(memory, "_own", lambda mesh: [Device(100, 70), Device(80, 10), Device(90, 0)])
+    assert memory.limit(None) == 80
+    assert memory.free(None) == 30

@@ -139,3 +139,16 @@ def test_bad_input():
         credible.joint_beta(1, 1, 10, 10, delta=1.0, confidence=0.9)
     with pytest.raises(check.InputError, match="confidence: expected a number in"):
         credible.joint_beta(1, 1, 10, 10, delta=0.0, confidence=0.0)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_jeffreys_bounds_give_each_end_of_each_rate_half_of_the_level(confidence):
+    lower, upper = credible.jeffreys_epsilon(30, 50, 400, 300, delta=0.01, confidence=confidence)
+    posteriors = beta(30.5, 370.5), beta(50.5, 250.5)
+
+    def by_hand(level):
+        ends = [[law.ppf(1 - level) for law in posteriors], [law.ppf(level) for law in posteriors]]
+        return [float(epsilon_from_rates(*rates, 0.01)) for rates in ends]
+
+    np.testing.assert_allclose([lower, upper], by_hand((1 - confidence) / 2), rtol=1e-9)
+    assert abs(lower - by_hand(1 - confidence)[0]) > 0.01  # the twin: all of it for each end

@@ -3,7 +3,7 @@
 import dp_accounting
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import beta, norm
 
 from dpaudit import check
 from dpaudit.auditing import gdp
@@ -80,3 +80,16 @@ def test_bad_input():
         gdp.mu_bounds(1, 1, 10, 10, confidence=2.0)
     with pytest.raises(check.InputError, match=r"false_positives: expected whole numbers in 0 .. 10, got 12"):
         gdp.epsilon_bounds(12, 1, 10, 10, delta=0.1, confidence=0.9)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_bounds_of_mu_give_each_end_of_each_rate_half_of_the_level(confidence):
+    lower, upper = gdp.mu_bounds(30, 50, 400, 300, confidence=confidence)
+
+    def by_hand(level):
+        high = beta.ppf(1 - level, 31, 370), beta.ppf(1 - level, 51, 250)
+        low = beta.ppf(level, 30, 371), beta.ppf(level, 50, 251)
+        return [-norm.ppf(ends).sum() for ends in (high, low)]
+
+    np.testing.assert_allclose([lower, upper], by_hand((1 - confidence) / 2), rtol=1e-9)
+    assert abs(lower - by_hand(1 - confidence)[0]) > 0.01  # the twin: all of it for each end

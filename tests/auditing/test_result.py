@@ -53,6 +53,12 @@ def test_a_bound_equal_to_the_claim_is_no_violation_and_a_ceiling_equal_to_it_no
     assert dataclasses.replace(found, claim=Claim(math.nextafter(found.ceiling, 0))).verdict == "consistent"
 
 
+def test_an_attack_that_saw_nothing_is_underpowered_however_many_trials_there_were():
+    found = result(500, 500, claim=Claim(1.0))
+    assert found.verdict == "consistent"
+    assert dataclasses.replace(found, reason="all scores are equal").verdict == "underpowered"
+
+
 def test_the_relation_is_always_stated():
     assert result(1, 1).neighbouring == UNSTATED
     assert result(1, 1, claim=Claim(1.0)).neighbouring == "replace"

@@ -151,6 +151,10 @@ def test_the_same_key_gives_the_same_rows_and_a_setting_does_not_depend_on_the_o
     )  # fmt: skip
     known = by_place(tables["plane"])
     for row in rows:
+        assert row["confidence_of_table"] == 0.95
+        assert 1 - row["confidence"] == pytest.approx(
+            0.05 / (2 * len(EVERY_CRAFT) * len(EPSILONS))
+        )  # two bounds a row
         assert row == known["dummy", row["epsilon"]] | {"pretraining_steps": 0, "seconds": row["seconds"]}
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpaudit import check
-from dpaudit.mechanisms.clipping import clip, norm_and_direction
+from dpaudit.mechanisms.clipping import clip, factor, norm_and_direction
 
 EXTREME = [[3.0, 4.0], [3e38, -3e38], [1e38, 0.0], [3e-30, -4e-30], [3e-38, 4e-38], [1e30, 1e-30], [-2e-38, 0.0]]
 
@@ -47,3 +47,10 @@ def test_clip_takes_any_shape_and_is_never_narrow() -> None:
 def test_clip_refuses_another_norm() -> None:
     with pytest.raises(check.InputError, match="ord: expected 1 or 2, got 3"):
         clip(jnp.ones(2), 1.0, ord=3)
+
+
+def test_the_factor_brings_a_norm_to_the_clip_norm_and_never_above() -> None:
+    norms = np.concatenate([np.geomspace(1e-6, 1e6, 2001), [0.3]]).astype(np.float32)
+    found = np.asarray(factor(norms, 0.3), np.float64)
+    np.testing.assert_allclose(found, np.minimum(1, 0.3 / norms.astype(np.float64)), rtol=1e-6)
+    assert (norms * found).max() <= 0.3

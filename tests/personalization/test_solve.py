@@ -138,3 +138,14 @@ def test_a_prior_of_another_rank_is_refused():
         check.InputError, match=r"prior: expected shape \[8, 8\], as the factors have columns, got \[7, 7"
     ):
         solve.user_factors(factors, prior[1:, 1:], users, ridge=1.0)
+
+
+def test_ridge_is_the_least_of_its_quadratic_the_pull_included():
+    rng = np.random.default_rng(4)
+    rows, values, weights = rng.normal(size=(2, 5, 3)), rng.normal(size=(2, 5)), rng.uniform(0, 2, (2, 5))
+    prior, pull = np.diag([0.5, 1.0, 2.0]), np.array([1.0, -2.0, 0.5])
+    found = solve.ridge(*(jnp.asarray(x, jnp.float32) for x in (rows, values, weights, prior, pull)))
+    for user in range(2):
+        weighted = weights[user][:, None] * rows[user]
+        exact = np.linalg.solve(rows[user].T @ weighted + prior, weighted.T @ values[user] + pull)
+        np.testing.assert_allclose(found[user], exact, rtol=1e-4, atol=1e-5)

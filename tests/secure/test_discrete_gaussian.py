@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from dpaudit import check
-from dpaudit.secure.discrete_gaussian import sample
+from dpaudit.secure.discrete_gaussian import _below, sample
 from dpaudit.secure.randomness import Stream
 
 COUNT = 200_000
@@ -45,3 +45,13 @@ def test_the_operating_system_is_the_default_source() -> None:
 def test_refuses_other_sigmas(sigma: float) -> None:
     with pytest.raises(check.InputError, match="sigma: expected a whole number"):
         sample(sigma, 1)  # pyright: ignore[reportArgumentType]
+
+
+def test_words_that_would_favour_small_numbers_are_drawn_again() -> None:
+    """2^64 = 1 mod 3 and = 4 mod 12: the first word below is refused, and another taken, so that all are as likely."""
+    words = iter(np.array([[0, 3, 4], [5, 11, 0]], np.uint64))
+
+    def source(count: int) -> bytes:
+        return next(words)[: count // 8].tobytes()
+
+    np.testing.assert_array_equal(_below(np.array([3, 12, 12], np.uint64), source), [2, 11, 4])

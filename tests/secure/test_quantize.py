@@ -59,3 +59,13 @@ def test_refusals() -> None:
         quantize(np.array([[np.nan, 0.1]]), SCALE)
     with pytest.raises(check.InputError, match=r"gradients: expected an array of shape \[n, d\], got shape \[3\]"):
         quantize(np.zeros(3), SCALE)
+
+
+@pytest.mark.parametrize(("longer", "refused"), [(1 + 5e-5, False), (1 + 2e-4, True), (1.05, True)])
+def test_rows_longer_than_rounding_explains_were_not_clipped(longer: float, refused: bool) -> None:
+    rows = np.array([[SCALE.clip_norm * longer, 0.0]])
+    if refused:
+        with pytest.raises(check.InputError):
+            quantize(rows, SCALE)
+    else:
+        assert squares(quantize(rows, SCALE))[0] == SCALE.levels**2

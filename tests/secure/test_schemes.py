@@ -157,3 +157,11 @@ def test_the_table_simulated_is_the_servers() -> None:
     law = made.opening().noise
     assert isinstance(law, noise_table.Table)
     np.testing.assert_array_equal(scheme.noise(9, source(3)), noise_table.from_seeds(law.values, first, second))
+
+
+@pytest.mark.parametrize(("make", "ratio"), [(schemes.reduced, 1.0), (schemes.own_noise, math.sqrt(2))])
+def test_noise_in_whole_units_is_never_less_than_was_asked_for(make: Callable[[Step], Scheme], ratio: float) -> None:
+    for multiplier in (0.3, 1.0, 2.0, 3.7):
+        scheme = make(STEP._replace(noise_multiplier=multiplier))
+        assert scheme.scale is not None
+        assert 0 <= scheme.std - ratio * multiplier < 1 / scheme.scale.levels

@@ -102,6 +102,10 @@ MUTANTS = [
         "auditing/test_count",
         ("counted = (early <= number)", "counted = (early < number)"),
         ("counted = (early <= number) & (number < there)", "counted = early <= number"),
+    ),
+    *of(
+        "dpaudit/auditing/count",
+        "auditing/test_audit",
         ("low=np.minimum(account.low, ~ends[:2])", "low=np.minimum(account.low, ends[:2])"),
     ),
     *of(

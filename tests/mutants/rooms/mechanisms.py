@@ -26,9 +26,9 @@ MUTANTS = [
     *of(
         "dpaudit/mechanisms/laplace",
         "mechanisms/test_laplace",
-        ("jnp.trunc(clipped / step)", "jnp.round(clipped / step)"),
+        ("jnp.trunc(clipped * nearly / step)", "jnp.round(clipped * nearly / step)"),
         ("scale = 2 * check.positive", "scale = check.positive"),
-        ("clip(x, clip_norm, ord=1)", "clip(x, clip_norm, ord=2)"),
+        ("clip(x, most, ord=1)", "clip(x, most, ord=2)"),
         ("center + (up - down) * step", "center + (up + down) * step"),
     ),
     *of(

@@ -28,9 +28,17 @@ MUTANTS = [
     *of(
         "dpaudit/personalization/transcript",
         "personalization/test_transcript",
-        ("event.count * one", "one"),
-        ("going[name] = process, length + 1", "going[name] = process, number + 1"),
+        (
+            "going[name] = process, length + 1",
+            "going[name] = process, number + 1",
+            "Both are equal there, or it was refused.",
+        ),
         ("if number != length or process is not release.process", "if process is not release.process"),
+    ),
+    *of(
+        "dpaudit/personalization/budget",
+        "personalization/test_transcript",
+        ("event.count * one", "one"),
     ),
     *of(
         "dpaudit/personalization/boundary",

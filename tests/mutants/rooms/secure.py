@@ -30,7 +30,7 @@ MUTANTS = [
         "dpaudit/secure/sigma",
         "secure/test_sigma",
         ('SENSITIVITY = {"replace": 2', 'SENSITIVITY = {"replace": 1'),
-        ("math.sqrt(check.at_least(1, steps=steps))", "check.at_least(1, steps=steps)"),
+        ("moved = _sensitivity(neighbouring) * math.sqrt(", "moved = _sensitivity(neighbouring) * float("),
         ("1.25 / check.open_unit", "1.0 / check.open_unit"),
     ),
     *of(

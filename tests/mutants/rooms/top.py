@@ -39,8 +39,8 @@ MUTANTS = [
     *of(
         "dpaudit/command",
         "test_cli test_cli_audit",
-        ('"violation": 1, "underpowered": 3', '"violation": 0, "underpowered": 3'),
-        ('"violation": 1, "underpowered": 3', '"violation": 1, "underpowered": 0'),
+        ('"violation": 1, "fault": 1', '"violation": 0, "fault": 1'),
+        ('"underpowered": 3}', '"underpowered": 0}'),
         ("if kept.exists() and not resume", "if kept.exists() and resume"),
     ),
     *of(
