@@ -316,7 +316,8 @@ def audited(noise_multiplier: float) -> dpaudit.AuditResult:
         return -jnp.sum((release - clipped) ** 2) / (2 * (C * noise_multiplier) ** 2)
 
     mechanism = clients.message(client, PARAMS, C, CLAIM)._replace(log_prob=log_prob)
-    return dpaudit.audit(mechanism, *WORST, key=KEY, trials=100_000)
+    attack = dpaudit.distinguish.likelihood_ratio
+    return dpaudit.audit(mechanism, *WORST, key=KEY, trials=100_000, distinguisher=attack)
 
 
 def test_an_audit_clears_noise_for_2c_and_calls_noise_for_c_a_violation():
