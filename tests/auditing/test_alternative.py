@@ -8,7 +8,8 @@ from scipy.special import ndtr
 
 from dpaudit import check
 from dpaudit.auditing import alternative, gdp, plan
-from dpaudit.auditing.estimate import choose_threshold, epsilon_bounds, errors
+from dpaudit.auditing.choose import choose_rule
+from dpaudit.auditing.estimate import epsilon_bounds, errors
 
 AUDITS = 200
 
@@ -41,8 +42,8 @@ def violations(draw, epsilon: float, n: int, aside: int, delta: float) -> float:
     draws, found = np.random.default_rng(11), 0.0
     for _ in range(AUDITS):
         scores = draw(draws, epsilon, n + aside)
-        threshold = choose_threshold(scores[:, :aside], delta=delta, confidence=alternative.CHOOSING_CONFIDENCE)
-        lower, _ = epsilon_bounds(*errors(scores[:, aside:], threshold), n, n, delta=delta, confidence=0.95)
+        rule = choose_rule(scores[:, :aside], delta=delta, confidence=alternative.CHOOSING_CONFIDENCE)
+        lower, _ = epsilon_bounds(*errors(scores[:, aside:], *rule), n, n, delta=delta, confidence=0.95)
         found += float(lower > 1.0)
     return found / AUDITS
 
@@ -55,8 +56,8 @@ def test_four_fifths_of_the_audits_see_what_is_called_detectable(draw, delta):
     if alternative.looks_normal(pilot):
         family = alternative.gaussian(aside, **settings)
     else:
-        threshold = choose_threshold(pilot, delta=delta, confidence=alternative.CHOOSING_CONFIDENCE)
-        family = alternative.event(*(count / aside for count in errors(pilot, threshold)), delta=delta)
+        rule = choose_rule(pilot, delta=delta, confidence=alternative.CHOOSING_CONFIDENCE)
+        family = alternative.event(*(count / aside for count in errors(pilot, *rule)), delta=delta)
     found = alternative.detectable(family, 1.0, n, n, **settings)
     assert violations(draw, found, n, aside, delta) == pytest.approx(0.8, abs=0.1)
     least = plan.detectable(1.0, n, n, **settings)

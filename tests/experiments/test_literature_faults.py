@@ -349,7 +349,9 @@ def test_a_disguise_can_be_undone():
 
 @pytest.mark.parametrize("how", DISGUISES)
 @pytest.mark.parametrize(
-    "case", [randomness.FAULTS[1].fault, rounding.FAULTS[0].fault, literature_choices.FAULTS[1].fault], ids=str
+    "case",
+    [randomness.FAULTS[1].fault, rounding.FAULTS[0].fault, literature_choices.FAULTS[1].fault],
+    ids=["rows", "a number", "a count"],
 )
 def test_a_disguise_takes_any_release(case, how):
     """Trees, bfloat16 and whole numbers; two worlds that differ still do."""
