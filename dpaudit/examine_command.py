@@ -40,13 +40,13 @@ def run(options: Examine) -> int:
     """
     import jax
 
-    from dpaudit.auditing.case import load
+    from dpaudit.auditing.case import load_with_neighbours
     from dpaudit.auditing.examine import examine
     from dpaudit.federated.client_audit import versions
     from dpaudit.report.page import write_examination_page
     from dpaudit.report.table import examination_table
 
-    case = load(options.target, needs_pair=False)
+    case, neighbours = load_with_neighbours(options.target)
     if options.seconds <= 0:
         raise check.expected("--seconds", "a number above 0", options.seconds)
     prepare(options.common)
@@ -60,7 +60,7 @@ def run(options: Examine) -> int:
 
         found = examine(
             case.mechanism,
-            (case.x0, case.x1) if case.domain is None else case.domain,
+            neighbours,
             case.claim,
             key=jax.random.key(options.common.seed),
             seconds=options.seconds,

@@ -89,9 +89,9 @@ def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence
     says1 = (scores > rule.threshold) | np.isnan(scores)
     false_positives, false_negatives = np.sum(says1[0] == rule.above), np.sum(says1[1] != rule.above)
     alpha = min(1 - confidence, STRICT) / 2
-    upper = [clopper_pearson(count, n, alpha=alpha)[1] for count in (false_positives, false_negatives)]
+    fpr, fnr = (clopper_pearson(count, n, alpha=alpha)[1] for count in (false_positives, false_negatives))
     accuracy = 1 - (false_positives + false_negatives) / (2 * n)
-    return Seen(rule, float(epsilon_from_rates(*upper, delta)), float(accuracy), -float(np.log(min(p, other))))
+    return Seen(rule, float(epsilon_from_rates(fpr, fnr, delta)), float(accuracy), -float(np.log(min(p, other))))
 
 
 def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray:

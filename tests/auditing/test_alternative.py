@@ -80,7 +80,8 @@ def test_a_rule_goes_on_as_it_was_seen():
 @pytest.mark.parametrize("n0, n1", [(300, 200), (40_000, 40_000)])
 @pytest.mark.parametrize("fpr, fnr", [(0.05, 0.7), (0.002, 0.95), (0.7, 0.02), (0.0, 0.9)])
 def test_power_is_the_share_of_audits_above_the_claim(n0, n1, fpr, fnr):
-    draws, settings = np.random.default_rng(5), {"delta": 0.001, "confidence": 0.95}
+    draws = np.random.default_rng(5)
+    settings: dict[str, Any] = {"delta": 0.001, "confidence": 0.95}
     family = alternative.Alternative(lambda epsilon: (np.array([fpr]), np.array([fnr])), "fixed")
     fp, fn = draws.binomial(n0, fpr, 20_000), draws.binomial(n1, fnr, 20_000)
     lower, _ = epsilon_bounds(fp, fn, n0, n1, **settings)

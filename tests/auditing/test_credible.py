@@ -148,7 +148,7 @@ def test_jeffreys_bounds_give_each_end_of_each_rate_half_of_the_level(confidence
 
     def by_hand(level):
         ends = [[law.ppf(1 - level) for law in posteriors], [law.ppf(level) for law in posteriors]]
-        return [float(epsilon_from_rates(*rates, 0.01)) for rates in ends]
+        return [float(epsilon_from_rates(fpr, fnr, 0.01)) for fpr, fnr in ends]
 
     np.testing.assert_allclose([lower, upper], by_hand((1 - confidence) / 2), rtol=1e-9)
     assert abs(lower - by_hand(1 - confidence)[0]) > 0.01  # the twin: all of it for each end

@@ -1,7 +1,7 @@
 """The family that a plain audit plays: it finds what no single attack does, in one program, and accuses nobody."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -135,7 +135,8 @@ def test_an_attack_of_one_s_own_is_played_beside_the_family():
 def test_useless_attacks_spend_no_error():
     """The best of 101 scores, of which one attains epsilon and 100 see nothing, in 300 audits at 80%."""
     truth, audits, n, aside = math.log(3), 300, 400, 100
-    rng, settings, wrong = np.random.default_rng(0), {"delta": 0.0, "confidence": 0.8}, []
+    rng, wrong = np.random.default_rng(0), []
+    settings: dict[str, Any] = {"delta": 0.0, "confidence": 0.8}
     for _ in range(audits):
         scores = rng.normal(size=(2, n, 101))
         scores[..., 50] = rng.random((2, n)) < np.array([[0.25], [0.75]])
@@ -228,11 +229,11 @@ BAD: list[tuple[Any, str]] = [
         r"^attacks: expected scores that jax.jit can trace, got mine, which needs a number \(Tracer",
     ),
     (
-        (distinguish.Distinguisher(lambda *_: lambda z: z, None, "mine"),),
+        (distinguish.Distinguisher(cast(Any, lambda *_: lambda z: z), None, "mine"),),
         r"^attacks: expected one number for each release, got shape \[3\] \(from mine\)$",
     ),
     (
-        (distinguish.Distinguisher(lambda *_: lambda z: "high", None, "mine"),),
+        (distinguish.Distinguisher(cast(Any, lambda *_: lambda z: "high"), None, "mine"),),
         "^attacks: expected ",
     ),
 ]
