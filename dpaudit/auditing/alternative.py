@@ -139,7 +139,8 @@ def looks_normal(scores: np.ndarray) -> bool:
     Source: Lilliefors 1967, for the statistic.
     """
     for own in np.sort(np.asarray(scores, np.float64), axis=1):
-        n, spread = len(own), own.std(ddof=1) if len(own) > 1 else 0.0
+        n = len(own)
+        spread = own.std(ddof=1) if n > 1 and np.isfinite(own).all() else 0.0
         if not np.isfinite(spread) or spread == 0:
             return False
         place = ndtr((own - own.mean()) / spread)

@@ -228,13 +228,15 @@ def _keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _same(x0: Any, x1: Any) -> bool:
-    """Whether two inputs are one, to the last bit."""
+    """Whether two inputs are one, number by number; of another type they are the same numbers still."""
+    (one, structure), (other, its) = map(jax.tree.flatten, (x0, x1))
+    return structure == its and all(map(_equal, one, other))
 
-    def told(x: Any) -> Any:
-        leaves, structure = jax.tree.flatten(x)
-        return structure, [(np.asarray(leaf).dtype, np.shape(leaf), np.asarray(leaf).tobytes()) for leaf in leaves]
 
-    return told(x0) == told(x1)
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two arrays hold the same numbers; 0 and -0 are two."""
+    one, other = np.asarray(one), np.asarray(other)
+    return np.array_equal(one, other) and np.array_equal(np.signbit(one * 1.0), np.signbit(other * 1.0))
 
 
 def _blind(account: count.Account) -> str | None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from dpaudit import check
 from dpaudit.auditing import features
 from dpaudit.auditing.attack import Distinguisher, Score, flat, reader, release_reader
+from dpaudit.auditing.game import of_trials
 from dpaudit.auditing.learned import learned
 from dpaudit.mechanisms.claim import Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
@@ -110,7 +111,7 @@ def _fit_lowest_bits(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> 
 
 
 def _release_size(mechanism: Mechanism, x: Any) -> int:
-    return jax.eval_shape(lambda key: flat(mechanism.apply(key, x)), jax.random.key(0)).size
+    return jax.eval_shape(lambda key: flat(mechanism.apply(key, x)), of_trials()).size
 
 
 def _pilot_direction(

@@ -207,6 +207,11 @@ def trial_key(key: jax.Array) -> jax.Array:
 _from_key = jax.jit(philox.from_key)  # one program, not one for each step
 
 
+def of_trials() -> Any:
+    """The shape and type of a trial's key, for :func:`jax.eval_shape`: more words than those of ``jax.random.key``."""
+    return jax.eval_shape(philox.from_key, jax.random.key(0))
+
+
 def sweep(
     one: Callable[[jax.Array], jax.Array],
     trials: int,

@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 from dpaudit import check
 from dpaudit.auditing import choose, distinguish, features, frequencies, network, probe, worlds
 from dpaudit.auditing.attack import Distinguisher, Score, flat
-from dpaudit.auditing.game import Game, both_worlds, of_worlds, sweep
+from dpaudit.auditing.game import Game, both_worlds, of_trials, of_worlds, sweep
 from dpaudit.auditing.result import Tried
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.sharding import several_processes
@@ -270,7 +270,7 @@ def _fitted(leaves: list[np.ndarray], given: Any, *, delta: float, confidence: f
 
 
 def _shapes(mechanism: Mechanism, x0: Any) -> Any:
-    return jax.eval_shape(lambda key: jax.tree.map(jnp.asarray, mechanism.apply(key, x0)), jax.random.key(0))
+    return jax.eval_shape(lambda key: jax.tree.map(jnp.asarray, mechanism.apply(key, x0)), of_trials())
 
 
 def _words(release: Any) -> jax.Array:

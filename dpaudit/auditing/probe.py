@@ -50,6 +50,7 @@ def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
     purity.refuse_other_when_traced(mechanism.apply, x0, program, name)
     if _depends_on_key(program):
         return
+    purity.refuse_calls_without_key(program, name)
     key = jax.random.key(0)
     releases = (map(np.asarray, jax.tree.leaves(mechanism.apply(key, x))) for x in (x0, x1))
     if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*releases, strict=True)):
@@ -61,13 +62,19 @@ def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
 
 @contextmanager
 def failures_named(mechanism: Mechanism) -> Iterator[None]:
-    """What a function on the host raises in some trial reaches the caller in one line, not as JAX's traceback.
+    """What a function on the host raises in some trial reaches the caller in one line, not as JAX's traceback; so does
+    what JAX says of one that it cannot batch.
 
     Raises:
-      InputError: the function's own message.
+      InputError: the function's own message, or JAX's.
     """
     try:
         yield
+    except NotImplementedError as error:
+        if "vmap" not in str(error):
+            raise
+        cause, name = one_line(f"NotImplementedError: {error}"), name_of(mechanism.apply)
+        raise check.expected("mechanism", "a release that jax.vmap can batch", f"{cause} (raised by {name})") from None
     except jax.errors.JaxRuntimeError as error:
         if "callback" not in str(error).lower():
             raise

@@ -98,6 +98,16 @@ def refuse_other_when_traced(apply: Callable[[Any, Any], Any], x: Any, program: 
         raise _impure(name, "with one key releases something else when it is called than when it is compiled")
 
 
+def refuse_calls_without_key(program: ClosedJaxpr, name: str) -> None:
+    """Refuses a program whose release does not depend on the key but on a function on the host, which may draw.
+
+    Raises:
+      InputError: such a call.
+    """
+    if HOST & set(_operations(program.jaxpr)):
+        raise _impure(name, "calls Python without the key, so that nothing tells what is drawn there")
+
+
 def kept_by_tracing(name: str) -> check.InputError:
     """What to say of a function that kept a value of one tracing for the next."""
     return _impure(name, "keeps what it computed in one call, such as a jax.random key of its own, for the next")

@@ -16,7 +16,7 @@ from dpaudit.auditing.choose import Rule, choose_rule
 from dpaudit.auditing.domain import Domain, Pair
 from dpaudit.auditing.domain import checked as checked_domain
 from dpaudit.auditing.estimate import epsilon_bounds, errors
-from dpaudit.auditing.game import play, trial_key
+from dpaudit.auditing.game import of_trials, play, trial_key
 from dpaudit.auditing.moments import moments
 from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.auditing.search_look import Look, ascent, look
@@ -238,7 +238,7 @@ def _best_region(
 def _takes_any_input(mechanism: Mechanism, pair: Pair) -> None:
     """Refuses a mechanism that can be compiled for one input only, as all those on the host."""
     try:
-        jax.eval_shape(mechanism.apply, jax.random.key(0), pair[0])
+        jax.eval_shape(mechanism.apply, of_trials(), pair[0])
     except probe.NOT_JITTABLE as error:
         name, cause = probe.name_of(mechanism.apply), type(error).__name__
         wanted = "a function that jax.jit can trace with its input as an argument"
@@ -253,7 +253,7 @@ def _ready(score: Score) -> Callable[..., Score]:
 
 
 def _default(mechanism: Mechanism, pair: Pair) -> list[Distinguisher]:
-    release = jax.eval_shape(mechanism.apply, jax.random.key(0), pair[0])
+    release = jax.eval_shape(mechanism.apply, of_trials(), pair[0])
     sizes = {sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (release, *pair)}
     attacks = [] if mechanism.log_prob is None else [distinguish.likelihood_ratio]
     return [*attacks, moments, *([distinguish.projection] if len(sizes) == 1 else [])]
@@ -266,7 +266,7 @@ def _fits_compiled(attack: Distinguisher, mechanism: Mechanism, pair: Pair) -> b
         return attack.fit(key, mechanism, *pair)(mechanism.apply(key, pair[0]))
 
     try:
-        jax.eval_shape(score, jax.random.key(0), pair)
+        jax.eval_shape(score, of_trials(), pair)
     except probe.NOT_JITTABLE:
         return False
     return True

@@ -115,3 +115,12 @@ def test_values_out_of_range_are_refused():
         alternative.event(1.2, 0.1)
     with pytest.raises(check.InputError, match="delta"):
         alternative.gaussian(10, delta=0.0, confidence=0.95)
+
+
+def test_scores_that_are_not_finite_are_not_normal():
+    """And no word of NumPy's about infinity less infinity: warnings are errors here."""
+    scores = np.random.default_rng(0).normal(size=(2, 500))
+    with np.errstate(all="raise"):
+        assert alternative.looks_normal(scores)
+        for strange in (np.inf, -np.inf, np.nan):
+            assert not alternative.looks_normal(np.where(np.arange(500) == 3, strange, scores))

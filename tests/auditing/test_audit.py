@@ -154,6 +154,10 @@ BAD = [
         r"^x1: expected an input other than x0 \(nothing tells a pair of equal inputs apart\), got the same$",
     ),
     (
+        {"x1": np.zeros(4)},
+        r"^x1: expected an input other than x0 \(nothing tells a pair of equal inputs apart\), got the same$",
+    ),
+    (
         {"distinguisher": distinguish.likelihood_ratio},
         r"^distinguisher: expected one that needs no density \(the mechanism has no log_prob\), got likelihood_ratio$",
     ),

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.core import Tracer
+from jax.experimental import io_callback
 
 import dpaudit
 from dpaudit import check, distinguish
 from dpaudit.auditing import probe
+from dpaudit.auditing.moments import moments
 from dpaudit.mechanisms import randomized_response
 
 KEY = jax.random.key(0)
@@ -61,6 +63,22 @@ def old_generator(rng, x):
     return x + rng.randn()
 
 
+def not_vectorized(key, x):
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    return x + jax.pure_callback(lambda words: np.float32(words[0]), shape, jax.random.key_data(key))
+
+
+def draws_on_the_host(key, x):
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    return x + io_callback(lambda: np.float32(np.random.default_rng().normal()), shape)
+
+
+def mapped_on_the_host(key, x):
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    draw = lambda at: np.float32(at + np.random.default_rng().normal())  # noqa: E731
+    return jax.jit(lambda x: jax.pure_callback(draw, shape, x, vmap_method="sequential"))(jnp.float32(x))
+
+
 REFUSED = [
     (
         complex_numbers,
@@ -82,6 +100,19 @@ REFUSED = [
     (one_argument, r"^mechanism: expected a release of x0, got TypeError: one_argument\(\) takes 1 positional .*\)$"),
     (branches, r"^mechanism: .* jax.jit can trace, got branches, .* as dpaudit\.on_host\(branches\)$"),
     (numpys, r"^mechanism: .* jax.jit can trace, got numpys, .* \(TracerArrayConversionError\); .*on_host\(numpys\)$"),
+    (
+        not_vectorized,
+        r"^mechanism: expected a release that jax.vmap can batch, got NotImplementedError: vmap is only .* "
+        r"\(raised by not_vectorized\)$",
+    ),
+    (
+        draws_on_the_host,
+        "^mechanism: expected a pure function of .key, x., got draws_on_the_host, which calls Python without the key, ",
+    ),
+    (
+        mapped_on_the_host,
+        "^mechanism: expected a pure function of .key, x., got mapped_on_the_host, which calls Python without the key,",
+    ),
     (nothing, "^mechanism: expected a release of at least one array, got none from nothing$"),
     (
         deterministic,
@@ -95,6 +126,21 @@ REFUSED = [
 def test_refused_in_one_line(mechanism, message):
     with pytest.raises(check.InputError, match=message):
         dpaudit.audit(mechanism, 0.0, 1.0, key=KEY, trials=200)
+
+
+@pytest.mark.parametrize("distinguisher", [None, distinguish.projection, moments])
+def test_the_bits_of_a_key_are_a_release(distinguisher):
+    """Trials have keys of another kind, and so of another length, than those of jax.random.key."""
+    found = dpaudit.audit(
+        lambda key, x: (x + jax.random.normal(key), jax.random.key_data(key)),
+        0.0,
+        8.0,
+        key=KEY,
+        trials=2_000,
+        claim=dpaudit.Claim(1.0),
+        distinguisher=distinguisher,
+    )
+    assert found.verdict == "violation"
 
 
 def test_what_only_seems_deterministic_is_played():
