@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from dpaudit.auditing.game import trial_key
 from dpaudit.mechanisms.claim import Mechanism
 
 Score = Callable[[Any], jax.Array]
@@ -57,6 +58,7 @@ def reader(reference: Any) -> Callable[[Any], jax.Array]:
 
 def release_reader(key: jax.Array, mechanism: Mechanism, x: Any) -> Callable[[Any], jax.Array]:
     """The :func:`reader` of a mechanism's releases; their reference, where they need one, is a release of ``x``."""
+    key = trial_key(key)  # of the kind that trials have
     shapes = jax.eval_shape(lambda: mechanism.apply(key, x))
     if not any(map(_wide, jax.tree.leaves(shapes))):
         return flat

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from dpaudit import check
 from dpaudit.auditing import features
 from dpaudit.auditing.attack import Distinguisher, Score, flat, reader, release_reader
-from dpaudit.auditing.game import of_trials
+from dpaudit.auditing.game import of_trials, trial_key
 from dpaudit.auditing.learned import learned
 from dpaudit.mechanisms.claim import Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
@@ -119,6 +119,7 @@ def _pilot_direction(
 ) -> jax.Array:
     """The difference of the mean releases of x1 and x0, of ``PILOT`` each that no bound will count; numbers that are
     not finite count as 0."""
+    key = trial_key(key)
 
     def add(i: jax.Array, totals: jax.Array) -> jax.Array:
         own = jax.random.fold_in(key, i)

@@ -337,6 +337,8 @@ def _judged(results: list[AuditResult], findings: list[Finding], claim: Claim) -
     """(verdict, sentence)."""
     best = max(results, key=lambda result: result.epsilon_lower)
     lower, promised = f"{best.epsilon_lower:.3g}", f"{claim.epsilon:g}"
+    if claim.is_curve:
+        lower, promised = f"{lower} at delta {best.delta:.3g}", repr(claim)
     if best.verdict == "violation":
         return "violation", f"The promise of {promised} is broken: the loss is at least {lower}."
     if findings:

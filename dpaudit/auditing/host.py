@@ -23,8 +23,9 @@ def on_host(function: Callable[[np.random.Generator, Any], Any]) -> Callable[[ja
 
     Args:
       function: ``function(rng, x) -> release``, with a ``numpy.random.Generator`` and the input as it was given to the
-        audit; the release is an array, a number or a pytree of them, of the same shape in every trial. float64 is
-        rounded to float32 unless JAX runs with 64 bits, so leaks below that precision are not seen.
+        audit, its JAX arrays as NumPy's; the release is an array, a number or a pytree of them, of the same shape in
+        every trial. float64 is rounded to float32 unless JAX runs with 64 bits, so leaks below that precision are not
+        seen.
 
     Returns:
       A function that :func:`dpaudit.audit` and :class:`dpaudit.Mechanism` take. To learn the release's shape, it calls
@@ -38,6 +39,7 @@ def on_host(function: Callable[[np.random.Generator, Any], Any]) -> Callable[[ja
 
     @wraps(function)
     def apply(key: jax.Array, x: Any) -> Any:
+        x = jax.tree.map(_off_device, x)
         leaves, structure = jax.tree.flatten(_arrays(function(np.random.default_rng(0), x)))
         shapes = [jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) for leaf in leaves]
 
@@ -55,6 +57,11 @@ def on_host(function: Callable[[np.random.Generator, Any], Any]) -> Callable[[ja
         return jax.tree.unflatten(structure, jax.pure_callback(call, shapes, words, vmap_method="expand_dims"))
 
     return apply
+
+
+def _off_device(leaf: Any) -> Any:
+    """A leaf of an input as NumPy takes it: what is computed of JAX's arrays while JAX traces has no value yet."""
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _arrays(release: Any) -> Any:

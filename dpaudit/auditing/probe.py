@@ -74,7 +74,9 @@ def failures_named(mechanism: Mechanism) -> Iterator[None]:
         if "vmap" not in str(error):
             raise
         cause, name = one_line(f"NotImplementedError: {error}"), name_of(mechanism.apply)
-        raise check.expected("mechanism", "a release that jax.vmap can batch", f"{cause} (raised by {name})") from None
+        raise check.InputError(
+            f"mechanism: expected a release that jax.vmap can batch, got {cause} (by {name})"
+        ) from None
     except jax.errors.JaxRuntimeError as error:
         if "callback" not in str(error).lower():
             raise

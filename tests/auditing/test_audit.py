@@ -249,7 +249,7 @@ def test_an_attack_that_saw_nothing_is_never_consistent(mechanism, attack, reaso
     assert (found.verdict, found.reason) == ("underpowered", reason)
     assert found.ceiling > 1
     assert dpaudit.AuditResult.from_json(found.to_json()) == found
-    seen = dpaudit.audit(add_noise, ONE, 2 * ONE, claim=Claim(6.0), **{**settings, "distinguisher": None})
+    seen = dpaudit.audit(add_noise, ONE, 2 * ONE, claim=Claim(2.0), **{**settings, "distinguisher": None})
     assert (seen.verdict, seen.reason) == ("consistent", None)
 
 

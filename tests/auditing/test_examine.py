@@ -108,3 +108,18 @@ def test_bad_input_is_refused(change, message):
     given = {"mechanism": noisy_sum, "domain": RECORDS, "claim": CLAIM, "key": KEY} | change
     with pytest.raises(check.InputError, match=message):
         dpaudit.examine(**given)
+
+
+def test_a_promise_that_is_a_curve_is_named_as_one():
+    for scale in (0.5, 1.0):
+        found = dpaudit.examine(
+            lambda key, x, scale=scale: x + scale * jax.random.normal(key),
+            (0.0, 1.0),
+            Claim.gaussian(1.0),
+            key=jax.random.key(0),
+            seconds=1,
+        )
+        assert (found.verdict == "violation") is (scale < 1)
+        assert repr(Claim.gaussian(1.0)) in found.sentence
+        assert " at delta " in found.sentence
+        assert "inf" not in found.sentence

@@ -92,3 +92,10 @@ def test_only_functions_are_taken():
 def test_a_function_that_ignores_its_generator_is_remarked_on():
     found = dpaudit.audit(dpaudit.on_host(lambda rng, x: x), ZERO, ONE, key=KEY, trials=400)
     assert "if the mechanism is deterministic, its epsilon is infinite" in found.method
+
+
+def test_jax_s_arrays_reach_the_function_as_numpy_s():
+    """While JAX traces, what is computed of an array of its own has no value yet."""
+    summed = dpaudit.on_host(lambda rng, x: float(np.sum(x["a"])) + rng.laplace() / 3)
+    pair = [{"a": jax.numpy.asarray(x)} for x in (ZERO, ONE)]
+    assert dpaudit.audit(summed, *pair, key=KEY, trials=4000, claim=Claim(1.0)).verdict == "violation"

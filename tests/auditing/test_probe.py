@@ -102,16 +102,15 @@ REFUSED = [
     (numpys, r"^mechanism: .* jax.jit can trace, got numpys, .* \(TracerArrayConversionError\); .*on_host\(numpys\)$"),
     (
         not_vectorized,
-        r"^mechanism: expected a release that jax.vmap can batch, got NotImplementedError: vmap is only .* "
-        r"\(raised by not_vectorized\)$",
+        r"^mechanism: expected a release that jax.vmap can batch, got NotImplementedError: .* \(by not_vectorized\)$",
     ),
     (
         draws_on_the_host,
-        "^mechanism: expected a pure function of .key, x., got draws_on_the_host, which calls Python without the key, ",
+        "^mechanism: expected a pure function of .key, x., got draws_on_the_host, which calls Python without the key",
     ),
     (
         mapped_on_the_host,
-        "^mechanism: expected a pure function of .key, x., got mapped_on_the_host, which calls Python without the key,",
+        "^mechanism: expected a pure function of .key, x., got mapped_on_the_host, which calls Python without the key",
     ),
     (nothing, "^mechanism: expected a release of at least one array, got none from nothing$"),
     (
@@ -155,10 +154,10 @@ def test_what_only_seems_deterministic_is_played():
 def test_equal_scores_say_that_nothing_was_seen():
     always = dpaudit.audit(lambda key, x: jnp.ones(3), 0.0, 1.0, key=KEY, trials=400)
     assert (always.epsilon_lower, always.accuracy) == (0, 0.5)
-    assert ", all scores equal: this attack saw nothing; " in always.method
+    assert always.reason == "all scores are equal: this attack saw nothing"
     blind = distinguish.Distinguisher(lambda key, mechanism, x0, x1: lambda z: jnp.sign(z * z), 0.0)
     seen = dpaudit.audit(lambda key, x: x + jax.random.normal(key), 0.0, 1.0, key=KEY, trials=400, distinguisher=blind)
-    assert ", all scores equal" in seen.method
+    assert seen.reason == always.reason
 
 
 def test_a_choice_by_the_input_is_jittable():
