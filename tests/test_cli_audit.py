@@ -71,7 +71,7 @@ def test_the_table_names_the_relation_and_what_is_detectable(monkeypatch, capsys
     assert run(monkeypatch, "audit", f"{file}:noisy_sum") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "neighbours add_remove: one record is present or absent" in printed
-    assert "or more would have been called a violation with probability 0.8, were the attack perfect" in printed
+    assert "or more would have been called a violation with probability 0.8, by this attack" in printed
 
 
 def test_an_attack_that_saw_nothing_says_so_everywhere(monkeypatch, capsys, file, tmp_path):

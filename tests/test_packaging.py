@@ -26,3 +26,10 @@ def test_the_import_is_light():
     program = f"import dpaudit, sys; print([name for name in {heavy} if name in sys.modules])"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+def test_the_import_starts_no_backend():
+    """Processes of several hosts join after it."""
+    program = "import dpaudit, jax; from jax._src import xla_bridge; print(xla_bridge.backends_are_initialized())"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "False"

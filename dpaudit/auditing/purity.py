@@ -8,7 +8,7 @@ by running it once as Python does and once as compiled.
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ LOOPS = {"scan", "while"}
 HOST = {"pure_callback", "io_callback"}
 ROUNDING = 64  # in units of the last place of a release's largest number
 LONGEST = 100  # characters of a mechanism's own message
-QUICKLY = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
+QUICKLY = {"xla_backend_optimization_level": 0}  # of a CPU, whose compiler knows it
 
 
 def refuse_changing(trace: Trace, first: ClosedJaxpr, name: str) -> None:
@@ -91,7 +91,7 @@ def refuse_other_when_traced(apply: Callable[[Any, Any], Any], x: Any, program: 
         return  # memory, or a device that has no such operation by itself
     except Exception as error:
         raise _impure(name, f"can be traced but not called ({_brief(error)})") from None
-    if _alike(by_python, _compiled(constants.as_data(Partial(apply), program), key), exactly=True):
+    if _alike(by_python, _compiler()(constants.as_data(Partial(apply), program), key), exactly=True):
         return
     unfused = jaxpr_as_fun(jax.make_jaxpr(lambda key: plain(key, x))(key))
     if not _alike(by_python, unfused(key)):
@@ -136,9 +136,11 @@ def _generators() -> tuple[Any, ...]:
     return random.getstate(), name, np.asarray(words).tobytes(), *rest
 
 
-@partial(jax.jit, compiler_options=QUICKLY)
-def _compiled(held: Partial, key: jax.Array) -> list[jax.Array]:
-    return held.func.run(*held.args[0], *held.args[1], key)
+@cache
+def _compiler() -> Callable[[Partial, jax.Array], list[jax.Array]]:
+    """Made when it is first needed: to ask for the backend while importing would start it before processes join."""
+    options = QUICKLY if jax.default_backend() == "cpu" else {}
+    return jax.jit(lambda held, key: held.func.run(*held.args[0], *held.args[1], key), compiler_options=options)
 
 
 def _is_small(program: ClosedJaxpr) -> bool:
