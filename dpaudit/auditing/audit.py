@@ -19,7 +19,6 @@ from dpaudit.auditing.result import AuditResult, checked_delta, from_counts
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold
-CALL_TRIALS = 1 << 16  # of each world, to each device at a time, where a family is played
 CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # or, where stopping early, so many pairs and so many errors at the claim
 
 
@@ -126,7 +125,6 @@ def audit(
             settings = {"delta": delta, "confidence": confidence, "batch": batch, "mesh": mesh}
             family = portfolio(fit_key, play_key, *pair, attacks, pilot=pilot, **settings)
             one = family.one
-            batch = min(half, CALL_TRIALS) if batch is None else batch
         name = "" if distinguisher is None else distinguisher.name
         how = {"batch": batch, "mesh": mesh, "checkpoint": checkpoint, "progress": progress}
         return _carry_out(one, name, family, threshold, half, aside, until, promise, **how)
