@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
         from orbax.checkpoint import args
 
         items = args.Composite(arrays=args.StandardSave(arrays), identity=args.JsonSave(self.identity))
-        with _manager(self.folder) as manager:
+        with _manager(self.folder, writing=True) as manager:
             manager.save(step, args=items)
 
     def restore(self) -> Any:
@@ -48,7 +48,7 @@ class Checkpoint(NamedTuple):
         from orbax.checkpoint import args
 
         items = args.Composite(arrays=args.StandardRestore(), identity=args.JsonRestore())
-        with _manager(self.folder) as manager:
+        with _manager(self.folder, writing=False) as manager:
             if manager.latest_step() is None:
                 return None
             try:
@@ -68,10 +68,12 @@ def save(folder: Path, params: Any) -> None:
         checkpointer.save(os.path.abspath(folder), params, force=True)
 
 
-def _manager(folder: Path) -> "CheckpointManager":
+def _manager(folder: Path, *, writing: bool) -> "CheckpointManager":
+    """Opens a folder. Only a writer removes what killed writers left: Orbax does that in the background, where a reader
+    that is closed at once would remove what the next writer has just begun."""
     from orbax.checkpoint import CheckpointManager, CheckpointManagerOptions  # takes a second
 
     options = CheckpointManagerOptions(
-        max_to_keep=1, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False
+        max_to_keep=1, create=True, cleanup_tmp_directories=writing, enable_async_checkpointing=False
     )
     return CheckpointManager(os.path.abspath(folder), options=options)
