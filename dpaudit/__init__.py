@@ -5,17 +5,18 @@ achieved, with confidence bounds, beside the loss that was promised.
 """
 
 from dpaudit import mechanisms
-from dpaudit.auditing import distinguish, domain, oracle
+from dpaudit._engine.game import play
+from dpaudit._validate import InputError
+from dpaudit.auditing import domain
+from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.audit import audit
-from dpaudit.auditing.case import Case
-from dpaudit.auditing.domain import Domain
+from dpaudit.auditing.domain import Case, Domain
 from dpaudit.auditing.examine import Examination, examine
-from dpaudit.auditing.game import play
 from dpaudit.auditing.host import on_host
-from dpaudit.auditing.inspect import Finding, Inspection, inspect
+from dpaudit.auditing.lint.inspect import Finding, Inspection, inspect
 from dpaudit.auditing.result import AuditResult
 from dpaudit.auditing.search import SearchResult, search
-from dpaudit.check import InputError
+from dpaudit.audits import oracle
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 __all__ = [

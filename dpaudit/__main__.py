@@ -1,6 +1,6 @@
 """Runs the command line: ``python -m dpaudit``."""
 
-from dpaudit.cli import main
+from dpaudit.cli.main import main
 
 if __name__ == "__main__":
     main()

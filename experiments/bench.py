@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpaudit import sharding
+from dpaudit._engine import sharding
 from dpaudit.report.rows import prepare_out, read_rows, write_rows
 from experiments.bench_table import FIGURES, taken
 from experiments.common import RESULTS, options

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import Claim, play
-from dpaudit.auditing import credible, plan, sequential
+from dpaudit.auditing.bounds import credible, plan, sequential
 from dpaudit.mechanisms import randomized_response
 from experiments.common import Rows, options, seconds
 

@@ -19,9 +19,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpaudit import sharding
+from dpaudit._engine import sharding
 from dpaudit.federated import population
-from dpaudit.federated.simulate import simulate
+from dpaudit.federated.rounds import simulate
 from experiments import bench_federated_sides as sides
 from experiments.bench_training import in_turn, ratio
 from experiments.bench_training_sides import NETWORKS, SILENT, as_torch, differences, refuse_different, timed

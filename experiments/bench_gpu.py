@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit.auditing import craft, engines
+from dpaudit.audits import craft, engines
 from dpaudit.training.many import train_many
 from experiments import bench_federated, bench_ldp
 from experiments.bench_training import CLIPPED, PLAIN, in_turn, sums

@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit.auditing import craft, engines, game
-from dpaudit.auditing.distinguish import cosine_direction
+from dpaudit._engine import game
+from dpaudit.auditing.attacks.distinguish import cosine_direction
+from dpaudit.audits import craft, engines
 from dpaudit.kernels import philox, randomized_trial
 from dpaudit.mechanisms import ldp_sgd
 from experiments import bench_kernels_counts as counts

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 
 from dpaudit.kernels import philox
 from dpaudit.kernels import randomized_trial as trial
-from dpaudit.training import mc_dropout, models, per_example
-from dpaudit.training.cut import cut
+from dpaudit.training import models, per_example
 from dpaudit.training.dp_sgd import add_noise
+from dpaudit.training.dropout import mc_dropout
+from dpaudit.training.dropout.mc_dropout import cut
 from experiments.bench_federated_sides import EXAMPLES
 from experiments.bench_training_sides import CLIP_NORM, NETWORKS, batch
 from experiments.common import Rows

@@ -16,9 +16,8 @@ import jax
 import numpy as np
 
 from dpaudit import data
-from dpaudit.auditing import craft, engines, oracle
-from dpaudit.auditing.distinguish import cosine_direction
-from dpaudit.federated import client_audit
+from dpaudit.auditing.attacks.distinguish import cosine_direction
+from dpaudit.audits import craft, engines, ldp_client, oracle
 from dpaudit.mechanisms import ldp_sgd
 from experiments.common import Rows, options, peak_gib, seconds
 
@@ -129,8 +128,8 @@ def gradients() -> None:
     rng = np.random.default_rng(0)
     images, labels = rng.random((2000, 28, 28, 1), np.float32), rng.integers(0, 10, 2000).astype(np.int32)
     noise = data.Dataset("mnist", images, labels, 10, "noise")
-    client = client_audit.client(jax.random.key(0), noise, noise, pretraining_steps=0, clip_norm=1.0)
-    engines.pairs(jax.random.key(1), client_audit.crafted(client, "benign"), 10_000)
+    client = ldp_client.client(jax.random.key(0), noise, noise, pretraining_steps=0, clip_norm=1.0)
+    engines.pairs(jax.random.key(1), ldp_client.crafted(client, "benign"), 10_000)
 
 
 PARTS = {"wide": wide, "gradients": gradients}

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.kernels import philox
-from dpaudit.training import mc_dropout, membership, models
-from dpaudit.training.threshold_search import KINDS
+from dpaudit.training import models
+from dpaudit.training.dropout import mc_dropout, membership
+from dpaudit.training.dropout.threshold_search import KINDS
 from experiments import bench_mc_dropout_sides as sides
 from experiments.bench_training import in_turn, ratio
 from experiments.bench_training_sides import NETWORKS, Batch, batch, differences, refuse_different, timed
@@ -177,7 +178,7 @@ def main() -> None:
     key = jax.random.key(chosen.seed)
     if chosen.part == LAW:
         if chosen.torch_python is None:
-            raise check.expected("--torch-python", "an interpreter that has torch and opacus", "none")
+            raise _validate.expected("--torch-python", "an interpreter that has torch and opacus", "none")
         for name in names:
             law(rows, key, name, samples, chosen.torch_python)
         return

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit.auditing.estimate import epsilon_from_rates
-from dpaudit.training import mc_dropout, membership
-from dpaudit.training.convolution import Conv
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
+from dpaudit.training.dropout import mc_dropout, membership
+from dpaudit.training.windows import Conv
 from experiments.bench_training_sides import DROPOUT_RATE, NETWORKS, Side, as_torch
 from experiments.common import answering
 

@@ -16,8 +16,8 @@ import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 
 from dpaudit.data.ratings import Ratings, from_arrays
-from dpaudit.personalization.layout import Users, arranged
-from dpaudit.personalization.solve import user_factors
+from dpaudit.personalization.als.layout import Users, arranged
+from dpaudit.personalization.als.solve import user_factors
 from experiments.bench_training import in_turn, ratio
 from experiments.bench_training_sides import Side, timed
 from experiments.bench_user_sums import sums

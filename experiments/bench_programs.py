@@ -34,7 +34,7 @@ def texts() -> Iterator[tuple[str, str]]:
         run = jax.jit(federated.ours(network, CLIENTS, everyone, each=each))
         lowered = run.lower(key, given, federated.NOISE_MULTIPLIER)
         yield f"a round of {CLIENTS:,} clients, CNN28, {noise}", lowered.as_text()
-    sources = [*sorted(Path("dpaudit/secure").rglob("*.py")), Path("dpaudit/check.py")]  # and nothing else of ours
+    sources = [*sorted(Path("dpaudit/secure").rglob("*.py")), Path("dpaudit/_validate.py")]  # and nothing else of ours
     yield "two servers: sources of dpaudit.secure", "".join(f"{file}\n{file.read_text()}" for file in sources)
 
 

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpaudit.auditing import craft, engines
+from dpaudit.audits import craft, engines
 from dpaudit.federated import population
 from dpaudit.training.many import train_many
 from experiments import bench_federated_sides, bench_training

@@ -19,13 +19,16 @@ from typing import Any
 import grpc
 import numpy as np
 
-from dpaudit.secure import agreement, cot, garbling, grpc_wire, in_process, randomness, shares, tls
-from dpaudit.secure.aes_hash import BLOCK, GateKeys
-from dpaudit.secure.agreement import Terms
-from dpaudit.secure.channel import Channel
-from dpaudit.secure.grpc_wire import Listener
-from dpaudit.secure.records import Records
-from dpaudit.secure.session import Session
+from dpaudit.secure.circuits import garbling
+from dpaudit.secure.circuits.garbling import BLOCK, GateKeys
+from dpaudit.secure.crypto import correlated_transfers, randomness, shares
+from dpaudit.secure.protocol import agreement, certificates, in_process
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.service import grpc_wire
+from dpaudit.secure.service.grpc_wire import Listener
+from dpaudit.secure.service.records import Records
+from dpaudit.secure.service.session import Session
 from experiments.bench_secure_noise import moved, noises
 from experiments.common import Rows, answering, options, peak_gib
 
@@ -46,9 +49,9 @@ def terms(mode: str, dimension: int, depth: int) -> Terms:
 
 def serve(role: str) -> None:
     """What :func:`between` runs in a process of its own: answers a line, ``mode d depth steps``, with what it took."""
-    server = grpc.server(ThreadPoolExecutor(4), options=tls.options())
+    server = grpc.server(ThreadPoolExecutor(4), options=certificates.options())
     listener = Listener(server, None, print)
-    port = tls.listen(server, "127.0.0.1:0", None)
+    port = certificates.listen(server, "127.0.0.1:0", None)
     server.start()
     peer = sys.stdin.readline().removeprefix(PEER).strip()
     print(port, flush=True)
@@ -92,7 +95,11 @@ def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
                 line = f"{mode} {dimension} {depth} {steps + 2}"
                 with ThreadPoolExecutor(2) as pool:
                     told = dict(
-                        zip(tls.SERVERS, pool.map(lambda ask, line=line: ask(line), (first, second)), strict=True)
+                        zip(
+                            certificates.SERVERS,
+                            pool.map(lambda ask, line=line: ask(line), (first, second)),
+                            strict=True,
+                        )
                     )
                 setting = {
                     "d": dimension,
@@ -147,14 +154,14 @@ def transfers(rows: Rows, count: int, depth: int, name: str, rounds: int) -> Non
     delta = np.frombuffer(randomness.system(BLOCK), np.uint8)
 
     def sender(channel: Channel) -> None:
-        party = cot.Sender(channel, delta, depth=depth)
+        party = correlated_transfers.Sender(channel, delta, depth=depth)
         for _ in range(rounds):
             began = time.thread_time()
             party.extend(count)
             speeds["sender"].append(count / (time.thread_time() - began))
 
     def receiver(channel: Channel) -> None:
-        party = cot.Receiver(channel, depth=depth)
+        party = correlated_transfers.Receiver(channel, depth=depth)
         for _ in range(rounds):
             began = time.thread_time()
             party.extend(choices)
@@ -169,7 +176,7 @@ def transfers(rows: Rows, count: int, depth: int, name: str, rounds: int) -> Non
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--steps", type=int, default=None, help="steps a setting; default 10, quick 3")
-    parser.add_argument("--side", choices=tls.SERVERS, default=None, help="be one of the two processes")
+    parser.add_argument("--side", choices=certificates.SERVERS, default=None, help="be one of the two processes")
     chosen = parser.parse_args()
     if chosen.side:
         serve(chosen.side)

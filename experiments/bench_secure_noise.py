@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpaudit.secure import in_process, opening, ot_noise, reveal, shares
-from dpaudit.secure.agreement import Terms
-from dpaudit.secure.channel import Channel
-from dpaudit.secure.noise import Binomial
+from dpaudit.secure.crypto import shares
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.channel import Channel
 from experiments.common import Rows
 
 Step = Callable[[], list[np.ndarray]]  # what was opened, block by block
@@ -24,7 +25,7 @@ def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> 
     split = shares.split(np.zeros(dimension, np.int64), ring_bits=ring_bits)
 
     def circuit(channel: Channel, first: bool, depth: int) -> Step:
-        party = (opening.Garbler if first else opening.Evaluator)(channel, depth=depth)
+        party = (two_server_sum.Garbler if first else two_server_sum.Evaluator)(channel, depth=depth)
         share = split[0 if first else 1]
         return lambda: [
             party.open(by_circuit, cast(Any, party.prepare(by_circuit, part.stop - part.start)), share[part])
@@ -32,8 +33,8 @@ def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> 
         ]
 
     def transfers_alone(channel: Channel, first: bool, depth: int) -> Step:
-        party = (ot_noise.First if first else ot_noise.Second)(channel, depth=depth)
-        opened, share = (reveal.first, split[0]) if first else (reveal.second, split[1])
+        party = (transfer_noise.First if first else transfer_noise.Second)(channel, depth=depth)
+        opened, share = (two_server_sum.first, split[0]) if first else (two_server_sum.second, split[1])
 
         def open_block(part: slice) -> np.ndarray:
             drawn = party.prepare(law, part.stop - part.start, ring_bits=ring_bits)

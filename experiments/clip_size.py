@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from dpaudit import check, hosts
+from dpaudit import _validate
+from dpaudit._engine import hosts
 from dpaudit.report.rows import write_rows
 from experiments import clip_size_rows
 from experiments.clip_size_published import CLIENTS_PER_ROUND, ROUNDS, TRIALS
@@ -87,14 +88,14 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
         vars(chosen).update(QUICK)
     if chosen.only is None:
         chosen.only = QUICK_ONLY if chosen.quick else ("",)
-    check.at_least(10, rounds=chosen.rounds)
-    check.at_least(1, trials=chosen.trials)
+    _validate.at_least(10, rounds=chosen.rounds)
+    _validate.at_least(1, trials=chosen.trials)
     if chosen.simulated is None:
         chosen.simulated = chosen.clients_per_round
     if chosen.simulated < 1 or chosen.clients_per_round % chosen.simulated:
-        raise check.expected("--simulated", f"a divisor of {chosen.clients_per_round} clients", chosen.simulated)
+        raise _validate.expected("--simulated", f"a divisor of {chosen.clients_per_round} clients", chosen.simulated)
     if chosen.share is not None and chosen.work is None:
-        raise check.expected("--work", "a folder for the runs that --share shares out", "none")
+        raise _validate.expected("--work", "a folder for the runs that --share shares out", "none")
     return chosen
 
 

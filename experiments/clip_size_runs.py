@@ -11,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import check, data, hosts
-from dpaudit.bars import bars_on_terminal
+from dpaudit import _validate, data
+from dpaudit._engine import hosts
+from dpaudit._engine.fingerprint import Identity, of_run
+from dpaudit._engine.long_run import Parts
+from dpaudit.cli.command import bars_on_terminal
 from dpaudit.federated import clients, clip_size, population
 from dpaudit.federated.clip_size import Rule
-from dpaudit.federated.rounds import Server, federated
-from dpaudit.federated.simulate import diverged, simulate
-from dpaudit.identity import Identity, of_run
+from dpaudit.federated.rounds import Server, diverged, federated, simulate
 from dpaudit.mechanisms import gaussian
 from dpaudit.report.rows import read_rows, write_rows
 from dpaudit.training import models
-from dpaudit.training.in_parts import Parts
 from experiments.clip_size_published import DELTA, EPSILON
 from experiments.common import refuse_stale
 
@@ -89,7 +89,7 @@ def runs(starts: Sequence[str], sensitivities: Iterable[int], trials: int) -> li
     """Those of the settings whose names begin with one of ``starts``, trial after trial."""
     settings = [name for name in (NON_PRIVATE, *RULES) if name.startswith(tuple(starts))]
     if not settings:
-        raise check.expected("--only", f"the beginning of one of {', '.join((NON_PRIVATE, *RULES))}", starts)
+        raise _validate.expected("--only", f"the beginning of one of {', '.join((NON_PRIVATE, *RULES))}", starts)
     private = [(name, sensitivity) for sensitivity in sensitivities for name in settings if name != NON_PRIVATE]
     exact = [(NON_PRIVATE, None)] if NON_PRIVATE in settings else []
     return [Run(*setting, trial) for trial in range(trials) for setting in (*exact, *private)]

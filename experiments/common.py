@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpaudit import hosts
+from dpaudit._engine import hosts
+from dpaudit._engine.fingerprint import Identity, refuse_another
 from dpaudit.auditing.result import json_number
-from dpaudit.command import perform
-from dpaudit.identity import Identity, refuse_another
+from dpaudit.cli.command import perform
 from dpaudit.report.rows import prepare_out, read_rows, write_rows
 from experiments import fingerprint
 

@@ -21,8 +21,9 @@ import numpy as np
 from jax.tree_util import Partial
 from scipy.stats import binom
 
-from dpaudit.auditing import band, credible, game, one_run
-from dpaudit.auditing.estimate import clopper_pearson, epsilon_from_rates
+from dpaudit._engine import game
+from dpaudit.auditing.bounds import band, credible, one_run
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
 from dpaudit.mechanisms.sampling import bernoulli
 from experiments import coverage_estimators as estimators
 from experiments import coverage_known, coverage_peers

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit import Claim
-from dpaudit.auditing import band, betting, credible, gdp, one_run, sequential
+from dpaudit.auditing.attacks.choose import choose_rule
 from dpaudit.auditing.audit import CHOOSING_SHARE
-from dpaudit.auditing.choose import choose_rule
-from dpaudit.auditing.estimate import clopper_pearson, epsilon_bounds, epsilon_from_rates
+from dpaudit.auditing.bounds import band, betting, credible, gdp, one_run, sequential
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_bounds, epsilon_from_rates
 from experiments.coverage_known import Known
 
 GAUSSIAN_DELTA = 1e-5  # of estimators that know no delta of 0

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtr
 
-from dpaudit import Mechanism, distinguish, hosts, oracle, play
+from dpaudit import Mechanism, distinguish, oracle, play
+from dpaudit._engine import hosts
 from dpaudit.mechanisms import gaussian, laplace, ldp_sgd, randomized_response
 
 Rates = Callable[[Any], tuple[np.ndarray, np.ndarray]]

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax_privacy.auditing import CanaryScoreAuditor, Explicit, Split
 
-from dpaudit.auditing import band, one_run
+from dpaudit.auditing.bounds import band, one_run
 from experiments import coverage_estimators as estimators
 from experiments import coverage_known
 from experiments.coverage_estimators import Bounds, Run

@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit import AuditResult, Claim, audit, distinguish, hosts, play
-from dpaudit.auditing import learned
-from dpaudit.auditing.choose import choose_rule
-from dpaudit.auditing.estimate import epsilon_bounds, errors
+from dpaudit import AuditResult, Claim, audit, distinguish, play
+from dpaudit._engine import hosts
+from dpaudit.auditing.attacks import learned
+from dpaudit.auditing.attacks.choose import choose_rule
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.auditing.result import json_number
 from experiments import sniper_exact
 from experiments import sniper_mechanisms as mechanisms

@@ -21,12 +21,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpaudit import AuditResult, Case, InputError, Mechanism, hosts, inspect, play
+from dpaudit import AuditResult, Case, InputError, Mechanism, inspect, play
 from dpaudit import audit as run_audit
-from dpaudit.auditing import sequential
-from dpaudit.auditing.choose import Rule, choose_rule
-from dpaudit.auditing.distinguish import Distinguisher
-from dpaudit.auditing.estimate import epsilon_bounds, errors
+from dpaudit._engine import hosts
+from dpaudit.auditing.attacks.choose import Rule, choose_rule
+from dpaudit.auditing.attacks.distinguish import Distinguisher
+from dpaudit.auditing.bounds import sequential
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.auditing.result import json_number
 from experiments.common import Rows, options
 from experiments.zoo import FAMILIES, Fault

@@ -21,12 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import Claim, InputError, data, distinguish, hosts
-from dpaudit.federated import accounting, canary, clients, clip_size, population
+from dpaudit import Claim, InputError, data, distinguish
+from dpaudit._engine import hosts
+from dpaudit.audits import federated_canary
+from dpaudit.federated import accounting, clients, clip_size, population
 from dpaudit.federated.clients import Client, Loss, Update
 from dpaudit.mechanisms import gaussian
 from dpaudit.training import models
-from dpaudit.training.pretrain import accuracy
+from dpaudit.training.models import accuracy
 from experiments.common import Rows, as_command, options
 
 EPSILON, DELTA, CLIP_NORM = 8.0, 1e-7, 0.05
@@ -75,7 +77,7 @@ def message(rows: Rows, client: str, dimension: int, trials: int, *, curve: str)
     """One message of one client; its bound assumes nothing, or a Gaussian curve at a threshold known beforehand."""
     delta, calibrations = WIRE[client]
     for calibration, (true, make) in calibrations.items():
-        result = canary.message(
+        result = federated_canary.message(
             jax.random.fold_in(jax.random.key(rows.seed), len(rows.rows)),
             make,
             jnp.zeros(dimension),
@@ -86,7 +88,11 @@ def message(rows: Rows, client: str, dimension: int, trials: int, *, curve: str)
             mesh=hosts.mesh("trials"),
             distinguisher=None if curve == "any" and delta else HALFWAY,
         )
-        found = canary.as_gaussian(result) if curve == "Gaussian" else (result.epsilon_lower, result.epsilon_upper)
+        found = (
+            federated_canary.as_gaussian(result)
+            if curve == "Gaussian"
+            else (result.epsilon_lower, result.epsilon_upper)
+        )
         setting = {"seat": "message", "client": client, "fault": calibration, "curve": curve, "dimension": dimension}
         setting |= {"delta": delta, "confidence": CONFIDENCE, "claimed": EPSILON, "true": true}
         rows.add("epsilon_lower", setting, found[0], found, scale=f"{trials:,} trials")
@@ -103,7 +109,7 @@ def run(rows: Rows, name: str, others: int, canaries: int, m: int, count: int) -
     model = models.model_for(train.inputs.shape[1:], train.num_classes)
     loss = models.cross_entropy(model)
     model_key, population_key, run_key = jax.random.split(jax.random.key(rows.seed), 3)
-    sound = canary.Federation(
+    sound = federated_canary.Federation(
         lambda params, example: loss(params, *example),
         models.initial_parameters(model_key, model, train.inputs.shape[1:]),
         population.iid(population_key, len(train.labels), clients=others),
@@ -115,15 +121,15 @@ def run(rows: Rows, name: str, others: int, canaries: int, m: int, count: int) -
         client=partial(clients.gaussian, noise_multiplier=NOISE),
     )
     for fault, changed in RUNS.items():
-        found, params = canary.one_run(run_key, sound._replace(**changed), canaries=canaries)
+        found, params = federated_canary.one_run(run_key, sound._replace(**changed), canaries=canaries)
         times = round(np.mean(found.taken.sum(axis=0)))
         right = accuracy(model, params, test.inputs, test.labels)
         messages = accounting.gaussian(times, noise_multiplier=NOISE, delta=DELTA)
-        spent = canary.accounted(times, noise_multiplier=NOISE, clients_per_round=m, delta=DELTA)
+        spent = federated_canary.accounted(times, noise_multiplier=NOISE, clients_per_round=m, delta=DELTA)
         federation = {"data": train.label, "clients": others + canaries, "clients_per_round": m, "rounds": count}
         federation |= {"participations": times, "delta": DELTA, "confidence": CONFIDENCE}
         scale = f"1 run, {canaries} canaries, test accuracy {right:.1%}"
-        for seat, of in (("transcript", canary.transcript), ("final model", canary.final_model)):
+        for seat, of in (("transcript", federated_canary.transcript), ("final model", federated_canary.final_model)):
             seen = of(found, times, delta=DELTA, confidence=CONFIDENCE)
             setting = {"seat": seat, "fault": fault, "accounted": spent, "messages": messages} | federation
             rows.add("mu", setting, seen.mu, (seen.mu_lower, seen.mu_upper), scale=scale)

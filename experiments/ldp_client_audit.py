@@ -18,13 +18,13 @@ import numpy as np
 import optax
 from jax.tree_util import Partial
 
-from dpaudit import data, hosts, oracle
-from dpaudit.auditing import craft, engines
-from dpaudit.auditing.estimate import epsilon_from_rates
-from dpaudit.federated import client_audit
+from dpaudit import data, oracle
+from dpaudit._engine import hosts
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
+from dpaudit.audits import craft, engines, ldp_client
 from dpaudit.mechanisms.ldp_sgd import far_side_probability
 from dpaudit.training import models
-from dpaudit.training.pretrain import accuracy, pretrain
+from dpaudit.training.models import accuracy, pretrain
 from experiments.common import Rows, as_command, options
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
@@ -48,9 +48,9 @@ def grid(rows: Rows, datasets: list[str], options: Any) -> list[dict[str, Any]]:
         train, test = (data.load(name, split=split, data_dir=options.data_dir) for split in ("train", "test"))
         engine = "plane" if options.quick or train.inputs.shape[1] >= 32 else "full"
         settings = {"pretraining_steps": STEPS, "clip_norm": CLIP_NORM, "epsilons": EPSILONS, "engine": engine}
-        settings |= {"crafts": client_audit.CRAFTS, "trials": 1000 if options.quick else 10_000}
+        settings |= {"crafts": ldp_client.CRAFTS, "trials": 1000 if options.quick else 10_000}
         key = jax.random.fold_in(jax.random.key(options.seed), zlib.crc32(name.encode()))
-        for part in client_audit.audit_client(key, train, test, mesh=hosts.mesh("trials"), **settings):
+        for part in ldp_client.audit_client(key, train, test, mesh=hosts.mesh("trials"), **settings):
             for i, row in enumerate(part):
                 compare(rows, row, *(published(row["craft"], i) if name == "mnist" else (None, None)))
             audits += [row | {"seed": options.seed} for row in part]

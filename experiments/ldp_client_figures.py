@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpaudit.auditing import oracle
-from dpaudit.auditing.estimate import epsilon_from_rates
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
+from dpaudit.audits import oracle
 from experiments.ldp_client_audit import TABLE_1
 
 if TYPE_CHECKING:

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import data, hosts
-from dpaudit.training import accounting, mc_dropout, models
+from dpaudit import data
+from dpaudit._engine import hosts
+from dpaudit.training import accounting, models
 from dpaudit.training.dp_sgd import Trainer, dp_sgd, train
+from dpaudit.training.dropout import mc_dropout
 from dpaudit.training.many import train_many
 from dpaudit.training.neighbouring import (
     Neighbours,

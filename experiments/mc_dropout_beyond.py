@@ -9,12 +9,13 @@ import numpy as np
 import optax
 from scipy.special import logit
 
-from dpaudit.auditing import one_run
-from dpaudit.auditing.one_run import Plan
-from dpaudit.training import canary, mc_dropout, membership
+from dpaudit.auditing.bounds import one_run
+from dpaudit.auditing.bounds.one_run import Plan
+from dpaudit.audits import training_canary
 from dpaudit.training.dp_sgd import dp_sgd
+from dpaudit.training.dropout import mc_dropout, membership
+from dpaudit.training.dropout.membership import FINEST
 from dpaudit.training.many import train_many
-from dpaudit.training.membership import FINEST
 from dpaudit.training.neighbouring import Rows
 from experiments.mc_dropout_bench import CLIP_NORM, DELTA, LEARNING_RATE, Bench
 from experiments.mc_dropout_rows import CONFIDENCE, DETERMINISTIC, Book
@@ -24,10 +25,10 @@ RUNS = 10  # single networks, each with all targets: a hundredth of the paper's 
 SAMPLES = 100  # T, of so many targets
 
 
-def recipe(bench: Bench, key: jax.Array) -> canary.Recipe:
+def recipe(bench: Bench, key: jax.Array) -> training_canary.Recipe:
     """The training of all networks, on D'; a canary is a record more."""
     rows = bench.rows.members
-    return canary.Recipe(
+    return training_canary.Recipe(
         lambda params, example, key: bench.loss(params, *example, key),
         bench.first(key),
         (jnp.asarray(bench.images[rows]), jnp.asarray(bench.labels[rows])),
@@ -44,11 +45,11 @@ def white_box(book: Book, key: jax.Array) -> None:
     """A gradient canary: what every step's noisy sum gives away, of one training and of as many as a target has."""
     init_key, step_key, play_key = jax.random.split(key, 3)
     own = recipe(book.bench, init_key)
-    found, _ = canary.per_step(step_key, own, canaries=CANARIES)
-    lower = canary.epsilon_lower(found, own, delta=DELTA, confidence=CONFIDENCE)
+    found, _ = training_canary.per_step(step_key, own, canaries=CANARIES)
+    lower = training_canary.epsilon_lower(found, own, delta=DELTA, confidence=CONFIDENCE)
     book.write("white_box", {"by": "one training"}, lower, guesses=len(found.scores))
     if book.bench.scale.repeats > 1:
-        played(book, play_key, canary.white_box(own, delta=DELTA))
+        played(book, play_key, training_canary.white_box(own, delta=DELTA))
 
 
 def played(book: Book, key: jax.Array, mechanism: Any) -> None:
@@ -59,7 +60,9 @@ def played(book: Book, key: jax.Array, mechanism: Any) -> None:
 
     def score(key: jax.Array, present: jax.Array) -> jax.Array:
         release = mechanism.apply(key, present)
-        return mechanism.log_prob(release, canary.PRESENT) - mechanism.log_prob(release, canary.ABSENT)
+        return mechanism.log_prob(release, training_canary.PRESENT) - mechanism.log_prob(
+            release, training_canary.ABSENT
+        )
 
     scores = train_many(score, (jax.random.split(run_key, count), member.astype(jnp.float32)))
     seen = np.asarray(scores, np.float64)[:, None], np.asarray(member)

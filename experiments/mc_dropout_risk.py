@@ -19,7 +19,8 @@ from pathlib import Path
 import jax
 from absl import logging
 
-from dpaudit import check, hosts
+from dpaudit import _validate
+from dpaudit._engine import hosts
 from experiments import mc_dropout_beyond as beyond
 from experiments import mc_dropout_rows as questions
 from experiments import mc_dropout_runs as runs
@@ -60,7 +61,7 @@ def main() -> None:
     chosen = parser.parse_args()
     name = QUICK if chosen.quick else chosen.scale
     if chosen.work is None and name != QUICK:
-        raise check.expected("--work", "a folder for what takes hours", "none")
+        raise _validate.expected("--work", "a folder for what takes hours", "none")
     hosts.alone("mc_dropout_risk", "which uses all of its devices")
     logging.set_verbosity("error")  # dp-accounting warns of every Renyi order that it does without
     rows = Rows("003", f"mc_dropout_risk.{name}", chosen.out, chosen.seed)

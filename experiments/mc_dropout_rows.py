@@ -8,9 +8,9 @@ import numpy as np
 from scipy.special import softmax
 
 from dpaudit.auditing.result import json_number
-from dpaudit.training import advantage, membership, uncertainty
-from dpaudit.training.membership import MAXIMUM, MEAN, MINIMUM, STD
-from dpaudit.training.uncertainty import MeanStd
+from dpaudit.training.dropout import membership, publishing
+from dpaudit.training.dropout.membership import MAXIMUM, MEAN, MINIMUM, STD
+from dpaudit.training.dropout.publishing import MeanStd
 from experiments.common import Rows
 from experiments.mc_dropout_bench import COUNTS, DELTA, TEMPERATURES, Bench
 from experiments.mc_dropout_runs import Found, Judged
@@ -51,7 +51,7 @@ def of_samples(
     p = softmax(found.samples[:, :count].astype(np.float32) / np.float32(temperature), axis=-1)[..., label]
     told = [of(p.astype(np.float64), axis=1) for of in (np.mean, np.std, np.min, np.max)]
     if unit is not None:
-        told = [np.asarray(uncertainty.quantise(values, unit), np.float64) for values in told]
+        told = [np.asarray(publishing.quantise(values, unit), np.float64) for values in told]
     return Seen(membership.statistics(*told), membership.gaussian_features(*told))
 
 
@@ -112,12 +112,15 @@ class Book:
 
         All intervals of a question hold together with confidence: each is one ``among`` so many (Bonferroni).
         """
-        ways = {"thresholds": (advantage.thresholds, "statistics"), "ratio": (advantage.likelihood_ratio, "features")}
+        ways = {
+            "thresholds": (publishing.thresholds, "statistics"),
+            "ratio": (publishing.likelihood_ratio, "features"),
+        }
         for way, (attack, field) in ways.items():
             self.key, key = jax.random.split(self.key)
             sides = getattr(first, field), getattr(second, field)
             confidence = 1 - (1 - CONFIDENCE) / among
-            found = advantage.compare(key, *sides, member, attack=attack, confidence=confidence)
+            found = publishing.compare(key, *sides, member, attack=attack, confidence=confidence)
             apart = {"low": found.low, "high": found.high, "first": found.first, "second": found.second}
             self.write("advantage", setting | {"attack": way}, found.difference, **apart)
 
@@ -181,7 +184,7 @@ def question_3(book: Book, number: int, label: int, found: Found) -> None:
         one = {"part": 3, "target": number, "seen": "mean std", "temperature": temperature}
         book.estimated(one, of_samples(found, label, temperature=temperature).only(columns), found.member)
     mean = softmax(found.samples.astype(np.float32), axis=-1).mean(axis=1)
-    right = (uncertainty.label_only(mean) == label).astype(np.float64)[:, None]
+    right = (publishing.label_only(mean) == label).astype(np.float64)[:, None]
     book.estimated({"part": 3, "target": number, "seen": "label"}, Seen(right, right), found.member)
 
 
@@ -202,18 +205,18 @@ def utility(book: Book, judged: Judged, labels: np.ndarray) -> float:
         write({"published": "mean std", "temperature": temperature}, published)
     warm = TEMPERATURES.index(1.0)
     for unit in UNITS:
-        rounded = uncertainty.quantise(MeanStd(judged.mean[:, warm], judged.std[:, warm]), unit)
+        rounded = publishing.quantise(MeanStd(judged.mean[:, warm], judged.std[:, warm]), unit)
         write({"published": "mean std", "unit": unit}, zip(rounded.mean, rounded.std, strict=True))
     return plain
 
 
 def _useful(published: MeanStd, labels: np.ndarray) -> dict[str, float]:
-    right = uncertainty.accuracy(published.mean, labels)
-    unsure: dict[str, Callable[[], np.ndarray]] = {"auroc_entropy": lambda: uncertainty.entropy(published.mean)}
+    right = publishing.accuracy(published.mean, labels)
+    unsure: dict[str, Callable[[], np.ndarray]] = {"auroc_entropy": lambda: publishing.entropy(published.mean)}
     if published.std is not None:
-        unsure["auroc_std"] = lambda: uncertainty.std_of_prediction(*published)
+        unsure["auroc_std"] = lambda: publishing.std_of_prediction(*published)
     return {
         "accuracy": right.accuracy,
         "undecided": right.undecided,
-        "calibration_error": uncertainty.calibration_error(published.mean, labels),
-    } | {name: uncertainty.error_auroc(of(), published.mean, labels) for name, of in unsure.items()}
+        "calibration_error": publishing.calibration_error(published.mean, labels),
+    } | {name: publishing.error_auroc(of(), published.mean, labels) for name, of in unsure.items()}

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpaudit.bars import bars_on_terminal
-from dpaudit.identity import Identity, of_run, refuse_another
-from dpaudit.training import mc_dropout
+from dpaudit._engine.fingerprint import Identity, of_run, refuse_another
+from dpaudit.cli.command import bars_on_terminal
+from dpaudit.training.dropout import mc_dropout
 from dpaudit.training.neighbouring import Neighbours
 from experiments.mc_dropout_bench import COUNTS, TEMPERATURES, Bench
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpaudit.auditing import plan
+from dpaudit.auditing.bounds import plan
 from dpaudit.report.figures import save_png
 from experiments import mc_dropout_figures as drawn
 from experiments.markdown import number, select, table

@@ -16,11 +16,12 @@ import dp_accounting
 import jax
 import numpy as np
 
-from dpaudit import Mechanism, audit, distinguish, hosts, play
-from dpaudit.auditing import gdp
+from dpaudit import Mechanism, audit, distinguish, play
+from dpaudit._engine import hosts
+from dpaudit.auditing.bounds import gdp
 from dpaudit.auditing.result import json_number
-from dpaudit.personalization.canary import shift
-from dpaudit.personalization.transcript_audit import ABSENT, PRESENT, whole
+from dpaudit.audits.transcript_audit import ABSENT, PRESENT, whole
+from dpaudit.audits.user_canary import shift
 from experiments.common import Rows, options
 from experiments.personalization_faults import CLIP, FAULTS, REACH, SOUND, START, recipe, sound_rounds
 

@@ -14,16 +14,15 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NoOpDpEvent
 
-from dpaudit.personalization import processes, user_step, weights
-from dpaudit.personalization.als import Shares, alternating
-from dpaudit.personalization.boundary import Protocol
-from dpaudit.personalization.items import Prior
-from dpaudit.personalization.layout import Users, sound
-from dpaudit.personalization.popularity import counted
-from dpaudit.personalization.processes import memoryless
-from dpaudit.personalization.transcript_audit import Recipe, extreme
-from dpaudit.personalization.user_step import Model, Step
-from dpaudit.personalization.weights import Rule
+from dpaudit.audits.transcript_audit import Recipe, extreme
+from dpaudit.personalization.als import popularity, user_step
+from dpaudit.personalization.als.layout import Users, sound
+from dpaudit.personalization.als.least_squares import Prior, Shares, alternating
+from dpaudit.personalization.als.popularity import Rule, counted
+from dpaudit.personalization.als.user_step import Model, Step
+from dpaudit.personalization.boundary import processes
+from dpaudit.personalization.boundary.aggregator import Protocol
+from dpaudit.personalization.boundary.processes import memoryless
 
 ITEMS, CLIP, REACH = 3, 1.0, 3.0
 OTHERS = Users(jnp.array([[0, 1], [1, 2]]), jnp.array([[0.8, -0.3], [1.2, 0.4]]), jnp.ones((2, 2)), jnp.arange(2))
@@ -39,7 +38,9 @@ def model(rank: int) -> Model:
     return Model(jnp.ones((ITEMS, 1)), factors, jnp.zeros(ITEMS), mean, precision)
 
 
-def sound_rounds(rule: Rule = weights.uniform, *, unobserved: float = 0.0, rank: int = 2, clip: float = CLIP) -> Make:
+def sound_rounds(
+    rule: Rule = popularity.uniform, *, unobserved: float = 0.0, rank: int = 2, clip: float = CLIP
+) -> Make:
     """``make(noise_multiplier=z)`` of rounds as they ship, whose statistics have equal shares of mu^2."""
     shares = Shares(1 / 3, 1 / 3, 1 / 3) if unobserved else Shares(0.5, 0.5)
     return partial(
@@ -78,7 +79,7 @@ def count_aside(*, noise_multiplier: float) -> Protocol:
 def leaking(*, noise_multiplier: float) -> Protocol:
     """Rounds whose devices add their users' own factors to what is summed of the first item."""
     rounds = sound_rounds()(noise_multiplier=noise_multiplier)
-    step = Step(1.0, CLIP, weights.uniform)
+    step = Step(1.0, CLIP, popularity.uniform)
 
     def devices(key: jax.Array, model: Model, buckets: tuple[Users, ...]) -> Any:
         total = rounds.devices(key, model, buckets)
@@ -106,7 +107,7 @@ SOUND: dict[str, tuple[Make, int, int]] = {  # make, rank, rounds
     "popularity": (partial(counted, items=ITEMS), 1, 1),
     "bias of items": (sound_rounds(rank=1), 1, 1),
     "rounds, uniform weights": (sound_rounds(), 2, 3),
-    "rounds, tail weights": (sound_rounds(weights.tail(1)), 2, 3),
-    "rounds, adaptive weights": (sound_rounds(weights.adaptive(0.25)), 2, 3),
+    "rounds, tail weights": (sound_rounds(popularity.tail(1)), 2, 3),
+    "rounds, adaptive weights": (sound_rounds(popularity.adaptive(0.25)), 2, 3),
     "rounds, unobserved items": (sound_rounds(unobserved=0.1), 2, 3),
 }

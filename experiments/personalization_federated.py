@@ -8,15 +8,15 @@ import jax
 import numpy as np
 import optax
 
-from dpaudit import data, hosts
-from dpaudit.personalization.boundary import run
+from dpaudit import data
+from dpaudit._engine import hosts
+from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.user_level import Training, dp_ftrl, dp_sgd, users
 from dpaudit.training import accounting, models
 from dpaudit.training import dp_ftrl as ftrl
 from dpaudit.training.matrix_noise import Strategy, banded, blt, independent, restarted, tree
-from dpaudit.training.pretrain import accuracy
-from dpaudit.training.sampling import Participation, participation, poisson
-from dpaudit.training.schedule import spaced
+from dpaudit.training.models import accuracy
+from dpaudit.training.sampling import Participation, participation, poisson, spaced
 
 EXAMPLES = 5  # of a user, as in paper 002
 LEARNING_RATES = (0.3, 1.0, 3.0)  # of which every variant has its best

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from dpaudit.personalization import als, weights
-from dpaudit.personalization.boundary import run
-from dpaudit.personalization.items import Prior
-from dpaudit.personalization.layout import arranged
-from dpaudit.personalization.processes import memoryless
-from dpaudit.personalization.terms import terms
-from dpaudit.personalization.user_step import Model, Step
+from dpaudit.personalization.als import least_squares, popularity
+from dpaudit.personalization.als.layout import arranged
+from dpaudit.personalization.als.least_squares import Prior
+from dpaudit.personalization.als.user_step import Model, Step
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.parties import terms
+from dpaudit.personalization.boundary.processes import memoryless
 from dpaudit.report.boundary_figure import round_figure
 from experiments.markdown import select
 from experiments.personalization_population import PLACES, population
@@ -56,8 +56,10 @@ def transcript_figure() -> "Figure":
     (users,) = arranged(train, buckets=[PLACES])
     rank, ones = 4, jnp.ones((40, 1))
     prior = Prior(jnp.full(rank, 0.1), 5.0, 0.1)
-    step = Step(1.2, 1.5, weights.adaptive(0.15))
-    protocol = als.alternating(step, noise_multiplier=2.0, features=ones, prior=prior, name="sums of statistics")
+    step = Step(1.2, 1.5, popularity.adaptive(0.15))
+    protocol = least_squares.alternating(
+        step, noise_multiplier=2.0, features=ones, prior=prior, name="sums of statistics"
+    )
     factors = 0.3 * jax.random.normal(jax.random.key(0), (40, rank))
     precision = jnp.array([5.0] + rank * [10.0])
     model = Model(ones, factors, jnp.zeros(40), jnp.array([3.5] + rank * [0.0]), precision)

@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import hosts
+from dpaudit._engine import hosts
 from dpaudit.data.ratings import Ratings
-from dpaudit.personalization import factored, metrics, ranking, recommender, user_level
-from dpaudit.personalization.boundary import run
-from dpaudit.personalization.layout import Users, arranged
-from dpaudit.personalization.ranking import Ranking
-from dpaudit.personalization.recommender import Catalogue, Recipe
-from dpaudit.personalization.user_step import Model
+from dpaudit.personalization import user_level
+from dpaudit.personalization.als import factored, metrics, ranking, recommender
+from dpaudit.personalization.als.layout import Users, arranged
+from dpaudit.personalization.als.ranking import Ranking
+from dpaudit.personalization.als.recommender import Catalogue, Recipe
+from dpaudit.personalization.als.user_step import Model
+from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.training.accounting import noise_multiplier
 from dpaudit.training.sampling import poisson
 
@@ -68,7 +69,7 @@ def private(mu: float) -> dict[str, Any]:
 
 
 def alternating(*, features: bool, **fixed: Any) -> Callable[[jax.Array, Ratings, Choice, float, float], Told]:
-    """:func:`dpaudit.personalization.recommender.fit`."""
+    """:func:`dpaudit.personalization.als.recommender.fit`."""
 
     def fit(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
         recipe = Recipe(centre=CENTRE, **{**fixed, **choice})
@@ -80,7 +81,7 @@ def alternating(*, features: bool, **fixed: Any) -> Callable[[jax.Array, Ratings
 
 
 def ranked(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
-    """:func:`dpaudit.personalization.ranking.fit`."""
+    """:func:`dpaudit.personalization.als.ranking.fit`."""
     rows = ranking.seen(device_rows(train))
     known = catalogue(train, features=True)
     model, transcript = ranking.fit(key, rows, known, Ranking(**choice), **private(mu))

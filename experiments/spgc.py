@@ -24,9 +24,11 @@ import numpy as np
 from absl import logging
 from scipy.special import ndtr
 
-from dpaudit import check, hosts
+from dpaudit import _validate
+from dpaudit._engine import hosts
 from dpaudit.auditing.result import json_number
-from dpaudit.secure import noise_accounting, scale, sigma
+from dpaudit.secure.noise import accounting, gaussian
+from dpaudit.secure.protocol import fixed_point
 from experiments.common import Rows, as_command, options
 from experiments.spgc_figures import drawn
 from experiments.spgc_runs import NOISELESS, Run, play_all, runs, step_of
@@ -89,17 +91,15 @@ def _spent(rows: Rows, run: Run, dimension: int) -> None:
     for neighbouring in RELATIONS:
         for releases in (1, run.epochs):
             if run.scheme == "SPGC":
-                fixed, law = scale.with_binomial(
+                fixed, law = fixed_point.with_binomial(
                     noise_multiplier=step.noise_multiplier, examples=step.examples, clip_norm=step.clip_norm
                 )
-                moved = sigma.SENSITIVITY[neighbouring] * fixed.levels
-                found = noise_accounting.epsilon(
-                    law, sensitivity=moved, dimension=dimension, delta=DELTA, steps=releases
-                )
+                moved = gaussian.SENSITIVITY[neighbouring] * fixed.levels
+                found = accounting.epsilon(law, sensitivity=moved, dimension=dimension, delta=DELTA, steps=releases)
             elif run.scheme == "SPGC, noise from a table":
                 found = math.inf
             else:
-                found = sigma.epsilon(step.noise_multiplier, delta=DELTA, neighbouring=neighbouring, steps=releases)
+                found = gaussian.epsilon(step.noise_multiplier, delta=DELTA, neighbouring=neighbouring, steps=releases)
             setting = {name: getattr(run, name) for name in SETTING}
             setting |= {"neighbouring": neighbouring, "releases": releases, "delta": DELTA}
             rows.add("epsilon", setting, json_number(found), scale="accounted, not measured")
@@ -109,7 +109,7 @@ def outside(rows: Rows) -> None:
     """How often a coordinate's Gaussian noise alone leaves the ring by the paper's scale: m clip norms fill it."""
     for examples in sorted({task.examples for task in TASKS.values()}):
         for epsilon in (0.01, 0.1, *EPSILONS):
-            multiplier = sigma.classical(epsilon=epsilon, delta=DELTA)
+            multiplier = gaussian.classical(epsilon=epsilon, delta=DELTA)
             setting = {"examples": examples, "epsilon": epsilon, "noise_multiplier": multiplier}
             rows.add("outside", setting, float(2 * ndtr(-examples / multiplier)), scale="computed")
     rows.finish_part("room for the noise")
@@ -127,7 +127,7 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--share", default=None, metavar="I/N", help="every N-th run from the I-th on, and no rows")
     chosen = parser.parse_args(given)
     if chosen.work is None and not chosen.quick:
-        raise check.expected("--work", "a folder for what takes hours", "none")
+        raise _validate.expected("--work", "a folder for what takes hours", "none")
     return chosen
 
 

@@ -22,10 +22,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpaudit import AuditResult, Claim, Mechanism, audit, hosts
-from dpaudit.auditing.distinguish import Distinguisher, projection
+from dpaudit import AuditResult, Claim, Mechanism, audit
+from dpaudit._engine import hosts
+from dpaudit.auditing.attacks.distinguish import Distinguisher, projection
 from dpaudit.auditing.result import json_number
-from dpaudit.secure import noise_accounting, one_coordinate, sigma
+from dpaudit.secure.noise import accounting
+from dpaudit.secure.noise import gaussian as sigma
 from experiments import spgc_evaluator, spgc_views
 from experiments.common import Rows, options
 from experiments.spgc_faults import VARIANTS
@@ -51,7 +53,7 @@ def spent(agreed: Aggregation, scheme: str, owners: int, neighbouring: str) -> f
     """The true epsilon of the pair that is audited: exact for the binomial, Gaussian for the others."""
     if scheme == "SPGC":
         shift = sigma.SENSITIVITY[neighbouring] * agreed.scale.levels
-        return one_coordinate.least_epsilon(agreed.noise, shift=shift, delta=DELTA)
+        return accounting.least_epsilon(agreed.noise, shift=shift, delta=DELTA)
     left = agreed.noise_multiplier / (math.sqrt(owners) if scheme == "reduced noise" else 1.0)
     return sigma.epsilon(left, delta=DELTA, neighbouring=neighbouring)
 
@@ -60,7 +62,7 @@ def claimed(agreed: Aggregation, scheme: str, epsilon: float, neighbouring: str)
     """Epsilon, for which a Gaussian of the noise's variance is just enough; for SPGC's binomial, what it accounts."""
     if scheme == "SPGC":
         moved = sigma.SENSITIVITY[neighbouring] * agreed.scale.levels
-        epsilon = noise_accounting.epsilon(agreed.noise, sensitivity=moved, dimension=1, delta=DELTA)
+        epsilon = accounting.epsilon(agreed.noise, sensitivity=moved, dimension=1, delta=DELTA)
     return Claim(epsilon, DELTA, neighbouring)
 
 

@@ -23,11 +23,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from dpaudit.secure import agreement, noise_table, opening, sigma, table_circuit
-from dpaudit.secure.aes_hash import BLOCK
-from dpaudit.secure.agreement import Terms
-from dpaudit.secure.noise import Binomial
-from dpaudit.secure.owner import Owner
+from dpaudit.secure.circuits.garbling import BLOCK
+from dpaudit.secure.noise import gaussian, lookup
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import agreement, two_server_sum
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.service.owner import Owner
 from dpaudit.training import models
 from experiments.common import Rows, options
 from experiments.shaped_link import shaped
@@ -89,7 +90,7 @@ TRAININGS = (
 
 def plain_bytes() -> float:
     """What a coordinate of a step without noise costs between the servers, with the paper's ring."""
-    return sum(opening.plain(ring_bits=RING_BITS).payload_bytes(1).values())
+    return sum(two_server_sum.plain(ring_bits=RING_BITS).payload_bytes(1).values())
 
 
 def general_bytes() -> float:
@@ -109,7 +110,7 @@ def servers(terms: Terms, multiplier: float | None, link: tuple[float, float] | 
         folder = stack.enter_context(tempfile.TemporaryDirectory())
 
         def start(role: str, *more: str) -> int:
-            command = [sys.executable, "-m", "dpaudit.cli", "secure", "server", "--role", role, "--wait", "600"]
+            command = [sys.executable, "-m", "dpaudit.cli.main", "secure", "server", "--role", role, "--wait", "600"]
             command += ["--listen", "127.0.0.1:0", "--state", str(Path(folder, role)), "--deadline", "600", *more]
             command += ["--owners", *terms.owners, "--dimension", str(terms.dimension), "--mode", terms.mode]
             command += ["--examples", str(terms.examples), "--depth", str(terms.depth)]
@@ -196,7 +197,7 @@ def by_epsilon(rows: Rows, chosen: tuple[Training, ...], epsilons: tuple[float, 
         for epsilon, paper in zip(EPSILONS, training.paper_hours, strict=True):
             if epsilon not in epsilons:
                 continue
-            multiplier = sigma.classical(epsilon=epsilon, delta=DELTA)
+            multiplier = gaussian.classical(epsilon=epsilon, delta=DELTA)
             terms = agreement.terms(
                 owners=OWNERS,
                 dimension=training.parameters,
@@ -216,11 +217,11 @@ def tables(rows: Rows, epsilons: Sequence[float], datasets: Sequence[str]) -> No
     """Bytes a coordinate of the noise's circuit, the paper's and ours, by epsilon."""
     for data in datasets:
         for epsilon in epsilons:
-            multiplier = sigma.classical(epsilon=epsilon, delta=DELTA)
+            multiplier = gaussian.classical(epsilon=epsilon, delta=DELTA)
             std = (2 ** (RING_BITS - 1) - 1) / TASKS[data].examples * multiplier
-            values = noise_table.table(std)
+            values = lookup.table(std)
             bits = max(RING_BITS, int(values.max()).bit_length() + 1)
-            table = table_circuit.noisy_sum(values, bits=bits).ands
+            table = lookup.noisy_sum(values, bits=bits).ands
             ours = agreement.terms(
                 owners=OWNERS,
                 dimension=1,

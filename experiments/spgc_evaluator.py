@@ -13,18 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import AuditResult, Claim
-from dpaudit.auditing import choose, estimate, learned
+from dpaudit.auditing.attacks import choose, learned
+from dpaudit.auditing.bounds import estimate
 from dpaudit.auditing.result import from_counts
-from dpaudit.secure import garbling, in_process, noise, one_coordinate, opening, reveal, shares
-from dpaudit.secure.aes_hash import BLOCK, GateKeys
-from dpaudit.secure.channel import Channel
-from dpaudit.secure.randomness import Source, Stream
+from dpaudit.secure.circuits import garbling
+from dpaudit.secure.circuits.garbling import BLOCK, GateKeys
+from dpaudit.secure.crypto import shares
+from dpaudit.secure.crypto.randomness import Source, Stream
+from dpaudit.secure.noise import accounting, binomial
+from dpaudit.secure.protocol import in_process, two_server_sum
+from dpaudit.secure.protocol.channel import Channel
 
-LAW = noise.binomial(coins=15, step_bits=1)
-KIND = opening.noisy(LAW, ring_bits=7)
+LAW = binomial.binomial(coins=15, step_bits=1)
+KIND = two_server_sum.noisy(LAW, ring_bits=7)
 RECORD = 4  # units, about one standard deviation
 DELTA = 1e-3
-CLAIM = Claim(one_coordinate.least_epsilon(LAW, shift=RECORD, delta=DELTA), DELTA, "add_remove")
+CLAIM = Claim(accounting.least_epsilon(LAW, shift=RECORD, delta=DELTA), DELTA, "add_remove")
 COUNT = 4 * garbling.CHUNK  # coordinates of a session
 SESSIONS = 4  # a world: two to learn from, one for the threshold, one to count
 LOW = 2  # bits of a word that the network reads
@@ -49,15 +53,15 @@ def view(record: int, seed: bytes, *, telling: bool = False) -> np.ndarray:
     one, two = shares.split(np.full(COUNT, record), ring_bits=KIND.ring_bits, source=owner)
     if telling:
         first = _once(first, _LABELS, lambda drawn: np.frombuffer(drawn, np.uint8) & np.resize(_CLEARED, _LABELS))
-    own = opening.fair_bits(second, (KIND.mixed, COUNT))
+    own = two_server_sum.fair_bits(second, (KIND.mixed, COUNT))
     second = _once(second, _OWN, lambda drawn: np.packbits(own))
 
     def garbler(channel: Channel) -> None:
-        party = opening.Garbler(channel, source=first)
+        party = two_server_sum.Garbler(channel, source=first)
         party.open(KIND, party.prepare(KIND, COUNT), one)
 
     def evaluator(channel: Channel) -> np.ndarray:
-        party = opening.Evaluator(channel, source=second)
+        party = two_server_sum.Evaluator(channel, source=second)
         return _opened(channel, party.prepare(KIND, COUNT), two, own)
 
     return in_process.together(in_process.channels(600.0), garbler, evaluator)[1]
@@ -68,8 +72,8 @@ def _once(source: Source, size: int, change: Callable[[bytes], np.ndarray]) -> S
     return lambda count: change(source(count)).tobytes() if count == size else source(count)
 
 
-def _opened(channel: Channel, received: opening.Received, share: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """What :meth:`dpaudit.secure.opening.Evaluator.open` does, by an H2 that keeps all it sees."""
+def _opened(channel: Channel, received: two_server_sum.Received, share: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """What :meth:`dpaudit.secure.protocol.two_server_sum.Evaluator.open` does, by an H2 that keeps all it sees."""
     bits = KIND.ring_bits
     labels = channel.receive("labels", bits * COUNT * BLOCK).reshape(bits, COUNT, BLOCK)
     decoding = np.unpackbits(channel.receive("decoding", bits * COUNT // 8)).reshape(bits, COUNT)
@@ -81,7 +85,7 @@ def _opened(channel: Channel, received: opening.Received, share: np.ndarray, own
     read = wires[np.array(KIND.circuit.outputs) - 2] ^ decoding
     values = (1 << np.arange(bits)) @ read.astype(np.int64)
     opened = shares.smod(values - share - LAW.offset, 1 << (bits - 1))
-    channel.send("opened", opened.astype(reveal.KEPT))
+    channel.send("opened", opened.astype(two_server_sum.KEPT))
     halves = np.concatenate(received.tables, axis=-1)[:, :, 0].astype(np.uint8)
     mine = binary(share, bits)
     words = [mine, mine ^ wires[:bits], own, wires, binary(inputs[..., 0], LOW), binary(halves, LOW), decoding, read]

@@ -13,22 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import Case, Claim
-from dpaudit.auditing.distinguish import Distinguisher, learned, projection
-from dpaudit.secure import noise_table, sigma
-from dpaudit.secure.noise import binomial
-from dpaudit.secure.scale import Scale
+from dpaudit.auditing.attacks.distinguish import Distinguisher, learned, projection
+from dpaudit.secure.noise import gaussian, lookup
+from dpaudit.secure.noise.binomial import binomial
+from dpaudit.secure.protocol.fixed_point import Scale
 from experiments.spgc_views import Aggregation, aggregation, noise_of, smod, spgc, transcript, words
 from experiments.zoo.fault import event
 
 DELTA = 1e-3
 CLAIM = Claim(0.5, DELTA, "add_remove")  # of the paper's rule, which spends 0.28 here
-AGREED = aggregation(sigma.classical(epsilon=CLAIM.epsilon, delta=DELTA))
+AGREED = aggregation(gaussian.classical(epsilon=CLAIM.epsilon, delta=DELTA))
 RING = AGREED.scale.ring_bits
 RECORD = jnp.zeros(1, jnp.int32), jnp.full(1, AGREED.scale.levels, jnp.int32)
 
 FINE_CLAIM = Claim(2.0, DELTA, "add_remove")
 COARSE = aggregation(
-    sigma.analytic(epsilon=FINE_CLAIM.epsilon, delta=DELTA, neighbouring="add_remove"), examples=3_000, ring_bits=17
+    gaussian.analytic(epsilon=FINE_CLAIM.epsilon, delta=DELTA, neighbouring="add_remove"), examples=3_000, ring_bits=17
 )  # the paper's ring and its batch of MNIST
 WEIGHTS = 21_258  # of its network
 
@@ -68,7 +68,7 @@ def one_server_s_bits(key: jax.Array, x: jax.Array, *, fixed: bool, inside: bool
 
 
 TABLE_SCALE = Scale(1.0, ((1 << 16) - 1) // 30, RING)  # the paper's unit where m = 30, and room for the noise
-TABLE = noise_table.table(TABLE_SCALE.levels * sigma.classical(epsilon=CLAIM.epsilon, delta=DELTA))
+TABLE = lookup.table(TABLE_SCALE.levels * gaussian.classical(epsilon=CLAIM.epsilon, delta=DELTA))
 WIDER = Aggregation(TABLE_SCALE, binomial(step_bits=12), AGREED.noise_multiplier)  # than the table, in units
 NUDGE = jnp.zeros(182, jnp.int32), jnp.ones(182, jnp.int32)  # 13.5 units long, where 2,184 are a clip norm
 
@@ -95,7 +95,7 @@ def shortened(x: jax.Array) -> jax.Array:
 
 
 def clipped_first(x: jax.Array) -> jax.Array:
-    """As :mod:`dpaudit.secure.quantize`: clipped, then toward zero."""
+    """As :mod:`dpaudit.secure.protocol.fixed_point`: clipped, then toward zero."""
     return jnp.trunc(shortened(x))
 
 

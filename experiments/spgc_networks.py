@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpaudit.training.convolution import Conv
+from dpaudit.training.windows import Conv
 
 
 def sign(x: jax.Array) -> jax.Array:

@@ -14,11 +14,12 @@ import optax
 from jax.flatten_util import ravel_pytree
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from dpaudit.bars import bars_on_terminal
+from dpaudit.cli.command import bars_on_terminal
 from dpaudit.report.rows import read_rows, write_rows
-from dpaudit.secure import schemes, sigma
-from dpaudit.secure.randomness import SEED_BYTES, Stream
-from dpaudit.secure.schemes import Scheme, Step
+from dpaudit.secure.crypto.randomness import SEED_BYTES, Stream
+from dpaudit.secure.noise import gaussian
+from dpaudit.secure.protocol import schemes
+from dpaudit.secure.protocol.schemes import Scheme, Step
 from dpaudit.training import models, per_example
 from experiments import fingerprint
 from experiments.common import refuse_stale
@@ -26,9 +27,9 @@ from experiments.spgc_tasks import CLIP_NORM, DELTA, EPSILONS, OWNERS, TASKS, Re
 
 TOGETHER = 250  # examples whose gradients are held at a time, at most
 RULES: dict[str, Callable[[float], float]] = {  # per-step epsilon -> noise multiplier
-    "classical": lambda epsilon: sigma.classical(epsilon=epsilon, delta=DELTA),
-    "add_remove": lambda epsilon: sigma.analytic(epsilon=epsilon, delta=DELTA, neighbouring="add_remove"),
-    "replace": lambda epsilon: sigma.analytic(epsilon=epsilon, delta=DELTA, neighbouring="replace"),
+    "classical": lambda epsilon: gaussian.classical(epsilon=epsilon, delta=DELTA),
+    "add_remove": lambda epsilon: gaussian.analytic(epsilon=epsilon, delta=DELTA, neighbouring="add_remove"),
+    "replace": lambda epsilon: gaussian.analytic(epsilon=epsilon, delta=DELTA, neighbouring="replace"),
 }
 NOISELESS = {"non-private": schemes.non_private, "MPC only": schemes.mpc_only}
 SCHEMES: dict[str, Callable[[Step], Scheme]] = {

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit.mechanisms import sampling
-from dpaudit.secure import scale
-from dpaudit.secure.noise import Binomial
-from dpaudit.secure.scale import Scale
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import fixed_point
+from dpaudit.secure.protocol.fixed_point import Scale
 
 View = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -40,7 +40,7 @@ class Aggregation(NamedTuple):
 
 def aggregation(noise_multiplier: float, *, examples: int = 30, ring_bits: int = 25) -> Aggregation:
     """SPGC's fixed point and noise for a batch; the schemes beside it get the same, and differ in who knows what."""
-    found, noise = scale.with_binomial(
+    found, noise = fixed_point.with_binomial(
         noise_multiplier=noise_multiplier, examples=examples, clip_norm=1.0, ring_bits=ring_bits
     )
     return Aggregation(found, noise, noise.std / found.levels)
@@ -58,7 +58,7 @@ def words(key: jax.Array, noise: Binomial, shape: tuple[int, ...]) -> jax.Array:
 
 
 def noise_of(noise: Binomial, bits: jax.Array) -> jax.Array:
-    """Z of the mixed bits, as :func:`dpaudit.secure.noise.from_bits` has it; int32, units."""
+    """Z of the mixed bits, as :func:`dpaudit.secure.noise.binomial.from_bits` has it; int32, units."""
     *coins, first, second = bits
     last = jnp.uint32((1 << (noise.coins - 32 * (len(coins) - 1))) - 1 & 0xFFFFFFFF)
     heads = sum(map(jax.lax.population_count, [*coins[:-1], coins[-1] & last]))

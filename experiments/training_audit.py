@@ -17,11 +17,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpaudit import InputError, Mechanism, data, distinguish, hosts
+from dpaudit import InputError, Mechanism, data, distinguish
 from dpaudit import audit as run_audit
-from dpaudit.auditing import gdp
-from dpaudit.training import accounting, canary, models
-from dpaudit.training.audited import train_audited
+from dpaudit._engine import hosts
+from dpaudit.auditing.bounds import gdp
+from dpaudit.audits import training_canary
+from dpaudit.audits.audited_training import train_audited
+from dpaudit.training import accounting, models
 from dpaudit.training.dp_sgd import Trainer, dp_sgd
 from dpaudit.training.sampling import poisson
 from experiments.common import Rows, as_command, options
@@ -52,10 +54,12 @@ def compare(rows: Rows, setting: dict[str, Any], audit: Callable[[jax.Array, Mak
     rows.finish_part(f"{setting}: {lowers} of {rows.rows[-1]['setting']['accounted']:.3f}")
 
 
-def below_five(batch_size: int, steps: int, target: float, delta: float, make: Make) -> canary.Recipe:
+def below_five(batch_size: int, steps: int, target: float, delta: float, make: Make) -> training_canary.Recipe:
     """A training to be made thousands of times over: is a digit below five? Canary or target is one record more."""
     noise = _noise(batch_size, steps, target, delta)
-    return canary.Recipe(_logistic, jnp.zeros(64), _digits(), steps, 0.5, noise, batch_size, optax.sgd(0.1), make)
+    return training_canary.Recipe(
+        _logistic, jnp.zeros(64), _digits(), steps, 0.5, noise, batch_size, optax.sgd(0.1), make
+    )
 
 
 @cache
@@ -66,7 +70,7 @@ def _noise(batch_size: int, steps: int, target: float, delta: float) -> float:
 def played(key: jax.Array, mechanism: Mechanism, trials: int, *, gaussian: bool = False) -> Found:
     """The bound of ``dpaudit.audit``; or that for a Gaussian trade-off curve, at a threshold known beforehand."""
     attack = distinguish.likelihood_ratio._replace(threshold=0.0) if gaussian else None
-    pair = canary.ABSENT, canary.PRESENT
+    pair = training_canary.ABSENT, training_canary.PRESENT
     how = {"distinguisher": attack, "confidence": CONFIDENCE, "mesh": hosts.mesh("trials")}
     found = run_audit(mechanism, *pair, key=key, trials=trials, **how)
     counts = round(found.fpr * found.negatives), round(found.fnr * found.positives), found.negatives, found.positives
@@ -84,7 +88,7 @@ def white_box(
     def audit(key: jax.Array, make: Make) -> Found:
         recipe = below_five(batch_size, steps, target, delta, make)
         count = trials if make is dp_sgd else min(trials, FAULTY)
-        return played(key, canary.white_box(recipe, delta=delta), count, gaussian=gaussian)
+        return played(key, training_canary.white_box(recipe, delta=delta), count, gaussian=gaussian)
 
     setting = {"audit": "white box", "rate": batch_size / (RECORDS + 1), "steps": steps, "delta": delta}
     compare(rows, setting | {"curve": "Gaussian" if gaussian else "any"}, audit)
@@ -98,7 +102,7 @@ def every_step(rows: Rows, steps: int, canaries: int) -> None:
     loss, delta, batch_size = models.cross_entropy(model), 1e-5, 128
     sampling = poisson(len(digits.inputs), batch_size)
     noise = accounting.noise_multiplier(sampling, 4.0, steps, delta=delta)
-    sound = canary.Recipe(
+    sound = training_canary.Recipe(
         lambda params, example: loss(params, *example),
         params,
         (jnp.asarray(digits.inputs), jnp.asarray(digits.labels)),
@@ -111,8 +115,8 @@ def every_step(rows: Rows, steps: int, canaries: int) -> None:
 
     def audit(key: jax.Array, make: Make) -> Found:
         recipe = sound._replace(make=make)
-        found, _ = canary.per_step(key, recipe, canaries=canaries)
-        lower = canary.epsilon_lower(found, recipe, delta=delta, confidence=CONFIDENCE)
+        found, _ = training_canary.per_step(key, recipe, canaries=canaries)
+        lower = training_canary.epsilon_lower(found, recipe, delta=delta, confidence=CONFIDENCE)
         spent = accounting.epsilon(sampling, noise, steps, delta=delta)
         return lower, spent, f"1 training, {canaries:,} canaries, coins in every step"
 
@@ -159,7 +163,7 @@ def black_box(rows: Rows, target: str, batch_size: int, trials: int) -> None:
 
     def audit(key: jax.Array, make: Make) -> Found:
         recipe = below_five(batch_size, steps, 4.0, delta, make)
-        return played(key, canary.black_box(recipe, (images[target], jnp.float32(1.0)), delta=delta), trials)
+        return played(key, training_canary.black_box(recipe, (images[target], jnp.float32(1.0)), delta=delta), trials)
 
     setting = {"audit": "black box", "rate": batch_size / (RECORDS + 1), "steps": steps, "delta": delta}
     compare(rows, setting | {"target": target}, audit)

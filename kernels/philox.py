@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 from jax.extend.random import define_prng_impl
 
-from dpaudit import check
+from dpaudit import _validate
 
 Words = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 Multiply = Callable[[np.uint32, jax.Array], tuple[jax.Array, jax.Array]]
@@ -96,7 +96,7 @@ def from_key(key: jax.Array) -> jax.Array:
       InputError: not a typed key.
     """
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        raise check.expected("key", "a typed key, as made by jax.random.key", key)
+        raise _validate.expected("key", "a typed key, as made by jax.random.key", key)
     data = jax.vmap(lambda one: jax.random.bits(one, (4,), jnp.uint32))(key.reshape(-1))
     return jax.random.wrap_key_data(data.reshape(*key.shape, 4), impl=IMPL)
 
@@ -118,7 +118,7 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
     size = math.prod(shape)
     words = -(-size * bit_width // 32)
     if words > _MOST_WORDS:
-        raise check.expected("shape", f"at most {_MOST_WORDS} random words from one key", shape)
+        raise _validate.expected("shape", f"at most {_MOST_WORDS} random words from one key", shape)
     numbers = lax.iota(jnp.uint32, -(-words // 4))
     blocks = _in_one_loop(block((key[0], key[1]), (numbers, jnp.full_like(numbers, _BITS), key[2], key[3])))
     stream = jnp.stack(blocks, axis=-1)

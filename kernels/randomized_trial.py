@@ -25,7 +25,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.kernels import philox
 from dpaudit.mechanisms import ldp_sgd, sampling
 from dpaudit.mechanisms.clipping import norm_and_direction
@@ -125,8 +125,8 @@ def cosines(
 
     Source: paper 000, Algorithm 1 and Eq. (3).
     """
-    check.positive(epsilon=epsilon)
-    check.positive(clip_norm=clip_norm)
+    _validate.positive(epsilon=epsilon)
+    _validate.positive(clip_norm=clip_norm)
     coin_keys, sphere_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     norm, direction = norm_and_direction(gradient)
     units = jnp.stack([direction, norm_and_direction(other)[1]])
@@ -276,8 +276,8 @@ def _checked(keys: jax.Array, directions: jax.Array) -> tuple[jax.Array, jax.Arr
     """The words of the keys, [n, 4], and the directions in float32."""
     philox_keys = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) and jax.random.key_impl(keys) == philox.IMPL
     if not philox_keys or keys.ndim != 1 or not keys.size:
-        raise check.expected("keys", "Philox keys of shape [n], n >= 1", f"{keys.dtype}{list(keys.shape)}")
+        raise _validate.expected("keys", "Philox keys of shape [n], n >= 1", f"{keys.dtype}{list(keys.shape)}")
     shape = jnp.shape(directions)
     if len(shape) != 2 or not math.prod(shape):
-        raise check.expected("directions", "an array of shape [k, d], k, d >= 1", f"shape {list(shape)}")
+        raise _validate.expected("directions", "an array of shape [k, d], k, d >= 1", f"shape {list(shape)}")
     return jax.random.key_data(keys), jnp.asarray(directions, jnp.float32)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dpaudit import sharding
+from dpaudit._engine import sharding
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,7 +27,7 @@ def environment(devices: int) -> dict[str, str]:
 
 
 def threads(devices: int) -> int:
-    """For linear algebra, more than there are devices: ``dpaudit.auditing.worlds``."""
+    """For linear algebra, more than there are devices: ``dpaudit._engine.game``."""
     return 2 * devices if devices > 1 else sharding.cores()
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import InputError, check
+from dpaudit import InputError, _validate
 
 POSITIVE = "a finite number > 0"
 WHOLE = "a whole number >= 1"
@@ -17,21 +17,21 @@ OPEN = "a number in (0, 1)"
 
 
 def test_input_error_is_a_value_error_and_public():
-    assert issubclass(check.InputError, ValueError)
-    assert InputError is check.InputError
+    assert issubclass(_validate.InputError, ValueError)
+    assert InputError is _validate.InputError
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 1e-300, np.float32(2), np.array(3.0), np.int8(1), jnp.array(2.5)])
 def test_positive_returns_what_it_was_given(value):
-    assert check.positive(epsilon=value) is value
-    assert check.non_negative(epsilon=value) is value
+    assert _validate.positive(epsilon=value) is value
+    assert _validate.non_negative(epsilon=value) is value
 
 
 @pytest.mark.parametrize(
     "call, wanted, shown",
     [
         *[
-            (lambda value=value: check.positive(it=value), POSITIVE, shown)
+            (lambda value=value: _validate.positive(it=value), POSITIVE, shown)
             for value, shown in [
                 (0, "0"), (-1.5, "-1.5"), (math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (None, "None"),
                 (True, "True"), (np.True_, "np.True_"), ("4", "4"), ([1.0], "[1.0]"), (np.ones(1), "array([1.])"),
@@ -39,46 +39,46 @@ def test_positive_returns_what_it_was_given(value):
             ]
         ],
         *[
-            (lambda value=value: check.at_least(1, it=value), WHOLE, shown)
+            (lambda value=value: _validate.at_least(1, it=value), WHOLE, shown)
             for value, shown in [
                 (0, "0"), (-3, "-3"), (2.5, "2.5"), (math.nan, "nan"), (math.inf, "inf"), (True, "True"), ("5", "5"),
             ]
         ],
         *[
-            (lambda value=value: check.non_negative(it=value), "a finite number >= 0", shown)
+            (lambda value=value: _validate.non_negative(it=value), "a finite number >= 0", shown)
             for value, shown in [(-1e-300, "-1e-300"), (math.nan, "nan"), (math.inf, "inf"), ("0", "0")]
         ],
-        (lambda: check.probability(it=1), HALF_OPEN, "1"),
-        (lambda: check.probability(it=-1e-9), HALF_OPEN, "-1e-09"),
-        (lambda: check.probability(it=math.nan), HALF_OPEN, "nan"),
-        (lambda: check.probability(it=1.1, one_allowed=True), CLOSED, "1.1"),
-        (lambda: check.open_unit(it=0), OPEN, "0"),
-        (lambda: check.open_unit(it=1.0), OPEN, "1.0"),
-        (lambda: check.open_unit(it=math.nan), OPEN, "nan"),
-        (lambda: check.one_of(("benign", "dummy"), it="Dummy"), "one of benign, dummy", "Dummy"),
-        (lambda: check.one_of(("benign", "dummy"), it=7), "one of benign, dummy", "7"),
-        (lambda: check.vector(it=jnp.ones((2, 3))), "an array of shape [d] with d >= 1", "shape [2, 3]"),
-        (lambda: check.vector(it=jnp.ones(0)), "an array of shape [d] with d >= 1", "shape [0]"),
-        (lambda: check.vector(it=4.0), "an array of shape [d] with d >= 1", "4.0"),
+        (lambda: _validate.probability(it=1), HALF_OPEN, "1"),
+        (lambda: _validate.probability(it=-1e-9), HALF_OPEN, "-1e-09"),
+        (lambda: _validate.probability(it=math.nan), HALF_OPEN, "nan"),
+        (lambda: _validate.probability(it=1.1, one_allowed=True), CLOSED, "1.1"),
+        (lambda: _validate.open_unit(it=0), OPEN, "0"),
+        (lambda: _validate.open_unit(it=1.0), OPEN, "1.0"),
+        (lambda: _validate.open_unit(it=math.nan), OPEN, "nan"),
+        (lambda: _validate.one_of(("benign", "dummy"), it="Dummy"), "one of benign, dummy", "Dummy"),
+        (lambda: _validate.one_of(("benign", "dummy"), it=7), "one of benign, dummy", "7"),
+        (lambda: _validate.vector(it=jnp.ones((2, 3))), "an array of shape [d] with d >= 1", "shape [2, 3]"),
+        (lambda: _validate.vector(it=jnp.ones(0)), "an array of shape [d] with d >= 1", "shape [0]"),
+        (lambda: _validate.vector(it=4.0), "an array of shape [d] with d >= 1", "4.0"),
     ],
 )  # fmt: skip
 def test_refusals_are_one_line_with_name_expectation_and_value(call, wanted, shown):
-    with pytest.raises(check.InputError) as caught:
+    with pytest.raises(_validate.InputError) as caught:
         call()
     assert str(caught.value) == f"it: expected {wanted}, got {shown}"
 
 
 def test_bounds_that_belong_are_accepted():
-    assert check.probability(delta=0) == 0
-    assert check.probability(one_allowed=True, delta=1) == 1
-    assert check.open_unit(confidence=0.5) == 0.5
-    assert check.one_of(("a", "b"), name="b") == "b"
-    assert check.vector(x=np.ones(1)).shape == (1,)
+    assert _validate.probability(delta=0) == 0
+    assert _validate.probability(one_allowed=True, delta=1) == 1
+    assert _validate.open_unit(confidence=0.5) == 0.5
+    assert _validate.one_of(("a", "b"), name="b") == "b"
+    assert _validate.vector(x=np.ones(1)).shape == (1,)
 
 
 def test_at_least_gives_an_int_whatever_number_type_came_in():
     for value in (3, 3.0, np.int64(3), np.float32(3), jnp.array(3)):
-        number = check.at_least(3, trials=value)
+        number = _validate.at_least(3, trials=value)
         assert number == 3
         assert type(number) is int
 
@@ -87,33 +87,33 @@ def test_at_least_gives_an_int_whatever_number_type_came_in():
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16, np.float64])
 def test_finite_finds_one_bad_number_in_a_tree(bad, dtype):
     good = {"w": np.zeros((2, 3), dtype), "n": np.arange(3), "s": 1.5}
-    assert check.finite(x=good) is good
+    assert _validate.finite(x=good) is good
     array = np.zeros(4, dtype)
     array[2] = bad
-    with pytest.raises(check.InputError, match=r"^x: expected finite numbers, got 1 NaN or infinite of 4$"):
-        check.finite(x=good | {"b": jnp.asarray(array)})
+    with pytest.raises(_validate.InputError, match=r"^x: expected finite numbers, got 1 NaN or infinite of 4$"):
+        _validate.finite(x=good | {"b": jnp.asarray(array)})
 
 
 def test_a_large_number_of_a_narrow_type_is_finite():
-    check.finite(x=jnp.full(3, 3e38, jnp.bfloat16))
-    with pytest.raises(check.InputError, match="1 NaN or infinite of 1"):
-        check.finite(x=math.inf)
+    _validate.finite(x=jnp.full(3, 3e38, jnp.bfloat16))
+    with pytest.raises(_validate.InputError, match="1 NaN or infinite of 1"):
+        _validate.finite(x=math.inf)
 
 
 def test_traced_values_pass_unchecked():
     @jax.jit
     def through(x):
-        check.positive(x=x)
-        check.open_unit(x=x)
-        check.probability(x=x)
-        check.finite(x=x)
+        _validate.positive(x=x)
+        _validate.open_unit(x=x)
+        _validate.probability(x=x)
+        _validate.finite(x=x)
         return x
 
     assert float(through(-2.0)) == -2.0
 
 
 def test_long_values_are_shortened_to_one_line():
-    message = str(check.expected("x", "a name", "line one\nline two " + "y" * 500))
+    message = str(_validate.expected("x", "a name", "line one\nline two " + "y" * 500))
     assert message.startswith("x: expected a name, got line one line two yyy")
     assert message.endswith("...")
     assert "\n" not in message
@@ -121,10 +121,11 @@ def test_long_values_are_shortened_to_one_line():
 
 
 @pytest.mark.parametrize(
-    "accepted", [lambda x: check.positive(x=x), lambda x: check.non_negative(x=x), lambda x: check.open_unit(x=x)]
+    "accepted",
+    [lambda x: _validate.positive(x=x), lambda x: _validate.non_negative(x=x), lambda x: _validate.open_unit(x=x)],
 )
 def test_a_known_number_is_checked_inside_a_program_that_is_being_traced(accepted):
     known, wrong = jnp.float32(0.5), jnp.float32(-0.5)
     assert jax.jit(lambda y: accepted(known) * y)(2.0) == 1.0
-    with pytest.raises(check.InputError, match="x: expected a"):
+    with pytest.raises(_validate.InputError, match="x: expected a"):
         jax.jit(lambda y: accepted(wrong) * y)(2.0)

@@ -10,7 +10,8 @@ from functools import partial
 
 import pytest
 
-from dpaudit import check, cli, command
+from dpaudit import _validate
+from dpaudit.cli import command, main
 
 FAST = ("ldp", "--pretraining-steps", "0", "--craft", "dummy", "--epsilon", "1")
 # Issue: flat rows with at least these fields.
@@ -25,14 +26,14 @@ def run(monkeypatch, *arguments: str) -> int:
     """The status with which the command ends."""
     monkeypatch.setattr(sys, "argv", ["dpaudit", *arguments])
     try:
-        cli.main()
+        main.main()
     except SystemExit as ended:
         return int(ended.code or 0)
     return 0
 
 
 def test_a_warning_is_one_line_too(capsys):
-    asked = partial(check.delta, 10, "users", delta=0.5)
+    asked = partial(_validate.delta, 10, "users", delta=0.5)
     command.perform("dpaudit", lambda: asked() and None, measures=False)
     assert capsys.readouterr().err == (
         "dpaudit: delta: expected at most 1/10, one over the number of users, got 0.5: publishing all data of one of "
@@ -119,7 +120,7 @@ def test_nothing_is_overwritten_without_force(monkeypatch, capsys, tmp_path):
 def test_an_interruption_keeps_what_is_finished(tmp_path):
     """Ctrl-C during the second setting: one line, status 130, the first setting's rows and page on disk."""
     arguments = ("ldp", "--craft", "dummy", "collusion", "--trials", "100000", "--repeats", "50", "--epsilon", "1")
-    command = [sys.executable, "-m", "dpaudit.cli", *arguments, "--engine", "plane", "--pretraining-steps", "0"]
+    command = [sys.executable, "-m", "dpaudit.cli.main", *arguments, "--engine", "plane", "--pretraining-steps", "0"]
     command += ["--out", str(tmp_path / "out")]
     # Where the tests run in the background, the shell has them ignore Ctrl-C, and so would the process.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -35,7 +35,7 @@ TRIALS = 40_000  # a second or more of playing
 
 def start(folder: Path, case: str, *more: str, devices: int = 1) -> subprocess.Popen[str]:
     (folder / "slow.py").write_text(SLOW)
-    command = [sys.executable, "-m", "dpaudit.cli", "audit", f"slow.py:{case}", "--trials", str(TRIALS), "--json"]
+    command = [sys.executable, "-m", "dpaudit.cli.main", "audit", f"slow.py:{case}", "--trials", str(TRIALS), "--json"]
     return subprocess.Popen(
         [*command, *more],
         env=environment(devices),

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit import cli
-from dpaudit.secure import noise_table
-from dpaudit.secure.agreement import Terms
-from dpaudit.secure.owner import Owner
+from dpaudit.cli import main
+from dpaudit.secure.noise import lookup
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.service.owner import Owner
 from tests.secure import servers
 from tests.secure.certificates import Authority
 
@@ -25,7 +25,7 @@ class Process:
     """``dpaudit secure server`` with these options, and the port on which it says that it listens."""
 
     def __init__(self, folder: Path, role: str, port: int, *options: str) -> None:
-        command = [sys.executable, "-m", "dpaudit.cli", "secure", "server", "--role", role]
+        command = [sys.executable, "-m", "dpaudit.cli.main", "secure", "server", "--role", role]
         command += ["--listen", f"127.0.0.1:{port}", "--state", str(folder / role), *TERMS, *options]
         self._started = subprocess.Popen(
             command,
@@ -119,7 +119,7 @@ def test_the_paper_s_table_between_processes_is_labelled_and_must_be_meant_by_bo
     first = Process(tmp_path, "h1", 0, "--peer", f"127.0.0.1:{port}", *TABLE, "--noise", "table")
     with owners(None, (first.port(), port), mine) as all_of:
         noise = np.concatenate([step(number, all_of) - servers.total(number) for number in (1, 2)])
-    values = noise_table.table(mine.table_std)
+    values = lookup.table(mine.table_std)
     assert np.isin(noise, values).all()  # of the normal law's values in reach, less than half are in the table
     assert not np.isin(noise + 1, values).all()
     for process in (first, second):
@@ -162,11 +162,11 @@ def test_keys_are_made_for_those_who_have_none(monkeypatch, capsys, tmp_path):
     folder = tmp_path / "keys"
     for names, made in ((["anna"], ["h1", "h2", "anna"]), (["anna", "bert"], ["bert"])):
         monkeypatch.setattr(sys, "argv", ["dpaudit", "secure", "keys", "--out", str(folder), "--owners", *names])
-        cli.main()
+        main.main()
         assert capsys.readouterr().out.splitlines() == [f"{folder}/{name}" for name in made]
     monkeypatch.setattr(sys, "argv", ["dpaudit", "secure", "keys", "--out", str(folder), "--owners", "h1"])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main.main()
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("dpaudit: owner: expected at most 63 of a-z, 0-9 and hyphens within")
 
@@ -193,7 +193,7 @@ def test_unusable_options_are_one_line(monkeypatch, capsys, tmp_path, options, m
     given = ["dpaudit", "secure", "server", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state"), *TERMS]
     monkeypatch.setattr(sys, "argv", [*given, *options])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main.main()
     assert ended.value.code == 2
     output = capsys.readouterr()
     assert output.err.startswith(f"dpaudit: {message}")

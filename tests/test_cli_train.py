@@ -10,11 +10,10 @@ import pytest
 from orbax.checkpoint import StandardCheckpointer
 
 from dpaudit import data
+from dpaudit.audits.audited_training import train_audited
 from dpaudit.training import accounting
-from dpaudit.training.audited import train_audited
 from dpaudit.training.dp_sgd import dp_sgd
-from dpaudit.training.models import CNN8
-from dpaudit.training.pretrain import accuracy
+from dpaudit.training.models import CNN8, accuracy
 from dpaudit.training.sampling import poisson
 from tests.test_cli import run
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import pytest
 
-from dpaudit import compilation_cache
+from dpaudit.cli import command
 from tests.test_cli import run
 from tests.together import ended, start
 
@@ -78,7 +78,7 @@ def test_where_programs_are_kept(monkeypatch, tmp_path, named):
     if named is not None:
         monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", named)
     try:
-        compilation_cache.keep_compiled()
+        command.keep_compiled()
         assert cache_dir() == (str(tmp_path / "dpaudit") if named is None else before)
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    compilation_cache.keep_compiled()
+    command.keep_compiled()
     assert cache_dir() == before
 
 

@@ -12,12 +12,11 @@ import optax
 import pytest
 
 from dpaudit import Claim, audit, play
-from dpaudit.auditing import engines
-from dpaudit.federated.rounds import federated
-from dpaudit.federated.simulate import simulate
-from dpaudit.personalization.boundary import run
-from dpaudit.personalization.layout import arranged
-from dpaudit.personalization.processes import memoryless
+from dpaudit.audits import engines
+from dpaudit.federated.rounds import federated, simulate
+from dpaudit.personalization.als.layout import arranged
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.processes import memoryless
 from dpaudit.training.many import train_many
 from tests.federated import test_rounds
 from tests.personalization import test_als

@@ -15,9 +15,10 @@ from jax.lax import Precision
 
 from dpaudit.federated import clients
 from dpaudit.mechanisms import gaussian, laplace, ldp_sgd, privunit
-from dpaudit.personalization import als, popularity, solve, user_level, user_step, weights
-from dpaudit.personalization.items import Prior
-from dpaudit.personalization.processes import correlated, memoryless
+from dpaudit.personalization import user_level
+from dpaudit.personalization.als import least_squares, popularity, solve, user_step
+from dpaudit.personalization.als.least_squares import Prior
+from dpaudit.personalization.boundary.processes import correlated, memoryless
 from dpaudit.training import dp_ftrl, dp_sgd, matrix_noise, per_example
 from dpaudit.training.sampling import cyclic, participation, poisson
 from tests.personalization import people
@@ -112,9 +113,11 @@ def inside(protocol: Any, state: Any, memory: Any, users: Any) -> Any:
 
 
 def alternating() -> Any:
-    step = user_step.Step(0.8, 1.5, weights.uniform, 0.3)
+    step = user_step.Step(0.8, 1.5, popularity.uniform, 0.3)
     settings = {"features": jnp.ones((people.ITEMS, 1)), "prior": Prior(jnp.ones(2), 3.0, 0.4)}
-    protocol = als.alternating(step, noise_multiplier=1.0, shares=als.Shares(0.3, 0.5, 0.2), **settings)
+    protocol = least_squares.alternating(
+        step, noise_multiplier=1.0, shares=least_squares.Shares(0.3, 0.5, 0.2), **settings
+    )
     return inside(protocol, people.model(), memoryless(), (people.batch(people.honest(4, seed=1), 4),))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import pytest
 
-from dpaudit import check, hosts
+from dpaudit import _validate
+from dpaudit._engine import hosts
 from tests.test_cli import run
 from tests.together import COMMANDS, ended, free_address, ours, slurm, start
 
@@ -112,7 +113,7 @@ def test_variables_that_tell_nothing_are_refused(tmp_path):
 
 def test_a_number_of_processes_is_a_number(monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", "many")
-    with pytest.raises(check.InputError, match=r"^JAX_NUM_PROCESSES: expected a whole number, got many$"):
+    with pytest.raises(_validate.InputError, match=r"^JAX_NUM_PROCESSES: expected a whole number, got many$"):
         hosts.join()
 
 

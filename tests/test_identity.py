@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from jax.extend.core import Primitive
 
-from dpaudit import identity
+from dpaudit._engine import fingerprint
 
 X = jnp.ones(3)
 
 
 def program(function, *arguments):
-    return identity.program(jax.make_jaxpr(function)(*arguments or (X, X)))
+    return fingerprint.program(jax.make_jaxpr(function)(*arguments or (X, X)))
 
 
 def written(scale=2.0, weights=(1.0, 2.0, 3.0), steps=3, swapped=False, jitted=(1.0,), branch=1.0, axis=0):
@@ -96,7 +96,7 @@ def on_host(function):
     def called(x):
         return jax.pure_callback(function, jax.ShapeDtypeStruct((3,), jnp.float32), x)
 
-    return identity.spelled(jax.make_jaxpr(called)(X))
+    return fingerprint.spelled(jax.make_jaxpr(called)(X))
 
 
 def test_functions_on_the_host_are_told_apart_by_themselves():
@@ -116,7 +116,7 @@ def test_functions_on_the_host_are_told_apart_by_their_places():
     calls = [called(scale) for scale in (1, 2)]
     places = [(0, 1, 0), (0, 1, 1)]
     found = [
-        identity.spelled(jax.make_jaxpr(lambda x, p=p: reduce(lambda y, place: calls[place](y), p, x))(X))
+        fingerprint.spelled(jax.make_jaxpr(lambda x, p=p: reduce(lambda y, place: calls[place](y), p, x))(X))
         for p in places
     ]
     assert found[0][0] == found[1][0]
@@ -132,10 +132,10 @@ def test_settings_that_are_numbers_or_names_tell_programs_apart():
 
 
 def test_a_program_s_objects_are_those_of_the_same_function_traced_again():
-    again = [identity.spelled(jax.make_jaxpr(written())(X, X))[1] for _ in range(2)]
+    again = [fingerprint.spelled(jax.make_jaxpr(written())(X, X))[1] for _ in range(2)]
     assert again[0] == again[1]
 
 
 def test_a_digest_tells_where_parts_end():
-    assert len({identity.digest(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""])}) == 4
-    assert identity.digest([b"ab", b"c"]) == identity.digest(iter([b"ab", b"c"]))
+    assert len({fingerprint.digest(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""])}) == 4
+    assert fingerprint.digest([b"ab", b"c"]) == fingerprint.digest(iter([b"ab", b"c"]))

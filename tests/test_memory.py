@@ -14,14 +14,13 @@ import pytest
 from jax.errors import JaxRuntimeError
 from jax.tree_util import Partial
 
-from dpaudit import memory
-from dpaudit.auditing import game
-from dpaudit.check import InputError
+from dpaudit._engine import game, memory
+from dpaudit._validate import InputError
 from dpaudit.federated import clients, clip_size
 from dpaudit.federated.population import Population
 from dpaudit.federated.rounds import _run, federated, run
-from dpaudit.personalization import boundary, processes
-from dpaudit.personalization.boundary import Protocol, each, everything
+from dpaudit.personalization.boundary import aggregator, processes
+from dpaudit.personalization.boundary.aggregator import Protocol, each, everything
 from dpaudit.training.many import train_many
 from tests.processes import said, start
 
@@ -116,7 +115,7 @@ PROTOCOL = protocol(MANY)
 
 def users(size: int) -> Any:
     devices = PROTOCOL.devices._replace(chunk=size)
-    return boundary.run(
+    return aggregator.run(
         KEY, PROTOCOL._replace(devices=devices), jnp.zeros(64), processes.memoryless(), jnp.arange(16.0), 1
     )[0]
 

@@ -11,22 +11,22 @@ import optax
 import pytest
 from jax.sharding import Mesh
 
-from dpaudit.check import InputError
-from dpaudit.federated import canary
+from dpaudit._validate import InputError
+from dpaudit.audits import federated_canary
 from dpaudit.federated.rounds import federated
-from dpaudit.personalization import als, ranking, recommender, weights
-from dpaudit.personalization.boundary import run
-from dpaudit.personalization.items import Prior
-from dpaudit.personalization.layout import arranged
-from dpaudit.personalization.processes import memoryless
-from dpaudit.personalization.recommender import Catalogue, Recipe
-from dpaudit.personalization.solve import user_factors
+from dpaudit.personalization.als import least_squares as als
+from dpaudit.personalization.als import popularity, ranking, recommender
+from dpaudit.personalization.als.layout import arranged
+from dpaudit.personalization.als.least_squares import Prior
+from dpaudit.personalization.als.recommender import Catalogue, Recipe
+from dpaudit.personalization.als.solve import user_factors
+from dpaudit.personalization.als.user_step import Step
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.processes import memoryless
 from dpaudit.personalization.user_level import NAME, dp_ftrl, dp_sgd, users
-from dpaudit.personalization.user_step import Step
 from dpaudit.training.many import train_many
 from dpaudit.training.matrix_noise import tree
-from dpaudit.training.sampling import poisson
-from dpaudit.training.schedule import spaced
+from dpaudit.training.sampling import poisson, spaced
 from tests.federated import test_canary, test_rounds
 from tests.personalization import people, test_als, test_user_level
 from tests.processes import said, start, together
@@ -37,7 +37,7 @@ TOLERANCE: Any = {"rtol": 1e-4, "atol": 1e-4}  # of noise whose standard deviati
 
 def least_squares(key: jax.Array, mesh: Mesh | None) -> list[Any]:
     """Rounds over buckets that no number of devices divides."""
-    step = Step(0.8, 1.5, weights.adaptive(0.25))
+    step = Step(0.8, 1.5, popularity.adaptive(0.25))
     prior = Prior(jnp.array([0.5, 0.2]), 3.0, 0.4)
     protocol = als.alternating(step, noise_multiplier=2.0, features=test_als.FEATURES, prior=prior, mesh=mesh)
     buckets = arranged(test_als.ratings(people.honest(41, seed=5)))
@@ -60,7 +60,7 @@ def canaries(key: jax.Array, mesh: Mesh | None) -> list[Any]:
     """A federation with canary clients in it."""
     make = partial(federated, mesh=mesh, chunk=7)
     federation = test_canary.SOUND._replace(rounds=2, clients_per_round=40, make=make)
-    found, params = canary.one_run(key, federation, canaries=60)
+    found, params = federated_canary.one_run(key, federation, canaries=60)
     return [found.final, found.rounds, found.overlap, found.taken.astype(float), params]
 
 

@@ -31,7 +31,7 @@ def start(code: str, *arguments: str, folder: Path, devices: int = 1, variables:
 
 def command(line: str, **how) -> subprocess.Popen[str]:
     """``dpaudit`` with a line of arguments."""
-    return start("from dpaudit.cli import main; main()", *shlex.split(line), **how)
+    return start("from dpaudit.cli.main import main; main()", *shlex.split(line), **how)
 
 
 def ours(address: str, rank: int) -> dict[str, str]:

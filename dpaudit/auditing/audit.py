@@ -10,11 +10,14 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from dpaudit import check
-from dpaudit.auditing import alternative, betting, count, distinguish, probe, sequential
-from dpaudit.auditing.checkpoint import checkpoint as checkpoint_of
-from dpaudit.auditing.game import both_worlds, game, trial_key
-from dpaudit.auditing.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
+from dpaudit import _validate
+from dpaudit._engine import count
+from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
+from dpaudit._engine.game import both_worlds, game, trial_key
+from dpaudit.auditing.attacks import distinguish
+from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
+from dpaudit.auditing.bounds import alternative, betting, sequential
+from dpaudit.auditing.lint import probe
 from dpaudit.auditing.result import AuditResult, checked_delta, from_counts
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
@@ -50,7 +53,7 @@ def audit(
       trials: K of Algorithm 3: in all, half of it in each world (an odd one out is not played).
       claim: the promise; defaults to the mechanism's own.
       distinguisher: an attack to play alone. None plays a family of them on the same releases, and the trials set
-        aside choose one (see :mod:`dpaudit.auditing.portfolio`): no error is spent on the others. Of fewer than 256
+        aside choose one (see :mod:`dpaudit.auditing.attacks.portfolio`): no error is spent on the others. Of fewer than 256
         trials, the likelihood ratio where the mechanism has a density, else the projection on x1 - x0.
       attacks: of one's own, to play beside the family; not with a distinguisher.
       delta: of every epsilon; defaults to the claim's, else 0.
@@ -77,31 +80,33 @@ def audit(
 
     Source: paper 000, Algorithm 3.
     """
-    half = check.at_least(2, trials=trials) // 2
-    check.open_unit(confidence=confidence)
-    key = check.key(key=key)
+    half = _validate.at_least(2, trials=trials) // 2
+    _validate.open_unit(confidence=confidence)
+    key = _validate.key(key=key)
     if not isinstance(mechanism, Mechanism):
         if not callable(mechanism):
-            raise check.expected("mechanism", "a Mechanism or a function of (key, x)", mechanism)
+            raise _validate.expected("mechanism", "a Mechanism or a function of (key, x)", mechanism)
         mechanism = Mechanism(mechanism)
     claim = mechanism.claim if claim is None else claim
     for name, value, kind in (("claim", claim, Claim), ("distinguisher", distinguisher, distinguish.Distinguisher)):
         if not isinstance(value, kind | None):
-            raise check.expected(name, f"a {kind.__name__} or None", value)
+            raise _validate.expected(name, f"a {kind.__name__} or None", value)
     delta = checked_delta(delta, claim)
-    check.finite(x0=x0)
-    check.finite(x1=x1)
+    _validate.finite(x0=x0)
+    _validate.finite(x1=x1)
     probe.examine(mechanism, x0, x1)
     if _same(x0, x1):
-        raise check.expected("x1", "an input other than x0 (nothing tells a pair of equal inputs apart)", "the same")
+        raise _validate.expected(
+            "x1", "an input other than x0 (nothing tells a pair of equal inputs apart)", "the same"
+        )
     for attack in attacks:
         if not isinstance(attack, distinguish.Distinguisher):
-            raise check.expected("attacks", "Distinguishers", attack)
+            raise _validate.expected("attacks", "Distinguishers", attack)
     if attacks and distinguisher is not None:
-        raise check.expected("attacks", "none where a distinguisher is named", [attack.name for attack in attacks])
+        raise _validate.expected("attacks", "none where a distinguisher is named", [attack.name for attack in attacks])
     if until is not None and claim is not None and claim.is_curve:
         wanted = "None where the claim is a curve (audit its epsilon at some delta: claim.at(delta))"
-        raise check.expected("until", wanted, "a rule by which to stop")
+        raise _validate.expected("until", wanted, "a rule by which to stop")
     aside = half // CHOOSING_SHARE
     if until is not None and claim is not None:
         rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
@@ -111,7 +116,7 @@ def audit(
     if distinguisher is None and pilot < PILOT_LEAST and not attacks:
         distinguisher = distinguish.projection if mechanism.log_prob is None else distinguish.likelihood_ratio
     if distinguisher is not None and distinguisher.threshold is None and half < CHOOSING_SHARE:
-        raise check.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
+        raise _validate.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
     with probe.failures_named(mechanism):
         if until is not None and batch is None:
             batch = 1

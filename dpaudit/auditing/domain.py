@@ -4,15 +4,19 @@ A domain is written for one pair; `search` maps it over many. Every domain here 
 of which are neighbours (a local mechanism); :func:`records` and :func:`within` make narrower relations of them.
 """
 
+import importlib.util
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpaudit import check
-from dpaudit.auditing.probe import one_line
-from dpaudit.mechanisms.claim import NEIGHBOURING
+from dpaudit import _validate
+from dpaudit.auditing.lint.probe import one_line
+from dpaudit.mechanisms.claim import NEIGHBOURING, Claim, Mechanism
 from dpaudit.mechanisms.clipping import clip, norm_and_direction
 from dpaudit.mechanisms.sampling import exponential, normal
 
@@ -43,7 +47,7 @@ def ball(shape: int | tuple[int, ...], radius: float, ord: int = 2) -> Domain:
       InputError: a value out of range.
     """
     shape = _shape(shape)
-    check.positive(radius=radius)
+    _validate.positive(radius=radius)
     _norm(ord)
 
     def draw(key: jax.Array) -> jax.Array:
@@ -69,9 +73,9 @@ def box(shape: int | tuple[int, ...], low: Any, high: Any, dtype: Any = jnp.floa
       InputError: low not below high, or not finite.
     """
     shape = _shape(shape)
-    low, high = (jnp.asarray(check.finite(**{name: end}), dtype) for name, end in (("low", low), ("high", high)))
+    low, high = (jnp.asarray(_validate.finite(**{name: end}), dtype) for name, end in (("low", low), ("high", high)))
     if not (low < high).all():
-        raise check.expected("high", "a number above low", high.tolist())
+        raise _validate.expected("high", "a number above low", high.tolist())
 
     def draw(key: jax.Array) -> jax.Array:
         if jnp.issubdtype(dtype, jnp.integer):
@@ -90,9 +94,9 @@ def choices(values: Any) -> Domain:
     Raises:
       InputError: fewer than two values.
     """
-    values = jnp.asarray(check.finite(values=values))
+    values = jnp.asarray(_validate.finite(values=values))
     if values.ndim < 1 or len(values) < 2:
-        raise check.expected("values", "an array of at least two values", f"shape {list(values.shape)}")
+        raise _validate.expected("values", "an array of at least two values", f"shape {list(values.shape)}")
     rows = values.reshape(len(values), -1)
 
     def nearest(x: jax.Array) -> jax.Array:
@@ -115,8 +119,8 @@ def records(one: Domain, count: int, neighbouring: str = "replace") -> Domain:
       InputError: a value out of range.
     """
     checked(one=one)
-    check.at_least(1, count=count)
-    check.one_of(NEIGHBOURING, neighbouring=neighbouring)
+    _validate.at_least(1, count=count)
+    _validate.one_of(NEIGHBOURING, neighbouring=neighbouring)
 
     def differing(pair: Pair, chosen: jax.Array) -> Pair:
         def altered(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -149,7 +153,7 @@ def within(domain: Domain, distance: float, ord: int = 2) -> Domain:
       InputError: a value out of range.
     """
     checked(domain=domain)
-    check.positive(distance=distance)
+    _validate.positive(distance=distance)
     _norm(ord)
 
     def near(pair: Pair) -> Pair:
@@ -167,13 +171,13 @@ def checked(**named: Any) -> Domain:
     """
     ((name, domain),) = named.items()
     if not isinstance(domain, Domain):
-        raise check.expected(name, "a Domain, such as dpaudit.domain.ball(10, 1.0)", domain)
+        raise _validate.expected(name, "a Domain, such as dpaudit.domain.ball(10, 1.0)", domain)
     drawn = _outcome(f"{name}.draw", lambda: jax.eval_shape(domain.draw, jax.random.key(0)))
     if not isinstance(drawn, tuple) or len(drawn) != 2 or _shapes(drawn[0]) != _shapes(drawn[1]):
-        raise check.expected(f"{name}.draw", "a pair (x0, x1) of the same shapes", _shapes(drawn))
+        raise _validate.expected(f"{name}.draw", "a pair (x0, x1) of the same shapes", _shapes(drawn))
     back = _outcome(f"{name}.project", lambda: jax.eval_shape(domain.project, drawn))
     if _shapes(back) != _shapes(drawn):
-        raise check.expected(f"{name}.project", f"the shapes of draw, {_shapes(drawn)}", _shapes(back))
+        raise _validate.expected(f"{name}.project", f"the shapes of draw, {_shapes(drawn)}", _shapes(back))
     return domain
 
 
@@ -182,7 +186,7 @@ def _outcome(name: str, call: Callable[[], Any]) -> Any:
         return call()
     except Exception as error:
         cause = one_line(f"{type(error).__name__}: {error}")
-        raise check.InputError(f"{name}: expected a jittable function, got {cause}") from None
+        raise _validate.InputError(f"{name}: expected a jittable function, got {cause}") from None
 
 
 def _shapes(pair: Any) -> str:
@@ -190,12 +194,12 @@ def _shapes(pair: Any) -> str:
 
 
 def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(check.at_least(1, shape=size) for size in (shape if isinstance(shape, tuple) else (shape,)))
+    return tuple(_validate.at_least(1, shape=size) for size in (shape if isinstance(shape, tuple) else (shape,)))
 
 
 def _norm(ord: int) -> None:
     if ord not in (1, 2):
-        raise check.expected("ord", "1 or 2", ord)
+        raise _validate.expected("ord", "1 or 2", ord)
 
 
 def _any_two(draw: Callable[[jax.Array], Any], project: Callable[[Any], Any]) -> Domain:
@@ -206,3 +210,102 @@ def _any_two(draw: Callable[[jax.Array], Any], project: Callable[[Any], Any]) ->
         return jax.tree.map(lambda leaf: leaf[0], both), jax.tree.map(lambda leaf: leaf[1], both)
 
     return Domain(draw_two, lambda pair: (project(pair[0]), project(pair[1])))
+
+
+# A mechanism with the pair and the promise it is audited on, in one value or in one Python file.
+
+MODULE = "dpaudit_case"  # under which a user's file runs: none of the names that it may import
+
+
+class Case(NamedTuple):
+    """What ``dpaudit audit FILE:NAME`` audits.
+
+    Attributes:
+      mechanism: a :class:`Mechanism` or a jittable ``fn(key, x) -> release``.
+      x0, x1: the two inputs, neighbours in the sense of the claim.
+      claim: the promise; None for the mechanism's own, if it has one.
+    """
+
+    mechanism: Mechanism | Callable[[Any, Any], Any]
+    x0: Any
+    x1: Any
+    claim: Claim | None = None
+
+
+def load(target: str) -> Case:
+    """Runs a user's file and finds the case in it.
+
+    Args:
+      target: ``FILE:NAME``. NAME is a :class:`Case`, or a mechanism whose pair is the file's ``x0`` and ``x1`` and
+        whose promise is its ``claim``, where there is one.
+
+    Raises:
+      InputError: no such file or name, a file that raises when it is run, a name for something else.
+    """
+    found, module, missing = _found(target)
+    if isinstance(found, Case):
+        return found
+    if missing:
+        raise _validate.InputError(missing)
+    return Case(found, module.x0, module.x1, getattr(module, "claim", None))
+
+
+def load_with_neighbours(target: str) -> tuple[Case, Domain | Pair]:
+    """Runs a user's file and finds the case in it, and which pairs to examine: its ``domain``, else the case's own.
+
+    Args:
+      target: as for :func:`load`; x0 and x1 may be missing where the file has a ``domain``, a :class:`Domain`.
+
+    Raises:
+      InputError: as for :func:`load`.
+    """
+    found, module, missing = _found(target)
+    domain = getattr(module, "domain", None)  # `from dpaudit import domain` puts a module there
+    if isinstance(found, Case):
+        return found, (found.x0, found.x1)
+    if isinstance(domain, Domain):
+        return Case(found, None, None, getattr(module, "claim", None)), domain
+    if missing:
+        raise _validate.InputError(missing)
+    return Case(found, module.x0, module.x1, getattr(module, "claim", None)), (module.x0, module.x1)
+
+
+def _found(target: str) -> tuple[Any, ModuleType, str]:
+    """What the target names, the module that it is in, and what to say of a pair that is missing.
+
+    Raises:
+      InputError: no such file or name, a file that raises when it is run, a name for something else.
+    """
+    file, colon, name = target.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise _validate.expected("target", "FILE:NAME, as in my_mechanism.py:noisy_sum", target)
+    path = Path(file)
+    if not path.is_file():
+        raise _validate.expected("target", "the path of a Python file before the colon", f"{file}, which is no file")
+    module = _run(path)
+    found = getattr(module, name, None)
+    if isinstance(found, Case):
+        return found, module, ""
+    if found is None:
+        raise _validate.InputError(f"{path.name}: expected a case or mechanism named {name}, got no such name")
+    if not isinstance(found, Mechanism) and not callable(found):
+        raise _validate.expected(f"{path.name}: {name}", "a Case, a Mechanism or a function of (key, x)", found)
+    missing = [pair for pair in ("x0", "x1") if not hasattr(module, pair)]
+    sentence = f"{path.name}: expected x0 and x1 beside {name}, got no {' and no '.join(missing)}"
+    return found, module, sentence if missing else ""
+
+
+def _run(path: Path) -> ModuleType:
+    """The file as a module; files beside it can be imported, as when Python runs a script."""
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    if spec is None or spec.loader is None:
+        raise _validate.expected("target", "a Python file, named *.py, before the colon", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[MODULE] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        cause = one_line(f"{type(error).__name__}: {error}")
+        raise _validate.InputError(f"{path.name}: expected a file that runs, got {cause}") from None
+    return module

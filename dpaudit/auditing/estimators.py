@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpaudit import check
-from dpaudit.auditing import band, betting, credible, gdp
-from dpaudit.auditing.estimate import checked_scores, epsilon_bounds, epsilon_from_rates
-from dpaudit.auditing.estimate import errors as errors_at
+from dpaudit import _validate
+from dpaudit.auditing.bounds import band, betting, credible, gdp
+from dpaudit.auditing.bounds.estimate import checked_scores, epsilon_bounds, epsilon_from_rates
+from dpaudit.auditing.bounds.estimate import errors as errors_at
 
 __all__ = [
     "Counted",
@@ -110,7 +110,7 @@ def _of_band(make: band.Band) -> Callable[..., tuple[float, float]]:
 
     def of(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
         if counted.scores is None:
-            raise check.expected("estimator", "one that reads counts, as the scores were not kept", "a band")
+            raise _validate.expected("estimator", "one that reads counts, as the scores were not kept", "a band")
         curve = band.tradeoff(counted.scores, confidence=confidence, band=make)
         lower = epsilon_from_rates(curve.fpr_high, curve.fnr_high, delta)
         upper = epsilon_from_rates(curve.fpr_low, curve.fnr_low, delta)

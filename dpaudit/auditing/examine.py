@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit import check
-from dpaudit.auditing import alternative, probe
+from dpaudit import _validate
+from dpaudit._engine.game import trials_per_second
 from dpaudit.auditing.audit import audit
+from dpaudit.auditing.bounds import alternative
+from dpaudit.auditing.bounds.estimate import clopper_pearson
 from dpaudit.auditing.domain import Domain, Pair
 from dpaudit.auditing.domain import checked as checked_domain
-from dpaudit.auditing.estimate import clopper_pearson
-from dpaudit.auditing.game import trials_per_second
-from dpaudit.auditing.inspect import ORDERS, Finding, inspect
+from dpaudit.auditing.lint import probe
+from dpaudit.auditing.lint.inspect import ORDERS, Finding, inspect
 from dpaudit.auditing.result import AuditResult
 from dpaudit.auditing.search import search
 from dpaudit.mechanisms.claim import Claim, Mechanism
@@ -151,21 +152,21 @@ def examine(
       InputError: no claim, a value out of range, a budget too small for any attack, and whatever
         :func:`dpaudit.audit` refuses.
     """
-    key = check.key(key=key)
+    key = _validate.key(key=key)
     if not isinstance(mechanism, Mechanism):
         if not callable(mechanism):
-            raise check.expected("mechanism", "a Mechanism or a function of (key, x)", mechanism)
+            raise _validate.expected("mechanism", "a Mechanism or a function of (key, x)", mechanism)
         mechanism = Mechanism(mechanism)
     claim = mechanism.claim if claim is None else claim
     if not isinstance(claim, Claim):
-        raise check.expected("claim", "a Claim, of the mechanism or of its own, to examine it by", claim)
-    check.open_unit(confidence=confidence)
+        raise _validate.expected("claim", "a Claim, of the mechanism or of its own, to examine it by", claim)
+    _validate.open_unit(confidence=confidence)
     if not seconds >= LEAST_SECONDS:
-        raise check.expected("seconds", f"at least {LEAST_SECONDS:g}, as no attack is played in less", seconds)
+        raise _validate.expected("seconds", f"at least {LEAST_SECONDS:g}, as no attack is played in less", seconds)
     if sensitivity is not None:
-        check.positive(sensitivity=sensitivity)
+        _validate.positive(sensitivity=sensitivity)
     if norm_order not in ORDERS:
-        raise check.expected("norm_order", "1, 2 or infinity", norm_order)
+        raise _validate.expected("norm_order", "1, 2 or infinity", norm_order)
     diary = _Diary(seconds, progress)
     settings = {"confidence": confidence, "sensitivity": sensitivity, "norm_order": norm_order}
     return _carry_out(diary, mechanism, domain, claim, key, **settings)
@@ -285,7 +286,7 @@ def _drawn(domain: Domain | Pair, key: jax.Array) -> Pair:
     if isinstance(domain, tuple) and len(domain) == 2:
         x0, x1 = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], domain)
         return x0, x1
-    raise check.expected("domain", "a Domain, such as dpaudit.domain.ball(10, 1.0), or a pair (x0, x1)", domain)
+    raise _validate.expected("domain", "a Domain, such as dpaudit.domain.ball(10, 1.0), or a pair (x0, x1)", domain)
 
 
 def _widest(drawn: Pair) -> Pair:
@@ -300,7 +301,7 @@ def _read(mechanism: Mechanism, pair: Pair, claim: Claim, key: jax.Array) -> lis
     """Faults of the program; none of a function on the host, which cannot be read."""
     try:
         return list(inspect(mechanism, *pair, key=key, claim=claim).findings)
-    except check.InputError:  # inputs of two shapes, a call to Python
+    except _validate.InputError:  # inputs of two shapes, a call to Python
         return []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpaudit import check
+from dpaudit import _validate
 
 
 def on_host(function: Callable[[np.random.Generator, Any], Any]) -> Callable[[jax.Array, Any], Any]:
@@ -35,7 +35,7 @@ def on_host(function: Callable[[np.random.Generator, Any], Any]) -> Callable[[ja
       InputError: not a function; a release that is not made of numbers.
     """
     if not callable(function):
-        raise check.expected("function", "a function of (rng, x)", function)
+        raise _validate.expected("function", "a function of (rng, x)", function)
 
     @wraps(function)
     def apply(key: jax.Array, x: Any) -> Any:
@@ -70,7 +70,7 @@ def _arrays(release: Any) -> Any:
     def array(leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf)
         if leaf.dtype.kind not in "biuf":
-            raise check.expected("release", "numbers", f"type {leaf.dtype}")
+            raise _validate.expected("release", "numbers", f"type {leaf.dtype}")
         return leaf
 
     return jax.tree.map(array, release)

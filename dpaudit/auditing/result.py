@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpaudit import check
-from dpaudit.auditing import curve, plan
-from dpaudit.auditing.estimate import epsilon_bounds, epsilon_from_rates
+from dpaudit import _validate
+from dpaudit.auditing.bounds import curve, plan
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, epsilon_from_rates
 from dpaudit.mechanisms.claim import Claim
 
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
@@ -50,7 +50,7 @@ class AuditResult:
       ceiling: the largest epsilon_lower that this many counted trials could ever certify.
       detectable: the smallest true epsilon that would have been called a violation with probability 0.8: where a
         family of attacks was played, by the chosen one on mechanisms that lose more than this one
-        (:mod:`dpaudit.auditing.alternative`); where one was named, were it perfect. None without a claim and for a
+        (:mod:`dpaudit.auditing.bounds.alternative`); where one was named, were it perfect. None without a claim and for a
         curve.
       claim: the promise, or None.
       threshold: the rule was "world 1 where score > threshold".
@@ -130,7 +130,9 @@ class AuditResult:
             values["attacks"] = tuple(Tried(**one) for one in row.get("attacks", ()))
             epsilon, delta, terms = row["claim_epsilon"], row["claim_delta"], row.get("claim_terms")
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise check.expected("text", "the JSON of an AuditResult", f"{type(error).__name__}: {error}") from None
+            raise _validate.expected(
+                "text", "the JSON of an AuditResult", f"{type(error).__name__}: {error}"
+            ) from None
         if terms is not None:
             return cls(**values, claim=Claim.from_terms(terms, values["neighbouring"]))
         return cls(**values, claim=None if epsilon is None else Claim(epsilon, delta, values["neighbouring"]))
@@ -173,16 +175,16 @@ def from_counts(
     Raises:
       InputError: a value out of range.
     """
-    check.at_least(1, negatives=negatives)
-    check.at_least(1, positives=positives)
+    _validate.at_least(1, negatives=negatives)
+    _validate.at_least(1, positives=positives)
     for name, count, most in (
         ("false_positives", false_positives, negatives),
         ("false_negatives", false_negatives, positives),
     ):
         if not 0 <= count <= most:
-            raise check.expected(name, f"a count in 0..{most}", count)
+            raise _validate.expected(name, f"a count in 0..{most}", count)
     delta = checked_delta(delta, claim)
-    check.open_unit(confidence=confidence)
+    _validate.open_unit(confidence=confidence)
     fpr, fnr = false_positives / negatives, false_negatives / positives
     settings = {"delta": delta, "confidence": confidence}
     counts = (false_positives, false_negatives, negatives, positives)
@@ -252,7 +254,7 @@ def checked_delta(delta: float | None, claim: Claim | None) -> float:
     promised = 0.0 if claim is None else claim.delta
     if delta is None:
         return promised
-    check.probability(delta=delta)
+    _validate.probability(delta=delta)
     if delta < promised:
-        raise check.expected("delta", f"at least the claim's own {promised:g}", delta)
+        raise _validate.expected("delta", f"at least the claim's own {promised:g}", delta)
     return float(delta)

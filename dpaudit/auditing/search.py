@@ -8,20 +8,52 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit import check
-from dpaudit.auditing import distinguish, probe, sequential
-from dpaudit.auditing.attack import Distinguisher, Score
+from dpaudit import _validate
+from dpaudit._engine.game import of_trials, play, trial_key
+from dpaudit.auditing.attacks import distinguish
+from dpaudit.auditing.attacks.choose import Rule, choose_rule
+from dpaudit.auditing.attacks.features import Distinguisher, Score, flat
 from dpaudit.auditing.audit import audit
-from dpaudit.auditing.choose import Rule, choose_rule
+from dpaudit.auditing.bounds import sequential
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.auditing.domain import Domain, Pair
 from dpaudit.auditing.domain import checked as checked_domain
-from dpaudit.auditing.estimate import epsilon_bounds, errors
-from dpaudit.auditing.game import of_trials, play, trial_key
-from dpaudit.auditing.moments import moments
+from dpaudit.auditing.lint import probe
 from dpaudit.auditing.result import AuditResult, checked_delta
-from dpaudit.auditing.search_look import Look, ascent, look
-from dpaudit.auditing.search_moves import challengers, take
+from dpaudit.auditing.search_pairs import Look, ascent, challengers, look, take
 from dpaudit.mechanisms.claim import Claim, Mechanism
+
+# An attack that asks for nothing: each number of a release is read as a normal variable of its own.
+
+PILOT = 500  # releases per world behind the means and variances; no bound will count them
+FARTHEST = 1e3  # the most that one number may say, in nats
+
+
+def _fit(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
+    def release(key: jax.Array, x: Any) -> jax.Array:
+        return flat(mechanism.apply(key, x))
+
+    @jax.jit  # one program for both worlds, of which the inputs are data
+    def pilot(key: jax.Array, worlds: Any) -> tuple[jax.Array, jax.Array]:
+        keys = jax.random.split(trial_key(key), PILOT)  # the same in both worlds: what they share cancels
+        releases = jax.vmap(jax.vmap(release, (0, None)), (None, 0))(keys, worlds)
+        means, variances = releases.mean(axis=1), releases.var(axis=1)
+        least = 1e-6 * (variances.sum(axis=0) + (means[1] - means[0]) ** 2) + jnp.finfo(means.dtype).tiny
+        return means, jnp.maximum(variances, least)
+
+    (mean0, mean1), (variance0, variance1) = pilot(key, jax.tree.map(lambda *leaves: jnp.stack(leaves), x0, x1))
+
+    def score(release: Any) -> jax.Array:
+        z = flat(release)
+        losses = ((z - mean0) ** 2 / variance0 - (z - mean1) ** 2 / variance1 + jnp.log(variance0 / variance1)) / 2
+        return jnp.sum(jnp.clip(losses, -FARTHEST, FARTHEST))
+
+    return score
+
+
+moments = Distinguisher(_fit, None, "moments")
+"""The log likelihood ratio of releases whose numbers are independent and normal, with means and variances estimated
+from a pilot: finds shifts, also of releases that have not their input's size, and leaks in a variance."""
 
 LAST_LOOKS = 8  # at each member of the last population
 
@@ -94,17 +126,17 @@ def search(
     Raises:
       InputError: a value out of range, a domain that gives no pairs, and whatever :func:`dpaudit.audit` refuses.
     """
-    starts, steps = check.at_least(1, starts=starts), check.at_least(1, steps=steps)
-    half, look_half = check.at_least(8, trials=trials) // 2, check.at_least(2, look_trials=look_trials) // 2
-    check.open_unit(confidence=confidence)
-    search_key, region_key, audit_key = jax.random.split(check.key(key=key), 3)
+    starts, steps = _validate.at_least(1, starts=starts), _validate.at_least(1, steps=steps)
+    half, look_half = _validate.at_least(8, trials=trials) // 2, _validate.at_least(2, look_trials=look_trials) // 2
+    _validate.open_unit(confidence=confidence)
+    search_key, region_key, audit_key = jax.random.split(_validate.key(key=key), 3)
     if not isinstance(mechanism, Mechanism):
         if not callable(mechanism):
-            raise check.expected("mechanism", "a Mechanism or a function of (key, x)", mechanism)
+            raise _validate.expected("mechanism", "a Mechanism or a function of (key, x)", mechanism)
         mechanism = Mechanism(mechanism)
     claim = mechanism.claim if claim is None else claim
     if not isinstance(claim, Claim | None):
-        raise check.expected("claim", "a Claim or None", claim)
+        raise _validate.expected("claim", "a Claim or None", claim)
     delta = checked_delta(delta, claim)
     example = jax.jit(checked_domain(domain=domain).draw)(search_key)
     _takes_any_input(mechanism, example)
@@ -112,11 +144,11 @@ def search(
     attacks = _default(mechanism, example) if distinguishers is None else list(distinguishers)
     for attack in attacks:
         if not isinstance(attack, Distinguisher):
-            raise check.expected("distinguishers", "Distinguishers", attack)
+            raise _validate.expected("distinguishers", "Distinguishers", attack)
     quick = [attack for attack in attacks if _fits_compiled(attack, mechanism, example)]
     if not quick:
         names = ", ".join(attack.name for attack in attacks)
-        raise check.expected("distinguishers", "one that can be fitted in a compiled program", names)
+        raise _validate.expected("distinguishers", "one that can be fitted in a compiled program", names)
 
     with probe.failures_named(mechanism):
         pair, history, by_gradient, games = _worst_pair(
@@ -242,7 +274,9 @@ def _takes_any_input(mechanism: Mechanism, pair: Pair) -> None:
     except probe.NOT_JITTABLE as error:
         name, cause = probe.name_of(mechanism.apply), type(error).__name__
         wanted = "a function that jax.jit can trace with its input as an argument"
-        raise check.InputError(f"mechanism: expected {wanted}, got {name}, which needs its value ({cause})") from None
+        raise _validate.InputError(
+            f"mechanism: expected {wanted}, got {name}, which needs its value ({cause})"
+        ) from None
     except Exception:
         return  # whatever else is wrong with it, the probe names
 

@@ -1,9 +1,8 @@
 """Real data sets in, NumPy arrays out."""
 
 from dpaudit.data.files import SPLITS
-from dpaudit.data.pool import pooled
 from dpaudit.data.ratings import Ratings
-from dpaudit.data.sources import NAMES, RATINGS, Available, Dataset, available, load, load_ratings
+from dpaudit.data.sources import NAMES, RATINGS, Available, Dataset, available, load, load_ratings, pooled
 
 __all__ = [
     "NAMES",

@@ -1,7 +1,7 @@
 """Readers of the standard file formats: a file in, NumPy arrays out, or one line that says what is wrong with it.
 
 A file may be plain, gzip (``.gz``) or xz (``.xz``). It is decompressed up to a fixed limit, every size is checked
-against the bytes that are really there before an array is made, and :class:`~dpaudit.check.InputError` names the
+against the bytes that are really there before an array is made, and :class:`~dpaudit._validate.InputError` names the
 file, what was expected and what was found.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import scipy.io
 
-from dpaudit import check
+from dpaudit import _validate
 
 LARGEST = 2**30  # bytes of content; the largest standard file read here, MovieLens 20M's ratings, has about 2**29
 IDX_UNSIGNED_BYTE = 0x08
@@ -105,7 +105,7 @@ def read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
         found = {name: (shape, kind) for name, shape, kind in scipy.io.whosmat(stream)}
         _check_svhn(path, found)
         variables = scipy.io.loadmat(stream, variable_names=["X", "y"])
-    except check.InputError:
+    except _validate.InputError:
         raise
     except Exception as error:  # SciPy's parser meets broken bytes with exceptions of many types
         raise _expected(path, "an unbroken MATLAB 5 file", f"{type(error).__name__}: {error}") from error
@@ -188,5 +188,5 @@ def _in_range(path: Path, labels: np.ndarray, low: int, high: int) -> np.ndarray
     return labels.astype(np.uint8)
 
 
-def _expected(path: Path, wanted: str, found: str) -> check.InputError:
-    return check.expected(printable(path), wanted, found)
+def _expected(path: Path, wanted: str, found: str) -> _validate.InputError:
+    return _validate.expected(printable(path), wanted, found)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.data import formats
 from dpaudit.data.ratings import Ratings, repeated
 
@@ -300,5 +300,5 @@ def _text(line: bytes) -> str:
     return line.decode("latin-1").rstrip("\r\n") or "an empty line"
 
 
-def _expected(path: Path, wanted: str, found: str) -> check.InputError:
-    return check.expected(formats.printable(path), wanted, found)
+def _expected(path: Path, wanted: str, found: str) -> _validate.InputError:
+    return _validate.expected(formats.printable(path), wanted, found)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpaudit import check
+from dpaudit import _validate
 
 
 class Ratings(NamedTuple):
@@ -60,26 +60,26 @@ def from_arrays(
     shape = np.shape(users)
     for name, column in (("users", users), ("items", items), ("values", values)):
         if len(shape) != 1 or np.shape(column) != shape:
-            raise check.expected(name, "shape [n], as long as users", f"shape {list(np.shape(column))}")
+            raise _validate.expected(name, "shape [n], as long as users", f"shape {list(np.shape(column))}")
     for name, column, count in (("users", users, num_users), ("items", items, num_items)):
         number = np.asarray(column)
         wrong = np.flatnonzero(~((number >= 0) & (number < count) & (number == np.floor(number))))
         if wrong.size:
             wanted = f"whole numbers from 0 to {count - 1}"
-            raise check.expected(name, wanted, f"{number[wrong[0]]} in rating {wrong[0]}")
+            raise _validate.expected(name, wanted, f"{number[wrong[0]]} in rating {wrong[0]}")
     wrong = np.flatnonzero(~((np.asarray(values) >= low) & (np.asarray(values) <= high)))
     if wrong.size:
         wanted = f"numbers from {low} to {high}"
-        raise check.expected("values", wanted, f"{np.asarray(values)[wrong[0]]} in rating {wrong[0]}")
-    told = np.zeros((num_items, 0)) if features is None else np.asarray(check.finite(features=features))
+        raise _validate.expected("values", wanted, f"{np.asarray(values)[wrong[0]]} in rating {wrong[0]}")
+    told = np.zeros((num_items, 0)) if features is None else np.asarray(_validate.finite(features=features))
     if told.ndim != 2 or len(told) != num_items:
-        raise check.expected("features", f"shape [{num_items}, f]", f"shape {list(told.shape)}")
+        raise _validate.expected("features", f"shape [{num_items}, f]", f"shape {list(told.shape)}")
     columns = np.asarray(users, np.int32), np.asarray(items, np.int32), np.asarray(values, np.float32)
     twice = repeated(*columns[:2])
     if twice is not None:
         first, again = twice
         got = f"user {columns[0][again]} and item {columns[1][again]} in ratings {first} and {again}"
-        raise check.expected("ratings", "no user to rate an item twice", got)
+        raise _validate.expected("ratings", "no user to rate an item twice", got)
     names = tuple(f"feature {i}" for i in range(told.shape[1]))
     known = np.zeros(0, np.int64), told.astype(np.float32), names, ()
     return Ratings(*columns, num_users, num_items, low, high, *known, origin)
@@ -135,7 +135,7 @@ def split_users(ratings: Ratings, *, fractions: Sequence[float] = (0.9, 0.1), se
 
 def _parts(count: int, fractions: Sequence[float], seed: int) -> list[np.ndarray]:
     if not fractions or not all(f > 0 for f in fractions) or abs(sum(fractions) - 1) > 1e-9:
-        raise check.expected("fractions", "positive numbers that sum to 1", list(fractions))
+        raise _validate.expected("fractions", "positive numbers that sum to 1", list(fractions))
     ends = np.round(count * np.cumsum(fractions)).astype(int)
     return np.split(np.random.default_rng(seed).permutation(count), ends[:-1])
 

@@ -1,23 +1,78 @@
 """Data sets by name, wherever they come from: scikit-learn, standard files on disk, TensorFlow Datasets."""
 
 import dataclasses
+import importlib
+import importlib.util
 import os
+import textwrap
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from dpaudit import check
-from dpaudit.data import bundled, files, formats, movielens, tfds
+from dpaudit import _validate
+from dpaudit.data import files, formats, movielens
 from dpaudit.data.files import FILES, SPLITS
 from dpaudit.data.movielens import EDITIONS
 from dpaudit.data.ratings import Ratings
 
+# Image data sets through TensorFlow Datasets, without tf.data: the source of last resort, installed on request.
+
+BUILDERS = {"mnist": "mnist", "fashion_mnist": "fashion_mnist", "cifar10": "cifar10", "svhn": "svhn_cropped"}
+
+
+def installed() -> bool:
+    """Whether the extra ``tfds`` is there (nothing is imported)."""
+    return importlib.util.find_spec("tensorflow_datasets") is not None
+
+
+def read(
+    name: str, split: str, *, manual_dir: Path | None = None, tfds_dir: Path | None = None
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Downloads a data set, or takes the original files from ``manual_dir``, prepares it once and reads it.
+
+    The records are those of the original files in an order of TensorFlow Datasets' own. Without a network it tries
+    for about three minutes, and says so, before it gives up.
+
+    Args:
+      name: a key of BUILDERS.
+      split: ``"train"`` or ``"test"``.
+      manual_dir: a folder that may hold the files to be downloaded, under their original names; they are held to the
+        published checksums, and with all of them there no network is needed.
+      tfds_dir: where prepared data sets are kept; None is TensorFlow Datasets' default, ``~/tensorflow_datasets``.
+
+    Returns:
+      images uint8 ``[n, h, w, c]``, labels int64 ``[n]``, and the name and version of what was read.
+
+    Raises:
+      InputError: TensorFlow Datasets is not installed, or could not download, prepare or read the data set.
+    """
+    try:
+        tfds = importlib.import_module("tensorflow_datasets")
+    except ImportError as error:
+        raise _validate.expected(name, 'TensorFlow Datasets (pip install "dpaudit[tfds]")', str(error)) from error
+    try:
+        builder = tfds.builder(BUILDERS[name], data_dir=tfds_dir)
+        config = tfds.download.DownloadConfig(manual_dir=manual_dir)
+        builder.download_and_prepare(download_config=config, file_format="array_record")
+        records = builder.as_data_source(split=split)
+        images = np.empty((len(records), *records[0]["image"].shape), np.uint8)
+        labels = np.empty(len(records), np.int64)
+        for i, record in enumerate(records):
+            images[i], labels[i] = record["image"], record["label"]
+    except Exception as error:  # the network, the disk, the checksums, TensorFlow: each fails in its own way
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 400, placeholder="...")
+        message = f"{name}: expected TensorFlow Datasets to download and prepare {BUILDERS[name]}, got {reason}"
+        raise _validate.InputError(message) from error
+    return images, labels, builder.info.full_name
+
+
 VARIABLE = "DPAUDIT_DATA"
 BUNDLED: dict[str, Callable[[str], tuple[np.ndarray, np.ndarray]]] = {
-    "digits": bundled.digits,
-    "breast_cancer": bundled.breast_cancer,
+    "digits": files.digits,
+    "breast_cancer": files.breast_cancer,
 }
 NAMES = (*BUNDLED, *FILES)
 RATINGS = tuple(EDITIONS)
@@ -49,11 +104,11 @@ class Dataset:
     def __post_init__(self) -> None:
         labels, n = np.asarray(self.labels), len(self.inputs)
         if labels.shape != (n,):
-            raise check.expected("labels", f"shape [{n}], one for each record", f"shape {list(labels.shape)}")
+            raise _validate.expected("labels", f"shape [{n}], one for each record", f"shape {list(labels.shape)}")
         wrong = np.flatnonzero(~np.isin(labels, np.arange(self.num_classes)))
         if wrong.size:
             wanted = f"whole numbers from 0 to {self.num_classes - 1}"
-            raise check.expected("labels", wanted, f"{labels[wrong[0]]} in record {wrong[0]}")
+            raise _validate.expected("labels", wanted, f"{labels[wrong[0]]} in record {wrong[0]}")
 
     @property
     def label(self) -> str:
@@ -85,8 +140,8 @@ def load(name: str, *, split: str = "train", data_dir: str | os.PathLike[str] | 
     Raises:
       InputError: an unknown name, a data set that is not there or not complete, a broken file.
     """
-    check.one_of(NAMES, name=name)
-    check.one_of(SPLITS, split=split)
+    _validate.one_of(NAMES, name=name)
+    _validate.one_of(SPLITS, split=split)
     if name in BUNDLED:
         inputs, labels = BUNDLED[name](split)
         return _dataset(name, name, inputs, labels, int(labels.max()) + 1, "bundled with scikit-learn")
@@ -97,10 +152,10 @@ def load(name: str, *, split: str = "train", data_dir: str | os.PathLike[str] | 
         inputs, labels = FILES[name].read(paths, split)
         lossy = files.lossy(name, paths)
         return _dataset(name, title, inputs, labels, num_classes, files.where(name, paths), lossy)
-    if data_dir is not None or name not in tfds.BUILDERS or not tfds.installed():
-        raise _not_found(name, split, root, tfds_helps=data_dir is None and name in tfds.BUILDERS)
+    if data_dir is not None or name not in BUILDERS or not installed():
+        raise _not_found(name, split, root, tfds_helps=data_dir is None and name in BUILDERS)
     kept = [folder for folder in files.folders(name, root) if os.path.isdir(folder)] if root else []
-    inputs, labels, version = tfds.read(name, split, manual_dir=kept[0] if kept else None)
+    inputs, labels, version = read(name, split, manual_dir=kept[0] if kept else None)
     return _dataset(name, title, inputs, labels, num_classes, f"TensorFlow Datasets {version}")
 
 
@@ -115,14 +170,16 @@ def load_ratings(name: str, data_dir: str | os.PathLike[str] | None = None) -> R
       InputError: an unknown name, files that are not there or not complete, a line that does not parse, a rating
         outside the scale, of an unknown user or item, or given twice.
     """
-    edition, root = EDITIONS[check.one_of(RATINGS, name=name)], _root(data_dir)
+    edition, root = EDITIONS[_validate.one_of(RATINGS, name=name)], _root(data_dir)
     found = files.copies(edition.names, _folders(edition, root)) if root else []
     if not found:
         wanted = f"{' and '.join(edition.names)} (or .gz, .xz) in "
         wanted += f"a folder {' or '.join(edition.folders)} or directly in {formats.printable(root)}" if root else ""
         wanted += "" if root else f"${VARIABLE}, which is not set"
-        message = check.expected(name, wanted, "none of them" if root else "no folder")
-        raise check.InputError(f"{message}; name a folder that has them (MovieLens is read from its own files alone)")
+        message = _validate.expected(name, wanted, "none of them" if root else "no folder")
+        raise _validate.InputError(
+            f"{message}; name a folder that has them (MovieLens is read from its own files alone)"
+        )
     folder = found[0][0].parent
     users = files.file(folder, edition.users) if edition.users else None
     return movielens.read(edition, found[0], users, f"files in {files.folder_of(found[0][0])}")
@@ -148,14 +205,14 @@ def _row(name: str, root: Path | None, *, use_tfds: bool) -> Available:
     sizes = dict(zip(SPLITS, FILES[name].sizes, strict=True))
     try:
         found = {split: files.find(name, split, root) if root else None for split in SPLITS}
-    except check.InputError as error:
+    except _validate.InputError as error:
         return Available(name, "not found", str(error))
     contents = ", ".join(f"{sizes[split]:,} {split}" for split in SPLITS if found[split])
     paths = found["train"] or found["test"]
     if paths:
         label = "JPEG, " if files.lossy(name, paths) else ""
         return Available(name, f"{contents}; {shape}", label + files.where(name, paths))
-    if use_tfds and name in tfds.BUILDERS and tfds.installed():
+    if use_tfds and name in BUILDERS and installed():
         contents = ", ".join(f"{sizes[split]:,} {split}" for split in SPLITS)
         return Available(name, f"{contents}; {shape}", "TensorFlow Datasets, prepared at first use")
     return Available(name, "not found", f"looked for a folder {FILES[name].folders[0]}")
@@ -165,7 +222,7 @@ def _ratings_row(name: str, root: Path | None) -> Available:
     edition = EDITIONS[name]
     try:
         found = files.copies(edition.names, _folders(edition, root)) if root else []
-    except check.InputError as error:
+    except _validate.InputError as error:
         return Available(name, "not found", str(error))
     if not found:
         return Available(name, "not found", f"looked for a folder {edition.folders[0]}")
@@ -183,7 +240,7 @@ def _root(data_dir: str | os.PathLike[str] | None) -> Path | None:
     if chosen is None:
         return None
     if not os.fspath(chosen) or not os.path.isdir(chosen):
-        raise check.expected("data_dir" if data_dir is not None else f"${VARIABLE}", "a folder", os.fspath(chosen))
+        raise _validate.expected("data_dir" if data_dir is not None else f"${VARIABLE}", "a folder", os.fspath(chosen))
     return Path(chosen)
 
 
@@ -196,7 +253,7 @@ def _dataset(
     return Dataset(name, inputs, labels.astype(np.int32), num_classes, origin, lossy)
 
 
-def _not_found(name: str, split: str, root: Path | None, *, tfds_helps: bool) -> check.InputError:
+def _not_found(name: str, split: str, root: Path | None, *, tfds_helps: bool) -> _validate.InputError:
     wanted = " and ".join(FILES[name].names[split]) + " (or .gz, .xz) in "
     if root is None:
         wanted += f"${VARIABLE}, which is not set"
@@ -204,5 +261,52 @@ def _not_found(name: str, split: str, root: Path | None, *, tfds_helps: bool) ->
         direct = " or directly" if root in files.folders(name, root) else ""
         wanted += f"a folder {' or '.join(FILES[name].folders)}{direct} in {formats.printable(root)}"
     install = ' or install TensorFlow Datasets: pip install "dpaudit[tfds]"' if tfds_helps else ""
-    message = check.expected(name, wanted, "none of them" if root else "no folder")
-    return check.InputError(f"{message}; name a folder that has them{install}")
+    message = _validate.expected(name, wanted, "none of them" if root else "no folder")
+    return _validate.InputError(f"{message}; name a folder that has them{install}")
+
+
+# Records of several splits as one data set.
+
+
+def pooled(*datasets: Dataset) -> Dataset:
+    """All records of several splits of one data set, in the order given, such as train and test of ``mnist``.
+
+    An exact copy and one that went through JPEG are refused together: which copy a record is of can be read from its
+    pixels, so an attack on membership would tell the copies apart and not the members.
+
+    Args:
+      datasets: at least one; the same name, shape of a record and number of classes.
+
+    Returns:
+      A :class:`Dataset` whose ``origin`` is those of its parts.
+
+    Raises:
+      InputError: no data set; two that differ; the same records twice.
+    """
+    if not datasets:
+        raise _validate.expected("datasets", "at least one", "none")
+    for one, other in combinations(datasets, 2):
+        if one.lossy != other.lossy:
+            wanted = "pixels that all went through JPEG, or none"
+            raise _validate.expected("datasets", wanted, f"{one.label} with {other.label}")
+        for what, of in _FACTS.items():
+            if of(one) != of(other):
+                raise _validate.expected("datasets", f"one {what}", f"{of(one)} with {of(other)}")
+        if np.array_equal(one.inputs, other.inputs):
+            raise _validate.expected("datasets", "different records", f"twice those of {one.origin}")
+    first = datasets[0]
+    return Dataset(
+        first.name,
+        np.concatenate([dataset.inputs for dataset in datasets]),
+        np.concatenate([dataset.labels for dataset in datasets]),
+        first.num_classes,
+        " + ".join(dataset.origin for dataset in datasets),
+        first.lossy,
+    )
+
+
+_FACTS = {
+    "name": lambda dataset: dataset.name,
+    "shape of a record": lambda dataset: list(dataset.inputs.shape[1:]),
+    "number of classes": lambda dataset: dataset.num_classes,
+}

@@ -32,7 +32,7 @@ from dp_accounting.rdp import RdpAccountant
 from numpy.typing import ArrayLike
 from scipy.stats import binom
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms.claim import NEIGHBOURING, Claim
 
 INTERVALS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # grids of privacy losses, in nats, coarse to fine; each rounds upward
@@ -99,7 +99,7 @@ def most_participations(*, clients: int, clients_per_round: int, rounds: int, co
       InputError: a value out of range.
     """
     rate = _rate(clients, clients_per_round, rounds)
-    allowed = (1 - check.open_unit(confidence=confidence)) / clients
+    allowed = (1 - _validate.open_unit(confidence=confidence)) / clients
     return bisect_left(range(int(rounds)), True, key=lambda most: bool(binom.sf(most, rounds, rate) <= allowed))
 
 
@@ -116,17 +116,17 @@ def counts(drawn: ArrayLike, *, clients: int) -> np.ndarray:
     Raises:
       InputError: another shape or kind of array, a client out of range or twice in a round.
     """
-    check.at_least(1, clients=clients)
+    _validate.at_least(1, clients=clients)
     rounds = np.asarray(drawn)
     if rounds.ndim != 2 or rounds.size == 0 or rounds.dtype.kind not in "iu":
-        raise check.expected("drawn", "whole numbers of shape [rounds, m]", f"{rounds.dtype} {list(rounds.shape)}")
+        raise _validate.expected("drawn", "whole numbers of shape [rounds, m]", f"{rounds.dtype} {list(rounds.shape)}")
     rounds = np.sort(rounds, axis=1)
     outside = rounds[(rounds < 0) | (rounds >= clients)]
     if outside.size:
-        raise check.expected("drawn", f"clients in [0, {clients})", int(outside[0]))
+        raise _validate.expected("drawn", f"clients in [0, {clients})", int(outside[0]))
     twice = rounds[:, 1:][rounds[:, 1:] == rounds[:, :-1]]
     if twice.size:
-        raise check.expected("drawn", "distinct clients in a round", f"client {twice[0]} twice")
+        raise _validate.expected("drawn", "distinct clients in a round", f"client {twice[0]} twice")
     histogram = np.bincount(np.unique(rounds, return_counts=True)[1])
     histogram[0] = clients - histogram.sum()
     return histogram
@@ -154,9 +154,9 @@ def gaussian(participations: int, *, noise_multiplier: float, delta: float) -> f
 
     Source: Balle and Wang 2018, Theorem 8; composition: Dong, Roth and Su 2022.
     """
-    check.positive(noise_multiplier=noise_multiplier)
-    check.open_unit(delta=delta)
-    if check.at_least(0, participations=participations) == 0:
+    _validate.positive(noise_multiplier=noise_multiplier)
+    _validate.open_unit(delta=delta)
+    if _validate.at_least(0, participations=participations) == 0:
         return 0.0
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / (2 * math.sqrt(participations)), delta))
 
@@ -180,9 +180,9 @@ def pure(participations: int, *, epsilon: float, delta: float = 0.0) -> float:
 
     Source: Kairouz, Oh and Viswanath 2015, on dp-accounting's grid of 1e-4 nats.
     """
-    check.positive(epsilon=epsilon)
-    check.probability(delta=delta)
-    added = check.at_least(0, participations=participations) * float(epsilon)
+    _validate.positive(epsilon=epsilon)
+    _validate.probability(delta=delta)
+    added = _validate.at_least(0, participations=participations) * float(epsilon)
     if added == 0 or delta == 0:
         return added
     worst = common.DifferentialPrivacyParameters(float(epsilon), 0.0)
@@ -214,8 +214,8 @@ def fixed_size(event: DpEvent, *, rate: float, releases: int, delta: float, repl
     Source: Balle, Barthe and Gaboardi 2018; composition: Zhu, Dong and Wang 2022, Lebeda et al. 2024.
     """
     releases = _checked(rate, releases, delta)
-    if check.positive(replacement=replacement) > 2:
-        raise check.expected("replacement", "a number in (0, 2]", replacement)
+    if _validate.positive(replacement=replacement) > 2:
+        raise _validate.expected("replacement", "a number in (0, 2]", replacement)
     whole = _losses(event, replacement)
 
     def spent(interval: float) -> float:
@@ -267,16 +267,18 @@ def renyi(event: DpEvent, *, rate: float, releases: int, delta: float) -> float:
 
 def gaussian_claim(participations: int, *, noise_multiplier: float) -> Claim:
     """What k >= 1 noisy gradients promise their client at every delta: the curve whose points are :func:`gaussian`."""
-    check.positive(noise_multiplier=noise_multiplier)
-    return Claim.gaussian(2 * math.sqrt(check.at_least(1, participations=participations)) / noise_multiplier)
+    _validate.positive(noise_multiplier=noise_multiplier)
+    return Claim.gaussian(2 * math.sqrt(_validate.at_least(1, participations=participations)) / noise_multiplier)
 
 
 def pure_claim(participations: int, *, epsilon: float) -> Claim:
     """What k >= 1 epsilon-LDP messages promise their client at every delta: the curve of :func:`pure`."""
-    check.positive(epsilon=epsilon)
+    _validate.positive(epsilon=epsilon)
     worst = common.DifferentialPrivacyParameters(float(epsilon), 0.0)
     message = privacy_loss_distribution.from_privacy_parameters(worst)
-    return Claim.pld(message.self_compose(check.at_least(1, participations=participations)), neighbouring="replace")
+    return Claim.pld(
+        message.self_compose(_validate.at_least(1, participations=participations)), neighbouring="replace"
+    )
 
 
 def statistic_claim(
@@ -293,13 +295,13 @@ def statistic_claim(
     Raises:
       InputError: a value out of range; an event without such an accounting.
     """
-    releases = check.at_least(1, releases=releases)
-    if check.probability(rate=rate, one_allowed=True) == 0:
-        raise check.expected("rate", "a number in (0, 1]", rate)
-    check.positive(interval=interval)
-    if check.one_of(NEIGHBOURING, neighbouring=neighbouring) == "replace":
-        if check.positive(replacement=replacement) > 2:
-            raise check.expected("replacement", "a number in (0, 2]", replacement)
+    releases = _validate.at_least(1, releases=releases)
+    if _validate.probability(rate=rate, one_allowed=True) == 0:
+        raise _validate.expected("rate", "a number in (0, 1]", rate)
+    _validate.positive(interval=interval)
+    if _validate.one_of(NEIGHBOURING, neighbouring=neighbouring) == "replace":
+        if _validate.positive(replacement=replacement) > 2:
+            raise _validate.expected("replacement", "a number in (0, 2]", replacement)
         sampled = _sampled(_losses(event, replacement), rate, interval)
         return Claim.pld(sampled.self_compose(releases), neighbouring="replace")
     accountant = PLDAccountant(value_discretization_interval=interval)
@@ -335,8 +337,8 @@ def table(
     Raises:
       InputError: a value out of range; an event without an accounting.
     """
-    check.delta(check.at_least(1, clients=clients), "clients", delta=delta)
-    releases = rounds // check.at_least(1, every=every)
+    _validate.delta(_validate.at_least(1, clients=clients), "clients", delta=delta)
+    releases = rounds // _validate.at_least(1, every=every)
     drawn = {"clients": clients, "clients_per_round": clients_per_round}
     most = most_participations(rounds=rounds, confidence=confidence, **drawn)
     shares = expected_clients(range(most + 1), rounds=rounds, **drawn).tolist()
@@ -360,24 +362,24 @@ def table(
 
 
 def _rate(clients: int, clients_per_round: int, rounds: int) -> float:
-    check.at_least(1, rounds=rounds)
-    if check.at_least(1, clients_per_round=clients_per_round) > check.at_least(1, clients=clients):
-        raise check.expected("clients_per_round", f"at most the {clients} clients there are", clients_per_round)
+    _validate.at_least(1, rounds=rounds)
+    if _validate.at_least(1, clients_per_round=clients_per_round) > _validate.at_least(1, clients=clients):
+        raise _validate.expected("clients_per_round", f"at most the {clients} clients there are", clients_per_round)
     return clients_per_round / clients
 
 
 def _checked(rate: float, releases: int, delta: float) -> int:
-    check.open_unit(delta=delta)
-    if check.probability(rate=rate, one_allowed=True) == 0:
-        raise check.expected("rate", "a number in (0, 1]", rate)
-    return check.at_least(0, releases=releases)
+    _validate.open_unit(delta=delta)
+    if _validate.probability(rate=rate, one_allowed=True) == 0:
+        raise _validate.expected("rate", "a number in (0, 1]", rate)
+    return _validate.at_least(0, releases=releases)
 
 
 def _noise(event: DpEvent) -> dp_accounting.GaussianDpEvent | dp_accounting.LaplaceDpEvent:
     if not isinstance(event, dp_accounting.GaussianDpEvent | dp_accounting.LaplaceDpEvent):
-        raise check.expected("event", "a GaussianDpEvent or a LaplaceDpEvent", event)
+        raise _validate.expected("event", "a GaussianDpEvent or a LaplaceDpEvent", event)
     if not LEAST <= event.noise_multiplier < math.inf:
-        raise check.expected("event", f"a finite noise multiplier >= {LEAST:g}", event)
+        raise _validate.expected("event", f"a finite noise multiplier >= {LEAST:g}", event)
     return event
 
 
@@ -422,5 +424,5 @@ def _composed(accountant: PrivacyAccountant, event: DpEvent, rate: float, releas
     """Releases of Poisson samples, if this accountant can compose them."""
     sampled = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(rate, _noise(event)), releases)
     if not accountant.supports(sampled):
-        raise check.expected("event", f"one that dp-accounting's {type(accountant).__name__} can sample", event)
+        raise _validate.expected("event", f"one that dp-accounting's {type(accountant).__name__} can sample", event)
     return sampled

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import ldp_sgd
 from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.mechanisms.clipping import einsum, wide
 from dpaudit.training import per_example
 from dpaudit.training.dp_sgd import add_noise
-from dpaudit.widths import einsum, wide
 
 Loss = Callable[[Any, Any], jax.Array]
 
@@ -110,7 +110,7 @@ def local_training(loss_fn: Loss, optimizer: optax.GradientTransformation, *, st
 
     Source: McMahan et al. 2017, Algorithm 1 (full local batches); its update as a gradient: Reddi et al. 2021.
     """
-    steps = check.at_least(1, steps=steps)
+    steps = _validate.at_least(1, steps=steps)
     loss = _mean(loss_fn)
 
     def one(params: Any, examples: Any) -> tuple[jax.Array, jax.Array]:
@@ -162,7 +162,7 @@ def gaussian(update: Update, *, noise_multiplier: Any, each: bool = False) -> Cl
 
     Source: paper 002, Algorithm 3.
     """
-    check.positive(noise_multiplier=noise_multiplier)
+    _validate.positive(noise_multiplier=noise_multiplier)
 
     def send(keys: jax.Array, params: Any, batch: Any, clip_norm: Any) -> Sent:
         sent = update.clipped_sum(params, batch, clip_norm)
@@ -191,7 +191,7 @@ def randomized(update: Update, *, epsilon: float) -> Client:
 
     Source: paper 000, Algorithms 1 and 2 (:mod:`dpaudit.mechanisms.ldp_sgd`).
     """
-    check.positive(epsilon=epsilon)
+    _validate.positive(epsilon=epsilon)
 
     def send(keys: jax.Array, params: Any, batch: Any, clip_norm: Any) -> Sent:
         updates, losses = update.each(params, batch)
@@ -220,7 +220,7 @@ def message(client: Client, params: Any, clip_norm: float, claim: Claim) -> Mech
     Raises:
       InputError: a clip norm that is not positive.
     """
-    check.positive(clip_norm=clip_norm)
+    _validate.positive(clip_norm=clip_norm)
 
     def apply(key: jax.Array, examples: Any) -> jax.Array:
         own_key, noise_key = jax.random.split(key)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import DpEvent
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms.sampling import normal
 
 SMALLEST, LARGEST = 2.0**-20, 2.0**20  # between which an adaptive clip norm is held; at LARGEST it has run away
@@ -91,7 +91,7 @@ def fixed(c: Any) -> Rule:
     Raises:
       InputError: a value out of range.
     """
-    check.positive(c=c)
+    _validate.positive(c=c)
     return schedule(lambda t: c)
 
 
@@ -107,9 +107,9 @@ def switch(before: Any, after: Any, round: int) -> Rule:
 
     Source: paper 002, Section 4.4.1.
     """
-    check.positive(before=before)
-    check.positive(after=after)
-    first = check.at_least(1, round=round)
+    _validate.positive(before=before)
+    _validate.positive(after=after)
+    first = _validate.at_least(1, round=round)
     return schedule(lambda t: jnp.where(t < first, before, after))
 
 
@@ -126,9 +126,9 @@ def polynomial(c0: Any, rounds: int, power: Any) -> Rule:
 
     Source: paper 002, Eq. (5).
     """
-    check.positive(c0=c0)
-    total = check.at_least(1, rounds=rounds)
-    check.positive(power=power)
+    _validate.positive(c0=c0)
+    total = _validate.at_least(1, rounds=rounds)
+    _validate.positive(power=power)
 
     def at(t: Any) -> jax.Array:
         before = jnp.clip(t - 1, 0, total)  # the t of Eq. (5): one less than that of the clip norm it gives
@@ -187,15 +187,15 @@ def noise_budget(
 
     Source: none; an answer to the question that ends paper 002 (Section 6).
     """
-    check.positive(c0=c0)
-    total = check.at_least(1, rounds=rounds)
-    check.positive(noise_multiplier=noise_multiplier)
-    m = check.at_least(1, clients_per_round=clients_per_round)
-    check.positive(share=share)
+    _validate.positive(c0=c0)
+    total = _validate.at_least(1, rounds=rounds)
+    _validate.positive(noise_multiplier=noise_multiplier)
+    m = _validate.at_least(1, clients_per_round=clients_per_round)
+    _validate.positive(share=share)
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(params)]
     length = float(np.sqrt(sum(np.sum(leaf**2) for leaf in leaves)))
     if not 0 < length < np.inf:
-        raise check.expected("params", "a model of finite length above zero", f"one of length {length}")
+        raise _validate.expected("params", "a model of finite length above zero", f"one of length {length}")
     noise = noise_multiplier * np.sqrt(sum(leaf.size for leaf in leaves) / m)  # its length at C = 1
 
     def at(round: Any, left: Any) -> BudgetState:
@@ -240,10 +240,10 @@ def adaptive_quantile(c0: Any, *, quantile: Any, learning_rate: Any = 0.2, noise
 
     Source: paper 002, Eq. (4); Andrew et al. 2021, Algorithm 1 and Theorem 1.
     """
-    check.positive(c0=c0)
-    check.probability(one_allowed=True, quantile=quantile)
-    check.positive(learning_rate=learning_rate)
-    check.positive(noise_std=noise_std)
+    _validate.positive(c0=c0)
+    _validate.probability(one_allowed=True, quantile=quantile)
+    _validate.positive(learning_rate=learning_rate)
+    _validate.positive(noise_std=noise_std)
 
     def at(clip_norm: Any, round: Any) -> State:
         return State(jnp.clip(jnp.asarray(clip_norm, jnp.float32), SMALLEST, LARGEST), round)
@@ -288,13 +288,13 @@ def adaptive_median(
 
     Source: paper 002, Sections 3.4 and 4.5.2; sigma: Balle and Wang 2018, Theorem 8, solved by dp-accounting.
     """
-    check.positive(c0=c0)
-    check.positive(epsilon=epsilon)
-    check.open_unit(delta=delta)
-    check.at_least(1, every=every)
-    bounds = np.atleast_1d(np.asarray(check.finite(edges=edges), np.float32))
+    _validate.positive(c0=c0)
+    _validate.positive(epsilon=epsilon)
+    _validate.open_unit(delta=delta)
+    _validate.at_least(1, every=every)
+    bounds = np.atleast_1d(np.asarray(_validate.finite(edges=edges), np.float32))
     if bounds.ndim != 1 or len(bounds) < 2 or bounds[0] < 0 or (np.diff(bounds) <= 0).any():
-        raise check.expected("edges", "two or more increasing numbers >= 0", edges)
+        raise _validate.expected("edges", "two or more increasing numbers >= 0", edges)
     bins = len(bounds) - 1
     inner, middles = bounds[1:-1], (bounds[1:] + bounds[:-1]) / 2
     noise_std = dp_accounting.get_sigma_gaussian(epsilon, delta)

@@ -18,7 +18,7 @@ from jax import lax
 from jax.tree_util import Partial
 from scipy.stats import binom
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.kernels import philox
 
 CLIENTS = 10_000_000
@@ -90,9 +90,9 @@ def iid(
     Source: paper 002, section 4.1.
     """
     key, clients, examples, tests = _sizes(key, clients, examples, 0 if test_rows is None else tests)
-    rows = _share("rows", check.at_least(1, rows=rows), examples)
+    rows = _share("rows", _validate.at_least(1, rows=rows), examples)
     if test_rows is not None:
-        test_rows = _share("test_rows", check.at_least(1, test_rows=test_rows), tests)
+        test_rows = _share("test_rows", _validate.at_least(1, test_rows=test_rows), tests)
     train_key, test_key = jax.random.split(key)
     return Population(
         clients,
@@ -136,11 +136,11 @@ def shards(
     """
     key, clients, examples, tests = _sizes(key, clients, examples, 0 if test_labels is None else tests)
     names, train, test = _tables(labels, test_labels, examples, tests)
-    shards, per_client = check.at_least(1, shards=shards), check.at_least(1, per_client=per_client)
+    shards, per_client = _validate.at_least(1, shards=shards), _validate.at_least(1, per_client=per_client)
     if len(names) % shards:
-        raise check.expected("shards", f"a divisor of the {len(names)} rows", shards)
+        raise _validate.expected("shards", f"a divisor of the {len(names)} rows", shards)
     if per_client > shards:
-        raise check.expected("per_client", f"at most the {shards} shards there are", per_client)
+        raise _validate.expected("per_client", f"at most the {shards} shards there are", per_client)
     cut = train.rows.reshape(shards, -1)
     last = jnp.arange(shards - per_client, shards, dtype=jnp.int32)
     size = per_client * cut.shape[1]
@@ -189,7 +189,7 @@ def dirichlet(
     Source: Hsu, Qi and Brown 2019, section 3; the urn: Blackwell and MacQueen 1973.
     """
     key, clients, examples, tests = _sizes(key, clients, examples, 0 if test_labels is None else tests)
-    check.positive(alpha=alpha)
+    _validate.positive(alpha=alpha)
     names, train, test = _tables(labels, test_labels, examples, tests)
     own_key, train_key, test_key = jax.random.split(key, 3)
     urn = own_key, jnp.asarray(alpha, jnp.float32), _bounds(examples + tests, len(names))
@@ -220,9 +220,9 @@ def sample_clients(key: jax.Array, clients: int, count: int) -> jax.Array:
       InputError: a size out of range.
     """
     clients = _numbered(clients)
-    count = check.at_least(1, count=count)
+    count = _validate.at_least(1, count=count)
     if count > clients:
-        raise check.expected("count", f"at most the {clients} clients there are", count)
+        raise _validate.expected("count", f"at most the {clients} clients there are", count)
     draws = _enough(clients, count)
     if draws >= clients:
         return jax.random.permutation(key, jnp.arange(clients, dtype=jnp.int32))[:count]
@@ -321,7 +321,7 @@ def _tables(labels: Any, test_labels: Any, examples: int, tests: int) -> tuple[j
     odd = np.setxor1d(values, test_values)
     if odd.size:
         which = "without" if odd[0] in values else "with"
-        raise check.InputError(f"test_labels: expected the labels of the training data, got some {which} {odd[0]}")
+        raise _validate.InputError(f"test_labels: expected the labels of the training data, got some {which} {odd[0]}")
     return jnp.asarray(names, jnp.int32), train, _by_label(test_names)
 
 
@@ -334,31 +334,35 @@ def _by_label(names: np.ndarray) -> ByLabel:
 def _labels(name: str, labels: Any, share: int) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise check.expected(name, "an array of whole numbers, shape [rows]", f"{labels.dtype} {list(labels.shape)}")
+        raise _validate.expected(
+            name, "an array of whole numbers, shape [rows]", f"{labels.dtype} {list(labels.shape)}"
+        )
     wrong = np.flatnonzero(labels < 0)
     if wrong.size:
-        raise check.expected(name, "whole numbers >= 0", f"{labels[wrong[0]]} in row {wrong[0]}")
+        raise _validate.expected(name, "whole numbers >= 0", f"{labels[wrong[0]]} in row {wrong[0]}")
     _share(name, len(labels), share)
     return labels
 
 
 def _share(name: str, rows: int, share: int) -> int:
     if rows < share:
-        raise check.expected(name, f"at least a client's share of {share} rows", rows)
+        raise _validate.expected(name, f"at least a client's share of {share} rows", rows)
     return rows
 
 
 def _numbered(clients: int) -> int:
-    clients = check.at_least(1, clients=clients)
+    clients = _validate.at_least(1, clients=clients)
     if clients > LARGEST:
-        raise check.expected("clients", f"at most {LARGEST}", clients)
+        raise _validate.expected("clients", f"at most {LARGEST}", clients)
     return clients
 
 
 def _sizes(key: jax.Array, clients: int, examples: int, tests: int) -> tuple[jax.Array, int, int, int]:
     return (
-        philox.from_key(check.key(key=key)),  # so that a draw is the same in every batch, which not all keys promise
+        philox.from_key(
+            _validate.key(key=key)
+        ),  # so that a draw is the same in every batch, which not all keys promise
         _numbered(clients),
-        check.at_least(1, examples=examples),
-        check.at_least(0, tests=tests),
+        _validate.at_least(1, examples=examples),
+        _validate.at_least(0, tests=tests),
     )

@@ -8,6 +8,7 @@ once. Clients are computed a chunk at a time, so memory depends neither on how m
 part in a round.
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,12 +19,15 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from dpaudit import check, memory, sharding
+from dpaudit import _validate
+from dpaudit._engine import memory, sharding
+from dpaudit._engine.fingerprint import of_run
+from dpaudit._engine.long_run import Parts, in_parts
+from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.federated.clients import Client, Sent, wide
-from dpaudit.federated.clip_size import Rule
+from dpaudit.federated.clip_size import LARGEST, Rule
 from dpaudit.federated.population import Population, sample_clients
 from dpaudit.kernels import philox
-from dpaudit.sharding import ALIKE, CUT
 
 CHUNK = 1_000  # clients computed at a time
 EDGES = 2.0 ** np.arange(-12, 13)  # of the histogram of norms; below the first and from the last on are bins too
@@ -118,11 +122,11 @@ def federated(
 
     Source: paper 002, Algorithm 1.
     """
-    m = check.at_least(1, clients_per_round=clients_per_round)
-    chunk = check.at_least(1, chunk=chunk)
+    m = _validate.at_least(1, clients_per_round=clients_per_round)
+    chunk = _validate.at_least(1, chunk=chunk)
     devices, mesh = sharding.devices(mesh), sharding.flat(mesh)
     if m % devices:
-        raise check.expected("clients_per_round", f"a multiple of the mesh's {devices} devices", m)
+        raise _validate.expected("clients_per_round", f"a multiple of the mesh's {devices} devices", m)
 
     def init(params: Any) -> State:
         return State(params, optimizer.init(wide(params)), rule.init(), jnp.int32(0))
@@ -144,7 +148,7 @@ def federated(
 
     def draw(key: jax.Array, clients: int) -> jax.Array:
         if m > clients:
-            raise check.expected("clients_per_round", f"at most the {clients} clients there are", m)
+            raise _validate.expected("clients_per_round", f"at most the {clients} clients there are", m)
         return sample_clients(jax.random.split(key, 4)[0], clients, m)
 
     def step(
@@ -190,7 +194,7 @@ def run(
       InputError: more clients in a round than there are; data with fewer rows than the population draws from, or not
         all of one length; a negative number of rounds; a single client that does not fit into memory.
     """
-    rounds = check.at_least(0, rounds=rounds)
+    rounds = _validate.at_least(0, rounds=rounds)
     refuse_missing_rows(population, data)
 
     def rounds_of(chunk: int) -> tuple[State, Info]:
@@ -208,9 +212,9 @@ def refuse_missing_rows(population: Population, data: Any) -> None:
     """
     lengths = sorted({jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(data)})
     if len(lengths) != 1:
-        raise check.expected("data", "leaves with one number of rows", lengths)
+        raise _validate.expected("data", "leaves with one number of rows", lengths)
     if population.rows is not None and lengths[0] < population.rows:
-        raise check.expected("data", f"the {population.rows} rows that the population draws from", lengths[0])
+        raise _validate.expected("data", f"the {population.rows} rows that the population draws from", lengths[0])
 
 
 @partial(jax.jit, static_argnames=("server", "clients", "rounds"))
@@ -220,7 +224,7 @@ def participants(key: jax.Array, server: Server, clients: int, rounds: int) -> j
     Raises:
       InputError: more clients in a round than there are; a negative number of rounds.
     """
-    rounds = check.at_least(0, rounds=rounds)
+    rounds = _validate.at_least(0, rounds=rounds)
     fast = philox.from_key(key)
     return jax.lax.map(lambda t: server.draw(jax.random.fold_in(fast, t), clients), jnp.arange(rounds))
 
@@ -290,3 +294,80 @@ def _info(sent: Sent, clip_norm: jax.Array, released: Any) -> Info:
         histogram=histogram,
         released=released,
     )
+
+
+# The host's loop around a federation: round after round, with progress, metrics, and a checkpoint to go on from.
+#
+# done = simulate(key, server, params, population, data, 10_000, every=500, evaluate=evaluate, progress=print)
+
+WORSE = 5.0  # times the first round's loss
+
+
+def simulate(
+    key: jax.Array,
+    server: Server,
+    params: Any,
+    population: Population,
+    data: Any,
+    rounds: int,
+    *,
+    every: int = 100,
+    checkpoint: str | os.PathLike[str] | None = None,
+    evaluate: Callable[[Any], dict[str, float]] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Parts:
+    """:func:`dpaudit.federated.rounds.run` to round ``rounds``, in calls that end at the multiples of ``every``.
+
+    However it is cut, killed and resumed, parameters and info are those of one call, bit for bit.
+
+    Args:
+      key, server, population, data: as for :func:`dpaudit.federated.rounds.run`.
+      params: the server's first model.
+      rounds: >= 1. With more than a finished run had made, its checkpoint goes on.
+      every: rounds between two looks at the model, >= 1.
+      checkpoint: a folder that keeps all there is after each call; the same simulation goes on from it. It depends on
+        the clients' data without noise (info), so it is not for release.
+      evaluate: ``evaluate(params) -> dict of floats``, of the same names each time, after each call.
+      progress: called with the number of rounds done after each call and, of a checkpoint, before the first.
+
+    Returns:
+      :class:`Parts` with the last :class:`dpaudit.federated.rounds.State`, and every round's ``Info``, not for
+      release. A federation that diverges runs to its end; :func:`diverged` says from where on.
+
+    Raises:
+      InputError: a value out of range; more clients in a round than there are; a checkpoint that is torn, further on
+        than ``rounds``, or of another simulation.
+    """
+    key = _validate.key(key=key)
+    start = server.init(params)
+
+    def step(key: jax.Array, state: Any, given: Any) -> Any:  # not compiled: the constants of a loss are seen
+        return server.step(key, state, population.clients, *given)
+
+    return in_parts(
+        lambda state, part: run(key, server, state, population, data, part),
+        start,
+        rounds,
+        unit="rounds",
+        every=every,
+        identity=lambda: of_run(step, key=key, start=start, data=(population.train, data)),
+        checkpoint=checkpoint,
+        evaluate=None if evaluate is None else lambda state: evaluate(state.params),
+        progress=progress,
+    )
+
+
+def diverged(info: Info) -> int | None:
+    """The first round from which learning cannot be said to go on; None for none.
+
+    That is a loss or an update that is not finite, a clip size at its ceiling, or a loss more than five times that of
+    the first round (where that is positive): a model that much worse than the one it began with.
+
+    Args:
+      info: of every round, as from :func:`simulate` or :func:`dpaudit.federated.rounds.run`.
+    """
+    loss = np.asarray(info.loss, np.float64)
+    lost = ~np.isfinite(loss) | (np.asarray(info.dropped) > 0) | (np.asarray(info.clip_norm) >= LARGEST)
+    first = loss[:1]
+    lost |= (first > 0) & (loss > WORSE * first)
+    return int(np.argmax(lost)) if lost.any() else None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import trade_off as curves
 from dpaudit.mechanisms.trade_off import TradeOff
 
@@ -42,9 +42,9 @@ class Claim(_ClaimFields):
     __slots__ = ()
 
     def __new__(cls, epsilon: float, delta: float = 0.0, neighbouring: str = "replace") -> "Claim":
-        check.positive(epsilon=epsilon)
-        check.probability(delta=delta)
-        check.one_of(NEIGHBOURING, neighbouring=neighbouring)
+        _validate.positive(epsilon=epsilon)
+        _validate.probability(delta=delta)
+        _validate.one_of(NEIGHBOURING, neighbouring=neighbouring)
         return super().__new__(cls, float(epsilon), float(delta), neighbouring)
 
     @staticmethod
@@ -60,7 +60,7 @@ class Claim(_ClaimFields):
 
         Source: Dong, Roth and Su 2022, Definition 2.6.
         """
-        return CurveClaim({"mu": float(check.positive(mu=mu))}, neighbouring)
+        return CurveClaim({"mu": float(_validate.positive(mu=mu))}, neighbouring)
 
     @staticmethod
     def renyi(orders: ArrayLike, epsilons: ArrayLike, *, neighbouring: str = "replace") -> "CurveClaim":
@@ -93,9 +93,9 @@ class Claim(_ClaimFields):
         """
         removed, added = getattr(pld, "_pmf_remove", None), getattr(pld, "_pmf_add", None)
         if removed is None or added is None:
-            raise check.expected("pld", "a PrivacyLossDistribution of dp-accounting", pld)
+            raise _validate.expected("pld", "a PrivacyLossDistribution of dp-accounting", pld)
         if not removed._pessimistic_estimate:
-            raise check.expected("pld", "a distribution whose losses are rounded up", "an optimistic one")
+            raise _validate.expected("pld", "a distribution whose losses are rounded up", "an optimistic one")
         # delta_remove bounds Pr[with the record] - e^epsilon Pr[without]: false positives are those without it
         terms: dict[str, Any] = _vertices(removed)
         if added is not removed:
@@ -115,17 +115,17 @@ class Claim(_ClaimFields):
         """
         relation = RELATIONS.get(getattr(getattr(accountant, "neighboring_relation", None), "name", ""))
         if relation is None:
-            raise check.expected("accountant", "one of adding, removing or replacing a record", accountant)
+            raise _validate.expected("accountant", "one of adding, removing or replacing a record", accountant)
         if not math.isfinite(accountant.get_epsilon(0.999)):  # a PLDAccountant's own distribution does not say so
-            raise check.expected("accountant", "one whose releases have noise", accountant)
+            raise _validate.expected("accountant", "one whose releases have noise", accountant)
         if hasattr(accountant, "_pld"):
             made = Claim.pld(accountant._pld, neighbouring=relation)
         elif hasattr(accountant, "_rdp"):
             made = Claim.renyi(accountant._orders, accountant._rdp, neighbouring=relation)
         else:
-            raise check.expected("accountant", "a PLDAccountant or an RdpAccountant", accountant)
+            raise _validate.expected("accountant", "a PLDAccountant or an RdpAccountant", accountant)
         if made.fnr(0.5) >= 0.5:
-            raise check.expected("accountant", "one that has composed a release", accountant)
+            raise _validate.expected("accountant", "one that has composed a release", accountant)
         return made
 
     @staticmethod
@@ -175,12 +175,12 @@ class Claim(_ClaimFields):
 
     def epsilon_at(self, delta: float) -> float:
         """The least epsilon that is promised at this delta in [0, 1), in both directions; infinite where none is."""
-        check.probability(delta=delta)
+        _validate.probability(delta=delta)
         return max(direction.epsilon(float(delta)) for direction in self.directions)
 
     def delta_at(self, epsilon: float) -> float:
         """The least delta that is promised at this epsilon >= 0, in both directions."""
-        check.non_negative(epsilon=epsilon)
+        _validate.non_negative(epsilon=epsilon)
         return max(direction.delta(float(epsilon)) for direction in self.directions)
 
     def at(self, delta: float) -> "Claim":
@@ -191,7 +191,7 @@ class Claim(_ClaimFields):
         """
         epsilon = self.epsilon_at(delta)
         if not math.isfinite(epsilon):
-            raise check.expected("delta", "one at which the claim promises an epsilon", delta)
+            raise _validate.expected("delta", "one at which the claim promises an epsilon", delta)
         return Claim(max(epsilon, TINY), delta, self.neighbouring)
 
 
@@ -209,7 +209,7 @@ class CurveClaim(Claim):
             field
         ):  # a named tuple rebuilt from its three fields, as dataclasses.asdict does: no claim without its curve
             return _ClaimFields(terms, neighbouring, *field)  # pyright: ignore[reportReturnType]
-        check.one_of(NEIGHBOURING, neighbouring=neighbouring)
+        _validate.one_of(NEIGHBOURING, neighbouring=neighbouring)
         first = _curve(terms)
         second = _curve(terms["present_first"]) if "present_first" in terms else first
         made = tuple.__new__(cls, (max(first.epsilon(0.0), second.epsilon(0.0)), 0.0, neighbouring))
@@ -247,12 +247,12 @@ class CurveClaim(Claim):
         return CurveClaim, (self._terms, self.neighbouring)
 
     def _replace(self, **_: Any) -> "CurveClaim":  # a named tuple's, which would leave the curve behind
-        raise check.InputError("claim: expected a claim of epsilon and delta to replace a value of, got a curve")
+        raise _validate.InputError("claim: expected a claim of epsilon and delta to replace a value of, got a curve")
 
 
 def _curve(terms: dict[str, Any]) -> TradeOff:
     if "mu" in terms:
-        return curves.gaussian(check.positive(mu=terms["mu"]))
+        return curves.gaussian(_validate.positive(mu=terms["mu"]))
     return curves.polygon(*curves.vertices(terms["fpr"], terms["fnr"]))
 
 

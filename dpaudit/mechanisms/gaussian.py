@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import sampling
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import clip
@@ -31,9 +31,9 @@ def noise_std(*, epsilon: float, delta: float, clip_norm: float) -> float:
 
     Source: Balle and Wang 2018, Theorem 8, solved by dp-accounting.
     """
-    check.positive(epsilon=epsilon)
-    check.open_unit(delta=delta)
-    check.positive(clip_norm=clip_norm)
+    _validate.positive(epsilon=epsilon)
+    _validate.open_unit(delta=delta)
+    _validate.positive(clip_norm=clip_norm)
     import dp_accounting  # takes as long to import as all of this package
 
     return 2 * clip_norm * dp_accounting.get_sigma_gaussian(epsilon, delta)
@@ -60,7 +60,7 @@ def mechanism(*, epsilon: float, delta: float, clip_norm: float) -> Mechanism:
     sigma = noise_std(epsilon=epsilon, delta=delta, clip_norm=clip_norm)
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
-        clipped = clip(check.finite(x=x), clip_norm)
+        clipped = clip(_validate.finite(x=x), clip_norm)
         return clipped + sigma * sampling.normal(key, clipped.shape, clipped.dtype)
 
     def log_prob(release: Any, x: Any) -> jax.Array:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import sampling
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import clip
@@ -40,7 +40,7 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
     Source: Dwork, McSherry, Nissim and Smith 2006; Ghosh, Roughgarden and Sundararajan 2009 for the discrete law.
     """
     claim = Claim(epsilon)
-    scale = 2 * check.positive(clip_norm=clip_norm) / epsilon
+    scale = 2 * _validate.positive(clip_norm=clip_norm) / epsilon
     step = 2.0 ** math.floor(math.log2(scale / STEPS))
     most = math.floor(clip_norm / step) * step  # the largest norm on the grid
 
@@ -50,7 +50,7 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
         return jnp.trunc(clipped * nearly / step) * step
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
-        center = on_grid(check.finite(x=x))
+        center = on_grid(_validate.finite(x=x))
         up, down = jnp.floor(sampling.exponential(key, (2, *center.shape), center.dtype) * (scale / step))
         return center + (up - down) * step
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.special import expit, gammaln
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
 from dpaudit.mechanisms.sampling import bernoulli, sphere
@@ -50,9 +50,9 @@ def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> 
 
     Source: paper 000, Algorithm 1.
     """
-    check.positive(epsilon=epsilon)
-    check.positive(clip_norm=clip_norm)
-    check.finite(x=check.vector(x=jnp.asarray(x)))
+    _validate.positive(epsilon=epsilon)
+    _validate.positive(clip_norm=clip_norm)
+    _validate.finite(x=_validate.vector(x=jnp.asarray(x)))
     coin_key, sphere_key = jax.random.split(key)
     norm, direction = norm_and_direction(x)
     turned = turns(coin_key, norm, epsilon=epsilon, clip_norm=clip_norm)
@@ -95,7 +95,7 @@ def randomize_tree(key: jax.Array, gradients: Any, *, epsilon: Any, clip_norm: A
     """
     for leaf in jax.tree.leaves(gradients):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            raise check.expected("gradients", "floating-point arrays", f"a leaf of type {jnp.result_type(leaf)}")
+            raise _validate.expected("gradients", "floating-point arrays", f"a leaf of type {jnp.result_type(leaf)}")
     flat, unravel = ravel_pytree(gradients)
     return unravel(randomize(key, flat, epsilon=epsilon, clip_norm=clip_norm).astype(flat.dtype))
 
@@ -112,9 +112,9 @@ def unbiasing_factor(dimension: int, *, epsilon: float, clip_norm: float) -> flo
 
     Source: paper 000, Algorithm 2, line 4 (corrected).
     """
-    check.at_least(1, dimension=dimension)
-    check.positive(epsilon=epsilon)
-    check.positive(clip_norm=clip_norm)
+    _validate.at_least(1, dimension=dimension)
+    _validate.positive(epsilon=epsilon)
+    _validate.positive(clip_norm=clip_norm)
     gamma_ratio = math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))
     return clip_norm * math.sqrt(math.pi) * gamma_ratio / math.tanh(epsilon / 2)
 
@@ -133,7 +133,9 @@ def aggregate(releases: jax.Array, *, epsilon: float, clip_norm: float) -> jax.A
     Source: paper 000, Algorithm 2, line 4; the constant as in :func:`unbiasing_factor`.
     """
     if jnp.ndim(releases) != 2 or jnp.shape(releases)[0] < 1:
-        raise check.expected("releases", "an array of shape [n, d] with n >= 1", f"shape {list(jnp.shape(releases))}")
+        raise _validate.expected(
+            "releases", "an array of shape [n, d] with n >= 1", f"shape {list(jnp.shape(releases))}"
+        )
     factor = unbiasing_factor(releases.shape[1], epsilon=epsilon, clip_norm=clip_norm)
     return factor * jnp.mean(releases, axis=0)
 
@@ -159,11 +161,13 @@ def server_update(
     """
     from optax.projections import projection_l2_ball
 
-    check.positive(radius=radius)
+    _validate.positive(radius=radius)
     estimate = aggregate(releases, epsilon=epsilon, clip_norm=clip_norm)
     n, d = releases.shape
     if jnp.shape(parameters) != (d,):
-        raise check.expected("parameters", f"shape [{d}], as of one release", f"shape {list(jnp.shape(parameters))}")
+        raise _validate.expected(
+            "parameters", f"shape [{d}], as of one release", f"shape {list(jnp.shape(parameters))}"
+        )
     step_size = radius * math.sqrt(n) / (clip_norm * math.sqrt(d)) * math.tanh(epsilon / 2)
     return projection_l2_ball(parameters - step_size * estimate, radius)
 
@@ -185,8 +189,8 @@ def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> "optax.Gra
     """
     from optax import GradientTransformation
 
-    check.positive(epsilon=epsilon)
-    check.positive(clip_norm=clip_norm)
+    _validate.positive(epsilon=epsilon)
+    _validate.positive(clip_norm=clip_norm)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
@@ -228,7 +232,7 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
       clip_norm: L, L2 norm, per client.
     """
     claim = Claim(epsilon)
-    check.positive(clip_norm=clip_norm)
+    _validate.positive(clip_norm=clip_norm)
 
     def apply(key: jax.Array, x: jax.Array) -> jax.Array:
         return randomize(key, x, epsilon=epsilon, clip_norm=clip_norm)

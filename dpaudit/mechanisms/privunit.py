@@ -12,7 +12,7 @@ import scipy
 from jax import lax
 from scipy import special
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import sampling
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
@@ -63,8 +63,8 @@ def best_cap(dimension: int, epsilon: float) -> Cap:
 
     Source: Bhowmick et al. 2018, Algorithm 1 and Theorem 1; the exact accounting as in Asi, Feldman and Talwar 2022.
     """
-    check.at_least(2, dimension=dimension)
-    check.positive(epsilon=epsilon)
+    _validate.at_least(2, dimension=dimension)
+    _validate.positive(epsilon=epsilon)
     splits = np.linspace(0, min(epsilon, 300), 65)  # float64 holds no smaller cap
     best = int(np.argmax([_cap(dimension, epsilon, split).scale for split in splits]))
     found = scipy.optimize.minimize_scalar(
@@ -98,7 +98,7 @@ def mechanism(*, epsilon: float) -> Mechanism:
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
         cap = _cap_for(x, claim.epsilon)
-        norm, u = norm_and_direction(check.finite(x=x))
+        norm, u = norm_and_direction(_validate.finite(x=x))
         coin_key, height_key, around_key = jax.random.split(key, 3)
         t, sine = lax.cond(
             sampling.bernoulli(coin_key, cap.miss),
@@ -119,9 +119,9 @@ def mechanism(*, epsilon: float) -> Mechanism:
 
 
 def _cap_for(x: Any, epsilon: float) -> Cap:
-    dimension = check.vector(x=x).shape[0]
+    dimension = _validate.vector(x=x).shape[0]
     if dimension < 2:
-        raise check.expected("x", "an array of shape [d] with d >= 2", f"shape {list(x.shape)}")
+        raise _validate.expected("x", "an array of shape [d] with d >= 2", f"shape {list(x.shape)}")
     return best_cap(dimension, epsilon)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.sampling import bernoulli
 
@@ -32,7 +32,7 @@ def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
     Source: Warner 1965; Kairouz, Oh and Viswanath 2014 for k > 2.
     """
     claim = Claim(epsilon)
-    check.at_least(2, num_categories=num_categories)
+    _validate.at_least(2, num_categories=num_categories)
     others = (num_categories - 1) * math.exp(-epsilon)  # odds of lying
     lie = others / (1 + others)
     log_keep = -math.log1p(others)
@@ -54,7 +54,7 @@ def _category(x: Any, num_categories: int) -> jax.Array:
     array = x if isinstance(x, Tracer) else np.asarray(x)
     whole = jnp.issubdtype(array.dtype, jnp.integer) or array.dtype == bool
     if array.shape != () or not whole:
-        raise check.expected("x", wanted, x)
+        raise _validate.expected("x", wanted, x)
     if not isinstance(array, Tracer) and not 0 <= int(array) < num_categories:
-        raise check.expected("x", wanted, int(array))
+        raise _validate.expected("x", wanted, int(array))
     return jnp.asarray(array, jnp.int32) % num_categories

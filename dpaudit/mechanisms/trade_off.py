@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import expit, log_ndtr, ndtr, ndtri
 
-from dpaudit import check
+from dpaudit import _validate
 
 LINES = 1000  # of which a curve that is not a polygon is made, each below it
 ENDS = 28.0  # the largest log-odds of a rate at which a line touches the curve: 1e-12
@@ -98,22 +98,24 @@ def vertices(fpr: Any, fnr: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         x, y = np.asarray(fpr, np.float64), np.asarray(fnr, np.float64)
     except (TypeError, ValueError):
-        raise check.expected("fpr, fnr", "numbers", fpr) from None
+        raise _validate.expected("fpr, fnr", "numbers", fpr) from None
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2:
-        raise check.expected("fpr, fnr", "two lists of equal length >= 2", f"shapes {list(x.shape)}, {list(y.shape)}")
+        raise _validate.expected(
+            "fpr, fnr", "two lists of equal length >= 2", f"shapes {list(x.shape)}, {list(y.shape)}"
+        )
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise check.expected("fpr, fnr", "finite numbers", "NaN or infinity")
+        raise _validate.expected("fpr, fnr", "finite numbers", "NaN or infinity")
     if x[0] != 0 or x[-1] != 1 or (np.diff(x) < 0).any():
-        raise check.expected("fpr", "rates that rise from 0 to 1", x.tolist())
+        raise _validate.expected("fpr", "rates that rise from 0 to 1", x.tolist())
     if (y < 0).any() or (np.diff(y) > ROUNDING).any():
-        raise check.expected("fnr", "rates >= 0 that never rise with fpr", y.tolist())
+        raise _validate.expected("fnr", "rates >= 0 that never rise with fpr", y.tolist())
     above = y - (1 - x)
     if above.max() > ROUNDING:
         where = int(above.argmax())
-        raise check.expected("fnr", f"at most 1 - fpr at fpr {x[where]:g}", float(y[where]))
+        raise _validate.expected("fnr", f"at most 1 - fpr at fpr {x[where]:g}", float(y[where]))
     kinks = np.diff(y)[:-1] * np.diff(x)[1:] - np.diff(y)[1:] * np.diff(x)[:-1]  # slopes compared, without division
     if len(kinks) and kinks.max() > ROUNDING:
-        raise check.expected("fnr", "a convex curve", f"a bend downward at fpr {x[1:-1][kinks.argmax()]:g}")
+        raise _validate.expected("fnr", "a convex curve", f"a bend downward at fpr {x[1:-1][kinks.argmax()]:g}")
     return x, np.minimum(y, 1 - x)
 
 
@@ -138,14 +140,14 @@ def renyi(orders: Any, epsilons: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         alphas, bounds = np.asarray(orders, np.float64), np.asarray(epsilons, np.float64)
     except (TypeError, ValueError):
-        raise check.expected("orders, epsilons", "numbers", orders) from None
+        raise _validate.expected("orders, epsilons", "numbers", orders) from None
     if alphas.ndim != 1 or alphas.shape != bounds.shape or not len(alphas):
         shapes = f"shapes {list(alphas.shape)}, {list(bounds.shape)}"
-        raise check.expected("orders, epsilons", "two lists of equal length >= 1", shapes)
+        raise _validate.expected("orders, epsilons", "two lists of equal length >= 1", shapes)
     if not (np.isfinite(alphas).all() and (alphas > 1).all()):
-        raise check.expected("orders", "finite numbers > 1", alphas.tolist())
+        raise _validate.expected("orders", "finite numbers > 1", alphas.tolist())
     if not (bounds >= 0).all() or not np.isfinite(bounds).any():
-        raise check.expected("epsilons", "numbers >= 0, at least one of them finite", bounds.tolist())
+        raise _validate.expected("epsilons", "numbers >= 0, at least one of them finite", bounds.tolist())
     known = np.isfinite(bounds)
     alphas, bounds = alphas[known], bounds[known]
     a = expit(np.linspace(-ENDS, ENDS, LINES))

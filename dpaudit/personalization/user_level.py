@@ -25,14 +25,15 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax.sharding import Mesh
 
-from dpaudit import check, sharding
-from dpaudit.personalization.boundary import Protocol
-from dpaudit.personalization.processes import Memory, Process, Release, correlated, gaussian
-from dpaudit.sharding import ALIKE, CUT
+from dpaudit import _validate
+from dpaudit._engine import sharding
+from dpaudit._engine.sharding import ALIKE, CUT
+from dpaudit.mechanisms.clipping import wide
+from dpaudit.personalization.boundary.aggregator import Protocol
+from dpaudit.personalization.boundary.processes import Memory, Process, Release, correlated, gaussian
 from dpaudit.training import per_example
 from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import Sampling
-from dpaudit.widths import wide
 
 NAME = "gradients"  # of the process that releases once a round
 ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -75,7 +76,7 @@ class Training(NamedTuple):
 
     Attributes:
       protocol: of one round; its users are :class:`Users`.
-      init: ``init(params) -> (state, memory)``, for :func:`dpaudit.personalization.boundary.run`.
+      init: ``init(params) -> (state, memory)``, for :func:`dpaudit.personalization.boundary.aggregator.run`.
     """
 
     protocol: Protocol
@@ -97,14 +98,16 @@ def users(key: jax.Array, examples: Any, owners: Any, *, count: int | None = Non
     Raises:
       InputError: leaves of different lengths; owners that are not users.
     """
-    key, owners = check.key(key=key), np.asarray(owners)
+    key, owners = _validate.key(key=key), np.asarray(owners)
     lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(examples)}
     if owners.ndim != 1 or not owners.size or owners.dtype.kind not in "iu" or lengths != {owners.shape}:
-        raise check.expected("owners", "a whole number for each example, [e]", f"{owners.dtype}{list(owners.shape)}")
-    count = int(owners.max()) + 1 if count is None else check.at_least(1, count=count)
+        raise _validate.expected(
+            "owners", "a whole number for each example, [e]", f"{owners.dtype}{list(owners.shape)}"
+        )
+    count = int(owners.max()) + 1 if count is None else _validate.at_least(1, count=count)
     if owners.min() < 0 or owners.max() >= count:
         strange = owners.min() if owners.min() < 0 else owners.max()
-        raise check.expected("owners", f"users in 0..{count - 1}", int(strange))
+        raise _validate.expected("owners", f"users in 0..{count - 1}", int(strange))
     have = np.bincount(owners, minlength=count)
     order = np.argsort(owners, kind="stable")
     at = owners[order], np.arange(len(order)) - (np.cumsum(have) - have)[owners[order]]
@@ -148,7 +151,7 @@ def dp_sgd(
     Raises:
       InputError: a value out of range; a sampling that does not amplify.
     """
-    check.positive(noise_multiplier=noise_multiplier)
+    _validate.positive(noise_multiplier=noise_multiplier)
     sampling.event(noise_multiplier, 1, ADD_REMOVE)
 
     process = gaussian(NAME, noise_multiplier=noise_multiplier)._replace(
@@ -174,7 +177,7 @@ def dp_ftrl(
 
     Args:
       strategy: C, from :mod:`dpaudit.training.matrix_noise`; a round past its last releases NaN.
-      sampling: of users, such as :func:`dpaudit.training.schedule.spaced`, :func:`dpaudit.training.schedule.scheduled`
+      sampling: of users, such as :func:`dpaudit.training.sampling.spaced`, :func:`dpaudit.training.sampling.scheduled`
         or :func:`dpaudit.training.sampling.cyclic`.
       noise_multiplier: relative to the sensitivity of all rounds together, > 0: they have mu = 1/noise_multiplier.
       loss_fn, clip_norm, optimizer, mean, mesh: as for :func:`dp_sgd`.
@@ -191,10 +194,10 @@ def dp_ftrl(
     made_for = strategy.pattern
     given = sampling.participation(made_for.rounds)
     if given.most > made_for.most:
-        raise check.expected("sampling", f"at most the {made_for.most} participations of the strategy", given.most)
+        raise _validate.expected("sampling", f"at most the {made_for.most} participations of the strategy", given.most)
     if given.most > 1 and given.separation < made_for.separation:
         wanted = f"at least the {made_for.separation} rounds between participations of the strategy"
-        raise check.expected("sampling", wanted, given.separation)
+        raise _validate.expected("sampling", wanted, given.separation)
     process = correlated(NAME, strategy, noise_multiplier)
     return _training(loss_fn, process, sampling, clip_norm, optimizer, mean, mesh)
 
@@ -257,7 +260,7 @@ class Cohorts(NamedTuple):
     def __call__(self, key: jax.Array, model: tuple[Any, jax.Array], everyone: Users) -> tuple[Any, jax.Array]:
         params, round = model
         if len(everyone.weights) != self.sampling.examples:
-            raise check.expected("users", f"the {self.sampling.examples} of the sampling", len(everyone.weights))
+            raise _validate.expected("users", f"the {self.sampling.examples} of the sampling", len(everyone.weights))
 
         def own(params: Any, everyone: Users, drawn: jax.Array, present: jax.Array) -> Any:
             examples, weights = jax.tree.map(lambda leaf: leaf[drawn], (everyone.examples, everyone.weights))
@@ -296,7 +299,7 @@ def _training(
     mean: bool,
     mesh: Mesh | None,
 ) -> Training:
-    check.positive(clip_norm=clip_norm)
+    _validate.positive(clip_norm=clip_norm)
     chunk = -(-sampling.batch_size // (4 * sharding.devices(mesh)))
     devices = Cohorts(loss_fn, sampling, clip_norm, mean, chunk, sharding.flat(mesh))
 

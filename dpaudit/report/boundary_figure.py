@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from dp_accounting import DpEvent
 
-from dpaudit.personalization import packing
-from dpaudit.personalization.terms import Terms
-from dpaudit.personalization.transcript import Transcript
+from dpaudit.personalization.boundary import channels
+from dpaudit.personalization.boundary.parties import Terms
+from dpaudit.personalization.boundary.transcript import Transcript
 from dpaudit.report.figures import FAINT, INK, PAPER, SERIES, canvas, styled
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def round_figure(terms: Terms, transcript: Transcript, *, delta: float) -> "Figu
     """What goes between the parties of a round: names, shapes and bytes; of each release its event.
 
     Args:
-      terms: of the protocol, from :func:`dpaudit.personalization.terms.terms`.
+      terms: of the protocol, from :func:`dpaudit.personalization.boundary.parties.terms`.
       transcript: of one run, whose cost stands below.
       delta: of that cost.
 
@@ -92,7 +92,7 @@ def _size(tree: Any) -> str:
     """Shapes and bytes of a pytree."""
     shapes = [f"{np.dtype(leaf.dtype).name} {list(leaf.shape)}" for leaf in jax.tree.leaves(tree)]
     told = ", ".join(shapes) if len(shapes) <= 2 else f"{len(shapes)} arrays"
-    return f"{told}, {packing.length(tree):,} B"
+    return f"{told}, {channels.length(tree):,} B"
 
 
 @functools.singledispatch

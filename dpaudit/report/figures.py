@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.report import words
 from dpaudit.report.words import number
 
@@ -116,7 +116,7 @@ def setting_figure(rows: Rows, craft: str) -> "Figure":
     """
     rows = [row for row in words.ordered(rows) if row["craft"] == craft]
     if not rows:
-        raise check.expected("craft", "a setting that occurs in the rows", craft)
+        raise _validate.expected("craft", "a setting that occurs in the rows", craft)
     figure = canvas(6, 4)
     axes: Axes = figure.subplots()
     end, top = max(words.epsilons(rows)), 1.1 * _top(rows)
@@ -248,7 +248,7 @@ def save_png(figure: "Figure", path: str | os.PathLike[str]) -> None:
 def _one_source(rows: Rows) -> list[dict[str, Any]]:
     sources = words.distinct(rows, words.source)
     if len(sources) != 1:
-        raise check.expected("rows", "those of one data set", ", ".join(sources) or "none")
+        raise _validate.expected("rows", "those of one data set", ", ".join(sources) or "none")
     return words.ordered(rows)
 
 
@@ -287,3 +287,36 @@ def _key(figure: "Figure", *texts: str) -> None:
     }
     handles = [Line2D([], [], **marks[re.split(r"\W", text)[0]], label=text) for text in texts]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(texts), frameon=False, fontsize=9)
+
+
+# Draws a trade-off curve: the error rates that a promise allows, and those that an attack was seen to have.
+
+BROKEN = "#D55E00"
+
+
+@styled
+def tradeoff_figure(curve: dict[str, Any]) -> "Figure":
+    """Draws the claimed curve, what lies below it, and the measured band.
+
+    Args:
+      curve: lists ``claimed_fpr`` and ``claimed_fnr`` of the promise's curve; ``fpr_low``, ``fpr_high``, ``fnr_low``
+        and ``fnr_high`` of the attack's rules, from the one that never says "world 1" to the one that always does.
+    """
+    figure = canvas(5.0, 4.6)
+    axes = figure.subplots()
+    fpr, fnr = (np.asarray(curve[f"claimed_{rate}"], float) for rate in ("fpr", "fnr"))
+    axes.fill_between(fpr, 0, fnr, color=BROKEN, alpha=0.15, linewidth=0)
+    axes.plot(fpr, fnr, color=INK, linestyle="--", linewidth=1)
+    axes.plot([0, 1], [1, 0], color=FAINT, linewidth=0.8)
+    low = [np.asarray(curve[f"{rate}_low"], float) for rate in ("fpr", "fnr")]
+    high = [np.asarray(curve[f"{rate}_high"], float) for rate in ("fpr", "fnr")]
+    outline = [np.concatenate([one, other[::-1]]) for one, other in zip(low, high, strict=True)]
+    axes.fill(*outline, color=SERIES[0][0], alpha=0.45, linewidth=0.8)
+    axes.annotate(
+        "promised", (fpr[len(fpr) // 2], fnr[len(fnr) // 2]), (-6, -12), textcoords="offset points", ha="right"
+    )
+    axes.annotate("guessing", (0.5, 0.5), (6, 6), textcoords="offset points", color=FAINT)
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("false negative rate")
+    return figure

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from dpaudit import check
-from dpaudit.report import page_audit, page_client, page_engineer, page_examination, page_training, words
+from dpaudit import _validate
+from dpaudit.report import page_audit, page_client, page_engineer, words
 from dpaudit.report.rows import replace_text
 
 STYLE = """
@@ -66,7 +66,7 @@ def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
     """Writes the report of a client's audit: no script, no resource from elsewhere, readable on a phone.
 
     Args:
-      rows: of :func:`dpaudit.federated.client_audit.audit_craft`, with ``dataset``, ``craft``, ``seed`` and
+      rows: of :func:`dpaudit.audits.ldp_client.audit_craft`, with ``dataset``, ``craft``, ``seed`` and
         ``versions``.
       path: the file, replaced in one step.
 
@@ -74,7 +74,7 @@ def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
       InputError: no rows, or a file that cannot be written.
     """
     if not rows:
-        raise check.expected("rows", "at least one result row", "none")
+        raise _validate.expected("rows", "at least one result row", "none")
     rows = words.ordered(rows)
     _write(path, "How private is your update?", page_client.render(rows) + "\n<hr>\n" + page_engineer.render(rows))
 
@@ -102,21 +102,21 @@ def write_examination_page(row: dict[str, Any], path: str | os.PathLike[str]) ->
     Raises:
       InputError: a file that cannot be written.
     """
-    _write(path, f"Examination of {row['target']}", page_examination.render(row))
+    _write(path, f"Examination of {row['target']}", page_audit.render_examination(row))
 
 
 def write_training_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes the report of one audited training.
 
     Args:
-      row: of :func:`dpaudit.training.audited.train_audited`, with ``optimizer``, ``learning_rate``, ``seed``,
+      row: of :func:`dpaudit.audits.audited_training.train_audited`, with ``optimizer``, ``learning_rate``, ``seed``,
         ``seconds``, ``versions`` and ``device``.
       path: the file, replaced in one step.
 
     Raises:
       InputError: a file that cannot be written.
     """
-    _write(path, f"Private training on {row['dataset']}", page_training.render(row))
+    _write(path, f"Private training on {row['dataset']}", page_audit.render_training(row))
 
 
 def _write(path: str | os.PathLike[str], title: str, body: str) -> None:

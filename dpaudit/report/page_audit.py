@@ -6,8 +6,8 @@ from typing import Any
 
 from dpaudit.auditing.result import AuditResult
 from dpaudit.report import markup, words
-from dpaudit.report.figures import audit_figure
-from dpaudit.report.table import result_lines
+from dpaudit.report.figures import audit_figure, tradeoff_figure
+from dpaudit.report.table import result_lines, training_lines
 
 VERDICTS = {
     "violation": (
@@ -55,5 +55,96 @@ def render(row: dict[str, Any]) -> str:
             markup.figure(audit_figure(row), "audit", caption),
             f"<h2>{escape(str(row['target']))}</h2>",
             markup.definitions([*numbers, ("versions", str(row["versions"]))]),
+        ]
+    )
+
+
+# Renders the page of one examination: the verdict in one sentence, what was tried, the curve, and the numbers.
+
+TITLES = {
+    "violation": "The promise is broken",
+    "fault": "The program has a fault",
+    "consistent": "Nothing that was tried breaks the promise",
+    "underpowered": "Too little was played to know",
+}
+ON_THE_CURVE = (
+    "Every rule that guesses which input was used has two error rates. The promise keeps them above the dashed line. "
+    "Blue: what the chosen rule attains, mixed with guessing, between the bounds on its rates. The promise is broken "
+    "where blue, in its whole width, is in the shaded area."
+)
+ON_THE_NUMBER = (
+    "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the promise. "
+    "Dotted: the ceiling, the most that this many trials could certify."
+)
+
+
+def render_examination(row: dict[str, Any]) -> str:
+    """Renders the body of the page, for a row of ``dpaudit examine``."""
+    result = AuditResult.from_json(json.dumps(row))
+    steps = [(f"{step['seconds']:.1f} s", f"{step['name']}: {step['found']}") for step in row["steps"]]
+    more = [
+        (f"{one['trials']:,} trials", f"would have shown a loss of {words.said(one['detectable'])} four times in five")
+        for one in row["with_more"]
+    ]
+    numbers = [*result_lines(result), ("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds")]
+    return "\n".join(
+        [
+            f"<h1>{escape(TITLES[row['verdict']])}</h1>",
+            f'<div class="box">{markup.paragraph(row["sentence"])}</div>',
+            f"<h2>What was tried on {escape(str(row['target']))}</h2>",
+            markup.definitions(steps),
+            "<h2>What an attacker can do</h2>",
+            markup.figure(tradeoff_figure(row["curve"]), "curve", ON_THE_CURVE),
+            markup.figure(audit_figure(row), "audit", ON_THE_NUMBER),
+            *(["<h2>What more trials would have shown</h2>", markup.definitions(more)] if more else []),
+            "<h2>Every number</h2>",
+            markup.definitions([*numbers, ("versions", str(row["versions"]))]),
+        ]
+    )
+
+
+# The page of one audited training: the verdict in plain words, and every number with what it speaks of.
+
+TRAINING_VERDICTS = {
+    "violation": (
+        "The accounting is broken",
+        "The noisy sums tell more canaries apart than an ε of {accounted} allows: something between the gradients and "
+        "the noise is not what the accounting takes it for. Chance explains this in at most {risk:g} % of all audits.",
+    ),
+    "consistent": (
+        "No violation was found",
+        "The training spent an ε of {accounted} by its accounting, and its canaries show at least {lower}. That is no "
+        "proof of privacy: what lies between is unknown, for {canaries:,} canaries in one run show a part of ε only.",
+    ),
+    "underpowered": (
+        "Too few canaries to know",
+        "Even if every guess had been right, {canaries:,} canaries would have certified an ε of {ceiling} at most, no "
+        "more than the {accounted} that were accounted. More canaries show more.",
+    ),
+}
+
+
+def render_training(row: dict[str, Any]) -> str:
+    """The body of the page, for a row of :func:`dpaudit.audits.audited_training.train_audited`."""
+    title, explained = TRAINING_VERDICTS[row["verdict"]]
+    explained = explained.format(
+        accounted=words.said(row["epsilon_accounted"]),
+        lower=words.said(row["epsilon_lower"]),
+        ceiling=words.said(row["ceiling"]),
+        canaries=row["canaries"],
+        risk=round(100 * (1 - row["confidence"]), 6),
+    )
+    more = [
+        ("optimiser", f"{row['optimizer']}, learning rate {row['learning_rate']:g}"),
+        ("seed", str(row["seed"])),
+        ("time", f"{row['seconds']:.1f} seconds on {row['device']}"),
+        ("versions", str(row["versions"])),
+    ]
+    return "\n".join(
+        [
+            f"<h1>{escape(title)}</h1>",
+            f'<div class="box">{markup.paragraph(explained)}</div>',
+            f"<h2>DP-SGD on {escape(row['dataset'])}</h2>",
+            markup.definitions([*training_lines(row), *more]),
         ]
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dpaudit.federated.client_audit import ACCESS, COUNTER_EXAMPLES
+from dpaudit.audits.ldp_client import ACCESS, COUNTER_EXAMPLES
 from dpaudit.report import markup, words
 from dpaudit.report.figures import setting_figure, summary_figure
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.auditing.result import json_number
 
 
@@ -25,7 +25,7 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
     try:
         text = json.dumps(plain, allow_nan=False, ensure_ascii=False, indent=1)
     except (TypeError, ValueError) as error:
-        raise check.expected("rows", "values that JSON knows", error) from None
+        raise _validate.expected("rows", "values that JSON knows", error) from None
     replace_text(path, text + "\n")
 
 
@@ -39,11 +39,11 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     try:
         rows = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
-        raise check.expected(name, wanted, error.strerror) from None
+        raise _validate.expected(name, wanted, error.strerror) from None
     except ValueError as error:  # torn text, or bytes that are no text
-        raise check.expected(name, wanted, f"other text ({error})") from None
+        raise _validate.expected(name, wanted, f"other text ({error})") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise check.expected(name, wanted, f"a JSON {type(rows).__name__} of something else")
+        raise _validate.expected(name, wanted, f"a JSON {type(rows).__name__} of something else")
     return rows
 
 
@@ -66,7 +66,7 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
             os.fsync(stream.fileno())
         os.replace(beside, path)
     except OSError as error:
-        raise check.expected(path.name, "a file that can be written", error.strerror) from None
+        raise _validate.expected(path.name, "a file that can be written", error.strerror) from None
 
 
 def prepare_out(directory: str | os.PathLike[str], force: bool) -> Path:
@@ -81,14 +81,16 @@ def prepare_out(directory: str | os.PathLike[str], force: bool) -> Path:
     """
     path = Path(directory)
     if path.exists() and not path.is_dir():
-        raise check.expected("--out", "a directory", f"the file {path}")
+        raise _validate.expected("--out", "a directory", f"the file {path}")
     try:
         path.mkdir(parents=True, exist_ok=True)
         occupied = any(path.iterdir())
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise check.expected("--out", "a directory that can be written", f"{error.strerror}: {path}") from None
+        raise _validate.expected("--out", "a directory that can be written", f"{error.strerror}: {path}") from None
     if occupied and not force:
-        raise check.expected("--out", "a new or empty directory, or --force to replace the results in it", str(path))
+        raise _validate.expected(
+            "--out", "a new or empty directory, or --force to replace the results in it", str(path)
+        )
     return path

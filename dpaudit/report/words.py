@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from dpaudit.federated.client_audit import CRAFTS
+from dpaudit.audits.ldp_client import CRAFTS
 
 Row = dict[str, Any]
 

@@ -19,7 +19,7 @@ from dp_accounting.mechanism_calibration import (
     NoBracketIntervalFoundError,
 )
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.training.sampling import Sampling
 
@@ -78,8 +78,8 @@ def epsilon(
     Raises:
       InputError: a value out of range; a relation or accounting that is not true of this way of sampling.
     """
-    check.positive(noise_multiplier=noise_multiplier)
-    steps = check.at_least(0, steps=steps)
+    _validate.positive(noise_multiplier=noise_multiplier)
+    steps = _validate.at_least(0, steps=steps)
     accountant, event = _opened(sampling, delta, neighbouring, accounting)
     if steps == 0:
         return 0.0
@@ -106,9 +106,9 @@ def claim(
     Raises:
       InputError: as :func:`epsilon`; no step.
     """
-    check.positive(noise_multiplier=noise_multiplier)
-    steps = check.at_least(1, steps=steps)
-    accountant, event = accounting(sampling, RELATIONS[check.one_of(RELATIONS, neighbouring=neighbouring)])
+    _validate.positive(noise_multiplier=noise_multiplier)
+    steps = _validate.at_least(1, steps=steps)
+    accountant, event = accounting(sampling, RELATIONS[_validate.one_of(RELATIONS, neighbouring=neighbouring)])
     return Claim.accounted(accountant.compose(event(float(noise_multiplier), steps)))
 
 
@@ -133,8 +133,8 @@ def noise_multiplier(
     Raises:
       InputError: a value out of range; a target that no amount of noise reaches.
     """
-    check.positive(target=target)
-    steps = check.at_least(1, steps=steps)
+    _validate.positive(target=target)
+    steps = _validate.at_least(1, steps=steps)
     _opened(sampling, delta, neighbouring, accounting)
 
     def search(accounting: Accounting, bracket: BracketInterval) -> float:
@@ -153,11 +153,11 @@ def noise_multiplier(
         return search(accounting, anywhere)
     except NoBracketIntervalFoundError:
         wanted = f"an epsilon that {steps} steps can keep at delta {delta:g}"
-        raise check.expected("target", wanted, target) from None
+        raise _validate.expected("target", wanted, target) from None
 
 
 def _opened(
     sampling: Sampling, delta: float, neighbouring: str, accounting: Accounting
 ) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
-    check.delta(sampling.examples, "examples", delta=delta)
-    return accounting(sampling, RELATIONS[check.one_of(RELATIONS, neighbouring=neighbouring)])
+    _validate.delta(sampling.examples, "examples", delta=delta)
+    return accounting(sampling, RELATIONS[_validate.one_of(RELATIONS, neighbouring=neighbouring)])

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.training import per_example
 from dpaudit.training.dp_sgd import Noise, Trainer, add_noise, noisy_sums
@@ -63,8 +63,8 @@ def dp_ftrl(
 
     Source: Kairouz et al. 2021 (tree); Denisov et al. 2022 (any C).
     """
-    check.positive(clip_norm=clip_norm)
-    check.positive(noise_multiplier=noise_multiplier)
+    _validate.positive(clip_norm=clip_norm)
+    _validate.positive(noise_multiplier=noise_multiplier)
     return noisy_sums(
         loss_fn,
         correlated(strategy, clip_norm * noise_multiplier * strategy.sensitivity(strategy.pattern)),
@@ -120,8 +120,8 @@ def epsilon(
 
     Source: Denisov et al. 2022; Balle and Wang 2018, Theorem 8.
     """
-    check.positive(noise_multiplier=noise_multiplier)
-    check.open_unit(delta=delta)
+    _validate.positive(noise_multiplier=noise_multiplier)
+    _validate.open_unit(delta=delta)
     relative = _relative_sensitivity(strategy, participation, neighbouring)
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / relative, delta))
 
@@ -144,7 +144,7 @@ def claim(
     Raises:
       InputError: a value out of range.
     """
-    check.positive(noise_multiplier=noise_multiplier)
+    _validate.positive(noise_multiplier=noise_multiplier)
     relative = _relative_sensitivity(strategy, participation, neighbouring)
     relation = "replace" if neighbouring == "replace" else "add_remove"
     return Claim.gaussian(relative / noise_multiplier, neighbouring=relation)
@@ -167,14 +167,14 @@ def noise_multiplier(
     Raises:
       InputError: a value out of range.
     """
-    check.positive(target=target)
-    check.open_unit(delta=delta)
+    _validate.positive(target=target)
+    _validate.open_unit(delta=delta)
     relative = _relative_sensitivity(strategy, participation, neighbouring)
     return float(dp_accounting.get_sigma_gaussian(target, delta)) * relative
 
 
 def _relative_sensitivity(strategy: Strategy, participation: Participation | None, neighbouring: str) -> float:
-    shift = SHIFTS[check.one_of(SHIFTS, neighbouring=neighbouring)]
+    shift = SHIFTS[_validate.one_of(SHIFTS, neighbouring=neighbouring)]
     asked = strategy.pattern if participation is None else participation
     return shift * strategy.sensitivity(asked) / strategy.sensitivity(strategy.pattern)
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.kernels import philox
 from dpaudit.mechanisms.sampling import normal
 from dpaudit.training import per_example
@@ -117,8 +117,8 @@ def dp_sgd(
 
     Source: Abadi et al. 2016, Algorithm 1; paper 003, Eq. (6).
     """
-    check.positive(clip_norm=clip_norm)
-    check.positive(noise_multiplier=noise_multiplier)
+    _validate.positive(clip_norm=clip_norm)
+    _validate.positive(noise_multiplier=noise_multiplier)
 
     def add(key: jax.Array, total: Any, memory: tuple[()]) -> tuple[Any, tuple[()]]:
         return add_noise(key, total, clip_norm * noise_multiplier), memory
@@ -158,9 +158,9 @@ def noisy_sums(
     Raises:
       InputError: a value out of range.
     """
-    check.positive(clip_norm=clip_norm)
-    batch_size = check.at_least(1, batch_size=batch_size)
-    size = -(-batch_size // 4) if microbatch is None else check.at_least(1, microbatch=microbatch)
+    _validate.positive(clip_norm=clip_norm)
+    batch_size = _validate.at_least(1, batch_size=batch_size)
+    size = -(-batch_size // 4) if microbatch is None else _validate.at_least(1, microbatch=microbatch)
 
     def init(params: Any) -> State:
         wide = jax.tree.map(lambda leaf: leaf.astype(_wide(leaf)), params)  # as noisy gradients are
@@ -238,13 +238,13 @@ def train(
       InputError: data that is not of the sampling's size; a trainer of another batch size than the sampling's, whose
         steps would be longer or shorter by their ratio; a negative number of steps.
     """
-    steps = check.at_least(0, steps=steps)
+    steps = _validate.at_least(0, steps=steps)
     if trainer.batch_size not in (None, sampling.batch_size):
         wanted = f"a sampling of batch size {trainer.batch_size}, as the trainer's"
-        raise check.expected("sampling", wanted, sampling.batch_size)
+        raise _validate.expected("sampling", wanted, sampling.batch_size)
     sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(data)}
     if sizes != {sampling.examples}:
-        raise check.expected(
+        raise _validate.expected(
             "data", f"leaves of {sampling.examples} examples, as the sampling", sorted(map(str, sizes))
         )
     draw_key, step_key = jax.random.split(philox.from_key(key))

@@ -13,10 +13,10 @@ from typing import Any
 
 import jax
 
-from dpaudit import check
-from dpaudit.identity import Identity, of_run
+from dpaudit import _validate
+from dpaudit._engine.fingerprint import Identity, of_run
+from dpaudit._engine.long_run import Parts, in_parts
 from dpaudit.training.dp_sgd import Trainer, train
-from dpaudit.training.in_parts import Parts, in_parts
 from dpaudit.training.sampling import Sampling
 
 
@@ -55,7 +55,7 @@ def fit(
       InputError: a value out of range; a checkpoint that is torn, further on than ``steps``, or of another training:
         another key, start, program (network, clipping, noise, optimiser), data or sampling.
     """
-    key = check.key(key=key)
+    key = _validate.key(key=key)
     start = trainer.init(params)
 
     def identity() -> Identity:

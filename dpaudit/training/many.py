@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from dpaudit import check, memory, sharding
-from dpaudit.sharding import ALIKE, CUT
+from dpaudit import _validate
+from dpaudit._engine import memory, sharding
+from dpaudit._engine.sharding import ALIKE, CUT
 
 CACHED = 4 << 20  # bytes of the trainings that a CPU's core runs as one program: small networks together, others alone
 SHARE = 0.8  # of an accelerator's free memory, unless told
@@ -60,21 +61,21 @@ def train_many(
     """
     lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(arguments)}
     if len(lengths) != 1 or lengths in ({()}, {(0,)}):
-        raise check.expected(
+        raise _validate.expected(
             "arguments", "leaves with one leading axis of N >= 1 trainings", sorted(map(list, lengths))
         )
     ((count,),) = lengths
     arguments, shared = jax.tree.map(jnp.asarray, (arguments, shared))
     mesh = sharding.flat(mesh)
     on_cpu = memory.platform(mesh) == "cpu"
-    budget = SHARE * memory.free(mesh) if memory_gib is None else check.positive(memory_gib=memory_gib) * 2**30
+    budget = SHARE * memory.free(mesh) if memory_gib is None else _validate.positive(memory_gib=memory_gib) * 2**30
     workers = min(sharding.cores(), count) if on_cpu and mesh is None else 1
     most = -(-count // (workers * sharding.devices(mesh)))
     if at_once is None:
         fitting = min(budget / workers, CACHED) if on_cpu else budget
         at_once = max(1, int(fitting / _Group(run, 1, mesh).bytes(arguments, shared)))
         at_once = -(-most // -(-most // at_once))  # as even as can be
-    at_once = min(most, check.at_least(1, at_once=at_once))
+    at_once = min(most, _validate.at_least(1, at_once=at_once))
     while at_once > 1 and workers * _Group(run, at_once, mesh).bytes(arguments, shared) > budget:
         at_once //= 2
     if (everywhere := sharding.placed(mesh, ALIKE)) is not None:

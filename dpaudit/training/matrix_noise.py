@@ -26,7 +26,7 @@ from jax_privacy.matrix_factorization import buffered_toeplitz, sensitivity, str
 from jax_privacy.matrix_factorization import toeplitz as _toeplitz
 from jax_privacy.matrix_factorization.streaming_matrix import StreamingMatrix
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.training.sampling import Participation, participation
 
 
@@ -137,7 +137,7 @@ def banded(pattern: Participation, *, bands: int) -> Strategy:
     Source: Choquette-Choo et al. 2023b (banded); arXiv 2405.15913 (Toeplitz).
     """
     if _bands(pattern, bands) > pattern.separation:
-        raise check.expected("bands", f"at most the {pattern.separation} rounds between participations", bands)
+        raise _validate.expected("bands", f"at most the {pattern.separation} rounds between participations", bands)
     return _banded(_optimal_banded(pattern.rounds, int(bands)), pattern)
 
 
@@ -158,8 +158,8 @@ def blt(pattern: Participation, *, buffers: int = 3) -> Strategy:
 
     Source: Dvijotham et al. 2024; several participations: McMahan, Xu and Zhang 2024.
     """
-    if check.at_least(1, buffers=buffers) > 10:
-        raise check.expected("buffers", "at most 10, beyond which the optimisation is not stable", buffers)
+    if _validate.at_least(1, buffers=buffers) > 10:
+        raise _validate.expected("buffers", "at most 10, beyond which the optimisation is not stable", buffers)
     decay, scale = _optimal_blt(pattern, int(buffers))
     with jax.enable_x64(True):
         exact = buffered_toeplitz.BufferedToeplitz.build(decay, scale)
@@ -185,7 +185,7 @@ def restarted(block: Strategy, times: int) -> Strategy:
     Source: Kairouz et al. 2021 (restarted trees).
     """
     every, separation, most = block.pattern
-    times = check.at_least(1, times=times)
+    times = _validate.at_least(1, times=times)
 
     def norm(pattern: Participation) -> float:
         blocks = math.ceil(pattern.rounds / every)
@@ -237,7 +237,7 @@ def _strategy(
     @cache
     def bounded(asked: Participation) -> float:
         if asked.rounds > pattern.rounds:
-            raise check.expected("pattern", f"at most the {pattern.rounds} rounds of the strategy", asked.rounds)
+            raise _validate.expected("pattern", f"at most the {pattern.rounds} rounds of the strategy", asked.rounds)
         with jax.default_matmul_precision("highest"):
             return norm(asked)
 
@@ -275,8 +275,8 @@ def _of_coefficients(coefficients: np.ndarray, noising: StreamingMatrix, pattern
 
 
 def _bands(pattern: Participation, bands: int) -> int:
-    if check.at_least(1, bands=bands) > pattern.rounds:
-        raise check.expected("bands", f"at most the {pattern.rounds} rounds", bands)
+    if _validate.at_least(1, bands=bands) > pattern.rounds:
+        raise _validate.expected("bands", f"at most the {pattern.rounds} rounds", bands)
     return int(bands)
 
 

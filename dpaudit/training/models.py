@@ -5,6 +5,7 @@ Every module maps one image [h, w, c] to logits [num_classes]; a batch is a vmap
 in [0, 1), active only in ``apply(..., dropout=True, rngs={"dropout": key})``.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,13 +13,55 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from dpaudit import check
-from dpaudit.training.convolution import Conv
-from dpaudit.training.dropout import Dropout
-from dpaudit.training.windows import max_pool
+from dpaudit import _validate
+from dpaudit.training.windows import Conv, max_pool
+
+# Dropout from the binary digits of its rate, 32 elements a word: at rate 0.5 one random bit an element.
+
+DIGITS = 24  # of the probability, as fine as a float32 uniform
+
+
+class Dropout(nn.Module):
+    """``flax.linen.Dropout`` from fewer random words: an element is 0 with probability ``rate``, else x / (1 - rate).
+
+    Attributes:
+      rate: in [0, 1), to 24 binary digits.
+    """
+
+    rate: float
+
+    def __call__(self, x: jax.Array, active: bool) -> jax.Array:
+        """[...] -> [...]; with ``active`` the mask comes from the generator ``dropout``, else x is returned."""
+        if not active or self.rate == 0:
+            return x
+        return jnp.where(kept(self.make_rng("dropout"), x.shape, self.rate), x / (1 - self.rate), 0)
+
+
+def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
+    """A mask of ``shape``, every element True with probability 1 - ``rate``, independent.
+
+    With 1 - rate = 0.d_1 d_2 ... d_k in binary and fair bits r_i, m_i = r_i or m_{i+1} where d_i = 1, r_i and m_{i+1}
+    where d_i = 0, and m_{k+1} = 0, m_1 is 1 with probability 1 - rate: P(m_i) = (d_i + P(m_{i+1})) / 2.
+    """
+    whole = min(max(round((1 - rate) * 2**DIGITS), 1), 2**DIGITS - 1)
+    digits = f"{whole:0{DIGITS}b}".rstrip("0")
+    size = math.prod(shape)
+    words = jax.random.bits(key, (len(digits), -(-size // 32)), jnp.uint32)
+    mask = jnp.zeros_like(words[0])
+    for digit, fair in zip(reversed(digits), reversed(words), strict=True):
+        mask = fair | mask if digit == "1" else fair & mask
+    bits = (_once(mask)[:, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
+    return bits.ravel()[:size].reshape(shape) == 1
+
+
+def _once(words: jax.Array) -> jax.Array:
+    """The same words, made once: XLA's CPU compiler makes them anew for every element, but not a reduction (x | 0)."""
+    return lax.reduce(jnp.stack([words, jnp.zeros_like(words)]), np.uint32(0), lax.bitwise_or, (0,))
 
 
 class _Network(nn.Module):
@@ -26,7 +69,7 @@ class _Network(nn.Module):
     dropout_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        check.probability(dropout_rate=self.dropout_rate)
+        _validate.probability(dropout_rate=self.dropout_rate)
         super().__post_init__()
 
 
@@ -88,12 +131,12 @@ def model_for(image_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     Raises:
       InputError: another shape; fewer than two classes.
     """
-    check.at_least(2, num_classes=num_classes)
+    _validate.at_least(2, num_classes=num_classes)
     networks: dict[tuple[int, ...], type[CNN8 | CNN28 | CNN32]] = {(8, 8): CNN8, (28, 28): CNN28, (32, 32): CNN32}
     pixels = tuple(image_shape[:2])
     if len(image_shape) != 3 or pixels not in networks:
         wanted = "images [h, w, channels] of 8 x 8, 28 x 28 or 32 x 32 pixels"
-        raise check.expected("image_shape", wanted, list(image_shape))
+        raise _validate.expected("image_shape", wanted, list(image_shape))
     return networks[pixels](num_classes)
 
 
@@ -145,3 +188,104 @@ def gradient(model: nn.Module) -> Callable[[Any, jax.Array, jax.Array], jax.Arra
         return ravel_pytree(derivative(params, image, label))[0]
 
     return flat
+
+
+# Ordinary, non-private training: the networks whose gradients are audited.
+
+
+def pretrain(
+    key: jax.Array,
+    model: nn.Module,
+    images: Any,
+    labels: Any,
+    *,
+    steps: int,
+    batch_size: int = 128,
+    learning_rate: float = 1e-3,
+) -> Any:
+    """Adam on the mean cross-entropy of batches drawn with replacement.
+
+    Step t draws its batch from ``fold_in(key, t)`` alone, so a longer run passes through the shorter one's
+    parameters. The loop is Python's around one compiled step: inside a compiled loop, a CPU's convolutions are
+    several times slower.
+
+    Args:
+      key: JAX random key, consumed.
+      model: maps one image to logits.
+      images: [n, h, w, c], float.
+      labels: [n], integer.
+      steps: 0 returns the initial parameters.
+      batch_size: examples per step.
+      learning_rate: Adam's.
+
+    Returns:
+      params, as from :func:`dpaudit.training.models.initial_parameters`.
+
+    Raises:
+      InputError: a value out of range; no example, or not one label per image.
+    """
+    _validate.at_least(0, steps=steps)
+    _validate.at_least(1, batch_size=batch_size)
+    _validate.positive(learning_rate=learning_rate)
+    images, labels = _examples(images, labels)
+    init_key, batch_key = jax.random.split(key)
+    params = initial_parameters(init_key, model, images.shape[1:])
+    state = params, optax.adam(learning_rate).init(params)
+    for t in range(steps):
+        state = _step(batch_key, t, state, images, labels, learning_rate, model=model, batch_size=batch_size)
+    return state[0]
+
+
+def accuracy(model: nn.Module, params: Any, images: Any, labels: Any, *, batch_size: int = 1000) -> float:
+    """The share of images whose largest logit is their label's.
+
+    Args:
+      model: maps one image to logits.
+      params: its parameters.
+      images: [n, h, w, c], float.
+      labels: [n], integer.
+      batch_size: images on the device at a time.
+
+    Raises:
+      InputError: a value out of range; no example, or not one label per image.
+    """
+    _validate.at_least(1, batch_size=batch_size)
+    images, labels = _examples(images, labels)
+    starts = range(0, len(images), batch_size)
+    right = [_right(params, images[at : at + batch_size], labels[at : at + batch_size], model=model) for at in starts]
+    return int(sum(right)) / len(images)
+
+
+@partial(jax.jit, static_argnames=("model", "batch_size"))
+def _step(
+    key: jax.Array,
+    t: Any,
+    state: tuple[Any, optax.OptState],
+    images: jax.Array,
+    labels: jax.Array,
+    learning_rate: Any,
+    *,
+    model: nn.Module,
+    batch_size: int,
+) -> tuple[Any, optax.OptState]:
+    params, opt_state = state
+    losses = jax.vmap(cross_entropy(model), in_axes=(None, 0, 0))
+    chosen = jax.random.randint(jax.random.fold_in(key, t), (batch_size,), 0, labels.size)
+    gradients = jax.grad(lambda params: losses(params, images[chosen], labels[chosen]).mean())(params)
+    updates, opt_state = optax.adam(learning_rate).update(gradients, opt_state)
+    return optax.apply_updates(params, updates), opt_state
+
+
+@partial(jax.jit, static_argnames="model")
+def _right(params: Any, images: jax.Array, labels: jax.Array, *, model: nn.Module) -> jax.Array:
+    logits: Any = jax.vmap(lambda image: model.apply({"params": params}, image))(images)
+    return jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+
+
+def _examples(images: Any, labels: Any) -> tuple[jax.Array, jax.Array]:
+    images, labels = jnp.asarray(images), jnp.asarray(labels)
+    if images.ndim != 4 or images.shape[0] < 1:
+        raise _validate.expected("images", "an array of shape [n, h, w, c] with n >= 1", f"shape {list(images.shape)}")
+    if labels.shape != images.shape[:1]:
+        raise _validate.expected("labels", f"shape [{images.shape[0]}], one per image", f"shape {list(labels.shape)}")
+    return images, labels

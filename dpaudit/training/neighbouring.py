@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpaudit import check
+from dpaudit import _validate
 
 Loss = Callable[..., jax.Array]
 
@@ -105,11 +105,11 @@ def split(key: jax.Array, records: int, *, members: int, shadow: int) -> Split:
 
     Source: paper 003, Section 3.2 (shadow models are trained on data other than D).
     """
-    check.at_least(2, members=members)
-    check.at_least(1, shadow=shadow)
-    if members + shadow > check.at_least(1, records=records):
-        raise check.expected("members + shadow", f"at most the {records} records there are", members + shadow)
-    order = np.asarray(jax.random.permutation(check.key(key=key), records))
+    _validate.at_least(2, members=members)
+    _validate.at_least(1, shadow=shadow)
+    if members + shadow > _validate.at_least(1, records=records):
+        raise _validate.expected("members + shadow", f"at most the {records} records there are", members + shadow)
+    order = np.asarray(jax.random.permutation(_validate.key(key=key), records))
     return Split(np.sort(order[:members]), np.sort(order[members : members + shadow]))
 
 
@@ -128,7 +128,7 @@ def random_target(key: jax.Array, images: Any, labels: Any, members: Any) -> Nei
     Source: paper 003, Section 3.2.
     """
     members = _members(images, labels, members)
-    chosen = int(jax.random.randint(check.key(key=key), (), 0, len(members)))
+    chosen = int(jax.random.randint(_validate.key(key=key), (), 0, len(members)))
     return _without(members, chosen, images, labels, RANDOM)
 
 
@@ -149,7 +149,7 @@ def hardest_target(
     Source: paper 003, Section 3.2.
     """
     members = _members(images, labels, members)
-    found = check.finite(losses=losses(loss, shadows, images, labels, members, batch_size=batch_size))
+    found = _validate.finite(losses=losses(loss, shadows, images, labels, members, batch_size=batch_size))
     return _without(members, int(found.mean(axis=0, dtype=np.float64).argmax()), images, labels, HARDEST)
 
 
@@ -166,9 +166,9 @@ def perturbed(loss: Loss, shadows: Any, pair: Neighbours, *, steps: int = 40, st
     Source: paper 003, Section 3.2.
     """
     if pair.number not in (RANDOM, HARDEST):
-        raise check.expected("pair", "data set 1 or 3, whose target has no noise", f"data set {pair.number}")
+        raise _validate.expected("pair", "data set 1 or 3, whose target has no noise", f"data set {pair.number}")
     image = adversarial(loss, shadows, pair.image, pair.label, steps=steps, step_size=step_size)
-    return pair._replace(image=np.asarray(check.finite(noise=image)), number=pair.number + 1)
+    return pair._replace(image=np.asarray(_validate.finite(noise=image)), number=pair.number + 1)
 
 
 def adversarial(
@@ -197,9 +197,9 @@ def adversarial(
     """
     shadows = _stacked(shadows)
     if not jnp.issubdtype(jnp.result_type(image), jnp.floating):
-        raise check.expected("image", "floating-point pixels", f"{jnp.result_type(image)}")
-    check.at_least(1, steps=steps)
-    check.positive(step_size=step_size)
+        raise _validate.expected("image", "floating-point pixels", f"{jnp.result_type(image)}")
+    _validate.at_least(1, steps=steps)
+    _validate.positive(step_size=step_size)
     return _ascended(shadows, image, label, step_size, loss=loss, steps=steps)
 
 
@@ -218,8 +218,8 @@ def losses(loss: Loss, shadows: Any, images: Any, labels: Any, rows: Any, *, bat
       InputError: a value out of range.
     """
     shadows = _stacked(shadows)
-    check.at_least(1, batch_size=batch_size)
-    rows = check.vector(rows=np.asarray(rows))
+    _validate.at_least(1, batch_size=batch_size)
+    rows = _validate.vector(rows=np.asarray(rows))
     parts = [rows[at : at + batch_size] for at in range(0, len(rows), batch_size)]
     found = [np.asarray(_losses(shadows, images[part], labels[part], loss=loss)) for part in parts]
     return np.concatenate(found, axis=1)
@@ -249,13 +249,13 @@ def _without(members: np.ndarray, chosen: int, images: Any, labels: Any, number:
 
 def _members(images: Any, labels: Any, members: Any) -> np.ndarray:
     if jnp.shape(labels) != jnp.shape(images)[:1]:
-        raise check.expected("labels", f"shape [{len(images)}], one per image", f"shape {list(jnp.shape(labels))}")
+        raise _validate.expected("labels", f"shape [{len(images)}], one per image", f"shape {list(jnp.shape(labels))}")
     members = np.asarray(members)
     if members.ndim != 1 or len(members) < 2 or members.dtype.kind not in "iu":
         wanted = "an array of shape [m] of whole numbers, m >= 2"
-        raise check.expected("members", wanted, f"{members.dtype} of shape {list(members.shape)}")
+        raise _validate.expected("members", wanted, f"{members.dtype} of shape {list(members.shape)}")
     if members.min() < 0 or members.max() >= len(images) or len(np.unique(members)) < len(members):
-        raise check.expected("members", f"different rows in 0..{len(images) - 1}", members)
+        raise _validate.expected("members", f"different rows in 0..{len(images) - 1}", members)
     return members
 
 
@@ -264,5 +264,5 @@ def _stacked(shadows: Any) -> Any:
     lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(shadows)}
     if len(lengths) != 1 or lengths in ({()}, {(0,)}):
         wanted = "leaves with one leading axis of n >= 1 shadow models"
-        raise check.expected("shadows", wanted, sorted(map(list, lengths)))
+        raise _validate.expected("shadows", wanted, sorted(map(list, lengths)))
     return jax.tree.map(jnp.asarray, shadows)

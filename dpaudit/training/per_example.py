@@ -17,14 +17,97 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from dpaudit import check
-from dpaudit.mechanisms.clipping import at_most, factor
-from dpaudit.training import taps as tap
-from dpaudit.training.microbatches import in_microbatches, microbatch_size
-from dpaudit.training.tape import Tape, record
+from dpaudit import _validate
+from dpaudit._engine import sharding
+from dpaudit._engine.programs import Tape, record
+from dpaudit.mechanisms import clipping
+from dpaudit.mechanisms.clipping import at_most, factor, wide
+from dpaudit.training import unit_gradients as tap
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
-from dpaudit.widths import wide
+
+# A sum over a batch, part by part: for less memory, and on a CPU for speed.
+
+CACHED = 20 << 20  # bytes of values that a CPU's core computes for one part; half or twice cost up to a fifth
+
+
+def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: int) -> int:
+    """How many of n examples to take at a time: parts of one size, or else as even as can be.
+
+    A part that is filled up with examples of weight 0 costs all parts the weights, so a divisor of n is taken where
+    there is one from half the size on.
+
+    Args:
+      bytes_of_one: of all values that are computed for one example.
+      n: a multiple of ``multiple``.
+      most: at most so many; None for no limit but that of a CPU's caches.
+      multiple: what the result is a multiple of.
+    """
+    size = n if most is None else min(n, most)
+    if jax.default_backend() == "cpu":
+        cached = CACHED * sharding.cores() // jax.local_device_count()
+        size = min(size, max(1, cached // max(1, bytes_of_one * multiple)) * multiple)
+    units, most = n // multiple, max(1, size // multiple)
+    divisor = next(size for size in range(most, 0, -1) if units % size == 0)
+    return multiple * (divisor if 2 * divisor >= most else -(-units // -(-units // most)))
+
+
+def in_microbatches(
+    part: Callable[[Any, Any, Any], tuple[Any, Any]], batch: Any, weights: Any, size: int, *, run: int = 1
+) -> tuple[Any, Any]:
+    """The sum of ``part`` over a batch and what else it says of every part.
+
+    Parts are added plainly in runs, and these with compensation: a plain sum of very many drifts.
+
+    Parts behind the last example of weight other than 0 are not computed.
+
+    Args:
+      part: ``part(first, batch, weights) -> (summand, info)`` of ``size`` examples, the first of which has number
+        ``first``.
+      batch: pytree, leaves [n, ...].
+      weights: [n] or None; an example that fills up the last part gets weight 0.
+      size: examples in a part.
+      run: how many parts are added plainly.
+
+    Returns:
+      (total, info): a pytree like the summand; infos stacked, leaves [parts, ...], zeros for a part not computed.
+    """
+    n = len(jax.tree.leaves(batch)[0])
+    parts, padding = -(-n // size), -n % size
+    if weights is None and padding:
+        weights = jnp.ones(n)
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        whole = jnp.pad(leaf, [(0, padding)] + [(0, 0)] * (leaf.ndim - 1)) if padding else leaf
+        return whole.reshape(parts, size, *leaf.shape[1:])
+
+    batch, weights = jax.tree.map(cut, (batch, weights))
+    if parts == 1:
+        total, info = part(0, *jax.tree.map(lambda leaf: leaf[0], (batch, weights)))
+        return total, jax.tree.map(lambda leaf: leaf[None], info)
+
+    def add(i: Any, so_far: tuple[Any, Any]) -> tuple[Any, Any]:
+        total, infos = so_far
+        summand, info = part(i * size, *jax.tree.map(lambda leaf: leaf[i], (batch, weights)))
+        infos = jax.tree.map(lambda whole, own: whole.at[i].set(own), infos, info)
+        return jax.tree.map(jnp.add, total, summand), infos
+
+    shapes = jax.eval_shape(part, 0, *jax.tree.map(lambda leaf: leaf[0], (batch, weights)))
+    total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
+    infos = jax.tree.map(lambda x: jnp.zeros((parts, *x.shape), x.dtype), shapes[1])
+    used = parts if weights is None else jnp.max(jnp.where((weights != 0).any(axis=1), jnp.arange(1, parts + 1), 0))
+    if parts <= run:
+        return lax.fori_loop(0, used, add, (total, infos))
+
+    def add_run(i: Any, so_far: tuple[tuple[Any, Any], Any]) -> tuple[tuple[Any, Any], Any]:
+        sums, infos = so_far
+        summand, infos = lax.fori_loop(i * run, jnp.minimum((i + 1) * run, used), add, (total, infos))
+        return clipping.plus(sums, summand), infos
+
+    sums, infos = lax.fori_loop(0, (used + run - 1) // run, add_run, ((total, total), infos))
+    return clipping.value(sums), infos
+
 
 Clipping = Callable[[jax.Array, Any], jax.Array]
 
@@ -121,21 +204,23 @@ def clipped_sum(
     Source: the ghost norm of Goodfellow 2015, "Efficient Per-Example Gradient Computations"; for positions, Li,
     Tramer, Liang and Hashimoto 2022, "Large Language Models Can Be Strong Differentially Private Learners".
     """
-    check.positive(clip_norm=clip_norm)
+    _validate.positive(clip_norm=clip_norm)
     n = _length(batch)
-    group_size = check.at_least(1, group_size=group_size)
+    group_size = _validate.at_least(1, group_size=group_size)
     if n % group_size:
-        raise check.expected("group_size", f"a divisor of the {n} examples", group_size)
-    if microbatch is not None and check.at_least(1, microbatch=microbatch) % group_size:
-        raise check.expected("microbatch", f"a multiple of group_size={group_size}", microbatch)
+        raise _validate.expected("group_size", f"a divisor of the {n} examples", group_size)
+    if microbatch is not None and _validate.at_least(1, microbatch=microbatch) % group_size:
+        raise _validate.expected("microbatch", f"a multiple of group_size={group_size}", microbatch)
     if weights is not None and jnp.shape(weights) != (n,):
-        raise check.expected("weights", f"shape [{n}], one per example", f"shape {list(jnp.shape(weights))}")
+        raise _validate.expected("weights", f"shape [{n}], one per example", f"shape {list(jnp.shape(weights))}")
     if key is not None:
-        check.key(key=key)
+        _validate.key(key=key)
     params, batch, weights = jax.tree.map(jnp.asarray, (params, batch, weights))
     tape = _record(loss_fn, params, batch, key)
     units = n // group_size
-    most = wide(clip_norm) * (1 - _slack(params, units if part_of is None else check.at_least(units, part_of=part_of)))
+    most = wide(clip_norm) * (
+        1 - _slack(params, units if part_of is None else _validate.at_least(units, part_of=part_of))
+    )
 
     def part(first: Any, batch: Any, weights: Any) -> tuple[Any, Info]:
         return _clipped_sum(tape, params, (batch, _keys(key, first, batch)), weights, most, group_size, clipping)
@@ -228,23 +313,25 @@ def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, key: jax.Array
         shapes = [(list(jnp.shape(x)), jnp.result_type(x)) for x in jax.tree.leaves(value)]
         if len(shapes) != 1 or shapes[0][0] != [] or not jnp.issubdtype(shapes[0][1], jnp.floating):
             got = ", ".join(f"{dtype}{shape}" for shape, dtype in shapes) or "nothing"
-            raise check.expected("loss_fn", "one floating-point number (shape []) for ONE example", got)
+            raise _validate.expected("loss_fn", "one floating-point number (shape []) for ONE example", got)
         return jnp.asarray(value)
 
     named = [
         (f"params{jax.tree_util.keystr(path)}", leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     ]
     if not named:
-        raise check.expected("params", "at least one array", "none")
+        raise _validate.expected("params", "at least one array", "none")
     for name, leaf in named:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise check.expected(name, "floating-point numbers", str(leaf.dtype))
+            raise _validate.expected(name, "floating-point numbers", str(leaf.dtype))
     with nn.intercept_methods(_refuse_batch_norm):
         tape = record(scalar, params, example)
     used = tape.used()
     for i, (name, _) in enumerate(named):
         if i not in used:
-            raise check.InputError(f"{name}: expected a parameter that the loss uses, got one that it never touches")
+            raise _validate.InputError(
+                f"{name}: expected a parameter that the loss uses, got one that it never touches"
+            )
     return tape
 
 
@@ -253,7 +340,7 @@ def _refuse_batch_norm(method: Callable[..., Any], args: Any, kwargs: Any, conte
     if isinstance(module, nn.BatchNorm) and context.method_name == "__call__" and not module.is_initializing():
         given = args[1] if len(args) > 1 else kwargs.get("use_running_average")
         if not (module.use_running_average if given is None else given):
-            raise check.InputError(
+            raise _validate.InputError(
                 "loss_fn: expected examples that do not depend on each other, got a BatchNorm in training mode, which "
                 "normalises by the whole batch: no example has a gradient of its own; use GroupNorm or LayerNorm, or "
                 "use_running_average=True"
@@ -265,7 +352,9 @@ def _length(batch: Any) -> int:
     lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)}
     if len(lengths) != 1 or lengths in ({()}, {(0,)}):
         got = "leading axes " + ", ".join(sorted(str(list(length)) for length in lengths))
-        raise check.expected("batch", "arrays with one leading axis of n >= 1 examples", got if lengths else "none")
+        raise _validate.expected(
+            "batch", "arrays with one leading axis of n >= 1 examples", got if lengths else "none"
+        )
     return lengths.pop()[0]
 
 

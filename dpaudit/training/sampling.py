@@ -9,15 +9,17 @@ A batch has a fixed shape, so that a training is one program; examples that are 
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import dp_accounting
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import DpEvent, NeighboringRelation
 from scipy.special import kl_div
 
-from dpaudit import check
+from dpaudit import _validate
 
 OVERFLOW = 1e-30  # how often, at most, a step of Poisson sampling finds more examples than its arrays hold
 GRID = 1 << 23  # float32 uniforms are multiples of 1/GRID
@@ -75,9 +77,9 @@ def participation(rounds: int, *, separation: int = 1, most: int | None = None) 
     Raises:
       InputError: a value out of range.
     """
-    fitting = math.ceil(check.at_least(1, rounds=rounds) / check.at_least(1, separation=separation))
+    fitting = math.ceil(_validate.at_least(1, rounds=rounds) / _validate.at_least(1, separation=separation))
     return Participation(
-        int(rounds), int(separation), fitting if most is None else min(check.at_least(1, most=most), fitting)
+        int(rounds), int(separation), fitting if most is None else min(_validate.at_least(1, most=most), fitting)
     )
 
 
@@ -106,8 +108,8 @@ def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> S
     truncates = capacity is not None
     if capacity is None:
         capacity = _large_enough(examples, rate)
-    elif not batch_size <= check.at_least(1, capacity=capacity) <= examples:
-        raise check.expected("capacity", f"a size in {batch_size}..{examples}", capacity)
+    elif not batch_size <= _validate.at_least(1, capacity=capacity) <= examples:
+        raise _validate.expected("capacity", f"a size in {batch_size}..{examples}", capacity)
 
     def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         uniforms = jax.random.uniform(jax.random.fold_in(key, step), (examples,))
@@ -128,9 +130,9 @@ def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> S
 
     def renyi_event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
         if truncates:
-            raise check.expected("accounting", "pld where Poisson batches have a capacity of their own", "rdp")
+            raise _validate.expected("accounting", "pld where Poisson batches have a capacity of their own", "rdp")
         if relation is not NeighboringRelation.ADD_OR_REMOVE_ONE:
-            raise check.expected("accounting", "pld for Poisson batches under replace", "rdp")
+            raise _validate.expected("accounting", "pld for Poisson batches under replace", "rdp")
         return event(noise_multiplier, steps, relation)
 
     return Sampling(draw, event, renyi_event, batch_size, capacity, examples, participation)
@@ -154,7 +156,7 @@ def fixed_size(examples: int, batch_size: int) -> Sampling:
         return jax.lax.top_k(uniforms, batch_size)[1], jnp.ones(batch_size)
 
     def event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
-        raise check.expected("accounting", "rdp for batches of a fixed size", "pld")
+        raise _validate.expected("accounting", "rdp for batches of a fixed size", "pld")
 
     def renyi_event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
         _replace_only(relation, "batches of a fixed size")
@@ -254,12 +256,129 @@ def _large_enough(examples: int, rate: float) -> int:
 
 def fitting(examples: int, batch_size: int) -> int:
     """``batch_size`` as an int, which is at least 1 and at most the number of examples; else InputError."""
-    check.at_least(1, examples=examples)
-    if check.at_least(1, batch_size=batch_size) > examples:
-        raise check.expected("batch_size", f"at most the {examples} examples there are", batch_size)
+    _validate.at_least(1, examples=examples)
+    if _validate.at_least(1, batch_size=batch_size) > examples:
+        raise _validate.expected("batch_size", f"at most the {examples} examples there are", batch_size)
     return int(batch_size)
 
 
 def _replace_only(relation: NeighboringRelation, what: str) -> None:
     if relation is not NeighboringRelation.REPLACE_ONE:
-        raise check.expected("neighbouring", f"replace for {what}", "add_remove")
+        raise _validate.expected("neighbouring", f"replace for {what}", "add_remove")
+
+
+# Batches that are settled in advance: who takes part when, kept to the participation that is declared.
+#
+#     sampling = spaced(key, examples=6_000, batch_size=100, rounds=500, separation=40)
+#     strategy = blt(sampling.participation(500))
+#
+# What DP-FTRL promises rests on how often, and how far apart, one example (or user) takes part, and not on chance, so
+# that a schedule may be public. :func:`spaced` makes one, :func:`scheduled` takes any that keeps to its own words.
+
+NOBODY = -1
+
+
+def scheduled(table: Any, *, examples: int, separation: int = 1, most: int | None = None) -> Sampling:
+    """Round t takes the examples ``table[t]``, whatever the key; after the last round there is nobody.
+
+    Args:
+      table: [rounds, m], whole numbers in 0..examples - 1, or -1 for nobody; a round may be empty.
+      examples: size of the data set.
+      separation: declared: at least so many rounds lie between an example's participations, from round to round.
+      most: declared: an example takes part at most so often; None for as often as the separation allows.
+
+    Returns:
+      A :class:`Sampling` for "replace". Its ``participation(rounds)`` is what is declared, of the first rounds.
+
+    Raises:
+      InputError: a table that is not of this shape, that names an example which is not there, or in which one takes
+        part more often or sooner again than declared: named with its rounds. Nothing is left out to make it fit.
+    """
+    given = np.asarray(table)
+    if given.ndim != 2 or 0 in given.shape or given.dtype.kind not in "iu":
+        raise _validate.expected("table", "whole numbers [rounds, m]", f"{given.dtype}{list(given.shape)}")
+    examples = _validate.at_least(1, examples=examples)
+    strange = given[(given < NOBODY) | (given >= examples)]
+    if strange.size:
+        raise _validate.expected("table", f"examples in 0..{examples - 1}, or {NOBODY} for nobody", int(strange[0]))
+    rounds, width = given.shape
+    declared = participation(rounds, separation=separation, most=most)
+    _kept(given, declared)
+    front = np.sort(given, axis=1)[:, ::-1]  # nobody behind everybody
+    rows = jnp.asarray(np.ascontiguousarray(front), jnp.int32)
+
+    def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        batch = jnp.where(jnp.asarray(step) < rounds, rows[step], NOBODY)
+        return jnp.maximum(batch, 0), (batch != NOBODY).astype(jnp.float32)
+
+    def pattern(asked: int) -> Participation:
+        if _validate.at_least(1, rounds=asked) > rounds:
+            raise _validate.expected("rounds", f"at most the {rounds} of the schedule", asked)
+        return participation(asked, separation=separation, most=declared.most)
+
+    return in_order(draw, examples, width, pattern, "scheduled")
+
+
+def spaced(key: jax.Array, examples: int, batch_size: int, rounds: int, *, separation: int) -> Sampling:
+    """Every epoch takes the examples in a new random order, and none sooner than ``separation`` rounds after its last.
+
+    An epoch has examples // batch_size rounds. In each of them a uniformly random subset takes part of those who have
+    not yet in this epoch, and not in the last separation - 1 rounds either; with m separation <= examples there are
+    always enough.
+
+    Args:
+      key: JAX random key, consumed.
+      examples: size of the data set.
+      batch_size: m, at most examples.
+      rounds: >= 1.
+      separation: at most an epoch's rounds, where the order is as :func:`dpaudit.training.sampling.cyclic` has it in
+        all but what does not fill an epoch.
+
+    Returns:
+      A :class:`Sampling` as of :func:`scheduled`: at most one participation an epoch.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    batch_size, rounds = fitting(examples, batch_size), _validate.at_least(1, rounds=rounds)
+    epoch = examples // batch_size
+    if _validate.at_least(1, separation=separation) > epoch:
+        raise _validate.expected("separation", f"at most the {epoch} rounds of an epoch", separation)
+    table = _orders(_validate.key(key=key), examples, batch_size, rounds, separation=separation)
+    return scheduled(table, examples=examples, separation=separation, most=math.ceil(rounds / epoch))
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3), static_argnames="separation")
+def _orders(key: jax.Array, examples: int, batch_size: int, rounds: int, *, separation: int) -> jax.Array:
+    epoch = examples // batch_size
+
+    def draw(last: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
+        free = (last < t // epoch * epoch) & (t - last >= separation)
+        places = jnp.where(free, jax.random.uniform(jax.random.fold_in(key, t), (examples,)), 2.0)
+        batch = jax.lax.top_k(-places, batch_size)[1]
+        return last.at[batch].set(t), batch
+
+    return jax.lax.scan(draw, jnp.full(examples, -rounds - separation), jnp.arange(rounds))[1]
+
+
+def _kept(table: np.ndarray, declared: Participation) -> None:
+    """Refuses a table in which an example takes part otherwise than declared."""
+    rounds, places = np.nonzero(table != NOBODY)
+    who = table[rounds, places]
+    order = np.lexsort((rounds, who))
+    who, rounds = who[order], rounds[order]
+    again = who[1:] == who[:-1]
+    close = np.flatnonzero(again & (np.diff(rounds) < declared.separation))
+    if close.size:
+        i = close[0]
+        raise _validate.expected(
+            "table",
+            f"at least {declared.separation} rounds from one participation to the next",
+            f"{rounds[i + 1] - rounds[i]} of example {who[i]}, in rounds {rounds[i]} and {rounds[i + 1]}",
+        )
+    examples, counts = np.unique(who, return_counts=True)
+    if counts.size and counts.max() > declared.most:
+        worst = counts.argmax()
+        raise _validate.expected(
+            "table", f"at most {declared.most} participations", f"{counts[worst]} of example {examples[worst]}"
+        )

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import Case, Claim
-from dpaudit.auditing.distinguish import projection
+from dpaudit.auditing.attacks.distinguish import projection
 from dpaudit.mechanisms import sampling
 from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, beyond, clip, event, gaussian_epsilon, noisy, noisy_count
 

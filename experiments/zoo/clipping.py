@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import Case, Claim
-from dpaudit.auditing.distinguish import projection
+from dpaudit.auditing.attacks.distinguish import projection
 from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, beyond, clip, event, gaussian_epsilon, noisy
 
 ABSENT = jnp.zeros((8, 16))

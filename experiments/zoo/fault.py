@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import Case, Claim
-from dpaudit.auditing.distinguish import Distinguisher, learned, projection
+from dpaudit.auditing.attacks.distinguish import Distinguisher, learned, projection
 from dpaudit.mechanisms import laplace, sampling
 
 GAUSSIAN = Claim(1.0, 1e-5, "add_remove")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import Case, Claim
-from dpaudit.auditing.distinguish import Distinguisher, projection
+from dpaudit.auditing.attacks.distinguish import Distinguisher, projection
 from experiments.zoo.fault import (
     GAUSSIAN,
     SIGMA,

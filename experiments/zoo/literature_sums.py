@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import chi2, ncx2
 
 from dpaudit import Case, Claim
-from dpaudit.auditing.distinguish import projection
+from dpaudit.auditing.attacks.distinguish import projection
 from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, clip, event, noisy, noisy_count, whole_noise
 
 COUNT = Claim(1.0, neighbouring="add_remove")

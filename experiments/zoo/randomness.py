@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import Case, Claim
-from dpaudit.personalization import processes
+from dpaudit.personalization.boundary import processes
 from dpaudit.training.dp_sgd import add_noise
 from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, clip, event, noisy, with_learned
 

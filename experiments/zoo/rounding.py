@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import Case, Claim
-from dpaudit.auditing.distinguish import projection
+from dpaudit.auditing.attacks.distinguish import projection
 from dpaudit.mechanisms import laplace, randomized_response
 from experiments.zoo.fault import GAUSSIAN, SIGMA, Fault, clip, event, noisy, whole_noise, with_learned
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from dpaudit.auditing import betting
+from dpaudit.auditing.bounds import betting
 
 LOOKS = np.unique(np.ceil(1.08 ** np.arange(150)).astype(int))  # every pair at first, then 8 percent more, to 95,000
 PATHS = 2000

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpaudit import check
-from dpaudit.auditing import alternative, gdp, plan
-from dpaudit.auditing.choose import choose_rule
-from dpaudit.auditing.estimate import epsilon_bounds, errors
+from dpaudit import _validate
+from dpaudit.auditing.attacks.choose import choose_rule
+from dpaudit.auditing.bounds import alternative, gdp, plan
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 
 AUDITS = 200
 
@@ -111,9 +111,9 @@ def test_normal_scores_are_told_from_others():
 
 
 def test_values_out_of_range_are_refused():
-    with pytest.raises(check.InputError, match="fpr: expected a rate in"):
+    with pytest.raises(_validate.InputError, match="fpr: expected a rate in"):
         alternative.event(1.2, 0.1)
-    with pytest.raises(check.InputError, match="delta"):
+    with pytest.raises(_validate.InputError, match="delta"):
         alternative.gaussian(10, delta=0.0, confidence=0.95)
 
 

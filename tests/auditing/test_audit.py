@@ -11,8 +11,9 @@ import scipy.optimize
 import scipy.stats
 
 import dpaudit
-from dpaudit import Claim, Mechanism, check, distinguish
-from dpaudit.auditing import learned, sequential
+from dpaudit import Claim, Mechanism, _validate, distinguish
+from dpaudit.auditing.attacks import learned
+from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.result import from_counts
 from dpaudit.mechanisms import laplace, ldp_sgd
 
@@ -113,7 +114,7 @@ def test_trees_go_in_and_out():
     assert result.verdict == "measured"
     assert result.neighbouring.startswith("the two given inputs")
     assert result.epsilon_lower > 1.5
-    with pytest.raises(check.InputError, match=r"^x1: expected an input other than x0 "):
+    with pytest.raises(_validate.InputError, match=r"^x1: expected an input other than x0 "):
         dpaudit.audit(mechanism, tree(0.0), tree(0.0), key=KEY, trials=4000)
 
 
@@ -167,7 +168,7 @@ BAD = [
 @pytest.mark.parametrize("change, message", BAD)
 def test_bad_input_is_refused(change, message):
     given = {"mechanism": add_noise, "x0": ZERO, "x1": ONE, "trials": 200} | change
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         dpaudit.audit(given.pop("mechanism"), given.pop("x0"), given.pop("x1"), key=KEY, **given)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import dpaudit
-from dpaudit import AuditResult, Claim, check
-from dpaudit.auditing import distinguish, sequential
+from dpaudit import AuditResult, Claim, _validate
+from dpaudit.auditing.attacks import distinguish
+from dpaudit.auditing.bounds import sequential
 
 KEY = jax.random.key(5)
 
@@ -59,7 +60,7 @@ def test_a_curve_goes_through_json_and_few_trials_are_underpowered():
 
 
 def test_a_curve_is_not_tested_at_every_pair():
-    with pytest.raises(check.InputError, match="until: expected None where the claim is a curve"):
+    with pytest.raises(_validate.InputError, match="until: expected None where the claim is a curve"):
         dpaudit.audit(noisy(1.0), 0.0, 2.0, key=KEY, claim=Claim.gaussian(1.0), until=sequential.violation())
 
 
@@ -67,7 +68,7 @@ def test_a_checkpoint_of_another_curve_is_refused(tmp_path):
     kept = tmp_path / "kept.npz"
     settings = {"key": KEY, "trials": 2_000, "checkpoint": kept}
     dpaudit.audit(noisy(1.0), 0.0, 2.0, claim=Claim.gaussian(1.0), **settings)
-    with pytest.raises(check.InputError, match="checkpoint"):
+    with pytest.raises(_validate.InputError, match="checkpoint"):
         dpaudit.audit(noisy(1.0), 0.0, 2.0, claim=Claim.gaussian(2.0), **settings)
 
 

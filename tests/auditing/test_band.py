@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom, ksone, norm
 
-from dpaudit import check
-from dpaudit.auditing import band, gdp
-from dpaudit.auditing.estimate import clopper_pearson, epsilon_from_rates
+from dpaudit import _validate
+from dpaudit.auditing.bounds import band, gdp
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
 
 BANDS = (band.equal_level, band.dkw)
 
@@ -127,15 +127,15 @@ def test_tradeoff_counts_ties_with_world_0():
 
 
 def test_bad_input():
-    with pytest.raises(check.InputError, match=r"scores: expected shape \[2, n\]"):
+    with pytest.raises(_validate.InputError, match=r"scores: expected shape \[2, n\]"):
         band.tradeoff(np.zeros(4), confidence=0.9)
-    with pytest.raises(check.InputError, match="scores: expected numbers, got NaN in 1"):
+    with pytest.raises(_validate.InputError, match="scores: expected numbers, got NaN in 1"):
         band.epsilon_lower([[0.0, np.nan], [0.0, 1.0]], delta=0.0, confidence=0.9)
-    with pytest.raises(check.InputError, match="confidence: expected a number in"):
+    with pytest.raises(_validate.InputError, match="confidence: expected a number in"):
         band.tradeoff(np.zeros((2, 3)), confidence=1.0)
-    with pytest.raises(check.InputError, match="delta: expected a number in"):
+    with pytest.raises(_validate.InputError, match="delta: expected a number in"):
         band.epsilon_lower(np.zeros((2, 3)), delta=1.0, confidence=0.9)
-    with pytest.raises(check.InputError, match=r"alpha: expected a number in \(0, 0.5\], got 0.6"):
+    with pytest.raises(_validate.InputError, match=r"alpha: expected a number in \(0, 0.5\], got 0.6"):
         band.dkw(10, alpha=0.6)
-    with pytest.raises(check.InputError, match="trials: expected a whole number >= 1"):
+    with pytest.raises(_validate.InputError, match="trials: expected a whole number >= 1"):
         band.equal_level(0, alpha=0.1)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpaudit.auditing import betting
-from dpaudit.auditing.estimate import epsilon_bounds
+from dpaudit.auditing.bounds import betting
+from dpaudit.auditing.bounds.estimate import epsilon_bounds
 from tests.auditing.gambling import ALPHA, PATHS, accused, corner, law, paths, side
 
 NULLS = [

@@ -7,8 +7,8 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpaudit import check
-from dpaudit.auditing import certified
+from dpaudit import _validate
+from dpaudit.auditing.bounds import certified
 
 MANY = 10**12  # trials, at which bounds and value are one
 
@@ -99,5 +99,5 @@ def test_bounds_cover_and_have_power():
     ],
 )
 def test_values_out_of_range_are_refused(call, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         call()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.auditing.checkpoint import Checkpoint
+from dpaudit._engine.checkpoint import Checkpoint
 
 
 def test_what_is_kept_is_not_made_again_and_comes_back_as_it_was(tmp_path):

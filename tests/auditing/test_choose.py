@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.auditing import choose
-from dpaudit.auditing.choose import STRICT, Rule, best, choose_rule, look
-from dpaudit.auditing.estimate import epsilon_bounds, errors
+from dpaudit.auditing.attacks import choose
+from dpaudit.auditing.attacks.choose import STRICT, Rule, best, choose_rule, look
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 
 SETTINGS: dict[str, Any] = {"delta": 0.0, "confidence": 0.95}
 

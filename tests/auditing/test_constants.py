@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxpr_as_fun
 
-from dpaudit import check, on_host, play
-from dpaudit.auditing import constants, game
+from dpaudit import _validate, on_host, play
+from dpaudit._engine import game
+from dpaudit._engine import programs as constants
 
 KEY = jax.random.key(5)
 PROGRAM: Any = game._run
@@ -120,5 +121,5 @@ def test_a_checkpoint_of_other_arrays_is_refused(loops, tmp_path):
     first = play(KEY, release, jnp.float32, 1000, checkpoint=file)
     np.testing.assert_array_equal(play(KEY, release, jnp.float32, 1000, checkpoint=file), first)
     values[0] = np.ones(3, np.float32)
-    with pytest.raises(check.InputError, match="another mechanism or pair of inputs"):
+    with pytest.raises(_validate.InputError, match="another mechanism or pair of inputs"):
         play(KEY, release, jnp.float32, 1000, checkpoint=file)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import dpaudit
-from dpaudit import Claim, check, distinguish, play
-from dpaudit.auditing import count, sequential
-from dpaudit.auditing.estimate import errors
+from dpaudit import Claim, _validate, distinguish, play
+from dpaudit._engine import count
+from dpaudit.auditing.bounds import sequential
+from dpaudit.auditing.bounds.estimate import errors
 from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(11)
@@ -85,7 +86,7 @@ def test_a_threshold_divides_the_scores_as_in_float64(kind):
     for threshold in near:
         if kind.kind in "iu" and kind.itemsize >= 4 and threshold < wide.min():
             with pytest.raises(
-                check.InputError, match=r"^threshold: expected at least -?[0-9]+, the smallest score of "
+                _validate.InputError, match=r"^threshold: expected at least -?[0-9]+, the smallest score of "
             ):
                 count._bar(threshold, kind)
             continue
@@ -155,11 +156,11 @@ def test_a_checkpoint_of_another_audit_is_refused_with_the_difference(tmp_path, 
     good = file.read_bytes()
     match = r"^checkpoint: expected one of this audit, got audit\.npz: made by another "
     x0 = X0 + 1 if change.get("distinguisher") is distinguish.cosine else X0
-    with pytest.raises(check.InputError, match=match + reason):
+    with pytest.raises(_validate.InputError, match=match + reason):
         dpaudit.audit(noisy, x0, X1, **(given | change), checkpoint=file)
-    with pytest.raises(check.InputError, match=match + "mechanism or pair of inputs$"):
+    with pytest.raises(_validate.InputError, match=match + "mechanism or pair of inputs$"):
         dpaudit.audit(lambda key, x: 2 * noisy(key, x), X0, X1, **given, checkpoint=file)
-    with pytest.raises(check.InputError, match=match + "mechanism or pair of inputs$"):
+    with pytest.raises(_validate.InputError, match=match + "mechanism or pair of inputs$"):
         dpaudit.audit(noisy, X0, X1.at[0].set(0.03), **given, checkpoint=file)
     assert file.read_bytes() == good
 
@@ -179,14 +180,14 @@ def test_a_torn_checkpoint_is_refused_and_kept(tmp_path):
     good = file.read_bytes()
     for torn in (good[:100], good[: len(good) // 2], good[:-1], b"", b"not a checkpoint"):
         file.write_bytes(torn)
-        with pytest.raises(check.InputError, match=r"^checkpoint: expected a whole checkpoint, got audit\.npz: "):
+        with pytest.raises(_validate.InputError, match=r"^checkpoint: expected a whole checkpoint, got audit\.npz: "):
             audited("chosen", checkpoint=file)
         assert file.read_bytes() == torn
-    with pytest.raises(check.InputError, match=r"^checkpoint: expected a file in a folder that exists, got "):
+    with pytest.raises(_validate.InputError, match=r"^checkpoint: expected a file in a folder that exists, got "):
         audited("chosen", checkpoint=tmp_path / "absent" / "audit.npz")
 
 
 def test_scores_that_are_no_number_each_are_refused():
     vectors = distinguish.Distinguisher(lambda *_: lambda z: z[:3], 0.0, "own")
-    with pytest.raises(check.InputError, match=r"^scores: expected one number for each release, got shape \[3\]$"):
+    with pytest.raises(_validate.InputError, match=r"^scores: expected one number for each release, got shape \[3\]$"):
         dpaudit.audit(noisy, X0, X1, key=KEY, trials=100, distinguisher=vectors)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from dpaudit import check
-from dpaudit.auditing import craft, oracle
+from dpaudit import _validate
+from dpaudit.audits import craft, oracle
 
 CLASSES = 4
 IMAGES = np.arange(10.0).reshape(10, 1) + 100  # image i is [100 + i]
@@ -133,5 +133,5 @@ def test_a_plain_gradient_function_will_do():
     ],
 )
 def test_bad_input_is_refused(call, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         call()

@@ -7,9 +7,9 @@ import pytest
 from scipy.special import betainc
 from scipy.stats import beta, binom
 
-from dpaudit import check
-from dpaudit.auditing import credible
-from dpaudit.auditing.estimate import epsilon_from_rates
+from dpaudit import _validate
+from dpaudit.auditing.bounds import credible
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
 
 TABLES = [
     (5, 7, 1000, 1000),
@@ -127,17 +127,17 @@ def test_a_credible_bound_is_no_confidence_bound():
 
 
 def test_bad_input():
-    with pytest.raises(check.InputError, match=r"false_negatives: expected whole numbers in 0 .. 10, got 11"):
+    with pytest.raises(_validate.InputError, match=r"false_negatives: expected whole numbers in 0 .. 10, got 11"):
         credible.joint_beta(1, [3, 11], 10, 10, delta=0.0, confidence=0.9)
-    with pytest.raises(check.InputError, match=r"false_positives: expected whole numbers in 0 .. 10, got -1"):
+    with pytest.raises(_validate.InputError, match=r"false_positives: expected whole numbers in 0 .. 10, got -1"):
         credible.posterior(1.0, -1, 0, 10, 10, delta=0.0)
-    with pytest.raises(check.InputError, match=r"successes: expected whole numbers in 0 .. 10, got 0.5"):
+    with pytest.raises(_validate.InputError, match=r"successes: expected whole numbers in 0 .. 10, got 0.5"):
         credible.jeffreys(0.5, 10, alpha=0.1)
-    with pytest.raises(check.InputError, match="positives: expected at least one trial, got 0"):
+    with pytest.raises(_validate.InputError, match="positives: expected at least one trial, got 0"):
         credible.jeffreys_epsilon(1, 0, 10, 0, delta=0.0, confidence=0.9)
-    with pytest.raises(check.InputError, match="delta: expected a number in"):
+    with pytest.raises(_validate.InputError, match="delta: expected a number in"):
         credible.joint_beta(1, 1, 10, 10, delta=1.0, confidence=0.9)
-    with pytest.raises(check.InputError, match="confidence: expected a number in"):
+    with pytest.raises(_validate.InputError, match="confidence: expected a number in"):
         credible.joint_beta(1, 1, 10, 10, delta=0.0, confidence=0.0)
 
 

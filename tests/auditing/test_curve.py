@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import binom, norm
 
 from dpaudit import Claim
-from dpaudit.auditing import curve, sequential
-from dpaudit.auditing.estimate import clopper_pearson, errors
-from dpaudit.check import InputError
+from dpaudit._validate import InputError
+from dpaudit.auditing.bounds import curve, sequential
+from dpaudit.auditing.bounds.estimate import clopper_pearson, errors
 
 MU = 0.268  # of (1, 1e-5)
 CLAIMS = {

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import Mechanism, check, distinguish
+from dpaudit import Mechanism, _validate, distinguish
 from dpaudit.mechanisms import ldp_sgd
 from tests import by_hand
 
@@ -59,7 +59,7 @@ def test_likelihood_ratio_of_ldp_sgd_takes_the_values_of_the_four_sign_patterns(
 
 def test_likelihood_ratio_needs_a_density():
     with pytest.raises(
-        check.InputError, match=r"^distinguisher: expected one that needs no density .*likelihood_ratio$"
+        _validate.InputError, match=r"^distinguisher: expected one that needs no density .*likelihood_ratio$"
     ):
         distinguish.likelihood_ratio.fit(KEY, IDENTITY, jnp.zeros(2), jnp.ones(2))
 
@@ -67,9 +67,9 @@ def test_likelihood_ratio_needs_a_density():
 def test_cosine_refuses_releases_of_another_size():
     total = Mechanism(lambda key, x: jnp.sum(x))
     wanted = "^distinguisher: expected one that can read a release of 1 numbers for inputs of 3, got cosine$"
-    with pytest.raises(check.InputError, match=wanted):
+    with pytest.raises(_validate.InputError, match=wanted):
         distinguish.cosine.fit(KEY, total, jnp.zeros(3), jnp.ones(3))
-    with pytest.raises(check.InputError, match=r"^x1: expected 3 numbers, as x0, got 1$"):
+    with pytest.raises(_validate.InputError, match=r"^x1: expected 3 numbers, as x0, got 1$"):
         distinguish.cosine.fit(KEY, IDENTITY, jnp.zeros(3), jnp.ones(1))
 
 

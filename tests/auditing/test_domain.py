@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import check, domain
+from dpaudit import _validate, domain
 
 KEY = jax.random.key(2)
 PAIRS = 200
@@ -101,5 +101,5 @@ def test_within_a_distance():
     ],
 )
 def test_refusals(make, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         make()

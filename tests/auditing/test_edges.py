@@ -12,10 +12,10 @@ import pytest
 from jax.tree_util import Partial
 
 import dpaudit
-from dpaudit import AuditResult, Claim, check, play
-from dpaudit.auditing import craft, engines, estimate, oracle
+from dpaudit import AuditResult, Claim, _validate, play
+from dpaudit.auditing.bounds import estimate
 from dpaudit.auditing.result import from_counts
-from dpaudit.federated import client_audit
+from dpaudit.audits import craft, engines, ldp_client, oracle
 from dpaudit.mechanisms import laplace, ldp_sgd
 from tests.processes import environment
 
@@ -46,11 +46,11 @@ def shifted(shift, file):
 def test_a_checkpoint_belongs_to_one_mechanism_and_its_data(tmp_path):
     first = shifted(jnp.ones(3), tmp_path / "game")
     np.testing.assert_array_equal(shifted(jnp.ones(3), tmp_path / "game"), first)
-    with pytest.raises(check.InputError, match=r"^checkpoint: expected one of this audit"):
+    with pytest.raises(_validate.InputError, match=r"^checkpoint: expected one of this audit"):
         shifted(jnp.full(3, 2.0), tmp_path / "game")
-    with pytest.raises(check.InputError, match=r"^checkpoint: expected one of this audit"):
+    with pytest.raises(_validate.InputError, match=r"^checkpoint: expected one of this audit"):
         play(KEY, lambda k, w: jax.random.normal(k, (3,)) - w, jnp.sum, 50, checkpoint=tmp_path / "game")
-    with pytest.raises(check.InputError, match=r"^checkpoint: expected a file in a folder that exists"):
+    with pytest.raises(_validate.InputError, match=r"^checkpoint: expected a file in a folder that exists"):
         shifted(jnp.ones(3), tmp_path / "nowhere" / "game")
 
 
@@ -62,16 +62,18 @@ def test_bfloat16_scores_can_be_resumed(tmp_path):
     np.testing.assert_array_equal(run(), run())
 
 
-@pytest.mark.parametrize("engine", client_audit.ENGINES)
+@pytest.mark.parametrize("engine", ldp_client.ENGINES)
 def test_gradients_that_are_not_numbers_are_refused(engine):
     wanted = "^craft: expected finite gradients, got NaN or infinity in 100 of 100 pairs$"
-    with pytest.raises(check.InputError, match=wanted):
-        client_audit.audit_craft(KEY, Partial(not_numbers), **ONE, trials=200, repeats=2, engine=engine)
+    with pytest.raises(_validate.InputError, match=wanted):
+        ldp_client.audit_craft(KEY, Partial(not_numbers), **ONE, trials=200, repeats=2, engine=engine)
 
 
 def test_a_mechanism_that_releases_nan_is_refused():
-    with pytest.raises(check.InputError, match=r"^mechanism: expected releases of numbers, got NaN in 4000 of 4000"):
-        client_audit.audit_craft(KEY, craft.dummy(5, 1.0), **ONE, trials=2000, repeats=2, randomize=broken)
+    with pytest.raises(
+        _validate.InputError, match=r"^mechanism: expected releases of numbers, got NaN in 4000 of 4000"
+    ):
+        ldp_client.audit_craft(KEY, craft.dummy(5, 1.0), **ONE, trials=2000, repeats=2, randomize=broken)
 
 
 def test_the_shipped_laplace_passes_its_own_audit():
@@ -127,7 +129,7 @@ def test_the_closed_form_holds_at_large_epsilon():
 @pytest.mark.parametrize("crafted", [craft.dummy(1898, 1.0), Partial(opposite)], ids=["dummy", "opposite"])
 def test_the_closed_form_never_exceeds_the_promise(crafted):
     at = {"epsilons": [4.0, 16.0], "clip_norm": 1.0}
-    for row in client_audit.audit_craft(KEY, crafted, **at, trials=10, engine="exact"):
+    for row in ldp_client.audit_craft(KEY, crafted, **at, trials=10, engine="exact"):
         assert row["epsilon"] * (1 - 1e-6) <= row["epsilon_exact"] <= row["epsilon"] * (1 + 1e-9)
     assert (oracle.wedges(engines.pairs(KEY, crafted, 1), epsilon=1.0, clip_norm=1.0) >= 0).all()
 
@@ -138,7 +140,7 @@ def test_rates_that_are_not_numbers_do_not_become_epsilon_zero():
 
 @pytest.mark.parametrize("errors", [(11, 0), (-1, 0), (0, 11)])
 def test_impossible_counts_are_refused(errors):
-    with pytest.raises(check.InputError, match=r"^false_(posi|nega)tives: expected a count in 0\.\.10, got "):
+    with pytest.raises(_validate.InputError, match=r"^false_(posi|nega)tives: expected a count in 0\.\.10, got "):
         from_counts(errors[0], errors[1], 10, 10, claim=None, method="x")
 
 
@@ -165,8 +167,8 @@ def noisy(key, x):
             lambda: audit(noisy, 0.0, 1.0, key=KEY, distinguisher=jnp.sum),
             "distinguisher: expected a Distinguisher or None",
         ),
-        (lambda: check.positive(epsilon=10**400), "epsilon: expected a finite number > 0"),
-        (lambda: check.positive(epsilon=np.array("4")), "epsilon: expected a finite number > 0"),
+        (lambda: _validate.positive(epsilon=10**400), "epsilon: expected a finite number > 0"),
+        (lambda: _validate.positive(epsilon=np.array("4")), "epsilon: expected a finite number > 0"),
         (lambda: craft.dummy(5, -1.0), "clip_norm: expected a finite number > 0, got -1.0"),
         (
             lambda: craft.benign(jnp.dot, np.ones((5, 2)), np.ones(3)),
@@ -177,7 +179,7 @@ def noisy(key, x):
             "epsilon: expected a finite number > 0, got -1.0",
         ),
         (
-            lambda: client_audit.audit_craft(KEY, craft.dummy(3, 1.0), **ONE, engine="plane", randomize=doubled),
+            lambda: ldp_client.audit_craft(KEY, craft.dummy(3, 1.0), **ONE, engine="plane", randomize=doubled),
             "engine: expected full, the only one that runs a mechanism of your own, got plane",
         ),
         (
@@ -199,6 +201,6 @@ def noisy(key, x):
     ],
 )
 def test_refusals_name_the_argument(call, message):
-    with pytest.raises(check.InputError) as refused:
+    with pytest.raises(_validate.InputError) as refused:
         call()
     assert str(refused.value).startswith(message)

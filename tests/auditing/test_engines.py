@@ -14,8 +14,8 @@ import pytest
 import scipy.stats
 from jax.tree_util import Partial
 
-from dpaudit import check
-from dpaudit.auditing import engines, oracle
+from dpaudit import _validate
+from dpaudit.audits import engines, oracle
 from dpaudit.mechanisms import ldp_sgd
 
 CLIP_NORM = 1.0
@@ -195,5 +195,5 @@ def test_codes_do_not_depend_on_the_batch(played):
     ],
 )
 def test_plane_refuses_bad_parameters(settings, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         engines.plane(jax.random.key(0), oracle.pair(np.ones(2), -np.ones(2)), 10, **settings)

@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpaudit import check
-from dpaudit.auditing import estimate
-from dpaudit.auditing.estimate import (
-    clopper_pearson,
-    epsilon_bounds,
-    epsilon_from_rates,
-    errors,
-)
+from dpaudit import _validate
+from dpaudit.auditing.bounds import estimate
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_bounds, epsilon_from_rates, errors
 
 
 @pytest.mark.parametrize(
@@ -162,7 +157,7 @@ def test_errors_give_ties_to_world_0():
     ],
 )
 def test_scores_that_are_not_numbers_are_refused(scores, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         estimate.checked_scores(scores)
 
 

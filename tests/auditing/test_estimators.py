@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpaudit import check
-from dpaudit.auditing import estimators, gdp
+from dpaudit import _validate
+from dpaudit.auditing import estimators
+from dpaudit.auditing.bounds import gdp
 from dpaudit.auditing.estimators import Counted, Estimator
 
 AUDITS, PAIRS, CONFIDENCE = 300, 4000, 0.9
@@ -109,5 +110,5 @@ def test_counts_and_outcomes_of_a_rule_agree():
 
 def test_a_band_without_scores_is_refused():
     without = Counted(1, 2, 3, 3, np.array([1, 1, 1, 0]))
-    with pytest.raises(check.InputError, match="estimator: expected one that reads counts"):
+    with pytest.raises(_validate.InputError, match="estimator: expected one that reads counts"):
         estimators.dkw.bounds(without, delta=0.0, confidence=0.9)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import dpaudit
-from dpaudit import Claim, check, domain
+from dpaudit import Claim, _validate, domain
 
 KEY = jax.random.key(3)
 RECORDS = domain.records(domain.box((), 0.0, 1.0), 3)
@@ -106,7 +106,7 @@ def test_the_worst_pair_is_searched_and_certified():
 )
 def test_bad_input_is_refused(change, message):
     given = {"mechanism": noisy_sum, "domain": RECORDS, "claim": CLAIM, "key": KEY} | change
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         dpaudit.examine(**given)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpaudit import check, play
-from dpaudit.auditing import game
+from dpaudit import _validate, play
+from dpaudit._engine import game
 from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(3)
@@ -109,16 +109,18 @@ def test_torn_and_foreign_checkpoints_are_refused_and_kept(tmp_path):
     file = tmp_path / "game.npz"
     play(KEY, release, score, 300, checkpoint=file)
     good = file.read_bytes()
-    with pytest.raises(check.InputError, match=r"^checkpoint: expected one of this audit, got game\.npz: made by "):
+    with pytest.raises(
+        _validate.InputError, match=r"^checkpoint: expected one of this audit, got game\.npz: made by "
+    ):
         play(jax.random.key(4), release, score, 300, checkpoint=file)
-    with pytest.raises(check.InputError, match=r"^checkpoint: expected one of this audit, got game\.npz"):
+    with pytest.raises(_validate.InputError, match=r"^checkpoint: expected one of this audit, got game\.npz"):
         play(KEY, release, score, 301, checkpoint=file)
     assert file.read_bytes() == good
     other = io.BytesIO()
     np.savez(other, something=np.ones(3))
     for torn in (good[: len(good) // 2], b"", b"not a checkpoint", other.getvalue()):
         file.write_bytes(torn)
-        with pytest.raises(check.InputError, match=r"^checkpoint: expected a whole checkpoint, got game\.npz"):
+        with pytest.raises(_validate.InputError, match=r"^checkpoint: expected a whole checkpoint, got game\.npz"):
             play(KEY, release, score, 300, checkpoint=file)
         assert file.read_bytes() == torn
 
@@ -173,5 +175,5 @@ def test_larger_blocks_play_the_same_trials(whole, monkeypatch):
     ],
 )
 def test_bad_sizes_are_refused(trials, settings, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         play(KEY, release, score, trials, **settings)

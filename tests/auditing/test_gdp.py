@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from dpaudit import check
-from dpaudit.auditing import gdp
+from dpaudit import _validate
+from dpaudit.auditing.bounds import gdp
 
 
 def threshold_rates(mu: float, threshold: float) -> tuple[float, float]:
@@ -72,13 +72,13 @@ def test_the_epsilon_stands_on_its_assumption():
 
 
 def test_bad_input():
-    with pytest.raises(check.InputError, match="mu: expected numbers >= 0, got"):
+    with pytest.raises(_validate.InputError, match="mu: expected numbers >= 0, got"):
         gdp.epsilon_from_mu([1.0, -0.1], 1e-6)
-    with pytest.raises(check.InputError, match="delta: expected a number in"):
+    with pytest.raises(_validate.InputError, match="delta: expected a number in"):
         gdp.epsilon_from_mu(1.0, 1.5)
-    with pytest.raises(check.InputError, match="confidence: expected a number in"):
+    with pytest.raises(_validate.InputError, match="confidence: expected a number in"):
         gdp.mu_bounds(1, 1, 10, 10, confidence=2.0)
-    with pytest.raises(check.InputError, match=r"false_positives: expected whole numbers in 0 .. 10, got 12"):
+    with pytest.raises(_validate.InputError, match=r"false_positives: expected whole numbers in 0 .. 10, got 12"):
         gdp.epsilon_bounds(12, 1, 10, 10, delta=0.1, confidence=0.9)
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import dpaudit
-from dpaudit import Claim, check, distinguish, play
-from dpaudit.auditing import sequential
+from dpaudit import Claim, _validate, distinguish, play
+from dpaudit.auditing.bounds import sequential
 
 KEY = jax.random.key(0)
 ZERO, ONE = np.zeros(3), np.array([1.0, 0.0, 0.0])
@@ -80,12 +80,12 @@ def fails_late(rng, x):
     ],
 )
 def test_failures_are_one_line(function, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         dpaudit.audit(dpaudit.on_host(function), 0.0, 1.0, key=KEY, trials=2000)
 
 
 def test_only_functions_are_taken():
-    with pytest.raises(check.InputError, match=r"^function: expected a function of \(rng, x\), got 5$"):
+    with pytest.raises(_validate.InputError, match=r"^function: expected a function of \(rng, x\), got 5$"):
         dpaudit.on_host(5)  # pyright: ignore[reportArgumentType]
 
 

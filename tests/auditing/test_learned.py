@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 import dpaudit
-from dpaudit import Claim, Mechanism, check, distinguish
-from dpaudit.auditing import learned
+from dpaudit import Claim, Mechanism, _validate, distinguish
+from dpaudit.auditing.attacks import learned
 from dpaudit.mechanisms import laplace
 
 KEY = jax.random.key(3)
@@ -84,7 +84,7 @@ def test_a_value_that_returns_is_a_symbol_even_to_a_linear_rule():
 
 
 def test_refusals():
-    with pytest.raises(check.InputError, match=r"^hidden: expected a whole number >= 1, got 0$"):
+    with pytest.raises(_validate.InputError, match=r"^hidden: expected a whole number >= 1, got 0$"):
         learned.distinguisher(hidden=0)
-    with pytest.raises(check.InputError, match=r"^layers: expected a whole number >= 0, got -1$"):
+    with pytest.raises(_validate.InputError, match=r"^layers: expected a whole number >= 0, got -1$"):
         learned.distinguisher(layers=-1)

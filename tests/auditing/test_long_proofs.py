@@ -9,8 +9,8 @@ import pytest
 import scipy.stats
 
 import dpaudit
-from dpaudit.auditing import craft, engines, oracle
-from dpaudit.auditing.estimate import epsilon_bounds
+from dpaudit.auditing.bounds.estimate import epsilon_bounds
+from dpaudit.audits import craft, engines, oracle
 from dpaudit.mechanisms import ldp_sgd
 
 pytestmark = pytest.mark.slow

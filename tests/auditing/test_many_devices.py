@@ -11,8 +11,8 @@ import pytest
 from jax.sharding import Mesh
 
 import dpaudit
-from dpaudit import check, play
-from dpaudit.auditing import sequential
+from dpaudit import _validate, play
+from dpaudit.auditing.bounds import sequential
 from dpaudit.mechanisms import laplace
 from tests.auditing import test_game
 from tests.auditing.test_count import KEY, TRIALS, X0, X1, audited, noisy
@@ -90,11 +90,11 @@ def two(folder: str) -> list[Any]:
     found.append(seen[0])
     try:
         dpaudit.audit(noisy, X0, X1, key=jax.random.key(0), trials=TRIALS, mesh=mesh, checkpoint=file)
-    except check.InputError as error:
+    except _validate.InputError as error:
         found.append(str(error))
     try:
         audited("chosen", mesh=mesh, checkpoint=mine / "absent" / "audit.npz")
-    except check.InputError as error:
+    except _validate.InputError as error:
         found.append(str(error).split(", got")[0])
     scores = play(test_game.KEY, test_game.release, test_game.score, 300, mesh=mesh, checkpoint=mine / "play.npz")
     found.append(scores.tolist())

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpaudit import Mechanism
-from dpaudit.auditing.moments import moments
+from dpaudit.auditing.search import moments
 
 SPREAD = Mechanism(lambda key, x: x[0] + x[1] * jax.random.normal(key, (2,)))
 

@@ -8,9 +8,9 @@ from jax_privacy.auditing import CanaryScoreAuditor, Explicit
 from scipy.special import expit
 from scipy.stats import binom, norm
 
-from dpaudit import check
-from dpaudit.auditing import gdp, one_run
-from dpaudit.auditing.one_run import Plan
+from dpaudit import _validate
+from dpaudit.auditing.bounds import gdp, one_run
+from dpaudit.auditing.bounds.one_run import Plan
 
 DELTA = 1e-6
 NORMALS = norm.ppf((np.arange(10_000) + 0.5) / 10_000)
@@ -171,16 +171,16 @@ def test_bad_input(change, message):
         "delta": 0.0,
         "confidence": 0.9,
     }
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         one_run.audit(**(good | change))
 
 
 def test_bad_counts():
-    with pytest.raises(check.InputError, match=r"correct: expected whole numbers in 0 .. 5, got 6"):
+    with pytest.raises(_validate.InputError, match=r"correct: expected whole numbers in 0 .. 5, got 6"):
         one_run.epsilon_lower(6, 5, 10, delta=0.0, confidence=0.9)
-    with pytest.raises(check.InputError, match=r"guesses: expected whole numbers in 0 .. 10, got 11"):
+    with pytest.raises(_validate.InputError, match=r"guesses: expected whole numbers in 0 .. 10, got 11"):
         one_run.mu_lower(6, 11, 10, confidence=0.9)
-    with pytest.raises(check.InputError, match="guesses: expected at least one"):
+    with pytest.raises(_validate.InputError, match="guesses: expected at least one"):
         one_run.epsilon_lower(0, 0, 10, delta=0.0, confidence=0.9)
 
 

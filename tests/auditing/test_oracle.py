@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.auditing import oracle
-from dpaudit.auditing.estimate import epsilon_from_rates
+from dpaudit import _validate
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
+from dpaudit.audits import oracle
 from tests import by_hand
 
 CLIP_NORM = 0.8
@@ -255,5 +255,5 @@ def test_many_pairs_at_once_are_the_single_ones():
 )
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_bad_input_is_refused(call, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         call(np.ones(3))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpaudit.auditing import plan
-from dpaudit.auditing.estimate import epsilon_bounds
+from dpaudit.auditing.bounds import plan
+from dpaudit.auditing.bounds.estimate import epsilon_bounds
 
 
 def double_sum(epsilon, claimed, n0, n1, *, delta, confidence, bounds=epsilon_bounds):

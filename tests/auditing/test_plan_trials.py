@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpaudit import Claim, check, cli
-from dpaudit.auditing import betting, plan, sequential
-from dpaudit.auditing.game import trials_per_second
+from dpaudit import Claim, _validate
+from dpaudit._engine.game import trials_per_second
+from dpaudit.auditing.bounds import betting, plan, sequential
 from dpaudit.auditing.result import from_counts
-from dpaudit.report.plan_table import duration, plan_table
+from dpaudit.cli import main
+from dpaudit.report.table import duration, plan_table
 
 STRICT = {"delta": 0.0, "confidence": 0.999}
 
@@ -137,12 +138,12 @@ def test_table_and_command_line(monkeypatch, capsys):
     assert list(columns[2].cells)[:2] == ["5 s", "21 s"]
     arguments = ["plan", "--epsilon", "1", "--confidence", "0.999", "--rate", "10"]
     monkeypatch.setattr(sys, "argv", ["dpaudit", *arguments, "--json"])
-    cli.main()
+    main.main()
     row = json.loads(capsys.readouterr().out)
     assert {name: row[name] for name in found._fields} == found._asdict()
     assert row["fixed_seconds"] == 20.6
     monkeypatch.setattr(sys, "argv", ["dpaudit", *arguments])
-    cli.main()
+    main.main()
     shown = capsys.readouterr().out
     assert "206" in shown
     assert "10 trials a second" in shown
@@ -162,5 +163,5 @@ def test_table_and_command_line(monkeypatch, capsys):
     ],
 )
 def test_bad_input_is_refused(change, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         plan.plan(**({"epsilon": 1.0} | change))

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import dpaudit
-from dpaudit import Claim, check, distinguish
-from dpaudit.auditing import choose, features, frequencies, network, sequential
-from dpaudit.auditing.estimate import epsilon_bounds, errors
+from dpaudit import Claim, _validate, distinguish
+from dpaudit.auditing.attacks import choose, features, frequencies, learned
+from dpaudit.auditing.bounds import sequential
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.mechanisms import laplace, sampling
 
 KEY = jax.random.key(8)
@@ -241,7 +242,7 @@ BAD: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("attacks, message", BAD)
 def test_attacks_that_cannot_be_played_are_refused_in_one_line(attacks, message):
-    with pytest.raises(check.InputError, match=message) as refused:
+    with pytest.raises(_validate.InputError, match=message) as refused:
         plain(shifted, attacks=attacks)
     assert "\n" not in str(refused.value)
 
@@ -249,7 +250,7 @@ def test_attacks_that_cannot_be_played_are_refused_in_one_line(attacks, message)
 def test_attacks_beside_a_named_one_are_refused():
     own = distinguish.Distinguisher(lambda *_: jnp.sum, None, "mine")
     with pytest.raises(
-        check.InputError, match=r"^attacks: expected none where a distinguisher is named, got \['mine'\]$"
+        _validate.InputError, match=r"^attacks: expected none where a distinguisher is named, got \['mine'\]$"
     ):
         plain(shifted, distinguisher=distinguish.projection, attacks=[own])
 
@@ -271,7 +272,7 @@ def test_numpy_and_jax_read_the_same():
     numbers = features.read(np, seen, sight)
     fitted, ratios = frequencies.tables(numbers)
     whole = frequencies.patterns(numbers[..., : len(sight.chosen)])
-    net = network.fitted(numbers, ratios, np.arange(numbers.shape[-1]))
+    net = learned.fitted_network(numbers, ratios, np.arange(numbers.shape[-1]))
     assert numbers.shape[-1] == len(features.names(sight))
 
     def one(*release):

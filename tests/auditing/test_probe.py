@@ -11,9 +11,9 @@ from jax.core import Tracer
 from jax.experimental import io_callback
 
 import dpaudit
-from dpaudit import check, distinguish
-from dpaudit.auditing import probe
-from dpaudit.auditing.moments import moments
+from dpaudit import _validate, distinguish
+from dpaudit.auditing.lint import probe
+from dpaudit.auditing.search import moments
 from dpaudit.mechanisms import randomized_response
 
 KEY = jax.random.key(0)
@@ -123,7 +123,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("mechanism, message", REFUSED, ids=[mechanism.__name__ for mechanism, _ in REFUSED])
 def test_refused_in_one_line(mechanism, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         dpaudit.audit(mechanism, 0.0, 1.0, key=KEY, trials=200)
 
 
@@ -252,7 +252,7 @@ def test_what_is_not_pure_is_refused_in_one_line(mechanism, fault):
     name = probe.name_of(mechanism)
     message = f"^mechanism: expected a pure function of .key, x., got {name}, which .*{fault}.*"
     message += WHAT_TO_DO.format(name)
-    with pytest.raises(check.InputError, match=message) as refused:
+    with pytest.raises(_validate.InputError, match=message) as refused:
         dpaudit.audit(mechanism, 0.0, 1.0, key=KEY, trials=200)
     assert "\n" not in str(refused.value)
 
@@ -261,7 +261,7 @@ def test_a_coin_of_python_is_found_whatever_its_seed():
     """Tracing twice alone would miss one in four, for either input."""
     for seed in range(40):
         random.seed(seed)
-        with pytest.raises(check.InputError, match=FROZEN):
+        with pytest.raises(_validate.InputError, match=FROZEN):
             probe.examine(dpaudit.Mechanism(coin), 0.0, 1.0)
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dpaudit import AuditResult, Claim, check
+from dpaudit import AuditResult, Claim, _validate
 from dpaudit.auditing.result import UNSTATED, from_counts
 
 
@@ -84,7 +84,7 @@ def test_json_gives_the_same_result_back_infinities_included(fp, fn, claim):
     "text", ["", "not json", "[]", "null", "{}", '{"epsilon_hat": 1.0}', '"inf"', "[1, 2]"], ids=repr
 )
 def test_other_text_is_refused(text):
-    with pytest.raises(check.InputError, match=r"^text: expected the JSON of an AuditResult, got .*Error"):
+    with pytest.raises(_validate.InputError, match=r"^text: expected the JSON of an AuditResult, got .*Error"):
         AuditResult.from_json(text)
 
 
@@ -94,9 +94,9 @@ def test_delta_is_the_claims_unless_given_and_never_below_it():
     assert result(10, 10, claim=claim).delta == 1e-3
     assert result(10, 10, claim=claim, delta=0.1).delta == 0.1
     assert result(10, 10, claim=claim, delta=0.1).epsilon_hat == pytest.approx(math.log(0.89 / 0.01))
-    with pytest.raises(check.InputError, match=r"^delta: expected at least the claim's own 0\.001, got 0\.0005$"):
+    with pytest.raises(_validate.InputError, match=r"^delta: expected at least the claim's own 0\.001, got 0\.0005$"):
         result(10, 10, claim=claim, delta=5e-4)
-    with pytest.raises(check.InputError, match=r"^delta: expected at least the claim's own 0\.001, got 0$"):
+    with pytest.raises(_validate.InputError, match=r"^delta: expected at least the claim's own 0\.001, got 0$"):
         result(10, 10, claim=claim, delta=0)
 
 
@@ -112,7 +112,7 @@ def test_delta_is_the_claims_unless_given_and_never_below_it():
     ],
 )
 def test_values_out_of_range_are_refused(call, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         call()
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dpaudit.auditing.roots import increasing_root
+from dpaudit.auditing.bounds.roots import increasing_root
 
 
 def test_finds_every_root_in_few_calls():

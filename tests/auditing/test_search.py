@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dpaudit
-from dpaudit import Claim, Domain, check, distinguish, domain, oracle
-from dpaudit.auditing import sequential
-from dpaudit.auditing.moments import moments
+from dpaudit import Claim, Domain, _validate, distinguish, domain, oracle
+from dpaudit.auditing.bounds import sequential
+from dpaudit.auditing.search import moments
 from dpaudit.mechanisms import gaussian, laplace, ldp_sgd, randomized_response
 
 KEY = jax.random.key(11)
@@ -130,7 +130,9 @@ def test_a_leak_in_the_spread_is_found_by_the_moments():
         return (1 + jnp.abs(x)) * jax.random.normal(key, (3,))
 
     options = {"distinguishers": [distinguish.cosine, moments], "steps": 15}
-    with pytest.raises(check.InputError, match=r"^distinguisher: expected one that can read a release of 3 numbers"):
+    with pytest.raises(
+        _validate.InputError, match=r"^distinguisher: expected one that can read a release of 3 numbers"
+    ):
         searched(spread, domain.box((), 0.0, 1.0), **options)
     found = searched(spread, domain.box((), 0.0, 1.0), steps=15)
     assert abs(found.x1 - found.x0) > 0.95
@@ -192,7 +194,7 @@ def noisy(key, x):
 )
 def test_refusals(changed, message):
     given = {"mechanism": noisy, "domain": domain.ball(2, 1.0), "key": KEY} | changed
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         dpaudit.search(given.pop("mechanism"), given.pop("domain"), **given)
 
 

@@ -9,10 +9,10 @@ import pytest
 from scipy import optimize, special
 
 import dpaudit
-from dpaudit import Claim, Mechanism, check
-from dpaudit.auditing import betting, plan, sequential
-from dpaudit.auditing.estimate import epsilon_from_rates
-from dpaudit.auditing.game import play, play_on
+from dpaudit import Claim, Mechanism, _validate
+from dpaudit._engine.game import play, play_on
+from dpaudit.auditing.bounds import betting, plan, sequential
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
 from dpaudit.mechanisms import laplace
 from tests.auditing.gambling import ALPHA, LOOKS, corner, paths
 
@@ -206,5 +206,5 @@ def test_parts_of_a_game_are_the_game_bit_for_bit():
     ],
 )
 def test_bad_input_is_refused(call, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         call()

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.auditing import tables
+from dpaudit import _validate
+from dpaudit.auditing.bounds import estimate
 
 
 def test_broadcasts_to_one_shape_in_float64():
-    found = tables.error_table([[1], [2]], [0, 3, 4], 5, 6)
+    found = estimate.error_table([[1], [2]], [0, 3, 4], 5, 6)
     assert {(column.shape, column.dtype) for column in found} == {((2, 3), np.dtype(np.float64))}
     np.testing.assert_array_equal(found[0], [[1, 1, 1], [2, 2, 2]])
 
@@ -24,5 +24,5 @@ def test_broadcasts_to_one_shape_in_float64():
     ],
 )
 def test_refuses(table, message):
-    with pytest.raises(check.InputError, match=message):
-        tables.error_table(*table)
+    with pytest.raises(_validate.InputError, match=message):
+        estimate.error_table(*table)

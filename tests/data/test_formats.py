@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.data import formats
 
 RNG = np.random.default_rng(0)
@@ -28,7 +28,7 @@ def write(path: Path, content: bytes) -> Path:
 
 def assert_refused(found: str, reader, *args, **named) -> None:
     """The reader raises InputError, one line that names the file and tells what was found."""
-    with pytest.raises(check.InputError, match=found) as caught:
+    with pytest.raises(_validate.InputError, match=found) as caught:
         reader(*args, **named)
     message = str(caught.value)
     assert "\n" not in message

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit import check, data
+from dpaudit import _validate, data
 from dpaudit.data import movielens, sources
 
 GENRES = "unknown|0\nAction|1\nDrama|2\n\n"
@@ -88,7 +88,9 @@ def test_files_may_be_packed_end_otherwise_and_lie_in_the_folder_itself(tmp_path
     assert found.users.tolist() == [1, 0, 1]
     write(tmp_path / "ml-10m", "movielens_10m")
     assert data.load_ratings("movielens_10m", tmp_path).low == 0.5  # the folder of its own comes first
-    with pytest.raises(check.InputError, match=r"movielens_1m: expected ratings\.dat and movies\.dat .*, got none of"):
+    with pytest.raises(
+        _validate.InputError, match=r"movielens_1m: expected ratings\.dat and movies\.dat .*, got none of"
+    ):
         data.load_ratings("movielens_1m", tmp_path / "ml-10m")  # whose name says that these are another edition's
 
 
@@ -97,10 +99,10 @@ def test_users_are_those_of_their_list_where_there_is_one(tmp_path):
     found = data.load_ratings("movielens_100k", folder)
     assert (found.num_users, found.users.tolist()) == (3, [1, 0, 1])
     write(folder, "movielens_100k", u_user="2|24|M|x|1\n9|4|M|z|3\n")
-    with pytest.raises(check.InputError, match=r"u\.data: expected a user of u\.user in line 1, got 5$"):
+    with pytest.raises(_validate.InputError, match=r"u\.data: expected a user of u\.user in line 1, got 5$"):
         data.load_ratings("movielens_100k", folder)
     write(folder, "movielens_100k", u_user="2|24|M|x|1\nfive\n")
-    with pytest.raises(check.InputError, match=r"u\.user: expected a user's number first in line 2, got five$"):
+    with pytest.raises(_validate.InputError, match=r"u\.user: expected a user's number first in line 2, got five$"):
         data.load_ratings("movielens_100k", folder)
 
 
@@ -126,7 +128,7 @@ BROKEN_DAT = [
 def test_broken_ratings_are_named_by_file_and_line(tmp_path, monkeypatch, text, message, block):
     monkeypatch.setattr(movielens, "BLOCK", block)
     write(tmp_path, "movielens_1m", ratings_dat=text)
-    with pytest.raises(check.InputError, match=rf"ratings\.dat: expected .*{message}") as caught:
+    with pytest.raises(_validate.InputError, match=rf"ratings\.dat: expected .*{message}") as caught:
         data.load_ratings("movielens_1m", tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -157,7 +159,7 @@ def test_broken_ratings_are_named_by_file_and_line(tmp_path, monkeypatch, text, 
 )
 def test_each_format_refuses(tmp_path, name, changed, message):
     write(tmp_path, name, **changed)
-    with pytest.raises(check.InputError, match=message) as caught:
+    with pytest.raises(_validate.InputError, match=message) as caught:
         data.load_ratings(name, tmp_path)
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
@@ -166,7 +168,7 @@ def test_each_format_refuses(tmp_path, name, changed, message):
 def test_text_of_another_encoding_is_named_by_its_line(tmp_path):
     write(tmp_path, "movielens_10m")
     (tmp_path / "movies.dat").write_bytes(MOVIES_DAT.replace("No", "Nö").encode("latin-1"))
-    with pytest.raises(check.InputError, match=r"movies\.dat: expected utf-8 text in line 1, got byte 0xe9$"):
+    with pytest.raises(_validate.InputError, match=r"movies\.dat: expected utf-8 text in line 1, got byte 0xe9$"):
         data.load_ratings("movielens_10m", tmp_path)
 
 
@@ -182,11 +184,13 @@ def test_what_is_not_there_is_told(tmp_path, monkeypatch):
             "in a folder movielens-1m or .* directly in .*, got none of",
         ),
     ]:
-        with pytest.raises(check.InputError, match=message):
+        with pytest.raises(_validate.InputError, match=message):
             call()
     write(tmp_path / "ml-100k", "movielens_100k")
     (tmp_path / "ml-100k" / "u.genre").unlink()
-    with pytest.raises(check.InputError, match=r"ml-100k: expected u\.data, u\.item, u\.genre .*, got no u\.genre$"):
+    with pytest.raises(
+        _validate.InputError, match=r"ml-100k: expected u\.data, u\.item, u\.genre .*, got no u\.genre$"
+    ):
         data.load_ratings("movielens_100k", tmp_path)
     rows = {row.name: row for row in data.available(tmp_path)}
     assert rows["movielens_100k"].contents == "not found"

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dpaudit import check, data
+from dpaudit import _validate, data
 
 RNG = np.random.default_rng(1)
 
@@ -60,7 +60,7 @@ JPEG = part(name="cifar10", lossy=True)
     ],
 )
 def test_what_differs_is_refused(datasets, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         data.pooled(*datasets)
 
 
@@ -68,7 +68,7 @@ def test_the_same_records_twice_are_refused():
     train = data.load("digits")
     for again in (train, data.load("digits"), dataclasses.replace(train, origin="another name")):
         with pytest.raises(
-            check.InputError, match="datasets: expected different records, got twice those of digits, 1"
+            _validate.InputError, match="datasets: expected different records, got twice those of digits, 1"
         ):
             data.pooled(data.load("digits", split="test"), train, again)
 
@@ -77,5 +77,5 @@ def test_real_cifar10_of_two_kinds_is_refused(data_dir):
     jpeg, exact = (data.load(name, split="test", data_dir=data_dir) for name in ("cifar10", "cifar10_exact_subset"))
     if not jpeg.lossy:
         pytest.skip("needs the JPEG copy of CIFAR-10: there is an exact one")
-    with pytest.raises(check.InputError, match=r"got cifar10 \(JPEG\) with cifar10_exact_subset"):
+    with pytest.raises(_validate.InputError, match=r"got cifar10 \(JPEG\) with cifar10_exact_subset"):
         data.pooled(jpeg, exact)

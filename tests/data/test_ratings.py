@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.data.ratings import Ratings, from_arrays, split, split_users
 
 RNG = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def test_arrays_become_ratings():
 def test_what_is_no_rating_is_refused(changed, message):
     given = {"users": [0, 1, 2], "items": [0, 1, 4], "values": [1, 2, 5]} | changed
     arrays: dict[str, Any] = {name: np.array(value) for name, value in given.items()}
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         from_arrays(**arrays, num_users=3, num_items=5, low=1, high=5)
 
 
@@ -88,5 +88,5 @@ def test_users_are_split_whole_and_numbered_anew():
 @pytest.mark.parametrize("fractions", [(), (0.5, 0.4), (1.2, -0.2), (float("nan"), 0.5)])
 def test_fractions_that_are_no_shares_are_refused(fractions):
     for parts in (split, split_users):
-        with pytest.raises(check.InputError, match="fractions: expected positive numbers that sum to 1, got"):
+        with pytest.raises(_validate.InputError, match="fractions: expected positive numbers that sum to 1, got"):
             parts(some(), fractions=fractions, seed=0)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from dpaudit import check, data
-from dpaudit.data import files, sources, tfds
+from dpaudit import _validate, data
+from dpaudit.data import files, sources
 
 from .test_formats import idx, svhn
 
@@ -19,7 +19,7 @@ CIFAR10 = files.FILES["cifar10"].names["train"]
 def nothing_else(monkeypatch):
     """No data set of this machine takes part, unless a test asks for it by ``data_dir``."""
     monkeypatch.delenv(sources.VARIABLE, raising=False)
-    monkeypatch.setattr(tfds, "installed", lambda: False)
+    monkeypatch.setattr(sources, "installed", lambda: False)
 
 
 def mnist(folder: Path, first: int, split: str = "train") -> Path:
@@ -80,27 +80,31 @@ def test_data_dir_is_the_only_place_and_the_variable_comes_next(tmp_path, monkey
     mnist(tmp_path / "variable" / "mnist", 6)
     mnist(tmp_path / "variable" / "fashion_mnist", 8)
     monkeypatch.setenv(sources.VARIABLE, str(tmp_path / "variable"))
-    monkeypatch.setattr(tfds, "installed", lambda: True)
+    monkeypatch.setattr(sources, "installed", lambda: True)
     assert data.load("mnist", data_dir=tmp_path / "named").labels[0] == 5
     assert data.load("mnist").labels[0] == 6
-    with pytest.raises(check.InputError, match=r"fashion_mnist: expected train-images.* in .*named, got none of them"):
+    with pytest.raises(
+        _validate.InputError, match=r"fashion_mnist: expected train-images.* in .*named, got none of them"
+    ):
         data.load("fashion_mnist", data_dir=tmp_path / "named")
 
 
 def test_loose_files_of_fashion_mnist_are_never_taken_for_mnist(tmp_path):
     mnist(tmp_path / "Fashion", 4)
     assert data.load("fashion_mnist", data_dir=tmp_path / "Fashion").labels[0] == 4
-    with pytest.raises(check.InputError, match="in a folder mnist or MNIST or MNIST/raw in"):
+    with pytest.raises(_validate.InputError, match="in a folder mnist or MNIST or MNIST/raw in"):
         data.load("mnist", data_dir=tmp_path / "Fashion")
     mnist(tmp_path / "loose", 4)
-    with pytest.raises(check.InputError, match="fashion_mnist: expected"):
+    with pytest.raises(_validate.InputError, match="fashion_mnist: expected"):
         data.load("fashion_mnist", data_dir=tmp_path / "loose")
 
 
 def test_an_incomplete_copy_is_told_from_none(tmp_path):
     folder = mnist(tmp_path / "mnist", 7)
     (folder / "train-labels-idx1-ubyte").unlink()
-    with pytest.raises(check.InputError, match=r"mnist: expected train-images-.*, got no train-labels-idx1-ubyte$"):
+    with pytest.raises(
+        _validate.InputError, match=r"mnist: expected train-images-.*, got no train-labels-idx1-ubyte$"
+    ):
         data.load("mnist", data_dir=tmp_path)
 
 
@@ -112,7 +116,7 @@ def test_cifar10_prefers_exact_then_jpeg_and_never_mixes(tmp_path):
         return paths[0].parent.name, files.lossy("cifar10", paths)
 
     touch(tmp_path / "cifar10-exact-subset", ["train_first_4000.bin", "test_first_1000.bin"])
-    with pytest.raises(check.InputError, match=r"cifar10: expected data_batch_1\.bin and"):
+    with pytest.raises(_validate.InputError, match=r"cifar10: expected data_batch_1\.bin and"):
         data.load("cifar10", data_dir=tmp_path)
     assert files.find("cifar10_exact_subset", "train", tmp_path)
 
@@ -155,10 +159,10 @@ def test_wrong_names_are_refused(tmp_path, monkeypatch):
         (lambda: data.load("mnist"), r"\$DPAUDIT_DATA, which is not set, got no folder; .* pip install"),
         (lambda: data.load("pima_diabetes"), "which is not set, got no folder; name a folder that has them$"),
     ]:
-        with pytest.raises(check.InputError, match=message):
+        with pytest.raises(_validate.InputError, match=message):
             call()
     monkeypatch.setenv(sources.VARIABLE, str(tmp_path / "no"))
-    with pytest.raises(check.InputError, match=r"\$DPAUDIT_DATA: expected a folder, got"):
+    with pytest.raises(_validate.InputError, match=r"\$DPAUDIT_DATA: expected a folder, got"):
         data.load("mnist")
 
 
@@ -166,15 +170,15 @@ def test_tensorflow_datasets_comes_last_with_the_files_that_are_there(tmp_path, 
     def read(name, split, *, manual_dir):
         return np.full((2, 32, 32, 3), 255, np.uint8), np.array([3, 4]), f"{name}/{split} from {manual_dir}"
 
-    monkeypatch.setattr(tfds, "installed", lambda: True)
-    monkeypatch.setattr(tfds, "read", read)
+    monkeypatch.setattr(sources, "installed", lambda: True)
+    monkeypatch.setattr(sources, "read", read)
     assert data.load("cifar10").origin == "CIFAR-10, 2 records, TensorFlow Datasets cifar10/train from None"
     monkeypatch.setenv(sources.VARIABLE, str(tmp_path))
     (tmp_path / "cifar10").mkdir()
     found = data.load("cifar10", split="test")
     assert found.origin.endswith(f"from {tmp_path / 'cifar10'}")
     assert (found.inputs.dtype, found.inputs.max(), found.lossy) == (np.float32, 1, False)
-    with pytest.raises(check.InputError, match="cifar10: expected"):
+    with pytest.raises(_validate.InputError, match="cifar10: expected"):
         data.load("cifar10", data_dir=tmp_path)
 
 
@@ -188,7 +192,7 @@ def test_available_tells_what_is_there_by_names_alone(tmp_path, monkeypatch):
     assert rows["mnist"][1:] == ("10,000 test; 28 x 28 x 1", "IDX files in mnist")
     assert rows["cifar10"][1:] == ("50,000 train, 10,000 test; 32 x 32 x 3", "JPEG, binary files in cifar10-jpeg")
     assert rows["svhn"][1:] == ("not found", "looked for a folder svhn")
-    monkeypatch.setattr(tfds, "installed", lambda: True)
+    monkeypatch.setattr(sources, "installed", lambda: True)
     assert {row.name: row for row in data.available(tmp_path)}["svhn"].contents == "not found"
     assert {row.name: row for row in data.available()}["svhn"].origin.startswith("TensorFlow Datasets")
 
@@ -233,5 +237,5 @@ def test_real_pima_diabetes(data_dir):
     ],
 )
 def test_labels_of_ones_own_that_are_no_class_are_refused(labels, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         data.Dataset("mine", np.zeros((4, 8, 8, 1), np.float32), np.array(labels), 10, "my images")

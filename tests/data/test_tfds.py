@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.data import files, tfds
+from dpaudit import _validate
+from dpaudit.data import files, sources
 
 NAMES = [name for split in files.SPLITS for name in files.FILES["mnist"].names[split]]
 
@@ -35,7 +35,7 @@ def in_one_order(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("split, count", [("train", 60_000), ("test", 10_000)])
 def test_mnist_is_the_same_records_as_the_idx_files(manual_dir, tfds_dir, split, count):
-    images, labels, version = tfds.read("mnist", split, manual_dir=manual_dir, tfds_dir=tfds_dir)
+    images, labels, version = sources.read("mnist", split, manual_dir=manual_dir, tfds_dir=tfds_dir)
     assert version.startswith("mnist/")
     assert (images.shape, images.dtype) == ((count, 28, 28, 1), np.uint8)
     paths = files.find("mnist", split, manual_dir)
@@ -50,12 +50,14 @@ def test_a_file_that_is_not_the_published_one_is_one_line(manual_dir, tmp_path):
         shutil.copy(manual_dir / f"{name}.gz", tmp_path)
     (tmp_path / f"{NAMES[1]}.gz").chmod(0o600)
     (tmp_path / f"{NAMES[1]}.gz").write_bytes(gzip.compress(b"another"))
-    with pytest.raises(check.InputError, match=rf"mnist: .*, got NonMatching.*{NAMES[1]}.* wrong checksum") as caught:
-        tfds.read("mnist", "train", manual_dir=tmp_path, tfds_dir=tmp_path / "prepared")
+    with pytest.raises(
+        _validate.InputError, match=rf"mnist: .*, got NonMatching.*{NAMES[1]}.* wrong checksum"
+    ) as caught:
+        sources.read("mnist", "train", manual_dir=tmp_path, tfds_dir=tmp_path / "prepared")
     assert "\n" not in str(caught.value)
 
 
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(check.InputError, match=r'mnist: expected .* \(pip install "dpaudit\[tfds\]"\), got'):
-        tfds.read("mnist", "train")
+    with pytest.raises(_validate.InputError, match=r'mnist: expected .* \(pip install "dpaudit\[tfds\]"\), got'):
+        sources.read("mnist", "train")

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpaudit._engine.programs import record
 from dpaudit.kernels import philox
-from dpaudit.training import mc_dropout, models
-from dpaudit.training.dropout import kept
-from dpaudit.training.tape import record
+from dpaudit.training import models
+from dpaudit.training.dropout import mc_dropout
+from dpaudit.training.models import kept
 from experiments import bench_mc_dropout as bench
 from experiments import bench_mc_dropout_sides as sides
 from experiments.bench_training_sides import NETWORKS, batch, differences

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit.personalization.layout import arranged
+from dpaudit.personalization.als.layout import arranged
 from experiments import bench_personalization as bench
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dpaudit.secure import in_process, ot_noise, reveal
-from dpaudit.secure.noise import Binomial
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
 from experiments import bench_secure, bench_secure_noise
 from experiments.common import Rows
 
@@ -40,8 +40,8 @@ def test_noise_by_either_way_costs_what_its_messages_do(tmp_path):
     for row in rows.rows[1::2]:
         depth = {"IKNP": 1, "SoftSpoken": 4}[row["setting"]["transfers"]]
         by_circuit = sum(mine.opening().payload_bytes(depth).values())
-        alone = sum(ot_noise.payload_bytes(law, ring_bits=mine.ring_bits, depth=depth).values())
-        alone += sum(reveal.PAYLOAD_BYTES.values())
+        alone = sum(transfer_noise.payload_bytes(law, ring_bits=mine.ring_bits, depth=depth).values())
+        alone += sum(two_server_sum.PAYLOAD_BYTES.values())
         wanted = by_circuit if row["setting"]["noise"] == "circuit" else alone
         assert row["ours"] == pytest.approx(wanted, rel=0.01)
     assert all(row["ours"] > 0 for row in rows.rows)

@@ -12,7 +12,7 @@ from dpaudit import InputError, data
 from dpaudit.federated import accounting, population, rounds
 from dpaudit.federated.clip_size import EDGES
 from dpaudit.report.rows import read_rows, write_rows
-from dpaudit.training import models, pretrain
+from dpaudit.training import models
 from experiments import clip_size, clip_size_rows, clip_size_runs, clip_size_section
 from experiments.clip_size_published import ACCURACY, CLAIMS, Claim
 from experiments.clip_size_runs import NON_PRIVATE, RULES, Bench, Run, Scale
@@ -75,7 +75,7 @@ def test_a_record_is_of_the_run_as_one_program_makes_it(bench, tmp_path):
     state = server.init(params)
     for i in range(ROUNDS):
         state, info = rounds.run(rounds_key, server, state, everyone, bench.train, 1)
-        right = pretrain.accuracy(bench.model, state.params, test.inputs, test.labels)
+        right = models.accuracy(bench.model, state.params, test.inputs, test.labels)
         assert kept["accuracy"][i] == pytest.approx(right, rel=1e-4)
         assert (kept["norm"][i], kept["clip_norm"][i]) == pytest.approx(
             (float(info.norm[0]), float(info.clip_norm[0])), rel=1e-4

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit import cli
+from dpaudit.cli import main
 from experiments import clip_size
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "cluster"
@@ -17,7 +17,7 @@ SCRIPTS = sorted(FOLDER.glob("*.sbatch"))
 def accepted(words: list[str]) -> Any:
     """What the command's own parser makes of its words."""
     if words[0] == "dpaudit":
-        return cli.parsed(words[1:])
+        return main.parsed(words[1:])
     assert words[:3] == ["python", "-m", "experiments.clip_size"]
     return clip_size.arguments(words[3:])
 

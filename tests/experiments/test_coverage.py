@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binom
 
 import dpaudit
-from dpaudit.auditing.estimate import epsilon_bounds, epsilon_from_rates
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, epsilon_from_rates
 from experiments import coverage, coverage_estimators
 from experiments.common import Rows
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpaudit.auditing import sequential
+from dpaudit.auditing.bounds import sequential
 from experiments import fault_zoo, fault_zoo_section
 from experiments.common import Rows
 from experiments.zoo import FAMILIES, calibration, clipping, randomness, rounding

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpaudit.data.ratings import split, split_users
-from dpaudit.personalization import ranking
-from dpaudit.personalization.user_step import Model
+from dpaudit.personalization.als import ranking
+from dpaudit.personalization.als.user_step import Model
 from experiments import personalization, personalization_section
 from experiments.common import Rows
 from experiments.personalization_methods import METHODS, Method, Told, candidates, device_rows, score

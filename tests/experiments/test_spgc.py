@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import norm
 
 from dpaudit import InputError
-from dpaudit.secure import schemes, sigma
+from dpaudit.secure.noise import gaussian
+from dpaudit.secure.protocol import schemes
 from experiments import spgc, spgc_runs, spgc_section, spgc_tasks
 from experiments.common import Rows
 from experiments.markdown import select
@@ -41,7 +42,7 @@ def test_the_paper_s_runs_are_among_ours():
     assert {spgc_runs.step_of(run).examples for run in spgc_runs.runs(["MNIST"], 1)} == {3_000}
     batches = {k: spgc_runs.step_of(PRIVATE._replace(owners=k)).examples for k in (3, 10, 100)}
     assert batches == {3: 30, 10: 30, 100: 100}  # of each owner at least one
-    assert spgc_runs.step_of(PRIVATE).noise_multiplier == sigma.classical(epsilon=8.0, delta=DELTA)
+    assert spgc_runs.step_of(PRIVATE).noise_multiplier == gaussian.classical(epsilon=8.0, delta=DELTA)
 
 
 def test_whole_numbers_add_up_in_any_parts():

@@ -8,23 +8,24 @@ import numpy as np
 import pytest
 
 from dpaudit import Claim, audit
-from dpaudit.auditing.distinguish import projection
-from dpaudit.secure import noise, shares, sigma
+from dpaudit.auditing.attacks.distinguish import projection
+from dpaudit.secure.crypto import shares
+from dpaudit.secure.noise import binomial, gaussian
 from experiments import spgc_audit, spgc_evaluator, spgc_faults, spgc_views
 from experiments.spgc_faults import VARIANTS
 
 KEY = jax.random.key(1)
-AGREED = spgc_views.aggregation(sigma.analytic(epsilon=2.0, delta=1e-3, neighbouring="replace"))
+AGREED = spgc_views.aggregation(gaussian.analytic(epsilon=2.0, delta=1e-3, neighbouring="replace"))
 
 
 @pytest.mark.parametrize(("coins", "step_bits"), [(127, 14), (255, 3), (31, 5), (7, 1)])
 def test_noise_is_the_protocol_s_of_the_same_bits(coins, step_bits):
-    law = noise.binomial(coins=coins, step_bits=step_bits)
+    law = binomial.binomial(coins=coins, step_bits=step_bits)
     drawn = np.asarray(spgc_views.words(KEY, law, (500,)))
     bits = (drawn[:, :, None] >> np.arange(32, dtype=np.uint32) & 1).astype(np.int64)
     coin_bits = np.concatenate(list(bits[:-2]), axis=1)[:, :coins]
     own = np.concatenate([coin_bits, bits[-2][:, :step_bits], bits[-1][:, :step_bits]], axis=1)
-    expected = noise.from_bits(law, own)
+    expected = binomial.from_bits(law, own)
     np.testing.assert_array_equal(spgc_views.noise_of(law, jnp.asarray(drawn)), expected)
     assert not np.array_equal(spgc_views.noise_of(law, jnp.asarray(drawn[:, ::-1])), expected)
 
@@ -50,7 +51,7 @@ def test_what_is_left_is_the_record_and_the_noise_that_nobody_knows(name):
 
 
 def found(scheme, owners, *, epsilon, trials, neighbouring="replace"):
-    agreed = spgc_views.aggregation(sigma.analytic(epsilon=epsilon, delta=1e-3, neighbouring=neighbouring))
+    agreed = spgc_views.aggregation(gaussian.analytic(epsilon=epsilon, delta=1e-3, neighbouring=neighbouring))
     pair = spgc_audit.record(agreed, neighbouring)
     claim = spgc_audit.claimed(agreed, scheme, epsilon, neighbouring)
     view = spgc_audit.VIEWS[scheme](agreed, owners)
@@ -74,8 +75,8 @@ def test_reduced_noise_loses_its_promise_and_spgc_keeps_it():
     [pytest.param(0.5, 0.634, marks=pytest.mark.slow), (2.0, 3.37), pytest.param(8.0, 21.3, marks=pytest.mark.slow)],
 )
 def test_the_paper_s_rule_is_broken_where_a_record_is_replaced(epsilon, true):
-    multiplier = sigma.classical(epsilon=epsilon, delta=1e-3)
-    assert sigma.epsilon(multiplier, delta=1e-3, neighbouring="replace") == pytest.approx(true, rel=5e-3)
+    multiplier = gaussian.classical(epsilon=epsilon, delta=1e-3)
+    assert gaussian.epsilon(multiplier, delta=1e-3, neighbouring="replace") == pytest.approx(true, rel=5e-3)
     agreed = spgc_views.aggregation(multiplier)
     claim, pair = Claim(epsilon, 1e-3, "replace"), spgc_audit.record(agreed, "replace")
     trials = 1_500_000 if epsilon == 0.5 else 400_000

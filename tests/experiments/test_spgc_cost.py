@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpaudit.secure import agreement
+from dpaudit.secure.protocol import agreement
 from experiments import spgc_cost, spgc_cost_section
 from experiments.common import Rows
 from experiments.spgc_cost import EPSILONS, OWNERS, TRAININGS

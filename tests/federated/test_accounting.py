@@ -14,7 +14,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
-from dpaudit import Claim, InputError, check
+from dpaudit import Claim, InputError, _validate
 from dpaudit.federated import clip_size
 from dpaudit.federated.accounting import (
     counts,
@@ -331,7 +331,7 @@ def test_renyi_divergences_are_of_gaussian_noise():
 def test_a_delta_above_one_over_the_number_of_clients_is_warned_of():
     settings = {"clients": 1_000_000, "clients_per_round": 100, "rounds": 3, "delta": 1e-5}
     message = "^delta: expected at most 1/1000000, one over the number of clients, got 1e-05: .* would keep it$"
-    with pytest.warns(check.InputWarning, match=message):
+    with pytest.warns(_validate.InputWarning, match=message):
         table(partial(gaussian, noise_multiplier=2.0), None, **settings)
 
 

@@ -12,9 +12,10 @@ from scipy.stats import kstest, norm
 
 import dpaudit
 from dpaudit import distinguish
-from dpaudit.auditing import gdp
-from dpaudit.federated import canary, clients, clip_size
-from dpaudit.federated.canary import Canaries, Federation
+from dpaudit.auditing.bounds import gdp
+from dpaudit.audits import federated_canary
+from dpaudit.audits.federated_canary import Canaries, Federation
+from dpaudit.federated import clients, clip_size
 from dpaudit.federated.population import Population
 
 KEY = jax.random.key(31)
@@ -58,7 +59,10 @@ def never_clipped(loss_fn):
 def looked_at(found, delta=DELTA, confidence=0.95):
     """(transcript, final model) for a client that took part as often as a canary did on average."""
     r = round(found.taken.sum() / K)
-    return r, *(of(found, r, delta=delta, confidence=confidence) for of in (canary.transcript, canary.final_model))
+    return r, *(
+        of(found, r, delta=delta, confidence=confidence)
+        for of in (federated_canary.transcript, federated_canary.final_model)
+    )
 
 
 CLIENTS_OF = {  # with noise over C: messages of LDP-SGD are C sqrt(pi D/2)/tanh(epsilon/2) long, nearly all noise
@@ -69,7 +73,7 @@ CLIENTS_OF = {  # with noise over C: messages of LDP-SGD are C sqrt(pi D/2)/tanh
 
 @cache
 def played(kind: str) -> Canaries:
-    return canary.one_run(KEY, SOUND._replace(client=CLIENTS_OF[kind][0]), canaries=K)[0]
+    return federated_canary.one_run(KEY, SOUND._replace(client=CLIENTS_OF[kind][0]), canaries=K)[0]
 
 
 @pytest.mark.parametrize("kind", CLIENTS_OF)
@@ -82,7 +86,7 @@ def test_a_run_tells_of_its_canaries_what_its_noise_allows(kind):
         np.testing.assert_allclose(estimate.mu - estimate.mu_lower, norm.ppf(0.999) * error, rtol=0.1)
         np.testing.assert_allclose(estimate.mu_upper - estimate.mu, norm.ppf(0.999) * error, rtol=0.1)
         np.testing.assert_allclose(estimate[3:], gdp.epsilon_from_mu(estimate[:3], DELTA))
-    spent = canary.accounted(r, noise_multiplier=z, clients_per_round=M, delta=DELTA)
+    spent = federated_canary.accounted(r, noise_multiplier=z, clients_per_round=M, delta=DELTA)
     np.testing.assert_allclose(spent, gdp.epsilon_from_mu(np.sqrt(r / M) / z, DELTA), rtol=1e-6)
     assert final.epsilon_lower < spent
     assert seen.epsilon_lower < spent < seen.epsilon_upper
@@ -99,9 +103,9 @@ def test_scores_of_absent_canaries_are_standard_normal():
 def test_a_fault_shows_in_the_transcript_and_in_the_final_model():
     """Clients who do not clip. Half the noise would be seen above: it doubles every mu."""
     client = partial(clients.gaussian, noise_multiplier=Z, each=True)
-    found, _ = canary.one_run(KEY, SOUND._replace(client=client, update=never_clipped), canaries=K)
+    found, _ = federated_canary.one_run(KEY, SOUND._replace(client=client, update=never_clipped), canaries=K)
     r, seen, final = looked_at(found)
-    spent = canary.accounted(r, noise_multiplier=Z, clients_per_round=M, delta=DELTA)
+    spent = federated_canary.accounted(r, noise_multiplier=Z, clients_per_round=M, delta=DELTA)
     assert seen.epsilon_lower > 1.5 * spent
     assert final.epsilon_lower > spent
 
@@ -113,7 +117,7 @@ def test_a_canary_adds_its_clipped_direction_to_what_the_others_send():
         rounds=1,
         client=partial(clients.gaussian, noise_multiplier=1e-6),
     )
-    found, params = canary.one_run(KEY, few, canaries=1)
+    found, params = federated_canary.one_run(KEY, few, canaries=1)
     rows = jax.vmap(few.population.train)(jnp.arange(3))
     inputs, outputs = (np.asarray(leaf, np.float64)[rows] for leaf in few.data)
     gradients = -np.einsum("cni,cno->cio", inputs, outputs) / rows.shape[1]  # at the start, where W = 0
@@ -137,7 +141,7 @@ def test_the_published_one_shot_audit():
         total = c.sum(axis=0) + sigma * noise
         final = np.sqrt(dimension) * c @ total / np.linalg.norm(total)
         found = Canaries(final, final[None], np.ones((1, 1)), np.ones((1, k), int))
-        for of in (canary.final_model, canary.transcript):
+        for of in (federated_canary.final_model, federated_canary.transcript):
             estimate = of(found, 1, delta=1e-6, confidence=0.999)
             assert abs(gdp.epsilon_from_mu(1 / sigma, 1e-6) - epsilon) < 0.02
             assert abs(estimate.mu - 1 / sigma) < 3 / np.sqrt(k)
@@ -163,7 +167,7 @@ def test_bounds_cover_at_their_rate_though_rounds_go_one_way():
     missed = {"known": 0, "ignored": 0}
     for found in transcripts(np.random.default_rng(11), count):
         for overlap, covariance in (("known", found.overlap), ("ignored", np.eye(16))):
-            bound = canary.transcript(found._replace(overlap=covariance), 1, delta=DELTA, confidence=0.9)
+            bound = federated_canary.transcript(found._replace(overlap=covariance), 1, delta=DELTA, confidence=0.9)
             missed[overlap] += (bound.mu_lower > truth) + (bound.mu_upper < truth)
     error = np.sqrt(0.2 * 0.8 / count)
     assert abs(missed["known"] / count - 0.2) < 3 * error < missed["ignored"] / count - 0.2
@@ -173,7 +177,7 @@ def audited(noise_multiplier, each=False):
     """(lower, upper) bound of epsilon."""
     client = partial(clients.gaussian, noise_multiplier=noise_multiplier, each=each)
     settings = {"clip_norm": 0.05, "trials": 2_000, "distinguisher": HALFWAY}
-    return canary.as_gaussian(canary.message(KEY, client, jnp.zeros(3), CLAIM, **settings))
+    return federated_canary.as_gaussian(federated_canary.message(KEY, client, jnp.zeros(3), CLAIM, **settings))
 
 
 @pytest.mark.parametrize("each", [False, True])
@@ -190,16 +194,18 @@ def test_a_message_of_half_its_noise_does_not_keep_its_claim():
 def test_a_message_that_is_not_clipped_is_found_out():
     client = partial(clients.gaussian, noise_multiplier=CALIBRATED)
     settings = {"clip_norm": 0.05, "trials": 200, "distinguisher": HALFWAY, "update": never_clipped}
-    result = canary.message(KEY, client, jnp.zeros(3), CLAIM, **settings)
+    result = federated_canary.message(KEY, client, jnp.zeros(3), CLAIM, **settings)
     assert result.accuracy == 1
-    assert canary.as_gaussian(result)[0] > 8
+    assert federated_canary.as_gaussian(result)[0] > 8
 
 
 def test_ldp_sgd_keeps_its_claim_and_a_coin_for_absent_clients_does_not():
     def audited(epsilon):
         client = partial(clients.randomized, epsilon=epsilon)
         claim = dpaudit.Claim(2.0)
-        return canary.message(KEY, client, jnp.zeros(3), claim, clip_norm=0.05, trials=20_000, distinguisher=HALFWAY)
+        return federated_canary.message(
+            KEY, client, jnp.zeros(3), claim, clip_norm=0.05, trials=20_000, distinguisher=HALFWAY
+        )
 
     kept = audited(2.0)
     assert kept.verdict == "consistent"
@@ -210,17 +216,17 @@ def test_ldp_sgd_keeps_its_claim_and_a_coin_for_absent_clients_does_not():
 
 def test_bad_input_is_refused():
     with pytest.raises(dpaudit.InputError, match="canaries: expected a whole number >= 1, got 0"):
-        canary.one_run(KEY, SOUND, canaries=0)
+        federated_canary.one_run(KEY, SOUND, canaries=0)
     with pytest.raises(dpaudit.InputError, match="rounds: expected a whole number >= 1, got 0"):
-        canary.one_run(KEY, SOUND._replace(rounds=0), canaries=1)
+        federated_canary.one_run(KEY, SOUND._replace(rounds=0), canaries=1)
     rare = SOUND._replace(clients_per_round=1, rounds=1)
     with pytest.raises(dpaudit.InputError, match="canaries: expected so many that some are drawn, got 1"):
-        canary.one_run(KEY, rare, canaries=1)
+        federated_canary.one_run(KEY, rare, canaries=1)
     with pytest.raises(dpaudit.InputError, match="participations: expected at most the 80 rounds there were, got 81"):
-        canary.transcript(played("gaussian"), 81, delta=DELTA, confidence=0.95)
+        federated_canary.transcript(played("gaussian"), 81, delta=DELTA, confidence=0.95)
     with pytest.raises(dpaudit.InputError, match="delta: expected a number in"):
-        canary.final_model(played("gaussian"), 1, delta=0.0, confidence=0.95)
+        federated_canary.final_model(played("gaussian"), 1, delta=0.0, confidence=0.95)
     with pytest.raises(dpaudit.InputError, match="clip_norm: expected a finite number > 0, got 0"):
-        canary.message(KEY, SOUND.client, jnp.zeros(3), CLAIM, clip_norm=0)
+        federated_canary.message(KEY, SOUND.client, jnp.zeros(3), CLAIM, clip_norm=0)
     with pytest.raises(dpaudit.InputError, match="clients_per_round: expected a whole number >= 1, got 0"):
-        canary.accounted(1, noise_multiplier=1.0, clients_per_round=0, delta=DELTA)
+        federated_canary.accounted(1, noise_multiplier=1.0, clients_per_round=0, delta=DELTA)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from dpaudit import check
+from dpaudit import _validate
+from dpaudit.audits import ldp_client
 from dpaudit.data import load
-from dpaudit.federated import client_audit
 from dpaudit.mechanisms import ldp_sgd
 from dpaudit.training import models
 
@@ -24,7 +24,7 @@ FIELDS = {
     "neighbouring", "ceiling", "detectable", "verdict", "seconds", "versions",
 }  # fmt: skip  # what the report needs; the seed is added by who chose it
 EPSILONS = (1.0, 4.0)
-EVERY_CRAFT = client_audit.CRAFTS
+EVERY_CRAFT = ldp_client.CRAFTS
 
 
 GAMES = {  # craft settings, repeats of 1,000 trials
@@ -45,7 +45,7 @@ class Regression(nn.Module):
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(client_audit, "COLLUSION_STEPS", 30)
+        patched.setattr(ldp_client, "COLLUSION_STEPS", 30)
         patched.setattr(models, "model_for", lambda image_shape, num_classes: Regression())
         yield
 
@@ -55,12 +55,12 @@ def tables() -> dict[str, list[dict]]:
     """Rows on digits by engine, from one key and one training: the same pairs for each."""
     train, test = load("digits", split="train"), load("digits", split="test")
     with pytest.MonkeyPatch.context() as known:
-        trained = client_audit.client(KEY, train, test, pretraining_steps=20, clip_norm=1.0)
-        known.setattr(client_audit, "client", lambda *given, **settings: trained)
+        trained = ldp_client.client(KEY, train, test, pretraining_steps=20, clip_norm=1.0)
+        known.setattr(ldp_client, "client", lambda *given, **settings: trained)
         return {
             engine: [
                 row
-                for rows in client_audit.audit_client(
+                for rows in ldp_client.audit_client(
                     KEY, train, test, crafts=crafts, epsilons=EPSILONS, pretraining_steps=20, clip_norm=1.0,
                     engine=engine, trials=1000, repeats=repeats,
                 )
@@ -74,7 +74,7 @@ def by_place(rows: list[dict]) -> dict[tuple[str, float], dict]:
     return {(row["craft"], row["epsilon"]): row for row in rows}
 
 
-@pytest.mark.parametrize("engine", client_audit.ENGINES)
+@pytest.mark.parametrize("engine", ldp_client.ENGINES)
 def test_rows_are_flat_strict_json_and_have_every_field(tables, engine):
     rows = tables[engine]
     assert [(row["craft"], row["epsilon"]) for row in rows] == [(c, e) for c in GAMES[engine][0] for e in EPSILONS]
@@ -143,9 +143,9 @@ def test_settings_are_ordered_as_the_paper_says(tables):
 
 
 def test_the_same_key_gives_the_same_rows_and_a_setting_does_not_depend_on_the_others(tables, monkeypatch):
-    monkeypatch.setattr(client_audit, "COLLUSION_STEPS", 0)
+    monkeypatch.setattr(ldp_client, "COLLUSION_STEPS", 0)
     data = load("digits")
-    (rows,) = client_audit.audit_client(
+    (rows,) = ldp_client.audit_client(
         KEY, data, data, crafts=("dummy",), epsilons=EPSILONS, pretraining_steps=0, engine="plane", trials=1000,
         repeats=20, datasets=len(EVERY_CRAFT),
     )  # fmt: skip
@@ -173,7 +173,7 @@ OPPOSITE, RIGHT_ANGLE = (
 def audited(crafted=OPPOSITE, key=KEY, **given):
     """Of one shape wherever possible: the same programs."""
     settings = {"epsilons": [2.0], "clip_norm": 1.0, "trials": 8000, "repeats": 3, "confidence": 0.99} | given
-    return client_audit.audit_craft(key, crafted, **settings)
+    return ldp_client.audit_craft(key, crafted, **settings)
 
 
 def doubled(key, x, *, epsilon, clip_norm):
@@ -231,9 +231,9 @@ def test_fixed_and_fresh_pairs():
     rows = {
         (engine, pair): audited(Partial(turned), engine=engine, pair=pair)[0]
         for engine in ("plane", "exact")
-        for pair in client_audit.READINGS
+        for pair in ldp_client.READINGS
     }
-    for pair in client_audit.READINGS:
+    for pair in ldp_client.READINGS:
         row, exact = rows["plane", pair], rows["exact", pair]
         assert row["pair"] == exact["pair"] == pair
         assert row["epsilon_exact"] == exact["epsilon_exact"]
@@ -249,20 +249,20 @@ def test_crafted_gives_each_setting_its_model_and_records():
         return scale * jnp.stack([image[0, 0, 0], jnp.float32(label)])
 
     labels = np.array([0, 1, 0, 2, 0, 1], np.int32)
-    client = client_audit.Client(
+    client = ldp_client.Client(
         gradient=Partial(show, jnp.float32(1)), colluding_gradient=Partial(show, jnp.float32(100)),
         images=(10 + np.arange(6, dtype=np.float32)).reshape(6, 1, 1, 1), labels=labels, num_classes=3, dimension=2,
         clip_norm=0.5,
     )  # fmt: skip
-    found = {name: [client_audit.crafted(client, name)(jax.random.key(i)) for i in range(20)] for name in EVERY_CRAFT}
+    found = {name: [ldp_client.crafted(client, name)(jax.random.key(i)) for i in range(20)] for name in EVERY_CRAFT}
     assert all(float(g0[0]) >= 10 and float(g0[0]) != float(g1[0]) for g0, g1 in found["benign"])
     assert all(g0[0] == g1[0] and g0[1] != g1[1] for g0, g1 in found["label_flip"])
     assert all((g1 == -g0).all() and g0[0] < 100 for g0, g1 in found["gradient_flip"])
     assert all((g1 == -g0).all() and g0[0] >= 1000 and g0[1] > 0 for g0, g1 in found["collusion"])
     for g0, g1 in found["dummy"]:
         np.testing.assert_allclose([g0, g1], [[0.5 / math.sqrt(2)] * 2, [-0.5 / math.sqrt(2)] * 2], rtol=1e-6)
-    with pytest.raises(check.InputError, match=r"^craft: expected one of benign, label_flip, .*, got bening$"):
-        client_audit.crafted(client, "bening")
+    with pytest.raises(_validate.InputError, match=r"^craft: expected one of benign, label_flip, .*, got bening$"):
+        ldp_client.crafted(client, "bening")
 
 
 def test_progress_is_told_of_every_stage():
@@ -291,7 +291,7 @@ def test_progress_is_told_of_every_stage():
     ],
 )
 def test_bad_input_is_refused(given, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         audited(**given)
 
 
@@ -305,7 +305,7 @@ def test_bad_input_is_refused(given, message):
     ],
 )
 def test_bad_input_to_the_whole_test_is_refused_before_anything_is_trained(given, message, monkeypatch):
-    monkeypatch.setattr(client_audit, "pretrain", lambda *args, **settings: pytest.fail("trained"))
+    monkeypatch.setattr(ldp_client, "pretrain", lambda *args, **settings: pytest.fail("trained"))
     data = load("digits")
-    with pytest.raises(check.InputError, match=message):
-        next(client_audit.audit_client(KEY, data, data, **given))
+    with pytest.raises(_validate.InputError, match=message):
+        next(ldp_client.audit_client(KEY, data, data, **given))

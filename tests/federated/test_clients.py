@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 import dpaudit
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.data import load
 from dpaudit.federated import clients
 from dpaudit.federated.clients import Client, Sent, Update
@@ -354,5 +354,5 @@ def test_a_randomised_message_is_on_its_gradients_side_as_often_as_promised():
     ],
 )
 def test_bad_input_is_refused(make, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         make()

@@ -14,7 +14,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.federated import clip_size
 from dpaudit.federated.clip_size import LARGEST, SMALLEST, Rule
 
@@ -395,5 +395,5 @@ def test_settings_run_side_by_side() -> None:
     ],
 )
 def test_refuses_bad_input(build: Callable[[], Any], message: str) -> None:
-    with pytest.raises(check.InputError, match=f"^{message}"):
+    with pytest.raises(_validate.InputError, match=f"^{message}"):
         build()

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.federated import clip_size
 from dpaudit.federated.clip_size import SMALLEST
 
@@ -68,5 +68,5 @@ def test_each_setting_enters_as_it_should(changed: dict[str, Any], times: float)
 )
 def test_bad_input_is_refused(changed: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"c0": 1.0, "params": PARAMS, "rounds": 5, "noise_multiplier": 1.0, "clients_per_round": 9}
-    with pytest.raises(check.InputError, match=f"^{message}"):
+    with pytest.raises(_validate.InputError, match=f"^{message}"):
         clip_size.noise_budget(**given | changed)

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 from scipy import stats
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.federated import clients, clip_size, population
 from dpaudit.federated.clients import Client, Sent, Update
 from dpaudit.federated.clip_size import Rule
@@ -370,11 +370,13 @@ def test_data_with_fewer_rows_than_clients_draw_from_are_refused():
     )
     few = jax.tree.map(lambda leaf: leaf[:40], DATA)
     for people in made:
-        with pytest.raises(check.InputError, match=r"^data: expected the 4000 rows that the population .*, got 40$"):
+        with pytest.raises(
+            _validate.InputError, match=r"^data: expected the 4000 rows that the population .*, got 40$"
+        ):
             run(KEY, server, server.init(START), people, few, 1)
     enough = population.iid(KEY, 40, clients=10)
     assert run(KEY, server, server.init(START), enough, few, 1)[0].round == 1
-    with pytest.raises(check.InputError, match=r"^data: expected leaves with one number of rows, got \[39, 40\]$"):
+    with pytest.raises(_validate.InputError, match=r"^data: expected leaves with one number of rows, got \[39, 40\]$"):
         run(KEY, server, server.init(START), enough, (few[0], few[1][:39]), 1)
 
 
@@ -383,7 +385,7 @@ def test_a_negative_number_of_rounds_is_refused():
         lambda: of(PLAIN[next(iter(PLAIN))], START, -1, population=TWELVE),
         lambda: participants(KEY, PLAIN[next(iter(PLAIN))], 12, -1),
     ):
-        with pytest.raises(check.InputError, match=r"^rounds: expected a whole number >= 0, got -1"):
+        with pytest.raises(_validate.InputError, match=r"^rounds: expected a whole number >= 0, got -1"):
             call()
 
 
@@ -398,6 +400,6 @@ def test_a_negative_number_of_rounds_is_refused():
 )
 def test_bad_input_is_refused(given, message):
     settings: dict[str, Any] = {"clients_per_round": 5, "optimizer": optax.sgd(1.0)} | given
-    with pytest.raises(check.InputError) as refused:
+    with pytest.raises(_validate.InputError) as refused:
         of(federated(clients.exact(FEDSGD), clip_size.fixed(1.0), **settings), START, 1)
     assert str(refused.value) == message

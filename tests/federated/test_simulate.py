@@ -14,13 +14,12 @@ import optax
 import pytest
 from jax.tree_util import Partial
 
-from dpaudit import check
+from dpaudit import _validate
+from dpaudit._engine.long_run import Parts
 from dpaudit.federated import clients, clip_size
 from dpaudit.federated.clip_size import LARGEST
 from dpaudit.federated.population import Population
-from dpaudit.federated.rounds import Server, federated, run
-from dpaudit.federated.simulate import diverged, simulate
-from dpaudit.training.in_parts import Parts
+from dpaudit.federated.rounds import Server, diverged, federated, run, simulate
 
 KEY = jax.random.key(61)
 DATA = jnp.asarray(np.random.default_rng(7).normal(size=(60, 4)), jnp.float32)
@@ -88,7 +87,7 @@ def test_however_it_is_cut_it_is_one_call(tmp_path, whole):
     assert seen == [4, 8, 4, 8]
     assert resumed.evaluations == {}
     with pytest.raises(
-        check.InputError, match=r"^rounds: expected at least the 8 that the checkpoint has made, got 7$"
+        _validate.InputError, match=r"^rounds: expected at least the 8 that the checkpoint has made, got 7$"
     ):
         simulated(rounds=7, checkpoint=tmp_path)
 
@@ -136,7 +135,7 @@ def test_another_simulation_is_refused_and_the_checkpoint_kept(tmp_path, whole):
     simulated(rounds=4, checkpoint=folder)
     for part, other in OTHERS:
         with pytest.raises(
-            check.InputError, match=f"^checkpoint: expected one of this training, got run: made by another {part}$"
+            _validate.InputError, match=f"^checkpoint: expected one of this training, got run: made by another {part}$"
         ):
             simulated(checkpoint=folder, **other)
     assert_same(simulated(checkpoint=folder).state, whole[0])
@@ -196,6 +195,6 @@ def test_any_sign_of_divergence_is_dated(whole):
 )
 @pytest.mark.parametrize("kept", [False, True])
 def test_bad_input_is_refused(tmp_path, given, message, kept):
-    with pytest.raises(check.InputError) as refused:
+    with pytest.raises(_validate.InputError) as refused:
         simulated(**given, checkpoint=tmp_path if kept else None)
     assert str(refused.value) == message

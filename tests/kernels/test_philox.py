@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.kernels import philox
 from dpaudit.mechanisms import ldp_sgd
 from tests.processes import environment
@@ -152,7 +152,9 @@ def test_from_key() -> None:
     assert derived.shape == (2, 3)
     assert jax.random.key_impl(derived) == philox.IMPL
     np.testing.assert_array_equal(jax.random.key_data(derived)[1, 2], jax.random.bits(keys[1, 2], (4,)))
-    with pytest.raises(check.InputError, match=r"key: expected a typed key, as made by jax\.random\.key, got Array"):
+    with pytest.raises(
+        _validate.InputError, match=r"key: expected a typed key, as made by jax\.random\.key, got Array"
+    ):
         philox.from_key(jnp.zeros(2, jnp.uint32))
 
 
@@ -164,7 +166,7 @@ def test_a_mechanism_runs_unchanged() -> None:
 
 
 def test_too_many_words_are_refused() -> None:
-    with pytest.raises(check.InputError, match="shape: expected at most 17179869184 random words from one key"):
+    with pytest.raises(_validate.InputError, match="shape: expected at most 17179869184 random words from one key"):
         jax.jit(lambda key: jax.random.bits(key, (2**34 + 1,))).lower(a_key())
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import check
-from dpaudit.auditing import oracle
+from dpaudit import _validate
+from dpaudit.audits import oracle
 from dpaudit.kernels import philox, randomized_trial
 from dpaudit.kernels.randomized_trial import Chip
 from dpaudit.mechanisms import ldp_sgd, sampling
@@ -121,10 +121,10 @@ def test_square_root_of_a_chip_that_lacks_one() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(
-        check.InputError, match=r"keys: expected Philox keys of shape \[n\], n >= 1, got key<fry>\[3\]"
+        _validate.InputError, match=r"keys: expected Philox keys of shape \[n\], n >= 1, got key<fry>\[3\]"
     ):
         randomized_trial.products(jax.random.split(jax.random.key(0), 3), AXES)
-    with pytest.raises(check.InputError, match=r"directions: expected an array of shape \[k, d\]"):
+    with pytest.raises(_validate.InputError, match=r"directions: expected an array of shape \[k, d\]"):
         randomized_trial.products(keys(3), AXES[0])
 
 

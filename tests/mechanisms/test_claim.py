@@ -18,7 +18,7 @@ from scipy.stats import norm
 
 import dpaudit
 from dpaudit import Claim
-from dpaudit.check import InputError
+from dpaudit._validate import InputError
 
 RATES = np.concatenate([np.logspace(-9, -2, 30), np.linspace(0.02, 0.98, 60), 1 - np.logspace(-2, -9, 30)])
 MU = 1.3

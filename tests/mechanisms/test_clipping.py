@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms.clipping import clip, factor, norm_and_direction
 
 EXTREME = [[3.0, 4.0], [3e38, -3e38], [1e38, 0.0], [3e-30, -4e-30], [3e-38, 4e-38], [1e30, 1e-30], [-2e-38, 0.0]]
@@ -45,7 +45,7 @@ def test_clip_takes_any_shape_and_is_never_narrow() -> None:
 
 
 def test_clip_refuses_another_norm() -> None:
-    with pytest.raises(check.InputError, match="ord: expected 1 or 2, got 3"):
+    with pytest.raises(_validate.InputError, match="ord: expected 1 or 2, got 3"):
         clip(jnp.ones(2), 1.0, ord=3)
 
 

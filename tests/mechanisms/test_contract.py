@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import check, mechanisms
+from dpaudit import _validate, mechanisms
 from dpaudit.mechanisms import gaussian, laplace, ldp_sgd, privunit, randomized_response
 from dpaudit.mechanisms.claim import Mechanism
 
@@ -195,12 +195,12 @@ def test_narrow_input_gets_wide_noise(name: str) -> None:
 @every
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
 def test_refuses_bad_epsilon(name: str, epsilon: float) -> None:
-    with pytest.raises(check.InputError, match="epsilon: expected a finite number > 0"):
+    with pytest.raises(_validate.InputError, match="epsilon: expected a finite number > 0"):
         CASES[name].make(epsilon)
 
 
 @every_vector
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 def test_refuses_nan_and_infinity(name: str, bad: float) -> None:
-    with pytest.raises(check.InputError, match="x: expected finite numbers, got 1 NaN or infinite of 5"):
+    with pytest.raises(_validate.InputError, match="x: expected finite numbers, got 1 NaN or infinite of 5"):
         CASES[name].make(EPSILON).apply(jax.random.key(0), LONG.at[2].set(bad))

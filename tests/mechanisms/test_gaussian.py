@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import gaussian
 
 
@@ -49,10 +49,10 @@ def test_release_is_clipped_input_plus_noise() -> None:
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
 def test_refuses_bad_delta(delta: float) -> None:
-    with pytest.raises(check.InputError, match=r"delta: expected a number in \(0, 1\)"):
+    with pytest.raises(_validate.InputError, match=r"delta: expected a number in \(0, 1\)"):
         gaussian.mechanism(epsilon=1.0, delta=delta, clip_norm=1.0)
 
 
 def test_refuses_bad_clip_norm() -> None:
-    with pytest.raises(check.InputError, match="clip_norm: expected a finite number > 0, got 0"):
+    with pytest.raises(_validate.InputError, match="clip_norm: expected a finite number > 0, got 0"):
         gaussian.mechanism(epsilon=1.0, delta=1e-5, clip_norm=0)

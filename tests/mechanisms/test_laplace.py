@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import laplace
 
 
@@ -70,7 +70,7 @@ def test_no_two_inputs_are_further_apart_than_the_noise_is_made_for(count: int) 
 
 
 def test_refuses_bad_clip_norm() -> None:
-    with pytest.raises(check.InputError, match="clip_norm: expected a finite number > 0, got -1"):
+    with pytest.raises(_validate.InputError, match="clip_norm: expected a finite number > 0, got -1"):
         laplace.mechanism(epsilon=1.0, clip_norm=-1)
 
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 from scipy import integrate
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import ldp_sgd
 from tests import by_hand
 
@@ -298,5 +298,5 @@ ONES = jnp.ones(3)
     ],
 )
 def test_bad_input_is_refused_with_its_name_and_value(call, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         call()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import privunit
 
 COUNT = 40_000
@@ -128,5 +128,5 @@ def test_extreme_epsilon_stays_finite(dimension: int, epsilon: float) -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (2, 3)])
 def test_refuses_what_has_no_cap(shape: tuple[int, ...]) -> None:
-    with pytest.raises(check.InputError, match=r"x: expected an array of shape \[d\] with d >= "):
+    with pytest.raises(_validate.InputError, match=r"x: expected an array of shape \[d\] with d >= "):
         privunit.mechanism(epsilon=1.0).apply(jax.random.key(0), jnp.ones(shape))

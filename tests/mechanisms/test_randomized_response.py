@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.mechanisms import randomized_response
 
 
@@ -48,10 +48,10 @@ def test_the_rare_lie_keeps_its_probability(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_refuses_what_is_no_category(x: object, got: str) -> None:
     mechanism = randomized_response.mechanism(epsilon=1.0, num_categories=3)
-    with pytest.raises(check.InputError, match=f"x: expected one category, an integer in 0..2, got {got}$"):
+    with pytest.raises(_validate.InputError, match=f"x: expected one category, an integer in 0..2, got {got}$"):
         mechanism.apply(jax.random.key(0), x)
 
 
 def test_refuses_one_category() -> None:
-    with pytest.raises(check.InputError, match="num_categories: expected a whole number >= 2, got 1"):
+    with pytest.raises(_validate.InputError, match="num_categories: expected a whole number >= 2, got 1"):
         randomized_response.mechanism(epsilon=1.0, num_categories=1)

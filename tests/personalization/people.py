@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from dpaudit.personalization.layout import Users
-from dpaudit.personalization.user_step import Model
+from dpaudit.personalization.als.layout import Users
+from dpaudit.personalization.als.user_step import Model
 
 ITEMS, RANK, PUBLIC = 6, 2, 2
 

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from dpaudit.personalization.boundary import Protocol, each, everything
-from dpaudit.personalization.bounds import bounded
-from dpaudit.personalization.private import private
-from dpaudit.personalization.processes import gaussian
+from dpaudit.personalization.boundary.aggregator import Protocol, each, everything
+from dpaudit.personalization.boundary.bounds import bounded
+from dpaudit.personalization.boundary.private import private
+from dpaudit.personalization.boundary.processes import gaussian
 
 WIDTH = 5
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpaudit.personalization import processes
-from dpaudit.personalization.boundary import Protocol, each, rows
+from dpaudit.personalization.boundary import processes
+from dpaudit.personalization.boundary.aggregator import Protocol, each, rows
 
 ITEMS, RANK, CAPACITY = 40, 3, 5
 OPTIMIZER = optax.adam(0.1)

@@ -9,17 +9,16 @@ import pytest
 
 from dpaudit import InputError
 from dpaudit.data.ratings import from_arrays
-from dpaudit.personalization import als, symmetric, user_step, weights
-from dpaudit.personalization.als import Shares
-from dpaudit.personalization.boundary import replay, run
-from dpaudit.personalization.items import Prior, item_factors
-from dpaudit.personalization.layout import arranged, by_user
-from dpaudit.personalization.processes import memoryless
-from dpaudit.personalization.user_step import Step
+from dpaudit.personalization.als import least_squares, popularity, solve, user_step
+from dpaudit.personalization.als.layout import arranged, by_user
+from dpaudit.personalization.als.least_squares import Prior, Shares, item_factors
+from dpaudit.personalization.als.user_step import Step
+from dpaudit.personalization.boundary.aggregator import replay, run
+from dpaudit.personalization.boundary.processes import memoryless
 from tests.personalization import people
 
 KEY, START = jax.random.key(0), memoryless()
-STEP, SHARES = Step(0.8, 1.5, weights.adaptive(0.25)), Shares(0.3, 0.7)
+STEP, SHARES = Step(0.8, 1.5, popularity.adaptive(0.25)), Shares(0.3, 0.7)
 PRIOR = Prior(jnp.array([0.5, 0.2]), 3.0, 0.4)
 FEATURES = jnp.asarray(np.random.default_rng(8).normal(size=(people.ITEMS, 3)), jnp.float32)
 POPULATION, USERS, ROUNDS = people.honest(40, seed=5), 40, 3
@@ -29,7 +28,9 @@ MODEL = people.model(seed=6)
 @cache
 def protocol(noise_multiplier=2.0, step=STEP, shares=SHARES, features=3):
     known = FEATURES[:, :features]
-    return als.alternating(step, noise_multiplier=noise_multiplier, features=known, prior=PRIOR, shares=shares)
+    return least_squares.alternating(
+        step, noise_multiplier=noise_multiplier, features=known, prior=PRIOR, shares=shares
+    )
 
 
 def ratings(rows=POPULATION):
@@ -63,7 +64,7 @@ def by_numpy(rows, model):
 
 
 def test_without_noise_rounds_are_plain_alternating_least_squares():
-    silent = protocol(noise_multiplier=0.0, step=STEP._replace(weights=weights.uniform), features=0)
+    silent = protocol(noise_multiplier=0.0, step=STEP._replace(weights=popularity.uniform), features=0)
     model = MODEL._replace(popularity=jnp.zeros(people.ITEMS))
     found, _, transcript = run(KEY, silent, model, START, arranged(ratings()), ROUNDS)
     wanted = by_numpy(POPULATION, model)
@@ -97,7 +98,7 @@ def test_releases_have_the_noise_that_they_are_accounted_with():
         noise = np.asarray(most * told[name], np.float64)
         halves = np.ones(people.RANK)
         if name != "moment":
-            noise, halves = symmetric.unpacked(jnp.asarray(noise), people.RANK), np.where(diagonal, 1.0, 0.5)
+            noise, halves = solve.unpacked(jnp.asarray(noise), people.RANK), np.where(diagonal, 1.0, 0.5)
         variance = np.asarray(noise).var(axis=0) / (z * most) ** 2
         np.testing.assert_allclose(variance, np.broadcast_to(halves, variance.shape), rtol=4.5 * np.sqrt(2 / runs))
     assert 4.5 * np.sqrt(2 / runs) < 0.25  # a share that was wrong by as much would show
@@ -109,7 +110,7 @@ def test_the_server_knows_how_noisy_what_it_is_told_is():
     model, _, transcript = run(KEY, noisy, MODEL, START, arranged(ratings()), 1)
     told = jax.tree.map(lambda leaf: leaf[0], transcript.values("statistics"))
     length, rating = STEP.factor_norm, STEP.rating_clip
-    gram, everybody = (symmetric.unpacked(length**2 * told[name], people.RANK) for name in ("gram", "users"))
+    gram, everybody = (solve.unpacked(length**2 * told[name], people.RANK) for name in ("gram", "users"))
     known = jnp.column_stack([FEATURES[:, :3], jnp.log(jnp.maximum(MODEL.popularity, 1.0))])
     moment, stddev = rating * length / 0.5**0.5 * told["moment"], z * rating * length / 0.5**0.5
     whole = gram / 0.2**0.5 + unobserved * everybody / 0.3**0.5
@@ -126,14 +127,14 @@ def test_the_transcript_alone_gives_the_model_and_has_no_room_for_users():
     for left, right in zip(replay(protocol(), MODEL, first + then), again, strict=True):
         np.testing.assert_array_equal(left, right)
     assert not np.array_equal(replay(protocol(), MODEL, first).factors, again.factors)
-    coordinates = symmetric.coordinates(people.RANK)
+    coordinates = solve.coordinates(people.RANK)
     shapes = {"gram": (ROUNDS, people.ITEMS, coordinates), "moment": (ROUNDS, people.ITEMS, people.RANK)}
     for rows in (POPULATION, POPULATION[:7]):
         told = jax.eval_shape(lambda buckets: ran(buckets)[2].parts[0][0].value, arranged(ratings(rows)))
         assert {name: leaf.shape for name, leaf in told.items()} == shapes
 
 
-@pytest.mark.parametrize("rule", [weights.uniform, weights.tail(2), weights.adaptive(0.25)])
+@pytest.mark.parametrize("rule", [popularity.uniform, popularity.tail(2), popularity.adaptive(0.25)])
 def test_with_what_was_released_fixed_nobody_s_result_depends_on_another_user(rule):
     """The billboard: a user's factor and what their device sends are of the public model and their own ratings."""
     step = STEP._replace(weights=rule)
@@ -179,7 +180,9 @@ def test_runs_are_functions_of_their_key():
 )
 def test_a_prior_of_which_the_server_would_make_nan_is_refused(change, message):
     with pytest.raises(InputError, match=message):
-        als.alternating(STEP, noise_multiplier=1.0, features=jnp.ones((3, 1)), prior=PRIOR._replace(**change))
+        least_squares.alternating(
+            STEP, noise_multiplier=1.0, features=jnp.ones((3, 1)), prior=PRIOR._replace(**change)
+        )
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit.check import InputError
-from dpaudit.personalization import boundary, processes
-from dpaudit.personalization.boundary import run
-from dpaudit.personalization.silent import silent
+from dpaudit._validate import InputError
+from dpaudit.personalization.boundary import aggregator, processes
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.bounds import silent
 from tests.personalization import telling
 from tests.personalization.rounds import DEVICES, PROTOCOL, add, release, start, update, users
 
@@ -31,8 +31,8 @@ def test_replay_of_a_run_in_two_pieces_is_exact():
     state, _ = start()
     middle, memory, first = played(0, users(12))
     end, _, second = run(jax.random.key(1), PROTOCOL, middle, memory, users(12), rounds=3)
-    assert same(boundary.replay(PROTOCOL, state, first + second), end)
-    assert same(boundary.replay(PROTOCOL, state, first), middle)
+    assert same(aggregator.replay(PROTOCOL, state, first + second), end)
+    assert same(aggregator.replay(PROTOCOL, state, first), middle)
     assert not same(middle, end)
     assert (first + second).values("sums").shape == (6, 40, 3)
 
@@ -40,7 +40,7 @@ def test_replay_of_a_run_in_two_pieces_is_exact():
 def test_round_is_what_its_parts_are_by_hand():
     (params, _), memory = start()
     everyone = users(12)
-    devices_key, release_key = boundary.round_keys(jax.random.key(0), 0, NAMES, memory)
+    devices_key, release_key = aggregator.round_keys(jax.random.key(0), 0, NAMES, memory)
     messages = []
     for place in range(12):
         user = {name: leaf[place] for name, leaf in everyone.items()}
@@ -59,8 +59,8 @@ def test_noise_is_drawn_anew_in_every_round_and_is_not_what_devices_draw():
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert abs((noise[one] - noise[other]).std() / (np.sqrt(2) * 10.0) - 1) < 4 / np.sqrt(2 * noise[0].size) < 0.3
     began = [(0, start()[1]), (1, start()[1]), (1, jax.tree.map(lambda leaf: leaf + 1, start()[1]))]
-    pairs = [boundary.round_keys(jax.random.key(0), t, NAMES, memory) for t, memory in began]
-    pairs.append(boundary.round_keys(jax.random.key(0), 0, ["sums"], start()[1]))
+    pairs = [aggregator.round_keys(jax.random.key(0), t, NAMES, memory) for t, memory in began]
+    pairs.append(aggregator.round_keys(jax.random.key(0), 0, ["sums"], start()[1]))
     assert len({tuple(np.ravel(jax.random.key_data(key))) for pair in pairs for key in pair}) == 8
 
 
@@ -72,12 +72,12 @@ def twice(key, total, memory):
 
 
 HALF, WHOLE = (processes.gaussian(name, noise_multiplier=z) for name, z in (("a", 20.0), ("b", 10.0)))
-SUM = boundary.each(
-    boundary.everything,
+SUM = aggregator.each(
+    aggregator.everything,
     lambda key, model, user: user,
     lambda total, messages: jnp.sum(messages, 0) + (0 if total is None else total),
 )
-TWICE = boundary.Protocol(lambda state: state, SUM, twice, lambda state, releases: state)
+TWICE = aggregator.Protocol(lambda state: state, SUM, twice, lambda state, releases: state)
 
 
 def test_processes_that_are_handed_one_key_do_not_share_noise():
@@ -211,7 +211,7 @@ def test_server_keeps_its_structure():
     with pytest.raises(InputError, match="rounds: expected a whole number >= 1, got 0"):
         run(jax.random.key(0), PROTOCOL, *start(), users(3), rounds=0)
     with pytest.raises(InputError, match="chunk: expected a whole number >= 1, got 0"):
-        boundary.each(DEVICES.select, DEVICES.compute, DEVICES.add, chunk=0)
+        aggregator.each(DEVICES.select, DEVICES.compute, DEVICES.add, chunk=0)
 
 
 def test_the_boundary_needs_no_cryptography():

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit.check import InputError
-from dpaudit.personalization.bounds import Bound, Bounded, bounded, clipped
+from dpaudit._validate import InputError
+from dpaudit.personalization.boundary.bounds import Bound, Bounded, bounded, clipped
 
 HOSTILE = [0.0, 1.0, -1.0, 1e-3, 7.0, 1e30, -3e38, 1e-38, 1e-45, np.inf, -np.inf, np.nan]
 

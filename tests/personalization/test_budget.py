@@ -11,9 +11,9 @@ from dp_accounting import (
 )
 from dp_accounting.pld import PLDAccountant
 
-from dpaudit.check import InputError
-from dpaudit.personalization import processes
-from dpaudit.personalization.budget import Budget, affordable, noise_for, spent
+from dpaudit._validate import InputError
+from dpaudit.personalization.boundary import processes
+from dpaudit.personalization.boundary.budget import Budget, affordable, noise_for, spent
 
 
 @pytest.mark.parametrize(

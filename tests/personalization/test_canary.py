@@ -9,8 +9,8 @@ from scipy.special import ndtr
 
 import dpaudit
 from dpaudit import InputError
-from dpaudit.auditing.gdp import epsilon_from_mu
-from dpaudit.personalization import canary, one_shot
+from dpaudit.auditing.bounds.gdp import epsilon_from_mu
+from dpaudit.audits import user_canary
 from dpaudit.personalization.user_level import dp_ftrl, dp_sgd, users
 from dpaudit.training.matrix_noise import banded, blt, independent, restarted, tree
 from dpaudit.training.sampling import cyclic, participation, poisson, shuffled
@@ -38,16 +38,18 @@ def recipe(strategy, *, noise_multiplier, true=1.0, **changed):
         return dp_ftrl(loss_fn, strategy=strategy, noise_multiplier=true * noise_multiplier, **settings)
 
     everyone = users(KEY, np.array(jax.random.normal(KEY, (2 * N, 2))), np.arange(2 * N) // 2)
-    asked = canary.Recipe(
+    asked = user_canary.Recipe(
         loss, {"w": jnp.zeros(2)}, everyone, ROUNDS, COHORTS, 0.3, noise_multiplier, optax.sgd(0.1), make
     )
     return asked._replace(**changed)
 
 
 def scores_of(asked, strategy, trials, key=KEY):
-    seat = canary.worst_user(asked, strategy)
+    seat = user_canary.worst_user(asked, strategy)
     assert seat.length == pytest.approx(strategy.sensitivity(PATTERN), rel=1e-6)
-    return dpaudit.play(key, canary.release(asked, seat.user), canary.statistic(asked, strategy, seat), trials)
+    return dpaudit.play(
+        key, user_canary.release(asked, seat.user), user_canary.statistic(asked, strategy, seat), trials
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,18 +58,18 @@ def scores_of(asked, strategy, trials, key=KEY):
 def test_a_worst_case_user_is_told_as_well_as_is_accounted(name):
     strategy = STRATEGIES[name]()
     scores = scores_of(recipe(strategy, noise_multiplier=0.5), strategy, 6_000)
-    found = canary.shift(scores)
+    found = user_canary.shift(scores)
     assert abs(found.mu - 2) < 4 * found.error < 0.1
     assert abs(scores[0].mean()) < 4 / np.sqrt(6_000)
     assert abs(scores[0].std() - 1) < 4 / np.sqrt(2 * 6_000)
-    assert canary.mu_bounds(scores, threshold=1.0, confidence=0.999)[0] < 2
+    assert user_canary.mu_bounds(scores, threshold=1.0, confidence=0.999)[0] < 2
 
 
 def test_noise_that_is_a_tenth_too_small_is_called():
     strategy = STRATEGIES["banded"]()
     scores = scores_of(recipe(strategy, noise_multiplier=0.5, true=0.9), strategy, 8_000)
-    assert canary.shift(scores).mu == pytest.approx(2 / 0.9, rel=0.05)
-    assert canary.mu_bounds(scores, threshold=1.0, confidence=0.999)[0] > 2
+    assert user_canary.shift(scores).mu == pytest.approx(2 / 0.9, rel=0.05)
+    assert user_canary.mu_bounds(scores, threshold=1.0, confidence=0.999)[0] > 2
 
 
 @pytest.mark.slow
@@ -78,10 +80,10 @@ def test_at_epsilon_one_the_audited_mu_is_within_3_percent(name):
     assert epsilon_from_mu(mu, 1e-5) == pytest.approx(1, abs=2e-3)
     key = jax.random.fold_in(KEY, list(STRATEGIES).index(name))
     scores = scores_of(recipe(strategy, noise_multiplier=1 / mu), strategy, 200_000, key)
-    assert canary.shift(scores).mu == pytest.approx(mu, rel=0.03)
+    assert user_canary.shift(scores).mu == pytest.approx(mu, rel=0.03)
     faulty = scores_of(recipe(strategy, noise_multiplier=1 / mu, true=0.9), strategy, 200_000, key)
-    assert canary.shift(faulty).mu == pytest.approx(mu / 0.9, rel=0.03)
-    assert canary.mu_bounds(faulty, threshold=mu / 2, confidence=0.95)[0] > mu
+    assert user_canary.shift(faulty).mu == pytest.approx(mu / 0.9, rel=0.03)
+    assert user_canary.mu_bounds(faulty, threshold=mu / 2, confidence=0.95)[0] > mu
 
 
 BEST = 2.75  # threshold of the largest of the rounds, in clip norms above the crowd
@@ -89,9 +91,9 @@ BEST = 2.75  # threshold of the largest of the rounds, in clip norms above the c
 
 def in_crowd(sampling):
     steps, everyone = 10, users(KEY, np.zeros((10, 2)), np.arange(10))
-    asked = canary.Recipe(loss, {"w": jnp.zeros(2)}, everyone, steps, sampling, 0.3, 0.6, optax.sgd(0.1), dp_sgd)
-    mechanism = canary.in_crowd(asked, 9, delta=0.05)
-    rule = canary.largest._replace(threshold=BEST - 1)  # a round without the canary is pushed to -1
+    asked = user_canary.Recipe(loss, {"w": jnp.zeros(2)}, everyone, steps, sampling, 0.3, 0.6, optax.sgd(0.1), dp_sgd)
+    mechanism = user_canary.in_crowd(asked, 9, delta=0.05)
+    rule = user_canary.largest._replace(threshold=BEST - 1)  # a round without the canary is pushed to -1
     return dpaudit.audit(mechanism, 0.0, 1.0, key=KEY, trials=10_000, confidence=0.99, distinguisher=rule)
 
 
@@ -121,7 +123,7 @@ def one_run(true, canaries):
         users=users(KEY, np.array(jax.random.normal(KEY, (120, size))), np.arange(120)),
         sampling=cohorts,
     )
-    return one_shot.one_run(KEY, asked, strategy, canaries=canaries, delta=1e-5, confidence=0.95)[0]
+    return user_canary.one_run(KEY, asked, strategy, canaries=canaries, delta=1e-5, confidence=0.95)[0]
 
 
 def test_canaries_of_a_single_training_measure_its_noise():
@@ -136,10 +138,13 @@ def test_canaries_of_a_single_training_measure_its_noise():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r, s: canary.release(r, 8), r"user: expected one of 0\.\.3, got 8"),
-        (lambda r, s: canary.shift(np.zeros((3, 4))), r"scores: expected those of two worlds, \[2, n\] with n >= 2"),
+        (lambda r, s: user_canary.release(r, 8), r"user: expected one of 0\.\.3, got 8"),
         (
-            lambda r, s: one_shot.one_run(KEY, r, s, canaries=9, delta=1e-5, confidence=0.9),
+            lambda r, s: user_canary.shift(np.zeros((3, 4))),
+            r"scores: expected those of two worlds, \[2, n\] with n >= 2",
+        ),
+        (
+            lambda r, s: user_canary.one_run(KEY, r, s, canaries=9, delta=1e-5, confidence=0.9),
             "canaries: expected at most the 4 users, got 9",
         ),
     ],

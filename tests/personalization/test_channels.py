@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from dpaudit.check import InputError
-from dpaudit.personalization.channels import OVERHEAD, Channel, ChannelError, Identity, Links, Network
+from dpaudit._validate import InputError
+from dpaudit.personalization.boundary.channels import OVERHEAD, Channel, ChannelError, Identity, Links, Network
 
 LENGTH = 64
 

@@ -6,10 +6,11 @@ import numpy as np
 import optax
 import pytest
 
-from dpaudit.personalization import factored, user_level
-from dpaudit.personalization.boundary import run
-from dpaudit.personalization.factored import Factored, Person
-from dpaudit.personalization.layout import Users
+from dpaudit.personalization import user_level
+from dpaudit.personalization.als import factored
+from dpaudit.personalization.als.factored import Factored, Person
+from dpaudit.personalization.als.layout import Users
+from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.training.sampling import poisson
 
 ITEMS, RANK, WIDTH = 6, 2, 4

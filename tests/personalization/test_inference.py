@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from jax.core import Tracer
 
-from dpaudit.check import InputError
-from dpaudit.personalization import inference, processes
-from dpaudit.personalization.boundary import enforced, run
-from dpaudit.personalization.budget import Budget
-from dpaudit.personalization.inference import Held, OnDevice, infer, shown
+from dpaudit._validate import InputError
+from dpaudit.personalization.boundary import inference, processes
+from dpaudit.personalization.boundary.aggregator import enforced, run
+from dpaudit.personalization.boundary.budget import Budget
+from dpaudit.personalization.boundary.inference import Held, OnDevice, infer, shown
 from tests.personalization import telling
 
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.data.ratings import Ratings, from_arrays
-from dpaudit.personalization import layout
+from dpaudit.personalization.als import layout
 from tests.personalization import people
 
 LENGTHS = [0, 1, 3, 4, 5, 7, 20, 20, 33, 0, 40]
@@ -110,5 +110,5 @@ def test_a_row_that_no_sound_device_sends_is_nobodys():
     ],
 )
 def test_what_would_lose_ratings_is_refused(named, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         layout.arranged(ratings(), **named)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent
 
-from dpaudit.check import InputError
-from dpaudit.personalization import boundary, processes
-from dpaudit.personalization.boundary import run
-from dpaudit.personalization.budget import Budget, noise_for, spent
-from dpaudit.personalization.ledger import Ledger, Stream
-from dpaudit.personalization.popularity import counted
-from dpaudit.personalization.processes import memoryless
+from dpaudit._validate import InputError
+from dpaudit.personalization.als.popularity import counted
+from dpaudit.personalization.boundary import aggregator, processes
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.budget import Budget, noise_for, spent
+from dpaudit.personalization.boundary.ledger import Ledger, Stream
+from dpaudit.personalization.boundary.processes import memoryless
 from dpaudit.training import matrix_noise
 from dpaudit.training.sampling import participation
 from tests.personalization.people import ITEMS, batch, honest, model
@@ -130,7 +130,7 @@ def test_participation_that_noise_was_made_for_is_kept(path):
 
 
 def test_a_run_is_charged_before_it_begins(path, monkeypatch):
-    monkeypatch.setattr(boundary, "_run", lambda *given: pytest.fail("released") if not spends() else 1 / 0)
+    monkeypatch.setattr(aggregator, "_run", lambda *given: pytest.fail("released") if not spends() else 1 / 0)
 
     def spends():
         return Ledger(path).spent(DELTA)

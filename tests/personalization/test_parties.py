@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from jax.core import Tracer
 
-from dpaudit.check import InputError
-from dpaudit.personalization import als, boundary, packing, weights
-from dpaudit.personalization.channels import OVERHEAD, ChannelError, Network
-from dpaudit.personalization.items import Prior
-from dpaudit.personalization.layout import Everybody
-from dpaudit.personalization.parties import assemble
-from dpaudit.personalization.processes import memoryless
-from dpaudit.personalization.terms import terms
-from dpaudit.personalization.user_step import Step
+from dpaudit._validate import InputError
+from dpaudit.personalization.als import least_squares, popularity
+from dpaudit.personalization.als.layout import Everybody
+from dpaudit.personalization.als.least_squares import Prior
+from dpaudit.personalization.als.user_step import Step
+from dpaudit.personalization.boundary import aggregator as boundary
+from dpaudit.personalization.boundary import channels
+from dpaudit.personalization.boundary.channels import OVERHEAD, ChannelError, Network
+from dpaudit.personalization.boundary.parties import assemble, terms
+from dpaudit.personalization.boundary.processes import memoryless
 from tests.personalization import people, protocols, telling
 from tests.personalization.rounds import DEVICES, PROTOCOL, start, users
 
@@ -60,8 +61,8 @@ def test_parties_release_what_one_program_does(parties):
 def test_parties_play_alternating_least_squares():
     """One bucket of users, each on a device: the same releases and item factors as of :func:`boundary.run`."""
     features, prior = jnp.ones((people.ITEMS, 1)), Prior(jnp.array([0.5, 0.2]), 3.0, 0.4)
-    step, shares = Step(0.8, 1.5, weights.adaptive(0.25), unobserved=0.2), als.Shares(0.3, 0.5, 0.2)
-    whole = als.alternating(step, noise_multiplier=0.5, features=features, prior=prior, shares=shares)
+    step, shares = Step(0.8, 1.5, popularity.adaptive(0.25), unobserved=0.2), least_squares.Shares(0.3, 0.5, 0.2)
+    whole = least_squares.alternating(step, noise_multiplier=0.5, features=features, prior=prior, shares=shares)
     state, rows, key = people.model(seed=6), people.honest(5, seed=5), jax.random.key(4)
     assert [] in rows
     bucket, everybody = people.batch(rows, 4), cast(Everybody, whole.devices)
@@ -101,9 +102,9 @@ def test_contents_are_not_in_what_the_network_sees(parties):
     part = DEVICES.select.take(state[0], request)
     message = DEVICES.compute(key, part, user)
     contents = {
-        "request": packing.pack(request, agreed.request),
-        "slice": packing.pack(part, agreed.slice),
-        "message": packing.pack(message, agreed.message),
+        "request": channels.pack(request, agreed.request),
+        "slice": channels.pack(part, agreed.slice),
+        "message": channels.pack(message, agreed.message),
     }
     assert found(contents, parties.network.log) == set()
     in_the_clear = [parties.network.log[0]._replace(message=data) for data in contents.values()]
@@ -118,7 +119,7 @@ def test_what_devices_ask_for_leaves_no_trace(parties):
     assert parties.aggregator.outside()[0][:2] == ("sums", 0)
     agreed = terms(PROTOCOL, *start(), users(4))
     asked = {bytes_ for sender, receiver, bytes_ in parties.network.traffic()[14:] if sender in DEVICE_NAMES}
-    assert asked == {packing.length(agreed.request) + OVERHEAD, packing.length(agreed.message) + OVERHEAD}
+    assert asked == {channels.length(agreed.request) + OVERHEAD, channels.length(agreed.message) + OVERHEAD}
 
 
 def test_administrator_sees_releases_alone(parties):
@@ -231,6 +232,6 @@ def test_records_that_would_tell_themselves_apart_are_refused():
         assemble(whole, state, memory, records(), Network())
     agreed = terms(PROTOCOL, state, memory, users(4))
     with pytest.raises(InputError, match=r"message: expected \['int32\[5\]'\] in .*, got \['int32\[4\]'\] in"):
-        packing.pack(np.zeros(4, np.int32), agreed.request)
+        channels.pack(np.zeros(4, np.int32), agreed.request)
     with pytest.raises(InputError, match="message: expected 20 bytes, got 16 bytes"):
-        packing.unpack(bytes(16), agreed.request)
+        channels.unpack(bytes(16), agreed.request)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.personalization import popularity
-from dpaudit.personalization.boundary import run
-from dpaudit.personalization.processes import memoryless
+from dpaudit.personalization.als import popularity
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.processes import memoryless
 from tests.personalization import people
 
 KEY, START = jax.random.key(0), memoryless()

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 from dp_accounting import NoOpDpEvent
 
-from dpaudit.check import InputError
-from dpaudit.personalization import boundary
-from dpaudit.personalization.boundary import Protocol, each, enforced, everything, run
-from dpaudit.personalization.bounds import Bounded, bounded, clipped
-from dpaudit.personalization.budget import Budget, noise_for
-from dpaudit.personalization.canary import mu_bounds
-from dpaudit.personalization.channels import Network
-from dpaudit.personalization.noised import Noised
-from dpaudit.personalization.parties import assemble
-from dpaudit.personalization.private import private
-from dpaudit.personalization.processes import Memory, gaussian, poisson_gaussian
+from dpaudit._validate import InputError
+from dpaudit.audits.user_canary import mu_bounds
+from dpaudit.personalization.boundary import aggregator
+from dpaudit.personalization.boundary.aggregator import Protocol, each, enforced, everything, run
+from dpaudit.personalization.boundary.bounds import Bounded, Noised, bounded, clipped
+from dpaudit.personalization.boundary.budget import Budget, noise_for
+from dpaudit.personalization.boundary.channels import Network
+from dpaudit.personalization.boundary.parties import assemble
+from dpaudit.personalization.boundary.private import private
+from dpaudit.personalization.boundary.processes import Memory, gaussian, poisson_gaussian
 from tests.personalization.protocols import START, people, steps, two_parts
 
 KEY = jax.random.key(0)
@@ -250,5 +249,5 @@ def test_misuse_is_one_line_before_anything_is_spent(call, message):
 def test_replay_is_exact():
     assert isinstance(STEPS, Protocol)
     state, _, told = run(KEY, STEPS, START, None, people(3), 2)
-    np.testing.assert_array_equal(boundary.replay(STEPS, START, told), state)
+    np.testing.assert_array_equal(aggregator.replay(STEPS, START, told), state)
     assert np.any(state != START)

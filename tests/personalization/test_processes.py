@@ -11,8 +11,8 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
-from dpaudit.check import InputError
-from dpaudit.personalization.processes import Release, correlated, gaussian, poisson_gaussian
+from dpaudit._validate import InputError
+from dpaudit.personalization.boundary.processes import Release, correlated, gaussian, poisson_gaussian
 from dpaudit.training.matrix_noise import banded, independent, toeplitz
 from dpaudit.training.sampling import participation
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.personalization import ranking
-from dpaudit.personalization.ranking import Ranking
-from dpaudit.personalization.recommender import Catalogue
+from dpaudit.personalization.als import ranking
+from dpaudit.personalization.als.ranking import Ranking
+from dpaudit.personalization.als.recommender import Catalogue
 from tests.personalization import people
 
 KEY, Z = jax.random.key(3), 30.0

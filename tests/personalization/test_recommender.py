@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.personalization import recommender
-from dpaudit.personalization.recommender import Catalogue, Recipe
+from dpaudit.personalization.als import recommender
+from dpaudit.personalization.als.recommender import Catalogue, Recipe
 from tests.personalization import people
 
 KEY, USERS, DELTA = jax.random.key(0), 200, 1e-5

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.data.ratings import from_arrays
-from dpaudit.personalization import layout, solve
+from dpaudit.personalization.als import layout, solve
 
 ITEMS = 60
 
@@ -128,14 +128,14 @@ def test_a_bucket_without_rows_has_no_factors():
 
 @pytest.mark.parametrize("ridge", [0.0, -1.0, float("nan")])
 def test_a_ridge_that_leaves_systems_singular_is_refused(ridge):
-    with pytest.raises(check.InputError, match="ridge: expected a finite number > 0, got"):
+    with pytest.raises(_validate.InputError, match="ridge: expected a finite number > 0, got"):
         solve.user_factors(*problem(8, 5), ridge=ridge)
 
 
 def test_a_prior_of_another_rank_is_refused():
     factors, prior, users = problem(8, 5)
     with pytest.raises(
-        check.InputError, match=r"prior: expected shape \[8, 8\], as the factors have columns, got \[7, 7"
+        _validate.InputError, match=r"prior: expected shape \[8, 8\], as the factors have columns, got \[7, 7"
     ):
         solve.user_factors(factors, prior[1:, 1:], users, ridge=1.0)
 

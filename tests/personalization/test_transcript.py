@@ -8,10 +8,10 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from dpaudit import check
-from dpaudit.check import InputError
-from dpaudit.personalization import processes
-from dpaudit.personalization.transcript import Transcript
+from dpaudit import _validate
+from dpaudit._validate import InputError
+from dpaudit.personalization.boundary import processes
+from dpaudit.personalization.boundary.transcript import Transcript
 from dpaudit.training import dp_ftrl, matrix_noise
 from dpaudit.training.sampling import participation
 
@@ -148,7 +148,7 @@ def test_values_are_found_by_name():
 def test_a_delta_above_one_over_the_number_of_users_is_warned_of():
     transcript, _ = told(3, A)
     message = "^delta: expected at most 1/1000000, one over the number of users, got 1e-05: .* would keep it$"
-    with pytest.warns(check.InputWarning, match=message):
+    with pytest.warns(_validate.InputWarning, match=message):
         spent = transcript.epsilon(1e-5, users=1_000_000)
     assert spent == transcript.epsilon(1e-5) == transcript.epsilon(1e-5, users=100_000)
     with pytest.raises(InputError, match=r"^users: expected a whole number >= 1, got 0$"):

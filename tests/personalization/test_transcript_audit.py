@@ -10,8 +10,8 @@ from scipy.stats import kstest
 
 import dpaudit
 from dpaudit import InputError, distinguish
-from dpaudit.auditing import gdp
-from dpaudit.personalization.transcript_audit import ABSENT, PRESENT, extreme, whole
+from dpaudit.auditing.bounds import gdp
+from dpaudit.audits.transcript_audit import ABSENT, PRESENT, extreme, whole
 from experiments import personalization_faults as cases
 
 KEY, EPSILON, DELTA = jax.random.key(2), 1.0, 1e-5

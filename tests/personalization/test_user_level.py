@@ -12,12 +12,11 @@ import optax
 import pytest
 
 from dpaudit import InputError
-from dpaudit.personalization.boundary import replay, run
+from dpaudit.personalization.boundary.aggregator import replay, run
 from dpaudit.personalization.user_level import NAME, clipped_sum, dp_ftrl, dp_sgd, users
 from dpaudit.training import dp_ftrl as accounting
 from dpaudit.training.matrix_noise import banded, independent, toeplitz, tree
-from dpaudit.training.sampling import cyclic, participation, poisson, shuffled
-from dpaudit.training.schedule import scheduled, spaced
+from dpaudit.training.sampling import cyclic, participation, poisson, scheduled, shuffled, spaced
 
 KEY = jax.random.key(8)
 N, WIDTH, ROUNDS = 9, 4, 12

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.personalization import weights
+from dpaudit.personalization.als import popularity as weights
 
 RULES = {"uniform": weights.uniform, "tail": weights.tail(2), "little": weights.adaptive(0.25)}
 RULES |= {"half": weights.adaptive(0.53), "strong": weights.adaptive(2.0)}

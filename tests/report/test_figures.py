@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from dpaudit.check import InputError
+from dpaudit._validate import InputError
 from dpaudit.report.figures import guess_figure, save_png, setting_figure, summary_figure, to_svg
 from tests.report.samples import computed, grid, row
 

@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from dpaudit.auditing.oracle import Pair, cosine_rates, optimal_test
-from dpaudit.check import InputError
+from dpaudit._validate import InputError
+from dpaudit.audits.oracle import Pair, cosine_rates, optimal_test
 from dpaudit.report.page import write_page
 from dpaudit.report.page_client import telling
 from tests.report.reader import read_page

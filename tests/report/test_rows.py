@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from dpaudit.check import InputError
+from dpaudit._validate import InputError
 from dpaudit.report.rows import prepare_out, read_rows, write_rows
 from tests.report.samples import computed, row
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dpaudit.secure import keys, tls
-from dpaudit.secure.tls import Tls
+from dpaudit.secure.protocol import certificates
+from dpaudit.secure.protocol.certificates import Tls
 from tests.secure.servers import OWNERS
 
 
@@ -12,8 +12,8 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        keys.make(folder, OWNERS, days=1)
+        certificates.make(folder, OWNERS, days=1)
 
     def tls(self, name: str) -> Tls:
         """What a party has."""
-        return tls.read(self.folder / name, name=name)
+        return certificates.read(self.folder / name, name=name)

@@ -8,7 +8,7 @@ from functools import reduce
 
 import numpy as np
 
-from dpaudit.secure.circuit import ONE, ZERO, Builder, Circuit
+from dpaudit.secure.circuits.circuit import ONE, ZERO, Builder, Circuit
 
 Program = list[tuple[str, int, int]]
 OUTPUTS = 9

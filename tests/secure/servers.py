@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpaudit.secure import agreement, in_process
-from dpaudit.secure.agreement import Terms
-from dpaudit.secure.channel import Channel, Wire
-from dpaudit.secure.inbox import Inbox
-from dpaudit.secure.noise import Binomial
-from dpaudit.secure.randomness import Source, Stream, system
-from dpaudit.secure.records import Opened, Records
-from dpaudit.secure.reveal import KEPT
-from dpaudit.secure.session import Session
-from dpaudit.secure.shares import split
-from dpaudit.secure.tls import SERVERS
+from dpaudit.secure.crypto.randomness import Source, Stream, system
+from dpaudit.secure.crypto.shares import split
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import agreement, in_process
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.certificates import SERVERS
+from dpaudit.secure.protocol.channel import Channel, Wire
+from dpaudit.secure.protocol.two_server_sum import KEPT
+from dpaudit.secure.service.inbox import Inbox
+from dpaudit.secure.service.records import Opened, Records
+from dpaudit.secure.service.session import Session
 from tests.secure.transcript import Message, Recorder
 
 OWNERS = ("alice", "bob", "carol")

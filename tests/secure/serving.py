@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from dpaudit.secure import agreement, spgc_pb2, tls
-from dpaudit.secure.agreement import Terms
-from dpaudit.secure.owner import Owner
-from dpaudit.secure.owners_service import SERVICE
-from dpaudit.secure.server import Server
-from dpaudit.secure.tls import Tls
+from dpaudit.secure.protocol import agreement, certificates
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.certificates import Tls
+from dpaudit.secure.service import spgc_pb2
+from dpaudit.secure.service.grpc_wire import SERVICE
+from dpaudit.secure.service.owner import Owner
+from dpaudit.secure.service.server import Server
 from tests.secure.certificates import Authority
 from tests.secure.servers import DIMENSION
 
@@ -72,7 +73,7 @@ def owners(servers: Pair, terms: Terms, *names: str, trust: Authority | None = N
 
 def send(port: int, share: spgc_pb2.Share, own: Tls | None = None) -> None:
     """Sends one server a share."""
-    with tls.call(f"127.0.0.1:{port}", "h1", own, values=2 << 20) as connection:
+    with certificates.call(f"127.0.0.1:{port}", "h1", own, values=2 << 20) as connection:
         serializer, deserializer = spgc_pb2.Share.SerializeToString, spgc_pb2.Receipt.FromString
         connection.unary_unary(f"/{SERVICE}/Submit", serializer, deserializer)(share, timeout=20)
 

@@ -5,9 +5,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from dpaudit.secure.channel import Channel
-from dpaudit.secure.opening import Evaluator, Garbled, Garbler, Opening, Received
-from dpaudit.secure.randomness import Source, Stream
+from dpaudit.secure.crypto.randomness import Source, Stream
+from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Opening, Received
 from tests.secure.transcript import Transcript, record
 
 FIRST, SECOND = b"the first server", b"the other server"

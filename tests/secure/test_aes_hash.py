@@ -3,14 +3,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import aes_hash
+from dpaudit import _validate
+from dpaudit.secure.circuits import garbling
 
 Linear = Callable[[np.ndarray], np.ndarray]
 
 
-def encrypted(encrypt: aes_hash.Encrypt, block: bytes) -> bytes:
-    out = bytearray(len(block) + aes_hash.SLACK)
+def encrypted(encrypt: garbling.Encrypt, block: bytes) -> bytes:
+    out = bytearray(len(block) + garbling.SLACK)
     encrypt(memoryview(block), memoryview(out))
     return bytes(out[: len(block)])
 
@@ -23,32 +23,32 @@ def encrypted(encrypt: aes_hash.Encrypt, block: bytes) -> bytes:
     ],
 )
 def test_aes_known_answers(key: str, plain: str, cipher: str) -> None:
-    encrypt = aes_hash.encryption(bytes.fromhex(key))
+    encrypt = garbling.encryption(bytes.fromhex(key))
     assert encrypted(encrypt, bytes.fromhex(plain) * 3) == bytes.fromhex(cipher) * 3
 
 
 def test_a_gates_key_is_the_seeds_encryption_of_its_number() -> None:
     seed, plain = bytes(range(16)), bytes.fromhex("00112233445566778899aabbccddeeff")
     chunk, gate = (int.from_bytes(part, "little") for part in (plain[:8], plain[8:]))
-    under = aes_hash.encryption(bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a"))  # FIPS 197, C.1
-    assert encrypted(aes_hash.GateKeys(seed)(chunk, gate), plain) == encrypted(under, plain)
+    under = garbling.encryption(bytes.fromhex("69c4e0d86a7b0430d8cdb78070b4c55a"))  # FIPS 197, C.1
+    assert encrypted(garbling.GateKeys(seed)(chunk, gate), plain) == encrypted(under, plain)
 
 
 def test_no_key_is_given_out_twice() -> None:
-    keys = aes_hash.GateKeys(bytes(16))
+    keys = garbling.GateKeys(bytes(16))
     given = {encrypted(keys(chunk, gate), bytes(16)) for chunk in range(40) for gate in range(50)}
     assert len(given) == 2000
     for chunk, gate in [(39, 49), (39, 3), (2, 51)]:
-        with pytest.raises(check.InputError, match=r"\(chunk, gate\): expected a pair after \(39, 49\)"):
+        with pytest.raises(_validate.InputError, match=r"\(chunk, gate\): expected a pair after \(39, 49\)"):
             keys(chunk, gate)
-    with pytest.raises(check.InputError, match="seed: expected 16 bytes, got 15"):
-        aes_hash.GateKeys(bytes(15))
+    with pytest.raises(_validate.InputError, match="seed: expected 16 bytes, got 15"):
+        garbling.GateKeys(bytes(15))
 
 
 def sigma(labels: np.ndarray) -> np.ndarray:
     """The shipped map on bytes [n, 16], with no tweak."""
-    out = np.empty((len(labels), 2), aes_hash.WORD)
-    aes_hash.blocks(labels.view(aes_hash.WORD).T, np.zeros(len(labels), aes_hash.WORD), out=out)
+    out = np.empty((len(labels), 2), garbling.WORD)
+    garbling.blocks(labels.view(garbling.WORD).T, np.zeros(len(labels), garbling.WORD), out=out)
     return out.view(np.uint8)
 
 
@@ -89,10 +89,10 @@ def test_maps_that_are_none_are_told(wrong: Linear, expected: tuple[int, int]) -
 
 
 def test_tweaks_are_told_apart_and_go_into_the_second_word() -> None:
-    tweaks = aes_hash.tweaks(5)
+    tweaks = garbling.tweaks_of(5)
     np.testing.assert_array_equal(tweaks, [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]])
     labels = np.random.default_rng(1).integers(256, size=(5, 16), dtype=np.uint8)
-    out = np.empty((5, 2), aes_hash.WORD)
-    aes_hash.blocks(labels.view(aes_hash.WORD).T, tweaks[1], out=out)
+    out = np.empty((5, 2), garbling.WORD)
+    garbling.blocks(labels.view(garbling.WORD).T, tweaks[1], out=out)
     left, right = (labels[:, part].copy().view("<u8")[:, 0].tolist() for part in (slice(8), slice(8, 16)))
     assert out.tolist() == [[x ^ y, x ^ (2 * i + 1)] for i, (x, y) in enumerate(zip(left, right, strict=True))]

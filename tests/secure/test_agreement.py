@@ -4,12 +4,14 @@ import struct
 
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import agreement, circuit, in_process, noise_table
-from dpaudit.secure.agreement import LONGEST
-from dpaudit.secure.channel import Channel, ChannelError
-from dpaudit.secure.noise import Binomial
-from dpaudit.secure.noise_table import Table
+from dpaudit import _validate
+from dpaudit.secure.circuits import circuit
+from dpaudit.secure.noise import lookup
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.noise.lookup import Table
+from dpaudit.secure.protocol import agreement, in_process
+from dpaudit.secure.protocol.agreement import LONGEST
+from dpaudit.secure.protocol.channel import Channel, ChannelError
 from tests.secure.servers import terms
 
 
@@ -30,7 +32,7 @@ def test_terms_state_the_table_that_is_opened() -> None:
     assert made.table_std == made.levels * 1.0
     law = made.opening().noise
     assert isinstance(law, Table)
-    assert law.values.tolist() == noise_table.table(made.levels * 1.0).tolist()
+    assert law.values.tolist() == lookup.table(made.levels * 1.0).tolist()
     assert (made.coins, made.step_bits) == (0, 0)
 
 
@@ -72,7 +74,7 @@ def test_owners_are_the_same_in_any_order() -> None:
     ],
 )
 def test_terms_that_cannot_be_are_refused(mode, change, message) -> None:
-    with pytest.raises(check.InputError) as refused:
+    with pytest.raises(_validate.InputError) as refused:
         terms(mode, **change)
     assert str(refused.value) == message
 
@@ -81,18 +83,18 @@ def test_the_first_term_that_differs_is_named_with_both_values() -> None:
     mine = terms()
     theirs = agreement.understood(agreement.stated(mine.statement()))
     agreement.same(mine, theirs)
-    with pytest.raises(check.InputError, match=r"^terms: circuit: expected [0-9a-f]{64} as here, got 00$"):
+    with pytest.raises(_validate.InputError, match=r"^terms: circuit: expected [0-9a-f]{64} as here, got 00$"):
         agreement.same(mine, theirs | {"circuit": "00"})
-    with pytest.raises(check.InputError, match=f"^terms: step_bits: expected {mine.step_bits} as here, got 9$"):
+    with pytest.raises(_validate.InputError, match=f"^terms: step_bits: expected {mine.step_bits} as here, got 9$"):
         agreement.same(mine, theirs | {"step_bits": 9, "circuit": "00"})
-    with pytest.raises(check.InputError, match=r"^terms: version: expected 2 as here, got None$"):
+    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 2 as here, got None$"):
         agreement.same(mine, {})
 
 
 def test_the_version_before_is_refused_in_one_line() -> None:
     """It stated the names of all owners, and went on from the same first message."""
     mine = terms()
-    with pytest.raises(check.InputError, match=r"^terms: version: expected 2 as here, got 1$"):
+    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 2 as here, got 1$"):
         agreement.same(mine, mine._asdict() | {"version": 1})
 
 
@@ -101,9 +103,11 @@ def test_a_statement_is_short_however_many_owners_there_are() -> None:
     many = terms(owners=names)
     assert len(agreement.stated(many.statement())) < 1_000
     other = terms(owners=["b", *names[1:]])
-    with pytest.raises(check.InputError, match=r"^terms: owners: expected 10000 of SHA-256 .* got 10000 of SHA-256 "):
+    with pytest.raises(
+        _validate.InputError, match=r"^terms: owners: expected 10000 of SHA-256 .* got 10000 of SHA-256 "
+    ):
         agreement.same(many, other.statement())
-    with pytest.raises(check.InputError, match=r"^owners: expected at most 10000, got 10001$"):
+    with pytest.raises(_validate.InputError, match=r"^owners: expected at most 10000, got 10001$"):
         terms(owners=[*names, "b"])
 
 
@@ -114,10 +118,10 @@ def test_owners_as_bits() -> None:
         assert mine.named(mine.names(some)) == some
     assert [mine.place(name) for name in mine.owners] == list(range(19))
     assert [mine.place(name) for name in ("", "a", "o1 ", "o20", "z")] == [None] * 5
-    with pytest.raises(check.InputError, match=r"^owners: expected bits of 19, got 2 bytes$"):
+    with pytest.raises(_validate.InputError, match=r"^owners: expected bits of 19, got 2 bytes$"):
         mine.named(b"12")
     listed = r"o0, o1, o10, o11, o12, o13, o14, o15, o16, o17 and 9 others"
-    with pytest.raises(check.InputError, match=rf"^name: expected one of {listed}, got bob$"):
+    with pytest.raises(_validate.InputError, match=rf"^name: expected one of {listed}, got bob$"):
         mine.owner(name="bob")
 
 

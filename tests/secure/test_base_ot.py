@@ -5,10 +5,11 @@ import hashlib
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import base_ot, in_process
-from dpaudit.secure.channel import Channel, ChannelError
-from dpaudit.secure.randomness import Stream
+from dpaudit import _validate
+from dpaudit.secure.crypto import base_transfers
+from dpaudit.secure.crypto.randomness import Stream
+from dpaudit.secure.protocol import in_process
+from dpaudit.secure.protocol.channel import Channel, ChannelError
 from tests.secure import textbook
 from tests.secure.transcript import record
 
@@ -18,8 +19,8 @@ CHOICES = np.random.default_rng(0).integers(0, 2, 128).astype(bool)
 
 def test_seeds_are_the_textbook_s() -> None:
     both, chosen, said = record(
-        lambda channel: base_ot.send(channel, Stream(SENDER).draw),
-        lambda channel: base_ot.receive(channel, CHOICES, Stream(RECEIVER).draw),
+        lambda channel: base_transfers.send(channel, Stream(SENDER).draw),
+        lambda channel: base_transfers.receive(channel, CHOICES, Stream(RECEIVER).draw),
     )
     assert said.lengths() == [("base-ot.sender", 65), ("base-ot.receiver", 128 * 65)]
     np.testing.assert_array_equal(chosen, both[np.arange(128), CHOICES.astype(int)])
@@ -43,7 +44,9 @@ def test_seeds_are_the_textbook_s() -> None:
 
 
 def test_system_seeds_agree_and_never_repeat() -> None:
-    sessions = [record(base_ot.send, lambda channel: base_ot.receive(channel, ~CHOICES)) for _ in range(2)]
+    sessions = [
+        record(base_transfers.send, lambda channel: base_transfers.receive(channel, ~CHOICES)) for _ in range(2)
+    ]
     for both, chosen, _ in sessions:
         np.testing.assert_array_equal(chosen, both[np.arange(128), (~CHOICES).astype(int)])
         assert (chosen != both[np.arange(128), CHOICES.astype(int)]).any(axis=1).all()  # the twin: the other choice
@@ -59,7 +62,7 @@ def test_a_receiver_s_points_are_checked() -> None:
             bad = theirs if last == 0 else good[:-1] + bytes([good[-1] ^ 1])
             channel.send("base-ot.receiver", good * 127 + bad)
 
-        in_process.together(in_process.channels(), base_ot.send, answer)
+        in_process.together(in_process.channels(), base_transfers.send, answer)
 
     with pytest.raises(ChannelError, match=r"^base OT 127: point: expected neither its summand"):
         receiver(0)
@@ -72,12 +75,12 @@ def test_a_sender_s_point_is_checked() -> None:
         in_process.together(
             in_process.channels(),
             lambda channel: channel.send("base-ot.sender", bytes(65)),
-            lambda channel: base_ot.receive(channel, CHOICES),
+            lambda channel: base_transfers.receive(channel, CHOICES),
         )
 
 
 def test_choices_are_bits() -> None:
     channel, _ = in_process.channels()
     for choices in (CHOICES[:127], CHOICES.astype(np.uint8)):
-        with pytest.raises(check.InputError, match=r"^choices: expected bool \[128\], got"):
-            base_ot.receive(channel, choices)
+        with pytest.raises(_validate.InputError, match=r"^choices: expected bool \[128\], got"):
+            base_transfers.receive(channel, choices)

@@ -7,10 +7,10 @@ import grpc
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import noise_accounting
-from dpaudit.secure.budget import Budget
-from dpaudit.secure.channel import ChannelError
+from dpaudit import _validate
+from dpaudit.secure.noise import accounting
+from dpaudit.secure.protocol.channel import ChannelError
+from dpaudit.secure.service.records import Budget
 from tests.secure.servers import DIMENSION, OWNERS, Killed, integers, play, reach, terms
 from tests.secure.serving import owners, pair, send, share_of, until
 
@@ -28,9 +28,9 @@ def fit(step: int) -> dict[str, np.ndarray]:
 def test_the_terms_say_how_many_openings_the_budget_allows() -> None:
     mine = terms(**SMALL)
     law = mine.opening().noise
-    assert isinstance(law, noise_accounting.Binomial)
+    assert isinstance(law, accounting.Binomial)
     spent = [
-        noise_accounting.epsilon(law, sensitivity=2 * mine.levels, dimension=DIMENSION, delta=1e-5, steps=steps)
+        accounting.epsilon(law, sensitivity=2 * mine.levels, dimension=DIMENSION, delta=1e-5, steps=steps)
         for steps in (4, 5)
     ]
     assert (mine.epsilon, mine.delta, mine.openings) == (12.0, 1e-5, 4)
@@ -40,7 +40,7 @@ def test_the_terms_say_how_many_openings_the_budget_allows() -> None:
     assert [budget.spent(openings) for openings in range(6)] == [False] * 4 + [True] * 2
     assert budget.told(3).startswith("3 of 4 openings begun so far, epsilon ")
     budget.require(3)
-    with pytest.raises(check.InputError) as refused:
+    with pytest.raises(_validate.InputError) as refused:
         budget.require(4)
     assert str(refused.value) == WORDS
 
@@ -71,7 +71,7 @@ def test_without_a_budget_nothing_is_limited() -> None:
     ],
 )
 def test_a_budget_that_cannot_be_is_refused(mode: str, change: dict[str, object], message: str) -> None:
-    with pytest.raises(check.InputError, match=f"^{message}"):
+    with pytest.raises(_validate.InputError, match=f"^{message}"):
         terms(mode, **({"ring_bits": 14} if mode == "noisy" else {}) | change)
 
 
@@ -90,13 +90,13 @@ def test_servers_and_owners_refuse_what_is_beyond_the_budget(tmp_path: Path) -> 
                     epsilons.append(one.epsilon)
                 assert epsilons == [Budget(mine).epsilon(step)] * 3
             if life == 1:
-                with pytest.raises(check.InputError) as refused:
+                with pytest.raises(_validate.InputError) as refused:
                     all_of[0].submit(5, fit(5)["alice"])
                 assert str(refused.value) == WORDS  # the owner's own
             with pytest.raises(grpc.RpcError, match=WORDS):
                 send(both[0].port, share_of(mine, step=5))
             assert all_of[1].result(4).releases == 4
-            with pytest.raises(check.InputError) as refused:
+            with pytest.raises(_validate.InputError) as refused:
                 all_of[1].submit(5, fit(5)["bob"])
             assert str(refused.value) == WORDS
             until(lambda life=life: sum(line.startswith(SPENT) for line in told) == 2 * life)

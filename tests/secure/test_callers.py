@@ -7,11 +7,13 @@ import grpc
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import agreement, grpc_wire, lines, tls
-from dpaudit.secure.channel import Channel, ChannelError
-from dpaudit.secure.offline import WAY
-from dpaudit.secure.server import Server
+from dpaudit import _validate
+from dpaudit.secure.protocol import agreement, certificates
+from dpaudit.secure.protocol import channel as lines
+from dpaudit.secure.protocol.channel import Channel, ChannelError
+from dpaudit.secure.protocol.prepared import WAY
+from dpaudit.secure.service import grpc_wire
+from dpaudit.secure.service.server import Server
 from tests.secure.servers import OWNERS, integers, play, terms, total
 from tests.secure.serving import owners, pair, running, send, share_of, until
 
@@ -26,7 +28,7 @@ def called_in_vain(folder, mine, wrong, tmp_path, lines, begin: int = 0) -> str:
     first = Server("h1", mine, listen=PLACE, state=folder / "h1", peer=at, log=lambda line: None)
     with running(second), owners((first, second), mine, *OWNERS) as all_of:
         all_of[0].submit(begin + 1, values["alice"])
-        with pytest.raises(check.InputError) as refused:
+        with pytest.raises(_validate.InputError) as refused:
             Server("h1", wrong, listen=PLACE, state=tmp_path / "wrong", peer=at, log=lambda line: None).run()
         until(lambda: any(line.startswith(AT) for line in lines))
         with running(first):
@@ -71,7 +73,7 @@ def test_a_stand_by_takes_the_place_of_a_lost_server_when_it_is_told_to(tmp_path
     at = f"127.0.0.1:{second.port}"
     new = Server("h1", mine, listen=PLACE, state=tmp_path / "new", peer=at, rejoin=True, log=told.append)
     with running(second), running(new), owners((new, second), mine, *OWNERS) as all_of:
-        until(lambda: {f"session with {role}: 2 steps are complete" for role in tls.SERVERS} <= {*told})
+        until(lambda: {f"session with {role}: 2 steps are complete" for role in certificates.SERVERS} <= {*told})
         for one in all_of:
             one.submit(3, integers(3)[one._name])
         for step in (1, 2, 3):

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import in_process
-from dpaudit.secure.channel import HEADER, Channel, ChannelError, Traffic, Wire
+from dpaudit import _validate
+from dpaudit.secure.protocol import in_process
+from dpaudit.secure.protocol.channel import HEADER, Channel, ChannelError, Traffic, Wire
 
 Frame = tuple[bytes, bytes]
 
@@ -177,7 +177,7 @@ def test_refusing_ends_both_sides() -> None:
 @pytest.mark.parametrize("kind", ["", "seventeen letters", "kïnd"])
 def test_kinds_fit_the_header(kind: str) -> None:
     channel, _ = in_process.channels()
-    with pytest.raises(check.InputError, match=r"^kind: expected 1 to 16 ASCII characters, got"):
+    with pytest.raises(_validate.InputError, match=r"^kind: expected 1 to 16 ASCII characters, got"):
         channel.send(kind, b"")
-    with pytest.raises(check.InputError, match=r"^seconds: expected a finite number > 0, got 0$"):
+    with pytest.raises(_validate.InputError, match=r"^seconds: expected a finite number > 0, got 0$"):
         channel.deadline(0)

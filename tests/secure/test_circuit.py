@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import circuit
-from dpaudit.secure.circuit import ONE, ZERO, Builder
+from dpaudit import _validate
+from dpaudit.secure.circuits import circuit
+from dpaudit.secure.circuits.circuit import ONE, ZERO, Builder
 from tests.secure import programs
 
 
@@ -61,7 +61,7 @@ def test_digest_names_the_circuit() -> None:
 
 def test_wrong_number_of_inputs_is_refused() -> None:
     built = programs.build(programs.draw(5, inputs=7, steps=50), inputs=7)
-    with pytest.raises(check.InputError, match="inputs: expected 7 wires, got 6"):
+    with pytest.raises(_validate.InputError, match="inputs: expected 7 wires, got 6"):
         circuit.evaluate(built, np.zeros((6, 3)))
-    with pytest.raises(check.InputError, match="inputs: expected a whole number >= 1, got 0"):
+    with pytest.raises(_validate.InputError, match="inputs: expected a whole number >= 1, got 0"):
         Builder(0)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from dpaudit import check
-from dpaudit.secure import base_ot, cot, in_process
-from dpaudit.secure.channel import Channel, ChannelError
-from dpaudit.secure.randomness import Stream
+from dpaudit import _validate
+from dpaudit.secure.crypto import base_transfers, correlated_transfers
+from dpaudit.secure.crypto.randomness import Stream
+from dpaudit.secure.protocol import in_process
+from dpaudit.secure.protocol.channel import Channel, ChannelError
 from tests.secure.transcript import Transcript, record
 
 SENDER, RECEIVER = bytes(range(16)), bytes(range(16, 32))
@@ -25,11 +26,11 @@ def _play(
     bits = np.split(_choices(sum(counts)) if choices is None else choices, np.cumsum(counts)[:-1])
 
     def sender(channel: Channel) -> tuple[np.ndarray, int]:
-        party = cot.Sender(channel, DELTA, depth=depth, source=Stream(SENDER).draw)
+        party = correlated_transfers.Sender(channel, DELTA, depth=depth, source=Stream(SENDER).draw)
         return np.concatenate([party.extend(count) for count in counts]), party.used
 
     def receiver(channel: Channel) -> tuple[np.ndarray, int]:
-        party = cot.Receiver(channel, depth=depth, source=Stream(RECEIVER).draw)
+        party = correlated_transfers.Receiver(channel, depth=depth, source=Stream(RECEIVER).draw)
         return np.concatenate([party.extend(part) for part in bits]), party.used
 
     (q, sent), (t, received), said = record(sender, receiver)
@@ -62,8 +63,8 @@ def test_depth_one_is_iknp_bit_by_bit() -> None:
     _, t, said = _play([130], depth=1)
     bits = np.unpackbits(DELTA, bitorder="little").astype(bool)
     pairs, _, _ = record(
-        lambda channel: base_ot.send(channel, Stream(RECEIVER).draw),
-        lambda channel: base_ot.receive(channel, ~bits, Stream(SENDER).draw),
+        lambda channel: base_transfers.send(channel, Stream(RECEIVER).draw),
+        lambda channel: base_transfers.receive(channel, ~bits, Stream(SENDER).draw),
     )
     counters = bytes(31) + b"\1"  # two blocks hold 192 bits, what 130 transfers take and burn
 
@@ -116,10 +117,10 @@ def test_the_wire_is_pinned(depth: int, expected: str) -> None:  # whoever chang
 
 def test_sessions_of_the_system_differ() -> None:
     def sender(channel: Channel) -> np.ndarray:
-        return cot.Sender(channel, DELTA).extend(10)
+        return correlated_transfers.Sender(channel, DELTA).extend(10)
 
     def receiver(channel: Channel) -> np.ndarray:
-        return cot.Receiver(channel).extend(_choices(10))
+        return correlated_transfers.Receiver(channel).extend(_choices(10))
 
     sessions = [record(sender, receiver) for _ in range(2)]
     assert all(_correlated(q, t, _choices(10)) for q, t, _ in sessions)
@@ -130,34 +131,34 @@ def test_parties_that_disagree_are_told() -> None:
     with pytest.raises(ChannelError, match=r"'cot.corrections', message 1: a message of kind 'ggm.sums' came"):
         in_process.together(
             in_process.channels(),
-            lambda channel: cot.Sender(channel, DELTA, depth=1).extend(64),
-            lambda channel: cot.Receiver(channel, depth=4),
+            lambda channel: correlated_transfers.Sender(channel, DELTA, depth=1).extend(64),
+            lambda channel: correlated_transfers.Receiver(channel, depth=4),
         )
     with pytest.raises(ChannelError, match=r"'cot.corrections', message 1: expected 1024 bytes, 2048 were announced"):
         in_process.together(
             in_process.channels(),
-            lambda channel: cot.Sender(channel, DELTA).extend(64),
-            lambda channel: cot.Receiver(channel).extend(_choices(65)),
+            lambda channel: correlated_transfers.Sender(channel, DELTA).extend(64),
+            lambda channel: correlated_transfers.Receiver(channel).extend(_choices(65)),
         )
 
 
 def test_wrong_arguments_are_named() -> None:
     channel, _ = in_process.channels()
-    with pytest.raises(check.InputError, match=r"^delta: expected uint8 \[16\], got int64 \[16\]$"):
-        cot.Sender(channel, DELTA.astype(np.int64))
-    with pytest.raises(check.InputError, match=r"^depth: expected 1, 2 or 4, got 3$"):
-        cot.Receiver(channel, depth=3)
+    with pytest.raises(_validate.InputError, match=r"^delta: expected uint8 \[16\], got int64 \[16\]$"):
+        correlated_transfers.Sender(channel, DELTA.astype(np.int64))
+    with pytest.raises(_validate.InputError, match=r"^depth: expected 1, 2 or 4, got 3$"):
+        correlated_transfers.Receiver(channel, depth=3)
 
     def receiver(channel: Channel) -> None:
-        party = cot.Receiver(channel)
-        with pytest.raises(check.InputError, match=r"^choices: expected bool \[n\], got uint8 \[3\]$"):
+        party = correlated_transfers.Receiver(channel)
+        with pytest.raises(_validate.InputError, match=r"^choices: expected bool \[n\], got uint8 \[3\]$"):
             party.extend(np.ones(3, np.uint8))
-        with pytest.raises(check.InputError, match=r"^transfers: expected a whole number >= 1, got 0$"):
+        with pytest.raises(_validate.InputError, match=r"^transfers: expected a whole number >= 1, got 0$"):
             party.extend(np.zeros(0, bool))
-        party.used = cot.LIMIT - 64
+        party.used = correlated_transfers.LIMIT - 64
         with pytest.raises(
-            check.InputError, match=r"^transfers: expected at most 64 more from these base OTs, got 65$"
+            _validate.InputError, match=r"^transfers: expected at most 64 more from these base OTs, got 65$"
         ):
             party.extend(_choices(65))
 
-    in_process.together(in_process.channels(), lambda channel: cot.Sender(channel, DELTA), receiver)
+    in_process.together(in_process.channels(), lambda channel: correlated_transfers.Sender(channel, DELTA), receiver)

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import check
-from dpaudit.secure.discrete_gaussian import _below, sample
-from dpaudit.secure.randomness import Stream
+from dpaudit import _validate
+from dpaudit.secure.crypto.randomness import Stream
+from dpaudit.secure.noise.gaussian import _below, sample
 
 COUNT = 200_000
 
@@ -43,7 +43,7 @@ def test_the_operating_system_is_the_default_source() -> None:
 
 @pytest.mark.parametrize("sigma", [0, 2.5, (1 << 24) + 1])
 def test_refuses_other_sigmas(sigma: float) -> None:
-    with pytest.raises(check.InputError, match="sigma: expected a whole number"):
+    with pytest.raises(_validate.InputError, match="sigma: expected a whole number"):
         sample(sigma, 1)  # pyright: ignore[reportArgumentType]
 
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from dpaudit import check
-from dpaudit.secure import aes_hash, circuit, garbling
-from dpaudit.secure.aes_hash import GateKeys, Keys
-from dpaudit.secure.circuit import Builder, Circuit
-from dpaudit.secure.garbling import CHUNK, Garbled
+from dpaudit import _validate
+from dpaudit.secure.circuits import circuit, garbling
+from dpaudit.secure.circuits.circuit import Builder, Circuit
+from dpaudit.secure.circuits.garbling import CHUNK, Garbled, GateKeys, Keys
 from tests.secure import programs
 
 SEED = bytes(range(16))
@@ -139,7 +138,7 @@ def test_no_key_and_input_meet_twice() -> None:
     seen: dict[tuple[int, int], list[bytes]] = {}
 
     def recorded(keys: Keys) -> Keys:
-        def keyed(chunk: int, gate: int) -> aes_hash.Encrypt:
+        def keyed(chunk: int, gate: int) -> garbling.Encrypt:
             encrypt = keys(chunk, gate)
 
             def recording(source: memoryview, target: memoryview) -> object:
@@ -157,7 +156,7 @@ def test_no_key_and_input_meet_twice() -> None:
         assert len(inputs) == 4 * (5 if chunk else CHUNK)
         assert len(np.unique(inputs, axis=0)) == len(inputs)
     halves = blocks[0, 1].reshape(2, 2, CHUNK, 2).copy()  # the gate of one label twice: without the tweak,
-    halves[..., 1] ^= aes_hash.tweaks(CHUNK)  # every input comes twice, and this test would tell
+    halves[..., 1] ^= garbling.tweaks_of(CHUNK)  # every input comes twice, and this test would tell
     assert len(np.unique(halves.reshape(-1, 2), axis=0)) == 2 * CHUNK
 
 
@@ -205,7 +204,7 @@ def test_wrong_arguments_are_refused() -> None:
     zeros, delta, _ = secrets(9, 2, 3)
     sent = garbled(built, zeros, delta)
     for bad in (delta & 0xFE, delta[:8], delta.astype(np.int64)):
-        with pytest.raises(check.InputError, match=r"delta: expected uint8 \[16\] with the last bit one, got "):
+        with pytest.raises(_validate.InputError, match=r"delta: expected uint8 \[16\] with the last bit one, got "):
             garbled(built, zeros, bad)
     for bad in (
         zeros[:1],
@@ -214,11 +213,13 @@ def test_wrong_arguments_are_refused() -> None:
         zeros[:, :0],
         np.zeros((2, CHUNK + 1, 16), np.uint8),
     ):
-        with pytest.raises(check.InputError, match=r"labels: expected uint8 \[2, n, 16\] with n in 1 to 4096, got "):
+        with pytest.raises(
+            _validate.InputError, match=r"labels: expected uint8 \[2, n, 16\] with n in 1 to 4096, got "
+        ):
             next(garbling.garble(built, iter([bad]), delta, GateKeys(SEED)))
-    with pytest.raises(check.InputError, match=r"tables: expected shape \[1, 2, 2, 2\], got shape \[1, 2, 2, 3\]"):
+    with pytest.raises(_validate.InputError, match=r"tables: expected shape \[1, 2, 2, 2\], got shape \[1, 2, 2, 3\]"):
         evaluated(built, zeros[:, :2], sent)
     keys = GateKeys(SEED)
     garbled(built, zeros, delta, keys)
-    with pytest.raises(check.InputError, match=r"\(chunk, gate\): expected a pair after \(0, 0\), got \(0, 0\)"):
+    with pytest.raises(_validate.InputError, match=r"\(chunk, gate\): expected a pair after \(0, 0\), got \(0, 0\)"):
         garbled(built, zeros, delta, keys)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from dpaudit.secure import base_ot, ggm
-from dpaudit.secure.randomness import Stream
+from dpaudit.secure.crypto import base_transfers, correlated_transfers
+from dpaudit.secure.crypto.randomness import Stream
 from tests.secure.transcript import record
 
 OWNER, OTHER = bytes(range(16)), bytes(range(16, 32))
@@ -22,8 +22,8 @@ def _grown(node: bytes, levels: int) -> list[bytes]:
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_all_leaves_but_one(depth: int) -> None:
     leaves, others, said = record(
-        lambda channel: ggm.whole(channel, depth, Stream(OWNER).draw),
-        lambda channel: ggm.punctured(channel, HOLES, depth, Stream(OTHER).draw),
+        lambda channel: correlated_transfers.whole(channel, depth, Stream(OWNER).draw),
+        lambda channel: correlated_transfers.punctured(channel, HOLES, depth, Stream(OTHER).draw),
     )
     trees = 128 // depth
     assert said.lengths() == [
@@ -32,8 +32,8 @@ def test_all_leaves_but_one(depth: int) -> None:
         ("base-ot.receiver", 128 * 65),
     ]
     pairs, _, _ = record(
-        lambda channel: base_ot.send(channel, Stream(OWNER).draw),
-        lambda channel: base_ot.receive(channel, ~HOLES, Stream(OTHER).draw),
+        lambda channel: base_transfers.send(channel, Stream(OWNER).draw),
+        lambda channel: base_transfers.receive(channel, ~HOLES, Stream(OTHER).draw),
     )
     heard = b"".join(message.payload for message in said.first)
     for tree, hole_bits in enumerate(HOLES.reshape(trees, depth)):

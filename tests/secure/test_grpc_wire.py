@@ -10,10 +10,11 @@ import grpc
 import numpy as np
 import pytest
 
-from dpaudit.secure import agreement, grpc_wire, spgc_pb2, tls
-from dpaudit.secure.channel import Channel, ChannelError
-from dpaudit.secure.grpc_wire import GrpcWire, Listener
-from dpaudit.secure.in_process import together
+from dpaudit.secure.protocol import agreement, certificates
+from dpaudit.secure.protocol.channel import Channel, ChannelError
+from dpaudit.secure.protocol.in_process import together
+from dpaudit.secure.service import grpc_wire, spgc_pb2
+from dpaudit.secure.service.grpc_wire import GrpcWire, Listener
 
 Ends = tuple[GrpcWire, GrpcWire]
 Listening = tuple[Listener, str, grpc.Server, list[str]]
@@ -21,10 +22,10 @@ Listening = tuple[Listener, str, grpc.Server, list[str]]
 
 @pytest.fixture
 def listening() -> Iterator[Listening]:
-    server = grpc.server(ThreadPoolExecutor(4), options=tls.options())
+    server = grpc.server(ThreadPoolExecutor(4), options=certificates.options())
     lines: list[str] = []
     listener = Listener(server, None, lines.append)
-    port = tls.listen(server, "127.0.0.1:0", None)
+    port = certificates.listen(server, "127.0.0.1:0", None)
     server.start()
     yield listener, f"127.0.0.1:{port}", server, lines
     server.stop(0)
@@ -41,7 +42,7 @@ def ends(listening: Listening) -> Iterator[Ends]:
     second.abandon()
 
 
-@pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, tls.PIECE])
+@pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, certificates.PIECE])
 def test_frames_are_those_of_protobuf(size):
     data = np.random.default_rng(size).bytes(size)
     message = spgc_pb2.Frame(data=data).SerializeToString()
@@ -66,7 +67,15 @@ def test_the_messages_between_owners_and_servers_are_pinned():
 
 def test_messages_of_every_size_come_through_both_ways(ends):
     draw = np.random.default_rng(0)
-    sizes = (0, 1, tls.PIECE - 33, tls.PIECE - 32, tls.PIECE - 31, 3 * tls.PIECE + 5, 30 << 20)
+    sizes = (
+        0,
+        1,
+        certificates.PIECE - 33,
+        certificates.PIECE - 32,
+        certificates.PIECE - 31,
+        3 * certificates.PIECE + 5,
+        30 << 20,
+    )
     sent = [draw.integers(0, 256, size, np.uint8) for size in sizes]
 
     def party(channel: Channel) -> None:

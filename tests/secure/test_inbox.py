@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure.inbox import Inbox
-from dpaudit.secure.reveal import KEPT
+from dpaudit import _validate
+from dpaudit.secure.protocol.two_server_sum import KEPT
+from dpaudit.secure.service.inbox import Inbox
 from tests.secure.servers import DIMENSION, OWNERS, submit, terms
 
 SPLIT = bytes(16)
@@ -44,7 +44,7 @@ def _of(value: int) -> bytes:
 def test_what_is_refused_changes_nothing(owner, step, split, values, message):
     inbox = Inbox(terms(), 2)
     inbox.take("alice", 3, SPLIT, ZEROS)
-    with pytest.raises(check.InputError) as refused:
+    with pytest.raises(_validate.InputError) as refused:
         inbox.take(owner, step, split, values)
     assert str(refused.value) == message
     assert inbox.collect(0.0, lambda: False) == {"alice": SPLIT}
@@ -73,7 +73,7 @@ def test_collecting_ends_early_when_all_are_there_or_it_is_told_to():
 
 def test_who_waits_for_a_step():
     inbox = Inbox(terms(), 0)
-    with pytest.raises(check.InputError, match=r"^step: expected one with a share of alice, .* got 1$"):
+    with pytest.raises(_validate.InputError, match=r"^step: expected one with a share of alice, .* got 1$"):
         inbox.wait("alice", 1, 60.0)
     submit(inbox, 0, 1)
     assert not inbox.wait("alice", 1, 0.01)
@@ -83,5 +83,5 @@ def test_who_waits_for_a_step():
     thread.join()
     inbox.complete(1)  # the same again
     assert inbox.wait("bob", 1, 0.0)
-    with pytest.raises(check.InputError, match=r"^owner: expected one of alice, bob, carol, got mallory$"):
+    with pytest.raises(_validate.InputError, match=r"^owner: expected one of alice, bob, carol, got mallory$"):
         inbox.wait("mallory", 1, 0.0)

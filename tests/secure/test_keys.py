@@ -9,10 +9,11 @@ import grpc
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import keys, spgc_pb2, tls
-from dpaudit.secure.channel import ChannelError
-from dpaudit.secure.owner import Owner
+from dpaudit import _validate
+from dpaudit.secure.protocol import certificates
+from dpaudit.secure.protocol.channel import ChannelError
+from dpaudit.secure.service import spgc_pb2
+from dpaudit.secure.service.owner import Owner
 from tests.secure.certificates import Authority
 from tests.secure.servers import OWNERS, integers, terms, total
 from tests.secure.serving import owners, pair, send, share_of
@@ -20,16 +21,18 @@ from tests.secure.serving import owners, pair, send, share_of
 DAY = datetime.timedelta(days=1)
 
 
-def forged(trust: Authority, name: str) -> tls.Tls:
+def forged(trust: Authority, name: str) -> certificates.Tls:
     """What who has the authority's key can make: a certificate of its own for a name."""
-    certificate, key = keys.issue(keys.read_authority(trust.folder / keys.AUTHORITY), [name], DAY)
+    certificate, key = certificates.issue(
+        certificates.read_authority(trust.folder / certificates.AUTHORITY), [name], DAY
+    )
     return trust.tls("bob")._replace(certificate=certificate, key=key)
 
 
 def test_each_party_has_its_own_key_and_all_have_both_servers_certificates(tmp_path: Path) -> None:
-    made = keys.make(tmp_path / "keys", OWNERS)
+    made = certificates.make(tmp_path / "keys", OWNERS)
     assert made == ["h1", "h2", *OWNERS]
-    parties = {name: tls.read(tmp_path / "keys" / name, name=name) for name in made}
+    parties = {name: certificates.read(tmp_path / "keys" / name, name=name) for name in made}
     assert len({one.key for one in parties.values()}) == len(made)
     assert {one.servers for one in parties.values()} == {(parties["h1"].certificate, parties["h2"].certificate)}
     for path in (tmp_path / "keys").rglob("*"):
@@ -38,34 +41,37 @@ def test_each_party_has_its_own_key_and_all_have_both_servers_certificates(tmp_p
 
 
 def test_more_owners_are_made_later_and_nothing_else_is_changed(tmp_path: Path) -> None:
-    keys.make(tmp_path, OWNERS)
+    certificates.make(tmp_path, OWNERS)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert keys.make(tmp_path, [*OWNERS, "dave"]) == ["dave"]
+    assert certificates.make(tmp_path, [*OWNERS, "dave"]) == ["dave"]
     assert {path: path.read_bytes() for path in before} == before
-    assert tls.read(tmp_path / "dave", name="dave").servers == tls.read(tmp_path / "bob", name="bob").servers
+    assert (
+        certificates.read(tmp_path / "dave", name="dave").servers
+        == certificates.read(tmp_path / "bob", name="bob").servers
+    )
 
 
 def test_what_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     for name in ("h1", "authority", "A"):
-        with pytest.raises(check.InputError, match=r"^owner: expected "):
-            keys.make(tmp_path / "keys", [name])
-    with pytest.raises(check.InputError, match=r"^days: expected a whole number >= 1, got 0$"):
-        keys.make(tmp_path / "keys", OWNERS, days=0)
+        with pytest.raises(_validate.InputError, match=r"^owner: expected "):
+            certificates.make(tmp_path / "keys", [name])
+    with pytest.raises(_validate.InputError, match=r"^days: expected a whole number >= 1, got 0$"):
+        certificates.make(tmp_path / "keys", OWNERS, days=0)
     (tmp_path / "file").touch()
-    with pytest.raises(check.InputError, match=r"^keys: expected a folder to write to, got .*file"):
-        keys.make(tmp_path / "file", OWNERS)
-    keys.make(tmp_path / "keys", OWNERS)
+    with pytest.raises(_validate.InputError, match=r"^keys: expected a folder to write to, got .*file"):
+        certificates.make(tmp_path / "file", OWNERS)
+    certificates.make(tmp_path / "keys", OWNERS)
     for content in (b"", (tmp_path / "keys" / "bob" / "bob.key").read_bytes()):
         (tmp_path / "keys" / "authority" / "ca.key").write_bytes(content)
-        with pytest.raises(check.InputError, match=r"^keys: expected "):
-            keys.make(tmp_path / "keys", ["dave"])
+        with pytest.raises(_validate.InputError, match=r"^keys: expected "):
+            certificates.make(tmp_path / "keys", ["dave"])
 
 
 def test_files_that_do_not_fit_are_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # for short names: a line repeats so much of a value and no more
     trust = Authority(Path("keys"))
-    authority = keys.read_authority(Path("keys/authority"))
-    two, _ = keys.issue(authority, ["bob", "carol"], DAY)
+    authority = certificates.read_authority(Path("keys/authority"))
+    two, _ = certificates.issue(authority, ["bob", "carol"], DAY)
     h1, h2 = trust.tls("h1"), trust.tls("h2")
     for file, content, message in [
         ("bob.pem", trust.tls("carol").certificate, r"^keys: expected the key to bob\.pem, got keys/bob/bob\.key$"),
@@ -79,24 +85,30 @@ def test_files_that_do_not_fit_are_one_clear_line(tmp_path: Path, monkeypatch: p
         path = Path("keys/bob") / file
         kept = path.read_bytes()
         path.write_bytes(content) if content is not None else path.unlink()
-        with pytest.raises(check.InputError, match=message):
+        with pytest.raises(_validate.InputError, match=message):
             trust.tls("bob")
         path.write_bytes(kept)
-    with pytest.raises(check.InputError, match=r"^keys: expected files of carol, got keys/bob/carol\.pem \(No such"):
-        tls.read("keys/bob", name="carol")
+    with pytest.raises(
+        _validate.InputError, match=r"^keys: expected files of carol, got keys/bob/carol\.pem \(No such"
+    ):
+        certificates.read("keys/bob", name="carol")
     trust.tls("bob")
 
 
 def test_servers_of_one_key_are_refused(tmp_path: Path) -> None:
     trust = Authority(tmp_path)
-    authority = keys.read_authority(tmp_path / keys.AUTHORITY)
-    ours = keys.load_pem_private_key(trust.tls("h1").key, None)
-    assert isinstance(ours, keys.ec.EllipticCurvePrivateKey)
-    twin = keys._builder("h2", authority.certificate.subject, ours, DAY)
-    twin = twin.add_extension(keys.x509.SubjectAlternativeName([keys.x509.DNSName("h2")]), critical=False)
-    (tmp_path / "bob" / "h2.pem").write_bytes(keys._pem(twin.sign(authority.key, keys.hashes.SHA256())))
+    authority = certificates.read_authority(tmp_path / certificates.AUTHORITY)
+    ours = certificates.load_pem_private_key(trust.tls("h1").key, None)
+    assert isinstance(ours, certificates.ec.EllipticCurvePrivateKey)
+    twin = certificates._builder("h2", authority.certificate.subject, ours, DAY)
+    twin = twin.add_extension(
+        certificates.x509.SubjectAlternativeName([certificates.x509.DNSName("h2")]), critical=False
+    )
+    (tmp_path / "bob" / "h2.pem").write_bytes(
+        certificates._pem(twin.sign(authority.key, certificates.hashes.SHA256()))
+    )
     with pytest.raises(
-        check.InputError, match=r"^h1\.pem, h2\.pem: expected certificates of two servers, got those of"
+        _validate.InputError, match=r"^h1\.pem, h2\.pem: expected certificates of two servers, got those of"
     ):
         trust.tls("bob")
 
@@ -115,7 +127,7 @@ def test_only_the_party_named_in_a_certificate_is_let_in(tmp_path: Path) -> None
         swapped = both[1], both[0]  # h1 and h2 of the wrong names: an owner must not give one server both shares
         with owners(swapped, mine, "bob", trust=trust) as (bob,), pytest.raises(ChannelError, match=r"^h1: "):
             bob.submit(1, integers(1)["bob"], seconds=5)
-        with tls.call(f"127.0.0.1:{both[1].port}", "h2", trust.tls("alice")) as connection:
+        with certificates.call(f"127.0.0.1:{both[1].port}", "h2", trust.tls("alice")) as connection:
             exchange = connection.stream_stream("/dpaudit.secure.Peer/Exchange", spgc_pb2.Frame.SerializeToString)
             with pytest.raises(grpc.RpcError, match=r"certificate: expected one for 'h1', got \['alice'\]"):
                 next(exchange(iter([spgc_pb2.Frame(data=b"!")])))
@@ -130,12 +142,12 @@ def test_who_has_the_authority_s_key_is_no_server(tmp_path: Path) -> None:
     mine, told = terms("plain"), []
     trust = Authority(tmp_path / "trust")
     with pair(tmp_path, mine, told.append, trust=trust) as both:
-        with tls.call(f"127.0.0.1:{both[1].port}", "h2", forged(trust, "h1")) as connection:
+        with certificates.call(f"127.0.0.1:{both[1].port}", "h2", forged(trust, "h1")) as connection:
             exchange = connection.stream_stream("/dpaudit.secure.Peer/Exchange", spgc_pb2.Frame.SerializeToString)
             with pytest.raises(grpc.RpcError, match="certificate: expected h1's own, got another one for 'h1'"):
                 next(exchange(iter([spgc_pb2.Frame(data=b"!")])))
         false = grpc.server(ThreadPoolExecutor(1))
-        port = tls.listen(false, "127.0.0.1:0", forged(trust, "h2"))
+        port = certificates.listen(false, "127.0.0.1:0", forged(trust, "h2"))
         false.start()
         bob = Owner("bob", mine, (f"127.0.0.1:{both[0].port}", f"127.0.0.1:{port}"), own=trust.tls("bob"))
         with pytest.raises(ChannelError, match=r"^h2: .*CERTIFICATE_VERIFY_FAILED"):

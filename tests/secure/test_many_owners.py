@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit.secure import agreement, spgc_pb2, tls
-from dpaudit.secure.agreement import Terms
-from dpaudit.secure.noise import Binomial
-from dpaudit.secure.server import Server
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import agreement, certificates
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.service import spgc_pb2
+from dpaudit.secure.service.server import Server
 from tests.secure.servers import reach, terms
 from tests.secure.serving import Pair, owners, pair, share_of
 
@@ -21,7 +22,7 @@ def submitted(both: Pair, mine: Terms, absent: tuple[set[int], set[int]]) -> Non
     The share that both make is an owner's place among the names, modulo 50, in every coordinate.
     """
     for side, server in enumerate(both):
-        with tls.call(f"127.0.0.1:{server.port}", tls.SERVERS[side], None) as connection:
+        with certificates.call(f"127.0.0.1:{server.port}", certificates.SERVERS[side], None) as connection:
             submit = connection.unary_unary(
                 "/dpaudit.secure.Owners/Submit", spgc_pb2.Share.SerializeToString, spgc_pb2.Receipt.FromString
             )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import lines
-from dpaudit.secure.budget import Budget
-from dpaudit.secure.metrics import Metrics
+from dpaudit import _validate
+from dpaudit.secure.protocol import channel
+from dpaudit.secure.service.metrics import Metrics
+from dpaudit.secure.service.records import Budget
 from tests.secure.servers import OWNERS, integers, terms
 from tests.secure.serving import owners, pair, until
 
@@ -57,17 +57,19 @@ def test_figures_follow_a_training(tmp_path: Path) -> None:
     ],
 )
 def test_figures_stay_on_this_machine(address: str, message: str) -> None:
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         Metrics(address, dict)
     one = Metrics("127.0.0.1:0", dict)
-    with pytest.raises(check.InputError, match=r"^metrics: expected a free port of this machine, got 127\.0\.0\.1:"):
+    with pytest.raises(
+        _validate.InputError, match=r"^metrics: expected a free port of this machine, got 127\.0\.0\.1:"
+    ):
         Metrics(f"127.0.0.1:{one.port}", dict)
     one.close()
 
 
 def test_a_line_of_the_log_is_an_object_with_its_step() -> None:
-    told = json.loads(lines.as_json("h2", "step 12: complete, of 3 owners"))
+    told = json.loads(channel.as_json("h2", "step 12: complete, of 3 owners"))
     assert datetime.datetime.fromisoformat(told.pop("time")).tzinfo is not None
     assert told == {"server": "h2", "step": 12, "told": "complete, of 3 owners"}
-    other = json.loads(lines.as_json("h1", "bob: a share of step 1 is refused"))
+    other = json.loads(channel.as_json("h1", "bob: a share of step 1 is refused"))
     assert (other["step"], other["told"]) == (None, "bob: a share of step 1 is refused")

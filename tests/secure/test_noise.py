@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import check
-from dpaudit.secure.noise import Binomial, binomial, from_bits, probabilities, sample, tail
-from dpaudit.secure.randomness import Stream
+from dpaudit import _validate
+from dpaudit.secure.crypto.randomness import Stream
+from dpaudit.secure.noise.binomial import Binomial, binomial, from_bits, probabilities, sample, tail
 
 
 def convolved(coins: int, step_bits: int) -> list[Fraction]:
@@ -82,9 +82,9 @@ def test_wrong_number_of_coins_is_rejected() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(check.InputError, match=r"coins: expected 2\^k - 1, at most 1023, got 126"):
+    with pytest.raises(_validate.InputError, match=r"coins: expected 2\^k - 1, at most 1023, got 126"):
         binomial(coins=126, step_bits=3)
-    with pytest.raises(check.InputError, match="step_bits: expected a whole number >= 1, got 0"):
+    with pytest.raises(_validate.InputError, match="step_bits: expected a whole number >= 1, got 0"):
         binomial(coins=127, step_bits=0)
-    with pytest.raises(check.InputError, match=r"bits: expected shape \[d, 133\], got shape \[2, 132\]"):
+    with pytest.raises(_validate.InputError, match=r"bits: expected shape \[d, 133\], got shape \[2, 132\]"):
         from_bits(binomial(coins=127, step_bits=3), np.zeros((2, 132), np.uint8))

@@ -3,10 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import noise_accounting, sigma
-from dpaudit.secure.noise import Binomial, binomial, probabilities
-from dpaudit.secure.noise_accounting import allowed, claim, epsilon, spent
+from dpaudit import _validate
+from dpaudit.secure.noise import accounting
+from dpaudit.secure.noise import gaussian as sigma
+from dpaudit.secure.noise.accounting import allowed, claim, epsilon, spent
+from dpaudit.secure.noise.binomial import Binomial, binomial, probabilities
 
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
 
@@ -45,7 +46,7 @@ def test_never_below_any_shift_and_not_far_above_the_worst(coins: int, step_bits
 def test_cells_between_coarse_shifts() -> None:
     """A sensitivity of 1,500 units needs shifts that are not looked at one by one."""
     noise, sensitivity = binomial(coins=127, step_bits=8), 1_500
-    assert sensitivity > 8 * noise_accounting.EXACT
+    assert sensitivity > 8 * accounting.EXACT
     charged, reach = kappa(noise, sensitivity, trimmed=1e-9)
     some = np.random.default_rng(0).integers(1, sensitivity + 1, 40)
     assert (charged >= ratios(noise, reach, np.append(some, sensitivity)) * (1 - 1e-9)).all()
@@ -115,11 +116,11 @@ def test_so_many_releases_are_allowed_and_no_more(multiplier: float, budget: flo
 
 def test_refusals() -> None:
     noise = binomial(coins=127, step_bits=8)
-    with pytest.raises(check.InputError, match=r"sensitivity: expected a whole number >= 1, got 0\.5"):
+    with pytest.raises(_validate.InputError, match=r"sensitivity: expected a whole number >= 1, got 0\.5"):
         spent(noise, sensitivity=0.5, dimension=1, trimmed=1e-9)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(check.InputError, match=r"orders: expected numbers > 1, got 1\.0"):
+    with pytest.raises(_validate.InputError, match=r"orders: expected numbers > 1, got 1\.0"):
         spent(noise, sensitivity=1, dimension=1, trimmed=1e-9, orders=(1.0, 2.0))
-    with pytest.raises(check.InputError, match=r"delta: expected a number in \(0, 1\), got 0"):
+    with pytest.raises(_validate.InputError, match=r"delta: expected a number in \(0, 1\), got 0"):
         epsilon(noise, sensitivity=1, dimension=1, delta=0)
 
 
@@ -130,7 +131,7 @@ def test_a_cell_is_charged_for_the_bend_of_its_chord() -> None:
     """
     noise, sensitivity, width, order = binomial(coins=127, step_bits=8), 4_096, 16, ORDERS.index(4.0)
     charged, reach = kappa(noise, sensitivity, trimmed=1e-9)
-    first = np.arange(noise_accounting.EXACT, sensitivity // width + 1)
+    first = np.arange(accounting.EXACT, sensitivity // width + 1)
     with np.errstate(over="ignore"):  # of orders that are not looked at here
         coarse = ratios(binomial(coins=127, step_bits=4), reach / width, first)[:, order]
     ends = 3 * first**2 * coarse  # log S' at each a: R' = log S' / (alpha - 1)
@@ -174,7 +175,7 @@ def test_the_claim_lies_below_the_exact_trade_off_of_a_shift_and_near_it() -> No
     assert (nearer.fnr(np.minimum(fpr, 1.0)) > fnr).any()
     assert promised.epsilon_at(1e-5) <= epsilon(noise, sensitivity=shift, dimension=1, delta=1e-5) * 1.02
     assert promised.neighbouring == "add_remove"
-    with pytest.raises(check.InputError, match="noise: expected one whose ends are wider than the shift"):
+    with pytest.raises(_validate.InputError, match="noise: expected one whose ends are wider than the shift"):
         claim(noise, sensitivity=noise.reach, dimension=10, neighbouring="replace")
 
 

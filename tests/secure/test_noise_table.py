@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure.noise_table import from_seeds, separation, table
+from dpaudit import _validate
+from dpaudit.secure.noise.lookup import from_seeds, separation, table
 
 
 def test_table_is_the_normal_law() -> None:
@@ -25,5 +25,5 @@ def test_separation_by_hand() -> None:
     values = np.array([0, 0, 1, 3])  # against 1, 1, 2, 4: 0 and 3 give the first away
     assert separation(values) == (0.75, 0.75)
     assert separation(values, shift=3) == (0.75, 0.75)
-    with pytest.raises(check.InputError, match="shift: expected a whole number >= 1, got 0"):
+    with pytest.raises(_validate.InputError, match="shift: expected a whole number >= 1, got 0"):
         separation(values, shift=0)

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import in_process, noise, offline, opening
-from dpaudit.secure.ledger import Past
-from dpaudit.secure.offline import WAY, Pair
-from dpaudit.secure.opening import Evaluator, Garbled, Garbler, Received
-from dpaudit.secure.randomness import Stream
+from dpaudit import _validate
+from dpaudit.secure.crypto.randomness import Stream
+from dpaudit.secure.noise import binomial
+from dpaudit.secure.protocol import in_process, prepared, two_server_sum
+from dpaudit.secure.protocol.prepared import WAY, Pair
+from dpaudit.secure.protocol.storage import Past
+from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Received
 from tests.secure import sessions
 
-KIND = opening.noisy(noise.binomial(coins=1, step_bits=1), ring_bits=4)
+KIND = two_server_sum.noisy(binomial.binomial(coins=1, step_bits=1), ring_bits=4)
 COUNT = 5
 PAIR = Pair(b"the pair of them", bytes(range(32)))
 NAMES = ("h1", "h2")
@@ -26,7 +27,7 @@ NAMES = ("h1", "h2")
 
 def store(folder: Path, kind: type, count: int = COUNT) -> Any:
     """One server's; identities are those of its source."""
-    return offline.Store(folder, kind, KIND, count, PAIR, Stream(kind.__name__.ljust(16).encode()).draw)
+    return prepared.Store(folder, kind, KIND, count, PAIR, Stream(kind.__name__.ljust(16).encode()).draw)
 
 
 def both(tmp_path: Path) -> list[Any]:
@@ -56,14 +57,14 @@ def test_what_was_put_is_taken_once(tmp_path: Path) -> None:
         assert first.numbers() == [3, 4]
         for path in (folder, folder.parent, *folder.iterdir()):
             assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
-        with pytest.raises(check.InputError, match=r"number: expected one that the store does not have .*, got 3"):
+        with pytest.raises(_validate.InputError, match=r"number: expected one that the store does not have .*, got 3"):
             first.put(3, identity(3), block)
         again = store(folder, kind)  # as after a crash
         assert same(again.take(3), block)
         for used in (first, again, store(folder, kind)):
-            with pytest.raises(check.InputError, match=r"number: expected that of a block in .*, got 3"):
+            with pytest.raises(_validate.InputError, match=r"number: expected that of a block in .*, got 3"):
                 used.take(3)
-        with pytest.raises(check.InputError, match=r"number: expected one that the store does not have .*, got 3"):
+        with pytest.raises(_validate.InputError, match=r"number: expected one that the store does not have .*, got 3"):
             again.put(3, identity(3), block)
         assert again.numbers() == [4]
 
@@ -191,7 +192,7 @@ def test_who_is_behind_is_refused(tmp_path: Path, mine: tuple[int, int], theirs:
     if mine[1] >= 0:
         one.ledger.see(mine[1])
     again = store(tmp_path, Garbled)
-    with pytest.raises(check.InputError) as refused:
+    with pytest.raises(_validate.InputError) as refused:
         again.meet(theirs, NAMES)
     assert str(refused.value).startswith(f"{message} (it has been put back; {WAY}), got ")
     assert again.numbers() == [2]  # nothing was burnt but what is below the one spent
@@ -211,7 +212,7 @@ def test_every_bit_of_a_block_counts(tmp_path: Path) -> None:
             content[place] ^= 1 << place % 8
             path.write_bytes(content)
             wanted = "made for this opening" if place < 32 else "that is as it was kept"
-            with pytest.raises(check.InputError, match=rf"block: expected one {wanted} \(it is now burnt\), got "):
+            with pytest.raises(_validate.InputError, match=rf"block: expected one {wanted} \(it is now burnt\), got "):
                 one.take(number)
             assert not list((tmp_path / kind.__name__).glob("*.block"))
 
@@ -222,12 +223,12 @@ def test_a_whole_block_under_another_number_or_of_another_pair_is_found_out(tmp_
         one.put(number, identity(7), block)
     first, second = sorted(tmp_path.glob("*.block"))
     second.write_bytes(first.read_bytes())
-    with pytest.raises(check.InputError, match=r"block: expected one that is as it was kept \(it is now burnt\)"):
+    with pytest.raises(_validate.InputError, match=r"block: expected one that is as it was kept \(it is now burnt\)"):
         one.take(1)
-    other = offline.Store(tmp_path, Garbled, KIND, COUNT, PAIR._replace(key=bytes(32)))
+    other = prepared.Store(tmp_path, Garbled, KIND, COUNT, PAIR._replace(key=bytes(32)))
     assert other.numbers() == []  # below one that was spent
     other.put(2, identity(2), block)
-    with pytest.raises(check.InputError, match=r"block: expected one that is as it was kept \(it is now burnt\)"):
+    with pytest.raises(_validate.InputError, match=r"block: expected one that is as it was kept \(it is now burnt\)"):
         store(tmp_path, Garbled).take(2)
 
 
@@ -240,26 +241,28 @@ def test_what_is_torn_or_foreign_is_refused_and_burnt(tmp_path: Path) -> None:
         one.put(number, identity(number), block)
         (path,) = tmp_path.glob("*.block")
         path.write_bytes(path.read_bytes().ljust(length, b"\0")[:length])
-        with pytest.raises(check.InputError, match=rf"block: expected {size} bytes \(it is now burnt\), got "):
+        with pytest.raises(_validate.InputError, match=rf"block: expected {size} bytes \(it is now burnt\), got "):
             one.take(number)
         assert not list(tmp_path.glob("*.block"))
     other = KIND._replace(circuit=KIND.circuit._replace(outputs=KIND.circuit.outputs[::-1]))
     one.put(3, identity(3), block)
-    with pytest.raises(check.InputError, match=r"block: expected one made for this opening \(it is now burnt\), got "):
-        offline.Store(tmp_path, Garbled, other, COUNT, PAIR).take(3)
+    with pytest.raises(
+        _validate.InputError, match=r"block: expected one made for this opening \(it is now burnt\), got "
+    ):
+        prepared.Store(tmp_path, Garbled, other, COUNT, PAIR).take(3)
     assert not list(tmp_path.glob("*.block"))
 
 
 def test_wrong_arguments_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # for short names: a line repeats so much of a value and no more
-    with pytest.raises(check.InputError, match="opening: expected one with noise"):
-        offline.Store(tmp_path, Garbled, opening.plain(ring_bits=4), COUNT, PAIR)
-    with pytest.raises(check.InputError, match="count: expected a whole number >= 1, got 0"):
+    with pytest.raises(_validate.InputError, match="opening: expected one with noise"):
+        prepared.Store(tmp_path, Garbled, two_server_sum.plain(ring_bits=4), COUNT, PAIR)
+    with pytest.raises(_validate.InputError, match="count: expected a whole number >= 1, got 0"):
         store(tmp_path, Garbled, 0)
     Path("file").touch()
-    with pytest.raises(check.InputError, match="folder: expected a folder, or a place for one, got file: File"):
+    with pytest.raises(_validate.InputError, match="folder: expected a folder, or a place for one, got file: File"):
         store(Path("file"), Garbled)
-    with pytest.raises(check.InputError, match="number: expected a whole number >= 0, got -1"):
+    with pytest.raises(_validate.InputError, match="number: expected a whole number >= 0, got -1"):
         store(tmp_path, Garbled).put(-1, bytes(16), blocks()[0])
 
 

@@ -3,9 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import noise_accounting, one_coordinate, sigma
-from dpaudit.secure.noise import binomial, probabilities
+from dpaudit import _validate
+from dpaudit.secure.noise import accounting
+from dpaudit.secure.noise import gaussian as sigma
+from dpaudit.secure.noise.binomial import binomial, probabilities
 
 
 def summed(coins: int, step_bits: int, shift: int, epsilon: float) -> float:
@@ -23,10 +24,10 @@ def summed(coins: int, step_bits: int, shift: int, epsilon: float) -> float:
 def test_series_are_the_sum_over_all_values(coins: int, step_bits: int, shift: int) -> None:
     noise = binomial(coins=coins, step_bits=step_bits)
     for epsilon in (0.0, 0.1, 0.7, 3.0, 20.0):
-        found = one_coordinate.divergence(noise, shift=shift, epsilon=epsilon)
+        found = accounting.divergence(noise, shift=shift, epsilon=epsilon)
         assert found == pytest.approx(summed(coins, step_bits, shift, epsilon), rel=1e-9, abs=1e-15)
     assert (
-        one_coordinate.divergence(noise, shift=shift, epsilon=0.0)
+        accounting.divergence(noise, shift=shift, epsilon=0.0)
         != pytest.approx(summed(coins, step_bits, shift + 1, 0.0), rel=1e-3)
         or shift > 2 * noise.reach
     )
@@ -36,23 +37,23 @@ def test_series_are_the_sum_over_all_values(coins: int, step_bits: int, shift: i
 def test_between_a_gaussian_of_its_variance_and_the_bound_of_all_vectors(multiplier: float) -> None:
     noise = binomial(coins=127, step_bits=10)
     shift = round(noise.std / multiplier)
-    exact = one_coordinate.least_epsilon(noise, shift=shift, delta=1e-3)
+    exact = accounting.least_epsilon(noise, shift=shift, delta=1e-3)
     gaussian = sigma.epsilon(noise.std / shift, delta=1e-3, neighbouring="add_remove")
     assert gaussian < exact < 1.05 * gaussian
-    assert exact < noise_accounting.epsilon(noise, sensitivity=shift, dimension=1, delta=1e-3)
+    assert exact < accounting.epsilon(noise, sensitivity=shift, dimension=1, delta=1e-3)
 
 
 def test_a_shift_to_where_the_noise_cannot_reach_is_infinite() -> None:
     noise = binomial(coins=3, step_bits=2)
-    assert one_coordinate.least_epsilon(noise, shift=noise.reach, delta=1e-3) == math.inf
-    assert one_coordinate.least_epsilon(noise, shift=1, delta=0.5) == 0.0
+    assert accounting.least_epsilon(noise, shift=noise.reach, delta=1e-3) == math.inf
+    assert accounting.least_epsilon(noise, shift=1, delta=0.5) == 0.0
 
 
 def test_refuses_values_out_of_range() -> None:
     noise = binomial(coins=3, step_bits=2)
-    with pytest.raises(check.InputError, match="shift: expected a whole number >= 1, got 0"):
-        one_coordinate.divergence(noise, shift=0, epsilon=1.0)
-    with pytest.raises(check.InputError, match="epsilon: expected a number from 0 to 500, got -1"):
-        one_coordinate.divergence(noise, shift=1, epsilon=-1.0)
-    with pytest.raises(check.InputError, match=r"delta: expected a number in \(0, 1\), got 1"):
-        one_coordinate.least_epsilon(noise, shift=1, delta=1.0)
+    with pytest.raises(_validate.InputError, match="shift: expected a whole number >= 1, got 0"):
+        accounting.divergence(noise, shift=0, epsilon=1.0)
+    with pytest.raises(_validate.InputError, match="epsilon: expected a number from 0 to 500, got -1"):
+        accounting.divergence(noise, shift=1, epsilon=-1.0)
+    with pytest.raises(_validate.InputError, match=r"delta: expected a number in \(0, 1\), got 1"):
+        accounting.least_epsilon(noise, shift=1, delta=1.0)

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from dpaudit.secure import in_process, noise, opening, ot_noise
-from dpaudit.secure.noise import Binomial
-from dpaudit.secure.opening import LARGEST, Evaluator, Garbler
-from dpaudit.secure.randomness import Source, Stream
-from dpaudit.secure.shares import smod
+from dpaudit.secure.crypto.randomness import Source, Stream
+from dpaudit.secure.crypto.shares import smod
+from dpaudit.secure.noise import binomial
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
+from dpaudit.secure.protocol.two_server_sum import LARGEST, Evaluator, Garbler
 from tests.secure.sessions import given
 from tests.secure.test_noise import chi_square
 
@@ -18,7 +19,7 @@ HONEST = 1e-4  # the smallest p-value that passes; the seeds are fixed
 
 
 def by_circuit(law: Binomial, blocks: int, one: Source, two: Source) -> np.ndarray:
-    kind = opening.noisy(law, ring_bits=(2 * law.reach).bit_length() + 1)
+    kind = two_server_sum.noisy(law, ring_bits=(2 * law.reach).bit_length() + 1)
     shares = np.full(LARGEST, 5), np.full(LARGEST, -3)
     opened, _ = in_process.together(
         in_process.channels(3600.0),
@@ -28,7 +29,7 @@ def by_circuit(law: Binomial, blocks: int, one: Source, two: Source) -> np.ndarr
     return opened - 8
 
 
-def _each(server: Garbler | Evaluator, kind: opening.Opening, share: np.ndarray, blocks: int) -> np.ndarray:
+def _each(server: Garbler | Evaluator, kind: two_server_sum.Opening, share: np.ndarray, blocks: int) -> np.ndarray:
     def opened() -> Iterator[np.ndarray]:
         for _ in range(blocks):
             prepared = server.prepare(kind, LARGEST)
@@ -40,13 +41,13 @@ def _each(server: Garbler | Evaluator, kind: opening.Opening, share: np.ndarray,
 def by_transfers(law: Binomial, blocks: int, one: Source, two: Source) -> np.ndarray:
     bits = (2 * law.reach).bit_length() + 1
 
-    def each(server: ot_noise.First | ot_noise.Second) -> np.ndarray:
+    def each(server: transfer_noise.First | transfer_noise.Second) -> np.ndarray:
         return np.concatenate([server.prepare(law, LARGEST, ring_bits=bits) for _ in range(blocks)])
 
     first, second = in_process.together(
         in_process.channels(3600.0),
-        lambda channel: each(ot_noise.First(channel, source=one)),
-        lambda channel: each(ot_noise.Second(channel, source=two)),
+        lambda channel: each(transfer_noise.First(channel, source=one)),
+        lambda channel: each(transfer_noise.Second(channel, source=two)),
     )
     return smod(first - second, 1 << (bits - 1))
 
@@ -70,7 +71,7 @@ def _sources(law: Binomial, first: str, second: str) -> tuple[Source, Source]:
     [("honest", "honest"), ("zero", "honest"), ("honest", "zero"), ("replayed", "honest"), ("honest", "replayed")],
 )
 def test_one_honest_server_is_enough(protocol: Protocol, first: str, second: str) -> None:
-    law, wrong = noise.binomial(coins=7, step_bits=3), noise.binomial(coins=31, step_bits=2)
+    law, wrong = binomial.binomial(coins=7, step_bits=3), binomial.binomial(coins=31, step_bits=2)
     assert wrong.std == pytest.approx(law.std, rel=0.02)
     values = protocol(law, 4, *_sources(law, first, second))
     assert len(values) > 100_000
@@ -81,7 +82,7 @@ def test_one_honest_server_is_enough(protocol: Protocol, first: str, second: str
 @pytest.mark.parametrize("protocol", [by_circuit, by_transfers])
 @pytest.mark.parametrize(("first", "second"), [("zero", "zero"), ("replayed", "replayed"), ("zero", "replayed")])
 def test_none_is_caught(protocol: Protocol, first: str, second: str) -> None:
-    law = noise.binomial(coins=7, step_bits=3)
+    law = binomial.binomial(coins=7, step_bits=3)
     values = protocol(law, 4, *_sources(law, first, second))
     assert chi_square(values, law) < 1e-9
 
@@ -91,7 +92,7 @@ def test_none_is_caught(protocol: Protocol, first: str, second: str) -> None:
     ("first", "second"), [("zero", "honest"), ("replayed", "honest"), ("honest", "zero"), ("honest", "replayed")]
 )
 def test_ten_million_follow_the_law(first: str, second: str) -> None:
-    law, wrong = noise.binomial(coins=127, step_bits=3), noise.binomial(coins=31, step_bits=4)
+    law, wrong = binomial.binomial(coins=127, step_bits=3), binomial.binomial(coins=31, step_bits=4)
     assert wrong.std == pytest.approx(law.std, rel=0.005)
     values = by_circuit(law, -(-10_000_000 // LARGEST), *_sources(law, first, second))
     assert len(values) >= 10_000_000

@@ -7,23 +7,24 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import in_process, noise, noise_table, opening
-from dpaudit.secure.channel import Channel, ChannelError
-from dpaudit.secure.noise_table import Table
-from dpaudit.secure.opening import LARGEST, Evaluator, Garbler
-from dpaudit.secure.shares import smod
+from dpaudit import _validate
+from dpaudit.secure.crypto.shares import smod
+from dpaudit.secure.noise import binomial, lookup
+from dpaudit.secure.noise.lookup import Table
+from dpaudit.secure.protocol import in_process, two_server_sum
+from dpaudit.secure.protocol.channel import Channel, ChannelError
+from dpaudit.secure.protocol.two_server_sum import LARGEST, Evaluator, Garbler
 from tests.secure import sessions
 from tests.secure.sessions import Session
 
-LAW = noise.binomial(coins=7, step_bits=2)
-NOISY = opening.noisy(LAW, ring_bits=25)
-PLAIN = opening.plain(ring_bits=25)
+LAW = binomial.binomial(coins=7, step_bits=2)
+NOISY = two_server_sum.noisy(LAW, ring_bits=25)
+PLAIN = two_server_sum.plain(ring_bits=25)
 
 
 def expected(session: Session, block: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     bits = session.first[block].bits(NOISY) ^ session.second[block].bits(NOISY)
-    return smod(first - second + noise.from_bits(LAW, bits.T), 1 << 24)
+    return smod(first - second + binomial.from_bits(LAW, bits.T), 1 << 24)
 
 
 @pytest.mark.parametrize(("count", "depth"), [(1, 1), (7, 2), (65, 4), (4097, 1), (4097, 4)])
@@ -59,28 +60,28 @@ def test_the_plain_opening_is_the_difference(count: int) -> None:
 
 
 def test_the_paper_s_table_is_looked_up_at_both_seeds() -> None:
-    values = noise_table.table(3.0)
-    kind = opening.by_table(Table(values), ring_bits=25)
+    values = lookup.table(3.0)
+    kind = two_server_sum.by_table(Table(values), ring_bits=25)
     first, second = sessions.shares(7, 65, 25)
     session = sessions.play(kind, [(first, second)])
     one, two = (side[0].bits(kind).T @ (1 << np.arange(16)) for side in (session.first, session.second))
-    wanted = smod(first - second + noise_table.from_seeds(values, one, two), 1 << 24)
+    wanted = smod(first - second + lookup.from_seeds(values, one, two), 1 << 24)
     for side in (session.first[0], session.second[0]):
         np.testing.assert_array_equal(side.opened, wanted)
-    assert (wanted != smod(first - second + noise_table.from_seeds(values, one, one), 1 << 24)).any()
+    assert (wanted != smod(first - second + lookup.from_seeds(values, one, one), 1 << 24)).any()
 
 
 def test_another_constant_shows() -> None:
     """The evaluator takes the noise for one of another reach: all values are off by the difference."""
     first, second = sessions.shares(5, 65, 25)
-    wrong = noise.binomial(coins=7, step_bits=3)
+    wrong = binomial.binomial(coins=7, step_bits=3)
     session = sessions.play(NOISY, [(first, second)], meant=NOISY._replace(noise=wrong))
     off = smod(session.first[0].opened - expected(session, 0, first, second), 1 << 24)
     assert (off == LAW.reach - wrong.reach).all()
 
 
 @pytest.mark.parametrize(("kind", "depth"), [(NOISY, 1), (NOISY, 2), (NOISY, 4), (PLAIN, 1)])
-def test_lengths_are_those_that_are_told(kind: opening.Opening, depth: int) -> None:
+def test_lengths_are_those_that_are_told(kind: two_server_sum.Opening, depth: int) -> None:
     counts = [128, 4097, 1]
     session = sessions.play(kind, [sessions.shares(6, count, 25) for count in counts], depth=depth)
     spoken = Counter[str]()
@@ -123,7 +124,7 @@ def test_lengths_are_those_that_are_told(kind: opening.Opening, depth: int) -> N
         ),
     ],
 )
-def test_the_wire_is_pinned(kind: opening.Opening, depth: int, first: str, second: str) -> None:
+def test_the_wire_is_pinned(kind: two_server_sum.Opening, depth: int, first: str, second: str) -> None:
     """In each direction, headers too; whoever changes it makes a new protocol version."""
     blocks = [sessions.shares(seed, 70, 25) for seed in range(2)]
     said = sessions.play(kind, blocks, depth=depth).said
@@ -138,35 +139,35 @@ def test_bad_input_is_named() -> None:
     def first(channel: Channel) -> None:
         server = Garbler(channel)
         for bad in (0, -1, 2.5):
-            with pytest.raises(check.InputError, match=f"count: expected a whole number >= 1, got {bad}"):
+            with pytest.raises(_validate.InputError, match=f"count: expected a whole number >= 1, got {bad}"):
                 server.prepare(NOISY, bad)  # pyright: ignore
-        with pytest.raises(check.InputError, match="count: expected at most 32768 coordinates a block, got 32769"):
+        with pytest.raises(_validate.InputError, match="count: expected at most 32768 coordinates a block, got 32769"):
             server.prepare(NOISY, LARGEST + 1)
         prepared = server.prepare(NOISY, 3)
         for bad in (share[:2], share.astype(np.int32), share + (1 << 24)):
-            with pytest.raises(check.InputError, match=wanted):
+            with pytest.raises(_validate.InputError, match=wanted):
                 server.open(NOISY, prepared, bad)
 
     def second(channel: Channel) -> None:
         server = Evaluator(channel)
-        with pytest.raises(check.InputError, match="share: expected H2's share, whose bits are chosen before"):
+        with pytest.raises(_validate.InputError, match="share: expected H2's share, whose bits are chosen before"):
             server.prepare(PLAIN, 3)
-        with pytest.raises(check.InputError, match=wanted + r"int64 \[3\]"):
+        with pytest.raises(_validate.InputError, match=wanted + r"int64 \[3\]"):
             server.prepare(PLAIN, 3, share - (1 << 24) - 1)
         prepared = server.prepare(NOISY, 3)
         for kind in (NOISY, PLAIN):
-            with pytest.raises(check.InputError, match=wanted + r"int64 \[4\]"):
+            with pytest.raises(_validate.InputError, match=wanted + r"int64 \[4\]"):
                 server.open(kind, prepared, np.zeros(4, np.int64))
 
     in_process.together(in_process.channels(), first, second)
-    with pytest.raises(check.InputError, match="bits: expected a whole number >= 6, got 5"):
-        opening.noisy(LAW, ring_bits=5)
-    with pytest.raises(check.InputError, match="dimension: expected a whole number >= 1, got 0"):
+    with pytest.raises(_validate.InputError, match="bits: expected a whole number >= 6, got 5"):
+        two_server_sum.noisy(LAW, ring_bits=5)
+    with pytest.raises(_validate.InputError, match="dimension: expected a whole number >= 1, got 0"):
         next(PLAIN.blocks(0))
 
 
 def test_a_block_s_tables_have_a_bound() -> None:
-    kind = opening.by_table(Table(noise_table.table(437.0)), ring_bits=17)
+    kind = two_server_sum.by_table(Table(lookup.table(437.0)), ring_bits=17)
     parts = list(kind.blocks(21_258))
     assert [parts[0].start, parts[-1].stop] == [0, 21_258]
     assert all(one.stop == other.start for one, other in pairwise(parts))

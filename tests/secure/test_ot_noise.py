@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import check
-from dpaudit.secure import in_process, noise, opening, ot_noise, reveal
-from dpaudit.secure.noise import Binomial
-from dpaudit.secure.randomness import Source, Stream
-from dpaudit.secure.shares import smod
+from dpaudit import _validate
+from dpaudit.secure.crypto.randomness import Source, Stream
+from dpaudit.secure.crypto.shares import smod
+from dpaudit.secure.noise import binomial
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
 from tests.secure.sessions import Recorded, given
 from tests.secure.transcript import Transcript, record
 
-LAW = noise.binomial(coins=7, step_bits=3)
+LAW = binomial.binomial(coins=7, step_bits=3)
 
 
 def play(
@@ -32,13 +33,15 @@ def play(
 
         return party
 
-    (one, drawn), (two, chosen), said = record(both(ot_noise.First, sources[0]), both(ot_noise.Second, sources[1]))
+    (one, drawn), (two, chosen), said = record(
+        both(transfer_noise.First, sources[0]), both(transfer_noise.Second, sources[1])
+    )
     pairs = zip(drawn[::2], chosen, strict=True)  # H1 draws a seed of the keys, too
     bits = [
         np.unpackbits(np.bitwise_xor(*(np.frombuffer(side, np.uint8) for side in pair)), count=law.bits * count)
         for pair, count in zip(pairs, counts, strict=True)
     ]
-    wanted = [noise.from_bits(law, row.reshape(law.bits, count).T) for row, count in zip(bits, counts, strict=True)]
+    wanted = [binomial.from_bits(law, row.reshape(law.bits, count).T) for row, count in zip(bits, counts, strict=True)]
     return one, two, wanted, said
 
 
@@ -46,9 +49,9 @@ def play(
     ("law", "ring_bits"),
     [
         (LAW, 25),
-        (noise.binomial(coins=127, step_bits=15), 25),
-        (noise.binomial(coins=1, step_bits=30), 32),
-        (noise.binomial(coins=1, step_bits=1), 3),
+        (binomial.binomial(coins=127, step_bits=15), 25),
+        (binomial.binomial(coins=1, step_bits=30), 32),
+        (binomial.binomial(coins=1, step_bits=1), 3),
     ],
 )
 @pytest.mark.parametrize("depth", [1, 4])
@@ -68,8 +71,8 @@ def test_opened_with_a_sum() -> None:
     sums = np.arange(65) * 1000 + 5, np.arange(65) * -77
     opened, _ = in_process.together(
         in_process.channels(),
-        lambda channel: reveal.first(channel, smod(sums[0] + one, 1 << 24), ring_bits=25),
-        lambda channel: reveal.second(channel, smod(sums[1] + two, 1 << 24), ring_bits=25),
+        lambda channel: two_server_sum.first(channel, smod(sums[0] + one, 1 << 24), ring_bits=25),
+        lambda channel: two_server_sum.second(channel, smod(sums[1] + two, 1 << 24), ring_bits=25),
     )
     np.testing.assert_array_equal(opened, sums[0] - sums[1] + wanted)
 
@@ -81,7 +84,7 @@ def test_lengths_are_those_that_are_told(depth: int) -> None:
     spoken = Counter[str]()
     for name, length in said.lengths():
         spoken[name] += length
-    rates = ot_noise.payload_bytes(LAW, ring_bits=25, depth=depth)
+    rates = transfer_noise.payload_bytes(LAW, ring_bits=25, depth=depth)
     padded = sum(64 * math.ceil(LAW.bits * count / 64) for count in counts)
     assert spoken["cot.corrections"] == padded * 16 // depth
     assert rates["cot.corrections"] == LAW.bits * 16 / depth
@@ -128,17 +131,19 @@ def test_a_share_says_nothing_of_either_servers_bits() -> None:
 
 def test_bad_input_is_named() -> None:
     def first(channel) -> None:
-        server = ot_noise.First(channel)
-        with pytest.raises(check.InputError, match=f"count: expected at most {opening.LARGEST} coordinates a block"):
-            server.prepare(LAW, opening.LARGEST + 1, ring_bits=25)
-        with pytest.raises(check.InputError, match="ring_bits: expected a whole number >= 7, got 6"):
+        server = transfer_noise.First(channel)
+        with pytest.raises(
+            _validate.InputError, match=f"count: expected at most {two_server_sum.LARGEST} coordinates a block"
+        ):
+            server.prepare(LAW, two_server_sum.LARGEST + 1, ring_bits=25)
+        with pytest.raises(_validate.InputError, match="ring_bits: expected a whole number >= 7, got 6"):
             server.prepare(LAW, 3, ring_bits=6)
 
     def second(channel) -> None:
-        server = ot_noise.Second(channel)
-        with pytest.raises(check.InputError, match="count: expected a whole number >= 1, got 0"):
+        server = transfer_noise.Second(channel)
+        with pytest.raises(_validate.InputError, match="count: expected a whole number >= 1, got 0"):
             server.prepare(LAW, 0, ring_bits=25)
-        with pytest.raises(check.InputError, match="ring_bits: expected a whole number from 2 to 32, got 33"):
+        with pytest.raises(_validate.InputError, match="ring_bits: expected a whole number from 2 to 32, got 33"):
             server.prepare(LAW, 3, ring_bits=33)
 
     in_process.together(in_process.channels(), first, second)

@@ -2,49 +2,49 @@
 
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import p256
-from dpaudit.secure.randomness import Stream
+from dpaudit import _validate
+from dpaudit.secure.crypto import base_transfers
+from dpaudit.secure.crypto.randomness import Stream
 from tests.secure import textbook
 
 SOURCE_SEED = bytes(range(16))
 NUMBERS = [1, 2, 3, textbook.ORDER - 1, int.from_bytes(Stream(SOURCE_SEED).draw(32), "big")]
 
 
-def _secret(number: int) -> p256.Secret:
-    return p256.secret(lambda count: number.to_bytes(count, "big"))
+def _secret(number: int) -> base_transfers.Secret:
+    return base_transfers.secret(lambda count: number.to_bytes(count, "big"))
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_products_are_the_textbook_s(number: int) -> None:
-    assert p256.encode(_secret(number).public_key()) == textbook.encode(textbook.times(number))
-    point = p256.decode(textbook.encode(textbook.times(7)))
+    assert base_transfers.encode(_secret(number).public_key()) == textbook.encode(textbook.times(number))
+    point = base_transfers.decode(textbook.encode(textbook.times(7)))
     expected = textbook.times(7 * number)
     assert expected is not None
-    assert p256.times(_secret(number), point) == expected[0].to_bytes(32, "big")
-    assert p256.times(_secret(number), p256.negative(point)) == expected[0].to_bytes(32, "big")
+    assert base_transfers.times(_secret(number), point) == expected[0].to_bytes(32, "big")
+    assert base_transfers.times(_secret(number), base_transfers.negative(point)) == expected[0].to_bytes(32, "big")
 
 
 @pytest.mark.parametrize("a, b", [(1, 2), (2, 1), (NUMBERS[4], 5), (NUMBERS[4], NUMBERS[3]), (10**70, 3**140)])
 def test_sums_are_openssl_s_whatever_the_blind(a: int, b: int) -> None:
     p, q = (_secret(number % textbook.ORDER).public_key() for number in (a, b))
-    expected = p256.encode(_secret((a + b) % textbook.ORDER).public_key())
+    expected = base_transfers.encode(_secret((a + b) % textbook.ORDER).public_key())
     for blind in (1, 2**255 + 12345):
-        assert p256.encode(p256.add(p, q, blind)) == expected
-    back = p256.add(p256.decode(expected), p256.negative(q), blind=1)
-    assert p256.encode(back) == p256.encode(p)
+        assert base_transfers.encode(base_transfers.add(p, q, blind)) == expected
+    back = base_transfers.add(base_transfers.decode(expected), base_transfers.negative(q), blind=1)
+    assert base_transfers.encode(back) == base_transfers.encode(p)
 
 
 def test_points_of_one_line_with_infinity_are_refused() -> None:
     point = _secret(9).public_key()
-    for other in (point, p256.negative(point)):
-        with pytest.raises(check.InputError, match=r"^point: expected neither its summand nor the negative of it"):
-            p256.add(point, other, blind=1)
+    for other in (point, base_transfers.negative(point)):
+        with pytest.raises(_validate.InputError, match=r"^point: expected neither its summand nor the negative of it"):
+            base_transfers.add(point, other, blind=1)
 
 
 def test_secret_numbers_are_drawn_until_they_fit() -> None:
     drawn = iter([0, textbook.ORDER, 2**256 - 1, 5, 6])
-    number = p256.secret(lambda count: next(drawn).to_bytes(count, "big"))
+    number = base_transfers.secret(lambda count: next(drawn).to_bytes(count, "big"))
     assert number.private_numbers().private_value == 5
     assert next(drawn) == 6
 
@@ -66,5 +66,7 @@ GOOD = textbook.encode(textbook.GENERATOR)
     ],
 )
 def test_what_is_no_point_is_refused(data: bytes) -> None:
-    with pytest.raises(check.InputError, match=r"^point: expected 65 bytes of an uncompressed point of P-256, got"):
-        p256.decode(data)
+    with pytest.raises(
+        _validate.InputError, match=r"^point: expected 65 bytes of an uncompressed point of P-256, got"
+    ):
+        base_transfers.decode(data)

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure.quantize import dequantize, quantize
-from dpaudit.secure.scale import Scale
+from dpaudit import _validate
+from dpaudit.secure.protocol.fixed_point import Scale, dequantize, quantize
 
 SCALE = Scale(clip_norm=0.7, levels=5583, ring_bits=25)
 
@@ -53,11 +52,11 @@ def test_sum_is_the_same_however_it_is_split() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(check.InputError, match=r"gradients: expected rows of L2 norm <= 0\.7, got 1\.4"):
+    with pytest.raises(_validate.InputError, match=r"gradients: expected rows of L2 norm <= 0\.7, got 1\.4"):
         quantize(np.array([[0.0, 0.1], [1.4, 0.0]]), SCALE)
-    with pytest.raises(check.InputError, match=r"gradients: expected rows of L2 norm <= 0\.7, got nan"):
+    with pytest.raises(_validate.InputError, match=r"gradients: expected rows of L2 norm <= 0\.7, got nan"):
         quantize(np.array([[np.nan, 0.1]]), SCALE)
-    with pytest.raises(check.InputError, match=r"gradients: expected an array of shape \[n, d\], got shape \[3\]"):
+    with pytest.raises(_validate.InputError, match=r"gradients: expected an array of shape \[n, d\], got shape \[3\]"):
         quantize(np.zeros(3), SCALE)
 
 
@@ -65,7 +64,7 @@ def test_refusals() -> None:
 def test_rows_longer_than_rounding_explains_were_not_clipped(longer: float, refused: bool) -> None:
     rows = np.array([[SCALE.clip_norm * longer, 0.0]])
     if refused:
-        with pytest.raises(check.InputError):
+        with pytest.raises(_validate.InputError):
             quantize(rows, SCALE)
     else:
         assert squares(quantize(rows, SCALE))[0] == SCALE.levels**2

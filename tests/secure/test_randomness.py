@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from dpaudit import check
-from dpaudit.secure import randomness
-from dpaudit.secure.randomness import Stream
+from dpaudit import _validate
+from dpaudit.secure.crypto import randomness
+from dpaudit.secure.crypto.randomness import Stream
 
 SEED = bytes(range(16))
 
@@ -36,5 +36,5 @@ def test_seeds_and_system_bytes_differ() -> None:
 
 
 def test_a_seed_of_another_length_is_refused_without_showing_it() -> None:
-    with pytest.raises(check.InputError, match=r"^seed: expected 16 bytes, got 15$"):
+    with pytest.raises(_validate.InputError, match=r"^seed: expected 16 bytes, got 15$"):
         Stream(SEED[1:])

@@ -5,8 +5,8 @@ import stat
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure.records import Opened, Records
+from dpaudit import _validate
+from dpaudit.secure.service.records import Opened, Records
 from tests.secure.servers import OWNERS, terms
 
 OPENED = Opened(np.array([-(1 << 24), 0, 1, 2, 3, 4, (1 << 24) - 1]), OWNERS, 1)
@@ -26,7 +26,7 @@ def test_a_restarted_server_finds_what_was_completed_and_begun(tmp_path):
     np.testing.assert_array_equal(records.opened(1).values, OPENED.values)
     assert records.opened(1)[1:] == OPENED[1:]
     for other in (0, 1, 3):
-        with pytest.raises(check.InputError, match=rf"^step: expected 2, the next one, got {other}$"):
+        with pytest.raises(_validate.InputError, match=rf"^step: expected 2, the next one, got {other}$"):
             records.complete(other, OPENED)
     records.complete(2, OPENED)
     records.close()
@@ -34,15 +34,15 @@ def test_a_restarted_server_finds_what_was_completed_and_begun(tmp_path):
 
 def test_a_state_is_one_process_one_role_and_one_training(tmp_path):
     records = Records(tmp_path, "h1", terms())
-    with pytest.raises(check.InputError, match=r"^state: expected a directory that no other server uses, got"):
+    with pytest.raises(_validate.InputError, match=r"^state: expected a directory that no other server uses, got"):
         Records(tmp_path, "h1", terms())
     records.close()
-    with pytest.raises(check.InputError, match=r"^state: expected a directory of h2, got"):
+    with pytest.raises(_validate.InputError, match=r"^state: expected a directory of h2, got"):
         Records(tmp_path, "h2", terms())
-    with pytest.raises(check.InputError, match=r"^terms: examples: expected 31 as here, got 30$"):
+    with pytest.raises(_validate.InputError, match=r"^terms: examples: expected 31 as here, got 30$"):
         Records(tmp_path, "h1", terms()._replace(examples=31))
     (tmp_path / "file").touch()
-    with pytest.raises(check.InputError, match=r"^state: expected a directory to write to, got .*file"):
+    with pytest.raises(_validate.InputError, match=r"^state: expected a directory to write to, got .*file"):
         Records(tmp_path / "file", "h1", terms())
 
 
@@ -78,7 +78,7 @@ def _spoilt(tmp_path, spoil) -> str:
         records.complete(step, OPENED)
     records.close()
     spoil(tmp_path)
-    with pytest.raises(check.InputError) as refused:
+    with pytest.raises(_validate.InputError) as refused:
         Records(tmp_path, "h1", terms())
     Records(tmp_path / "lock is free", "h1", terms()).close()
     return str(refused.value)
@@ -131,5 +131,5 @@ def test_a_result_that_was_spoilt_later_is_refused_when_it_is_asked_for(tmp_path
     records = Records(tmp_path, "h1", terms())
     records.complete(1, OPENED)
     _cut(tmp_path / "00000001.step")
-    with pytest.raises(check.InputError, match=WHOLE):
+    with pytest.raises(_validate.InputError, match=WHOLE):
         records.opened(1)

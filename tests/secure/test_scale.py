@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import discrete_gaussian, sigma
-from dpaudit.secure.randomness import Stream
-from dpaudit.secure.scale import Scale, largest, subgaussian_reach, with_binomial
+from dpaudit import _validate
+from dpaudit.secure.crypto.randomness import Stream
+from dpaudit.secure.noise import gaussian
+from dpaudit.secure.protocol.fixed_point import Scale, largest, subgaussian_reach, with_binomial
 
 
 @pytest.mark.parametrize("examples", [30, 3_000])
@@ -23,7 +23,7 @@ def test_room_for_gaussian_noise() -> None:
     scale = largest(examples=3, clip_norm=2.0, noise_multiplier=1.5, reach=reach, ring_bits=16)
     assert scale.room(3) >= reach * 1.5 * scale.levels > scale.room(3) - (3 + 1.5 * reach)
     assert scale.unit == 2.0 / scale.levels
-    noise = discrete_gaussian.sample(round(1.5 * scale.levels), 50_000, Stream(bytes(16)).draw)
+    noise = gaussian.sample(round(1.5 * scale.levels), 50_000, Stream(bytes(16)).draw)
     assert np.mean(np.abs(noise) > scale.room(3)) < 1e-3
     assert np.mean(np.abs(noise) > scale.room(3) / 2) > 1e-2
 
@@ -35,7 +35,7 @@ def test_without_noise_the_sum_fills_the_ring() -> None:
 
 @pytest.mark.parametrize(("epsilon", "wanted"), [(0.5, 0.25), (0.01, 12.6)])
 def test_the_papers_scale_leaves_no_room_for_its_noise(epsilon: float, wanted: float) -> None:
-    multiplier = sigma.classical(epsilon=epsilon, delta=1e-3)
+    multiplier = gaussian.classical(epsilon=epsilon, delta=1e-3)
     papers = largest(examples=30, clip_norm=1.0, ring_bits=17)
     assert multiplier * papers.levels / 2**16 == pytest.approx(wanted, rel=0.01)
     assert papers.room(30) < 30
@@ -44,11 +44,13 @@ def test_the_papers_scale_leaves_no_room_for_its_noise(epsilon: float, wanted: f
 
 
 def test_refusals() -> None:
-    with pytest.raises(check.InputError, match="ring_bits: expected a ring with room for 1000 clip norms, got 10"):
+    with pytest.raises(_validate.InputError, match="ring_bits: expected a ring with room for 1000 clip norms, got 10"):
         largest(examples=1_000, clip_norm=1.0, ring_bits=10)
-    with pytest.raises(check.InputError, match="ring_bits: expected a ring with room for 30 examples and noise of 1e"):
+    with pytest.raises(
+        _validate.InputError, match="ring_bits: expected a ring with room for 30 examples and noise of 1e"
+    ):
         with_binomial(noise_multiplier=1e9, examples=30, clip_norm=1.0)
-    with pytest.raises(check.InputError, match="noise_multiplier: expected a finite number >= 0, got -1"):
+    with pytest.raises(_validate.InputError, match="noise_multiplier: expected a finite number >= 0, got -1"):
         largest(examples=1, clip_norm=1.0, noise_multiplier=-1.0)
-    with pytest.raises(check.InputError, match=r"coins: expected 2\^k - 1, at most 1023, got 128"):
+    with pytest.raises(_validate.InputError, match=r"coins: expected 2\^k - 1, at most 1023, got 128"):
         with_binomial(noise_multiplier=1.0, examples=1, clip_norm=1.0, coins=128)

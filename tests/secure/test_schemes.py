@@ -4,11 +4,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import agreement, in_process, noise, noise_table, opening, schemes, shares
-from dpaudit.secure.channel import Channel
-from dpaudit.secure.randomness import Source, Stream
-from dpaudit.secure.schemes import Scheme, Step
+from dpaudit import _validate
+from dpaudit.secure.crypto import shares
+from dpaudit.secure.crypto.randomness import Source, Stream
+from dpaudit.secure.noise import binomial, lookup
+from dpaudit.secure.protocol import agreement, in_process, schemes, two_server_sum
+from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.protocol.schemes import Scheme, Step
 
 STEP = Step(owners=3, examples=30, clip_norm=0.5, noise_multiplier=2.0)
 WITH_NOISE: dict[str, tuple[Callable[[Step], Scheme], float]] = {  # and its standard deviation over that of one
@@ -60,25 +62,25 @@ def test_the_simulation_is_the_protocol_bit_for_bit(private: bool, d: int) -> No
         for each in zip(*(shares.split(own, ring_bits=25, source=source(9)) for own in owned), strict=True)
     )
     if private:
-        _, law = schemes.scale.with_binomial(noise_multiplier=2.0, examples=30, clip_norm=0.5)
-        opened = opening.noisy(law, ring_bits=25)
+        _, law = schemes.fixed_point.with_binomial(noise_multiplier=2.0, examples=30, clip_norm=0.5)
+        opened = two_server_sum.noisy(law, ring_bits=25)
     else:
-        law, opened = None, opening.plain(ring_bits=25)
+        law, opened = None, two_server_sum.plain(ring_bits=25)
     secrets = Recorded(1), Recorded(2)
 
     def garbler(channel: Channel) -> np.ndarray:
-        party = opening.Garbler(channel, source=secrets[0])
+        party = two_server_sum.Garbler(channel, source=secrets[0])
         return party.open(opened, party.prepare(opened, d), first)
 
     def evaluator(channel: Channel) -> np.ndarray:
-        party = opening.Evaluator(channel, source=secrets[1])
+        party = two_server_sum.Evaluator(channel, source=secrets[1])
         return party.open(opened, party.prepare(opened, d, second), second)
 
     released, same = in_process.together(in_process.channels(), garbler, evaluator)
     drawn = np.zeros(d, np.int64)
     if law is not None:
         mixed = np.bitwise_xor(*(secret.bits((law.bits, d)) for secret in secrets))
-        drawn = noise.from_bits(law, mixed.T)
+        drawn = binomial.from_bits(law, mixed.T)
         assert drawn.std() > 0 or d == 1
     np.testing.assert_array_equal(released, same)
     np.testing.assert_array_equal(schemes.release(scheme, owned, drawn), released * scheme.scale.unit)
@@ -139,11 +141,11 @@ def test_noise_beyond_the_ring_comes_back_modulo() -> None:
 
 
 def test_refuses_what_no_scheme_can_do() -> None:
-    with pytest.raises(check.InputError, match="owners: expected a whole number >= 1, got 0"):
+    with pytest.raises(_validate.InputError, match="owners: expected a whole number >= 1, got 0"):
         schemes.ldp(STEP._replace(owners=0))
-    with pytest.raises(check.InputError, match="noise_multiplier: expected a finite number > 0, got 0"):
+    with pytest.raises(_validate.InputError, match="noise_multiplier: expected a finite number > 0, got 0"):
         schemes.reduced(STEP._replace(noise_multiplier=0))
-    with pytest.raises(check.InputError, match=r"gradients: expected rows of L2 norm <= 0\.5"):
+    with pytest.raises(_validate.InputError, match=r"gradients: expected rows of L2 norm <= 0\.5"):
         schemes.contribution(schemes.spgc(STEP), np.ones((1, 3)))
 
 
@@ -155,8 +157,8 @@ def test_the_table_simulated_is_the_servers() -> None:
     assert scheme.scale == made.scale
     first, second = np.frombuffer(source(3)(36), np.uint16).reshape(2, 9)
     law = made.opening().noise
-    assert isinstance(law, noise_table.Table)
-    np.testing.assert_array_equal(scheme.noise(9, source(3)), noise_table.from_seeds(law.values, first, second))
+    assert isinstance(law, lookup.Table)
+    np.testing.assert_array_equal(scheme.noise(9, source(3)), lookup.from_seeds(law.values, first, second))
 
 
 @pytest.mark.parametrize(("make", "ratio"), [(schemes.reduced, 1.0), (schemes.own_noise, math.sqrt(2))])

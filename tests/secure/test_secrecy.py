@@ -2,13 +2,15 @@
 
 import numpy as np
 
-from dpaudit.secure import aes_hash, garbling, noise, opening
-from dpaudit.secure.aes_hash import GateKeys, Keys
-from dpaudit.secure.randomness import Source, Stream
+from dpaudit.secure.circuits import garbling
+from dpaudit.secure.circuits.garbling import GateKeys, Keys
+from dpaudit.secure.crypto.randomness import Source, Stream
+from dpaudit.secure.noise import binomial
+from dpaudit.secure.protocol import two_server_sum
 from tests.secure import sessions
 from tests.secure.sessions import FIRST, SECOND, Session, given
 
-KIND = opening.noisy(noise.binomial(coins=7, step_bits=2), ring_bits=25)
+KIND = two_server_sum.noisy(binomial.binomial(coins=7, step_bits=2), ring_bits=25)
 
 
 def session(count: int, sources: tuple[Source, Source] | None = None, blocks: int = 2) -> Session:
@@ -46,9 +48,9 @@ def repeated_queries(played: Session) -> bool:
     def recorded(seed: bytes) -> Keys:
         keys = GateKeys(seed)
 
-        def keyed(chunk: int, gate: int) -> aes_hash.Encrypt:
+        def keyed(chunk: int, gate: int) -> garbling.Encrypt:
             encrypt, key = keys(chunk, gate), bytearray(31)
-            aes_hash.encryption(seed)(
+            garbling.encryption(seed)(
                 memoryview(chunk.to_bytes(8, "little") + gate.to_bytes(8, "little")), memoryview(key)
             )
 

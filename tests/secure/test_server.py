@@ -8,12 +8,13 @@ import grpc
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import spgc_pb2, tls
-from dpaudit.secure.channel import ChannelError
-from dpaudit.secure.owner import Owner
-from dpaudit.secure.owners_service import SERVICE, WAITING
-from dpaudit.secure.server import Server
+from dpaudit import _validate
+from dpaudit.secure.protocol import certificates
+from dpaudit.secure.protocol.channel import ChannelError
+from dpaudit.secure.service import spgc_pb2
+from dpaudit.secure.service.grpc_wire import SERVICE, WAITING
+from dpaudit.secure.service.owner import Owner
+from dpaudit.secure.service.server import Server
 from tests.secure.certificates import Authority
 from tests.secure.servers import DIMENSION, OWNERS, integers, terms, total
 from tests.secure.serving import owners, pair, running, send, share_of, until
@@ -32,10 +33,10 @@ def test_steps_are_opened_and_told_to_all_owners(tmp_path, secured):
                 opened = one.result(step)
                 np.testing.assert_array_equal(opened.values, total(step))
                 assert opened[1:] == (OWNERS, step)
-        with pytest.raises(check.InputError, match=r"^integers: expected those of step 2 that were submitted"):
+        with pytest.raises(_validate.InputError, match=r"^integers: expected those of step 2 that were submitted"):
             all_of[0].submit(2, np.zeros(DIMENSION, int))
         np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
-        with pytest.raises(check.InputError, match=r"^h1: step: expected one with a share of alice, .* got 3$"):
+        with pytest.raises(_validate.InputError, match=r"^h1: step: expected one with a share of alice, .* got 3$"):
             all_of[0].result(3)
     assert sum("complete, of 3 owners" in line for line in lines) == 4
 
@@ -60,7 +61,7 @@ def test_an_owner_does_not_take_one_server_s_word(tmp_path):
 
 def test_a_message_is_as_long_as_its_values(tmp_path):
     """Of more bytes than one of the servers' frames may have."""
-    dimension = tls.PIECE // 4 + 1
+    dimension = certificates.PIECE // 4 + 1
     mine = terms("plain", dimension=dimension, ring_bits=8, least_owners=1)
     values = np.arange(dimension) % 9 - 4
     with pair(tmp_path, mine, lambda line: None, wait=0.3) as both, owners(both, mine, "bob") as (bob,):
@@ -97,7 +98,7 @@ def test_shares_of_two_splittings_are_not_added(tmp_path):
     with pair(tmp_path, mine, lines.append) as both, owners(both, mine, *OWNERS) as all_of:
         send(both[0].port, share_of(mine))
         send(both[1].port, share_of(mine, split=b"1" * 16))
-        with pytest.raises(check.InputError, match=r"^h1: values: expected the share of step 1 that came before"):
+        with pytest.raises(_validate.InputError, match=r"^h1: values: expected the share of step 1 that came before"):
             all_of[1].submit(1, integers(1)["bob"])
         all_of[0].submit(1, integers(1)["alice"])
         all_of[2].submit(1, integers(1)["carol"])
@@ -119,7 +120,7 @@ def test_an_owner_restarted_between_two_servers_has_split_anew(tmp_path):
             for one, name in zip(all_of, OWNERS, strict=True):
                 if name != "bob":
                     one.submit(1, values[name])
-            with pytest.raises((check.InputError, ChannelError)):
+            with pytest.raises((_validate.InputError, ChannelError)):
                 all_of[0].result(1, seconds=1)
     assert lines.count("step 1: bob's two shares do not belong together; both servers let them go") == 2
 
@@ -172,7 +173,7 @@ def test_owners_who_wait_for_results_keep_nobody_from_submitting(tmp_path):
     with pair(tmp_path, mine, lambda line: None) as both, owners(both, mine, "bob", "carol") as others:
         send(both[0].port, share_of(mine, "alice"))
         send(both[1].port, share_of(mine, "alice"))
-        with tls.call(f"127.0.0.1:{both[0].port}", "h1", None) as connection:
+        with certificates.call(f"127.0.0.1:{both[0].port}", "h1", None) as connection:
             serializer, deserializer = spgc_pb2.Wanted.SerializeToString, spgc_pb2.Opened.FromString
             result = connection.unary_unary(f"/{SERVICE}/Result", serializer, deserializer)
             calls = [result.future(spgc_pb2.Wanted(owner="alice", step=1), timeout=60) for _ in range(3 * WAITING)]
@@ -220,11 +221,11 @@ def test_a_server_that_is_restarted_goes_on_and_owners_send_again(tmp_path, rest
 
 def test_an_address_beyond_this_machine_needs_certificates(tmp_path):
     mine = terms("plain")
-    with pytest.raises(check.InputError, match=r"^listen: expected certificates, .* got 0\.0\.0\.0:0$"):
+    with pytest.raises(_validate.InputError, match=r"^listen: expected certificates, .* got 0\.0\.0\.0:0$"):
         Server("h2", mine, listen="0.0.0.0:0", state=tmp_path)
-    with pytest.raises(check.InputError, match=r"^h2: expected certificates, .* got example\.org:1$"):
+    with pytest.raises(_validate.InputError, match=r"^h2: expected certificates, .* got example\.org:1$"):
         Owner("bob", mine, ("127.0.0.1:1", "example.org:1"))
-    with pytest.raises(check.InputError, match=r"^listen: expected HOST:PORT, got 127\.0\.0\.1$"):
+    with pytest.raises(_validate.InputError, match=r"^listen: expected HOST:PORT, got 127\.0\.0\.1$"):
         Server("h2", mine, listen="127.0.0.1", state=tmp_path)
-    with pytest.raises(check.InputError, match=r"^peer: expected the address of h2, which h1 calls, got none$"):
+    with pytest.raises(_validate.InputError, match=r"^peer: expected the address of h2, which h1 calls, got none$"):
         Server("h1", mine, listen="127.0.0.1:0", state=tmp_path)

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import agreement
-from dpaudit.secure.channel import ChannelError, Wire
-from dpaudit.secure.randomness import Stream
+from dpaudit import _validate
+from dpaudit.secure.crypto.randomness import Stream
+from dpaudit.secure.protocol import agreement
+from dpaudit.secure.protocol.channel import ChannelError, Wire
 from tests.secure import servers
 from tests.secure.servers import play, terms, total
 from tests.secure.transcript import Transcript
@@ -171,7 +171,7 @@ def test_terms_that_differ_are_refused_by_name_before_any_secret(tmp_path, chang
     theirs = mine._replace(**change)
     ended = play(tmp_path, (mine, theirs), until=1)
     for one, (here, there) in zip(ended, ((mine, theirs), (theirs, mine)), strict=True):
-        assert isinstance(one.fault, check.InputError)
+        assert isinstance(one.fault, _validate.InputError)
         shown = f"terms: {name}: expected {here.statement()[name]} as here, got {there.statement()[name]}"
         assert str(one.fault)[:100] == shown[:100]
         assert {message.kind for message in one.said} == {"terms.size", "terms"}
@@ -185,7 +185,7 @@ def test_two_servers_of_one_role_refuse_each_other(tmp_path):
     mine = terms()
     ended = play(tmp_path, (mine, mine), until=1, roles=("h2", "h2"))
     for one in ended:
-        assert isinstance(one.fault, check.InputError)
+        assert isinstance(one.fault, _validate.InputError)
         assert str(one.fault) == "h1's role: expected h1, got h2"
         assert {message.kind for message in one.said} == {"terms.size", "terms"}
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import check
-from dpaudit.secure import shares
-from dpaudit.secure.randomness import Stream
+from dpaudit import _validate
+from dpaudit.secure.crypto import shares
+from dpaudit.secure.crypto.randomness import Stream
 
 RING = 25
 HALF = 1 << (RING - 1)
@@ -51,15 +51,17 @@ def test_a_sum_that_leaves_the_ring_comes_back_modulo_it() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(check.InputError, match=r"values: expected integers in \[-16777216, 16777216\), got 16777216"):
+    with pytest.raises(
+        _validate.InputError, match=r"values: expected integers in \[-16777216, 16777216\), got 16777216"
+    ):
         shares.split(np.array([0, HALF]), ring_bits=RING)
-    with pytest.raises(check.InputError, match=r"values: expected integers in \[.*\), got -16777217"):
+    with pytest.raises(_validate.InputError, match=r"values: expected integers in \[.*\), got -16777217"):
         shares.split(np.array([-HALF - 1]), ring_bits=RING)
-    with pytest.raises(check.InputError, match=r"values: expected integers, got float64"):
+    with pytest.raises(_validate.InputError, match=r"values: expected integers, got float64"):
         shares.split(np.array([0.5]), ring_bits=RING)
-    with pytest.raises(check.InputError, match="ring_bits: expected a whole number from 2 to 32, got 33"):
+    with pytest.raises(_validate.InputError, match="ring_bits: expected a whole number from 2 to 32, got 33"):
         shares.split(np.array([0]), ring_bits=33)
-    with pytest.raises(check.InputError, match="shares: expected those of at least one owner, got none"):
+    with pytest.raises(_validate.InputError, match="shares: expected those of at least one owner, got none"):
         shares.add([], ring_bits=RING)
-    with pytest.raises(check.InputError, match=r"shares: expected arrays of shape \[3\], got shape \[2\]"):
+    with pytest.raises(_validate.InputError, match=r"shares: expected arrays of shape \[3\], got shape \[2\]"):
         shares.add([np.zeros(3, np.int64), np.zeros(2, np.int64)], ring_bits=RING)

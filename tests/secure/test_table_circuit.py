@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.secure import circuit, noise_table
-from dpaudit.secure.table_circuit import noisy_sum
+from dpaudit.secure.circuits import circuit
+from dpaudit.secure.noise import lookup
+from dpaudit.secure.noise.lookup import noisy_sum
 
 BITS = 25
 
@@ -14,7 +15,7 @@ def as_bits(numbers: np.ndarray, bits: int) -> np.ndarray:
 
 @pytest.mark.parametrize("std, ands", [(3.0, 202), (437.0, 3_786)])
 def test_the_circuit_looks_up_and_adds(std: float, ands: int) -> None:
-    values = noise_table.table(std)
+    values = lookup.table(std)
     made = noisy_sum(values, bits=BITS)
     rng = np.random.default_rng(0)
     seeds = np.concatenate([[0, 32_767, 32_768, 65_535], rng.integers(0, 1 << 16, 1_000)])
@@ -27,12 +28,12 @@ def test_the_circuit_looks_up_and_adds(std: float, ands: int) -> None:
 
 
 def test_wider_noise_takes_a_larger_circuit() -> None:
-    sizes = [noisy_sum(noise_table.table(std), bits=BITS).ands for std in (1.0, 4.0, 16.0, 64.0)]
+    sizes = [noisy_sum(lookup.table(std), bits=BITS).ands for std in (1.0, 4.0, 16.0, 64.0)]
     assert np.all(np.diff(sizes) > 50)
 
 
 def test_other_tables_are_refused() -> None:
-    values = noise_table.table(3.0)
+    values = lookup.table(3.0)
     with pytest.raises(InputError, match=r"values: expected 65536 of them, entry i minus the last but i, got \[4\]"):
         noisy_sum(values[:4], bits=BITS)
     with pytest.raises(InputError, match="values: expected rising from negative to positive"):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.secure import transpose
+from dpaudit import _validate
+from dpaudit.secure.crypto import correlated_transfers
 
 
 def _labels(rows: np.ndarray) -> np.ndarray:
     labels = np.zeros((8 * rows.shape[1], 16), np.uint8)
-    transpose.into_labels(rows, labels)
+    correlated_transfers.into_labels(rows, labels)
     return labels
 
 
@@ -51,5 +51,5 @@ def test_twice_is_nothing() -> None:
     ],
 )
 def test_other_shapes_are_refused(rows: np.ndarray, labels: tuple[int, int], message: str) -> None:
-    with pytest.raises(check.InputError, match=message):
-        transpose.into_labels(rows, np.zeros(labels, np.uint8))
+    with pytest.raises(_validate.InputError, match=message):
+        correlated_transfers.into_labels(rows, np.zeros(labels, np.uint8))

@@ -14,17 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit.auditing import estimate, learned
+from dpaudit.auditing.attacks import learned
+from dpaudit.auditing.bounds import estimate
 from dpaudit.auditing.result import AuditResult, from_counts
-from dpaudit.secure import garbling, noise, opening
-from dpaudit.secure.aes_hash import BLOCK, GateKeys
-from dpaudit.secure.garbling import CHUNK
-from dpaudit.secure.randomness import Source, Stream
+from dpaudit.secure.circuits import garbling
+from dpaudit.secure.circuits.garbling import BLOCK, CHUNK, GateKeys
+from dpaudit.secure.crypto.randomness import Source, Stream
+from dpaudit.secure.noise import binomial
+from dpaudit.secure.protocol import two_server_sum
 from tests.secure import sessions
 from tests.secure.sessions import Session, given
 
-LAW = noise.binomial(coins=1, step_bits=1)
-KIND = opening.noisy(LAW, ring_bits=4)
+LAW = binomial.binomial(coins=1, step_bits=1)
+KIND = two_server_sum.noisy(LAW, ring_bits=4)
 SHARES = 3, -2
 LOW = 2  # bits of a word that the network reads
 COUNT = 4 * CHUNK  # coordinates of a session, each a trial
@@ -40,7 +42,7 @@ def real(seed: bytes, first: tuple[int, bytes] = (-1, b""), second: tuple[int, b
 
 def output(source: Source) -> np.ndarray:
     """What the ideal servers would open."""
-    return SHARES[0] - SHARES[1] + noise.sample(LAW, COUNT, source)
+    return SHARES[0] - SHARES[1] + binomial.sample(LAW, COUNT, source)
 
 
 def binary(values: np.ndarray, bits: int) -> np.ndarray:
@@ -85,7 +87,7 @@ def real_evaluator(session: Session) -> np.ndarray:
 
 
 def simulated_evaluator(source: Source) -> np.ndarray:
-    opened, own = output(source), opening.fair_bits(source, (KIND.mixed, COUNT))
+    opened, own = output(source), two_server_sum.fair_bits(source, (KIND.mixed, COUNT))
     labels = np.frombuffer(source(KIND.circuit.inputs * COUNT * BLOCK), np.uint8)
     size = KIND.circuit.ands, 2, 2, CHUNK
     tables = [np.frombuffer(source(8 * int(np.prod(size))), np.uint64).reshape(size) for _ in range(COUNT // CHUNK)]
@@ -97,7 +99,7 @@ def garblers(opened: np.ndarray, own: np.ndarray, zeros: np.ndarray, corrections
 
     It also compares the noise with that of its own bits, and adds its own bit to what it was sent.
     """
-    guess = noise.from_bits(LAW, own.T) == opened - SHARES[0] + SHARES[1]
+    guess = binomial.from_bits(LAW, own.T) == opened - SHARES[0] + SHARES[1]
     return rows(opened, guess, own, binary(zeros, LOW), binary(corrections, LOW), corrections & 1 ^ own)
 
 
@@ -112,7 +114,7 @@ def real_garbler(session: Session) -> np.ndarray:
 
 def simulated_garbler(source: Source) -> np.ndarray:
     made_up = np.frombuffer(source(2 * KIND.mixed * COUNT), np.uint8).reshape(2, KIND.mixed, COUNT)
-    return garblers(output(source), opening.fair_bits(source, (KIND.mixed, COUNT)), *made_up)
+    return garblers(output(source), two_server_sum.fair_bits(source, (KIND.mixed, COUNT)), *made_up)
 
 
 def told(made_up: Sequence[np.ndarray], seen: Sequence[np.ndarray], steps: int = 1000) -> AuditResult:

@@ -9,7 +9,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import norm
 
-from dpaudit import InputError, check
+from dpaudit import InputError, _validate
 from dpaudit.training.accounting import RELATIONS, TOLERANCE, claim, epsilon, noise_multiplier, pld, rdp
 from dpaudit.training.sampling import fixed_size, poisson, shuffled
 
@@ -117,10 +117,10 @@ def test_a_delta_above_one_over_the_number_of_examples_is_warned_of():
         "^delta: expected at most 1/1000000, one over the number of examples, got 1e-05: publishing all data of one "
         "of them, drawn at random, would keep it$"
     )
-    with pytest.warns(check.InputWarning, match=message) as warned:
+    with pytest.warns(_validate.InputWarning, match=message) as warned:
         epsilon(many, 5.0, 1, delta=1e-5, accounting=rdp)
     assert (len(warned), warned[0].filename) == (1, __file__)
-    with pytest.warns(check.InputWarning, match=message):
+    with pytest.warns(_validate.InputWarning, match=message):
         noise_multiplier(many, 1.0, 1, delta=1e-5, accounting=rdp)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

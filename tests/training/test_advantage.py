@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import binom, norm
 from scipy.stats import t as student
 
-from dpaudit import check
-from dpaudit.training.advantage import HALVINGS, compare, likelihood_ratio, thresholds
+from dpaudit import _validate
+from dpaudit.training.dropout.publishing import HALVINGS, compare, likelihood_ratio, thresholds
 
 KEY = jax.random.key(61)
 
@@ -204,5 +204,5 @@ GOOD = np.arange(20.0)[:, None]
     ],
 )
 def test_bad_input_is_refused(call, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         call()

@@ -3,8 +3,8 @@
 import numpy as np
 from scipy.stats import norm
 
-from dpaudit.auditing import one_run
-from dpaudit.training.audited import plans
+from dpaudit.auditing.bounds import one_run
+from dpaudit.audits.audited_training import plans
 
 
 def lower(scores, included, made):

@@ -11,10 +11,9 @@ from scipy.stats import kstest, norm
 
 import dpaudit
 from dpaudit import distinguish
-from dpaudit.auditing import gdp
-from dpaudit.auditing import one_run as estimates
-from dpaudit.training.accounting import epsilon
-from dpaudit.training.canary import (
+from dpaudit.auditing.bounds import gdp
+from dpaudit.auditing.bounds import one_run as estimates
+from dpaudit.audits.training_canary import (
     ABSENT,
     PRESENT,
     Canaries,
@@ -25,6 +24,7 @@ from dpaudit.training.canary import (
     per_step,
     white_box,
 )
+from dpaudit.training.accounting import epsilon
 from dpaudit.training.dp_sgd import dp_sgd
 from dpaudit.training.sampling import poisson
 

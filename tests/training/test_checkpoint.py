@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from dpaudit.training.checkpoint import Checkpoint
+from dpaudit._engine.long_run import Checkpoint
 
 IDENTITY = {"program": "a"}
 LEFT = "7.orbax-checkpoint-tmp"  # what a writer that was killed leaves: Orbax's name for a step half written

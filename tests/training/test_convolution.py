@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpaudit.training.convolution import Conv
+from dpaudit.training.windows import Conv
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])

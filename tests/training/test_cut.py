@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpaudit.training import models
-from dpaudit.training.cut import Part, cut
+from dpaudit.training.dropout.mc_dropout import Part, cut
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (5, 8))

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpaudit.check import InputError
+from dpaudit._validate import InputError
 from dpaudit.training.dp_ftrl import claim, correlated, dp_ftrl, epsilon, noise_multiplier
 from dpaudit.training.dp_sgd import dp_sgd, train
 from dpaudit.training.matrix_noise import Strategy, independent, restarted, toeplitz, tree

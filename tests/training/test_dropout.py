@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit.training.dropout import Dropout, kept
+from dpaudit.training.models import Dropout, kept
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.25, 0.3, 0.9])

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.training import many
 from dpaudit.training.dp_sgd import dp_sgd, train
 from dpaudit.training.many import train_many
@@ -96,11 +96,11 @@ def test_as_many_at_once_as_memory_holds(monkeypatch):
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(check.InputError, match="arguments: expected leaves with one leading axis of N >= 1"):
+    with pytest.raises(_validate.InputError, match="arguments: expected leaves with one leading axis of N >= 1"):
         train_many(run, (ARGUMENTS[0], {"clip_norm": jnp.ones(3)}))
-    with pytest.raises(check.InputError, match=r"arguments: expected leaves with one leading axis"):
+    with pytest.raises(_validate.InputError, match=r"arguments: expected leaves with one leading axis"):
         train_many(run, ())
-    with pytest.raises(check.InputError, match="at_once: expected a whole number >= 1, got 0"):
+    with pytest.raises(_validate.InputError, match="at_once: expected a whole number >= 1, got 0"):
         train_many(run, ARGUMENTS, at_once=0)
-    with pytest.raises(check.InputError, match="memory_gib: expected a finite number > 0, got 0"):
+    with pytest.raises(_validate.InputError, match="memory_gib: expected a finite number > 0, got 0"):
         train_many(run, ARGUMENTS, memory_gib=0)

@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 import scipy.special
 
-from dpaudit.check import InputError
+from dpaudit._validate import InputError
 from dpaudit.training.dp_ftrl import correlated
 from dpaudit.training.matrix_noise import (
     Strategy,

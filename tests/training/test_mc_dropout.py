@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.kernels import philox
-from dpaudit.training import mc_dropout, models
-from dpaudit.training.dropout import kept
-from dpaudit.training.mc_dropout import Network, Statistics
+from dpaudit.training import models
+from dpaudit.training.dropout import mc_dropout
+from dpaudit.training.dropout.mc_dropout import Network, Statistics
+from dpaudit.training.models import kept
 
 KEY = jax.random.key(0)
 PARAMS = jax.random.normal(jax.random.key(1), (64, 8)), jax.random.normal(jax.random.key(2), (10, 64)) / 8
@@ -147,7 +148,7 @@ def test_a_network_without_dropout_is_refused(call: Callable[..., Any]) -> None:
     without = mc_dropout.probabilities(models.CNN8(dropout_rate=0.0))
     params = models.CNN8().init(KEY, jnp.ones((8, 8, 1)))["params"]
     for given in ((without, params, jnp.ones((2, 8, 8, 1))), (lambda p, x, key=None: p @ x, jnp.ones((3, 8)), IMAGES)):
-        with pytest.raises(check.InputError, match=message + "its 7 samples would all be one"):
+        with pytest.raises(_validate.InputError, match=message + "its 7 samples would all be one"):
             call(KEY, *given, samples=7)
 
 
@@ -187,5 +188,5 @@ def test_what_lies_before_the_first_dropout_is_computed_once(call: Callable[...,
     ],
 )
 def test_refuses(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         call()

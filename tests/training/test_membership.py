@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpaudit import check
-from dpaudit.auditing import gdp
-from dpaudit.auditing.estimate import epsilon_bounds
+from dpaudit import _validate
+from dpaudit.auditing.bounds import gdp
+from dpaudit.auditing.bounds.estimate import epsilon_bounds
 from dpaudit.mechanisms.claim import Claim
-from dpaudit.training.membership import (
+from dpaudit.training.dropout.membership import (
     MAXIMUM,
     MEAN,
     MINIMUM,
@@ -188,9 +188,11 @@ def test_too_few_models_for_a_bound_are_refused(attack):
     """At 95% five models of each world show nothing, however well they are told apart; six do."""
     points = np.arange(24.0)[:, None]
     assert attack(KEY, points[:22], member(11, 11)).ceiling > 0
-    with pytest.raises(check.InputError, match=r"bound above 0 at delta 0 and .* 0.95, got 5 of D and 5 of D' left"):
+    with pytest.raises(
+        _validate.InputError, match=r"bound above 0 at delta 0 and .* 0.95, got 5 of D and 5 of D' left"
+    ):
         attack(KEY, points[:20], member(10, 10))
-    with pytest.raises(check.InputError, match="got 1 of D and 12 of D' left to count"):
+    with pytest.raises(_validate.InputError, match="got 1 of D and 12 of D' left to count"):
         attack(KEY, points, member(1, 23), confidence=0.1)
 
 
@@ -220,5 +222,5 @@ def test_too_few_models_for_a_bound_are_refused(attack):
     ],
 )
 def test_bad_input_is_refused(call, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         call()

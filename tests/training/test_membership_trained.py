@@ -13,10 +13,11 @@ from scipy.special import logit
 
 from dpaudit import data
 from dpaudit.mechanisms.claim import Claim
-from dpaudit.training import accounting, advantage, mc_dropout, membership, neighbouring
+from dpaudit.training import accounting, neighbouring
 from dpaudit.training.dp_sgd import dp_sgd, train
-from dpaudit.training.dropout import kept
+from dpaudit.training.dropout import mc_dropout, membership, publishing
 from dpaudit.training.many import train_many
+from dpaudit.training.models import kept
 from dpaudit.training.sampling import poisson
 
 KEY = jax.random.key(71)
@@ -91,7 +92,7 @@ def test_a_target_that_is_memorised_is_told_with_certainty(trained):
     features = np.column_stack([logit(memorised[:, membership.MEAN]), np.log(memorised[:, membership.STD])])
     ratio = membership.audit_likelihood_ratio(KEY, features, ON_EITHER, delta=DELTA)
     assert ratio.epsilon_lower > 0.9 * ratio.ceiling
-    gained = advantage.compare(KEY, np.zeros((len(ON_EITHER), 1)), memorised, ON_EITHER)
+    gained = publishing.compare(KEY, np.zeros((len(ON_EITHER), 1)), memorised, ON_EITHER)
     assert gained.second == 1
     assert gained.low > 0.8
 
@@ -102,7 +103,7 @@ def test_the_same_training_with_noise_keeps_its_promise_and_the_target(trained):
     spent = accounting.epsilon(poisson(len(MEMBERS), BATCH_SIZE), PRIVATE[1], STEPS, delta=DELTA)
     risk = membership.audit(KEY, private, ON_EITHER, claim=Claim(spent, DELTA, "add_remove"))
     assert risk.honest.epsilon_lower < min(0.5 * risk.honest.ceiling, spent)
-    assert advantage.compare(KEY, np.zeros((len(ON_EITHER), 1)), private, ON_EITHER).high < 0.8
+    assert publishing.compare(KEY, np.zeros((len(ON_EITHER), 1)), private, ON_EITHER).high < 0.8
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from dpaudit import check
+from dpaudit import _validate
 from dpaudit.training import models
 from dpaudit.training.per_example import clipped_sum
 from tests.training import by_vmap
@@ -109,10 +109,12 @@ def test_num_classes() -> None:
 
 @pytest.mark.parametrize("shape", [(30,), (28, 28), (16, 16, 1)])
 def test_refuses_another_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(check.InputError, match=r"image_shape: expected images \[h, w, channels\] of 8 x 8, .* got \["):
+    with pytest.raises(
+        _validate.InputError, match=r"image_shape: expected images \[h, w, channels\] of 8 x 8, .* got \["
+    ):
         models.model_for(shape, 10)
 
 
 def test_refuses_one_class() -> None:
-    with pytest.raises(check.InputError, match="num_classes: expected a whole number >= 2, got 1"):
+    with pytest.raises(_validate.InputError, match="num_classes: expected a whole number >= 2, got 1"):
         models.model_for((8, 8, 1), 1)

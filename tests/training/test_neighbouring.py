@@ -8,7 +8,7 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import chisquare
 
-from dpaudit import check, data
+from dpaudit import _validate, data
 from dpaudit.training import models
 from dpaudit.training.dp_sgd import dp_sgd, train
 from dpaudit.training.many import train_many
@@ -237,7 +237,7 @@ def test_a_network_of_the_library_finds_noise_harder_than_chance():
 
 
 def test_a_bad_input_is_refused_by_name():
-    expected = check.InputError
+    expected = _validate.InputError
     for settings, message in [
         ({"members": 1, "shadow": 3}, "members: expected a whole number >= 2, got 1"),
         ({"members": 3, "shadow": 0}, "shadow: expected a whole number >= 1, got 0"),
@@ -277,12 +277,12 @@ def test_bad_noise_is_refused_by_name():
         (LINEAR, {"step_size": 0.0}, "step_size: expected a finite number > 0, got 0.0"),
         (broken, {}, "noise: expected finite numbers, got 6 NaN or infinite of 6"),
     ]:
-        with pytest.raises(check.InputError, match=message):
+        with pytest.raises(_validate.InputError, match=message):
             perturbed(loss, shadows, pair, **settings)
     for shadows, message in [(none, wanted % "0"), (broken, "losses: expected finite numbers, got 60 NaN")]:
-        with pytest.raises(check.InputError, match=message):
+        with pytest.raises(_validate.InputError, match=message):
             hardest_target(loss, shadows, IMAGES, LABELS, MEMBERS)
-    with pytest.raises(check.InputError, match="image: expected floating-point pixels, got uint8"):
+    with pytest.raises(_validate.InputError, match="image: expected floating-point pixels, got uint8"):
         adversarial(loss, LINEAR, np.zeros(PIXELS, np.uint8), 0)
 
 

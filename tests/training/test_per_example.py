@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from dpaudit import check
-from dpaudit.training import microbatches, models, per_example
+from dpaudit import _validate
+from dpaudit.training import models, per_example
 from tests.training import by_vmap
 
 Batch = tuple[jax.Array, jax.Array]
@@ -134,7 +134,7 @@ def test_a_cpu_takes_as_many_examples_as_its_caches_hold(
     params: Any, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loops(cached: int) -> int:
-        monkeypatch.setattr(microbatches, "CACHED", cached)
+        monkeypatch.setattr(per_example, "CACHED", cached)
         call = partial(per_example.clipped_sum, loss, clip_norm=1.0)
         return str(jax.make_jaxpr(call)(params, batch)).count("length=8")
 
@@ -316,7 +316,7 @@ def test_batch_norm() -> None:
     assert by_vmap.relative_error(total, wanted) < 1e-5
     training = jax.jit(partial(loss, train=True))
     training(variables["params"], x[0])  # traced before: still found
-    with pytest.raises(check.InputError, match=r"loss_fn: expected examples .*, got a BatchNorm in training mode"):
+    with pytest.raises(_validate.InputError, match=r"loss_fn: expected examples .*, got a BatchNorm in training mode"):
         per_example.clipped_sum(training, variables["params"], x, clip_norm=1.0)
 
 
@@ -354,5 +354,5 @@ def test_bad_input(batch: Batch, change: dict[str, Any], message: str) -> None:
         "clip_norm": 1.0,
         **change,
     }
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         per_example.clipped_sum(settings.pop("loss_fn"), settings.pop("params"), settings.pop("batch"), **settings)

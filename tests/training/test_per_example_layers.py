@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpaudit.training import per_example, taps
-from dpaudit.training.convolution import Conv
-from dpaudit.training.tape import record
+from dpaudit._engine.programs import record
+from dpaudit.training import per_example, unit_gradients
+from dpaudit.training.windows import Conv
 from tests.training import by_vmap
 
 N = 6
@@ -112,8 +112,8 @@ def assert_as_by_vmap(loss: Any, params: Any, batch: Any, units: Any = (RAGGED,)
         assert by_vmap.relative_error(info.norms, norms) < 1e-5
 
 
-def found(loss: Any, params: Any, batch: Any) -> dict[int, taps.Site]:
-    return taps.sites(record(loss, params, batch[0]), jax.tree.leaves(params))
+def found(loss: Any, params: Any, batch: Any) -> dict[int, unit_gradients.Site]:
+    return unit_gradients.sites(record(loss, params, batch[0]), jax.tree.leaves(params))
 
 
 @pytest.mark.parametrize("name", CASES)

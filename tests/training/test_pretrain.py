@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from dpaudit import check
-from dpaudit.training.models import CNN8, initial_parameters
-from dpaudit.training.pretrain import accuracy, pretrain
+from dpaudit import _validate
+from dpaudit.training.models import CNN8, accuracy, initial_parameters, pretrain
 
 PIXELS, TARGETS = load_digits(return_X_y=True)
 IMAGES = np.asarray(PIXELS, np.float32).reshape(-1, 8, 8, 1) / 16
@@ -60,5 +59,5 @@ def test_accuracy_is_independent_of_the_batch() -> None:
 )
 def test_refuses_bad_input(change: dict, message: str) -> None:
     arguments = {"images": IMAGES, "labels": LABELS, "steps": 1} | change
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         pretrain(jax.random.key(0), MODEL, **arguments)

@@ -9,8 +9,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from dpaudit import InputError
-from dpaudit.training.sampling import Participation, cyclic
-from dpaudit.training.schedule import scheduled, spaced
+from dpaudit.training.sampling import Participation, cyclic, scheduled, spaced
 
 KEY = jax.random.key(3)
 

@@ -13,7 +13,6 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from dpaudit import widths
 from dpaudit.mechanisms import clipping
 from dpaudit.personalization import user_level
 from dpaudit.training import dp_sgd, per_example
@@ -101,7 +100,7 @@ def test_what_a_trainer_adds_noise_to_has_the_bound(name: str) -> None:
     def kept(key: jax.Array, total: Any, memory: Any) -> tuple[Any, Any]:
         return total, total
 
-    noise = dp_sgd.Noise(widths.wide, kept)
+    noise = dp_sgd.Noise(clipping.wide, kept)
     trainer = dp_sgd.noisy_sums(inner, noise, clip_norm=C, batch_size=2_048, optimizer=optax.sgd(0.1))
     state = trainer.init({"w": jnp.zeros(1, TYPES[name])})
 
@@ -127,7 +126,7 @@ def test_one_at_a_time_float32_would_drift_and_does_not(monkeypatch: pytest.Monk
     assert removed <= 1
     assert replaced <= 2
     with monkeypatch.context() as plain:
-        plain.setattr(widths, "plus", lambda total, x: (jax.tree.map(jnp.add, total[0], x), total[1]))
+        plain.setattr(clipping, "plus", lambda total, x: (jax.tree.map(jnp.add, total[0], x), total[1]))
         removed, _ = moved(ours(jnp.float32, 1, 1.0), 4_096, jnp.float32, 1.0)
         assert removed > 1.001
     slack = per_example._slack(jnp.zeros(1), 4_096)

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from dpaudit import check
-from dpaudit.auditing.estimate import epsilon_from_rates
-from dpaudit.training.threshold_search import KINDS, Rule, errors, search
+from dpaudit import _validate
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
+from dpaudit.training.dropout.threshold_search import KINDS, Rule, errors, search
 
 SUBSETS = [subset for k in range(1, 5) for subset in itertools.combinations(range(4), k)]
 
@@ -163,5 +163,5 @@ def test_a_threshold_that_makes_no_difference_is_left_out(kind, left_out):
     ],
 )
 def test_bad_input_is_refused(statistics, member, subsets, kinds, message):
-    with pytest.raises(check.InputError, match=message):
+    with pytest.raises(_validate.InputError, match=message):
         search(statistics, member, np.zeros((3, 3)), subsets=subsets, kinds=kinds)

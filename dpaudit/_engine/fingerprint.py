@@ -1,0 +1,178 @@
+"""What a run is, part by part, so that a checkpoint is taken up by the same run alone.
+
+    identity = {"key": digest([raw(key)]), "program": digest(program(traced)), "data": digest(map(raw, leaves))}
+
+A digest is the same in every process that makes the same run.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from dpaudit import _validate
+
+Identity = dict[str, str]
+TOLD = frozenset((type(None), bool, int, float, complex, str, bytes))  # types that text tells whole
+DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")  # hold functions of which only derivatives have need
+
+
+def raw(leaf: Any) -> bytes:
+    """The bytes of an array, or of a random key."""
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf).tobytes()
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is a typed random key."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def text(value: Any) -> bytes:
+    """A value as text, less the addresses that differ from process to process."""
+    return _without_addresses(str(value)).encode()
+
+
+def _without_addresses(words: str) -> str:
+    return re.sub(r"0x[0-9a-f]+", "", words)
+
+
+def program(traced: ClosedJaxpr) -> list[bytes]:
+    """A program, operation by operation, and all arrays that it and programs inside it close over.
+
+    What JAX prints of a program takes four times the time, and leaves out how its random bits are made.
+    """
+    return spelled(traced)[0]
+
+
+def spelled(traced: ClosedJaxpr) -> tuple[list[bytes], tuple[Any, ...]]:
+    """:func:`program`, and what no text tells whole: functions that it calls on the host, settings that are objects.
+
+    Two programs of one process that agree in both compute the same.
+    """
+    words, objects = _spelled(traced.jaxpr, {})
+    return [words.encode(), *map(raw, closed_over(traced))], tuple(objects)
+
+
+def standing(traced: ClosedJaxpr) -> list[Any]:
+    """A program of this process as it stands, for :func:`same`; NumPy's arrays, which may change, are copied."""
+    arrays = (leaf if isinstance(leaf, jax.Array) else raw(leaf) for leaf in closed_over(traced))
+    return [_spelled(traced.jaxpr, {})[0], *arrays]
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    """Whether two programs, from :func:`standing`, are the same but for the functions that they call on the host.
+
+    An array that both hold is not looked into.
+    """
+    if len(one) != len(other):
+        return False
+    return all(a is b or _bytes(a) == _bytes(b) for a, b in zip(one, other, strict=True))
+
+
+def _bytes(part: Any) -> Any:
+    return raw(part) if isinstance(part, jax.Array) else part
+
+
+def _spelled(jaxpr: Any, known: dict[int, tuple[str, list[Any]]]) -> tuple[str, list[Any]]:
+    """A program in words, and the objects that words do not tell; those that it has in ``known`` are not spelled
+    anew."""
+    if id(jaxpr) in known:
+        return known[id(jaxpr)]
+    names: dict[Any, str] = {}
+    words: list[str] = []
+    objects: list[Any] = []
+    for var in (*jaxpr.constvars, *jaxpr.invars):
+        words += names.setdefault(var, f"v{len(names)}"), str(var.aval)
+
+    def read(atoms: Any) -> Iterator[str]:
+        for atom in atoms:
+            yield names[atom] if not isinstance(atom, Literal) else _number(atom.val, atom.aval)
+
+    for eqn in jaxpr.eqns:
+        words += eqn.primitive.name, str(eqn.ctx.threefry_partitionable), *read(eqn.invars), "->"
+        words += (names.setdefault(var, f"v{len(names)}") for var in eqn.outvars)
+        if not objects or objects[-1] is not eqn.ctx:
+            objects.append(eqn.ctx)
+        for key, value in eqn.params.items():
+            words.append(key)
+            for leaf in (value,) if _told(value) else _leaves(value):
+                if _told(leaf):
+                    words.append(repr(leaf))
+                elif isinstance(leaf, (ClosedJaxpr, Jaxpr)):
+                    inner, others = _spelled(getattr(leaf, "jaxpr", leaf), known)
+                    words.append(inner)
+                    objects += others
+                else:
+                    words.append(_without_addresses(str(leaf)))
+                    if eqn.primitive.name not in DERIVATIVES:
+                        objects.append(leaf)  # JAX sees to it that all can be compared
+    known[id(jaxpr)] = f"({' '.join([*words, *read(jaxpr.outvars)])})", objects
+    return known[id(jaxpr)]
+
+
+def _number(value: Any, kind: Any) -> str:
+    return f"{raw(value).hex()}:{kind.dtype}"
+
+
+def closed_over(traced: ClosedJaxpr | Jaxpr) -> list[Any]:
+    """The arrays that a program and those inside it close over."""
+    jaxpr = traced if isinstance(traced, Jaxpr) else traced.jaxpr
+    leaves = (leaf for eqn in jaxpr.eqns for value in eqn.params.values() for leaf in _leaves(value))
+    inner = (leaf for leaf in leaves if isinstance(leaf, (ClosedJaxpr, Jaxpr)))
+    return [*getattr(traced, "consts", ()), *(value for one in inner for value in closed_over(one))]
+
+
+def _leaves(value: Any) -> Any:
+    """A parameter of an operation, or each of several."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _told(value: Any) -> bool:
+    """Whether its text tells all of a value."""
+    if type(value) is tuple:
+        return all(map(_told, value))
+    return type(value) in TOLD or isinstance(value, (np.dtype, Enum))
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """SHA-256 of the parts, each with its length."""
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(len(part).to_bytes(8, "little") + part)
+    return sha.hexdigest()
+
+
+def of_run(step: Callable[[Any, Any, Any], Any], *, key: Any, start: Any, data: Any, **settings: Any) -> Identity:
+    """What a run of many steps is: its key, its start, the program of a step, its data and its settings.
+
+    Args:
+      step: ``step(key, state, data)``, a pure function that JAX can trace.
+      key, start, data: what it is called with first.
+      **settings: more parts, by name, compared as text.
+    """
+    traced = jax.make_jaxpr(step)(key, start, data)
+    return {
+        "key": digest([raw(key)]),
+        "start": digest(map(raw, jax.tree.leaves(start))),
+        "program": digest(program(traced)),
+        "data": digest(map(raw, jax.tree.leaves(data))),
+    } | {name: digest([text(value)]) for name, value in settings.items()}
+
+
+def refuse_another(wanted: Identity, found: Identity, run: str, name: str) -> None:
+    """Nothing, where the checkpoint ``name`` is of this ``run``.
+
+    Raises:
+      InputError: a checkpoint of another one; the message names the parts that differ.
+    """
+    others = [part for part in wanted if found.get(part) != wanted[part]]
+    if others:
+        raise _validate.expected(
+            "checkpoint", f"one of this {run}", f"{name}: made by another {' and another '.join(others)}"
+        )

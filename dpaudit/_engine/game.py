@@ -1,0 +1,396 @@
+"""The one game: world b in {0, 1} -> release(key, b) -> observation -> score, played many times as one program.
+
+Trial i of world b sees ``fold_in(fold_in(key, b), i)`` and nothing else. Trials run in blocks of a fixed shape that
+depends on one trial's arrays and the kind of device alone, so batch size, device count and restarts decide only how
+many blocks go to the device at a time, never what a block computes: scores are bit-identical for all of them. The
+block is part of what a kind of device computes, as its arithmetic is: on a CPU it stays in a core's cache, on an
+accelerator it grows with the memory, and there the last bits of scores may be others.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.metadata import version
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun, jaxprs_in_params
+from jax.sharding import Mesh
+from jax.tree_util import Partial
+
+from dpaudit import _validate
+from dpaudit._engine import memory, programs, sharding
+from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
+from dpaudit._engine.sharding import ALIKE, CUT
+from dpaudit.kernels import philox
+
+# Both worlds of a trial in one program, one after the other where they would have each other wait for ever.
+#
+# On a CPU, LAPACK calls of jaxlib before 0.11 and Fourier transforms from 0.11 on divide their work over the threads of
+# the device, from one of these threads, and wait: as many side by side as there are threads never end. With two cores
+# the same call in either world is enough; devices that share the threads of one CPU need more threads than they are.
+
+JAXLIB = version("jaxlib")
+LAPACK = {"cholesky", "eig", "eigh", "geqrf", "geqp3", "hessenberg", "householder_product", "lu", "ormqr", "qr"}
+LAPACK |= {"schur", "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"}
+BEFORE_0_11 = tuple(map(int, JAXLIB.split(".")[:2])) < (0, 11)
+WAITING, CALLS = (LAPACK, "LAPACK") if BEFORE_0_11 else ({"fft"}, "Fourier transforms")
+
+
+def both(each: tuple[Callable[[jax.Array], jax.Array], ...], keys: jax.Array) -> jax.Array:
+    """``each[world](keys[world])`` of all worlds -> [worlds, ...]."""
+    if jax.default_backend() == "cpu":
+        programs = [jax.make_jaxpr(one)(keys[0]) for one in each]
+        each = tuple(lambda key, program=program: jaxpr_as_fun(program)(key)[0] for program in programs)
+        if any(waits(program.jaxpr) for program in programs):
+            return jax.lax.map(lambda world: jax.lax.switch(world, each, keys[world]), jnp.arange(len(each)))
+    return jnp.stack([one(keys[world]) for world, one in enumerate(each)])
+
+
+def enough_threads(program: Any, mesh: Mesh | None) -> None:
+    """Refuses a program that would wait for ever on the devices that one CPU stands for.
+
+    Args:
+      program: a trial's Jaxpr.
+      mesh: that is to play it.
+
+    Raises:
+      InputError: no more threads than devices for one that waits for threads.
+    """
+    if mesh is None or mesh.devices.flat[0].platform != "cpu":
+        return
+    devices = len(mesh.local_devices)
+    asked = os.environ.get("NPROC", "")
+    threads = max(int(asked) if asked.isdecimal() else sharding.cores(), jax.local_device_count())
+    if 1 < devices >= threads and waits(program):
+        wanted = f"fewer CPU devices than threads ({threads}) for a mechanism that calls {CALLS} of jaxlib {JAXLIB}"
+        raise _validate.expected("mesh", f"{wanted}, or NPROC={2 * devices} from the start", devices)
+
+
+def waits(jaxpr: Any) -> bool:
+    """Whether a program calls what waits for threads."""
+    inner = (sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params))
+    return any(eqn.primitive.name in WAITING for eqn in jaxpr.eqns) or any(map(waits, inner))
+
+
+HOST_BLOCK_TRIALS = 64  # where a trial calls Python: whole blocks are played, and these are slow
+TRIAL = jax.ShapeDtypeStruct((), np.uint32)  # its number
+CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
+
+Played = TypeVar("Played")
+
+
+class Room(NamedTuple):
+    """What a block may take on a kind of device.
+
+    Attributes:
+      bytes: of its largest array.
+      trials: at most so many.
+    """
+
+    bytes: int
+    trials: int
+
+
+CPU = Room(1 << 21, 1 << 12)  # what a core's cache holds
+LEAST, MOST, SHARE = 1 << 21, 1 << 28, 256  # bytes of a block on an accelerator, and the part of its memory
+ACCELERATOR_TRIALS = 1 << 16
+
+
+class Game(NamedTuple):
+    """Trials as one compiled program that is called again and again.
+
+    Attributes:
+      one: the function of a trial's number.
+      trials: how many there are to play.
+      block: trials of a block.
+      blocks: that each device plays in a call.
+      mesh: of these devices, or None for one.
+      traced: one trial, as a program.
+    """
+
+    one: Partial
+    trials: int
+    block: int
+    blocks: int
+    mesh: Mesh | None
+    traced: ClosedJaxpr
+
+    @property
+    def size(self) -> int:
+        """Trials that a call plays; those of the last one beyond ``trials`` are padding."""
+        return self.block * self.blocks * sharding.devices(self.mesh)
+
+    def call(self, done: int) -> jax.Array:
+        """The trials from number ``done`` on, [size, ...], on the devices that played them."""
+        return _run(self.one, np.uint32(done), block=self.block, blocks=self.blocks, mesh=self.mesh)
+
+    def fitted(self, step: Callable[["Game"], Played]) -> tuple[Played, "Game"]:
+        """(step(game), game), of this game or, where its calls take more memory than there is, of smaller ones."""
+        of = f"blocks of {self.block} trials"
+        played, blocks = memory.fitting(
+            lambda blocks: step(self._replace(blocks=blocks)), self.blocks, of=of, mesh=self.mesh
+        )
+        return played, self._replace(blocks=blocks)
+
+    def first(self, played: jax.Array, rows: int) -> np.ndarray:
+        """The first ``rows`` of what a call has played, on the host of every process."""
+        if rows < len(played) or not played.is_fully_addressable:
+            played = _first(played, rows=rows, mesh=self.mesh)
+        return np.asarray(played)
+
+
+def play(
+    key: jax.Array,
+    release: Callable[[jax.Array, int], Any],
+    score: Callable[[Any], Any],
+    trials: int,
+    *,
+    batch: int | None = None,
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """Plays ``trials`` games in each world and returns their scores.
+
+    Args:
+      key: a jax.random key, consumed; trial i of world b is a function of (key, b, i) alone.
+      release: ``release(key, world) -> observation``, jittable; ``world`` is the Python integer 0 or 1. A fresh pair
+        of inputs every trial is a release that draws the pair from its key and returns it with the observation.
+      score: ``score(observation) -> float`` (or an array of a fixed shape), jittable; larger means world 1.
+      trials: per world, >= 1 and at most 2^31.
+      batch, mesh, checkpoint, progress: as for :func:`sweep`.
+
+    Returns:
+      Scores, [2, trials, ...], one row per world, in the score's own type.
+
+    Raises:
+      InputError: trials or batch out of range; a checkpoint that is torn or belongs to another game.
+    """
+    key = trial_key(key)
+    one = both_worlds(key, release, score)
+    scores = sweep(one, trials, batch=batch, mesh=mesh, checkpoint=checkpoint, progress=progress)
+    return np.moveaxis(scores, 1, 0)
+
+
+def play_on(
+    key: jax.Array,
+    release: Callable[[jax.Array, int], Any],
+    score: Callable[[Any], Any],
+    trials: int,
+    *,
+    batch: int = 1,
+    mesh: Mesh | None = None,
+) -> Iterator[np.ndarray]:
+    """The scores of :func:`play`, bit for bit, one call to the device after another, for whoever may stop early.
+
+    Args:
+      key, release, score, trials: as for :func:`play`; ``trials`` per world is the most that are played.
+      batch: trials sent to each device at a time, rounded up to whole blocks.
+      mesh: as for :func:`sweep`.
+
+    Yields:
+      Scores, [2, n, ...], those of the next n trials; nothing is computed ahead.
+
+    Raises:
+      InputError: trials or batch out of range.
+    """
+    whole, done = game(both_worlds(trial_key(key), release, score), trials, batch=batch, mesh=mesh), 0
+    while done < whole.trials:
+        part, whole = whole.fitted(partial(_read, done=done))
+        done += len(part)
+        yield np.moveaxis(part, 1, 0)
+
+
+def trials_per_second(
+    key: jax.Array,
+    release: Callable[[jax.Array, int], Any],
+    score: Callable[[Any], Any],
+    *,
+    seconds: float = 1.0,
+) -> float:
+    """Trials of both worlds together that this machine plays in a second, compilation left out.
+
+    Args:
+      key, release, score: as for :func:`play`.
+      seconds: how long to play (one call to the device at least).
+    """
+    parts = play_on(key, release, score, 1 << 31)
+    next(parts)
+    played, began = 0, time.perf_counter()
+    for part in parts:
+        played += 2 * part.shape[1]
+        if time.perf_counter() - began >= seconds:
+            break
+    return played / (time.perf_counter() - began)
+
+
+def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]) -> Partial:
+    """trial -> scores [2, ...]: what one trial is in either world, for a key from :func:`trial_key`, which is data."""
+
+    def one(bases: jax.Array, trial: jax.Array) -> jax.Array:
+        keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)  # both at once: half of the program
+        return both((lambda key: score(release(key, 0)), lambda key: score(release(key, 1))), keys)
+
+    return Partial(one, of_worlds(key))
+
+
+@jax.jit
+def of_worlds(key: jax.Array) -> jax.Array:
+    """The keys that the trials of world 0 and of world 1 are drawn from."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(2))
+
+
+def trial_key(key: jax.Array) -> jax.Array:
+    """The key that trials draw from: a counter-based Philox key, three times as fast as threefry on a CPU.
+
+    Args:
+      key: a jax.random key of any kind, consumed.
+    """
+    return _from_key(_validate.key(key=key))
+
+
+_from_key = jax.jit(philox.from_key)  # one program, not one for each step
+
+
+def of_trials() -> Any:
+    """The shape and type of a trial's key, for :func:`jax.eval_shape`: more words than those of ``jax.random.key``."""
+    return jax.eval_shape(philox.from_key, jax.random.key(0))
+
+
+def sweep(
+    one: Callable[[jax.Array], jax.Array],
+    trials: int,
+    *,
+    batch: int | None = None,
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """``one(i)`` for i = 0 .. trials - 1, in blocks of a fixed shape: the engine below every audit.
+
+    Args:
+      one: a jittable function of the trial's number (a uint32 scalar) to an array of a fixed shape; its randomness
+        comes from a key by fold_in. Arrays that it closes over, or that a ``jax.tree_util.Partial`` holds, travel to
+        the device as data, and functions that compute the same share a compiled program.
+      trials: >= 1 and at most 2^31.
+      batch: trials sent to each device at a time, rounded up to whole blocks; None chooses. A matter of memory and
+        speed: results do not depend on it. Where memory runs out, half as many blocks are sent from then on (not
+        where devices are several processes').
+      mesh: a device mesh over whose devices the trials are split, or None for one device.
+      checkpoint: a file that receives the results after each call to the device, and from which an interrupted sweep
+        goes on; one that belongs to another is refused. None keeps nothing.
+      progress: called with the number of trials finished so far.
+
+    Returns:
+      [trials, ...], in the type of ``one``.
+
+    Raises:
+      InputError: trials or batch out of range; a checkpoint that is torn or belongs to another sweep; a single block
+        that does not fit into a device's memory.
+    """
+    whole = game(one, trials, batch=batch, mesh=mesh)
+    trials, result = whole.trials, whole.traced.out_avals[0]
+    kind = result.dtype if result.dtype.kind in "biuf" else np.dtype(np.float32)  # bfloat16 has no place in a file
+    results = np.zeros((trials, *result.shape), kind)
+    file = checkpoint_of(checkpoint, whole.one, whole.traced, trials, mesh=mesh)
+    kept = None if file is None else file.restore()
+    done = 0 if kept is None else len(kept["results"])
+    if kept is not None:
+        results[:done] = kept["results"]
+    while done < trials:
+        part, whole = whole.fitted(partial(_read, done=done))
+        results[done : done + len(part)] = part
+        done += len(part)
+        if file is not None:
+            file.save(results=results[:done])
+        if progress is not None:
+            progress(done)
+    return results
+
+
+def game(
+    one: Callable[[jax.Array], jax.Array], trials: int, *, batch: int | None = None, mesh: Mesh | None = None
+) -> Game:
+    """The trials of :func:`sweep`, ready to be played.
+
+    Args:
+      one, trials, batch, mesh: as for :func:`sweep`.
+
+    Raises:
+      InputError: trials or batch out of range.
+    """
+    trials = _validate.at_least(1, trials=trials)
+    if trials > 1 << 31:
+        raise _validate.expected("trials", "at most 2^31", trials)
+    one = one if isinstance(one, Partial) else Partial(one)
+    traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, TRIAL)
+    enough_threads(traced.jaxpr, mesh)
+    one = programs.as_data(one, traced)
+    room = CPU if memory.platform(mesh) == "cpu" else accelerator_room(memory.limit(mesh))
+    block = block_size(_largest_array(traced.jaxpr, room), room)
+    blocks = CALL_BLOCKS if batch is None else math.ceil(_validate.at_least(1, batch=batch) / block)
+    blocks = min(blocks, math.ceil(trials / (block * sharding.devices(mesh))))
+    return Game(one, trials, block, blocks, sharding.flat(mesh), traced)
+
+
+def _read(whole: Game, done: int) -> np.ndarray:
+    """What one call plays from trial ``done`` on, on the host."""
+    return whole.first(whole.call(done), min(whole.size, whole.trials - done))
+
+
+def accelerator_room(memory_bytes: float) -> Room:
+    """What a block may take on an accelerator: a part of its memory that leaves room for all of a block's arrays.
+
+    Each of a block's steps costs an accelerator some 10 microseconds beside its work, whatever its size, so that a
+    block has to be as large as memory allows: of trials of 26,010 numbers, 2,048 fit into 256 MiB.
+
+    Args:
+      memory_bytes: of the device, as it states it; the power of two below counts, so that devices of a kind agree.
+    """
+    share = min(max(memory_bytes / SHARE, LEAST), MOST)
+    return Room(1 << int(math.log2(share)), ACCELERATOR_TRIALS)
+
+
+def block_size(trial_bytes: int, room: Room) -> int:
+    """How many trials a block holds: a power of two that keeps its largest array in the room that there is.
+
+    Args:
+      trial_bytes: size of the largest array of one trial.
+      room: on this kind of device.
+    """
+    fitting = room.bytes // max(trial_bytes, 1)
+    return min(room.trials, 1 << max(fitting.bit_length() - 1, 0))
+
+
+def _largest_array(jaxpr: Any, room: Room) -> int:
+    """Bytes of the largest array that one trial computes, inner programs included; a call to Python weighs as much
+    as a large one."""
+    sizes = [var.aval.size * getattr(var.aval.dtype, "itemsize", 4) for eqn in jaxpr.eqns for var in eqn.outvars]
+    if any(eqn.primitive.name == "pure_callback" for eqn in jaxpr.eqns):
+        sizes.append(room.bytes // HOST_BLOCK_TRIALS)
+    inner = (sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params))
+    return max([1, *sizes, *(_largest_array(sub, room) for sub in inner)])
+
+
+@partial(jax.jit, static_argnames=("block", "blocks", "mesh"))
+def _run(one: Partial, done: jax.Array, *, block: int, blocks: int, mesh: Mesh | None) -> jax.Array:
+    """The trials from number ``done`` on -> [trials, ...]; each device plays ``blocks`` blocks in a row."""
+
+    def play_blocks(one: Partial, done: jax.Array) -> jax.Array:
+        place = jnp.uint32(sharding.place(mesh))
+        starts = done + block * (place * blocks + jnp.arange(blocks, dtype=jnp.uint32))
+        played = jax.lax.map(lambda start: jax.vmap(one)(start + jnp.arange(block, dtype=jnp.uint32)), starts)
+        return played.reshape(-1, *played.shape[2:])
+
+    return sharding.shared_out(play_blocks, mesh, (ALIKE, ALIKE), CUT)(one, done)
+
+
+@partial(jax.jit, static_argnames=("rows", "mesh"))
+def _first(played: jax.Array, *, rows: int, mesh: Mesh | None) -> jax.Array:
+    """The first rows, on every device, so that every process can read them."""
+    return sharding.whole(played[:rows], mesh)

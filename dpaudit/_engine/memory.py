@@ -1,0 +1,91 @@
+"""How much a device holds, and what to do where it held less than was thought: half as much at a time."""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.errors import JaxRuntimeError
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from dpaudit import _validate
+from dpaudit._engine.sharding import several_processes
+
+Result = TypeVar("Result")
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error is XLA's for memory that a device does not have; a call that fails at once has a ValueError."""
+    text = str(error)
+    if isinstance(error, JaxRuntimeError):
+        return "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
+    return isinstance(error, ValueError) and text.startswith("RESOURCE_EXHAUSTED")
+
+
+def fitting(attempt: Callable[[int], Result], size: int, *, of: str, mesh: Mesh | None = None) -> tuple[Result, int]:
+    """``attempt(size)``, or with half of the size, and half of that, as long as the device's memory runs out.
+
+    Args:
+      attempt: the work, ``size`` of it at a time; its result is the same for any size. It may be called again after
+        it has failed.
+      size: >= 1.
+      of: what there are ``size`` of, in the plural, for the message.
+      mesh: of the devices. Where they are several processes' nothing is tried again: one process alone that took
+        less at a time would wait for the others for ever.
+
+    Returns:
+      (result, the size that fitted), ready.
+
+    Raises:
+      InputError: memory ran out where only one was computed at a time.
+    """
+    while True:
+        try:
+            result = attempt(size)
+            return (result if _traced(result) else jax.block_until_ready(result)), size
+        except (JaxRuntimeError, ValueError) as error:
+            if not ran_out(error):
+                raise
+            if size == 1 or several_processes(mesh):
+                wanted = f"room on a device for {of}, {size} at a time"
+                raise _validate.expected("memory", wanted, str(error).splitlines()[0]) from None
+        size //= 2  # out here, where what the failed attempt held is let go of
+
+
+def limit(mesh: Mesh | None) -> float:
+    """Bytes that a device of the mesh, or the default device, may hold at most; infinite where it does not say."""
+    return _least(mesh, lambda stats: stats["bytes_limit"])
+
+
+def free(mesh: Mesh | None) -> float:
+    """The same of what is not in use; of the fullest device."""
+    return _least(mesh, lambda stats: stats["bytes_limit"] - stats["bytes_in_use"])
+
+
+def _least(mesh: Mesh | None, number: Callable[[dict[str, int]], int]) -> float:
+    """Of all devices, the same number in every process."""
+    known = [stats for stats in (device.memory_stats() for device in _own(mesh)) if stats and "bytes_limit" in stats]
+    least = min(map(number, known), default=math.inf)
+    if several_processes(mesh):
+        least = float(np.min(multihost_utils.process_allgather(np.float32(least))))
+    return least
+
+
+def platform(mesh: Mesh | None) -> str:
+    """The kind of the devices: "cpu", "gpu" or "tpu"."""
+    return _own(mesh)[0].platform
+
+
+def _own(mesh: Mesh | None) -> list[Any]:
+    """The devices of this process."""
+    if mesh is not None:
+        return list(mesh.local_devices)
+    chosen = getattr(jax.config, "jax_default_device")  # noqa: B009 - a device, the name of a platform, or None
+    return [chosen] if isinstance(chosen, jax.Device) else jax.local_devices(backend=chosen)[:1]
+
+
+def _traced(tree: Any) -> bool:
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))

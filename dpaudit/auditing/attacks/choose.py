@@ -1,0 +1,157 @@
+"""Chooses a score, a side and a threshold on trials that are set aside. NumPy float64 throughout.
+
+The bound that makes a rule look best must not be reported: it belongs on other trials.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from dpaudit.auditing.bounds import curve
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
+from dpaudit.mechanisms.claim import Claim
+
+CANDIDATES = 1000  # thresholds of a score that are tried, at most
+FINALISTS = 64  # of these, the rules whose bounds are computed exactly
+CLOSE = 0.01  # of a bound
+FEW = 64  # trials
+STRICT = 5e-4  # error at which rules are compared: of many thresholds, the tail's would win by luck at the bound's own
+
+
+class Rule(NamedTuple):
+    """Guess world 1 where score > threshold, or, with ``above`` False, where not; NaN is larger than any number."""
+
+    threshold: float
+    above: bool = True
+
+
+class Seen(NamedTuple):
+    """What the trials set aside say of one score.
+
+    Attributes:
+      rule: the best one for it.
+      bound: epsilon that its rates show at the strict level, in nats; 0 where nothing is certain.
+      accuracy: of the rule.
+      evidence: against a promise that is a curve, -ln p; 0 for other promises, for which the bound decides.
+    """
+
+    rule: Rule
+    bound: float
+    accuracy: float
+    evidence: float = 0.0
+
+
+def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:
+    """The rule whose lower bound is largest on these scores.
+
+    Args:
+      scores: [2, n], one row per world; the split set aside for choosing.
+      delta, confidence: as the final bound will use them.
+    """
+    return look(scores, delta=delta, confidence=confidence).rule
+
+
+def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | None = None) -> Seen:
+    """The best rule for a score, and what it shows.
+
+    Args:
+      scores, delta, confidence: as for :func:`choose_rule`.
+      claim: where it is a curve, the rule is the one that says most against it, not the one of the largest bound.
+    """
+    scores = np.asarray(scores, np.float64)
+    if claim is not None and claim.is_curve:
+        return _look_at_curve(scores, claim, delta=delta, confidence=confidence)
+    n = scores.shape[1]
+    ordered = np.sort(scores, axis=1)  # NaN last
+    values = _candidates(ordered)
+    above0, above1 = (n - np.searchsorted(world, values, side="right") for world in ordered)
+    above = np.repeat([True, False], len(values))
+    false_positives = np.concatenate([above0, n - above0])
+    false_negatives = np.concatenate([n - above1, above1])
+    alpha = min(1 - confidence, STRICT) / 2
+    rough = epsilon_from_rates(_roughly(false_positives, n, alpha), _roughly(false_negatives, n, alpha), delta)
+    best = np.sort(np.argsort(-rough, kind="stable")[:FINALISTS])
+    upper = [clopper_pearson(count[best], n, alpha=alpha)[1] for count in (false_positives, false_negatives)]
+    bounds = epsilon_from_rates(upper[0], upper[1], delta)
+    accuracy = 1 - (false_positives + false_negatives) / (2 * n)
+    winner = best[np.argmax(bounds)] if bounds.max() > 0 else np.argmax(accuracy)  # nothing certain: most accurate
+    rule = Rule(float(values[winner % len(values)]), bool(above[winner]))
+    return Seen(rule, float(bounds.max()), float(accuracy[winner]))
+
+
+def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence: float) -> Seen:
+    n, numbers = scores.shape[1], np.where(np.isnan(scores), np.inf, scores)
+    above, p = curve.choose_threshold(claim, numbers)
+    below, other = curve.choose_threshold(claim, -numbers)  # world 1 where -score > t: not score > the number below -t
+    rule = Rule(above) if p <= other else Rule(float(np.nextafter(-below, -np.inf)), False)
+    says1 = (scores > rule.threshold) | np.isnan(scores)
+    false_positives, false_negatives = np.sum(says1[0] == rule.above), np.sum(says1[1] != rule.above)
+    alpha = min(1 - confidence, STRICT) / 2
+    fpr, fnr = (clopper_pearson(count, n, alpha=alpha)[1] for count in (false_positives, false_negatives))
+    accuracy = 1 - (false_positives + false_negatives) / (2 * n)
+    return Seen(rule, float(epsilon_from_rates(fpr, fnr, delta)), float(accuracy), -float(np.log(min(p, other))))
+
+
+def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray:
+    """About the bound that the best rule for each score shows, in a fraction of the time.
+
+    Args:
+      scores: [2, n, m], one row per world.
+      delta, confidence: as for :func:`choose_rule`.
+
+    Returns:
+      [m] in nats; where nothing is certain, less than 0 and the larger the more accurate.
+    """
+    n = scores.shape[1]
+    pooled = scores.reshape(2 * n, -1)
+    order = np.argsort(pooled, axis=0, kind="stable")  # NaN last
+    ordered = np.take_along_axis(pooled, order, 0)
+    from1 = order >= n
+    false_negatives = np.cumsum(from1, 0)
+    false_positives = n - np.arange(1, 2 * n + 1)[:, None] + false_negatives
+    tied = (ordered[1:] == ordered[:-1]) | np.isnan(ordered[:-1])
+    tied = np.concatenate([tied, np.ones((1, pooled.shape[1]), bool)])
+    upper = _roughly(np.arange(n + 1), n, min(1 - confidence, STRICT) / 2)
+    shown = [
+        epsilon_from_rates(upper[wrong0], upper[wrong1], delta)
+        for wrong0, wrong1 in ((false_positives, false_negatives), (n - false_positives, n - false_negatives))
+    ]
+    found = np.where(tied, 0, np.maximum(*shown)).max(0)
+    accuracy = np.abs(np.where(tied, n, false_positives + false_negatives) - n).max(0) / n
+    return np.where(found > 0, found, accuracy - 2)
+
+
+def best(seen: Sequence[Seen]) -> list[int]:
+    """The numbers of all scores, from the one whose rule shows most on.
+
+    The first place is that of the earliest score that shows as much but for ``CLOSE``: simple ones are given first.
+    """
+    order = sorted(range(len(seen)), key=lambda i: (-seen[i].evidence, -seen[i].bound, -seen[i].accuracy, i))
+    shown = [one.evidence if seen[order[0]].evidence > 0 else one.bound for one in seen]
+    enough = (1 - CLOSE) * shown[order[0]]
+    first = min(i for i in order if shown[i] >= enough) if enough > 0 else order[0]
+    return [first, *(i for i in order if i != first)]
+
+
+def _candidates(ordered: np.ndarray) -> np.ndarray:
+    """Thresholds worth a try: all values, or all extreme ones and some of the others; infinity, in place of the
+    largest number, tells NaN apart."""
+    values = np.unique(ordered)
+    if np.isnan(values[-1]):
+        values = np.append(values[:-2], np.inf)
+    if len(values) > CANDIDATES:
+        ends = np.unique(np.geomspace(1, len(values) // 2, CANDIDATES // 2).astype(int)) - 1
+        values = values[np.unique(np.concatenate([ends, len(values) - 1 - ends]))]
+    return values
+
+
+def _roughly(count: np.ndarray, n: int, alpha: float) -> np.ndarray:
+    """About Clopper-Pearson's upper bound, in a hundredth of the time: Wilson's, which is too far off for few."""
+    few = np.arange(min(n, FEW) + 1)
+    exact = clopper_pearson(few, n, alpha=alpha)[1]
+    pad = float(ndtri(alpha)) ** 2 / n
+    rate = np.minimum(count + 0.5, n) / n
+    wilson = np.minimum((rate + pad / 2 + np.sqrt(pad * (rate * (1 - rate) + pad / 4))) / (1 + pad), 1.0)
+    return np.where(count < len(few), exact[np.minimum(count, len(few) - 1)], wilson)

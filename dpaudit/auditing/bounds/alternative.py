@@ -1,0 +1,219 @@
+"""Predicts what an audit would have seen of a mechanism that loses more than the audited one.
+
+An audit of Laplace noise and one of Gaussian noise with as many trials do not see the same: the best event of Laplace
+noise attains epsilon with probability 1/2, that of Gaussian noise at a small delta almost never happens. So the
+smallest loss that an audit would have noticed depends on the mechanism, and is computed for a family that continues
+it: :func:`event` keeps the probability of the event that the attack looks for, :func:`gaussian` lowers the noise.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import bdtr, bdtrik, ndtr, ndtri
+
+from dpaudit import _validate
+from dpaudit.auditing.bounds import gdp, plan
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_bounds
+from dpaudit.auditing.bounds.roots import increasing_root
+
+CHOOSING_CONFIDENCE = 0.9995  # at which the threshold of a normal score is chosen, as an audit does
+ALIKE = 0.75  # both events of a rule show about as much from this ratio on
+THRESHOLDS = np.linspace(-5.0, 5.0, 101)  # standard deviations from the middle between both means
+NODES = 24  # equally likely counts of false positives
+CHOICES = 12  # simulated choices of a threshold
+NORMAL = (
+    1.3  # of sqrt(n) times the Kolmogorov distance, mean and deviation estimated; 5% of normal scores exceed 0.895
+)
+
+
+Rates = tuple[np.ndarray, np.ndarray]
+
+
+class Alternative(NamedTuple):
+    """Mechanisms that lose more and more, as the attack of an audit sees them.
+
+    Attributes:
+      rates: ``rates(epsilon) -> (fpr, fnr)``, each [k]: of k equally likely rules that the audit would choose for the
+        mechanism that loses epsilon.
+      name: in words, for tables.
+    """
+
+    rates: Callable[[float], Rates]
+    name: str
+
+
+def event(fpr: float, fnr: float, *, delta: float = 0.0) -> Alternative:
+    """Continues a rule that was seen: what it showed grows, and the probability of its better event stays.
+
+    The rule's events, "world 1" and "world 0", show s1 = ln((1 - delta - FNR)/FPR) and s0 = ln((1 - delta - FPR)/FNR).
+    Where one shows much more than the other, as the tail of Laplace noise does, a mechanism that loses epsilon gives
+    that event the same probability b in its own world and (b - delta) e^-epsilon in the other. Where both show about
+    as much, as in randomised response, both go on doing so: FPR = FNR = (1 - delta)/(1 + e^epsilon) if they are equal.
+
+    Args:
+      fpr, fnr: of the rule, as seen; in [0, 1].
+      delta: of every epsilon.
+
+    Raises:
+      InputError: a rate out of range.
+    """
+    _validate.probability(delta=delta)
+    for name, rate in (("fpr", fpr), ("fnr", fnr)):
+        if not 0 <= rate <= 1:
+            raise _validate.expected(name, "a rate in [0, 1]", rate)
+    whole = 1 - delta
+    shown1, shown0 = _log_ratio(whole - fnr, fpr), _log_ratio(whole - fpr, fnr)
+    says1 = shown1 >= shown0  # the better event is "world 1"
+    most, least = max(shown1, shown0), max(min(shown1, shown0), 0.0)
+    kept = max(1 - fnr if says1 else 1 - fpr, delta)
+
+    def rates(epsilon: float) -> Rates:
+        rarer = np.exp(-epsilon)
+        if least >= ALIKE * most > 0:  # a = (whole - b) rarer and b = (whole - a) rarer^(least/most)
+            other = np.exp(-epsilon * least / most)
+            both = whole / (1 - rarer * other)
+            wrong, missed = both * rarer * (1 - other), both * other * (1 - rarer)
+        else:
+            wrong, missed = (kept - delta) * rarer, 1 - kept
+        wrong, missed = np.array([wrong]), np.array([missed])
+        return (wrong, missed) if says1 else (missed, wrong)
+
+    return Alternative(rates, f"a rule like this one, with FPR {fpr:.2g} and FNR {fnr:.2g}")
+
+
+def gaussian(aside: int, *, delta: float, confidence: float) -> Alternative:
+    """Continues Gaussian noise: the mechanism that loses epsilon at ``delta`` has two normal scores mu apart.
+
+    Which threshold the trials set aside would choose is simulated from one fixed seed, as a small delta asks for rare
+    events, whose luck decides.
+
+    Args:
+      aside: trials of each world on which the threshold is chosen.
+      delta: of every epsilon, > 0: at 0 no Gaussian noise has a finite loss.
+      confidence: of the bound.
+
+    Raises:
+      InputError: delta out of range.
+    """
+    _validate.open_unit(delta=delta)
+    _validate.at_least(1, aside=aside)
+    strict = max(confidence, CHOOSING_CONFIDENCE)
+
+    def rates(epsilon: float) -> Rates:
+        half, draws = float(mu_from_epsilon(epsilon, delta)) / 2, np.random.default_rng(0)
+        below0, below1 = ndtr(THRESHOLDS + half), ndtr(THRESHOLDS - half)  # of a score, in each world
+        cells = (np.diff(below, prepend=0.0, append=1.0) for below in (below0, below1))
+        seen0, seen1 = (np.cumsum(draws.multinomial(aside, cell, CHOICES), axis=1)[:, :-1] for cell in cells)
+        lower, _ = epsilon_bounds(aside - seen0, seen1, aside, aside, delta=delta, confidence=strict)
+        lost = np.abs(THRESHOLDS) / 1e6  # where nothing shows, the middle
+        best = np.argmax(lower - lost, axis=1)
+        return 1 - below0[best], below1[best]
+
+    return Alternative(rates, "the best threshold for Gaussian noise")
+
+
+def mu_from_epsilon(epsilon: float, delta: float) -> np.ndarray:
+    """The mu of the Gaussian trade-off curve that is (epsilon, delta)-DP and no better.
+
+    Args:
+      epsilon: in nats, >= 0.
+      delta: in (0, 1).
+
+    Source: Dong, Roth and Su 2022, Corollary 2.13, solved for mu.
+    """
+    _validate.open_unit(delta=delta)
+    low = np.zeros(np.shape(epsilon))
+    high = np.sqrt(2 * np.asarray(epsilon, np.float64)) - 2 * ndtri(delta / 2)
+    return increasing_root(lambda mu: gdp.epsilon_from_mu(mu, delta) - epsilon, low, high)
+
+
+def looks_normal(scores: np.ndarray) -> bool:
+    """Whether the scores of both worlds pass for normal: a Kolmogorov test of each with its own mean and deviation.
+
+    Args:
+      scores: [2, n], trials set aside.
+
+    One set of normal scores in a hundred thousand or so fails; a thousand Laplace or tied ones do not pass.
+
+    Source: Lilliefors 1967, for the statistic.
+    """
+    for own in np.sort(np.asarray(scores, np.float64), axis=1):
+        n = len(own)
+        spread = own.std(ddof=1) if n > 1 and np.isfinite(own).all() else 0.0
+        if not np.isfinite(spread) or spread == 0:
+            return False
+        place = ndtr((own - own.mean()) / spread)
+        steps = np.arange(n + 1) / n
+        distance = max((steps[1:] - place).max(), (place - steps[:-1]).max())
+        if distance * np.sqrt(n) > NORMAL:
+            return False
+    return True
+
+
+def power(
+    alternative: Alternative,
+    epsilon: float,
+    claimed: float,
+    negatives: int,
+    positives: int,
+    *,
+    delta: float,
+    confidence: float,
+) -> float:
+    """The probability that an audit calls the mechanism of the family that loses ``epsilon`` a violation.
+
+    The mean over the rules it may choose and over equally likely numbers of false positives; given these, the
+    probability of few enough false negatives.
+
+    Args:
+      alternative: the family.
+      epsilon: the true loss in nats.
+      claimed: the promised loss in nats.
+      negatives, positives: counted trials of world 0 and of world 1.
+      delta, confidence: those of the bound.
+    """
+    fpr, fnr = (np.asarray(rate, np.float64)[:, None] for rate in alternative.rates(epsilon))
+    alpha, shares = (1 - confidence) / 2, (np.arange(NODES) + 0.5) / NODES
+    false_positives = _quantile(shares, negatives, fpr)
+    _, high = clopper_pearson(false_positives, negatives, alpha=alpha)
+    steep = np.exp(min(claimed, 700.0))
+    allowed = np.maximum((1 - delta - high) / steep, 1 - delta - high * steep)  # FNR bounded below it: a violation
+    inside = np.clip(allowed, 1e-300, 1 - 1e-16)
+    # so many false negatives have an upper bound below it: Pr[Binomial(n, allowed) <= k] < alpha
+    most = np.ceil(_real_quantile(alpha, positives, inside)) - 1
+    seen = np.where((allowed > 0) & (most >= 0), bdtr(np.maximum(most, 0), positives, fnr), 0.0)
+    return float(seen.mean())
+
+
+def detectable(
+    alternative: Alternative, claimed: float, negatives: int, positives: int, *, delta: float, confidence: float
+) -> float:
+    """The smallest loss of the family that is called a violation with probability 0.8; infinite where there is none.
+
+    Args:
+      alternative: the family.
+      claimed: the promised loss in nats.
+      negatives, positives: counted trials of world 0 and of world 1.
+      delta, confidence: those of the bound.
+    """
+    settings = {"delta": delta, "confidence": confidence}
+    return plan.smallest_seen(
+        lambda epsilon: power(alternative, epsilon, claimed, negatives, positives, **settings), claimed
+    )
+
+
+def _real_quantile(share: Any, trials: int, rate: np.ndarray) -> np.ndarray:
+    """The real k with Pr[Binomial(trials, rate) <= k] = share, at least -1."""
+    found = bdtrik(share, trials, rate)
+    return np.where(np.isnan(found), -1.0, found)
+
+
+def _quantile(share: Any, trials: int, rate: np.ndarray) -> np.ndarray:
+    """The smallest count k with Pr[Binomial(trials, rate) <= k] >= share."""
+    return np.clip(np.ceil(_real_quantile(share, trials, np.clip(rate, 0.0, 1.0))), 0, trials)
+
+
+def _log_ratio(likely: float, rare: float) -> float:
+    """ln(likely/rare) of two rates, neither of which counts as less than one in a million million."""
+    return float(np.log(max(likely, 1e-12)) - np.log(max(rare, 1e-12)))

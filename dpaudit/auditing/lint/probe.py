@@ -1,0 +1,341 @@
+"""A look at the mechanism before any trial: what cannot be audited is refused in one line that names the cause."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun, jaxprs_in_params
+from jax.tree_util import Partial
+
+from dpaudit import _validate
+from dpaudit._engine import fingerprint, programs
+from dpaudit.mechanisms.claim import Mechanism
+
+# Tells whether a mechanism is a pure function of its key and input, as tracing takes it to be.
+#
+# What Python computes while JAX traces a function is frozen into the program: a counter, a draw of ``numpy.random``, the
+# time. Such a function is found by tracing it twice, which gives two programs; one that asks whether it is being traced,
+# by running it once as Python does and once as compiled.
+
+Trace = Callable[[], ClosedJaxpr]
+
+MOST = 16  # tracings of a function that draws from a generator of its own: a coin falls alike in two of them
+SMALL = 8  # different operations: outside of jax.jit each is compiled by itself, in some 20 ms
+LOOPS = {"scan", "while"}
+HOST = {"pure_callback", "io_callback"}
+ROUNDING = 64  # in units of the last place of a release's largest number
+LONGEST_REASON = 100  # characters of a mechanism's own message
+QUICKLY = {"xla_backend_optimization_level": 0}  # of a CPU, whose compiler knows it
+
+
+def refuse_changing(trace: Trace, first: ClosedJaxpr, name: str) -> None:
+    """Refuses a function that is another program when it is traced again.
+
+    Functions that were jitted are traced anew too, although JAX has kept what they were. Where Python's or NumPy's
+    global generator has moved on, the function is traced up to ``MOST`` times.
+
+    Args:
+      trace: traces the function.
+      first: what it was at first, just now.
+      name: of the function, for the message.
+
+    Raises:
+      InputError: another program.
+    """
+    before, state = fingerprint.standing(first), _generators()
+    for _ in range(MOST):
+        with _anew():
+            try:
+                again = fingerprint.standing(trace())
+                unchanged = fingerprint.same(before, again)
+            except jax.errors.UnexpectedTracerError:
+                raise kept_by_tracing(name) from None
+            except Exception as error:
+                raise _impure(name, f"fails when it is traced again ({_brief(error)})") from None
+        if not unchanged:
+            cause = "is another program each time it is traced, since what Python counts or draws without the key "
+            raise _impure(name, cause + "(a counter, numpy.random, random, the time) is frozen by tracing")
+        before, state, past = again, _generators(), state
+        if state == past:
+            return
+
+
+def refuse_other_when_traced(apply: Callable[[Any, Any], Any], x: Any, program: ClosedJaxpr, name: str) -> None:
+    """Refuses a function that releases something else when it is called as Python does than when it is compiled.
+
+    Both are run once, with one key. Operations that were fused may round otherwise, which is no fault: where the two
+    differ at all, what counts is the traced program carried out one operation after another, as Python does.
+
+    A program with a loop (which may be a whole training), one that calls Python, and one of more than ``SMALL``
+    different operations are not run: each operation costs a compilation. What tracing twice shows, it shows of them.
+
+    Args:
+      apply: the mechanism's function.
+      x: its input.
+      program: what it was traced to, for a key.
+      name: of the function, for the message.
+
+    Raises:
+      InputError: another release.
+    """
+    if not _is_small(program):
+        return
+    key = jax.random.key(0)
+    plain = getattr(apply, "__wrapped__", apply) if isinstance(apply, jax.stages.Wrapped) else apply
+    try:
+        by_python = [np.asarray(leaf) for leaf in jax.tree.leaves(plain(key, x))]
+    except jax.errors.JaxRuntimeError:
+        return  # memory, or a device that has no such operation by itself
+    except Exception as error:
+        raise _impure(name, f"can be traced but not called ({_brief(error)})") from None
+    if _alike(by_python, _compiler()(programs.as_data(Partial(apply), program), key), exactly=True):
+        return
+    unfused = jaxpr_as_fun(jax.make_jaxpr(lambda key: plain(key, x))(key))
+    if not _alike(by_python, unfused(key)):
+        raise _impure(name, "with one key releases something else when it is called than when it is compiled")
+
+
+def refuse_calls_without_key(program: ClosedJaxpr, name: str) -> None:
+    """Refuses a program whose release does not depend on the key but on a function on the host, which may draw.
+
+    Raises:
+      InputError: such a call.
+    """
+    if HOST & set(_operations(program.jaxpr)):
+        raise _impure(name, "calls Python without the key, so that nothing tells what is drawn there")
+
+
+def kept_by_tracing(name: str) -> _validate.InputError:
+    """What to say of a function that kept a value of one tracing for the next."""
+    return _impure(name, "keeps what it computed in one call, such as a jax.random key of its own, for the next")
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
+
+
+def _impure(name: str, fault: str) -> _validate.InputError:
+    return _validate.InputError(
+        f"mechanism: expected a pure function of (key, x), got {name}, which {fault}; draw all that is random from "
+        f"key with jax.random, or audit a function of NumPy as dpaudit.on_host({name})"
+    )
+
+
+def _anew() -> AbstractContextManager[Any]:
+    """A setting that changes nothing, under which JAX has kept no tracing: the same device, stated or not."""
+    stated = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    return jax.default_device(jax.local_devices()[0] if stated is None else None)
+
+
+def _generators() -> tuple[Any, ...]:
+    """Where the global generators of Python and of NumPy stand; nothing is drawn."""
+    name, words, *rest = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), name, np.asarray(words).tobytes(), *rest
+
+
+@cache
+def _compiler() -> Callable[[Partial, jax.Array], list[jax.Array]]:
+    """Made when it is first needed: to ask for the backend while importing would start it before processes join."""
+    options = QUICKLY if jax.default_backend() == "cpu" else {}
+    return jax.jit(lambda held, key: held.func.run(*held.args[0], *held.args[1], key), compiler_options=options)
+
+
+def _is_small(program: ClosedJaxpr) -> bool:
+    operations = {
+        (eqn.primitive.name, str(eqn.params), *(str(var.aval) for var in eqn.invars)) for eqn in program.jaxpr.eqns
+    }
+    return len(operations) <= SMALL and not (LOOPS | HOST) & set(_operations(program.jaxpr))
+
+
+def _operations(jaxpr: Any) -> Iterator[str]:
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive.name
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _operations(inner)
+
+
+def _alike(one: list[Any], other: list[Any], *, exactly: bool = False) -> bool:
+    """Whether two releases are one, or but for rounding: of numbers in a hundred, at most one differs."""
+    if len(one) != len(other):
+        return False
+    for a, b in zip(one, map(np.asarray, other), strict=True):
+        if a.shape != b.shape:
+            return False
+        if np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+            continue
+        if exactly:
+            return False
+        unit = float(jnp.finfo(a.dtype).eps) if jnp.issubdtype(a.dtype, jnp.floating) else 0.0
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        bound = ROUNDING * unit * np.max(np.abs(a), where=np.isfinite(a), initial=0)
+        apart = ~np.isclose(a, b, rtol=0, atol=bound, equal_nan=True)
+        if apart.mean() > 0.01:
+            return False
+    return True
+
+
+NOT_JITTABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+)
+LONGEST = 200  # characters of a mechanism's own message
+
+
+def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
+    """Refuses a mechanism that raises, is not jittable or not pure, releases nothing, no numbers or other shapes, or
+    ignores its key.
+
+    It is traced twice for each input; a small one is run once as well (:mod:`dpaudit.auditing.lint.probe`).
+
+    Args:
+      mechanism: what is to be audited.
+      x0, x1: the two inputs.
+
+    Raises:
+      InputError: one of these. A mechanism that ignores its key and answers x0 and x1 differently needs no audit: its
+        epsilon is infinite. (One that answers both alike leaks nothing on this pair, and is played.)
+    """
+    name = name_of(mechanism.apply)
+    (program, one), (_, other) = traced = [_traced(mechanism, name, world, x) for world, x in enumerate((x0, x1))]
+    for x, (first, _) in zip((x0, x1), traced, strict=True):
+        refuse_changing(partial(_program, mechanism, x), first, name)
+    for array in (*program.out_avals, *traced[1][0].out_avals):
+        _refuse_no_numbers(name, array)
+    if one != other:
+        raise _validate.expected("mechanism", f"releases of one shape, {one} as for x0", f"{other} for x1")
+    if not jax.tree.leaves(one):
+        raise _validate.expected("mechanism", "a release of at least one array", f"none from {name}")
+    refuse_other_when_traced(mechanism.apply, x0, program, name)
+    if _depends_on_key(program):
+        return
+    refuse_calls_without_key(program, name)
+    key = jax.random.key(0)
+    releases = (map(np.asarray, jax.tree.leaves(mechanism.apply(key, x))) for x in (x0, x1))
+    if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*releases, strict=True)):
+        raise _validate.InputError(
+            f"mechanism: expected releases that depend on the key, got a deterministic {name} whose releases of x0 "
+            "and x1 differ: its epsilon is infinite"
+        )
+
+
+@contextmanager
+def failures_named(mechanism: Mechanism) -> Iterator[None]:
+    """What a function on the host raises in some trial reaches the caller in one line, not as JAX's traceback; so does
+    what JAX says of one that it cannot batch.
+
+    Raises:
+      InputError: the function's own message, or JAX's.
+    """
+    try:
+        yield
+    except NotImplementedError as error:
+        if "vmap" not in str(error):
+            raise
+        cause, name = one_line(f"NotImplementedError: {error}"), name_of(mechanism.apply)
+        raise _validate.InputError(
+            f"mechanism: expected a release that jax.vmap can batch, got {cause} (by {name})"
+        ) from None
+    except jax.errors.JaxRuntimeError as error:
+        if "callback" not in str(error).lower():
+            raise
+        cause = one_line(str(error).strip().splitlines()[-1])
+        name = name_of(mechanism.apply)
+        raise _validate.InputError(
+            f"mechanism: expected a release in every trial, got {cause} (raised by {name})"
+        ) from None
+
+
+def one_line(text: str) -> str:
+    """Text of somebody else's, fit for a message."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A function's own name, for messages."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _program(mechanism: Mechanism, x: Any, *, with_shapes: bool = False) -> Any:
+    """One release as a program of its key."""
+    return jax.make_jaxpr(lambda key: mechanism.apply(key, x), return_shape=with_shapes)(jax.random.key(0))
+
+
+def _traced(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[ClosedJaxpr, Any]:
+    """One release as a program of its key, and its structure with each array's shape and type."""
+    try:
+        program, release = _program(mechanism, x, with_shapes=True)
+    except _validate.InputError as error:  # without JAX's note on its frames
+        raise _validate.InputError(*error.args) from None
+    except NOT_JITTABLE as error:
+        cause = type(error).__name__
+        raise _validate.InputError(
+            f"mechanism: expected a function that jax.jit can trace, got {name}, which needs a number where tracing "
+            f"has none ({cause}); one of NumPy runs, slower, as dpaudit.on_host({name})"
+        ) from None
+    except jax.errors.UnexpectedTracerError:
+        raise kept_by_tracing(name) from None
+    except Exception as error:
+        cause = one_line(f"{type(error).__name__}: {error}")
+        if isinstance(error, AttributeError) and _is_of_generator(error):
+            raise _validate.InputError(
+                f"mechanism: expected a function of (key, x), got {name}, which takes its key for a NumPy generator "
+                f"(.{error.name}); it runs as dpaudit.on_host({name})"
+            ) from None
+        raise _validate.InputError(
+            f"mechanism: expected a release of x{world}, got {cause} (raised by {name})"
+        ) from None
+    return program, jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), release)
+
+
+def _is_of_generator(error: AttributeError) -> bool:
+    """Whether it was a method of NumPy's generators that a traced array was found to lack."""
+    return isinstance(error.obj, Tracer) and any(
+        hasattr(kind, str(error.name)) for kind in (np.random.Generator, np.random.RandomState)
+    )
+
+
+def _refuse_no_numbers(name: str, array: Any) -> None:
+    """Refuses an array of a release that scores cannot read.
+
+    Raises:
+      InputError: complex numbers; random keys.
+    """
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        remedy = "release its real and its imaginary part"
+    elif jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        remedy = "release jax.random.key_data(key) if a key is what is released"
+    else:
+        return
+    raise _validate.InputError(
+        f"mechanism: expected a release of real numbers, got {array.str_short()} from {name}; {remedy}"
+    )
+
+
+def _depends_on_key(program: ClosedJaxpr) -> bool:
+    """Whether any output can depend on the only input; in doubt, yes."""
+    jaxpr = program.jaxpr
+    return jaxpr.invars[0] in _needed(jaxpr, jaxpr.outvars)
+
+
+def _needed(jaxpr: Any, outputs: Any) -> set[Any]:
+    """The variables on which ``outputs`` of this program can depend; a function that was jitted is looked into."""
+    needed = {var for var in outputs if not isinstance(var, Literal)}
+    for equation in reversed(jaxpr.eqns):
+        wanted = [var in needed for var in equation.outvars]
+        if not any(wanted):
+            continue
+        inputs = equation.invars
+        inner = list(jaxprs_in_params(equation.params))
+        if equation.primitive.name in ("jit", "pjit") and len(inner) == 1:
+            within = _needed(inner[0], [var for var, want in zip(inner[0].outvars, wanted, strict=True) if want])
+            inputs = [outer for outer, var in zip(inputs, inner[0].invars, strict=True) if var in within]
+        needed |= {var for var in inputs if not isinstance(var, Literal)}
+    return needed

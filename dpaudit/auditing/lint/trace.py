@@ -1,0 +1,291 @@
+"""Run a traced mechanism equation by equation, noting which key is consumed where and what is noise.
+
+The equations of a jaxpr are evaluated one at a time with real numbers; calls, branches and loops that draw are
+entered. So a key is known by its value: it does not matter whether it was carried, sliced, mapped or wrapped on its
+way. A call of a jax.random function is one draw. What lies inside ``shard_map`` is evaluated whole, its draws unseen.
+
+``jax.debug_key_reuse`` follows variables instead of values. It does not see raw words as keys, equal keys by equal
+``fold_in`` or equal rows of a mapped key, and it refuses two draws of which a ``where`` uses one.
+"""
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# What one run of a traced mechanism notes: values with labels, keys with the places that consume them.
+
+# What a value is made of; where inputs differ, the largest. NOISE is a draw that no data has been added to yet.
+CONSTANT, DATA, KEY, MIXED, NOISE = range(5)
+
+
+def is_key(array: Any) -> bool:
+    """Whether this is an array of typed keys."""
+    return jnp.issubdtype(getattr(array, "dtype", np.dtype(float)), jax.dtypes.prng_key)
+
+
+def key_words(leaf: Any) -> Any:
+    """The words of a key; anything else as it is."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
+class Value(NamedTuple):
+    array: Any
+    label: int
+
+
+class Use(NamedTuple):
+    """One consumption of one key: ``place`` numbers the consumptions of a run, ``row`` the keys of an array.
+
+    ``again``: meant to repeat another one of the same line: on the way back through ``jax.checkpoint``, or in one
+    of the loops of ``jax.random.binomial``.
+    """
+
+    key: bytes
+    place: int
+    row: int
+    kind: str  # "draw" | "split"
+    where: str
+    again: bool
+
+
+class Swap(NamedTuple):
+    """Take another key at this place and row."""
+
+    place: int
+    row: int
+    salt: int
+
+
+class Tape:
+    """What one run notes."""
+
+    def __init__(self, swap: Swap | None = None):
+        self.swap = swap
+        self.uses: list[Use] = []
+        self.coarse: list[tuple[str, str]] = []  # (dtype, where)
+        self.places = 0
+        self.again = False
+
+    @contextlib.contextmanager
+    def repeating(self, again: bool) -> Iterator[None]:
+        """Within, uses are marked as ``again``."""
+        outside, self.again = self.again, self.again or again
+        yield
+        self.again = outside
+
+    def consume(self, words: np.ndarray, kind: str, where: str) -> np.ndarray:
+        """Notes the keys ``words`` [n, words of a key] and returns those to use: another one where it is swapped."""
+        place, self.places = self.places, self.places + 1
+        self.uses += [Use(word.tobytes(), place, row, kind, where, self.again) for row, word in enumerate(words)]
+        if self.swap is not None and self.swap.place == place:
+            words = words.copy()
+            words[self.swap.row] ^= np.asarray(0x9E3779B9 * self.swap.salt % 2**32, words.dtype)
+        return words
+
+
+CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+REMATS = {"checkpoint", "remat", "remat2"}
+DRAWS = {"random_bits", "random_gamma", "threefry2x32"}
+SCALINGS = {"mul", "div"}  # noise times a data-dependent scale is still noise
+JAX_FOLDER = os.path.dirname(jax.__file__) + os.sep
+RANDOM_FOLDER = os.path.join(JAX_FOLDER, "_src", "random")
+
+
+class Run(NamedTuple):
+    """The release, the label of each of its leaves, and the tape."""
+
+    leaves: list[Any]
+    labels: list[int]
+    tape: Tape
+
+
+def run(program: Any, key: jax.Array, x: Any, swap: Swap | None = None) -> Run:
+    """Evaluates ``program``, a closed jaxpr of (key, x)."""
+    tape = Tape(swap)
+    arguments = [Value(key, KEY), *(Value(jnp.asarray(leaf), DATA) for leaf in jax.tree.leaves(x))]
+    results = _walk(tape, program, arguments, "")
+    return Run([value.array for value in results], [value.label for value in results], tape)
+
+
+def _walk(tape: Tape, program: Any, arguments: Sequence[Value], inherited: str) -> list[Value]:
+    jaxpr = getattr(program, "jaxpr", program)
+    constants = [Value(constant, CONSTANT) for constant in getattr(program, "consts", ())]
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
+
+    def read(atom: Any) -> Value:
+        return Value(atom.val, CONSTANT) if hasattr(atom, "val") else known[atom]
+
+    for equation in jaxpr.eqns:
+        inputs = [read(atom) for atom in equation.invars]
+        outputs = _step(tape, equation, inputs, inherited or _line(equation))
+        known.update(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _step(tape: Tape, equation: Any, inputs: list[Value], where: str) -> list[Value]:
+    name, params = equation.primitive.name, equation.params
+    if name in CALLS | REMATS:
+        body = next(params[field] for field in ("jaxpr", "call_jaxpr", "fun_jaxpr") if field in params)
+        library = _lies_in(JAX_FOLDER, body)
+        if _lies_in(RANDOM_FOLDER, body) and any(is_key(value.array) for value in inputs):
+            return _consume(tape, equation, inputs, "draw", where)
+        if not any(value.label == NOISE for value in inputs) and not _body_draws(getattr(body, "jaxpr", body)):
+            return _whole(tape, equation, inputs, where)
+        with tape.repeating(bool(params.get("differentiated"))):
+            return _walk(tape, body, inputs, where if library else "")
+    if name in DRAWS:
+        return _consume(tape, equation, inputs, "draw", where)
+    if name == "random_split":
+        return _consume(tape, equation, inputs, "split", where)
+    if name in LOOPS and _draws(equation) and any(_lies_in(RANDOM_FOLDER, body) for body in _bodies(equation)):
+        with tape.repeating(True):
+            return _consume(tape, equation, inputs, "draw", where)
+    if name in LOOPS and _draws(equation):
+        return LOOPS[name](tape, equation, inputs)
+    return _whole(tape, equation, inputs, where)
+
+
+def _consume(tape: Tape, equation: Any, inputs: list[Value], kind: str, where: str) -> list[Value]:
+    """A draw or a split: each key among the inputs is consumed."""
+    if equation.primitive.name == "threefry2x32":  # a block is known by its key and counter
+        blocks = np.stack([np.ravel(a) for a in np.broadcast_arrays(*(np.asarray(v.array) for v in inputs))])
+        first = tape.consume(blocks.reshape(1, -1), kind, where).reshape(blocks.shape)[0]
+        shape = np.broadcast_shapes(*(np.shape(v.array) for v in inputs))
+        swapped = [Value(jnp.asarray(first.reshape(shape)), inputs[0].label), *inputs[1:]]
+        sources = inputs[:2]
+    else:
+        swapped = [Value(_renew(tape, v.array, kind, where), v.label) if is_key(v.array) else v for v in inputs]
+        sources = [value for value in inputs if is_key(value.array)]
+    outputs = _bind(equation, swapped)
+    label = max(value.label for value in sources)
+    if label >= KEY and kind == "draw":
+        label = MIXED if any(value.label in (DATA, MIXED) for value in inputs) else NOISE
+    return _note_coarse(tape, inputs, [Value(array, _seen(array, label)) for array in outputs], where)
+
+
+def _renew(tape: Tape, keys: jax.Array, kind: str, where: str) -> jax.Array:
+    data = np.asarray(jax.random.key_data(keys))
+    words = data.reshape(keys.size, -1)
+    renewed = tape.consume(words, kind, where)
+    if renewed is words:
+        return keys
+    return jax.random.wrap_key_data(jnp.asarray(renewed.reshape(data.shape)), impl=jax.random.key_impl(keys))
+
+
+def _whole(tape: Tape, equation: Any, inputs: list[Value], where: str) -> list[Value]:
+    """One equation that consumes no key, or none that can be seen."""
+    labels = [value.label for value in inputs]
+    label = max(labels, default=CONSTANT)
+    added = any(other in (DATA, MIXED) for other in labels)
+    if label == NOISE and added and equation.primitive.name not in SCALINGS:
+        label = MIXED
+    return _note_coarse(tape, inputs, [Value(a, _seen(a, label)) for a in _bind(equation, inputs)], where)
+
+
+def _note_coarse(tape: Tape, inputs: list[Value], outputs: list[Value], where: str) -> list[Value]:
+    """Notes where noise first takes a type narrower than float32."""
+    if not any(_is_coarse(value) for value in inputs):
+        tape.coarse += [(str(value.array.dtype), where) for value in outputs if _is_coarse(value)]
+    return outputs
+
+
+def _is_coarse(value: Value) -> bool:
+    if value.label != NOISE or is_key(value.array):
+        return False
+    dtype = jnp.result_type(value.array)
+    return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+
+
+def _seen(array: Any, label: int) -> int:
+    """A coin is the outcome of a draw, no longer noise."""
+    return min(label, MIXED) if jnp.issubdtype(jnp.asarray(array).dtype, jnp.bool_) else label
+
+
+def _bind(equation: Any, inputs: list[Value]) -> list[Any]:
+    params = equation.primitive.get_bind_params(equation.params)
+    outputs = equation.primitive.bind(*(value.array for value in inputs), **params)
+    return list(outputs) if equation.primitive.multiple_results else [outputs]
+
+
+def _scan(tape: Tape, equation: Any, inputs: list[Value]) -> list[Value]:
+    params = equation.params
+    if "ft_in" in params:  # jax 0.11
+        first, carried, _ = (len(part) for part in params["ft_in"].unpack())
+    else:
+        first, carried = params["num_consts"], params["num_carry"]
+    constants, carry, stacked = inputs[:first], inputs[first : first + carried], inputs[first + carried :]
+    order = range(params["length"])[:: -1 if params["reverse"] else 1]
+    rows: dict[int, list[Value]] = {}
+    for step in order:
+        slices = [Value(value.array[step], value.label) for value in stacked]
+        results = _walk(tape, params["jaxpr"], [*constants, *carry, *slices], "")
+        carry, rows[step] = results[: len(carry)], results[len(carry) :]
+    columns = zip(*(rows[step] for step in sorted(rows)), strict=True)
+    return [*carry, *(Value(jnp.stack([v.array for v in c]), max(v.label for v in c)) for c in columns)]
+
+
+def _while(tape: Tape, equation: Any, inputs: list[Value]) -> list[Value]:
+    params = equation.params
+    first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    asked, constants, carry = inputs[:first], inputs[first:second], inputs[second:]
+    going = _walk(tape, params["cond_jaxpr"], [*asked, *carry], "")[0]
+    while going.array.any():
+        moved = _walk(tape, params["body_jaxpr"], [*constants, *carry], "")
+        carry = [_advanced(going.array, old, new) for old, new in zip(carry, moved, strict=True)]
+        going = _walk(tape, params["cond_jaxpr"], [*asked, *carry], "")[0]
+    return _decided(going, carry)
+
+
+def _advanced(going: jax.Array, old: Value, new: Value) -> Value:
+    """A mapped loop has one condition per row, and rows that are done stay as they are."""
+    if not going.ndim:
+        return new
+    mask = going.reshape(going.shape + (1,) * (new.array.ndim - going.ndim))
+    return Value(jnp.where(mask, new.array, old.array), max(old.label, new.label))
+
+
+def _cond(tape: Tape, equation: Any, inputs: list[Value]) -> list[Value]:
+    branches = equation.params["branches"]
+    taken = min(max(int(inputs[0].array), 0), len(branches) - 1)
+    return _decided(inputs[0], _walk(tape, branches[taken], inputs[1:], ""))
+
+
+def _decided(by: Value, values: list[Value]) -> list[Value]:
+    """What a draw has decided depends on it."""
+    return [Value(v.array, max(v.label, MIXED)) for v in values] if by.label >= KEY else values
+
+
+LOOPS = {"scan": _scan, "while": _while, "cond": _cond}
+
+
+def _draws(equation: Any) -> bool:
+    """Whether a loop or branch consumes a key; an empty scan does not."""
+    return equation.params.get("length") != 0 and any(_body_draws(body) for body in _bodies(equation))
+
+
+@functools.lru_cache(maxsize=1024)
+def _body_draws(jaxpr: Any) -> bool:
+    consuming = DRAWS | {"random_split"}
+    return any(e.primitive.name in consuming or any(map(_body_draws, _bodies(e))) for e in jaxpr.eqns)
+
+
+def _bodies(equation: Any) -> list[Any]:
+    fields = [f for p in equation.params.values() for f in (p if isinstance(p, (tuple, list)) else (p,))]
+    return [jaxpr for jaxpr in (getattr(field, "jaxpr", field) for field in fields) if hasattr(jaxpr, "eqns")]
+
+
+def _lies_in(folder: str, body: Any) -> bool:
+    return (getattr(body, "jaxpr", body).debug_info.func_filename or "").startswith(folder)
+
+
+def _line(equation: Any) -> str:
+    """``file:line`` of the innermost frame outside JAX, or nothing."""
+    traceback = equation.source_info.traceback
+    frames = traceback.frames if traceback is not None else ()
+    return next((f"{f.file_name}:{f.line_num}" for f in frames if not f.file_name.startswith(JAX_FOLDER)), "")

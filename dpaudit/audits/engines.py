@@ -1,0 +1,207 @@
+"""Three ways to play LDP-SGD's game: `exact` in closed form, `plane` by Monte Carlo in the plane of the two gradients,
+and `full` with the mechanism as shipped, the only one that can find a bug in it.
+
+What an observer can use of a release z is three bits; an engine returns them for every trial as one code:
+
+* ``GUESS``: the cosine rule says g1, cos(z, g1) > cos(z, g0) (Eq. (3) of paper 000; ties go to g0);
+* ``SIDE1``, ``SIDE0``: <z, g1> > 0 and <z, g0> > 0, which is all that the optimal test needs.
+
+The game is paired: trial i uses the same pair of gradients in both worlds, so that both error rates speak of the same
+mixture of pairs and Eq. (2) bounds epsilon whether there is one pair for all trials or a fresh pair for each.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from dpaudit import _validate
+from dpaudit._engine.game import sweep, trial_key
+from dpaudit.auditing.attacks.distinguish import cosine_direction
+from dpaudit.audits.oracle import Pair, far_sides, geometry, settle_angle
+from dpaudit.mechanisms import ldp_sgd
+from dpaudit.mechanisms.clipping import norm_and_direction
+
+GUESS, SIDE1, SIDE0, NOT_A_NUMBER = 1, 2, 4, 8
+QUARTER, HALF = np.uint32(1 << 30), np.uint32(1 << 31)  # turns of a circle in units of 2^-32
+
+
+def pairs(key: jax.Array, craft: Callable[[jax.Array], tuple[jax.Array, jax.Array]], count: int, **how: Any) -> Pair:
+    """The planes of ``count`` freshly crafted pairs; no more than a block of gradients exists at a time.
+
+    Args:
+      key: a jax.random key, consumed; pair i is a function of (key, i) alone.
+      craft: ``craft(key) -> (g0, g1)``, jittable (a ``Partial`` where it holds data).
+      count: number of pairs.
+      **how: batch, mesh, checkpoint, progress of :func:`dpaudit._engine.game.sweep`.
+
+    Returns:
+      A :class:`Pair` of arrays [count].
+
+    Raises:
+      InputError: a gradient that is not finite.
+    """
+    key = trial_key(key)
+    planes = sweep(Partial(_plane_of, key, _partial(craft)), count, **how).astype(np.float64)
+    bad = int((~np.isfinite(planes)).any(axis=1).sum())
+    if bad:
+        raise _validate.InputError(f"craft: expected finite gradients, got NaN or infinity in {bad} of {count} pairs")
+    norm0, norm1, angle = planes.T
+    return Pair(norm0, norm1, settle_angle(norm0, norm1, angle))
+
+
+def _plane_of(key: jax.Array, craft: Partial, trial: jax.Array) -> jax.Array:
+    return jnp.stack(geometry(*craft(jax.random.fold_in(key, trial))))
+
+
+def plane(
+    key: jax.Array,
+    pair: Pair,
+    trials: int,
+    *,
+    epsilons: Sequence[float],
+    clip_norm: float,
+    repeats: int = 1,
+    **how: Any,
+) -> np.ndarray:
+    """Trials sampled in the plane, exact in law and independent of the dimension: one angle and one coin each.
+
+    The plane is a circle of 2^32 steps with g0 at 0 and g1 at theta. The direction v falls on it uniformly; the
+    release is v or -v, on its gradient's side with probability Q. All comparisons are sign bits of 32-bit differences.
+
+    Args:
+      key: a jax.random key, consumed; trial i of a repeat is a function of (key, repeat, i, trials).
+      pair: one pair (shape [] or [1]) for all trials, or [trials]: trial i uses pair i.
+      trials: per world and repeat.
+      epsilons: one game for each, in nats.
+      clip_norm: L.
+      repeats: independent repetitions.
+      **how: batch, mesh, checkpoint, progress of :func:`dpaudit._engine.game.sweep`, whose unit is a repeat.
+
+    Returns:
+      Codes, uint8 [2, len(epsilons), repeats, trials].
+    """
+    key = trial_key(key)
+    turns = [np.atleast_1d(_word(pair.angle / (2 * np.pi))), np.atleast_1d(pair.angle == 0)]
+    keep = [
+        np.stack([np.atleast_1d(_word(1 - far)) for far in far_sides(pair, epsilon=e, clip_norm=clip_norm)])
+        for e in epsilons
+    ]
+    repeat = partial(_plane_repeat, trials=trials)
+    one = Partial(repeat, key, *map(jnp.asarray, turns), jnp.asarray(np.stack(keep, axis=1)))
+    return sweep(one, repeats, **how).transpose(1, 2, 0, 3)
+
+
+def _word(share: np.ndarray) -> np.ndarray:
+    """A share in [0, 1] of 2^32, rounded to the nearest word (1 becomes 2^32 - 1)."""
+    return np.minimum(np.rint(share * 2.0**32), 2**32 - 1).astype(np.uint32)
+
+
+def _plane_repeat(
+    key: jax.Array, angle: jax.Array, tie: jax.Array, keep: jax.Array, repeat: jax.Array, *, trials: int
+) -> jax.Array:
+    """angle, tie [P], keep [2, E, P], with P = 1 or trials -> codes [2, E, trials]."""
+    words = jax.random.bits(jax.random.fold_in(key, repeat), (2, *keep.shape[:2], trials), jnp.uint32)
+    direction, coin = words
+
+    def ahead(z: jax.Array) -> jax.Array:  # the half circle that is centred a quarter turn further on
+        return z < HALF
+
+    own = jnp.stack([jnp.zeros_like(angle), angle])[:, None, :]  # where g_0 and g_1 lie
+    on_side = ahead(direction - own + QUARTER)
+    z = jnp.where(on_side == (coin < keep), direction, direction + HALF)
+    guess = ahead(z - angle // 2) & ~tie
+    side1, side0 = ahead(z - angle + QUARTER), ahead(z + QUARTER)
+    return _code(guess, side1, side0)
+
+
+def _code(guess: jax.Array, side1: jax.Array, side0: jax.Array) -> jax.Array:
+    return (GUESS * guess + SIDE1 * side1 + SIDE0 * side0).astype(jnp.uint8)
+
+
+def full(
+    key: jax.Array,
+    craft: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    trials: int,
+    *,
+    epsilons: Sequence[float],
+    clip_norm: float,
+    repeats: int = 1,
+    pair_key: jax.Array,
+    fresh: bool = True,
+    randomize: Callable[..., jax.Array] = ldp_sgd.randomize,
+    **how: Any,
+) -> np.ndarray:
+    """Trials of the mechanism as shipped, on whole gradients.
+
+    Args:
+      key: a jax.random key, consumed; each trial is a function of (key, world, epsilon's place, repeat, i).
+      craft: ``craft(key) -> (g0, g1)``, jittable; trial i of every repeat uses pair i of :func:`pairs`.
+      trials: per world and repeat.
+      epsilons: one game for each, in nats.
+      clip_norm: L.
+      repeats: independent repetitions.
+      pair_key: the key of the pairs, as given to :func:`pairs`.
+      fresh: False for one fixed pair, pair 0, in all trials.
+      randomize: the mechanism, ``randomize(key, x, epsilon=..., clip_norm=...)``; another one to audit it instead.
+      **how: batch, mesh, checkpoint, progress of :func:`dpaudit._engine.game.sweep`.
+
+    Returns:
+      Codes, uint8 [2, len(epsilons), repeats, trials].
+
+    Raises:
+      InputError: epsilon or clip_norm not positive; a release that holds NaN.
+    """
+    for epsilon in epsilons:
+        _validate.positive(epsilon=epsilon)
+    _validate.positive(clip_norm=clip_norm)
+    key, pair_key = trial_key(key), trial_key(pair_key)
+    losses = jnp.asarray(epsilons, jnp.float32)
+    run = partial(_full_trial, randomize=randomize, clip_norm=clip_norm, repeats=repeats, fresh=fresh)
+    codes = sweep(Partial(run, key, pair_key, _partial(craft), losses), trials, **how)
+    bad = int((codes & NOT_A_NUMBER > 0).sum())
+    if bad:
+        raise _validate.InputError(f"mechanism: expected releases of numbers, got NaN in {bad} of {codes.size} trials")
+    return codes.transpose(3, 1, 2, 0)
+
+
+def _full_trial(
+    key: jax.Array,
+    pair_key: jax.Array,
+    craft: Partial,
+    losses: jax.Array,
+    trial: jax.Array,
+    *,
+    randomize: Callable[..., jax.Array],
+    clip_norm: float,
+    repeats: int,
+    fresh: bool,
+) -> jax.Array:
+    """All epsilons, repeats and worlds of one trial -> codes [E, repeats, 2]; its pair is crafted once."""
+    pair = jnp.stack(craft(jax.random.fold_in(pair_key, trial if fresh else 0)))
+    unit0, unit1 = (norm_and_direction(g)[1] for g in pair)
+    tie = ~jnp.any(cosine_direction(*pair) != 0)
+    units = jnp.stack([_or_opposite(unit0, unit1), _or_opposite(unit1, unit0)])
+    trial_key = jax.random.fold_in(key, trial)
+
+    def game(index: jax.Array) -> jax.Array:
+        epsilon, g = losses[index // (2 * repeats)], pair[index % 2]
+        z = randomize(jax.random.fold_in(trial_key, index), g, epsilon=epsilon, clip_norm=clip_norm)
+        cosine0, cosine1 = jnp.sum(units * z, axis=-1)
+        broken = NOT_A_NUMBER * jnp.isnan(cosine0 + cosine1).astype(jnp.uint8)
+        return _code((cosine1 > cosine0) & ~tie, cosine1 > 0, cosine0 > 0) | broken
+
+    return jax.lax.map(game, jnp.arange(2 * repeats * len(losses))).reshape(len(losses), repeats, 2)
+
+
+def _or_opposite(unit: jax.Array, other: jax.Array) -> jax.Array:
+    """A zero vector counts as opposite to the other one, as in :class:`dpaudit.audits.oracle.Pair`."""
+    return jnp.where(jnp.any(unit != 0), unit, -other)
+
+
+def _partial(function: Callable[..., Any]) -> Partial:
+    return function if isinstance(function, Partial) else Partial(function)

@@ -1,0 +1,388 @@
+"""Audits of federated learning from three seats: the wire, the transcript, and the final model.
+
+    claim = dpaudit.Claim(8.0, 1e-7)
+    result = message(key, client, params, claim, clip_norm=0.05, trials=1_000)    # one message of one's own client
+
+    found, params = one_run(key, federation, canaries=500)                        # a whole run, with canaries
+    transcript(found, 10, delta=1e-7, confidence=0.95).epsilon_lower              # to those who saw every round
+    final_model(found, 10, delta=1e-7, confidence=0.95).epsilon_lower             # to those who saw the last model
+    accounted(10, noise_multiplier=1.4042, clients_per_round=200, delta=1e-7)     # what the noise allows
+
+``client`` is ``client(update) -> Client``, such as ``partial(clients.gaussian, noise_multiplier=1.4042)``.
+
+Local privacy claims that one message tells little of its sender. The server uses sums of m messages, in which the
+noise of all hides each one much better. Both claims are audited here, each by clients who send what they like: their
+loss is linear, <theta, x>, so that x is their gradient. It goes through the same clipping, sampling, summing, noise
+and server step as any other, and a fault in these shows.
+
+A canary client sends the same direction c_j, uniform on the sphere of all D parameters, whenever it is drawn. What
+c_j had no part in has a cosine N(0, 1/D) with it, for any model and any data, so sqrt(D) times the cosine is a score
+N(0, 1) for a client that was absent. What it is on average for those present is the mu of Gaussian differential
+privacy, because nearly all of a sum's length is noise. Its standard error is 1/sqrt(canaries), for the price of one
+run.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+from scipy.special import ndtri
+
+from dpaudit import _validate
+from dpaudit.auditing.audit import audit
+from dpaudit.auditing.bounds import gdp
+from dpaudit.auditing.result import AuditResult
+from dpaudit.federated import accounting, clients
+from dpaudit.federated.clients import Client, Loss, Sent, Update
+from dpaudit.federated.clip_size import Rule
+from dpaudit.federated.population import Population
+from dpaudit.federated.rounds import Server, federated, participants, refuse_missing_rows, run
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.sampling import sphere
+
+STRETCH = 100.0  # a canary's gradient before clipping, in clip norms
+
+
+class Federation(NamedTuple):
+    """A federated run, as it ships.
+
+    Attributes:
+      loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
+      params: the server's first model.
+      population, data, clients_per_round, rounds: as for :func:`dpaudit.federated.rounds.run`; without canaries.
+      rule: of the clip size. An adaptive one is told of canaries' gradients too, which are 100 first clip norms long.
+      optimizer: the server's; for :func:`final_model`, ``optax.sgd`` of a constant rate.
+      client: ``client(update) -> Client``.
+      update: ``update(loss_fn) -> Update``.
+      make: a function like :func:`dpaudit.federated.rounds.federated`; more settings, such as a mesh, are bound to it
+        by ``functools.partial``.
+    """
+
+    loss_fn: Loss
+    params: Any
+    population: Population
+    data: Any
+    clients_per_round: int
+    rounds: int
+    rule: Rule
+    optimizer: optax.GradientTransformation
+    client: Callable[[Update], Client]
+    update: Callable[[Loss], Update] = clients.gradients
+    make: Callable[..., Server] = federated
+
+
+class Canaries(NamedTuple):
+    """What one run says of its k canaries; all scores are N(0, 1) for a direction that had no part.
+
+    Attributes:
+      final: [k], sqrt(D) cos(c_j, theta_0 - theta_T).
+      rounds: [rounds, k], sqrt(D) cos(c_j, g_t), g_t the noisy mean of round t.
+      overlap: [rounds, rounds], cos(g_s, g_t): the covariance of an absent canary's scores.
+      taken: [rounds, k], 1 where canary j took part in round t, else 0.
+    """
+
+    final: np.ndarray
+    rounds: np.ndarray
+    overlap: np.ndarray
+    taken: np.ndarray
+
+
+class Estimate(NamedTuple):
+    """How well a client's presence can be told, with bounds that hold with the stated confidence each.
+
+    Attributes:
+      mu, mu_lower, mu_upper: in standard deviations, never below 0.
+      epsilon, epsilon_lower, epsilon_upper: what they mean, in nats at the stated delta.
+    """
+
+    mu: float
+    mu_lower: float
+    mu_upper: float
+    epsilon: float
+    epsilon_lower: float
+    epsilon_upper: float
+
+
+def message(
+    key: jax.Array,
+    client: Callable[[Update], Client],
+    params: Any,
+    claim: Claim,
+    *,
+    clip_norm: float,
+    update: Callable[[Loss], Update] = clients.gradients,
+    **settings: Any,
+) -> AuditResult:
+    """Audits one message of a client at the worst pair: updates that are opposite, and longer than the clip norm.
+
+    The score is the projection on their difference, which is the likelihood ratio of Gaussian noise and, by its sign,
+    of LDP-SGD.
+
+    Args:
+      key: a jax.random key, consumed.
+      client: ``client(update) -> Client``.
+      params: a pytree like the model's parameters; their values do not matter. Fewer of them make faster trials.
+      claim: what a message promises, "replace".
+      clip_norm: C.
+      update: ``update(loss_fn) -> Update``.
+      settings: more of :func:`dpaudit.audit`, such as ``trials`` and ``confidence``.
+
+    Returns:
+      An :class:`dpaudit.AuditResult`, which assumes nothing. With a delta as small as 1e-7 it has to wait for events
+      nearly as rare; :func:`as_gaussian` reads a Gaussian message from common ones.
+
+    Raises:
+      InputError: what :func:`dpaudit.audit` refuses; a value out of range.
+    """
+    direction_key, audit_key = jax.random.split(_validate.key(key=key))
+    mechanism = clients.message(client(update(linear)), params, clip_norm, claim)
+    x = jax.tree.map(lambda leaf: STRETCH * clip_norm * leaf, random_directions(direction_key, params, 1))
+    opposite = jax.tree.map(jnp.negative, x)
+    return audit(mechanism, opposite, x, key=audit_key, **settings)
+
+
+def as_gaussian(result: AuditResult) -> tuple[float, float]:
+    """Bounds on epsilon **that assume the message to be Gaussian**, from the error rates of an audit.
+
+    Args:
+      result: as from :func:`message`. Its threshold was fixed, or chosen on trials that were not counted.
+
+    Returns:
+      (lower, upper) in nats at the result's delta, each with its confidence.
+    """
+    errors = round(result.fpr * result.negatives), round(result.fnr * result.positives)
+    found = gdp.epsilon_bounds(
+        *errors, result.negatives, result.positives, delta=result.delta, confidence=result.confidence
+    )
+    return float(found[0]), float(found[1])
+
+
+def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[Canaries, Any]:
+    """Plays a federation once, with k canary clients among its clients, and scores them.
+
+    Scores are N(mu, 1) for canaries that are present as long as there are far fewer of them than D/mu^2: together they
+    must be short beside the noise, or mu comes out too small. The transcript takes rounds x D numbers of memory, and
+    the directions k x D.
+
+    Args:
+      key: JAX random key, consumed.
+      federation: what is audited.
+      canaries: k >= 1.
+
+    Returns:
+      (canaries, params): :class:`Canaries`, and the final model.
+
+    Raises:
+      InputError: a value out of range; a run in which no canary took part.
+
+    Source: Andrew et al. 2023, "One-shot Empirical Privacy Estimation for Federated Learning", Algorithm 1; the scores
+    of an absent canary are not estimated, which biases mu upward, but known.
+    """
+    _validate.at_least(1, rounds=federation.rounds)
+    direction_key, run_key = jax.random.split(_validate.key(key=key))
+    directions = random_directions(direction_key, federation.params, _validate.at_least(1, canaries=canaries))
+    server = federation.make(
+        federation.client(_planted(federation, directions)),
+        federation.rule,
+        clients_per_round=federation.clients_per_round,
+        optimizer=optax.chain(_recorded(federation.rounds), federation.optimizer),
+    )
+    population, data = _with_clients(federation, canaries)
+    drawn = np.asarray(participants(run_key, server, population.clients, federation.rounds))
+    taken = (drawn[:, :, None] - federation.population.clients == np.arange(canaries)).sum(axis=1)
+    if not taken.any():
+        raise _validate.expected("canaries", "so many that some are drawn", canaries)
+    state, _ = run(run_key, server, server.init(federation.params), population, data, federation.rounds)
+    moved = jax.tree.map(jnp.subtract, federation.params, state.params)
+    return Canaries(*_scores(directions, moved, state.opt_state[0].means), taken), state.params
+
+
+def final_model(found: Canaries, participations: int, *, delta: float, confidence: float) -> Estimate:
+    """What the final model alone tells of a client that took part r times: mu = r times what one round adds.
+
+    The sum of T rounds hides a client better than the rounds one by one, by sqrt(r/T), and the way that the model has
+    gone besides hides it further. **It assumes a server that adds up means at a constant rate, that the noise is
+    Gaussian, and an adversary who knows nothing but the direction.**
+
+    Args:
+      found: as from :func:`one_run`.
+      participations: r >= 1, at most the rounds of the run.
+      delta: in (0, 1), of the epsilons.
+      confidence: in (0, 1), of each bound.
+
+    Returns:
+      An :class:`Estimate`, of one client added or removed. The standard error of mu is 1/sqrt(k) where all canaries
+      took part r times.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    times = found.taken.sum(axis=0).astype(np.float64)
+    weight = np.sum(times**2)
+    one = float(np.sum(times * found.final) / weight)
+    r = _participations(found, participations)
+    return estimate(r * one, r / math.sqrt(weight), delta, confidence)
+
+
+def transcript(found: Canaries, participations: int, *, delta: float, confidence: float) -> Estimate:
+    """What the noisy means of all rounds tell of a client that took part r times: mu = sqrt(r) times that of a round.
+
+    **It assumes that the noise is Gaussian, as much in every round, and that those who look know in which rounds the
+    client took part**: then rounds compose as Gaussian releases do. Scores of one canary in two rounds have the
+    covariance of the two means' cosine, which is small but adds up.
+
+    Args:
+      found, participations, delta, confidence: as for :func:`final_model`.
+
+    Returns:
+      An :class:`Estimate`, of one client added or removed.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: composition: Dong, Roth and Su 2022, Corollary 3.3.
+    """
+    taken = found.taken.astype(np.float64)
+    count = taken.sum()
+    one = float(np.sum(taken * found.rounds) / count)
+    error = math.sqrt(np.sum(taken * (found.overlap @ taken))) / count
+    root = math.sqrt(_participations(found, participations))
+    return estimate(root * one, root * error, delta, confidence)
+
+
+def accounted(participations: int, *, noise_multiplier: float, clients_per_round: int, delta: float) -> float:
+    """What a client spends that takes part r times in sums of m noisy messages, to those who see nothing but the sums.
+
+    It moves r sums by C, each with noise of standard deviation z C sqrt(m): mu = sqrt(r/m)/z. A client that is absent
+    sends noise alone, so m stays. Nothing is said of one message, nor of clients who tell what noise they drew.
+
+    Args:
+      participations: r >= 0.
+      noise_multiplier: z, of one message, > 0.
+      clients_per_round: m >= 1.
+      delta: in (0, 1).
+
+    Returns:
+      epsilon in nats, of one client added or removed.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    m = _validate.at_least(1, clients_per_round=clients_per_round)
+    half = 2 * _validate.positive(noise_multiplier=noise_multiplier)  # a client replaced moves a sum by 2 C
+    return accounting.gaussian(participations, noise_multiplier=half * math.sqrt(m), delta=delta)
+
+
+class _Row(NamedTuple):
+    record: Any
+    canary: jax.Array  # which canary a row is, -1 for a record
+
+
+def _planted(federation: Federation, directions: Any) -> Update:
+    """The sum of two updates, of which every client has one that is not zero: of its records, or its direction."""
+    length = STRETCH * federation.rule.init().clip_norm
+
+    def of_record(params: Any, row: _Row) -> jax.Array:
+        return (row.canary < 0) * federation.loss_fn(params, row.record)
+
+    def of_canary(params: Any, given: tuple[jax.Array, Any]) -> jax.Array:
+        return given[0] * linear(params, given[1])
+
+    real, planted = federation.update(of_record), federation.update(of_canary)
+
+    def canaries(batch: _Row) -> tuple[jax.Array, Any]:
+        own = batch.canary[:, :1]
+        return jnp.where(own < 0, 0.0, length), jax.tree.map(lambda leaf: leaf[own], directions)
+
+    def clipped_sum(params: Any, batch: _Row, clip_norm: Any) -> Sent:
+        parts = real.clipped_sum(params, batch, clip_norm), planted.clipped_sum(params, canaries(batch), clip_norm)
+        return jax.tree.map(jnp.add, *parts)
+
+    def each(params: Any, batch: _Row) -> tuple[jax.Array, jax.Array]:
+        return jax.tree.map(jnp.add, real.each(params, batch), planted.each(params, canaries(batch)))
+
+    return Update(clipped_sum, each)
+
+
+def _with_clients(federation: Federation, canaries: int) -> tuple[Population, _Row]:
+    """The population with clients more, each of whom has a row of its own behind the data."""
+    refuse_missing_rows(federation.population, federation.data)
+    rows = len(jax.tree.leaves(federation.data)[0])
+    records = jax.tree.map(
+        lambda leaf: jnp.concatenate([leaf, jnp.repeat(jnp.asarray(leaf)[:1], canaries, axis=0)]), federation.data
+    )
+    everyone = federation.population
+    train = Partial(_rows_of, everyone.train, everyone.clients, rows)
+    numbers = jnp.concatenate([jnp.full(rows, -1, jnp.int32), jnp.arange(canaries, dtype=jnp.int32)])
+    more = everyone._replace(clients=everyone.clients + canaries, train=train, rows=rows + canaries)
+    return more, _Row(records, numbers)
+
+
+def _rows_of(train: Partial, clients: Any, rows: Any, client: jax.Array) -> jax.Array:
+    own = train(jnp.minimum(client, clients - 1))
+    return jnp.where(client < clients, own, rows + client - clients)
+
+
+def linear(params: Any, direction: Any) -> jax.Array:
+    """<theta, x>: a loss whose gradient is x."""
+    parts = jax.tree.map(jnp.vdot, params, direction)
+    return jnp.stack(jax.tree.leaves(parts)).sum()
+
+
+@partial(jax.jit, static_argnames="count")
+def random_directions(key: jax.Array, params: Any, count: int) -> Any:
+    """Uniform directions in the space of the parameters, leaves [count, ...]."""
+    flat, unravel = ravel_pytree(clients.wide(params))
+    return jax.vmap(lambda key: unravel(sphere(key, flat.size)))(jax.random.split(key, count))
+
+
+class _Record(NamedTuple):
+    means: jax.Array  # [rounds, D]
+    round: jax.Array
+
+
+def _recorded(count: int) -> optax.GradientTransformation:
+    """Keeps the noisy mean of every round; changes nothing."""
+
+    def init(params: Any) -> _Record:
+        return _Record(jnp.zeros((count, ravel_pytree(params)[0].size)), jnp.int32(0))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, _Record]:
+        return updates, _Record(state.means.at[state.round].set(ravel_pytree(updates)[0]), state.round + 1)
+
+    return optax.GradientTransformation(init, update)
+
+
+@jax.jit
+def _cosines(directions: Any, moved: Any, means: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """[k] of what the model has moved, [rounds, k] of the rounds' means, [rounds, rounds] of these with each other."""
+    c = jax.vmap(lambda tree: ravel_pytree(tree)[0])(directions)
+    moved, means = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (ravel_pytree(moved)[0], means))
+    return c @ moved, means @ c.T, means @ means.T
+
+
+def _scores(directions: Any, moved: Any, means: jax.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    final, each, overlap = (np.asarray(x, np.float64) for x in _cosines(directions, moved, means))
+    root = math.sqrt(means.shape[1])
+    return root * final, root * each, overlap
+
+
+def _participations(found: Canaries, participations: int) -> int:
+    if _validate.at_least(1, participations=participations) > len(found.taken):
+        raise _validate.expected("participations", f"at most the {len(found.taken)} rounds there were", participations)
+    return int(participations)
+
+
+def estimate(mu: float, error: float, delta: float, confidence: float) -> Estimate:
+    """Of a mu with this standard error, normally distributed."""
+    _validate.open_unit(delta=delta)
+    reach = float(ndtri(_validate.open_unit(confidence=confidence))) * error
+    mus = np.maximum([mu, mu - reach, mu + reach], 0.0)
+    return Estimate(*mus.tolist(), *gdp.epsilon_from_mu(mus, delta).tolist())

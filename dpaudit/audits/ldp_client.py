@@ -1,0 +1,400 @@
+"""A client of federated learning examines LDP-SGD: every craft setting, every epsilon, as flat rows.
+
+Source: paper 000, Algorithm 3 and Section 6.
+"""
+
+import importlib.metadata
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+from jax.tree_util import Partial
+
+from dpaudit import _validate
+from dpaudit._engine.checkpoint import Checkpoint
+from dpaudit._engine.fingerprint import digest, raw, text
+from dpaudit._engine.sharding import several_processes
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, epsilon_from_rates
+from dpaudit.auditing.result import from_counts, json_number
+from dpaudit.audits import craft, engines, oracle
+from dpaudit.data import Dataset
+from dpaudit.mechanisms import ldp_sgd
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.training import models
+from dpaudit.training.models import pretrain
+
+ACCESS = {
+    "benign": "nothing: two of the client's own images",
+    "label_flip": "the labels of the client's images",
+    "gradient_flip": "the client's gradient",
+    "collusion": "the client's gradient and the server's model",
+    "dummy": "the client's gradient, made up without data",
+}
+COUNTER_EXAMPLES = {
+    "zero_against_large": "a zero gradient against a large one (Section 4.1)",
+    "watermark": "a zero gradient against one marked coordinate (Section 4.1)",
+}
+CRAFTS = (*ACCESS, *COUNTER_EXAMPLES)
+WITHOUT_DATA = ("dummy", *COUNTER_EXAMPLES)
+ENGINES = ("full", "plane", "exact")
+READINGS = ("fresh", "fixed")
+COLLUSION_STEPS = 200  # the malicious server's training on one label
+TRAINED_LABEL = 0
+
+Progress = Callable[[str, int], Callable[[int], None]]
+
+
+class Client(NamedTuple):
+    """What a client and its server bring to the test.
+
+    Attributes:
+      gradient: of the server's model, ``gradient(image, label) -> [d]``.
+      colluding_gradient: of the model that a colluding server trained on ``TRAINED_LABEL`` alone.
+      images, labels: the records that pairs are drawn from.
+      num_classes: of the labels.
+      dimension: d.
+      clip_norm: L.
+    """
+
+    gradient: Partial
+    colluding_gradient: Partial
+    images: np.ndarray
+    labels: np.ndarray
+    num_classes: int
+    dimension: int
+    clip_norm: float
+
+
+def client(
+    key: jax.Array,
+    server_data: Dataset,
+    client_data: Dataset,
+    *,
+    pretraining_steps: int,
+    clip_norm: float,
+    crafts: Sequence[str] = CRAFTS,
+    mesh: Mesh | None = None,
+    checkpoint: Path | None = None,
+) -> Client:
+    """Trains the server's models and hands them to the client.
+
+    Args:
+      key: a jax.random key, consumed.
+      server_data: what the server trains on.
+      client_data: the client's records, not seen by the server.
+      pretraining_steps: Adam steps of the honest model; 0 leaves it as initialised.
+      clip_norm: L.
+      crafts: what it is for; a model that none of them uses is not trained.
+      mesh: on which the models are to be used: every process is given those of the first one.
+      checkpoint: a file that keeps the models.
+
+    Raises:
+      InputError: a value out of range; a checkpoint that is torn or of other models.
+    """
+    _validate.at_least(0, pretraining_steps=pretraining_steps)
+    _validate.positive(clip_norm=clip_norm)
+    model = models.model_for(server_data.inputs.shape[1:], server_data.num_classes)
+    gradient = models.gradient(model)
+    inputs, labels = server_data.inputs, server_data.labels
+    one_label = labels == TRAINED_LABEL
+    steps = 0 if {"collusion", *WITHOUT_DATA}.issuperset(crafts) else pretraining_steps
+    collusion_steps = COLLUSION_STEPS if "collusion" in crafts else 0
+
+    def train(key: jax.Array) -> Any:
+        honest_key, colluding_key = jax.random.split(key)
+        honest = pretrain(honest_key, model, inputs, labels, steps=steps)
+        return honest, pretrain(colluding_key, model, inputs[one_label], labels[one_label], steps=collusion_steps)
+
+    shared = several_processes(mesh)
+    if checkpoint is None:
+        trained = train(key)
+    else:
+        parts = {"key": [raw(key)], "data": [raw(inputs), raw(labels)], "setting": [text((steps, collusion_steps))]}
+        file = Checkpoint(checkpoint, {name: digest(part) for name, part in parts.items()}, shared)
+        trained = file.made_once(partial(train, key))
+    if shared:
+        trained = multihost_utils.broadcast_one_to_all(trained)
+    honest, colluding = jax.tree.map(jnp.asarray, trained)
+    return Client(
+        gradient=Partial(gradient, honest),
+        colluding_gradient=Partial(gradient, colluding),
+        images=client_data.inputs,
+        labels=client_data.labels,
+        num_classes=server_data.num_classes,
+        dimension=sum(leaf.size for leaf in jax.tree.leaves(honest)),
+        clip_norm=clip_norm,
+    )
+
+
+def crafted(client: Client, name: str) -> Partial:
+    """The ``craft(key) -> (g0, g1)`` of a setting in ``CRAFTS`` for this client."""
+    records = (client.images, client.labels)
+    settings: dict[str, Callable[[], Partial]] = {
+        "benign": lambda: craft.benign(client.gradient, *records),
+        "label_flip": lambda: craft.label_flip(client.gradient, *records, client.num_classes),
+        "gradient_flip": lambda: craft.gradient_flip(client.gradient, *records),
+        "collusion": lambda: craft.collusion(client.colluding_gradient, *records, TRAINED_LABEL),
+        "dummy": lambda: craft.dummy(client.dimension, client.clip_norm),
+        "zero_against_large": lambda: craft.zero_against_large(client.dimension, client.clip_norm),
+        "watermark": lambda: craft.watermark(client.dimension, client.clip_norm),
+    }
+    return settings[_validate.one_of(CRAFTS, craft=name)]()
+
+
+def audit_client(
+    key: jax.Array,
+    server_data: Dataset,
+    client_data: Dataset,
+    *,
+    crafts: Sequence[str] = tuple(ACCESS),
+    clip_norm: float = 1.0,
+    pretraining_steps: int = 100,
+    epsilons: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
+    confidence: float = 0.95,
+    datasets: int = 1,
+    mesh: Mesh | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    **games: Any,
+) -> Iterator[list[dict[str, Any]]]:
+    """The whole test of one data set: trains the server's models, then audits one craft setting after the other.
+
+    Args:
+      key: a jax.random key, consumed; a setting's rows do not depend on which others are asked for.
+      server_data: what the server trains on.
+      client_data: the client's records, not seen by the server.
+      crafts: names in ``CRAFTS``.
+      clip_norm: L.
+      pretraining_steps: Adam steps of the honest model.
+      epsilons: promised losses, one row each.
+      confidence: with which all bounds of the table hold together: each of them is given its share (Bonferroni).
+      datasets: how many such calls make the table.
+      mesh: a device mesh over whose devices pairs and trials are split, those of several processes too; rows do not
+        depend on it.
+      checkpoint: a folder that keeps the models, pairs and trials, made if need be; the same test goes on from it, on
+        any devices. Of several processes, the first one keeps it for all.
+      progress: ``progress(stage, total) -> advance(done)``.
+      **games: trials, repeats, engine, pair, as for :func:`audit_craft`.
+
+    Yields:
+      The rows of one setting, complete but for the seed behind ``key``.
+
+    Raises:
+      InputError: a value out of range; a checkpoint that is torn or of another test.
+    """
+    for name in crafts:
+        _validate.one_of(CRAFTS, craft=name)
+    _validate.at_least(1, number_of_crafts=len(crafts))
+    _validate.at_least(1, number_of_epsilons=len(epsilons))
+    _validate.open_unit(confidence=confidence)
+    _validate.at_least(1, datasets=datasets)
+    bounds = 2 * datasets * len(crafts) * len(epsilons)  # of the cosine rule and of the optimal test
+    games |= {"epsilons": epsilons, "confidence": 1 - (1 - confidence) / bounds}
+    training = None if progress is None else progress("the server trains", 1)
+    folder = None if checkpoint is None else Path(checkpoint)
+    if folder is not None and jax.process_index() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+    found = client(
+        key,
+        server_data,
+        client_data,
+        pretraining_steps=pretraining_steps,
+        clip_norm=clip_norm,
+        crafts=crafts,
+        mesh=mesh,
+        checkpoint=folder and folder / "models.npz",
+    )
+    if training is not None:
+        training(1)
+    shared = {"dataset": server_data.label, "dimension": found.dimension, "pretraining_steps": pretraining_steps}
+    shared |= {"versions": versions(), "device": jax.devices()[0].device_kind, "confidence_of_table": confidence}
+    for name in crafts:
+        craft_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+        stages = None if progress is None else partial(_named, progress, name)
+        how = {"mesh": mesh, "checkpoint": folder and folder / name, "progress": stages}
+        rows = audit_craft(craft_key, crafted(found, name), clip_norm=clip_norm, **how, **games)
+        yield [shared | {"craft": name} | row for row in rows]
+
+
+def _named(progress: Progress, name: str, stage: str, total: int) -> Callable[[int], None]:
+    return progress(f"{name}, {stage}", total)
+
+
+def audit_craft(
+    key: jax.Array,
+    crafted: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    *,
+    epsilons: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
+    clip_norm: float,
+    trials: int = 10_000,
+    repeats: int = 10,
+    engine: str = "full",
+    pair: str = "fresh",
+    confidence: float = 0.95,
+    randomize: Callable[..., jax.Array] = ldp_sgd.randomize,
+    mesh: Mesh | None = None,
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Algorithm 3 for one setting: rows with what was measured beside what is known exactly.
+
+    Args:
+      key: a jax.random key, consumed; pairs and trials depend on it alone.
+      crafted: ``craft(key) -> (g0, g1)`` of :mod:`dpaudit.audits.craft`.
+      epsilons: promised losses, one row each.
+      clip_norm: L.
+      trials: K per repeat, half of it in each world.
+      repeats: tests to average; all of them use the same pairs with new randomness, and their pooled counts give
+        the bounds.
+      engine: "full", "plane" or "exact" (:mod:`dpaudit.audits.engines`).
+      pair: "fresh" for a pair of its own in every trial (used once in each world and repeat), "fixed" for one pair.
+      confidence: of each bound.
+      randomize: the mechanism that ``full`` runs.
+      mesh: as for :func:`audit_client`.
+      checkpoint: how the names of the two files begin that keep pairs and trials.
+      progress: ``progress(stage, total) -> advance(done)``.
+
+    Returns:
+      Flat rows of JSON values, the fields of an :class:`AuditResult` among them. The cosine rule gives ``accuracy``,
+      ``fpr``, ``fnr`` (pooled), ``epsilon_hat`` and its ``_std`` (over repeats), ``epsilon_lower``, ``epsilon_upper``
+      (pooled) and ``epsilon_exact``; the likelihood-ratio region of the same trials gives ``epsilon_optimal`` (exact)
+      with ``epsilon_optimal_lower``, ``epsilon_optimal_upper`` (pooled). The verdict is "violation" where either lower
+      bound exceeds the promise.
+    """
+    _validate.at_least(1, number_of_epsilons=len(epsilons))
+    for epsilon in epsilons:
+        _validate.positive(epsilon=epsilon)
+    _validate.positive(clip_norm=clip_norm)
+    half = _validate.at_least(2, trials=trials) // 2
+    _validate.at_least(1, repeats=repeats)
+    _validate.one_of(ENGINES, engine=engine)
+    if engine != "full" and randomize is not ldp_sgd.randomize:
+        raise _validate.expected("engine", "full, the only one that runs a mechanism of your own", engine)
+    _validate.one_of(READINGS, pair=pair)
+    _validate.open_unit(confidence=confidence)
+    began = time.perf_counter()
+    pair_key, play_key = jax.random.split(key)
+    count = half if pair == "fresh" else 1
+
+    def how(stage: str, total: int) -> dict[str, Any]:
+        file = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}-{stage}.npz")
+        advance = None if progress is None else progress(stage, total)
+        return {"mesh": mesh, "checkpoint": file, "progress": advance}
+
+    planes = engines.pairs(pair_key, crafted, count, **how("pairs", count))
+    games = {"epsilons": epsilons, "clip_norm": clip_norm, "repeats": repeats}
+    codes = None
+    if engine == "plane":
+        codes = engines.plane(play_key, planes, half, **games, **how("trials", repeats))
+    elif engine == "full":
+        codes = engines.full(
+            play_key,
+            crafted,
+            half,
+            **games,
+            pair_key=pair_key,
+            fresh=pair == "fresh",
+            randomize=randomize,
+            **how("trials", half),
+        )
+    seconds = (time.perf_counter() - began) / len(epsilons)
+    shared = {"engine": engine, "pair": pair, "clip_norm": clip_norm, "trials": 2 * half, "repeats": repeats}
+    shared |= {"confidence": confidence, "delta": 0.0, "neighbouring": "replace", "seconds": seconds}
+    rows = []
+    for place, epsilon in enumerate(epsilons):
+        exact = _exact(planes, epsilon, clip_norm)
+        found = (
+            _closed_form(exact)
+            if codes is None
+            else _measured(codes[:, place], planes, epsilon, clip_norm, confidence)
+        )
+        rows.append(
+            {name: json_number(value) for name, value in (shared | {"epsilon": epsilon} | exact | found).items()}
+        )
+    return rows
+
+
+def _exact(planes: oracle.Pair, epsilon: float, clip_norm: float) -> dict[str, Any]:
+    rates = oracle.cosine_rates(planes, epsilon=epsilon, clip_norm=clip_norm)
+    fpr, fnr = (float(np.mean(rate)) for rate in rates)
+    best = oracle.optimal_test(planes, epsilon=epsilon, clip_norm=clip_norm)
+    return {
+        "fpr": fpr,
+        "fnr": fnr,
+        "accuracy_exact": 1 - (fpr + fnr) / 2,
+        "epsilon_exact": float(epsilon_from_rates(fpr, fnr)),
+        "epsilon_optimal": best.epsilon,
+    }
+
+
+def _closed_form(exact: dict[str, Any]) -> dict[str, Any]:
+    """The `exact` engine's row: no trial was played, so nothing is said about an implementation."""
+    epsilon, optimal = exact["epsilon_exact"], exact["epsilon_optimal"]
+    return {
+        "accuracy": exact["accuracy_exact"],
+        "accuracy_std": 0.0,
+        "epsilon_hat": epsilon,
+        "epsilon_hat_std": 0.0,
+        "epsilon_lower": epsilon,
+        "epsilon_upper": epsilon,
+        "epsilon_optimal_lower": optimal,
+        "epsilon_optimal_upper": optimal,
+        "trials": 0,
+        "repeats": 0,
+        "method": "closed form",
+        "ceiling": None,
+        "detectable": None,
+        "verdict": "computed",
+    }
+
+
+def _measured(
+    codes: np.ndarray, planes: oracle.Pair, epsilon: float, clip_norm: float, confidence: float
+) -> dict[str, Any]:
+    """codes [2, repeats, n] of one epsilon -> the measured columns."""
+    _, repeats, n = codes.shape
+    guesses = (codes & engines.GUESS).astype(bool).sum(axis=2)
+    fpr, fnr = guesses[0] / n, 1 - guesses[1] / n
+    pooled = from_counts(
+        int(guesses[0].sum()), int(repeats * n - guesses[1].sum()), repeats * n, repeats * n,
+        claim=Claim(epsilon), method="cosine", confidence=confidence,
+    )  # fmt: skip
+    hats = epsilon_from_rates(fpr, fnr)
+    best = oracle.optimal_test(planes, epsilon=epsilon, clip_norm=clip_norm)
+    entered = _entered(codes, best.pattern).sum(axis=(1, 2))
+    likely, unlikely = (entered[1], entered[0]) if best.pattern == 0 else (entered[0], entered[1])
+    total = repeats * n
+    low, high = epsilon_bounds(unlikely, total - likely, total, total, delta=0.0, confidence=confidence)
+    several = repeats > 1 and np.isfinite(hats).all()
+    row = pooled.to_row()
+    kept = ("fpr", "fnr", "accuracy", "epsilon_lower", "epsilon_upper", "method", "ceiling", "detectable", "verdict")
+    if low > epsilon:  # all bounds hold together, so either test may find the violation
+        row["verdict"] = "violation"
+    return {name: row[name] for name in kept} | {
+        "accuracy_std": float(np.std(1 - (fpr + fnr) / 2, ddof=1)) if repeats > 1 else None,
+        "epsilon_hat": float(np.mean(hats)),
+        "epsilon_hat_std": float(np.std(hats, ddof=1)) if several else None,
+        "epsilon_optimal_lower": float(low),
+        "epsilon_optimal_upper": float(high),
+    }
+
+
+def _entered(codes: np.ndarray, pattern: int) -> np.ndarray:
+    """Which trials fell into the optimal test's region (:func:`dpaudit.audits.oracle.optimal_test`)."""
+    wanted = engines.SIDE1 if pattern == 0 else engines.SIDE0
+    return (codes & (engines.SIDE0 | engines.SIDE1)) == wanted
+
+
+def versions() -> str:
+    """The versions a row was made with, e.g. "dpaudit 0.1.0, jax 0.10.2"."""
+    names = ("dpaudit", "jax", "jaxlib", "numpy", "scipy")
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)

@@ -1,0 +1,178 @@
+"""Closed-form error rates of LDP-SGD: what the game must converge to.
+
+A release is a uniform unit vector up to one sign, so all that matters of a pair of gradients is a plane: each one's
+probability Q of keeping its side (:func:`dpaudit.mechanisms.ldp_sgd.far_side_probability`) and the angle theta between
+them. NumPy float64 on the host; every function takes many pairs at once.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.mechanisms.clipping import norm_and_direction
+from dpaudit.mechanisms.ldp_sgd import far_side_probability
+
+
+class Pair(NamedTuple):
+    """What LDP-SGD can reveal of pairs of gradients; any shape, the same for all three.
+
+    Attributes:
+      norm0, norm1: L2 norms before clipping.
+      angle: between the two, in [0, pi]. A zero vector counts as opposite to the other one (its side is a fair coin,
+        so that its release is uniform whichever way it points); two zero vectors count as parallel: nothing but ties.
+    """
+
+    norm0: np.ndarray
+    norm1: np.ndarray
+    angle: np.ndarray
+
+
+def pair(g0: Any, g1: Any) -> Pair:
+    """The plane of a pair.
+
+    The angle is 2 atan2(|u0 - u1|, |u0 + u1|) of the unit vectors, accurate at both ends of [0, pi].
+
+    Args:
+      g0, g1: gradients, [..., d].
+    """
+    g0, g1 = (np.asarray(g, np.float64) for g in (g0, g1))
+    if g0.shape != g1.shape or g0.ndim < 1 or g0.shape[-1] < 1:
+        raise _validate.expected("g1", f"the shape of g0, {list(g0.shape)}", f"shape {list(g1.shape)}")
+    _validate.finite(g0=g0)
+    _validate.finite(g1=g1)
+    norm0, norm1 = (np.linalg.norm(g, axis=-1) for g in (g0, g1))
+    unit0, unit1 = (g / np.where(n > 0, n, 1)[..., None] for g, n in ((g0, norm0), (g1, norm1)))
+    angle = 2 * np.arctan2(np.linalg.norm(unit0 - unit1, axis=-1), np.linalg.norm(unit0 + unit1, axis=-1))
+    return Pair(norm0, norm1, settle_angle(norm0, norm1, angle))
+
+
+def settle_angle(norm0: np.ndarray, norm1: np.ndarray, angle: np.ndarray) -> np.ndarray:
+    """The convention for zero vectors (see :class:`Pair`), and rounding within 1e-6 of parallel counts as parallel."""
+    angle = np.where(angle <= 1e-6, 0.0, np.minimum(angle, np.pi))
+    return np.where(norm0 == 0, np.where(norm1 == 0, 0.0, np.pi), np.where(norm1 == 0, np.pi, angle))
+
+
+def far_sides(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
+    """(1 - Q0, 1 - Q1): each world's probability of a release on the far side of its own gradient."""
+    _validate.positive(epsilon=epsilon)
+    _validate.positive(clip_norm=clip_norm)
+    far0, far1 = (far_side_probability(norm, epsilon=epsilon, clip_norm=clip_norm) for norm in pair[:2])
+    return far0, far1
+
+
+def ldp_sgd_cosine(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> tuple[float, float]:
+    """Exact (FPR, FNR) of the cosine rule, Eq. (3) of paper 000, on LDP-SGD.
+
+    P(right | g_i) = Q_i (pi + theta)/(2 pi) + (1 - Q_i)(pi - theta)/(2 pi): the half-space of the guess covers theta/2
+    more than a quarter turn on either side of g_i. At theta = 0 every trial is a tie, which goes to g0.
+
+    Args:
+      g0, g1: gradients, [d].
+      epsilon: privacy loss in nats.
+      clip_norm: L.
+    """
+    fpr, fnr = cosine_rates(pair(g0, g1), epsilon=epsilon, clip_norm=clip_norm)
+    return float(fpr), float(fnr)
+
+
+def cosine_rates(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`ldp_sgd_cosine` for many pairs."""
+    share = pair.angle / np.pi
+    fpr, fnr = (far * share + (1 - share) / 2 for far in far_sides(pair, epsilon=epsilon, clip_norm=clip_norm))
+    tie = pair.angle == 0
+    return np.where(tie, 0.0, fpr), np.where(tie, 1.0, fnr)
+
+
+def wedges(pair: Pair, *, epsilon: float, clip_norm: float) -> np.ndarray:
+    """Probabilities of the four sign patterns of (<z, g1>, <z, g0>) in both worlds.
+
+    A release shows of the pair only the two signs. Under the uniform law the signs differ with probability theta/pi;
+    world i multiplies a pattern's probability by 2 Q_i or 2 (1 - Q_i), as its own sign is plus or minus.
+
+    Returns:
+      [..., 4, 2]: patterns (+-, ++, --, -+) in order of falling likelihood ratio between the worlds' ends; worlds (0,
+      1).
+    """
+    far0, far1 = far_sides(pair, epsilon=epsilon, clip_norm=clip_norm)
+    differ = pair.angle / (2 * np.pi)
+    agree = 0.5 - differ
+    size = np.stack([differ, agree, agree, differ], axis=-1)
+    side0 = 2 * np.stack([far0, 1 - far0, far0, 1 - far0], axis=-1)
+    side1 = 2 * np.stack([1 - far1, 1 - far1, far1, far1], axis=-1)
+    return np.stack([size * side0, size * side1], axis=-1)
+
+
+def ldp_sgd_tradeoff(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
+    """The optimal trade-off curve of LDP-SGD for a pair: no test has a smaller FNR at the same FPR.
+
+    The four sign patterns of :func:`wedges` are taken into the region "guess g1" in order of falling likelihood ratio
+    (Neyman-Pearson); the curve is straight between vertices (randomised tests).
+
+    Args:
+      g0, g1: gradients, [d].
+      epsilon: privacy loss in nats.
+      clip_norm: L.
+
+    Returns:
+      (fpr, fnr): vertices from (0, 1) to (1, 0), patterns of probability zero left out.
+    """
+    world0, world1 = wedges(pair(g0, g1), epsilon=epsilon, clip_norm=clip_norm).T
+    possible = world0 > 0  # then so is world1: both are positive multiples of the pattern's size
+    world0, world1 = world0[possible], world1[possible]
+    order = np.argsort(-world1 / world0, kind="stable")
+    fpr = np.concatenate([[0.0], np.cumsum(world0[order])])
+    fnr = 1 - np.concatenate([[0.0], np.cumsum(world1[order])])
+    fpr[-1], fnr[-1] = 1.0, 0.0
+    return fpr, fnr
+
+
+class OptimalTest(NamedTuple):
+    """The rejection region of the likelihood-ratio test whose two probabilities are furthest apart in ratio.
+
+    Attributes:
+      pattern: 0 for {<z, g1> > 0 > <z, g0>}, 3 for {<z, g0> > 0 > <z, g1>}.
+      rate0, rate1: the region's probability in world 0 and in world 1.
+      epsilon: |ln(rate1/rate0)|, the privacy loss that the region shows; 0 where it is never entered.
+    """
+
+    pattern: int
+    rate0: float
+    rate1: float
+    epsilon: float
+
+
+def optimal_test(pair: Pair, *, epsilon: float, clip_norm: float) -> OptimalTest:
+    """The better of the two regions in which the signs differ, over one pair or over a fresh pair every trial.
+
+    For a single pair that does not point the same way, no event has a larger ratio of probabilities, and with norms
+    >= L the ratio is e^epsilon exactly. Over many pairs the region is used in every trial with that trial's own pair.
+
+    Args:
+      pair: one pair or many.
+      epsilon: privacy loss in nats.
+      clip_norm: L.
+    """
+    rates = wedges(pair, epsilon=epsilon, clip_norm=clip_norm).reshape(-1, 4, 2).mean(axis=0)
+    found = []
+    for pattern in (0, 3):
+        rate0, rate1 = rates[pattern]
+        loss = abs(float(np.log(rate1 / rate0))) if rate0 > 0 else 0.0
+        found.append(OptimalTest(pattern, float(rate0), float(rate1), loss))
+    return max(found, key=lambda test: test.epsilon)
+
+
+def geometry(g0: jax.Array, g1: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The plane of one pair inside a jitted program, so that gradients need not leave the device.
+
+    Args:
+      g0, g1: gradients, [d].
+
+    Returns:
+      (norm0, norm1, angle), scalars; :func:`settle_angle` remains to be applied on the host.
+    """
+    (norm0, unit0), (norm1, unit1) = norm_and_direction(g0), norm_and_direction(g1)
+    angle = 2 * jnp.arctan2(norm_and_direction(unit0 - unit1)[0], norm_and_direction(unit0 + unit1)[0])
+    return norm0, norm1, angle

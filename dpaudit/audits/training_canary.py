@@ -1,0 +1,334 @@
+"""Audits of a training as it ships, from four seats: every step's noisy sum, of many trainings or of one; one run with
+many canaries; the loss of one record.
+
+A gradient canary is a record whose loss moves a parameter of its own and nothing else: its gradient is as long as one
+likes and at right angles to everybody else's, the worst record that differential privacy has to hide. It goes through
+the same sampling, clipping, summing and noise as the data, so a fault in any of them shows.
+
+    recipe = Recipe(loss_fn, params, data, steps=100, clip_norm=1.0, noise_multiplier=1.0, batch_size=64,
+                    optimizer=optax.sgd(0.1))
+    dpaudit.audit(white_box(recipe, delta=1e-2), ABSENT, PRESENT, key=key, trials=2_000)
+
+In clip norms, a canary's coordinate x of a noisy sum is N(0, z^2) without it and (1 - q) N(0, z^2) + q N(1, z^2) with
+it, z the noise multiplier and q the chance that a step takes it. So the evidence of a step is the likelihood ratio
+ln(1 - q + q exp((2 x - 1)/(2 z^2))), and that of a training the sum over its steps.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpaudit import _validate
+from dpaudit.auditing.bounds import gdp
+from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.training import accounting
+from dpaudit.training.dp_sgd import State, Trainer, dp_sgd, train
+from dpaudit.training.fit import fit
+from dpaudit.training.neighbouring import weighted, with_target, world
+from dpaudit.training.sampling import poisson
+
+ABSENT, PRESENT = 0.0, 1.0  # the two inputs of an audit: is the canary in the data?
+STRETCH = 100.0  # a canary's gradient before clipping, in clip norms
+MEDIAN = 0.6745  # of |x|, x ~ N(0, 1)
+
+Loss = Callable[..., jax.Array]
+
+
+class Recipe(NamedTuple):
+    """A training with Poisson batches, as it ships: what every audit takes.
+
+    Attributes:
+      loss_fn: as for :func:`dpaudit.training.dp_sgd.dp_sgd`. Where ``make`` has ``dropout=True`` bound, it is
+        ``loss_fn(params, example, key=None)``: training gives it a key, the final loss of :func:`black_box` does not.
+      params: where training starts.
+      data: pytree with leaves [n, ...]; what an audit adds are rows more.
+      steps, clip_norm, noise_multiplier, batch_size, optimizer: of the training.
+      make: a function like :func:`dpaudit.training.dp_sgd.dp_sgd`; more settings are bound to it by
+        ``functools.partial``.
+    """
+
+    loss_fn: Loss
+    params: Any
+    data: Any
+    steps: int
+    clip_norm: float
+    noise_multiplier: float
+    batch_size: int
+    optimizer: optax.GradientTransformation
+    make: Callable[..., Trainer] = dp_sgd
+
+
+class Planted(NamedTuple):
+    """Data with canaries behind the records; every leaf has a leading axis of n + m."""
+
+    records: Any  # the canaries' own are copies of the first record, and unused
+    canary: jax.Array  # [n + m], which canary a row is, -1 for a record
+    present: jax.Array  # [n + m], 1 or 0: a row that is absent has no gradient
+
+
+class Canaries(NamedTuple):
+    """What one run says of its canaries."""
+
+    scores: np.ndarray  # [m], in nats: the evidence that each was included
+    included: np.ndarray  # [m] booleans, fair coins
+
+
+def white_box(recipe: Recipe, *, delta: float) -> Mechanism:
+    """A whole training as a mechanism of "is the canary in the data?", seen by an adversary who reads every step.
+
+    Every step takes the canary with probability q = batch_size/(n + 1). The releases are the pair that the accounting
+    of Poisson sampling is tight for, so what an audit leaves of the accounted epsilon is for want of trials: with
+    delta 1e-5 the events that cost most are as rare as that. Where batches are full, the trade-off curve is Gaussian
+    and :mod:`dpaudit.auditing.bounds.gdp` reads it from common events.
+
+    Args:
+      recipe: of the training; the canary is one record more.
+      delta: of the claim.
+
+    Returns:
+      A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT``: releases [steps], the canary's coordinate
+      of every noisy sum in clip norms; with the log density that a sound training gives them, and the accounted claim
+      ("add_remove").
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Nasr et al. 2021, "Adversary Instantiation", Section 4.6 (the gradient canary).
+    """
+    planted, trainer, start = _planted(recipe, 1)
+    sampling = poisson(len(planted.present), recipe.batch_size)
+
+    def apply(key: jax.Array, present: Any) -> jax.Array:
+        given = planted._replace(present=planted.present.at[-1].set(present))
+        state, _ = train(key, trainer, trainer.init(start), given, sampling, recipe.steps)
+        return _coordinates(recipe, state)[:, 0]
+
+    def log_prob(release: jax.Array, present: Any) -> jax.Array:
+        evidence = _evidence(release, recipe.batch_size / sampling.examples, recipe.noise_multiplier)
+        return jnp.sum(jnp.where(present, evidence, 0.0) - 0.5 * (release / recipe.noise_multiplier) ** 2)
+
+    spent = accounting.epsilon(sampling, recipe.noise_multiplier, recipe.steps, delta=delta)
+    return Mechanism(apply, Claim(spent, delta, "add_remove"), log_prob)
+
+
+def one_run(
+    key: jax.Array,
+    recipe: Recipe,
+    *,
+    canaries: int,
+    every: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Canaries, Any]:
+    """Trains once, with every one of m canaries included by a fair coin, and scores them all.
+
+    The scores take z from the coordinates' median size, not from the recipe: it shows much sooner that there is too
+    little noise, and a sound training gains or loses next to nothing by it.
+
+    Args:
+      key: JAX random key, consumed.
+      recipe: of the training.
+      canaries: m >= 1; the data become n + m rows, of which about m/2 stay empty, and each takes part in a step with
+        probability batch_size/(n + m).
+      every, checkpoint, progress: as for :func:`dpaudit.training.fit.fit`; all steps in one call by default. The
+        checkpoint tells which canaries were included.
+
+    Returns:
+      (canaries, params): :class:`Canaries` for :func:`dpaudit.auditing.bounds.one_run.audit`, and the trained network.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Steinke, Nasr and Jagielski 2023, Algorithm 1.
+    """
+    planted, trainer, start = _planted(recipe, _validate.at_least(1, canaries=canaries))
+    coin_key, train_key = jax.random.split(_validate.key(key=key))
+    included = jax.random.bernoulli(coin_key, 0.5, (canaries,))
+    sampling = poisson(len(planted.present), recipe.batch_size)
+    state, *_ = fit(
+        train_key,
+        trainer,
+        start,
+        planted._replace(present=planted.present.at[-canaries:].set(included)),
+        sampling,
+        recipe.steps,
+        every=recipe.steps if every is None else every,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    x = _coordinates(recipe, state)
+    evidence = _evidence(x, recipe.batch_size / sampling.examples, jnp.maximum(jnp.median(jnp.abs(x)) / MEDIAN, 1e-3))
+    return Canaries(np.asarray(evidence.sum(axis=0)), np.asarray(included)), state.params["network"]
+
+
+def per_step(key: jax.Array, recipe: Recipe, *, canaries: int = 1) -> tuple[Canaries, Any]:
+    """Trains once, with every one of m canaries included by a fair coin of its own in every step.
+
+    The coins take the place of the sampling, which the records keep: steps x m guesses between N(0, z^2) and
+    N(1, z^2) tell how much noise there is, :func:`epsilon_lower` what a training with that much has spent.
+
+    Args:
+      key: JAX random key, consumed.
+      recipe: of the training.
+      canaries: m >= 1, each with a coordinate of its own, so that the network does not feel them; they are rows that
+        every batch has more.
+
+    Returns:
+      (canaries, params): :class:`Canaries` [steps m], step after step, and the trained network.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Nasr et al. 2023, "Tight Auditing of Differentially Private Machine Learning" (white box, one training).
+    """
+    planted, trainer, start = _planted(recipe, _validate.at_least(1, canaries=canaries) + 1)
+    records = len(planted.present) - canaries - 1
+    coin_key, train_key = jax.random.split(_validate.key(key=key))
+    included = jax.random.bernoulli(coin_key, 0.5, (recipe.steps, canaries))
+    sampling = poisson(records, recipe.batch_size)
+
+    def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+        indices, weights = sampling.draw(key, step)
+        rows = records + jnp.where(included[step], jnp.arange(canaries), canaries)  # the last row is always absent
+        return jnp.concatenate([rows, indices]), jnp.concatenate([jnp.ones(canaries), weights])
+
+    state, _ = train(
+        train_key,
+        trainer,
+        trainer.init(start),
+        planted._replace(present=planted.present.at[-1].set(ABSENT)),
+        sampling._replace(draw=draw, capacity=canaries + sampling.capacity, examples=len(planted.present)),
+        recipe.steps,
+    )
+    evidence = _evidence(_coordinates(recipe, state)[:, :-1], 1.0, recipe.noise_multiplier)
+    return Canaries(np.asarray(evidence).ravel(), np.asarray(included).ravel()), state.params["network"]
+
+
+def epsilon_lower(found: Canaries, recipe: Recipe, *, delta: float, confidence: float) -> float:
+    """The least epsilon that a whole training has spent, by the noise that :func:`per_step` has seen.
+
+    Guessing by the sign of the scores bounds a step's mu from below, hence the noise multiplier by 1/mu from above;
+    the accounting of Poisson batches says what that much noise costs. **It takes the noise to be Gaussian, and batches
+    to be what they are said to be**: a fault in the sampling is for :func:`white_box` or :func:`one_run` to find.
+
+    Args:
+      found: as from :func:`per_step`.
+      recipe: of the training.
+      delta: in (0, 1).
+      confidence: in (0, 1), of the bound.
+
+    Returns:
+      epsilon in nats ("add_remove"); 0 where nothing was seen.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    guessed, absent = found.scores > 0, ~found.included
+    errors = int(np.sum(guessed & absent)), int(np.sum(~guessed & found.included))
+    mu, _ = gdp.mu_bounds(*errors, int(absent.sum()), int(found.included.sum()), confidence=confidence)
+    sampling = poisson(len(jax.tree.leaves(recipe.data)[0]), recipe.batch_size)
+    return accounting.epsilon(sampling, 1 / float(mu), recipe.steps, delta=delta) if mu > 0 else 0.0
+
+
+def black_box(recipe: Recipe, target: Any, *, delta: float) -> Mechanism:
+    """A whole training as a mechanism of "is the target in the data?", seen through the target's loss alone.
+
+    Args:
+      recipe: of the training; the target is one record more.
+      target: one example, like those that ``loss_fn`` takes; for inputs ``ABSENT`` and ``PRESENT``.
+      delta: of the claim.
+
+    Returns:
+      A :class:`dpaudit.Mechanism`: releases are minus the trained network's loss on the target, a scalar, larger for a
+      target that it knows; with the accounted claim ("add_remove").
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: paper 003, Algorithm 1 (the loss as the statistic).
+    """
+    _validate.at_least(1, steps=recipe.steps)
+    rows = with_target(recipe.data, target)
+    sampling = poisson(len(rows.present), recipe.batch_size)
+    trainer = _trainer(recipe, weighted(recipe.loss_fn), recipe.optimizer)
+
+    def apply(key: jax.Array, present: Any) -> jax.Array:
+        given = world(rows, present)
+        state, _ = train(key, trainer, trainer.init(recipe.params), given, sampling, recipe.steps)
+        return -recipe.loss_fn(state.params, target)
+
+    spent = accounting.epsilon(sampling, recipe.noise_multiplier, recipe.steps, delta=delta)
+    return Mechanism(apply, Claim(spent, delta, "add_remove"))
+
+
+def _planted(recipe: Recipe, canaries: int) -> tuple[Planted, Trainer, Any]:
+    """The data with canaries, all present; a trainer that keeps what is seen of them; and where it starts."""
+    _validate.at_least(1, steps=recipe.steps)
+    n = {leaf.shape[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(recipe.data)}
+    if len(n) != 1 or 0 in n:
+        raise _validate.expected("data", "arrays with one leading axis of n >= 1 examples", f"lengths {sorted(n)}")
+    size = n.pop()
+    records = jax.tree.map(
+        lambda leaf: jnp.concatenate([leaf, jnp.repeat(jnp.asarray(leaf)[:1], canaries, axis=0)]), recipe.data
+    )
+    number = jnp.concatenate([jnp.full(size, -1), jnp.arange(canaries)])
+    trainer = _trainer(
+        recipe,
+        _with_canaries(recipe.loss_fn, STRETCH * recipe.clip_norm),
+        optax.chain(_recorded(recipe.steps, canaries), recipe.optimizer),
+    )
+    start = {"network": recipe.params, "canary": jnp.zeros(canaries)}
+    return Planted(records, number, jnp.ones(size + canaries)), trainer, start
+
+
+def _trainer(recipe: Recipe, loss_fn: Loss, optimizer: optax.GradientTransformation) -> Trainer:
+    return recipe.make(
+        loss_fn,
+        clip_norm=recipe.clip_norm,
+        noise_multiplier=recipe.noise_multiplier,
+        batch_size=recipe.batch_size,
+        optimizer=optimizer,
+    )
+
+
+def _with_canaries(loss_fn: Loss, length: float) -> Loss:
+    """The loss of a planted row: a record's own, or length w_j of canary j."""
+
+    def loss(params: Any, row: Planted, *key: jax.Array) -> jax.Array:
+        own = length * params["canary"][row.canary]
+        return row.present * jnp.where(row.canary < 0, loss_fn(params["network"], row.records, *key), own)
+
+    return loss
+
+
+def _coordinates(recipe: Recipe, state: State) -> jax.Array:
+    """The canaries' own coordinates of every step's noisy sum, in clip norms, [steps, m]."""
+    return state.opt_state[0].gradients * (recipe.batch_size / recipe.clip_norm)
+
+
+@jax.jit
+def _evidence(x: jax.Array, rate: Any, noise_multiplier: Any) -> jax.Array:
+    """ln p(x | present) - ln p(x | absent) of one step that takes a canary with probability ``rate``."""
+    return jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / noise_multiplier**2)
+
+
+class _Record(NamedTuple):
+    gradients: jax.Array  # [steps, m]
+    step: jax.Array
+
+
+def _recorded(steps: int, canaries: int) -> optax.GradientTransformation:
+    """Keeps every step's noisy gradient of the canaries' own parameters; changes nothing."""
+
+    def init(params: Any) -> _Record:
+        return _Record(jnp.zeros((steps, canaries)), jnp.int32(0))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, _Record]:
+        return updates, _Record(state.gradients.at[state.step].set(updates["canary"]), state.step + 1)
+
+    return optax.GradientTransformation(init, update)

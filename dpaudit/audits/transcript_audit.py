@@ -1,0 +1,132 @@
+"""The likelihood ratio of a whole transcript: is one more user among the others, all of whom the adversary knows?
+
+    made = partial(alternating, step, features=features, prior=prior)
+    recipe = Recipe(made, noise_multiplier, model, memory, buckets, extreme(item=0), rounds=5)
+    dpaudit.audit(whole(recipe, delta=1e-5), ABSENT, PRESENT, key=key, trials=200_000)
+
+From the transcript the adversary replays the server's state before every round, and from that what would have been
+released without noise: s_t of the others, s_t + Delta_t with the canary. Where the noise on every number of a round's
+releases x_t is N(0, z^2),
+
+    y_t = <x_t - s_t, Delta_t>/|Delta_t|
+
+is N(0, z^2) without the canary and N(|Delta_t|, z^2) with it, whatever was released before. So the sum over rounds of
+(y_t - |Delta_t|/2) |Delta_t|/z^2 is the best statistic that there is. A canary that attains the sensitivity, 1, in
+each of T rounds is mu = sqrt(T)/z away: all that was accounted.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpaudit import _validate
+from dpaudit.audits.training_canary import ABSENT, PRESENT
+from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.personalization.als.layout import Users
+from dpaudit.personalization.boundary.aggregator import Protocol, run
+
+__all__ = ["ABSENT", "PRESENT", "Recipe", "Seen", "extreme", "whole"]
+
+LONGEST = 1e9  # a rating that no clipping leaves as it is
+
+
+class Recipe(NamedTuple):
+    """A run, as it ships, and the user whom it is to hide.
+
+    Attributes:
+      make: ``make(noise_multiplier=z) -> Protocol``, such as :func:`dpaudit.personalization.als.least_squares.alternating` with its
+        settings bound by ``functools.partial``: with z > 0 the one that is audited, with 0 the same without noise,
+        which tells the adversary what the noise was added to. Its devices do not draw at random.
+      noise_multiplier: z > 0, the standard deviation of the noise on every number that is released.
+      state: that the server begins with.
+      memory: of the aggregator.
+      users: the others, in buckets.
+      canary: a bucket of one user more.
+      rounds: T >= 1.
+    """
+
+    make: Callable[..., Protocol]
+    noise_multiplier: float
+    state: Any
+    memory: Any
+    users: tuple[Users, ...]
+    canary: Users
+    rounds: int
+
+
+class Seen(NamedTuple):
+    """What a transcript says of the canary, all of it.
+
+    Attributes:
+      along: y, [T].
+      reach: |Delta|, [T].
+    """
+
+    along: jax.Array
+    reach: jax.Array
+
+
+def extreme(*, item: int, rating: float = LONGEST) -> Users:
+    """The user who moves alternating minimisation furthest: one item, and a rating that none would give.
+
+    Their factor is as long as its clipping allows, what is left of the rating is too, and their one weight is 1.
+
+    Args:
+      item: whose factor is not 0 in any round.
+      rating: far larger than any clipping, but not so that its square is infinite.
+    """
+    one = jnp.ones((1, 1))
+    return Users(
+        jnp.full((1, 1), _validate.at_least(0, item=item), jnp.int32), rating * one, one, jnp.full(1, -1, jnp.int32)
+    )
+
+
+def whole(recipe: Recipe, *, delta: float) -> Mechanism:
+    """A run as a mechanism of "is the canary there?", seen by an adversary who reads the whole transcript.
+
+    Args:
+      recipe: of the run.
+      delta: in (0, 1), of the claim.
+
+    Returns:
+      A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT``: releases :class:`Seen`; with the log
+      density that noise of deviation z gives them, and a claim: what the transcript is accounted with ("add_remove").
+
+    Raises:
+      InputError: a value out of range; a run that is accounted with no privacy at all.
+
+    Source: the likelihood ratio of Gaussian releases (Neyman and Pearson).
+    """
+    z = _validate.positive(noise_multiplier=recipe.noise_multiplier)
+    protocol, silent = recipe.make(noise_multiplier=z), recipe.make(noise_multiplier=0.0)
+
+    def world(present: Any) -> tuple[Users, ...]:
+        return *recipe.users, recipe.canary._replace(weights=recipe.canary.weights * present)
+
+    def noiseless(state: Any, users: tuple[Users, ...]) -> jax.Array:
+        total = silent.devices(jax.random.key(0), silent.broadcast(state), users)
+        return _numbers(silent.release(jax.random.key(0), total, recipe.memory)[0])
+
+    def looked(state: Any, releases: Any) -> tuple[Any, Seen]:
+        others, moved = noiseless(state, recipe.users), noiseless(state, (recipe.canary,))
+        reach = jnp.linalg.norm(moved)
+        direction = moved / jnp.maximum(reach, jnp.finfo(reach.dtype).tiny)
+        return protocol.update(state, releases), Seen((_numbers(releases) - others) @ direction, reach)
+
+    def apply(key: jax.Array, present: Any) -> Seen:
+        _, _, transcript = run(key, protocol, recipe.state, recipe.memory, world(present), recipe.rounds)
+        return jax.lax.scan(looked, recipe.state, transcript.parts[0])[1]
+
+    def log_prob(seen: Seen, present: Any) -> jax.Array:
+        return -0.5 * jnp.sum(((seen.along - present * seen.reach) / z) ** 2)
+
+    played = run(jax.random.key(0), protocol, recipe.state, recipe.memory, world(PRESENT), recipe.rounds)
+    return Mechanism(apply, Claim(played[2].epsilon(delta), delta, "add_remove"), log_prob)
+
+
+def _numbers(releases: Any) -> jax.Array:
+    """All that a round released, [n]."""
+    return ravel_pytree([release.value for release in releases])[0]

@@ -1,0 +1,356 @@
+"""Audits of user-level trainings as they ship, by those who read the whole transcript.
+
+    recipe = Recipe(loss_fn, params, everyone, rounds=16, sampling=cohorts, clip_norm=0.3, noise_multiplier=1.0,
+                    optimizer=optax.sgd(0.5), make=partial(dp_ftrl, strategy=strategy))
+    seat = worst_user(recipe, strategy)
+    scores = dpaudit.play(key, release(recipe, seat.user), statistic(recipe, strategy, seat), trials=100_000)
+    shift(scores)                       # mu, with its standard error: what is accounted is 1/noise_multiplier
+
+A canary user's examples move a parameter of their own and nothing else: their gradient is far longer than the clip
+norm and at right angles to everybody else's, the worst user that there is to hide. It goes through the same cohorts,
+clipping, sums, noise and boundary as any other, and a fault in these shows.
+
+Where it is known in which rounds the canary takes part, Delta [rounds] of zeros and ones, its coordinate x of all
+releases, in clip norms, is Delta + s C^-1 z, and T = <C Delta, C x>/(s |C Delta|) is the best statistic that there is:
+N(0, 1) without the canary and N(mu, 1) with it, mu = |C Delta|/s.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from dpaudit import _validate
+from dpaudit.auditing.attacks.features import Distinguisher
+from dpaudit.auditing.bounds import gdp
+from dpaudit.audits.federated_canary import Estimate, estimate, linear, random_directions
+from dpaudit.audits.training_canary import STRETCH
+from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.transcript import Transcript
+from dpaudit.personalization.user_level import NAME, Loss, Training, Users, dp_ftrl
+from dpaudit.training.matrix_noise import Strategy
+from dpaudit.training.sampling import Sampling
+
+
+class Recipe(NamedTuple):
+    """A user-level training, as it ships.
+
+    Attributes:
+      loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
+      params: where training starts.
+      users: everybody (:class:`dpaudit.personalization.user_level.Users`); canaries take the places of some of them.
+      rounds, sampling, clip_norm, noise_multiplier, optimizer: of the training.
+      make: :func:`dpaudit.personalization.user_level.dp_sgd`, or ``dp_ftrl`` with a strategy; more settings are bound
+        to it by ``functools.partial``.
+    """
+
+    loss_fn: Loss
+    params: Any
+    users: Users
+    rounds: int
+    sampling: Sampling
+    clip_norm: float
+    noise_multiplier: float
+    optimizer: optax.GradientTransformation
+    make: Callable[..., Training] = dp_ftrl
+
+    def training(self, loss_fn: Loss) -> Training:
+        """The training, of this loss."""
+        return self.make(
+            loss_fn,
+            sampling=self.sampling,
+            clip_norm=self.clip_norm,
+            noise_multiplier=self.noise_multiplier,
+            optimizer=self.optimizer,
+        )
+
+
+class Seat(NamedTuple):
+    """A user whose participation is known.
+
+    Attributes:
+      user: the number.
+      taken: [rounds], 1 where the user takes part, else 0.
+      length: |C taken|: how far the releases, decorrelated, are moved, in clip norms.
+    """
+
+    user: int
+    taken: np.ndarray
+    length: float
+
+
+class Shift(NamedTuple):
+    """How far two worlds' scores lie apart, in standard deviations, with its standard error."""
+
+    mu: float
+    error: float
+
+
+class _Row(NamedTuple):
+    record: Any
+    push: jax.Array  # 0 for a record, else the way that the example moves the canaries' parameter
+
+
+def release(
+    recipe: Recipe, user: int, *, crowd: bool = False, secret: bool = False
+) -> Callable[[jax.Array, Any], Any]:
+    """A whole training as a function of "is the canary there?", for :func:`dpaudit.play`.
+
+    Args:
+      recipe: of the training.
+      user: whose place the canary takes.
+      crowd: whether all other users push the canary's coordinate the other way.
+      secret: whether cohorts are drawn anew from the key of each run; else they are those of ``recipe.users``.
+
+    Returns:
+      ``release(key, present) -> [rounds]``: the coordinate of the canary's parameter in every release, in clip norms.
+
+    Raises:
+      InputError: a user that is not there.
+    """
+    training, start, everyone = _planted(recipe, user, crowd)
+
+    def one(key: jax.Array, present: Any) -> jax.Array:
+        transcript = _played(key, recipe, training, start, _present(everyone, user, present), secret)
+        return transcript.values(NAME)["canary"] / recipe.clip_norm
+
+    return one
+
+
+def worst_user(recipe: Recipe, strategy: Strategy) -> Seat:
+    """The user whose participation, in the order that ``recipe.users`` says, moves the releases furthest.
+
+    Args:
+      recipe: of the training; its cohorts are public.
+      strategy: C.
+    """
+    table = takes_part(recipe, recipe.users)
+    lengths = np.linalg.norm(strategy.matrix()[: recipe.rounds, : recipe.rounds] @ table, axis=0)
+    user = int(lengths.argmax())
+    return Seat(user, table[:, user], float(lengths[user]))
+
+
+def statistic(recipe: Recipe, strategy: Strategy, seat: Seat) -> Callable[[jax.Array], jax.Array]:
+    """T of a release: N(0, 1) without the canary, N(seat.length/s, 1) with it, s = noise_multiplier sens(C).
+
+    Args:
+      recipe, strategy: of the training.
+      seat: of the canary, as from :func:`worst_user`.
+
+    Source: the likelihood ratio of Gaussian releases (Neyman and Pearson).
+    """
+    matrix = strategy.matrix()[: recipe.rounds, : recipe.rounds]
+    stddev = recipe.noise_multiplier * strategy.sensitivity(strategy.pattern)
+    direction = jnp.asarray(matrix.T @ matrix @ seat.taken / (stddev * seat.length), jnp.float32)
+    return lambda x: jnp.dot(x, direction, precision=jax.lax.Precision.HIGHEST)
+
+
+def shift(scores: np.ndarray) -> Shift:
+    """mu = (mean of world 1 - mean of world 0)/standard deviation, for scores that are normal and differ by a shift.
+
+    Args:
+      scores: [2, n], n >= 2.
+
+    Returns:
+      mu, and sqrt(2/n + mu^2/(4 n)), its standard error.
+
+    Raises:
+      InputError: scores of another shape.
+    """
+    scores = np.asarray(scores, np.float64)
+    if scores.ndim != 2 or len(scores) != 2 or scores.shape[1] < 2:
+        raise _validate.expected("scores", "those of two worlds, [2, n] with n >= 2", f"shape {list(scores.shape)}")
+    without, present = scores
+    mu = float((present.mean() - without.mean()) / math.sqrt((without.var(ddof=1) + present.var(ddof=1)) / 2))
+    return Shift(mu, math.sqrt((2 + mu**2 / 4) / scores.shape[1]))
+
+
+def mu_bounds(scores: np.ndarray, *, threshold: float, confidence: float) -> tuple[float, float]:
+    """Bounds on mu from how often scores exceed a threshold, which assume nothing of them.
+
+    Args:
+      scores: [2, n].
+      threshold: fixed in advance; half of the accounted mu is best for T.
+      confidence: in (0, 1), of each bound.
+
+    Returns:
+      (lower, upper), as of :func:`dpaudit.auditing.bounds.gdp.mu_bounds`: a lower bound above what is accounted is a fault.
+    """
+    without, present = np.asarray(scores) > threshold
+    errors = int(without.sum()), int(np.sum(~present))
+    lower, upper = gdp.mu_bounds(*errors, without.size, present.size, confidence=confidence)
+    return float(lower), float(upper)
+
+
+def in_crowd(recipe: Recipe, user: int, *, delta: float) -> Mechanism:
+    """A training whose users all push one coordinate the same way, but for the canary, who pushes the other way.
+
+    In an order, where every round has as many users, the round of the canary is then seen to lack one push even
+    without knowing the order, and more so with the canary's own. Coins hide it: the size of a round varies.
+
+    Args:
+      recipe: of the training.
+      user: whose place the canary takes.
+      delta: in (0, 1), of the claim.
+
+    Returns:
+      A :class:`dpaudit.Mechanism` of "is the canary there?", 0 or 1, that releases [rounds]; its claim is what the
+      transcript of one run is accounted with. :data:`largest` tells the worlds apart.
+
+    Raises:
+      InputError: a value out of range.
+
+    Source: Chua et al. 2024, "How Private are DP-SGD Implementations?", Section 4 (shuffled batches).
+    """
+    training, start, everyone = _planted(recipe, user, crowd=True)
+    spent = _played(jax.random.key(0), recipe, training, start, everyone, secret=True).epsilon(
+        delta, users=len(everyone.weights)
+    )
+    return Mechanism(release(recipe, user, crowd=True, secret=True), Claim(spent, delta, "add_remove"))
+
+
+largest = Distinguisher(lambda key, mechanism, x0, x1: jnp.max, None)  # of the rounds
+
+
+def _planted(recipe: Recipe, user: int, crowd: bool) -> tuple[Training, Any, Users]:
+    """The training with the canaries' parameter, where it starts, and everybody, the canary included."""
+    n, width = recipe.users.weights.shape
+    if _validate.at_least(0, user=user) >= n:
+        raise _validate.expected("user", f"one of 0..{n - 1}", user)
+    push = jnp.full((n, width), -1.0 if crowd else 0.0).at[user].set(1.0)
+    everyone = recipe.users._replace(
+        examples=_Row(recipe.users.examples, push),
+        weights=recipe.users.weights.at[user].set(1.0),
+    )
+    length = STRETCH * recipe.clip_norm
+
+    def loss(params: Any, row: _Row) -> jax.Array:
+        own = length * row.push * params["canary"]
+        return jnp.where(row.push == 0, recipe.loss_fn(params["network"], row.record), own)
+
+    return recipe.training(loss), {"network": recipe.params, "canary": jnp.zeros(())}, everyone
+
+
+def _present(everyone: Users, user: int, present: Any) -> Users:
+    return everyone._replace(weights=everyone.weights.at[user].mul(present))
+
+
+def _played(
+    key: jax.Array, recipe: Recipe, training: Training, start: Any, everyone: Users, secret: bool
+) -> Transcript:
+    run_key, cohort_key = jax.random.split(key)
+    if secret:
+        everyone = everyone._replace(cohorts=cohort_key)
+    return run(run_key, training.protocol, *training.init(start), everyone, recipe.rounds)[2]
+
+
+def takes_part(recipe: Recipe, everyone: Users) -> np.ndarray:
+    """[rounds, n], 1 where a user takes part, else 0."""
+    _validate.at_least(1, rounds=recipe.rounds)
+    drawn, present = jax.vmap(partial(recipe.sampling.draw, everyone.cohorts))(jnp.arange(recipe.rounds))
+    table = np.zeros((recipe.rounds, len(everyone.weights)))
+    np.maximum.at(table, (np.arange(recipe.rounds)[:, None], np.asarray(drawn)), np.asarray(present))
+    return table
+
+
+# Canary users in a single training: what its transcript tells of them, with an error that is known.
+#
+# found, params = one_run(key, recipe, strategy, canaries=500, delta=1e-5, confidence=0.95)
+# found.mu, found.epsilon_lower
+
+
+def one_run(
+    key: jax.Array, recipe: Recipe, strategy: Strategy, *, canaries: int, delta: float, confidence: float
+) -> tuple[Estimate, Any]:
+    """Trains once, with k canaries among the users, each of whose gradients is a direction of its own, and finds mu.
+
+    Directions c_j are uniform on the sphere of all D parameters. With Y_j = sum_t (C Delta_j)_t (C g)_t of releases
+    g, sqrt(D) <c_j, Y_j>/|Y_j| is N(0, 1) for a direction that had no part, whatever the data and the model, and
+    N(|C Delta_j|/s, 1) for a canary, as nearly all of Y_j is noise: while k is far below s^2 D.
+
+    Args:
+      key: JAX random key, consumed.
+      recipe: of the training; the last k of its users are canaries.
+      strategy: C; for :func:`dpaudit.personalization.user_level.dp_sgd` that of
+        :func:`dpaudit.training.matrix_noise.independent`.
+      canaries: k >= 1.
+      delta: in (0, 1), of the epsilons.
+      confidence: in (0, 1), of each bound.
+
+    Returns:
+      (estimate, params): mu of the participation that the strategy is made for, if the noise is Gaussian, with its
+      bounds, for an adversary who knows the rounds of a user; and the trained model.
+
+    Raises:
+      InputError: a value out of range; a run in which no canary took part.
+
+    Source: Andrew et al. 2023, "One-shot Empirical Privacy Estimation for Federated Learning", Algorithm 1, with the
+    variance of absent canaries' cosines as it is known, and correlated noise.
+    """
+    direction_key, run_key = jax.random.split(_validate.key(key=key))
+    if _validate.at_least(1, canaries=canaries) > len(recipe.users.weights):
+        raise _validate.expected("canaries", f"at most the {len(recipe.users.weights)} users", canaries)
+    directions = random_directions(direction_key, recipe.params, canaries)
+    training = _with_directions(recipe, directions)
+    everyone, planted = _last_as_canaries(recipe.users, canaries)
+    state, _, transcript = run(
+        run_key, training.protocol, *training.init(recipe.params), (everyone, planted), recipe.rounds
+    )
+    moved = strategy.matrix()[: recipe.rounds, : recipe.rounds] @ takes_part(recipe, planted)[:, -canaries:]
+    if not moved.any():
+        raise _validate.expected("canaries", "so many that some take part", canaries)
+    scores, lengths = _scores(directions, transcript, strategy, moved)
+    whole = np.sum(lengths**2)
+    worst = strategy.sensitivity(strategy.pattern)
+    mu, error = worst * np.sum(lengths * scores) / whole, worst / math.sqrt(whole)
+    return estimate(float(mu), error, delta, confidence), state.params
+
+
+def _with_directions(recipe: Recipe, directions: Any) -> Training:
+    """The training of two kinds of users, everybody else and canaries, of the same cohorts."""
+
+    def of_canary(params: Any, number: jax.Array) -> jax.Array:
+        own = jax.tree.map(lambda leaf: leaf[number], directions)
+        return STRETCH * recipe.clip_norm * linear(params, own)
+
+    ordinary, planted = recipe.training(recipe.loss_fn), recipe.training(of_canary)
+
+    def devices(key: jax.Array, model: Any, both: tuple[Users, Users]) -> Any:
+        (total, round), (more, _) = (
+            training.protocol.devices(key, model, kind)
+            for training, kind in zip((ordinary, planted), both, strict=True)
+        )
+        return jax.tree.map(jnp.add, total, more), round
+
+    return ordinary._replace(protocol=ordinary.protocol._replace(devices=devices))
+
+
+def _last_as_canaries(everyone: Users, canaries: int) -> tuple[Users, Users]:
+    n = len(everyone.weights)
+    number = jnp.arange(n) - (n - canaries)
+    ordinary = everyone._replace(weights=jnp.where(number[:, None] < 0, everyone.weights, 0.0))
+    planted = Users(jnp.maximum(number, 0)[:, None], (number >= 0).astype(jnp.float32)[:, None], everyone.cohorts)
+    return ordinary, planted
+
+
+def _scores(
+    directions: Any, transcript: Transcript, strategy: Strategy, moved: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """sqrt(D) <c_j, Y_j>/|Y_j| and |C Delta_j|, [k] each; from inner products alone, in float64."""
+    c, g = (
+        np.asarray(jax.vmap(lambda tree: ravel_pytree(tree)[0])(tree), np.float64)
+        for tree in (directions, transcript.values(NAME))
+    )
+    matrix = strategy.matrix()[: len(g), : len(g)]
+    weight = matrix.T @ moved  # of round t's release in Y_j, [rounds, k]
+    lengths = np.linalg.norm(moved, axis=0)
+    along = np.sum(weight * (g @ c.T), axis=0)
+    size = np.sqrt(np.sum(weight * (g @ g.T @ weight), axis=0))
+    return np.where(size > 0, math.sqrt(c.shape[1]) * along / np.where(size > 0, size, 1.0), 0.0), lengths

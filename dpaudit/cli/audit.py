@@ -1,0 +1,181 @@
+"""``dpaudit audit FILE:NAME``: a user's own mechanism, with a status that a build can act on."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from dpaudit import _validate
+from dpaudit._engine import hosts
+from dpaudit.auditing.attacks import distinguish
+from dpaudit.auditing.attacks.distinguish import Distinguisher
+from dpaudit.auditing.bounds import sequential
+from dpaudit.cli.command import (
+    STATUS,
+    Common,
+    bars_on_terminal,
+    checkpoint_path,
+    failures_in_one_line,
+    prepare,
+    report,
+)
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from dpaudit.auditing.examine import Examination
+
+DISTINGUISHERS: dict[str, Distinguisher | None] = {
+    "default": None,
+    "cosine": distinguish.cosine,
+    "projection": distinguish.projection,
+    "likelihood_ratio": distinguish.likelihood_ratio,
+    "lowest_bits": distinguish.lowest_bits,
+    "learned": distinguish.learned,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit:
+    """Audit a mechanism of your own; the status is 0 (consistent or measured), 1 (violation), 2 (error) or 3
+    (underpowered: too few trials to know)."""
+
+    target: Annotated[str, tyro.conf.Positional]
+    """FILE:NAME. In the Python file, NAME is a dpaudit.Case(mechanism, x0, x1, claim), or a function of (key, x) or a
+    dpaudit.Mechanism whose pair the file calls x0 and x1, and whose promise, if any, claim."""
+    trials: int = 10_000
+    """Games in all, half of them in each world; the most, with --until-violation."""
+    confidence: float = 0.95
+    """Of each bound."""
+    delta: float | None = None
+    """Of every epsilon; the claim's by default."""
+    distinguisher: str = "default"
+    """The attack: cosine, projection, likelihood_ratio, lowest_bits or learned; by default a family of attacks, of
+    which the trials set aside choose one."""
+    until_violation: bool = False
+    """Stop as soon as a violation is certain."""
+    checkpoint: str | None = None
+    """File that keeps what has been counted, for a run that is interrupted; removed once the audit is finished. One
+    that is there already is refused without --resume."""
+    resume: bool = False
+    """Go on from the checkpoint of the same audit, on this or another machine; from the start if there is none."""
+    common: Annotated[Common, tyro.conf.arg(name="")]
+
+
+def run(options: Audit) -> int:
+    """Loads, audits, prints; the exit status.
+
+    Raises:
+      InputError: unusable options, file or mechanism.
+    """
+    import jax
+
+    from dpaudit.auditing.audit import audit
+    from dpaudit.auditing.domain import load
+    from dpaudit.audits.ldp_client import versions
+    from dpaudit.report.page import write_audit_page
+    from dpaudit.report.table import result_table
+
+    _validate.one_of(DISTINGUISHERS, distinguisher=options.distinguisher)
+    kept = checkpoint_path(options.checkpoint, options.resume, "file")
+    case = load(options.target)
+    prepare(options.common)
+    began = time.perf_counter()
+    with failures_in_one_line(options.target, "to be played to the end"), bars_on_terminal() as bars:
+        result = audit(
+            *case[:3],
+            key=jax.random.key(options.common.seed),
+            trials=options.trials,
+            claim=case.claim,
+            distinguisher=DISTINGUISHERS[options.distinguisher],
+            delta=options.delta,
+            confidence=options.confidence,
+            until=sequential.violation() if options.until_violation else None,
+            mesh=hosts.mesh("trials"),
+            checkpoint=kept,
+            progress=None if bars is None else _trials(bars, options),
+        )
+    row: dict[str, Any] = {"target": options.target} | result.to_row()
+    row |= {"seed": options.common.seed, "seconds": time.perf_counter() - began, "versions": versions()}
+    report(options.common, [row], result_table(result), partial(write_audit_page, row))
+    if kept is not None and hosts.first():
+        kept.unlink(missing_ok=True)
+    return STATUS[result.verdict]
+
+
+def _trials(bars: "Progress", options: Audit) -> Callable[[int], None]:
+    task = bars.add_task("trials", total=options.trials // 2 * 2)
+    return lambda done: bars.update(task, completed=done)
+
+
+# Carries out ``dpaudit examine FILE:NAME``: all that can be tried on a mechanism of one's own in some seconds.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Examine:
+    """Try everything on a mechanism of your own: purity, its program, sensitivity, worst pair, all attacks; the status
+    is 0 (consistent), 1 (violation or fault), 2 (error) or 3 (underpowered)."""
+
+    target: Annotated[str, tyro.conf.Positional]
+    """FILE:NAME. In the Python file, NAME is a dpaudit.Case, or a function of (key, x) or a dpaudit.Mechanism whose
+    promise the file calls claim and whose neighbours domain (a dpaudit.Domain) or x0 and x1 (one pair)."""
+    seconds: float = 30.0
+    """About how long to go on."""
+    confidence: float = 0.95
+    """Of all bounds together."""
+    sensitivity: float | None = None
+    """The most that releases of neighbours may differ under one key, where the mechanism adds noise."""
+    common: Annotated[Common, tyro.conf.arg(name="")]
+
+
+def examine(options: Examine) -> int:
+    """Loads, examines, prints; the exit status.
+
+    Raises:
+      InputError: unusable options, file or mechanism.
+    """
+    import jax
+
+    from dpaudit.auditing.domain import load_with_neighbours
+    from dpaudit.auditing.examine import examine
+    from dpaudit.audits.ldp_client import versions
+    from dpaudit.report.page import write_examination_page
+    from dpaudit.report.table import examination_table
+
+    case, neighbours = load_with_neighbours(options.target)
+    if options.seconds <= 0:
+        raise _validate.expected("--seconds", "a number above 0", options.seconds)
+    prepare(options.common)
+    began = time.perf_counter()
+    with failures_in_one_line(options.target, "to be examined to the end"), bars_on_terminal() as bars:
+        task = None if bars is None else bars.add_task("examine", total=options.seconds)
+
+        def progress(step: str, passed: float) -> None:
+            if bars is not None and task is not None:
+                bars.update(task, completed=min(passed, options.seconds), description=step)
+
+        found = examine(
+            case.mechanism,
+            neighbours,
+            case.claim,
+            key=jax.random.key(options.common.seed),
+            seconds=options.seconds,
+            confidence=options.confidence,
+            sensitivity=options.sensitivity,
+            progress=progress,
+        )
+    row = _row(options, found) | {"seconds": time.perf_counter() - began, "versions": versions()}
+    report(options.common, [row], examination_table(row), partial(write_examination_page, row))
+    return STATUS[found.verdict]
+
+
+def _row(options: Examine, found: "Examination") -> dict[str, Any]:
+    """The decisive audit as a row, with the verdict of the whole and all that was tried."""
+    row: dict[str, Any] = {"target": options.target, **found.result.to_row()}
+    row |= {"audit_verdict": row["verdict"], "verdict": found.verdict, "sentence": found.sentence}
+    row["steps"] = [step._asdict() for step in found.steps]
+    row["findings"] = [str(finding) for finding in found.findings]
+    return row | {"seed": options.common.seed, "curve": found.curve(), "with_more": found.with_more()}

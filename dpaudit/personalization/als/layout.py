@@ -1,0 +1,174 @@
+"""The ratings of many users as few rectangles: users of like length share one, so that cost is linear in ratings."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from dpaudit import _validate
+from dpaudit.data.ratings import Ratings
+from dpaudit.personalization.boundary.aggregator import Devices, Select, each
+
+NARROWEST = 4  # ratings; users with fewer share a bucket
+
+
+class Users(NamedTuple):
+    """The ratings of a batch of users, a row each.
+
+    Attributes:
+      items: int32 ``[u, w]``; 0 where there is no rating.
+      values: float32 ``[u, w]``; 0 where there is no rating.
+      weights: float32 ``[u, w]``; 1 for a rating, 0 where there is none.
+      index: int32 ``[u]``, which user a row is; -1 for a row that is nobody's, all of whose weights are 0.
+    """
+
+    items: jax.Array
+    values: jax.Array
+    weights: jax.Array
+    index: jax.Array
+
+
+def arranged(ratings: Ratings, *, buckets: Sequence[int] | None = None, rows: int = 1) -> tuple[Users, ...]:
+    """Every user's ratings, in buckets of users of similar length.
+
+    A user of n ratings is in the narrowest bucket of width >= n, a user without one in the first; a bucket without
+    users is left out. By default users of up to 4, 8, 16, ... ratings share a bucket that is as wide as the longest of
+    them needs: fewer than half of the places of a row are empty, the shortest users' aside.
+
+    Args:
+      ratings: of all users.
+      buckets: ascending widths, in ratings, that are kept as they are.
+      rows: every bucket is filled up to a multiple of so many rows, for a mesh of devices or for batches.
+
+    Returns:
+      a batch of users for each width; a user's ratings are in the order of items.
+
+    Raises:
+      InputError: widths that do not ascend, or of which none holds the user with most ratings.
+    """
+    rows = _validate.at_least(1, rows=rows)
+    counts = np.bincount(ratings.users, minlength=ratings.num_users)
+    most = int(counts.max(initial=0))
+    widths = _doubling(counts) if buckets is None else [_validate.at_least(1, buckets=width) for width in buckets]
+    if not widths or np.any(np.diff(widths) <= 0):
+        raise _validate.expected("buckets", "ascending widths", list(buckets or ()))
+    if widths[-1] < most:
+        raise _validate.expected("buckets", f"a last width >= {most}, the ratings of the user with most", widths[-1])
+    order = np.lexsort((ratings.items, ratings.users))
+    owners = ratings.users[order]
+    places = np.arange(len(order)) - (np.cumsum(counts) - counts)[owners]
+    bucket, found = np.searchsorted(widths, counts), []
+    for number, width in enumerate(widths):
+        members = np.flatnonzero(bucket == number)
+        if len(members):
+            inside = bucket[owners] == number
+            at = np.searchsorted(members, owners[inside]), places[inside]
+            found.append(_bucket(ratings, members, order[inside], at, (-(-len(members) // rows) * rows, width)))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Everybody:
+    """The devices of users in buckets: ``everybody(key, model, buckets) -> total``, for a protocol.
+
+    Attributes:
+      devices: of one bucket.
+    """
+
+    devices: Devices
+
+    def __call__(self, key: jax.Array, model: Any, buckets: Sequence[Users]) -> Any:
+        parts = [self.devices(jax.random.fold_in(key, i), model, users) for i, users in enumerate(buckets)]
+        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts)
+
+    @property
+    def chunk(self) -> int:
+        """Devices that are computed at a time."""
+        return self.devices.chunk
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """Over which devices are shared out."""
+        return self.devices.mesh
+
+    def in_chunks(self, chunk: int) -> "Everybody":
+        """The same, with at most so many devices at a time."""
+        return Everybody(self.devices.in_chunks(chunk))
+
+
+def everybody(
+    select: Select,
+    compute: Callable[[jax.Array, Any, Users], Any],
+    add: Callable[[Any, Any], Any],
+    *,
+    items: int,
+    chunk: int,
+    mesh: Mesh | None = None,
+) -> Everybody:
+    """The devices of users in buckets, each of which looks first whether its own row is :func:`sound`.
+
+    Args:
+      select, compute, add, chunk, mesh: as for :func:`dpaudit.personalization.boundary.aggregator.each`.
+      items: how many there are.
+    """
+
+    def own(user: Users) -> Users:
+        return jax.tree.map(lambda leaf: leaf[0], sound(jax.tree.map(lambda leaf: leaf[None], user), items))
+
+    looked = Select(lambda user: select.ask(own(user)), select.take)
+    return Everybody(each(looked, lambda key, part, user: compute(key, part, own(user)), add, chunk=chunk, mesh=mesh))
+
+
+def sound(users: Users, items: int) -> Users:
+    """Users whose rows are what :func:`arranged` makes them, the others without ratings.
+
+    A row of which places in use are not in front, items do not ascend (the same twice among them) or are unknown, or a
+    rating is not a number is nobody's: what a broken device sends must not move a sum further than what a sound one
+    does.
+
+    Args:
+      users: a batch.
+      items: how many items there are.
+    """
+    present = users.weights > 0
+    ascending = jnp.where(present[:, 1:], users.items[:, 1:] > users.items[:, :-1], True)
+    in_front = present[:, :-1] >= present[:, 1:]
+    known = (users.items >= 0) & (users.items < items) & jnp.isfinite(users.values)
+    valid = jnp.all(ascending & in_front, axis=1) & jnp.all(known | ~present, axis=1)
+    kept = present & valid[:, None]
+    return Users(
+        jnp.where(kept, users.items, 0), jnp.where(kept, users.values, 0), kept.astype(jnp.float32), users.index
+    )
+
+
+def by_user(buckets: Sequence[Users], results: Sequence[jax.Array], num_users: int) -> jax.Array:
+    """What was computed for the rows of each bucket, ``[u, ...]`` each, in the order of users ``[num_users, ...]``."""
+    whole = jnp.zeros((num_users, *results[0].shape[1:]), results[0].dtype)
+    for users, result in zip(buckets, results, strict=True):
+        whole = whole.at[jnp.where(users.index < 0, num_users, users.index)].set(result, mode="drop")
+    return whole
+
+
+def _doubling(counts: np.ndarray) -> list[int]:
+    """The longest user of those with up to 4, with 5 to 8, with 9 to 16, ... ratings."""
+    octave = np.ceil(np.log2(np.maximum(counts, NARROWEST)))
+    return [max(1, int(counts[octave == number].max())) for number in np.unique(octave)]
+
+
+def _bucket(
+    ratings: Ratings,
+    members: np.ndarray,
+    chosen: np.ndarray,
+    at: tuple[np.ndarray, np.ndarray],
+    shape: tuple[int, int],
+) -> Users:
+    """The chosen ratings at their (row, place) of a rectangle whose first rows are the members'."""
+    items, values, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    items[at], values[at], weights[at] = ratings.items[chosen], ratings.values[chosen], 1
+    index = np.full(shape[0], -1, np.int32)
+    index[: len(members)] = members
+    return Users(*map(jnp.asarray, (items, values, weights, index)))

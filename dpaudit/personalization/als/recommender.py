@@ -1,0 +1,227 @@
+"""A recommender in one call: popularity, a bias for each item, then rounds of alternating minimisation.
+
+    model, transcript = fit(key, arranged(train), Catalogue(public, features), Recipe(), noise_multiplier=3.73)
+    transcript.epsilon(delta=1e-5)                          # 1.0: what all three phases have cost together
+    predicted(model, history, asked)                        # on the device: [u, k], of the items asked for
+
+Phases are runs of their own (:mod:`dpaudit.personalization.als.popularity`, :mod:`dpaudit.personalization.als.least_squares`), whose
+transcripts are joined. What stays on a device costs nothing: the intercept and the taste in public features that every
+user has, the weight that an item's bias has with them, and their factor.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from dpaudit import _validate
+from dpaudit.kernels import philox
+from dpaudit.mechanisms.sampling import normal
+from dpaudit.personalization.als import least_squares, popularity, user_step
+from dpaudit.personalization.als.layout import Users, sound
+from dpaudit.personalization.als.least_squares import Prior
+from dpaudit.personalization.als.user_step import Model, Step
+from dpaudit.personalization.boundary.aggregator import Protocol, run
+from dpaudit.personalization.boundary.processes import memoryless
+from dpaudit.personalization.boundary.transcript import Transcript
+
+PLAIN = Step(1.0, 1.0, popularity.uniform)  # for predictions, to which clipping does not matter
+
+
+class Catalogue(NamedTuple):
+    """What everybody knows of the items.
+
+    Attributes:
+      public: [m, p], what a user's own model has a taste in; the first column, of ones, is the intercept.
+      features: [m, f], of which the server expects biases and factors.
+    """
+
+    public: jax.Array
+    features: jax.Array
+
+
+class Recipe(NamedTuple):
+    """What is learned, and what is believed beforehand, in the units of ratings.
+
+    Attributes:
+      centre: about which users' intercepts lie; not computed from ratings, or it would be a release.
+      rank: learned factors besides the bias, >= 0.
+      rounds: of alternating minimisation after the bias's, >= 0; 0 where rank is.
+      popularity_share, bias_share: of mu^2, for the first two phases; the rounds have the rest, in equal parts.
+        Without rounds, the bias has all that popularity leaves.
+      rating_clip: Y.
+      factor_norm: L in the rounds; the bias is one with L = 1.
+      power: of adaptive weights, 0 for uniform ones.
+      bias_variance, factor_variance: how far an item lies from what its features say.
+      feature_ridge: inverse variance of what features say.
+      rating_variance: of a rating about its prediction, times a typical weight.
+      intercept_precision, taste_precision, bias_precision, factor_precision: of a user's intercept about ``centre``,
+        taste about 0, weight of the bias about 1 (infinity fixes it), and factor about 0; in units of one rating's.
+      first: standard deviation of the factors that the rounds begin with.
+    """
+
+    centre: float
+    rank: int = 0
+    rounds: int = 0
+    popularity_share: float = 0.1
+    bias_share: float = 0.5
+    rating_clip: float = 1.5
+    factor_norm: float = 1.2
+    power: float = 0.15
+    bias_variance: float = 0.1
+    factor_variance: float = 0.1
+    feature_ridge: float = 5.0
+    rating_variance: float = 0.1
+    intercept_precision: float = 5.0
+    taste_precision: float = 30.0
+    bias_precision: float = 5.0
+    factor_precision: float = 10.0
+    first: float = 0.3
+
+
+def fit(
+    key: jax.Array,
+    buckets: tuple[Users, ...],
+    catalogue: Catalogue,
+    recipe: Recipe,
+    *,
+    noise_multiplier: float,
+    mesh: Mesh | None = None,
+) -> tuple[Model, Transcript]:
+    """A model, and all that was ever released of its users.
+
+    Args:
+      key: JAX random key, consumed.
+      buckets: of :func:`dpaudit.personalization.als.layout.arranged`.
+      catalogue: of the items.
+      recipe: what to learn.
+      noise_multiplier: z > 0, of all phases together: mu = 1/z; 0 for none and no privacy.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.aggregator.each`.
+
+    Returns:
+      (model, transcript).
+
+    Raises:
+      InputError: a value out of range.
+    """
+    refuse_unsound(recipe)
+    catalogue = checked(catalogue)
+    phases = _phases(catalogue, recipe, noise_multiplier, mesh)
+    model, transcript = _pinned(catalogue, recipe), Transcript(())
+    for phase_key, phase in zip(jax.random.split(philox.from_key(key), len(phases)), phases, strict=True):
+        first_key, run_key = jax.random.split(phase_key)
+        model = phase.prepared(first_key, model)
+        model, _, told = run(run_key, phase.protocol, model, memoryless(), buckets, phase.rounds)
+        transcript = transcript + told
+    return _free(catalogue, recipe, model), transcript
+
+
+def predicted(model: Model, history: Users, asked: jax.Array) -> jax.Array:
+    """Ratings that users' devices expect, [u, k], of the items asked for, int32 [u, k].
+
+    Args:
+      model: as released.
+      history: the users' own ratings, of which their devices make their factors.
+      asked: items, on the scale of ratings but not clipped to it.
+    """
+    users = sound(history, len(model.factors))
+    own = user_step.solved(PLAIN, user_step.common(model), user_step.taken(model, users.items), users)
+    rows = user_step.taken(model, asked)
+    return jnp.einsum("ukz,uz->uk", jnp.concatenate([rows.public, rows.factors], axis=-1), own)
+
+
+class _Phase(NamedTuple):
+    """One run: ``prepared(key, model) -> model`` is what its first round begins with."""
+
+    prepared: Callable[[jax.Array, Model], Model]
+    protocol: Protocol
+    rounds: int
+
+
+def checked(catalogue: Catalogue) -> Catalogue:
+    """A catalogue of finite numbers, the same items in both tables.
+
+    Raises:
+      InputError: another one.
+    """
+    shapes = [jnp.shape(table) for table in catalogue]
+    if any(len(shape) != 2 for shape in shapes) or shapes[0][0] != shapes[1][0]:
+        raise _validate.expected("catalogue", "public [m, p] and features [m, f]", " and ".join(map(str, shapes)))
+    return Catalogue(*(jnp.asarray(_validate.finite(**{name: table})) for name, table in catalogue._asdict().items()))
+
+
+def refuse_unsound(believed: Any) -> None:
+    """Refuses what a recipe cannot believe, before anything is spent.
+
+    Args:
+      believed: a NamedTuple, whose fields of these names are looked at.
+
+    Raises:
+      InputError: a variance, ridge, norm or scale that is not > 0, a precision that is neither > 0 nor infinite, a
+        centre that is no number.
+    """
+    for name, value in believed._asdict().items():
+        if name.endswith("_precision"):
+            _validate.positive(infinity_allowed=True, **{name: value})
+        elif name.endswith(("_variance", "_ridge", "_norm", "_clip")) or name == "first":
+            _validate.positive(**{name: value})
+        elif name == "centre":
+            _validate.real(**{name: value})
+
+
+def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh: Mesh | None) -> list[_Phase]:
+    rank = _validate.at_least(0, rank=recipe.rank)
+    rounds = _validate.at_least(1 if rank else 0, rounds=recipe.rounds)
+    _validate.probability(popularity_share=recipe.popularity_share)
+    _validate.open_unit(bias_share=recipe.bias_share)
+    counted = recipe.popularity_share
+    bias = recipe.bias_share if rounds else 1 - counted
+    if rounds and counted + bias >= 1:
+        raise _validate.expected("bias_share", "a number that leaves the rounds something", bias)
+    rule = popularity.adaptive(recipe.power)
+
+    def alternating(name: str, share: float, length: float, variance: list[float]) -> Protocol:
+        return least_squares.alternating(
+            Step(length, recipe.rating_clip, rule),
+            noise_multiplier=noise_multiplier / share**0.5,
+            features=catalogue.features,
+            prior=Prior(jnp.array(variance), recipe.feature_ridge, recipe.rating_variance),
+            name=name,
+            mesh=mesh,
+        )
+
+    phases = []
+    if counted:
+        z = noise_multiplier / counted**0.5
+        protocol = popularity.counted(items=len(catalogue.public), noise_multiplier=z, mesh=mesh)
+        phases.append(_Phase(lambda key, model: model, protocol, 1))
+    phases.append(_Phase(lambda key, model: model, alternating("biases", bias, 1.0, [recipe.bias_variance]), 1))
+    if rounds:
+        share = (1 - counted - bias) / rounds
+        variance = [recipe.bias_variance] + rank * [recipe.factor_variance]
+
+        def begun(key: jax.Array, model: Model) -> Model:
+            first = recipe.first * normal(key, (len(model.factors), rank), jnp.float32)
+            model = model._replace(factors=jnp.concatenate([model.factors, first], axis=1))
+            return _free(catalogue, recipe, model)
+
+        phases.append(_Phase(begun, alternating("factors", share, recipe.factor_norm, variance), rounds))
+    return phases
+
+
+def _pinned(catalogue: Catalogue, recipe: Recipe) -> Model:
+    """A model of intercepts alone, with a bias of 0 that every user has with weight 1."""
+    items = len(catalogue.public)
+    mean, precision = [recipe.centre, 1.0], [recipe.intercept_precision, jnp.inf]
+    return Model(jnp.ones((items, 1)), jnp.zeros((items, 1)), jnp.zeros(items), jnp.array(mean), jnp.array(precision))
+
+
+def _free(catalogue: Catalogue, recipe: Recipe, model: Model) -> Model:
+    """The model with everything a user may have of their own."""
+    tastes, rank = catalogue.public.shape[1] - 1, model.factors.shape[1] - 1
+    mean = [recipe.centre] + tastes * [0.0] + [1.0] + rank * [0.0]
+    precision = [recipe.intercept_precision] + tastes * [recipe.taste_precision] + [recipe.bias_precision]
+    precision += rank * [recipe.factor_precision]
+    return model._replace(public=catalogue.public, mean=jnp.array(mean), precision=jnp.array(precision))

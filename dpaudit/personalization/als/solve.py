@@ -1,0 +1,202 @@
+"""Every user's own factor, exactly, from item factors and the user's ratings: the step that stays on the device."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import linalg
+from jax.sharding import Mesh
+
+from dpaudit import _validate
+from dpaudit._engine import memory, sharding
+from dpaudit._engine.sharding import ALIKE, CUT
+from dpaudit.mechanisms.clipping import einsum
+from dpaudit.personalization.als.layout import Users
+
+CACHED = 1 << 16  # numbers that one group of users takes on a CPU, so that its systems stay in a core's cache
+RESIDENT = 1 << 26  # the same on an accelerator, which wants as many users at a time as memory holds
+
+
+def user_factors(
+    item_factors: jax.Array,
+    prior: jax.Array,
+    users: Users,
+    *,
+    ridge: jax.typing.ArrayLike,
+    mesh: Mesh | None = None,
+) -> jax.Array:
+    """The least-squares factor of every user.
+
+    With item factors v_j, ratings y_ij of weight w_ij, and r_i = sum_j w_ij,
+
+        u_i = (sum_j w_ij v_j v_j' + prior + ridge max(r_i, 1) I)^-1 sum_j w_ij y_ij v_j,
+
+    so that ridge counts per rating, and a user without one has u_i = 0. A ridge per user is part of ``prior``.
+    Users with fewer places than the factors have coordinates are solved in the space of their ratings: with
+    D_i = prior + ridge max(r_i, 1) I and V_i the rows sqrt(w_ij) v_j', u_i = D_i^-1 V_i' (I + V_i D_i^-1 V_i')^-1
+    sqrt(w_i) y_i, where one eigenbasis of the prior serves all users. A row's result does not depend on the others',
+    but for rounding.
+
+    Args:
+      item_factors: ``[m, r]``.
+      prior: ``[r, r]``, symmetric and positive semidefinite.
+      users: their ratings; weights >= 0.
+      ridge: > 0, in squared units of the factors.
+      mesh: shares users out over its devices, whose number divides the rows (``arranged(rows=)``).
+
+    Returns:
+      ``[u, r]``; 0 for rows that are nobody's.
+
+    Raises:
+      InputError: a ridge that is not positive, shapes that do not fit.
+
+    Source: Chien et al. 2021, "Private Alternating Least Squares", Algorithm 1, the solve before its clipping.
+    """
+    ridge = _validate.positive(ridge=ridge)
+    (_, rank), (rows, width) = item_factors.shape, users.items.shape
+    if prior.shape != (rank, rank):
+        raise _validate.expected(
+            "prior", f"shape [{rank}, {rank}], as the factors have columns", f"{list(prior.shape)}"
+        )
+    if not rows:
+        return jnp.zeros((0, rank), item_factors.dtype)
+    mesh, devices = sharding.flat(mesh), sharding.devices(mesh)
+    if rows % devices:
+        raise _validate.expected("users", f"rows that the mesh's {devices} devices divide", rows)
+    room = CACHED if memory.platform(mesh) == "cpu" else RESIDENT
+    size = min(rows // devices, max(1, room // (width * rank + min(width, rank) ** 2)))
+    return _shared_out(size, mesh, item_factors, prior, ridge, users.items, users.values, users.weights)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _shared_out(size: int, mesh: Mesh | None, *given: jax.Array) -> jax.Array:
+    def own(*given: jax.Array) -> jax.Array:
+        return sharding.gathered(_in_groups(size, *given), mesh)
+
+    return sharding.shared_out(own, mesh, (*[ALIKE] * 3, *[CUT] * 3), ALIKE)(*given)
+
+
+def _in_groups(
+    size: int, factors: jax.Array, prior: jax.Array, per_rating: jax.Array, *columns: jax.Array
+) -> jax.Array:
+    """``size`` users at a time, in the smaller of the two spaces."""
+    (rows, width), rank = columns[0].shape, len(prior)
+    groups = -(-rows // size)
+    padding = ((0, groups * size - rows), (0, 0))
+    ratings = tuple(jnp.pad(column, padding).reshape(groups, size, width) for column in columns)
+    if width >= rank:
+        found = jax.lax.map(lambda group: _by_factors(factors, prior, per_rating, *group), ratings)
+        return found.reshape(-1, rank)[:rows]
+    spread, basis = jnp.linalg.eigh(prior)
+    turned, spread = einsum("mr,rs->ms", factors, basis), jnp.maximum(spread, 0)
+    found = jax.lax.map(lambda group: _by_ratings(turned, spread, per_rating, *group), ratings)
+    return einsum("us,rs->ur", found.reshape(-1, rank)[:rows], basis)
+
+
+def ridge(
+    rows: jax.Array,
+    values: jax.Array,
+    weights: jax.Array,
+    prior: jax.Array,
+    pull: jax.typing.ArrayLike = 0.0,
+) -> jax.Array:
+    """argmin_u sum_j w_ij (y_ij - u' v_ij)^2 + u' prior u - 2 pull' u of every user, from the rows that they hold.
+
+    Args:
+      rows: v, ``[u, w, r]``.
+      values, weights: ``[u, w]``; weights >= 0.
+      prior: ``[r, r]`` or ``[u, r, r]``, positive definite.
+      pull: ``[r]``.
+
+    Returns:
+      ``[u, r]``.
+    """
+    scaled = jnp.sqrt(weights)[..., None] * rows
+    matrix = einsum("uwr,uws->urs", scaled, scaled) + prior
+    return _solved(matrix, einsum("uwr,uw->ur", scaled, jnp.sqrt(weights) * values) + pull)
+
+
+def _by_factors(
+    factors: jax.Array,
+    prior: jax.Array,
+    per_rating: jax.Array,
+    items: jax.Array,
+    values: jax.Array,
+    weights: jax.Array,
+) -> jax.Array:
+    """Systems of the size of the rank."""
+    whole = prior + _ridges(per_rating, weights)[..., None] * jnp.eye(len(prior), dtype=prior.dtype)
+    return ridge(factors[items], values, weights, whole)
+
+
+def _by_ratings(
+    factors: jax.Array,
+    spread: jax.Array,
+    per_rating: jax.Array,
+    items: jax.Array,
+    values: jax.Array,
+    weights: jax.Array,
+) -> jax.Array:
+    """Systems of the size of the width; factors in the eigenbasis of a prior with the eigenvalues ``spread``."""
+    rows = jnp.sqrt(weights)[..., None] * factors[items]
+    scaled = rows / (spread + _ridges(per_rating, weights))[:, None, :]
+    matrix = einsum("uwr,uxr->uwx", scaled, rows) + jnp.eye(items.shape[1], dtype=factors.dtype)
+    return einsum("uwr,uw->ur", scaled, _solved(matrix, jnp.sqrt(weights) * values))
+
+
+def _ridges(per_rating: jax.Array, weights: jax.Array) -> jax.Array:
+    """[u, 1]"""
+    return per_rating * jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
+
+
+def _solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
+    """matrix^-1 right for positive definite ``[u, k, k]`` and ``[u, k]``."""
+    lower = linalg.cholesky(matrix, symmetrize_input=False)
+    half = linalg.triangular_solve(lower, right[..., None], left_side=True, lower=True)
+    return linalg.triangular_solve(lower, half, left_side=True, lower=True, transpose_a=True)[..., 0]
+
+
+# Symmetric matrices as vectors of the same length, their noise, and the nearest positive semi-definite one.
+
+
+def coordinates(rank: int) -> int:
+    """How many numbers a symmetric [rank, rank] matrix has: rank (rank + 1)/2."""
+    return rank * (rank + 1) // 2
+
+
+def packed(matrix: jax.Array) -> jax.Array:
+    """[..., r, r] -> [..., r (r + 1)/2]: the upper triangle, sqrt(2) times what is off the diagonal.
+
+    Lengths stay what they are, |packed(A)|_2 = |A|_F, so |packed(u u')| = |u|^2 whichever way u points. Gaussian noise
+    of variance s^2 on a packed matrix has variance s^2 on the diagonal and s^2/2 off it.
+    """
+    rows, columns, scale = _places(matrix.shape[-1])
+    return matrix[..., rows, columns] * scale
+
+
+def packed_square(vector: jax.Array) -> jax.Array:
+    """u [..., r] -> packed(u u') [..., r (r + 1)/2]."""
+    rows, columns, scale = _places(vector.shape[-1])
+    return vector[..., rows] * vector[..., columns] * scale
+
+
+def unpacked(vector: jax.Array, rank: int) -> jax.Array:
+    """The symmetric matrix [..., rank, rank] that :func:`packed` made [..., rank (rank + 1)/2] of."""
+    rows, columns, scale = _places(rank)
+    upper = jnp.zeros((*vector.shape[:-1], rank, rank), vector.dtype).at[..., rows, columns].set(vector / scale)
+    return upper + jnp.swapaxes(jnp.triu(upper, 1), -1, -2)
+
+
+def spectrum(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(eigenvalues [..., r], eigenvectors [..., r, r]) of the nearest positive semi-definite matrix.
+
+    By the Frobenius norm: those of ``matrix`` with negative eigenvalues at 0.
+    """
+    values, vectors = jnp.linalg.eigh(matrix)
+    return jnp.maximum(values, 0.0), vectors
+
+
+def _places(rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows, columns = np.triu_indices(rank)
+    return rows, columns, np.where(rows == columns, 1.0, np.sqrt(2.0)).astype(np.float32)

@@ -1,0 +1,316 @@
+"""What every user has spent, in a file: over runs, protocols and restarts.
+
+    ledger = Ledger("ledger.jsonl")
+    run(key, protocol, state, None, users, rounds=20, budget=Budget(1.0, 1e-6), ledger=ledger, who=names)
+    ledger.spent(1e-6, "anna")
+
+A run is charged before it begins: its line is on the disk before anything is drawn, so a kill at any moment leaves a
+ledger that has charged too much, never too little. Each line ends with a hash of all up to it; the last one may be
+torn, by a kill before its run could begin, and is dropped. The ledger is inside the boundary, like the aggregator's
+memory.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import attr
+import dp_accounting
+import numpy as np
+from dp_accounting import ComposedDpEvent, DpEvent
+
+from dpaudit import _validate
+from dpaudit.personalization.boundary.budget import Budget, affordable, spent
+from dpaudit.personalization.boundary.processes import Process
+
+HEADER = {"ledger": "dpaudit users 1"}
+History = frozenset[tuple[int, int]]  # (stream, the last of its releases that is charged)
+NOTHING: History = frozenset()
+
+
+class Stream(NamedTuple):
+    """A process in a run, which has made ``began`` releases before it."""
+
+    process: Process
+    began: int
+
+
+class Admitted(NamedTuple):
+    """What was charged.
+
+    Attributes:
+      rounds: 0 where nothing was.
+      who: [n] booleans: the users who were charged, or of no rounds those who could pay one; None for everybody.
+    """
+
+    rounds: int
+    who: np.ndarray | None
+
+
+class _Kept(NamedTuple):
+    name: str
+    events: dict[int, DpEvent]  # of its first n releases, by n
+
+
+class Ledger:
+    """Charges of users, kept in a file that is made where there is none. Several processes may share it.
+
+    Args:
+      path: of the file.
+
+    Raises:
+      InputError: another file, one of another schema, or one that was changed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self._read, self._hash = 0, b""
+        self._streams: list[_Kept] = []
+        self._runs: set[str] = set()
+        self._everybody = NOTHING
+        self._histories: dict[Any, History] = {}
+        with self._locked():
+            pass
+
+    def spent(self, delta: float, user: int | str | None = None) -> float:
+        """The epsilon of all that one user was charged for; None for the user who spent most.
+
+        Raises:
+          InputError: delta out of range.
+        """
+        _validate.open_unit(delta=delta)
+        with self._locked():
+            if user is not None:
+                return spent(self._event(self._of(user)), delta)
+            return max(spent(self._event(history), delta) for history in self._all())
+
+    def charge(
+        self,
+        run: str,
+        streams: Sequence[Stream],
+        rounds: int,
+        *,
+        budget: Budget | None = None,
+        who: Sequence[int | str] | None = None,
+        least: int = 1,
+    ) -> Admitted:
+        """Writes down a run that is about to begin.
+
+        Args:
+          run: digest of what its noise is drawn from.
+          streams: that release once a round.
+          rounds: asked for.
+          budget: of every user; None charges without a limit.
+          who: the users, each once; None for everybody there is, who are charged alike.
+          least: so many users at least have to be able to pay.
+
+        Returns:
+          :class:`Admitted`: the most rounds that ``least`` users can pay, and those users. No rounds: nothing is
+          charged.
+
+        Raises:
+          InputError: a run with the noise of an earlier one; a stream that goes on from where the ledger has none.
+        """
+        named = None if who is None else _names(who)
+        with self._locked() as append:
+            if run in self._runs:
+                wanted = "a key that no run has had under these names and numbers, for its noise would be drawn twice"
+                raise _validate.expected("key", wanted, "that of a run in the ledger")
+            numbers = self._numbers(streams)
+
+            def pays(history: History, rounds: int) -> bool:
+                kept = frozenset(one for one in history if one[0] not in numbers)
+                new = [stream.process.event(stream.began + rounds) for stream in streams]
+                return budget is None or budget.pays(ComposedDpEvent([*self._event(kept).events, *new]))
+
+            able = self._able(named, lambda history: affordable(lambda r: pays(history, r), rounds))
+            most = int(able.min()) if named is None else int(np.sort(able)[::-1][least - 1 : least].sum())
+            if most == 0:
+                return Admitted(0, None if named is None else able >= 1)
+            users = (
+                None if named is None else [name for name, r in zip(named, able.tolist(), strict=True) if r >= most]
+            )
+            lasts = [stream.began + most for stream in streams]
+            charged = [
+                {
+                    "stream": number,
+                    "name": stream.process.name,
+                    "last": last,
+                    "event": _to_json(stream.process.event(last)),
+                }
+                for number, stream, last in zip(numbers, streams, lasts, strict=True)
+            ]
+            append({"run": run, "users": users, "streams": charged})
+            return Admitted(most, None if named is None else able >= most)
+
+    def _able(self, named: list[int | str] | None, rounds_of: Callable[[History], int]) -> np.ndarray:
+        """Rounds that each user can pay; of everybody, those of every history there is."""
+        if named is None:
+            return np.array([rounds_of(history) for history in self._all()])
+        own = [self._histories.get(name, NOTHING) for name in named]
+        found = {history: rounds_of(self._everybody | history) for history in set(own)}
+        return np.array([found[history] for history in own], int)
+
+    def _all(self) -> set[History]:
+        """Every history there is, that of a user of whom nothing is known yet included."""
+        return {self._everybody, *(self._everybody | own for own in set(self._histories.values()))}
+
+    def _of(self, user: Any) -> History:
+        return self._everybody | self._histories.get(user, NOTHING)
+
+    def _event(self, history: History) -> ComposedDpEvent:
+        """Of every stream as long as the user was charged for it."""
+        lasts: dict[int, int] = {}
+        for stream, last in history:
+            lasts[stream] = max(last, lasts.get(stream, 0))
+        return ComposedDpEvent([self._streams[stream].events[last] for stream, last in sorted(lasts.items())])
+
+    def _numbers(self, streams: Sequence[Stream]) -> list[int]:
+        """Of new streams, and of those that others go on from."""
+        new, latest = len(self._streams), {kept.name: number for number, kept in enumerate(self._streams)}
+        numbers = []
+        for process, began in streams:
+            number = latest.get(process.name) if began else new
+            if number is None or (began and max(self._streams[number].events) != began):
+                wanted = f"the memory of the run that {process.name!r} was last charged for"
+                raise _validate.expected("memory", wanted, f"one of {began} releases")
+            numbers.append(number)
+            new += not began
+        return numbers
+
+    @contextmanager
+    def _locked(self) -> Iterator[Callable[[dict[str, Any]], None]]:
+        """The file for this process alone, with all that others wrote; gives ``append(record)``."""
+        new = not self.path.exists()
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._catch_up(descriptor)
+            if new:
+                _sync_folder(self.path)
+            yield lambda record: self._append(descriptor, record)
+        finally:
+            os.close(descriptor)
+
+    def _catch_up(self, descriptor: int) -> None:
+        content = _content(descriptor, self._read)
+        *lines, torn = content.split(b"\n")
+        if not self._read and not lines and not self._line(HEADER).startswith(torn):
+            raise _validate.expected("ledger", "a file that a Ledger made", self.path)
+        for line in lines:
+            self._take(line)
+        if torn:
+            os.ftruncate(descriptor, self._read)
+        if not self._read:
+            self._append(descriptor, HEADER)
+
+    def _take(self, line: bytes) -> None:
+        text, _, found = line.rpartition(b"\t")
+        if found != self._hashed(text):
+            raise _validate.expected(
+                "ledger", "a file as its Ledgers wrote it", f"{self.path}, changed at byte {self._read}"
+            )
+        record = json.loads(text)
+        if not self._read and record != HEADER:
+            raise _validate.expected("ledger", f"the schema {HEADER['ledger']!r}", f"{self.path} of {record}")
+        if self._read:
+            self._enter(record)
+        self._read, self._hash = self._read + len(line) + 1, found
+
+    def _enter(self, record: dict[str, Any]) -> None:
+        self._runs.add(record["run"])
+        for one in record["streams"]:
+            if one["stream"] == len(self._streams):
+                self._streams.append(_Kept(one["name"], {}))
+            self._streams[one["stream"]].events[one["last"]] = _from_json(one["event"])
+        added = frozenset((one["stream"], one["last"]) for one in record["streams"])
+        if record["users"] is None:
+            self._everybody |= added
+            return
+        grown: dict[History, History] = {}
+        for user in record["users"]:
+            own = self._histories.get(user, NOTHING)
+            self._histories[user] = grown.setdefault(own, own | added)
+
+    def _append(self, descriptor: int, record: dict[str, Any]) -> None:
+        line = self._line(record)
+        written = os.write(descriptor, line)
+        if written != len(line):
+            raise OSError(f"{self.path}: {written} of {len(line)} bytes were written")
+        os.fsync(descriptor)
+        self._take(line[:-1])
+
+    def _line(self, record: dict[str, Any]) -> bytes:
+        text = json.dumps(record, separators=(",", ":")).encode()
+        return text + b"\t" + self._hashed(text) + b"\n"
+
+    def _hashed(self, text: bytes) -> bytes:
+        return hashlib.sha256(self._hash + text).hexdigest().encode()
+
+
+def _names(who: Sequence[int | str]) -> list[int | str]:
+    names = np.asarray(who).tolist() if isinstance(who, np.ndarray) else list(who)
+    if not set(map(type, names)) <= {int, str}:
+        odd = next(name for name in names if type(name) not in (int, str))
+        raise _validate.expected("who", "users' names, whole numbers or text", odd)
+    if len(set(names)) < len(names):
+        name, times = Counter(names).most_common(1)[0]
+        raise _validate.expected("who", "every user once", f"{name!r} {times} times")
+    return names
+
+
+def _content(descriptor: int, start: int) -> bytes:
+    size = os.fstat(descriptor).st_size
+    if size < start:
+        raise _validate.expected("ledger", f"a file of {start} bytes or more, as it was", f"{size} bytes")
+    return os.pread(descriptor, size - start, start)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path.absolute().parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+_EVENTS = {
+    kind.__name__: kind
+    for kind in (
+        dp_accounting.NoOpDpEvent,
+        dp_accounting.NonPrivateDpEvent,
+        dp_accounting.GaussianDpEvent,
+        dp_accounting.PoissonSampledDpEvent,
+        dp_accounting.SelfComposedDpEvent,
+        dp_accounting.ComposedDpEvent,
+    )
+}
+
+
+def _to_json(event: Any) -> Any:
+    match event:
+        case DpEvent():
+            name = type(event).__name__
+            if name not in _EVENTS:
+                raise _validate.expected("event", "one of " + ", ".join(_EVENTS), name)
+            return {"kind": name} | {
+                field.name: _to_json(getattr(event, field.name)) for field in attr.fields(type(event))
+            }
+        case list() | tuple():
+            return [_to_json(part) for part in event]
+    return event
+
+
+def _from_json(value: Any) -> Any:
+    match value:
+        case dict():
+            return _EVENTS[value["kind"]](**{field: _from_json(v) for field, v in value.items() if field != "kind"})
+        case list():
+            return [_from_json(part) for part in value]
+    return value

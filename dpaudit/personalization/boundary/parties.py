@@ -1,0 +1,379 @@
+"""One round by separate parties: objects that share nothing but a network, and talk over channels of their own.
+
+    parties = assemble(protocol, state, memory, {"anna": anna, "bert": bert}, Network())
+    releases = parties.play(key, 0)
+
+It computes what :func:`dpaudit.personalization.boundary.aggregator.run` does, a device at a time. Outside anybody sees who wrote
+to whom and how many bytes, which the shapes of the protocol decide, and the releases; neither depends on what a device
+asks for, and contents are closed to the network. The distributor and the aggregator are inside the boundary, and their
+administrators outside it: an aggregator prints and pickles as the releases it made. That a machine really runs this
+program and that its memory is closed is for its hardware to attest, and out of scope here; in one Python process the
+parties are kept apart by what they hold, not by force. Needs the extra ``secure``.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.kernels import philox
+from dpaudit.personalization.boundary import channels
+from dpaudit.personalization.boundary.aggregator import Devices, Protocol, Select, round_keys, silent_release
+from dpaudit.personalization.boundary.bounds import Noised, silent
+from dpaudit.personalization.boundary.channels import Identity, Links, Network
+from dpaudit.personalization.boundary.processes import Release
+from dpaudit.personalization.boundary.transcript import Transcript
+
+# What is known of a round before it: the shapes of all that is sent, and so the length of every message.
+
+
+class Terms(NamedTuple):
+    """Pytrees of ``jax.ShapeDtypeStruct``.
+
+    Attributes:
+      model: from the server to the distributor.
+      request: from a device to the distributor; this and the next two are None where the protocol does not say what
+        one device does.
+      slice: from the distributor to that device.
+      message: from a device to the aggregator.
+      total: their sum, in the aggregator.
+      releases: from the aggregator to the server.
+    """
+
+    model: Any
+    request: Any
+    slice: Any
+    message: Any
+    total: Any
+    releases: tuple[Release, ...]
+
+
+def terms(protocol: Protocol, state: Any, memory: Any, users: Any) -> Terms:
+    """The terms of a protocol; nothing is computed.
+
+    Args:
+      protocol, state, memory, users: as for :func:`dpaudit.personalization.boundary.aggregator.run`.
+    """
+    if memory is None and type(protocol.release) is Noised:
+        memory = protocol.release.init()
+    key = philox.from_key(jax.random.key(0))  # of which only the type matters
+    model = jax.eval_shape(protocol.broadcast, state)
+    total = jax.eval_shape(lambda *given: protocol.devices(*given), key, model, users)
+    releases, _ = jax.eval_shape(lambda *given: protocol.release(*given), key, total, memory)
+    if not isinstance(protocol.devices, Devices):
+        return Terms(model, None, None, None, total, releases)
+
+    select, compute, *_ = protocol.devices
+    user = jax.eval_shape(lambda users: jax.tree.map(lambda leaf: leaf[0], users), users)
+    request = jax.eval_shape(select.ask, user)
+    part = jax.eval_shape(select.take, model, request)
+    return Terms(model, request, part, jax.eval_shape(compute, key, part, user), total, releases)
+
+
+DISTRIBUTOR, AGGREGATOR, SERVER = "distributor", "aggregator", "server"
+_A_KEY = jax.eval_shape(lambda: philox.from_key(jax.random.key(0)))  # the type of all keys here
+
+
+class Device:
+    """A user's device: the only place that holds the user's record.
+
+    Args:
+      links: to the distributor and the aggregator.
+      devices: what it computes, as programs.
+      user: its record.
+      terms: of the round.
+    """
+
+    __slots__ = ("_devices", "_links", "_owed", "_terms", "_user")
+
+    def __init__(self, links: Links, devices: Devices, user: Any, terms: Terms):
+        self._links, self._devices, self._user, self._terms = links, devices, user, terms
+        self._owed = 0  # slices that were asked for and not taken yet
+
+    def ask(self) -> None:
+        """Asks the distributor for what the user needs; a slice of an earlier round, which it left, is dropped."""
+        while self._owed:
+            self._take()
+        self._owed += 1
+        request = self._terms.request
+        self._send(DISTRIBUTOR, "request", self._devices.select.ask(self._user), request)
+
+    def answer(self, key: jax.Array) -> None:
+        """Takes its slice, computes, and sends its message to the aggregator."""
+        slice_ = channels.unpack(self._take(), self._terms.slice)
+        self._send(AGGREGATOR, "message", self._devices.compute(key, slice_, self._user), self._terms.message)
+
+    def _take(self) -> bytes:
+        data = self._links.receive(DISTRIBUTOR, "slice", channels.length(self._terms.slice))
+        self._owed -= 1
+        return data
+
+    def _send(self, peer: str, kind: str, tree: Any, like: Any) -> None:
+        self._links.send(peer, kind, channels.pack(tree, like), channels.length(like))
+
+
+class Distributor:
+    """The trusted distributor: knows who downloaded what, and tells nobody.
+
+    Args:
+      links: to the server and all devices.
+      take: of :class:`dpaudit.personalization.boundary.aggregator.Select`.
+      terms: of the round.
+    """
+
+    __slots__ = ("_links", "_model", "_take", "_terms")
+
+    def __init__(self, links: Links, take: Callable[[Any, Any], Any], terms: Terms):
+        self._links, self._take, self._terms = links, take, terms
+
+    def load(self) -> None:
+        """Takes the server's model."""
+        model = self._terms.model
+        self._model = channels.unpack(self._links.receive(SERVER, "model", channels.length(model)), model)
+
+    def serve(self, device: str) -> None:
+        """Sends one device the slice it asks for."""
+        wanted, given = self._terms.request, self._terms.slice
+        request = channels.unpack(self._links.receive(device, "request", channels.length(wanted)), wanted)
+        slice_ = channels.pack(self._take(jax.tree.map(jnp.asarray, self._model), request), given)
+        self._links.send(device, "slice", slice_, channels.length(given))
+
+
+class Aggregator:
+    """The trusted aggregator: adds a message up as it comes and forgets it. Its administrator sees ``outside``.
+
+    What is inside (keys, the sum so far, the memory of the noise) is in no attribute, is not printed, and does not
+    come along when it is pickled or copied: that gives :meth:`outside`, and no aggregator.
+
+    Args:
+      links: to all devices and the server.
+      add: of the protocol's devices, as a program.
+      protocol: of the round.
+      memory: of its processes.
+      terms: of the round.
+      minimum_users: who have to send a message in a round, or nothing is released of it.
+    """
+
+    __slots__ = ("collect", "keys", "outside", "release")
+
+    collect: Callable[[str], None]  # collect(device): takes one device's message, once a round
+    release: Callable[[jax.Array], bool]  # release(key): sends the noisy total, or nothing, and begins anew; whether
+    outside: Callable[[], list[tuple[str, int, Any]]]  # outside(): (process, number, value) of every release so far
+    keys: Callable[
+        [jax.Array, int], tuple[jax.Array, jax.Array]
+    ]  # keys(key, t): boundary.round_keys of the next round
+
+    def __init__(
+        self,
+        links: Links,
+        add: Callable[[Any, Any], Any],
+        protocol: Protocol,
+        memory: Any,
+        terms: Terms,
+        minimum_users: int,
+    ):
+        total, came, told = None, set(), []
+        names = [each.process.name for each in terms.releases]
+        let_out = silent_release(protocol, _A_KEY, terms.total, memory)
+
+        def collect(device: str) -> None:
+            nonlocal total
+            if device in came:
+                raise _validate.expected("device", "one that has not sent its message of this round", device)
+            like = terms.message
+            message = channels.unpack(links.receive(device, "message", channels.length(like)), like)
+            total = add(total, _several(message))
+            came.add(device)
+
+        def release(key: jax.Array) -> bool:
+            nonlocal total, memory
+            if len(came) < minimum_users:
+                total = None
+                came.clear()
+                return False
+            if total is None:
+                raise _validate.expected("release", "a round in which a device sent a message", "none")
+            releases, memory = let_out(key, total, memory)
+            told.extend(
+                (made.process.name, int(made.number), jax.tree.map(np.asarray, made.value)) for made in releases
+            )
+            like, total = terms.releases, None
+            came.clear()
+            links.send(SERVER, "releases", channels.pack(releases, like), channels.length(like))
+            return True
+
+        self.collect, self.release, self.outside = collect, release, lambda: list(told)
+        self.keys = lambda key, t: round_keys(key, t, names, memory)
+
+    def __repr__(self) -> str:
+        return f"Aggregator(releases={len(self.outside())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (self.outside(),)
+
+
+class Server:
+    """The untrusted server, which keeps all that it is told.
+
+    Args:
+      links: to the distributor and the aggregator.
+      protocol: of the round.
+      state: its own.
+      terms: of the round.
+
+    Attributes:
+      state: its own, pytree of arrays.
+      transcript: all releases.
+    """
+
+    def __init__(self, links: Links, protocol: Protocol, state: Any, terms: Terms):
+        self._links, self._protocol, self._terms = links, protocol, terms
+        self.state, self.transcript = state, Transcript(())
+
+    def broadcast(self) -> None:
+        """Sends the distributor its model."""
+        model = self._terms.model
+        self._links.send(
+            DISTRIBUTOR, "model", channels.pack(self._protocol.broadcast(self.state), model), channels.length(model)
+        )
+
+    def update(self) -> tuple[Release, ...]:
+        """Takes the aggregator's releases, records them and steps."""
+        like = self._terms.releases
+        told = channels.unpack(self._links.receive(AGGREGATOR, "releases", channels.length(like)), like)
+        releases = jax.tree.map(jnp.asarray, told)
+        self.transcript += Transcript((jax.tree.map(lambda leaf: leaf[None], releases),))
+        self.state = self._protocol.update(self.state, releases)
+        return releases
+
+
+class Parties(NamedTuple):
+    """Who takes part in rounds.
+
+    Attributes:
+      devices: by name.
+      distributor, aggregator, server: the others.
+      network: between them.
+    """
+
+    devices: dict[str, Device]
+    distributor: Distributor
+    aggregator: Aggregator
+    server: Server
+    network: Network
+
+    def play(
+        self, key: jax.Array, t: int, *, away: Collection[str] = (), leaving: Collection[str] = ()
+    ) -> tuple[Release, ...]:
+        """One round of all devices, as round ``t`` of :func:`dpaudit.personalization.boundary.aggregator.run` with this key.
+
+        Args:
+          key: JAX random key, of the run.
+          t: number of the round, from 0.
+          away: devices that are not there.
+          leaving: devices that drop out once they were served, and send nothing.
+
+        Returns:
+          What the server was told; nothing where too few devices sent a message.
+
+        Raises:
+          InputError: another device.
+          ChannelError: a message that did not come through as it should.
+        """
+        for name in (*away, *leaving):
+            _validate.one_of(self.devices, device=name)
+        devices_key, release_key = self.aggregator.keys(key, t)
+        self.server.broadcast()
+        self.distributor.load()
+        for place, (name, device) in enumerate(self.devices.items()):
+            if name in away:
+                continue
+            device.ask()
+            self.distributor.serve(name)
+            if name in leaving:
+                continue
+            device.answer(jax.random.fold_in(devices_key, place))
+            self.aggregator.collect(name)
+        return self.server.update() if self.aggregator.release(release_key) else ()
+
+
+def assemble(
+    protocol: Protocol, state: Any, memory: Any, users: dict[str, Any], network: Network, *, minimum_users: int = 0
+) -> Parties:
+    """Parties with keys of their own who know each other's public ones, and whose channels are open.
+
+    Args:
+      protocol: of a round; its devices made by :func:`dpaudit.personalization.boundary.aggregator.each`.
+      state: of the server.
+      memory: of the aggregator; None for the first run of a protocol of
+        :func:`dpaudit.personalization.boundary.private.private`.
+      users: one user's record for each device, by the device's name; all of the same shapes.
+      network: that they all use.
+      minimum_users: who have to send a message in a round, or nothing is released of it.
+
+    Raises:
+      InputError: other devices, none, a name that is a server's, records of different shapes; a function with
+        effects where there is raw data.
+    """
+    _validate.at_least(0, minimum_users=minimum_users)
+    if memory is None and type(protocol.release) is Noised:
+        memory = protocol.release.init()
+    if not users or set(users) & {DISTRIBUTOR, AGGREGATOR, SERVER}:
+        raise _validate.expected("users", "records by names of devices", list(users))
+    shapes = {name: str(jax.tree.map(lambda leaf: (jnp.result_type(leaf).name, jnp.shape(leaf)), user))
+              for name, user in users.items()}  # fmt: skip
+    first = next(iter(shapes))
+    for name, shape in shapes.items():
+        if shape != shapes[first]:
+            raise _validate.expected("users", f"records of the shape of {first!r}, padded to it, {shapes[first]}",
+                                 f"{shape} of {name!r}")  # fmt: skip
+
+    agreed = terms(protocol, state, memory, _several(users[first]))
+    devices = _programs(_each(protocol), users[first], agreed)
+    own = {name: Identity(name) for name in (*users, DISTRIBUTOR, AGGREGATOR, SERVER)}
+
+    def linked(name: str, *peers: str) -> Links:
+        return Links(own[name], network, {peer: own[peer].public for peer in peers})
+
+    links = {name: linked(name, DISTRIBUTOR, AGGREGATOR) for name in (*users, SERVER)}
+    links |= {name: linked(name, *users, SERVER) for name in (DISTRIBUTOR, AGGREGATOR)}
+    for link in links.values():
+        link.hello()
+    for link in links.values():
+        link.greet()
+    return Parties(
+        {name: Device(links[name], devices, user, agreed) for name, user in users.items()},
+        Distributor(links[DISTRIBUTOR], devices.select.take, agreed),
+        Aggregator(links[AGGREGATOR], devices.add, protocol, memory, agreed, minimum_users),
+        Server(links[SERVER], protocol, state, agreed),
+        network,
+    )
+
+
+def _each(protocol: Protocol) -> Devices:
+    if not isinstance(protocol.devices, Devices):
+        raise _validate.expected("devices", "what boundary.each makes of one device", protocol.devices)
+    return protocol.devices
+
+
+def _programs(devices: Devices, user: Any, terms: Terms) -> Devices:
+    """The same devices, whose functions are programs without effects: no party runs the developer's Python."""
+    messages = jax.eval_shape(_several, terms.message)
+    first = silent("add", lambda messages: devices.add(None, messages), messages)
+    later = silent("add", devices.add, terms.total, messages)
+    return devices._replace(
+        select=Select(
+            silent("ask", devices.select.ask, user),
+            silent("take", devices.select.take, terms.model, terms.request),
+        ),
+        compute=silent("compute", devices.compute, _A_KEY, terms.slice, user),
+        add=lambda total, messages: first(messages) if total is None else later(total, messages),
+    )
+
+
+def _several(message: Any) -> Any:
+    """One message, as those of several devices."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], message)

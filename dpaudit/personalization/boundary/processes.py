@@ -1,0 +1,239 @@
+"""What may leave the boundary: a release, made by a process that says what its releases cost together.
+
+    gramians = gaussian("gramians", noise_multiplier=4.0)
+    memory = gramians.init(total)
+    release, memory = gramians.release(key, total, memory, sensitivity=1.0)
+
+Neighbours are data sets that differ by one user, added or removed; under :func:`correlated` noise one user whose
+contribution is replaced by nothing ("zero_out").
+
+Noise is a function of the key, the process's name and the release's number, so processes that are handed one key, and
+a run that goes on with its old one, draw differently. Whoever begins anew with a key draws the same again: every
+release carries a fingerprint of its draw, by which the transcript refuses that.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import DpEvent
+
+from dpaudit import _validate
+from dpaudit.training import dp_ftrl
+from dpaudit.training.dp_sgd import Noise, add_noise
+from dpaudit.training.matrix_noise import Strategy
+from dpaudit.training.sampling import participation
+
+DRAW_WORDS = 4  # of a fingerprint: two different draws share one with probability 2^-128
+
+
+class Memory(NamedTuple):
+    """What a process hands from one release to the next; to be kept as secret as the key.
+
+    Attributes:
+      number: of the next release, from 0, int32.
+      noise: what later noise depends on.
+    """
+
+    number: jax.Array
+    noise: Any
+
+
+def memories(memory: Any) -> list[Memory]:
+    """Those of all processes in the memory of an aggregator, in order."""
+    leaves = jax.tree.leaves(memory, is_leaf=lambda leaf: isinstance(leaf, Memory))
+    return [leaf for leaf in leaves if isinstance(leaf, Memory)]
+
+
+def memoryless() -> Memory:
+    """The memory before the first release of any process whose noise is independent: a number, nothing else."""
+    return Memory(jnp.int32(0), ())
+
+
+class Process(NamedTuple):
+    """A stream of releases, accounted together.
+
+    Attributes:
+      name: of what it releases; a round releases each name once.
+      event: ``event(n) -> DpEvent`` of its first n >= 1 releases together.
+      noise: ``noise(sensitivity) -> Noise`` (:class:`dpaudit.training.dp_sgd.Noise`) for totals that one user moves by
+        at most ``sensitivity``, in the norm that ``event`` is about.
+    """
+
+    name: str
+    event: Callable[[int], DpEvent]
+    noise: Callable[[Any], Noise]
+
+    def init(self, total: Any) -> Memory:
+        """The memory before the first release of something shaped like ``total``, a pytree."""
+        return Memory(jnp.int32(0), self.noise(1.0).init(total))
+
+    def release(self, key: jax.Array, total: Any, memory: Memory, *, sensitivity: Any) -> tuple["Release", Memory]:
+        """``total`` with this process's noise: the one way in which a :class:`Release` comes to be.
+
+        Args:
+          key: JAX random key; the noise is a function of it, of ``name`` and of the release's number.
+          total: pytree of arrays, the sum over devices.
+          memory: of :meth:`init`, or of the release before.
+          sensitivity: how far one user moves ``total`` at most (L2 norm of all leaves together where the noise is
+            Gaussian), > 0; may be traced.
+
+        Returns:
+          (release, memory).
+
+        Raises:
+          InputError: sensitivity out of range.
+        """
+        _validate.positive(sensitivity=sensitivity)
+        noise_key, draw_key = jax.random.split(jax.random.fold_in(named(key, self.name), memory.number))
+        noisy, noise = self.noise(sensitivity).add(noise_key, total, memory.noise)
+        draw = jax.random.bits(draw_key, (DRAW_WORDS,), jnp.uint32)
+        return _made(self, noisy, memory.number, draw), Memory(memory.number + 1, noise)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False, init=False)
+class Release:
+    """A value that a process made private. A pytree: ``process`` and ``fresh`` are static, the others leaves.
+
+    Attributes:
+      process: that made it.
+      value: pytree of arrays; in a transcript with a leading axis of rounds.
+      number: which of its process's releases it is, from 0, int32.
+      draw: fingerprint of its noise, uint32 [4]: the same only where noise was drawn from the same key under the same
+        name and number.
+      fresh: whether it is as its process made it. One that went through a compiled function, ``jax.vmap`` or
+        ``jax.tree.map`` is not: what it holds now, nobody vouches for.
+    """
+
+    process: Process
+    value: Any
+    number: Any
+    draw: Any
+    fresh: bool = field(default=False, repr=False)
+
+    def __init__(self, *_: Any, **__: Any):
+        raise _validate.expected("Release", "Process.release to make it", "a call of the class")
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any, Any], Process]:
+        return (self.value, self.number, self.draw), self.process
+
+    @classmethod
+    def tree_unflatten(cls, process: Process, leaves: tuple[Any, Any, Any]) -> "Release":
+        return _made(process, *leaves, fresh=False)
+
+
+def gaussian(name: str, *, noise_multiplier: float) -> Process:
+    """Releases total + sensitivity noise_multiplier N(0, I), independent of each other, to which all users may add.
+
+    Args:
+      name: of the process.
+      noise_multiplier: standard deviation of the noise over the sensitivity, >= 0; 0 for the total as it is, which
+        is accounted as no privacy at all.
+
+    Returns:
+      A :class:`Process`; n releases are one Gaussian with mu = sqrt(n)/noise_multiplier.
+
+    Raises:
+      InputError: noise_multiplier out of range.
+    """
+    multiplier = float(_validate.non_negative(noise_multiplier=noise_multiplier))
+    one = dp_accounting.GaussianDpEvent(multiplier) if multiplier else dp_accounting.NonPrivateDpEvent()
+
+    def event(n: int) -> DpEvent:
+        return dp_accounting.SelfComposedDpEvent(one, n)
+
+    process = Process(name, event, _independent(multiplier))
+    _SHIPPED[event] = process.noise
+    return process
+
+
+def shipped(process: Any) -> bool:
+    """Whether a process is as :func:`gaussian` made it: no one has given it another event or other noise since."""
+    return type(process) is Process and _SHIPPED.get(process.event) is process.noise
+
+
+_SHIPPED: WeakKeyDictionary[Callable[[int], DpEvent], Callable[[Any], Noise]] = WeakKeyDictionary()
+
+
+def poisson_gaussian(name: str, *, rate: float, noise_multiplier: float) -> Process:
+    """As :func:`gaussian`, where each user adds to each total with probability ``rate``, on their own and in secret.
+
+    Args:
+      name: of the process.
+      rate: in (0, 1].
+      noise_multiplier: standard deviation of the noise over the sensitivity, > 0.
+
+    Returns:
+      A :class:`Process`. That users do take part at random is up to the protocol.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    if _validate.probability(rate=rate, one_allowed=True) == 0:
+        raise _validate.expected("rate", "a number in (0, 1]", rate)
+    multiplier = float(_validate.positive(noise_multiplier=noise_multiplier))
+    one = dp_accounting.PoissonSampledDpEvent(float(rate), dp_accounting.GaussianDpEvent(multiplier))
+    return Process(name, lambda n: dp_accounting.SelfComposedDpEvent(one, n), _independent(multiplier))
+
+
+def correlated(name: str, strategy: Strategy, noise_multiplier: float) -> Process:
+    """Round t releases total_t + sensitivity noise_multiplier sens(C) (C^-1 z)_t, z standard normal: DP-FTRL.
+
+    ``sensitivity`` is that of one total and the same in every round. All releases together are C x + noise, one
+    Gaussian with mu = sens(C's first n rows)/(noise_multiplier sens(C)), exactly.
+
+    Args:
+      name: of the process.
+      strategy: C and the participation it is made for, which the protocol has to keep to. A release past its last
+        round is NaN, and has no event.
+      noise_multiplier: over the sensitivity of all rounds together, > 0.
+
+    Returns:
+      A :class:`Process`.
+
+    Raises:
+      InputError: noise_multiplier out of range.
+
+    Source: Denisov et al. 2022.
+    """
+    multiplier = float(_validate.positive(noise_multiplier=noise_multiplier))
+    rounds, separation, most = strategy.pattern
+    whole = strategy.sensitivity(strategy.pattern)
+
+    def event(n: int) -> DpEvent:
+        if n > rounds:
+            raise _validate.expected(name, f"at most the {rounds} releases of its strategy", n)
+        first = strategy.sensitivity(participation(n, separation=separation, most=most))
+        return dp_accounting.GaussianDpEvent(multiplier * whole / first)
+
+    return Process(name, event, lambda sensitivity: dp_ftrl.correlated(strategy, sensitivity * multiplier * whole))
+
+
+def _independent(multiplier: float) -> Callable[[Any], Noise]:
+    def noise(sensitivity: Any) -> Noise:
+        return Noise(lambda total: (), lambda key, total, _: (add_noise(key, total, sensitivity * multiplier), ()))
+
+    return noise
+
+
+def named(key: jax.Array, name: str) -> jax.Array:
+    """The key that is drawn from under this name; two names have one key with probability 2^-128."""
+    words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], "<u4")
+    for word in words:
+        key = jax.random.fold_in(key, word)
+    return key
+
+
+def _made(process: Process, value: Any, number: Any, draw: Any, *, fresh: bool = True) -> Release:
+    made = object.__new__(Release)
+    contents = {"process": process, "value": value, "number": number, "draw": draw, "fresh": fresh}
+    for name, content in contents.items():
+        object.__setattr__(made, name, content)
+    return made

@@ -1,0 +1,160 @@
+"""All that ever crossed the boundary, and what it costs: the accountant reads this and nothing else."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import ComposedDpEvent, DpEvent
+from dp_accounting.pld import PLDAccountant
+
+from dpaudit import _validate
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.personalization.boundary.budget import mu_squared, spent
+from dpaudit.personalization.boundary.processes import DRAW_WORDS, Process, Release
+
+
+class Transcript(NamedTuple):
+    """What the untrusted server, and with it everybody, has been told. A pytree; ``first + then`` joins two.
+
+    Attributes:
+      parts: one for each run; a part is a round's releases, with a leading axis of rounds. Under ``jax.vmap`` axes of
+        runs come before it; what is accounted is each run by itself.
+    """
+
+    parts: tuple[tuple[Release, ...], ...]
+
+    def __add__(self, then: "Transcript") -> "Transcript":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Transcript(self.parts + then.parts)
+
+    def values(self, name: str) -> Any:
+        """All that the process of this name released, in order: its value with a leading axis of releases.
+
+        Raises:
+          InputError: a name that released nothing.
+        """
+        found = [release for part in self.parts for release in part if release.process.name == name]
+        if not found:
+            names = sorted({release.process.name for part in self.parts for release in part})
+            raise _validate.expected("name", "one of " + ", ".join(names), name)
+
+        axis = jnp.ndim(found[0].number) - 1
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis), *(release.value for release in found))
+
+    def event(self) -> DpEvent:
+        """The releases' events, composed: of every process as often as it was begun, for as long as it went on.
+
+        A process that begins anew (its numbers start again from 0) is independent of what it was before and costs in
+        full; where it is not, because it began with the same key, there is no accounting for it.
+
+        Raises:
+          InputError: releases of a process that are missing, twice or out of order; two with the same noise.
+        """
+        streams = list(self._streams())
+        self._refuse_shared_draws()
+        return ComposedDpEvent([process.event(length) for process, length in streams])
+
+    def mu(self) -> float:
+        """mu of the one Gaussian that all releases together are: mu^2 = sum of mu_k^2.
+
+        Raises:
+          InputError: a release that is not Gaussian; releases that :meth:`event` refuses.
+
+        Source: Dong, Roth and Su 2022, Corollary 3.3.
+        """
+        event = self.event()
+        squared = mu_squared(event)
+        if squared is None:
+            raise _validate.expected("transcript", "Gaussian events alone, which have a mu", event)
+        return math.sqrt(squared)
+
+    def epsilon(self, delta: float, *, users: int | None = None) -> float:
+        """What one user, added or removed, costs: exact where all is Gaussian, else by privacy loss distributions.
+
+        Args:
+          delta: in (0, 1).
+          users: how many there are, with which a delta above one over that number draws a warning. What was told does
+            not say how many users it is of.
+
+        Returns:
+          epsilon in nats.
+
+        Raises:
+          InputError: delta out of range; releases that :meth:`event` refuses.
+
+        Source: :func:`dpaudit.personalization.boundary.budget.spent`.
+        """
+        _validate.open_unit(delta=delta)
+        if users is not None:
+            _validate.delta(_validate.at_least(1, users=users), "users", delta=delta)
+        return spent(self.event(), delta)
+
+    def draws(self) -> np.ndarray:
+        """Fingerprints of all noise, uint32 [..., releases, 4], under ``jax.vmap`` with axes of runs in front."""
+        found = [np.asarray(release.draw) for part in self.parts for release in part]
+        if not found:
+            return np.zeros((0, DRAW_WORDS), np.uint32)
+        runs = np.broadcast_shapes(*(draw.shape[:-2] for draw in found))
+        return np.concatenate([np.broadcast_to(draw, runs + draw.shape[-2:]) for draw in found], axis=-2)
+
+    def _refuse_shared_draws(self) -> None:
+        whole = np.dtype((np.void, 4 * DRAW_WORDS))
+        each = np.ascontiguousarray(self.draws()).view(whole)[..., 0]
+        for run in each.reshape(-1, each.shape[-1]) if each.size else ():
+            if len(set(run.tolist())) < len(run):
+                wanted = "noise of its own for every release: a key serves one run, and what goes on from it"
+                raise _validate.expected("transcript", wanted, self._sharing(run.tolist()))
+
+    def _sharing(self, run: list[bytes]) -> str:
+        """In words, which two releases of a run have the same noise."""
+        names = [
+            f"{release.process.name!r} number {number}"
+            for part in self.parts
+            for release in part
+            for number in _numbers(release)
+        ]
+        second = next(place for place, draw in enumerate(run) if draw in run[:place])
+        return f"the same noise in {names[run.index(run[second])]} and {names[second]}"
+
+    def claim(self) -> Claim:
+        """What is promised to one user, added or removed, at every delta: the curve that :meth:`epsilon` reads.
+
+        Raises:
+          InputError: no releases, or one without noise; releases that :meth:`event` refuses.
+        """
+        event = self.event()
+        squared = mu_squared(event)
+        if squared is None:
+            return Claim.accounted(PLDAccountant().compose(event))
+        if squared in (0, math.inf):
+            raise _validate.expected("transcript", "releases, all of them with noise", f"mu {math.sqrt(squared):g}")
+        return Claim.gaussian(math.sqrt(squared), neighbouring="add_remove")
+
+    def _streams(self) -> Iterator[tuple[Process, int]]:
+        """Every stream of releases that begins with number 0, with its length."""
+        going: dict[str, tuple[Process, int]] = {}
+        for part in self.parts:
+            for release in part:
+                name = release.process.name
+                for number in _numbers(release):
+                    process, length = going.get(name, (release.process, 0))
+                    if number == 0:
+                        if length:
+                            yield process, length
+                        process, length = release.process, 0
+                    if number != length or process is not release.process:
+                        wanted = f"releases 0, 1, 2, ... of one process {name!r}, each once and in order"
+                        raise _validate.expected("transcript", wanted, f"number {number} after {length} of them")
+                    going[name] = process, length + 1
+        yield from going.values()
+
+
+def _numbers(release: Release) -> list[int]:
+    """[rounds], the same in every run."""
+    numbers = np.asarray(release.number)
+    runs = numbers.reshape(-1, numbers.shape[-1])
+    if (runs != runs[:1]).any():
+        raise _validate.expected("transcript", f"as many releases of {release.process.name!r} in every run", "others")
+    return runs[0].tolist()

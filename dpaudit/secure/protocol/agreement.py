@@ -1,0 +1,276 @@
+"""What all parties of a training must mean alike, and how two of them make sure before anything else is said.
+
+Both servers, and every owner, state the :class:`Terms`, the owners' names by their number and a digest. The first
+field that differs is refused with its name and both values, before any label or share is used.
+"""
+
+import hashlib
+import json
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.secure.circuits import circuit
+from dpaudit.secure.noise import accounting, lookup
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.noise.lookup import Table
+from dpaudit.secure.protocol import certificates, fixed_point, two_server_sum
+from dpaudit.secure.protocol import channel as lines
+from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.protocol.fixed_point import Scale
+from dpaudit.secure.protocol.two_server_sum import Opening
+
+VERSION = 2  # of all that is said between the parties
+MOST_OWNERS = 10_000
+MODES = ("noisy", "plain")
+NOISES = ("binomial", "table")
+LONGEST = 1 << 16  # bytes of a statement
+_SIZE = struct.Struct("<I")
+
+
+class Terms(NamedTuple):
+    """The terms of one training, made by :func:`terms`.
+
+    Attributes:
+      version: of the protocol.
+      mode: "noisy", or "plain" for a sum without noise.
+      noise: "binomial", "none" in mode "plain", or "table": a reproduction of the paper's, **not private**
+        (:mod:`noise_table`).
+      dimension: d, coordinates of the sum.
+      owners: their names, sorted.
+      least_owners: how many must take part in a step.
+      examples: m, of all owners together, one step.
+      clip_norm: C, L2, per example.
+      levels: Q, units in one clip norm.
+      ring_bits: N + 1.
+      coins, step_bits: of the binomial noise; 0 without.
+      table_std: of the table, in units; 0 without.
+      depth: of the correlated transfers.
+      ahead: for how many steps blocks are made ahead.
+      epsilon, delta: the budget of the whole training; 0 for none (:mod:`budget`).
+      openings: how many it allows; 0 for any number.
+      circuit: its SHA-256, hexadecimal; last, since it differs with most of them.
+    """
+
+    version: int
+    mode: str
+    noise: str
+    dimension: int
+    owners: tuple[str, ...]
+    least_owners: int
+    examples: int
+    clip_norm: float
+    levels: int
+    ring_bits: int
+    coins: int
+    step_bits: int
+    table_std: float
+    depth: int
+    ahead: int
+    epsilon: float
+    delta: float
+    openings: int
+    circuit: str
+
+    @property
+    def scale(self) -> Scale:
+        """The fixed point of the owners' integers."""
+        return Scale(self.clip_norm, self.levels, self.ring_bits)
+
+    def statement(self) -> dict[str, Any]:
+        """What a party says of the terms: every field, the owners by their number and the SHA-256 of their names."""
+        digest = hashlib.sha256("\n".join(self.owners).encode()).hexdigest()
+        return self._asdict() | {"owners": f"{len(self.owners)} of SHA-256 {digest}"}
+
+    def owner(self, **named: str) -> str:
+        """The name of an owner of the training; InputError for any other."""
+        ((what, name),) = named.items()
+        if self.place(name) is None:
+            raise _validate.expected(what, f"one of {lines.listed(self.owners)}", name)
+        return name
+
+    def place(self, owner: str) -> int | None:
+        """The place of a name among the owners'; None if it is not there."""
+        place = bisect_left(self.owners, owner)
+        return place if self.owners[place : place + 1] == (owner,) else None
+
+    def names(self, owners: Iterable[str]) -> bytes:
+        """Owners of the training as bits, in the order of the names."""
+        among = set(owners)
+        return np.packbits([owner in among for owner in self.owners], bitorder="little").tobytes()
+
+    def named(self, bits: bytes) -> tuple[str, ...]:
+        """The owners whose bits are one; InputError for bits of another number of owners."""
+        if len(bits) != -(-len(self.owners) // 8):
+            raise _validate.expected("owners", f"bits of {len(self.owners)}", f"{len(bits)} bytes")
+        present = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(self.owners), bitorder="little")
+        return tuple(compress(self.owners, present))
+
+    def opening(self) -> Opening:
+        """What the servers compute."""
+        if self.noise == "none":
+            return two_server_sum.plain(ring_bits=self.ring_bits)
+        if self.noise == "table":
+            return two_server_sum.by_table(Table(lookup.table(self.table_std)), ring_bits=self.ring_bits)
+        return two_server_sum.noisy(Binomial(self.coins, self.step_bits), ring_bits=self.ring_bits)
+
+
+def terms(
+    *,
+    owners: Sequence[str],
+    dimension: int,
+    examples: int,
+    clip_norm: float = 1.0,
+    noise_multiplier: float | None = None,
+    mode: str = "noisy",
+    noise: str = "binomial",
+    least_owners: int | None = None,
+    coins: int = 127,
+    ring_bits: int = 25,
+    depth: int = 1,
+    ahead: int = 0,
+    budget: tuple[float, float] | None = None,
+) -> Terms:
+    """The terms that follow from what a training wants.
+
+    Args:
+      owners: their names, each as its certificate has it; at most 10,000.
+      dimension: d, coordinates of the sum.
+      examples: m, the most that all owners together have in a step.
+      clip_norm: C, L2, per example.
+      noise_multiplier: wanted standard deviation of the noise over the clip norm; None for ``mode`` "plain".
+      mode: "noisy" or "plain".
+      noise: "binomial" or "table", whose circuit grows with its standard deviation: a small ring, such as the paper's
+        17 bits, keeps it small.
+      least_owners: how many must take part in a step; all of them by default. Who is missing at either server when
+        a round ends is left out of its sum, if so many remain.
+      coins: of the binomial, 2^k - 1; a table has none.
+      ring_bits: N + 1, 2 to 32.
+      depth: of the correlated transfers, 1, 2 or 4.
+      ahead: for how many steps the servers make blocks ahead, while they wait for owners; needs noise.
+      budget: (epsilon, delta) of the whole training, after which the servers open no more; needs binomial noise. None
+        for none. It takes some seconds to find how many openings it allows.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    names = tuple(sorted(certificates.checked_name(owner=owner) for owner in owners))
+    if not names or len(set(names)) < len(names):
+        raise _validate.expected("owners", "one name each, of at least one owner", lines.listed(names) or "none")
+    if len(names) > MOST_OWNERS:
+        raise _validate.expected("owners", f"at most {MOST_OWNERS}", len(names))
+    least = _validate.at_least(1, least_owners=len(names) if least_owners is None else least_owners)
+    if least > len(names):
+        raise _validate.expected("least_owners", f"at most {len(names)}, the number of owners", least)
+    if depth not in (1, 2, 4):
+        raise _validate.expected("depth", "1, 2 or 4", depth)
+    size: dict[str, Any] = {"examples": examples, "clip_norm": clip_norm, "ring_bits": ring_bits}
+    law, table_std = Binomial(0, 0), 0.0
+    table = _validate.one_of(NOISES, noise=noise) == "table"
+    if _validate.one_of(MODES, mode=mode) == "plain":
+        if _validate.at_least(0, ahead=ahead):
+            raise _validate.expected("ahead", 'none in mode "plain", whose blocks depend on a share', ahead)
+        for name, given in (
+            ("noise", noise if table else None),
+            ("noise_multiplier", noise_multiplier),
+            ("budget", budget),
+        ):
+            if given is not None:
+                raise _validate.expected(name, 'none in mode "plain"', given)
+        fixed, noise = fixed_point.largest(**size), "none"
+    else:
+        wanted = _validate.positive(noise_multiplier=noise_multiplier)
+        if table:
+            fixed = fixed_point.for_gaussian(noise_multiplier=wanted, **size)
+            table_std = fixed.levels * wanted
+        else:
+            fixed, law = fixed_point.with_binomial(noise_multiplier=wanted, coins=coins, **size)
+    epsilon, delta = budget or (0.0, 0.0)
+    made = Terms(
+        version=VERSION,
+        mode=mode,
+        noise=noise,
+        dimension=_validate.at_least(1, dimension=dimension),
+        owners=names,
+        least_owners=least,
+        examples=_validate.at_least(1, examples=examples),
+        clip_norm=fixed.clip_norm,
+        levels=fixed.levels,
+        ring_bits=fixed.ring_bits,
+        coins=law.coins,
+        step_bits=law.step_bits,
+        table_std=table_std,
+        depth=depth,
+        ahead=_validate.at_least(0, ahead=ahead),
+        epsilon=float(epsilon),
+        delta=float(delta),
+        openings=0,
+        circuit="",
+    )
+    if budget:
+        made = made._replace(openings=_openings(made))
+    return made._replace(circuit=circuit.digest(made.opening().circuit).hex())
+
+
+def _openings(terms: Terms) -> int:
+    """How many openings the budget of these terms allows; InputError if it is not one."""
+    if terms.noise != "binomial":
+        raise _validate.expected("budget", "none with noise from a table, which is not private", terms.epsilon)
+    law, levels = Binomial(terms.coins, terms.step_bits), terms.levels
+    size = {"sensitivity": 2 * levels, "dimension": terms.dimension, "delta": terms.delta}
+    allowed = accounting.allowed(law, **size, epsilon=terms.epsilon)
+    if allowed == 0:
+        one = accounting.epsilon(law, **size)
+        raise _validate.expected("budget", f"epsilon {one:.4g} or more, which one opening spends", terms.epsilon)
+    return allowed
+
+
+def stated(statement: Mapping[str, Any]) -> str:
+    """A statement as text, such as the fields of terms."""
+    return json.dumps(statement, sort_keys=True)
+
+
+def understood(text: str | bytes) -> dict[str, Any]:
+    """What :func:`stated` made a text of; InputError if it is none."""
+    try:
+        statement = json.loads(text)
+    except (ValueError, RecursionError):
+        statement = None
+    if not isinstance(statement, dict):
+        raise _validate.expected("statement", "a JSON object", text)
+    return statement
+
+
+def same(mine: Terms, theirs: dict[str, Any]) -> None:
+    """Compares terms with what another party states.
+
+    Raises:
+      InputError: the first field that differs, with this side's value and the other's.
+    """
+    here = mine.statement()
+    for name in mine._fields:
+        if theirs.get(name) != here[name]:
+            raise _validate.expected(f"terms: {name}", f"{here[name]} as here", theirs.get(name))
+
+
+def exchange(channel: Channel, kind: str, mine: dict[str, Any]) -> dict[str, Any]:
+    """Tells the peer a statement and hears its own.
+
+    Raises:
+      ChannelError: a message that did not come through, or that is none.
+    """
+    data = stated(mine).encode()
+    channel.send(f"{kind}.size", _SIZE.pack(len(data)))
+    channel.send(kind, data)
+    (size,) = _SIZE.unpack(channel.receive(f"{kind}.size", _SIZE.size).tobytes())
+    if not 0 < size <= LONGEST:
+        channel.refuse(f"{kind}: expected at most {LONGEST} bytes, {size} were announced")
+    try:
+        return understood(channel.receive(kind, size).tobytes())
+    except _validate.InputError as fault:
+        channel.refuse(f"{kind}: {fault}")

@@ -1,0 +1,177 @@
+"""How many units a clip norm is: as many as leave the sum *and its noise* room in the ring.
+
+One unit is C/Q: a clipped gradient becomes whole numbers of L2 norm at most Q (:mod:`quantize`), so a coordinate of
+the sum over m examples is at most m Q, and with the noise Z the release stays in the ring as long as ::
+
+    m Q + |Z| <= 2^N - 1
+
+The paper's scale, (2^N - 1)/(m C), leaves the noise no room: at m = 30 its standard deviation is a quarter of the
+ring's half at epsilon 0.5, and 12.6 times it at 0.01. The uncorrected protocol of Chase et al. takes no scale at all:
+sums of +m C and -m C are then one value.
+
+A release that leaves the ring comes back modulo 2^(N+1): a coordinate is spoilt, but nothing more is said about
+anyone, since the ring's value is a function of the sum with its noise.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.secure.crypto import shares
+from dpaudit.secure.noise.binomial import Binomial, binomial
+
+MISSED = 2.0**-64  # probability that a coordinate's Gaussian noise needs more room than the ring gives it
+MOST_LEVELS = 1 << 24  # up to here float64 keeps a clipped gradient's norm exactly enough (quantize.py)
+
+
+class Scale(NamedTuple):
+    """The fixed point of one training, the same for all owners and both servers.
+
+    Attributes:
+      clip_norm: C, L2, per example.
+      levels: Q, units in one clip norm, and the largest integer norm of an example.
+      ring_bits: N + 1; shares are modulo 2^(N+1).
+    """
+
+    clip_norm: float
+    levels: int
+    ring_bits: int
+
+    @property
+    def unit(self) -> float:
+        """C/Q, what a difference of 1 means."""
+        return self.clip_norm / self.levels
+
+    def room(self, examples: int) -> int:
+        """The largest noise with which no sum over this many examples leaves the ring, units."""
+        return (1 << (self.ring_bits - 1)) - 1 - examples * self.levels
+
+
+def largest(
+    *, examples: int, clip_norm: float, noise_multiplier: float = 0.0, reach: float = 0.0, ring_bits: int = 25
+) -> Scale:
+    """The finest scale at which m examples and noise of ``reach`` standard deviations fit: (m + reach z) Q < 2^N.
+
+    Args:
+      examples: m, of all owners together, one step.
+      clip_norm: C, L2, per example.
+      noise_multiplier: z, standard deviation of all noise together over the clip norm; 0 for none.
+      reach: in standard deviations; :func:`subgaussian_reach` for the discrete Gaussian.
+      ring_bits: N + 1, 2 to 32.
+
+    Returns:
+      A :class:`Scale`, of at most 2^24 levels.
+
+    Raises:
+      InputError: a value out of range; a ring too small for a single level.
+    """
+    examples = _validate.at_least(1, examples=examples)
+    _validate.positive(clip_norm=clip_norm)
+    _validate.non_negative(noise_multiplier=noise_multiplier)
+    _validate.non_negative(reach=reach)
+    needed = examples + reach * noise_multiplier
+    ring_bits = shares.checked_ring(ring_bits)
+    levels = min(MOST_LEVELS, int(((1 << (ring_bits - 1)) - 1) / needed))
+    if levels < 1:
+        raise _validate.expected("ring_bits", f"a ring with room for {needed:g} clip norms", ring_bits)
+    return Scale(float(clip_norm), levels, ring_bits)
+
+
+def subgaussian_reach(probability: float) -> float:
+    """t with P(|Z| > t sigma) <= 2 exp(-t^2 / 2) = ``probability``: Gaussian noise, discrete or not, or a sum of it.
+
+    Source: Canonne, Kamath and Steinke 2020: the discrete Gaussian is sub-Gaussian with its parameter sigma.
+    """
+    return math.sqrt(2 * math.log(2 / _validate.open_unit(probability=probability)))
+
+
+def for_gaussian(*, noise_multiplier: float, examples: int, clip_norm: float, ring_bits: int = 25) -> Scale:
+    """The finest scale that Gaussian noise, discrete or from a table, leaves the ring of with probability 2^-64.
+
+    Arguments and errors: as for :func:`with_binomial`; of a coordinate.
+    """
+    return largest(
+        examples=examples,
+        clip_norm=clip_norm,
+        noise_multiplier=_validate.positive(noise_multiplier=noise_multiplier),
+        reach=subgaussian_reach(MISSED),
+        ring_bits=ring_bits,
+    )
+
+
+def with_binomial(
+    *, noise_multiplier: float, examples: int, clip_norm: float, coins: int = 127, ring_bits: int = 25
+) -> tuple[Scale, Binomial]:
+    """The finest scale, and binomial noise in it of at least the wanted standard deviation, that never leave the ring.
+
+    The step is a power of two, so the scale follows the noise: with the widest step that fits, Q is the largest
+    integer with std >= z Q, and the noise multiplier that results, std / Q, is z to one part in Q. All of the noise's
+    support fits, so the probability of leaving the ring is 0.
+
+    Args:
+      noise_multiplier: z, wanted standard deviation of the noise over the clip norm.
+      examples: m, of all owners together, one step.
+      clip_norm: C, L2, per example.
+      coins: n = 2^k - 1 of the binomial.
+      ring_bits: N + 1, 2 to 32.
+
+    Returns:
+      (scale, noise).
+
+    Raises:
+      InputError: a value out of range; a ring with no room.
+    """
+    _validate.positive(noise_multiplier=noise_multiplier)
+    finest = largest(examples=examples, clip_norm=clip_norm, ring_bits=ring_bits)
+    for step_bits in range(ring_bits, 0, -1):
+        noise = binomial(coins=coins, step_bits=step_bits)
+        scale = finest._replace(levels=int(noise.std / noise_multiplier))
+        if 1 <= scale.levels <= MOST_LEVELS and noise.reach <= scale.room(examples):
+            return scale, noise
+    wanted = f"a ring with room for {examples} examples and noise of {noise_multiplier:g} clip norms"
+    raise _validate.expected("ring_bits", wanted, ring_bits)
+
+
+# Clipped gradients as whole numbers whose L2 norm is still bounded.
+#
+# Rounding each coordinate to the nearest unit can lengthen a vector by up to sqrt(d)/2 units, and with it the
+# sensitivity that the noise is made for. Rounding toward zero never lengthens it, and whole numbers add exactly: the sum
+# that the servers reconstruct is that of the examples' integers, to the bit, however it was split.
+
+SLACK = 1e-4  # by which a float32 computation may miss the clip norm, relative; a longer row was not clipped
+
+
+def quantize(gradients: np.ndarray, scale: Scale) -> np.ndarray:
+    """Each example's clipped gradient in units of C/Q, toward zero: integers of L2 norm at most Q.
+
+    Rows longer than C by no more than rounding are first shortened to C, in float64. The work takes some 20 bytes a
+    coordinate and example: pass large batches in parts.
+
+    Args:
+      gradients: [n, d], one clipped gradient per example.
+      scale: C, and the Q units that it is.
+
+    Returns:
+      int32 [n, d]. Sum them over examples in int64, which ``.sum(axis=0)`` does.
+
+    Raises:
+      InputError: a row that is not clipped, or not finite.
+    """
+    rows = np.asarray(gradients, np.float64)
+    if rows.ndim != 2:
+        raise _validate.expected("gradients", "an array of shape [n, d]", f"shape {list(rows.shape)}")
+    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    if not (norms <= scale.clip_norm * (1 + SLACK)).all():
+        raise _validate.expected("gradients", f"rows of L2 norm <= {scale.clip_norm:g}", float(norms.max()))
+    integers = np.trunc(rows * (scale.levels / np.maximum(norms, scale.clip_norm))[:, None]).astype(np.int32)
+    squares = np.einsum("nd,nd->n", integers, integers, dtype=np.int64)
+    if (squares > scale.levels**2).any():
+        raise _validate.expected("scale", "levels for which float64 is exact enough", scale.levels)
+    return integers
+
+
+def dequantize(total: np.ndarray, scale: Scale) -> np.ndarray:
+    """Whole units back into gradients: float64, of any shape."""
+    return total * scale.unit

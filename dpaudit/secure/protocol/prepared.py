@@ -1,0 +1,382 @@
+"""Blocks prepared ahead and kept on disc, each of which is used once, whatever crashes and whatever copy is put back.
+
+A garbled block that is opened for two shares gives away both labels of a wire, and with them everything. So before one
+byte of a block's secrets is read its number is in the store's log of spent ones (:mod:`ledger`), on disk, and its file
+is unlinked: a server that dies at any moment comes up again with the block unused and whole, or spent. Numbers rise
+for ever. Each block has an identity that both servers drew, and two blocks meet only where number and identity are the
+same (:meth:`Store.agree`); whatever else either has below, it burns. A tag over number, identity and content, under a
+key of this server, tells whether what is read is what was kept.
+
+When two servers meet, each says which block it has spent last (:meth:`Store.meet`), and the other burns all up to it.
+A server is *behind* if it has forgotten a block that the other saw it spend: its state is a copy that was put back. It
+is refused; the one way forward is to drop all blocks of both (``rejoin``).
+
+Promised on a file system that keeps to POSIX, as long as at most one server of two is put back to an earlier state.
+Not promised: that an unlinked block cannot be recovered from the disc; who finds H1's and has recorded what was sent
+can read H1's share. Files and folder are for their owner alone.
+"""
+
+import hashlib
+import hmac
+import os
+import struct
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from dpaudit import _validate
+from dpaudit.secure.circuits import circuit
+from dpaudit.secure.crypto.randomness import Source, system
+from dpaudit.secure.protocol import agreement, storage
+from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.protocol.storage import IDENTITY_BYTES, NONE, Ledger, Past
+from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Opening, Received, checked_count
+
+Block = TypeVar("Block", bound=Garbled | Received)
+
+MOST = 1 << 20  # blocks of one store
+WAY = "the one way forward: start the server that was put back once with --rejoin"
+_HIGHEST = 1 << 62  # numbers of blocks stay below
+_NONE = (1 << 64) - 1  # in place of a number, on the wire
+_NAME = struct.Struct(f"<Q{IDENTITY_BYTES}s")  # number and identity of a block, on the wire
+_SUFFIX, _PARTIAL, _LEDGER = ".block", ".partial", "ledger"
+_TAG_BYTES = 16
+
+
+class Pair(NamedTuple):
+    """What a server keeps of the two that prepare blocks for each other.
+
+    Attributes:
+      identity: 16 bytes that both drew.
+      key: 32 bytes of this server alone, for the tags of its blocks.
+    """
+
+    identity: bytes
+    key: bytes
+
+
+class Store(Generic[Block]):
+    """A folder of blocks of one kind and size.
+
+    Args:
+      folder: made where there is none; one store's alone, used by one process at a time.
+      kind: :class:`opening.Garbled` for H1, :class:`opening.Received` for H2.
+      opening: what the blocks are for; it must have noise, or H2's part depends on its share.
+      count: coordinates of each block.
+      pair: of the two servers.
+      source: where this server's part of a block's identity comes from.
+
+    Raises:
+      InputError: an opening without noise, a count that is no block's; no folder, and none can be made; a log of spent
+        blocks that is none.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        kind: type[Block],
+        opening: Opening,
+        count: int,
+        pair: Pair,
+        source: Source = system,
+    ):
+        if opening.noise is None:
+            raise _validate.expected("opening", "one with noise, which needs no share ahead", "none")
+        self._folder, self._kind, self._opening, self._count = Path(folder), kind, opening, checked_count(count)
+        self._pair, self._source = pair, source
+        text = f"dpaudit block 2, {kind.__name__}, {count} coordinates, {opening.ring_bits} bits"
+        self._header = hashlib.sha256(text.encode() + circuit.digest(opening.circuit)).digest()
+        try:
+            storage.folder(self._folder)
+        except OSError as fault:
+            raise _validate.expected("folder", "a folder, or a place for one", f"{folder}: {fault.strerror}") from None
+        for left_over in self._folder.glob("*" + _PARTIAL):
+            left_over.unlink()
+        self.ledger = Ledger(self._folder / _LEDGER)
+        self._identities = {int(path.stem): self._identity(path) for path in self._folder.glob("*" + _SUFFIX)}
+        self._burn(self.ledger.floor)
+
+    def numbers(self) -> list[int]:
+        """Those of the blocks that are there, rising."""
+        return sorted(self._identities)
+
+    def put(self, number: int, identity: bytes, block: Block) -> None:
+        """Keeps a block; it is there, whole, once this returns.
+
+        Args:
+          number, identity: as agreed (:meth:`free`).
+          block: as prepared, of this store's size. It must not be used otherwise.
+
+        Raises:
+          InputError: a number that is there already, or that was used up.
+        """
+        if _validate.at_least(0, number=number) in self._identities or number <= self.ledger.floor:
+            raise _validate.expected("number", "one that the store does not have and has not had", number)
+        path = self._path(number)
+        beside = path.with_suffix(_PARTIAL)
+        with open(storage.create(beside), "wb") as stream:
+            stream.write(self._header + identity)
+            for part in block.parts():
+                stream.write(np.ascontiguousarray(part).data)
+            stream.write(self._tag(number, identity, block))
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.rename(path)
+        storage.synchronise(self._folder)
+        self._identities[number] = identity
+
+    def take(self, number: int) -> Block:
+        """The block of this number, which is spent before it is read.
+
+        Raises:
+          InputError: no such block; one that is torn or changed, or was made for something else: it is spent as well.
+        """
+        if number not in self._identities:
+            raise _validate.expected("number", f"that of a block in {self._folder}", number)
+        identity, path = self._identities.pop(number), self._path(number)
+        self.ledger.spend(number, identity)
+        try:
+            with open(path, "rb") as stream:
+                path.unlink()
+                return self._read(stream, number, identity)
+        except FileNotFoundError:
+            raise _validate.expected("number", f"that of a block in {self._folder}", number) from None
+
+    def agree(self, channel: Channel) -> int | None:
+        """The lowest block that both servers have, with the peer's ``agree``; what is below it, either burns.
+
+        Returns:
+          The number, or None where they have none in common: both stores are then empty.
+
+        Raises:
+          ChannelError: a message that did not come through.
+        """
+        while True:
+            mine = min(self._identities.items(), default=(_NONE, bytes(IDENTITY_BYTES)))
+            theirs = _exchanged(channel, *mine)
+            if mine == theirs:
+                return None if mine[0] == _NONE else mine[0]
+            self._burn(theirs[0] if mine[0] == theirs[0] else theirs[0] - 1)
+
+    def common(self, channel: Channel) -> int:
+        """How many blocks both servers have, with the peer's ``common``.
+
+        Raises:
+          ChannelError: a message that did not come through.
+        """
+        channel.send("offline.count", len(self._identities).to_bytes(8, "little"))
+        channel.send("offline.blocks", b"".join(_NAME.pack(*block) for block in self._identities.items()))
+        count = int.from_bytes(channel.receive("offline.count", 8).tobytes(), "little")
+        if count > MOST:
+            channel.refuse(f"receiving 'offline.blocks': {count} blocks are announced, more than {MOST}")
+        theirs = channel.receive("offline.blocks", _NAME.size * count)
+        return len(self._identities.items() & set(_NAME.iter_unpack(theirs.tobytes())))
+
+    def free(self, channel: Channel) -> tuple[int, bytes]:
+        """Number and identity for a new block, with the peer's ``free``.
+
+        Returns:
+          A number above all that either has or has had, and 16 bytes that both drew.
+
+        Raises:
+          ChannelError: a message that did not come through.
+        """
+        mine = max(self.ledger.floor, *self._identities, NONE) + 1, self._source(IDENTITY_BYTES)
+        theirs = _exchanged(channel, *mine)
+        number = max(mine[0], theirs[0])
+        if number >= _HIGHEST:
+            channel.refuse(f"receiving 'offline.block': number {number}, beyond {_HIGHEST}")
+        drawn = mine[1] + theirs[1] if self._kind is Garbled else theirs[1] + mine[1]
+        text = b"dpaudit block" + self._pair.identity + struct.pack("<QQ", self._count, number) + drawn
+        return number, hashlib.sha256(text).digest()[:IDENTITY_BYTES]
+
+    def meet(self, theirs: Past, names: tuple[str, str]) -> None:
+        """Compares what both have spent, and burns all up to what the peer has.
+
+        Args:
+          theirs: the peer's log.
+          names: this server's and the peer's.
+
+        Raises:
+          InputError: one of the two is behind, or they have spent different blocks of one number.
+        """
+        mine = self.ledger.past
+        for name, other, past, seen in ((*names[::-1], theirs, mine.seen), (*names, mine, theirs.seen)):
+            if past.spent < seen:
+                raise self._behind(name, f"block {seen} spent, as {other} has seen", past.spent)
+        if theirs.spent == mine.spent and theirs.identity != mine.identity:
+            raise self._behind(names[1], f"spent the block {mine.spent} that {names[0]} has", "another one")
+        if theirs.spent > mine.spent:
+            if self._identities.get(theirs.spent) != theirs.identity:
+                raise self._behind(names[0], f"block {theirs.spent}, which {names[1]} has spent", "none such")
+            self.ledger.spend(*theirs[:2])
+            self._burn(theirs.spent)
+
+    def _behind(self, name: str, wanted: str, found: Any) -> _validate.InputError:
+        found = "none" if found == NONE else found
+        return _validate.expected(f"{name}'s blocks", f"{wanted} (it has been put back; {WAY})", found)
+
+    def _burn(self, last: int) -> None:
+        """Burns the blocks up to this number."""
+        lost = [number for number in self._identities if number <= last]
+        if lost and max(lost) > self.ledger.floor:
+            self.ledger.burn(max(lost))
+        for number in lost:
+            self._path(number).unlink(missing_ok=True)
+            del self._identities[number]
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:020d}{_SUFFIX}"
+
+    def _identity(self, path: Path) -> bytes:
+        """What a block's file says it is; of no use if it is torn so early."""
+        with open(path, "rb") as stream:
+            return stream.read(len(self._header) + IDENTITY_BYTES)[len(self._header) :].ljust(IDENTITY_BYTES, b"\0")
+
+    def _tag(self, number: int, identity: bytes, block: Block) -> bytes:
+        """Authenticates a block's number, identity and content, by AES-GCM under a key that has no other use."""
+        key = hmac.digest(self._pair.key, struct.pack("<Q", number) + identity, "sha256")[:_TAG_BYTES]
+        authenticator = Cipher(algorithms.AES(key), modes.GCM(bytes(12))).encryptor()
+        authenticator.authenticate_additional_data(self._header)
+        for part in block.parts():
+            authenticator.authenticate_additional_data(np.ascontiguousarray(part).data.cast("B"))
+        authenticator.finalize()
+        return authenticator.tag
+
+    def _read(self, stream: BufferedReader, number: int, identity: bytes) -> Block:
+        block, name = self._kind.blank(self._opening, self._count), self._path(number).name  # no memory is touched yet
+        head = self._header + identity
+        wanted = len(head) + sum(part.nbytes for part in block.parts()) + _TAG_BYTES
+        found = os.fstat(stream.fileno()).st_size
+        if found != wanted:
+            raise _validate.expected("block", f"{wanted} bytes (it is now burnt)", f"{found} in {name}")
+        came = stream.read(len(head))
+        if came[: len(self._header)] != self._header:
+            raise _validate.expected("block", "one made for this opening (it is now burnt)", name)
+        for part in block.parts():
+            stream.readinto(part.data)
+        if came != head or not hmac.compare_digest(stream.read(), self._tag(number, identity, block)):
+            raise _validate.expected("block", "one that is as it was kept (it is now burnt)", name)
+        return block
+
+
+def _exchanged(channel: Channel, number: int, identity: bytes) -> tuple[int, bytes]:
+    channel.send("offline.block", _NAME.pack(number, identity))
+    return _NAME.unpack(channel.receive("offline.block", _NAME.size).tobytes())
+
+
+# Blocks for steps to come: two servers make them while they wait for owners, and a step then only opens them.
+#
+# Both keep theirs in a folder (:mod:`offline`), from which each is taken once, whatever crashes; it outlives the session
+# that made it. A step for which there is none makes its own.
+
+
+class Ahead:
+    """One server's.
+
+    Args:
+      channel: to the peer's.
+      names: this server's, "h1" or "h2", and the peer's.
+      kind: what is opened; it must have noise.
+      dimension: d of a step.
+      steps: for how many there shall be blocks.
+      folder: made if need be; this server's alone.
+      pair: of the two servers.
+      source: where this server's part of identities comes from.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        names: tuple[str, str],
+        kind: Opening,
+        dimension: int,
+        steps: int,
+        folder: Path,
+        pair: Pair,
+        source: Source = system,
+    ) -> None:
+        self._channel, self._names, self._kind, self._steps = channel, names, kind, steps
+        self._sizes = [part.stop - part.start for part in kind.blocks(dimension)]
+        block: Any = Garbled if names[0] == "h1" else Received
+        self._stores = {
+            count: Store(folder / f"{count}", block, kind, count, pair, source) for count in dict.fromkeys(self._sizes)
+        }
+        self._taken: dict[int, int] = {}  # number of the last block of each size that this session took
+
+    def meet(self) -> None:
+        """Compares what both servers have spent, with the peer's ``meet``.
+
+        Raises:
+          InputError: one of the two is behind; both say so.
+          ChannelError: a message that did not come through.
+        """
+        told = {f"{count}": store.ledger.past for count, store in self._stores.items()}
+        mine = {count: {**past._asdict(), "identity": past.identity.hex()} for count, past in told.items()}
+        theirs = agreement.exchange(self._channel, "spent", mine)
+        refusal = ""
+        try:
+            for count, store in self._stores.items():
+                store.meet(_past(theirs.get(f"{count}")), self._names)
+        except _validate.InputError as fault:
+            refusal = str(fault)
+        other = agreement.exchange(self._channel, "met", {"refusal": refusal}).get("refusal")
+        if refusal or other:
+            self._channel.close()
+            raise _validate.InputError(refusal or str(other))
+
+    def fill(self, party: Garbler | Evaluator, seconds: float) -> None:
+        """Makes blocks until both servers have all, with the peer's ``fill``.
+
+        Args:
+          party: this server's side of the openings.
+          seconds: for each of them.
+
+        Raises:
+          ChannelError: a message that did not come through.
+        """
+        for count, store in self._stores.items():
+            self._channel.deadline(seconds)
+            for _ in range(self._steps * self._sizes.count(count) - store.common(self._channel)):
+                self._channel.deadline(seconds)
+                number, identity = store.free(self._channel)
+                store.put(number, identity, party.prepare(self._kind, count))
+
+    def take(self, party: Garbler | Evaluator, count: int) -> Garbled | Received:
+        """A block of this size, with the peer's ``take``.
+
+        Raises:
+          ChannelError: a message that did not come through, or a block that is torn here: it is burnt.
+        """
+        store = self._stores[count]
+        number = store.agree(self._channel)
+        if number is None:
+            return party.prepare(self._kind, count)
+        try:
+            block = store.take(number)
+        except _validate.InputError as fault:
+            self._channel.refuse(str(fault))
+        self._taken[count] = number
+        return block
+
+    def opened(self) -> None:
+        """Notes that the peer, too, has spent what was taken: it has answered with what only the blocks tell."""
+        for count, number in self._taken.items():
+            self._stores[count].ledger.see(number)
+        self._taken = {}
+
+
+def _past(said: Any) -> Past:
+    """What a peer says of one store; InputError if it says nothing of the kind."""
+    try:
+        spent, seen, identity = said["spent"], said["seen"], bytes.fromhex(said["identity"])
+        whole = type(spent) is type(seen) is int and min(spent, seen) >= NONE
+        whole = whole and len(identity) == IDENTITY_BYTES * (spent != NONE)
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise _validate.expected("spent", "a block's number and identity, and the number of one seen", said)
+    return Past(spent, identity, seen)

@@ -1,0 +1,149 @@
+"""Noise from oblivious transfer alone: no circuit is garbled, and two servers hold shares of noise that neither knows.
+
+The noise of :mod:`noise` is a sum of weighted bits less a constant, and each bit is the exclusive or of a from H1 and
+b from H2, which is a sum but for one product::
+
+    Z = sum_i 2^e_i (a_i + b_i - 2 a_i b_i) - c
+
+Each server adds up what it knows, and one correlated transfer makes shares of a product: H1 ends with labels q and
+q xor delta, H2 with the one that its choice b names. With the hashes p0, p1 of the two (:mod:`aes_hash`), H1 sends ::
+
+    p0 - p1 - a,   which H2 adds to its own hash if b = 1
+
+so that H2 holds p0 - a b and H1 has p0 to take off: modulo 2^(N - e), all that a weight of 2^(e + 1) leaves of a ring
+of 2^(N + 1). So many bits are sent. The two shares of Z are uniform but for their difference; a server adds its own as
+though the noise were one more owner, and :mod:`reveal` opens the sum.
+
+Promised, while the two keep to the protocol and do not collude: H1 learns nothing of H2's bits, while the transfers
+hold; H2 nothing of H1's, as each number that it is sent is hidden by the hash of a label that it lacks, under a key of
+AES that no other bit or chunk of coordinates has. So either knows of Z what the opened sum says. A share is for one
+sum: two sums with the same noise differ by what was added alone. Not promised: anything against a server that departs
+from the protocol, whose own share it can move as it likes.
+
+Source: shares of a product by one transfer, Gilboa 1999, "Two party RSA key generation"; from correlated ones,
+Asharov, Lindell, Schneider and Zohner 2013, "More efficient oblivious transfer".
+"""
+
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.secure.circuits import garbling
+from dpaudit.secure.circuits.garbling import BLOCK, SLACK, WORD, Encrypt, GateKeys
+from dpaudit.secure.crypto import correlated_transfers, shares
+from dpaudit.secure.crypto.randomness import Source, system
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.protocol.two_server_sum import checked_count, chunks, fair_bits
+
+_NUMBER = np.dtype("<u4")  # whatever is counted modulo a power of two that is at most the ring's
+
+
+def payload_bytes(noise: Binomial, *, ring_bits: int, depth: int) -> dict[str, float]:
+    """Bytes that one coordinate of many costs, by message; ``depth`` is that of the correlated transfers."""
+    return {"cot.corrections": noise.bits * BLOCK / depth, "products": sum(_widths(noise, ring_bits)) / 8}
+
+
+class First:
+    """H1. Its constructor and the peer's speak with each other.
+
+    Args:
+      channel: to the peer's :class:`Second`.
+      depth: of the correlated transfers (:mod:`cot`): 1, 2 or 4, the peer's.
+      source: where the secrets come from.
+    """
+
+    def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
+        self._delta = np.frombuffer(source(BLOCK), np.uint8).copy()
+        self._channel, self._source = channel, source
+        self._transfers = correlated_transfers.Sender(channel, self._delta, depth=depth, source=source)
+
+    def prepare(self, noise: Binomial, count: int, *, ring_bits: int) -> np.ndarray:
+        """H1's share of new noise, with the peer's ``prepare``.
+
+        Args:
+          noise: the law of each coordinate.
+          count: coordinates, at most :data:`opening.LARGEST`.
+          ring_bits: N + 1, 2 to 32.
+
+        Returns:
+          int64 [count] in the ring, secret, for one sum: less the peer's, it is the noise.
+
+        Raises:
+          InputError: an empty block or one too large; a ring that the noise does not fit into.
+          ChannelError: a message that did not come through.
+        """
+        widths = _widths(noise, ring_bits)
+        labels = self._transfers.extend(noise.bits * checked_count(count)).reshape(noise.bits, count, BLOCK)
+        own = fair_bits(self._source, labels.shape[:2])
+        seed = self._source(BLOCK)
+        self._channel.send("seed", seed)
+        share, keys = np.empty(count, np.int64), GateKeys(seed)
+        for number, part in enumerate(chunks(count)):
+            planes, total = [], np.full(part.stop - part.start, -noise.reach, np.int64)
+            for bit, width in enumerate(widths):
+                label, mine = labels[bit, part], own[bit, part].astype(_NUMBER)
+                zero, one = _hashes(np.stack([label, label ^ self._delta]), keys(number, bit))
+                planes.append(_planes(zero - one - mine, width))
+                total += _weighed(mine, zero, ring_bits, width)
+            self._channel.send("products", np.packbits(np.concatenate(planes)))
+            share[part] = total
+        return shares.smod(share, 1 << (ring_bits - 1))
+
+
+class Second:
+    """H2. Arguments: as for :class:`First`."""
+
+    def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
+        self._channel, self._source = channel, source
+        self._transfers = correlated_transfers.Receiver(channel, depth=depth, source=source)
+
+    def prepare(self, noise: Binomial, count: int, *, ring_bits: int) -> np.ndarray:
+        """H2's share of new noise, with the peer's ``prepare``. All else: as for the peer's."""
+        widths = _widths(noise, ring_bits)
+        own = fair_bits(self._source, (noise.bits, checked_count(count)))
+        labels = self._transfers.extend(own.reshape(-1).astype(bool)).reshape(*own.shape, BLOCK)
+        share, keys = np.empty(count, np.int64), GateKeys(self._channel.receive("seed", BLOCK).tobytes())
+        for number, part in enumerate(chunks(count)):
+            n, total = part.stop - part.start, np.zeros(part.stop - part.start, np.int64)
+            packed = self._channel.receive("products", -(-sum(widths) * n // 8))
+            planes = np.unpackbits(packed, count=sum(widths) * n).reshape(-1, n)
+            for bit, product in enumerate(np.split(planes, np.cumsum(widths)[:-1])):
+                mine = own[bit, part].astype(_NUMBER)
+                (hashed,) = _hashes(labels[None, bit, part], keys(number, bit))
+                total -= _weighed(mine, -(hashed + mine * _number(product)), ring_bits, len(product))
+            share[part] = total
+        return shares.smod(share, 1 << (ring_bits - 1))
+
+
+def _widths(noise: Binomial, ring_bits: int) -> list[int]:
+    """N - e of each bit, in the order of :func:`noise.from_bits`: how many bits a share of its product has."""
+    _validate.at_least((2 * noise.reach).bit_length(), ring_bits=shares.checked_ring(ring_bits))
+    exponents = [noise.step_bits] * noise.coins + 2 * list(range(noise.step_bits))
+    return [ring_bits - 1 - exponent for exponent in exponents]
+
+
+def _hashes(labels: np.ndarray, encrypt: Encrypt) -> np.ndarray:
+    """Half a word of the hash of each label: uint8 [k, n, 16] -> uint32 [k, n], place i of n with the tweak i."""
+    blocks = np.empty((*labels.shape[:2], 2), WORD)
+    for row, label in enumerate(labels):
+        garbling.blocks(label.view(WORD).T, np.arange(len(label), dtype=WORD), out=blocks[row])
+    cipher = np.empty(blocks.nbytes + SLACK, np.uint8)
+    encrypt(blocks.reshape(-1).view(np.uint8).data, cipher.data)
+    return (blocks[..., 0] ^ cipher[: blocks.nbytes].view(WORD).reshape(blocks.shape)[..., 0]).astype(_NUMBER)
+
+
+def _weighed(bit: np.ndarray, product: np.ndarray, ring_bits: int, width: int) -> np.ndarray:
+    """2^e (bit - 2 product) for the weight that leaves ``width`` bits of the product, int64."""
+    return (bit.astype(np.int64) - 2 * (product & _NUMBER.type((1 << width) - 1)).astype(np.int64)) << (
+        ring_bits - 1 - width
+    )
+
+
+def _planes(numbers: np.ndarray, width: int) -> np.ndarray:
+    """The lowest bits of numbers, uint32 [n] -> uint8 [width, n]."""
+    return (numbers >> np.arange(width, dtype=_NUMBER)[:, None] & 1).astype(np.uint8)
+
+
+def _number(planes: np.ndarray) -> np.ndarray:
+    """The numbers of these bits, the lowest first: uint8 [width, n] -> uint32 [n]."""
+    return np.left_shift(planes, np.arange(len(planes), dtype=_NUMBER)[:, None], dtype=_NUMBER).sum(0, _NUMBER)

@@ -1,0 +1,323 @@
+"""Two servers open the sum of their shares through a garbled circuit, and learn nothing else.
+
+H1 garbles and H2 evaluates. A circuit's inputs are H1's share, then bits that are each the exclusive or of one from
+either server: the noise's (:func:`noisy`), which so stay fair and unknown as long as one server keeps its own secret,
+or H2's share (:func:`plain`, nothing but the sum). H2's bits are choices of correlated transfers, whose labels are the
+circuit's own; H1's are folded into what it takes for a label of zero, and cost nothing.
+
+What depends on no share can be done ahead (:meth:`Garbler.prepare`, :meth:`Evaluator.prepare`) and lasts for one
+opening: a few labels a coordinate remain. A step of any size goes block by block (:meth:`Opening.blocks`), so
+that no server holds more than a block's tables.
+
+H2 alone reads the outputs. With noise it takes its own share and the noise's offset off what it reads, in the clear,
+which tells it no more than the noisy sum does. It sends H1 the result.
+
+Promised, while the two keep to the protocol and do not collude: each learns the opened values and, of the other's
+share and bits, what follows from them. Not promised: anything against a server that departs from the protocol.
+
+Source: paper 001, Algorithm 2, lines 3 to 6.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.secure.circuits import circuit as arithmetic
+from dpaudit.secure.circuits import garbling
+from dpaudit.secure.circuits.circuit import Circuit
+from dpaudit.secure.circuits.garbling import BLOCK, WORD, GateKeys
+from dpaudit.secure.crypto import correlated_transfers, shares
+from dpaudit.secure.crypto.randomness import Source, system
+from dpaudit.secure.noise import lookup
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.noise.lookup import Table
+from dpaudit.secure.protocol.channel import Channel
+
+# Opening without a circuit: H1 sends H2 its share, H2 takes its own off and sends back what is left.
+#
+# A share of a sum that already holds noise which neither server knows (:mod:`ot_noise`), or its own noise, or none, may
+# be shown: H1's share follows from the result and H2's own, so it tells H2 nothing that the result does not.
+#
+# Promised, while the two keep to the protocol and do not collude: each learns the opened values and what follows from
+# them. Never twice with the same noise: the difference of two such results has none.
+
+KEPT = np.dtype("<i4")  # of a ring of up to 32 bits, on the wire
+PAYLOAD_BYTES = {"share": KEPT.itemsize, "opened": KEPT.itemsize}  # that one coordinate costs, by message
+
+
+def first(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
+    """H1's side, with the peer's :func:`second`.
+
+    Args:
+      channel: to the peer.
+      share: int64 [d] in the ring, its share of the sum with whatever noise there is.
+      ring_bits: N + 1, 2 to 32.
+
+    Returns:
+      int64 [d]: the two shares' difference in the ring.
+
+    Raises:
+      InputError: a share that is none.
+      ChannelError: a message that did not come through, or values outside the ring.
+    """
+    channel.send("share", checked(share, len(share), ring_bits).astype(KEPT))
+    return receive(channel, "opened", len(share), ring_bits)
+
+
+def second(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
+    """H2's side: the same values. Arguments and errors: as for the peer's."""
+    checked(share, len(share), ring_bits)
+    opened = shares.join(receive(channel, "share", len(share), ring_bits), share, ring_bits=ring_bits)
+    channel.send("opened", opened.astype(KEPT))
+    return opened
+
+
+def receive(channel: Channel, kind: str, count: int, ring_bits: int) -> np.ndarray:
+    """The next message's ``count`` numbers of the ring, int64; ChannelError where one is outside it."""
+    values = channel.receive(kind, KEPT.itemsize * count).view(KEPT).astype(np.int64)
+    half = 1 << (ring_bits - 1)
+    if not _inside(values, half):
+        channel.refuse(f"receiving {kind!r}: values outside [{-half}, {half})")
+    return values
+
+
+def checked(share: np.ndarray, count: int, ring_bits: int) -> np.ndarray:
+    """A share of ``count`` numbers of the ring, if it is one; InputError, which repeats no number of it, otherwise."""
+    half = 1 << (shares.checked_ring(ring_bits) - 1)
+    found = f"{share.dtype} {list(share.shape)}"
+    if found != f"int64 [{count}]" or not _inside(share, half):
+        wanted = f"int64 [{count}] in [{-half}, {half})"
+        raise _validate.expected("share", wanted, found)
+    return share
+
+
+def _inside(values: np.ndarray, half: int) -> bool:
+    return bool(((values >= -half) & (values < half)).all())
+
+
+LARGEST = 8 * garbling.CHUNK  # coordinates of a block
+_TABLES = 1 << 28  # bytes of a block's tables
+
+
+class Opening(NamedTuple):
+    """What is computed of a coordinate's shares.
+
+    Attributes:
+      circuit: its inputs are ``ring_bits`` of H1's share and then ``mixed`` bits; its outputs ``ring_bits``.
+      ring_bits: N + 1.
+      noise: the law of the noise, or the values of a table; None for none, where the mixed bits are H2's share.
+    """
+
+    circuit: Circuit
+    ring_bits: int
+    noise: Binomial | Table | None
+
+    @property
+    def mixed(self) -> int:
+        """Bits that both servers have a part in."""
+        return self.circuit.inputs - self.ring_bits
+
+    def blocks(self, dimension: int) -> Iterator[slice]:
+        """The coordinates 0 .. d - 1, at most :data:`LARGEST` at a time, and no more than a server's memory is for."""
+        most = max(1, min(LARGEST, _TABLES // (2 * BLOCK * self.circuit.ands or 1)))
+        for start in range(0, _validate.at_least(1, dimension=dimension), most):
+            yield slice(start, min(start + most, dimension))
+
+    def payload_bytes(self, depth: int) -> dict[str, float]:
+        """Bytes that one coordinate of many costs, by message; ``depth`` is that of the correlated transfers."""
+        tables, labels = 2 * BLOCK * self.circuit.ands, BLOCK * self.ring_bits
+        return {"tables": tables, "labels": labels, "decoding": self.ring_bits / 8, "opened": KEPT.itemsize} | {
+            "cot.corrections": self.mixed * BLOCK / depth
+        }
+
+
+def noisy(noise: Binomial, *, ring_bits: int) -> Opening:
+    """The opening of x1 - x2 + Z modulo 2^ring_bits, for shares x1, x2 and the noise Z."""
+    return Opening(arithmetic.noisy_sum(noise, bits=shares.checked_ring(ring_bits)), ring_bits, noise)
+
+
+def by_table(table: Table, *, ring_bits: int) -> Opening:
+    """The paper's opening of x1 - x2 + N_seed, with seeds of both servers: a reproduction, **not private**."""
+    circuit = lookup.noisy_sum(table.values, bits=shares.checked_ring(ring_bits))
+    return Opening(circuit, ring_bits, table)
+
+
+def plain(*, ring_bits: int) -> Opening:
+    """The opening of x1 - x2 modulo 2^ring_bits: the baseline without noise ("MPC only")."""
+    return Opening(arithmetic.reconstruction(bits=shares.checked_ring(ring_bits)), ring_bits, None)
+
+
+class Garbled(NamedTuple):
+    """What H1 keeps of one block until it is opened, once.
+
+    Attributes:
+      zeros: the share's labels for zero, uint8 [ring_bits, n, 16].
+      delta: uint8 [16].
+      decoding: uint8 [ring_bits, n].
+    """
+
+    zeros: np.ndarray
+    delta: np.ndarray
+    decoding: np.ndarray
+
+    @classmethod
+    def blank(cls, opening: Opening, count: int) -> Self:
+        """One whose arrays are yet to be filled."""
+        bits = opening.ring_bits
+        return cls(*(np.empty(shape, np.uint8) for shape in ((bits, count, BLOCK), (BLOCK,), (bits, count))))
+
+    def parts(self) -> list[np.ndarray]:
+        """Its arrays, always in one order."""
+        return list(self)
+
+
+class Received(NamedTuple):
+    """What H2 keeps of one block until it is opened, once.
+
+    Attributes:
+      seed: of the gates' keys, uint8 [16].
+      labels: of the mixed bits, uint8 [mixed, n, 16].
+      tables: of each gate, uint64 [ANDs, 2, 2, m] for chunks of m coordinates, one after the other.
+    """
+
+    seed: np.ndarray
+    labels: np.ndarray
+    tables: list[np.ndarray]
+
+    @classmethod
+    def blank(cls, opening: Opening, count: int) -> Self:
+        """One whose arrays are yet to be filled."""
+        seed, labels = np.empty(BLOCK, np.uint8), np.empty((opening.mixed, count, BLOCK), np.uint8)
+        sizes = [part.stop - part.start for part in chunks(count)]
+        return cls(seed, labels, [np.empty((opening.circuit.ands, 2, 2, size), WORD) for size in sizes])
+
+    def parts(self) -> list[np.ndarray]:
+        """Its arrays, always in one order."""
+        return [self.seed, self.labels, *self.tables]
+
+
+class Garbler:
+    """H1. Its constructor and the peer's speak with each other.
+
+    Args:
+      channel: to the peer's :class:`Evaluator`.
+      depth: of the correlated transfers (:mod:`cot`): 1, 2 or 4, the peer's.
+      source: where the secrets come from.
+    """
+
+    def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
+        delta = np.frombuffer(source(BLOCK), np.uint8).copy()
+        delta[0] |= 1
+        self._channel, self._source, self._delta = channel, source, delta
+        self._transfers = correlated_transfers.Sender(channel, delta, depth=depth, source=source)
+
+    def prepare(self, opening: Opening, count: int) -> Garbled:
+        """Garbles a block of ``count`` coordinates, with the peer's ``prepare``.
+
+        Raises:
+          InputError: an empty block, or one beyond :data:`LARGEST`.
+          ChannelError: a message that did not come through.
+        """
+        checked_count(count)
+        labels = self._transfers.extend(opening.mixed * count).reshape(opening.mixed, count, BLOCK)
+        own = fair_bits(self._source, labels.shape[:2]) if opening.noise else np.zeros(labels.shape[:2], np.uint8)
+        zeros = np.frombuffer(self._source(opening.ring_bits * count * BLOCK), np.uint8)
+        zeros = zeros.reshape(opening.ring_bits, count, BLOCK)
+        seed = self._source(BLOCK)
+        self._channel.send("seed", seed)
+        inputs = (
+            np.concatenate([zeros[:, part], garbling.choose(labels[:, part], own[:, part], self._delta)])
+            for part in chunks(count)
+        )
+        decoding = []
+        for garbled in garbling.garble(opening.circuit, inputs, self._delta, GateKeys(seed)):
+            self._channel.send("tables", garbled.tables)
+            decoding.append(garbled.decoding)
+        return Garbled(zeros, self._delta, np.concatenate(decoding, axis=1))
+
+    def open(self, opening: Opening, garbled: Garbled, share: np.ndarray) -> np.ndarray:
+        """The opened values of a block, int64 [n], from H1's share of them, with the peer's ``open``.
+
+        Args:
+          opening, garbled: as prepared; ``garbled`` must never be opened again.
+          share: int64 [n], in the ring.
+
+        Raises:
+          InputError: a share of another length.
+          ChannelError: a message that did not come through.
+        """
+        bits = _of(share, opening.ring_bits, garbled.zeros.shape[1])
+        self._channel.send("labels", garbling.choose(garbled.zeros, bits, garbled.delta))
+        self._channel.send("decoding", np.packbits(garbled.decoding))
+        return receive(self._channel, "opened", len(share), opening.ring_bits)
+
+
+class Evaluator:
+    """H2. Arguments: as for :class:`Garbler`."""
+
+    def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
+        self._channel, self._source = channel, source
+        self._transfers = correlated_transfers.Receiver(channel, depth=depth, source=source)
+
+    def prepare(self, opening: Opening, count: int, share: np.ndarray | None = None) -> Received:
+        """Receives a garbled block of ``count`` coordinates; where there is no noise, for H2's ``share`` of them.
+
+        Raises, and the rest: as for the peer's.
+        """
+        shape = opening.mixed, checked_count(count)
+        if opening.noise:
+            own = fair_bits(self._source, shape)
+        elif share is None:
+            raise _validate.expected("share", "H2's share, whose bits are chosen before garbling", "none")
+        else:
+            own = _of(share, opening.ring_bits, count)
+        labels = self._transfers.extend(own.reshape(-1).astype(bool)).reshape(*shape, BLOCK)
+        seed = self._channel.receive("seed", BLOCK)
+        tables = []
+        for part in chunks(count):
+            size = opening.circuit.ands, 2, 2, part.stop - part.start
+            tables.append(self._channel.receive("tables", 8 * int(np.prod(size))).view(np.uint64).reshape(size))
+        return Received(seed, labels, tables)
+
+    def open(self, opening: Opening, received: Received, share: np.ndarray) -> np.ndarray:
+        """The same values as the peer's, from H2's share of them. Arguments and errors: as for the peer's."""
+        bits, count = opening.ring_bits, received.labels.shape[1]
+        checked(share, count, bits)
+        own = share + opening.noise.offset if opening.noise else np.zeros(count, np.int64)
+        labels = self._channel.receive("labels", bits * count * BLOCK).reshape(bits, count, BLOCK)
+        packed = self._channel.receive("decoding", -(-bits * count // 8))
+        decoding = np.unpackbits(packed, count=bits * count).reshape(bits, count)
+        inputs = (np.concatenate([labels[:, part], received.labels[:, part]]) for part in chunks(count))
+        keys = GateKeys(received.seed.tobytes())
+        found = list(garbling.evaluate(opening.circuit, inputs, received.tables, keys))
+        read = np.concatenate(found, axis=1) ^ decoding
+        values = (1 << np.arange(bits)) @ read.astype(np.int64)
+        opened = shares.smod(values - own, 1 << (bits - 1))
+        self._channel.send("opened", opened.astype(KEPT))
+        return opened
+
+
+def chunks(count: int) -> Iterator[slice]:
+    """The coordinates of a block, at most :data:`garbling.CHUNK` at a time."""
+    for start in range(0, count, garbling.CHUNK):
+        yield slice(start, min(start + garbling.CHUNK, count))
+
+
+def fair_bits(source: Source, shape: tuple[int, ...]) -> np.ndarray:
+    """Fair bits, uint8 of 0 and 1."""
+    count = int(np.prod(shape))
+    return np.unpackbits(np.frombuffer(source(-(-count // 8)), np.uint8), count=count).reshape(shape)
+
+
+def _of(share: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """The bits of a share, lowest first: uint8 [bits, n]."""
+    return (checked(share, count, bits) >> np.arange(bits)[:, None] & 1).astype(np.uint8)
+
+
+def checked_count(count: int) -> int:
+    """The size of a block, if it is one; InputError otherwise."""
+    if _validate.at_least(1, count=count) > LARGEST:
+        raise _validate.expected("count", f"at most {LARGEST} coordinates a block", count)
+    return count

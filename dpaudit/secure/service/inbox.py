@@ -1,0 +1,113 @@
+"""The owners' shares of the step that comes next, until enough are there; and who waits for what it opens.
+
+A share is taken as a whole or not at all: exactly d whole numbers of the ring, from an owner of the training, for the
+next step. The same share again is harmless, another one for the same step is refused. What was taken stays until the
+step is completed, also when an opening fails.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.secure.crypto import shares
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.two_server_sum import KEPT
+
+SPLIT_BYTES = 16
+_LOOK = 0.1  # seconds between two looks at whether to stop
+
+
+class Inbox:
+    """One server's; for many threads.
+
+    Args:
+      terms: of the training.
+      completed: the last completed step.
+    """
+
+    def __init__(self, terms: Terms, completed: int) -> None:
+        self._terms, self._completed = terms, completed
+        self._changed = threading.Condition()
+        self._held: dict[str, tuple[bytes, np.ndarray]] = {}
+
+    def take(self, owner: str, step: int, split: bytes, values: bytes) -> None:
+        """Takes an owner's share; one of a completed step is not needed any more, and that is all.
+
+        Args:
+          owner: the name.
+          step: the number.
+          split: 16 bytes that both shares of one splitting have in common.
+          values: int32, little-endian.
+
+        Raises:
+          InputError: what is said above; nothing has changed then.
+        """
+        half, dimension = 1 << (self._terms.ring_bits - 1), self._terms.dimension
+        self._terms.owner(owner=owner)
+        if len(split) != SPLIT_BYTES:
+            raise _validate.expected("split", f"{SPLIT_BYTES} bytes", len(split))
+        if len(values) != KEPT.itemsize * dimension:
+            raise _validate.expected("values", f"{dimension} coordinates", f"{len(values) / KEPT.itemsize:g}")
+        share = np.frombuffer(values, KEPT)
+        outside = (share < -half) | (share >= half)
+        if outside.any():
+            raise _validate.expected("values", f"integers in [{-half}, {half})", f"{outside.sum()} beyond")
+        with self._changed:
+            if 1 <= step <= self._completed:
+                return
+            if step != self._completed + 1:
+                raise _validate.expected("step", f"{self._completed + 1}, the next one", step)
+            earlier_split, earlier = self._held.setdefault(owner, (split, share))
+            if earlier_split != split or not np.array_equal(earlier, share):
+                raise _validate.expected("values", f"the share of step {step} that came before", "another one")
+            self._changed.notify_all()
+
+    def collect(self, seconds: float, stop: Callable[[], bool]) -> dict[str, bytes]:
+        """Waits until all owners' shares are there, the time is over, or ``stop``.
+
+        Returns:
+          The splits of the owners whose shares are there.
+        """
+        until = time.monotonic() + seconds
+        with self._changed:
+            while len(self._held) < len(self._terms.owners) and not stop() and time.monotonic() < until:
+                self._changed.wait(min(_LOOK, max(0.0, until - time.monotonic())))
+            return {owner: split for owner, (split, _) in self._held.items()}
+
+    def held(self) -> int:
+        """How many owners' shares are there."""
+        return len(self._held)
+
+    def total(self, owners: Sequence[str]) -> np.ndarray:
+        """This server's share of the sum of these owners: int64 [d]."""
+        with self._changed:
+            held = [self._held[owner][1] for owner in owners]
+        return shares.add((share.astype(np.int64) for share in held), ring_bits=self._terms.ring_bits)
+
+    def forget(self, owners: Iterable[str]) -> None:
+        """Lets these owners' shares of the step go; they may send others."""
+        with self._changed:
+            for owner in owners:
+                self._held.pop(owner, None)
+
+    def complete(self, step: int) -> None:
+        """Once this is a step more than before, forgets its shares and wakes who waits for it."""
+        with self._changed:
+            if step > self._completed:
+                self._completed, self._held = step, {}
+            self._changed.notify_all()
+
+    def wait(self, owner: str, step: int, seconds: float) -> bool:
+        """Waits for the step to be completed; whether it is.
+
+        Raises:
+          InputError: a step that the owner's share is not there for.
+        """
+        self._terms.owner(owner=owner)
+        with self._changed:
+            if step < 1 or (step > self._completed and (step != self._completed + 1 or owner not in self._held)):
+                raise _validate.expected("step", f"one with a share of {owner}, or a completed one", step)
+            return self._changed.wait_for(lambda: step <= self._completed, seconds)

@@ -1,0 +1,61 @@
+"""A server's figures over HTTP on this machine, as text that Prometheus reads."""
+
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from dpaudit import _validate
+from dpaudit.secure.protocol import certificates
+
+Figures = Mapping[str, float]
+
+
+class Metrics:
+    """Answers ``GET /metrics`` until it is closed.
+
+    Args:
+      address: host:port of this machine's own, as the figures are for nobody else; port 0 lets the system choose.
+      figures: are asked for at each call, by name.
+
+    Attributes:
+      port: on which it listens.
+
+    Raises:
+      InputError: an address beyond this machine, or one that cannot be had.
+    """
+
+    def __init__(self, address: str, figures: Callable[[], Figures]) -> None:
+        host, port = certificates.checked_address("metrics", address)
+        if not certificates.is_loopback(host):
+            raise _validate.expected("metrics", "a loopback address such as 127.0.0.1:9100", address)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path != "/metrics":
+                    self.send_error(404)
+                    return
+                lines = [f"dpaudit_secure_{name} {value:.17g}\n" for name, value in figures().items()]
+                data = "".join(lines).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Says nothing of each call."""
+
+        try:
+            self._server = ThreadingHTTPServer((host.strip("[]"), port), Handler)
+        except OSError as fault:
+            raise _validate.expected(
+                "metrics", "a free port of this machine", f"{address} ({fault.strerror})"
+            ) from None
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+
+    def close(self) -> None:
+        """Stops answering."""
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,233 @@
+"""An owner's side of a training: its integers leave as two shares for two servers, which both tell what opened."""
+
+import random
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple
+
+import grpc
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.secure.crypto import randomness, shares
+from dpaudit.secure.protocol import agreement, certificates
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.certificates import SERVERS, Tls
+from dpaudit.secure.protocol.channel import ChannelError
+from dpaudit.secure.protocol.two_server_sum import KEPT
+from dpaudit.secure.service import spgc_pb2 as messages
+from dpaudit.secure.service.grpc_wire import SERVICE
+from dpaudit.secure.service.inbox import SPLIT_BYTES
+from dpaudit.secure.service.records import Budget, Opened
+
+_PAUSE = 0.1  # seconds until a server that is not there is tried again
+_LOOK = 1.0  # seconds of waiting for one server until the other one is asked
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)  # its share is perhaps not there
+_BUSY = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)  # it says: ask again
+_SPREAD = 0.002  # seconds of pause for each owner, so that all together do not ask too often
+_REFUSED = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
+
+
+class _Split(NamedTuple):
+    step: int
+    integers: np.ndarray
+    label: bytes
+    shares: tuple[bytes, bytes]
+
+
+class Owner:
+    """One owner of a training, connected to both servers.
+
+    Args:
+      name: as the terms and the certificate have it.
+      terms: of the training; a server with other ones refuses the shares.
+      addresses: H1's and H2's, host:port.
+      own: this owner's certificate; None for none.
+      insecure: whether it may speak beyond this machine without one.
+
+    Raises:
+      InputError: a name that is not in the terms, or an address that cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        terms: Terms,
+        addresses: tuple[str, str],
+        *,
+        own: Tls | None = None,
+        insecure: bool = False,
+    ) -> None:
+        self._name, self._terms = terms.owner(name=name), terms
+        self._said = agreement.stated(terms.statement())
+        size = KEPT.itemsize * terms.dimension
+        self._connections = {
+            server: certificates.call(address, server, own, insecure=insecure, values=size)
+            for server, address in zip(SERVERS, addresses, strict=True)
+        }
+        self._threads = ThreadPoolExecutor(len(SERVERS))  # waiting in a thread costs less than gRPC's own futures
+        self._split: _Split | None = None
+        self._budget, self._releases = Budget(terms), 0
+
+    @property
+    def epsilon(self) -> float:
+        """What the training has spent so far on an example that is in every step, by the last result that was told.
+
+        Infinite for terms without a budget.
+        """
+        return self._budget.epsilon(self._releases)
+
+    def submit(self, step: int, integers: np.ndarray, *, seconds: float = 60.0) -> None:
+        """Sends the shares of a step to both servers; tries again while one is not there or has no time.
+
+        After a fault the same may be submitted again, which sends the same shares; both servers may have the first
+        ones already.
+
+        Args:
+          step: the number, from 1.
+          integers: the sum of the owner's quantised gradients, int [d].
+          seconds: for all of it.
+
+        Raises:
+          InputError: other integers than before for this step, a budget that is spent as far as this owner knows, or
+            what a server refuses, in its words.
+          ChannelError: a server that could not be reached.
+        """
+        split = self._split
+        if split is None or split.step != step:
+            self._budget.require(self._releases)
+            split = self._split = self._divided(step, np.asarray(integers))
+        if not np.array_equal(split.integers, integers):
+            raise _validate.expected("integers", f"those of step {step} that were submitted before", "others")
+        self._send(split, time.monotonic() + _validate.positive(seconds=seconds))
+
+    def result(self, step: int, *, seconds: float = 60.0) -> Opened:
+        """What a step opened, when both servers say the same; waits for it.
+
+        A server that has been restarted meanwhile is sent the step's share again.
+
+        Args:
+          step: the number.
+          seconds: for all of it.
+
+        Raises:
+          InputError: what a server refuses, in its words.
+          ChannelError: no result in time, or two that differ.
+        """
+        _validate.at_least(1, step=step)
+        until = time.monotonic() + _validate.positive(seconds=seconds)
+        told: dict[str, Opened] = {}
+        while lacking := [server for server in SERVERS if server not in told]:
+            asked = {server: self._threads.submit(self._ask, server, step, until) for server in lacking}
+            for server, call in asked.items():
+                if opened := self._told(server, call, step, until):
+                    told[server] = opened
+        first, second = (told[server] for server in SERVERS)
+        if first.owners != second.owners or not np.array_equal(first.values, second.values):
+            raise ChannelError(f"step {step}: h1 and h2 tell different results")
+        self._releases = max(self._releases, first.releases, second.releases)
+        return first._replace(releases=max(first.releases, second.releases))
+
+    def close(self) -> None:
+        """Ends both connections."""
+        self._threads.shutdown()
+        for connection in self._connections.values():
+            connection.close()
+
+    def _divided(self, step: int, integers: np.ndarray) -> _Split:
+        if integers.shape != (self._terms.dimension,):
+            raise _validate.expected("integers", f"shape [{self._terms.dimension}]", f"shape {list(integers.shape)}")
+        pair = shares.split(integers, ring_bits=self._terms.ring_bits)
+        first, second = (share.astype(KEPT).tobytes() for share in pair)
+        label = randomness.system(SPLIT_BYTES)
+        return _Split(_validate.at_least(1, step=step), integers.copy(), label, (first, second))
+
+    def _send(self, split: _Split, until: float) -> None:
+        begun = {server: self._threads.submit(self._submit, server, split, until) for server in SERVERS}
+        for server, call in begun.items():
+            try:
+                call.result()
+            except grpc.RpcError as fault:
+                raise _failure(server, fault) from None
+
+    def _submit(self, server: str, split: _Split, until: float) -> None:
+        """Sends one server its share."""
+        submit = self._connections[server].unary_unary(
+            f"/{SERVICE}/Submit", messages.Share.SerializeToString, messages.Receipt.FromString
+        )
+        values = split.shares[SERVERS.index(server)]
+        share = messages.Share(owner=self._name, step=split.step, split=split.label, terms=self._said, values=values)
+        while True:
+            try:
+                submit(share, until - time.monotonic())
+            except grpc.RpcError as fault:
+                if not _transient(fault) or until <= time.monotonic():
+                    raise
+                self._rest(until)
+            else:
+                return
+
+    def _rest(self, until: float) -> None:
+        """Waits for a moment, another one for each owner."""
+        longest = max(_PAUSE, _SPREAD * len(self._terms.owners))
+        time.sleep(max(0.0, min(random.uniform(0.0, 2 * longest), until - time.monotonic())))
+
+    def _ask(self, server: str, step: int, until: float) -> messages.Opened:
+        """Asks one server, for a moment."""
+        result = self._connections[server].unary_unary(
+            f"/{SERVICE}/Result", messages.Wanted.SerializeToString, messages.Opened.FromString
+        )
+        left = max(0.0, min(_LOOK, until - time.monotonic()))
+        return result(messages.Wanted(owner=self._name, step=step), left)
+
+    def _told(self, server: str, call: Future[messages.Opened], step: int, until: float) -> Opened | None:
+        """What one server tells; None where it should be asked again."""
+        try:
+            return self._whole(server, call.result())
+        except grpc.RpcError as fault:
+            code, failure = _code(fault), _failure(server, fault)
+        if until <= time.monotonic() or code not in (*_LOST, *_BUSY, grpc.StatusCode.DEADLINE_EXCEEDED):
+            raise failure
+        if code in _BUSY:
+            self._rest(until)
+        if code in _LOST:
+            self._send_again(step, failure, until)
+        return None
+
+    def _whole(self, server: str, told: messages.Opened) -> Opened:
+        if len(told.values) != KEPT.itemsize * self._terms.dimension:
+            raise ChannelError(f"{server}: expected {self._terms.dimension} coordinates, another number came")
+        try:
+            owners = self._terms.named(told.owners)
+        except _validate.InputError as fault:
+            raise ChannelError(f"{server}: {fault}") from None
+        return Opened(np.frombuffer(told.values, KEPT).astype(np.int64), owners, told.releases)
+
+    def _send_again(self, step: int, failure: Exception, until: float) -> None:
+        """After a server was gone, or says that it has no share of the step."""
+        if self._split is None or self._split.step != step:
+            raise failure
+        time.sleep(_PAUSE)
+        with suppress(ChannelError):
+            self._send(self._split, until)
+
+
+def _code(fault: grpc.RpcError) -> grpc.StatusCode | None:
+    return fault.code() if isinstance(fault, grpc.Call) else None
+
+
+def _transient(fault: grpc.RpcError) -> bool:
+    """Whether the same call may come through later: not where the two do not trust each other's certificates."""
+    lost = _code(fault) == grpc.StatusCode.UNAVAILABLE and "handshake" not in certificates.reason(fault).lower()
+    return lost or _code(fault) in _BUSY
+
+
+def _failure(server: str, fault: grpc.RpcError) -> Exception:
+    """What a call's failure means to the owner: a refusal, in the server's words, or a server out of reach."""
+    kind = _validate.InputError if _code(fault) in _REFUSED else ChannelError
+    return kind(f"{server}: {certificates.reason(fault)}")

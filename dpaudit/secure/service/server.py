@@ -1,0 +1,252 @@
+"""One of the two servers of a training: collects owners' shares, opens their sum with its peer, tells the owners.
+
+A round waits ``wait`` seconds for owners at most, and ends early when the shares of all are there. Then the servers
+compare which owners' shares both have. With all of them, or ``least_owners`` where the terms say so, they open the
+sum; with fewer, the shares stay and a new round of the same step begins. What the servers do together has ``deadline``
+seconds. Whatever fails between them ends their session on both sides, and H1 calls again: the step is done anew, with
+new secrets.
+
+Once the budget of the terms is spent, nothing is opened any more; results are told as before.
+
+H2 stays up whoever calls: a caller whose terms or state do not go with its own, or a second one while it has a
+session, is refused in one line, and the shares that wait are kept. H1 ends if it was never let in, and calls again
+otherwise.
+
+A server that was killed goes on behind its last completed step. It has lost the shares of the step that was going on;
+their owners, who learn of it when they ask for the result, send them again.
+"""
+
+import resource
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from dpaudit import _validate
+from dpaudit.secure.protocol import certificates
+from dpaudit.secure.protocol import channel as lines
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.certificates import Tls
+from dpaudit.secure.protocol.channel import Channel, ChannelError
+from dpaudit.secure.protocol.two_server_sum import KEPT
+from dpaudit.secure.service import grpc_wire
+from dpaudit.secure.service.grpc_wire import GrpcWire, Listener, OwnersService
+from dpaudit.secure.service.inbox import Inbox
+from dpaudit.secure.service.records import Budget, Records
+from dpaudit.secure.service.session import PEER, Session
+
+_PAUSE = 0.3  # seconds between two calls to a peer that is not there
+_GREETING = 10.0  # seconds that a caller has for its terms; longer only if a result is lacking
+_FILES = 256  # open at once, besides a connection for each owner
+_WORKERS = 64  # threads that answer owners
+
+
+class Server:
+    """A server that listens; :meth:`run` does its part of the training.
+
+    Args:
+      role: "h1" or "h2".
+      terms: of the training.
+      listen: host:port; port 0 lets the system choose.
+      state: directory of what it keeps, its own alone.
+      peer: H2's address, for H1, which calls; H2 needs none.
+      own: this server's certificate; None for none.
+      insecure: whether it may speak beyond this machine without one.
+      wait: seconds that a round waits for owners.
+      deadline: seconds that a step of the servers, or a session's beginning, may take.
+      rejoin: begin the first session anew (:mod:`session`): for a state that was put back from a copy, or is new.
+      log: is told what happens, in lines.
+
+    Attributes:
+      port: on which it listens.
+
+    Raises:
+      InputError: a value out of range, or an address or a directory that cannot be used.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        terms: Terms,
+        *,
+        listen: str,
+        state: str | Path,
+        peer: str | None = None,
+        own: Tls | None = None,
+        insecure: bool = False,
+        wait: float = 60.0,
+        deadline: float = 60.0,
+        rejoin: bool = False,
+        log: Callable[[str], None] = print,
+    ) -> None:
+        _validate.one_of(PEER, role=role)
+        if role == "h1" and peer is None:
+            raise _validate.expected("peer", "the address of h2, which h1 calls", "none")
+        self._role, self._terms, self._peer, self._own, self._insecure = role, terms, peer, own, insecure
+        self._wait, self._deadline = _validate.positive(wait=wait), _validate.positive(deadline=deadline)
+        self._rejoin, self._let_in, self._budget = rejoin, False, Budget(terms)
+        self._log = lambda line: log(lines.printable(line))
+        self._stopped = threading.Event()
+        self._wire: GrpcWire | None = None
+        self._said = ""
+        self._channel: Channel | None = None
+        self._earlier, self._sessions = (0, 0), 0  # bytes of channels that are closed; sessions begun
+        self._server = grpc.server(
+            ThreadPoolExecutor(_WORKERS),
+            options=certificates.options(KEPT.itemsize * terms.dimension),
+            maximum_concurrent_rpcs=_WORKERS + len(terms.owners),
+        )
+        self.port = certificates.listen(self._server, listen, own, insecure=insecure)
+        self._records = Records(state, role, terms)
+        self._inbox = Inbox(terms, self._records.completed)
+        if (files := _descriptors(len(terms.owners) + _FILES)) is not None:
+            self._log(
+                f"the system lets this process have {files} files open, too few for {len(terms.owners)} owners at once"
+            )
+        self._listener = Listener(self._server, own, self._tell_once) if role == "h2" else None
+        OwnersService(self._server, terms, self._inbox, self._records, self._budget, own, self._log)
+        self._server.start()
+
+    def run(self) -> None:
+        """Goes on until :meth:`stop`.
+
+        Raises:
+          InputError: H2 has refused H1's first call, or been refused; the state can no longer be written.
+        """
+        try:
+            while not self._stopped.is_set():
+                try:
+                    self._session()
+                except ChannelError as fault:
+                    self._tell_once(f"no session with {PEER[self._role]}: {fault}")
+                    self._stopped.wait(_PAUSE)
+                except _validate.InputError as fault:
+                    if self._listener is None and not self._let_in:
+                        raise
+                    who = f"h1 at {self._listener.caller}" if self._listener else "h2"
+                    self._tell_once(f"{who} is refused: {fault}")
+                    self._stopped.wait(_PAUSE)
+        except OSError as fault:
+            raise _validate.expected("state", "a directory to write to", fault) from None
+        finally:
+            self._server.stop(grace=1.0).wait()
+            self._records.close()
+
+    def figures(self) -> dict[str, float]:
+        """How things stand: counts of this state's whole life, bytes and sessions of this process."""
+        records, terms = self._records, self._terms
+        sent, received = self._moved()
+        shown = {
+            "steps_completed": records.completed,
+            "openings_begun": records.releases,
+            "owners": len(terms.owners),
+            "owners_waiting": self._inbox.held(),
+            "sessions": self._sessions,
+            "session_open": self._channel is not None,
+            "peer_bytes_sent": sent,
+            "peer_bytes_received": received,
+        }
+        if terms.openings:
+            spent = self._budget.epsilon(records.releases)
+            shown |= {"openings_allowed": terms.openings, "epsilon_spent": spent, "epsilon_budget": terms.epsilon}
+        return shown
+
+    def _moved(self) -> tuple[int, int]:
+        """Bytes of payload to and from the peer."""
+        channel, sides = self._channel, []
+        for before, side in zip(self._earlier, ("sent", "received"), strict=True):
+            now = getattr(channel, side).copy() if channel else {}
+            sides.append(before + sum(each.payload_bytes for each in now.values()))
+        return sides[0], sides[1]
+
+    def stop(self) -> None:
+        """Ends :meth:`run` soon, from any thread or signal handler."""
+        self._stopped.set()
+        if wire := self._wire:
+            wire.close()
+
+    def _session(self) -> None:
+        wire = self._connected()
+        if wire is None:
+            return
+        self._wire = wire
+        self._channel = channel = Channel(wire, min(_GREETING, self._deadline))
+        try:
+            session = Session(
+                channel,
+                self._role,
+                self._terms,
+                self._records,
+                budget=self._budget,
+                rejoin=self._rejoin,
+                seconds=self._deadline,
+            )
+            self._rejoin, self._let_in = False, True
+            self._sessions += 1
+            self._inbox.complete(self._records.completed)
+            label = "; noise from a table, a reproduction that is not private" if self._terms.noise == "table" else ""
+            self._tell_once(f"session with {PEER[self._role]}: {self._records.completed} steps are complete{label}")
+            while not self._stopped.is_set():
+                self._round(session, channel, wire)
+        except ChannelError:
+            if not self._stopped.is_set():
+                raise
+        finally:
+            self._earlier, self._channel = self._moved(), None
+            wire.abandon()
+
+    def _connected(self) -> GrpcWire | None:
+        """To the peer; None if there is none yet."""
+        if self._listener is None:
+            return grpc_wire.connect(str(self._peer), self._own, insecure=self._insecure)
+        return self._listener.next(_PAUSE)
+
+    def _round(self, session: Session, channel: Channel, wire: GrpcWire) -> None:
+        step = self._records.completed + 1
+        if self._budget.spent(self._records.releases):
+            self._tell_once(
+                f"the budget is spent: {self._budget.told(self._records.releases)}; no step is opened any more"
+            )
+            while not self._ended(wire):
+                self._stopped.wait(_PAUSE)
+            raise ChannelError("the other server has ended the session")
+        session.prepare(self._deadline)
+        channel.deadline(self._wait + self._deadline)
+        held = self._inbox.collect(self._wait, lambda: self._ended(wire))
+        owners, torn = session.agree(step, held)
+        for owner in torn[: lines.MOST]:
+            self._log(f"step {step}: {owner}'s two shares do not belong together; both servers let them go")
+        if torn[lines.MOST :]:
+            self._log(f"step {step}: nor do those of {len(torn) - lines.MOST} others")
+        self._inbox.forget(torn)
+        present = {*owners, *torn}
+        lacking = [owner for owner in self._terms.owners if owner not in present]
+        if lacking and held:
+            here = [f"{owner}{'' if owner in held else ' (not here either)'}" for owner in lacking]
+            self._log(f"step {step}: shares are not at both servers of: {lines.listed(here)}")
+        if len(owners) < self._terms.least_owners:
+            return
+        channel.deadline(self._deadline)
+        session.open(step, owners, self._inbox.total(owners))
+        self._inbox.complete(step)
+        self._log(f"step {step}: complete, of {len(owners)} owners; {self._budget.told(self._records.releases)}")
+
+    def _ended(self, wire: GrpcWire) -> bool:
+        return wire.closed or self._stopped.is_set()
+
+    def _tell_once(self, line: str) -> None:
+        """Tells what has not just been told."""
+        if line != self._said:
+            self._log(line)
+        self._said = line
+
+
+def _descriptors(wanted: int) -> int | None:
+    """Has the system allow for so many open files; how many it allows at most if they are fewer."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    return allowed if allowed < wanted else None

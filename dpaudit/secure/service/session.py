@@ -1,0 +1,224 @@
+"""Two servers on one channel: from the handshake through steps until something fails, which ends both sides.
+
+The handshake compares roles, terms, and whether the states of the two belong together: the identity that both drew
+when they met first, the completed steps, and the blocks that were spent (:mod:`offline`). A server that was killed
+between the two writing a result has it from the other. What does not fit is refused by both sides; the way forward is
+a session that one of them begins with ``rejoin``: both drop all blocks, draw a new identity, and the one that lacks
+results has all of them from the other.
+
+Every step begins with its number and with whose shares are there: the sum is over the owners from whom both servers
+have the two shares of one splitting. All secrets, the transfers' and the labels', are a session's own and are
+forgotten with it: what a fault has left half used is never used again.
+"""
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.secure.crypto.randomness import Source, system
+from dpaudit.secure.protocol import agreement, two_server_sum
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.protocol.prepared import IDENTITY_BYTES, WAY, Ahead
+from dpaudit.secure.protocol.two_server_sum import KEPT, Evaluator, Garbled, Garbler, Opening, Received
+from dpaudit.secure.service.inbox import SPLIT_BYTES
+from dpaudit.secure.service.records import Budget, Opened, Records
+
+PEER = {"h1": "h2", "h2": "h1"}
+MOST = 1 << 40  # steps, and openings
+_STEP = struct.Struct("<Q")
+_HELD = struct.Struct(f"<?{SPLIT_BYTES}s")  # of each owner: whether its share is there, and its split
+_BY = struct.Struct("<Q")  # openings begun; bits of the owners follow
+
+
+class Agreed(NamedTuple):
+    """What two servers have of a step.
+
+    Attributes:
+      owners: from whom both have the shares of one splitting; sorted.
+      torn: from whom they have shares of two splittings, which are of no use.
+    """
+
+    owners: tuple[str, ...]
+    torn: tuple[str, ...]
+
+
+class Session:
+    """One server's side. Its constructor and the peer's speak with each other.
+
+    Args:
+      channel: to the peer's session.
+      role: "h1" or "h2".
+      terms: of the training.
+      records: this server's.
+      budget: that of the terms, if it is at hand.
+      rejoin: drop all blocks, this server's and the peer's, and take from the peer what results are lacking here.
+      seconds: for each result that one side has from the other.
+      source: where the secrets come from.
+
+    Raises:
+      InputError: a peer of the same role, or one whose terms or state do not go with this server's.
+      ChannelError: a message that did not come through.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        role: str,
+        terms: Terms,
+        records: Records,
+        *,
+        budget: Budget | None = None,
+        rejoin: bool = False,
+        seconds: float = 60.0,
+        source: Source = system,
+    ) -> None:
+        self._channel, self._role, self._terms, self._records = channel, role, terms, records
+        self._opening: Opening = terms.opening()
+        self._budget = budget or Budget(terms)
+        pair = records.pair.identity.hex() if records.pair else ""
+        mine = {"completed": records.completed, "releases": records.releases, "pair": pair, "rejoin": rejoin}
+        theirs = agreement.exchange(channel, "terms", {"role": role, **mine, **terms.statement()})
+        try:
+            self._same("role", PEER[role], theirs)
+            agreement.same(terms, theirs)
+            anew = self._anew(mine, theirs)
+        except _validate.InputError:
+            channel.close()
+            raise
+        self._catch_up(theirs["completed"], seconds)
+        records.heard(theirs["releases"])
+        channel.deadline(seconds)
+        if anew:
+            self._join(source)
+        self._ahead = self._stores(source)
+        self._party = (Garbler if role == "h1" else Evaluator)(channel, depth=terms.depth, source=source)
+
+    def prepare(self, seconds: float) -> None:
+        """Makes the blocks that the terms want ahead, with the peer's ``prepare``.
+
+        Args:
+          seconds: for each block.
+
+        Raises:
+          ChannelError: a message that did not come through.
+        """
+        if self._ahead:
+            self._ahead.fill(self._party, seconds)
+
+    def agree(self, step: int, held: Mapping[str, bytes]) -> Agreed:
+        """Whose shares the servers have.
+
+        Args:
+          step: the number.
+          held: the splits that came to this server, 16 bytes by owner.
+
+        Raises:
+          ChannelError: a message that did not come through, or one of another step.
+        """
+        self._channel.send("step", _STEP.pack(step))
+        self._channel.send(
+            "held", b"".join(_HELD.pack(name in held, held.get(name, b"")) for name in self._terms.owners)
+        )
+        (other,) = _STEP.unpack(self._channel.receive("step", _STEP.size).tobytes())
+        if other != step:
+            self._channel.refuse(f"{PEER[self._role]}'s step: expected {step}, got {other}")
+        theirs = self._channel.receive("held", _HELD.size * len(self._terms.owners)).tobytes()
+        whole, torn = [], []
+        for name, (there, split) in zip(self._terms.owners, _HELD.iter_unpack(theirs), strict=True):
+            if there and name in held:
+                (whole if split == held[name] else torn).append(name)
+        return Agreed(tuple(whole), tuple(torn))
+
+    def open(self, step: int, owners: tuple[str, ...], share: np.ndarray) -> None:
+        """Opens the sum and records it.
+
+        Args:
+          step: the number.
+          owners: as agreed.
+          share: this server's of their sum, int64 [d].
+
+        Raises:
+          InputError: the budget is spent; nothing was opened.
+          ChannelError: a message that did not come through; the result is recorded by neither server, or by one.
+        """
+        self._budget.require(self._records.releases)
+        values = np.empty(self._terms.dimension, np.int64)
+        for part in self._opening.blocks(len(values)):
+            values[part] = self._block(step, share[part], first=part.start == 0)
+        self._records.complete(step, Opened(values, owners, self._records.releases))
+        if self._ahead:
+            self._ahead.opened()
+
+    def _block(self, step: int, share: np.ndarray, *, first: bool) -> np.ndarray:
+        prepared = self._ahead.take(self._party, len(share)) if self._ahead else self._prepared(share)
+        if first:
+            self._records.begin(step)
+        party: Any = self._party
+        return party.open(self._opening, prepared, share)
+
+    def _prepared(self, share: np.ndarray) -> Garbled | Received:
+        if isinstance(self._party, Garbler):
+            return self._party.prepare(self._opening, len(share))
+        return self._party.prepare(self._opening, len(share), None if self._opening.noise else share)
+
+    def _same(self, name: str, value: object, theirs: Mapping[str, object]) -> None:
+        if theirs.get(name) != value:
+            raise _validate.expected(f"{PEER[self._role]}'s {name}", str(value), theirs.get(name))
+
+    def _anew(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+        """Whether the two begin anew, with no blocks; InputError where their states do not belong together."""
+        for name, kind in (("completed", int), ("releases", int), ("pair", str), ("rejoin", bool)):
+            if type(theirs.get(name)) is not kind or (kind is int and not 0 <= theirs[name] < MOST):
+                raise _validate.expected(f"{PEER[self._role]}'s {name}", "what a server says", theirs.get(name))
+        if mine["rejoin"] or theirs["rejoin"]:
+            return True
+        fresh = not any(side[name] for side in (mine, theirs) for name in ("completed", "releases"))
+        if mine["pair"] != theirs["pair"] and not fresh:
+            names = {self._role: mine, PEER[self._role]: theirs}
+            empty = [f" ({name}'s is empty)" for name, side in names.items() if not side["pair"]]
+            wanted = f"the two of one training; {WAY}"
+            raise _validate.expected("states of h1 and h2", wanted, f"others{''.join(empty)}")
+        if abs(mine["completed"] - theirs["completed"]) > 1:
+            wanted = f"about {mine['completed']} steps as here; {WAY}"
+            raise _validate.expected(f"{PEER[self._role]}'s completed", wanted, theirs["completed"])
+        return not mine["pair"] or mine["pair"] != theirs["pair"]
+
+    def _join(self, source: Source) -> None:
+        """Draws the identity of the two."""
+        mine = source(IDENTITY_BYTES)
+        self._channel.send("pair", mine)
+        theirs = self._channel.receive("pair", IDENTITY_BYTES).tobytes()
+        first, second = (mine, theirs) if self._role == "h1" else (theirs, mine)
+        self._records.join(hashlib.sha256(b"dpaudit pair" + first + second).digest()[:IDENTITY_BYTES])
+
+    def _stores(self, source: Source) -> Ahead | None:
+        """The blocks made ahead, once both agree on which are spent."""
+        pair = self._records.pair
+        if not self._terms.ahead or pair is None:
+            return None
+        terms, records, names = self._terms, self._records, (self._role, PEER[self._role])
+        ahead = Ahead(self._channel, names, self._opening, terms.dimension, terms.ahead, records.ahead, pair, source)
+        ahead.meet()
+        return ahead
+
+    def _catch_up(self, completed: int, seconds: float) -> None:
+        """Who has completed more steps sends their results."""
+        records = self._records
+        for step in range(completed + 1, records.completed + 1):
+            self._channel.deadline(seconds)
+            opened = records.opened(step)
+            self._channel.send("opened.by", _BY.pack(opened.releases) + self._terms.names(opened.owners))
+            self._channel.send("opened.values", opened.values.astype(KEPT))
+        for step in range(records.completed + 1, completed + 1):
+            self._channel.deadline(seconds)
+            by = self._channel.receive("opened.by", _BY.size + len(self._terms.names(()))).tobytes()
+            values = two_server_sum.receive(
+                self._channel, "opened.values", self._terms.dimension, self._terms.ring_bits
+            )
+            owners = self._terms.named(by[_BY.size :])
+            records.complete(step, Opened(values, owners, _BY.unpack_from(by)[0]))
