@@ -80,7 +80,7 @@ def count(
     """Plays a game and counts its outcomes, until all trials are played or the watch's rule is met.
 
     Args:
-      game: of scores [2] a trial, one for each world, or of several scores, [2, scores].
+      game: of scores [2] a trial, one for each world, or of several scores, [2, scores], where there is a family.
       watch: the state before the first trial.
       threshold: of the rule "world 1 where score > threshold", compared in float64; None to choose a score, a side
         and a threshold on the first ``aside`` pairs, which are then not counted.
@@ -98,7 +98,7 @@ def count(
     """
     (score,) = game.traced.out_avals
     scores = 1 if family is None else len(family.finalists)
-    if score.shape != ((2,) if family is None else (2, scores)):
+    if family is None and score.shape != (2,):
         raise _validate.expected("scores", "one number for each release", f"shape {list(score.shape[1:])}")
     account = Account(
         done=0,
@@ -121,7 +121,7 @@ def count(
         if account.done >= game.trials or watch.stopped:
             return account, watch
         if family is not None and len(account.order):
-            game = family.narrowed(game, int(account.order[0]))
+            game = family.narrowed(game, int(account.order[0]), alone=not at_every_pair)
         judge = partial(_looks, watch=watch, family=family, aside=aside)
         step = partial(
             _looked_at if at_every_pair else _counted, watch=watch, account=account, aside=aside, judge=judge
@@ -184,7 +184,7 @@ def _by_world(played: np.ndarray) -> np.ndarray:
 
 def _looks(account: Account, scores: np.ndarray, *, watch: Watch, family: Portfolio | None, aside: int) -> Account:
     """The account with more scores set aside, [2, n, scores], and with the rule as soon as these are all."""
-    early = np.concatenate([account.early, scores], axis=1)
+    early = np.concatenate([account.early, scores], axis=1) if account.early.size else scores
     if account.done < aside:
         return account._replace(early=early)
     settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence, "claim": watch.claim}

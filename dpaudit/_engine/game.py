@@ -111,6 +111,8 @@ class Game(NamedTuple):
       blocks: that each device plays in a call.
       mesh: of these devices, or None for one.
       traced: one trial, as a program.
+      read: what becomes of what a call has played, [size, ...], or None.
+      begun: what the first call has played already, or None.
     """
 
     one: Partial
@@ -119,15 +121,20 @@ class Game(NamedTuple):
     blocks: int
     mesh: Mesh | None
     traced: ClosedJaxpr
+    read: Callable[["Game", jax.Array], Any] | None = None
+    begun: jax.Array | None = None
 
     @property
     def size(self) -> int:
         """Trials that a call plays; those of the last one beyond ``trials`` are padding."""
         return self.block * self.blocks * sharding.devices(self.mesh)
 
-    def call(self, done: int) -> jax.Array:
-        """The trials from number ``done`` on, [size, ...], on the devices that played them."""
-        return _run(self.one, np.uint32(done), block=self.block, blocks=self.blocks, mesh=self.mesh)
+    def call(self, done: int) -> Any:
+        """The trials from number ``done`` on, [size, ...], on the devices that played them or where they were read."""
+        played = self.begun if done == 0 else None
+        if played is None or len(played) != self.size:
+            played = _run(self.one, np.uint32(done), block=self.block, blocks=self.blocks, mesh=self.mesh)
+        return played if self.read is None else self.read(self, played)
 
     def fitted(self, step: Callable[["Game"], Played]) -> tuple[Played, "Game"]:
         """(step(game), game), of this game or, where its calls take more memory than there is, of smaller ones."""
@@ -137,11 +144,14 @@ class Game(NamedTuple):
         )
         return played, self._replace(blocks=blocks)
 
-    def first(self, played: jax.Array, rows: int) -> np.ndarray:
+    def first(self, played: Any, rows: int) -> np.ndarray:
         """The first ``rows`` of what a call has played, on the host of every process."""
-        if rows < len(played) or not played.is_fully_addressable:
+        if isinstance(played, np.ndarray):
+            return played[:rows]
+        within = played.is_fully_addressable
+        if not within or (rows < len(played) and memory.platform(self.mesh) != "cpu"):
             played = _first(played, rows=rows, mesh=self.mesh)
-        return np.asarray(played)
+        return np.asarray(played)[:rows]
 
 
 def play(

@@ -128,8 +128,8 @@ def audit(
             one = both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score)
         else:
             settings = {"delta": delta, "confidence": confidence, "batch": batch, "mesh": mesh}
-            family = portfolio(fit_key, play_key, *pair, attacks, pilot=pilot, **settings)
-            one = family.one
+            family = portfolio(fit_key, play_key, *pair, attacks, half, aside=aside, pilot=pilot, **settings)
+            one = family.game.one
         name = "" if distinguisher is None else distinguisher.name
         how = {"batch": batch, "mesh": mesh, "checkpoint": checkpoint, "progress": progress}
         return _carry_out(one, name, family, threshold, half, aside, until, promise, **how)
@@ -154,8 +154,10 @@ def _carry_out(
     trials in each world; ``promise`` is claim, delta and confidence."""
     aside = aside if threshold is None else 0
     watch = sequential.start(**promise, until=until, both_events=threshold is not None)
-    whole = game(one, half, batch=batch, mesh=mesh)
+    whole = game(one, half, batch=batch, mesh=mesh) if family is None else family.game
     matters = {"threshold": threshold, "aside": aside}
+    if family is not None:
+        matters["family"] = family.digest
     if until is not None:
         matters |= {"until": until, **promise}
     elif threshold is None:
@@ -191,6 +193,7 @@ def _carry_out(
             trials=2 * half,
             threshold=rule.threshold,
             both_events=threshold is not None,
+            perfect=family is None,
             **promise,
         )
     side = result.side if rule.above else "not above"

@@ -156,6 +156,7 @@ def from_counts(
     trials: int | None = None,
     threshold: float = 0.0,
     both_events: bool = False,
+    perfect: bool = True,
 ) -> AuditResult:
     """The result of a test whose rule was fixed before these trials.
 
@@ -171,6 +172,7 @@ def from_counts(
       threshold: of the rule.
       both_events: look at the opposite guesses as well, each with half of the error: where the rule says nothing of
         which side of the threshold tells of world 1.
+      perfect: compute ``detectable``, as of a perfect attack; False leaves it to the caller.
 
     Raises:
       InputError: a value out of range.
@@ -194,7 +196,7 @@ def from_counts(
     detectable = p_value = None
     if claim is not None and claim.is_curve:
         p_value = _p_value(claim, *counts, both_events=both_events)
-    elif claim is not None:
+    elif claim is not None and perfect:
         detectable = plan.detectable(claim.epsilon, negatives, positives, **tested)
     return AuditResult(
         epsilon_hat=shown(fpr, fnr, delta, both_events=both_events),

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 import dpaudit
 from dpaudit import _validate, play
+from dpaudit.auditing.attacks import scoring
 from dpaudit.auditing.bounds import sequential
 from dpaudit.mechanisms import laplace
 from tests.auditing import test_game
@@ -34,6 +35,13 @@ def many(case: str, **more: Any) -> dpaudit.AuditResult:
     """Audits of a fast mechanism."""
     apply = laplace.mechanism(epsilon=1.0, clip_norm=0.5).apply
     return dpaudit.audit(apply, np.zeros(2), np.array([0.5, 0.0]), key=KEY, trials=LAST, **(AUDITS[case] | more))
+
+
+def compiled(mesh: Mesh | None = None) -> str:
+    """A family whose scores are a compiled program's, as those of more trials are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "HOST_PAIRS", 0)
+        return many("family", mesh=mesh).to_json()
 
 
 def vast(mesh: Mesh | None = None) -> list[list[float]]:
@@ -69,6 +77,7 @@ def eight(folder: str) -> list[Any]:
     found: list[Any] = [vast(mesh=flat), weighed(mesh=flat).tolist(), game(flat, 7).tolist(), game(grid).tolist()]
     found += [many(case, mesh=flat).to_json() for case in AUDITS]
     found.append(many("chosen", mesh=grid, batch=5000).to_json())
+    found.append(compiled(mesh=flat))
     found.append(audited("chosen", mesh=flat, checkpoint=Path(folder) / "audit.npz").to_json())
     return found
 
@@ -87,9 +96,11 @@ def two(folder: str) -> list[Any]:
     seen: list[int] = []
     found.append(audited("chosen", mesh=mesh, checkpoint=file, progress=seen.append).to_json())
     found.append(audited("violation", mesh=mesh, batch=100).to_json())
+    found.append([many("family", mesh=mesh).to_json(), compiled(mesh=mesh)])
     found.append(seen[0])
     try:
-        dpaudit.audit(noisy, X0, X1, key=jax.random.key(0), trials=TRIALS, mesh=mesh, checkpoint=file)
+        settings = AUDITS["chosen"] | {"mesh": mesh, "checkpoint": file}
+        dpaudit.audit(noisy, X0, X1, key=jax.random.key(0), trials=TRIALS, **settings)
     except _validate.InputError as error:
         found.append(str(error))
     try:
@@ -112,7 +123,8 @@ def test_eight_devices_find_what_one_finds(tmp_path):
     assert in_a_row == on_a_grid == game().tolist()
     one = [many(case).to_json() for case in AUDITS]
     assert found[: len(AUDITS)] == one
-    assert found[-2] == many("chosen").to_json()
+    assert found[-3] == many("chosen").to_json()
+    assert found[-2] == compiled()
     assert found[-1] == audited("chosen").to_json()
     assert audited("chosen", checkpoint=file).to_json() == found[-1]  # what they have finished, one need not play
 
@@ -123,9 +135,10 @@ def test_two_processes_find_what_one_finds(tmp_path):
     assert (first[0], second[0]) == (["audit.npz"], [])  # the first process writes for both
     assert (first[-1], second[-1]) == (["audit.npz", "play.npz"], [])
     assert first[1:-1] == second[1:-1]
-    chosen, violation, restored, foreign, folder, scores = first[1:-1]
+    chosen, violation, families, restored, foreign, folder, scores = first[1:-1]
     assert chosen == audited("chosen").to_json()
     assert violation == audited("violation").to_json()
+    assert families == [many("family").to_json(), compiled()]
     assert 2000 <= restored < TRIALS
     assert foreign == "checkpoint: expected one of this audit, got audit.npz: made by another key"
     assert folder == "checkpoint: expected a file in a folder that exists"

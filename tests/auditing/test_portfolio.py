@@ -10,7 +10,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, distinguish
-from dpaudit.auditing.attacks import choose, features, frequencies, learned
+from dpaudit.auditing.attacks import choose, features, frequencies, learned, scoring
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.mechanisms import laplace, sampling
@@ -70,11 +70,31 @@ def missing(key, x):
     return noisy(noise_key, (5,)).at[3].set(jnp.where(jax.random.bernoulli(coin_key, 0.2 * x[0]), jnp.nan, 0.0))
 
 
+def high_bit(key, x):
+    """Uniform words, one bit of which tells the world in nine of ten."""
+    words_key, lie_key = jax.random.split(key)
+    words = jax.random.bits(words_key, (3,), jnp.uint32)
+    told = jnp.uint32(x[0] > 0) ^ jax.random.bernoulli(lie_key, 0.1).astype(jnp.uint32)
+    return words.at[1].set((words[1] & jnp.uint32(0xFFFDFFFF)) | (told << 17))
+
+
 def largest(key, x):
     return noisy(key, (20,)) * 100 + 1e4 * x[0] * (jnp.arange(20) == 11)
 
 
-LEAKS = [shifted, spread, in_one_place, shared_noise, off_the_grid, residue, symbol, pattern, missing, largest]
+LEAKS = [
+    shifted,
+    spread,
+    in_one_place,
+    shared_noise,
+    off_the_grid,
+    residue,
+    symbol,
+    pattern,
+    missing,
+    high_bit,
+    largest,
+]
 
 
 def plain(mechanism, x0=X0, x1=X1, **more) -> dpaudit.AuditResult:
@@ -92,6 +112,17 @@ def test_a_leak_is_found_without_a_word_and_its_twin_is_not_accused(leak):
     twin = plain(lambda key, x: leak(key, 0 * x))
     assert twin.verdict != "violation"
     assert twin.epsilon_lower < 0.5
+
+
+def test_noise_of_few_seeds_is_found_by_releases_that_come_twice():
+    def few_seeds(key, x, places=15):
+        seed = jax.random.bits(key, (), jnp.uint32) >> (32 - places)
+        return x + noisy(jax.random.key(seed), scale=10.0)
+
+    found = plain(few_seeds, trials=40_000)
+    assert (found.verdict, found.attacks[0].name) == ("violation", "frequencies of exact releases")
+    assert plain(lambda key, x: few_seeds(key, x, 32), trials=40_000).verdict != "violation"
+    assert plain(lambda key, x: few_seeds(key, 0 * x), trials=40_000).verdict != "violation"
 
 
 ALIKE = {
@@ -196,6 +227,20 @@ def test_few_trials_play_one_attack():
     assert plain(shifted, trials=300).attacks
 
 
+def test_numpy_and_the_devices_choose_alike_and_batches_make_no_difference(monkeypatch):
+    """An audit of few trials is read by NumPy, one of many by a compiled program."""
+    found = {}
+    for way, most in (("NumPy", scoring.HOST_PAIRS), ("devices", 0)):
+        monkeypatch.setattr(scoring, "HOST_PAIRS", most)
+        found[way] = plain(shared_noise)
+        assert plain(shared_noise, batch=1) == found[way]
+        whole = plain(shared_noise, until=sequential.violation(), trials=20_000)
+        assert plain(shared_noise, until=sequential.violation(), trials=20_000, batch=5000) == whole
+    one, other = found.values()
+    assert (one.method, one.verdict) == (other.method, other.verdict)
+    assert one.epsilon_lower == pytest.approx(other.epsilon_lower, abs=0.02)
+
+
 def test_large_releases_are_played():
     """Of 20,000 numbers the pilot is 209 releases of each world; the direction is known."""
     x1 = jnp.full(20_000, 0.07)
@@ -268,7 +313,7 @@ def test_numpy_and_jax_read_the_same():
     leaves[0][0, 0], leaves[0][0, 1] = [np.nan, np.inf, 0.0], [-np.inf, -0.0, 1e-40]
     reference = [leaf[0, 2] for leaf in leaves]
     seen = features.view(np, leaves, reference, lead=2)
-    sight = features.sight(seen, None)
+    sight = features.sight(seen, None, features.coordinates_of_words(leaves, 2))
     numbers = features.read(np, seen, sight)
     fitted, ratios = frequencies.tables(numbers)
     whole = frequencies.patterns(numbers[..., : len(sight.chosen)])
@@ -279,7 +324,7 @@ def test_numpy_and_jax_read_the_same():
         own = features.view(jnp, release, reference)
         read = features.read(jnp, own, sight)
         of_tables = fitted.read(jnp, read)
-        pair = features.project(jnp, own, sight)
+        pair = features.project(jnp, own.numbers, sight)
         return read, of_tables, whole.read(jnp, read[: len(sight.chosen)]), net.read(jnp, read, of_tables), pair
 
     by_jax = jax.jit(jax.vmap(jax.vmap(one)))(*leaves)

@@ -11,11 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpaudit import _validate
 from dpaudit._engine.game import of_trials, trial_key
 from dpaudit.auditing.attacks import features
-from dpaudit.auditing.attacks.features import Distinguisher, Score, flat, reader, release_reader
+from dpaudit.auditing.attacks.features import Distinguisher, Score, flat, release_reader
 from dpaudit.auditing.attacks.learned import learned
 from dpaudit.mechanisms.claim import Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
@@ -64,7 +65,7 @@ def _fit_cosine(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score
 def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
     size, read = _release_size(mechanism, x0), release_reader(key, mechanism, x0)
     if flat(x0).size == flat(x1).size == size:
-        direction = difference(x0, x1)
+        direction = jnp.asarray(difference(x0, x1))
     else:
         direction = _pilot_direction(key, mechanism, x0, x1, read)
 
@@ -74,11 +75,12 @@ def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> S
     return score
 
 
-def difference(x0: Any, x1: Any) -> jax.Array:
+def difference(x0: Any, x1: Any) -> np.ndarray:
     """x1 - x0 of two inputs of one size, [d], exact for whole numbers of one type."""
-    kinds = [(jax.tree.structure(x), [jnp.asarray(leaf).dtype for leaf in jax.tree.leaves(x)]) for x in (x0, x1)]
-    read = reader(x0) if kinds[0] == kinds[1] else flat
-    return read(x1) - read(x0)
+    one, other = ([features.array(leaf) for leaf in jax.tree.leaves(x)] for x in (x0, x1))
+    if jax.tree.structure(x0) == jax.tree.structure(x1) and [a.dtype for a in one] == [b.dtype for b in other]:
+        return features.view(np, other, one).numbers - features.view(np, one, one).numbers
+    return np.asarray(flat(x1) - flat(x0))
 
 
 def along(vector: jax.Array, direction: jax.Array) -> jax.Array:

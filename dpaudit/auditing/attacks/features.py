@@ -18,15 +18,22 @@ from dpaudit.mechanisms.claim import Mechanism
 RESIDUE = 24  # of whole numbers; tells residues modulo 2, 3, 4, 6, 8 and 12
 NO_BIT, NO_NUMBER = 200.0, 201.0  # in place of the lowest bit of 0, and of what is not finite
 DIGITS = 16  # of a float, binary ones below its spread, that are read
-MOST_COORDINATES, MOST_PAIRS = 48, 8  # that are read one by one
+MOST_COORDINATES, MOST_PAIRS, MOST_BITS = 48, 8, 8  # that are read one by one
+BITS_LOOKED_AT = 1 << 22  # of the pilot's whole numbers, at each place
 
 
 class View(NamedTuple):
-    """A release: its numbers [..., d], whole ones of 32 bits or more less a reference; and their lowest bits [..., d],
-    the exponent of the last binary digit of a float and the residue of a whole number."""
+    """A release.
+
+    Attributes:
+      numbers: [..., d], whole ones of 32 bits or more less a reference.
+      low: [..., d], the exponent of the last binary digit of a float and the residue of a whole number.
+      words: [..., e], whole numbers in words of 32 bits.
+    """
 
     numbers: Any
     low: Any
+    words: Any
 
 
 class Sight(NamedTuple):
@@ -37,6 +44,7 @@ class Sight(NamedTuple):
       directions: [r, d], to project on.
       chosen: [k], the coordinates that are read one by one.
       pairs: [p, 2] of the chosen ones, and signs [p]: their differences (1) or sums (-1).
+      bits: [b, 3] of whole numbers that are read: the word, the place in it, and the coordinate for names.
       fisher: [k], the direction that tells the worlds apart best where both are normal with one covariance.
       finest: [k], exponents: digits below are not read. That they tell inputs apart is true of any sum with noise in
         floating point (Mironov 2012), whatever its noise: :data:`distinguish.lowest_bits` reads them.
@@ -47,6 +55,7 @@ class Sight(NamedTuple):
     chosen: Any
     pairs: Any
     signs: Any
+    bits: Any
     fisher: Any
     finest: Any
 
@@ -63,6 +72,12 @@ class Part(NamedTuple):
     names: Callable[[Sight], list[str]]
 
 
+def array(leaf: Any) -> np.ndarray:
+    """A number, or an array of NumPy's or JAX's, in the type that it has in JAX."""
+    found = np.asarray(leaf)
+    return found.astype(jax.dtypes.canonicalize_dtype(found.dtype))
+
+
 def view(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0) -> View:
     """The view of a release.
 
@@ -72,25 +87,51 @@ def view(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0
       reference: the same of another release, without those axes, as NumPy arrays.
       lead: axes of many releases.
     """
-    parts = [
-        _leaf(xp, leaf.reshape(*leaf.shape[:lead], -1), at.reshape(-1))
-        for leaf, at in zip(leaves, reference, strict=True)
-    ]
-    numbers, low = (xp.concatenate(columns, -1) for columns in zip(*parts, strict=True))
-    return View(numbers, low)
+    low = _joined(xp, leaves, reference, lead, _lowest)
+    return View(numbers(xp, leaves, reference, lead), low, _joined(xp, leaves, reference, lead, _words))
 
 
-def _leaf(xp: Any, leaf: Any, at: Any) -> tuple[Any, Any]:
+def cast(array: Any, kind: Any) -> Any:
+    """The array in this type, not copied if it is of it."""
+    return array if array.dtype == kind else array.astype(kind)
+
+
+def numbers(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0) -> Any:
+    """The numbers of :func:`view` alone."""
+    return _joined(xp, leaves, reference, lead, _numbers)
+
+
+def _joined(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int, of: Callable[..., Any]) -> Any:
+    """What is read of every array, as one vector for a release."""
+    pairs = zip(leaves, reference, strict=True)
+    return xp.concatenate([of(xp, leaf.reshape(*leaf.shape[:lead], -1), at.reshape(-1)) for leaf, at in pairs], -1)
+
+
+def _numbers(xp: Any, leaf: Any, at: Any) -> Any:
     kind = leaf.dtype
-    if kind.kind == "b":
-        return leaf.astype(np.float32), xp.zeros(leaf.shape, np.float32)
     if kind.kind not in "iu":  # bfloat16 is of kind V
-        numbers = leaf if kind.itemsize == 8 else leaf.astype(np.float32)
-        return numbers, lowest_bit(xp, numbers)
-    if kind.itemsize >= 4:  # a difference modulo 2^bits, read as a signed number
-        leaf = (leaf - at).view(np.dtype(f"int{8 * kind.itemsize}"))
-    leaf = leaf if kind.itemsize >= 4 else leaf.astype(np.int32)
-    return leaf.astype(np.float64 if leaf.dtype.itemsize == 8 else np.float32), (leaf % RESIDUE).astype(np.float32)
+        return leaf if kind.itemsize == 8 else cast(leaf, np.float32)
+    return _whole(leaf, at).astype(np.float64 if kind.itemsize == 8 else np.float32)
+
+
+def _lowest(xp: Any, leaf: Any, at: Any) -> Any:
+    if leaf.dtype.kind == "b":
+        return xp.zeros(leaf.shape, np.float32)
+    if leaf.dtype.kind not in "iu":
+        return lowest_bit(xp, _numbers(xp, leaf, at))
+    return (_whole(leaf, at) % RESIDUE).astype(np.float32)
+
+
+def _words(xp: Any, leaf: Any, at: Any) -> Any:
+    if leaf.dtype.kind not in "iu":
+        return xp.zeros((*leaf.shape[:-1], 0), np.uint32)
+    return (leaf if leaf.dtype.itemsize >= 4 else leaf.astype(np.int32)).view(np.uint32)
+
+
+def _whole(leaf: Any, at: Any) -> Any:
+    """Whole numbers as signed ones; of 32 bits or more, as differences modulo 2^bits."""
+    bits = 8 * leaf.dtype.itemsize
+    return (leaf - at).view(np.dtype(f"int{bits}")) if bits >= 32 else leaf.astype(np.int32)
 
 
 def lowest_bit(xp: Any, numbers: Any) -> Any:
@@ -101,14 +142,14 @@ def lowest_bit(xp: Any, numbers: Any) -> Any:
     exponent, fraction = (bits >> digits) & highest, bits & ((1 << digits) - 1)
     whole = xp.where(exponent > 0, fraction | (1 << digits), fraction)
     last = xp.maximum(whole & -whole, 1)
-    place = xp.round(xp.log2(last.astype(numbers.dtype)))
+    place = (last.astype(numbers.dtype).view(kind) >> digits) - highest // 2  # the exponent of a power of two
     found = xp.maximum(exponent, 1) - (highest // 2 + digits) + place
     found = xp.where(whole == 0, NO_BIT, xp.where(exponent == highest, NO_NUMBER, found))
     return found.astype(np.float32)
 
 
 def _centred(xp: Any, view: View, sight: Sight) -> Any:
-    return (view.numbers - sight.centre).astype(np.float32)
+    return cast(view.numbers - sight.centre, np.float32)
 
 
 def _finite(xp: Any, numbers: Any) -> Any:
@@ -130,9 +171,14 @@ def _pairs(xp: Any, view: View, sight: Sight) -> Any:
     return first - sight.signs * second
 
 
+def _bits(xp: Any, view: View, sight: Sight) -> Any:
+    words = xp.take(view.words, sight.bits[:, 0], axis=-1)
+    return ((words >> sight.bits[:, 1].astype(np.uint32)) & np.uint32(1)).astype(np.float32)
+
+
 def _fisher(xp: Any, view: View, sight: Sight) -> Any:
     own = _finite(xp, coordinates(xp, view, sight))
-    return (own * sight.fisher).sum(-1)[..., None]
+    return _along(xp, own, sight.fisher)[..., None]
 
 
 def _norms(xp: Any, view: View, sight: Sight) -> Any:
@@ -160,12 +206,17 @@ def _names_of_pairs(sight: Sight) -> list[str]:
     ]
 
 
+def _names_of_bits(sight: Sight) -> list[str]:
+    return [f"bit {place} of coordinate {i}" for _, place, i in np.asarray(sight.bits)]
+
+
 NORMS = ["L1 norm", "L2 norm", "largest size", "mean", "variance"]
 
 FAMILY: tuple[Part, ...] = (
     Part(coordinates, _each("coordinate {}")),
     Part(_low, _each("lowest bits of coordinate {}")),
     Part(_pairs, _names_of_pairs),
+    Part(_bits, _names_of_bits),
     Part(_fisher, lambda sight: ["Fisher's direction"]),
     Part(_norms, lambda sight: list(NORMS)),
     Part(_order, lambda sight: ["which coordinate is largest", "which coordinate is smallest"]),
@@ -173,15 +224,25 @@ FAMILY: tuple[Part, ...] = (
 """What is read one number at a time, beside the projections on whole directions."""
 
 
-def project(xp: Any, view: View, sight: Sight) -> Any:
-    """The projections on the directions, [..., r]; a coordinate that is not finite adds nothing."""
-    own = _finite(xp, _centred(xp, view, sight))
-    return xp.stack([(own * direction).sum(-1) for direction in sight.directions], -1)
+def project(xp: Any, numbers: Any, sight: Sight) -> Any:
+    """The projections of a view's numbers on the directions, [..., r]; one that is not finite adds nothing."""
+    own = cast(numbers - sight.centre, np.float32)
+    if xp is np:  # one pass where all are finite, and then so are the sums
+        found = np.stack([_along(np, own, direction) for direction in sight.directions], -1)
+        if np.isfinite(found).all():
+            return found
+    own = _finite(xp, own)
+    return xp.stack([_along(xp, own, direction) for direction in sight.directions], -1)
+
+
+def _along(xp: Any, own: Any, direction: Any) -> Any:
+    """Inner products; NumPy's in one pass, not BLAS's."""
+    return np.einsum("...i,i->...", own, direction) if xp is np else (own * direction).sum(-1)
 
 
 def read(xp: Any, view: View, sight: Sight) -> Any:
     """All numbers of the family, [..., m] in float32."""
-    return xp.concatenate([part.read(xp, view, sight).astype(np.float32) for part in FAMILY], -1)
+    return xp.concatenate([cast(part.read(xp, view, sight), np.float32) for part in FAMILY], -1)
 
 
 def names(sight: Sight) -> list[str]:
@@ -189,12 +250,13 @@ def names(sight: Sight) -> list[str]:
     return [name for part in FAMILY for name in part.names(sight)]
 
 
-def sight(views: View, given: Any) -> Sight:
+def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
     """Chooses what is to be read on a pilot.
 
     Args:
       views: of the pilot, [2, n, d].
       given: a direction [d] to look along, or None.
+      whole: coordinates of the views' words.
     """
     numbers = views.numbers
     pooled = numbers.reshape(-1, numbers.shape[-1])
@@ -222,9 +284,33 @@ def sight(views: View, given: Any) -> Sight:
         chosen.astype(np.int32),
         pairs.astype(np.int32),
         signs.astype(np.float32),
+        _telling_bits(views.words, whole),
         fisher.astype(np.float32),
         np.floor(np.log2(np.maximum(np.sqrt(size), 1e-30)) - DIGITS).astype(np.float32),
     )
+
+
+def coordinates_of_words(leaves: Sequence[Any], lead: int) -> list[int]:
+    """To which coordinate each of a view's words belongs."""
+    found, first = [], 0
+    for leaf in leaves:
+        size = int(np.prod(leaf.shape[lead:]))
+        if leaf.dtype.kind in "iu":
+            found += [first + i for i in range(size) for _ in range(max(1, leaf.dtype.itemsize // 4))]
+        first += size
+    return found
+
+
+def _telling_bits(words: np.ndarray, coordinates: Sequence[int]) -> np.ndarray:
+    """The bits, [b, 3], whose share of ones differs most between worlds; words [2, n, e]."""
+    n = max(1, min(words.shape[1], BITS_LOOKED_AT // max(1, 2 * words.shape[2])))
+    few = words[:, :n]
+    ones = np.stack([((few >> np.uint32(place)) & np.uint32(1)).mean(1) for place in range(32)], -1)  # [2, e, 32]
+    both = ones.mean(0)
+    apart = np.abs(ones[1] - ones[0]) / np.sqrt(both * (1 - both) + 1 / n)
+    word, place = np.divmod(np.argsort(-apart, axis=None, kind="stable")[:MOST_BITS], 32)
+    own = np.asarray(coordinates, int)[word] if len(word) else word
+    return np.stack([word, place, own], 1).astype(np.int32)
 
 
 def _middle(pooled: np.ndarray) -> np.ndarray:

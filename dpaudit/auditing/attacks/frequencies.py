@@ -10,7 +10,7 @@ import numpy as np
 QUANTILES, ATOMS = 8, 5  # steps of each number: between values that are equally likely, and at those that return
 STEPS = QUANTILES + 2 * ATOMS
 SAMPLE, ATOM_LEAST, ATOM_SHARE = 8192, 8, 64  # a value returns if so many of the releases, and one in 64, have it
-LARGE = 2.0**100
+LARGE, LARGEST = 2.0**100, 2.0**30
 PATTERNS = 64  # whole releases that return
 
 
@@ -30,10 +30,26 @@ class Tables(NamedTuple):
 
     def read(self, xp: Any, numbers: Any) -> Any:
         """Numbers [..., m] -> their log likelihood ratios, world 1 to world 0, [..., m]."""
+        if xp is np:
+            return self._looked_up(numbers)
         found = xp.zeros(numbers.shape, np.float32) + self.start
         for step in range(STEPS):  # no array of all steps at once
             found = found + xp.where(numbers > self.edges[:, step], self.heights[:, step], np.float32(0))
         return xp.where(xp.isnan(numbers), self.missing, found)
+
+    def _looked_up(self, numbers: np.ndarray) -> np.ndarray:
+        """The same, number by number: each step is counted in a byte."""
+        columns = np.ascontiguousarray(numbers.reshape(-1, numbers.shape[-1]).T)
+        values = np.cumsum(np.column_stack([self.start, self.heights]), axis=1, dtype=np.float32)
+        found = np.empty_like(columns)
+        for j, column in enumerate(columns):
+            above, step = np.zeros(column.shape, np.uint8), np.empty(column.shape, bool)
+            for edge in self.edges[j][self.edges[j] < np.inf]:
+                np.greater(column, edge, out=step)
+                above += step.view(np.uint8)
+            found[j] = values[j][above]
+        found = np.where(np.isnan(columns), self.missing[:, None], found)
+        return np.ascontiguousarray(found.T).reshape(numbers.shape)
 
 
 class Patterns(NamedTuple):
@@ -70,6 +86,60 @@ class Patterns(NamedTuple):
         return (words * self.weights).sum(-1, dtype=np.uint32)
 
 
+class Repeats(NamedTuple):
+    """All releases of the pilot, by the hash of what was read of them, where some came twice: noise of few seeds.
+
+    Attributes:
+      found: whether any came twice.
+      scale: [k], by which numbers become whole ones.
+      weights: [k] odd numbers, of the hash.
+      hashes, values: [2 n], in order, and log likelihood ratios.
+    """
+
+    found: Any
+    scale: Any
+    weights: Any
+    hashes: Any
+    values: Any
+
+    def read(self, xp: Any, numbers: Any) -> Any:
+        """Numbers [..., k] -> the log likelihood ratio of all together, [...]; 0 for one that the pilot has not."""
+        own = self.hash(xp, numbers)
+        place = xp.minimum(xp.searchsorted(self.hashes, own), len(self.hashes) - 1)
+        there = xp.take(self.hashes, place) == own
+        return xp.where(there, xp.take(self.values, place), np.float32(0))
+
+    def hash(self, xp: Any, numbers: Any) -> Any:
+        """One word for all numbers [..., k], less their last digits."""
+        whole = xp.clip(xp.floor(numbers * self.scale), -LARGEST, LARGEST)
+        words = xp.where(xp.isnan(whole), np.float32(LARGEST), whole).astype(np.int32).view(np.uint32)
+        return ((words ^ (words >> 15)) * self.weights).sum(-1, dtype=np.uint32)
+
+
+def repeats(numbers: np.ndarray, finest: np.ndarray) -> Repeats:
+    """Fits the releases to numbers [2, n, k], of which digits below 2^finest, [k], are not read."""
+    scale = np.ldexp(np.float32(1), -np.maximum(finest, -120).astype(int)).astype(np.float32)
+    n = numbers.shape[1]
+    empty = Repeats(
+        np.array(False),
+        scale,
+        _odd(numbers.shape[-1]),
+        np.full(2 * n, 2**32 - 1, np.uint32),
+        np.zeros(2 * n, np.float32),
+    )
+    words, place = np.unique(empty.hash(np, numbers), return_inverse=True)
+    counts = np.stack([np.bincount(world, minlength=len(words)) for world in place.reshape(2, n)])
+    hashes, values = empty.hashes.copy(), empty.values.copy()
+    hashes[: len(words)], values[: len(words)] = words, np.log((counts[1] + 0.5) / (counts[0] + 0.5))
+    return empty._replace(found=np.array(counts.max() > 1), hashes=hashes, values=values)
+
+
+def _odd(count: int) -> np.ndarray:
+    """Odd numbers to multiply with, always the same."""
+    draws = np.random.default_rng(0).integers(0, 1 << 31, count, dtype=np.uint32)
+    return draws * np.uint32(2) + np.uint32(1)
+
+
 def tables(numbers: np.ndarray) -> tuple[Tables, np.ndarray]:
     """Fits the steps to numbers [2, n, m]; with them, what they say of these numbers, [2, n, m].
 
@@ -95,9 +165,6 @@ def tables(numbers: np.ndarray) -> tuple[Tables, np.ndarray]:
 
 def patterns(numbers: np.ndarray) -> Patterns:
     """Fits the commonest releases to numbers [2, n, k]."""
-    weights = np.random.default_rng(0).integers(0, 1 << 31, numbers.shape[-1], dtype=np.uint32) * np.uint32(
-        2
-    ) + np.uint32(1)
     k = numbers.shape[-1]
     atoms, middle = np.full((k, ATOMS), np.nan, np.float32), np.zeros(k, np.float32)
     pooled = numbers.reshape(-1, k)
@@ -107,7 +174,7 @@ def patterns(numbers: np.ndarray) -> Patterns:
         others = known[~np.isin(known, own)]
         atoms[j, : len(own)] = own
         middle[j] = others[len(others) // 2] if len(others) else 0
-    empty = Patterns(atoms, middle, weights, np.zeros(PATTERNS, np.uint32), np.zeros(PATTERNS, np.float32))
+    empty = Patterns(atoms, middle, _odd(k), np.zeros(PATTERNS, np.uint32), np.zeros(PATTERNS, np.float32))
     worlds = empty.hash(np, numbers)
     words, place, counts = np.unique(worlds, return_inverse=True, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:PATTERNS]

@@ -214,7 +214,21 @@ class Network(NamedTuple):
     def read(self, xp: Any, numbers: Any, ratios: Any) -> Any:
         """Numbers and ratios [..., m] -> the logit of world 1, [...], but for a constant."""
         inputs = self.inputs(xp, numbers, ratios)
+        if xp is np:
+            return self._read_on_host(inputs)
         return (xp.tanh(inputs @ self.inner + self.bias) * self.outer).sum(-1) + (inputs * self.linear).sum(-1)
+
+    def _read_on_host(self, inputs: np.ndarray) -> np.ndarray:
+        """The same without BLAS, whose last bits depend on how many threads it has."""
+        columns = np.ascontiguousarray(inputs.reshape(-1, inputs.shape[-1]).T)
+
+        def along(weights: np.ndarray, start: Any) -> Any:
+            return sum((weight * column for weight, column in zip(weights, columns, strict=True)), start)
+
+        found = along(self.linear, np.zeros(columns.shape[1], np.float32))
+        for weights, bias, out in zip(self.inner.T, self.bias, self.outer, strict=True):
+            found = found + out * np.tanh(along(weights, bias))
+        return found.reshape(inputs.shape[:-1])
 
     def inputs(self, xp: Any, numbers: Any, ratios: Any) -> Any:
         """What the first layer gets, [..., 2 n]."""

@@ -1,0 +1,248 @@
+"""Scores releases by the finalists of a family of attacks, by NumPy or by one program for all mechanisms alike.
+
+The devices that play a mechanism leave its releases as words, which are read here. So the program knows nothing of the
+mechanism: it is compiled while the mechanism's own is, and not again for the next one with arrays of these shapes.
+Compiling takes a second, in which NumPy reads a million releases.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from dpaudit._engine import sharding
+from dpaudit._engine.game import Game
+from dpaudit._engine.sharding import ALIKE, CUT
+from dpaudit.auditing.attacks import choose, features, frequencies, learned
+
+SINGLES, TABLES = 6, 3  # finalists of the family, as they are and by their frequencies
+SUMS = ("all coordinates", "all lowest bits", "whole releases", "exact releases")
+SCREENED = 2048  # pairs of the pilot on which finalists are picked
+FEATURES, FREQUENCIES, NETWORK, OTHERS = range(4)  # what a score needs to be computed
+
+HOST_PAIRS, HOST_WORDS = 1 << 20, 1 << 28  # NumPy reads so many in less time than it takes to compile a program
+THREADS = 4  # in which it does
+
+Layout = tuple[tuple[tuple[int, ...], str], ...]  # shape and type of every array of a release
+
+
+class Arrays(NamedTuple):
+    """All that the program reads beside the releases: data, so that other finalists are the same program."""
+
+    reference: Any  # the leaves of one release
+    sight: features.Sight
+    singles: Any  # [SINGLES], of the family's numbers
+    tables: frequencies.Tables
+    listed: Any  # [TABLES], of the numbers, by their frequencies
+    sums: Any  # [2, m], which ratios are added up
+    patterns: frequencies.Patterns
+    repeats: frequencies.Repeats
+    network: network.Network
+
+
+def fitted(
+    leaves: list[np.ndarray], given: np.ndarray | None, *, delta: float, confidence: float
+) -> tuple[Arrays, np.ndarray]:
+    """The finalists' arrays, and what each number of the family showed on the pilot.
+
+    Args:
+      leaves: the pilot's releases, [2, n, *shape] each.
+      given: a direction [d] to look along, or None.
+      delta, confidence: as for :func:`choose.screen`.
+    """
+    reference = [leaf[0, 0] for leaf in leaves]
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        views = features.view(np, leaves, reference, lead=2)
+        sight = features.sight(views, given, features.coordinates_of_words(leaves, 2))
+        numbers = features.read(np, views, sight)
+        tables, ratios = frequencies.tables(numbers)
+        k, m = len(sight.chosen), numbers.shape[-1]
+        few = slice(0, SCREENED)
+        shown = choose.screen(numbers[:, few], delta=delta, confidence=confidence)
+        by_table = choose.screen(ratios[:, few], delta=delta, confidence=confidence)
+        sums = np.zeros((2, m), np.float32)
+        sums[0, :k], sums[1, k : 2 * k] = 1, 1
+        order = np.argsort(-np.maximum(shown, by_table), kind="stable")
+        first = np.arange(min(k, learned.INPUTS // 2))  # coordinates that tell nothing alone may do so together
+        net = learned.fitted_network(numbers, ratios, np.concatenate([first, order[~np.isin(order, first)]]))
+    arrays = Arrays(
+        reference,
+        sight,
+        np.argsort(-shown, kind="stable")[:SINGLES].astype(np.int32),
+        tables,
+        np.argsort(-by_table, kind="stable")[:TABLES].astype(np.int32),
+        sums,
+        frequencies.patterns(numbers[..., :k]),
+        frequencies.repeats(numbers[..., :k], sight.finest),
+        net,
+    )
+    return arrays, shown
+
+
+def layout(release: Any) -> Layout:
+    """The layout of a release, or of its shapes."""
+    return tuple((tuple(leaf.shape), np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(release))
+
+
+def words(release: Any) -> jax.Array:
+    """All bits of a release as int32 words, [w]."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(release)]
+    wide = [leaf.astype(_whole_words(leaf.dtype)) for leaf in leaves]
+    return jnp.concatenate([jax.lax.bitcast_convert_type(leaf, jnp.int32).reshape(-1) for leaf in wide])
+
+
+def size(arrays: Layout) -> int:
+    """How many words :func:`words` makes of a release."""
+    return sum(_parts(arrays))
+
+
+def leaves(words: Any, arrays: Layout) -> list[Any]:
+    """The arrays [..., *shape], NumPy's or JAX's, of which :func:`words` made words [..., w]."""
+    found, place = [], 0
+    for (shape, name), length in zip(arrays, _parts(arrays), strict=True):
+        kind = np.dtype(name)
+        part = words[..., place : place + length].view(_whole_words(kind))
+        found.append(features.cast(part.reshape(*part.shape[:-1], *shape), kind))
+        place += length
+    return found
+
+
+def _parts(arrays: Layout) -> list[int]:
+    return [int(np.prod(shape)) * _whole_words(np.dtype(name)).itemsize // 4 for shape, name in arrays]
+
+
+def _whole_words(kind: np.dtype) -> np.dtype:
+    """The type, or one of 32 bits that holds all its numbers."""
+    if kind.itemsize >= 4:
+        return kind
+    return np.dtype(np.float32 if jnp.issubdtype(kind, jnp.floating) else np.int32)
+
+
+def read_on_devices(game: Game, played: jax.Array, *, wanted: np.ndarray, **more: Any) -> jax.Array:
+    """Every trial's scores, [n, 2, scores] in float32, where it was played; those that are not wanted are 0.
+
+    Args:
+      game: that has played.
+      played: [n, 2, others + w], scores beside the family and words of both worlds' releases, the bits of each.
+      wanted: of FEATURES, FREQUENCIES and NETWORK, which to compute.
+      more: ``arrays`` of the finalists; ``arrays_of``, the releases' layout; ``others``, how many scores there are
+        beside the family; ``block``, trials that are read at a time.
+    """
+    return scored(played, wanted, **more, mesh=game.mesh)
+
+
+@partial(jax.jit, static_argnames=("arrays_of", "others", "block", "mesh"))
+def scored(
+    played: jax.Array, wanted: Any, arrays: Arrays, *, arrays_of: Layout, others: int, block: int, mesh: Mesh | None
+) -> jax.Array:
+    """The program of :func:`read_on_devices`."""
+
+    def of_device(played: jax.Array, wanted: Any, arrays: Arrays) -> jax.Array:
+        one = partial(_scores, jnp, wanted=wanted, arrays=arrays, arrays_of=arrays_of, others=others)
+        found = jax.lax.map(jax.vmap(jax.vmap(one)), played.reshape(-1, block, *played.shape[1:]))
+        return found.reshape(-1, *found.shape[2:])
+
+    return sharding.shared_out(of_device, mesh, (CUT, ALIKE, ALIKE), CUT)(played, wanted, arrays)
+
+
+def soon_read(trials: int, arrays_of: Layout) -> bool:
+    """Whether NumPy reads all releases sooner than the program of :func:`scored` is compiled."""
+    return trials <= HOST_PAIRS and 2 * trials * size(arrays_of) <= HOST_WORDS
+
+
+def read_on_host(
+    game: Game,
+    played: jax.Array,
+    *,
+    wanted: np.ndarray,
+    arrays: Arrays,
+    arrays_of: Layout,
+    others: int,
+    block: int,
+    number: int | None = None,
+) -> np.ndarray:
+    """:func:`read_on_devices` by NumPy, which needs no compiling; with a number, this score alone, [n, 2].
+
+    Blocks are what the devices play, and each is read by itself, so that no bit depends on how many there are.
+    """
+    whole = game.first(played, len(played))
+    chosen = ... if number is None else (..., number)
+
+    def read(start: int) -> np.ndarray:
+        part = whole[start : start + block]
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            return _scores(np, part, wanted=wanted, arrays=arrays, arrays_of=arrays_of, others=others)[chosen]
+
+    with ThreadPoolExecutor(min(THREADS, sharding.cores())) as pool:
+        found = np.concatenate(list(pool.map(read, range(0, len(whole), block))))
+    return sharding.of_first_process(found) if sharding.several_processes(game.mesh) else found
+
+
+def _scores(xp: Any, seen: Any, wanted: Any, arrays: Arrays, *, arrays_of: Layout, others: int) -> Any:
+    """What was played of releases, [..., others + w] -> their scores, [..., scores]."""
+    where = _where if xp is jnp else _where_on_host
+    lead = seen.shape[:-1]
+
+    release, of = leaves(seen[..., others:], arrays_of), arrays.reference
+    found = [features.project(xp, features.numbers(xp, release, of, len(lead)), arrays.sight)]
+    singles, listed, m = len(arrays.singles), len(arrays.listed), len(arrays.tables.start)
+
+    def family() -> Any:
+        numbers = features.read(xp, features.view(xp, release, of, len(lead)), arrays.sight)
+        k = len(arrays.sight.chosen)
+
+        def ratios() -> Any:
+            found = arrays.tables.read(xp, numbers)
+            sums = [(weights * found).sum(-1) for weights in arrays.sums]
+            whole = arrays.patterns.read(xp, numbers[..., :k])
+            exact = where(arrays.repeats.found, lambda: arrays.repeats.read(xp, numbers[..., :k]), lead)
+            return xp.concatenate([found, found[..., arrays.listed], xp.stack([*sums, whole, exact], -1)], -1)
+
+        of_tables = where(wanted[FREQUENCIES], ratios, (*lead, m + listed + len(SUMS)))
+
+        def logit() -> Any:
+            return arrays.network.read(xp, numbers, of_tables[..., :m])[..., None]
+
+        last = where(wanted[NETWORK], logit, (*lead, 1))
+        return xp.concatenate([numbers[..., arrays.singles], of_tables[..., m:], last], -1)
+
+    found.append(where(wanted[FEATURES], family, (*lead, singles + listed + len(SUMS) + 1)))
+    own = seen[..., :others].view(np.float32)
+    return xp.concatenate([features.cast(part, np.float32) for part in (*found, own)], -1)
+
+
+def _where(wanted: Any, compute: Callable[[], jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    """What ``compute`` gives, or zeros: the decision is one for all trials, so it is not computed then."""
+    return jax.lax.cond(wanted, lambda: compute().astype(jnp.float32), lambda: jnp.zeros(shape))
+
+
+def _where_on_host(wanted: Any, compute: Callable[[], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    return compute() if wanted else np.zeros(shape, np.float32)
+
+
+def compiled_ahead(game: Game, directed: bool, **static: Any) -> "Future[None]":
+    """Compiles :func:`scored` in a thread, for arrays that are fitted to nothing: only their shapes matter.
+
+    Args:
+      game: whose calls are to be scored.
+      directed: whether a direction will be given.
+      static: of :func:`scored`.
+    """
+    played = jax.ShapeDtypeStruct((game.size, *game.traced.out_avals[0].shape), np.int32)
+
+    def compile() -> None:
+        blank = [np.zeros((2, 16, *shape), kind) for shape, kind in static["arrays_of"]]
+        width = sum(int(np.prod(shape)) for shape, _ in static["arrays_of"])
+        arrays, _ = fitted(blank, np.zeros(width, np.float32) if directed else None, delta=0.0, confidence=0.95)
+        settings = {**static, "mesh": game.mesh}
+        scored.lower(played, np.ones(OTHERS, bool), arrays, **settings).compile()
+
+    pool = ThreadPoolExecutor(1, "compiling")
+    done = pool.submit(compile)
+    pool.shutdown(wait=False)
+    return done
