@@ -42,7 +42,7 @@ class Arrays(NamedTuple):
     sums: Any  # [2, m], which ratios are added up
     patterns: frequencies.Patterns
     repeats: frequencies.Repeats
-    network: network.Network
+    network: learned.Network
 
 
 def fitted(
