@@ -7,13 +7,14 @@ achieved, with confidence bounds, beside the loss that was promised.
 from dpaudit import mechanisms
 from dpaudit._engine.game import play
 from dpaudit._validate import InputError
-from dpaudit.auditing import domain
+from dpaudit.auditing import domain, estimators
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.audit import audit
 from dpaudit.auditing.domain import Case, Domain
 from dpaudit.auditing.examine import Examination, examine
 from dpaudit.auditing.host import on_host
 from dpaudit.auditing.lint.inspect import Finding, Inspection, inspect
+from dpaudit.auditing.one_training import one_run
 from dpaudit.auditing.result import AuditResult
 from dpaudit.auditing.search import SearchResult, search
 from dpaudit.audits import oracle
@@ -33,10 +34,12 @@ __all__ = [
     "audit",
     "distinguish",
     "domain",
+    "estimators",
     "examine",
     "inspect",
     "mechanisms",
     "on_host",
+    "one_run",
     "oracle",
     "play",
     "search",

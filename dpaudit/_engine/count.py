@@ -4,8 +4,9 @@ Scores reach the host for the trials set aside to choose a rule, and, where an a
 the pairs that it looks at.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -21,13 +22,13 @@ from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.auditing.attacks import choose
 from dpaudit.auditing.attacks.portfolio import Portfolio
 from dpaudit.auditing.bounds import alternative
-from dpaudit.auditing.bounds.sequential import Watch, update
+from dpaudit.auditing.bounds.sequential import Watch, next_stage, update
 
 SUMS = 4  # of what is reduced on the devices: the outcomes of pairs
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}  # its bits
 
 
-Judge = Callable[..., "Account"]
+Judge = Callable[..., "tuple[Account, Watch]"]
 
 
 class Account(NamedTuple):
@@ -41,6 +42,12 @@ class Account(NamedTuple):
       early: scores of the trials set aside, [2, n, scores], until the rule is chosen on them.
       counts: of the outcomes of the other pairs, [4], as :func:`betting.outcomes` numbers them.
       stopped: the rule by which to stop was met.
+      bars: thresholds of the deciding score counted beside the rule's, [b]; empty for a rule fixed in advance.
+      beside: trials above each of them, [b, 2], of world 0 and of world 1, among those of ``counts``.
+      kept: every score that is counted, [2, n], where an estimator reads them; else empty.
+      earlier: outcomes under rules that have been replaced, [k, 4].
+      bets: of these rules and of the present one against a curve, as :class:`sequential.Watch` has them.
+      chosen: pairs on which the rule was chosen.
       normal: the scores set aside, of the one that decides, pass for normal in both worlds.
       low, high: ranks of the smallest and of the largest counted score of each world, [2].
     """
@@ -51,6 +58,12 @@ class Account(NamedTuple):
     early: np.ndarray
     counts: np.ndarray
     stopped: Any
+    bars: np.ndarray
+    beside: np.ndarray
+    kept: np.ndarray
+    earlier: np.ndarray
+    bets: np.ndarray
+    chosen: Any
     normal: Any
     low: np.ndarray
     high: np.ndarray
@@ -65,14 +78,24 @@ class Account(NamedTuple):
         """How world 1 is told from the score that decides."""
         return self.seen[int(self.order[0])].rule
 
+    @property
+    def wrong(self) -> np.ndarray | None:
+        """False positives and false negatives at each bar, [b, 2]; None without bars."""
+        if not len(self.bars):
+            return None
+        above0, above1 = self.beside.T
+        n = self.counts.sum()
+        return np.stack([above0, n - above1] if self.rule.above else [n - above0, above1], axis=1)
+
 
 def count(
     game: Game,
     watch: Watch,
     *,
     threshold: float | None,
-    aside: int,
+    cuts: Sequence[int],
     at_every_pair: bool,
+    keep_scores: bool = False,
     family: Portfolio | None = None,
     checkpoint: Checkpoint | None = None,
     progress: Callable[[int], None] | None = None,
@@ -83,9 +106,12 @@ def count(
       game: of scores [2] a trial, one for each world, or of several scores, [2, scores], where there is a family.
       watch: the state before the first trial.
       threshold: of the rule "world 1 where score > threshold", compared in float64; None to choose a score, a side
-        and a threshold on the first ``aside`` pairs, which are then not counted.
-      aside: pairs, at most as many as there are.
+        and a threshold on the first pairs, which are then not counted.
+      cuts: increasing numbers of pairs, at most as many as there are, after each of which the rule is chosen on all
+        pairs up to there; one or none where only the counts leave the devices. Without a threshold, none for scores
+        that are all kept. With one, a side is chosen, and the bet against a curve.
       at_every_pair: look at the watch's rule after each pair; otherwise the counts alone leave the devices.
+      keep_scores: keep the score that decides of every counted trial.
       family: whose scores the game plays, to choose from; None for games of one score.
       checkpoint: saved after each call to the devices, and gone on from.
       progress: called with the number of trials finished, of both worlds, first with those of the checkpoint.
@@ -100,74 +126,141 @@ def count(
     scores = 1 if family is None else len(family.finalists)
     if family is None and score.shape != (2,):
         raise _validate.expected("scores", "one number for each release", f"shape {list(score.shape[1:])}")
+    undecided = bool(cuts)
+    fixed = 0.0 if threshold is None else threshold  # of scores that are kept, any will do
     account = Account(
         done=0,
-        looks=np.empty((0, 4)) if threshold is None else np.array([[threshold, True, np.nan, np.nan]]),
-        order=np.zeros(0 if threshold is None else 1, int),
+        looks=np.empty((0, 4)) if undecided else np.array([[fixed, True, np.nan, np.nan]]),
+        order=np.zeros(0 if undecided else 1, int),
         early=np.empty((2, 0, scores)),
         counts=watch.counts,
         stopped=False,
+        bars=np.empty(0),
+        beside=np.empty((0, 2), np.int64),
+        kept=np.empty((2, 0)),
+        earlier=watch.earlier,
+        bets=watch.bets,
+        chosen=0,
         normal=False,
         low=np.full(2, np.iinfo(np.int64).max),
         high=np.full(2, np.iinfo(np.int64).min),
     )
     kept = None if checkpoint is None else checkpoint.restore()
     if kept is not None:
-        account = Account(**kept)
+        account = _unpacked(account, kept)
     while True:
-        watch = watch._replace(counts=account.counts, stopped=bool(account.stopped))
+        state = {name: getattr(account, name) for name in ("counts", "earlier", "bets")}
+        watch = watch._replace(**state, stopped=bool(account.stopped))
         if progress is not None:
             progress(2 * int(account.done))
         if account.done >= game.trials or watch.stopped:
             return account, watch
-        if family is not None and len(account.order):
-            game = family.narrowed(game, int(account.order[0]), alone=not at_every_pair)
-        judge = partial(_looks, watch=watch, family=family, aside=aside)
-        step = partial(
-            _looked_at if at_every_pair else _counted, watch=watch, account=account, aside=aside, judge=judge
+        if family is not None and len(account.order) and account.done >= max(cuts, default=0):
+            game = family.narrowed(game, int(account.order[0]), alone=not (at_every_pair or keep_scores))
+        judge = partial(
+            _looks,
+            watch=watch,
+            family=family,
+            threshold=threshold,
+            bets=at_every_pair and (watch.stages > 1 or _curve(watch)),
         )
+        how = {"watch": watch, "account": account, "cuts": cuts, "judge": judge}
+        step = partial(_looked_at, **how) if at_every_pair else partial(_counted, **how, keep_scores=keep_scores)
         account, game = game.fitted(step)
         if checkpoint is not None:
-            checkpoint.save(**account._asdict())
+            checkpoint.save(**_packed(account))
 
 
-def _counted(game: Game, watch: Watch, account: Account, aside: int, judge: Judge) -> Account:
+SMALL = ("done", "stopped", "chosen", "normal")  # numbers kept in one array
+PAIRS = ("low", "high")  # and arrays
+
+
+def _curve(watch: Watch) -> bool:
+    return watch.claim is not None and watch.claim.is_curve
+
+
+def _packed(account: Account) -> dict[str, Any]:
+    """What a file keeps of an account: nothing of what is empty."""
+    apart = (*SMALL, *PAIRS)
+    arrays = {name: value for name, value in account._asdict().items() if name not in apart and np.size(value)}
+    numbers = np.array([int(getattr(account, name)) for name in SMALL])
+    return arrays | {"numbers": numbers, "ends": np.stack([getattr(account, name) for name in PAIRS])}
+
+
+def _unpacked(fresh: Account, arrays: dict[str, np.ndarray]) -> Account:
+    """The account of a file, beside that before the first trial."""
+    arrays = dict(arrays)
+    numbers, ends = (
+        dict(zip(names, arrays.pop(of), strict=True)) for names, of in ((SMALL, "numbers"), (PAIRS, "ends"))
+    )
+    return fresh._replace(**numbers, **ends, **arrays)
+
+
+def _counted(
+    game: Game, watch: Watch, account: Account, cuts: Sequence[int], judge: Judge, keep_scores: bool
+) -> Account:
     """The account after one more call, whose counted trials are reduced where they were played."""
+    aside = max(cuts, default=0)
     played, there, early = _call(game, account, aside)
     account = account._replace(done=account.done + there)
     if early:
-        account = judge(account, _by_world(game.first(played, early)))
+        account = account._replace(early=_joined(account.early, _by_world(game.first(played, early))))
+        if account.done >= aside:
+            account = judge(account)[0]
     if early == there:
         return account
     column = None if played.ndim == 2 else np.uint32(account.order[0])
     bar = _bar(account.rule.threshold, played.dtype)
-    sums, ends = map(np.array, _tally(played, bar, np.uint32(early), np.uint32(there), column, mesh=game.mesh))
+    bars = np.array([_bar(threshold, played.dtype) for threshold in account.bars], bar.dtype)
+    if keep_scores:
+        own = _by_world(game.first(played, there))[:, early:, account.order[0]]
+        account = account._replace(kept=np.concatenate([account.kept, own], axis=1))
+    sums, ends, beside = _tally(played, bar, np.uint32(early), np.uint32(there), column, bars, mesh=game.mesh)
+    sums, ends = map(np.array, (sums, ends))
     return account._replace(
         counts=account.counts + (sums if account.rule.above else sums[::-1]),
+        beside=account.beside + np.array(beside, np.int64),
         low=np.minimum(account.low, ~ends[:2]),
         high=np.maximum(account.high, ends[2:]),
     )
 
 
-def _looked_at(game: Game, watch: Watch, account: Account, aside: int, judge: Judge) -> Account:
+def _looked_at(game: Game, watch: Watch, account: Account, cuts: Sequence[int], judge: Judge) -> Account:
     """The account after one more call, whose pairs are looked at one by one."""
-    played, there, early = _call(game, account, aside)
+    last_cut, before = max(cuts, default=0), int(account.done)
+    played, there, _ = _call(game, account, last_cut)
     scores = _by_world(game.first(played, there))
-    account = account._replace(done=account.done + there)
-    if early:
-        account = judge(account, scores[:, :early])
-    if early == there:
-        return account
-    own = scores[:, early:, account.order[0]]
+    edges = [0, *(cut - before for cut in cuts if 0 < cut - before < there), there]
+    for first, last in pairwise(edges):
+        part = scores[:, first:last]
+        account = account._replace(done=before + last)
+        if len(account.order):
+            account, watch = _bet(account, watch, part[..., account.order[0]])
+        if watch.stopped:
+            break
+        if before + first < last_cut:
+            account = account._replace(early=np.concatenate([account.early, part], axis=1))
+        if before + last in cuts:
+            account, watch = judge(account, watch=watch)
+            if before + last == last_cut:
+                account = account._replace(early=account.early[:, :0])
+    return account._replace(done=before + there)
+
+
+def _bet(account: Account, watch: Watch, own: np.ndarray) -> tuple[Account, Watch]:
+    """The account and the state after more pairs, [2, n], of the score that decides."""
     above = (own > account.rule.threshold) | np.isnan(own)
     after = update(watch, *(above == account.rule.above))
-    ranks = _rank(own[:, : after.pairs - watch.pairs])
+    own = own[:, : after.pairs - watch.pairs]
+    ranks = _rank(own)
+    beyond = (own[..., None] > account.bars) | np.isnan(own)[..., None]
     return account._replace(
         counts=after.counts,
         stopped=after.stopped,
+        beside=account.beside + beyond.sum(1).T,
         low=np.minimum(account.low, ranks.min(1)),
         high=np.maximum(account.high, ranks.max(1)),
-    )
+    ), after
 
 
 def _call(game: Game, account: Account, aside: int) -> tuple[jax.Array, int, int]:
@@ -182,17 +275,35 @@ def _by_world(played: np.ndarray) -> np.ndarray:
     return np.moveaxis(played.astype(np.float64).reshape(*played.shape[:2], -1), 1, 0)
 
 
-def _looks(account: Account, scores: np.ndarray, *, watch: Watch, family: Portfolio | None, aside: int) -> Account:
-    """The account with more scores set aside, [2, n, scores], and with the rule as soon as these are all."""
-    early = np.concatenate([account.early, scores], axis=1) if account.early.size else scores
-    if account.done < aside:
-        return account._replace(early=early)
+def _looks(
+    account: Account, *, watch: Watch, family: Portfolio | None, threshold: float | None, bets: bool
+) -> tuple[Account, Watch]:
+    """The account and the state with the rule that the scores set aside choose; a fixed threshold's, with its side."""
+    early = account.early
     settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence, "claim": watch.claim}
-    seen = [choose.look(early[..., 0], **settings)] if family is None else family.look(early, **settings)
+    if threshold is not None:
+        above = (early[..., 0] > threshold) | np.isnan(early[..., 0])
+        seen = [choose.Seen(choose.Rule(threshold, bool(above[1].mean() >= above[0].mean())), np.nan, np.nan)]
+    else:
+        seen = [choose.look(early[..., 0], **settings)] if family is None else family.look(early, **settings)
     looks = np.array([[*one.rule, one.bound, one.accuracy] for one in seen])
-    order = np.array(choose.best(seen))
-    normal = alternative.looks_normal(early[..., order[0]])
-    return account._replace(early=early[:, :0], looks=looks, order=order, normal=normal)
+    order = np.array(choose.best(seen) if threshold is None else [0])
+    own, rule = early[..., order[0]], seen[order[0]].rule
+    bars = choose.beside(own, rule, confidence=watch.confidence) if threshold is None else np.empty(0)
+    if bets:
+        watch = next_stage(watch, ((own > rule.threshold) | np.isnan(own)) == rule.above)
+    account = account._replace(
+        looks=looks,
+        order=order,
+        counts=watch.counts,
+        earlier=watch.earlier,
+        bets=watch.bets,
+        bars=bars,
+        beside=np.zeros((len(bars), 2), np.int64),
+        chosen=early.shape[1],
+        normal=alternative.looks_normal(own),
+    )
+    return (account if watch.stages > 1 else account._replace(early=early[:, :0])), watch
 
 
 @partial(jax.jit, static_argnames="mesh")
@@ -202,16 +313,19 @@ def _tally(
     early: jax.Array,
     there: jax.Array,
     column: jax.Array | None = None,
+    bars: jax.Array | None = None,
     *,
     mesh: Mesh | None,
 ) -> Any:
-    """scores [n, 2], or [n, 2, scores] and a column -> (sums, ends), the same on every device; ``bar`` is a rank.
+    """scores [n, 2], or [n, 2, scores] and a column -> (sums, ends, beside), the same on every device; ``bar`` is a
+    rank, and so are ``bars``, [b].
 
     Of pairs ``early`` to ``there``, ``sums`` are the counts of the four outcomes and ``ends`` the highest ranks of
-    both worlds' scores, first with all bits inverted (so of the lowest), then as they are.
+    both worlds' scores, first with all bits inverted (so of the lowest), then as they are; ``beside``, [b, 2], is how
+    many scores of each world are above each of the bars.
     """
 
-    def tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array, column: Any) -> Any:
+    def tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array, column: Any, bars: Any) -> Any:
         scores = scores if column is None else scores[..., column]
         number = jnp.uint32(sharding.place(mesh)) * len(scores) + jnp.arange(len(scores), dtype=jnp.uint32)
         counted = (early <= number) & (number < there)
@@ -224,10 +338,16 @@ def _tally(
         starts = [np.uint32(0)] * SUMS + [least] * len(to_bound)
         found = jax.lax.reduce(to_sum + to_bound, starts, _sums_and_ends, (0,))  # in one loop
         sums, ends = found[:SUMS], found[SUMS:]
-        return sharding.added(sums, mesh), ends if mesh is None else jax.lax.pmax(ends, mesh.axis_names)
+        beside = jnp.zeros((0, 2), jnp.uint32)
+        if bars is not None:
+            above = (ranks.T[:, None, :] > bars[:, None]) & counted[:, None, None]
+            beside = above.sum(0, dtype=jnp.uint32)
+        ends = ends if mesh is None else jax.lax.pmax(ends, mesh.axis_names)
+        *sums, beside = sharding.added([*sums, beside], mesh)
+        return sums, ends, beside
 
-    return sharding.shared_out(tally, mesh, (CUT, ALIKE, ALIKE, ALIKE, ALIKE), ALIKE)(
-        scores, bar, early, there, column
+    return sharding.shared_out(tally, mesh, (CUT, ALIKE, ALIKE, ALIKE, ALIKE, ALIKE), ALIKE)(
+        scores, bar, early, there, column, bars
     )
 
 

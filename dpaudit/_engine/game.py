@@ -144,6 +144,15 @@ class Game(NamedTuple):
         )
         return played, self._replace(blocks=blocks)
 
+    def head(self, trials: int) -> np.ndarray:
+        """The first trials, [trials, ...], on the host of every process."""
+        parts, game, done = [], self, 0
+        while done < trials:
+            played, game = game.fitted(lambda game, done=done: game.call(done))
+            parts.append(game.first(played, min(len(played), trials - done)))
+            done += len(played)
+        return np.concatenate(parts)
+
     def first(self, played: Any, rows: int) -> np.ndarray:
         """The first ``rows`` of what a call has played, on the host of every process."""
         if isinstance(played, np.ndarray):

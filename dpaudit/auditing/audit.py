@@ -13,16 +13,24 @@ from jax.tree_util import Partial
 from dpaudit import _validate
 from dpaudit._engine import count
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
-from dpaudit._engine.game import both_worlds, game, trial_key
+from dpaudit._engine.game import Game, both_worlds, game, trial_key
+from dpaudit.auditing import estimators
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
-from dpaudit.auditing.bounds import alternative, betting, sequential
+from dpaudit.auditing.bounds import betting, sequential
+from dpaudit.auditing.estimators import Estimator
+from dpaudit.auditing.foresight import checked_reading, mechanism_like, play_alternative, with_foresight, with_reading
 from dpaudit.auditing.lint import probe
-from dpaudit.auditing.result import AuditResult, checked_delta, from_counts
+from dpaudit.auditing.result import AuditResult, carries_verdict, checked_delta, from_band, from_counts
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold
 CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # or, where stopping early, so many pairs and so many errors at the claim
+# Small rates take many trials to know, and faults that are seen at once need not wait for them. So where stopping
+# early and the claim has a delta or is a curve, the rule is first chosen after a few pairs, or twice a family's pilot:
+FIRST_CHOICE, EARLY_PILOT = 64, 128
+AGAIN = 4  # and again whenever there are so many times as many
+CURVE_PAIRS = 4_000  # set aside at most where stopping early against a curve, which says of no rate that it matters
 
 
 def audit(
@@ -38,6 +46,9 @@ def audit(
     delta: float | None = None,
     confidence: float = 0.95,
     until: sequential.Until | None = None,
+    estimator: Estimator | None = None,
+    alternative: Mechanism | Callable[[jax.Array, Any], Any] | None = None,
+    reading: str | None = None,
     batch: int | None = None,
     mesh: Mesh | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -60,6 +71,16 @@ def audit(
       confidence: of each bound.
       until: when to stop before all ``trials`` are played: ``sequential.violation()``, ``sequential.width(0.2)`` or a
         rule of one's own. All bounds then hold at every time at once. None plays all of them.
+      estimator: how the bounds are computed (:mod:`dpaudit.estimators`): Clopper-Pearson by default, betting with
+        ``until``. A band sets no trials aside where a distinguisher is named, reads its scores one way, larger
+        meaning x1, and has no ``until`` and no curve; those with a caveat carry no verdict and are for audits without
+        a claim.
+      alternative: a worse mechanism, say the same one with 0.8 of the noise: ``power`` is then the probability that
+        this audit would have called it a violation, and ``detectable`` speaks of mechanisms that go on from it. It is
+        played by the same attack on trials of its own, which are not counted; needs a claim.
+      reading: "gaussian" shows beside the result what epsilon would be, were the trade-off curve Gaussian, from the
+        most accurate rule: in no verdict. A claim of one (epsilon, delta) with a tiny delta says nothing that trials
+        can test of Gaussian noise; a claim that is the accountant's curve does, and is the better way.
       batch: trials of each world sent to each device at a time, rounded up to whole blocks. Neither it nor the mesh
         nor an interruption makes a difference to the result.
       mesh: a device mesh over whose devices the trials are split, those of several processes too
@@ -71,12 +92,13 @@ def audit(
 
     Returns:
       An :class:`AuditResult`. Where the threshold is chosen, a quarter of the trials is used for that and not counted;
-      with ``until``, no more than it takes to know error rates as small as the claim's, its delta included.
+      with ``until``, no more than it takes to know error rates as small as the claim's, its delta included, and it is
+      chosen first on fewer, in between on more (:func:`dpaudit.auditing.bounds.sequential.next_stage`).
 
     Raises:
-      InputError: a value out of range, a release that is not a number, a checkpoint that is torn or belongs to another
-        audit, and what :func:`probe.examine` refuses: a mechanism that raises, cannot be traced, ignores its key or
-        gives x0 and x1 releases of different shape.
+      InputError: a value out of range, an estimator or an alternative that does not fit, a release that is not a
+        number, a checkpoint that is torn or belongs to another audit, and what :func:`probe.examine` refuses: a
+        mechanism that raises, cannot be traced, ignores its key or gives x0 and x1 releases of different shape.
 
     Source: paper 000, Algorithm 3.
     """
@@ -104,15 +126,21 @@ def audit(
             raise _validate.expected("attacks", "Distinguishers", attack)
     if attacks and distinguisher is not None:
         raise _validate.expected("attacks", "none where a distinguisher is named", [attack.name for attack in attacks])
-    if until is not None and claim is not None and claim.is_curve:
-        wanted = "None where the claim is a curve (audit its epsilon at some delta: claim.at(delta))"
-        raise _validate.expected("until", wanted, "a rule by which to stop")
+    estimator = _fitting(estimator, claim, until)
+    checked_reading(reading, delta)
+    worse = None if alternative is None else mechanism_like(alternative, mechanism, x0)
+    if worse is not None and claim is None:
+        raise _validate.expected("alternative", "None where no claim could be violated", alternative)
     aside = half // CHOOSING_SHARE
-    if until is not None and claim is not None:
+    if until is not None and _is_curve(claim):
+        aside = min(aside, CURVE_PAIRS)
+    elif until is not None and claim is not None:
         rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
         least = CHOOSING_LEAST + CHOOSING_ERRORS / rarest
         aside = int(min(aside, least if distinguisher is not None else 2 * least))
-    pilot = pilot_pairs(mechanism, x0, aside) if distinguisher is None else 0
+    in_stages = until is not None and claim is not None and (claim.is_curve or claim.delta > 0)
+    first = min(aside, 2 * EARLY_PILOT) if in_stages else aside
+    pilot = pilot_pairs(mechanism, x0, first) if distinguisher is None else 0
     if distinguisher is None and pilot < PILOT_LEAST and not attacks:
         distinguisher = distinguish.projection if mechanism.log_prob is None else distinguish.likelihood_ratio
     if distinguisher is not None and distinguisher.threshold is None and half < CHOOSING_SHARE:
@@ -122,17 +150,63 @@ def audit(
             batch = 1
         promise = {"claim": claim, "delta": delta, "confidence": float(confidence)}
         fit_key, play_key = _keys(key)
-        pair, family, threshold = (mechanism, x0, x1), None, None
+        other_key = jax.random.fold_in(play_key, 1 << 31)  # trials have smaller numbers
+        pair, family, threshold, other = (mechanism, x0, x1), None, None, None
         if distinguisher is not None:
             score, threshold = distinguisher.fit(fit_key, *pair), distinguisher.threshold
+            if estimator.simultaneous is not None:
+                aside = 0
             one = both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score)
+            if worse is not None:
+                trial = both_worlds(other_key, lambda key, world: worse.apply(key, (x0, x1)[world]), score)
+                other = game(trial, half, batch=batch, mesh=mesh)
         else:
             settings = {"delta": delta, "confidence": confidence, "batch": batch, "mesh": mesh}
-            family = portfolio(fit_key, play_key, *pair, attacks, half, aside=aside, pilot=pilot, **settings)
+            family = portfolio(fit_key, play_key, *pair, attacks, half, aside=first, pilot=pilot, **settings)
             one = family.game.one
+            if worse is not None:
+                other = family.like(worse.apply, other_key)
         name = "" if distinguisher is None else distinguisher.name
-        how = {"batch": batch, "mesh": mesh, "checkpoint": checkpoint, "progress": progress}
-        return _carry_out(one, name, family, threshold, half, aside, until, promise, **how)
+        if threshold is not None:  # of a curve, its side and a bet
+            cuts = (min(aside, FIRST_CHOICE),) if until is not None and _is_curve(claim) and aside else ()
+        else:
+            cuts = _cuts(aside, (2 * pilot or FIRST_CHOICE) if in_stages else aside)
+        how = {"batch": batch, "mesh": mesh, "checkpoint": checkpoint, "progress": progress, "reading": reading}
+        return _carry_out(one, name, family, threshold, half, cuts, until, estimator, promise, other=other, **how)
+
+
+def _fitting(estimator: Estimator | None, claim: Claim | None, until: sequential.Until | None) -> Estimator:
+    """The estimator, found fit for this audit.
+
+    Raises:
+      InputError: one that does not fit.
+    """
+    if estimator is None:
+        return estimators.clopper_pearson if until is None else estimators.betting_bounds
+    if not isinstance(estimator, Estimator):
+        raise _validate.expected(
+            "estimator", "an Estimator, such as dpaudit.estimators.equal_level, or None", estimator
+        )
+    if estimator.one_training:
+        wanted = "one for independent trials (dpaudit.one_run reads the scores of one training)"
+        raise _validate.expected("estimator", wanted, estimator.name)
+    if until is not None and not estimator.anytime:
+        wanted = f"one that holds at any time, such as {estimators.betting_bounds.name}, with until"
+        raise _validate.expected("estimator", wanted, estimator.name)
+    carries_verdict(estimator, claim)
+    if _is_curve(claim) and until is None and estimator is not estimators.clopper_pearson:
+        wanted = f"{estimators.clopper_pearson.name} where the claim is a curve and every trial is played"
+        raise _validate.expected("estimator", wanted, estimator.name)
+    return estimator
+
+
+def _cuts(aside: int, first: int) -> tuple[int, ...]:
+    """Numbers of pairs after which the rule is chosen, on all of them: few first, then more and more."""
+    cuts = []
+    while 2 * first <= aside:
+        cuts.append(first)
+        first *= AGAIN
+    return (*cuts, aside) if aside else ()
 
 
 def _carry_out(
@@ -141,45 +215,60 @@ def _carry_out(
     family: Portfolio | None,
     threshold: float | None,
     half: int,
-    aside: int,
+    cuts: tuple[int, ...],
     until: sequential.Until | None,
+    estimator: Estimator,
     promise: dict[str, Any],
     *,
+    other: Game | None,
+    reading: str | None,
     batch: int | None,
     mesh: Mesh | None,
     checkpoint: str | os.PathLike[str] | None,
     progress: Callable[[int], None] | None,
 ) -> AuditResult:
     """Plays and concludes the audit of a trial ``one``, by the attack of this name or by a family, ``half`` of the
-    trials in each world; ``promise`` is claim, delta and confidence."""
-    aside = aside if threshold is None else 0
-    watch = sequential.start(**promise, until=until, both_events=threshold is not None)
+    trials in each world; ``promise`` is claim, delta and confidence, ``other`` a game of the alternative."""
+    both_events, keep_scores = threshold is not None and not cuts, estimator.simultaneous is not None
+    stages = 1 if until is None else max(1, len(cuts))
+    watch = sequential.start(**promise, until=until, both_events=both_events, stages=stages)
     whole = game(one, half, batch=batch, mesh=mesh) if family is None else family.game
-    matters = {"threshold": threshold, "aside": aside}
+    matters = {"threshold": threshold, "cuts": cuts, "scores": keep_scores}
     if family is not None:
         matters["family"] = family.digest
+    terms = {"claim": promise["claim"].terms} if _is_curve(promise["claim"]) else {}
     if until is not None:
-        matters |= {"until": until, **promise}
+        matters |= {"until": until, **promise, **terms}
     elif threshold is None:
-        matters |= promise | {"claim": promise["claim"].terms if _is_curve(promise["claim"]) else None}
+        matters |= promise | terms
     file = checkpoint_of(checkpoint, whole.one, whole.traced, half, matters, mesh=mesh)
     account, watch = count.count(
         whole,
         watch,
         threshold=threshold,
-        aside=aside,
+        cuts=cuts,
         at_every_pair=until is not None,
+        keep_scores=keep_scores,
         family=family,
         checkpoint=file,
         progress=progress,
     )
-    rule, method, attacks = account.rule, name, ()
+    rule, method, attacks, aside = account.rule, name, (), int(account.chosen)
     if family is not None:
         attacks = family.tried(account.seen, account.order)
         method = f"{attacks[0].name}, chosen from {len(attacks)} attacks"
-    if until is not None:
-        method += f", threshold from the first {2 * aside} trials" if aside else ""
-        settings = {"most": half - aside, "aside": aside, "threshold": rule.threshold}
+    what = "side and bet" if threshold is not None else "threshold"
+    if keep_scores:
+        scores = np.where(np.isnan(account.kept), np.inf, account.kept)
+        scores = scores if rule.above else -scores
+        result = from_band(scores, method=method, estimator=estimator, trials=2 * half, **promise)
+        if not rule.above:  # world 1 where -score > t: not score > the number below -t
+            result = dataclasses.replace(result, threshold=float(np.nextafter(-result.threshold, -np.inf)))
+    elif estimator.anytime:
+        if aside:
+            part = f"first {2 * aside} trials" if until is not None else "first quarter of the trials"
+            method += f", {what} from the {part}"
+        settings = {"most": half - aside, "aside": aside, "threshold": rule.threshold, "beside": account.wrong}
         result = sequential.conclude(watch, method=method, **settings)
     else:
         method += ", threshold from the first quarter of the trials" if aside else ""
@@ -192,34 +281,32 @@ def _carry_out(
             method=method + _remark(account),
             trials=2 * half,
             threshold=rule.threshold,
-            both_events=threshold is not None,
+            both_events=both_events,
             perfect=family is None,
+            estimator=estimator,
+            beside=account.wrong,
             **promise,
         )
     side = result.side if rule.above else "not above"
-    result = dataclasses.replace(result, side=side, reason=_blind(account) or result.reason, attacks=attacks)
-    if family is None or until is not None or result.claim is None or _is_curve(result.claim):
+    reason = _blind(account, of_rule=not keep_scores) or result.reason
+    result = dataclasses.replace(result, side=side, reason=reason, attacks=attacks, normal=bool(account.normal))
+    bounds = sequential.rate_bounds(watch) if estimator.anytime else estimator.rate
+    result = with_reading(result, reading, account.wrong, bounds)
+    claim, named = result.claim, family is None and not keep_scores
+    if claim is None or (other is None and (claim.is_curve or named)):
         return result
-    return _with_detectable(result, result.claim, aside, normal=bool(account.normal))
-
-
-def _with_detectable(result: AuditResult, claim: Claim, aside: int, *, normal: bool) -> AuditResult:
-    """The result with what this attack would have seen of worse mechanisms, and why, if that is not even twice the
-    claim."""
-    settings = {"delta": result.delta, "confidence": result.confidence}
-    if normal and result.delta > 0:
-        worse = alternative.gaussian(aside, **settings)
-    else:
-        worse = alternative.event(result.fpr, result.fnr, delta=result.delta)
-    counted = result.negatives, result.positives
-    detectable = alternative.detectable(worse, claim.epsilon, *counted, **settings)
-    reason = result.reason
-    if reason is None and detectable > 2 * claim.epsilon:
-        reason = (
-            f"so many trials would not have shown a loss twice the claim four times in five, by {worse.name}: it "
-            f"takes an ε of {detectable:.3g}"
-        )
-    return dataclasses.replace(result, detectable=detectable, reason=reason)
+    expected = None
+    if other is not None:
+        expected = play_alternative(other, half, int(account.order[0]), watch=watch, threshold=threshold)
+    return with_foresight(
+        result,
+        claim,
+        aside=aside,
+        pairs=half - aside,  # of the whole audit, were it not stopped
+        estimator=estimator,
+        watch=watch,
+        expected=expected,
+    )
 
 
 def _is_curve(claim: Claim | None) -> bool:
@@ -245,8 +332,10 @@ def _equal(one: Any, other: Any) -> bool:
     return np.array_equal(one, other) and np.array_equal(np.signbit(one * 1.0), np.signbit(other * 1.0))
 
 
-def _blind(account: count.Account) -> str | None:
-    """Why an attack could show nothing, whatever the number of trials; None where it could."""
+def _blind(account: count.Account, *, of_rule: bool) -> str | None:
+    """Why an attack could show nothing, whatever the number of trials; None where it could. A band has no one rule."""
+    if not of_rule and (account.low != account.high).any():
+        return None
     if account.counts[betting.NONE] != account.counts.sum() and account.counts[betting.BOTH] != account.counts.sum():
         return None
     if (account.low == account.high).all() and account.low[0] == account.low[1]:

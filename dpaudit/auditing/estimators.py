@@ -1,4 +1,4 @@
-"""Provides the bounds that an audit can be read by, as values: ``audit(..., estimator=estimators.betting)``.
+"""Provides the bounds that an audit can be read by, as values: ``audit(..., estimator=estimators.equal_level)``.
 
 An estimator turns the counted trials of an audit into bounds on epsilon. Most need the counts of one rule whose
 threshold was chosen on trials set aside; a band needs every score and no trials set aside, since it holds for all
@@ -6,13 +6,15 @@ thresholds together. Some give no bound that a verdict may rest on, and say why.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds import band, betting, credible, gdp
+from dpaudit.auditing.bounds import one_run as one_training
 from dpaudit.auditing.bounds.estimate import checked_scores, epsilon_bounds, epsilon_from_rates
+from dpaudit.auditing.bounds.estimate import clopper_pearson as clopper_pearson_rate
 from dpaudit.auditing.bounds.estimate import errors as errors_at
 
 __all__ = [
@@ -26,7 +28,10 @@ __all__ = [
     "gaussian",
     "jeffreys",
     "joint_beta",
+    "one_run",
 ]
+
+GUESSES = (4, 20)  # of one training: a guess for each of so many canaries, on either side
 
 
 class Counted(NamedTuple):
@@ -37,7 +42,8 @@ class Counted(NamedTuple):
       false_negatives: guesses of world 0 among ``positives`` trials of world 1.
       negatives, positives: trials of world 0 and of world 1.
       outcomes: [4], counts of the outcomes of pairs, as :func:`betting.outcomes` numbers them.
-      scores: [2, n], one row per world; None where only counts left the devices.
+      scores: [2, n], one row per world; None where only counts left the devices. Of one training, [m].
+      included: of one training, which of its m canaries were included, [m] booleans; else None.
     """
 
     false_positives: int
@@ -46,6 +52,13 @@ class Counted(NamedTuple):
     positives: int
     outcomes: np.ndarray
     scores: np.ndarray | None = None
+    included: np.ndarray | None = None
+
+    @property
+    def opposite(self) -> "Counted":
+        """The counts of the opposite guesses."""
+        false = self.negatives - self.false_positives, self.positives - self.false_negatives
+        return Counted(*false, self.negatives, self.positives, self.outcomes[::-1])
 
 
 class Estimator(NamedTuple):
@@ -59,6 +72,9 @@ class Estimator(NamedTuple):
       needs_split: whether the rule must be chosen on trials that are not counted.
       anytime: whether it holds at every time at once, as ``audit(..., until=)`` requires.
       caveat: why no verdict may rest on it; empty where one may.
+      rate: ``rate(errors, trials, alpha=) -> (low, high)``, its bounds on one error rate.
+      simultaneous: of one that needs scores, the band that holds for all thresholds together.
+      one_training: whether the scores are of canaries in one training, not of independent trials.
     """
 
     name: str
@@ -67,6 +83,19 @@ class Estimator(NamedTuple):
     needs_split: bool = True
     anytime: bool = False
     caveat: str = ""
+    rate: Callable[..., tuple[np.ndarray, np.ndarray]] = clopper_pearson_rate
+    simultaneous: band.Band | None = None
+    one_training: bool = False
+
+    def both(
+        self, counted: Counted, *, delta: float, confidence: float, both_events: bool = False
+    ) -> tuple[float, float]:
+        """The bounds, or the larger ones of the rule and of its opposite, each with half of the error."""
+        if not both_events:
+            return self.bounds(counted, delta=delta, confidence=confidence)
+        each: dict[str, Any] = {"delta": delta, "confidence": (1 + confidence) / 2}
+        one, other = self.bounds(counted, **each), self.bounds(counted.opposite, **each)
+        return max(one[0], other[0]), max(one[1], other[1])
 
 
 def counted(scores: np.ndarray, threshold: float, *, keep_scores: bool = True) -> Counted:
@@ -122,14 +151,16 @@ def _of_band(make: band.Band) -> Callable[..., tuple[float, float]]:
 clopper_pearson = Estimator("Clopper-Pearson", _of_counts(epsilon_bounds))
 """Exact binomial bounds on both error rates: :func:`estimate.epsilon_bounds`. The default."""
 
-betting_bounds = Estimator("betting", _bet, anytime=True)
+betting_bounds = Estimator("betting", _bet, anytime=True, rate=betting.rate_bounds)
 """Bets against each epsilon (:mod:`betting`): a little wider, and true at every time at once."""
 
-equal_level = Estimator("equal-level band", _of_band(band.equal_level), needs_scores=True, needs_split=False)
+equal_level = Estimator(
+    "equal-level band", _of_band(band.equal_level), needs_scores=True, needs_split=False, simultaneous=band.equal_level
+)
 """A band that errs equally often at every rank: no trials are set aside. Its lower bound is that of the best
 threshold, its upper bound that of every threshold of this score: infinite unless delta > 0 or scores are few."""
 
-dkw = Estimator("DKW band", _of_band(band.dkw), needs_scores=True, needs_split=False)
+dkw = Estimator("DKW band", _of_band(band.dkw), needs_scores=True, needs_split=False, simultaneous=band.dkw)
 """The band of constant width: simple, and wide where rates are small."""
 
 gaussian = Estimator(
@@ -138,11 +169,44 @@ gaussian = Estimator(
 """The mu of the rule's two error rates, read as an epsilon: tight for Gaussian noise, false for other noise."""
 
 jeffreys = Estimator(
-    "Jeffreys", _of_counts(credible.jeffreys_epsilon), caveat="credible bounds are statements of belief"
+    "Jeffreys",
+    _of_counts(credible.jeffreys_epsilon),
+    caveat="credible bounds are statements of belief",
+    rate=credible.jeffreys,
 )
 """Posterior quantiles of both rates under the Jeffreys prior."""
 
 joint_beta = Estimator(
-    "joint beta", _of_counts(credible.joint_beta), caveat="credible bounds are statements of belief"
+    "joint beta",
+    _of_counts(credible.joint_beta),
+    caveat="credible bounds are statements of belief",
+    rate=credible.jeffreys,
 )
 """Posterior quantiles of epsilon itself under the Jeffreys prior on both rates."""
+
+
+def of_one_training(scores: np.ndarray, included: np.ndarray) -> Counted:
+    """Puts the canaries of one training in the form that :data:`one_run` reads.
+
+    Args:
+      scores: [m], from the training's output alone; larger means "was included".
+      included: [m] booleans, independent fair coins.
+    """
+    scores, included = np.asarray(scores, np.float64), np.asarray(included)
+    guessed = scores > np.median(scores)
+    false = int(np.sum(guessed & ~included)), int(np.sum(~guessed & included))
+    return Counted(*false, int(np.sum(~included)), int(np.sum(included)), np.zeros(4), scores, included)
+
+
+def _one_run(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
+    """By a quarter of the canaries guessed in and a quarter out, or a twentieth, each at half of the error."""
+    if counted.scores is None or counted.included is None:
+        raise _validate.expected("estimator", "one for independent trials, as there are no canaries", "one run")
+    m = len(counted.scores)
+    plans = [one_training.Plan(max(1, m // share), max(1, m // share)) for share in GUESSES]
+    found = one_training.audit(counted.scores, counted.included, plans, delta=delta, confidence=confidence)
+    return found.epsilon_lower, float("inf")
+
+
+one_run = Estimator("one run", _one_run, needs_scores=True, needs_split=False, one_training=True)
+"""The scores of one training's canaries (:mod:`one_run`); it bounds from below only. For adding or removing one."""

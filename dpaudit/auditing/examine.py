@@ -79,7 +79,8 @@ class Examination(NamedTuple):
         return self.pairs[self.results.index(self.result)]
 
     def curve(self) -> dict[str, list[float]]:
-        """The promised trade-off curve, and that of the decisive rule mixed with guessing, between its bounds."""
+        """The promised trade-off curve, the decisive rule between its bounds (mixed with guessing at both ends), and
+        the measured band of the score that decided: rates of its thresholds, whose bounds hold together."""
         result, fpr = self.result, np.linspace(0.0, 1.0, 201)
         assert result.claim is not None
         alpha = (1 - result.confidence) / 2
@@ -91,6 +92,8 @@ class Examination(NamedTuple):
         for end, name in enumerate(("low", "high")):
             found[f"fpr_{name}"] = [0.0, float(rates["fpr"][end]), 1.0]
             found[f"fnr_{name}"] = [1.0, float(rates["fnr"][end]), 0.0]
+        if result.band is not None:
+            found |= {f"band_{name}": list(one) for name, one in result.band._asdict().items()}
         return found
 
     def with_more(self) -> list[dict[str, float]]:
@@ -98,7 +101,7 @@ class Examination(NamedTuple):
         result = self.result
         if result.claim is None or result.claim.is_curve:
             return []
-        settings = {"delta": result.delta, "confidence": result.confidence}
+        settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
         worse = alternative.event(result.fpr, result.fnr, delta=result.delta)
         return [
             {

@@ -8,13 +8,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.auditing.bounds import curve, plan
-from dpaudit.auditing.bounds.estimate import epsilon_bounds, epsilon_from_rates
+from dpaudit.auditing import estimators
+from dpaudit.auditing.bounds import band, certified, curve, plan
+from dpaudit.auditing.bounds.certified import Certificates, Certified
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
+from dpaudit.auditing.estimators import Counted, Estimator
 from dpaudit.mechanisms.claim import Claim
 
+BAND_POINTS = 64  # of a band that a result keeps
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 UNSTATED = "the two given inputs (no relation claimed)"
 SIDES = ("above", "not above", "either")
+
+
+CERTIFIED = "certified_"  # before the names of Certificates in a row
+ENDS = ("", "_lower", "_upper")  # of the fields of Certified in a row
+
+
+class Band(NamedTuple):
+    """Error rates of several thresholds of the score that decided, [t] each; all upper bounds hold together, and all
+    lower ones."""
+
+    fpr: tuple[float, ...]
+    fnr: tuple[float, ...]
+    fpr_low: tuple[float, ...]
+    fpr_high: tuple[float, ...]
+    fnr_low: tuple[float, ...]
+    fnr_high: tuple[float, ...]
 
 
 class Tried(NamedTuple):
@@ -61,6 +81,14 @@ class AuditResult:
       p_value: of "the promise is kept", where it is a curve (:func:`curve.p_value`); else None.
       attacks: all that were tried, as the trials set aside saw them; the first one was chosen. Empty where one was
         named.
+      certified: advantage, accuracy, TPR at a small FPR and posterior, with bounds.
+      band: the trade-off curve that was measured; None where only the counts of one rule are known.
+      normal: the scores set aside pass for normal in both worlds.
+      power: the probability that this audit would have called the alternative that was named a violation, by the rates
+        seen of it; None without one.
+      reading: "gaussian" where the next three say what epsilon would be, were the trade-off curve Gaussian; no verdict
+        rests on them.
+      reading_hat, reading_lower, reading_upper: that epsilon and its bounds, in nats.
     """
 
     epsilon_hat: float
@@ -84,6 +112,14 @@ class AuditResult:
     reason: str | None = None
     p_value: float | None = None
     attacks: tuple[Tried, ...] = ()
+    certified: Certificates | None = None
+    band: Band | None = None
+    normal: bool = False
+    power: float | None = None
+    reading: str | None = None
+    reading_hat: float | None = None
+    reading_lower: float | None = None
+    reading_upper: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -101,9 +137,13 @@ class AuditResult:
 
     def to_row(self) -> dict[str, Any]:
         """A flat dictionary of JSON values: the fields, the claim's own, and the verdict; infinity is "inf". Attacks
-        that were tried are a list of dictionaries."""
+        that were tried are a list of dictionaries, a band is a dictionary of lists."""
         row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del row["claim"], row["attacks"]
+        del row["claim"], row["attacks"], row["certified"], row["band"]
+        for name, one in ({} if self.certified is None else self.certified._asdict()).items():
+            row |= {f"{CERTIFIED}{name}{end}": value for end, value in zip(ENDS, one, strict=True)}
+        if self.band is not None:
+            row["band"] = {name: list(rates) for name, rates in self.band._asdict().items()}
         if self.attacks:
             row["attacks"] = [one._asdict() for one in self.attacks]
         epsilon, delta, _ = self.claim or (None, None, None)
@@ -125,9 +165,16 @@ class AuditResult:
         """
         try:
             row = json.loads(text)
-            names = [field.name for field in dataclasses.fields(cls) if field.name not in ("claim", "attacks")]
+            apart = ("claim", "attacks", "certified", "band")
+            fields = [field for field in dataclasses.fields(cls) if field.name not in apart]
+            names = [field.name for field in fields if field.name in row or field.default is dataclasses.MISSING]
             values: dict[str, Any] = {name: INFINITIES.get(row[name], row[name]) for name in names}
             values["attacks"] = tuple(Tried(**one) for one in row.get("attacks", ()))
+            if "band" in row:
+                values["band"] = Band(**{name: tuple(rates) for name, rates in row["band"].items()})
+            if f"{CERTIFIED}{Certificates._fields[0]}" in row:
+                of = ([row[f"{CERTIFIED}{name}{end}"] for end in ENDS] for name in Certificates._fields)
+                values["certified"] = Certificates(*(Certified(*one) for one in of))
             epsilon, delta, terms = row["claim_epsilon"], row["claim_delta"], row.get("claim_terms")
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise _validate.expected(
@@ -157,6 +204,8 @@ def from_counts(
     threshold: float = 0.0,
     both_events: bool = False,
     perfect: bool = True,
+    estimator: Estimator = estimators.clopper_pearson,
+    beside: np.ndarray | None = None,
 ) -> AuditResult:
     """The result of a test whose rule was fixed before these trials.
 
@@ -173,9 +222,13 @@ def from_counts(
       both_events: look at the opposite guesses as well, each with half of the error: where the rule says nothing of
         which side of the threshold tells of world 1.
       perfect: compute ``detectable``, as of a perfect attack; False leaves it to the caller.
+      estimator: one that reads four counts.
+      beside: [5 or more, 2], false positives and false negatives of the rules that :func:`certified.thresholds` chose,
+        and of others for the band; None to certify everything by the one rule.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; an estimator that needs more than counts, or that carries no verdict where
+        there is a claim.
     """
     _validate.at_least(1, negatives=negatives)
     _validate.at_least(1, positives=positives)
@@ -187,21 +240,27 @@ def from_counts(
             raise _validate.expected(name, f"a count in 0..{most}", count)
     delta = checked_delta(delta, claim)
     _validate.open_unit(confidence=confidence)
+    carries_verdict(estimator, claim)
+    if estimator.needs_scores or estimator.anytime or estimator.one_training:
+        raise _validate.expected("estimator", "one that reads the counts of one rule", estimator.name)
     fpr, fnr = false_positives / negatives, false_negatives / positives
     settings = {"delta": delta, "confidence": confidence}
     counts = (false_positives, false_negatives, negatives, positives)
-    lower, upper = epsilon_bounds(*counts, **settings, both_events=both_events)
+    lower, upper = estimator.both(Counted(*counts, outcomes=np.zeros(4)), **settings, both_events=both_events)
     tested = settings | {"confidence": (1 + confidence) / 2 if both_events else confidence}  # of each event
-    ceiling = plan.ceiling(negatives, positives, **tested)
+    ceiling, _ = estimator.bounds(Counted(0, 0, negatives, positives, np.zeros(4)), **tested)
     detectable = p_value = None
     if claim is not None and claim.is_curve:
         p_value = _p_value(claim, *counts, both_events=both_events)
     elif claim is not None and perfect:
         detectable = plan.detectable(claim.epsilon, negatives, positives, **tested)
+    rules, measured = [counts] if beside is None else tables(beside, negatives, positives), None
+    if beside is not None:
+        measured = measured_band(rules, confidence=confidence, bounds=estimator.rate)
     return AuditResult(
         epsilon_hat=shown(fpr, fnr, delta, both_events=both_events),
-        epsilon_lower=float(lower),
-        epsilon_upper=float(upper),
+        epsilon_lower=lower,
+        epsilon_upper=upper,
         accuracy=1 - (fpr + fnr) / 2,
         fpr=fpr,
         fnr=fnr,
@@ -210,7 +269,7 @@ def from_counts(
         trials=negatives + positives if trials is None else trials,
         delta=delta,
         confidence=confidence,
-        method=f"{method}; Clopper-Pearson",
+        method=f"{method}; {estimator.name}",
         neighbouring=UNSTATED if claim is None else claim.neighbouring,
         ceiling=ceiling,
         detectable=detectable,
@@ -219,7 +278,99 @@ def from_counts(
         side="either" if both_events else "above",
         reason=too_few(negatives + positives, ceiling, claim, confidence=tested["confidence"]),
         p_value=p_value,
+        certified=certified.of_counts(
+            rules[: len(Certificates._fields)] if len(rules) > 1 else rules[0],
+            confidence=confidence,
+            both_events=both_events,
+            bounds=estimator.rate,
+        ),
+        band=measured,
     )
+
+
+def from_band(
+    scores: np.ndarray,
+    *,
+    claim: Claim | None,
+    method: str,
+    estimator: Estimator,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    trials: int | None = None,
+) -> AuditResult:
+    """The result of an audit that reads every score by a simultaneous band; larger means world 1.
+
+    The rates, the accuracy and the threshold are those of the threshold whose lower bound is largest; its rates were
+    chosen by these same trials, its bounds were not: they hold for all thresholds together.
+
+    Args:
+      scores: [2, n], one row per world.
+      claim, method, delta, confidence, trials: as for :func:`from_counts`.
+      estimator: a band.
+
+    Raises:
+      InputError: a value out of range; a claim that is a curve.
+    """
+    assert estimator.simultaneous is not None
+    delta = checked_delta(delta, claim)
+    if claim is not None and claim.is_curve:
+        raise _validate.expected("estimator", f"None or {estimators.clopper_pearson.name} for a curve", estimator.name)
+    n, settings = scores.shape[1], {"delta": delta, "confidence": _validate.open_unit(confidence=confidence)}
+    rates = band.tradeoff(scores, confidence=confidence, band=estimator.simultaneous)
+    lower = epsilon_from_rates(rates.fpr_high, rates.fnr_high, delta)
+    most_accurate = np.argmin(rates.fpr + rates.fnr)
+    best = int(np.argmax(lower) if lower.max() > 0 else most_accurate)
+    fpr, fnr = float(rates.fpr[best]), float(rates.fnr[best])
+    perfect = np.repeat([[0.0], [1.0]], n, axis=1)
+    ceiling, _ = estimator.bounds(estimators.counted(perfect, 0.5), **settings)
+    thin = np.unique(np.linspace(0, len(lower) - 1, BAND_POINTS).astype(int))
+    return AuditResult(
+        epsilon_hat=shown(fpr, fnr, delta, both_events=False),
+        epsilon_lower=float(lower[best]),
+        epsilon_upper=float(epsilon_from_rates(rates.fpr_low, rates.fnr_low, delta).max()),
+        accuracy=1 - (fpr + fnr) / 2,
+        fpr=fpr,
+        fnr=fnr,
+        negatives=n,
+        positives=n,
+        trials=2 * n if trials is None else trials,
+        method=f"{method}; {estimator.name}",
+        neighbouring=UNSTATED if claim is None else claim.neighbouring,
+        ceiling=ceiling,
+        detectable=None,
+        claim=claim,
+        threshold=float(rates.thresholds[best]),
+        reason=too_few(2 * n, ceiling, claim, confidence=confidence),
+        certified=certified.of_band(rates),
+        band=Band(*(tuple(float(rate) for rate in rate[thin]) for rate in rates[1:])),
+        **settings,
+    )
+
+
+def carries_verdict(estimator: Estimator, claim: Claim | None) -> None:
+    """Refuses an estimator on which no verdict may rest where there is a claim to judge.
+
+    Raises:
+      InputError: one with a caveat, or none for a curve.
+    """
+    if claim is not None and estimator.caveat:
+        wanted = "one that a verdict on the claim may rest on"
+        raise _validate.expected("estimator", wanted, f"{estimator.name} ({estimator.caveat})")
+
+
+def tables(beside: np.ndarray, negatives: int, positives: int) -> list[tuple[int, int, int, int]]:
+    """The four counts of every rule."""
+    return [(int(fp), int(fn), negatives, positives) for fp, fn in beside]
+
+
+def measured_band(rules: list[tuple[int, int, int, int]], *, confidence: float, bounds: certified.RateBounds) -> Band:
+    """The rates of several rules, each bounded at its share of the error, so that all bounds of a kind hold
+    together."""
+    fp, fn, n0, n1 = np.unique(np.array(rules, np.float64), axis=0).T
+    alpha = (1 - confidence) / (2 * len(rules))  # equal counts are drawn once, but were not known to be equal
+    (fpr_low, fpr_high), (fnr_low, fnr_high) = bounds(fp, n0, alpha=alpha), bounds(fn, n1, alpha=alpha)
+    rates = (fp / n0, fn / n1, fpr_low, fpr_high, fnr_low, fnr_high)
+    return Band(*(tuple(float(rate) for rate in one) for one in rates))
 
 
 def _p_value(claim: Claim, *counts: int, both_events: bool) -> float:

@@ -78,7 +78,7 @@ class Canaries(NamedTuple):
     included: np.ndarray  # [m] booleans, fair coins
 
 
-def white_box(recipe: Recipe, *, delta: float) -> Mechanism:
+def white_box(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
     """A whole training as a mechanism of "is the canary in the data?", seen by an adversary who reads every step.
 
     Every step takes the canary with probability q = batch_size/(n + 1). The releases are the pair that the accounting
@@ -88,7 +88,7 @@ def white_box(recipe: Recipe, *, delta: float) -> Mechanism:
 
     Args:
       recipe: of the training; the canary is one record more.
-      delta: of the claim.
+      delta: of the claim; None for the whole curve that was accounted, of which fewer trials show a fault.
 
     Returns:
       A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT``: releases [steps], the canary's coordinate
@@ -112,8 +112,15 @@ def white_box(recipe: Recipe, *, delta: float) -> Mechanism:
         evidence = _evidence(release, recipe.batch_size / sampling.examples, recipe.noise_multiplier)
         return jnp.sum(jnp.where(present, evidence, 0.0) - 0.5 * (release / recipe.noise_multiplier) ** 2)
 
-    spent = accounting.epsilon(sampling, recipe.noise_multiplier, recipe.steps, delta=delta)
-    return Mechanism(apply, Claim(spent, delta, "add_remove"), log_prob)
+    return Mechanism(apply, _claim(sampling, recipe, delta), log_prob)
+
+
+def _claim(sampling: Any, recipe: Recipe, delta: float | None) -> Claim:
+    """What the training is accounted with: at one delta, or at all of them."""
+    spent = sampling, recipe.noise_multiplier, recipe.steps
+    if delta is None:
+        return accounting.claim(*spent)
+    return Claim(accounting.epsilon(*spent, delta=delta), delta, "add_remove")
 
 
 def one_run(
@@ -235,13 +242,13 @@ def epsilon_lower(found: Canaries, recipe: Recipe, *, delta: float, confidence: 
     return accounting.epsilon(sampling, 1 / float(mu), recipe.steps, delta=delta) if mu > 0 else 0.0
 
 
-def black_box(recipe: Recipe, target: Any, *, delta: float) -> Mechanism:
+def black_box(recipe: Recipe, target: Any, *, delta: float | None = None) -> Mechanism:
     """A whole training as a mechanism of "is the target in the data?", seen through the target's loss alone.
 
     Args:
       recipe: of the training; the target is one record more.
       target: one example, like those that ``loss_fn`` takes; for inputs ``ABSENT`` and ``PRESENT``.
-      delta: of the claim.
+      delta: of the claim; None for the whole curve that was accounted, of which fewer trials show a fault.
 
     Returns:
       A :class:`dpaudit.Mechanism`: releases are minus the trained network's loss on the target, a scalar, larger for a
@@ -262,8 +269,7 @@ def black_box(recipe: Recipe, target: Any, *, delta: float) -> Mechanism:
         state, _ = train(key, trainer, trainer.init(recipe.params), given, sampling, recipe.steps)
         return -recipe.loss_fn(state.params, target)
 
-    spent = accounting.epsilon(sampling, recipe.noise_multiplier, recipe.steps, delta=delta)
-    return Mechanism(apply, Claim(spent, delta, "add_remove"))
+    return Mechanism(apply, _claim(sampling, recipe, delta))
 
 
 def _planted(recipe: Recipe, canaries: int) -> tuple[Planted, Trainer, Any]:

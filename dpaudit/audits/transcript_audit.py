@@ -84,12 +84,12 @@ def extreme(*, item: int, rating: float = LONGEST) -> Users:
     )
 
 
-def whole(recipe: Recipe, *, delta: float) -> Mechanism:
+def whole(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
     """A run as a mechanism of "is the canary there?", seen by an adversary who reads the whole transcript.
 
     Args:
       recipe: of the run.
-      delta: in (0, 1), of the claim.
+      delta: in (0, 1), of the claim; None for the whole curve that was accounted, of which fewer trials show a fault.
 
     Returns:
       A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT``: releases :class:`Seen`; with the log
@@ -124,7 +124,8 @@ def whole(recipe: Recipe, *, delta: float) -> Mechanism:
         return -0.5 * jnp.sum(((seen.along - present * seen.reach) / z) ** 2)
 
     played = run(jax.random.key(0), protocol, recipe.state, recipe.memory, world(PRESENT), recipe.rounds)
-    return Mechanism(apply, Claim(played[2].epsilon(delta), delta, "add_remove"), log_prob)
+    claim = played[2].claim() if delta is None else Claim(played[2].epsilon(delta), delta, "add_remove")
+    return Mechanism(apply, claim, log_prob)
 
 
 def _numbers(releases: Any) -> jax.Array:

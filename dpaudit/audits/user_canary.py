@@ -189,7 +189,7 @@ def mu_bounds(scores: np.ndarray, *, threshold: float, confidence: float) -> tup
     return float(lower), float(upper)
 
 
-def in_crowd(recipe: Recipe, user: int, *, delta: float) -> Mechanism:
+def in_crowd(recipe: Recipe, user: int, *, delta: float | None = None) -> Mechanism:
     """A training whose users all push one coordinate the same way, but for the canary, who pushes the other way.
 
     In an order, where every round has as many users, the round of the canary is then seen to lack one push even
@@ -198,7 +198,7 @@ def in_crowd(recipe: Recipe, user: int, *, delta: float) -> Mechanism:
     Args:
       recipe: of the training.
       user: whose place the canary takes.
-      delta: in (0, 1), of the claim.
+      delta: in (0, 1), of the claim; None for the whole curve that was accounted.
 
     Returns:
       A :class:`dpaudit.Mechanism` of "is the canary there?", 0 or 1, that releases [rounds]; its claim is what the
@@ -210,10 +210,12 @@ def in_crowd(recipe: Recipe, user: int, *, delta: float) -> Mechanism:
     Source: Chua et al. 2024, "How Private are DP-SGD Implementations?", Section 4 (shuffled batches).
     """
     training, start, everyone = _planted(recipe, user, crowd=True)
-    spent = _played(jax.random.key(0), recipe, training, start, everyone, secret=True).epsilon(
-        delta, users=len(everyone.weights)
-    )
-    return Mechanism(release(recipe, user, crowd=True, secret=True), Claim(spent, delta, "add_remove"))
+    played = _played(jax.random.key(0), recipe, training, start, everyone, secret=True)
+    if delta is None:
+        claim = played.claim()
+    else:
+        claim = Claim(played.epsilon(delta, users=len(everyone.weights)), delta, "add_remove")
+    return Mechanism(release(recipe, user, crowd=True, secret=True), claim)
 
 
 largest = Distinguisher(lambda key, mechanism, x0, x1: jnp.max, None)  # of the rounds

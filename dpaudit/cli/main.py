@@ -12,7 +12,17 @@ import tyro
 from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit.cli import audit, secure, train
-from dpaudit.cli.command import Common, bars_on_terminal, checkpoint_path, perform, prepare, report, show, to_go_on
+from dpaudit.cli.command import (
+    Common,
+    bars_on_terminal,
+    checkpoint_path,
+    failures_in_one_line,
+    perform,
+    prepare,
+    report,
+    show,
+    to_go_on,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -57,9 +67,11 @@ class Ldp:
 class Plan:
     """How many trials a question needs, with a number fixed in advance and with one that may stop at any time."""
 
-    epsilon: float
-    """The claimed privacy loss, in nats."""
-    delta: float = 0.0
+    target: Annotated[str | None, tyro.conf.Positional] = None
+    """FILE:NAME, as for audit: plan for this mechanism, after a pilot audit; without one, for a perfect attack."""
+    epsilon: float | None = None
+    """The claimed privacy loss, in nats; of a mechanism, its claim by default."""
+    delta: float | None = None
     """The claimed delta."""
     confidence: float = 0.95
     """With which a violation shall be called one."""
@@ -68,7 +80,9 @@ class Plan:
     trials: int | None = None
     """Trials for which to tell the bounds to expect; by default as many as a fixed number needs."""
     rate: float | None = None
-    """Trials a second; without it, a Laplace mechanism on ten numbers is timed for a second."""
+    """Trials a second; without it, the mechanism is timed for a second, or a Laplace mechanism on ten numbers."""
+    seed: int = 0
+    """Of a mechanism's pilot."""
     json: bool = False
     """Print the plan as JSON instead of a table."""
 
@@ -188,22 +202,59 @@ def _stages(bars: "Progress | None", label: str) -> Callable[[str, int], Callabl
 
 
 def _plan(options: Plan) -> None:
-    from dpaudit.auditing.bounds.plan import plan
     from dpaudit.auditing.result import json_number
     from dpaudit.report.table import plan_table
 
-    asked = dataclasses.asdict(options)
-    as_json, rate = asked.pop("json"), asked.pop("rate")
-    found = plan(**asked, rate=rate)
+    rate = options.rate
+    found, measured = _planned(options)
     if rate is None:
-        found = found._replace(rate=_stand_in_rate())
+        found = found._replace(rate=measured())
     row = {name: json_number(value) for name, value in found._asdict().items()}
     row |= {
         f"{name}_seconds": json_number(found.seconds(getattr(found, name)))
         for name in ("least", "fixed", "sequential_median", "sequential_most")
     }
-    rate_of = "the rate given" if rate is not None else "a Laplace mechanism on ten numbers, timed on this machine"
-    show(row, plan_table(found, rate_of), as_json)
+    timed = "a Laplace mechanism on ten numbers" if options.target is None else options.target
+    rate_of = "the rate given" if rate is not None else f"{timed}, timed on this machine"
+    show(row, plan_table(found, rate_of), options.json)
+
+
+def _planned(options: Plan) -> "tuple[Any, Callable[[], float]]":
+    """The plan, and what measures its trials a second."""
+    import jax
+
+    from dpaudit._engine.game import trials_per_second
+    from dpaudit.auditing.bounds.plan import plan
+    from dpaudit.auditing.domain import load
+    from dpaudit.mechanisms.claim import Claim, Mechanism
+
+    asked: dict[str, Any] = {name: getattr(options, name) for name in ("confidence", "true_epsilon", "trials", "rate")}
+    if options.target is None:
+        if options.epsilon is None:
+            raise _validate.expected("--epsilon", "the claimed loss, or FILE:NAME of a mechanism with a claim", "none")
+        return plan(options.epsilon, delta=options.delta or 0.0, **asked), _stand_in_rate
+    from dpaudit.auditing.plan_mechanism import plan_mechanism
+
+    case = load(options.target)
+    claim = case.claim or getattr(case.mechanism, "claim", None)
+    if options.epsilon is not None:
+        claim = Claim(options.epsilon, options.delta or 0.0)
+    elif options.delta is not None and claim is not None:
+        claim = claim.at(options.delta) if claim.is_curve else Claim(claim.epsilon, options.delta, claim.neighbouring)
+    with failures_in_one_line(options.target, "to be played to the end"):
+        found = plan_mechanism(*case[:3], key=jax.random.key(options.seed), claim=claim, **asked)
+    apply = case.mechanism.apply if isinstance(case.mechanism, Mechanism) else case.mechanism
+    pair = case.x0, case.x1
+    return found, lambda: trials_per_second(
+        jax.random.key(0), lambda key, world: apply(key, pair[world]), _first_number, seconds=1.0
+    )
+
+
+def _first_number(release: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    return jnp.ravel(jax.tree.leaves(release)[0])[0].astype(jnp.float32)
 
 
 def _stand_in_rate() -> float:

@@ -289,34 +289,73 @@ def _key(figure: "Figure", *texts: str) -> None:
     figure.legend(handles=handles, loc="outside upper right", ncols=len(texts), frameon=False, fontsize=9)
 
 
-# Draws a trade-off curve: the error rates that a promise allows, and those that an attack was seen to have.
+# Draws a trade-off curve: the error rates that a promise allows, and the band in which an attack was measured.
 
 BROKEN = "#D55E00"
+GRID = np.linspace(0.0, 1.0, 1001)
 
 
 @styled
 def tradeoff_figure(curve: dict[str, Any]) -> "Figure":
-    """Draws the claimed curve, what lies below it, and the measured band.
+    """Draws the claimed curve, the measured band, what of it breaks the promise, and the rule that decided.
 
     Args:
-      curve: lists ``claimed_fpr`` and ``claimed_fnr`` of the promise's curve; ``fpr_low``, ``fpr_high``, ``fnr_low``
-        and ``fnr_high`` of the attack's rules, from the one that never says "world 1" to the one that always does.
+      curve: of :meth:`dpaudit.Examination.curve`: ``claimed_fpr`` and ``claimed_fnr`` of the promise; ``fpr_low``,
+        ``fpr_high``, ``fnr_low`` and ``fnr_high`` of the decisive rule, between guessing always and never; and, where
+        it was measured, the same of several thresholds after ``band_``.
     """
     figure = canvas(5.0, 4.6)
     axes = figure.subplots()
-    fpr, fnr = (np.asarray(curve[f"claimed_{rate}"], float) for rate in ("fpr", "fnr"))
-    axes.fill_between(fpr, 0, fnr, color=BROKEN, alpha=0.15, linewidth=0)
-    axes.plot(fpr, fnr, color=INK, linestyle="--", linewidth=1)
-    axes.plot([0, 1], [1, 0], color=FAINT, linewidth=0.8)
-    low = [np.asarray(curve[f"{rate}_low"], float) for rate in ("fpr", "fnr")]
-    high = [np.asarray(curve[f"{rate}_high"], float) for rate in ("fpr", "fnr")]
-    outline = [np.concatenate([one, other[::-1]]) for one, other in zip(low, high, strict=True)]
-    axes.fill(*outline, color=SERIES[0][0], alpha=0.45, linewidth=0.8)
-    axes.annotate(
-        "promised", (fpr[len(fpr) // 2], fnr[len(fnr) // 2]), (-6, -12), textcoords="offset points", ha="right"
+    claimed = np.interp(GRID, curve["claimed_fpr"], curve["claimed_fnr"])
+    low, high = edges(curve)
+    axes.fill_between(GRID, 0, claimed, color=BROKEN, alpha=0.12, linewidth=0)
+    axes.fill_between(GRID, low, high, color=SERIES[0][0], alpha=0.4, linewidth=0, label="measured")
+    axes.fill_between(
+        GRID, high, claimed, where=high < claimed, color=BROKEN, alpha=0.6, linewidth=0, label="violation"
     )
-    axes.annotate("guessing", (0.5, 0.5), (6, 6), textcoords="offset points", color=FAINT)
+    axes.plot(GRID, claimed, color=INK, linestyle="--", linewidth=1, label="promised")
+    axes.plot([0, 1], [1, 0], color=FAINT, linewidth=0.8, label="guessing")
+    ends = [(curve[f"{rate}_low"][1], curve[f"{rate}_high"][1]) for rate in ("fpr", "fnr")]
+    (left, right), (below, above) = ends
+    x, y = (left + right) / 2, (below + above) / 2
+    axes.errorbar(
+        x, y, [[y - below], [above - y]], [[x - left], [right - x]], color=INK, capsize=2, label="deciding rule"
+    )
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.set_xlabel("false positive rate")
     axes.set_ylabel("false negative rate")
+    axes.legend(loc="upper right", frameon=False, fontsize=9)
     return figure
+
+
+def edges(curve: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The band's lower and upper edge at every FPR of ``GRID``.
+
+    The rate of a score's thresholds falls with their FPR, so below it is at least that of any threshold whose FPR is
+    surely larger. Above, rules can be mixed: the lowest straight lines between upper ends.
+    """
+    name = "band_" if "band_fpr_low" in curve else ""
+    x0, x1, y0, y1 = (
+        np.asarray(curve[f"{name}{rate}_{end}"], float) for rate in ("fpr", "fnr") for end in ("low", "high")
+    )
+    at_least = np.where(x0[None, :] >= GRID[:, None], y0[None, :], 0.0).max(1)
+    corners = sorted({(0.0, 1.0), (1.0, 0.0), *zip(x1.tolist(), y1.tolist(), strict=True)})
+    hull: list[tuple[float, float]] = []
+    for x, y in corners:
+        while hull and hull[-1][0] == x:  # the lowest of those that share an FPR
+            if hull[-1][1] <= y:
+                break
+            hull.pop()
+        if hull and hull[-1][0] == x:
+            continue
+        while len(hull) > 1 and _above(hull[-2], hull[-1], (x, y)):
+            hull.pop()
+        hull.append((x, y))
+    at_most = np.interp(GRID, *np.transpose(hull))
+    return np.minimum(at_least, at_most), at_most
+
+
+def _above(first: tuple[float, float], second: tuple[float, float], third: tuple[float, float]) -> bool:
+    """Whether the second point is not below the line from the first to the third."""
+    across = (second[0] - first[0]) * (third[1] - first[1]) - (second[1] - first[1]) * (third[0] - first[0])
+    return across <= 0

@@ -69,8 +69,9 @@ TITLES = {
 }
 ON_THE_CURVE = (
     "Every rule that guesses which input was used has two error rates. The promise keeps them above the dashed line. "
-    "Blue: what the chosen rule attains, mixed with guessing, between the bounds on its rates. The promise is broken "
-    "where blue, in its whole width, is in the shaded area."
+    "Blue: the band in which the rates of the chosen attack were measured to be, at all its thresholds together. "
+    "Where its upper edge is below the dashed line, the promise is broken: the area between both is dark. Cross: the "
+    "rule that decided, with its own bounds, which are narrower."
 )
 ON_THE_NUMBER = (
     "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the promise. "

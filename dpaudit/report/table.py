@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dpaudit import _validate
-from dpaudit.auditing.bounds.plan import Plan
+from dpaudit.auditing.bounds.certified import Certificates
+from dpaudit.auditing.bounds.plan import PERFECT, Plan
 from dpaudit.auditing.result import AuditResult, Tried
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.report import words
@@ -27,6 +28,14 @@ RULES = {
     "not above": "world 1 where the score is not above {}",
     "either": "the score above {}, or not above it: both were looked at, each with half of the error",
 }
+POWER = "(the probability of calling the alternative a violation)"
+CERTIFIED = (  # names, digits of a percentage, and what it speaks of
+    ("advantage", 1, "TPR - FPR"),
+    ("accuracy", 1, "right guesses of the rule that makes most of them"),
+    ("TPR at 0.01", 2, "at FPR 0.01"),
+    ("TPR at 0.001", 2, "at FPR 0.001"),
+    ("posterior", 1, "of world 1 once it is guessed, where 50 % were believed before"),
+)
 SHOWN = 6  # attacks, of all that were tried
 FIRST, LAST = "access", "\nverdict"
 NUMBERS = (
@@ -153,11 +162,27 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
         ("trials", f"{result.trials:,}, of which {result.negatives + result.positives:,} counted"),
         ("ceiling", f"{words.said(result.ceiling)} (the most that this many trials could certify)"),
         ("detectable", detectable),
+        *([] if result.power is None else [("power", f"{result.power:.2f} {POWER}")]),
+        *([] if result.reading is None else [("if Gaussian", _reading(result, bound))]),
+        *([] if result.certified is None else certified_lines(result.certified)),
         ("method", result.method),
         ("rule", RULES[result.side].format(f"{result.threshold:.6g}")),
         *([("attacks", tried(result.attacks))] if result.attacks else []),
         ("neighbours", NEIGHBOURS.get(result.neighbouring, result.neighbouring)),
     ]
+
+
+def certified_lines(certified: Certificates) -> list[tuple[str, str]]:
+    """What is certified beside epsilon: each at its observed rates, with its bounds."""
+    return [
+        (name, f"{100 * one.value:.{digits}f} % [{100 * one.lower:.{digits}f}, {100 * one.upper:.{digits}f}], {what}")
+        for (name, digits, what), one in zip(CERTIFIED, certified, strict=True)
+    ]
+
+
+def _reading(result: AuditResult, bound: str) -> str:
+    ends = words.interval(result.reading_lower, result.reading_upper)
+    return f"ε of {words.said(result.reading_hat)} {ends} at δ = {result.delta:g} ({bound}; in no verdict)"
 
 
 def _promised(claim: Claim | None) -> str:
@@ -199,6 +224,12 @@ def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 # A plan on the screen.
 
+_LIMITS = (
+    "Few mechanisms allow one, Gaussian noise least of all: name yours, FILE:NAME, for a plan that speaks of it. "
+    "Choosing a threshold takes a third more of a fixed number of trials."
+)
+_ASIDE = "A quarter of the trials is set aside to choose a threshold, and included."
+
 
 def plan_table(plan: Plan, rate_of: str) -> Table:
     """How many trials each question takes and how long they last, with the bounds to expect below.
@@ -231,8 +262,8 @@ def _plan_caption(plan: Plan, rate_of: str) -> str:
         f"With {plan.trials:,} trials, a mechanism that spends exactly its claim can expect a lower bound of "
         f"{plan.honest_lower:.2f}; the largest bound possible is {plan.ceiling:.2f}, and the smallest loss called a "
         f"violation with probability 0.8 is {plan.detectable:.2f}.",
-        "The attack is taken to be perfect and its threshold to be known: choosing one takes a third more of a fixed "
-        "number of trials. Stopping times are simulated.",
+        f"The attack is taken to be {plan.assumes}. {_LIMITS if plan.assumes == PERFECT else _ASIDE} "
+        "Stopping times are simulated.",
     ]
     if plan.rate is not None:
         lines.append(f"Times are for {plan.rate:,.0f} trials a second: {rate_of}.")

@@ -9,6 +9,7 @@ import dpaudit
 from dpaudit import AuditResult, Claim, _validate
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.bounds import sequential
+from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(5)
 
@@ -59,9 +60,62 @@ def test_a_curve_goes_through_json_and_few_trials_are_underpowered():
     assert AuditResult.from_json(result.to_json()) == result
 
 
-def test_a_curve_is_not_tested_at_every_pair():
-    with pytest.raises(_validate.InputError, match="until: expected None where the claim is a curve"):
-        dpaudit.audit(noisy(1.0), 0.0, 2.0, key=KEY, claim=Claim.gaussian(1.0), until=sequential.violation())
+ATTACKS = {
+    "family": None,
+    "projection": distinguish.projection,
+    "fixed, the wrong way round": distinguish.Distinguisher(lambda *_: lambda release: -release, -0.134, "backwards"),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_half_of_the_noise_is_found_in_few_trials_whenever_one_looks(name, tmp_path):
+    """At most 500 trials a world; the same whatever the batch, and after an interruption."""
+    settings = {
+        "key": KEY,
+        "claim": Claim.gaussian(0.268),
+        "trials": 20_000,
+        "until": sequential.violation(),
+        "distinguisher": ATTACKS[name],
+    }
+    result = dpaudit.audit(noisy(0.2), 0.0, 0.268, **settings)
+    assert result.verdict == "violation"
+    assert result.trials < 1_000
+    assert result.p_value is not None
+    assert 0 < result.p_value <= 0.05
+    assert AuditResult.from_json(result.to_json()) == result
+    assert dpaudit.audit(noisy(0.2), 0.0, 0.268, **settings, batch=700) == result
+    kept = {"checkpoint": tmp_path / "kept.npz"}
+    more = {"confidence": 1 - 1e-12}  # so that some calls to the devices are made
+    with pytest.raises(Killed):
+        dpaudit.audit(noisy(0.2), 0.0, 0.268, **settings, **kept, **more, progress=killed_at(600))
+    again = dpaudit.audit(noisy(0.2), 0.0, 0.268, **settings, **kept, **more)
+    assert again == dpaudit.audit(noisy(0.2), 0.0, 0.268, **settings, **more)
+
+
+def test_sound_noise_is_accused_by_no_more_bets_than_is_said():
+    keys = jax.random.split(KEY, 40)
+    settings = {"claim": Claim.gaussian(1.0), "trials": 4_000, "until": sequential.violation(), "confidence": 0.9}
+    named = {"distinguisher": distinguish.projection}
+    found = [dpaudit.audit(noisy(1.0), 0.0, 1.0, key=key, **settings, **named) for key in keys]
+    assert sum(one.verdict == "violation" for one in found) <= 10  # 4 at most are expected
+    short = [dpaudit.audit(noisy(0.7), 0.0, 1.0, key=key, **settings, **named) for key in keys[:10]]
+    assert all(one.verdict == "violation" for one in short)
+
+
+def test_a_claim_with_a_small_delta_is_refuted_before_rates_as_small_are_known():
+    """The choice is made again and again: what shows at once does not wait for 3,662 pairs."""
+    settings = {"key": KEY, "trials": 20_000, "until": sequential.violation(), "confidence": 0.999}
+    one = dpaudit.audit(
+        noisy(0.75), 0.0, 1.0, claim=Claim(1.0, 1e-5), distinguisher=distinguish.projection, **settings
+    )
+    assert one.verdict == "violation"
+    assert one.trials < 3_000
+    assert one.epsilon_lower > 1.0
+    sound = dpaudit.audit(
+        noisy(3.75), 0.0, 1.0, claim=Claim(1.0, 1e-5), distinguisher=distinguish.projection, **settings
+    )
+    assert sound.verdict != "violation"
+    assert sound.epsilon_lower < 1.0
 
 
 def test_a_checkpoint_of_another_curve_is_refused(tmp_path):

@@ -203,3 +203,55 @@ def test_bets_on_the_sum_are_part_of_the_wealth():
         more = [halves[0] + n // 10 + 2, 0, halves[2] - n // 10 - 2, halves[3]]
         assert betting.log_wealth(more, 1.0, **settings) < math.log(1000)
     assert betting.most_errors(np.array([3]), 1.0, **strict) == -1
+
+
+LINES = [(0.0, 0.1, 0.3, 0.4), (1.0, 1e-5, 0.05, 0.5), (1.0, 0.0, 0.5, 0.02), (3.0, 0.01, 0.001, 0.6)]
+
+
+def expected_factor(bet: np.ndarray, share: float, fpr: np.ndarray, fnr: np.ndarray) -> np.ndarray:
+    a, b, s, t = bet
+    return (1 + share * s * (fpr - a)) * (1 + share * t * (fnr - b))
+
+
+@pytest.mark.parametrize("epsilon, delta, fpr, fnr", LINES)
+def test_a_bet_on_a_line_is_fair_for_all_rates_that_keep_the_promise(epsilon, delta, fpr, fnr):
+    bet = betting.bet_on_line(epsilon, delta, fpr, fnr)
+    rates = np.linspace(0, 1, 401)
+    a, b = np.meshgrid(rates, rates)
+    steep = np.exp(epsilon)
+    kept = (steep * a + b >= 1 - delta) & (a + steep * b >= 1 - delta)
+    for share in betting.STAKES:
+        assert (expected_factor(bet, share, a, b)[kept] <= 1 + 1e-9).all()
+        assert expected_factor(bet, share, np.array(fpr), np.array(fnr)) > 1
+    assert (expected_factor(2 * bet - np.array([bet[0], bet[1], 0, 0]), 1, a, b)[kept] <= 1 + 1e-9).all()
+    twin = bet * [1, 1, -1, -1]  # a bet on the other side of the line is not fair
+    assert (expected_factor(twin, 1, a, b)[kept] > 1).any()
+
+
+@pytest.mark.parametrize("epsilon, delta, fpr, fnr", LINES)
+def test_a_bet_on_a_line_is_the_likelihood_ratio_to_the_nearest_point(epsilon, delta, fpr, fnr):
+    """By brute force: the point of both lines that is hardest to tell from the guess."""
+    a, b, s, t = betting.bet_on_line(epsilon, delta, fpr, fnr)
+    on_one = np.linspace(0, 1, 200_001)[1:-1]
+    best = 0.0
+    for p, q in ((fpr, fnr), (fnr, fpr)):
+        other = 1 - delta - np.exp(epsilon) * on_one
+        on = (other > 0) & (other < 1)
+        x, y = on_one[on], other[on]
+        entropy = p * np.log(p / x) + (1 - p) * np.log((1 - p) / (1 - x))
+        entropy += q * np.log(q / y) + (1 - q) * np.log((1 - q) / (1 - y))
+        if np.exp(epsilon) * p + q < 1 - delta:
+            best = max(best, entropy.min())
+    grown = fpr * np.log1p(s * (1 - a)) + (1 - fpr) * np.log1p(-s * a)
+    grown += fnr * np.log1p(t * (1 - b)) + (1 - fnr) * np.log1p(-t * b)
+    assert grown == pytest.approx(best, rel=1e-3)
+    counts = np.array([3, 1, 20, 2])
+    wealth = [np.prod([(1 + c * s * (x - a)) * (1 + c * t * (y - b)) for x, y, k in
+                       ((0, 1, 3), (1, 1, 1), (0, 0, 20), (1, 0, 2)) for _ in range(k)])
+              for c in betting.STAKES]  # fmt: skip
+    assert np.exp(betting.log_wealth_on_line(counts, np.array([a, b, s, t]))) == pytest.approx(np.mean(wealth))
+
+
+def test_nothing_is_bet_where_the_guess_keeps_the_promise():
+    assert betting.bet_on_line(1.0, 0.1, 0.3, 0.4).tolist() == [0, 0, 0, 0]
+    assert betting.log_wealth_on_line([5, 6, 7, 8], np.zeros(4)) == 0

@@ -27,6 +27,13 @@ def bits(draws: np.random.Generator) -> np.ndarray:
     return (draws.random((2, PAIRS)) < 1 / (1 + np.exp([[1.0], [-1.0]]))).astype(float)
 
 
+def canaries(draws: np.random.Generator) -> np.ndarray:
+    """One training's: each canary's score is its coin by randomised response of epsilon 1, ties broken by chance."""
+    included = draws.random(2 * PAIRS) < 0.5
+    told = included == (draws.random(2 * PAIRS) < 1 / (1 + np.exp(-1.0)))
+    return np.stack([told + 0.5 * draws.random(2 * PAIRS), included])
+
+
 def gaussian(draws: np.random.Generator) -> np.ndarray:
     return draws.normal(size=(2, PAIRS)) + np.array([[0.0], [SHIFT]])
 
@@ -52,6 +59,7 @@ CONTRACT = {
     ),
     "Jeffreys, bits": (estimators.jeffreys, bits, 0.5, 0.0, 1.0, 0.90),
     "joint beta, bits": (estimators.joint_beta, bits, 0.5, 0.0, 1.0, 0.90),
+    "one run, bits": (estimators.one_run, canaries, None, 0.0, 1.0, 0.80),
 }
 SOUND = [
     case for case, (estimator, *_) in CONTRACT.items() if not estimator.caveat or estimator is estimators.gaussian
@@ -63,7 +71,14 @@ def bounds(case: str, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.nd
     """(lower, upper) bounds of so many audits, [AUDITS] each."""
     estimator, draw, threshold, delta, _, _ = CONTRACT[case]
     draws = np.random.default_rng(7)
-    given = [estimators.counted(draw(draws), 0.0 if threshold is None else threshold) for _ in range(AUDITS)]
+
+    def read() -> Counted:
+        if estimator.one_training:
+            scores, included = draw(draws)
+            return estimators.of_one_training(scores, included > 0)
+        return estimators.counted(draw(draws), 0.0 if threshold is None else threshold)
+
+    given = [read() for _ in range(AUDITS)]
     lower, upper = np.transpose([estimator.bounds(one, delta=delta, confidence=confidence) for one in given])
     return lower, upper
 

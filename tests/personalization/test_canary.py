@@ -153,3 +153,15 @@ def test_bad_input_is_refused(call, message):
     strategy = STRATEGIES["independent"]()
     with pytest.raises(InputError, match=message):
         call(recipe(strategy, noise_multiplier=1.0), strategy)
+
+
+def test_a_training_hands_over_the_curve_that_it_was_accounted_with():
+    everyone = users(KEY, np.zeros((10, 2)), np.arange(10))
+    asked = user_canary.Recipe(
+        loss, {"w": jnp.zeros(2)}, everyone, 4, poisson(10, 1), 0.3, 0.6, optax.sgd(0.1), dp_sgd
+    )
+    curve, point = user_canary.in_crowd(asked, 9).claim, user_canary.in_crowd(asked, 9, delta=0.05).claim
+    assert curve is not None
+    assert point is not None
+    assert curve.is_curve
+    assert curve.epsilon_at(0.05) == pytest.approx(point.epsilon, rel=1e-3)

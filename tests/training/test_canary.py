@@ -302,3 +302,15 @@ def test_bad_input_is_refused():
         one_run(KEY, FULL, canaries=0)
     with pytest.raises(dpaudit.InputError, match="batch_size: expected at most the 24 examples there are, got 25"):
         per_step(KEY, FULL)
+
+
+def test_a_training_hands_over_the_curve_that_it_was_accounted_with():
+    """Without a delta; halved noise breaks it in a tenth of the trainings that one (epsilon, delta) takes."""
+    curve, point = white_box(FULL).claim, white_box(FULL, delta=1e-3).claim
+    assert curve is not None
+    assert point is not None
+    assert curve.is_curve
+    assert curve.neighbouring == point.neighbouring == "add_remove"
+    assert curve.epsilon_at(1e-3) == pytest.approx(point.epsilon, rel=1e-3)
+    target = jax.tree.map(lambda leaf: leaf[0], FULL.data)
+    assert black_box(FULL, target).claim == curve

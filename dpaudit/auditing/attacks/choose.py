@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from dpaudit.auditing.bounds import curve
+from dpaudit.auditing.bounds import certified, curve
 from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
 from dpaudit.mechanisms.claim import Claim
 
@@ -17,6 +17,7 @@ CANDIDATES = 1000  # thresholds of a score that are tried, at most
 FINALISTS = 64  # of these, the rules whose bounds are computed exactly
 CLOSE = 0.01  # of a bound
 FEW = 64  # trials
+GRID = 15  # thresholds by which the whole curve is drawn
 STRICT = 5e-4  # error at which rules are compared: of many thresholds, the tail's would win by luck at the bound's own
 
 
@@ -92,6 +93,27 @@ def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence
     fpr, fnr = (clopper_pearson(count, n, alpha=alpha)[1] for count in (false_positives, false_negatives))
     accuracy = 1 - (false_positives + false_negatives) / (2 * n)
     return Seen(rule, float(epsilon_from_rates(fpr, fnr, delta)), float(accuracy), -float(np.log(min(p, other))))
+
+
+def beside(scores: np.ndarray, rule: Rule, *, confidence: float) -> np.ndarray:
+    """Thresholds to count beside a rule: those that show most of other quantities, and some of the whole range.
+
+    Args:
+      scores: [2, n], of the score that decides; the split set aside for choosing.
+      rule: whose side is taken.
+      confidence: of the bounds.
+
+    Returns:
+      [5 + GRID]: of :func:`certified.thresholds`, then quantiles of all scores.
+    """
+    n, ordered = scores.shape[1], np.sort(np.asarray(scores, np.float64), axis=1)
+    values = _candidates(ordered)
+    above0, above1 = (n - np.searchsorted(world, values, side="right") for world in ordered)
+    wrong = (above0, n - above1) if rule.above else (n - above0, above1)
+    fpr, fnr = (_roughly(count, n, (1 - confidence) / 2) for count in wrong)
+    places = np.linspace(0, 2 * n - 1, GRID + 2)[1:-1].astype(int)
+    grid = np.sort(np.nan_to_num(ordered, nan=np.inf, posinf=np.inf, neginf=-np.inf), axis=None)[places]
+    return np.concatenate([certified.thresholds(fpr, fnr, values), grid])
 
 
 def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray:

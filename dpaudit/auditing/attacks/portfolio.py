@@ -59,6 +59,7 @@ class Portfolio(NamedTuple):
       finalists: of each score.
       screened: names of all numbers that the pilot was looked at for, with what they showed there.
       pilot: pairs of trials.
+      like: ``like(apply, key)``, the same game of another mechanism on trials of its own.
     """
 
     game: Game
@@ -66,6 +67,7 @@ class Portfolio(NamedTuple):
     finalists: list[Finalist]
     screened: list[tuple[str, float]]
     pilot: int
+    like: Callable[[Callable[..., Any], jax.Array], Game]
 
     @property
     def digest(self) -> str:
@@ -155,10 +157,12 @@ def portfolio(
     others += attacks
     shapes = _shapes(mechanism, x0)
     arrays_of = scoring.layout(shapes)
-    one = Partial(
-        partial(_played, apply=mechanism.apply, pair=(x0, x1), scores=scores), of_worlds(play_key), np.array(True)
-    )
-    whole = game(one, trials, batch=batch, mesh=mesh)
+
+    def of(apply: Callable[..., Any], key: jax.Array) -> Game:
+        played = partial(_played, apply=apply, pair=(x0, x1), scores=scores)
+        return game(Partial(played, of_worlds(key), np.array(True)), trials, batch=batch, mesh=mesh)
+
+    whole = of(mechanism.apply, play_key)
     blocks = CALL_BYTES // (whole.block * 4 * whole.traced.out_avals[0].size)
     blocks = min(blocks, math.ceil(aside / (whole.block * devices(mesh))))  # the next call knows what it is to read
     whole = whole._replace(blocks=max(1, min(whole.blocks, blocks)))
@@ -185,7 +189,11 @@ def portfolio(
     wait(ahead)  # what went wrong there goes wrong again where it is needed
     read = scoring.read_on_host if soon else scoring.read_on_devices
     whole = whole._replace(read=partial(read, arrays=arrays, wanted=np.ones(OTHERS, bool), **static))
-    return Portfolio(whole, arrays, finalists, screened, pilot)
+
+    def like(apply: Callable[..., Any], key: jax.Array) -> Game:
+        return of(apply, key)._replace(block=whole.block, blocks=whole.blocks, read=whole.read)
+
+    return Portfolio(whole, arrays, finalists, screened, pilot, like)
 
 
 def _alike_in_size(x0: Any, x1: Any, shapes: Any) -> bool:

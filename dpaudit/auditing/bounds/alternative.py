@@ -14,7 +14,7 @@ from scipy.special import bdtr, bdtrik, ndtr, ndtri
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds import gdp, plan
-from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_bounds
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_bounds, epsilon_from_rates
 from dpaudit.auditing.bounds.roots import increasing_root
 
 CHOOSING_CONFIDENCE = 0.9995  # at which the threshold of a normal score is chosen, as an audit does
@@ -22,12 +22,15 @@ ALIKE = 0.75  # both events of a rule show about as much from this ratio on
 THRESHOLDS = np.linspace(-5.0, 5.0, 101)  # standard deviations from the middle between both means
 NODES = 24  # equally likely counts of false positives
 CHOICES = 12  # simulated choices of a threshold
+BETWEEN = 10  # thresholds for each of which rates were seen
+SIMULATED = 48  # and where there are few to choose from
 NORMAL = (
     1.3  # of sqrt(n) times the Kolmogorov distance, mean and deviation estimated; 5% of normal scores exceed 0.895
 )
 
 
 Rates = tuple[np.ndarray, np.ndarray]
+Refuted = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Alternative(NamedTuple):
@@ -113,6 +116,46 @@ def gaussian(aside: int, *, delta: float, confidence: float) -> Alternative:
     return Alternative(rates, "the best threshold for Gaussian noise")
 
 
+def of_curve(fpr: Any, fnr: Any, aside: int, *, shown: float, delta: float, confidence: float) -> Alternative:
+    """Continues a score whose rates at several thresholds were seen, each as :func:`event` does: one that shows a part
+    of what the mechanism loses goes on showing that part.
+
+    Which threshold few trials set aside would choose is simulated from one fixed seed: the fewer there are, the more
+    often it is a lucky one that shows little.
+
+    Args:
+      fpr, fnr: at the thresholds, [t], in any order.
+      aside: trials of each world on which the threshold is chosen.
+      shown: epsilon that the best of them shows, in nats.
+      delta: of every epsilon.
+      confidence: of the bound.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    _validate.at_least(1, aside=aside)
+    fpr, fnr = np.asarray(fpr, np.float64), np.asarray(fnr, np.float64)
+    order, draws = np.lexsort((fnr, -fpr)), np.random.default_rng(0)
+    fpr, fnr = fpr[order], np.maximum.accumulate(fnr[order])
+    whole = np.concatenate([[1.0], fpr, [0.0]]), np.concatenate([[0.0], fnr, [1.0]])
+    between = np.linspace(0, len(fpr) + 1, BETWEEN * (len(fpr) + 1) + 1)[1:-1]  # more thresholds, more luck
+    fpr, fnr = (np.interp(between, np.arange(len(fpr) + 2), rate) for rate in whole)
+    cells = (np.diff(below, prepend=0.0, append=1.0) for below in (1 - fpr, fnr))
+    seen0, seen1 = (np.cumsum(draws.multinomial(aside, cell, SIMULATED), axis=1)[:, :-1] for cell in cells)
+    strict = max(confidence, CHOOSING_CONFIDENCE)
+    lower, _ = epsilon_bounds(aside - seen0, seen1, aside, aside, delta=delta, confidence=strict)
+    errors = (aside - seen0 + seen1) / (2 * aside)
+    best = np.argmax(np.where(lower.max(1, keepdims=True) > 0, lower, -errors), axis=1)  # as choose.look does
+    rules = [event(float(fpr[i]), float(fnr[i]), delta=delta) for i in best]
+    part = np.minimum(epsilon_from_rates(fpr[best], fnr[best], delta) / max(shown, 1e-9), 1.0)
+
+    def rates(epsilon: float) -> Rates:
+        each = [rule.rates(epsilon * own) for rule, own in zip(rules, part.tolist(), strict=True)]
+        return np.concatenate([one for one, _ in each]), np.concatenate([other for _, other in each])
+
+    return Alternative(rates, f"the threshold that {aside:,} trials of each world would choose")
+
+
 def mu_from_epsilon(epsilon: float, delta: float) -> np.ndarray:
     """The mu of the Gaussian trade-off curve that is (epsilon, delta)-DP and no better.
 
@@ -160,6 +203,7 @@ def power(
     *,
     delta: float,
     confidence: float,
+    refuted: Refuted | None = None,
 ) -> float:
     """The probability that an audit calls the mechanism of the family that loses ``epsilon`` a violation.
 
@@ -172,7 +216,11 @@ def power(
       claimed: the promised loss in nats.
       negatives, positives: counted trials of world 0 and of world 1.
       delta, confidence: those of the bound.
+      refuted: ``refuted(false_positives, false_negatives)``, of whole numbers of any shape; None for the bounds of
+        Clopper and Pearson.
     """
+    if refuted is not None:
+        return _power(alternative.rates(epsilon), negatives, positives, refuted)
     fpr, fnr = (np.asarray(rate, np.float64)[:, None] for rate in alternative.rates(epsilon))
     alpha, shares = (1 - confidence) / 2, (np.arange(NODES) + 0.5) / NODES
     false_positives = _quantile(shares, negatives, fpr)
@@ -186,8 +234,23 @@ def power(
     return float(seen.mean())
 
 
+def _power(rates: Rates, negatives: int, positives: int, refuted: Refuted) -> float:
+    """The share of equally likely pairs of counts that are refuted, over all rules."""
+    shares = (np.arange(NODES) + 0.5) / NODES
+    false_positives = _quantile(shares, negatives, rates[0][:, None])[:, :, None].astype(int)
+    false_negatives = _quantile(shares, positives, rates[1][:, None])[:, None, :].astype(int)
+    return float(np.mean(refuted(false_positives, false_negatives)))
+
+
 def detectable(
-    alternative: Alternative, claimed: float, negatives: int, positives: int, *, delta: float, confidence: float
+    alternative: Alternative,
+    claimed: float,
+    negatives: int,
+    positives: int,
+    *,
+    delta: float,
+    confidence: float,
+    refuted: Refuted | None = None,
 ) -> float:
     """The smallest loss of the family that is called a violation with probability 0.8; infinite where there is none.
 
@@ -195,9 +258,9 @@ def detectable(
       alternative: the family.
       claimed: the promised loss in nats.
       negatives, positives: counted trials of world 0 and of world 1.
-      delta, confidence: those of the bound.
+      delta, confidence, refuted: as for :func:`power`.
     """
-    settings = {"delta": delta, "confidence": confidence}
+    settings: dict[str, Any] = {"delta": delta, "confidence": confidence, "refuted": refuted}
     return plan.smallest_seen(
         lambda epsilon: power(alternative, epsilon, claimed, negatives, positives, **settings), claimed
     )

@@ -17,6 +17,9 @@ claim holds, so the probability that it ever exceeds 1/alpha times its start is 
 stops when it does may look as often as they like. All bets are constant, so the wealth depends on the counts of the
 four outcomes alone, not on how trials were batched.
 
+Against a promise that is a curve, one bet is enough (:func:`bet_on_line`): a line below the curve and a guess of both
+rates, from trials set aside, tell which test of the two is likelier by most.
+
 Source: Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting", JRSSB 86.
 """
 
@@ -30,6 +33,7 @@ from dpaudit.auditing.bounds.roots import increasing_root
 GAPS = tuple(2.0**k for k in range(-9, 4))  # bets on the sum: how far the true epsilon may lie above the claim
 SHARES = (0.95, 0.75, *(2.0**-k for k in range(1, 9)))  # bets on a side: c
 ON_EXPECTED_GAP, ON_GAPS, ON_SIDES = 0.6, 0.2, 0.2  # how the capital is split
+STAKES = (0.95, 0.5, 0.25, 0.125)  # bets on a line: shares of what would be best, were the rates as guessed
 LARGEST = 60.0  # nats; no number of trials that can be played certifies as much
 
 NONE, FALSE_ALARM, RIGHT, BOTH = range(4)  # the outcomes of a pair: who guessed world 1
@@ -115,6 +119,73 @@ def _log_sum(terms: np.ndarray) -> np.ndarray:
     """ln of the sum of exponentials over the last axis."""
     top = terms.max(-1)
     return top + np.log(np.exp(terms - top[..., None]).sum(-1))
+
+
+def bet_on_line(epsilon: float, delta: float, fpr: float, fnr: float) -> np.ndarray:
+    """The bet against a line of a promise that grows fastest if both rates are as guessed.
+
+    The promise has e^epsilon FPR + FNR >= 1 - delta, and the same with the rates exchanged. Let (a, b) be the point of
+    such a line at which a coin of rate ``fpr`` and one of rate ``fnr`` are hardest to tell from coins of a and b, in
+    relative entropy, and s, t the slopes of both likelihood ratios. Each pair multiplies the stake by ::
+
+        (1 + s (X - a)) (1 + t (Y - b)),  X a false positive, Y a false negative
+
+    At the nearest point the entropy does not change along the line, so that (s, t) = -c (e^epsilon, 1), and if the
+    promise is kept the factors' expectations 1 + x and 1 + y have x + y <= 0: their product is at most 1. Smaller
+    stakes, s and t times a share, are as fair.
+
+    Args:
+      epsilon, delta: of the line; epsilon in nats.
+      fpr, fnr: guessed on other trials, in (0, 1).
+
+    Returns:
+      [4]: (a, b, s, t) of the better of both lines; all 0, no bet, where the guess keeps the promise.
+
+    Source: Grunwald, de Heide and Koolen 2024, Safe testing, Theorem 1: the nearest point of the hypothesis.
+    """
+    found, best = np.zeros(4), 0.0
+    for swapped in (False, True):
+        p, q = (fnr, fpr) if swapped else (fpr, fnr)
+        steep, whole = np.exp(min(epsilon, 700.0)), 1 - delta
+        if steep * p + q >= whole:
+            continue
+        low, high = max(p, (whole - 1) / steep), min((whole - q) / steep, 1.0)  # of a: on the line, above the guess
+
+        def turned(a: np.ndarray, p: float = p, q: float = q, steep: float = steep, whole: float = whole) -> Any:
+            """Increasing; 0 where the entropy does not change along the line."""
+            b = whole - steep * a
+            return (a - p) * b * (1 - b) - steep * (b - q) * a * (1 - a)
+
+        a = float(increasing_root(turned, np.array(low), np.array(high)))
+        b = whole - steep * a
+        s = (p - a) / (a * (1 - a)) if 0 < a < 1 else 0.0
+        t = s / steep
+        grown = np.array([s * (1 - a), -s * a, t * (1 - b), -t * b])
+        if not (np.isfinite(grown).all() and grown.min() > -1):
+            continue
+        rate = p * np.log1p(grown[0]) + (1 - p) * np.log1p(grown[1])
+        rate += q * np.log1p(grown[2]) + (1 - q) * np.log1p(grown[3])
+        if rate > best:
+            found, best = np.array([b, a, t, s] if swapped else [a, b, s, t]), float(rate)
+    return found
+
+
+def log_wealth_on_line(counts: Any, bet: np.ndarray) -> np.ndarray:
+    """ln of what a bet of :func:`bet_on_line` has become, in equal parts for all of ``STAKES``.
+
+    Args:
+      counts: of outcomes, [..., 4].
+      bet: [4].
+
+    Returns:
+      [...], 0 before the first pair.
+    """
+    false_positives, false_negatives, pairs = (count[..., None] for count in error_counts(counts))
+    (a, b, s, t), share = bet, np.array(STAKES)
+    grown = false_positives * np.log1p(share * s * (1 - a)) + (pairs - false_positives) * np.log1p(-share * s * a)
+    grown = grown + false_negatives * np.log1p(share * t * (1 - b))
+    grown = grown + (pairs - false_negatives) * np.log1p(-share * t * b)
+    return _log_sum(grown) - np.log(len(STAKES))
 
 
 def epsilon_lower(

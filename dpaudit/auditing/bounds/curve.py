@@ -102,12 +102,16 @@ def tangent(claim: Claim, false_positives: int, false_negatives: int, negatives:
     def strength(epsilon: float) -> float:
         """The further of both lines from (a, b), in standard errors of the distance."""
         slope, delta = np.exp(epsilon), claim.delta_at(epsilon)
+        if delta >= 1:  # nothing is promised there
+            return -np.inf
         steep = (1 - delta - slope * a - b) / np.sqrt(slope**2 * wide[0] + wide[1])
         flat = (1 - delta - a - slope * b) / np.sqrt(wide[0] + slope**2 * wide[1])
         return float(max(steep, flat))
 
     epsilons = np.concatenate([[TINY], np.geomspace(1e-3, 20.0, SLOPES)])
     best = float(max(epsilons, key=strength))
+    if claim.delta_at(best) >= 1:  # a promise of less than these epsilons say
+        return claim.at(0.5)
     return Claim(best, claim.delta_at(best), claim.neighbouring)
 
 

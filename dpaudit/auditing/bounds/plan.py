@@ -16,6 +16,7 @@ POWER = 0.8  # the probability at which a violation counts as detectable
 LARGEST = 1 << 31  # trials of a world: the most that a game can have
 SIMULATED = 4000  # audits that stop early, from which their length is read off
 CLOSE = 1e-3  # what is detectable is found to a tenth of this, and never below the truth
+PERFECT = "a perfect attack, of a threshold that is known: it attains the corner of the claim's trade-off curve"
 QUANTILES = 64  # of each count, for an expectation over both
 
 
@@ -34,6 +35,7 @@ class Plan(NamedTuple):
       ceiling: the largest lower bound possible.
       detectable: the smallest loss that is called a violation with probability 0.8.
       rate: trials a second, or None where it is not known.
+      assumes: the attack, in words.
     """
 
     epsilon: float
@@ -49,6 +51,7 @@ class Plan(NamedTuple):
     ceiling: float
     detectable: float
     rate: float | None
+    assumes: str = PERFECT
 
     def seconds(self, trials: float) -> float | None:
         """How long so many trials take at the plan's rate."""

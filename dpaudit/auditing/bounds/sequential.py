@@ -6,6 +6,11 @@
 
 All statements hold at every time at once, so looking after each trial and stopping because of what was seen is
 allowed. What a sequence of trials leads to does not depend on how it was cut into updates.
+
+An audit that chooses its rule may choose it again when it has seen more (:func:`next_stage`): the capital is split
+equally among the stages beforehand, what a stage has won is kept, and the mean over the stages is the wealth. So a
+fault that shows at once needs few trials, and one that only many trials show is attacked by a rule that many have
+chosen.
 """
 
 from collections.abc import Callable
@@ -15,13 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.auditing.bounds import betting, plan
+from dpaudit.auditing.bounds import betting, certified, curve, plan
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates
-from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta, shown, too_few
+from dpaudit.auditing.bounds.roots import increasing_root
+from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta, measured_band, shown, tables, too_few
 from dpaudit.mechanisms.claim import Claim
 
 LOOK_EVERY = 64  # pairs between two looks at the width of the bounds
 GAP_WITHOUT_CLAIM = 1.0
+NO_COUNTS = np.zeros((0, 4))
 
 Until = Callable[["Watch", np.ndarray], np.ndarray]
 
@@ -34,9 +41,13 @@ class Watch(NamedTuple):
       delta: of every epsilon here.
       confidence: of each bound, for all times together.
       until: ``until(watch, counts [n, 4]) -> [n]``, true where to stop, for the counts after each pair.
-      counts: of the outcomes of pairs so far, [4], as :func:`betting.outcomes` numbers them.
+      counts: of the outcomes of this stage's pairs so far, [4], as :func:`betting.outcomes` numbers them.
       stopped: the rule was met; later trials are not looked at.
       both_events: the guesses and their opposites are two tests, each with half of the error.
+      stages: how many there will be at most, this one included.
+      earlier: the counts of those that have ended, [k, 4].
+      bets: of those and of this one, on what the trials set aside have shown of both rates, [k + 1, 4]
+        (:func:`betting.bet_on_line`); empty where none were set aside or nothing is promised.
     """
 
     claim: Claim | None
@@ -46,10 +57,13 @@ class Watch(NamedTuple):
     counts: np.ndarray
     stopped: bool = False
     both_events: bool = False
+    stages: int = 1
+    earlier: np.ndarray = NO_COUNTS
+    bets: np.ndarray = NO_COUNTS
 
     @property
     def pairs(self) -> int:
-        """Trials of each world."""
+        """Trials of each world in this stage."""
         return int(self.counts.sum())
 
     @property
@@ -61,7 +75,9 @@ class Watch(NamedTuple):
     def epsilon_lower(self) -> float:
         """With probability >= confidence, never above the mechanism's epsilon."""
         lower = float(_lower(self, self.counts))
-        if self.claim is not None and self.violation:  # the root is known up to rounding only
+        if (
+            self.claim is not None and not self.claim.is_curve and self.violation
+        ):  # the root is known up to rounding only
             lower = max(lower, float(np.nextafter(self.claim.epsilon, np.inf)))
         return lower
 
@@ -78,6 +94,7 @@ def start(
     *,
     until: Until | None = None,
     both_events: bool = False,
+    stages: int = 1,
 ) -> Watch:
     """The state before the first trial.
 
@@ -87,6 +104,7 @@ def start(
       confidence: of each bound, for all times together.
       until: when to stop: :func:`violation`, :func:`width` or a function of one's own; None goes on for ever.
       both_events: test the opposite guesses as well; where the side was not chosen on other trials.
+      stages: how often at most the rule will be chosen.
 
     Raises:
       InputError: a value out of range; a rule that needs a claim without one.
@@ -95,9 +113,34 @@ def start(
     if until is _violation and claim is None:
         raise _validate.expected("claim", "the promise that until=violation() is to refute", claim)
     counts = np.zeros(4, np.int64)
-    return Watch(
-        claim, checked_delta(delta, claim), float(confidence), until or _never, counts, both_events=both_events
-    )
+    delta, until = checked_delta(delta, claim), until or _never
+    return Watch(claim, delta, float(confidence), until, counts, both_events=both_events, stages=stages)
+
+
+def next_stage(watch: Watch, guesses: Any = None) -> Watch:
+    """The state before the first trial of a rule that was chosen on trials up to now.
+
+    Args:
+      watch: the state; a stage that has not seen a pair yet is replaced.
+      guesses: [2, n], the rule's guesses on the trials by which it was chosen; needed where there is a promise.
+    """
+    ended = watch.earlier
+    if watch.pairs:
+        ended = np.concatenate([ended, watch.counts[None]])
+    bets = watch.bets
+    if watch.claim is not None:
+        bet = _bet(watch, watch.claim, np.asarray(guesses, bool))
+        bets = np.concatenate([bets[: len(ended)], bet[None]])
+    return watch._replace(counts=np.zeros(4, np.int64), earlier=ended, bets=bets)
+
+
+def _bet(watch: Watch, claim: Claim, guesses: np.ndarray) -> np.ndarray:
+    """The bet against the promise that the rates seen so far ask for."""
+    n = guesses.shape[1]
+    false_positives, false_negatives = int(guesses[0].sum()), int((~guesses[1]).sum())
+    line = curve.tangent(claim, false_positives, false_negatives, n, n)
+    rates = (false_positives + 0.5) / (n + 1), (false_negatives + 0.5) / (n + 1)
+    return betting.bet_on_line(line.epsilon, line.delta if claim.is_curve else watch.delta, *rates)
 
 
 def update(watch: Watch, guesses0: Any, guesses1: Any) -> Watch:
@@ -153,28 +196,88 @@ def _width(watch: Watch, counts: np.ndarray, *, target: float) -> np.ndarray:
 
 
 def _refuted(watch: Watch, counts: np.ndarray) -> np.ndarray:
-    assert watch.claim is not None
-    claimed = watch.claim.epsilon
-    how: dict[str, Any] = {"delta": watch.delta, "both_events": watch.both_events}
-    return betting.log_wealth(counts, claimed, expected_gap=claimed, **how) >= -np.log1p(-watch.confidence)
+    return log_evidence(watch, counts) >= -np.log1p(-watch.confidence)
+
+
+def log_evidence(watch: Watch, counts: np.ndarray) -> np.ndarray:
+    """ln of the wealth against the claim, with these counts of the present stage, [..., 4].
+
+    Against one (epsilon, delta), half of the capital is on bets for all rates (:func:`betting.log_wealth`) and half on
+    the rates seen on the trials set aside, where there are such; against a curve, all of it is on these.
+    """
+    claim = watch.claim
+    assert claim is not None
+    every = [*watch.earlier, counts]
+    guessed = [betting.log_wealth_on_line(own, bet) for own, bet in zip(every, watch.bets, strict=False)]
+    if claim.is_curve:
+        return _of_stages(watch, guessed or [np.zeros(np.shape(counts)[:-1])])
+    how: dict[str, Any] = {"delta": watch.delta, "expected_gap": claim.epsilon, "both_events": watch.both_events}
+    wealth = [betting.log_wealth(own, claim.epsilon, **how) for own in every]
+    if guessed:
+        wealth = [np.logaddexp(*both) - np.log(2) for both in zip(wealth, guessed, strict=True)]
+    return _of_stages(watch, wealth)
+
+
+def refuted_at(
+    watch: Watch, false_positives: Any, false_negatives: Any, pairs: int, *, bet: np.ndarray | None = None
+) -> np.ndarray:
+    """Whether a claim is refuted after so many pairs of the present stage, of which as many as by chance are wrong in
+    both worlds.
+
+    Args:
+      watch: for its claim, confidence and number of stages.
+      false_positives, false_negatives: counts, any broadcastable shape.
+      pairs: trials of each world.
+      bet: on both rates, for a curve.
+    """
+    x, y = np.broadcast_arrays(np.asarray(false_positives, np.float64), np.asarray(false_negatives, np.float64))
+    wrong = x * y / pairs
+    counts = np.stack([y - wrong, wrong, pairs - x - y + wrong, x - wrong], axis=-1)
+    fresh = watch._replace(earlier=NO_COUNTS, bets=NO_COUNTS if bet is None else bet[None])
+    return _refuted(fresh, counts)
+
+
+def _of_stages(watch: Watch, wealth: list[np.ndarray]) -> np.ndarray:
+    """ln of the mean over all stages, of which those that have not begun have what they began with."""
+    if watch.stages == 1:
+        return wealth[0]
+    waiting = watch.stages - len(wealth)
+    parts = [*np.broadcast_arrays(*wealth), *[np.zeros(np.shape(wealth[-1]))] * waiting]
+    return np.logaddexp.reduce(parts, axis=0) - np.log(watch.stages)
 
 
 def _lower(watch: Watch, counts: np.ndarray) -> np.ndarray:
-    gap = GAP_WITHOUT_CLAIM if watch.claim is None else watch.claim.epsilon
-    how: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence, "both_events": watch.both_events}
-    return betting.epsilon_lower(counts, expected_gap=gap, **how)
+    gap = GAP_WITHOUT_CLAIM if watch.claim is None or watch.claim.is_curve else watch.claim.epsilon
+    how: dict[str, Any] = {"delta": watch.delta, "expected_gap": gap, "both_events": watch.both_events}
+    if watch.stages == 1:
+        return betting.epsilon_lower(counts, confidence=watch.confidence, **how)
+
+    def short(epsilon: np.ndarray) -> np.ndarray:
+        wealth = [betting.log_wealth(own, epsilon, **how) for own in (*watch.earlier, counts)]
+        return -np.log1p(-watch.confidence) - _of_stages(watch, wealth)
+
+    low = np.zeros(np.shape(counts)[:-1])
+    return increasing_root(short, low, low + betting.LARGEST)
 
 
 def _upper(watch: Watch, counts: np.ndarray) -> np.ndarray:
     false_positives, false_negatives, pairs = betting.error_counts(counts)
-    alpha = (1 - watch.confidence) / 2  # one half for each rate
+    alpha = (1 - watch.confidence) / 2 / watch.stages  # one half for each rate, equal parts for the stages
     fpr = betting.rate_bounds(false_positives, pairs, alpha=alpha)
     fnr = betting.rate_bounds(false_negatives, pairs, alpha=alpha)
     upper = epsilon_from_rates(fpr[0], fnr[0], watch.delta)
     return np.maximum(upper, epsilon_from_rates(1 - fpr[1], 1 - fnr[1], watch.delta)) if watch.both_events else upper
 
 
-def conclude(watch: Watch, *, method: str, most: int, aside: int = 0, threshold: float = 0.0) -> AuditResult:
+def conclude(
+    watch: Watch,
+    *,
+    method: str,
+    most: int,
+    aside: int = 0,
+    threshold: float = 0.0,
+    beside: np.ndarray | None = None,
+) -> AuditResult:
     """The result of an audit at the time at which it stopped.
 
     Args:
@@ -183,6 +286,7 @@ def conclude(watch: Watch, *, method: str, most: int, aside: int = 0, threshold:
       most: pairs after which the audit would have stopped in any case (without those set aside).
       aside: pairs on which the threshold was chosen.
       threshold: of the rule.
+      beside: as for :func:`result.from_counts`.
 
     Returns:
       An :class:`AuditResult` whose ``trials`` are those up to the stop. ``ceiling`` speaks of the trials counted,
@@ -196,6 +300,19 @@ def conclude(watch: Watch, *, method: str, most: int, aside: int = 0, threshold:
     settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence}
     tested = settings | {"confidence": (1 + watch.confidence) / 2 if watch.both_events else watch.confidence}
     ceiling = float(_lower(watch, without_error))
+    detectable = p_value = None
+    if claim is not None and claim.is_curve:
+        p_value = min(1.0, float(np.exp(-log_evidence(watch, watch.counts))))
+        if watch.violation:  # but for rounding, it is
+            p_value = min(p_value, 1 - watch.confidence)
+    elif claim is not None:
+        detectable = plan.detectable_by_betting(claim.epsilon, most, **tested)
+    rules, measured = [(false_positives, false_negatives, pairs, pairs)], None
+    by = rate_bounds(watch)
+    if beside is not None:
+        rules = tables(beside, pairs, pairs)
+        measured = measured_band(rules, confidence=watch.confidence, bounds=by)
+        rules = rules[: len(certified.QUANTITIES)]
     return AuditResult(
         epsilon_hat=shown(fpr, fnr, watch.delta, both_events=watch.both_events),
         epsilon_lower=watch.epsilon_lower,
@@ -209,10 +326,28 @@ def conclude(watch: Watch, *, method: str, most: int, aside: int = 0, threshold:
         method=f"{method}; betting, valid at any time" + (", stopped early" if watch.stopped and pairs < most else ""),
         neighbouring=UNSTATED if claim is None else claim.neighbouring,
         ceiling=ceiling,
-        detectable=None if claim is None else plan.detectable_by_betting(claim.epsilon, most, **tested),
+        detectable=detectable,
         claim=claim,
         threshold=threshold,
         side="either" if watch.both_events else "above",
         reason=too_few(2 * pairs, ceiling, claim, confidence=watch.confidence),
+        p_value=p_value,
+        certified=certified.of_counts(
+            rules if len(rules) > 1 else rules[0],
+            confidence=watch.confidence,
+            both_events=watch.both_events,
+            bounds=by,
+        ),
+        band=measured,
         **settings,
     )
+
+
+def rate_bounds(watch: Watch) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    """Bounds on one error rate, ``(errors, trials, alpha=) -> (low, high)``, for all times and stages together."""
+    return partial(_rate_bounds, stages=watch.stages)
+
+
+def _rate_bounds(errors: Any, trials: Any, *, alpha: float, stages: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds on an error rate at every time at once, whichever stage the audit stops in."""
+    return betting.rate_bounds(errors, trials, alpha=alpha / stages)

@@ -1,0 +1,213 @@
+"""Computes what an audit would have seen of other mechanisms: of ones that lose more, or of an
+alternative that a user names.
+
+The alternative is played with the very attack of the audit, on trials of its own; half of them choose a rule as the
+audit would, the others say how often it errs. From the two rates follow the power, the probability that the audit
+calls the alternative a violation, and what is detectable of mechanisms that go on from it (:mod:`alternative`).
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit._engine.game import Game, of_trials
+from dpaudit.auditing.attacks import choose
+from dpaudit.auditing.bounds import alternative, betting, curve, gdp, sequential
+from dpaudit.auditing.bounds.alternative import Alternative, Refuted
+from dpaudit.auditing.bounds.certified import RateBounds
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates, errors
+from dpaudit.auditing.estimators import Estimator
+from dpaudit.auditing.result import AuditResult
+from dpaudit.mechanisms.claim import Claim, Mechanism
+
+PLAYED = 10_000  # pairs of an alternative, at most: a rate of 0.01 is then known to a tenth
+READINGS = ("gaussian",)
+MOST_TRIALS = 1 << 31
+
+
+class Expected(NamedTuple):
+    """Error rates that were seen of one rule, [1] each, and whether the scores pass for normal."""
+
+    fpr: np.ndarray
+    fnr: np.ndarray
+    normal: bool
+
+
+def mechanism_like(given: Any, mechanism: Mechanism, x0: Any) -> Mechanism:
+    """The alternative as a mechanism.
+
+    Args:
+      given: a Mechanism or a function of (key, x).
+      mechanism, x0: whose releases its own must be like.
+
+    Raises:
+      InputError: something else, one that raises, releases of another shape or type.
+    """
+    if not isinstance(given, Mechanism):
+        if not callable(given):
+            raise _validate.expected("alternative", "a Mechanism or a function of (key, x)", given)
+        given = Mechanism(given)
+    wanted = jax.eval_shape(lambda key: mechanism.apply(key, x0), of_trials())
+    try:
+        found = jax.eval_shape(lambda key: given.apply(key, x0), of_trials())
+    except Exception as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise _validate.expected("alternative", "a mechanism that takes the same inputs", cause) from None
+    if _like(wanted) != _like(found):
+        raise _validate.expected("alternative", f"releases like the mechanism's, {_like(wanted)}", _like(found))
+    return given
+
+
+def _like(shapes: Any) -> str:
+    leaves, structure = jax.tree.flatten(jax.tree.map(lambda leaf: f"{leaf.dtype} {list(leaf.shape)}", shapes))
+    return leaves[0] if structure == jax.tree.structure(0) else str(jax.tree.unflatten(structure, leaves))
+
+
+def play_alternative(
+    game: Game, pairs: int, column: int, *, threshold: float | None, watch: sequential.Watch
+) -> Expected:
+    """Plays an alternative and counts the errors of the rule that the audit would choose.
+
+    Args:
+      game: of it, with the audit's attack.
+      pairs: of the audit that are set aside and counted; no more are played.
+      column: of the scores, the one that decided.
+      threshold: fixed in advance, or None.
+      watch: for claim, delta and confidence.
+    """
+    played = game.head(min(pairs, PLAYED)).astype(np.float64)
+    scores = np.moveaxis(played.reshape(len(played), 2, -1)[..., column], 1, 0)
+    if threshold is None:
+        half = scores.shape[1] // 2
+        settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence, "claim": watch.claim}
+        rule, rest = choose.look(scores[:, :half], **settings).rule, scores[:, half:]
+    else:
+        above = (scores > threshold).mean(1)
+        rule, rest = choose.Rule(threshold, bool(above[1] >= above[0])), scores
+    fpr, fnr = (np.array([count / rest.shape[1]]) for count in errors(rest, *rule))
+    return Expected(fpr, fnr, alternative.looks_normal(scores))
+
+
+def with_foresight(
+    result: AuditResult,
+    claim: Claim,
+    *,
+    aside: int,
+    pairs: int,
+    estimator: Estimator,
+    watch: sequential.Watch,
+    expected: Expected | None,
+) -> AuditResult:
+    """The result with ``detectable``, ``power`` where an alternative was played, and why it is underpowered.
+
+    Args:
+      result, claim: as the trials have it.
+      aside, pairs: pairs on which the rule was chosen, and counted ones of the whole audit, were it not stopped.
+      estimator: of the bounds.
+      watch: of the audit.
+      expected: what was seen of the alternative; None without one.
+    """
+    settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
+    refuted = _refuted(estimator, watch, claim, result, pairs)
+    power = None
+    if expected is not None:
+        fixed = Alternative(lambda _: (expected.fpr, expected.fnr), "the alternative")
+        refuting = _against_curve(watch, claim, expected, pairs) if watch.bets.size and claim.is_curve else refuted
+        power = alternative.power(fixed, 0.0, claim.epsilon, pairs, pairs, **settings, refuted=refuting)
+    if claim.is_curve:
+        return dataclasses.replace(result, power=power)
+    normal = result.normal if expected is None else expected.normal
+    rates = (result.fpr, result.fnr) if expected is None else (float(expected.fpr[0]), float(expected.fnr[0]))
+    gaussian = normal and result.delta > 0 and aside > 0
+    worse = alternative.gaussian(aside, **settings) if gaussian else alternative.event(*rates, delta=result.delta)
+    detectable = alternative.detectable(worse, claim.epsilon, pairs, pairs, **settings, refuted=refuted)
+    reason = result.reason
+    if reason is None and detectable > 2 * claim.epsilon:
+        reason = (
+            f"so many trials would not have shown a loss twice the claim four times in five, by {worse.name}: it "
+            f"takes an ε of {detectable:.3g}"
+        )
+        if gaussian:
+            reason += f"; {_takes(claim, result, aside + pairs)}"
+    return dataclasses.replace(result, detectable=detectable, reason=reason, power=power)
+
+
+def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
+    """How many trials a loss of twice the claim takes where noise is Gaussian and the claim one (epsilon, delta)."""
+    settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
+    trials, share = 20 * pairs, 4
+    while trials <= MOST_TRIALS:
+        aside, counted = trials // (2 * share), trials // 2 - trials // (2 * share)
+        worse = alternative.gaussian(aside, **settings)
+        if alternative.power(worse, 2 * claim.epsilon, claim.epsilon, counted, counted, **settings) >= 0.8:
+            break
+        trials *= 10
+    enough = (
+        f"some {trials:,} trials would" if trials <= MOST_TRIALS else "no number of trials that can be played does"
+    )
+    return (
+        f"with δ = {claim.delta:g} alone {enough} show a fault of Gaussian noise; the curve that was accounted for "
+        "(dpaudit.Claim.gaussian, .renyi, .pld) shows it far sooner"
+    )
+
+
+def _refuted(
+    estimator: Estimator, watch: sequential.Watch, claim: Claim, result: AuditResult, pairs: int
+) -> Refuted | None:
+    """Whether counts refute the claim by this estimator; None for Clopper-Pearson, whose power is known exactly."""
+    if claim.is_curve:
+        return lambda fp, fn: curve.p_value(claim, fp, fn, pairs, pairs) <= 1 - result.confidence
+    if estimator.anytime:
+        return lambda fp, fn: sequential.refuted_at(watch, fp, fn, pairs)
+    if estimator.simultaneous is None:
+        return None
+    high = estimator.simultaneous(pairs, alpha=(1 - result.confidence) / 2)
+    return lambda fp, fn: epsilon_from_rates(high[fp], high[fn], result.delta) > claim.epsilon
+
+
+def _against_curve(watch: sequential.Watch, claim: Claim, expected: Expected, pairs: int) -> Refuted:
+    """Whether the bet that the alternative's own rates ask for refutes the curve."""
+    wrong, missed = (round(float(rate[0]) * PLAYED) for rate in expected[:2])
+    line = curve.tangent(claim, wrong, missed, PLAYED, PLAYED)
+    fpr, fnr = ((count + 0.5) / (PLAYED + 1) for count in (wrong, missed))
+    bet = betting.bet_on_line(line.epsilon, line.delta, fpr, fnr)
+    return lambda fp, fn: sequential.refuted_at(watch, fp, fn, pairs, bet=bet)
+
+
+def with_reading(
+    result: AuditResult, reading: str | None, wrong: np.ndarray | None, bounds: RateBounds
+) -> AuditResult:
+    """The result with what epsilon would be, were the trade-off curve Gaussian: in no verdict.
+
+    Args:
+      result: of the audit.
+      reading: "gaussian", or None for none.
+      wrong: errors of other rules beside, [b, 2], the one of the largest advantage first; None for the rule's own.
+      bounds: of one error rate.
+    """
+    if reading is None:
+        return result
+    n = result.negatives
+    counts = np.array([result.fpr, result.fnr]) * n if wrong is None else wrong[0]
+    (low0, high0), (low1, high1) = (bounds(np.round(count), n, alpha=(1 - result.confidence) / 2) for count in counts)
+    rates = ((counts[0] / n, counts[1] / n), (high0, high1), (low0, low1))
+    middle, lower, upper = (float(gdp.epsilon_from_mu(gdp.mu_from_rates(*pair), result.delta)) for pair in rates)
+    return dataclasses.replace(result, reading=reading, reading_hat=middle, reading_lower=lower, reading_upper=upper)
+
+
+def checked_reading(reading: str | None, delta: float) -> None:
+    """Refuses a reading that is not known, or that has no finite epsilon.
+
+    Raises:
+      InputError: one of these.
+    """
+    if reading is None:
+        return
+    _validate.one_of(READINGS, reading=reading)
+    if delta == 0:
+        raise _validate.expected(
+            "reading", "None where delta is 0, at which no Gaussian noise has a finite epsilon", reading
+        )

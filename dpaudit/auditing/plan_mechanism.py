@@ -1,0 +1,134 @@
+"""Plans how many trials the audit of one mechanism needs, from what a pilot audit sees of it.
+
+:mod:`plan` assumes an attack that attains the corner of (epsilon, delta), which few mechanisms allow. Here a small
+audit is played first; what its best rule sees is continued to mechanisms that lose more (:mod:`alternative`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.auditing.attacks.distinguish import Distinguisher
+from dpaudit.auditing.audit import CHOOSING_SHARE, audit
+from dpaudit.auditing.bounds import alternative, plan, sequential
+from dpaudit.auditing.bounds.alternative import Alternative
+from dpaudit.auditing.bounds.betting import outcomes
+from dpaudit.auditing.bounds.estimate import epsilon_bounds
+from dpaudit.mechanisms.claim import Claim, Mechanism
+
+PILOT = 10_000  # trials
+SIMULATED = 400  # audits that stop early, from which their length is read off
+STEP = 1.05  # between two numbers of trials at which they are looked at
+
+
+def plan_mechanism(
+    mechanism: Mechanism | Callable[[jax.Array, Any], Any],
+    x0: Any,
+    x1: Any,
+    *,
+    key: jax.Array,
+    claim: Claim | None = None,
+    confidence: float = 0.95,
+    true_epsilon: float | None = None,
+    trials: int | None = None,
+    rate: float | None = None,
+    distinguisher: Distinguisher | None = None,
+    worse: Mechanism | Callable[[jax.Array, Any], Any] | None = None,
+) -> plan.Plan:
+    """Computes how many trials show that a mechanism like this one loses ``true_epsilon``, those set aside included.
+
+    Args:
+      mechanism, x0, x1, key, claim, distinguisher: as for :func:`dpaudit.audit`.
+      confidence: with which a violation shall be called one.
+      true_epsilon: the loss that is to be found out; twice the claim by default.
+      trials: of both worlds together, for the bounds to expect; by default as many as a fixed number needs.
+      rate: trials a second.
+      worse: a mechanism to go on from in place of the audited one, say the same with 0.8 of the noise.
+
+    Raises:
+      InputError: a value out of range, no claim or one that is a curve, a true_epsilon that the claim allows or that
+        no number of trials below 2^31 shows, a pilot that saw nothing, and whatever :func:`dpaudit.audit` refuses.
+    """
+    claim = mechanism.claim if claim is None and isinstance(mechanism, Mechanism) else claim
+    if claim is None or claim.is_curve:
+        raise _validate.expected("claim", "an (epsilon, delta) to plan for (of a curve, claim.at(delta))", claim)
+    _validate.open_unit(confidence=confidence)
+    true = 2 * claim.epsilon if true_epsilon is None else float(_validate.positive(true_epsilon=true_epsilon))
+    if true <= claim.epsilon:
+        raise _validate.expected("true_epsilon", f"more than the claimed {claim.epsilon:g}", true)
+    how: dict[str, Any] = {"claim": claim, "distinguisher": distinguisher}
+    pilot = audit(mechanism if worse is None else worse, x0, x1, key=key, trials=PILOT, confidence=confidence, **how)
+    if pilot.epsilon_hat <= 0 or not 0 < pilot.fpr + pilot.fnr < 2:
+        raise _validate.expected("mechanism", "one of which a pilot of 10,000 trials sees something", pilot.method)
+    settings: dict[str, Any] = {"delta": claim.delta, "confidence": confidence}
+
+    def family(pairs: int) -> Alternative:
+        aside = max(1, pairs // (CHOOSING_SHARE - 1))
+        if pilot.normal and claim.delta > 0:
+            return alternative.gaussian(aside, **settings)
+        if pilot.band is None:  # a threshold fixed in advance
+            return alternative.event(pilot.fpr, pilot.fnr, delta=claim.delta)
+        return alternative.of_curve(pilot.band.fpr, pilot.band.fnr, aside, shown=pilot.epsilon_hat, **settings)
+
+    def power(pairs: int) -> float:
+        return alternative.power(family(pairs), true, claim.epsilon, pairs, pairs, **settings)
+
+    plain = plan.plan(claim.epsilon, **settings, true_epsilon=true, trials=trials, rate=rate)
+    fixed = _needed(power, plain.least // 2)
+    if fixed is None:
+        raise _validate.expected("true_epsilon", "one that 2^31 trials can show of this mechanism", true)
+    counted = fixed if trials is None else max(1, _validate.at_least(2, trials=trials) // 2 * 3 // 4)
+    stops = _stops(family(fixed).rates(true), claim, confidence, longest=4 * fixed)
+    return plain._replace(
+        least=_with_aside(plain.least // 2),
+        fixed=_with_aside(fixed),
+        sequential_median=_with_aside(float(np.quantile(stops, 0.5, method="higher"))),
+        sequential_most=_with_aside(float(np.quantile(stops, plan.POWER, method="higher"))),
+        trials=_with_aside(counted),
+        honest_lower=_expected_lower(family(counted).rates(claim.epsilon), counted, **settings),
+        ceiling=plan.ceiling(counted, counted, **settings),
+        detectable=alternative.detectable(family(counted), claim.epsilon, counted, counted, **settings),
+        assumes=f"{pilot.method.split(',')[0]}, as a pilot of {PILOT:,} trials saw it ({family(counted).name})",
+    )
+
+
+def _with_aside(pairs: Any) -> Any:
+    """Trials of both worlds for so many counted pairs."""
+    trials = 2 * pairs * CHOOSING_SHARE / (CHOOSING_SHARE - 1)
+    return int(np.ceil(trials)) if np.isfinite(trials) else trials
+
+
+def _needed(power: Callable[[int], float], least: int) -> int | None:
+    """The smallest number of pairs, to a part in two hundred, with which power reaches 0.8; None beyond 2^31."""
+    low = high = max(1, least)
+    while power(high) < plan.POWER:
+        low, high = high, 2 * high
+        if high > plan.LARGEST:
+            return None
+    while high - low > max(1, low // 200):
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(middle) >= plan.POWER else (middle, high)
+    return high
+
+
+def _stops(rates: alternative.Rates, claim: Claim, confidence: float, *, longest: int) -> np.ndarray:
+    """Pairs after which audits that may stop at any time call a violation, by rules that err at these rates."""
+    looks = np.unique(np.ceil(STEP ** np.arange(1, np.log(longest) / np.log(STEP) + 1)).astype(int))
+    draws, watch = np.random.default_rng(0), sequential.start(claim, confidence=confidence)
+    fpr, fnr = (draws.choice(rate, SIMULATED) for rate in rates)
+    four = np.stack([(1 - fpr) * fnr, fpr * fnr, (1 - fpr) * (1 - fnr), fpr * (1 - fnr)], axis=1)  # as of outcomes()
+    assert outcomes([True], [False])[0].tolist() == [0, 1, 0, 0]
+    fresh = np.diff(looks, prepend=0)
+    counts = np.cumsum(np.stack([draws.multinomial(n, four) for n in fresh], axis=1), axis=1)
+    certain = sequential.log_evidence(watch, counts) >= -np.log1p(-confidence)
+    return np.where(certain.any(1), looks[np.argmax(certain, axis=1)], np.inf)
+
+
+def _expected_lower(rates: alternative.Rates, pairs: int, *, delta: float, confidence: float) -> float:
+    draws = np.random.default_rng(0)
+    fp, fn = (draws.binomial(pairs, rate, (1000, len(rate))) for rate in rates)
+    lower, _ = epsilon_bounds(fp, fn, pairs, pairs, delta=delta, confidence=confidence)
+    return float(lower.mean())

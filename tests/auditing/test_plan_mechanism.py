@@ -1,0 +1,107 @@
+"""A plan that speaks of one mechanism, against audits of it; and what an audit calls detectable of LDP-SGD."""
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpaudit
+from dpaudit import Claim, _validate, distinguish
+from dpaudit.auditing.bounds import plan
+from dpaudit.auditing.plan_mechanism import plan_mechanism
+from dpaudit.mechanisms import ldp_sgd
+from tests.test_cli import run
+
+KEY = jax.random.key(41)
+AUDITS = 40
+
+
+def laplace(scale):
+    return lambda key, x: x + scale * jax.random.laplace(key)
+
+
+def noisy(key, x):
+    return x + 3.7304 * jax.random.normal(key)
+
+
+def share_of_violations(mechanism, x0, x1, claim: Claim, trials: int, audits: int, **more: Any) -> float:
+    keys = jax.random.split(jax.random.fold_in(KEY, 1), audits)
+    settings = {"claim": claim, "trials": trials, "distinguisher": distinguish.projection} | more
+    return sum(dpaudit.audit(mechanism, x0, x1, key=key, **settings).verdict == "violation" for key in keys) / audits
+
+
+def test_as_many_trials_as_planned_show_the_loss_four_times_in_five():
+    settings = {"key": KEY, "claim": Claim(1.0), "true_epsilon": 1.4, "distinguisher": distinguish.projection}
+    found = plan_mechanism(laplace(1.0), 0.0, 1.0, **settings)
+    worse = laplace(1 / 1.4)
+    assert share_of_violations(worse, 0.0, 1.0, Claim(1.0), found.fixed, AUDITS) == pytest.approx(0.8, abs=0.2)
+    perfect = plan.plan(1.0, true_epsilon=1.4)
+    assert found.fixed > 1.5 * perfect.fixed
+    # the twin: as many as a perfect attack needs do not show it
+    assert share_of_violations(worse, 0.0, 1.0, Claim(1.0), perfect.fixed, AUDITS) < 0.6
+    assert "projection" in found.assumes
+    assert perfect.assumes == plan.PERFECT
+
+
+def test_of_gaussian_noise_the_plan_says_how_much_more_it_takes():
+    found = plan_mechanism(noisy, 0.0, 1.0, key=KEY, claim=Claim(1.0, 1e-5), rate=1e6)
+    assert found.fixed > 1_000 * plan.plan(1.0, delta=1e-5).fixed
+    seconds = found.seconds(found.fixed)
+    assert seconds is not None
+    assert seconds > 0.1
+
+
+BAD = [
+    ({"claim": None}, r"claim: expected an \(epsilon, delta\) to plan for"),
+    ({"claim": Claim.gaussian(1.0)}, r"claim: expected an \(epsilon, delta\) to plan for"),
+    ({"true_epsilon": 0.5}, "true_epsilon: expected more than the claimed 1, got 0.5"),
+    ({"confidence": 1.0}, "confidence: expected a number in"),
+]
+
+
+@pytest.mark.parametrize("change, message", BAD)
+def test_bad_input_is_refused(change, message):
+    with pytest.raises(_validate.InputError, match=f"^{message}"):
+        plan_mechanism(laplace(1.0), 0.0, 1.0, **({"key": KEY, "claim": Claim(1.0)} | change))
+
+
+def test_the_command_takes_a_mechanism(monkeypatch, capsys, tmp_path):
+    text = (
+        "import jax\nimport dpaudit\nx0, x1, claim = 0.0, 1.0, dpaudit.Claim(1.0)\n"
+        "def noisy(key, x):\n    return x + jax.random.laplace(key)\n"
+    )
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    target = f"{tmp_path / 'mine.py'}:noisy"
+    run(monkeypatch, "plan", target, "--rate", "1000", "--json")
+    row = json.loads(capsys.readouterr().out)
+    assert (row["epsilon"], row["true_epsilon"]) == (1.0, 2.0)
+    assert row["fixed"] > plan.plan(1.0).fixed
+    assert "pilot" in row["assumes"]
+    assert run(monkeypatch, "plan") == 2
+    assert "--epsilon: expected the claimed loss, or FILE:NAME" in capsys.readouterr().err
+
+
+def ldp_sgd_rate_of_violations(audits: int) -> float:
+    """Of audits of LDP-SGD at the loss that one at its claim calls detectable."""
+    x0, x1 = jnp.eye(5)[0], -jnp.eye(5)[1]
+    trials = 8_000
+    settings = {"claim": Claim(1.0), "trials": trials}
+    found = dpaudit.audit(ldp_sgd.mechanism(epsilon=1.0, clip_norm=1.0), x0, x1, key=KEY, **settings)
+    assert found.detectable is not None
+    assert 1.0 < found.detectable < 1.5
+    worse = ldp_sgd.mechanism(epsilon=found.detectable, clip_norm=1.0)
+    return share_of_violations(worse, x0, x1, Claim(1.0), trials, audits, distinguisher=None)
+
+
+def test_what_is_called_detectable_of_ldp_sgd_is_seen():
+    share = ldp_sgd_rate_of_violations(AUDITS)
+    assert share == pytest.approx(0.8, abs=3 * np.sqrt(0.8 * 0.2 / AUDITS))
+
+
+@pytest.mark.slow
+def test_what_is_called_detectable_of_ldp_sgd_is_seen_in_four_fifths_of_200_audits():
+    assert ldp_sgd_rate_of_violations(200) == pytest.approx(0.8, abs=0.1)
