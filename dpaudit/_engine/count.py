@@ -204,7 +204,7 @@ def _counted(
     played, there, early = _call(game, account, aside)
     account = account._replace(done=account.done + there)
     if early:
-        account = account._replace(early=_joined(account.early, _by_world(game.first(played, early))))
+        account = account._replace(early=np.concatenate([account.early, _by_world(game.first(played, early))], axis=1))
         if account.done >= aside:
             account = judge(account)[0]
     if early == there:
