@@ -13,6 +13,7 @@ from jax.tree_util import Partial
 from dpaudit import _validate
 from dpaudit._engine import count
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
+from dpaudit._engine.checkpoint import of_pilot
 from dpaudit._engine.game import both_worlds, game, trial_key
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
@@ -66,7 +67,8 @@ def audit(
         (``jax.distributed``): each of them makes the same call and gets the same result. None for one device.
       checkpoint: a file that keeps what has been counted after each call to the devices; the same audit goes on from
         it, on any devices. One that belongs to another audit is refused, except that a rule of one's own for
-        ``until`` is known by its name alone. Of several processes, the first one keeps the file for all.
+        ``until`` is known by its name alone. Of several processes, the first one keeps the file for all. Where a
+        family of attacks is played, ``FILE.pilot`` beside it keeps the releases that they were fitted on.
       progress: called with the number of trials played so far, of both worlds, first with those of the checkpoint.
 
     Returns:
@@ -128,6 +130,7 @@ def audit(
             one = both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score)
         else:
             settings = {"delta": delta, "confidence": confidence, "batch": batch, "mesh": mesh}
+            settings["checkpoint"] = None if checkpoint is None else of_pilot(checkpoint)
             family = portfolio(fit_key, play_key, *pair, attacks, pilot=pilot, **settings)
             one = family.one
         name = "" if distinguisher is None else distinguisher.name

@@ -8,6 +8,7 @@ chosen, on the other trials. So however many were tried, no error is spent on th
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -122,6 +123,7 @@ def portfolio(
     confidence: float,
     batch: int | None,
     mesh: Mesh | None,
+    checkpoint: Path | None = None,
 ) -> Portfolio:
     """Plays the pilot and fits the finalists.
 
@@ -132,7 +134,7 @@ def portfolio(
       attacks: beside the family.
       pilot: pairs of trials, the first ones.
       delta, confidence: those of the bound.
-      batch, mesh: as for :func:`game.sweep`.
+      batch, mesh, checkpoint: as for :func:`game.sweep`; the checkpoint is the pilot's own.
 
     Raises:
       InputError: an attack that raises, cannot be traced, or gives no number.
@@ -146,6 +148,7 @@ def portfolio(
         pilot,
         batch=batch,
         mesh=mesh,
+        checkpoint=checkpoint,
     )
     shapes = _shapes(mechanism, x0)
     leaves = _leaves(raw, jax.tree.leaves(shapes))
