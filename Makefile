@@ -12,10 +12,10 @@ BIN := .venv/bin
 TFDS := .venv-tfds/bin
 PINS := pyproject.toml constraints/py311.txt constraints/py312.txt
 
-.PHONY: help audit test mutants verify results reproduce bench bench-gpu tfds clean
+.PHONY: help audit test integration mutants verify results reproduce bench bench-gpu tfds clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 audit: .venv/.core  ## the main job: audit LDP-SGD on the bundled digits, report in results/audit/
 	$(BIN)/dpaudit ldp --data digits --craft all --epsilon 0.5 1 2 4 --trials 10000 --repeats 10 \
@@ -25,12 +25,16 @@ audit: .venv/.core  ## the main job: audit LDP-SGD on the bundled digits, report
 # where jaxlib can do without them, its fusion emitters. The long proofs are compiled as users' programs are.
 QUICKLY = --xla_backend_optimization_level=0 $(shell $(BIN)/python -c \
 	'import jaxlib; print("--xla_cpu_use_fusion_emitters=false" * jaxlib.__version__.startswith("0.10."))')
-test: .venv/.dev  ## style, types and all tests but the long proofs
+PYTEST = XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" $(BIN)/pytest -rs --numprocesses 2 --dist worksteal --durations=15
+
+test: .venv/.dev  ## style, types and the unit tests, in a few minutes
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright --pythonpath $(BIN)/python
-	XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" \
-		$(BIN)/pytest -rs --numprocesses 2 --dist worksteal --durations=15
+	@said=$$(mktemp); $(BIN)/pyright --pythonpath $(BIN)/python >$$said 2>&1 & types=$$!; \
+		$(PYTEST); tests=$$?; wait $$types; types=$$?; cat $$said; rm $$said; exit $$((tests || types))
+
+integration: .venv/.dev  ## tests that start processes, or run whole commands, experiments and notebooks
+	$(PYTEST) -m 'integration and not slow'
 
 # ROOM=secure: of one room. MINUTES=30: no fault is begun later; what is done is kept, and the next run goes on.
 mutants: .venv/.dev  ## puts small faults into a copy of the code and runs their tests; tells which faults no test sees

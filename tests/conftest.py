@@ -13,11 +13,30 @@ import pytest
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # programs do not carry the lines that they come from
 
+INTEGRATION = {Path(__file__).with_name(name) for name in ("experiments", "integration")}
 MOST_MAPS = 30_000
+
+gc.set_threshold(50_000, 50, 100)  # tracing makes objects by the million, few of them in circles
 
 hypothesis.settings.register_profile("dpaudit", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("dpaudit")
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are picked by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what lies in ``integration``, and the experiments'; a test that starts a process elsewhere is marked
+    by itself."""
+    for item in items:
+        if not INTEGRATION.isdisjoint(item.path.parents):
+            item.add_marker("integration")
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what importing and collecting have made out of every later look for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -166,6 +166,7 @@ def few_arenas(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_AS"), reason="needs a limit on addresses")
 @pytest.mark.parametrize(
     "names", [("trials", "networks"), pytest.param(("rounds", "users"), marks=pytest.mark.slow)], ids=" and ".join
@@ -179,6 +180,7 @@ def test_with_too_little_memory_the_results_are_the_same(few_arenas, names):
         assert error <= (0 if name == "trials" else 1e-5 * spread), name
 
 
+@pytest.mark.integration
 def test_what_does_not_fit_at_all_is_named(few_arenas):
     message = said(start(__name__, "too_large"))
     assert message.startswith("memory: expected room on a device for blocks of 1 trials, 1 at a time, got ")

@@ -99,6 +99,11 @@ class Checkpoint(NamedTuple):
         return content
 
 
+def of_pilot(file: str | os.PathLike[str]) -> Path:
+    """Where the releases of an audit's pilot are kept: beside its own file."""
+    return Path(f"{os.fspath(file)}.pilot")
+
+
 def checkpoint(
     file: str | os.PathLike[str] | None, one: Any, traced: ClosedJaxpr, trials: int, *settings: Any, mesh: Mesh | None
 ) -> Checkpoint | None:

@@ -13,6 +13,7 @@ from jax.tree_util import Partial
 from dpaudit import _validate
 from dpaudit._engine import count
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
+from dpaudit._engine.checkpoint import of_pilot
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
 from dpaudit.auditing import estimators
 from dpaudit.auditing.attacks import distinguish
@@ -87,7 +88,8 @@ def audit(
         (``jax.distributed``): each of them makes the same call and gets the same result. None for one device.
       checkpoint: a file that keeps what has been counted after each call to the devices; the same audit goes on from
         it, on any devices. One that belongs to another audit is refused, except that a rule of one's own for
-        ``until`` is known by its name alone. Of several processes, the first one keeps the file for all.
+        ``until`` is known by its name alone. Of several processes, the first one keeps the file for all. Where a
+        family of attacks is played, ``FILE.pilot`` beside it keeps the releases that they were fitted on.
       progress: called with the number of trials played so far, of both worlds, first with those of the checkpoint.
 
     Returns:
@@ -162,6 +164,7 @@ def audit(
                 other = game(trial, half, batch=batch, mesh=mesh)
         else:
             settings = {"delta": delta, "confidence": confidence, "batch": batch, "mesh": mesh}
+            settings["checkpoint"] = None if checkpoint is None else of_pilot(checkpoint)
             family = portfolio(fit_key, play_key, *pair, attacks, half, aside=first, pilot=pilot, **settings)
             one = family.game.one
             if worse is not None:

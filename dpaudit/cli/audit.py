@@ -73,6 +73,7 @@ def run(options: Audit) -> int:
     """
     import jax
 
+    from dpaudit._engine.checkpoint import of_pilot
     from dpaudit.auditing.audit import audit
     from dpaudit.auditing.domain import load
     from dpaudit.audits.ldp_client import versions
@@ -102,7 +103,8 @@ def run(options: Audit) -> int:
     row |= {"seed": options.common.seed, "seconds": time.perf_counter() - began, "versions": versions()}
     report(options.common, [row], result_table(result), partial(write_audit_page, row))
     if kept is not None and hosts.first():
-        kept.unlink(missing_ok=True)
+        for file in (kept, of_pilot(kept)):
+            file.unlink(missing_ok=True)
     return STATUS[result.verdict]
 
 

@@ -17,7 +17,7 @@ from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(11)
 X0, X1 = jnp.zeros(2000), jnp.full(2000, 0.02)  # large, so that a call is few trials
-TRIALS = 9001
+TRIALS = 4001
 
 
 def noisy(key, x):
@@ -136,7 +136,7 @@ def test_a_killed_audit_goes_on_from_its_checkpoint(tmp_path, case, after, whole
 
 FOREIGN = [
     ({"key": jax.random.key(12)}, "chosen", "key$"),
-    ({"trials": 9003}, "fixed", "number of trials$"),
+    ({"trials": 4003}, "fixed", "number of trials$"),
     ({"delta": 0.01}, "chosen", "setting$"),
     ({"confidence": 0.9}, "violation", "setting$"),
     ({"claim": Claim(0.6)}, "violation", "setting$"),

@@ -93,6 +93,7 @@ def test_the_shipped_laplace_passes_its_own_audit():
         assert wrong.verdict == "violation"
 
 
+@pytest.mark.integration
 def test_meshes_of_make_mesh_serve():
     code = """
 import jax, jax.numpy as jnp, numpy as np

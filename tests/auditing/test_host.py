@@ -7,6 +7,7 @@ import pytest
 import dpaudit
 from dpaudit import Claim, _validate, distinguish, play
 from dpaudit.auditing.bounds import sequential
+from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(0)
 ZERO, ONE = np.zeros(3), np.array([1.0, 0.0, 0.0])
@@ -99,3 +100,21 @@ def test_jax_s_arrays_reach_the_function_as_numpy_s():
     summed = dpaudit.on_host(lambda rng, x: float(np.sum(x["a"])) + rng.laplace() / 3)
     pair = [{"a": jax.numpy.asarray(x)} for x in (ZERO, ONE)]
     assert dpaudit.audit(summed, *pair, key=KEY, trials=4000, claim=Claim(1.0)).verdict == "violation"
+
+
+def test_a_resumed_audit_plays_no_trial_again(tmp_path):
+    """Of a slow function, neither what was counted nor the pilot that the attacks were fitted on."""
+    calls = []
+    slow = dpaudit.on_host(lambda rng, x: calls.append(0) or x + rng.normal())
+    file, trials, pilot, traced = tmp_path / "audit.npz", 2048, 2 * 128, 32
+
+    def audited(**more):
+        calls.clear()
+        return dpaudit.audit(slow, 0.0, 1.0, key=KEY, trials=trials, batch=1, **more)
+
+    whole = audited()
+    assert trials + pilot <= len(calls) <= trials + pilot + traced
+    with pytest.raises(Killed):
+        audited(checkpoint=file, progress=killed_at(512))
+    assert audited(checkpoint=file) == whole
+    assert trials - 512 <= len(calls) <= trials - 512 + traced

@@ -40,12 +40,14 @@ def played_with(threads: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.fail("trials wait for each other")
 
 
+@pytest.mark.integration
 def test_two_threads_are_enough_for_either_world(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = played_with(2, 1, monkeypatch)
     assert np.shape(alone) == (2, TRIALS)
     assert played_with(4, 2, monkeypatch) == alone
 
 
+@pytest.mark.integration
 def test_devices_without_threads_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = played_with(2, 2, monkeypatch)
     assert isinstance(refused, str)

@@ -129,6 +129,7 @@ def test_transformations_change_nothing() -> None:
         np.testing.assert_array_equal(batched, one_by_one)
 
 
+@pytest.mark.integration
 def test_two_devices_change_nothing() -> None:
     program = """if True:
         import jax, numpy as np

@@ -73,4 +73,6 @@ def _pytest(tests: Sequence[str], folder: Path) -> int:
         del sys.modules[name]
     sys.modules["__main__"] = types.ModuleType("__main__")
     importlib.invalidate_caches()
-    return int(sys.modules["pytest"].main(["-q", "-x", "-p", "no:cacheprovider", "--tb=line", *tests]))
+    return int(
+        sys.modules["pytest"].main(["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "--tb=line", *tests])
+    )

@@ -214,6 +214,7 @@ def test_server_keeps_its_structure():
         aggregator.each(DEVICES.select, DEVICES.compute, DEVICES.add, chunk=0)
 
 
+@pytest.mark.integration
 def test_the_boundary_needs_no_cryptography():
     script = "import sys; sys.modules['cryptography'] = None; import dpaudit.personalization.{}"
     modules = "boundary", "transcript", "inference", "terms"

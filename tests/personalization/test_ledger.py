@@ -224,6 +224,7 @@ for number in range(100_000):
 """
 
 
+@pytest.mark.integration
 def test_a_kill_leaves_nothing_uncharged(path):
     """A process that is killed while it charges: each release it made is in the ledger, and one more at most."""
     playing = subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE)

@@ -120,6 +120,7 @@ def test_png_is_reproducible(tmp_path):
     assert content == (tmp_path / "b.png").read_bytes()
 
 
+@pytest.mark.integration
 def test_matplotlib_is_not_imported_before_a_figure_is_drawn():
     code = "import sys, dpaudit, dpaudit.report.page; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -342,6 +342,7 @@ def deaths(tmp_path_factory: pytest.TempPathFactory) -> list[Death]:
     return [Death(*json.loads(line)) for line in lines]
 
 
+@pytest.mark.integration
 def test_a_block_put_is_there_whole_or_not_at_all(deaths: list[Death]) -> None:
     put = [death for death in deaths if death.action == "put"]
     assert [len(death.made) for death in put] == [*range(len(put) - 1), len(put[-1].made)]
@@ -354,6 +355,7 @@ def test_a_block_put_is_there_whole_or_not_at_all(deaths: list[Death]) -> None:
     assert complete[-1] == "end"
 
 
+@pytest.mark.integration
 def test_a_block_taken_is_spent_and_gone_before_it_is_read(deaths: list[Death]) -> None:
     """The write is that of its number, to a file that is synchronised by every write."""
     take = [death for death in deaths if death.action == "take"]

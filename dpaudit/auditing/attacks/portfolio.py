@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,8 @@ from jax.tree_util import Partial
 from dpaudit import _validate
 from dpaudit._engine import fingerprint
 from dpaudit._engine import game as worlds
+from dpaudit._engine.checkpoint import Checkpoint
+from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.game import Game, game, of_trials, of_worlds
 from dpaudit._engine.sharding import cores, devices, of_first_process, several_processes
 from dpaudit.auditing.attacks import choose, distinguish, features, scoring
@@ -134,6 +137,7 @@ def portfolio(
     confidence: float,
     batch: int | None,
     mesh: Mesh | None,
+    checkpoint: Path | None = None,
 ) -> Portfolio:
     """Plays the pilot and fits the finalists.
 
@@ -147,6 +151,7 @@ def portfolio(
       pilot: of these, how many are read as raw releases: the first ones.
       delta, confidence: those of the bound.
       batch, mesh: as for :func:`game.sweep`.
+      checkpoint: a file that keeps the pilot's releases, from which the same audit goes on.
 
     Raises:
       InputError: an attack that raises, cannot be traced, or gives no number.
@@ -170,7 +175,8 @@ def portfolio(
     static = {"arrays_of": arrays_of, "others": len(scores), "block": whole.block}
     soon = scoring.soon_read(trials, arrays_of)
     ahead = [] if soon or mesh is not None else [scoring.compiled_ahead(whole, given is not None, **static)]
-    raw, whole = _pilot(whole, pilot)
+    kept = checkpoint_of(checkpoint, whole.one, whole.traced, trials, "pilot", pilot, mesh=mesh)
+    raw, whole = _pilot(whole, pilot, kept)
     leaves = scoring.leaves(np.ascontiguousarray(np.moveaxis(raw[..., len(scores) :], 1, 0)), arrays_of)
     arrays, shown = scoring.fitted(leaves, given, delta=delta, confidence=confidence)
     if several_processes(mesh):
@@ -232,14 +238,20 @@ def _seen(release: Any, wanted: jax.Array, scores: Sequence[Score]) -> jax.Array
     return jnp.concatenate([jax.lax.bitcast_convert_type(beside, jnp.int32), scoring.words(release)])
 
 
-def _pilot(whole: Game, pilot: int) -> tuple[np.ndarray, Game]:
+def _pilot(whole: Game, pilot: int, kept: Checkpoint | None) -> tuple[np.ndarray, Game]:
     """(what was played of the first ``pilot`` pairs, the game, which keeps what its first call has played)."""
+    found = None if kept is None else kept.restore()
+    if found is not None:
+        return found["played"], whole
     parts, begun, done = [], None, 0
     while done < pilot:
         played, whole = whole.fitted(lambda game, done=done: game.call(done))
         parts.append(whole.first(played, min(len(played), pilot - done)))
         begun, done = (played if done == 0 else begun), done + len(played)
-    return np.concatenate(parts), whole._replace(begun=begun)
+    raw = np.concatenate(parts)
+    if kept is not None:
+        kept.save(played=raw)
+    return raw, whole._replace(begun=begun)
 
 
 def _shapes(mechanism: Mechanism, x0: Any) -> Any:

@@ -159,4 +159,18 @@ MUTANTS = [
             "tied = (ordered[1:] != ordered[1:])",
         ),
     ),
+    *of(
+        "dpaudit/auditing/audit",
+        "auditing/test_host",
+        ("None if checkpoint is None else of_pilot(checkpoint)", "None"),
+    ),
+    *of(
+        "dpaudit/auditing/portfolio",
+        "auditing/test_portfolio",
+        (
+            "return jnp.concatenate([numbers[arrays.singles], of_tables[m:]",
+            "return jnp.concatenate([numbers[arrays.singles], 0 * of_tables[m:]",
+        ),
+        ("few = slice(0, SCREENED)", "few = slice(0, 2)"),
+    ),
 ]

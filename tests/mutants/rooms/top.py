@@ -38,24 +38,24 @@ MUTANTS = [
     ),
     *of(
         "dpaudit/command",
-        "test_cli test_cli_audit",
+        "integration/test_cli integration/test_cli_audit",
         ('"violation": 1, "fault": 1', '"violation": 0, "fault": 1'),
         ('"underpowered": 3}', '"underpowered": 0}'),
         ("if kept.exists() and not resume", "if kept.exists() and resume"),
     ),
     *of(
         "dpaudit/compilation_cache",
-        "test_compilation_cache",
+        "integration/test_compilation_cache",
         ('if "JAX_COMPILATION_CACHE_DIR" not in os.environ', "if True"),
     ),
     *of(
         "dpaudit/hosts",
-        "test_hosts",
+        "integration/test_hosts",
         ("if text is not None and not text.isdecimal()", "if text is None"),
     ),
     *of(
         "dpaudit/preemption",
-        "test_preemption",
+        "integration/test_preemption",
         ("128 + signal.SIGINT, 128 + signal.SIGTERM", "128 + signal.SIGTERM, 128 + signal.SIGINT"),
     ),
 ]

@@ -15,7 +15,7 @@ from dpaudit.training import accounting
 from dpaudit.training.dp_sgd import dp_sgd
 from dpaudit.training.models import CNN8, accuracy
 from dpaudit.training.sampling import poisson
-from tests.test_cli import run
+from tests.integration.test_cli import run
 
 TINY = ("train", "--steps", "10", "--batch-size", "400", "--canaries", "200", "--epsilon", "3", "--seed", "7")
 SETTINGS: dict[str, Any] = {

@@ -9,8 +9,8 @@ import jax
 import pytest
 
 from dpaudit.cli import command
-from tests.test_cli import run
-from tests.together import ended, start
+from tests.integration.test_cli import run
+from tests.integration.together import ended, start
 
 LDP = "ldp --craft dummy --trials 400 --repeats 2 --json"
 COUNTED = """

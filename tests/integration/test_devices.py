@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.together import ended, start
+from tests.integration.together import ended, start
 
 # The largest difference of a row's number, of its size or of 1: none for audits, whose trials are bit-identical; for
 # trainings and rounds, whose sums are added in another order, what float32 makes of it on the way to the end.

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.test_cli import run
+from tests.integration.test_cli import run
 
 FILE = """
 import jax, jax.numpy as jnp

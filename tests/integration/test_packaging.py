@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dpaudit.kernels
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_package_is_listed():

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.integration.test_cli import run
+from tests.integration.test_cli_audit import file  # noqa: F401  the fixture
 from tests.processes import environment
-from tests.test_cli import run
-from tests.test_cli_audit import file  # noqa: F401  the fixture
 
 SLOW = """
 import jax, jax.numpy as jnp

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 def test_examples_run(capsys):
@@ -35,7 +35,7 @@ def test_examples_run(capsys):
 
 
 def test_links_lead_somewhere():
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert links
     assert [link for link in links if not (root / link).exists()] == []

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dpaudit import AuditResult
-from tests.test_cli import run
+from tests.integration.test_cli import run
 
 FILE = """
 import jax, jax.numpy as jnp, numpy as np

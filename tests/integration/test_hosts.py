@@ -9,8 +9,8 @@ import pytest
 
 from dpaudit import _validate
 from dpaudit._engine import hosts
-from tests.test_cli import run
-from tests.together import COMMANDS, ended, free_address, ours, slurm, start
+from tests.integration.test_cli import run
+from tests.integration.together import COMMANDS, ended, free_address, ours, slurm, start
 
 FILE = """
 import jax, jax.numpy as jnp
