@@ -26,7 +26,8 @@ from dpaudit import _validate
 from dpaudit.audits.training_canary import ABSENT, PRESENT
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.personalization.als.layout import Users
-from dpaudit.personalization.boundary.aggregator import Protocol, run
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.protocol import Protocol
 
 __all__ = ["ABSENT", "PRESENT", "Recipe", "Seen", "extreme", "whole"]
 

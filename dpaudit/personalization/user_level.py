@@ -29,8 +29,8 @@ from dpaudit import _validate
 from dpaudit._engine import sharding
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.mechanisms.clipping import wide
-from dpaudit.personalization.boundary.aggregator import Protocol
 from dpaudit.personalization.boundary.processes import Memory, Process, Release, correlated, gaussian
+from dpaudit.personalization.boundary.protocol import Protocol
 from dpaudit.training import per_example
 from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import Sampling

@@ -13,7 +13,7 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent
 
 from dpaudit._validate import InputError
-from dpaudit.personalization.als.popularity import counted
+from dpaudit.personalization.als.least_squares import counted
 from dpaudit.personalization.boundary import aggregator, processes
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.budget import Budget, noise_for, spent
@@ -215,8 +215,8 @@ def test_two_processes_share_a_ledger(path):
 
 PROGRAM = """
 import sys
-from dpaudit.personalization.ledger import Ledger, Stream
-from dpaudit.personalization.processes import gaussian
+from dpaudit.personalization.boundary.ledger import Ledger, Stream
+from dpaudit.personalization.boundary.processes import gaussian
 ledger, a = Ledger(sys.argv[1]), gaussian("a", noise_multiplier=100.0)
 for number in range(100_000):
     ledger.charge(f"{number}", [Stream(a, 0)], 1, who=["anna"])

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from dpaudit import _validate
 from dpaudit.data.ratings import Ratings
-from dpaudit.personalization.boundary.aggregator import Devices, Select, each
+from dpaudit.personalization.boundary.protocol import Devices, Select, each
 
 NARROWEST = 4  # ratings; users with fewer share a bucket
 
@@ -112,7 +112,7 @@ def everybody(
     """The devices of users in buckets, each of which looks first whether its own row is :func:`sound`.
 
     Args:
-      select, compute, add, chunk, mesh: as for :func:`dpaudit.personalization.boundary.aggregator.each`.
+      select, compute, add, chunk, mesh: as for :func:`dpaudit.personalization.boundary.protocol.each`.
       items: how many there are.
     """
 

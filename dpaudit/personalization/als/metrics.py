@@ -10,9 +10,9 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.data.ratings import Ratings
-from dpaudit.personalization.als import user_step
+from dpaudit.personalization.als import steps
 from dpaudit.personalization.als.layout import Users, by_user, sound
-from dpaudit.personalization.als.user_step import Model, Step
+from dpaudit.personalization.als.steps import Model, Step
 
 
 def own_factors(model: Model, history: tuple[Users, ...], step: Step, *, num_users: int) -> jax.Array:
@@ -20,7 +20,7 @@ def own_factors(model: Model, history: tuple[Users, ...], step: Step, *, num_use
     found = []
     for users in history:
         rows = sound(users, len(model.factors))
-        found.append(user_step.solved(step, user_step.common(model), user_step.taken(model, rows.items), rows))
+        found.append(steps.solved(step, steps.common(model), steps.taken(model, rows.items), rows))
     return by_user(history, found, num_users)
 
 
@@ -68,7 +68,7 @@ def _sound(model: Model, factors: Any, held_out: Ratings) -> tuple[np.ndarray, n
         raise _validate.expected("held_out", "at least one rating", "none")
     if len(factors) != held_out.num_users:
         raise _validate.expected("factors", f"a row for each of {held_out.num_users} users", f"{len(factors)} rows")
-    embedding = np.asarray(user_step.embedded(model), np.float64)
+    embedding = np.asarray(steps.embedded(model), np.float64)
     return _validate.finite(model=embedding), np.asarray(_validate.finite(factors=factors))
 
 

@@ -1,12 +1,26 @@
-"""A recommender in one call: popularity, a bias for each item, then rounds of alternating minimisation.
+"""Fits recommenders in one call, and predicts with them on the devices.
 
-    model, transcript = fit(key, arranged(train), Catalogue(public, features), Recipe(), noise_multiplier=3.73)
-    transcript.epsilon(delta=1e-5)                          # 1.0: what all three phases have cost together
+Ratings: popularity, a bias for each item, then rounds of alternating minimisation::
+
+    model, transcript = fit(key, arranged(train), Catalogue(public, features), Recipe(centre=3.5), noise_multiplier=3.73)
+    transcript.epsilon(delta=1e-5)                          # 1.0: the cost of all three phases together
     predicted(model, history, asked)                        # on the device: [u, k], of the items asked for
 
-Phases are runs of their own (:mod:`dpaudit.personalization.als.popularity`, :mod:`dpaudit.personalization.als.least_squares`), whose
-transcripts are joined. What stays on a device costs nothing: the intercept and the taste in public features that every
-user has, the weight that an item's bias has with them, and their factor.
+Each phase is a run of its own (:mod:`dpaudit.personalization.als.least_squares`), and their transcripts are joined. What
+stays on a device costs nothing: a user's intercept, their taste in public features, the weight they give to an item's
+bias, and their factor.
+
+Rankings of items by how likely a user is to rate them next: a rated item is a 1, every other item a 0 of small weight::
+
+    model, transcript = fit_ranking(key, seen(arranged(train)), Catalogue(public, features), Ranking(),
+                                    noise_multiplier=0.892)
+    scores = own_factors(model, history, ranking_step(Ranking()), num_users=n) @ embedded(model).T
+
+Popularity, from one noisy release, becomes a public feature of the items. A device weighs it against its user's taste in
+the other public features and, after rounds of alternating minimisation, against learned factors.
+
+Source: Chien et al. 2021, "Private Alternating Least Squares", Section 5; Hu, Koren and Volinsky 2008 (weights of items
+without a rating).
 """
 
 from collections.abc import Callable
@@ -19,15 +33,15 @@ from jax.sharding import Mesh
 from dpaudit import _validate
 from dpaudit.kernels import philox
 from dpaudit.mechanisms.sampling import normal
-from dpaudit.personalization.als import least_squares, popularity, user_step
+from dpaudit.personalization.als import least_squares, steps
 from dpaudit.personalization.als.layout import Users, sound
-from dpaudit.personalization.als.least_squares import Prior
-from dpaudit.personalization.als.user_step import Model, Step
-from dpaudit.personalization.boundary.aggregator import Protocol, run
+from dpaudit.personalization.als.steps import Model, Prior, Step
+from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.processes import memoryless
+from dpaudit.personalization.boundary.protocol import Protocol
 from dpaudit.personalization.boundary.transcript import Transcript
 
-PLAIN = Step(1.0, 1.0, popularity.uniform)  # for predictions, to which clipping does not matter
+PLAIN = Step(1.0, 1.0, steps.uniform)  # for predictions, to which clipping does not matter
 
 
 class Catalogue(NamedTuple):
@@ -98,7 +112,7 @@ def fit(
       catalogue: of the items.
       recipe: what to learn.
       noise_multiplier: z > 0, of all phases together: mu = 1/z; 0 for none and no privacy.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.aggregator.each`.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`.
 
     Returns:
       (model, transcript).
@@ -127,8 +141,8 @@ def predicted(model: Model, history: Users, asked: jax.Array) -> jax.Array:
       asked: items, on the scale of ratings but not clipped to it.
     """
     users = sound(history, len(model.factors))
-    own = user_step.solved(PLAIN, user_step.common(model), user_step.taken(model, users.items), users)
-    rows = user_step.taken(model, asked)
+    own = steps.solved(PLAIN, steps.common(model), steps.taken(model, users.items), users)
+    rows = steps.taken(model, asked)
     return jnp.einsum("ukz,uz->uk", jnp.concatenate([rows.public, rows.factors], axis=-1), own)
 
 
@@ -180,7 +194,7 @@ def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh:
     bias = recipe.bias_share if rounds else 1 - counted
     if rounds and counted + bias >= 1:
         raise _validate.expected("bias_share", "a number that leaves the rounds something", bias)
-    rule = popularity.adaptive(recipe.power)
+    rule = steps.adaptive(recipe.power)
 
     def alternating(name: str, share: float, length: float, variance: list[float]) -> Protocol:
         return least_squares.alternating(
@@ -195,7 +209,7 @@ def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh:
     phases = []
     if counted:
         z = noise_multiplier / counted**0.5
-        protocol = popularity.counted(items=len(catalogue.public), noise_multiplier=z, mesh=mesh)
+        protocol = least_squares.counted(items=len(catalogue.public), noise_multiplier=z, mesh=mesh)
         phases.append(_Phase(lambda key, model: model, protocol, 1))
     phases.append(_Phase(lambda key, model: model, alternating("biases", bias, 1.0, [recipe.bias_variance]), 1))
     if rounds:
@@ -225,3 +239,103 @@ def _free(catalogue: Catalogue, recipe: Recipe, model: Model) -> Model:
     precision = [recipe.intercept_precision] + tastes * [recipe.taste_precision] + [recipe.bias_precision]
     precision += rank * [recipe.factor_precision]
     return model._replace(public=catalogue.public, mean=jnp.array(mean), precision=jnp.array(precision))
+
+
+class Ranking(NamedTuple):
+    """What is learned, and what is believed beforehand; names as in
+    :class:`dpaudit.personalization.als.recommender.Recipe`.
+
+    Attributes:
+      unobserved: a_0, > 0, the weight of what was not rated; that of a rating is 1.
+      popularity_share: of mu^2; the rounds have the rest, in equal parts. Without rounds, popularity has all.
+      popularity_precision: of a user's weight of popularity about 1.
+    """
+
+    rank: int = 0
+    rounds: int = 0
+    unobserved: float = 0.1
+    popularity_share: float = 0.3
+    factor_norm: float = 1.0
+    power: float = 0.15
+    factor_variance: float = 0.1
+    feature_ridge: float = 5.0
+    rating_variance: float = 0.1
+    popularity_precision: float = 0.5
+    taste_precision: float = 20.0
+    factor_precision: float = 5.0
+    first: float = 0.1
+
+
+def seen(buckets: tuple[Users, ...]) -> tuple[Users, ...]:
+    """Users whose every rating is a 1."""
+    return tuple(users._replace(values=users.weights) for users in buckets)
+
+
+def ranking_step(ranking: Ranking) -> Step:
+    """Of the devices."""
+    return Step(ranking.factor_norm, 1.0, steps.adaptive(ranking.power), ranking.unobserved)
+
+
+def fit_ranking(
+    key: jax.Array,
+    buckets: tuple[Users, ...],
+    catalogue: Catalogue,
+    ranking: Ranking,
+    *,
+    noise_multiplier: float,
+    mesh: Mesh | None = None,
+) -> tuple[Model, Transcript]:
+    """A model, and all that was ever released of its users.
+
+    Args:
+      key: JAX random key, consumed.
+      buckets: of :func:`seen`.
+      catalogue: of the items; ``public`` needs no intercept.
+      ranking: what to learn.
+      noise_multiplier: z > 0, of all phases together: mu = 1/z; 0 for none and no privacy.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`.
+
+    Returns:
+      (model, transcript).
+
+    Raises:
+      InputError: a value out of range.
+    """
+    refuse_unsound(ranking)
+    catalogue = checked(catalogue)
+    _validate.positive(unobserved=ranking.unobserved)
+    rank = _validate.at_least(0, rank=ranking.rank)
+    rounds = _validate.at_least(1 if rank else 0, rounds=ranking.rounds)
+    counted = float(_validate.open_unit(popularity_share=ranking.popularity_share)) if rounds else 1.0
+    count_key, first_key, key = jax.random.split(philox.from_key(key), 3)
+    items = len(catalogue.public)
+    empty = Model(jnp.zeros((items, 0)), jnp.zeros((items, 0)), jnp.zeros(items), jnp.zeros(0), jnp.zeros(0))
+    protocol = least_squares.counted(items=items, noise_multiplier=noise_multiplier / counted**0.5, mesh=mesh)
+    alternating = least_squares.alternating(
+        ranking_step(ranking),
+        noise_multiplier=noise_multiplier / ((1 - counted) / rounds) ** 0.5 if rounds else 0.0,
+        features=catalogue.features,
+        prior=Prior(jnp.full(rank, ranking.factor_variance), ranking.feature_ridge, ranking.rating_variance),
+        shares=least_squares.Shares(0.15, 0.7, 0.15),
+        mesh=mesh,
+    )
+    model, _, transcript = run(count_key, protocol, empty, memoryless(), buckets, 1)
+    model = _popular(catalogue, ranking, model, ranking.first * normal(first_key, (items, rank), jnp.float32))
+    if rounds:
+        model, _, told = run(key, alternating, model, memoryless(), buckets, rounds)
+        transcript = transcript + told
+    return model, transcript
+
+
+def _popular(catalogue: Catalogue, ranking: Ranking, model: Model, factors: jax.Array) -> Model:
+    """The model whose public features begin with popularity, the most popular item's being 1."""
+    counts = jnp.maximum(model.popularity, 0.0)
+    tastes, rank = catalogue.public.shape[1], factors.shape[1]
+    precision = [ranking.popularity_precision] + tastes * [ranking.taste_precision] + rank * [ranking.factor_precision]
+    return Model(
+        jnp.concatenate([(counts / jnp.maximum(jnp.max(counts), 1e-30))[:, None], catalogue.public], axis=1),
+        factors,
+        model.popularity,
+        jnp.array([1.0] + (tastes + rank) * [0.0]),
+        jnp.array(precision),
+    )

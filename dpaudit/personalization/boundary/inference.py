@@ -23,9 +23,9 @@ from jax.sharding import Mesh
 
 from dpaudit import _validate
 from dpaudit.mechanisms.clipping import wide
-from dpaudit.personalization.boundary.aggregator import Protocol, each, everything
-from dpaudit.personalization.boundary.bounds import Bounded, Noised, clipped, silent
+from dpaudit.personalization.boundary.bounds import Bounded, Noised, clipped
 from dpaudit.personalization.boundary.processes import Memory, Process
+from dpaudit.personalization.boundary.protocol import Protocol, each, everything, silent
 
 
 class Held(NamedTuple):
@@ -172,7 +172,7 @@ def aggregated(
       predict: ``predict(params, user) -> scalar``, on the user's device.
       statistic: of the predictions.
       process: that releases it.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.aggregator.each`.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`.
 
     Returns:
       A :class:`Protocol` whose state is the parameters, which stay as they are. Its sensitivity is the boundary's own.

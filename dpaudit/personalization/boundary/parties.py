@@ -1,4 +1,4 @@
-"""One round by separate parties: objects that share nothing but a network, and talk over channels of their own.
+"""Plays rounds between separate parties: objects that share nothing but a network and talk over encrypted channels.
 
     parties = assemble(protocol, state, memory, {"anna": anna, "bert": bert}, Network())
     releases = parties.play(key, 0)
@@ -20,58 +20,14 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.kernels import philox
-from dpaudit.personalization.boundary import channels
-from dpaudit.personalization.boundary.aggregator import Devices, Protocol, Select, round_keys, silent_release
-from dpaudit.personalization.boundary.bounds import Noised, silent
+from dpaudit.personalization.boundary import messages
+from dpaudit.personalization.boundary.aggregator import round_keys, silent_release
+from dpaudit.personalization.boundary.bounds import Noised
 from dpaudit.personalization.boundary.channels import Identity, Links, Network
+from dpaudit.personalization.boundary.messages import Terms, terms
 from dpaudit.personalization.boundary.processes import Release
+from dpaudit.personalization.boundary.protocol import Devices, Protocol, Select, silent
 from dpaudit.personalization.boundary.transcript import Transcript
-
-# What is known of a round before it: the shapes of all that is sent, and so the length of every message.
-
-
-class Terms(NamedTuple):
-    """Pytrees of ``jax.ShapeDtypeStruct``.
-
-    Attributes:
-      model: from the server to the distributor.
-      request: from a device to the distributor; this and the next two are None where the protocol does not say what
-        one device does.
-      slice: from the distributor to that device.
-      message: from a device to the aggregator.
-      total: their sum, in the aggregator.
-      releases: from the aggregator to the server.
-    """
-
-    model: Any
-    request: Any
-    slice: Any
-    message: Any
-    total: Any
-    releases: tuple[Release, ...]
-
-
-def terms(protocol: Protocol, state: Any, memory: Any, users: Any) -> Terms:
-    """The terms of a protocol; nothing is computed.
-
-    Args:
-      protocol, state, memory, users: as for :func:`dpaudit.personalization.boundary.aggregator.run`.
-    """
-    if memory is None and type(protocol.release) is Noised:
-        memory = protocol.release.init()
-    key = philox.from_key(jax.random.key(0))  # of which only the type matters
-    model = jax.eval_shape(protocol.broadcast, state)
-    total = jax.eval_shape(lambda *given: protocol.devices(*given), key, model, users)
-    releases, _ = jax.eval_shape(lambda *given: protocol.release(*given), key, total, memory)
-    if not isinstance(protocol.devices, Devices):
-        return Terms(model, None, None, None, total, releases)
-
-    select, compute, *_ = protocol.devices
-    user = jax.eval_shape(lambda users: jax.tree.map(lambda leaf: leaf[0], users), users)
-    request = jax.eval_shape(select.ask, user)
-    part = jax.eval_shape(select.take, model, request)
-    return Terms(model, request, part, jax.eval_shape(compute, key, part, user), total, releases)
-
 
 DISTRIBUTOR, AGGREGATOR, SERVER = "distributor", "aggregator", "server"
 _A_KEY = jax.eval_shape(lambda: philox.from_key(jax.random.key(0)))  # the type of all keys here
@@ -103,16 +59,16 @@ class Device:
 
     def answer(self, key: jax.Array) -> None:
         """Takes its slice, computes, and sends its message to the aggregator."""
-        slice_ = channels.unpack(self._take(), self._terms.slice)
+        slice_ = messages.unpack(self._take(), self._terms.slice)
         self._send(AGGREGATOR, "message", self._devices.compute(key, slice_, self._user), self._terms.message)
 
     def _take(self) -> bytes:
-        data = self._links.receive(DISTRIBUTOR, "slice", channels.length(self._terms.slice))
+        data = self._links.receive(DISTRIBUTOR, "slice", messages.length(self._terms.slice))
         self._owed -= 1
         return data
 
     def _send(self, peer: str, kind: str, tree: Any, like: Any) -> None:
-        self._links.send(peer, kind, channels.pack(tree, like), channels.length(like))
+        self._links.send(peer, kind, messages.pack(tree, like))
 
 
 class Distributor:
@@ -120,7 +76,7 @@ class Distributor:
 
     Args:
       links: to the server and all devices.
-      take: of :class:`dpaudit.personalization.boundary.aggregator.Select`.
+      take: of :class:`dpaudit.personalization.boundary.protocol.Select`.
       terms: of the round.
     """
 
@@ -132,14 +88,14 @@ class Distributor:
     def load(self) -> None:
         """Takes the server's model."""
         model = self._terms.model
-        self._model = channels.unpack(self._links.receive(SERVER, "model", channels.length(model)), model)
+        self._model = messages.unpack(self._links.receive(SERVER, "model", messages.length(model)), model)
 
     def serve(self, device: str) -> None:
         """Sends one device the slice it asks for."""
         wanted, given = self._terms.request, self._terms.slice
-        request = channels.unpack(self._links.receive(device, "request", channels.length(wanted)), wanted)
-        slice_ = channels.pack(self._take(jax.tree.map(jnp.asarray, self._model), request), given)
-        self._links.send(device, "slice", slice_, channels.length(given))
+        request = messages.unpack(self._links.receive(device, "request", messages.length(wanted)), wanted)
+        slice_ = messages.pack(self._take(jax.tree.map(jnp.asarray, self._model), request), given)
+        self._links.send(device, "slice", slice_)
 
 
 class Aggregator:
@@ -184,7 +140,7 @@ class Aggregator:
             if device in came:
                 raise _validate.expected("device", "one that has not sent its message of this round", device)
             like = terms.message
-            message = channels.unpack(links.receive(device, "message", channels.length(like)), like)
+            message = messages.unpack(links.receive(device, "message", messages.length(like)), like)
             total = add(total, _several(message))
             came.add(device)
 
@@ -202,7 +158,7 @@ class Aggregator:
             )
             like, total = terms.releases, None
             came.clear()
-            links.send(SERVER, "releases", channels.pack(releases, like), channels.length(like))
+            links.send(SERVER, "releases", messages.pack(releases, like))
             return True
 
         self.collect, self.release, self.outside = collect, release, lambda: list(told)
@@ -236,14 +192,12 @@ class Server:
     def broadcast(self) -> None:
         """Sends the distributor its model."""
         model = self._terms.model
-        self._links.send(
-            DISTRIBUTOR, "model", channels.pack(self._protocol.broadcast(self.state), model), channels.length(model)
-        )
+        self._links.send(DISTRIBUTOR, "model", messages.pack(self._protocol.broadcast(self.state), model))
 
     def update(self) -> tuple[Release, ...]:
         """Takes the aggregator's releases, records them and steps."""
         like = self._terms.releases
-        told = channels.unpack(self._links.receive(AGGREGATOR, "releases", channels.length(like)), like)
+        told = messages.unpack(self._links.receive(AGGREGATOR, "releases", messages.length(like)), like)
         releases = jax.tree.map(jnp.asarray, told)
         self.transcript += Transcript((jax.tree.map(lambda leaf: leaf[None], releases),))
         self.state = self._protocol.update(self.state, releases)
@@ -306,10 +260,10 @@ def assemble(
     """Parties with keys of their own who know each other's public ones, and whose channels are open.
 
     Args:
-      protocol: of a round; its devices made by :func:`dpaudit.personalization.boundary.aggregator.each`.
+      protocol: of a round; its devices made by :func:`dpaudit.personalization.boundary.protocol.each`.
       state: of the server.
       memory: of the aggregator; None for the first run of a protocol of
-        :func:`dpaudit.personalization.boundary.private.private`.
+        :func:`dpaudit.personalization.boundary.protocol.private`.
       users: one user's record for each device, by the device's name; all of the same shapes.
       network: that they all use.
       minimum_users: who have to send a message in a round, or nothing is released of it.

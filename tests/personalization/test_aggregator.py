@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dpaudit._validate import InputError
-from dpaudit.personalization.boundary import aggregator, processes
+from dpaudit.personalization.boundary import aggregator, processes, protocol
 from dpaudit.personalization.boundary.aggregator import run
-from dpaudit.personalization.boundary.bounds import silent
+from dpaudit.personalization.boundary.protocol import silent
 from tests.personalization import telling
 from tests.personalization.rounds import DEVICES, PROTOCOL, add, release, start, update, users
 
@@ -72,12 +72,12 @@ def twice(key, total, memory):
 
 
 HALF, WHOLE = (processes.gaussian(name, noise_multiplier=z) for name, z in (("a", 20.0), ("b", 10.0)))
-SUM = aggregator.each(
-    aggregator.everything,
+SUM = protocol.each(
+    protocol.everything,
     lambda key, model, user: user,
     lambda total, messages: jnp.sum(messages, 0) + (0 if total is None else total),
 )
-TWICE = aggregator.Protocol(lambda state: state, SUM, twice, lambda state, releases: state)
+TWICE = protocol.Protocol(lambda state: state, SUM, twice, lambda state, releases: state)
 
 
 def test_processes_that_are_handed_one_key_do_not_share_noise():
@@ -211,12 +211,12 @@ def test_server_keeps_its_structure():
     with pytest.raises(InputError, match="rounds: expected a whole number >= 1, got 0"):
         run(jax.random.key(0), PROTOCOL, *start(), users(3), rounds=0)
     with pytest.raises(InputError, match="chunk: expected a whole number >= 1, got 0"):
-        aggregator.each(DEVICES.select, DEVICES.compute, DEVICES.add, chunk=0)
+        protocol.each(DEVICES.select, DEVICES.compute, DEVICES.add, chunk=0)
 
 
 def test_the_boundary_needs_no_cryptography():
-    script = "import sys; sys.modules['cryptography'] = None; import dpaudit.personalization.{}"
-    modules = "boundary", "transcript", "inference", "terms"
+    script = "import sys; sys.modules['cryptography'] = None; import dpaudit.personalization.boundary.{}"
+    modules = "aggregator", "transcript", "inference", "messages"
     program = "; ".join(script.format(module) for module in modules)
     subprocess.run([sys.executable, "-c", program], check=True)
     with pytest.raises(subprocess.CalledProcessError, match="non-zero exit status"):
