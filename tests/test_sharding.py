@@ -39,7 +39,9 @@ def least_squares(key: jax.Array, mesh: Mesh | None) -> list[Any]:
     """Rounds over buckets that no number of devices divides."""
     step = Step(0.8, 1.5, steps.adaptive(0.25))
     prior = Prior(jnp.array([0.5, 0.2]), 3.0, 0.4)
-    protocol = als.alternating(step, noise_multiplier=2.0, features=test_least_squares.FEATURES, prior=prior, mesh=mesh)
+    protocol = als.alternating(
+        step, noise_multiplier=2.0, features=test_least_squares.FEATURES, prior=prior, mesh=mesh
+    )
     buckets = arranged(test_least_squares.ratings(people.honest(41, seed=5)))
     assert any(len(bucket.index) % 4 for bucket in buckets)
     model, _, transcript = run(key, protocol, test_least_squares.MODEL, memoryless(), buckets, ROUNDS)

@@ -38,9 +38,10 @@ class Recipe(NamedTuple):
     """A run, as it ships, and the user whom it is to hide.
 
     Attributes:
-      make: ``make(noise_multiplier=z) -> Protocol``, such as :func:`dpaudit.personalization.als.least_squares.alternating` with its
-        settings bound by ``functools.partial``: with z > 0 the one that is audited, with 0 the same without noise,
-        which tells the adversary what the noise was added to. Its devices do not draw at random.
+      make: ``make(noise_multiplier=z) -> Protocol``, such as
+        :func:`dpaudit.personalization.als.least_squares.alternating` with its settings bound by ``functools.partial``:
+        with z > 0 the one that is audited, with 0 the same without noise, which tells the adversary what the noise was
+        added to. Its devices do not draw at random.
       noise_multiplier: z > 0, the standard deviation of the noise on every number that is released.
       state: that the server begins with.
       memory: of the aggregator.

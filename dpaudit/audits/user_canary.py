@@ -181,7 +181,8 @@ def mu_bounds(scores: np.ndarray, *, threshold: float, confidence: float) -> tup
       confidence: in (0, 1), of each bound.
 
     Returns:
-      (lower, upper), as of :func:`dpaudit.auditing.bounds.gdp.mu_bounds`: a lower bound above what is accounted is a fault.
+      (lower, upper), as of :func:`dpaudit.auditing.bounds.gdp.mu_bounds`: a lower bound above what is accounted is a
+      fault.
     """
     without, present = np.asarray(scores) > threshold
     errors = int(without.sum()), int(np.sum(~present))

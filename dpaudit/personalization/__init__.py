@@ -1,8 +1,8 @@
 """Personalizes models on users' devices and releases what is common to them with differential privacy.
 
 A protocol says what a round computes where and is run inside a trust boundary, which records and accounts all releases
-(:mod:`dpaudit.personalization.boundary`). Shipped protocols: private alternating least squares and recommenders made of
-it (:mod:`dpaudit.personalization.als`), and user-level DP-SGD and DP-FTRL of any model
+(:mod:`dpaudit.personalization.boundary`). Shipped protocols: private alternating least squares and recommenders made
+of it (:mod:`dpaudit.personalization.als`), and user-level DP-SGD and DP-FTRL of any model
 (:mod:`dpaudit.personalization.user_level`).
 
 Source: paper 004, on personalization on the device.

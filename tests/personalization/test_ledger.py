@@ -157,7 +157,7 @@ def test_shipped_protocols_are_charged_where_somebody_answers_for_them(path):
     assert ledger.spent(DELTA) == pytest.approx(cost(z, z))
     with pytest.raises(InputError, match=r"pays for a round, of epsilon .* beside what users have spent, got Budget"):
         play(jax.random.key(2), memory=memoryless(), rounds=1, ledger=ledger, trusted=True)
-    with pytest.raises(InputError, match=r"devices: expected what boundary\.each makes, where users are counted or"):
+    with pytest.raises(InputError, match=r"devices: expected what protocol.each makes, where users are counted or"):
         play(jax.random.key(2), memory=memoryless(), rounds=1, who=list("abcd"), ledger=ledger, trusted=True)
 
 

@@ -229,7 +229,7 @@ def test_records_that_would_tell_themselves_apart_are_refused():
     with pytest.raises(InputError, match=r"users: expected records by names of devices, got \['server'\]"):
         assemble(PROTOCOL, state, memory, {"server": records()["anna"]}, Network())
     whole = PROTOCOL._replace(devices=lambda key, model, users: DEVICES(key, model, users))
-    with pytest.raises(InputError, match=r"devices: expected what boundary\.each makes of one device, got <function"):
+    with pytest.raises(InputError, match=r"devices: expected what protocol.each makes of one device, got <function"):
         assemble(whole, state, memory, records(), Network())
     agreed = terms(PROTOCOL, state, memory, users(4))
     with pytest.raises(InputError, match=r"message: expected \['int32\[5\]'\] in .*, got \['int32\[4\]'\] in"):

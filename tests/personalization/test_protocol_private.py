@@ -220,7 +220,7 @@ def test_a_shipped_protocol_is_trusted_only_where_one_says_so():
         ),
         (
             lambda: run(KEY, STEPS._replace(devices=lambda *given: 0), START, None, people(2), 1, minimum_users=2),
-            r"devices: expected what boundary\.each makes, where users are counted or named",
+            r"devices: expected what protocol.each makes, where users are counted or named",
         ),
         (
             lambda: run(KEY, STEPS, START, (Memory(jnp.int32(-5), ()),), people(2), 1, budget=Budget(9.0, 1e-6)),

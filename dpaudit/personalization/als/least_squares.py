@@ -82,8 +82,9 @@ def alternating(
       prior: of item factors.
       shares: of mu^2.
       name: of the process that releases; those of one transcript have different ones.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`; buckets that ``arranged(rows=)``
-        filled up to a multiple of its size fit it evenly. The noise is the same, sums are but for rounding.
+      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`; buckets that
+        ``arranged(rows=)`` filled up to a multiple of its size fit it evenly. The noise is the same, sums are but for
+        rounding.
 
     Returns:
       A :class:`Protocol` for :func:`dpaudit.personalization.boundary.aggregator.run`.

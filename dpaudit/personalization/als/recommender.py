@@ -2,25 +2,27 @@
 
 Ratings: popularity, a bias for each item, then rounds of alternating minimisation::
 
-    model, transcript = fit(key, arranged(train), Catalogue(public, features), Recipe(centre=3.5), noise_multiplier=3.73)
+    model, transcript = fit(key, arranged(train), Catalogue(public, features), Recipe(centre=3.5),
+                            noise_multiplier=3.73)
     transcript.epsilon(delta=1e-5)                          # 1.0: the cost of all three phases together
     predicted(model, history, asked)                        # on the device: [u, k], of the items asked for
 
-Each phase is a run of its own (:mod:`dpaudit.personalization.als.least_squares`), and their transcripts are joined. What
-stays on a device costs nothing: a user's intercept, their taste in public features, the weight they give to an item's
-bias, and their factor.
+Each phase is a run of its own (:mod:`dpaudit.personalization.als.least_squares`), and their transcripts are joined.
+What stays on a device costs nothing: a user's intercept, their taste in public features, the weight they give to an
+item's bias, and their factor.
 
-Rankings of items by how likely a user is to rate them next: a rated item is a 1, every other item a 0 of small weight::
+Rankings of items by how likely a user is to rate them next, where a rated item is a 1 and any other a 0 of small
+weight::
 
     model, transcript = fit_ranking(key, seen(arranged(train)), Catalogue(public, features), Ranking(),
                                     noise_multiplier=0.892)
     scores = own_factors(model, history, ranking_step(Ranking()), num_users=n) @ embedded(model).T
 
-Popularity, from one noisy release, becomes a public feature of the items. A device weighs it against its user's taste in
-the other public features and, after rounds of alternating minimisation, against learned factors.
+Popularity, from one noisy release, becomes a public feature of the items. A device weighs it against its user's taste
+in the other public features and, after rounds of alternating minimisation, against learned factors.
 
-Source: Chien et al. 2021, "Private Alternating Least Squares", Section 5; Hu, Koren and Volinsky 2008 (weights of items
-without a rating).
+Source: Chien et al. 2021, "Private Alternating Least Squares", Section 5; Hu, Koren and Volinsky 2008 (weights of
+items without a rating).
 """
 
 from collections.abc import Callable

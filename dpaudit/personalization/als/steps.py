@@ -5,13 +5,13 @@ everybody has and v_j the learned one, a device solves for its user's factor exa
 
     u_i = argmin_u sum_j (y_ij - u' z_j)^2 + a_0 sum_all_j (u' z_j)^2 + (u - m)' diag(p) (u - m).
 
-With weights w_ij (:func:`uniform`, :func:`tail`, :func:`adaptive`), u_v the part of u_i that belongs to v_j, clipped to
-|u_v| <= L, and u_x the rest, it sends
+With weights w_ij (:func:`uniform`, :func:`tail`, :func:`adaptive`), u_v the part of u_i that belongs to v_j, clipped
+to |u_v| <= L, and u_x the rest, it sends
 
     A_j = w_ij u_v u_v',     b_j = w_ij clip(y_ij - u_x' x_j, Y) u_v,     G = u_v u_v'.
 
-Since sum_j w_ij^2 <= 1, one user moves all A_j together by at most L^2, all b_j by Y L, and G by L^2. The factor itself
-is never released.
+Since sum_j w_ij^2 <= 1, one user moves all A_j together by at most L^2, all b_j by Y L, and G by L^2. The factor
+itself is never released.
 
 **The item step.** The devices' ratings of item j give b_j = A_j v_j + noise, A_j = sum_i w_ij u_i u_i',
 b_j = sum_i w_ij y_ij u_i. To a server that knows only the released A_j and b_j, this is a linear regression with noise
@@ -20,8 +20,8 @@ of covariance
     s_w A_j + s_b^2 I,
 
 s_w the variance of the ratings times a typical weight, s_b the standard deviation of the release's noise. With the
-prior v_j ~ N(W' x_j, diag(lambda)), x_j the public features of item j, the most likely W and then every v_j have closed
-forms. Computing with released statistics costs no privacy, so the item step is exact.
+prior v_j ~ N(W' x_j, diag(lambda)), x_j the public features of item j, the most likely W and then every v_j have
+closed forms. Computing with released statistics costs no privacy, so the item step is exact.
 
 Source: Chien et al. 2021, "Private Alternating Least Squares", Algorithm 1 and Section 4 (uniform and tail weights);
 Krichene et al. 2023, arXiv 2302.07975 (adaptive weights, public features); paper 004, "factored models".

@@ -4,8 +4,8 @@
     transcript.epsilon(delta=1e-5)
 
 The functions of every party are compiled separately. Those of the devices, the distributor and the aggregator run on
-raw data and must have no effects: a program with a callback, a print or the like is refused. The server's two functions
-are compiled before there are any users. The only values from inside the boundary that reach them are
+raw data and must have no effects: a program with a callback, a print or the like is refused. The server's two
+functions are compiled before there are any users. The only values from inside the boundary that reach them are
 :class:`~dpaudit.personalization.boundary.processes.Release` objects, all of which are in the
 :class:`~dpaudit.personalization.boundary.transcript.Transcript`. Data that the developer's program already held
 elsewhere, as in a closure, are not protected here.
@@ -177,7 +177,7 @@ def round_keys(key: jax.Array, t: Any, names: Iterable[str], memory: Any) -> tup
 
 @partial(jax.jit, static_argnames=("protocol",))
 def replay(protocol: Protocol, state: Any, transcript: Transcript) -> Any:
-    """Computes the server's last state from its first and the transcript alone, bit for bit as :func:`run` returned it.
+    """Computes the server's last state from its first and the transcript alone, bit for bit as :func:`run` did.
 
     Args:
       protocol: the protocol of the run.
@@ -194,7 +194,7 @@ def replay(protocol: Protocol, state: Any, transcript: Transcript) -> Any:
 
 
 def _server(protocol: Protocol, state: Any, releases: tuple[Release, ...]) -> Callable[[Any, Any], Any]:
-    """Compiles ``update`` separately, so that replays are exact: a branch shares no arithmetic with its surroundings."""
+    """Compiles ``update`` separately, as a branch that shares no arithmetic with its surroundings: replays are exact."""
     update = alone(protocol.update, state, releases)
     before, after = (jax.tree.map(_kind, tree) for tree in (state, jax.eval_shape(update, state, releases)))
     if before != after:

@@ -92,7 +92,8 @@ def mu_squared(event: DpEvent) -> float | None:
 
 
 def noise_for(epsilon: float, delta: float, *, rounds: int, participation: int | None = None) -> float:
-    """The least noise multiplier of :func:`dpaudit.personalization.boundary.processes.gaussian` that keeps to a budget.
+    """The least noise multiplier of :func:`dpaudit.personalization.boundary.processes.gaussian` that keeps to a
+    budget.
 
     A user who takes part k times moves k releases by one sensitivity each: mu = sqrt(k)/z.
 

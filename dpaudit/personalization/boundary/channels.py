@@ -1,11 +1,11 @@
 """Connects parties that know each other's public keys by encrypted, authenticated channels over an untrusted network.
 
-A :class:`~dpaudit.secure.protocol.channel.Channel` keeps messages to their order, kind and length; the wire beneath it,
-:class:`SealedWire`, keeps them secret and authentic. Both ends contribute a one-time X25519 key e beside their
-long-term key s. From the four agreements (e e', e s', s e', s s') and both ends' names and public keys they derive, with
-HKDF-SHA256, one ChaCha20-Poly1305 key for each direction. A peer whose long-term key is not the expected one derives
-other keys, so its first message is refused; recorded traffic stays unreadable if long-term keys leak later. Message n of
-a direction has nonce n, and is sent as
+A :class:`~dpaudit.secure.protocol.channel.Channel` keeps messages to their order, kind and length; the wire beneath
+it, :class:`SealedWire`, keeps them secret and authentic. Both ends contribute a one-time X25519 key e beside their
+long-term key s. From the four agreements (e e', e s', s e', s s') and both ends' names and public keys they derive,
+with HKDF-SHA256, one ChaCha20-Poly1305 key for each direction. A peer whose long-term key is not the expected one
+derives other keys, so its first message is refused; recorded traffic stays unreadable if long-term keys leak later.
+Message n of a direction has nonce n, and is sent as
 
     encrypted: the channel's header (kind, number, length), 32 bytes; payload | tag, 16 bytes
 

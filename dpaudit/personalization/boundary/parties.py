@@ -3,12 +3,12 @@
     parties = assemble(protocol, state, memory, {"anna": anna, "bert": bert}, Network())
     releases = parties.play(key, 0)
 
-It computes what :func:`dpaudit.personalization.boundary.aggregator.run` does, a device at a time. Outside anybody sees who wrote
-to whom and how many bytes, which the shapes of the protocol decide, and the releases; neither depends on what a device
-asks for, and contents are closed to the network. The distributor and the aggregator are inside the boundary, and their
-administrators outside it: an aggregator prints and pickles as the releases it made. That a machine really runs this
-program and that its memory is closed is for its hardware to attest, and out of scope here; in one Python process the
-parties are kept apart by what they hold, not by force. Needs the extra ``secure``.
+It computes what :func:`dpaudit.personalization.boundary.aggregator.run` does, a device at a time. Outside anybody sees
+who wrote to whom and how many bytes, which the shapes of the protocol decide, and the releases; neither depends on
+what a device asks for, and contents are closed to the network. The distributor and the aggregator are inside the
+boundary, and their administrators outside it: an aggregator prints and pickles as the releases it made. That a machine
+really runs this program and that its memory is closed is for its hardware to attest, and out of scope here; in one
+Python process the parties are kept apart by what they hold, not by force. Needs the extra ``secure``.
 """
 
 from collections.abc import Callable, Collection
@@ -222,7 +222,8 @@ class Parties(NamedTuple):
     def play(
         self, key: jax.Array, t: int, *, away: Collection[str] = (), leaving: Collection[str] = ()
     ) -> tuple[Release, ...]:
-        """One round of all devices, as round ``t`` of :func:`dpaudit.personalization.boundary.aggregator.run` with this key.
+        """One round of all devices, as round ``t`` of :func:`dpaudit.personalization.boundary.aggregator.run` with
+        this key.
 
         Args:
           key: JAX random key, of the run.
@@ -309,7 +310,7 @@ def assemble(
 
 def _each(protocol: Protocol) -> Devices:
     if not isinstance(protocol.devices, Devices):
-        raise _validate.expected("devices", "what boundary.each makes of one device", protocol.devices)
+        raise _validate.expected("devices", "what protocol.each makes of one device", protocol.devices)
     return protocol.devices
 
 
