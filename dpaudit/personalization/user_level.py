@@ -42,7 +42,7 @@ Loss = Callable[[Any, Any], jax.Array]
 
 
 class Users(NamedTuple):
-    """Everybody, and how cohorts come about: what is inside the boundary, of ``run``.
+    """All users and the key of their cohorts: the ``users`` of a run, which stay inside the boundary.
 
     Attributes:
       examples: pytree, leaves [n, w, ...]: up to w examples of each of n users.
@@ -58,7 +58,7 @@ class Users(NamedTuple):
 
 
 class State(NamedTuple):
-    """The untrusted server's.
+    """The state of the untrusted server.
 
     Attributes:
       params: of the model.
@@ -84,7 +84,7 @@ class Training(NamedTuple):
 
 
 def users(key: jax.Array, examples: Any, owners: Any, *, count: int | None = None) -> Users:
-    """Every user's examples in a row of the widest's length.
+    """Arranges examples by user, in rows as long as the longest user's.
 
     Args:
       key: JAX random key that cohorts are drawn with, consumed.
@@ -131,7 +131,7 @@ def dp_sgd(
     mean: bool = True,
     mesh: Mesh | None = None,
 ) -> Training:
-    """Poisson sampling of users, which amplifies, and fresh noise of standard deviation clip_norm noise_multiplier.
+    """Makes a training by DP-SGD: amplifying Poisson sampling of users, and fresh noise in every round.
 
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
@@ -171,7 +171,9 @@ def dp_ftrl(
     mean: bool = True,
     mesh: Mesh | None = None,
 ) -> Training:
-    """Round t's noise is clip_norm noise_multiplier sens(C) (C^-1 z)_t: no luck of the draw is needed.
+    """Makes a training by DP-FTRL: the noise of round t is clip_norm noise_multiplier sens(C) (C^-1 z)_t.
+
+    Its privacy does not depend on random sampling.
 
     Neighbours differ by one user, whose examples are there or are not; the order of the others stays ("zero_out").
 
@@ -213,7 +215,7 @@ def clipped_sum(
     most: int,
     part_of: int | None = None,
 ) -> Any:
-    """sum_u clip(g_u), g_u the mean or sum of the gradients of the examples of user u.
+    """Computes sum_u clip(g_u), g_u the mean or sum of the gradients of the examples of user u.
 
     Args:
       loss_fn, clip_norm, mean: as for :func:`dp_sgd`.
@@ -242,7 +244,7 @@ def clipped_sum(
 
 
 class Cohorts(NamedTuple):
-    """The devices of a round's cohort and the sum of what they send: ``cohorts(key, model, everyone) -> total``.
+    """Adds up the messages of the devices in a round's cohort: ``cohorts(key, model, everyone) -> total``.
 
     Attributes:
       loss_fn, sampling, clip_norm, mean: as for :func:`dp_sgd`.
@@ -281,11 +283,11 @@ class Cohorts(NamedTuple):
         return everywhere(params, everyone, *cohort), round
 
     def in_chunks(self, chunk: int) -> "Cohorts":
-        """The same, with at most so many users at a time."""
+        """Returns the same cohorts, with at most ``chunk`` users differentiated at a time."""
         return self._replace(chunk=chunk)
 
     def _dealt(self, places: jax.Array) -> jax.Array:
-        """In turn to each device, filled up with nobody: all have as many who are present, and have them in front."""
+        """Deals the cohort to the devices in turn, padded to equal numbers, with those present in front."""
         parts = sharding.devices(self.mesh)
         return jnp.pad(places, (0, -len(places) % parts)).reshape(-1, parts).T.ravel()
 

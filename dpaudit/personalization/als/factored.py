@@ -25,7 +25,7 @@ from dpaudit.personalization.als.solve import ridge
 
 
 class Factored(NamedTuple):
-    """Two encoders and what is believed of users.
+    """Two encoders and the prior of users' own factors.
 
     Attributes:
       items: ``items(params, items) -> [w, r]``, encodings of items int32 [w]; what it holds of items is public.
@@ -39,7 +39,7 @@ class Factored(NamedTuple):
 
 
 class Person(NamedTuple):
-    """What is on one user's device.
+    """The data on one user's device.
 
     Attributes:
       ratings: a row, [w].
@@ -51,7 +51,8 @@ class Person(NamedTuple):
 
 
 def everyone(key: jax.Array, ratings: Users, features: Any = ()) -> user_level.Users:
-    """Users for :func:`dpaudit.personalization.user_level.dp_sgd`, each of whom is one example: all their ratings.
+    """Makes users for :func:`~dpaudit.personalization.user_level.dp_sgd`, each a single example: all their
+    ratings.
 
     Args:
       key: JAX random key that cohorts are drawn with, consumed.
@@ -63,7 +64,7 @@ def everyone(key: jax.Array, ratings: Users, features: Any = ()) -> user_level.U
 
 
 def loss(model: Factored, *, items: int) -> Callable[[Any, Person], jax.Array]:
-    """``loss(params, person)``: half the mean squared error of a user's ratings, at the factor that is best for them.
+    """Makes ``loss(params, person)``: half the mean squared error of a user's ratings at their best factor.
 
     The factor is solved for and then held, so that the gradient is the encoders' alone; a device with a broken row
     (:func:`dpaudit.personalization.als.layout.sound`) has none.
@@ -85,14 +86,14 @@ def loss(model: Factored, *, items: int) -> Callable[[Any, Person], jax.Array]:
 
 
 def predicted(model: Factored, params: Any, person: Person, asked: jax.Array) -> jax.Array:
-    """Ratings [k] that one user's device expects of items int32 [k]; map it over users."""
+    """Predicts a user's ratings [k] of items int32 [k] on their device; map it over users."""
     encoded = model.items(params, person.ratings.items)
     shared = _shared(model, params, person.features, encoded.shape[-1])
     return model.items(params, asked) @ (shared + _own(model, encoded, shared, person.ratings))
 
 
 def _own(model: Factored, encoded: jax.Array, shared: jax.Array, ratings: Users) -> jax.Array:
-    """argmin_u sum_j w_j (y_j - (shared + u)' v_j)^2 + precision |u|^2, in units where the precision is 1."""
+    """Solves argmin_u sum_j w_j (y_j - (shared + u)' v_j)^2 + precision |u|^2, in units where the precision is 1."""
     scale = jnp.broadcast_to(jnp.asarray(model.precision, jnp.float32), shared.shape) ** -0.5
     left = ratings.values - encoded @ shared
     found = ridge((encoded * scale)[None], left[None], ratings.weights[None], jnp.eye(len(scale)))

@@ -45,7 +45,7 @@ CHUNK = 1_024  # devices computed at a time
 
 
 class Shares(NamedTuple):
-    """What part of mu^2 each statistic gets; in all 1.
+    """The part of mu^2 that each statistic gets; they add up to 1.
 
     Attributes:
       gram: q_A.
@@ -71,8 +71,10 @@ def alternating(
     name: str = "statistics",
     mesh: Mesh | None = None,
 ) -> Protocol:
-    """A protocol whose state is a :class:`Model`, and whose users are buckets (``tuple[Users, ...]``) as
-    :func:`dpaudit.personalization.als.layout.arranged` makes them.
+    """Makes the protocol of alternating minimisation.
+
+    Its state is a :class:`~dpaudit.personalization.als.steps.Model`, and its users are buckets (``tuple[Users,
+    ...]``) as :func:`dpaudit.personalization.als.layout.arranged` makes them.
 
     Args:
       step: of the devices.
@@ -122,7 +124,7 @@ def alternating(
 
 
 def counted(*, items: int, noise_multiplier: float, mesh: Mesh | None = None) -> Protocol:
-    """A protocol of one round, whose state is a :class:`Model` and whose users are buckets (``tuple[Users, ...]``).
+    """Makes the protocol of one round that releases items' popularity, with the users of :func:`alternating`.
 
     Args:
       items: how many there are.
@@ -150,7 +152,7 @@ def counted(*, items: int, noise_multiplier: float, mesh: Mesh | None = None) ->
 
 
 def _refuse_unsound(prior: Prior) -> None:
-    """Refuses a prior of which the server would make NaN after everything is spent."""
+    """Refuses a prior from which the server would compute NaN after the budget is spent."""
     _validate.positive(ridge=prior.ridge)
     _validate.positive(rating_variance=prior.rating_variance)
     if not isinstance(prior.variance, Tracer):
@@ -160,7 +162,7 @@ def _refuse_unsound(prior: Prior) -> None:
 
 
 def _units(step: Step, shares: Shares) -> Shares:
-    """s_A, s_b and s_G, 0 for what is not released."""
+    """Returns s_A, s_b and s_G, 0 for what is not released."""
     if abs(sum(shares) - 1) > 1e-6 or min(shares) < 0 or (shares.users > 0) != (step.unobserved > 0):
         wanted = "numbers >= 0 that are 1 in all, users 0 where unobserved items do not count and only there"
         raise _validate.expected("shares", wanted, tuple(shares))
@@ -178,7 +180,7 @@ def _taken(model: Model, items: jax.Array) -> tuple[steps.Common, steps.Slice]:
 
 
 def _message(step: Step, key: jax.Array, downloaded: Any, user: Users) -> tuple[jax.Array, Statistics]:
-    """Of one device: the items that its rows belong to, and the rows."""
+    """Computes one device's message: the items that its rows belong to, and the rows."""
     shared, slices = downloaded
     slices, users = jax.tree.map(lambda leaf: leaf[None], (slices, user))
     return user.items, jax.tree.map(lambda leaf: leaf[0], steps.statistics(step, shared, slices, users))

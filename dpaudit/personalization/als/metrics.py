@@ -16,7 +16,7 @@ from dpaudit.personalization.als.steps import Model, Step
 
 
 def own_factors(model: Model, history: tuple[Users, ...], step: Step, *, num_users: int) -> jax.Array:
-    """Every user's factor, [num_users, p + r], in their devices; with the mean for users without a rating."""
+    """Computes every user's factor, [num_users, p + r], as their device does; the mean for users without ratings."""
     found = []
     for users in history:
         rows = sound(users, len(model.factors))
@@ -25,7 +25,7 @@ def own_factors(model: Model, history: tuple[Users, ...], step: Step, *, num_use
 
 
 def rmse(model: Model, factors: Any, held_out: Ratings) -> float:
-    """Root mean squared error of the held-out ratings, predictions clipped to their scale.
+    """Computes the root mean squared error of the held-out ratings, predictions clipped to their scale.
 
     Raises:
       InputError: a model or factors that are not finite; nothing held out; factors of another number of users.
@@ -37,7 +37,7 @@ def rmse(model: Model, factors: Any, held_out: Ratings) -> float:
 
 
 def recall(model: Model, factors: Any, seen: Ratings, held_out: Ratings, *, k: int = 20) -> float:
-    """The mean over users of the share of their held-out items that are among the first k; min(k, held out) is 1.
+    """Computes recall@k: the mean over users of the share of held-out items (k at most) among the first k.
 
     Items that a user has rated before are not ranked. Users without held-out ratings do not count.
 
@@ -63,7 +63,7 @@ def recall(model: Model, factors: Any, seen: Ratings, held_out: Ratings, *, k: i
 
 
 def _sound(model: Model, factors: Any, held_out: Ratings) -> tuple[np.ndarray, np.ndarray]:
-    """(embedding of items, users' factors), where they can be judged by what is held out."""
+    """Returns (embedding of items, users' factors), if they can be evaluated on what is held out."""
     if not len(held_out.values):
         raise _validate.expected("held_out", "at least one rating", "none")
     if len(factors) != held_out.num_users:

@@ -47,7 +47,7 @@ PLAIN = Step(1.0, 1.0, steps.uniform)  # for predictions, to which clipping does
 
 
 class Catalogue(NamedTuple):
-    """What everybody knows of the items.
+    """Public knowledge of the items.
 
     Attributes:
       public: [m, p], what a user's own model has a taste in; the first column, of ones, is the intercept.
@@ -59,7 +59,7 @@ class Catalogue(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What is learned, and what is believed beforehand, in the units of ratings.
+    """What to learn of ratings and the priors, in the units of ratings.
 
     Attributes:
       centre: about which users' intercepts lie; not computed from ratings, or it would be a release.
@@ -106,7 +106,7 @@ def fit(
     noise_multiplier: float,
     mesh: Mesh | None = None,
 ) -> tuple[Model, Transcript]:
-    """A model, and all that was ever released of its users.
+    """Fits a model to ratings; returns it with the transcript of all its releases.
 
     Args:
       key: JAX random key, consumed.
@@ -135,7 +135,7 @@ def fit(
 
 
 def predicted(model: Model, history: Users, asked: jax.Array) -> jax.Array:
-    """Ratings that users' devices expect, [u, k], of the items asked for, int32 [u, k].
+    """Predicts users' ratings [u, k] of the items asked for, int32 [u, k], on their devices.
 
     Args:
       model: as released.
@@ -149,7 +149,7 @@ def predicted(model: Model, history: Users, asked: jax.Array) -> jax.Array:
 
 
 class _Phase(NamedTuple):
-    """One run: ``prepared(key, model) -> model`` is what its first round begins with."""
+    """One run; its first round begins with ``prepared(key, model) -> model``."""
 
     prepared: Callable[[jax.Array, Model], Model]
     protocol: Protocol
@@ -157,7 +157,7 @@ class _Phase(NamedTuple):
 
 
 def checked(catalogue: Catalogue) -> Catalogue:
-    """A catalogue of finite numbers, the same items in both tables.
+    """Returns a catalogue if its numbers are finite and its two tables have the same items.
 
     Raises:
       InputError: another one.
@@ -169,7 +169,7 @@ def checked(catalogue: Catalogue) -> Catalogue:
 
 
 def refuse_unsound(believed: Any) -> None:
-    """Refuses what a recipe cannot believe, before anything is spent.
+    """Refuses impossible settings of a recipe, before any privacy is spent.
 
     Args:
       believed: a NamedTuple, whose fields of these names are looked at.
@@ -228,14 +228,14 @@ def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh:
 
 
 def _pinned(catalogue: Catalogue, recipe: Recipe) -> Model:
-    """A model of intercepts alone, with a bias of 0 that every user has with weight 1."""
+    """Returns a model of intercepts only, with a bias of 0 that every user gives weight 1."""
     items = len(catalogue.public)
     mean, precision = [recipe.centre, 1.0], [recipe.intercept_precision, jnp.inf]
     return Model(jnp.ones((items, 1)), jnp.zeros((items, 1)), jnp.zeros(items), jnp.array(mean), jnp.array(precision))
 
 
 def _free(catalogue: Catalogue, recipe: Recipe, model: Model) -> Model:
-    """The model with everything a user may have of their own."""
+    """Returns the model with all coordinates that a user may have of their own."""
     tastes, rank = catalogue.public.shape[1] - 1, model.factors.shape[1] - 1
     mean = [recipe.centre] + tastes * [0.0] + [1.0] + rank * [0.0]
     precision = [recipe.intercept_precision] + tastes * [recipe.taste_precision] + [recipe.bias_precision]
@@ -244,8 +244,7 @@ def _free(catalogue: Catalogue, recipe: Recipe, model: Model) -> Model:
 
 
 class Ranking(NamedTuple):
-    """What is learned, and what is believed beforehand; names as in
-    :class:`dpaudit.personalization.als.recommender.Recipe`.
+    """What to learn for a ranking and the priors; names as in :class:`Recipe`.
 
     Attributes:
       unobserved: a_0, > 0, the weight of what was not rated; that of a rating is 1.
@@ -269,12 +268,12 @@ class Ranking(NamedTuple):
 
 
 def seen(buckets: tuple[Users, ...]) -> tuple[Users, ...]:
-    """Users whose every rating is a 1."""
+    """Replaces every rating by 1."""
     return tuple(users._replace(values=users.weights) for users in buckets)
 
 
 def ranking_step(ranking: Ranking) -> Step:
-    """Of the devices."""
+    """Returns the devices' settings of a ranking."""
     return Step(ranking.factor_norm, 1.0, steps.adaptive(ranking.power), ranking.unobserved)
 
 
@@ -287,7 +286,7 @@ def fit_ranking(
     noise_multiplier: float,
     mesh: Mesh | None = None,
 ) -> tuple[Model, Transcript]:
-    """A model, and all that was ever released of its users.
+    """Fits a model that ranks items; returns it with the transcript of all its releases.
 
     Args:
       key: JAX random key, consumed.
@@ -330,7 +329,7 @@ def fit_ranking(
 
 
 def _popular(catalogue: Catalogue, ranking: Ranking, model: Model, factors: jax.Array) -> Model:
-    """The model whose public features begin with popularity, the most popular item's being 1."""
+    """Returns the model whose first public feature is popularity, 1 for the most popular item."""
     counts = jnp.maximum(model.popularity, 0.0)
     tastes, rank = catalogue.public.shape[1], factors.shape[1]
     precision = [ranking.popularity_precision] + tastes * [ranking.taste_precision] + rank * [ranking.factor_precision]

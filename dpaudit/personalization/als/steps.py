@@ -45,7 +45,7 @@ Rule = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Model(NamedTuple):
-    """What the server broadcasts, and all that a device needs for predictions.
+    """The server's broadcast, with all that a device needs for predictions.
 
     Attributes:
       public: x, [m, p], features of items as a user's own model sees them; a column of ones is an intercept.
@@ -63,7 +63,7 @@ class Model(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is the same for all devices.
+    """The settings that all devices share.
 
     Attributes:
       factor_norm: L, > 0.
@@ -79,7 +79,7 @@ class Step(NamedTuple):
 
 
 class Common(NamedTuple):
-    """What all devices download.
+    """The part of a download that is the same for all devices.
 
     Attributes:
       mean, precision: as the model's.
@@ -92,7 +92,7 @@ class Common(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What one device downloads of the items that its user rated.
+    """The part of a download that is about the items which the device's user rated.
 
     Attributes:
       public: x, [w, p].
@@ -106,7 +106,7 @@ class Slice(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What devices send of each item, or the aggregator's sums of it.
+    """A device's message about each item, or the aggregator's sums of them.
 
     Attributes:
       gram: A_j, [w, r (r + 1)/2], packed (:mod:`dpaudit.personalization.als.solve`).
@@ -120,23 +120,23 @@ class Statistics(NamedTuple):
 
 
 def embedded(model: Model) -> jax.Array:
-    """z of every item, [m, p + r]."""
+    """Returns z of every item, [m, p + r]."""
     return jnp.concatenate([model.public, model.factors], axis=1)
 
 
 def common(model: Model) -> Common:
-    """What the distributor sends to all devices."""
+    """Computes what the distributor sends to all devices."""
     embedding = embedded(model)
     return Common(model.mean, model.precision, einsum("ja,jb->ab", embedding, embedding))
 
 
 def taken(model: Model, items: jax.Array) -> Slice:
-    """What the distributor sends to the devices that ask for these items, int32 [..., w]."""
+    """Returns what the distributor sends to the devices that ask for these items, int32 [..., w]."""
     return Slice(model.public[items], model.factors[items], model.popularity[items])
 
 
 def solved(step: Step, shared: Common, slices: Slice, users: Users) -> jax.Array:
-    """Every user's own factor u, [u, p + r], exact; without ratings the mean, or what ``unobserved`` makes of it.
+    """Solves for every user's own factor u, [u, p + r]; without ratings that is their prior's.
 
     Args:
       step, shared: the same for all.
@@ -152,7 +152,7 @@ def solved(step: Step, shared: Common, slices: Slice, users: Users) -> jax.Array
 
 
 def statistics(step: Step, shared: Common, slices: Slice, users: Users) -> Statistics:
-    """What the devices of sound users send, leaves [u, w, ...]."""
+    """Computes the messages of the devices of sound users, leaves [u, w, ...]."""
     own = solved(step, shared, slices, users)
     public = slices.public.shape[-1]
     learned = wide(own[:, public:])
@@ -167,7 +167,7 @@ def statistics(step: Step, shared: Common, slices: Slice, users: Users) -> Stati
 
 
 def added(total: Statistics, items: jax.Array, messages: Statistics) -> Statistics:
-    """The aggregator's sums: ``total`` and what devices sent of their items, int32 [u, w].
+    """Adds the devices' messages about their items, int32 [u, w], to the aggregator's sums.
 
     User by user: a scatter of few rows at a time is done in place, six times as fast on a CPU as one of all rows.
     """
@@ -181,12 +181,12 @@ def added(total: Statistics, items: jax.Array, messages: Statistics) -> Statisti
 
 
 def uniform(popularity: jax.Array, present: jax.Array) -> jax.Array:
-    """1/sqrt(n) for each of a user's n ratings."""
+    """Gives each of a user's n ratings the weight 1/sqrt(n)."""
     return _of_norm_one(present)
 
 
 def tail(most: int) -> Rule:
-    """1/sqrt(n) for each of the user's ``most`` least popular items, of which there are n; 0 for the others.
+    """Gives 1/sqrt(n) to each of the user's ``most`` least popular items, of which there are n, and 0 to others.
 
     Args:
       most: how many ratings of a user count, >= 1; ties go to the earlier rating.
@@ -202,7 +202,7 @@ def tail(most: int) -> Rule:
 
 
 def adaptive(power: float) -> Rule:
-    """In proportion to popularity^-power: rare items get more of what a user may say than popular ones.
+    """Gives weights in proportion to popularity^-power, so that rare items get more of a user's contribution.
 
     Args:
       power: >= 0; 0 is :func:`uniform`. A popularity below 1 counts as 1.
@@ -216,7 +216,7 @@ def adaptive(power: float) -> Rule:
 
 
 def _of_norm_one(weights: jax.Array) -> jax.Array:
-    """At most 1, whatever rounding does; 0 without ratings, or where popularity makes weights NaN or next to nothing.
+    """Scales weights to a norm of at most 1 in spite of rounding; 0 if they are all 0, NaN or negligible.
 
     The server that tells how popular items are is not trusted.
     """
@@ -225,7 +225,7 @@ def _of_norm_one(weights: jax.Array) -> jax.Array:
 
 
 class Prior(NamedTuple):
-    """What is believed of item factors before anything is released.
+    """The prior of the item factors.
 
     Attributes:
       variance: lambda, [r], > 0: how far a factor lies from what the features say.
@@ -241,7 +241,7 @@ class Prior(NamedTuple):
 def item_factors(
     gram: jax.Array, moment: jax.Array, features: jax.Array, prior: Prior, *, moment_stddev: jax.Array | float
 ) -> jax.Array:
-    """The most likely item factors [m, r].
+    """Solves for the most likely item factors [m, r].
 
     Minimises, over V and W at once,
 
@@ -279,7 +279,7 @@ def _map(
     variance: jax.Array,
     ridge: float,
 ) -> jax.Array:
-    """W [f, r]: the regression of all items on their features, each item's factor integrated out."""
+    """Solves for W [f, r]: the regression of all items on their features, each item's factor integrated out."""
     f, r = features.shape[1], len(variance)
     if not f:
         return jnp.zeros((0, r))

@@ -194,7 +194,7 @@ def replay(protocol: Protocol, state: Any, transcript: Transcript) -> Any:
 
 
 def _server(protocol: Protocol, state: Any, releases: tuple[Release, ...]) -> Callable[[Any, Any], Any]:
-    """Compiles ``update`` separately, as a branch that shares no arithmetic with its surroundings: replays are exact."""
+    """Compiles ``update`` separately, as a branch that shares no arithmetic with the rest: replays are exact."""
     update = alone(protocol.update, state, releases)
     before, after = (jax.tree.map(_kind, tree) for tree in (state, jax.eval_shape(update, state, releases)))
     if before != after:

@@ -1,16 +1,17 @@
-"""Prediction's rule: what the developer may see of an inference. Paper 004, "Privacy during prediction or inference".
+"""Runs inference so that the developer only sees results of public features, or noisy statistics of many users.
 
-    rating = infer(score, params, Held(film))                     # the developer holds the features already
+    rating = infer(score, params, Held(film))                     # the developer already has the features
     shown(rating)                                                 # so the result may be shown
-    rating = infer(score, params, Held(film), OnDevice(history))  # features of the user's own
-    rating.use(display)                                           # so it stays on the device: shown(rating) is refused
+    rating = infer(score, params, Held(film), OnDevice(history))  # with features of the user
+    rating.use(display)                                           # it stays on the device: shown(rating) is refused
 
-Over many users, inferences from private features are released with noise, as a round of
-:mod:`dpaudit.personalization.boundary.aggregator` like any other, with its transcript::
+Inferences of many users from private features are released with noise, as an ordinary round with a transcript::
 
     statistic = histogram((0.5, 1.5, 2.5, 3.5, 4.5, 5.5))
     protocol = aggregated(predict, statistic, processes.gaussian("ratings", noise_multiplier=5.0))
-    _, _, transcript = boundary.run(key, protocol, params, statistic.memory(process), users, rounds=1)
+    _, _, transcript = aggregator.run(key, protocol, params, statistic.memory(process), users, rounds=1)
+
+Source: paper 004, "Privacy during prediction or inference".
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from dpaudit.personalization.boundary.protocol import Protocol, each, everything
 
 
 class Held(NamedTuple):
-    """Something that the developer has in full already.
+    """A value that the developer already has in full.
 
     Attributes:
       value: pytree of arrays.
@@ -39,7 +40,7 @@ class Held(NamedTuple):
 
 
 class OnDevice:
-    """Something of a user's own: it neither prints nor pickles, and only the device's processes use it.
+    """A value that belongs to a user: it cannot be printed or pickled, and only the device's processes use it.
 
     Args:
       value: pytree of arrays.
@@ -51,7 +52,7 @@ class OnDevice:
         self._value = value
 
     def use(self, consumer: Callable[[Any], object]) -> None:
-        """Gives the value to a process of the device, as the one that displays it; nothing comes back."""
+        """Passes the value to a process on the device, such as its display; returns nothing."""
         consumer(self._value)
 
     def __repr__(self) -> str:
@@ -62,7 +63,7 @@ class OnDevice:
 
 
 def infer(predict: Callable[..., Any], params: Any, *features: Held | OnDevice) -> Held | OnDevice:
-    """``predict(params, *features)``, which belongs to whoever has all the features.
+    """Computes ``predict(params, *features)``; the result stays on the device if any feature does.
 
     Args:
       predict: a pure function of parameters that were released, and of the features' values. With features of the
@@ -86,7 +87,7 @@ def infer(predict: Callable[..., Any], params: Any, *features: Held | OnDevice) 
 
 
 def shown(result: Held | OnDevice) -> Any:
-    """A result, for the developer.
+    """Returns a result to the developer.
 
     Raises:
       InputError: one that has to stay on the device.
@@ -99,7 +100,7 @@ def shown(result: Held | OnDevice) -> Any:
 
 
 class Statistic(NamedTuple):
-    """What is told of many predictions.
+    """A statistic of many users' predictions.
 
     Attributes:
       encode: ``encode(prediction) -> vector``, float32 [size], on a device; of one scalar.
@@ -114,12 +115,12 @@ class Statistic(NamedTuple):
     decode: Callable[[Any], Any]
 
     def memory(self, process: Process) -> tuple[Memory]:
-        """Of the aggregator before the first release."""
+        """Returns the aggregator's memory before the first release."""
         return (process.init(jnp.zeros(self.size, jnp.float32)),)
 
 
 def histogram(edges: Sequence[float]) -> Statistic:
-    """How many users' predictions are in each bin [edge, next edge); those outside, and NaN, are in none.
+    """Counts the users with a prediction in each bin [edge, next edge); others, and NaN, count in none.
 
     Args:
       edges: increasing numbers, one more than there are bins.
@@ -138,7 +139,7 @@ def histogram(edges: Sequence[float]) -> Statistic:
 
 
 def mean(low: float, high: float) -> Statistic:
-    """The mean of predictions clipped to [low, high]; users whose prediction is NaN do not count.
+    """Estimates the mean of predictions clipped to [low, high]; users whose prediction is NaN do not count.
 
     With m the middle and h half the width, a user's vector is ((clip(y) - m)/h, 1), of norm at most sqrt(2), and the
     estimate m + h S/N, S and N the noisy sums, N taken for at least 1.
@@ -166,7 +167,7 @@ def mean(low: float, high: float) -> Statistic:
 def aggregated(
     predict: Callable[[Any, Any], jax.Array], statistic: Statistic, process: Process, *, mesh: Mesh | None = None
 ) -> Protocol:
-    """Inference on every device, of which the server learns the statistic with noise.
+    """Makes the protocol that runs inference on every device and tells the server the statistic with noise.
 
     Args:
       predict: ``predict(params, user) -> scalar``, on the user's device.

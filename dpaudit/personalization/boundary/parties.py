@@ -34,7 +34,7 @@ _A_KEY = jax.eval_shape(lambda: philox.from_key(jax.random.key(0)))  # the type 
 
 
 class Device:
-    """A user's device: the only place that holds the user's record.
+    """A user's device, the only place that holds the user's record.
 
     Args:
       links: to the distributor and the aggregator.
@@ -50,7 +50,7 @@ class Device:
         self._owed = 0  # slices that were asked for and not taken yet
 
     def ask(self) -> None:
-        """Asks the distributor for what the user needs; a slice of an earlier round, which it left, is dropped."""
+        """Asks the distributor for what the user needs; first drops the slice of a round that it left, if any."""
         while self._owed:
             self._take()
         self._owed += 1
@@ -72,7 +72,7 @@ class Device:
 
 
 class Distributor:
-    """The trusted distributor: knows who downloaded what, and tells nobody.
+    """The trusted distributor, which knows who downloaded what and tells nobody.
 
     Args:
       links: to the server and all devices.
@@ -86,12 +86,12 @@ class Distributor:
         self._links, self._take, self._terms = links, take, terms
 
     def load(self) -> None:
-        """Takes the server's model."""
+        """Receives the server's model."""
         model = self._terms.model
         self._model = messages.unpack(self._links.receive(SERVER, "model", messages.length(model)), model)
 
     def serve(self, device: str) -> None:
-        """Sends one device the slice it asks for."""
+        """Sends one device the slice that it asks for."""
         wanted, given = self._terms.request, self._terms.slice
         request = messages.unpack(self._links.receive(device, "request", messages.length(wanted)), wanted)
         slice_ = messages.pack(self._take(jax.tree.map(jnp.asarray, self._model), request), given)
@@ -99,7 +99,7 @@ class Distributor:
 
 
 class Aggregator:
-    """The trusted aggregator: adds a message up as it comes and forgets it. Its administrator sees ``outside``.
+    """The trusted aggregator, which adds up messages and forgets them. Its administrator sees ``outside``.
 
     What is inside (keys, the sum so far, the memory of the noise) is in no attribute, is not printed, and does not
     come along when it is pickled or copied: that gives :meth:`outside`, and no aggregator.
@@ -195,7 +195,7 @@ class Server:
         self._links.send(DISTRIBUTOR, "model", messages.pack(self._protocol.broadcast(self.state), model))
 
     def update(self) -> tuple[Release, ...]:
-        """Takes the aggregator's releases, records them and steps."""
+        """Receives the aggregator's releases, records them and updates the state."""
         like = self._terms.releases
         told = messages.unpack(self._links.receive(AGGREGATOR, "releases", messages.length(like)), like)
         releases = jax.tree.map(jnp.asarray, told)
@@ -205,7 +205,7 @@ class Server:
 
 
 class Parties(NamedTuple):
-    """Who takes part in rounds.
+    """The parties of a round.
 
     Attributes:
       devices: by name.
@@ -222,8 +222,8 @@ class Parties(NamedTuple):
     def play(
         self, key: jax.Array, t: int, *, away: Collection[str] = (), leaving: Collection[str] = ()
     ) -> tuple[Release, ...]:
-        """One round of all devices, as round ``t`` of :func:`dpaudit.personalization.boundary.aggregator.run` with
-        this key.
+        """Plays round ``t`` of :func:`~dpaudit.personalization.boundary.aggregator.run` with this key, by all
+        devices.
 
         Args:
           key: JAX random key, of the run.
@@ -258,7 +258,7 @@ class Parties(NamedTuple):
 def assemble(
     protocol: Protocol, state: Any, memory: Any, users: dict[str, Any], network: Network, *, minimum_users: int = 0
 ) -> Parties:
-    """Parties with keys of their own who know each other's public ones, and whose channels are open.
+    """Creates the parties with keys of their own, pins each other's public keys and opens their channels.
 
     Args:
       protocol: of a round; its devices made by :func:`dpaudit.personalization.boundary.protocol.each`.
@@ -315,7 +315,7 @@ def _each(protocol: Protocol) -> Devices:
 
 
 def _programs(devices: Devices, user: Any, terms: Terms) -> Devices:
-    """The same devices, whose functions are programs without effects: no party runs the developer's Python."""
+    """Returns the same devices with functions as programs without effects: no party runs the developer's Python."""
     messages = jax.eval_shape(_several, terms.message)
     first = silent("add", lambda messages: devices.add(None, messages), messages)
     later = silent("add", devices.add, terms.total, messages)
@@ -330,5 +330,5 @@ def _programs(devices: Devices, user: Any, terms: Terms) -> Devices:
 
 
 def _several(message: Any) -> Any:
-    """One message, as those of several devices."""
+    """Returns one message with a leading axis, like the messages of several devices."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], message)

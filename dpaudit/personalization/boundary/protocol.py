@@ -250,8 +250,7 @@ def alone(function: Callable[..., Any], *like: Any) -> Callable[..., Any]:
 
 
 def silent(name: str, function: Callable[..., Any], *like: Any) -> Callable[..., Any]:
-    """Traces a function that runs on raw data as :func:`alone` does, and refuses one that could tell the host about
-    it.
+    """Traces a function that runs on raw data as :func:`alone` does, and refuses one that could tell the host.
 
     The program must not contain callbacks, prints, foreign functions or references to arrays that somebody else holds,
     at any depth of calls, loops and branches.
