@@ -51,8 +51,7 @@ class Person(NamedTuple):
 
 
 def everyone(key: jax.Array, ratings: Users, features: Any = ()) -> user_level.Users:
-    """Makes users for :func:`~dpaudit.personalization.user_level.dp_sgd`, each a single example: all their
-    ratings.
+    """Makes users for :mod:`dpaudit.personalization.user_level`, each a single example: all their ratings.
 
     Args:
       key: JAX random key that cohorts are drawn with, consumed.

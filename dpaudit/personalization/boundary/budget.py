@@ -1,8 +1,8 @@
 """Bounds the cost of releases by a budget, and computes the noise that keeps to it.
 
-    budget = Budget(epsilon=1.0, delta=1e-6)
-    z = noise_for(1.0, 1e-6, rounds=100)                      # every user in all 100 rounds
-    z = noise_for(1.0, 1e-6, rounds=100, participation=5)     # every user in at most 5, as a Ledger enforces
+budget = Budget(epsilon=1.0, delta=1e-6)
+z = noise_for(1.0, 1e-6, rounds=100)                      # every user in all 100 rounds
+z = noise_for(1.0, 1e-6, rounds=100, participation=5)     # every user in at most 5, as a Ledger enforces
 """
 
 import math

@@ -46,7 +46,8 @@ class Admitted(NamedTuple):
 
     Attributes:
       rounds: the rounds that were charged, 0 for none.
-      who: [n] booleans: the users who were charged, or, for no rounds, those who could pay for one; None for everybody.
+      who: [n] booleans: the users who were charged, or, for no rounds, those who could pay for one; None for
+        everybody.
     """
 
     rounds: int

@@ -222,8 +222,7 @@ class Parties(NamedTuple):
     def play(
         self, key: jax.Array, t: int, *, away: Collection[str] = (), leaving: Collection[str] = ()
     ) -> tuple[Release, ...]:
-        """Plays round ``t`` of :func:`~dpaudit.personalization.boundary.aggregator.run` with this key, by all
-        devices.
+        """Plays round ``t`` of a run with this key, by all devices.
 
         Args:
           key: JAX random key, of the run.

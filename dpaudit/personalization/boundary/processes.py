@@ -8,8 +8,8 @@ Neighbours are data sets that differ by one user, added or removed; for :func:`c
 contribution is replaced by zero ("zero_out").
 
 Noise is a function of the key, the process's name and the release's number, so processes with the same key, and a run
-that continues with its old key, draw different noise. A process that starts again with the same key would draw the same
-noise again. Every release therefore carries a fingerprint of its draw, and the transcript refuses repeated ones.
+that continues with its old key, draw different noise. A process that starts again with the same key would draw the
+same noise again. Every release therefore carries a fingerprint of its draw, and the transcript refuses repeated ones.
 """
 
 import hashlib

@@ -71,8 +71,7 @@ class Transcript(NamedTuple):
         return math.sqrt(squared)
 
     def epsilon(self, delta: float, *, users: int | None = None) -> float:
-        """Computes the cost of one user, added or removed: exact for Gaussians, else by privacy loss
-        distributions.
+        """Computes the cost of one user, added or removed: exact if Gaussian, else by loss distributions.
 
         Args:
           delta: in (0, 1).
