@@ -1,4 +1,4 @@
-"""User-level DP-SGD and DP-FTRL: any model, all of a user's examples clipped as one, as a protocol of the boundary.
+"""Trains any model by user-level DP-SGD or DP-FTRL, which clip all of a user's examples as one, as a protocol.
 
     cohorts = spaced(key, len(everyone.weights), batch_size=100, rounds=500, separation=40)
     training = dp_ftrl(loss_fn, strategy=blt(cohorts.participation(500)), sampling=cohorts, clip_norm=0.3,
@@ -7,9 +7,9 @@
     transcript.epsilon(delta=1e-5)
 
 Round t releases sum_u clip(g_u) + noise over the users u of its cohort, g_u the mean or the sum of the gradients of
-u's examples. Cohorts are formed inside the boundary: by coins that nobody sees (:func:`dp_sgd`), or in an order that
-may be public and keeps to the participation that the noise is made for (:func:`dp_ftrl`). The server says which round
-it wants; the aggregator counts them, and what it tells a server that names another than the next is NaN.
+u's examples. Cohorts are formed inside the boundary: by secret random sampling (:func:`dp_sgd`), or in an order that
+may be public and keeps to the participation that the noise is made for (:func:`dp_ftrl`). The server names the round
+it asks for, and the aggregator counts rounds: it releases NaN to a server that does not ask for the next one.
 
 Source: paper 004, "Factored models and DP alternating minimisation" (general algorithms); McMahan, Ramage, Talwar and
 Zhang 2018 (users clipped as one); Kairouz et al. 2021 (DP-FTRL).
@@ -35,7 +35,7 @@ from dpaudit.training import per_example
 from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import Sampling
 
-NAME = "gradients"  # of the process that releases once a round
+NAME = "gradients"  # the name of the process that releases once a round
 ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 Loss = Callable[[Any, Any], jax.Array]
@@ -46,10 +46,10 @@ class Users(NamedTuple):
 
     Attributes:
       examples: pytree, leaves [n, w, ...]: up to w examples of each of n users.
-      weights: [n, w]; 1 for an example, 0 where there is none. A user without examples takes part and adds zero.
-      cohorts: JAX random key that cohorts are drawn with, the same in all rounds; where they are drawn at random for
-        the sake of privacy it stays secret and is of one training: another on the same users needs a key of its own
-        (``users._replace(cohorts=...)``), or its coins are those of the first, and sampling amplifies but one.
+      weights: [n, w]; 1 for an example, 0 for padding. A user without examples takes part and adds zero.
+      cohorts: JAX random key that cohorts are drawn with, the same in all rounds. If privacy relies on random
+        sampling, it is secret and must serve one training only: another one on the same users needs its own key
+        (``users._replace(cohorts=...)``), or both draw the same cohorts, and sampling does not amplify both.
     """
 
     examples: Any
@@ -135,18 +135,18 @@ def dp_sgd(
 
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
-      sampling: of users, as :func:`dpaudit.training.sampling.poisson` makes it; with one that has no accounting for
-        users added or removed (orders, fixed sizes) use :func:`dp_ftrl` and
+      sampling: of users, as :func:`dpaudit.training.sampling.poisson` makes it. For a sampling without accounting for
+        users added or removed (orders, fixed sizes) use :func:`dp_ftrl` with
         :func:`dpaudit.training.matrix_noise.independent`.
-      clip_norm: largest L2 norm of what one user adds to a round, > 0.
+      clip_norm: the largest L2 norm that one user adds to a round, > 0.
       noise_multiplier: > 0.
-      optimizer: the server's, of noisy sums over ``sampling.batch_size``, a constant.
+      optimizer: the server's; it gets noisy sums divided by the constant ``sampling.batch_size``.
       mean: whether a user's gradient is the mean over their examples, else the sum.
-      mesh: shares a round's cohort out over its devices, those of several processes too (``jax.distributed``). The
-        noise is the same, sums are but for rounding.
+      mesh: a mesh whose devices, also those of several processes (``jax.distributed``), share a round's cohort. The
+        noise is the same, and sums are equal up to rounding.
 
     Returns:
-      A :class:`Training`; a round without users is one of noise alone. A user whose gradient is not finite adds zero.
+      A :class:`Training`. A round without users releases noise only; a user whose gradient is not finite adds zero.
 
     Raises:
       InputError: a value out of range; a sampling that does not amplify.
@@ -175,10 +175,10 @@ def dp_ftrl(
 
     Its privacy does not depend on random sampling.
 
-    Neighbours differ by one user, whose examples are there or are not; the order of the others stays ("zero_out").
+    Neighbours differ by one user, whose examples are present or not, in an order that stays the same ("zero_out").
 
     Args:
-      strategy: C, from :mod:`dpaudit.training.matrix_noise`; a round past its last releases NaN.
+      strategy: C, from :mod:`dpaudit.training.matrix_noise`; rounds after its last one release NaN.
       sampling: of users, such as :func:`dpaudit.training.sampling.spaced`, :func:`dpaudit.training.sampling.scheduled`
         or :func:`dpaudit.training.sampling.cyclic`.
       noise_multiplier: relative to the sensitivity of all rounds together, > 0: they have mu = 1/noise_multiplier.
@@ -188,8 +188,8 @@ def dp_ftrl(
       A :class:`Training`, as of :func:`dp_sgd`.
 
     Raises:
-      InputError: a value out of range; a sampling in which users take part more often, or sooner again, than the
-        strategy is made for.
+      InputError: a value out of range; a sampling in which users take part more often, or with fewer rounds between,
+        than the strategy is made for.
 
     Source: Denisov et al. 2022; several participations: Choquette-Choo et al. 2023a.
     """

@@ -1,4 +1,4 @@
-"""The ratings of many users as few rectangles: users of like length share one, so that cost is linear in ratings."""
+"""Arranges the ratings of many users in a few rectangles of similar users, so that the cost is linear in ratings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dpaudit import _validate
 from dpaudit.data.ratings import Ratings
 from dpaudit.personalization.boundary.protocol import Devices, Select, each
 
-NARROWEST = 4  # ratings; users with fewer share a bucket
+NARROWEST = 4  # users with at most this many ratings share a bucket
 
 
 class Users(NamedTuple):
@@ -23,7 +23,7 @@ class Users(NamedTuple):
       items: int32 ``[u, w]``; 0 where there is no rating.
       values: float32 ``[u, w]``; 0 where there is no rating.
       weights: float32 ``[u, w]``; 1 for a rating, 0 where there is none.
-      index: int32 ``[u]``, which user a row is; -1 for a row that is nobody's, all of whose weights are 0.
+      index: int32 ``[u]``, the user that a row belongs to; -1 for padding, all of whose weights are 0.
     """
 
     items: jax.Array
@@ -35,17 +35,17 @@ class Users(NamedTuple):
 def arranged(ratings: Ratings, *, buckets: Sequence[int] | None = None, rows: int = 1) -> tuple[Users, ...]:
     """Arranges every user's ratings in buckets of users with similarly many ratings.
 
-    A user of n ratings is in the narrowest bucket of width >= n, a user without one in the first; a bucket without
-    users is left out. By default users of up to 4, 8, 16, ... ratings share a bucket that is as wide as the longest of
-    them needs: fewer than half of the places of a row are empty, the shortest users' aside.
+    A user with n ratings is in the narrowest bucket of width >= n, and a user without ratings in the first; buckets
+    without users are left out. By default users with up to 4, 8, 16, ... ratings share a bucket as wide as the longest
+    of them needs, so less than half of every row is empty, except for the shortest users.
 
     Args:
       ratings: of all users.
-      buckets: ascending widths, in ratings, that are kept as they are.
-      rows: every bucket is filled up to a multiple of so many rows, for a mesh of devices or for batches.
+      buckets: ascending widths, in ratings, to use instead.
+      rows: pads every bucket to a multiple of this number of rows, for a mesh of devices or for batches.
 
     Returns:
-      a batch of users for each width; a user's ratings are in the order of items.
+      One batch of users for each width; a user's ratings are in the order of items.
 
     Raises:
       InputError: widths that do not ascend, or of which none holds the user with most ratings.
@@ -126,9 +126,8 @@ def everybody(
 def sound(users: Users, items: int) -> Users:
     """Removes the ratings of users whose rows are not as :func:`arranged` makes them.
 
-    A row of which places in use are not in front, items do not ascend (the same twice among them) or are unknown, or a
-    rating is not a number is nobody's: what a broken device sends must not move a sum further than what a sound one
-    does.
+    In a sound row, the places in use come first, items ascend without repetition and exist, and ratings are finite
+    numbers. The others lose their ratings, because a broken device must not move a sum further than a sound one.
 
     Args:
       users: a batch.

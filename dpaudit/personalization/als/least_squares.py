@@ -78,12 +78,12 @@ def alternating(
 
     Args:
       step: of the devices.
-      noise_multiplier: z, > 0, or 0 for none and no privacy.
-      features: [m, f], public, from which the server expects factors, along with the logarithm of their popularity
-        (0 before that was released); a column of ones for what items have in common.
+      noise_multiplier: z, > 0, or 0 for no noise and no privacy.
+      features: [m, f], public, from which the server predicts factors, with the logarithm of items' popularity (0
+        until it is released) as another feature; a column of ones gives items a common part.
       prior: of item factors.
       shares: of mu^2.
-      name: of the process that releases; those of one transcript have different ones.
+      name: the name of the process that releases; processes in one transcript need different names.
       mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`; buckets that
         ``arranged(rows=)`` filled up to a multiple of its size fit it evenly. The noise is the same, sums are but for
         rounding.
@@ -128,7 +128,7 @@ def counted(*, items: int, noise_multiplier: float, mesh: Mesh | None = None) ->
 
     Args:
       items: how many there are.
-      noise_multiplier: standard deviation of the noise on each count, > 0, or 0 for none and no privacy.
+      noise_multiplier: standard deviation of the noise on each count, > 0, or 0 for no noise and no privacy.
       mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`.
 
     Returns:

@@ -1,6 +1,6 @@
-"""How good a model is for its users: each device makes its factor of its own ratings, and predicts the held-out ones.
+"""Evaluates a model on held-out ratings, with users' factors computed from their other ratings as on their devices.
 
-Both numbers look at users' data without noise: they are for experiments, and nothing of them is private.
+Both metrics use the users' data without noise. They are for experiments and are not private.
 """
 
 from typing import Any

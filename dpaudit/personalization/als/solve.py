@@ -1,4 +1,4 @@
-"""Every user's own factor, exactly, from item factors and the user's ratings: the step that stays on the device."""
+"""Solves for users' own factors exactly from item factors and their ratings, and packs symmetric matrices as vectors."""
 
 from functools import partial
 
@@ -14,8 +14,8 @@ from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.mechanisms.clipping import einsum
 from dpaudit.personalization.als.layout import Users
 
-CACHED = 1 << 16  # numbers that one group of users takes on a CPU, so that its systems stay in a core's cache
-RESIDENT = 1 << 26  # the same on an accelerator, which wants as many users at a time as memory holds
+CACHED = 1 << 16  # numbers in one group of users on a CPU, so that its systems stay in a core's cache
+RESIDENT = 1 << 26  # the same on an accelerator, which is fastest with as many users at a time as memory holds
 
 
 def user_factors(
@@ -32,21 +32,21 @@ def user_factors(
 
         u_i = (sum_j w_ij v_j v_j' + prior + ridge max(r_i, 1) I)^-1 sum_j w_ij y_ij v_j,
 
-    so that ridge counts per rating, and a user without one has u_i = 0. A ridge per user is part of ``prior``.
+    so that ridge counts per rating, and a user without ratings has u_i = 0. A ridge per user is part of ``prior``.
     Users with fewer places than the factors have coordinates are solved in the space of their ratings: with
     D_i = prior + ridge max(r_i, 1) I and V_i the rows sqrt(w_ij) v_j', u_i = D_i^-1 V_i' (I + V_i D_i^-1 V_i')^-1
-    sqrt(w_i) y_i, where one eigenbasis of the prior serves all users. A row's result does not depend on the others',
-    but for rounding.
+    sqrt(w_i) y_i, where one eigenbasis of the prior serves all users. Up to rounding, a row's result does not depend
+    on the other rows.
 
     Args:
       item_factors: ``[m, r]``.
       prior: ``[r, r]``, symmetric and positive semidefinite.
       users: their ratings; weights >= 0.
       ridge: > 0, in squared units of the factors.
-      mesh: shares users out over its devices, whose number divides the rows (``arranged(rows=)``).
+      mesh: a mesh whose devices share the users; their number has to divide the rows (``arranged(rows=)``).
 
     Returns:
-      ``[u, r]``; 0 for rows that are nobody's.
+      ``[u, r]``; 0 for padding.
 
     Raises:
       InputError: a ridge that is not positive, shapes that do not fit.
@@ -157,9 +157,6 @@ def _solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
     return linalg.triangular_solve(lower, half, left_side=True, lower=True, transpose_a=True)[..., 0]
 
 
-# Symmetric matrices as vectors of the same length, their noise, and the nearest positive semi-definite one.
-
-
 def coordinates(rank: int) -> int:
     """Returns the number of coordinates of a symmetric [rank, rank] matrix, rank (rank + 1)/2."""
     return rank * (rank + 1) // 2
@@ -168,8 +165,8 @@ def coordinates(rank: int) -> int:
 def packed(matrix: jax.Array) -> jax.Array:
     """Packs symmetric [..., r, r] into [..., r (r + 1)/2]: the upper triangle, sqrt(2) times off the diagonal.
 
-    Lengths stay what they are, |packed(A)|_2 = |A|_F, so |packed(u u')| = |u|^2 whichever way u points. Gaussian noise
-    of variance s^2 on a packed matrix has variance s^2 on the diagonal and s^2/2 off it.
+    Lengths are preserved, |packed(A)|_2 = |A|_F, so |packed(u u')| = |u|^2 for any direction of u. Gaussian noise of
+    variance s^2 on a packed matrix has variance s^2 on the diagonal and s^2/2 off it.
     """
     rows, columns, scale = _places(matrix.shape[-1])
     return matrix[..., rows, columns] * scale

@@ -3,12 +3,15 @@
     parties = assemble(protocol, state, memory, {"anna": anna, "bert": bert}, Network())
     releases = parties.play(key, 0)
 
-It computes what :func:`dpaudit.personalization.boundary.aggregator.run` does, a device at a time. Outside anybody sees
-who wrote to whom and how many bytes, which the shapes of the protocol decide, and the releases; neither depends on
-what a device asks for, and contents are closed to the network. The distributor and the aggregator are inside the
-boundary, and their administrators outside it: an aggregator prints and pickles as the releases it made. That a machine
-really runs this program and that its memory is closed is for its hardware to attest, and out of scope here; in one
-Python process the parties are kept apart by what they hold, not by force. Needs the extra ``secure``.
+The result is that of :func:`dpaudit.personalization.boundary.aggregator.run`, computed one device at a time. Outsiders
+see the releases, who sent a message to whom, and its length, which the shapes of the protocol determine. Neither
+depends on what a device asks for, and the network cannot read contents. The distributor and the aggregator are inside
+the boundary but their administrators are not: an aggregator can only be printed and pickled as the releases it has
+made.
+
+That a machine really runs this program and keeps its memory closed would have to be attested by its hardware, which is
+out of scope. In one Python process the parties are separated by the references they hold, not by force. Needs the
+extra ``secure``.
 """
 
 from collections.abc import Callable, Collection
@@ -47,7 +50,7 @@ class Device:
 
     def __init__(self, links: Links, devices: Devices, user: Any, terms: Terms):
         self._links, self._devices, self._user, self._terms = links, devices, user, terms
-        self._owed = 0  # slices that were asked for and not taken yet
+        self._owed = 0  # slices that were asked for and not yet taken
 
     def ask(self) -> None:
         """Asks the distributor for what the user needs; first drops the slice of a round that it left, if any."""
@@ -101,8 +104,8 @@ class Distributor:
 class Aggregator:
     """The trusted aggregator, which adds up messages and forgets them. Its administrator sees ``outside``.
 
-    What is inside (keys, the sum so far, the memory of the noise) is in no attribute, is not printed, and does not
-    come along when it is pickled or copied: that gives :meth:`outside`, and no aggregator.
+    Its secrets (keys, the sum so far, the memory of the noise) are in no attribute and are not printed. Pickling or
+    copying it gives the result of :meth:`outside`, not an aggregator.
 
     Args:
       links: to all devices and the server.
@@ -110,7 +113,7 @@ class Aggregator:
       protocol: of the round.
       memory: of its processes.
       terms: of the round.
-      minimum_users: who have to send a message in a round, or nothing is released of it.
+      minimum_users: the least number of users who have to send a message for a round to release anything.
     """
 
     __slots__ = ("collect", "keys", "outside", "release")
@@ -227,15 +230,15 @@ class Parties(NamedTuple):
         Args:
           key: JAX random key, of the run.
           t: number of the round, from 0.
-          away: devices that are not there.
-          leaving: devices that drop out once they were served, and send nothing.
+          away: devices that do not take part.
+          leaving: devices that drop out after they were served, without sending a message.
 
         Returns:
-          What the server was told; nothing where too few devices sent a message.
+          The releases that the server received; empty if too few devices sent a message.
 
         Raises:
-          InputError: another device.
-          ChannelError: a message that did not come through as it should.
+          InputError: an unknown device.
+          ChannelError: a message that was lost or tampered with.
         """
         for name in (*away, *leaving):
             _validate.one_of(self.devices, device=name)
@@ -266,11 +269,11 @@ def assemble(
         :func:`dpaudit.personalization.boundary.protocol.private`.
       users: one user's record for each device, by the device's name; all of the same shapes.
       network: that they all use.
-      minimum_users: who have to send a message in a round, or nothing is released of it.
+      minimum_users: the least number of users who have to send a message for a round to release anything.
 
     Raises:
-      InputError: other devices, none, a name that is a server's, records of different shapes; a function with
-        effects where there is raw data.
+      InputError: devices of several kinds or none, a device with a server's name, records of different shapes; a
+        function with effects where there is raw data.
     """
     _validate.at_least(0, minimum_users=minimum_users)
     if memory is None and type(protocol.release) is Noised:
