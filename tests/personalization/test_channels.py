@@ -69,7 +69,7 @@ def test_what_the_network_changes_is_refused_for_good(attack):
     with pytest.raises(ChannelError, match=f"channel of 'bert' to 'anna': {CHANGED}"):
         bert.receive("anna", "greeting", LENGTH)
     for again in (lambda: bert.receive("anna", "greeting", LENGTH), lambda: bert.send("anna", "answer", A)):
-        with pytest.raises(ChannelError, match="channel of 'bert' to 'anna': .*closed"):
+        with pytest.raises(ChannelError, match=r"channel of 'bert' to 'anna': .*closed"):
             again()
 
 
@@ -127,7 +127,7 @@ def test_a_hello_in_the_middle_is_refused():
 def test_channels_open_with_a_public_key_of_another_party():
     network, anna, bert = Network(), Identity("anna"), Identity("bert")
     link = Links(bert, network, {"anna": anna.public})
-    with pytest.raises(ChannelError, match="channel of 'bert' to 'anna': .*no keys yet"):
+    with pytest.raises(ChannelError, match=r"channel of 'bert' to 'anna': .*no keys yet"):
         link.send("anna", "greeting", A)
     with pytest.raises(ChannelError, match="channel of 'bert' to 'anna': no hello came"):
         link.greet()

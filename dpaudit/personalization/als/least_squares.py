@@ -50,7 +50,7 @@ class Shares(NamedTuple):
     Attributes:
       gram: q_A.
       moment: q_b.
-      users: q_G, 0 where unobserved items do not count.
+      users: q_G, 0 if unobserved items do not count.
     """
 
     gram: float
@@ -58,7 +58,7 @@ class Shares(NamedTuple):
     users: float = 0.0
 
 
-RATINGS = Shares(0.2, 0.8)  # where unobserved items do not count
+RATINGS = Shares(0.2, 0.8)  # for ratings, where unobserved items do not count
 
 
 def alternating(
@@ -73,8 +73,8 @@ def alternating(
 ) -> Protocol:
     """Makes the protocol of alternating minimisation.
 
-    Its state is a :class:`~dpaudit.personalization.als.steps.Model`, and its users are buckets (``tuple[Users,
-    ...]``) as :func:`dpaudit.personalization.als.layout.arranged` makes them.
+    Its state is a :class:`~dpaudit.personalization.als.steps.Model`. Its users are buckets (a tuple of ``Users``) as
+    :func:`dpaudit.personalization.als.layout.arranged` makes them.
 
     Args:
       step: of the devices.
@@ -84,9 +84,9 @@ def alternating(
       prior: of item factors.
       shares: of mu^2.
       name: the name of the process that releases; processes in one transcript need different names.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`; buckets that
-        ``arranged(rows=)`` filled up to a multiple of its size fit it evenly. The noise is the same, sums are but for
-        rounding.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`, evenly
+        if ``arranged(rows=)`` padded the buckets to a multiple of its size. The noise is the same, and sums are equal
+        up to rounding.
 
     Returns:
       A :class:`Protocol` for :func:`dpaudit.personalization.boundary.aggregator.run`.
@@ -129,7 +129,7 @@ def counted(*, items: int, noise_multiplier: float, mesh: Mesh | None = None) ->
     Args:
       items: how many there are.
       noise_multiplier: standard deviation of the noise on each count, > 0, or 0 for no noise and no privacy.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`.
 
     Returns:
       A :class:`Protocol` for :func:`dpaudit.personalization.boundary.aggregator.run`.

@@ -43,15 +43,16 @@ from dpaudit.personalization.boundary.processes import memoryless
 from dpaudit.personalization.boundary.protocol import Protocol
 from dpaudit.personalization.boundary.transcript import Transcript
 
-PLAIN = Step(1.0, 1.0, steps.uniform)  # for predictions, to which clipping does not matter
+PLAIN = Step(1.0, 1.0, steps.uniform)  # for predictions, which do not depend on clipping
 
 
 class Catalogue(NamedTuple):
     """Public knowledge of the items.
 
     Attributes:
-      public: [m, p], what a user's own model has a taste in; the first column, of ones, is the intercept.
-      features: [m, f], of which the server expects biases and factors.
+      public: [m, p], the features in which a user's own model has a taste; the first column, of ones, is the
+        intercept.
+      features: [m, f], from which the server predicts biases and factors.
     """
 
     public: jax.Array
@@ -62,20 +63,20 @@ class Recipe(NamedTuple):
     """What to learn of ratings and the priors, in the units of ratings.
 
     Attributes:
-      centre: about which users' intercepts lie; not computed from ratings, or it would be a release.
+      centre: the prior mean of users' intercepts; it must not be computed from ratings, or it would be a release.
       rank: learned factors besides the bias, >= 0.
-      rounds: of alternating minimisation after the bias's, >= 0; 0 where rank is.
-      popularity_share, bias_share: of mu^2, for the first two phases; the rounds have the rest, in equal parts.
-        Without rounds, the bias has all that popularity leaves.
+      rounds: of alternating minimisation after the bias's round, >= 0; 0 if rank is 0.
+      popularity_share, bias_share: of mu^2, for the first two phases; the rounds share the rest equally. Without
+        rounds, the bias gets all that popularity leaves.
       rating_clip: Y.
       factor_norm: L in the rounds; the bias is one with L = 1.
       power: of adaptive weights, 0 for uniform ones.
-      bias_variance, factor_variance: how far an item lies from what its features say.
-      feature_ridge: inverse variance of what features say.
+      bias_variance, factor_variance: of an item about its features' prediction.
+      feature_ridge: inverse variance of the features' weights.
       rating_variance: of a rating about its prediction, times a typical weight.
       intercept_precision, taste_precision, bias_precision, factor_precision: of a user's intercept about ``centre``,
         taste about 0, weight of the bias about 1 (infinity fixes it), and factor about 0; in units of one rating's.
-      first: standard deviation of the factors that the rounds begin with.
+      first: standard deviation of the initial factors of the rounds.
     """
 
     centre: float
@@ -114,7 +115,7 @@ def fit(
       catalogue: of the items.
       recipe: what to learn.
       noise_multiplier: z > 0, of all phases together: mu = 1/z; 0 for none and no privacy.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`.
 
     Returns:
       (model, transcript).
@@ -172,7 +173,7 @@ def refuse_unsound(believed: Any) -> None:
     """Refuses impossible settings of a recipe, before any privacy is spent.
 
     Args:
-      believed: a NamedTuple, whose fields of these names are looked at.
+      believed: a NamedTuple, whose fields are checked by their names.
 
     Raises:
       InputError: a variance, ridge, norm or scale that is not > 0, a precision that is neither > 0 nor infinite, a
@@ -247,8 +248,8 @@ class Ranking(NamedTuple):
     """What to learn for a ranking and the priors; names as in :class:`Recipe`.
 
     Attributes:
-      unobserved: a_0, > 0, the weight of what was not rated; that of a rating is 1.
-      popularity_share: of mu^2; the rounds have the rest, in equal parts. Without rounds, popularity has all.
+      unobserved: a_0, > 0, the weight of an item without a rating; that of a rating is 1.
+      popularity_share: of mu^2; the rounds share the rest equally. Without rounds, popularity gets all.
       popularity_precision: of a user's weight of popularity about 1.
     """
 
@@ -294,7 +295,7 @@ def fit_ranking(
       catalogue: of the items; ``public`` needs no intercept.
       ranking: what to learn.
       noise_multiplier: z > 0, of all phases together: mu = 1/z; 0 for none and no privacy.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`.
 
     Returns:
       (model, transcript).

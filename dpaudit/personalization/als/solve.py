@@ -1,4 +1,4 @@
-"""Solves for users' own factors exactly from item factors and their ratings, and packs symmetric matrices as vectors."""
+"""Solves for users' own factors exactly from item factors and their ratings; packs symmetric matrices as vectors."""
 
 from functools import partial
 

@@ -39,7 +39,7 @@ from dpaudit.personalization.als import solve
 from dpaudit.personalization.als.layout import Users
 from dpaudit.personalization.als.solve import ridge, spectrum
 
-LEAST = 1e-15  # whose square is a float32 still
+LEAST = 1e-15  # the smallest norm whose square is still a normal float32
 
 Rule = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -50,9 +50,10 @@ class Model(NamedTuple):
     Attributes:
       public: x, [m, p], features of items as a user's own model sees them; a column of ones is an intercept.
       factors: v, [m, r], learned.
-      popularity: [m], noisy counts that were released; zeros before that.
-      mean: m, [p + r], of a user's factor beforehand.
-      precision: p, [p + r], > 0, of the same in units of one rating's; infinity pins a coordinate to its mean.
+      popularity: [m], noisy counts that were released; zeros before.
+      mean: m, [p + r], the prior mean of a user's factor.
+      precision: p, [p + r], > 0, its prior precision in units of one rating's; infinity fixes a coordinate to its
+        mean.
     """
 
     public: jax.Array
@@ -67,9 +68,9 @@ class Step(NamedTuple):
 
     Attributes:
       factor_norm: L, > 0.
-      rating_clip: Y, > 0, the largest size of what is left of a rating.
-      weights: of ratings (:mod:`dpaudit.personalization.als.steps`).
-      unobserved: a_0, >= 0, the weight of "no rating" as a rating of 0; 0 for ratings proper.
+      rating_clip: Y, > 0, the largest absolute rest of a rating.
+      weights: the weights of a user's ratings.
+      unobserved: a_0, >= 0, the weight of "no rating" as a rating of 0; 0 to use ratings only.
     """
 
     factor_norm: float
@@ -169,7 +170,8 @@ def statistics(step: Step, shared: Common, slices: Slice, users: Users) -> Stati
 def added(total: Statistics, items: jax.Array, messages: Statistics) -> Statistics:
     """Adds the devices' messages about their items, int32 [u, w], to the aggregator's sums.
 
-    User by user: a scatter of few rows at a time is done in place, six times as fast on a CPU as one of all rows.
+    It goes user by user, because a scatter of few rows is done in place, six times as fast on a CPU as one of all
+    rows.
     """
 
     def add(total: Statistics, sent: tuple[jax.Array, Statistics]) -> tuple[Statistics, None]:
@@ -218,7 +220,7 @@ def adaptive(power: float) -> Rule:
 def _of_norm_one(weights: jax.Array) -> jax.Array:
     """Scales weights to a norm of at most 1 in spite of rounding; 0 if they are all 0, NaN or negligible.
 
-    The server that tells how popular items are is not trusted.
+    Popularity comes from the server, which is not trusted.
     """
     norm = jnp.sqrt(jnp.sum(weights**2, axis=-1, keepdims=True))
     return jnp.where(norm > LEAST, weights / (norm * (1 + 1e-6)), 0.0)
@@ -228,7 +230,7 @@ class Prior(NamedTuple):
     """The prior of the item factors.
 
     Attributes:
-      variance: lambda, [r], > 0: how far a factor lies from what the features say.
+      variance: lambda, [r], > 0: of a factor about the features' prediction.
       ridge: of the map W, > 0: the inverse variance of its entries.
       rating_variance: s_w, > 0.
     """
@@ -254,7 +256,7 @@ def item_factors(
     Args:
       gram: A, [m, r, r], symmetric, as released.
       moment: b, [m, r], as released.
-      features: x, [m, f]; a column of ones lets all items have a common factor, [m, 0] has all start at 0.
+      features: x, [m, f]; a column of ones gives all items a common part, [m, 0] a prior mean of 0.
       prior: of the factors.
       moment_stddev: s_b, >= 0, of the noise on each entry of ``moment``.
     """

@@ -66,8 +66,8 @@ def infer(predict: Callable[..., Any], params: Any, *features: Held | OnDevice) 
     """Computes ``predict(params, *features)``; the result stays on the device if any feature does.
 
     Args:
-      predict: a pure function of parameters that were released, and of the features' values. With features of the
-        user's own it runs as a program, jittable and without effects.
+      predict: a pure function of released parameters and the features' values. With features of the user it has to be
+        jittable and without effects.
       params: pytree of arrays.
       *features: of one prediction.
 
@@ -75,7 +75,7 @@ def infer(predict: Callable[..., Any], params: Any, *features: Held | OnDevice) 
       :class:`Held` where the developer holds all features, else :class:`OnDevice`.
 
     Raises:
-      InputError: features of which nobody says whose they are; a function with effects, where there are the user's.
+      InputError: features that are neither Held nor OnDevice; a function with effects, on a user's features.
     """
     for feature in features:
         if not isinstance(feature, Held | OnDevice):
@@ -90,7 +90,7 @@ def shown(result: Held | OnDevice) -> Any:
     """Returns a result to the developer.
 
     Raises:
-      InputError: one that has to stay on the device.
+      InputError: a result that has to stay on the device.
     """
     if not isinstance(result, Held):
         raise _validate.expected(
@@ -103,8 +103,8 @@ class Statistic(NamedTuple):
     """A statistic of many users' predictions.
 
     Attributes:
-      encode: ``encode(prediction) -> vector``, float32 [size], on a device; of one scalar.
-      sensitivity: the largest L2 norm of a vector; the aggregator clips to it what devices send.
+      encode: ``encode(prediction) -> vector``, of one scalar to float32 [size], on a device.
+      sensitivity: the largest L2 norm of a vector, to which the aggregator clips messages.
       size: of the vector.
       decode: ``decode(released) -> estimate``, on the server.
     """
@@ -173,10 +173,11 @@ def aggregated(
       predict: ``predict(params, user) -> scalar``, on the user's device.
       statistic: of the predictions.
       process: that releases it.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.protocol.each`.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`.
 
     Returns:
-      A :class:`Protocol` whose state is the parameters, which stay as they are. Its sensitivity is the boundary's own.
+      A :class:`Protocol` whose state is the parameters, which do not change. Its sensitivity is the boundary's own
+      bound.
     """
     add = Bounded((clipped(statistic.sensitivity),))
 
