@@ -15,9 +15,9 @@ from dpaudit._lazy import attach
 if TYPE_CHECKING:
     from dpaudit.personalization import user_level as user_level
     from dpaudit.personalization.als import factored as factored
+    from dpaudit.personalization.als import layout as layout
     from dpaudit.personalization.als import metrics as metrics
     from dpaudit.personalization.als import recommender as recommender
-    from dpaudit.personalization.als.layout import arranged as arranged
     from dpaudit.personalization.als.least_squares import alternating as alternating
     from dpaudit.personalization.als.least_squares import counted as counted
     from dpaudit.personalization.boundary.aggregator import replay as replay
@@ -54,7 +54,6 @@ __getattr__, __dir__, __all__ = attach(
         "Transcript": "boundary.transcript",
         "aggregated": "boundary.inference",
         "alternating": "als.least_squares",
-        "arranged": "als.layout",
         "assemble": "boundary.parties",
         "bounded": "boundary.bounds",
         "clipped": "boundary.bounds",
@@ -65,6 +64,7 @@ __getattr__, __dir__, __all__ = attach(
         "factored": "als.factored",
         "gaussian": "boundary.processes",
         "infer": "boundary.inference",
+        "layout": "als.layout",
         "memoryless": "boundary.processes",
         "metrics": "als.metrics",
         "noise_for": "boundary.budget",
