@@ -198,7 +198,7 @@ def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[C
     drawn = np.asarray(participants(run_key, server, population.clients, federation.rounds))
     taken = (drawn[:, :, None] - federation.population.clients == np.arange(canaries)).sum(axis=1)
     if not taken.any():
-        raise _validate.expected("canaries", "so many that some are drawn", canaries)
+        raise _validate.expected("canaries", "enough of them that some are drawn", canaries)
     state, _ = run(run_key, server, server.init(federation.params), population, data, federation.rounds)
     moved = jax.tree.map(jnp.subtract, federation.params, state.params)
     return Canaries(*_scores(directions, moved, state.opt_state[0].means), taken), state.params

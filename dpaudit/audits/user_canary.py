@@ -307,7 +307,7 @@ def one_run(
     )
     moved = strategy.matrix()[: recipe.rounds, : recipe.rounds] @ takes_part(recipe, planted)[:, -canaries:]
     if not moved.any():
-        raise _validate.expected("canaries", "so many that some take part", canaries)
+        raise _validate.expected("canaries", "enough of them that some take part", canaries)
     scores, lengths = _scores(directions, transcript, strategy, moved)
     whole = np.sum(lengths**2)
     worst = strategy.sensitivity(strategy.pattern)

@@ -12,8 +12,8 @@ observers who do not know who took part::
     poisson      added or removed  each takes part with probability m/N, independently
     renyi        added or removed  the same, looser: the accounting of paper 002
 
-With a fixed m nobody can be added or removed, so the last two do not describe it. Towards those who know who took
-part, including the server, it is the accounting of rate 1 over the releases in which the client took part. A client's
+With a fixed m nobody can be added or removed, so the last two do not describe it. For observers who know
+who took part, including the server, use rate 1 over the releases in which the client took part. A client's
 total cost is the sum of the epsilons of its messages and of the statistic, at the sum of the deltas.
 """
 
@@ -180,8 +180,8 @@ def fixed_size(event: DpEvent, *, rate: float, releases: int, delta: float, repl
     """Computes the epsilon of repeated releases of a statistic, each computed from m distinct clients out of N.
 
     With q = m/N and delta_1 the privacy profile of one release of given clients, each release is
-    (epsilon, q delta_1(ln(1 + (e^epsilon - 1)/q)))-private for every epsilon >= 0, in both directions. Composed is the
-    pair that has this profile in both directions, since an adversary may alternate between them.
+    (epsilon, q delta_1(ln(1 + (e^epsilon - 1)/q)))-private for every epsilon >= 0, in both directions. The
+    composition is that of the pair with this profile in both, since an adversary may alternate between them.
 
     Args:
       event: one release, Gaussian or Laplace, of a noise multiplier >= 0.5.

@@ -361,7 +361,7 @@ def _sizes(key: jax.Array, clients: int, examples: int, tests: int) -> tuple[jax
     return (
         philox.from_key(
             _validate.key(key=key)
-        ),  # so that a draw is the same in every batch, which not all keys promise
+        ),  # a draw is then the same in every batch, as other keys do not promise
         _numbered(clients),
         _validate.at_least(1, examples=examples),
         _validate.at_least(0, tests=tests),

@@ -161,7 +161,7 @@ def test_partial_broadcast_leaves_no_trace():
 @pytest.mark.parametrize(
     "bad, message",
     [
-        (lambda releases, total: (total[0],), "release: expected nothing but what Process.release makes, got"),
+        (lambda releases, total: (total[0],), "release: expected only what Process.release makes, got"),
         (lambda releases, total: releases[0], "release: expected a tuple of Releases, got"),
         (lambda releases, total: (*releases, releases[0]), "at most one Release of each process a round, got sums"),
         (

@@ -99,7 +99,7 @@ def test_noise_is_not_drawn_twice_over_runs(path):
     protocol, budget = steps(9.0), Budget(9.0, DELTA)
     play = partial(run, protocol=protocol, state=START, users=people(4), rounds=1, budget=budget)
     _, memory, _ = play(jax.random.key(0), memory=None, ledger=Ledger(path))
-    with pytest.raises(InputError, match="key: expected a key that no run has had under these names and numbers"):
+    with pytest.raises(InputError, match="key: expected a key that is new for these names and numbers"):
         play(jax.random.key(0), memory=None, ledger=Ledger(path))
     play(jax.random.key(0), memory=memory, ledger=Ledger(path))
     play(jax.random.key(1), memory=None, ledger=Ledger(path))

@@ -196,7 +196,7 @@ def test_a_round_of_too_few_devices_releases_nothing_and_costs_nothing():
 
 @pytest.mark.parametrize("part", ["ask", "take", "compute", "add", "release"])
 def test_a_function_with_effects_is_refused_before_a_party_holds_it(part):
-    with pytest.raises(InputError, match=f"^{part}: expected a function without effects, for it runs on raw data"):
+    with pytest.raises(InputError, match=f"^{part}: expected a function without effects, because it runs on raw data"):
         assemble(telling.protocol(part, telling.pure), *start(), records(), Network())
     assert telling.SEEN == []
 

@@ -164,7 +164,7 @@ def _refuse_unsound(prior: Prior) -> None:
 def _units(step: Step, shares: Shares) -> Shares:
     """Returns s_A, s_b and s_G, 0 for what is not released."""
     if abs(sum(shares) - 1) > 1e-6 or min(shares) < 0 or (shares.users > 0) != (step.unobserved > 0):
-        wanted = "numbers >= 0 that are 1 in all, users 0 where unobserved items do not count and only there"
+        wanted = "numbers >= 0 that add up to 1, users > 0 exactly if unobserved items count"
         raise _validate.expected("shares", wanted, tuple(shares))
     length, rating = float(step.factor_norm), float(step.rating_clip)
     moved = Shares(length**2, rating * length, length**2)

@@ -137,7 +137,7 @@ def taken(model: Model, items: jax.Array) -> Slice:
 
 
 def solved(step: Step, shared: Common, slices: Slice, users: Users) -> jax.Array:
-    """Solves for every user's own factor u, [u, p + r]; without ratings that is their prior's.
+    """Solves for every user's own factor u, [u, p + r]; it is the prior mean without ratings.
 
     Args:
       step, shared: the same for all.
@@ -285,7 +285,7 @@ def _map(
     f, r = features.shape[1], len(variance)
     if not f:
         return jnp.zeros((0, r))
-    # what an item says of its expected factor: (Lambda + precision^-1)^-1 = Lambda^-1 covariance precision
+    # the precision of an item's evidence on its factor: (Lambda + precision^-1)^-1 = Lambda^-1 covariance precision
     seen = jnp.einsum("a,jab,jbc->jac", 1 / variance, covariance, precision)
     said = jnp.einsum("a,jab,jb->ja", 1 / variance, covariance, evidence)
     matrix = jnp.einsum("jp,jab,jq->paqb", features, seen, features).reshape(f * r, f * r)

@@ -223,7 +223,7 @@ def _checked(releases: Any) -> tuple[Release, ...]:
         raise _validate.expected("release", "a tuple of Releases", releases)
     for release in releases:
         if not isinstance(release, Release):
-            raise _validate.expected("release", "nothing but what Process.release makes", type(release).__name__)
+            raise _validate.expected("release", "only what Process.release makes", type(release).__name__)
         if not release.fresh:
             changed = f"one of {release.process.name!r} that was mapped or compiled since"
             raise _validate.expected("release", "Releases as Process.release made them", changed)

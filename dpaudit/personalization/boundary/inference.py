@@ -94,7 +94,7 @@ def shown(result: Held | OnDevice) -> Any:
     """
     if not isinstance(result, Held):
         raise _validate.expected(
-            "result", "one of features that the developer holds", f"{result!r}, which stays there"
+            "result", "a result of features that the developer holds", f"{result!r}, which stays on the device"
         )
     return result.value
 

@@ -121,7 +121,7 @@ class Ledger:
         named = None if who is None else _names(who)
         with self._locked() as append:
             if run in self._runs:
-                wanted = "a key that no run has had under these names and numbers, for its noise would be drawn twice"
+                wanted = "a key that is new for these names and numbers, so that no noise is drawn twice"
                 raise _validate.expected("key", wanted, "that of a run in the ledger")
             numbers = self._numbers(streams)
 

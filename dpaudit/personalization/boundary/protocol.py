@@ -270,7 +270,7 @@ def silent(name: str, function: Callable[..., Any], *like: Any) -> Callable[...,
     if found is None and outward:
         found = ", ".join(outward)
     if found is not None:
-        raise _validate.expected(name, "a function without effects, for it runs on raw data", found)
+        raise _validate.expected(name, "a function without effects, because it runs on raw data", found)
     return call
 
 

@@ -104,7 +104,7 @@ class Transcript(NamedTuple):
         each = np.ascontiguousarray(self.draws()).view(whole)[..., 0]
         for run in each.reshape(-1, each.shape[-1]) if each.size else ():
             if len(set(run.tolist())) < len(run):
-                wanted = "noise of its own for every release: a key serves one run, and what goes on from it"
+                wanted = "new noise for every release: a key serves one run and its continuations"
                 raise _validate.expected("transcript", wanted, self._sharing(run.tolist()))
 
     def _sharing(self, run: list[bytes]) -> str:
