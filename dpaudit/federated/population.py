@@ -359,9 +359,7 @@ def _numbered(clients: int) -> int:
 
 def _sizes(key: jax.Array, clients: int, examples: int, tests: int) -> tuple[jax.Array, int, int, int]:
     return (
-        philox.from_key(
-            _validate.key(key=key)
-        ),  # a draw is then the same in every batch, as other keys do not promise
+        philox.from_key(_validate.key(key=key)),  # other keys may draw differently in another batch
         _numbered(clients),
         _validate.at_least(1, examples=examples),
         _validate.at_least(0, tests=tests),

@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_with_its_old_key_draws_noise_and_devices_anew():
 def test_a_run_that_begins_anew_with_its_old_key_is_not_accounted():
     """The same noise on the totals of other users: the difference of two transcripts is exact."""
     first, again = played(0, users(12))[2], played(0, users(12, decoys=1))[2]
-    wanted = r"noise of its own for every release: .*, got the same noise in 'sums' number 0 and 'sums' number 0"
+    wanted = r"new noise for every release: .*, got the same noise in 'sums' number 0 and 'sums' number 0"
     for account in (lambda told: told.epsilon(1e-5), lambda told: told.mu(), lambda told: told.event()):
         with pytest.raises(InputError, match=wanted):
             account(first + again)
