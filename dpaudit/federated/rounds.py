@@ -318,7 +318,7 @@ def simulate(
     Parameters and info are those of one call, bit for bit, however the run is split, killed and resumed.
 
     Args:
-      key, server, population, data: as for :func:`dpaudit.federated.rounds.run`.
+      key, server, population, data: as for :func:`run`.
       params: the server's first model.
       rounds: >= 1. With more than a finished run had made, its checkpoint goes on.
       every: rounds between two evaluations, >= 1.
@@ -328,7 +328,7 @@ def simulate(
       progress: called with the number of rounds done after each call and, of a checkpoint, before the first.
 
     Returns:
-      :class:`Parts` with the last :class:`dpaudit.federated.rounds.State`, and every round's ``Info``, not for
+      :class:`Parts` with the last :class:`State`, and every round's ``Info``, not for
       release. A federation that diverges runs to its end; :func:`diverged` says from where on.
 
     Raises:
@@ -361,7 +361,7 @@ def diverged(info: Info) -> int | None:
     five times that of the first round (if that is positive).
 
     Args:
-      info: of every round, as from :func:`simulate` or :func:`dpaudit.federated.rounds.run`.
+      info: of every round, as from :func:`simulate` or :func:`run`.
     """
     loss = np.asarray(info.loss, np.float64)
     lost = ~np.isfinite(loss) | (np.asarray(info.dropped) > 0) | (np.asarray(info.clip_norm) >= LARGEST)
