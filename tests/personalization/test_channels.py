@@ -63,7 +63,7 @@ def test_what_the_network_changes_is_refused_for_good(attack):
     anna, bert, network = pair()
     anna.send("bert", "greeting", A)
     anna.send("bert", "greeting", B)
-    first, second = (network.receive("anna", "bert") for _ in range(2))
+    first, second = (network.receive("anna", "bert") or b"" for _ in range(2))
     network.send("anna", "bert", attack(first, second))
     network.send("anna", "bert", first)
     with pytest.raises(ChannelError, match=f"channel of 'bert' to 'anna': {CHANGED}"):
