@@ -15,14 +15,13 @@ import jax.numpy as jnp
 from dp_accounting import NoOpDpEvent
 
 from dpaudit.audits.transcript_audit import Recipe, extreme
-from dpaudit.personalization.als import popularity, user_step
+from dpaudit.personalization.als import steps
 from dpaudit.personalization.als.layout import Users, sound
-from dpaudit.personalization.als.least_squares import Prior, Shares, alternating
-from dpaudit.personalization.als.popularity import Rule, counted
-from dpaudit.personalization.als.user_step import Model, Step
+from dpaudit.personalization.als.least_squares import Shares, alternating, counted
+from dpaudit.personalization.als.steps import Model, Prior, Rule, Step
 from dpaudit.personalization.boundary import processes
-from dpaudit.personalization.boundary.aggregator import Protocol
 from dpaudit.personalization.boundary.processes import memoryless
+from dpaudit.personalization.boundary.protocol import Protocol
 
 ITEMS, CLIP, REACH = 3, 1.0, 3.0
 OTHERS = Users(jnp.array([[0, 1], [1, 2]]), jnp.array([[0.8, -0.3], [1.2, 0.4]]), jnp.ones((2, 2)), jnp.arange(2))
@@ -38,9 +37,7 @@ def model(rank: int) -> Model:
     return Model(jnp.ones((ITEMS, 1)), factors, jnp.zeros(ITEMS), mean, precision)
 
 
-def sound_rounds(
-    rule: Rule = popularity.uniform, *, unobserved: float = 0.0, rank: int = 2, clip: float = CLIP
-) -> Make:
+def sound_rounds(rule: Rule = steps.uniform, *, unobserved: float = 0.0, rank: int = 2, clip: float = CLIP) -> Make:
     """``make(noise_multiplier=z)`` of rounds as they ship, whose statistics have equal shares of mu^2."""
     shares = Shares(1 / 3, 1 / 3, 1 / 3) if unobserved else Shares(0.5, 0.5)
     return partial(
@@ -79,14 +76,14 @@ def count_aside(*, noise_multiplier: float) -> Protocol:
 def leaking(*, noise_multiplier: float) -> Protocol:
     """Rounds whose devices add their users' own factors to what is summed of the first item."""
     rounds = sound_rounds()(noise_multiplier=noise_multiplier)
-    step = Step(1.0, CLIP, popularity.uniform)
+    step = Step(1.0, CLIP, steps.uniform)
 
     def devices(key: jax.Array, model: Model, buckets: tuple[Users, ...]) -> Any:
         total = rounds.devices(key, model, buckets)
         for users in (sound(users, ITEMS) for users in buckets):
-            known = user_step.common(model), user_step.taken(model, users.items), users
+            known = steps.common(model), steps.taken(model, users.items), users
             rated = jnp.any(users.weights > 0, axis=1)
-            own = user_step.solved(step, *known)[:, model.public.shape[1] :]
+            own = steps.solved(step, *known)[:, model.public.shape[1] :]
             total = total._replace(moment=total.moment.at[0].add(rated @ own))
         return total
 
@@ -107,7 +104,7 @@ SOUND: dict[str, tuple[Make, int, int]] = {  # make, rank, rounds
     "popularity": (partial(counted, items=ITEMS), 1, 1),
     "bias of items": (sound_rounds(rank=1), 1, 1),
     "rounds, uniform weights": (sound_rounds(), 2, 3),
-    "rounds, tail weights": (sound_rounds(popularity.tail(1)), 2, 3),
-    "rounds, adaptive weights": (sound_rounds(popularity.adaptive(0.25)), 2, 3),
+    "rounds, tail weights": (sound_rounds(steps.tail(1)), 2, 3),
+    "rounds, adaptive weights": (sound_rounds(steps.adaptive(0.25)), 2, 3),
     "rounds, unobserved items": (sound_rounds(unobserved=0.1), 2, 3),
 }

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from dpaudit.personalization.als import least_squares, popularity
+from dpaudit.personalization.als import least_squares, steps
 from dpaudit.personalization.als.layout import arranged
-from dpaudit.personalization.als.least_squares import Prior
-from dpaudit.personalization.als.user_step import Model, Step
+from dpaudit.personalization.als.steps import Model, Prior, Step
 from dpaudit.personalization.boundary.aggregator import run
-from dpaudit.personalization.boundary.parties import terms
+from dpaudit.personalization.boundary.messages import terms
 from dpaudit.personalization.boundary.processes import memoryless
 from dpaudit.report.boundary_figure import round_figure
 from experiments.markdown import select
@@ -56,7 +55,7 @@ def transcript_figure() -> "Figure":
     (users,) = arranged(train, buckets=[PLACES])
     rank, ones = 4, jnp.ones((40, 1))
     prior = Prior(jnp.full(rank, 0.1), 5.0, 0.1)
-    step = Step(1.2, 1.5, popularity.adaptive(0.15))
+    step = Step(1.2, 1.5, steps.adaptive(0.15))
     protocol = least_squares.alternating(
         step, noise_multiplier=2.0, features=ones, prior=prior, name="sums of statistics"
     )

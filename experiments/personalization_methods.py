@@ -11,11 +11,10 @@ import optax
 from dpaudit._engine import hosts
 from dpaudit.data.ratings import Ratings
 from dpaudit.personalization import user_level
-from dpaudit.personalization.als import factored, metrics, ranking, recommender
+from dpaudit.personalization.als import factored, metrics, recommender
 from dpaudit.personalization.als.layout import Users, arranged
-from dpaudit.personalization.als.ranking import Ranking
-from dpaudit.personalization.als.recommender import Catalogue, Recipe
-from dpaudit.personalization.als.user_step import Model
+from dpaudit.personalization.als.recommender import Catalogue, Ranking, Recipe
+from dpaudit.personalization.als.steps import Model
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.training.accounting import noise_multiplier
 from dpaudit.training.sampling import poisson
@@ -81,18 +80,18 @@ def alternating(*, features: bool, **fixed: Any) -> Callable[[jax.Array, Ratings
 
 
 def ranked(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
-    """:func:`dpaudit.personalization.als.ranking.fit`."""
-    rows = ranking.seen(device_rows(train))
+    """:func:`dpaudit.personalization.als.recommender.fit_ranking`."""
+    rows = recommender.seen(device_rows(train))
     known = catalogue(train, features=True)
-    model, transcript = ranking.fit(key, rows, known, Ranking(**choice), **private(mu))
+    model, transcript = recommender.fit_ranking(key, rows, known, Ranking(**choice), **private(mu))
     return Told(model, transcript.epsilon(DELTA, users=train.num_users))
 
 
 def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
     """The same items for everybody, by noisy popularity alone."""
-    rows = ranking.seen(device_rows(train))
+    rows = recommender.seen(device_rows(train))
     nothing = Catalogue(jnp.zeros((train.num_items, 0)), jnp.zeros((train.num_items, 0)))
-    model, transcript = ranking.fit(key, rows, nothing, Ranking(), **private(mu))
+    model, transcript = recommender.fit_ranking(key, rows, nothing, Ranking(), **private(mu))
     return Told(model, transcript.epsilon(DELTA, users=train.num_users))
 
 
@@ -191,8 +190,8 @@ def score(method: Method, model: Model, choice: Choice, seen: Ratings, held_out:
     """Error of ratings, or recall@20, of the users of ``seen``, whose devices know these ratings of theirs; NaN where
     the model has diverged."""
     rows = device_rows(seen)
-    step = ranking.step(Ranking(**choice)) if method.ranks else recommender.PLAIN
-    own = metrics.own_factors(model, ranking.seen(rows) if method.ranks else rows, step, num_users=seen.num_users)
+    step = recommender.ranking_step(Ranking(**choice)) if method.ranks else recommender.PLAIN
+    own = metrics.own_factors(model, recommender.seen(rows) if method.ranks else rows, step, num_users=seen.num_users)
     if not all(np.isfinite(np.asarray(leaf)).all() for leaf in (model.public, model.factors, own)):
         return np.nan
     return metrics.recall(model, own, seen, held_out) if method.ranks else metrics.rmse(model, own, held_out)

@@ -19,7 +19,7 @@ from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.processes import memoryless
 from dpaudit.training.many import train_many
 from tests.federated import test_rounds
-from tests.personalization import test_als
+from tests.personalization import test_least_squares
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 HEARD: list[str] = []
@@ -89,13 +89,13 @@ def rounds(key: jax.Array, change: int) -> Any:
     return simulate(*how, 4 + 2 * change, every=2).state.params
 
 
-BUCKETS = arranged(test_als.ratings(), buckets=[4])
+BUCKETS = arranged(test_least_squares.ratings(), buckets=[4])
 
 
 def least_squares(key: jax.Array, change: int) -> Any:
-    model, memory = test_als.MODEL, memoryless()
+    model, memory = test_least_squares.MODEL, memoryless()
     for part in jax.random.split(key, 1 + change):
-        model, memory, _ = run(part, test_als.protocol(), model, memory, BUCKETS, 2)
+        model, memory, _ = run(part, test_least_squares.protocol(), model, memory, BUCKETS, 2)
     return model.factors
 
 

@@ -16,8 +16,8 @@ from jax.lax import Precision
 from dpaudit.federated import clients
 from dpaudit.mechanisms import gaussian, laplace, ldp_sgd, privunit
 from dpaudit.personalization import user_level
-from dpaudit.personalization.als import least_squares, popularity, solve, user_step
-from dpaudit.personalization.als.least_squares import Prior
+from dpaudit.personalization.als import least_squares, solve, steps
+from dpaudit.personalization.als.steps import Prior
 from dpaudit.personalization.boundary.processes import correlated, memoryless
 from dpaudit.training import dp_ftrl, dp_sgd, matrix_noise, per_example
 from dpaudit.training.sampling import cyclic, participation, poisson
@@ -113,7 +113,7 @@ def inside(protocol: Any, state: Any, memory: Any, users: Any) -> Any:
 
 
 def alternating() -> Any:
-    step = user_step.Step(0.8, 1.5, popularity.uniform, 0.3)
+    step = steps.Step(0.8, 1.5, steps.uniform, 0.3)
     settings = {"features": jnp.ones((people.ITEMS, 1)), "prior": Prior(jnp.ones(2), 3.0, 0.4)}
     protocol = least_squares.alternating(
         step, noise_multiplier=1.0, shares=least_squares.Shares(0.3, 0.5, 0.2), **settings
@@ -147,7 +147,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], bool]] = {
     "user factors, by ratings": (partial(factors, 9), True),
     "popularity": (
         lambda: inside(
-            popularity.counted(items=people.ITEMS, noise_multiplier=1.0),
+            least_squares.counted(items=people.ITEMS, noise_multiplier=1.0),
             people.model(),
             memoryless(),
             (people.batch(people.honest(4, seed=1), 4),),

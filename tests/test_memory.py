@@ -20,7 +20,7 @@ from dpaudit.federated import clients, clip_size
 from dpaudit.federated.population import Population
 from dpaudit.federated.rounds import _run, federated, run
 from dpaudit.personalization.boundary import aggregator, processes
-from dpaudit.personalization.boundary.aggregator import Protocol, each, everything
+from dpaudit.personalization.boundary.protocol import Protocol, each, everything
 from dpaudit.training.many import train_many
 from tests.processes import said, start
 

@@ -9,7 +9,18 @@ import pytest
 from tests.mutants.faults import MUTANTS, room
 from tests.mutants.mutant import ROOT, Mutant
 
-ROOMS = ["auditing", "data", "federated", "kernels", "mechanisms", "personalization", "report", "secure", "training"]
+ROOMS = [
+    "auditing",
+    "audits",
+    "data",
+    "federated",
+    "kernels",
+    "mechanisms",
+    "personalization",
+    "report",
+    "secure",
+    "training",
+]
 ROOMS += ["top"]  # what lies in no room
 
 

@@ -1,4 +1,4 @@
-"""A network trained by DP-SGD to a target epsilon, and audited by its own canaries in the same run.
+"""Trains a network by DP-SGD to a target epsilon, and audits it by canaries in the same run.
 
 Source: Abadi et al. 2016, Algorithm 1 (training); Steinke, Nasr and Jagielski 2023, Algorithm 1 (audit).
 """
@@ -19,8 +19,8 @@ from dpaudit.training.dp_sgd import Trainer, dp_sgd
 from dpaudit.training.models import accuracy
 from dpaudit.training.sampling import poisson
 
-GUESSED = (0.025, 0.05, 0.1, 0.25)  # shares of the canaries that a plan calls "in", and as many "out"
-GUESSED_IN = 0.05  # share that one more plan calls "in", and none "out": where steps seldom take a canary
+GUESSED = (0.025, 0.05, 0.1, 0.25)  # shares of the canaries that a plan guesses as "in", and as many as "out"
+GUESSED_IN = 0.05  # the share that one more plan guesses as "in", with none "out", for steps that seldom take a canary
 
 
 def train_audited(
@@ -132,7 +132,7 @@ def train_audited(
 
 
 def plans(canaries: int) -> list[one_run.Plan]:
-    """The numbers of guesses that :func:`train_audited` takes the best of."""
+    """Lists the numbers of guesses of which :func:`train_audited` takes the best."""
     counts = sorted({max(1, int(share * canaries)) for share in GUESSED})
     return [*(one_run.Plan(count, count) for count in counts), one_run.Plan(max(1, int(GUESSED_IN * canaries)))]
 

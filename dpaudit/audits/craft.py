@@ -1,8 +1,8 @@
-"""Crafting phase: the pairs of gradients that a client can bring about, by level of access.
+"""Crafts the pairs of gradients that a client can bring about, by level of access.
 
 Each function returns ``craft(key) -> (g0, g1)``, jittable and a pytree (``jax.tree_util.Partial``), so that its data
-travels to the device as data. A gradient function is ``gradient(image, label) -> [d]``; give a ``Partial`` where it
-holds parameters. Records are drawn uniformly with replacement; a pair never holds one record twice.
+are arguments of the compiled program. A gradient function is ``gradient(image, label) -> [d]``; give a ``Partial``
+where it holds parameters. Records are drawn uniformly with replacement; a pair never holds one record twice.
 
 Source: paper 000, Section 5.4; the two counter-examples from Section 4.1.
 """
@@ -23,7 +23,7 @@ Gradients = tuple[jax.Array, jax.Array]
 
 
 def benign(gradient: Gradient, images: Any, labels: Any) -> Partial:
-    """Two records' own gradients, nothing manipulated: g0 = grad(x1), g1 = grad(x2) (Section 5.4.1).
+    """Crafts two records' own gradients without manipulation: g0 = grad(x1), g1 = grad(x2) (Section 5.4.1).
 
     Args:
       gradient: of the model that the server sent.
@@ -49,7 +49,7 @@ def label_flip(
     *,
     choose: Callable[[jax.Array, Any, Any], Any] | None = None,
 ) -> Partial:
-    """One image under its own label and under another one (Section 5.4.2).
+    """Crafts the gradients of one image under its own label and under another one (Section 5.4.2).
 
     Args:
       gradient: of the model that the server sent.
@@ -78,7 +78,7 @@ def _label_flip(gradient: Partial, choose: Partial, images: jax.Array, labels: j
 
 
 def gradient_flip(gradient: Gradient, images: Any, labels: Any) -> Partial:
-    """A record's gradient and its negative (Section 5.4.3).
+    """Crafts a record's gradient and its negative (Section 5.4.3).
 
     Args:
       gradient: of the model that the server sent.
@@ -95,8 +95,9 @@ def _gradient_flip(gradient: Partial, images: jax.Array, labels: jax.Array, key:
 
 
 def collusion(gradient: Gradient, images: Any, labels: Any, trained_label: int) -> Partial:
-    """:func:`gradient_flip` on a model that the server trained on one label only, for images of other labels
-    (Section 5.4.4): the model is sure of the wrong answer, so gradients are long.
+    """Crafts :func:`gradient_flip` on a model that the server trained on one label only (Section 5.4.4).
+
+    The images have other labels. The model is sure of the wrong answer, so gradients are long.
 
     Args:
       gradient: of the model trained on ``trained_label`` alone.
@@ -111,7 +112,7 @@ def collusion(gradient: Gradient, images: Any, labels: Any, trained_label: int) 
 
 
 def dummy(dimension: int, clip_norm: float) -> Partial:
-    """lambda = L/sqrt(d) in every coordinate, and its negative; no data is needed (Section 5.4.5).
+    """Crafts lambda = L/sqrt(d) in every coordinate, and its negative, without any data (Section 5.4.5).
 
     A millionth is added, so that rounding cannot leave the norm short of L.
     """
@@ -123,7 +124,7 @@ def dummy(dimension: int, clip_norm: float) -> Partial:
 
 
 def zero_against_large(dimension: int, clip_norm: float) -> Partial:
-    """(0, ..., 0) against (lambda, ..., lambda), lambda = 10 L: the first counter-example of Section 4.1.
+    """Crafts (0, ..., 0) against (lambda, ..., lambda), lambda = 10 L: the first counter-example of Section 4.1.
 
     Norm projection turns zero into a fair coin and shortens the other one to L.
     """
@@ -133,7 +134,7 @@ def zero_against_large(dimension: int, clip_norm: float) -> Partial:
 
 
 def watermark(dimension: int, clip_norm: float) -> Partial:
-    """(0, ..., 0) against (0, lambda, 0, ..., 0), lambda = 10 L: the second counter-example of Section 4.1."""
+    """Crafts (0, ..., 0) against (0, lambda, 0, ..., 0), lambda = 10 L: the second counter-example of Section 4.1."""
     _validate.at_least(2, dimension=dimension)
     _validate.positive(clip_norm=clip_norm)
     zero = jnp.zeros(dimension)

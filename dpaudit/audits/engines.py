@@ -1,13 +1,14 @@
-"""Three ways to play LDP-SGD's game: `exact` in closed form, `plane` by Monte Carlo in the plane of the two gradients,
-and `full` with the mechanism as shipped, the only one that can find a bug in it.
+"""Plays the game of LDP-SGD by Monte Carlo: `plane` in the plane of the two gradients, `full` with the real mechanism.
 
-What an observer can use of a release z is three bits; an engine returns them for every trial as one code:
+Only `full` can find a bug in the mechanism; a third engine, `exact`, is the closed form in
+:mod:`dpaudit.audits.oracle`. An observer can use three bits of a release z, which an engine returns as one code a
+trial:
 
 * ``GUESS``: the cosine rule says g1, cos(z, g1) > cos(z, g0) (Eq. (3) of paper 000; ties go to g0);
 * ``SIDE1``, ``SIDE0``: <z, g1> > 0 and <z, g0> > 0, which is all that the optimal test needs.
 
-The game is paired: trial i uses the same pair of gradients in both worlds, so that both error rates speak of the same
-mixture of pairs and Eq. (2) bounds epsilon whether there is one pair for all trials or a fresh pair for each.
+The game is paired: trial i uses the same pair of gradients in both worlds, so that both error rates are about the same
+mixture of pairs, and Eq. (2) bounds epsilon for one pair for all trials as well as for a fresh pair in each.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ QUARTER, HALF = np.uint32(1 << 30), np.uint32(1 << 31)  # turns of a circle in u
 
 
 def pairs(key: jax.Array, craft: Callable[[jax.Array], tuple[jax.Array, jax.Array]], count: int, **how: Any) -> Pair:
-    """The planes of ``count`` freshly crafted pairs; no more than a block of gradients exists at a time.
+    """Computes the planes of ``count`` freshly crafted pairs, a block of gradients at a time.
 
     Args:
       key: a jax.random key, consumed; pair i is a function of (key, i) alone.
@@ -68,7 +69,7 @@ def plane(
     repeats: int = 1,
     **how: Any,
 ) -> np.ndarray:
-    """Trials sampled in the plane, exact in law and independent of the dimension: one angle and one coin each.
+    """Samples trials in the plane, one angle and one coin each: exact in distribution, whatever the dimension.
 
     The plane is a circle of 2^32 steps with g0 at 0 and g1 at theta. The direction v falls on it uniformly; the
     release is v or -v, on its gradient's side with probability Q. All comparisons are sign bits of 32-bit differences.
@@ -97,14 +98,14 @@ def plane(
 
 
 def _word(share: np.ndarray) -> np.ndarray:
-    """A share in [0, 1] of 2^32, rounded to the nearest word (1 becomes 2^32 - 1)."""
+    """Rounds a share in [0, 1] of 2^32 to the nearest word (1 becomes 2^32 - 1)."""
     return np.minimum(np.rint(share * 2.0**32), 2**32 - 1).astype(np.uint32)
 
 
 def _plane_repeat(
     key: jax.Array, angle: jax.Array, tie: jax.Array, keep: jax.Array, repeat: jax.Array, *, trials: int
 ) -> jax.Array:
-    """angle, tie [P], keep [2, E, P], with P = 1 or trials -> codes [2, E, trials]."""
+    """Plays one repeat: angle, tie [P], keep [2, E, P], with P = 1 or trials -> codes [2, E, trials]."""
     words = jax.random.bits(jax.random.fold_in(key, repeat), (2, *keep.shape[:2], trials), jnp.uint32)
     direction, coin = words
 
@@ -136,7 +137,7 @@ def full(
     randomize: Callable[..., jax.Array] = ldp_sgd.randomize,
     **how: Any,
 ) -> np.ndarray:
-    """Trials of the mechanism as shipped, on whole gradients.
+    """Plays trials of the mechanism as shipped, on whole gradients.
 
     Args:
       key: a jax.random key, consumed; each trial is a function of (key, world, epsilon's place, repeat, i).
@@ -181,7 +182,7 @@ def _full_trial(
     repeats: int,
     fresh: bool,
 ) -> jax.Array:
-    """All epsilons, repeats and worlds of one trial -> codes [E, repeats, 2]; its pair is crafted once."""
+    """Plays all epsilons, repeats and worlds of one trial -> codes [E, repeats, 2]; its pair is crafted once."""
     pair = jnp.stack(craft(jax.random.fold_in(pair_key, trial if fresh else 0)))
     unit0, unit1 = (norm_and_direction(g)[1] for g in pair)
     tie = ~jnp.any(cosine_direction(*pair) != 0)
@@ -199,7 +200,7 @@ def _full_trial(
 
 
 def _or_opposite(unit: jax.Array, other: jax.Array) -> jax.Array:
-    """A zero vector counts as opposite to the other one, as in :class:`dpaudit.audits.oracle.Pair`."""
+    """Replaces a zero vector by the opposite of the other one, as in :class:`dpaudit.audits.oracle.Pair`."""
     return jnp.where(jnp.any(unit != 0), unit, -other)
 
 

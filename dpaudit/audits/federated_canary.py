@@ -1,24 +1,24 @@
-"""Audits of federated learning from three seats: the wire, the transcript, and the final model.
+"""Audits federated learning as seen on the wire, in the transcript of all rounds, and in the final model.
 
     claim = dpaudit.Claim(8.0, 1e-7)
     result = message(key, client, params, claim, clip_norm=0.05, trials=1_000)    # one message of one's own client
 
     found, params = one_run(key, federation, canaries=500)                        # a whole run, with canaries
-    transcript(found, 10, delta=1e-7, confidence=0.95).epsilon_lower              # to those who saw every round
-    final_model(found, 10, delta=1e-7, confidence=0.95).epsilon_lower             # to those who saw the last model
+    transcript(found, 10, delta=1e-7, confidence=0.95).epsilon_lower              # for those who saw every round
+    final_model(found, 10, delta=1e-7, confidence=0.95).epsilon_lower             # for those who saw the last model
     accounted(10, noise_multiplier=1.4042, clients_per_round=200, delta=1e-7)     # what the noise allows
 
 ``client`` is ``client(update) -> Client``, such as ``partial(clients.gaussian, noise_multiplier=1.4042)``.
 
-Local privacy claims that one message tells little of its sender. The server uses sums of m messages, in which the
-noise of all hides each one much better. Both claims are audited here, each by clients who send what they like: their
-loss is linear, <theta, x>, so that x is their gradient. It goes through the same clipping, sampling, summing, noise
-and server step as any other, and a fault in these shows.
+Local privacy claims that one message tells little about its sender. The server uses sums of m messages, in which the
+noise of all hides each one much better. Both claims are audited here by clients with a linear loss, <theta, x>, whose
+gradient x is of their choice. It goes through the same clipping, sampling, summing, noise and server step as any
+other, so a fault in any of these shows.
 
-A canary client sends the same direction c_j, uniform on the sphere of all D parameters, whenever it is drawn. What
-c_j had no part in has a cosine N(0, 1/D) with it, for any model and any data, so sqrt(D) times the cosine is a score
-N(0, 1) for a client that was absent. What it is on average for those present is the mu of Gaussian differential
-privacy, because nearly all of a sum's length is noise. Its standard error is 1/sqrt(canaries), for the price of one
+A canary client sends the same direction c_j, uniform on the sphere of all D parameters, whenever it is drawn. Anything
+independent of c_j has a cosine N(0, 1/D) with it, for any model and any data, so sqrt(D) times the cosine is a score
+N(0, 1) for a client that was absent. Its mean over clients that were present is the mu of Gaussian differential
+privacy, because nearly all of a sum's length is noise. Its standard error is 1/sqrt(canaries), at the price of one
 run.
 """
 
@@ -51,18 +51,18 @@ STRETCH = 100.0  # a canary's gradient before clipping, in clip norms
 
 
 class Federation(NamedTuple):
-    """A federated run, as it ships.
+    """The settings of a federated run to audit.
 
     Attributes:
       loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
       params: the server's first model.
       population, data, clients_per_round, rounds: as for :func:`dpaudit.federated.rounds.run`; without canaries.
-      rule: of the clip size. An adaptive one is told of canaries' gradients too, which are 100 first clip norms long.
+      rule: of the clip norm. An adaptive one also sees the canaries' gradients, 100 times as long as its first norm.
       optimizer: the server's; for :func:`final_model`, ``optax.sgd`` of a constant rate.
       client: ``client(update) -> Client``.
       update: ``update(loss_fn) -> Update``.
-      make: a function like :func:`dpaudit.federated.rounds.federated`; more settings, such as a mesh, are bound to it
-        by ``functools.partial``.
+      make: a function like :func:`dpaudit.federated.rounds.federated`; bind further settings, such as a mesh, by
+        ``functools.partial``.
     """
 
     loss_fn: Loss
@@ -79,7 +79,7 @@ class Federation(NamedTuple):
 
 
 class Canaries(NamedTuple):
-    """What one run says of its k canaries; all scores are N(0, 1) for a direction that had no part.
+    """The scores of k canaries in one run, each N(0, 1) for a direction that had no part in it.
 
     Attributes:
       final: [k], sqrt(D) cos(c_j, theta_0 - theta_T).
@@ -95,7 +95,7 @@ class Canaries(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """How well a client's presence can be told, with bounds that hold with the stated confidence each.
+    """How well a client's presence can be told, with bounds that each hold with the stated confidence.
 
     Attributes:
       mu, mu_lower, mu_upper: in standard deviations, never below 0.
@@ -120,7 +120,7 @@ def message(
     update: Callable[[Loss], Update] = clients.gradients,
     **settings: Any,
 ) -> AuditResult:
-    """Audits one message of a client at the worst pair: updates that are opposite, and longer than the clip norm.
+    """Audits one message of a client at the worst pair: opposite updates, longer than the clip norm.
 
     The score is the projection on their difference, which is the likelihood ratio of Gaussian noise and, by its sign,
     of LDP-SGD.
@@ -135,8 +135,8 @@ def message(
       settings: more of :func:`dpaudit.audit`, such as ``trials`` and ``confidence``.
 
     Returns:
-      An :class:`dpaudit.AuditResult`, which assumes nothing. With a delta as small as 1e-7 it has to wait for events
-      nearly as rare; :func:`as_gaussian` reads a Gaussian message from common ones.
+      An :class:`dpaudit.AuditResult`, which assumes nothing about the noise. With a delta as small as 1e-7 it depends
+      on events nearly as rare; :func:`as_gaussian` uses common ones, for a Gaussian message.
 
     Raises:
       InputError: what :func:`dpaudit.audit` refuses; a value out of range.
@@ -149,7 +149,7 @@ def message(
 
 
 def as_gaussian(result: AuditResult) -> tuple[float, float]:
-    """Bounds on epsilon **that assume the message to be Gaussian**, from the error rates of an audit.
+    """Bounds epsilon from the error rates of an audit, **assuming the message is Gaussian**.
 
     Args:
       result: as from :func:`message`. Its threshold was fixed, or chosen on trials that were not counted.
@@ -167,9 +167,9 @@ def as_gaussian(result: AuditResult) -> tuple[float, float]:
 def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[Canaries, Any]:
     """Plays a federation once, with k canary clients among its clients, and scores them.
 
-    Scores are N(mu, 1) for canaries that are present as long as there are far fewer of them than D/mu^2: together they
-    must be short beside the noise, or mu comes out too small. The transcript takes rounds x D numbers of memory, and
-    the directions k x D.
+    Scores are N(mu, 1) for canaries that are present if there are far fewer of them than D/mu^2: their sum must be
+    short compared with the noise, or mu is underestimated. The transcript takes rounds x D numbers of memory, and the
+    directions k x D.
 
     Args:
       key: JAX random key, consumed.
@@ -198,18 +198,18 @@ def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[C
     drawn = np.asarray(participants(run_key, server, population.clients, federation.rounds))
     taken = (drawn[:, :, None] - federation.population.clients == np.arange(canaries)).sum(axis=1)
     if not taken.any():
-        raise _validate.expected("canaries", "so many that some are drawn", canaries)
+        raise _validate.expected("canaries", "enough of them that some are drawn", canaries)
     state, _ = run(run_key, server, server.init(federation.params), population, data, federation.rounds)
     moved = jax.tree.map(jnp.subtract, federation.params, state.params)
     return Canaries(*_scores(directions, moved, state.opt_state[0].means), taken), state.params
 
 
 def final_model(found: Canaries, participations: int, *, delta: float, confidence: float) -> Estimate:
-    """What the final model alone tells of a client that took part r times: mu = r times what one round adds.
+    """Estimates what the final model alone tells about a client that took part r times: mu = r times a round's.
 
-    The sum of T rounds hides a client better than the rounds one by one, by sqrt(r/T), and the way that the model has
-    gone besides hides it further. **It assumes a server that adds up means at a constant rate, that the noise is
-    Gaussian, and an adversary who knows nothing but the direction.**
+    The sum of T rounds hides a client better than the separate rounds, by sqrt(r/T), and the rest of the model's
+    movement hides it further. **It assumes a server that adds up means at a constant rate, Gaussian noise, and an
+    adversary who knows only the direction.**
 
     Args:
       found: as from :func:`one_run`.
@@ -232,11 +232,11 @@ def final_model(found: Canaries, participations: int, *, delta: float, confidenc
 
 
 def transcript(found: Canaries, participations: int, *, delta: float, confidence: float) -> Estimate:
-    """What the noisy means of all rounds tell of a client that took part r times: mu = sqrt(r) times that of a round.
+    """Estimates what all noisy means tell about a client that took part r times: mu = sqrt(r) times a round's.
 
-    **It assumes that the noise is Gaussian, as much in every round, and that those who look know in which rounds the
-    client took part**: then rounds compose as Gaussian releases do. Scores of one canary in two rounds have the
-    covariance of the two means' cosine, which is small but adds up.
+    **It assumes that the noise is Gaussian with the same scale in every round, and that the adversary knows in which
+    rounds the client took part**: then rounds compose as Gaussian releases do. The scores of one canary in two rounds
+    have the two means' cosine as covariance, which is small but adds up.
 
     Args:
       found, participations, delta, confidence: as for :func:`final_model`.
@@ -258,10 +258,11 @@ def transcript(found: Canaries, participations: int, *, delta: float, confidence
 
 
 def accounted(participations: int, *, noise_multiplier: float, clients_per_round: int, delta: float) -> float:
-    """What a client spends that takes part r times in sums of m noisy messages, to those who see nothing but the sums.
+    """Computes the cost of a client that takes part r times in sums of m noisy messages, if only sums are seen.
 
-    It moves r sums by C, each with noise of standard deviation z C sqrt(m): mu = sqrt(r/m)/z. A client that is absent
-    sends noise alone, so m stays. Nothing is said of one message, nor of clients who tell what noise they drew.
+    The client moves r sums by C, each with noise of standard deviation z C sqrt(m): mu = sqrt(r/m)/z. An absent client
+    still sends noise, so m stays the same. The claim does not cover single messages, nor clients who reveal their
+    noise.
 
     Args:
       participations: r >= 0.
@@ -286,7 +287,7 @@ class _Row(NamedTuple):
 
 
 def _planted(federation: Federation, directions: Any) -> Update:
-    """The sum of two updates, of which every client has one that is not zero: of its records, or its direction."""
+    """Makes an update that is, for every client, that of its records or that of its direction."""
     length = STRETCH * federation.rule.init().clip_norm
 
     def of_record(params: Any, row: _Row) -> jax.Array:
@@ -312,7 +313,7 @@ def _planted(federation: Federation, directions: Any) -> Update:
 
 
 def _with_clients(federation: Federation, canaries: int) -> tuple[Population, _Row]:
-    """The population with clients more, each of whom has a row of its own behind the data."""
+    """Adds canary clients to the population, each with one row behind the data."""
     refuse_missing_rows(federation.population, federation.data)
     rows = len(jax.tree.leaves(federation.data)[0])
     records = jax.tree.map(
@@ -331,14 +332,14 @@ def _rows_of(train: Partial, clients: Any, rows: Any, client: jax.Array) -> jax.
 
 
 def linear(params: Any, direction: Any) -> jax.Array:
-    """<theta, x>: a loss whose gradient is x."""
+    """Computes <theta, x>, a loss whose gradient is x."""
     parts = jax.tree.map(jnp.vdot, params, direction)
     return jnp.stack(jax.tree.leaves(parts)).sum()
 
 
 @partial(jax.jit, static_argnames="count")
 def random_directions(key: jax.Array, params: Any, count: int) -> Any:
-    """Uniform directions in the space of the parameters, leaves [count, ...]."""
+    """Draws uniform directions in the space of the parameters, leaves [count, ...]."""
     flat, unravel = ravel_pytree(clients.wide(params))
     return jax.vmap(lambda key: unravel(sphere(key, flat.size)))(jax.random.split(key, count))
 
@@ -349,7 +350,7 @@ class _Record(NamedTuple):
 
 
 def _recorded(count: int) -> optax.GradientTransformation:
-    """Keeps the noisy mean of every round; changes nothing."""
+    """Records the noisy mean of every round; changes nothing."""
 
     def init(params: Any) -> _Record:
         return _Record(jnp.zeros((count, ravel_pytree(params)[0].size)), jnp.int32(0))
@@ -362,7 +363,7 @@ def _recorded(count: int) -> optax.GradientTransformation:
 
 @jax.jit
 def _cosines(directions: Any, moved: Any, means: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """[k] of what the model has moved, [rounds, k] of the rounds' means, [rounds, rounds] of these with each other."""
+    """Computes the cosines of directions with the model's move [k] and the means [rounds, k], and of the means."""
     c = jax.vmap(lambda tree: ravel_pytree(tree)[0])(directions)
     moved, means = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (ravel_pytree(moved)[0], means))
     return c @ moved, means @ c.T, means @ means.T
@@ -381,7 +382,7 @@ def _participations(found: Canaries, participations: int) -> int:
 
 
 def estimate(mu: float, error: float, delta: float, confidence: float) -> Estimate:
-    """Of a mu with this standard error, normally distributed."""
+    """Makes an estimate from mu and its standard error, assuming it is normally distributed."""
     _validate.open_unit(delta=delta)
     reach = float(ndtri(_validate.open_unit(confidence=confidence))) * error
     mus = np.maximum([mu, mu - reach, mu + reach], 0.0)

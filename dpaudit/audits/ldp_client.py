@@ -1,4 +1,4 @@
-"""A client of federated learning examines LDP-SGD: every craft setting, every epsilon, as flat rows.
+"""Audits LDP-SGD as a client of federated learning can: every craft setting and every epsilon, as flat rows.
 
 Source: paper 000, Algorithm 3 and Section 6.
 """
@@ -54,7 +54,7 @@ Progress = Callable[[str, int], Callable[[int], None]]
 
 
 class Client(NamedTuple):
-    """What a client and its server bring to the test.
+    """The models and data that a client and its server bring to the audit.
 
     Attributes:
       gradient: of the server's model, ``gradient(image, label) -> [d]``.
@@ -136,7 +136,7 @@ def client(
 
 
 def crafted(client: Client, name: str) -> Partial:
-    """The ``craft(key) -> (g0, g1)`` of a setting in ``CRAFTS`` for this client."""
+    """Returns the ``craft(key) -> (g0, g1)`` of a setting in ``CRAFTS`` for this client."""
     records = (client.images, client.labels)
     settings: dict[str, Callable[[], Partial]] = {
         "benign": lambda: craft.benign(client.gradient, *records),
@@ -166,7 +166,7 @@ def audit_client(
     progress: Progress | None = None,
     **games: Any,
 ) -> Iterator[list[dict[str, Any]]]:
-    """The whole test of one data set: trains the server's models, then audits one craft setting after the other.
+    """Audits one data set: trains the server's models, then audits one craft setting after the other.
 
     Args:
       key: a jax.random key, consumed; a setting's rows do not depend on which others are asked for.
@@ -245,7 +245,7 @@ def audit_craft(
     checkpoint: Path | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Algorithm 3 for one setting: rows with what was measured beside what is known exactly.
+    """Runs Algorithm 3 for one setting; returns rows with the measured values beside the exact ones.
 
     Args:
       key: a jax.random key, consumed; pairs and trials depend on it alone.
@@ -337,7 +337,7 @@ def _exact(planes: oracle.Pair, epsilon: float, clip_norm: float) -> dict[str, A
 
 
 def _closed_form(exact: dict[str, Any]) -> dict[str, Any]:
-    """The `exact` engine's row: no trial was played, so nothing is said about an implementation."""
+    """Returns the row of the engine `exact`, which plays no trials and says nothing about an implementation."""
     epsilon, optimal = exact["epsilon_exact"], exact["epsilon_optimal"]
     return {
         "accuracy": exact["accuracy_exact"],
@@ -360,7 +360,7 @@ def _closed_form(exact: dict[str, Any]) -> dict[str, Any]:
 def _measured(
     codes: np.ndarray, planes: oracle.Pair, epsilon: float, clip_norm: float, confidence: float
 ) -> dict[str, Any]:
-    """codes [2, repeats, n] of one epsilon -> the measured columns."""
+    """Computes the measured columns from the codes [2, repeats, n] of one epsilon."""
     _, repeats, n = codes.shape
     guesses = (codes & engines.GUESS).astype(bool).sum(axis=2)
     fpr, fnr = guesses[0] / n, 1 - guesses[1] / n
@@ -389,12 +389,12 @@ def _measured(
 
 
 def _entered(codes: np.ndarray, pattern: int) -> np.ndarray:
-    """Which trials fell into the optimal test's region (:func:`dpaudit.audits.oracle.optimal_test`)."""
+    """Tells which trials fell into the optimal test's region (:func:`dpaudit.audits.oracle.optimal_test`)."""
     wanted = engines.SIDE1 if pattern == 0 else engines.SIDE0
     return (codes & (engines.SIDE0 | engines.SIDE1)) == wanted
 
 
 def versions() -> str:
-    """The versions a row was made with, e.g. "dpaudit 0.1.0, jax 0.10.2"."""
+    """Returns the versions that a row was made with, e.g. "dpaudit 0.1.0, jax 0.10.2"."""
     names = ("dpaudit", "jax", "jaxlib", "numpy", "scipy")
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)

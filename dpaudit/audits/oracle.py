@@ -1,6 +1,6 @@
-"""Closed-form error rates of LDP-SGD: what the game must converge to.
+"""Computes the error rates of LDP-SGD in closed form, to which the game converges.
 
-A release is a uniform unit vector up to one sign, so all that matters of a pair of gradients is a plane: each one's
+A release is a uniform unit vector up to one sign, so a pair of gradients matters only through its plane: each one's
 probability Q of keeping its side (:func:`dpaudit.mechanisms.ldp_sgd.far_side_probability`) and the angle theta between
 them. NumPy float64 on the host; every function takes many pairs at once.
 """
@@ -17,7 +17,7 @@ from dpaudit.mechanisms.ldp_sgd import far_side_probability
 
 
 class Pair(NamedTuple):
-    """What LDP-SGD can reveal of pairs of gradients; any shape, the same for all three.
+    """Everything about pairs of gradients that LDP-SGD can reveal; any shape, the same for all three.
 
     Attributes:
       norm0, norm1: L2 norms before clipping.
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
 
 def pair(g0: Any, g1: Any) -> Pair:
-    """The plane of a pair.
+    """Computes the plane of a pair.
 
     The angle is 2 atan2(|u0 - u1|, |u0 + u1|) of the unit vectors, accurate at both ends of [0, pi].
 
@@ -50,13 +50,13 @@ def pair(g0: Any, g1: Any) -> Pair:
 
 
 def settle_angle(norm0: np.ndarray, norm1: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """The convention for zero vectors (see :class:`Pair`), and rounding within 1e-6 of parallel counts as parallel."""
+    """Applies the convention for zero vectors (see :class:`Pair`), and treats angles up to 1e-6 as parallel."""
     angle = np.where(angle <= 1e-6, 0.0, np.minimum(angle, np.pi))
     return np.where(norm0 == 0, np.where(norm1 == 0, 0.0, np.pi), np.where(norm1 == 0, np.pi, angle))
 
 
 def far_sides(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """(1 - Q0, 1 - Q1): each world's probability of a release on the far side of its own gradient."""
+    """Computes (1 - Q0, 1 - Q1): each world's probability of a release on the far side of its own gradient."""
     _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)
     far0, far1 = (far_side_probability(norm, epsilon=epsilon, clip_norm=clip_norm) for norm in pair[:2])
@@ -64,7 +64,7 @@ def far_sides(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarr
 
 
 def ldp_sgd_cosine(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> tuple[float, float]:
-    """Exact (FPR, FNR) of the cosine rule, Eq. (3) of paper 000, on LDP-SGD.
+    """Computes the exact (FPR, FNR) of the cosine rule, Eq. (3) of paper 000, on LDP-SGD.
 
     P(right | g_i) = Q_i (pi + theta)/(2 pi) + (1 - Q_i)(pi - theta)/(2 pi): the half-space of the guess covers theta/2
     more than a quarter turn on either side of g_i. At theta = 0 every trial is a tie, which goes to g0.
@@ -79,7 +79,7 @@ def ldp_sgd_cosine(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> tup
 
 
 def cosine_rates(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`ldp_sgd_cosine` for many pairs."""
+    """Computes :func:`ldp_sgd_cosine` for many pairs."""
     share = pair.angle / np.pi
     fpr, fnr = (far * share + (1 - share) / 2 for far in far_sides(pair, epsilon=epsilon, clip_norm=clip_norm))
     tie = pair.angle == 0
@@ -87,7 +87,7 @@ def cosine_rates(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.nd
 
 
 def wedges(pair: Pair, *, epsilon: float, clip_norm: float) -> np.ndarray:
-    """Probabilities of the four sign patterns of (<z, g1>, <z, g0>) in both worlds.
+    """Computes the probabilities of the four sign patterns of (<z, g1>, <z, g0>) in both worlds.
 
     A release shows of the pair only the two signs. Under the uniform law the signs differ with probability theta/pi;
     world i multiplies a pattern's probability by 2 Q_i or 2 (1 - Q_i), as its own sign is plus or minus.
@@ -106,7 +106,7 @@ def wedges(pair: Pair, *, epsilon: float, clip_norm: float) -> np.ndarray:
 
 
 def ldp_sgd_tradeoff(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """The optimal trade-off curve of LDP-SGD for a pair: no test has a smaller FNR at the same FPR.
+    """Computes the optimal trade-off curve of LDP-SGD for a pair: no test has a smaller FNR at the same FPR.
 
     The four sign patterns of :func:`wedges` are taken into the region "guess g1" in order of falling likelihood ratio
     (Neyman-Pearson); the curve is straight between vertices (randomised tests).
@@ -130,7 +130,7 @@ def ldp_sgd_tradeoff(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> t
 
 
 class OptimalTest(NamedTuple):
-    """The rejection region of the likelihood-ratio test whose two probabilities are furthest apart in ratio.
+    """The rejection region of the likelihood-ratio test with the largest ratio of probabilities.
 
     Attributes:
       pattern: 0 for {<z, g1> > 0 > <z, g0>}, 3 for {<z, g0> > 0 > <z, g1>}.
@@ -145,7 +145,7 @@ class OptimalTest(NamedTuple):
 
 
 def optimal_test(pair: Pair, *, epsilon: float, clip_norm: float) -> OptimalTest:
-    """The better of the two regions in which the signs differ, over one pair or over a fresh pair every trial.
+    """Returns the better of the two regions in which the signs differ, for one pair or a fresh pair every trial.
 
     For a single pair that does not point the same way, no event has a larger ratio of probabilities, and with norms
     >= L the ratio is e^epsilon exactly. Over many pairs the region is used in every trial with that trial's own pair.
@@ -165,7 +165,7 @@ def optimal_test(pair: Pair, *, epsilon: float, clip_norm: float) -> OptimalTest
 
 
 def geometry(g0: jax.Array, g1: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The plane of one pair inside a jitted program, so that gradients need not leave the device.
+    """Computes the plane of one pair inside a jitted program, so that gradients need not leave the device.
 
     Args:
       g0, g1: gradients, [d].

@@ -1,17 +1,19 @@
-"""Audits of a training as it ships, from four seats: every step's noisy sum, of many trainings or of one; one run with
-many canaries; the loss of one record.
+"""Audits a training as shipped, by gradient canaries in its noisy sums or by the loss of one record.
 
-A gradient canary is a record whose loss moves a parameter of its own and nothing else: its gradient is as long as one
-likes and at right angles to everybody else's, the worst record that differential privacy has to hide. It goes through
-the same sampling, clipping, summing and noise as the data, so a fault in any of them shows.
+:func:`white_box` plays many trainings whose every step is seen, :func:`one_run` trains once with many canaries,
+:func:`per_step` includes them anew in every step of one training, and :func:`black_box` sees one record's final loss.
+
+A gradient canary is a record whose loss moves a parameter of its own and nothing else. Its gradient is as long as
+needed and orthogonal to everybody else's, the worst record that differential privacy has to hide. It goes through the
+same sampling, clipping, summing and noise as the data, so a fault in any of them shows.
 
     recipe = Recipe(loss_fn, params, data, steps=100, clip_norm=1.0, noise_multiplier=1.0, batch_size=64,
                     optimizer=optax.sgd(0.1))
     dpaudit.audit(white_box(recipe, delta=1e-2), ABSENT, PRESENT, key=key, trials=2_000)
 
 In clip norms, a canary's coordinate x of a noisy sum is N(0, z^2) without it and (1 - q) N(0, z^2) + q N(1, z^2) with
-it, z the noise multiplier and q the chance that a step takes it. So the evidence of a step is the likelihood ratio
-ln(1 - q + q exp((2 x - 1)/(2 z^2))), and that of a training the sum over its steps.
+it, where z is the noise multiplier and q the probability that a step takes it. The evidence of a step is therefore the
+likelihood ratio ln(1 - q + q exp((2 x - 1)/(2 z^2))), and that of a training the sum over its steps.
 """
 
 import os
@@ -40,16 +42,15 @@ Loss = Callable[..., jax.Array]
 
 
 class Recipe(NamedTuple):
-    """A training with Poisson batches, as it ships: what every audit takes.
+    """The settings of a training with Poisson batches, which every audit here takes.
 
     Attributes:
-      loss_fn: as for :func:`dpaudit.training.dp_sgd.dp_sgd`. Where ``make`` has ``dropout=True`` bound, it is
+      loss_fn: as for :func:`dpaudit.training.dp_sgd.dp_sgd`. If ``make`` has ``dropout=True`` bound, it is
         ``loss_fn(params, example, key=None)``: training gives it a key, the final loss of :func:`black_box` does not.
       params: where training starts.
-      data: pytree with leaves [n, ...]; what an audit adds are rows more.
+      data: pytree with leaves [n, ...]; an audit adds further rows.
       steps, clip_norm, noise_multiplier, batch_size, optimizer: of the training.
-      make: a function like :func:`dpaudit.training.dp_sgd.dp_sgd`; more settings are bound to it by
-        ``functools.partial``.
+      make: a function like :func:`dpaudit.training.dp_sgd.dp_sgd`; bind further settings by ``functools.partial``.
     """
 
     loss_fn: Loss
@@ -72,19 +73,19 @@ class Planted(NamedTuple):
 
 
 class Canaries(NamedTuple):
-    """What one run says of its canaries."""
+    """The scores of the canaries of one run."""
 
     scores: np.ndarray  # [m], in nats: the evidence that each was included
     included: np.ndarray  # [m] booleans, fair coins
 
 
 def white_box(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
-    """A whole training as a mechanism of "is the canary in the data?", seen by an adversary who reads every step.
+    """Makes a whole training a mechanism of "is the canary in the data?", for an adversary who reads every step.
 
-    Every step takes the canary with probability q = batch_size/(n + 1). The releases are the pair that the accounting
-    of Poisson sampling is tight for, so what an audit leaves of the accounted epsilon is for want of trials: with
-    delta 1e-5 the events that cost most are as rare as that. Where batches are full, the trade-off curve is Gaussian
-    and :mod:`dpaudit.auditing.bounds.gdp` reads it from common events.
+    Every step takes the canary with probability q = batch_size/(n + 1). The accounting of Poisson sampling is tight
+    for this pair, so an audit falls short of the accounted epsilon only for lack of trials: with delta 1e-5 the events
+    that cost most are as rare as that. If batches are full, the trade-off curve is Gaussian and
+    :mod:`dpaudit.auditing.bounds.gdp` estimates it from common events.
 
     Args:
       recipe: of the training; the canary is one record more.
@@ -134,8 +135,8 @@ def one_run(
 ) -> tuple[Canaries, Any]:
     """Trains once, with every one of m canaries included by a fair coin, and scores them all.
 
-    The scores take z from the coordinates' median size, not from the recipe: it shows much sooner that there is too
-    little noise, and a sound training gains or loses next to nothing by it.
+    The scores estimate z from the coordinates' median size instead of taking the recipe's. This detects too little
+    noise much sooner and makes next to no difference to a sound training.
 
     Args:
       key: JAX random key, consumed.
@@ -174,16 +175,16 @@ def one_run(
 
 
 def per_step(key: jax.Array, recipe: Recipe, *, canaries: int = 1) -> tuple[Canaries, Any]:
-    """Trains once, with every one of m canaries included by a fair coin of its own in every step.
+    """Trains once, with every one of m canaries included by its own fair coin in every step.
 
-    The coins take the place of the sampling, which the records keep: steps x m guesses between N(0, z^2) and
-    N(1, z^2) tell how much noise there is, :func:`epsilon_lower` what a training with that much has spent.
+    The coins replace the sampling for the canaries, not for the records. The steps x m guesses between N(0, z^2) and
+    N(1, z^2) measure the noise, and :func:`epsilon_lower` computes what a training with that much noise spends.
 
     Args:
       key: JAX random key, consumed.
       recipe: of the training.
-      canaries: m >= 1, each with a coordinate of its own, so that the network does not feel them; they are rows that
-        every batch has more.
+      canaries: m >= 1, each with a coordinate of its own, so that they do not affect the network; they are additional
+        rows of every batch.
 
     Returns:
       (canaries, params): :class:`Canaries` [steps m], step after step, and the trained network.
@@ -217,11 +218,11 @@ def per_step(key: jax.Array, recipe: Recipe, *, canaries: int = 1) -> tuple[Cana
 
 
 def epsilon_lower(found: Canaries, recipe: Recipe, *, delta: float, confidence: float) -> float:
-    """The least epsilon that a whole training has spent, by the noise that :func:`per_step` has seen.
+    """Bounds the epsilon of a whole training from below, by the noise that :func:`per_step` has seen.
 
     Guessing by the sign of the scores bounds a step's mu from below, hence the noise multiplier by 1/mu from above;
-    the accounting of Poisson batches says what that much noise costs. **It takes the noise to be Gaussian, and batches
-    to be what they are said to be**: a fault in the sampling is for :func:`white_box` or :func:`one_run` to find.
+    the accounting of Poisson batches says what that much noise costs. **It assumes that the noise is Gaussian and the
+    batches are as specified**: to find faults in the sampling, use :func:`white_box` or :func:`one_run`.
 
     Args:
       found: as from :func:`per_step`.
@@ -243,7 +244,7 @@ def epsilon_lower(found: Canaries, recipe: Recipe, *, delta: float, confidence: 
 
 
 def black_box(recipe: Recipe, target: Any, *, delta: float | None = None) -> Mechanism:
-    """A whole training as a mechanism of "is the target in the data?", seen through the target's loss alone.
+    """Makes a whole training a mechanism of "is the target in the data?", seen only through the target's loss.
 
     Args:
       recipe: of the training; the target is one record more.
@@ -273,7 +274,7 @@ def black_box(recipe: Recipe, target: Any, *, delta: float | None = None) -> Mec
 
 
 def _planted(recipe: Recipe, canaries: int) -> tuple[Planted, Trainer, Any]:
-    """The data with canaries, all present; a trainer that keeps what is seen of them; and where it starts."""
+    """Returns the data with all canaries present, a trainer that records their coordinates, and its start."""
     _validate.at_least(1, steps=recipe.steps)
     n = {leaf.shape[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(recipe.data)}
     if len(n) != 1 or 0 in n:
@@ -303,7 +304,7 @@ def _trainer(recipe: Recipe, loss_fn: Loss, optimizer: optax.GradientTransformat
 
 
 def _with_canaries(loss_fn: Loss, length: float) -> Loss:
-    """The loss of a planted row: a record's own, or length w_j of canary j."""
+    """Returns the loss of a planted row: a record's own, or length w_j for canary j."""
 
     def loss(params: Any, row: Planted, *key: jax.Array) -> jax.Array:
         own = length * params["canary"][row.canary]
@@ -313,13 +314,13 @@ def _with_canaries(loss_fn: Loss, length: float) -> Loss:
 
 
 def _coordinates(recipe: Recipe, state: State) -> jax.Array:
-    """The canaries' own coordinates of every step's noisy sum, in clip norms, [steps, m]."""
+    """Returns the canaries' own coordinates of every step's noisy sum, in clip norms, [steps, m]."""
     return state.opt_state[0].gradients * (recipe.batch_size / recipe.clip_norm)
 
 
 @jax.jit
 def _evidence(x: jax.Array, rate: Any, noise_multiplier: Any) -> jax.Array:
-    """ln p(x | present) - ln p(x | absent) of one step that takes a canary with probability ``rate``."""
+    """Computes ln p(x | present) - ln p(x | absent) of a step that takes a canary with probability ``rate``."""
     return jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / noise_multiplier**2)
 
 
@@ -329,7 +330,7 @@ class _Record(NamedTuple):
 
 
 def _recorded(steps: int, canaries: int) -> optax.GradientTransformation:
-    """Keeps every step's noisy gradient of the canaries' own parameters; changes nothing."""
+    """Records every step's noisy gradient of the canaries' own parameters; changes nothing."""
 
     def init(params: Any) -> _Record:
         return _Record(jnp.zeros((steps, canaries)), jnp.int32(0))

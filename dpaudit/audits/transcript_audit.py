@@ -1,18 +1,18 @@
-"""The likelihood ratio of a whole transcript: is one more user among the others, all of whom the adversary knows?
+"""Audits a run by the likelihood ratio of its whole transcript: does one more user take part, given all the others?
 
     made = partial(alternating, step, features=features, prior=prior)
     recipe = Recipe(made, noise_multiplier, model, memory, buckets, extreme(item=0), rounds=5)
     dpaudit.audit(whole(recipe, delta=1e-5), ABSENT, PRESENT, key=key, trials=200_000)
 
-From the transcript the adversary replays the server's state before every round, and from that what would have been
-released without noise: s_t of the others, s_t + Delta_t with the canary. Where the noise on every number of a round's
+From the transcript the adversary replays the server's state before every round, and computes what would have been
+released without noise: s_t for the others, s_t + Delta_t with the canary. If the noise on every number of a round's
 releases x_t is N(0, z^2),
 
     y_t = <x_t - s_t, Delta_t>/|Delta_t|
 
-is N(0, z^2) without the canary and N(|Delta_t|, z^2) with it, whatever was released before. So the sum over rounds of
-(y_t - |Delta_t|/2) |Delta_t|/z^2 is the best statistic that there is. A canary that attains the sensitivity, 1, in
-each of T rounds is mu = sqrt(T)/z away: all that was accounted.
+is N(0, z^2) without the canary and N(|Delta_t|, z^2) with it, whatever was released before. The sum over rounds of
+(y_t - |Delta_t|/2) |Delta_t|/z^2 is therefore the optimal statistic. A canary that attains the sensitivity, 1, in each
+of T rounds has mu = sqrt(T)/z, which is all that was accounted.
 """
 
 from collections.abc import Callable
@@ -26,20 +26,22 @@ from dpaudit import _validate
 from dpaudit.audits.training_canary import ABSENT, PRESENT
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.personalization.als.layout import Users
-from dpaudit.personalization.boundary.aggregator import Protocol, run
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.protocol import Protocol
 
 __all__ = ["ABSENT", "PRESENT", "Recipe", "Seen", "extreme", "whole"]
 
-LONGEST = 1e9  # a rating that no clipping leaves as it is
+LONGEST = 1e9  # a rating beyond every clip norm
 
 
 class Recipe(NamedTuple):
-    """A run, as it ships, and the user whom it is to hide.
+    """A run to audit, and the user that it should hide.
 
     Attributes:
-      make: ``make(noise_multiplier=z) -> Protocol``, such as :func:`dpaudit.personalization.als.least_squares.alternating` with its
-        settings bound by ``functools.partial``: with z > 0 the one that is audited, with 0 the same without noise,
-        which tells the adversary what the noise was added to. Its devices do not draw at random.
+      make: ``make(noise_multiplier=z) -> Protocol``, such as
+        :func:`dpaudit.personalization.als.least_squares.alternating` with its settings bound by ``functools.partial``:
+        with z > 0 the one that is audited, with 0 the same without noise, which tells the adversary what the noise was
+        added to. Its devices do not draw at random.
       noise_multiplier: z > 0, the standard deviation of the noise on every number that is released.
       state: that the server begins with.
       memory: of the aggregator.
@@ -58,7 +60,7 @@ class Recipe(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a transcript says of the canary, all of it.
+    """All that a transcript says about the canary.
 
     Attributes:
       along: y, [T].
@@ -70,13 +72,13 @@ class Seen(NamedTuple):
 
 
 def extreme(*, item: int, rating: float = LONGEST) -> Users:
-    """The user who moves alternating minimisation furthest: one item, and a rating that none would give.
+    """Makes the user who moves alternating minimisation furthest: one item, and a rating that nobody would give.
 
-    Their factor is as long as its clipping allows, what is left of the rating is too, and their one weight is 1.
+    Both their factor and the rest of the rating are as long as their clipping allows, and their one weight is 1.
 
     Args:
-      item: whose factor is not 0 in any round.
-      rating: far larger than any clipping, but not so that its square is infinite.
+      item: an item whose factor is not 0 in any round.
+      rating: far larger than any clip norm, but with a finite square.
     """
     one = jnp.ones((1, 1))
     return Users(
@@ -85,7 +87,7 @@ def extreme(*, item: int, rating: float = LONGEST) -> Users:
 
 
 def whole(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
-    """A run as a mechanism of "is the canary there?", seen by an adversary who reads the whole transcript.
+    """Makes a run a mechanism of "is the canary there?", for an adversary who reads the whole transcript.
 
     Args:
       recipe: of the run.
@@ -129,5 +131,5 @@ def whole(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
 
 
 def _numbers(releases: Any) -> jax.Array:
-    """All that a round released, [n]."""
+    """Returns all numbers that a round released, [n]."""
     return ravel_pytree([release.value for release in releases])[0]

@@ -1,18 +1,25 @@
-"""Audits of user-level trainings as they ship, by those who read the whole transcript.
+"""Audits user-level trainings by canary users, seen by an adversary who reads the whole transcript.
+
+Many trainings give the scores of two worlds for :func:`dpaudit.play`::
 
     recipe = Recipe(loss_fn, params, everyone, rounds=16, sampling=cohorts, clip_norm=0.3, noise_multiplier=1.0,
                     optimizer=optax.sgd(0.5), make=partial(dp_ftrl, strategy=strategy))
     seat = worst_user(recipe, strategy)
     scores = dpaudit.play(key, release(recipe, seat.user), statistic(recipe, strategy, seat), trials=100_000)
-    shift(scores)                       # mu, with its standard error: what is accounted is 1/noise_multiplier
+    shift(scores)                       # mu, with its standard error; accounted is 1/noise_multiplier
 
-A canary user's examples move a parameter of their own and nothing else: their gradient is far longer than the clip
-norm and at right angles to everybody else's, the worst user that there is to hide. It goes through the same cohorts,
-clipping, sums, noise and boundary as any other, and a fault in these shows.
+One training with canaries estimates mu with a known error::
 
-Where it is known in which rounds the canary takes part, Delta [rounds] of zeros and ones, its coordinate x of all
-releases, in clip norms, is Delta + s C^-1 z, and T = <C Delta, C x>/(s |C Delta|) is the best statistic that there is:
-N(0, 1) without the canary and N(mu, 1) with it, mu = |C Delta|/s.
+    found, params = one_run(key, recipe, strategy, canaries=500, delta=1e-5, confidence=0.95)
+    found.mu, found.epsilon_lower
+
+A canary user's examples move a parameter of their own and nothing else. Their gradient is far longer than the clip
+norm and orthogonal to everybody else's, which makes the canary the hardest user to hide. It goes through the same
+cohorts, clipping, sums, noise and boundary as any other, so a fault in any of these shows.
+
+If the rounds in which the canary takes part are known, Delta [rounds] of zeros and ones, its coordinate x of all
+releases, in clip norms, is Delta + s C^-1 z, and T = <C Delta, C x>/(s |C Delta|) is the optimal statistic: N(0, 1)
+without the canary and N(mu, 1) with it, mu = |C Delta|/s.
 """
 
 import math
@@ -40,15 +47,15 @@ from dpaudit.training.sampling import Sampling
 
 
 class Recipe(NamedTuple):
-    """A user-level training, as it ships.
+    """The settings of a user-level training to audit.
 
     Attributes:
       loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
       params: where training starts.
-      users: everybody (:class:`dpaudit.personalization.user_level.Users`); canaries take the places of some of them.
+      users: all users (:class:`dpaudit.personalization.user_level.Users`); canaries take the places of some of them.
       rounds, sampling, clip_norm, noise_multiplier, optimizer: of the training.
-      make: :func:`dpaudit.personalization.user_level.dp_sgd`, or ``dp_ftrl`` with a strategy; more settings are bound
-        to it by ``functools.partial``.
+      make: :func:`dpaudit.personalization.user_level.dp_sgd`, or ``dp_ftrl`` with a strategy; bind further settings by
+        ``functools.partial``.
     """
 
     loss_fn: Loss
@@ -62,7 +69,7 @@ class Recipe(NamedTuple):
     make: Callable[..., Training] = dp_ftrl
 
     def training(self, loss_fn: Loss) -> Training:
-        """The training, of this loss."""
+        """Makes the training with this loss."""
         return self.make(
             loss_fn,
             sampling=self.sampling,
@@ -78,7 +85,7 @@ class Seat(NamedTuple):
     Attributes:
       user: the number.
       taken: [rounds], 1 where the user takes part, else 0.
-      length: |C taken|: how far the releases, decorrelated, are moved, in clip norms.
+      length: |C taken|: how far the decorrelated releases are moved, in clip norms.
     """
 
     user: int
@@ -87,7 +94,7 @@ class Seat(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """How far two worlds' scores lie apart, in standard deviations, with its standard error."""
+    """The distance between two worlds' scores, in standard deviations, with its standard error."""
 
     mu: float
     error: float
@@ -101,7 +108,7 @@ class _Row(NamedTuple):
 def release(
     recipe: Recipe, user: int, *, crowd: bool = False, secret: bool = False
 ) -> Callable[[jax.Array, Any], Any]:
-    """A whole training as a function of "is the canary there?", for :func:`dpaudit.play`.
+    """Makes a whole training a function of "is the canary there?", for :func:`dpaudit.play`.
 
     Args:
       recipe: of the training.
@@ -125,7 +132,7 @@ def release(
 
 
 def worst_user(recipe: Recipe, strategy: Strategy) -> Seat:
-    """The user whose participation, in the order that ``recipe.users`` says, moves the releases furthest.
+    """Finds the user whose participation, in the order of ``recipe.users``, moves the releases furthest.
 
     Args:
       recipe: of the training; its cohorts are public.
@@ -138,7 +145,7 @@ def worst_user(recipe: Recipe, strategy: Strategy) -> Seat:
 
 
 def statistic(recipe: Recipe, strategy: Strategy, seat: Seat) -> Callable[[jax.Array], jax.Array]:
-    """T of a release: N(0, 1) without the canary, N(seat.length/s, 1) with it, s = noise_multiplier sens(C).
+    """Makes T of a release: N(0, 1) without the canary, N(seat.length/s, 1) with it, s = noise_multiplier sens(C).
 
     Args:
       recipe, strategy: of the training.
@@ -153,7 +160,7 @@ def statistic(recipe: Recipe, strategy: Strategy, seat: Seat) -> Callable[[jax.A
 
 
 def shift(scores: np.ndarray) -> Shift:
-    """mu = (mean of world 1 - mean of world 0)/standard deviation, for scores that are normal and differ by a shift.
+    """Estimates mu, the difference of the worlds' means over their standard deviation, for normal scores.
 
     Args:
       scores: [2, n], n >= 2.
@@ -173,7 +180,7 @@ def shift(scores: np.ndarray) -> Shift:
 
 
 def mu_bounds(scores: np.ndarray, *, threshold: float, confidence: float) -> tuple[float, float]:
-    """Bounds on mu from how often scores exceed a threshold, which assume nothing of them.
+    """Bounds mu by how often scores exceed a threshold, without assumptions on the scores.
 
     Args:
       scores: [2, n].
@@ -181,7 +188,8 @@ def mu_bounds(scores: np.ndarray, *, threshold: float, confidence: float) -> tup
       confidence: in (0, 1), of each bound.
 
     Returns:
-      (lower, upper), as of :func:`dpaudit.auditing.bounds.gdp.mu_bounds`: a lower bound above what is accounted is a fault.
+      (lower, upper), as of :func:`dpaudit.auditing.bounds.gdp.mu_bounds`: a lower bound above what is accounted is a
+      fault.
     """
     without, present = np.asarray(scores) > threshold
     errors = int(without.sum()), int(np.sum(~present))
@@ -190,10 +198,10 @@ def mu_bounds(scores: np.ndarray, *, threshold: float, confidence: float) -> tup
 
 
 def in_crowd(recipe: Recipe, user: int, *, delta: float | None = None) -> Mechanism:
-    """A training whose users all push one coordinate the same way, but for the canary, who pushes the other way.
+    """Makes a training whose users all push one coordinate one way, except the canary, who pushes the other way.
 
-    In an order, where every round has as many users, the round of the canary is then seen to lack one push even
-    without knowing the order, and more so with the canary's own. Coins hide it: the size of a round varies.
+    If users take part in an order, with equally many in every round, the canary's round visibly lacks one push, even
+    to those who do not know the order. Random sampling hides it, because the size of a round varies.
 
     Args:
       recipe: of the training.
@@ -218,11 +226,11 @@ def in_crowd(recipe: Recipe, user: int, *, delta: float | None = None) -> Mechan
     return Mechanism(release(recipe, user, crowd=True, secret=True), claim)
 
 
-largest = Distinguisher(lambda key, mechanism, x0, x1: jnp.max, None)  # of the rounds
+largest = Distinguisher(lambda key, mechanism, x0, x1: jnp.max, None)  # scores by the largest round
 
 
 def _planted(recipe: Recipe, user: int, crowd: bool) -> tuple[Training, Any, Users]:
-    """The training with the canaries' parameter, where it starts, and everybody, the canary included."""
+    """Returns the training with the canaries' parameter, where it starts, and all users, including the canary."""
     n, width = recipe.users.weights.shape
     if _validate.at_least(0, user=user) >= n:
         raise _validate.expected("user", f"one of 0..{n - 1}", user)
@@ -254,7 +262,7 @@ def _played(
 
 
 def takes_part(recipe: Recipe, everyone: Users) -> np.ndarray:
-    """[rounds, n], 1 where a user takes part, else 0."""
+    """Returns who takes part, [rounds, n] of ones and zeros."""
     _validate.at_least(1, rounds=recipe.rounds)
     drawn, present = jax.vmap(partial(recipe.sampling.draw, everyone.cohorts))(jnp.arange(recipe.rounds))
     table = np.zeros((recipe.rounds, len(everyone.weights)))
@@ -262,16 +270,10 @@ def takes_part(recipe: Recipe, everyone: Users) -> np.ndarray:
     return table
 
 
-# Canary users in a single training: what its transcript tells of them, with an error that is known.
-#
-# found, params = one_run(key, recipe, strategy, canaries=500, delta=1e-5, confidence=0.95)
-# found.mu, found.epsilon_lower
-
-
 def one_run(
     key: jax.Array, recipe: Recipe, strategy: Strategy, *, canaries: int, delta: float, confidence: float
 ) -> tuple[Estimate, Any]:
-    """Trains once, with k canaries among the users, each of whose gradients is a direction of its own, and finds mu.
+    """Trains once with k canaries among the users, each with a random direction as its gradient, and estimates mu.
 
     Directions c_j are uniform on the sphere of all D parameters. With Y_j = sum_t (C Delta_j)_t (C g)_t of releases
     g, sqrt(D) <c_j, Y_j>/|Y_j| is N(0, 1) for a direction that had no part, whatever the data and the model, and
@@ -280,7 +282,7 @@ def one_run(
     Args:
       key: JAX random key, consumed.
       recipe: of the training; the last k of its users are canaries.
-      strategy: C; for :func:`dpaudit.personalization.user_level.dp_sgd` that of
+      strategy: C; for :func:`dpaudit.personalization.user_level.dp_sgd` it is
         :func:`dpaudit.training.matrix_noise.independent`.
       canaries: k >= 1.
       delta: in (0, 1), of the epsilons.
@@ -307,7 +309,7 @@ def one_run(
     )
     moved = strategy.matrix()[: recipe.rounds, : recipe.rounds] @ takes_part(recipe, planted)[:, -canaries:]
     if not moved.any():
-        raise _validate.expected("canaries", "so many that some take part", canaries)
+        raise _validate.expected("canaries", "enough of them that some take part", canaries)
     scores, lengths = _scores(directions, transcript, strategy, moved)
     whole = np.sum(lengths**2)
     worst = strategy.sensitivity(strategy.pattern)
@@ -316,7 +318,7 @@ def one_run(
 
 
 def _with_directions(recipe: Recipe, directions: Any) -> Training:
-    """The training of two kinds of users, everybody else and canaries, of the same cohorts."""
+    """Makes the training of two kinds of users in the same cohorts: ordinary ones and canaries."""
 
     def of_canary(params: Any, number: jax.Array) -> jax.Array:
         own = jax.tree.map(lambda leaf: leaf[number], directions)
@@ -345,7 +347,7 @@ def _last_as_canaries(everyone: Users, canaries: int) -> tuple[Users, Users]:
 def _scores(
     directions: Any, transcript: Transcript, strategy: Strategy, moved: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """sqrt(D) <c_j, Y_j>/|Y_j| and |C Delta_j|, [k] each; from inner products alone, in float64."""
+    """Computes sqrt(D) <c_j, Y_j>/|Y_j| and |C Delta_j|, [k] each, by inner products in float64."""
     c, g = (
         np.asarray(jax.vmap(lambda tree: ravel_pytree(tree)[0])(tree), np.float64)
         for tree in (directions, transcript.values(NAME))

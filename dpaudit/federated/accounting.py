@@ -1,20 +1,20 @@
-"""What federated learning has spent: on the clients' own messages, and on the statistics that steer it.
+"""Accounts federated learning: the clients' own messages, and the statistics that steer the clip norm.
 
-A message under local privacy is hidden by its noise alone. The server knows who takes part, so no sampling helps, and
-a client spends by how often it was drawn: :func:`gaussian`, :func:`pure`, with :func:`expected_clients`,
+A message under local privacy is hidden by its noise only. The server knows who takes part, so sampling does not help,
+and a client's cost depends on how often it was drawn: :func:`gaussian`, :func:`pure`, with :func:`expected_clients`,
 :func:`most_participations` and :func:`counts`.
 
 A statistic that a trusted aggregator releases (a count of bits, a histogram) is a DpEvent whose noise multiplier is
-the noise over the change that adding or removing one client's report makes. To those who do not know who took part,
-sampling makes it cheaper::
+the noise over the change that adding or removing one client's report makes. Sampling makes it cheaper towards
+observers who do not know who took part::
 
     fixed_size   one replaced      exactly m of the N clients take part, as simulated here
-    poisson      added or removed  each takes part with probability m/N, on its own
-    renyi        added or removed  the same, looser: the way of paper 002
+    poisson      added or removed  each takes part with probability m/N, independently
+    renyi        added or removed  the same, looser: the accounting of paper 002
 
-With a fixed m nobody can be added or removed, so the last two say nothing of it. To those who know who took part, the
-server among them, the accounting is that of rate 1, of the releases in which the client took part; and what they learn
-of a client in all is the sum of its messages' epsilon and the statistic's, at the sum of the deltas.
+With a fixed m nobody can be added or removed, so the last two do not describe it. For observers who know
+who took part, including the server, use rate 1 over the releases in which the client took part. A client's
+total cost is the sum of the epsilons of its messages and of the statistic, at the sum of the deltas.
 """
 
 import math
@@ -36,38 +36,27 @@ from dpaudit import _validate
 from dpaudit.mechanisms.claim import NEIGHBOURING, Claim
 
 INTERVALS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # grids of privacy losses, in nats, coarse to fine; each rounds upward
-ROUNDING = 0.05, 1e-5  # of the last grid, sqrt(releases) intervals in all: at most so much of epsilon, or so many nats
-TAIL = 1e-20  # mass of the losses beyond a grid, which counts as a loss without bound
+ROUNDING = 0.05, 1e-5  # accepted rounding of the last grid, sqrt(releases) intervals: a share of epsilon, or nats
+TAIL = 1e-20  # mass of the losses beyond a grid, counted as infinite loss
 ORDERS = (*(1 + order / 10 for order in range(1, 100)), *range(11, 64), *range(64, 2048, 16))  # of Renyi divergences
-LEAST = 0.5  # noise multiplier; with less, one release costs tens of nats, and no grid is both fine and short
+LEAST = 0.5  # noise multiplier; with less, one release costs tens of nats, and no grid is both fine and short enough
 
 
 class Spent(NamedTuple):
-    """A row of :func:`table`.
+    """One row of :func:`table`."""
 
-    Attributes:
-      release: "message" or "statistic".
-      sample: "known" or "secret": whether those who look know who took part.
-      accounting: how epsilon was computed.
-      neighbouring: "replace" or "add_remove", one client.
-      participations, clients: epsilon is that of a client with so many, and so many clients are expected to have just
-        as many; None where it holds for everyone.
-      epsilon: in nats.
-      delta: of that epsilon.
-    """
-
-    release: str
-    sample: str
-    accounting: str
-    neighbouring: str
-    participations: int | None
-    clients: float | None
-    epsilon: float
+    release: str  # "message" or "statistic"
+    sample: str  # "known" or "secret": whether the observer knows who takes part
+    accounting: str  # how epsilon was computed
+    neighbouring: str  # "replace" or "add_remove", one client
+    participations: int | None  # the participations that epsilon is for; None if it holds for every client
+    clients: float | None  # the expected number of clients with exactly that many
+    epsilon: float  # in nats
     delta: float
 
 
 def expected_clients(participations: ArrayLike, *, clients: int, clients_per_round: int, rounds: int) -> np.ndarray:
-    """The expected number of clients that take part exactly k times: N Pr[Binomial(R, m/N) = k].
+    """Computes the expected number of clients that take part exactly k times: N Pr[Binomial(R, m/N) = k].
 
     Args:
       participations: k, whole numbers of any shape.
@@ -86,7 +75,7 @@ def expected_clients(participations: ArrayLike, *, clients: int, clients_per_rou
 
 
 def most_participations(*, clients: int, clients_per_round: int, rounds: int, confidence: float = 0.95) -> int:
-    """The least k that no client exceeds, as far as a union bound says: N Pr[Binomial(R, m/N) > k] <= 1 - confidence.
+    """Finds the least k that no client exceeds, by a union bound: N Pr[Binomial(R, m/N) > k] <= 1 - confidence.
 
     Args:
       clients, clients_per_round, rounds: as for :func:`expected_clients`.
@@ -104,7 +93,7 @@ def most_participations(*, clients: int, clients_per_round: int, rounds: int, co
 
 
 def counts(drawn: ArrayLike, *, clients: int) -> np.ndarray:
-    """How many clients took part k times in a run that was played, in memory that does not grow with N.
+    """Counts how many clients took part k times in a simulated run, in memory that does not grow with N.
 
     Args:
       drawn: whole numbers in [0, clients), [rounds, m]; those of one round are distinct.
@@ -116,8 +105,7 @@ def counts(drawn: ArrayLike, *, clients: int) -> np.ndarray:
     Raises:
       InputError: another shape or kind of array, a client out of range or twice in a round.
     """
-    _validate.at_least(1, clients=clients)
-    rounds = np.asarray(drawn)
+    rounds, _ = np.asarray(drawn), _validate.at_least(1, clients=clients)
     if rounds.ndim != 2 or rounds.size == 0 or rounds.dtype.kind not in "iu":
         raise _validate.expected("drawn", "whole numbers of shape [rounds, m]", f"{rounds.dtype} {list(rounds.shape)}")
     rounds = np.sort(rounds, axis=1)
@@ -133,7 +121,7 @@ def counts(drawn: ArrayLike, *, clients: int) -> np.ndarray:
 
 
 def gaussian(participations: int, *, noise_multiplier: float, delta: float) -> float:
-    """The epsilon that k noisy gradients of Algorithm 3 cost their client.
+    """Computes the epsilon that k noisy gradients of Algorithm 3 cost their client.
 
     Two clipped gradients are up to 2 C apart, so k of them with noise of standard deviation z C are one Gaussian
     release with mu = 2 sqrt(k)/z::
@@ -142,8 +130,8 @@ def gaussian(participations: int, *, noise_multiplier: float, delta: float) -> f
 
     Args:
       participations: k >= 0.
-      noise_multiplier: z, the noise's standard deviation over the clip norm C, > 0: the sigma of (epsilon, delta) at
-        sensitivity 1, times 2; without the 2 it is the noise that Algorithm 3 prints.
+      noise_multiplier: z > 0, the noise's standard deviation over the clip norm C: twice the sigma of (epsilon, delta)
+        at sensitivity 1; Algorithm 3 prints it without the 2.
       delta: in (0, 1).
 
     Returns:
@@ -162,10 +150,10 @@ def gaussian(participations: int, *, noise_multiplier: float, delta: float) -> f
 
 
 def pure(participations: int, *, epsilon: float, delta: float = 0.0) -> float:
-    """The epsilon that k messages, each epsilon-LDP as those of LDP-SGD, cost their client.
+    """Computes the epsilon that k messages, each epsilon-LDP like those of LDP-SGD, cost their client.
 
-    k epsilon for delta = 0. Otherwise that of k binary randomised responses, the worst such messages, whose privacy
-    loss is (2 B - k) epsilon with B ~ Binomial(k, e^epsilon/(1 + e^epsilon)).
+    It is k epsilon for delta = 0, and otherwise that of k binary randomised responses, the worst such messages, whose
+    privacy loss is (2 B - k) epsilon with B ~ Binomial(k, e^epsilon/(1 + e^epsilon)).
 
     Args:
       participations: k >= 0.
@@ -183,27 +171,25 @@ def pure(participations: int, *, epsilon: float, delta: float = 0.0) -> float:
     _validate.positive(epsilon=epsilon)
     _validate.probability(delta=delta)
     added = _validate.at_least(0, participations=participations) * float(epsilon)
-    if added == 0 or delta == 0:
+    if not added or not delta:
         return added
-    worst = common.DifferentialPrivacyParameters(float(epsilon), 0.0)
-    message = privacy_loss_distribution.from_privacy_parameters(worst)
-    return min(added, float(message.self_compose(participations).get_epsilon_for_delta(delta)))
+    return min(added, float(_responses(epsilon, participations).get_epsilon_for_delta(delta)))
 
 
 def fixed_size(event: DpEvent, *, rate: float, releases: int, delta: float, replacement: float = 2.0) -> float:
-    """The epsilon of a statistic released again and again, each time of m distinct clients out of N.
+    """Computes the epsilon of repeated releases of a statistic, each computed from m distinct clients out of N.
 
     With q = m/N and delta_1 the privacy profile of one release of given clients, each release is
-    (epsilon, q delta_1(ln(1 + (e^epsilon - 1)/q)))-private for every epsilon >= 0, whichever data set comes first. The
-    composition is of the pair that has this profile on both sides, since an adversary may take the two in turns.
+    (epsilon, q delta_1(ln(1 + (e^epsilon - 1)/q)))-private for every epsilon >= 0, in both directions. The
+    composition is that of the pair with this profile in both, since an adversary may alternate between them.
 
     Args:
       event: one release, Gaussian or Laplace, of a noise multiplier >= 0.5.
-      rate: q, in (0, 1]; 1 for those who know that the client took part.
+      rate: q, in (0, 1]; 1 towards those who know that the client took part.
       releases: >= 0.
       delta: in (0, 1).
       replacement: the change that replacing a report makes over the one that adding or removing it makes, in (0, 2].
-        2 is true of everything, and what a centred bit has; a bit in {0, 1} has 1, a histogram's counts sqrt(2).
+        2 holds for everything and is attained by a centred bit; a bit in {0, 1} has 1, a histogram's counts sqrt(2).
 
     Returns:
       epsilon in nats, of one client's report replaced; an upper bound; the grid adds about 1% or 1e-5.
@@ -214,27 +200,20 @@ def fixed_size(event: DpEvent, *, rate: float, releases: int, delta: float, repl
     Source: Balle, Barthe and Gaboardi 2018; composition: Zhu, Dong and Wang 2022, Lebeda et al. 2024.
     """
     releases = _checked(rate, releases, delta)
-    if _validate.positive(replacement=replacement) > 2:
-        raise _validate.expected("replacement", "a number in (0, 2]", replacement)
     whole = _losses(event, replacement)
 
-    def spent(interval: float) -> float:
-        return _sampled(whole, rate, interval).self_compose(releases).get_epsilon_for_delta(delta)
-
-    return _refined(spent, releases) if releases else 0.0
+    if releases == 0:
+        return 0.0
+    return _refined(
+        lambda grid: _sampled(whole, rate, grid).self_compose(releases).get_epsilon_for_delta(delta), releases
+    )
 
 
 def poisson(event: DpEvent, *, rate: float, releases: int, delta: float) -> float:
-    """The epsilon of a statistic released again and again, were every client drawn with probability q on its own.
+    """Computes the epsilon of a statistic released repeatedly, if every client is drawn independently at ``rate``.
 
-    Args:
-      event, rate, releases, delta: as for :func:`fixed_size`.
-
-    Returns:
-      epsilon in nats, of one client added or removed; an upper bound; the grid adds about 1% or 1e-5.
-
-    Raises:
-      InputError: a value out of range; an event without such an accounting.
+    Arguments and errors are those of :func:`fixed_size`. The epsilon is that of one client added or removed, an upper
+    bound to which the grid adds about 1% or 1e-5.
 
     Source: privacy loss distributions, Doroshenko et al. 2022 (connect the dots).
     """
@@ -247,17 +226,9 @@ def poisson(event: DpEvent, *, rate: float, releases: int, delta: float) -> floa
 
 
 def renyi(event: DpEvent, *, rate: float, releases: int, delta: float) -> float:
-    """The epsilon of :func:`poisson` by Renyi divergences: looser, and the way of paper 002 (its footnote 2).
+    """Computes the epsilon of :func:`poisson` by Renyi divergences, as paper 002 does (its footnote 2).
 
-    Args:
-      event: one release, Gaussian.
-      rate, releases, delta: as for :func:`fixed_size`.
-
-    Returns:
-      epsilon in nats, of one client added or removed; an upper bound.
-
-    Raises:
-      InputError: a value out of range; an event without such an accounting.
+    The event has to be Gaussian. The upper bound is looser than that of :func:`poisson`.
 
     Source: Mironov, Talwar and Zhang 2019.
     """
@@ -266,25 +237,22 @@ def renyi(event: DpEvent, *, rate: float, releases: int, delta: float) -> float:
 
 
 def gaussian_claim(participations: int, *, noise_multiplier: float) -> Claim:
-    """What k >= 1 noisy gradients promise their client at every delta: the curve whose points are :func:`gaussian`."""
+    """Makes the claim of k >= 1 noisy gradients at every delta: the curve whose points :func:`gaussian` computes."""
     _validate.positive(noise_multiplier=noise_multiplier)
     return Claim.gaussian(2 * math.sqrt(_validate.at_least(1, participations=participations)) / noise_multiplier)
 
 
 def pure_claim(participations: int, *, epsilon: float) -> Claim:
-    """What k >= 1 epsilon-LDP messages promise their client at every delta: the curve of :func:`pure`."""
+    """Makes the claim of k >= 1 epsilon-LDP messages at every delta: the curve whose points :func:`pure` computes."""
     _validate.positive(epsilon=epsilon)
-    worst = common.DifferentialPrivacyParameters(float(epsilon), 0.0)
-    message = privacy_loss_distribution.from_privacy_parameters(worst)
-    return Claim.pld(
-        message.self_compose(_validate.at_least(1, participations=participations)), neighbouring="replace"
-    )
+    count = _validate.at_least(1, participations=participations)
+    return Claim.pld(_responses(epsilon, count), neighbouring="replace")
 
 
 def statistic_claim(
     event: DpEvent, *, rate: float, releases: int, neighbouring: str, replacement: float = 2.0, interval: float = 1e-4
 ) -> Claim:
-    """What a statistic promises at every delta: the curve of :func:`fixed_size` ("replace") or :func:`poisson`.
+    """Makes the claim of a statistic at every delta: :func:`fixed_size` for "replace", else :func:`poisson`.
 
     Args:
       releases: >= 1.
@@ -295,13 +263,9 @@ def statistic_claim(
     Raises:
       InputError: a value out of range; an event without such an accounting.
     """
-    releases = _validate.at_least(1, releases=releases)
-    if _validate.probability(rate=rate, one_allowed=True) == 0:
-        raise _validate.expected("rate", "a number in (0, 1]", rate)
+    releases = _validate.at_least(1, releases=_checked(rate, releases))
     _validate.positive(interval=interval)
     if _validate.one_of(NEIGHBOURING, neighbouring=neighbouring) == "replace":
-        if _validate.positive(replacement=replacement) > 2:
-            raise _validate.expected("replacement", "a number in (0, 2]", replacement)
         sampled = _sampled(_losses(event, replacement), rate, interval)
         return Claim.pld(sampled.self_compose(releases), neighbouring="replace")
     accountant = PLDAccountant(value_discretization_interval=interval)
@@ -320,16 +284,16 @@ def table(
     replacement: float = 2.0,
     confidence: float = 0.95,
 ) -> list[dict[str, Any]]:
-    """What a run spends: on messages by the number of participations, on the statistic by who looks.
+    """Lists what a run spends on messages, by participations, and on the statistic, by the observer's knowledge.
 
     Args:
       message: ``message(participations, delta=delta) -> epsilon``, as ``partial(gaussian, noise_multiplier=1.4)``.
-      event: one release of the statistic; None for a rule that asks for none.
+      event: one release of the statistic; None for a rule without.
       clients, clients_per_round, rounds: as for :func:`expected_clients`.
-      delta: of every row, in (0, 1); above one over the number of clients with a warning.
+      delta: of every row, in (0, 1); one above 1/clients draws a warning.
       every: rounds from one release of the statistic to the next.
       replacement: as for :func:`fixed_size`.
-      confidence: that no client takes part more often than the rows of messages say, nor than that of the statistic.
+      confidence: of the bounds on how often any client takes part, for messages and for the statistic.
 
     Returns:
       The fields of :class:`Spent`, a dict a row.
@@ -368,7 +332,7 @@ def _rate(clients: int, clients_per_round: int, rounds: int) -> float:
     return clients_per_round / clients
 
 
-def _checked(rate: float, releases: int, delta: float) -> int:
+def _checked(rate: float, releases: int, delta: float = 0.5) -> int:
     _validate.open_unit(delta=delta)
     if _validate.probability(rate=rate, one_allowed=True) == 0:
         raise _validate.expected("rate", "a number in (0, 1]", rate)
@@ -383,16 +347,24 @@ def _noise(event: DpEvent) -> dp_accounting.GaussianDpEvent | dp_accounting.Lapl
     return event
 
 
+def _responses(epsilon: float, count: int) -> PrivacyLossDistribution:
+    """Returns the privacy losses of ``count`` binary randomised responses."""
+    one = common.DifferentialPrivacyParameters(float(epsilon), 0.0)
+    return privacy_loss_distribution.from_privacy_parameters(one).self_compose(count)
+
+
 def _losses(event: DpEvent, sensitivity: float) -> PrivacyLossDistribution:
-    """Of one release of given clients."""
+    """Returns the privacy losses of one release of given clients."""
     noise = _noise(event)
+    if _validate.positive(replacement=sensitivity) > 2:
+        raise _validate.expected("replacement", "a number in (0, 2]", sensitivity)
     if isinstance(noise, dp_accounting.GaussianDpEvent):
         return privacy_loss_distribution.from_gaussian_mechanism(noise.noise_multiplier, sensitivity)
     return privacy_loss_distribution.from_laplace_mechanism(noise.noise_multiplier, sensitivity)
 
 
 def _sampled(whole: PrivacyLossDistribution, rate: float, interval: float) -> PrivacyLossDistribution:
-    """Of one release of a sample of a fixed size, from ``whole``, those of one release of given clients."""
+    """Returns the privacy losses of one release of a sample of fixed size, given those of one of all clients."""
     top = whole.get_epsilon_for_delta(TAIL)
     cells = math.ceil((top + math.log(rate + (1 - rate) * math.exp(-top))) / interval)
     losses = interval * np.arange(cells + 1)
@@ -406,7 +378,7 @@ def _sampled(whole: PrivacyLossDistribution, rate: float, interval: float) -> Pr
 
 
 def _refined(spent: Callable[[float], float], releases: int) -> float:
-    """The epsilon on the first grid that is fine enough."""
+    """Computes epsilon on finer and finer grids, until one is fine enough."""
     epsilon = 0.0
     for interval in INTERVALS:
         epsilon = float(spent(interval))
@@ -421,7 +393,7 @@ def _accounted(accountant: PrivacyAccountant, event: DpEvent, rate: float, relea
 
 
 def _composed(accountant: PrivacyAccountant, event: DpEvent, rate: float, releases: int) -> DpEvent:
-    """Releases of Poisson samples, if this accountant can compose them."""
+    """Returns the event of releases of Poisson samples, if this accountant can compose them."""
     sampled = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(rate, _noise(event)), releases)
     if not accountant.supports(sampled):
         raise _validate.expected("event", f"one that dp-accounting's {type(accountant).__name__} can sample", event)

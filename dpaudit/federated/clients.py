@@ -1,10 +1,10 @@
-"""What a client computes from the model and its own examples, and what of it leaves the device.
+"""Computes clients' updates from the model and their own examples, and the messages that leave the device.
 
     client = gaussian(gradients(loss_fn), noise_multiplier=1.4042)   # Federated LDP-SGD, paper 002, Algorithm 3
 
-An *update* says what a client would like the server to subtract: its gradient (FedSGD) or the way it has gone in some
-steps of its own (FedAvg). A *client* makes messages of updates: as they are, with Gaussian noise, or by a randomiser
-such as LDP-SGD. Both are written for many clients at once, and the server only ever uses the sum of messages.
+An *update* is what a client would like the server to subtract: its gradient (FedSGD) or how far some local steps moved
+the model (FedAvg). A *client* turns updates into messages: unchanged, with Gaussian noise, or by a randomiser such as
+LDP-SGD. Both are written for many clients at once, and the server only uses the sum of the messages.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Loss = Callable[[Any, Any], jax.Array]
 
 
 class Sent(NamedTuple):
-    """What c clients have sent; the server sees ``total`` alone, the rest stays on the devices.
+    """The messages of c clients. The server sees ``total`` only; the rest stays on the devices.
 
     Attributes:
       total: the sum of their messages, a pytree like the parameters, float32 or wider.
@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What clients would like the server to subtract from its model.
+    """Computes what clients would like the server to subtract from its model.
 
     Attributes:
       clipped_sum: ``clipped_sum(params, batch, clip_norm) -> Sent`` for c clients, batch leaves [c, n, ...]: sum over
@@ -55,13 +55,13 @@ class Update(NamedTuple):
 
 
 class Client(NamedTuple):
-    """How updates become messages.
+    """Turns updates into messages.
 
     Attributes:
       send: ``send(keys [c], params, batch, clip_norm) -> Sent`` for c clients, a key for each, batch leaves
         [c, n, ...].
-      noise: ``noise(key, total, clip_norm, clients) -> total``: what the messages of a round have in common, added
-        once to their sum.
+      noise: ``noise(key, total, clip_norm, clients) -> total``: adds the noise of all messages of a round at once to
+        their sum.
     """
 
     send: Callable[[jax.Array, Any, Any, Any], Sent]
@@ -69,7 +69,7 @@ class Client(NamedTuple):
 
 
 def gradients(loss_fn: Loss) -> Update:
-    """FedSGD: the gradient of a client's mean loss, g = (1/n) sum_i grad loss(theta, x_i).
+    """Makes the update of FedSGD: the gradient of a client's mean loss, g = (1/n) sum_i grad loss(theta, x_i).
 
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
@@ -99,9 +99,9 @@ def gradients(loss_fn: Loss) -> Update:
 
 
 def local_training(loss_fn: Loss, optimizer: optax.GradientTransformation, *, steps: int) -> Update:
-    """FedAvg: what ``steps`` steps on a client's own examples subtract from the model, theta - theta_local.
+    """Makes the update of FedAvg: theta - theta_local after ``steps`` steps on a client's own examples.
 
-    With plain gradient descent, one step and a server that subtracts the mean, this is FedSGD.
+    It is FedSGD for one step of plain gradient descent and a server that subtracts the mean.
 
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
@@ -138,7 +138,7 @@ def local_training(loss_fn: Loss, optimizer: optax.GradientTransformation, *, st
 
 
 def exact(update: Update) -> Client:
-    """Clients who send their updates as they are: without privacy, whatever the clip norm."""
+    """Makes clients that send their updates unchanged, without clipping or privacy."""
 
     def send(keys: jax.Array, params: Any, batch: Any, clip_norm: Any) -> Sent:
         return update.clipped_sum(params, batch, None)
@@ -147,13 +147,13 @@ def exact(update: Update) -> Client:
 
 
 def gaussian(update: Update, *, noise_multiplier: Any, each: bool = False) -> Client:
-    """Clip, then add N(0, (C noise_multiplier)^2 I): Federated LDP-SGD.
+    """Makes clients that clip their update and add N(0, (C noise_multiplier)^2 I): Federated LDP-SGD.
 
     Two clients' clipped updates are up to 2C apart, so (epsilon, delta)-LDP takes a noise multiplier of twice the
     sigma per unit of sensitivity (:func:`dpaudit.mechanisms.gaussian.noise_std` with ``clip_norm=1``).
 
-    The server uses the sum of m messages alone, whose noise is N(0, m (C noise_multiplier)^2 I): by default it is
-    drawn once, which is the same in law and m times cheaper.
+    The server uses only the sum of m messages, whose noise is N(0, m (C noise_multiplier)^2 I). By default it is drawn
+    once, which is equal in distribution and m times cheaper.
 
     Args:
       update: :func:`gradients` or :func:`local_training`.
@@ -181,7 +181,7 @@ def gaussian(update: Update, *, noise_multiplier: Any, each: bool = False) -> Cl
 
 
 def randomized(update: Update, *, epsilon: float) -> Client:
-    """LDP-SGD of paper 000: every client sends a unit vector, and the server's estimate of the sum is unbiased.
+    """Makes clients that send a unit vector by LDP-SGD of paper 000; the server's estimate of the sum is unbiased.
 
     A client whose update is not finite randomises the zero vector.
 
@@ -206,7 +206,7 @@ def randomized(update: Update, *, epsilon: float) -> Client:
 
 
 def message(client: Client, params: Any, clip_norm: float, claim: Claim) -> Mechanism:
-    """One client's message as a mechanism of its examples, to be audited: what the server, or a wire, sees.
+    """Returns one client's message as a mechanism of its examples, to be audited from the server's view.
 
     Args:
       client: as from :func:`gaussian` or :func:`randomized`.

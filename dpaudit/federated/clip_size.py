@@ -1,17 +1,17 @@
-"""How long an update may be before clients clip it: fixed, on a schedule, or steered by what clients report.
+"""Chooses the norm that clients clip their updates to: fixed, on a schedule, or adapted to what clients report.
 
     rule = adaptive_quantile(0.01, quantile=0.5)
-    state = rule.init()                        # state.clip_norm is what the clients of this round use
+    state = rule.init()                        # the clients of this round use state.clip_norm
     report = rule.report(state, norm)          # on each device: the only function that sees a norm
     released = rule.release(key, reports)      # in the trusted aggregator, which adds the noise: reports [m]
     state = rule.update(state, released)       # on the server
 
-A schedule asks nothing: its ``report`` and ``release`` are None, and ``update(state, None)`` counts the round. What
-the server makes of ``released`` costs no privacy beyond the release's event.
+A schedule asks clients nothing: its ``report`` and ``release`` are None, and ``update(state, None)`` counts the round.
+Updating the state from ``released`` costs no privacy beyond the release's event.
 
-The number m of reports in a round is public. A rule's event is that of one report added or removed, m remaining the
-divisor; one replaced by another moves the statistic further, at most twice as far. A norm that is not finite is
-reported as the largest there is, so nothing here becomes NaN.
+The number m of reports in a round is public. A rule's event is for one report added or removed while the divisor stays
+m; replacing one report by another moves the statistic at most twice as far. A norm that is not finite is reported as
+the largest possible one, so clip norms never become NaN.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ from dp_accounting import DpEvent
 from dpaudit import _validate
 from dpaudit.mechanisms.sampling import normal
 
-SMALLEST, LARGEST = 2.0**-20, 2.0**20  # between which an adaptive clip norm is held; at LARGEST it has run away
-EDGES = (0.0, 2.0**-7, 2.0**-6, 2.0**-5, 2.0**-4, 2.0**-3)  # of the bins of paper 002, Section 4.5.2
+SMALLEST, LARGEST = 2.0**-20, 2.0**20  # the range of an adaptive clip norm; at LARGEST it has diverged
+EDGES = (0.0, 2.0**-7, 2.0**-6, 2.0**-5, 2.0**-4, 2.0**-3)  # the bins of paper 002, Section 4.5.2
 
 
 class State(NamedTuple):
-    """What the server knows of the clip norm.
+    """The state of a rule.
 
     Attributes:
       clip_norm: of the coming round, float32 scalar.
@@ -43,18 +43,18 @@ class State(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A way to choose the clip norm; all functions are pure and can be jitted, mapped and scanned.
+    """A rule that chooses the clip norm, as pure functions that can be jitted, mapped and scanned.
 
     Attributes:
-      init: ``init() -> state`` of round 0; a state of any kind that has ``clip_norm``.
+      init: ``init() -> state`` of round 0; any state with a ``clip_norm``.
       update: ``update(state, released) -> state`` of the next round, called after every round. Between two releases it
         ignores ``released``.
       report: ``report(state, norm) -> statistic`` of one client, from the L2 norm of its update before clipping.
       release: ``release(key, reports) -> released``, with noise; reports [m, ...].
-      every: rounds from one release to the next: there is one in round t where (t + 1) mod every = 0.
-      event: of one release, with respect to one client's report; None where nothing is released.
+      every: rounds from one release to the next: round t has one if (t + 1) mod every = 0.
+      event: the event of one release, with respect to one client's report; None if nothing is released.
       watch: ``watch(state, mean) -> state``, called before ``update`` with the noisy mean of the round's messages. The
-        server has it in any case, so to learn from it costs no privacy. None for a rule that does not look.
+        server has the mean anyway, so using it costs no privacy. None for a rule that does not use it.
     """
 
     init: Callable[[], Any]
@@ -67,10 +67,10 @@ class Rule(NamedTuple):
 
 
 def schedule(clip_norm: Callable[[Any], Any]) -> Rule:
-    """The clip norm is a function of the round alone.
+    """Makes a rule whose clip norm is a function of the round only.
 
     Args:
-      clip_norm: ``clip_norm(round) -> C`` for an int32 scalar, jittable; any optax schedule will do.
+      clip_norm: ``clip_norm(round) -> C`` for an int32 scalar, jittable, such as an optax schedule.
 
     Returns:
       A :class:`Rule` that reports and releases nothing.
@@ -83,7 +83,7 @@ def schedule(clip_norm: Callable[[Any], Any]) -> Rule:
 
 
 def fixed(c: Any) -> Rule:
-    """C in every round.
+    """Keeps the clip norm at C in every round.
 
     Args:
       c: L2 norm, > 0.
@@ -96,7 +96,7 @@ def fixed(c: Any) -> Rule:
 
 
 def switch(before: Any, after: Any, round: int) -> Rule:
-    """One clip norm in rounds 0..round - 1, another from ``round`` on.
+    """Uses one clip norm in rounds 0..round - 1 and another from ``round`` on.
 
     Args:
       before, after: L2 norms, > 0.
@@ -114,7 +114,7 @@ def switch(before: Any, after: Any, round: int) -> Rule:
 
 
 def polynomial(c0: Any, rounds: int, power: Any) -> Rule:
-    """C_{t+1} = C_0 (1 - t/T)^power, so C_1 = C_0; nothing is left after round T.
+    """Lowers the clip norm by a polynomial, C_{t+1} = C_0 (1 - t/T)^power, so C_1 = C_0; it is 0 after round T.
 
     Args:
       c0: C_0, L2 norm, > 0.
@@ -138,8 +138,7 @@ def polynomial(c0: Any, rounds: int, power: Any) -> Rule:
 
 
 class BudgetState(NamedTuple):
-    """What the server knows under :func:`noise_budget`: as :class:`State`, and ``left``, the square of the length of
-    the noise that is still to come, float32 scalar."""
+    """The state of :func:`noise_budget`: as :class:`State`, and ``left``, the squared length of the noise to come."""
 
     clip_norm: jax.Array
     round: jax.Array
@@ -155,24 +154,24 @@ def noise_budget(
     clients_per_round: int,
     share: Any = 2.0,
 ) -> Rule:
-    """The clip norm whose noise, over the whole run, is ``share`` times as long as the first model: made for local DP.
+    """Chooses clip norms whose noise in the whole run is ``share`` times as long as the first model, for local DP.
 
     Under local DP an update is nearly always longer than C. A round then moves the model by at most C along the mean
-    of the updates, and by C n, n = z sqrt(d/m), at random: many times as far. What C decides is how far that random
-    walk goes before training ends, sqrt(sum_t C_t^2) n. With R_t = (share |theta_0|)^2 - sum_{s<t} (n C_s)^2 left and
+    of the updates, and by C n, n = z sqrt(d/m), at random, many times as far. C determines how far that random walk
+    goes before training ends: sqrt(sum_t C_t^2) n. With R_t = (share |theta_0|)^2 - sum_{s<t} (n C_s)^2 left and
     T - t rounds to go,
 
         C_t = sqrt(6 R_t (T - t)/((T - t + 1)(2 (T - t) + 1)))/n,    C_0 at most the caller's.
 
-    Where nothing intervenes that is C_t = C_0 (1 - t/T), the schedule of Eq. (5) with power 1, and C_0 is close to
-    share |theta_0| sqrt(3/T)/n: 0.046 at paper 002's scale, where 0.05 was found by hand. What a round did not
-    spend, later ones do. All of it is public, so it costs no privacy and asks clients nothing.
+    Without the caller's limit that is C_t = C_0 (1 - t/T), the schedule of Eq. (5) with power 1, and C_0 is close to
+    share |theta_0| sqrt(3/T)/n: 0.046 at paper 002's scale, where 0.05 was found by hand. Later rounds spend what an
+    earlier one did not. All of it is public, so the rule costs no privacy and asks clients nothing.
 
-    It is for networks that are trained from a random start, where |theta_0| is the length that matters; one that is
-    trained already can bear less: choose a smaller ``share``.
+    The rule is for networks trained from a random start, where |theta_0| is the relevant length. A network that is
+    already trained tolerates less noise: choose a smaller ``share``.
 
     Args:
-      c0: the largest C of round 0, > 0; what one begins with hardly matters.
+      c0: the largest C of round 0, > 0; its value hardly matters.
       params: theta_0, the model before round 0, not zero.
       rounds: T, >= 1; from round T on C is the smallest there is, 2^-20.
       noise_multiplier: z, the standard deviation of one message's noise over C, > 0.
@@ -214,16 +213,16 @@ def noise_budget(
 
 
 def adaptive_quantile(c0: Any, *, quantile: Any, learning_rate: Any = 0.2, noise_std: float = 5.0) -> Rule:
-    """C <- C exp(-eta (b - gamma)), b the noisy share of clients whose update was not clipped.
+    """Moves C towards a quantile of the norms: C <- C exp(-eta (b - gamma)), b a noisy share of unclipped updates.
 
-    It comes to rest where that share is gamma. A client reports the bit |update| <= C. The aggregator releases
+    C converges to where that share is gamma. A client reports the bit |update| <= C. The aggregator releases
     b = 1/2 + (sum_i (bit_i - 1/2) + N(0, sigma^2))/m. A centred bit added moves the sum by 1/2 (a plain one: by up to
     1), so the event's noise multiplier is 2 sigma; one replaced moves it by 1. Over paper 002's 10,000 rounds, at
     delta 1e-7, that spends epsilon 0.0034 by Poisson sampling at rate 1e-4 (a plain bit 0.0072: the paper's 0.006 is
     true of the centred one), and 0.0077 where rounds have exactly 1,000 clients and one is replaced by another
     (:mod:`dpaudit.federated.accounting`).
 
-    Where learning fails, updates grow without end and C with them. It is held in [2^-20, 2^20], c0 included, so that
+    If learning diverges, updates grow without limit and C with them. C is kept in [2^-20, 2^20], including c0, so that
     the run finishes and its clip norms show the first round at ``LARGEST``.
 
     Args:
@@ -265,7 +264,7 @@ def adaptive_quantile(c0: Any, *, quantile: Any, learning_rate: Any = 0.2, noise
 def adaptive_median(
     c0: Any, *, epsilon: float = 0.8, delta: float = 1e-8, every: int = 1000, edges: Sequence[float] = EDGES
 ) -> Rule:
-    """C <- the middle of the bin that holds the median norm, by a differentially private histogram.
+    """Sets C to the middle of the bin that holds the median norm, found by a differentially private histogram.
 
     A client reports the number of its bin (a, b]; norms beyond the outer edges are in the outer bins. The aggregator
     releases the bins' shares, (counts + N(0, sigma^2 I))/m. A report added moves one count by 1, which is the
@@ -277,8 +276,8 @@ def adaptive_median(
     Args:
       c0: L2 norm until the first release, > 0.
       epsilon, delta: of one release, among the m clients of its round, in nats and in (0, 1).
-      every: rounds from one release to the next, >= 1: the first new clip norm is that of round ``every``.
-      edges: of the bins, increasing from 0 or more; one more than there are bins.
+      every: rounds from one release to the next, >= 1; the first new clip norm is that of round ``every``.
+      edges: the bins' edges, increasing from 0 or more; one more than bins.
 
     Returns:
       A :class:`Rule` that releases [bins].

@@ -1,11 +1,11 @@
-"""Who the clients are: millions of them, of whom nothing is stored.
+"""Generates populations of millions of clients without storing anything about any of them.
 
     everyone = iid(key, len(train.labels), len(test.labels))       # ten million clients, 5 training rows each
     drawn = sample_clients(round_key, everyone.clients, 1_000)     # [1000] distinct client numbers
     rows = jax.vmap(everyone.train)(drawn)                         # [1000, 5] rows of the training data
 
-What a client has is a function of its number and a key, drawn anew whenever it is asked for. All rows are drawn with
-replacement, within a client and across clients.
+A client's rows are a function of its number and a key, and are drawn again whenever they are needed. All rows are
+drawn with replacement, within a client and across clients.
 """
 
 from bisect import bisect_left
@@ -23,11 +23,11 @@ from dpaudit.kernels import philox
 
 CLIENTS = 10_000_000
 LARGEST = (1 << 31) - 1  # client numbers are int32
-TOO_FEW = 1e-30  # how often, at most, a sample of clients runs out of distinct draws
+TOO_FEW = 1e-30  # the largest probability that a sample of clients runs out of distinct draws
 
 
 class Population(NamedTuple):
-    """Clients 0 to clients - 1, an int32 each.
+    """Clients 0 to clients - 1, numbered by int32.
 
     Attributes:
       clients: how many there are.
@@ -35,11 +35,11 @@ class Population(NamedTuple):
       test: ``test(client) -> [tests]`` rows of the test data that a client is tested on, int32. They follow the
         client's own labels, which is what a model for this client is judged by; a model for everyone is judged on
         the whole test data.
-      rows: of the training data, all that ``train`` draws from: :func:`dpaudit.federated.rounds.run` refuses data that
-        have fewer. None for a population that does not say, whose rows beyond the data JAX takes for the last one.
+      rows: the number of rows of the training data that ``train`` draws from; :func:`dpaudit.federated.rounds.run`
+        refuses data with fewer. None if unknown, in which case JAX silently replaces missing rows by the last one.
 
-    ``train`` and ``test`` are pytrees and pure: they pass through ``jit`` as arguments, and ``vmap`` takes them over
-    many clients.
+    ``train`` and ``test`` are pure functions and pytrees, so they can be arguments of jitted functions and be mapped
+    over clients.
     """
 
     clients: int
@@ -49,7 +49,7 @@ class Population(NamedTuple):
 
 
 class ByLabel(NamedTuple):
-    """The rows of some data, label after label.
+    """The rows of a data set sorted by label.
 
     Attributes:
       rows: [n], row numbers.
@@ -71,7 +71,7 @@ def iid(
     examples: int = 5,
     tests: int = 1,
 ) -> Population:
-    """Every row of every client is drawn uniformly from all rows.
+    """Makes clients whose rows are drawn uniformly from all rows.
 
     Args:
       key: JAX random key, of any type, consumed.
@@ -113,7 +113,7 @@ def shards(
     examples: int = 5,
     tests: int = 1,
 ) -> Population:
-    """A client knows few labels: its rows come from ``per_client`` shards of the training data sorted by label.
+    """Makes clients that know few labels, from ``per_client`` shards of the training data sorted by label.
 
     The sorted rows are cut into equal shards; a client has a uniformly random subset of them, and draws uniformly from
     the rows in it. A test row is drawn uniformly from those with the label of one more such draw.
@@ -164,14 +164,14 @@ def dirichlet(
     examples: int = 5,
     tests: int = 1,
 ) -> Population:
-    """A client has label proportions q ~ Dirichlet(alpha p) of its own, p the proportions of the training data.
+    """Makes clients with label proportions q ~ Dirichlet(alpha p) of their own, p those of the training data.
 
     Labels are drawn from q, and rows uniformly from those with the label: of the training or of the test data, by one
     q. The mean of q is p and its variance p (1 - p)/(alpha + 1): small alpha for clients of one label, large for
     :func:`iid`. Where Dirichlet(a, ..., a) is meant and labels are equally frequent, alpha is a times their number.
 
-    q itself is integrated out: the i-th label (from 0) is a new draw from p with probability alpha/(alpha + i), else
-    that of one of the i draws before it. This is the very law, without a Gamma draw for every label.
+    q itself is integrated out: the i-th label (from 0) is a new draw from p with probability alpha/(alpha + i), else a
+    copy of one of the i draws before it. The distribution is exactly the same, without a Gamma draw for every label.
 
     Args:
       key: JAX random key, of any type, consumed.
@@ -203,10 +203,10 @@ def dirichlet(
 
 
 def sample_clients(key: jax.Array, clients: int, count: int) -> jax.Array:
-    """Distinct clients in random order, each such list equally likely, in memory that grows with ``count`` alone.
+    """Samples distinct clients in random order, all lists equally likely, without listing the population.
 
-    Independent draws are kept where they are new, until there are ``count``. So many are made that they do not suffice
-    with probability below 1e-30; where that takes more of them than there are clients, all clients are permuted.
+    Independent draws are kept if they are new, until there are ``count``. The number of draws is fixed so that it
+    fails with probability below 1e-30; if that takes more draws than there are clients, all clients are permuted.
 
     Args:
       key: JAX random key, of any type, consumed.
@@ -230,7 +230,7 @@ def sample_clients(key: jax.Array, clients: int, count: int) -> jax.Array:
 
 
 def _enough(clients: int, count: int) -> int:
-    """How many draws hold ``count`` distinct clients but for ``TOO_FEW``; ``clients`` where it takes that many.
+    """Returns how many draws contain ``count`` distinct clients up to probability ``TOO_FEW``.
 
     Until there are ``count``, a draw is new with probability 1 - (count - 1)/clients at least.
     """
@@ -240,7 +240,7 @@ def _enough(clients: int, count: int) -> int:
 
 
 def _first_distinct(draws: jax.Array, count: int) -> jax.Array:
-    """The first ``count`` different values, in order."""
+    """Returns the first ``count`` different values, in order."""
     order = jnp.argsort(draws, stable=True)
     ranked = draws[order]
     new = jnp.append(True, ranked[1:] != ranked[:-1])
@@ -248,7 +248,7 @@ def _first_distinct(draws: jax.Array, count: int) -> jax.Array:
 
 
 def _below(key: jax.Array, bounds: jax.Array) -> jax.Array:
-    """Uniform whole numbers from 0 to bound - 1, one for each bound: floor(U bound), U of 64 random bits.
+    """Draws uniform whole numbers from 0 to bound - 1, one for each bound: floor(U bound), U of 64 random bits.
 
     Every number has probability 1/bound to 2^-64. From 2^16 on, ``jax.random.randint`` is off by as much as 2^-32.
     """
@@ -266,14 +266,14 @@ def _of_all(key: jax.Array, bounds: jax.Array, client: jax.Array) -> jax.Array:
 def _of_shards(
     own_key: jax.Array, key: jax.Array, cut: jax.Array, last: jax.Array, bounds: jax.Array, client: jax.Array
 ) -> jax.Array:
-    """Rows of the client's own shards; ``bounds`` are the number of rows in these, one for each draw."""
+    """Draws rows of the client's own shards; ``bounds`` holds the number of rows in these, once for each draw."""
     own = _subset(jax.random.fold_in(own_key, client), last)
     place = _below(jax.random.fold_in(key, client), bounds)
     return cut[own[place // cut.shape[1]], place % cut.shape[1]]
 
 
 def _subset(key: jax.Array, last: jax.Array) -> jax.Array:
-    """A uniformly random subset of 0..n-1, as long as ``last``, which is the end n - k..n - 1 of that range.
+    """Draws a uniformly random subset of 0..n-1 of size k; ``last`` is the end n - k..n - 1 of that range.
 
     Floyd's algorithm (Bentley and Floyd 1987): k draws and k^2 comparisons, for a few out of few.
     """
@@ -288,7 +288,7 @@ def _subset(key: jax.Array, last: jax.Array) -> jax.Array:
 def _of_urn(
     own_key: jax.Array, alpha: jax.Array, bounds: jax.Array, places: jax.Array, client: jax.Array
 ) -> jax.Array:
-    """Training rows whose labels are the client's draws number ``places``, out of as many as ``bounds``.
+    """Draws training rows whose labels are the draws number ``places`` of the client's urn.
 
     A new draw is the label of a uniformly random row; any other goes back to the draw it repeats.
     """
@@ -302,7 +302,7 @@ def _of_urn(
 
 
 def _like(key: jax.Array, rows: Partial, names: jax.Array, table: ByLabel, client: jax.Array) -> jax.Array:
-    """A row of ``table`` for each of the training rows ``rows(client)``, uniform among those with its label."""
+    """Draws a row of ``table`` for each training row ``rows(client)``, uniformly among those with its label."""
     label = names[rows(client)]
     return table.rows[table.first[label] + _below(jax.random.fold_in(key, client), table.count[label])]
 
@@ -312,7 +312,7 @@ def _bounds(count: int, bound: int) -> jax.Array:
 
 
 def _tables(labels: Any, test_labels: Any, examples: int, tests: int) -> tuple[jax.Array, ByLabel, ByLabel]:
-    """The labels by their rank [rows], and the rows of both data by it; without test data, the training data twice."""
+    """Returns the labels by rank [rows], and the rows of both data sets by it (of training only, if that is all)."""
     values, names = np.unique(_labels("labels", labels, examples), return_inverse=True)
     train = _by_label(names)
     if test_labels is None:
@@ -359,9 +359,7 @@ def _numbered(clients: int) -> int:
 
 def _sizes(key: jax.Array, clients: int, examples: int, tests: int) -> tuple[jax.Array, int, int, int]:
     return (
-        philox.from_key(
-            _validate.key(key=key)
-        ),  # so that a draw is the same in every batch, which not all keys promise
+        philox.from_key(_validate.key(key=key)),  # other keys may draw differently in another batch
         _numbered(clients),
         _validate.at_least(1, examples=examples),
         _validate.at_least(0, tests=tests),

@@ -1,11 +1,14 @@
-"""Rounds of federated learning: draw clients, add up what they send, step. Paper 002, Algorithm 1.
+"""Plays rounds of federated learning: draws clients, adds up their messages and steps. Paper 002, Algorithm 1.
 
     server = federated(client, clip_size.fixed(0.05), clients_per_round=1_000, optimizer=optax.sgd(1.0))
     state, info = run(key, server, server.init(params), population.iid(...), (images, labels), rounds=100)
 
-:func:`run` is one program, pure in its key: ``jax.vmap`` over keys or learning rates simulates many federations at
-once. Clients are computed a chunk at a time, so memory depends neither on how many there are nor on how many take
-part in a round.
+:func:`run` is one program, pure in its key, so ``jax.vmap`` over keys or learning rates simulates many federations at
+once. Clients are computed in chunks, so the memory does not grow with their number, in all or in a round.
+
+:func:`simulate` is a loop around it on the host, with progress, metrics, and a checkpoint to resume from::
+
+    done = simulate(key, server, params, population, data, 10_000, every=500, evaluate=evaluate, progress=print)
 """
 
 import os
@@ -30,11 +33,12 @@ from dpaudit.federated.population import Population, sample_clients
 from dpaudit.kernels import philox
 
 CHUNK = 1_000  # clients computed at a time
-EDGES = 2.0 ** np.arange(-12, 13)  # of the histogram of norms; below the first and from the last on are bins too
+EDGES = 2.0 ** np.arange(-12, 13)  # of the histogram of norms; there is a bin below the first and above the last
+WORSE = 5.0  # a loss of so many times that of the first round counts as diverged
 
 
 class State(NamedTuple):
-    """What a round hands to the next.
+    """The state that a round hands to the next one.
 
     Attributes:
       params: the server's model.
@@ -50,7 +54,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What the simulation sees of a round; computed from the data without noise but for ``released``: not for release.
+    """The simulation's view of a round; not for release, since all but ``released`` is without noise.
 
     Attributes:
       loss: mean over clients of their mean loss before the round; not finite where a client's is not.
@@ -102,17 +106,17 @@ def federated(
     chunk: int = CHUNK,
     mesh: Mesh | None = None,
 ) -> Server:
-    """A server that steps along (1/m) sum of the messages of m clients, drawn anew in every round.
+    """Makes a server that steps along the mean of the messages of m clients, drawn anew in every round.
 
     Args:
       client: what clients send, as from :func:`dpaudit.federated.clients.gaussian`.
       rule: of the clip size (:mod:`dpaudit.federated.clip_size`).
       clients_per_round: m, distinct clients.
       optimizer: the server's; ``optax.sgd(learning_rate)`` for Algorithm 1.
-      chunk: at most so many clients are computed at a time on one device, >= 1; fewer need less memory. Where memory
-        runs out, :func:`run` goes on with half as many (not where devices are several processes').
-      mesh: shares a round's clients out over its devices, those of several processes too (``jax.distributed``): each
-        of them makes the same calls and gets the same results. They are those of one device but for rounding.
+      chunk: the largest number of clients computed at a time on one device, >= 1; a smaller one needs less memory. If
+        memory runs out, :func:`run` halves it (unless the devices belong to several processes).
+      mesh: a mesh whose devices, also those of several processes (``jax.distributed``), share a round's clients. Every
+        process makes the same calls and gets the same results, which are those of one device up to rounding.
 
     Returns:
       A :class:`Server`.
@@ -134,7 +138,7 @@ def federated(
     def sent_by(
         chunk: int, key: jax.Array, params: Any, clip_norm: Any, rows_of: Any, data: Any, drawn: jax.Array
     ) -> Sent:
-        """What the clients ``drawn`` send; their places in the round give each a key."""
+        """Computes the messages of the clients ``drawn``, whose places in the round give each a key."""
 
         def part(first: Any, size: int) -> Sent:
             places = first + jnp.arange(size)
@@ -174,10 +178,10 @@ def federated(
 def run(
     key: jax.Array, server: Server, state: State, population: Population, data: Any, rounds: int
 ) -> tuple[State, Info]:
-    """``rounds`` rounds from ``state`` on, as one program.
+    """Runs ``rounds`` rounds from ``state`` on, as one program.
 
-    Round t draws all it draws from (key, t) alone, so a simulation may be cut into calls of any length with the same
-    key and gives the same parameters, bit for bit.
+    All randomness of round t is a function of (key, t), so a simulation can be split into calls of any length with the
+    same key and gives the same parameters, bit for bit.
 
     Args:
       key: JAX random key, the same for every call of one simulation, for nothing else.
@@ -205,7 +209,7 @@ def run(
 
 
 def refuse_missing_rows(population: Population, data: Any) -> None:
-    """Refuses data in which a client's rows may not be found: JAX would take the last row for all that are missing.
+    """Refuses data that may lack rows of some client, where JAX would silently use the last row.
 
     Raises:
       InputError: fewer rows than the population draws from; leaves of several lengths.
@@ -219,7 +223,7 @@ def refuse_missing_rows(population: Population, data: Any) -> None:
 
 @partial(jax.jit, static_argnames=("server", "clients", "rounds"))
 def participants(key: jax.Array, server: Server, clients: int, rounds: int) -> jax.Array:
-    """Who takes part in the first ``rounds`` rounds of :func:`run` with this key, [rounds, m].
+    """Returns the clients of the first ``rounds`` rounds of :func:`run` with this key, [rounds, m].
 
     Raises:
       InputError: more clients in a round than there are; a negative number of rounds.
@@ -242,7 +246,7 @@ def _run(
 
 
 def _in_chunks(part: Callable[[Any, int], Sent], start: Any, count: int, size: int) -> Sent:
-    """``part(first, size)`` for clients start..start + count, full chunks in a loop and the rest behind them."""
+    """Computes ``part(first, size)`` for clients start..start + count, full chunks in a loop and then the rest."""
     size = min(size, count)
     whole, rest = divmod(count, size)
     if whole == 1 and not rest:
@@ -267,7 +271,7 @@ def _in_chunks(part: Callable[[Any, int], Sent], start: Any, count: int, size: i
 
 
 def _released(rule: Rule, key: jax.Array, state: State, norms: jax.Array) -> Any:
-    """What the aggregator tells the server, in the rounds in which it does."""
+    """Returns what the aggregator tells the server, in the rounds in which it does."""
     if rule.report is None or rule.release is None:
         return None
     report, release = rule.report, rule.release
@@ -296,13 +300,6 @@ def _info(sent: Sent, clip_norm: jax.Array, released: Any) -> Info:
     )
 
 
-# The host's loop around a federation: round after round, with progress, metrics, and a checkpoint to go on from.
-#
-# done = simulate(key, server, params, population, data, 10_000, every=500, evaluate=evaluate, progress=print)
-
-WORSE = 5.0  # times the first round's loss
-
-
 def simulate(
     key: jax.Array,
     server: Server,
@@ -316,22 +313,22 @@ def simulate(
     evaluate: Callable[[Any], dict[str, float]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Parts:
-    """:func:`dpaudit.federated.rounds.run` to round ``rounds``, in calls that end at the multiples of ``every``.
+    """Runs a federation to round ``rounds``, in calls of :func:`run` that end at the multiples of ``every``.
 
-    However it is cut, killed and resumed, parameters and info are those of one call, bit for bit.
+    Parameters and info are those of one call, bit for bit, however the run is split, killed and resumed.
 
     Args:
-      key, server, population, data: as for :func:`dpaudit.federated.rounds.run`.
+      key, server, population, data: as for :func:`run`.
       params: the server's first model.
       rounds: >= 1. With more than a finished run had made, its checkpoint goes on.
-      every: rounds between two looks at the model, >= 1.
-      checkpoint: a folder that keeps all there is after each call; the same simulation goes on from it. It depends on
-        the clients' data without noise (info), so it is not for release.
+      every: rounds between two evaluations, >= 1.
+      checkpoint: a folder that keeps the state and all info after each call; the same simulation resumes from it. It
+        contains statistics of the clients' data without noise, so it is not for release.
       evaluate: ``evaluate(params) -> dict of floats``, of the same names each time, after each call.
       progress: called with the number of rounds done after each call and, of a checkpoint, before the first.
 
     Returns:
-      :class:`Parts` with the last :class:`dpaudit.federated.rounds.State`, and every round's ``Info``, not for
+      :class:`Parts` with the last :class:`State`, and every round's ``Info``, not for
       release. A federation that diverges runs to its end; :func:`diverged` says from where on.
 
     Raises:
@@ -358,13 +355,13 @@ def simulate(
 
 
 def diverged(info: Info) -> int | None:
-    """The first round from which learning cannot be said to go on; None for none.
+    """Returns the first round in which learning has failed, or None.
 
-    That is a loss or an update that is not finite, a clip size at its ceiling, or a loss more than five times that of
-    the first round (where that is positive): a model that much worse than the one it began with.
+    Learning has failed if a loss or an update is not finite, the clip norm is at its maximum, or the loss is more than
+    five times that of the first round (if that is positive).
 
     Args:
-      info: of every round, as from :func:`simulate` or :func:`dpaudit.federated.rounds.run`.
+      info: of every round, as from :func:`simulate` or :func:`run`.
     """
     loss = np.asarray(info.loss, np.float64)
     lost = ~np.isfinite(loss) | (np.asarray(info.dropped) > 0) | (np.asarray(info.clip_norm) >= LARGEST)

@@ -1,4 +1,4 @@
-"""User-level DP-SGD and DP-FTRL: any model, all of a user's examples clipped as one, as a protocol of the boundary.
+"""Trains any model by user-level DP-SGD or DP-FTRL, which clip all of a user's examples as one, as a protocol.
 
     cohorts = spaced(key, len(everyone.weights), batch_size=100, rounds=500, separation=40)
     training = dp_ftrl(loss_fn, strategy=blt(cohorts.participation(500)), sampling=cohorts, clip_norm=0.3,
@@ -7,9 +7,9 @@
     transcript.epsilon(delta=1e-5)
 
 Round t releases sum_u clip(g_u) + noise over the users u of its cohort, g_u the mean or the sum of the gradients of
-u's examples. Cohorts are formed inside the boundary: by coins that nobody sees (:func:`dp_sgd`), or in an order that
-may be public and keeps to the participation that the noise is made for (:func:`dp_ftrl`). The server says which round
-it wants; the aggregator counts them, and what it tells a server that names another than the next is NaN.
+u's examples. Cohorts are formed inside the boundary: by secret random sampling (:func:`dp_sgd`), or in an order that
+may be public and keeps to the participation that the noise is made for (:func:`dp_ftrl`). The server names the round
+it asks for, and the aggregator counts rounds: it releases NaN to a server that does not ask for the next one.
 
 Source: paper 004, "Factored models and DP alternating minimisation" (general algorithms); McMahan, Ramage, Talwar and
 Zhang 2018 (users clipped as one); Kairouz et al. 2021 (DP-FTRL).
@@ -29,27 +29,27 @@ from dpaudit import _validate
 from dpaudit._engine import sharding
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.mechanisms.clipping import wide
-from dpaudit.personalization.boundary.aggregator import Protocol
 from dpaudit.personalization.boundary.processes import Memory, Process, Release, correlated, gaussian
+from dpaudit.personalization.boundary.protocol import Protocol
 from dpaudit.training import per_example
 from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import Sampling
 
-NAME = "gradients"  # of the process that releases once a round
+NAME = "gradients"  # the name of the process that releases once a round
 ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
 
 Loss = Callable[[Any, Any], jax.Array]
 
 
 class Users(NamedTuple):
-    """Everybody, and how cohorts come about: what is inside the boundary, of ``run``.
+    """All users and the key of their cohorts: the ``users`` of a run, which stay inside the boundary.
 
     Attributes:
       examples: pytree, leaves [n, w, ...]: up to w examples of each of n users.
-      weights: [n, w]; 1 for an example, 0 where there is none. A user without examples takes part and adds zero.
-      cohorts: JAX random key that cohorts are drawn with, the same in all rounds; where they are drawn at random for
-        the sake of privacy it stays secret and is of one training: another on the same users needs a key of its own
-        (``users._replace(cohorts=...)``), or its coins are those of the first, and sampling amplifies but one.
+      weights: [n, w]; 1 for an example, 0 for padding. A user without examples takes part and adds zero.
+      cohorts: JAX random key that cohorts are drawn with, the same in all rounds. If privacy relies on random
+        sampling, it is secret and must serve one training only: another one on the same users needs its own key
+        (``users._replace(cohorts=...)``), or both draw the same cohorts, and sampling does not amplify both.
     """
 
     examples: Any
@@ -58,7 +58,7 @@ class Users(NamedTuple):
 
 
 class State(NamedTuple):
-    """The untrusted server's.
+    """The state of the untrusted server.
 
     Attributes:
       params: of the model.
@@ -84,7 +84,7 @@ class Training(NamedTuple):
 
 
 def users(key: jax.Array, examples: Any, owners: Any, *, count: int | None = None) -> Users:
-    """Every user's examples in a row of the widest's length.
+    """Arranges examples by user, in rows as long as the longest user's.
 
     Args:
       key: JAX random key that cohorts are drawn with, consumed.
@@ -131,22 +131,22 @@ def dp_sgd(
     mean: bool = True,
     mesh: Mesh | None = None,
 ) -> Training:
-    """Poisson sampling of users, which amplifies, and fresh noise of standard deviation clip_norm noise_multiplier.
+    """Makes a training by DP-SGD: amplifying Poisson sampling of users, and fresh noise in every round.
 
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
-      sampling: of users, as :func:`dpaudit.training.sampling.poisson` makes it; with one that has no accounting for
-        users added or removed (orders, fixed sizes) use :func:`dp_ftrl` and
+      sampling: of users, as :func:`dpaudit.training.sampling.poisson` makes it. For a sampling without accounting for
+        users added or removed (orders, fixed sizes) use :func:`dp_ftrl` with
         :func:`dpaudit.training.matrix_noise.independent`.
-      clip_norm: largest L2 norm of what one user adds to a round, > 0.
+      clip_norm: the largest L2 norm that one user adds to a round, > 0.
       noise_multiplier: > 0.
-      optimizer: the server's, of noisy sums over ``sampling.batch_size``, a constant.
+      optimizer: the server's; it gets noisy sums divided by the constant ``sampling.batch_size``.
       mean: whether a user's gradient is the mean over their examples, else the sum.
-      mesh: shares a round's cohort out over its devices, those of several processes too (``jax.distributed``). The
-        noise is the same, sums are but for rounding.
+      mesh: a mesh whose devices, also those of several processes (``jax.distributed``), share a round's cohort. The
+        noise is the same, and sums are equal up to rounding.
 
     Returns:
-      A :class:`Training`; a round without users is one of noise alone. A user whose gradient is not finite adds zero.
+      A :class:`Training`. A round without users releases noise only; a user whose gradient is not finite adds zero.
 
     Raises:
       InputError: a value out of range; a sampling that does not amplify.
@@ -171,12 +171,14 @@ def dp_ftrl(
     mean: bool = True,
     mesh: Mesh | None = None,
 ) -> Training:
-    """Round t's noise is clip_norm noise_multiplier sens(C) (C^-1 z)_t: no luck of the draw is needed.
+    """Makes a training by DP-FTRL: the noise of round t is clip_norm noise_multiplier sens(C) (C^-1 z)_t.
 
-    Neighbours differ by one user, whose examples are there or are not; the order of the others stays ("zero_out").
+    Its privacy does not depend on random sampling.
+
+    Neighbours differ by one user, whose examples are present or not, in an order that stays the same ("zero_out").
 
     Args:
-      strategy: C, from :mod:`dpaudit.training.matrix_noise`; a round past its last releases NaN.
+      strategy: C, from :mod:`dpaudit.training.matrix_noise`; rounds after its last one release NaN.
       sampling: of users, such as :func:`dpaudit.training.sampling.spaced`, :func:`dpaudit.training.sampling.scheduled`
         or :func:`dpaudit.training.sampling.cyclic`.
       noise_multiplier: relative to the sensitivity of all rounds together, > 0: they have mu = 1/noise_multiplier.
@@ -186,8 +188,8 @@ def dp_ftrl(
       A :class:`Training`, as of :func:`dp_sgd`.
 
     Raises:
-      InputError: a value out of range; a sampling in which users take part more often, or sooner again, than the
-        strategy is made for.
+      InputError: a value out of range; a sampling in which users take part more often, or with fewer rounds between,
+        than the strategy is made for.
 
     Source: Denisov et al. 2022; several participations: Choquette-Choo et al. 2023a.
     """
@@ -213,7 +215,7 @@ def clipped_sum(
     most: int,
     part_of: int | None = None,
 ) -> Any:
-    """sum_u clip(g_u), g_u the mean or sum of the gradients of the examples of user u.
+    """Computes sum_u clip(g_u), g_u the mean or sum of the gradients of the examples of user u.
 
     Args:
       loss_fn, clip_norm, mean: as for :func:`dp_sgd`.
@@ -242,7 +244,7 @@ def clipped_sum(
 
 
 class Cohorts(NamedTuple):
-    """The devices of a round's cohort and the sum of what they send: ``cohorts(key, model, everyone) -> total``.
+    """Adds up the messages of the devices in a round's cohort: ``cohorts(key, model, everyone) -> total``.
 
     Attributes:
       loss_fn, sampling, clip_norm, mean: as for :func:`dp_sgd`.
@@ -281,11 +283,11 @@ class Cohorts(NamedTuple):
         return everywhere(params, everyone, *cohort), round
 
     def in_chunks(self, chunk: int) -> "Cohorts":
-        """The same, with at most so many users at a time."""
+        """Returns the same cohorts, with at most ``chunk`` users differentiated at a time."""
         return self._replace(chunk=chunk)
 
     def _dealt(self, places: jax.Array) -> jax.Array:
-        """In turn to each device, filled up with nobody: all have as many who are present, and have them in front."""
+        """Deals the cohort to the devices in turn, padded to equal numbers, with those present in front."""
         parts = sharding.devices(self.mesh)
         return jnp.pad(places, (0, -len(places) % parts)).reshape(-1, parts).T.ravel()
 

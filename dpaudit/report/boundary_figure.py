@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from dp_accounting import DpEvent
 
-from dpaudit.personalization.boundary import channels
-from dpaudit.personalization.boundary.parties import Terms
+from dpaudit.personalization.boundary import messages
+from dpaudit.personalization.boundary.messages import Terms
 from dpaudit.personalization.boundary.transcript import Transcript
 from dpaudit.report.figures import FAINT, INK, PAPER, SERIES, canvas, styled
 
@@ -34,7 +34,7 @@ def round_figure(terms: Terms, transcript: Transcript, *, delta: float) -> "Figu
     """What goes between the parties of a round: names, shapes and bytes; of each release its event.
 
     Args:
-      terms: of the protocol, from :func:`dpaudit.personalization.boundary.parties.terms`.
+      terms: of the protocol, from :func:`dpaudit.personalization.boundary.messages.terms`.
       transcript: of one run, whose cost stands below.
       delta: of that cost.
 
@@ -92,7 +92,7 @@ def _size(tree: Any) -> str:
     """Shapes and bytes of a pytree."""
     shapes = [f"{np.dtype(leaf.dtype).name} {list(leaf.shape)}" for leaf in jax.tree.leaves(tree)]
     told = ", ".join(shapes) if len(shapes) <= 2 else f"{len(shapes)} arrays"
-    return f"{told}, {channels.length(tree):,} B"
+    return f"{told}, {messages.length(tree):,} B"
 
 
 @functools.singledispatch

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpaudit.data.ratings import split, split_users
-from dpaudit.personalization.als import ranking
-from dpaudit.personalization.als.user_step import Model
+from dpaudit.personalization.als import recommender
+from dpaudit.personalization.als.steps import Model
 from experiments import personalization, personalization_section
 from experiments.common import Rows
 from experiments.personalization_methods import METHODS, Method, Told, candidates, device_rows, score
@@ -99,7 +99,7 @@ def test_recall_is_that_of_counting() -> None:
     train, _, held_out = split(ratings, seed=0)
     method = METHODS["popularity"]
     model, _ = method.fit(jax.random.key(0), train, {}, math.inf, 0.0)
-    rows = ranking.seen(device_rows(train))
+    rows = recommender.seen(device_rows(train))
     counts = np.zeros(60)
     for items, weights in zip(*(np.asarray(leaf) for leaf in (rows[0].items, rows[0].weights)), strict=True):
         np.add.at(counts, items[weights > 0], 1 / np.sqrt(max(weights.sum(), 1)))

@@ -58,11 +58,9 @@ def flat(tree: Any) -> np.ndarray:
     return np.asarray(ravel_pytree(tree)[0])
 
 
-# one round on paper
-
-# At w = (1, 1): client 0 has residuals 6 and 4, gradients (6, 0) and (0, 8), their mean (3, 4) of norm 5, mean loss
-# (18 + 8)/2 = 13. Client 1 has residuals 0 and -1, the mean (0, -0.5) of norm 0.5, mean loss 0.25. C = 2 makes of them
-# (1.2, 1.6) and (0, -0.5), whose mean is (0.6, 0.55).
+# One round on paper. At w = (1, 1), client 0 has residuals 6 and 4, gradients (6, 0) and (0, 8), their mean (3, 4) of
+# norm 5, mean loss (18 + 8)/2 = 13. Client 1 has residuals 0 and -1, the mean (0, -0.5) of norm 0.5, mean loss 0.25.
+# C = 2 makes (1.2, 1.6) and (0, -0.5) of them, whose mean is (0.6, 0.55).
 TOY = jnp.array([[1.0, 0], [0, 2], [1, 0], [0, 1]]), jnp.array([-5.0, -2, 1, 2])
 TWO = everyone([[0, 1], [2, 3]])
 ONES = {"w": jnp.ones(2)}
@@ -113,10 +111,8 @@ def test_noise_of_rounds_on_paper():
 
 # rounds against a loop
 
-DATA = tuple(
-    jnp.asarray(leaf, jnp.float32)
-    for leaf in (np.random.default_rng(5).normal(size=(60, 3)), np.random.default_rng(6).normal(size=60))
-)
+SHAPES = {5: (60, 3), 6: (60,)}  # by the seed
+DATA = tuple(jnp.asarray(np.random.default_rng(k).normal(size=shape), jnp.float32) for k, shape in SHAPES.items())
 POPULATION = some(1_000)
 START = {"w": jnp.array([0.5, -1.0, 2.0])}
 
@@ -381,10 +377,8 @@ def test_data_with_fewer_rows_than_clients_draw_from_are_refused():
 
 
 def test_a_negative_number_of_rounds_is_refused():
-    for call in (
-        lambda: of(PLAIN[next(iter(PLAIN))], START, -1, population=TWELVE),
-        lambda: participants(KEY, PLAIN[next(iter(PLAIN))], 12, -1),
-    ):
+    server = next(iter(PLAIN.values()))
+    for call in (lambda: of(server, START, -1, population=TWELVE), lambda: participants(KEY, server, 12, -1)):
         with pytest.raises(_validate.InputError, match=r"^rounds: expected a whole number >= 0, got -1"):
             call()
 

@@ -15,20 +15,20 @@ from dpaudit._validate import InputError
 from dpaudit.audits import federated_canary
 from dpaudit.federated.rounds import federated
 from dpaudit.personalization.als import least_squares as als
-from dpaudit.personalization.als import popularity, ranking, recommender
+from dpaudit.personalization.als import recommender, steps
 from dpaudit.personalization.als.layout import arranged
-from dpaudit.personalization.als.least_squares import Prior
 from dpaudit.personalization.als.recommender import Catalogue, Recipe
 from dpaudit.personalization.als.solve import user_factors
-from dpaudit.personalization.als.user_step import Step
+from dpaudit.personalization.als.steps import Prior, Step
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.processes import memoryless
 from dpaudit.personalization.user_level import NAME, dp_ftrl, dp_sgd, users
 from dpaudit.training.many import train_many
 from dpaudit.training.matrix_noise import tree
 from dpaudit.training.sampling import poisson, spaced
-from tests.federated import test_canary, test_rounds
-from tests.personalization import people, test_als, test_user_level
+from tests.audits import test_federated_canary
+from tests.federated import test_rounds
+from tests.personalization import people, test_least_squares, test_user_level
 from tests.processes import said, start, together
 
 KEY, ROUNDS, N = jax.random.key(12), 3, test_user_level.N
@@ -37,29 +37,31 @@ TOLERANCE: Any = {"rtol": 1e-4, "atol": 1e-4}  # of noise whose standard deviati
 
 def least_squares(key: jax.Array, mesh: Mesh | None) -> list[Any]:
     """Rounds over buckets that no number of devices divides."""
-    step = Step(0.8, 1.5, popularity.adaptive(0.25))
+    step = Step(0.8, 1.5, steps.adaptive(0.25))
     prior = Prior(jnp.array([0.5, 0.2]), 3.0, 0.4)
-    protocol = als.alternating(step, noise_multiplier=2.0, features=test_als.FEATURES, prior=prior, mesh=mesh)
-    buckets = arranged(test_als.ratings(people.honest(41, seed=5)))
+    protocol = als.alternating(
+        step, noise_multiplier=2.0, features=test_least_squares.FEATURES, prior=prior, mesh=mesh
+    )
+    buckets = arranged(test_least_squares.ratings(people.honest(41, seed=5)))
     assert any(len(bucket.index) % 4 for bucket in buckets)
-    model, _, transcript = run(key, protocol, test_als.MODEL, memoryless(), buckets, ROUNDS)
+    model, _, transcript = run(key, protocol, test_least_squares.MODEL, memoryless(), buckets, ROUNDS)
     return [transcript.mu(), transcript.values("statistics"), model.factors]
 
 
 def learned(key: jax.Array, mesh: Mesh | None) -> list[Any]:
     """All phases of a recommender, and of a ranking; not fast to compile."""
-    buckets = arranged(test_als.ratings())
+    buckets = arranged(test_least_squares.ratings())
     catalogue = Catalogue(jnp.ones((people.ITEMS, 1)), jnp.ones((people.ITEMS, 1)))
     model, spent = recommender.fit(key, buckets, catalogue, Recipe(0.0), noise_multiplier=1.5, mesh=mesh)
-    seen, asked = ranking.seen(buckets), ranking.Ranking(rank=1, rounds=1)
-    ranked, more = ranking.fit(key, seen, catalogue, asked, noise_multiplier=1.5, mesh=mesh)
+    seen, asked = recommender.seen(buckets), recommender.Ranking(rank=1, rounds=1)
+    ranked, more = recommender.fit_ranking(key, seen, catalogue, asked, noise_multiplier=1.5, mesh=mesh)
     return [spent.mu(), model.factors, model.popularity, more.mu(), ranked.factors]
 
 
 def canaries(key: jax.Array, mesh: Mesh | None) -> list[Any]:
     """A federation with canary clients in it."""
     make = partial(federated, mesh=mesh, chunk=7)
-    federation = test_canary.SOUND._replace(rounds=2, clients_per_round=40, make=make)
+    federation = test_federated_canary.SOUND._replace(rounds=2, clients_per_round=40, make=make)
     found, params = federated_canary.one_run(key, federation, canaries=60)
     return [found.final, found.rounds, found.overlap, found.taken.astype(float), params]
 
@@ -81,7 +83,7 @@ def user_level(key: jax.Array, mesh: Mesh | None) -> list[Any]:
 
 
 def factors(key: jax.Array, mesh: Mesh | None) -> list[Any]:
-    (bucket,) = arranged(test_als.ratings(), buckets=[4], rows=4)
+    (bucket,) = arranged(test_least_squares.ratings(), buckets=[4], rows=4)
     items = jax.random.normal(key, (people.ITEMS, 3))
     return [user_factors(items, jnp.eye(3), bucket, ridge=0.1, mesh=mesh)]
 
@@ -162,7 +164,7 @@ def test_another_key_is_told_apart(program):
 
 def test_rows_that_the_devices_do_not_divide_are_refused():
     mesh = Mesh(np.array(jax.devices() * 3), ("rows",))
-    (bucket,) = arranged(test_als.ratings(), buckets=[4])
+    (bucket,) = arranged(test_least_squares.ratings(), buckets=[4])
     with pytest.raises(InputError, match="users: expected rows that the mesh's 3 devices divide, got 40"):
         user_factors(jnp.ones((people.ITEMS, 3)), jnp.eye(3), bucket, ridge=0.1, mesh=mesh)
     with pytest.raises(InputError, match="clients_per_round: expected a multiple of the mesh's 3 devices, got 10"):

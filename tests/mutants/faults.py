@@ -19,4 +19,4 @@ MUTANTS: list[Mutant] = [
 def room(mutant: Mutant) -> str:
     """The folder of a mutant's module: of ``dpaudit``, or ``kernels``; "top" for a module of ``dpaudit`` itself."""
     folders = mutant.file.split("/")[:-1]
-    return "top" if folders == ["dpaudit"] else folders[-1]
+    return "top" if folders == ["dpaudit"] else folders[folders[0] == "dpaudit"]

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit.personalization.als.layout import Users
-from dpaudit.personalization.als.user_step import Model
+from dpaudit.personalization.als.steps import Model
 
 ITEMS, RANK, PUBLIC = 6, 2, 2
 

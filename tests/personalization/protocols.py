@@ -3,10 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from dpaudit.personalization.boundary.aggregator import Protocol, each, everything
 from dpaudit.personalization.boundary.bounds import bounded
-from dpaudit.personalization.boundary.private import private
 from dpaudit.personalization.boundary.processes import gaussian
+from dpaudit.personalization.boundary.protocol import Protocol, each, everything, private
 
 WIDTH = 5
 

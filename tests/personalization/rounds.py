@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from dpaudit.personalization.boundary import processes
-from dpaudit.personalization.boundary.aggregator import Protocol, each, rows
+from dpaudit.personalization.boundary.protocol import Protocol, each, rows
 
 ITEMS, RANK, CAPACITY = 40, 3, 5
 OPTIMIZER = optax.adam(0.1)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
-from dpaudit.personalization.boundary.aggregator import Select, each
+from dpaudit.personalization.boundary.protocol import Select, each
 from tests.personalization.rounds import DEVICES, PROTOCOL
 
 SEEN: list[np.ndarray] = []  # what reached the host

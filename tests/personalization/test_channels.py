@@ -1,32 +1,39 @@
-"""Channels: whatever the network does to a message is noticed, and nothing of it can be read."""
+"""Tests that channels notice whatever the network does to a message, and that nothing of it can be read."""
 
 import pickle
 
 import pytest
 
 from dpaudit._validate import InputError
-from dpaudit.personalization.boundary.channels import OVERHEAD, Channel, ChannelError, Identity, Links, Network
+from dpaudit.personalization.boundary.channels import OVERHEAD, Identity, Links, Network, SealedWire
+from dpaudit.secure.protocol.channel import ChannelError
 
 LENGTH = 64
+A, B = b"a" * LENGTH, b"b" * LENGTH
 
 
 def pair(*, pinned=None):
-    """The two ends of an open channel; ``pinned`` is whom anna takes for bert."""
-    anna, bert = Identity("anna"), Identity("bert")
-    ends = Channel(anna, "bert", (pinned or bert).public), Channel(bert, "anna", anna.public)
-    for end, other in (ends, ends[::-1]):
-        end.greet(other.hello)
-    return ends
+    """The links of anna and bert, open, and their network; ``pinned`` is whom anna takes for bert."""
+    network, anna, bert = Network(), Identity("anna"), Identity("bert")
+    ends = (
+        Links(anna, network, {"bert": (pinned or bert).public}),
+        Links(bert, network, {"anna": anna.public}),
+    )
+    for end in ends:
+        end.hello()
+    for end in ends:
+        end.greet()
+    return *ends, network
 
 
 def test_messages_come_through_in_both_directions():
-    anna, bert = pair()
+    anna, bert, network = pair()
     for n in range(3):
-        assert bert.open("greeting", anna.seal("greeting", b"x" * n, LENGTH), LENGTH) == b"x" * n
-        assert anna.open("answer", bert.seal("answer", b"", LENGTH), LENGTH) == b""
-    assert len({len(anna.seal("greeting", b"x" * n, LENGTH)) for n in (0, 1, LENGTH)} | {LENGTH + OVERHEAD}) == 1
-    with pytest.raises(InputError, match="payload: expected at most 64 bytes, got 65 bytes"):
-        anna.seal("greeting", b"x" * 65, LENGTH)
+        anna.send("bert", "greeting", b"x" * n)
+        assert bert.receive("anna", "greeting", n) == b"x" * n
+        bert.send("anna", "answer", b"")
+        assert anna.receive("bert", "answer", 0) == b""
+    assert [size for _, _, size in network.traffic()[2:]] == [OVERHEAD + n for n in (0, 0, 1, 0, 2, 0)]
 
 
 def flipped(byte):
@@ -36,88 +43,119 @@ def flipped(byte):
     return attack
 
 
-CHANGED = "'greeting', message 0: what came was changed on the way, or is not this peer's of this kind"
+CHANGED = "message 0 was changed on the way, is not the next one, or is not from this peer"
 
 
 @pytest.mark.parametrize(
-    "attack, message",
+    "attack",
     [
-        (lambda first, second: second, "message 1 came, which was sent before or ahead of its turn"),
-        (lambda first, second: first[:-1], "expected 96 bytes, got 95"),
-        (lambda first, second: first + b"\0", "expected 96 bytes, got 97"),
-        (lambda first, second: first[:8] + second[8:], CHANGED),
-        (flipped(8), CHANGED),
-        (flipped(40), CHANGED),
-        (flipped(-17), CHANGED),
+        lambda first, second: second,
+        lambda first, second: first[:-1],
+        lambda first, second: first + b"\0",
+        lambda first, second: first[:32] + second[32:],
+        lambda first, second: b"",
+        flipped(0),
+        flipped(40),
+        flipped(-17),
     ],
 )
-def test_what_the_network_changes_is_refused_for_good(attack, message):
-    anna, bert = pair()
-    first, second = anna.seal("greeting", b"a", LENGTH), anna.seal("greeting", b"b", LENGTH)
-    with pytest.raises(ChannelError, match=f"channel of 'bert' to 'anna': .*{message}"):
-        bert.open("greeting", attack(first, second), LENGTH)
-    with pytest.raises(ChannelError, match="channel of 'bert' to 'anna': closed"):
-        bert.open("greeting", first, LENGTH)
+def test_what_the_network_changes_is_refused_for_good(attack):
+    anna, bert, network = pair()
+    anna.send("bert", "greeting", A)
+    anna.send("bert", "greeting", B)
+    first, second = (network.receive("anna", "bert") or b"" for _ in range(2))
+    network.send("anna", "bert", attack(first, second))
+    network.send("anna", "bert", first)
+    with pytest.raises(ChannelError, match=f"channel of 'bert' to 'anna': {CHANGED}"):
+        bert.receive("anna", "greeting", LENGTH)
+    for again in (lambda: bert.receive("anna", "greeting", LENGTH), lambda: bert.send("anna", "answer", A)):
+        with pytest.raises(ChannelError, match=r"channel of 'bert' to 'anna': .*closed"):
+            again()
 
 
-def test_a_replay_a_reflection_and_another_kind_are_refused():
-    anna, bert = pair()
-    first = anna.seal("greeting", b"a", LENGTH)
-    assert bert.open("greeting", first, LENGTH) == b"a"
-    with pytest.raises(ChannelError, match="message 0 came, which was sent before"):
-        bert.open("greeting", first, LENGTH)
-    anna, bert = pair()
+def test_a_replay_and_a_reflection_are_refused():
+    anna, bert, network = pair()
+    anna.send("bert", "greeting", A)
+    first = network.log[-1].message
+    assert bert.receive("anna", "greeting", LENGTH) == A
+    network.send("anna", "bert", first)
+    with pytest.raises(ChannelError, match="message 1 was changed on the way, is not the next one"):
+        bert.receive("anna", "greeting", LENGTH)
+    network.send("bert", "anna", first)
     with pytest.raises(ChannelError, match=CHANGED):
-        anna.open("greeting", anna.seal("greeting", b"a", LENGTH), LENGTH)
-    anna, bert = pair()
-    with pytest.raises(ChannelError, match="'answer', message 0: what came was changed"):
-        bert.open("answer", anna.seal("greeting", b"a", LENGTH), LENGTH)
+        anna.receive("bert", "greeting", LENGTH)
+
+
+def test_another_kind_or_length_is_refused():
+    """By the channel above the wire: the peer is the right one, but keeps to another protocol."""
+    anna, bert, _ = pair()
+    anna.send("bert", "greeting", A)
+    with pytest.raises(ChannelError, match="receiving 'answer', message 0: a message of kind 'greeting' came"):
+        bert.receive("anna", "answer", LENGTH)
+    anna, bert, _ = pair()
+    anna.send("bert", "greeting", A)
+    with pytest.raises(ChannelError, match="expected 63 bytes, 64 were announced"):
+        bert.receive("anna", "greeting", LENGTH - 1)
 
 
 def test_another_peer_is_refused():
-    anna, bert = pair(pinned=Identity("bert"))
+    anna, bert, _ = pair(pinned=Identity("bert"))
+    anna.send("bert", "greeting", A)
     with pytest.raises(ChannelError, match=CHANGED):
-        bert.open("greeting", anna.seal("greeting", b"a", LENGTH), LENGTH)
+        bert.receive("anna", "greeting", LENGTH)
+    anna, bert, _ = pair(pinned=Identity("bert"))
+    bert.send("anna", "greeting", A)
     with pytest.raises(ChannelError, match=CHANGED):
-        anna.open("greeting", bert.seal("greeting", b"a", LENGTH), LENGTH)
+        anna.receive("bert", "greeting", LENGTH)
 
 
 def test_a_hello_in_the_middle_is_refused():
-    anna, bert, eve = Identity("anna"), Identity("bert"), Identity("anna")  # eve calls herself anna
-    end, middle = Channel(bert, "anna", anna.public), Channel(eve, "bert", bert.public)
-    end.greet(middle.hello)
-    middle.greet(end.hello)
+    network, anna, bert, eve = Network(), Identity("anna"), Identity("bert"), Identity("anna")
+    end, middle = Links(bert, network, {"anna": anna.public}), Links(eve, network, {"bert": bert.public})
+    for link in (end, middle):  # eve calls herself anna
+        link.hello()
+    for link in (end, middle):
+        link.greet()
+    middle.send("bert", "greeting", A)
     with pytest.raises(ChannelError, match=CHANGED):
-        end.open("greeting", middle.seal("greeting", b"a", LENGTH), LENGTH)
-    with pytest.raises(ChannelError, match="a second hello came"):
-        middle.greet(end.hello)
-    with pytest.raises(ChannelError, match="its hello is no public key"):
-        Channel(bert, "anna", anna.public).greet(bytes(32))
-    with pytest.raises(ChannelError, match=r"closed \(no keys yet\)"):
-        Channel(bert, "anna", anna.public).seal("greeting", b"a", LENGTH)
+        end.receive("anna", "greeting", LENGTH)
+    end.hello()
+    with pytest.raises(ChannelError, match="channel of 'anna' to 'bert': a second hello came"):
+        middle.greet()
+
+
+def test_channels_open_with_a_public_key_of_another_party():
+    network, anna, bert = Network(), Identity("anna"), Identity("bert")
+    link = Links(bert, network, {"anna": anna.public})
+    with pytest.raises(ChannelError, match=r"channel of 'bert' to 'anna': .*no keys yet"):
+        link.send("anna", "greeting", A)
+    with pytest.raises(ChannelError, match="channel of 'bert' to 'anna': no hello came"):
+        link.greet()
+    network.send("anna", "bert", bytes(32))
+    with pytest.raises(ChannelError, match="channel of 'bert' to 'anna': its hello is no public key"):
+        Links(bert, network, {"anna": anna.public}).greet()
     with pytest.raises(InputError, match="peer: expected another name than 'bert', got bert"):
-        Channel(bert, "bert", anna.public)
+        SealedWire(bert, "bert", anna.public, network)
 
 
 def test_same_contents_never_look_the_same():
-    anna, other = pair()[0], pair()[0]
-    sealed = [end.seal("greeting", b"a", LENGTH) for end in (anna, anna, other)]
-    assert len({message[8:] for message in sealed}) == 3
+    anna, _, network = pair()
+    other, _, elsewhere = pair()
+    for end in (anna, anna, other):
+        end.send("bert", "greeting", A)
+    sent = [entry.message for log in (network.log, elsewhere.log) for entry in log[2:]]
+    assert len(sent) == len(set(sent)) == 3
 
 
 def test_network_keeps_what_it_sees():
-    network, own = Network(), {name: Identity(name) for name in ("anna", "bert")}
-    links = [Links(own[a], network, {b: own[b].public}) for a, b in (("anna", "bert"), ("bert", "anna"))]
-    for link in links:
-        link.hello()
-    for link in links:
-        link.greet()
-    links[0].send("bert", "greeting", b"good morning", LENGTH)
-    assert links[1].receive("anna", "greeting", LENGTH) == b"good morning"
-    assert network.traffic() == [("anna", "bert", 32), ("bert", "anna", 32), ("anna", "bert", LENGTH + OVERHEAD)]
+    anna, bert, network = pair()
+    anna.send("bert", "greeting", b"good morning")
+    assert bert.receive("anna", "greeting", 12) == b"good morning"
+    assert network.traffic() == [("anna", "bert", 32), ("bert", "anna", 32), ("anna", "bert", 12 + OVERHEAD)]
     assert not any(b"morning" in sent.message for sent in network.log)
-    with pytest.raises(ChannelError, match="channel of 'bert' to 'anna': nothing came"):
-        links[1].receive("anna", "greeting", LENGTH)
+    with pytest.raises(ChannelError, match=r"channel of 'bert' to 'anna': .*\(nothing came\)"):
+        bert.receive("anna", "greeting", LENGTH)
+    own = Identity("anna")
     with pytest.raises(InputError, match="Identity: expected its public key to be copied"):
-        pickle.dumps(own["anna"])
-    assert repr(own["anna"]) == f"Identity('anna', public={own['anna'].public.hex()})"
+        pickle.dumps(own)
+    assert repr(own) == f"Identity('anna', public={own.public.hex()})"

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from dpaudit.personalization.als import least_squares, popularity
-from dpaudit.personalization.als.least_squares import Prior, Shares
-from dpaudit.personalization.als.user_step import Step
+from dpaudit.personalization.als import least_squares, steps
+from dpaudit.personalization.als.least_squares import Shares
+from dpaudit.personalization.als.steps import Prior, Step
 from dpaudit.personalization.boundary.processes import memoryless
 from tests.personalization import people
 
 ROWS = [*people.HOSTILE, *people.honest(9, seed=3)]
 EVERYBODY = people.batch([*ROWS, []], 6)  # and a last row that is nobody's, without which they are all there
-RULES = {"uniform": popularity.uniform, "tail": popularity.tail(2), "adaptive": popularity.adaptive(0.5)}
+RULES = {"uniform": steps.uniform, "tail": steps.tail(2), "adaptive": steps.adaptive(0.5)}
 CLOSE = 1 + 1e-5  # float32 sums
 MODEL = people.model()
 PINNED = MODEL._replace(factors=MODEL.factors[:, :1], mean=MODEL.mean.at[2].set(1.0)[:3])
@@ -68,7 +68,7 @@ def test_no_user_moves_the_statistics_further_than_the_sensitivity(rule, unobser
 
 
 def test_no_user_moves_the_counts_further_than_the_sensitivity():
-    found = np.asarray(moved(popularity.counted(items=people.ITEMS, noise_multiplier=0.0), MODEL))
+    found = np.asarray(moved(least_squares.counted(items=people.ITEMS, noise_multiplier=0.0), MODEL))
     assert 1 / CLOSE**3 < found.max() <= CLOSE
     broken = range(3, 9)  # of the hostile: not numbers, twice the same, out of order, unknown
     counted = [bool(row) and i not in broken for i, row in enumerate(ROWS)]
@@ -77,9 +77,9 @@ def test_no_user_moves_the_counts_further_than_the_sensitivity():
 
 def test_without_clipping_of_ratings_a_user_does():
     """The devices of a protocol that clips at 3, behind the noise of one that clips at 1.5; and no clipping at all."""
-    sound = alternating(popularity.uniform, 0.0, people.RANK)
+    sound = alternating(steps.uniform, 0.0, people.RANK)
     for reach in (3.0, 1e9):
-        careless = alternating(popularity.uniform, 0.0, people.RANK, rating_clip=reach)
+        careless = alternating(steps.uniform, 0.0, people.RANK, rating_clip=reach)
         found = np.asarray(moved(sound._replace(devices=careless.devices), MODEL))
         most = np.sqrt(0.3 + 0.7 * (reach / 1.5) ** 2)
         assert 0.97 * most < found.max() <= CLOSE * most

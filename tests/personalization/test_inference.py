@@ -28,7 +28,7 @@ def test_results_belong_to_whoever_has_the_features():
     for own in (infer(score, PARAMS, Held(FILM), OnDevice(HISTORY)), infer(score, PARAMS, OnDevice(FILM))):
         assert isinstance(own, OnDevice)
         with pytest.raises(
-            InputError, match=r"result: expected one of features that the developer holds, got OnDevice"
+            InputError, match=r"result: expected a result of features that the developer holds, got OnDevice"
         ):
             shown(own)
     again = infer(lambda params, rating: rating > 11, PARAMS, infer(score, PARAMS, Held(FILM), OnDevice(HISTORY)))
@@ -50,7 +50,9 @@ def test_what_runs_on_a_user_s_own_features_has_no_effects_and_is_no_python():
     assert isinstance(infer(spying, PARAMS, OnDevice(HISTORY)), OnDevice)
     assert [isinstance(history, Tracer) for history in seen] == [True]
     for tell in (telling.callback, telling.pure, telling.in_another_s_array):
-        with pytest.raises(InputError, match="predict: expected a function without effects, for it runs on raw data"):
+        with pytest.raises(
+            InputError, match="predict: expected a function without effects, because it runs on raw data"
+        ):
             infer(lambda params, history, tell=tell: tell(jnp.sum(history)), PARAMS, OnDevice(HISTORY))
     assert telling.SEEN == []
     assert shown(infer(lambda params, film: telling.callback(jnp.sum(film)), PARAMS, Held(FILM))) == 7.0

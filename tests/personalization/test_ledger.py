@@ -13,7 +13,7 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent
 
 from dpaudit._validate import InputError
-from dpaudit.personalization.als.popularity import counted
+from dpaudit.personalization.als.least_squares import counted
 from dpaudit.personalization.boundary import aggregator, processes
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.budget import Budget, noise_for, spent
@@ -99,7 +99,7 @@ def test_noise_is_not_drawn_twice_over_runs(path):
     protocol, budget = steps(9.0), Budget(9.0, DELTA)
     play = partial(run, protocol=protocol, state=START, users=people(4), rounds=1, budget=budget)
     _, memory, _ = play(jax.random.key(0), memory=None, ledger=Ledger(path))
-    with pytest.raises(InputError, match="key: expected a key that no run has had under these names and numbers"):
+    with pytest.raises(InputError, match="key: expected a key that is new for these names and numbers"):
         play(jax.random.key(0), memory=None, ledger=Ledger(path))
     play(jax.random.key(0), memory=memory, ledger=Ledger(path))
     play(jax.random.key(1), memory=None, ledger=Ledger(path))
@@ -157,7 +157,7 @@ def test_shipped_protocols_are_charged_where_somebody_answers_for_them(path):
     assert ledger.spent(DELTA) == pytest.approx(cost(z, z))
     with pytest.raises(InputError, match=r"pays for a round, of epsilon .* beside what users have spent, got Budget"):
         play(jax.random.key(2), memory=memoryless(), rounds=1, ledger=ledger, trusted=True)
-    with pytest.raises(InputError, match=r"devices: expected what boundary\.each makes, where users are counted or"):
+    with pytest.raises(InputError, match=r"devices: expected what protocol.each makes, where users are counted or"):
         play(jax.random.key(2), memory=memoryless(), rounds=1, who=list("abcd"), ledger=ledger, trusted=True)
 
 
@@ -215,8 +215,8 @@ def test_two_processes_share_a_ledger(path):
 
 PROGRAM = """
 import sys
-from dpaudit.personalization.ledger import Ledger, Stream
-from dpaudit.personalization.processes import gaussian
+from dpaudit.personalization.boundary.ledger import Ledger, Stream
+from dpaudit.personalization.boundary.processes import gaussian
 ledger, a = Ledger(sys.argv[1]), gaussian("a", noise_multiplier=100.0)
 for number in range(100_000):
     ledger.charge(f"{number}", [Stream(a, 0)], 1, who=["anna"])

@@ -9,13 +9,13 @@ import pytest
 
 from dpaudit import InputError
 from dpaudit.data.ratings import Ratings, from_arrays
-from dpaudit.personalization.als import metrics, popularity
+from dpaudit.personalization.als import metrics, steps
 from dpaudit.personalization.als.layout import arranged
-from dpaudit.personalization.als.user_step import Model, Step
+from dpaudit.personalization.als.steps import Model, Step
 
 USERS, ITEMS, RANK = 30, 700, 2  # so many items that partitions are not sorted by the way
 RNG = np.random.default_rng(4)
-STEP = Step(1.0, 1.0, popularity.uniform)
+STEP = Step(1.0, 1.0, steps.uniform)
 
 
 def model() -> Model:

@@ -86,7 +86,7 @@ def test_one_draw_is_not_accounted_twice():
     """Noise is a function of the key, the name and the number: whoever repeats all three is refused, no one else."""
     first, between = told(3, A)
     assert len({tuple(draw) for draw in told(3, A, B)[0].draws()}) == 6
-    wanted = "transcript: expected noise of its own for every release: .* the same noise in {} and {}"
+    wanted = "transcript: expected new noise for every release: .* the same noise in {} and {}"
     with pytest.raises(InputError, match=wanted.format("'a' number 0", "'a' number 0")):
         (first + told(3, A)[0]).epsilon(1e-5)
     cheaper = processes.gaussian("a", noise_multiplier=200.0)  # another process, but the name and the noise are a's

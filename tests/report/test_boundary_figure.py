@@ -5,7 +5,7 @@ import jax
 
 from dpaudit.personalization.boundary import processes
 from dpaudit.personalization.boundary.aggregator import run
-from dpaudit.personalization.boundary.parties import terms
+from dpaudit.personalization.boundary.messages import terms
 from dpaudit.report import figures
 from dpaudit.report.boundary_figure import round_figure
 from tests.personalization.rounds import PROTOCOL, start, users

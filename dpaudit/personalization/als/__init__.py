@@ -1,0 +1,18 @@
+"""Fits factored models by private alternating minimisation: recommenders, their steps, layout and metrics."""
+
+from typing import TYPE_CHECKING
+
+from dpaudit._lazy import attach
+
+if TYPE_CHECKING:
+    from dpaudit.personalization.als import factored as factored
+    from dpaudit.personalization.als import layout as layout
+    from dpaudit.personalization.als import least_squares as least_squares
+    from dpaudit.personalization.als import metrics as metrics
+    from dpaudit.personalization.als import recommender as recommender
+    from dpaudit.personalization.als import solve as solve
+    from dpaudit.personalization.als import steps as steps
+
+_MODULES = ("factored", "layout", "least_squares", "metrics", "recommender", "solve", "steps")
+
+__getattr__, __dir__, __all__ = attach(__name__, {module: module for module in _MODULES})

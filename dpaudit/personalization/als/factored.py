@@ -1,13 +1,13 @@
-"""Factored models with any encoders, f(u(theta_u, x_u), v(theta_v, x_v)) = u' v, by alternating minimisation.
+"""Trains factored models with any encoders, f(u(theta_u, x_u), v(theta_v, x_v)) = u' v, by alternating minimisation.
 
     model = Factored(items=lambda params, items: tower.apply(params["tower"], features[items]), precision=10.0)
     training = user_level.dp_sgd(loss(model), sampling=poisson(examples=users, batch_size=500), clip_norm=1.0, ...)
     state, _, transcript = run(key, training.protocol, *training.init(params), everyone(key, bucket), rounds=300)
 
-A user's factor has a part of their own, which their device solves for exactly and which stays there, and may have one
-that a shared tower makes of their features; the towers are what is learned of all users, by steps along their clipped
+A user's factor has a part of their own, which their device solves for exactly and keeps, and optionally a part that a
+shared tower computes from their features. The towers are learned from all users, by steps along their clipped
 gradients (:mod:`dpaudit.personalization.user_level`), and released. A shared user tower is in the same gradient as the
-item tower and is released with the same noise: local is only what is solved for.
+item tower and is released with the same noise; only the part that is solved for stays local.
 
 Source: paper 004, "Factored models and DP alternating minimisation"; Jain et al. 2021 (the billboard model).
 """
@@ -25,11 +25,11 @@ from dpaudit.personalization.als.solve import ridge
 
 
 class Factored(NamedTuple):
-    """Two encoders and what is believed of users.
+    """Two encoders and the prior of users' own factors.
 
     Attributes:
-      items: ``items(params, items) -> [w, r]``, encodings of items int32 [w]; what it holds of items is public.
-      precision: of a user's own factor about the shared part, > 0; a number, or [r]; infinity leaves the shared part.
+      items: ``items(params, items) -> [w, r]``, encodings of items int32 [w]; its data about items are public.
+      precision: of a user's own factor about the shared part, > 0, a number or [r]; infinity fixes it to that part.
       users: ``users(params, features) -> [r]``, of one user's features, or None for a shared part of 0.
     """
 
@@ -39,7 +39,7 @@ class Factored(NamedTuple):
 
 
 class Person(NamedTuple):
-    """What is on one user's device.
+    """The data on one user's device.
 
     Attributes:
       ratings: a row, [w].
@@ -51,7 +51,7 @@ class Person(NamedTuple):
 
 
 def everyone(key: jax.Array, ratings: Users, features: Any = ()) -> user_level.Users:
-    """Users for :func:`dpaudit.personalization.user_level.dp_sgd`, each of whom is one example: all their ratings.
+    """Makes users for :mod:`dpaudit.personalization.user_level`, each a single example: all their ratings.
 
     Args:
       key: JAX random key that cohorts are drawn with, consumed.
@@ -63,10 +63,10 @@ def everyone(key: jax.Array, ratings: Users, features: Any = ()) -> user_level.U
 
 
 def loss(model: Factored, *, items: int) -> Callable[[Any, Person], jax.Array]:
-    """``loss(params, person)``: half the mean squared error of a user's ratings, at the factor that is best for them.
+    """Makes ``loss(params, person)``: half the mean squared error of a user's ratings at their best factor.
 
-    The factor is solved for and then held, so that the gradient is the encoders' alone; a device with a broken row
-    (:func:`dpaudit.personalization.als.layout.sound`) has none.
+    The factor is solved for and then kept constant, so that the gradient is that of the encoders only. A row that is
+    not sound (:func:`dpaudit.personalization.als.layout.sound`) has no gradient.
 
     Args:
       model: encoders.
@@ -85,14 +85,14 @@ def loss(model: Factored, *, items: int) -> Callable[[Any, Person], jax.Array]:
 
 
 def predicted(model: Factored, params: Any, person: Person, asked: jax.Array) -> jax.Array:
-    """Ratings [k] that one user's device expects of items int32 [k]; map it over users."""
+    """Predicts a user's ratings [k] of items int32 [k] on their device; map it over users."""
     encoded = model.items(params, person.ratings.items)
     shared = _shared(model, params, person.features, encoded.shape[-1])
     return model.items(params, asked) @ (shared + _own(model, encoded, shared, person.ratings))
 
 
 def _own(model: Factored, encoded: jax.Array, shared: jax.Array, ratings: Users) -> jax.Array:
-    """argmin_u sum_j w_j (y_j - (shared + u)' v_j)^2 + precision |u|^2, in units where the precision is 1."""
+    """Solves argmin_u sum_j w_j (y_j - (shared + u)' v_j)^2 + precision |u|^2, in units where the precision is 1."""
     scale = jnp.broadcast_to(jnp.asarray(model.precision, jnp.float32), shared.shape) ** -0.5
     left = ratings.values - encoded @ shared
     found = ridge((encoded * scale)[None], left[None], ratings.weights[None], jnp.eye(len(scale)))

@@ -1,4 +1,4 @@
-"""The ratings of many users as few rectangles: users of like length share one, so that cost is linear in ratings."""
+"""Arranges the ratings of many users in a few rectangles of similar users, so that the cost is linear in ratings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from jax.sharding import Mesh
 
 from dpaudit import _validate
 from dpaudit.data.ratings import Ratings
-from dpaudit.personalization.boundary.aggregator import Devices, Select, each
+from dpaudit.personalization.boundary.protocol import Devices, Select, each
 
-NARROWEST = 4  # ratings; users with fewer share a bucket
+NARROWEST = 4  # users with at most this many ratings share a bucket
 
 
 class Users(NamedTuple):
-    """The ratings of a batch of users, a row each.
+    """The ratings of a batch of users, one row for each.
 
     Attributes:
       items: int32 ``[u, w]``; 0 where there is no rating.
       values: float32 ``[u, w]``; 0 where there is no rating.
       weights: float32 ``[u, w]``; 1 for a rating, 0 where there is none.
-      index: int32 ``[u]``, which user a row is; -1 for a row that is nobody's, all of whose weights are 0.
+      index: int32 ``[u]``, the user that a row belongs to; -1 for padding, all of whose weights are 0.
     """
 
     items: jax.Array
@@ -33,19 +33,19 @@ class Users(NamedTuple):
 
 
 def arranged(ratings: Ratings, *, buckets: Sequence[int] | None = None, rows: int = 1) -> tuple[Users, ...]:
-    """Every user's ratings, in buckets of users of similar length.
+    """Arranges every user's ratings in buckets of users with similarly many ratings.
 
-    A user of n ratings is in the narrowest bucket of width >= n, a user without one in the first; a bucket without
-    users is left out. By default users of up to 4, 8, 16, ... ratings share a bucket that is as wide as the longest of
-    them needs: fewer than half of the places of a row are empty, the shortest users' aside.
+    A user with n ratings is in the narrowest bucket of width >= n, and a user without ratings in the first; buckets
+    without users are left out. By default users with up to 4, 8, 16, ... ratings share a bucket as wide as the longest
+    of them needs, so less than half of every row is empty, except for the shortest users.
 
     Args:
       ratings: of all users.
-      buckets: ascending widths, in ratings, that are kept as they are.
-      rows: every bucket is filled up to a multiple of so many rows, for a mesh of devices or for batches.
+      buckets: ascending widths, in ratings, to use instead.
+      rows: pads every bucket to a multiple of this number of rows, for a mesh of devices or for batches.
 
     Returns:
-      a batch of users for each width; a user's ratings are in the order of items.
+      One batch of users for each width; a user's ratings are in the order of items.
 
     Raises:
       InputError: widths that do not ascend, or of which none holds the user with most ratings.
@@ -73,7 +73,7 @@ def arranged(ratings: Ratings, *, buckets: Sequence[int] | None = None, rows: in
 
 @dataclass(frozen=True)
 class Everybody:
-    """The devices of users in buckets: ``everybody(key, model, buckets) -> total``, for a protocol.
+    """Adds up the messages of users in buckets: ``everybody(key, model, buckets) -> total``, for a protocol.
 
     Attributes:
       devices: of one bucket.
@@ -87,16 +87,16 @@ class Everybody:
 
     @property
     def chunk(self) -> int:
-        """Devices that are computed at a time."""
+        """The number of devices computed at a time."""
         return self.devices.chunk
 
     @property
     def mesh(self) -> Mesh | None:
-        """Over which devices are shared out."""
+        """The mesh that shares the devices."""
         return self.devices.mesh
 
     def in_chunks(self, chunk: int) -> "Everybody":
-        """The same, with at most so many devices at a time."""
+        """Returns the same devices, with at most ``chunk`` of them computed at a time."""
         return Everybody(self.devices.in_chunks(chunk))
 
 
@@ -109,10 +109,10 @@ def everybody(
     chunk: int,
     mesh: Mesh | None = None,
 ) -> Everybody:
-    """The devices of users in buckets, each of which looks first whether its own row is :func:`sound`.
+    """Makes the devices of users in buckets, each of which first checks that its own row is :func:`sound`.
 
     Args:
-      select, compute, add, chunk, mesh: as for :func:`dpaudit.personalization.boundary.aggregator.each`.
+      select, compute, add, chunk, mesh: as for :func:`dpaudit.personalization.boundary.protocol.each`.
       items: how many there are.
     """
 
@@ -124,11 +124,10 @@ def everybody(
 
 
 def sound(users: Users, items: int) -> Users:
-    """Users whose rows are what :func:`arranged` makes them, the others without ratings.
+    """Removes the ratings of users whose rows are not as :func:`arranged` makes them.
 
-    A row of which places in use are not in front, items do not ascend (the same twice among them) or are unknown, or a
-    rating is not a number is nobody's: what a broken device sends must not move a sum further than what a sound one
-    does.
+    In a sound row, the places in use come first, items ascend without repetition and exist, and ratings are finite
+    numbers. The others lose their ratings, because a broken device must not move a sum further than a sound one.
 
     Args:
       users: a batch.
@@ -146,7 +145,7 @@ def sound(users: Users, items: int) -> Users:
 
 
 def by_user(buckets: Sequence[Users], results: Sequence[jax.Array], num_users: int) -> jax.Array:
-    """What was computed for the rows of each bucket, ``[u, ...]`` each, in the order of users ``[num_users, ...]``."""
+    """Puts results ``[u, ...]`` for the rows of each bucket in the order of users, ``[num_users, ...]``."""
     whole = jnp.zeros((num_users, *results[0].shape[1:]), results[0].dtype)
     for users, result in zip(buckets, results, strict=True):
         whole = whole.at[jnp.where(users.index < 0, num_users, users.index)].set(result, mode="drop")
@@ -154,7 +153,7 @@ def by_user(buckets: Sequence[Users], results: Sequence[jax.Array], num_users: i
 
 
 def _doubling(counts: np.ndarray) -> list[int]:
-    """The longest user of those with up to 4, with 5 to 8, with 9 to 16, ... ratings."""
+    """Returns the largest count among users with up to 4, with 5 to 8, with 9 to 16, ... ratings."""
     octave = np.ceil(np.log2(np.maximum(counts, NARROWEST)))
     return [max(1, int(counts[octave == number].max())) for number in np.unique(octave)]
 
@@ -166,7 +165,7 @@ def _bucket(
     at: tuple[np.ndarray, np.ndarray],
     shape: tuple[int, int],
 ) -> Users:
-    """The chosen ratings at their (row, place) of a rectangle whose first rows are the members'."""
+    """Puts the chosen ratings at their (row, place) of a rectangle whose first rows are the members'."""
     items, values, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     items[at], values[at], weights[at] = ratings.items[chosen], ratings.values[chosen], 1
     index = np.full(shape[0], -1, np.int32)

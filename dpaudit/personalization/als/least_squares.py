@@ -1,21 +1,26 @@
-"""Private alternating least squares: factored models whose user half never leaves the device.
+"""Private alternating least squares: factored models whose user factors never leave the devices, as protocols.
 
+    model, _, popular = run(key, counted(items=1_682, noise_multiplier=10.0), model, memoryless(), buckets, rounds=1)
     protocol = alternating(step, noise_multiplier=4.0, features=features, prior=prior)
     model, _, transcript = run(key, protocol, model, memoryless(), buckets, rounds=3)
     transcript.epsilon(delta=1e-5)
 
-Every round devices solve for their users' factors (:mod:`dpaudit.personalization.als.user_step`), the aggregator releases
-one noisy sum of their statistics, and the server solves for the item factors
-(:mod:`dpaudit.personalization.als.least_squares`). The statistics are released in units in which one user moves all of them
-together by at most 1,
+In every round of :func:`alternating` the devices solve for their users' factors, the aggregator releases one noisy sum
+of their statistics, and the server solves for the item factors (:mod:`dpaudit.personalization.als.steps`). The
+statistics are released in units in which one user moves all of them together by at most 1,
 
     (s_A A, s_b b, s_G G),    s_A = sqrt(q_A)/L^2,  s_b = sqrt(q_b)/(Y L),  s_G = sqrt(q_G)/L^2,  q_A + q_b + q_G = 1,
 
-so T rounds of noise multiplier z have mu = sqrt(T)/z, rho = T/(2 z^2) of zero-concentrated DP.
+so T rounds of noise multiplier z have mu = sqrt(T)/z, or rho = T/(2 z^2) of zero-concentrated DP.
 
-A bias for each item is the special case of one factor whose user's half is pinned: mean 1, precision infinite, L = 1.
+A bias for each item is the special case of one factor whose user part is pinned: mean 1, precision infinite, L = 1.
 
-Source: Chien et al. 2021, Algorithm 1; Jain et al. 2021 (the billboard model); paper 004, "DP alternating
+The one round of :func:`counted` releases how popular items are, which weights and features may depend on. A user of n
+ratings adds 1/sqrt(n) to each of their items, so that one user moves all counts together by at most 1 and no ratings
+have to be dropped.
+
+Source: Chien et al. 2021, "Private Alternating Least Squares", Algorithm 1; Jain et al. 2021 (the billboard model);
+Krichene et al. 2023, arXiv 2302.07975 (counts; there a user's first k ratings add 1 each); paper 004, "DP alternating
 minimisation".
 """
 
@@ -29,105 +34,23 @@ from jax.core import Tracer
 from jax.sharding import Mesh
 
 from dpaudit import _validate
-from dpaudit.personalization.als import solve, user_step
+from dpaudit.personalization.als import solve, steps
 from dpaudit.personalization.als.layout import Users, everybody
-from dpaudit.personalization.als.solve import spectrum
-from dpaudit.personalization.als.user_step import Model, Statistics, Step
+from dpaudit.personalization.als.steps import Model, Prior, Statistics, Step, item_factors, uniform
 from dpaudit.personalization.boundary import processes
-from dpaudit.personalization.boundary.aggregator import Protocol, Select
 from dpaudit.personalization.boundary.processes import Memory, Release
-
-# The server's half of alternating minimisation: item factors from noisy statistics and public features.
-#
-# The devices' ratings of item j say b_j = A_j v_j + noise, A_j = sum_i w_ij u_i u_i', b_j = sum_i w_ij y_ij u_i: to a
-# server that knows no more than the released A_j and b_j, a linear regression with noise of covariance
-#
-#     s_w A_j + s_b^2 I,
-#
-# s_w the ratings' own variance times a typical weight, s_b the standard deviation of the release's noise. With
-# v_j ~ N(W' x_j, diag(lambda)) beforehand, x_j the public features of item j, the most likely W and then every v_j have
-# closed forms. Whatever is done with released statistics costs no privacy, so nothing here is approximate.
-#
-# Source: Chien et al. 2021, Algorithm 1 (the item step, projection); Krichene et al. 2023 (public features).
-
-
-class Prior(NamedTuple):
-    """What is believed of item factors before anything is released.
-
-    Attributes:
-      variance: lambda, [r], > 0: how far a factor lies from what the features say.
-      ridge: of the map W, > 0: the inverse variance of its entries.
-      rating_variance: s_w, > 0.
-    """
-
-    variance: jax.Array
-    ridge: float
-    rating_variance: float
-
-
-def item_factors(
-    gram: jax.Array, moment: jax.Array, features: jax.Array, prior: Prior, *, moment_stddev: jax.Array | float
-) -> jax.Array:
-    """The most likely item factors [m, r].
-
-    Minimises, over V and W at once,
-
-        sum_j (b_j - A_j v_j)' (s_w A_j + s_b^2 I)^-1 (b_j - A_j v_j)
-            + (v_j - W' x_j)' diag(lambda)^-1 (v_j - W' x_j)  +  ridge |W|_F^2
-
-    with A_j projected to the nearest positive semi-definite matrix. Without noise and features, v_j is the ridge
-    regression (A_j + s_w diag(lambda)^-1)^-1 b_j.
-
-    Args:
-      gram: A, [m, r, r], symmetric, as released.
-      moment: b, [m, r], as released.
-      features: x, [m, f]; a column of ones lets all items have a common factor, [m, 0] has all start at 0.
-      prior: of the factors.
-      moment_stddev: s_b, >= 0, of the noise on each entry of ``moment``.
-    """
-    variance = jnp.asarray(prior.variance)
-    values, vectors = spectrum(gram)
-    noise = prior.rating_variance * values + moment_stddev**2
-    informed = values > 0
-    gain = jnp.where(informed, values / jnp.where(informed, noise, 1.0), 0.0)  # A (s_w A + s_b^2)^-1, eigenvalues
-    precision = jnp.einsum("jab,jb,jcb->jac", vectors, gain * values, vectors)
-    evidence = jnp.einsum("jab,jb,jcb,jc->ja", vectors, gain, vectors, moment)
-    covariance = jnp.linalg.inv(precision + jnp.diag(1 / variance))
-    weights = _map(precision, evidence, covariance, features, variance, prior.ridge)
-    expected = features @ weights
-    return jnp.einsum("jab,jb->ja", covariance, evidence + expected / variance)
-
-
-def _map(
-    precision: jax.Array,
-    evidence: jax.Array,
-    covariance: jax.Array,
-    features: jax.Array,
-    variance: jax.Array,
-    ridge: float,
-) -> jax.Array:
-    """W [f, r]: the regression of all items on their features, each item's factor integrated out."""
-    f, r = features.shape[1], len(variance)
-    if not f:
-        return jnp.zeros((0, r))
-    # what an item says of its expected factor: (Lambda + precision^-1)^-1 = Lambda^-1 covariance precision
-    seen = jnp.einsum("a,jab,jbc->jac", 1 / variance, covariance, precision)
-    said = jnp.einsum("a,jab,jb->ja", 1 / variance, covariance, evidence)
-    matrix = jnp.einsum("jp,jab,jq->paqb", features, seen, features).reshape(f * r, f * r)
-    rows = jnp.einsum("jp,ja->pa", features, said).reshape(f * r)
-    return jnp.linalg.solve(matrix + ridge * jnp.eye(f * r), rows).reshape(f, r)
-
+from dpaudit.personalization.boundary.protocol import Protocol, Select, everything
 
 CHUNK = 1_024  # devices computed at a time
 
 
 class Shares(NamedTuple):
-    """What part of mu^2 each statistic gets; in all 1.
+    """The part of mu^2 that each statistic gets; they add up to 1.
 
     Attributes:
       gram: q_A.
       moment: q_b.
-      users: q_G, 0 where unobserved items do not count.
+      users: q_G, 0 if unobserved items do not count.
     """
 
     gram: float
@@ -135,7 +58,7 @@ class Shares(NamedTuple):
     users: float = 0.0
 
 
-RATINGS = Shares(0.2, 0.8)  # where unobserved items do not count
+RATINGS = Shares(0.2, 0.8)  # for ratings, where unobserved items do not count
 
 
 def alternating(
@@ -148,19 +71,22 @@ def alternating(
     name: str = "statistics",
     mesh: Mesh | None = None,
 ) -> Protocol:
-    """A protocol whose state is a :class:`Model`, and whose users are buckets (``tuple[Users, ...]``) as
+    """Makes the protocol of alternating minimisation.
+
+    Its state is a :class:`~dpaudit.personalization.als.steps.Model`. Its users are buckets (a tuple of ``Users``) as
     :func:`dpaudit.personalization.als.layout.arranged` makes them.
 
     Args:
       step: of the devices.
-      noise_multiplier: z, > 0, or 0 for none and no privacy.
-      features: [m, f], public, from which the server expects factors, along with the logarithm of their popularity
-        (0 before that was released); a column of ones for what items have in common.
+      noise_multiplier: z, > 0, or 0 for no noise and no privacy.
+      features: [m, f], public, from which the server predicts factors, with the logarithm of items' popularity (0
+        until it is released) as another feature; a column of ones gives items a common part.
       prior: of item factors.
       shares: of mu^2.
-      name: of the process that releases; those of one transcript have different ones.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.aggregator.each`; buckets that ``arranged(rows=)``
-        filled up to a multiple of its size fit it evenly. The noise is the same, sums are but for rounding.
+      name: the name of the process that releases; processes in one transcript need different names.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`, evenly
+        if ``arranged(rows=)`` padded the buckets to a multiple of its size. The noise is the same, and sums are equal
+        up to rounding.
 
     Returns:
       A :class:`Protocol` for :func:`dpaudit.personalization.boundary.aggregator.run`.
@@ -197,8 +123,36 @@ def alternating(
     return Protocol(lambda model: model, devices, release, update)
 
 
+def counted(*, items: int, noise_multiplier: float, mesh: Mesh | None = None) -> Protocol:
+    """Makes the protocol of one round that releases items' popularity, with the users of :func:`alternating`.
+
+    Args:
+      items: how many there are.
+      noise_multiplier: standard deviation of the noise on each count, > 0, or 0 for no noise and no privacy.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`.
+
+    Returns:
+      A :class:`Protocol` for :func:`dpaudit.personalization.boundary.aggregator.run`.
+
+    Raises:
+      InputError: a value out of range.
+    """
+    stream = processes.gaussian("popularity", noise_multiplier=noise_multiplier)
+
+    def release(key: jax.Array, total: jax.Array, memory: Memory) -> tuple[tuple[Release], Memory]:
+        out, memory = stream.release(key, total, memory, sensitivity=1.0)
+        return (out,), memory
+
+    return Protocol(
+        lambda model: (),
+        everybody(everything, _count, partial(_counts_added, items), items=items, chunk=CHUNK, mesh=mesh),
+        release,
+        lambda model, releases: model._replace(popularity=releases[0].value),
+    )
+
+
 def _refuse_unsound(prior: Prior) -> None:
-    """Refuses a prior of which the server would make NaN after everything is spent."""
+    """Refuses a prior from which the server would compute NaN after the budget is spent."""
     _validate.positive(ridge=prior.ridge)
     _validate.positive(rating_variance=prior.rating_variance)
     if not isinstance(prior.variance, Tracer):
@@ -208,9 +162,9 @@ def _refuse_unsound(prior: Prior) -> None:
 
 
 def _units(step: Step, shares: Shares) -> Shares:
-    """s_A, s_b and s_G, 0 for what is not released."""
+    """Returns s_A, s_b and s_G, 0 for what is not released."""
     if abs(sum(shares) - 1) > 1e-6 or min(shares) < 0 or (shares.users > 0) != (step.unobserved > 0):
-        wanted = "numbers >= 0 that are 1 in all, users 0 where unobserved items do not count and only there"
+        wanted = "numbers >= 0 that add up to 1, users > 0 exactly if unobserved items count"
         raise _validate.expected("shares", wanted, tuple(shares))
     length, rating = float(step.factor_norm), float(step.rating_clip)
     moved = Shares(length**2, rating * length, length**2)
@@ -221,15 +175,15 @@ def _asked(user: Users) -> jax.Array:
     return user.items
 
 
-def _taken(model: Model, items: jax.Array) -> tuple[user_step.Common, user_step.Slice]:
-    return user_step.common(model), user_step.taken(model, items)
+def _taken(model: Model, items: jax.Array) -> tuple[steps.Common, steps.Slice]:
+    return steps.common(model), steps.taken(model, items)
 
 
 def _message(step: Step, key: jax.Array, downloaded: Any, user: Users) -> tuple[jax.Array, Statistics]:
-    """Of one device: the items that its rows belong to, and the rows."""
+    """Computes one device's message: the items that its rows belong to, and the rows."""
     shared, slices = downloaded
     slices, users = jax.tree.map(lambda leaf: leaf[None], (slices, user))
-    return user.items, jax.tree.map(lambda leaf: leaf[0], user_step.statistics(step, shared, slices, users))
+    return user.items, jax.tree.map(lambda leaf: leaf[0], steps.statistics(step, shared, slices, users))
 
 
 def _added(items: int, total: Statistics | None, messages: tuple[jax.Array, Statistics]) -> Statistics:
@@ -237,4 +191,13 @@ def _added(items: int, total: Statistics | None, messages: tuple[jax.Array, Stat
     if total is None:
         widths = statistics.gram.shape[-1], statistics.moment.shape[-1]
         total = Statistics(jnp.zeros((items, widths[0])), jnp.zeros((items, widths[1])), jnp.zeros(widths[0]))
-    return user_step.added(total, rows, statistics)
+    return steps.added(total, rows, statistics)
+
+
+def _count(key: jax.Array, downloaded: Any, user: Users) -> tuple[jax.Array, jax.Array]:
+    return user.items, uniform(user.items, user.weights)
+
+
+def _counts_added(items: int, total: jax.Array | None, messages: tuple[jax.Array, jax.Array]) -> jax.Array:
+    rows, counts = messages
+    return (jnp.zeros(items) if total is None else total).at[rows].add(counts)

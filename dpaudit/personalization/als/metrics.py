@@ -1,6 +1,6 @@
-"""How good a model is for its users: each device makes its factor of its own ratings, and predicts the held-out ones.
+"""Evaluates a model on held-out ratings, with users' factors computed from their other ratings as on their devices.
 
-Both numbers look at users' data without noise: they are for experiments, and nothing of them is private.
+Both metrics use the users' data without noise. They are for experiments and are not private.
 """
 
 from typing import Any
@@ -10,22 +10,22 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.data.ratings import Ratings
-from dpaudit.personalization.als import user_step
+from dpaudit.personalization.als import steps
 from dpaudit.personalization.als.layout import Users, by_user, sound
-from dpaudit.personalization.als.user_step import Model, Step
+from dpaudit.personalization.als.steps import Model, Step
 
 
 def own_factors(model: Model, history: tuple[Users, ...], step: Step, *, num_users: int) -> jax.Array:
-    """Every user's factor, [num_users, p + r], in their devices; with the mean for users without a rating."""
+    """Computes every user's factor, [num_users, p + r], as their device does; the mean for users without ratings."""
     found = []
     for users in history:
         rows = sound(users, len(model.factors))
-        found.append(user_step.solved(step, user_step.common(model), user_step.taken(model, rows.items), rows))
+        found.append(steps.solved(step, steps.common(model), steps.taken(model, rows.items), rows))
     return by_user(history, found, num_users)
 
 
 def rmse(model: Model, factors: Any, held_out: Ratings) -> float:
-    """Root mean squared error of the held-out ratings, predictions clipped to their scale.
+    """Computes the root mean squared error of the held-out ratings, predictions clipped to their scale.
 
     Raises:
       InputError: a model or factors that are not finite; nothing held out; factors of another number of users.
@@ -37,7 +37,7 @@ def rmse(model: Model, factors: Any, held_out: Ratings) -> float:
 
 
 def recall(model: Model, factors: Any, seen: Ratings, held_out: Ratings, *, k: int = 20) -> float:
-    """The mean over users of the share of their held-out items that are among the first k; min(k, held out) is 1.
+    """Computes recall@k: the mean over users of the share of held-out items (k at most) among the first k.
 
     Items that a user has rated before are not ranked. Users without held-out ratings do not count.
 
@@ -63,12 +63,12 @@ def recall(model: Model, factors: Any, seen: Ratings, held_out: Ratings, *, k: i
 
 
 def _sound(model: Model, factors: Any, held_out: Ratings) -> tuple[np.ndarray, np.ndarray]:
-    """(embedding of items, users' factors), where they can be judged by what is held out."""
+    """Returns (embedding of items, users' factors), if they can be evaluated on what is held out."""
     if not len(held_out.values):
         raise _validate.expected("held_out", "at least one rating", "none")
     if len(factors) != held_out.num_users:
         raise _validate.expected("factors", f"a row for each of {held_out.num_users} users", f"{len(factors)} rows")
-    embedding = np.asarray(user_step.embedded(model), np.float64)
+    embedding = np.asarray(steps.embedded(model), np.float64)
     return _validate.finite(model=embedding), np.asarray(_validate.finite(factors=factors))
 
 

@@ -1,12 +1,28 @@
-"""A recommender in one call: popularity, a bias for each item, then rounds of alternating minimisation.
+"""Fits recommenders in one call, and predicts with them on the devices.
 
-    model, transcript = fit(key, arranged(train), Catalogue(public, features), Recipe(), noise_multiplier=3.73)
-    transcript.epsilon(delta=1e-5)                          # 1.0: what all three phases have cost together
+Ratings: popularity, a bias for each item, then rounds of alternating minimisation::
+
+    model, transcript = fit(key, arranged(train), Catalogue(public, features), Recipe(centre=3.5),
+                            noise_multiplier=3.73)
+    transcript.epsilon(delta=1e-5)                          # 1.0: the cost of all three phases together
     predicted(model, history, asked)                        # on the device: [u, k], of the items asked for
 
-Phases are runs of their own (:mod:`dpaudit.personalization.als.popularity`, :mod:`dpaudit.personalization.als.least_squares`), whose
-transcripts are joined. What stays on a device costs nothing: the intercept and the taste in public features that every
-user has, the weight that an item's bias has with them, and their factor.
+Each phase is a run of its own (:mod:`dpaudit.personalization.als.least_squares`), and their transcripts are joined.
+What stays on a device costs nothing: a user's intercept, their taste in public features, the weight they give to an
+item's bias, and their factor.
+
+Rankings of items by how likely a user is to rate them next, where a rated item is a 1 and any other a 0 of small
+weight::
+
+    model, transcript = fit_ranking(key, seen(arranged(train)), Catalogue(public, features), Ranking(),
+                                    noise_multiplier=0.892)
+    scores = own_factors(model, history, ranking_step(Ranking()), num_users=n) @ embedded(model).T
+
+Popularity, from one noisy release, becomes a public feature of the items. A device weighs it against its user's taste
+in the other public features and, after rounds of alternating minimisation, against learned factors.
+
+Source: Chien et al. 2021, "Private Alternating Least Squares", Section 5; Hu, Koren and Volinsky 2008 (weights of
+items without a rating).
 """
 
 from collections.abc import Callable
@@ -19,23 +35,24 @@ from jax.sharding import Mesh
 from dpaudit import _validate
 from dpaudit.kernels import philox
 from dpaudit.mechanisms.sampling import normal
-from dpaudit.personalization.als import least_squares, popularity, user_step
+from dpaudit.personalization.als import least_squares, steps
 from dpaudit.personalization.als.layout import Users, sound
-from dpaudit.personalization.als.least_squares import Prior
-from dpaudit.personalization.als.user_step import Model, Step
-from dpaudit.personalization.boundary.aggregator import Protocol, run
+from dpaudit.personalization.als.steps import Model, Prior, Step
+from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.processes import memoryless
+from dpaudit.personalization.boundary.protocol import Protocol
 from dpaudit.personalization.boundary.transcript import Transcript
 
-PLAIN = Step(1.0, 1.0, popularity.uniform)  # for predictions, to which clipping does not matter
+PLAIN = Step(1.0, 1.0, steps.uniform)  # for predictions, which do not depend on clipping
 
 
 class Catalogue(NamedTuple):
-    """What everybody knows of the items.
+    """Public knowledge of the items.
 
     Attributes:
-      public: [m, p], what a user's own model has a taste in; the first column, of ones, is the intercept.
-      features: [m, f], of which the server expects biases and factors.
+      public: [m, p], the features in which a user's own model has a taste; the first column, of ones, is the
+        intercept.
+      features: [m, f], from which the server predicts biases and factors.
     """
 
     public: jax.Array
@@ -43,23 +60,23 @@ class Catalogue(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What is learned, and what is believed beforehand, in the units of ratings.
+    """What to learn of ratings and the priors, in the units of ratings.
 
     Attributes:
-      centre: about which users' intercepts lie; not computed from ratings, or it would be a release.
+      centre: the prior mean of users' intercepts; it must not be computed from ratings, or it would be a release.
       rank: learned factors besides the bias, >= 0.
-      rounds: of alternating minimisation after the bias's, >= 0; 0 where rank is.
-      popularity_share, bias_share: of mu^2, for the first two phases; the rounds have the rest, in equal parts.
-        Without rounds, the bias has all that popularity leaves.
+      rounds: of alternating minimisation after the bias's round, >= 0; 0 if rank is 0.
+      popularity_share, bias_share: of mu^2, for the first two phases; the rounds share the rest equally. Without
+        rounds, the bias gets all that popularity leaves.
       rating_clip: Y.
       factor_norm: L in the rounds; the bias is one with L = 1.
       power: of adaptive weights, 0 for uniform ones.
-      bias_variance, factor_variance: how far an item lies from what its features say.
-      feature_ridge: inverse variance of what features say.
+      bias_variance, factor_variance: of an item about its features' prediction.
+      feature_ridge: inverse variance of the features' weights.
       rating_variance: of a rating about its prediction, times a typical weight.
       intercept_precision, taste_precision, bias_precision, factor_precision: of a user's intercept about ``centre``,
         taste about 0, weight of the bias about 1 (infinity fixes it), and factor about 0; in units of one rating's.
-      first: standard deviation of the factors that the rounds begin with.
+      first: standard deviation of the initial factors of the rounds.
     """
 
     centre: float
@@ -90,7 +107,7 @@ def fit(
     noise_multiplier: float,
     mesh: Mesh | None = None,
 ) -> tuple[Model, Transcript]:
-    """A model, and all that was ever released of its users.
+    """Fits a model to ratings; returns it with the transcript of all its releases.
 
     Args:
       key: JAX random key, consumed.
@@ -98,7 +115,7 @@ def fit(
       catalogue: of the items.
       recipe: what to learn.
       noise_multiplier: z > 0, of all phases together: mu = 1/z; 0 for none and no privacy.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.aggregator.each`.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`.
 
     Returns:
       (model, transcript).
@@ -119,7 +136,7 @@ def fit(
 
 
 def predicted(model: Model, history: Users, asked: jax.Array) -> jax.Array:
-    """Ratings that users' devices expect, [u, k], of the items asked for, int32 [u, k].
+    """Predicts users' ratings [u, k] of the items asked for, int32 [u, k], on their devices.
 
     Args:
       model: as released.
@@ -127,13 +144,13 @@ def predicted(model: Model, history: Users, asked: jax.Array) -> jax.Array:
       asked: items, on the scale of ratings but not clipped to it.
     """
     users = sound(history, len(model.factors))
-    own = user_step.solved(PLAIN, user_step.common(model), user_step.taken(model, users.items), users)
-    rows = user_step.taken(model, asked)
+    own = steps.solved(PLAIN, steps.common(model), steps.taken(model, users.items), users)
+    rows = steps.taken(model, asked)
     return jnp.einsum("ukz,uz->uk", jnp.concatenate([rows.public, rows.factors], axis=-1), own)
 
 
 class _Phase(NamedTuple):
-    """One run: ``prepared(key, model) -> model`` is what its first round begins with."""
+    """One run; its first round begins with ``prepared(key, model) -> model``."""
 
     prepared: Callable[[jax.Array, Model], Model]
     protocol: Protocol
@@ -141,7 +158,7 @@ class _Phase(NamedTuple):
 
 
 def checked(catalogue: Catalogue) -> Catalogue:
-    """A catalogue of finite numbers, the same items in both tables.
+    """Returns a catalogue if its numbers are finite and its two tables have the same items.
 
     Raises:
       InputError: another one.
@@ -153,10 +170,10 @@ def checked(catalogue: Catalogue) -> Catalogue:
 
 
 def refuse_unsound(believed: Any) -> None:
-    """Refuses what a recipe cannot believe, before anything is spent.
+    """Refuses impossible settings of a recipe, before any privacy is spent.
 
     Args:
-      believed: a NamedTuple, whose fields of these names are looked at.
+      believed: a NamedTuple, whose fields are checked by their names.
 
     Raises:
       InputError: a variance, ridge, norm or scale that is not > 0, a precision that is neither > 0 nor infinite, a
@@ -180,7 +197,7 @@ def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh:
     bias = recipe.bias_share if rounds else 1 - counted
     if rounds and counted + bias >= 1:
         raise _validate.expected("bias_share", "a number that leaves the rounds something", bias)
-    rule = popularity.adaptive(recipe.power)
+    rule = steps.adaptive(recipe.power)
 
     def alternating(name: str, share: float, length: float, variance: list[float]) -> Protocol:
         return least_squares.alternating(
@@ -195,7 +212,7 @@ def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh:
     phases = []
     if counted:
         z = noise_multiplier / counted**0.5
-        protocol = popularity.counted(items=len(catalogue.public), noise_multiplier=z, mesh=mesh)
+        protocol = least_squares.counted(items=len(catalogue.public), noise_multiplier=z, mesh=mesh)
         phases.append(_Phase(lambda key, model: model, protocol, 1))
     phases.append(_Phase(lambda key, model: model, alternating("biases", bias, 1.0, [recipe.bias_variance]), 1))
     if rounds:
@@ -212,16 +229,115 @@ def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh:
 
 
 def _pinned(catalogue: Catalogue, recipe: Recipe) -> Model:
-    """A model of intercepts alone, with a bias of 0 that every user has with weight 1."""
+    """Returns a model of intercepts only, with a bias of 0 that every user gives weight 1."""
     items = len(catalogue.public)
     mean, precision = [recipe.centre, 1.0], [recipe.intercept_precision, jnp.inf]
     return Model(jnp.ones((items, 1)), jnp.zeros((items, 1)), jnp.zeros(items), jnp.array(mean), jnp.array(precision))
 
 
 def _free(catalogue: Catalogue, recipe: Recipe, model: Model) -> Model:
-    """The model with everything a user may have of their own."""
+    """Returns the model with all coordinates that a user may have of their own."""
     tastes, rank = catalogue.public.shape[1] - 1, model.factors.shape[1] - 1
     mean = [recipe.centre] + tastes * [0.0] + [1.0] + rank * [0.0]
     precision = [recipe.intercept_precision] + tastes * [recipe.taste_precision] + [recipe.bias_precision]
     precision += rank * [recipe.factor_precision]
     return model._replace(public=catalogue.public, mean=jnp.array(mean), precision=jnp.array(precision))
+
+
+class Ranking(NamedTuple):
+    """What to learn for a ranking and the priors; names as in :class:`Recipe`.
+
+    Attributes:
+      unobserved: a_0, > 0, the weight of an item without a rating; that of a rating is 1.
+      popularity_share: of mu^2; the rounds share the rest equally. Without rounds, popularity gets all.
+      popularity_precision: of a user's weight of popularity about 1.
+    """
+
+    rank: int = 0
+    rounds: int = 0
+    unobserved: float = 0.1
+    popularity_share: float = 0.3
+    factor_norm: float = 1.0
+    power: float = 0.15
+    factor_variance: float = 0.1
+    feature_ridge: float = 5.0
+    rating_variance: float = 0.1
+    popularity_precision: float = 0.5
+    taste_precision: float = 20.0
+    factor_precision: float = 5.0
+    first: float = 0.1
+
+
+def seen(buckets: tuple[Users, ...]) -> tuple[Users, ...]:
+    """Replaces every rating by 1."""
+    return tuple(users._replace(values=users.weights) for users in buckets)
+
+
+def ranking_step(ranking: Ranking) -> Step:
+    """Returns the devices' settings of a ranking."""
+    return Step(ranking.factor_norm, 1.0, steps.adaptive(ranking.power), ranking.unobserved)
+
+
+def fit_ranking(
+    key: jax.Array,
+    buckets: tuple[Users, ...],
+    catalogue: Catalogue,
+    ranking: Ranking,
+    *,
+    noise_multiplier: float,
+    mesh: Mesh | None = None,
+) -> tuple[Model, Transcript]:
+    """Fits a model that ranks items; returns it with the transcript of all its releases.
+
+    Args:
+      key: JAX random key, consumed.
+      buckets: of :func:`seen`.
+      catalogue: of the items; ``public`` needs no intercept.
+      ranking: what to learn.
+      noise_multiplier: z > 0, of all phases together: mu = 1/z; 0 for none and no privacy.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`.
+
+    Returns:
+      (model, transcript).
+
+    Raises:
+      InputError: a value out of range.
+    """
+    refuse_unsound(ranking)
+    catalogue = checked(catalogue)
+    _validate.positive(unobserved=ranking.unobserved)
+    rank = _validate.at_least(0, rank=ranking.rank)
+    rounds = _validate.at_least(1 if rank else 0, rounds=ranking.rounds)
+    counted = float(_validate.open_unit(popularity_share=ranking.popularity_share)) if rounds else 1.0
+    count_key, first_key, key = jax.random.split(philox.from_key(key), 3)
+    items = len(catalogue.public)
+    empty = Model(jnp.zeros((items, 0)), jnp.zeros((items, 0)), jnp.zeros(items), jnp.zeros(0), jnp.zeros(0))
+    protocol = least_squares.counted(items=items, noise_multiplier=noise_multiplier / counted**0.5, mesh=mesh)
+    alternating = least_squares.alternating(
+        ranking_step(ranking),
+        noise_multiplier=noise_multiplier / ((1 - counted) / rounds) ** 0.5 if rounds else 0.0,
+        features=catalogue.features,
+        prior=Prior(jnp.full(rank, ranking.factor_variance), ranking.feature_ridge, ranking.rating_variance),
+        shares=least_squares.Shares(0.15, 0.7, 0.15),
+        mesh=mesh,
+    )
+    model, _, transcript = run(count_key, protocol, empty, memoryless(), buckets, 1)
+    model = _popular(catalogue, ranking, model, ranking.first * normal(first_key, (items, rank), jnp.float32))
+    if rounds:
+        model, _, told = run(key, alternating, model, memoryless(), buckets, rounds)
+        transcript = transcript + told
+    return model, transcript
+
+
+def _popular(catalogue: Catalogue, ranking: Ranking, model: Model, factors: jax.Array) -> Model:
+    """Returns the model whose first public feature is popularity, 1 for the most popular item."""
+    counts = jnp.maximum(model.popularity, 0.0)
+    tastes, rank = catalogue.public.shape[1], factors.shape[1]
+    precision = [ranking.popularity_precision] + tastes * [ranking.taste_precision] + rank * [ranking.factor_precision]
+    return Model(
+        jnp.concatenate([(counts / jnp.maximum(jnp.max(counts), 1e-30))[:, None], catalogue.public], axis=1),
+        factors,
+        model.popularity,
+        jnp.array([1.0] + (tastes + rank) * [0.0]),
+        jnp.array(precision),
+    )

@@ -1,4 +1,4 @@
-"""Every user's own factor, exactly, from item factors and the user's ratings: the step that stays on the device."""
+"""Solves for users' own factors exactly from item factors and their ratings; packs symmetric matrices as vectors."""
 
 from functools import partial
 
@@ -14,8 +14,8 @@ from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.mechanisms.clipping import einsum
 from dpaudit.personalization.als.layout import Users
 
-CACHED = 1 << 16  # numbers that one group of users takes on a CPU, so that its systems stay in a core's cache
-RESIDENT = 1 << 26  # the same on an accelerator, which wants as many users at a time as memory holds
+CACHED = 1 << 16  # numbers in one group of users on a CPU, so that its systems stay in a core's cache
+RESIDENT = 1 << 26  # the same on an accelerator, which is fastest with as many users at a time as memory holds
 
 
 def user_factors(
@@ -26,27 +26,27 @@ def user_factors(
     ridge: jax.typing.ArrayLike,
     mesh: Mesh | None = None,
 ) -> jax.Array:
-    """The least-squares factor of every user.
+    """Solves for the least-squares factor of every user.
 
     With item factors v_j, ratings y_ij of weight w_ij, and r_i = sum_j w_ij,
 
         u_i = (sum_j w_ij v_j v_j' + prior + ridge max(r_i, 1) I)^-1 sum_j w_ij y_ij v_j,
 
-    so that ridge counts per rating, and a user without one has u_i = 0. A ridge per user is part of ``prior``.
+    so that ridge counts per rating, and a user without ratings has u_i = 0. A ridge per user is part of ``prior``.
     Users with fewer places than the factors have coordinates are solved in the space of their ratings: with
     D_i = prior + ridge max(r_i, 1) I and V_i the rows sqrt(w_ij) v_j', u_i = D_i^-1 V_i' (I + V_i D_i^-1 V_i')^-1
-    sqrt(w_i) y_i, where one eigenbasis of the prior serves all users. A row's result does not depend on the others',
-    but for rounding.
+    sqrt(w_i) y_i, where one eigenbasis of the prior serves all users. Up to rounding, a row's result does not depend
+    on the other rows.
 
     Args:
       item_factors: ``[m, r]``.
       prior: ``[r, r]``, symmetric and positive semidefinite.
       users: their ratings; weights >= 0.
       ridge: > 0, in squared units of the factors.
-      mesh: shares users out over its devices, whose number divides the rows (``arranged(rows=)``).
+      mesh: a mesh whose devices share the users; their number has to divide the rows (``arranged(rows=)``).
 
     Returns:
-      ``[u, r]``; 0 for rows that are nobody's.
+      ``[u, r]``; 0 for padding.
 
     Raises:
       InputError: a ridge that is not positive, shapes that do not fit.
@@ -80,7 +80,7 @@ def _shared_out(size: int, mesh: Mesh | None, *given: jax.Array) -> jax.Array:
 def _in_groups(
     size: int, factors: jax.Array, prior: jax.Array, per_rating: jax.Array, *columns: jax.Array
 ) -> jax.Array:
-    """``size`` users at a time, in the smaller of the two spaces."""
+    """Solves for ``size`` users at a time, in the smaller of the two spaces."""
     (rows, width), rank = columns[0].shape, len(prior)
     groups = -(-rows // size)
     padding = ((0, groups * size - rows), (0, 0))
@@ -101,7 +101,7 @@ def ridge(
     prior: jax.Array,
     pull: jax.typing.ArrayLike = 0.0,
 ) -> jax.Array:
-    """argmin_u sum_j w_ij (y_ij - u' v_ij)^2 + u' prior u - 2 pull' u of every user, from the rows that they hold.
+    """Solves argmin_u sum_j w_ij (y_ij - u' v_ij)^2 + u' prior u - 2 pull' u for every user.
 
     Args:
       rows: v, ``[u, w, r]``.
@@ -125,7 +125,7 @@ def _by_factors(
     values: jax.Array,
     weights: jax.Array,
 ) -> jax.Array:
-    """Systems of the size of the rank."""
+    """Solves systems of the size of the rank."""
     whole = prior + _ridges(per_rating, weights)[..., None] * jnp.eye(len(prior), dtype=prior.dtype)
     return ridge(factors[items], values, weights, whole)
 
@@ -138,7 +138,7 @@ def _by_ratings(
     values: jax.Array,
     weights: jax.Array,
 ) -> jax.Array:
-    """Systems of the size of the width; factors in the eigenbasis of a prior with the eigenvalues ``spread``."""
+    """Solves systems of the size of the width, in the eigenbasis of a prior with the eigenvalues ``spread``."""
     rows = jnp.sqrt(weights)[..., None] * factors[items]
     scaled = rows / (spread + _ridges(per_rating, weights))[:, None, :]
     matrix = einsum("uwr,uxr->uwx", scaled, rows) + jnp.eye(items.shape[1], dtype=factors.dtype)
@@ -146,50 +146,47 @@ def _by_ratings(
 
 
 def _ridges(per_rating: jax.Array, weights: jax.Array) -> jax.Array:
-    """[u, 1]"""
+    """Returns each user's ridge, [u, 1]."""
     return per_rating * jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
 
 
 def _solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
-    """matrix^-1 right for positive definite ``[u, k, k]`` and ``[u, k]``."""
+    """Computes matrix^-1 right for positive definite ``[u, k, k]`` and ``[u, k]``."""
     lower = linalg.cholesky(matrix, symmetrize_input=False)
     half = linalg.triangular_solve(lower, right[..., None], left_side=True, lower=True)
     return linalg.triangular_solve(lower, half, left_side=True, lower=True, transpose_a=True)[..., 0]
 
 
-# Symmetric matrices as vectors of the same length, their noise, and the nearest positive semi-definite one.
-
-
 def coordinates(rank: int) -> int:
-    """How many numbers a symmetric [rank, rank] matrix has: rank (rank + 1)/2."""
+    """Returns the number of coordinates of a symmetric [rank, rank] matrix, rank (rank + 1)/2."""
     return rank * (rank + 1) // 2
 
 
 def packed(matrix: jax.Array) -> jax.Array:
-    """[..., r, r] -> [..., r (r + 1)/2]: the upper triangle, sqrt(2) times what is off the diagonal.
+    """Packs symmetric [..., r, r] into [..., r (r + 1)/2]: the upper triangle, sqrt(2) times off the diagonal.
 
-    Lengths stay what they are, |packed(A)|_2 = |A|_F, so |packed(u u')| = |u|^2 whichever way u points. Gaussian noise
-    of variance s^2 on a packed matrix has variance s^2 on the diagonal and s^2/2 off it.
+    Lengths are preserved, |packed(A)|_2 = |A|_F, so |packed(u u')| = |u|^2 for any direction of u. Gaussian noise of
+    variance s^2 on a packed matrix has variance s^2 on the diagonal and s^2/2 off it.
     """
     rows, columns, scale = _places(matrix.shape[-1])
     return matrix[..., rows, columns] * scale
 
 
 def packed_square(vector: jax.Array) -> jax.Array:
-    """u [..., r] -> packed(u u') [..., r (r + 1)/2]."""
+    """Computes packed(u u'), [..., r (r + 1)/2], of u [..., r]."""
     rows, columns, scale = _places(vector.shape[-1])
     return vector[..., rows] * vector[..., columns] * scale
 
 
 def unpacked(vector: jax.Array, rank: int) -> jax.Array:
-    """The symmetric matrix [..., rank, rank] that :func:`packed` made [..., rank (rank + 1)/2] of."""
+    """Restores the symmetric matrix [..., rank, rank] that :func:`packed` made a vector of."""
     rows, columns, scale = _places(rank)
     upper = jnp.zeros((*vector.shape[:-1], rank, rank), vector.dtype).at[..., rows, columns].set(vector / scale)
     return upper + jnp.swapaxes(jnp.triu(upper, 1), -1, -2)
 
 
 def spectrum(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(eigenvalues [..., r], eigenvectors [..., r, r]) of the nearest positive semi-definite matrix.
+    """Returns (eigenvalues [..., r], eigenvectors [..., r, r]) of the nearest positive semi-definite matrix.
 
     By the Frobenius norm: those of ``matrix`` with negative eigenvalues at 0.
     """

@@ -1,199 +1,40 @@
-"""The trust boundary as a type: what a round computes where, and the only way out. Paper 004, "Training procedure".
+"""Runs protocols: the rounds of a training as one program, with every release recorded and its cost kept to a budget.
 
-    protocol = Protocol(broadcast, each(rows(asked), compute, add), release, update)
     state, memory, transcript = run(key, protocol, state, memory, users, rounds=10)
     transcript.epsilon(delta=1e-5)
 
-Inside the boundary are users' devices, the trusted distributor and the trusted aggregator; outside are the server, its
-developer and everybody else. What goes round:
+The functions of every party are compiled separately. Those of the devices, the distributor and the aggregator run on
+raw data and must have no effects: a program with a callback, a print or the like is refused. The server's two
+functions are compiled before there are any users. The only values from inside the boundary that reach them are
+:class:`~dpaudit.personalization.boundary.processes.Release` objects, all of which are in the
+:class:`~dpaudit.personalization.boundary.transcript.Transcript`. Data that the developer's program already held
+elsewhere, as in a closure, are not protected here.
 
-    untrusted server      state -> model                        ``broadcast``
-    trusted distributor   model, what a device asks -> slice    ``select``     told to that device alone
-    device                key, slice, user -> message           ``compute``    told to the aggregator alone
-    trusted aggregator    messages -> total                     ``add``
-                          key, total, memory -> releases        ``release``    the only exit
-    untrusted server      state, releases -> state              ``update``
-
-Every party's functions are compiled by themselves. Those of devices, distributor and aggregator run on raw data and
-must have no effects: a program with a callback, a print or the like is refused. The server's two are compiled before
-there are any users: nothing from inside can reach them but a :class:`~dpaudit.personalization.boundary.processes.Release`, and
-every one of these is in the :class:`~dpaudit.personalization.boundary.transcript.Transcript`. What the developer's program
-holds from elsewhere (a closure over data that it owned before) crosses no boundary here.
-
-How far one user moves a total is up to who writes ``add`` and ``release``, unless the boundary bounds it itself
-(:mod:`dpaudit.personalization.boundary.private`). Who takes part, and so how many and for how many rounds, is taken for public;
-what they have is hidden.
+Who takes part, and therefore how many users there are and in how many rounds, is assumed to be public; their data are
+hidden.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+import numpy as np
+from dp_accounting import ComposedDpEvent
+from jax.core import Tracer
 
 from dpaudit import _validate
-from dpaudit._engine import sharding
+from dpaudit._engine.fingerprint import digest, raw, text
 from dpaudit._engine.memory import fitting
-from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.kernels import philox
-from dpaudit.personalization.boundary import admission
-from dpaudit.personalization.boundary.bounds import Bound, Bounded, Noised, alone, clipped, silent
-from dpaudit.personalization.boundary.budget import Budget
-from dpaudit.personalization.boundary.ledger import Ledger
+from dpaudit.personalization.boundary.bounds import Bounded, Noised
+from dpaudit.personalization.boundary.budget import Budget, affordable, spent
+from dpaudit.personalization.boundary.ledger import Ledger, Stream
 from dpaudit.personalization.boundary.processes import Release, memories, named, shipped
+from dpaudit.personalization.boundary.protocol import Devices, Protocol, alone, silent
 from dpaudit.personalization.boundary.transcript import Transcript
-
-CHUNK = 1_000  # devices computed at a time
-
-
-class Protocol(NamedTuple):
-    """One round. Functions are pure, jittable, without effects, and see only what they are given.
-
-    Attributes:
-      broadcast: ``broadcast(state) -> model``, on the untrusted server, for the trusted distributor.
-      devices: ``devices(key, model, users) -> total``, inside; as made by :func:`each`. One with a ``chunk`` also has
-        ``in_chunks(chunk)``, the same devices with fewer of them computed at a time.
-      release: ``release(key, total, memory) -> (releases, memory)``, in the trusted aggregator: a tuple of
-        :class:`Release`, at most one of each process, and what the aggregator has to remember.
-      update: ``update(state, releases) -> state``, on the untrusted server.
-    """
-
-    broadcast: Callable[[Any], Any]
-    devices: Callable[[jax.Array, Any, Any], Any]
-    release: Callable[[jax.Array, Any, Any], tuple[tuple[Release, ...], Any]]
-    update: Callable[[Any, tuple[Release, ...]], Any]
-
-
-class Select(NamedTuple):
-    """How a device gets the slice it needs of a model (federated select), through the trusted distributor.
-
-    Attributes:
-      ask: ``ask(user) -> request``, on the device; a pytree of arrays whose shapes are the same for all users.
-      take: ``take(model, request) -> slice``, in the distributor.
-    """
-
-    ask: Callable[[Any], Any]
-    take: Callable[[Any, Any], Any]
-
-    def __call__(self, model: Any, user: Any) -> Any:
-        return self.take(model, self.ask(user))
-
-
-everything = Select(lambda user: (), lambda model, request: model)  # the whole model, for every device
-
-
-def rows(ask: Callable[[Any], jax.Array]) -> Select:
-    """The rows ``ask(user)``, int32 [capacity], of every array of the model, padded with rows that are not needed."""
-    return Select(ask, lambda model, request: jax.tree.map(lambda leaf: leaf[request], model))
-
-
-class Devices(NamedTuple):
-    """Devices of one kind and the sum of what they send: ``devices(key, model, users) -> total``.
-
-    Attributes:
-      select: the slice that a device downloads.
-      compute: ``compute(key, slice, user) -> message``, on one device.
-      add: ``add(total, messages) -> total``, in the aggregator; messages have a leading axis. A total of None stands
-        for zeros.
-      chunk: at most so many devices are computed at a time.
-      mesh: over whose accelerators (or processors) they are shared out, or None for one.
-    """
-
-    select: Select
-    compute: Callable[[jax.Array, Any, Any], Any]
-    add: Callable[[Any, Any], Any]
-    chunk: int
-    mesh: Mesh | None
-
-    def __call__(self, key: jax.Array, model: Any, users: Any) -> Any:
-        count, parts = len(jax.tree.leaves(users)[0]), sharding.devices(self.mesh)
-        share = count // parts
-
-        def own(key: jax.Array, model: Any, users: Any) -> Any:
-            start = sharding.place(self.mesh) * share
-            return sharding.added(self._total(None, key, model, users, start), self.mesh)
-
-        everywhere = sharding.shared_out(own, self.mesh, (ALIKE, ALIKE, CUT), ALIKE)
-        if share * parts == count:
-            return everywhere(key, model, users)
-        even, left = (
-            jax.tree.map(part, users) for part in (lambda x: x[: share * parts], lambda x: x[share * parts :])
-        )
-        return self._total(everywhere(key, model, even) if share else None, key, model, left, share * parts)
-
-    def in_chunks(self, chunk: int) -> "Devices":
-        """The same devices, at most so many of them at a time."""
-        return self._replace(chunk=chunk)
-
-    def _total(self, total: Any, key: jax.Array, model: Any, users: Any, start: Any) -> Any:
-        """``total`` and what these users' devices send, the first of whom has number ``start``."""
-        count = len(jax.tree.leaves(users)[0])
-        size = min(self.chunk, count)
-        whole, rest = divmod(count, size) if size else (0, 0)
-
-        def one(place: jax.Array, user: Any) -> Any:
-            return self.compute(jax.random.fold_in(key, place), self.select(model, user), user)
-
-        def some(first: Any, size: int) -> Any:
-            part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), users)
-            return jax.vmap(one)(start + first + jnp.arange(size), part)
-
-        if total is None:
-            shape = jax.eval_shape(lambda: self.add(None, some(0, size)))
-            total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        total, _ = jax.lax.scan(
-            lambda total, i: (self.add(total, some(i * size, size)), None), total, jnp.arange(whole)
-        )
-        return self.add(total, some(whole * size, rest)) if rest else total
-
-
-def each(
-    select: Select,
-    compute: Callable[[jax.Array, Any, Any], Any],
-    add: Callable[[Any, Any], Any] | None = None,
-    *,
-    clip_norm: float | None = None,
-    bound: Bound | dict[str, Bound] | None = None,
-    chunk: int = CHUNK,
-    mesh: Mesh | None = None,
-) -> Devices:
-    """The devices of a protocol, from what one device does.
-
-    Device i draws from (key, i) alone, so the total depends neither on ``chunk`` nor, but for rounding, on the order.
-
-    Args:
-      select: what of the model a device downloads: :data:`everything`, :func:`rows` or another :class:`Select`.
-      compute: ``compute(key, slice, user) -> message``: user is ONE user's pytree.
-      add: ``add(total, messages) -> total``: messages are those of several devices, with a leading axis; total is the
-        sum so far, or None for the first. How far one user moves it is up to who writes it; None for a sum of messages
-        that the aggregator clips first:
-      clip_norm: to this L2 norm, all numbers of a message together.
-      bound: or as :mod:`dpaudit.personalization.boundary.bounds` says; by name where a message is a dictionary of parts that
-        are released by processes of their own.
-      chunk: at most so many devices are computed at a time, >= 1; fewer need less memory. Where memory runs out,
-        :func:`run` goes on with half as many (not where accelerators are several processes').
-      mesh: shares users out over its accelerators (or processors), those of several processes too
-        (``jax.distributed``); each sums up its own users, and these totals are added. One that does not fit its number
-        of users into equal parts computes the last few everywhere.
-
-    Returns:
-      :class:`Devices`, to be called with users whose leaves have a leading axis.
-
-    Raises:
-      InputError: a value out of range; none or several of ``add``, ``clip_norm`` and ``bound``.
-    """
-    if sum(given is not None for given in (add, clip_norm, bound)) != 1:
-        raise _validate.expected("each", "one of add, clip_norm and bound", (add, clip_norm, bound))
-    if clip_norm is not None:
-        bound = clipped(clip_norm)
-    if isinstance(bound, dict):
-        add = Bounded(tuple(bound[name] for name in sorted(bound)), tuple(sorted(bound)))
-    elif bound is not None:
-        add = Bounded((bound,))
-    assert add is not None
-    return Devices(select, compute, add, _validate.at_least(1, chunk=chunk), sharding.flat(mesh))
 
 
 def run(
@@ -210,34 +51,34 @@ def run(
     minimum_users: int = 0,
     trusted: bool = False,
 ) -> tuple[Any, Any, Transcript]:
-    """``rounds`` rounds as one program. Vmap over keys, states or users plays many runs at once.
+    """Runs ``rounds`` rounds of a protocol as one program; map it over keys, states or users for many runs at once.
 
     Args:
-      key: JAX random key, consumed; what goes on from the memory that was returned may have the same, or another. A
-        protocol that begins anew needs another: the accountant refuses noise that is drawn twice.
-      protocol: of one round.
-      state: of the server, pytree of arrays.
-      memory: of the aggregator, as its processes' ``init`` make it, or as the run before returned it; None for the
-        first run of a protocol of :func:`dpaudit.personalization.boundary.private.private`.
+      key: JAX random key, consumed. A run that continues from the returned memory may use the same key or another. A
+        protocol that starts again needs another key: the accountant refuses noise that is drawn twice.
+      protocol: one round.
+      state: the server's state, a pytree of arrays.
+      memory: the aggregator's memory, as the ``init`` of its processes makes it or as the previous run returned it;
+        None for the first run of a protocol made by :func:`~dpaudit.personalization.boundary.protocol.private`.
       users: pytree, whatever ``protocol.devices`` takes.
       rounds: >= 1.
-      budget: what one user may cost at most, what the memory's releases and the ledger have charged included: the run
-        makes as many rounds as it pays for. Not for runs that are mapped; nor is the ledger.
-      ledger: that is charged before the run begins, of one process.
-      who: the users' names, one for each row; who cannot pay is left out. None charges everybody there is alike.
-      minimum_users: rows there have to be, or nothing is charged or released: the transcript is empty.
-      trusted: whether a budget is kept, or a ledger charged, by a protocol that bounds and noises by itself, such as
-        the shipped ones: its sensitivity is then what its author says.
+      budget: the most that one user may cost, including earlier releases of this memory and the charges in the ledger.
+        The run makes as many rounds as the budget pays for. Budgets and ledgers do not work with mapped runs.
+      ledger: a ledger that is charged before the run starts; only for runs of one process.
+      who: the users' names, one for each row; users who cannot pay are left out. None charges everybody alike.
+      minimum_users: the least number of rows; with fewer, nothing is charged or released and the transcript is empty.
+      trusted: whether to accept a budget or a ledger for a protocol that bounds and adds noise itself, such as the
+        ones in :mod:`dpaudit.personalization.als`, so that its author's word is taken for the sensitivity.
 
     Returns:
-      (state, memory, transcript). The memory is the aggregator's own and must stay as secret as the key.
+      (state, memory, transcript). The memory belongs to the aggregator and must be kept as secret as the key.
 
     Raises:
-      InputError: something other than a :class:`Release` at the exit, a process that releases twice in a round; a
+      InputError: a ``release`` that returns anything but :class:`Release` objects, or two of one process in a round; a
         function with effects where there is raw data; a server whose state changes its structure; a single device
-        that does not fit into memory; a budget that does not pay for one round, or for a protocol that the boundary
-        does not bound.
-      UnexpectedTracerError: JAX's own, with the line: a function that reaches for a value of another party.
+        that does not fit into memory; a budget that does not pay for one round, or that is given for a protocol which
+        the boundary does not bound.
+      UnexpectedTracerError: raised by JAX, with the line, if a function uses a value of another party.
     """
     rounds, devices = _validate.at_least(1, rounds=rounds), protocol.devices
     if memory is None and type(protocol.release) is Noised:
@@ -252,8 +93,8 @@ def run(
         if not (trusted or enforced(protocol)):
             wanted = "one that the boundary bounds (each(..., clip_norm=), private(...)), or trusted=True"
             raise _validate.expected("protocol", wanted, "one whose releases are as private as its author says")
-        streams = admission.streams(key, protocol, state, memory, users)
-        rounds, members = admission.paid(key, streams, rounds, budget, ledger, who, least=max(1, minimum_users))
+        streams = _streams(key, protocol, state, memory, users)
+        rounds, members = _admitted(key, streams, rounds, budget, ledger, who, least=max(1, minimum_users))
         if rounds == 0:
             return state, memory, Transcript(())
         if members is not None:
@@ -295,17 +136,19 @@ def _run(
 
 
 def _rows(protocol: Protocol, users: Any) -> int:
-    """How many users there are, where devices are of one kind."""
+    """Counts the users of a protocol whose devices are of one kind."""
     if not isinstance(protocol.devices, Devices):
         raise _validate.expected(
-            "devices", "what boundary.each makes, where users are counted or named", protocol.devices
+            "devices", "what protocol.each makes, where users are counted or named", protocol.devices
         )
     return len(jax.tree.leaves(users)[0])
 
 
 def enforced(protocol: Protocol) -> bool:
-    """Whether the boundary itself bounds and noises all that a protocol releases, as in
-    :func:`dpaudit.personalization.boundary.private.private`."""
+    """Tells whether the boundary itself clips and adds the noise to everything that a protocol releases.
+
+    That is so for the protocols of :func:`~dpaudit.personalization.boundary.protocol.private`.
+    """
     devices, release = protocol.devices, protocol.release
     return (
         type(devices) is Devices
@@ -317,13 +160,13 @@ def enforced(protocol: Protocol) -> bool:
 
 
 def round_keys(key: jax.Array, t: Any, names: Iterable[str], memory: Any) -> tuple[jax.Array, jax.Array]:
-    """(of the devices, of the aggregator): what round t of :func:`run` with this key draws from.
+    """Returns the keys of round t of :func:`run`: (the devices' key, the aggregator's key).
 
     Args:
-      key: of the run.
-      t: number of the round in the run.
-      names: of the processes that release; protocols that release other things have devices that draw otherwise.
-      memory: that the round begins with, whose numbers tell a run from one that goes on from it.
+      key: the key of the run.
+      t: the number of the round in the run.
+      names: the names of the processes that release, so that protocols with different releases draw differently.
+      memory: the memory that the round begins with; its numbers distinguish a run from its continuation.
     """
     own = named(jax.random.fold_in(philox.from_key(key), t), repr(list(names)))
     for part in memories(memory):
@@ -334,12 +177,12 @@ def round_keys(key: jax.Array, t: Any, names: Iterable[str], memory: Any) -> tup
 
 @partial(jax.jit, static_argnames=("protocol",))
 def replay(protocol: Protocol, state: Any, transcript: Transcript) -> Any:
-    """The server's last state from its first and the transcript alone, bit for bit as :func:`run` left it.
+    """Computes the server's last state from its first and the transcript alone, bit for bit as :func:`run` did.
 
     Args:
-      protocol: of the run.
-      state: that the run began with.
-      transcript: of the run, or of several that went on from each other.
+      protocol: the protocol of the run.
+      state: the state that the run began with.
+      transcript: the transcript of the run, or of several consecutive runs.
 
     Returns:
       The server's state.
@@ -351,21 +194,21 @@ def replay(protocol: Protocol, state: Any, transcript: Transcript) -> Any:
 
 
 def _server(protocol: Protocol, state: Any, releases: tuple[Release, ...]) -> Callable[[Any, Any], Any]:
-    """``update``, compiled by itself: a branch shares no arithmetic with what is around it, so replays are exact."""
+    """Compiles ``update`` separately, as a branch that shares no arithmetic with the rest: replays are exact."""
     update = alone(protocol.update, state, releases)
     before, after = (jax.tree.map(_kind, tree) for tree in (state, jax.eval_shape(update, state, releases)))
     if before != after:
         raise _validate.expected("update", f"a state of the structure that it is given, {before}", after)
 
     def apart(state: Any, releases: tuple[Release, ...]) -> Any:
-        always = jax.lax.optimization_barrier(jnp.bool_(True))  # which the compiler does not know
+        always = jax.lax.optimization_barrier(jnp.bool_(True))  # the compiler cannot know this, so it keeps the branch
         return jax.lax.cond(always, update, lambda state, _: state, state, releases)
 
     return apart
 
 
 def silent_release(protocol: Protocol, key: Any, total: Any, memory: Any) -> Callable[..., Any]:
-    """``protocol.release`` as a program, which lets out releases and nothing else."""
+    """Traces ``protocol.release`` as a program without effects that returns nothing but releases."""
 
     def release(key: jax.Array, total: Any, memory: Any) -> tuple[tuple[Release, ...], Any]:
         releases, memory = protocol.release(key, total, memory)
@@ -375,12 +218,12 @@ def silent_release(protocol: Protocol, key: Any, total: Any, memory: Any) -> Cal
 
 
 def _checked(releases: Any) -> tuple[Release, ...]:
-    """What the aggregator may let out."""
+    """Returns the releases if they are what the aggregator may let out."""
     if not isinstance(releases, tuple):
         raise _validate.expected("release", "a tuple of Releases", releases)
     for release in releases:
         if not isinstance(release, Release):
-            raise _validate.expected("release", "nothing but what Process.release makes", type(release).__name__)
+            raise _validate.expected("release", "only what Process.release makes", type(release).__name__)
         if not release.fresh:
             changed = f"one of {release.process.name!r} that was mapped or compiled since"
             raise _validate.expected("release", "Releases as Process.release made them", changed)
@@ -392,3 +235,77 @@ def _checked(releases: Any) -> tuple[Release, ...]:
 
 def _kind(leaf: Any) -> str:
     return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+
+
+def _streams(key: jax.Array, protocol: Protocol, state: Any, memory: Any, users: Any) -> list[Stream]:
+    """Lists the processes that release in a run, with the number of releases that each has made before.
+
+    Raises:
+      InputError: a memory of other processes; a mapped run.
+    """
+    if type(protocol.release) is Noised:
+        processes = protocol.release.processes
+    else:
+        model = jax.eval_shape(protocol.broadcast, state)
+        total = jax.eval_shape(lambda *given: protocol.devices(*given), philox.from_key(key), model, users)
+        processes = [
+            each.process for each in jax.eval_shape(lambda *given: protocol.release(*given), key, total, memory)[0]
+        ]
+    numbers = [part.number for part in memories(memory)]
+    if len(numbers) != len(processes):
+        raise _validate.expected("memory", f"one of each of {len(processes)} processes, or None to begin", memory)
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, state, memory, users))):
+        raise _validate.expected("budget", "a run that is not mapped or traced, since every run costs", "a traced one")
+    began = [_validate.at_least(0, memory=number) for number in numbers]
+    return [Stream(*pair) for pair in zip(processes, began, strict=True)]
+
+
+def _admitted(
+    key: jax.Array,
+    streams: Sequence[Stream],
+    rounds: int,
+    budget: Budget | None,
+    ledger: Ledger | None,
+    who: Sequence[int | str] | None,
+    *,
+    least: int,
+) -> tuple[int, np.ndarray | None]:
+    """Charges a run and returns how much of it is paid for.
+
+    Args:
+      key: the key of the run.
+      streams: the processes that release once a round.
+      rounds: the rounds asked for.
+      budget, ledger, who: as for :func:`run`.
+      least: the least number of users who have to be able to pay.
+
+    Returns:
+      (rounds, users): the rounds that are paid for, 0 if too few users can pay, and the numbers of the users who take
+      part, or None for all.
+
+    Raises:
+      InputError: a budget that does not pay for a single round of any user.
+    """
+
+    def event(rounds: int) -> ComposedDpEvent:
+        return ComposedDpEvent([stream.process.event(stream.began + rounds) for stream in streams])
+
+    if ledger is not None:
+        if jax.process_count() > 1:
+            raise _validate.expected("ledger", "a run of one process, which charges it once", jax.process_count())
+        most, able = ledger.charge(_identity(key, streams), streams, rounds, budget=budget, who=who, least=least)
+        if most or (able is not None and able.any()):
+            return most, None if able is None else np.flatnonzero(able)
+    else:
+        most = rounds if budget is None else affordable(lambda r: budget.pays(event(r)), rounds)
+        if most:
+            return most, None
+    cost = math.nan if budget is None else spent(event(1), budget.delta)
+    before = " beside what users have spent" if ledger is not None else ""
+    raise _validate.expected("budget", f"one that pays for a round, of epsilon {cost:.4g}{before}", budget)
+
+
+def _identity(key: jax.Array, streams: Sequence[Stream]) -> str:
+    """Digests everything that the noise of a run is drawn from."""
+    began = [(stream.process.name, stream.began) for stream in streams]
+    return digest([raw(philox.from_key(key)), text(began)])

@@ -1,8 +1,8 @@
-"""What releases may cost, and how much noise keeps to it.
+"""Bounds the cost of releases by a budget, and computes the noise that keeps to it.
 
 budget = Budget(epsilon=1.0, delta=1e-6)
 z = noise_for(1.0, 1e-6, rounds=100)                      # every user in all 100 rounds
-z = noise_for(1.0, 1e-6, rounds=100, participation=5)     # in at most 5: a Ledger keeps them to it
+z = noise_for(1.0, 1e-6, rounds=100, participation=5)     # every user in at most 5, as a Ledger enforces
 """
 
 import math
@@ -22,7 +22,7 @@ from dp_accounting.pld import PLDAccountant
 
 from dpaudit import _validate
 
-SLACK = 1e-9  # relative: a budget and the noise made for it agree in spite of rounding
+SLACK = 1e-9  # relative, so that a budget pays for the noise made for it in spite of rounding
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Budget:
         _validate.open_unit(delta=self.delta)
 
     def pays(self, event: DpEvent) -> bool:
-        """Whether an event costs no more."""
+        """Tells whether the budget pays for an event."""
         return spent(event, self.delta) <= self.epsilon * (1 + SLACK)
 
 
 def spent(event: DpEvent, delta: float) -> float:
-    """The epsilon of an event: exact where all of it is Gaussian, else by privacy loss distributions.
+    """Computes the epsilon of an event: exactly if all of it is Gaussian, else by privacy loss distributions.
 
     Args:
       event: of releases, composed.
@@ -71,7 +71,7 @@ def spent(event: DpEvent, delta: float) -> float:
 
 
 def mu_squared(event: DpEvent) -> float | None:
-    """mu^2 of a composition of Gaussian events; None where there is another event.
+    """Computes mu^2 of a composition of Gaussian events; None if there is another event.
 
     Source: Dong, Roth and Su 2022, Corollary 3.3.
     """
@@ -92,7 +92,7 @@ def mu_squared(event: DpEvent) -> float | None:
 
 
 def noise_for(epsilon: float, delta: float, *, rounds: int, participation: int | None = None) -> float:
-    """The least noise multiplier of :func:`dpaudit.personalization.boundary.processes.gaussian` that keeps to a budget.
+    """Computes the least noise multiplier of a Gaussian process that keeps to a budget.
 
     A user who takes part k times moves k releases by one sensitivity each: mu = sqrt(k)/z.
 
@@ -100,8 +100,8 @@ def noise_for(epsilon: float, delta: float, *, rounds: int, participation: int |
       epsilon: in nats, > 0.
       delta: in (0, 1).
       rounds: of one release each, >= 1.
-      participation: rounds in which one user takes part at most, <= rounds; None for all. Something has to keep users
-        to it, such as a :class:`dpaudit.personalization.boundary.ledger.Ledger` with this budget.
+      participation: the most rounds in which one user takes part, <= rounds; None for all. It has to be enforced, for
+        instance by a :class:`dpaudit.personalization.boundary.ledger.Ledger` with this budget.
 
     Returns:
       z.
@@ -119,7 +119,7 @@ def noise_for(epsilon: float, delta: float, *, rounds: int, participation: int |
 
 
 def affordable(pays: Callable[[int], bool], most: int) -> int:
-    """The largest r <= most for which ``pays(r)``, where it holds for all below; 0 where it does for none."""
+    """Finds the largest r <= most with ``pays(r)``, which must then hold for all below; 0 if there is none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

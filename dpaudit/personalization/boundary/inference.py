@@ -1,16 +1,17 @@
-"""Prediction's rule: what the developer may see of an inference. Paper 004, "Privacy during prediction or inference".
+"""Runs inference so that the developer only sees results of public features, or noisy statistics of many users.
 
-    rating = infer(score, params, Held(film))                     # the developer holds the features already
+    rating = infer(score, params, Held(film))                     # the developer already has the features
     shown(rating)                                                 # so the result may be shown
-    rating = infer(score, params, Held(film), OnDevice(history))  # features of the user's own
-    rating.use(display)                                           # so it stays on the device: shown(rating) is refused
+    rating = infer(score, params, Held(film), OnDevice(history))  # with features of the user
+    rating.use(display)                                           # it stays on the device: shown(rating) is refused
 
-Over many users, inferences from private features are released with noise, as a round of
-:mod:`dpaudit.personalization.boundary.aggregator` like any other, with its transcript::
+Inferences of many users from private features are released with noise, as an ordinary round with a transcript::
 
     statistic = histogram((0.5, 1.5, 2.5, 3.5, 4.5, 5.5))
     protocol = aggregated(predict, statistic, processes.gaussian("ratings", noise_multiplier=5.0))
-    _, _, transcript = boundary.run(key, protocol, params, statistic.memory(process), users, rounds=1)
+    _, _, transcript = aggregator.run(key, protocol, params, statistic.memory(process), users, rounds=1)
+
+Source: paper 004, "Privacy during prediction or inference".
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +24,13 @@ from jax.sharding import Mesh
 
 from dpaudit import _validate
 from dpaudit.mechanisms.clipping import wide
-from dpaudit.personalization.boundary.aggregator import Protocol, each, everything
-from dpaudit.personalization.boundary.bounds import Bounded, Noised, clipped, silent
+from dpaudit.personalization.boundary.bounds import Bounded, Noised, clipped
 from dpaudit.personalization.boundary.processes import Memory, Process
+from dpaudit.personalization.boundary.protocol import Protocol, each, everything, silent
 
 
 class Held(NamedTuple):
-    """Something that the developer has in full already.
+    """A value that the developer already has in full.
 
     Attributes:
       value: pytree of arrays.
@@ -39,7 +40,7 @@ class Held(NamedTuple):
 
 
 class OnDevice:
-    """Something of a user's own: it neither prints nor pickles, and only the device's processes use it.
+    """A value that belongs to a user: it cannot be printed or pickled, and only the device's processes use it.
 
     Args:
       value: pytree of arrays.
@@ -51,7 +52,7 @@ class OnDevice:
         self._value = value
 
     def use(self, consumer: Callable[[Any], object]) -> None:
-        """Gives the value to a process of the device, as the one that displays it; nothing comes back."""
+        """Passes the value to a process on the device, such as its display; returns nothing."""
         consumer(self._value)
 
     def __repr__(self) -> str:
@@ -62,11 +63,11 @@ class OnDevice:
 
 
 def infer(predict: Callable[..., Any], params: Any, *features: Held | OnDevice) -> Held | OnDevice:
-    """``predict(params, *features)``, which belongs to whoever has all the features.
+    """Computes ``predict(params, *features)``; the result stays on the device if any feature does.
 
     Args:
-      predict: a pure function of parameters that were released, and of the features' values. With features of the
-        user's own it runs as a program, jittable and without effects.
+      predict: a pure function of released parameters and the features' values. With features of the user it has to be
+        jittable and without effects.
       params: pytree of arrays.
       *features: of one prediction.
 
@@ -74,7 +75,7 @@ def infer(predict: Callable[..., Any], params: Any, *features: Held | OnDevice) 
       :class:`Held` where the developer holds all features, else :class:`OnDevice`.
 
     Raises:
-      InputError: features of which nobody says whose they are; a function with effects, where there are the user's.
+      InputError: features that are neither Held nor OnDevice; a function with effects, on a user's features.
     """
     for feature in features:
         if not isinstance(feature, Held | OnDevice):
@@ -86,24 +87,24 @@ def infer(predict: Callable[..., Any], params: Any, *features: Held | OnDevice) 
 
 
 def shown(result: Held | OnDevice) -> Any:
-    """A result, for the developer.
+    """Returns a result to the developer.
 
     Raises:
-      InputError: one that has to stay on the device.
+      InputError: a result that has to stay on the device.
     """
     if not isinstance(result, Held):
         raise _validate.expected(
-            "result", "one of features that the developer holds", f"{result!r}, which stays there"
+            "result", "a result of features that the developer holds", f"{result!r}, which stays on the device"
         )
     return result.value
 
 
 class Statistic(NamedTuple):
-    """What is told of many predictions.
+    """A statistic of many users' predictions.
 
     Attributes:
-      encode: ``encode(prediction) -> vector``, float32 [size], on a device; of one scalar.
-      sensitivity: the largest L2 norm of a vector; the aggregator clips to it what devices send.
+      encode: ``encode(prediction) -> vector``, of one scalar to float32 [size], on a device.
+      sensitivity: the largest L2 norm of a vector, to which the aggregator clips messages.
       size: of the vector.
       decode: ``decode(released) -> estimate``, on the server.
     """
@@ -114,12 +115,12 @@ class Statistic(NamedTuple):
     decode: Callable[[Any], Any]
 
     def memory(self, process: Process) -> tuple[Memory]:
-        """Of the aggregator before the first release."""
+        """Returns the aggregator's memory before the first release."""
         return (process.init(jnp.zeros(self.size, jnp.float32)),)
 
 
 def histogram(edges: Sequence[float]) -> Statistic:
-    """How many users' predictions are in each bin [edge, next edge); those outside, and NaN, are in none.
+    """Counts the users with a prediction in each bin [edge, next edge); others, and NaN, count in none.
 
     Args:
       edges: increasing numbers, one more than there are bins.
@@ -138,7 +139,7 @@ def histogram(edges: Sequence[float]) -> Statistic:
 
 
 def mean(low: float, high: float) -> Statistic:
-    """The mean of predictions clipped to [low, high]; users whose prediction is NaN do not count.
+    """Estimates the mean of predictions clipped to [low, high]; users whose prediction is NaN do not count.
 
     With m the middle and h half the width, a user's vector is ((clip(y) - m)/h, 1), of norm at most sqrt(2), and the
     estimate m + h S/N, S and N the noisy sums, N taken for at least 1.
@@ -166,16 +167,17 @@ def mean(low: float, high: float) -> Statistic:
 def aggregated(
     predict: Callable[[Any, Any], jax.Array], statistic: Statistic, process: Process, *, mesh: Mesh | None = None
 ) -> Protocol:
-    """Inference on every device, of which the server learns the statistic with noise.
+    """Makes the protocol that runs inference on every device and tells the server the statistic with noise.
 
     Args:
       predict: ``predict(params, user) -> scalar``, on the user's device.
       statistic: of the predictions.
       process: that releases it.
-      mesh: shares users out, as for :func:`dpaudit.personalization.boundary.aggregator.each`.
+      mesh: a mesh whose devices share the users, as for :func:`dpaudit.personalization.boundary.protocol.each`.
 
     Returns:
-      A :class:`Protocol` whose state is the parameters, which stay as they are. Its sensitivity is the boundary's own.
+      A :class:`Protocol` whose state is the parameters, which do not change. Its sensitivity is the boundary's own
+      bound.
     """
     add = Bounded((clipped(statistic.sensitivity),))
 

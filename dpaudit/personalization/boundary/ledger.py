@@ -1,13 +1,13 @@
-"""What every user has spent, in a file: over runs, protocols and restarts.
+"""Records what every user has spent in a file: over runs, protocols and restarts.
 
     ledger = Ledger("ledger.jsonl")
     run(key, protocol, state, None, users, rounds=20, budget=Budget(1.0, 1e-6), ledger=ledger, who=names)
     ledger.spent(1e-6, "anna")
 
-A run is charged before it begins: its line is on the disk before anything is drawn, so a kill at any moment leaves a
-ledger that has charged too much, never too little. Each line ends with a hash of all up to it; the last one may be
-torn, by a kill before its run could begin, and is dropped. The ledger is inside the boundary, like the aggregator's
-memory.
+A run is charged before it starts: its line is on the disk before any noise is drawn, so a process that is killed can
+leave a ledger that has charged too much, but never too little. Each line ends with a hash of everything up to it. The
+last line may be torn if the process was killed before the run started, and is then dropped. The ledger belongs inside
+the boundary, like the aggregator's memory.
 """
 
 import fcntl
@@ -35,18 +35,19 @@ NOTHING: History = frozenset()
 
 
 class Stream(NamedTuple):
-    """A process in a run, which has made ``began`` releases before it."""
+    """A process in a run, and the number ``began`` of releases that it has made before the run."""
 
     process: Process
     began: int
 
 
 class Admitted(NamedTuple):
-    """What was charged.
+    """The part of a run that was charged.
 
     Attributes:
-      rounds: 0 where nothing was.
-      who: [n] booleans: the users who were charged, or of no rounds those who could pay one; None for everybody.
+      rounds: the rounds that were charged, 0 for none.
+      who: [n] booleans: the users who were charged, or, for no rounds, those who could pay for one; None for
+        everybody.
     """
 
     rounds: int
@@ -59,13 +60,13 @@ class _Kept(NamedTuple):
 
 
 class Ledger:
-    """Charges of users, kept in a file that is made where there is none. Several processes may share it.
+    """Keeps users' charges in a file, which is created if needed and can be shared by several processes.
 
     Args:
       path: of the file.
 
     Raises:
-      InputError: another file, one of another schema, or one that was changed.
+      InputError: a file that is no ledger, has another schema, or was changed.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -79,7 +80,7 @@ class Ledger:
             pass
 
     def spent(self, delta: float, user: int | str | None = None) -> float:
-        """The epsilon of all that one user was charged for; None for the user who spent most.
+        """Computes the epsilon of all charges of one user; None for the user who spent most.
 
         Raises:
           InputError: delta out of range.
@@ -100,27 +101,27 @@ class Ledger:
         who: Sequence[int | str] | None = None,
         least: int = 1,
     ) -> Admitted:
-        """Writes down a run that is about to begin.
+        """Charges a run that is about to start.
 
         Args:
-          run: digest of what its noise is drawn from.
-          streams: that release once a round.
-          rounds: asked for.
-          budget: of every user; None charges without a limit.
-          who: the users, each once; None for everybody there is, who are charged alike.
-          least: so many users at least have to be able to pay.
+          run: a digest of everything that its noise is drawn from.
+          streams: the processes that release once a round.
+          rounds: the rounds asked for.
+          budget: the budget of every user; None charges without a limit.
+          who: the users, each once; None charges everybody alike.
+          least: the least number of users who have to be able to pay.
 
         Returns:
-          :class:`Admitted`: the most rounds that ``least`` users can pay, and those users. No rounds: nothing is
-          charged.
+          :class:`Admitted`: the most rounds that ``least`` users can pay for, and those users. Nothing is charged for
+          no rounds.
 
         Raises:
-          InputError: a run with the noise of an earlier one; a stream that goes on from where the ledger has none.
+          InputError: a run with the noise of an earlier one; a stream whose earlier releases are not in the ledger.
         """
         named = None if who is None else _names(who)
         with self._locked() as append:
             if run in self._runs:
-                wanted = "a key that no run has had under these names and numbers, for its noise would be drawn twice"
+                wanted = "a key that is new for these names and numbers, so that no noise is drawn twice"
                 raise _validate.expected("key", wanted, "that of a run in the ledger")
             numbers = self._numbers(streams)
 
@@ -150,7 +151,7 @@ class Ledger:
             return Admitted(most, None if named is None else able >= most)
 
     def _able(self, named: list[int | str] | None, rounds_of: Callable[[History], int]) -> np.ndarray:
-        """Rounds that each user can pay; of everybody, those of every history there is."""
+        """Returns the number of rounds that each user can pay; without names, that of every distinct history."""
         if named is None:
             return np.array([rounds_of(history) for history in self._all()])
         own = [self._histories.get(name, NOTHING) for name in named]
@@ -158,21 +159,21 @@ class Ledger:
         return np.array([found[history] for history in own], int)
 
     def _all(self) -> set[History]:
-        """Every history there is, that of a user of whom nothing is known yet included."""
+        """Returns every distinct history, including that of a user who was never named."""
         return {self._everybody, *(self._everybody | own for own in set(self._histories.values()))}
 
     def _of(self, user: Any) -> History:
         return self._everybody | self._histories.get(user, NOTHING)
 
     def _event(self, history: History) -> ComposedDpEvent:
-        """Of every stream as long as the user was charged for it."""
+        """Composes every stream for as long as the user was charged for it."""
         lasts: dict[int, int] = {}
         for stream, last in history:
             lasts[stream] = max(last, lasts.get(stream, 0))
         return ComposedDpEvent([self._streams[stream].events[last] for stream, last in sorted(lasts.items())])
 
     def _numbers(self, streams: Sequence[Stream]) -> list[int]:
-        """Of new streams, and of those that others go on from."""
+        """Returns the numbers of new streams and of those that are continued."""
         new, latest = len(self._streams), {kept.name: number for number, kept in enumerate(self._streams)}
         numbers = []
         for process, began in streams:
@@ -186,7 +187,7 @@ class Ledger:
 
     @contextmanager
     def _locked(self) -> Iterator[Callable[[dict[str, Any]], None]]:
-        """The file for this process alone, with all that others wrote; gives ``append(record)``."""
+        """Locks the file for this process, reads what others wrote, and yields ``append(record)``."""
         new = not self.path.exists()
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:

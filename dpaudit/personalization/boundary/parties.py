@@ -1,14 +1,17 @@
-"""One round by separate parties: objects that share nothing but a network, and talk over channels of their own.
+"""Plays rounds between separate parties: objects that share nothing but a network and talk over encrypted channels.
 
     parties = assemble(protocol, state, memory, {"anna": anna, "bert": bert}, Network())
     releases = parties.play(key, 0)
 
-It computes what :func:`dpaudit.personalization.boundary.aggregator.run` does, a device at a time. Outside anybody sees who wrote
-to whom and how many bytes, which the shapes of the protocol decide, and the releases; neither depends on what a device
-asks for, and contents are closed to the network. The distributor and the aggregator are inside the boundary, and their
-administrators outside it: an aggregator prints and pickles as the releases it made. That a machine really runs this
-program and that its memory is closed is for its hardware to attest, and out of scope here; in one Python process the
-parties are kept apart by what they hold, not by force. Needs the extra ``secure``.
+The result is that of :func:`dpaudit.personalization.boundary.aggregator.run`, computed one device at a time. Outsiders
+see the releases, who sent a message to whom, and its length, which the shapes of the protocol determine. Neither
+depends on what a device asks for, and the network cannot read contents. The distributor and the aggregator are inside
+the boundary but their administrators are not: an aggregator can only be printed and pickled as the releases it has
+made.
+
+That a machine really runs this program and keeps its memory closed would have to be attested by its hardware, which is
+out of scope. In one Python process the parties are separated by the references they hold, not by force. Needs the
+extra ``secure``.
 """
 
 from collections.abc import Callable, Collection
@@ -20,65 +23,21 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.kernels import philox
-from dpaudit.personalization.boundary import channels
-from dpaudit.personalization.boundary.aggregator import Devices, Protocol, Select, round_keys, silent_release
-from dpaudit.personalization.boundary.bounds import Noised, silent
+from dpaudit.personalization.boundary import messages
+from dpaudit.personalization.boundary.aggregator import round_keys, silent_release
+from dpaudit.personalization.boundary.bounds import Noised
 from dpaudit.personalization.boundary.channels import Identity, Links, Network
+from dpaudit.personalization.boundary.messages import Terms, terms
 from dpaudit.personalization.boundary.processes import Release
+from dpaudit.personalization.boundary.protocol import Devices, Protocol, Select, silent
 from dpaudit.personalization.boundary.transcript import Transcript
-
-# What is known of a round before it: the shapes of all that is sent, and so the length of every message.
-
-
-class Terms(NamedTuple):
-    """Pytrees of ``jax.ShapeDtypeStruct``.
-
-    Attributes:
-      model: from the server to the distributor.
-      request: from a device to the distributor; this and the next two are None where the protocol does not say what
-        one device does.
-      slice: from the distributor to that device.
-      message: from a device to the aggregator.
-      total: their sum, in the aggregator.
-      releases: from the aggregator to the server.
-    """
-
-    model: Any
-    request: Any
-    slice: Any
-    message: Any
-    total: Any
-    releases: tuple[Release, ...]
-
-
-def terms(protocol: Protocol, state: Any, memory: Any, users: Any) -> Terms:
-    """The terms of a protocol; nothing is computed.
-
-    Args:
-      protocol, state, memory, users: as for :func:`dpaudit.personalization.boundary.aggregator.run`.
-    """
-    if memory is None and type(protocol.release) is Noised:
-        memory = protocol.release.init()
-    key = philox.from_key(jax.random.key(0))  # of which only the type matters
-    model = jax.eval_shape(protocol.broadcast, state)
-    total = jax.eval_shape(lambda *given: protocol.devices(*given), key, model, users)
-    releases, _ = jax.eval_shape(lambda *given: protocol.release(*given), key, total, memory)
-    if not isinstance(protocol.devices, Devices):
-        return Terms(model, None, None, None, total, releases)
-
-    select, compute, *_ = protocol.devices
-    user = jax.eval_shape(lambda users: jax.tree.map(lambda leaf: leaf[0], users), users)
-    request = jax.eval_shape(select.ask, user)
-    part = jax.eval_shape(select.take, model, request)
-    return Terms(model, request, part, jax.eval_shape(compute, key, part, user), total, releases)
-
 
 DISTRIBUTOR, AGGREGATOR, SERVER = "distributor", "aggregator", "server"
 _A_KEY = jax.eval_shape(lambda: philox.from_key(jax.random.key(0)))  # the type of all keys here
 
 
 class Device:
-    """A user's device: the only place that holds the user's record.
+    """A user's device, the only place that holds the user's record.
 
     Args:
       links: to the distributor and the aggregator.
@@ -91,10 +50,10 @@ class Device:
 
     def __init__(self, links: Links, devices: Devices, user: Any, terms: Terms):
         self._links, self._devices, self._user, self._terms = links, devices, user, terms
-        self._owed = 0  # slices that were asked for and not taken yet
+        self._owed = 0  # slices that were asked for and not yet taken
 
     def ask(self) -> None:
-        """Asks the distributor for what the user needs; a slice of an earlier round, which it left, is dropped."""
+        """Asks the distributor for what the user needs; first drops the slice of a round that it left, if any."""
         while self._owed:
             self._take()
         self._owed += 1
@@ -103,24 +62,24 @@ class Device:
 
     def answer(self, key: jax.Array) -> None:
         """Takes its slice, computes, and sends its message to the aggregator."""
-        slice_ = channels.unpack(self._take(), self._terms.slice)
+        slice_ = messages.unpack(self._take(), self._terms.slice)
         self._send(AGGREGATOR, "message", self._devices.compute(key, slice_, self._user), self._terms.message)
 
     def _take(self) -> bytes:
-        data = self._links.receive(DISTRIBUTOR, "slice", channels.length(self._terms.slice))
+        data = self._links.receive(DISTRIBUTOR, "slice", messages.length(self._terms.slice))
         self._owed -= 1
         return data
 
     def _send(self, peer: str, kind: str, tree: Any, like: Any) -> None:
-        self._links.send(peer, kind, channels.pack(tree, like), channels.length(like))
+        self._links.send(peer, kind, messages.pack(tree, like))
 
 
 class Distributor:
-    """The trusted distributor: knows who downloaded what, and tells nobody.
+    """The trusted distributor, which knows who downloaded what and tells nobody.
 
     Args:
       links: to the server and all devices.
-      take: of :class:`dpaudit.personalization.boundary.aggregator.Select`.
+      take: of :class:`dpaudit.personalization.boundary.protocol.Select`.
       terms: of the round.
     """
 
@@ -130,23 +89,23 @@ class Distributor:
         self._links, self._take, self._terms = links, take, terms
 
     def load(self) -> None:
-        """Takes the server's model."""
+        """Receives the server's model."""
         model = self._terms.model
-        self._model = channels.unpack(self._links.receive(SERVER, "model", channels.length(model)), model)
+        self._model = messages.unpack(self._links.receive(SERVER, "model", messages.length(model)), model)
 
     def serve(self, device: str) -> None:
-        """Sends one device the slice it asks for."""
+        """Sends one device the slice that it asks for."""
         wanted, given = self._terms.request, self._terms.slice
-        request = channels.unpack(self._links.receive(device, "request", channels.length(wanted)), wanted)
-        slice_ = channels.pack(self._take(jax.tree.map(jnp.asarray, self._model), request), given)
-        self._links.send(device, "slice", slice_, channels.length(given))
+        request = messages.unpack(self._links.receive(device, "request", messages.length(wanted)), wanted)
+        slice_ = messages.pack(self._take(jax.tree.map(jnp.asarray, self._model), request), given)
+        self._links.send(device, "slice", slice_)
 
 
 class Aggregator:
-    """The trusted aggregator: adds a message up as it comes and forgets it. Its administrator sees ``outside``.
+    """The trusted aggregator, which adds up messages and forgets them. Its administrator sees ``outside``.
 
-    What is inside (keys, the sum so far, the memory of the noise) is in no attribute, is not printed, and does not
-    come along when it is pickled or copied: that gives :meth:`outside`, and no aggregator.
+    Its secrets (keys, the sum so far, the memory of the noise) are in no attribute and are not printed. Pickling or
+    copying it gives the result of :meth:`outside`, not an aggregator.
 
     Args:
       links: to all devices and the server.
@@ -154,7 +113,7 @@ class Aggregator:
       protocol: of the round.
       memory: of its processes.
       terms: of the round.
-      minimum_users: who have to send a message in a round, or nothing is released of it.
+      minimum_users: the least number of users who have to send a message for a round to release anything.
     """
 
     __slots__ = ("collect", "keys", "outside", "release")
@@ -184,7 +143,7 @@ class Aggregator:
             if device in came:
                 raise _validate.expected("device", "one that has not sent its message of this round", device)
             like = terms.message
-            message = channels.unpack(links.receive(device, "message", channels.length(like)), like)
+            message = messages.unpack(links.receive(device, "message", messages.length(like)), like)
             total = add(total, _several(message))
             came.add(device)
 
@@ -202,7 +161,7 @@ class Aggregator:
             )
             like, total = terms.releases, None
             came.clear()
-            links.send(SERVER, "releases", channels.pack(releases, like), channels.length(like))
+            links.send(SERVER, "releases", messages.pack(releases, like))
             return True
 
         self.collect, self.release, self.outside = collect, release, lambda: list(told)
@@ -236,14 +195,12 @@ class Server:
     def broadcast(self) -> None:
         """Sends the distributor its model."""
         model = self._terms.model
-        self._links.send(
-            DISTRIBUTOR, "model", channels.pack(self._protocol.broadcast(self.state), model), channels.length(model)
-        )
+        self._links.send(DISTRIBUTOR, "model", messages.pack(self._protocol.broadcast(self.state), model))
 
     def update(self) -> tuple[Release, ...]:
-        """Takes the aggregator's releases, records them and steps."""
+        """Receives the aggregator's releases, records them and updates the state."""
         like = self._terms.releases
-        told = channels.unpack(self._links.receive(AGGREGATOR, "releases", channels.length(like)), like)
+        told = messages.unpack(self._links.receive(AGGREGATOR, "releases", messages.length(like)), like)
         releases = jax.tree.map(jnp.asarray, told)
         self.transcript += Transcript((jax.tree.map(lambda leaf: leaf[None], releases),))
         self.state = self._protocol.update(self.state, releases)
@@ -251,7 +208,7 @@ class Server:
 
 
 class Parties(NamedTuple):
-    """Who takes part in rounds.
+    """The parties of a round.
 
     Attributes:
       devices: by name.
@@ -268,20 +225,20 @@ class Parties(NamedTuple):
     def play(
         self, key: jax.Array, t: int, *, away: Collection[str] = (), leaving: Collection[str] = ()
     ) -> tuple[Release, ...]:
-        """One round of all devices, as round ``t`` of :func:`dpaudit.personalization.boundary.aggregator.run` with this key.
+        """Plays round ``t`` of a run with this key, by all devices.
 
         Args:
           key: JAX random key, of the run.
           t: number of the round, from 0.
-          away: devices that are not there.
-          leaving: devices that drop out once they were served, and send nothing.
+          away: devices that do not take part.
+          leaving: devices that drop out after they were served, without sending a message.
 
         Returns:
-          What the server was told; nothing where too few devices sent a message.
+          The releases that the server received; empty if too few devices sent a message.
 
         Raises:
-          InputError: another device.
-          ChannelError: a message that did not come through as it should.
+          InputError: an unknown device.
+          ChannelError: a message that was lost or tampered with.
         """
         for name in (*away, *leaving):
             _validate.one_of(self.devices, device=name)
@@ -303,20 +260,20 @@ class Parties(NamedTuple):
 def assemble(
     protocol: Protocol, state: Any, memory: Any, users: dict[str, Any], network: Network, *, minimum_users: int = 0
 ) -> Parties:
-    """Parties with keys of their own who know each other's public ones, and whose channels are open.
+    """Creates the parties with keys of their own, pins each other's public keys and opens their channels.
 
     Args:
-      protocol: of a round; its devices made by :func:`dpaudit.personalization.boundary.aggregator.each`.
+      protocol: of a round; its devices made by :func:`dpaudit.personalization.boundary.protocol.each`.
       state: of the server.
       memory: of the aggregator; None for the first run of a protocol of
-        :func:`dpaudit.personalization.boundary.private.private`.
+        :func:`dpaudit.personalization.boundary.protocol.private`.
       users: one user's record for each device, by the device's name; all of the same shapes.
       network: that they all use.
-      minimum_users: who have to send a message in a round, or nothing is released of it.
+      minimum_users: the least number of users who have to send a message for a round to release anything.
 
     Raises:
-      InputError: other devices, none, a name that is a server's, records of different shapes; a function with
-        effects where there is raw data.
+      InputError: devices of several kinds or none, a device with a server's name, records of different shapes; a
+        function with effects where there is raw data.
     """
     _validate.at_least(0, minimum_users=minimum_users)
     if memory is None and type(protocol.release) is Noised:
@@ -355,12 +312,12 @@ def assemble(
 
 def _each(protocol: Protocol) -> Devices:
     if not isinstance(protocol.devices, Devices):
-        raise _validate.expected("devices", "what boundary.each makes of one device", protocol.devices)
+        raise _validate.expected("devices", "what protocol.each makes of one device", protocol.devices)
     return protocol.devices
 
 
 def _programs(devices: Devices, user: Any, terms: Terms) -> Devices:
-    """The same devices, whose functions are programs without effects: no party runs the developer's Python."""
+    """Returns the same devices with functions as programs without effects: no party runs the developer's Python."""
     messages = jax.eval_shape(_several, terms.message)
     first = silent("add", lambda messages: devices.add(None, messages), messages)
     later = silent("add", devices.add, terms.total, messages)
@@ -375,5 +332,5 @@ def _programs(devices: Devices, user: Any, terms: Terms) -> Devices:
 
 
 def _several(message: Any) -> Any:
-    """One message, as those of several devices."""
+    """Returns one message with a leading axis, like the messages of several devices."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], message)

@@ -1,15 +1,15 @@
-"""What may leave the boundary: a release, made by a process that says what its releases cost together.
+"""Makes releases, which may leave the boundary, by processes that know what their releases cost together.
 
     gramians = gaussian("gramians", noise_multiplier=4.0)
     memory = gramians.init(total)
     release, memory = gramians.release(key, total, memory, sensitivity=1.0)
 
-Neighbours are data sets that differ by one user, added or removed; under :func:`correlated` noise one user whose
-contribution is replaced by nothing ("zero_out").
+Neighbours are data sets that differ by one user, added or removed; for :func:`correlated` noise, by one user whose
+contribution is replaced by zero ("zero_out").
 
-Noise is a function of the key, the process's name and the release's number, so processes that are handed one key, and
-a run that goes on with its old one, draw differently. Whoever begins anew with a key draws the same again: every
-release carries a fingerprint of its draw, by which the transcript refuses that.
+Noise is a function of the key, the process's name and the release's number, so processes with the same key, and a run
+that continues with its old key, draw different noise. A process that starts again with the same key would draw the
+same noise again. Every release therefore carries a fingerprint of its draw, and the transcript refuses repeated ones.
 """
 
 import hashlib
@@ -30,15 +30,15 @@ from dpaudit.training.dp_sgd import Noise, add_noise
 from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import participation
 
-DRAW_WORDS = 4  # of a fingerprint: two different draws share one with probability 2^-128
+DRAW_WORDS = 4  # words of a fingerprint; two different draws share one with probability 2^-128
 
 
 class Memory(NamedTuple):
-    """What a process hands from one release to the next; to be kept as secret as the key.
+    """The memory of a process between releases, to be kept as secret as the key.
 
     Attributes:
-      number: of the next release, from 0, int32.
-      noise: what later noise depends on.
+      number: the number of the next release, from 0, int32.
+      noise: the state that later noise depends on.
     """
 
     number: jax.Array
@@ -46,18 +46,18 @@ class Memory(NamedTuple):
 
 
 def memories(memory: Any) -> list[Memory]:
-    """Those of all processes in the memory of an aggregator, in order."""
+    """Lists the memories of all processes in the memory of an aggregator, in order."""
     leaves = jax.tree.leaves(memory, is_leaf=lambda leaf: isinstance(leaf, Memory))
     return [leaf for leaf in leaves if isinstance(leaf, Memory)]
 
 
 def memoryless() -> Memory:
-    """The memory before the first release of any process whose noise is independent: a number, nothing else."""
+    """Returns the memory before the first release of any process with independent noise: just a number."""
     return Memory(jnp.int32(0), ())
 
 
 class Process(NamedTuple):
-    """A stream of releases, accounted together.
+    """A stream of releases that are accounted together.
 
     Attributes:
       name: of what it releases; a round releases each name once.
@@ -71,11 +71,11 @@ class Process(NamedTuple):
     noise: Callable[[Any], Noise]
 
     def init(self, total: Any) -> Memory:
-        """The memory before the first release of something shaped like ``total``, a pytree."""
+        """Returns the memory before the first release of a pytree like ``total``."""
         return Memory(jnp.int32(0), self.noise(1.0).init(total))
 
     def release(self, key: jax.Array, total: Any, memory: Memory, *, sensitivity: Any) -> tuple["Release", Memory]:
-        """``total`` with this process's noise: the one way in which a :class:`Release` comes to be.
+        """Adds this process's noise to ``total``: the only way to make a :class:`Release`.
 
         Args:
           key: JAX random key; the noise is a function of it, of ``name`` and of the release's number.
@@ -100,16 +100,15 @@ class Process(NamedTuple):
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False, init=False)
 class Release:
-    """A value that a process made private. A pytree: ``process`` and ``fresh`` are static, the others leaves.
+    """A value with a process's noise. A pytree: ``process`` and ``fresh`` are static, the other fields leaves.
 
     Attributes:
       process: that made it.
       value: pytree of arrays; in a transcript with a leading axis of rounds.
       number: which of its process's releases it is, from 0, int32.
-      draw: fingerprint of its noise, uint32 [4]: the same only where noise was drawn from the same key under the same
-        name and number.
-      fresh: whether it is as its process made it. One that went through a compiled function, ``jax.vmap`` or
-        ``jax.tree.map`` is not: what it holds now, nobody vouches for.
+      draw: fingerprint of its noise, uint32 [4]; two are equal only if key, name and number are.
+      fresh: whether it is unchanged since its process made it. After a compiled function, ``jax.vmap`` or
+        ``jax.tree.map`` it is not, because its contents may have changed.
     """
 
     process: Process
@@ -130,7 +129,7 @@ class Release:
 
 
 def gaussian(name: str, *, noise_multiplier: float) -> Process:
-    """Releases total + sensitivity noise_multiplier N(0, I), independent of each other, to which all users may add.
+    """Makes a process that releases total + sensitivity noise_multiplier N(0, I), independently each time.
 
     Args:
       name: of the process.
@@ -155,7 +154,7 @@ def gaussian(name: str, *, noise_multiplier: float) -> Process:
 
 
 def shipped(process: Any) -> bool:
-    """Whether a process is as :func:`gaussian` made it: no one has given it another event or other noise since."""
+    """Tells whether a process is as :func:`gaussian` made it, with neither event nor noise replaced."""
     return type(process) is Process and _SHIPPED.get(process.event) is process.noise
 
 
@@ -163,7 +162,7 @@ _SHIPPED: WeakKeyDictionary[Callable[[int], DpEvent], Callable[[Any], Noise]] = 
 
 
 def poisson_gaussian(name: str, *, rate: float, noise_multiplier: float) -> Process:
-    """As :func:`gaussian`, where each user adds to each total with probability ``rate``, on their own and in secret.
+    """Makes a process like :func:`gaussian`, where a user adds to a total with probability ``rate``, in secret.
 
     Args:
       name: of the process.
@@ -171,7 +170,7 @@ def poisson_gaussian(name: str, *, rate: float, noise_multiplier: float) -> Proc
       noise_multiplier: standard deviation of the noise over the sensitivity, > 0.
 
     Returns:
-      A :class:`Process`. That users do take part at random is up to the protocol.
+      A :class:`Process`. The protocol has to make sure that users take part at random.
 
     Raises:
       InputError: a value out of range.
@@ -184,7 +183,7 @@ def poisson_gaussian(name: str, *, rate: float, noise_multiplier: float) -> Proc
 
 
 def correlated(name: str, strategy: Strategy, noise_multiplier: float) -> Process:
-    """Round t releases total_t + sensitivity noise_multiplier sens(C) (C^-1 z)_t, z standard normal: DP-FTRL.
+    """Makes the process of DP-FTRL: round t releases total_t + sensitivity noise_multiplier sens(C) (C^-1 z)_t.
 
     ``sensitivity`` is that of one total and the same in every round. All releases together are C x + noise, one
     Gaussian with mu = sens(C's first n rows)/(noise_multiplier sens(C)), exactly.
@@ -224,7 +223,7 @@ def _independent(multiplier: float) -> Callable[[Any], Noise]:
 
 
 def named(key: jax.Array, name: str) -> jax.Array:
-    """The key that is drawn from under this name; two names have one key with probability 2^-128."""
+    """Derives the key for a name; two names share one with probability 2^-128."""
     words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], "<u4")
     for word in words:
         key = jax.random.fold_in(key, word)

@@ -1,4 +1,4 @@
-"""All that ever crossed the boundary, and what it costs: the accountant reads this and nothing else."""
+"""Records everything that crossed the boundary, and computes its cost from that record alone."""
 
 import math
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from dpaudit.personalization.boundary.processes import DRAW_WORDS, Process, Rele
 
 
 class Transcript(NamedTuple):
-    """What the untrusted server, and with it everybody, has been told. A pytree; ``first + then`` joins two.
+    """All that the untrusted server, and with it everybody, was told. A pytree; ``first + then`` joins two.
 
     Attributes:
-      parts: one for each run; a part is a round's releases, with a leading axis of rounds. Under ``jax.vmap`` axes of
-        runs come before it; what is accounted is each run by itself.
+      parts: one for each run: the releases of a round, with a leading axis of rounds. Under ``jax.vmap`` axes of runs
+        come before it, and the cost is that of each run separately.
     """
 
     parts: tuple[tuple[Release, ...], ...]
@@ -30,7 +30,7 @@ class Transcript(NamedTuple):
         return Transcript(self.parts + then.parts)
 
     def values(self, name: str) -> Any:
-        """All that the process of this name released, in order: its value with a leading axis of releases.
+        """Returns all that the process of this name released, in order, with a leading axis of releases.
 
         Raises:
           InputError: a name that released nothing.
@@ -44,10 +44,10 @@ class Transcript(NamedTuple):
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis), *(release.value for release in found))
 
     def event(self) -> DpEvent:
-        """The releases' events, composed: of every process as often as it was begun, for as long as it went on.
+        """Composes the events of the releases, each process once for every time that it was started.
 
-        A process that begins anew (its numbers start again from 0) is independent of what it was before and costs in
-        full; where it is not, because it began with the same key, there is no accounting for it.
+        A process that starts again (with number 0) is independent of its earlier releases and costs in full. If it
+        started again with the same key, its noise is not independent, and the transcript is refused.
 
         Raises:
           InputError: releases of a process that are missing, twice or out of order; two with the same noise.
@@ -57,7 +57,7 @@ class Transcript(NamedTuple):
         return ComposedDpEvent([process.event(length) for process, length in streams])
 
     def mu(self) -> float:
-        """mu of the one Gaussian that all releases together are: mu^2 = sum of mu_k^2.
+        """Computes mu of the one Gaussian that all releases together are: mu^2 = sum of mu_k^2.
 
         Raises:
           InputError: a release that is not Gaussian; releases that :meth:`event` refuses.
@@ -71,12 +71,12 @@ class Transcript(NamedTuple):
         return math.sqrt(squared)
 
     def epsilon(self, delta: float, *, users: int | None = None) -> float:
-        """What one user, added or removed, costs: exact where all is Gaussian, else by privacy loss distributions.
+        """Computes the cost of one user, added or removed: exact if Gaussian, else by loss distributions.
 
         Args:
           delta: in (0, 1).
-          users: how many there are, with which a delta above one over that number draws a warning. What was told does
-            not say how many users it is of.
+          users: the number of users, which the transcript does not contain; with it, a delta above 1/users draws a
+            warning.
 
         Returns:
           epsilon in nats.
@@ -92,7 +92,7 @@ class Transcript(NamedTuple):
         return spent(self.event(), delta)
 
     def draws(self) -> np.ndarray:
-        """Fingerprints of all noise, uint32 [..., releases, 4], under ``jax.vmap`` with axes of runs in front."""
+        """Returns the fingerprints of all noise, uint32 [..., releases, 4], with axes of mapped runs in front."""
         found = [np.asarray(release.draw) for part in self.parts for release in part]
         if not found:
             return np.zeros((0, DRAW_WORDS), np.uint32)
@@ -104,11 +104,11 @@ class Transcript(NamedTuple):
         each = np.ascontiguousarray(self.draws()).view(whole)[..., 0]
         for run in each.reshape(-1, each.shape[-1]) if each.size else ():
             if len(set(run.tolist())) < len(run):
-                wanted = "noise of its own for every release: a key serves one run, and what goes on from it"
+                wanted = "new noise for every release: a key serves one run and its continuations"
                 raise _validate.expected("transcript", wanted, self._sharing(run.tolist()))
 
     def _sharing(self, run: list[bytes]) -> str:
-        """In words, which two releases of a run have the same noise."""
+        """Names two releases of a run that have the same noise."""
         names = [
             f"{release.process.name!r} number {number}"
             for part in self.parts
@@ -119,7 +119,7 @@ class Transcript(NamedTuple):
         return f"the same noise in {names[run.index(run[second])]} and {names[second]}"
 
     def claim(self) -> Claim:
-        """What is promised to one user, added or removed, at every delta: the curve that :meth:`epsilon` reads.
+        """Returns the claim to one user, added or removed, at every delta: the curve of :meth:`epsilon`.
 
         Raises:
           InputError: no releases, or one without noise; releases that :meth:`event` refuses.
@@ -133,7 +133,7 @@ class Transcript(NamedTuple):
         return Claim.gaussian(math.sqrt(squared), neighbouring="add_remove")
 
     def _streams(self) -> Iterator[tuple[Process, int]]:
-        """Every stream of releases that begins with number 0, with its length."""
+        """Yields every stream of releases that begins with number 0, with its length."""
         going: dict[str, tuple[Process, int]] = {}
         for part in self.parts:
             for release in part:
@@ -152,7 +152,7 @@ class Transcript(NamedTuple):
 
 
 def _numbers(release: Release) -> list[int]:
-    """[rounds], the same in every run."""
+    """Returns the numbers of a release, [rounds], which are the same in every run."""
     numbers = np.asarray(release.number)
     runs = numbers.reshape(-1, numbers.shape[-1])
     if (runs != runs[:1]).any():

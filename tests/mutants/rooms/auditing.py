@@ -82,8 +82,8 @@ MUTANTS = [
         ('if neighbouring == "replace" else 0', 'if neighbouring == "replace" else 1'),
     ),
     *of(
-        "dpaudit/auditing/engines",
-        "auditing/test_engines",
+        "dpaudit/audits/engines",
+        "audits/test_engines",
         ("guess = ahead(z - angle // 2) & ~tie", "guess = ahead(z - angle // 2)"),
         ("direction, direction + HALF)", "direction, direction + QUARTER)"),
         (
@@ -138,8 +138,8 @@ MUTANTS = [
         ("least = tolerance + 4e-16 * np.abs(newest)", "least = 1e6 * tolerance + 4e-16 * np.abs(newest)"),
     ),
     *of(
-        "dpaudit/auditing/craft",
-        "auditing/test_craft",
+        "dpaudit/audits/craft",
+        "audits/test_craft",
         (
             "second = (first + jax.random.randint(second_key, (), 1, n)) % n",
             "second = (first + jax.random.randint(second_key, (), 0, n)) % n",

@@ -37,7 +37,7 @@ MUTANTS = [
     ),
     *of(
         "dpaudit/federated/clip_size",
-        "federated/test_noise_budget",
+        "federated/test_clip_size_noise_budget",
         ("state.left - (noise * state.clip_norm) ** 2, 0)", "state.left, 0)"),
     ),
     *of(
@@ -53,25 +53,25 @@ MUTANTS = [
         ("noise_multiplier / (2 * math.sqrt(participations))", "noise_multiplier / math.sqrt(participations)"),
         ("-np.expm1(-losses) + np.exp(-losses) * above", "np.exp(-losses) * above"),
         (
-            "allowed = (1 - check.open_unit(confidence=confidence)) / clients",
-            "allowed = 1 - check.open_unit(confidence=confidence)",
+            "allowed = (1 - _validate.open_unit(confidence=confidence)) / clients",
+            "allowed = 1 - _validate.open_unit(confidence=confidence)",
         ),
     ),
     *of(
-        "dpaudit/federated/canary",
-        "federated/test_canary",
+        "dpaudit/audits/federated_canary",
+        "audits/test_federated_canary",
         ("weight = np.sum(times**2)", "weight = np.sum(times)"),
-        ("half = 2 * check.positive", "half = check.positive"),
+        ("half = 2 * _validate.positive", "half = _validate.positive"),
     ),
     *of(
-        "dpaudit/federated/client_audit",
-        "federated/test_client_audit",
+        "dpaudit/audits/ldp_client",
+        "audits/test_ldp_client",
         ("fpr, fnr = guesses[0] / n, 1 - guesses[1] / n", "fpr, fnr = guesses[0] / n, guesses[1] / n"),
         ("bounds = 2 * datasets", "bounds = datasets"),
     ),
     *of(
-        "dpaudit/federated/simulate",
-        "federated/test_simulate",
+        "dpaudit/federated/rounds",
+        "federated/test_rounds_simulate",
         ("(loss > WORSE * first)", "(loss > first)"),
     ),
 ]

@@ -86,8 +86,8 @@ MUTANTS = [
         ("    if steps == 0:\n        return 0.0\n", "    if steps <= 1:\n        return 0.0\n"),
     ),
     *of(
-        "dpaudit/training/canary",
-        "training/test_canary",
+        "dpaudit/audits/training_canary",
+        "audits/test_training_canary",
         ("jnp.log1p(-rate), jnp.log(rate)", "jnp.log(rate), jnp.log(rate)"),
         ("(x - 0.5) / noise_multiplier**2", "x / noise_multiplier**2"),
         ("STRETCH = 100.0", "STRETCH = 0.5"),

@@ -107,7 +107,7 @@ def die_in_the_second_part(folder: str) -> None:
 
 @pytest.mark.integration
 def test_killed_and_resumed_it_is_the_run_left_alone(tmp_path, whole):
-    code = f"import tests.federated.test_simulate as t; t.die_in_the_second_part({str(tmp_path / 'run')!r})"
+    code = f"import tests.federated.test_rounds_simulate as t; t.die_in_the_second_part({str(tmp_path / 'run')!r})"
     command, root = [sys.executable, "-c", code], Path(__file__).parents[2]
     process = subprocess.run(command, cwd=root, text=True, capture_output=True, timeout=300, check=False)
     assert process.returncode == -signal.SIGKILL, process.stderr

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.personalization.als import popularity
+from dpaudit.personalization.als import least_squares
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.processes import memoryless
 from tests.personalization import people
@@ -19,7 +19,7 @@ def test_counts_are_of_ratings_over_the_root_of_a_user_s_and_broken_devices_coun
     for row in rows[:30]:
         for item, _ in row:
             wanted[item] += len(row) ** -0.5
-    silent = popularity.counted(items=people.ITEMS, noise_multiplier=0.0)
+    silent = least_squares.counted(items=people.ITEMS, noise_multiplier=0.0)
     buckets = people.batch(rows[:20], 4), people.batch(rows[20:], 7)
     model, _, transcript = run(KEY, silent, people.model(), START, buckets, 1)
     np.testing.assert_allclose(model.popularity, wanted, rtol=1e-5)
@@ -30,7 +30,7 @@ def test_counts_are_of_ratings_over_the_root_of_a_user_s_and_broken_devices_coun
 
 def test_noise_is_what_is_accounted():
     z, runs = 3.0, 4_000
-    noisy = popularity.counted(items=people.ITEMS, noise_multiplier=z)
+    noisy = least_squares.counted(items=people.ITEMS, noise_multiplier=z)
     nobody = (people.batch([[]], 4),)
     keys = jax.random.split(KEY, runs)
     model, _, transcript = jax.jit(jax.vmap(lambda key: run(key, noisy, people.model(), START, nobody, 1)))(keys)
@@ -41,4 +41,4 @@ def test_noise_is_what_is_accounted():
 
 def test_settings_out_of_range():
     with pytest.raises(InputError, match="noise_multiplier: expected a finite number >= 0, got -1"):
-        popularity.counted(items=3, noise_multiplier=-1)
+        least_squares.counted(items=3, noise_multiplier=-1)

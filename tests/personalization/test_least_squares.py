@@ -9,16 +9,16 @@ import pytest
 
 from dpaudit import InputError
 from dpaudit.data.ratings import from_arrays
-from dpaudit.personalization.als import least_squares, popularity, solve, user_step
+from dpaudit.personalization.als import least_squares, solve, steps
 from dpaudit.personalization.als.layout import arranged, by_user
-from dpaudit.personalization.als.least_squares import Prior, Shares, item_factors
-from dpaudit.personalization.als.user_step import Step
+from dpaudit.personalization.als.least_squares import Shares
+from dpaudit.personalization.als.steps import Prior, Step, item_factors
 from dpaudit.personalization.boundary.aggregator import replay, run
 from dpaudit.personalization.boundary.processes import memoryless
 from tests.personalization import people
 
 KEY, START = jax.random.key(0), memoryless()
-STEP, SHARES = Step(0.8, 1.5, popularity.adaptive(0.25)), Shares(0.3, 0.7)
+STEP, SHARES = Step(0.8, 1.5, steps.adaptive(0.25)), Shares(0.3, 0.7)
 PRIOR = Prior(jnp.array([0.5, 0.2]), 3.0, 0.4)
 FEATURES = jnp.asarray(np.random.default_rng(8).normal(size=(people.ITEMS, 3)), jnp.float32)
 POPULATION, USERS, ROUNDS = people.honest(40, seed=5), 40, 3
@@ -64,7 +64,7 @@ def by_numpy(rows, model):
 
 
 def test_without_noise_rounds_are_plain_alternating_least_squares():
-    silent = protocol(noise_multiplier=0.0, step=STEP._replace(weights=popularity.uniform), features=0)
+    silent = protocol(noise_multiplier=0.0, step=STEP._replace(weights=steps.uniform), features=0)
     model = MODEL._replace(popularity=jnp.zeros(people.ITEMS))
     found, _, transcript = run(KEY, silent, model, START, arranged(ratings()), ROUNDS)
     wanted = by_numpy(POPULATION, model)
@@ -134,7 +134,7 @@ def test_the_transcript_alone_gives_the_model_and_has_no_room_for_users():
         assert {name: leaf.shape for name, leaf in told.items()} == shapes
 
 
-@pytest.mark.parametrize("rule", [popularity.uniform, popularity.tail(2), popularity.adaptive(0.25)])
+@pytest.mark.parametrize("rule", [steps.uniform, steps.tail(2), steps.adaptive(0.25)])
 def test_with_what_was_released_fixed_nobody_s_result_depends_on_another_user(rule):
     """The billboard: a user's factor and what their device sends are of the public model and their own ratings."""
     step = STEP._replace(weights=rule)
@@ -144,8 +144,8 @@ def test_with_what_was_released_fixed_nobody_s_result_depends_on_another_user(ru
     def of_everybody(buckets):
         results = []
         for users in buckets:
-            known = user_step.common(MODEL), user_step.taken(MODEL, users.items), users
-            results.append((user_step.solved(step, *known), user_step.statistics(step, *known).moment.sum(axis=1)))
+            known = steps.common(MODEL), steps.taken(MODEL, users.items), users
+            results.append((steps.solved(step, *known), steps.statistics(step, *known).moment.sum(axis=1)))
         return [by_user(buckets, part, USERS) for part in zip(*results, strict=True)]
 
     wanted = of_everybody(buckets)
@@ -191,10 +191,10 @@ def test_a_prior_of_which_the_server_would_make_nan_is_refused(change, message):
         ({"step": STEP._replace(factor_norm=0.0)}, "factor_norm: expected a finite number > 0, got 0.0"),
         ({"step": STEP._replace(rating_clip=np.inf)}, "rating_clip: expected a finite number > 0, got inf"),
         ({"step": STEP._replace(unobserved=-1.0)}, "unobserved: expected a finite number >= 0, got -1.0"),
-        ({"step": STEP._replace(unobserved=0.1)}, "shares: expected numbers >= 0 that are 1 in all, users 0 where"),
-        ({"shares": Shares(0.3, 0.5, 0.2)}, "shares: expected numbers >= 0 that are 1 in all, users 0 where"),
-        ({"shares": Shares(0.3, 0.3)}, r"shares: expected numbers >= 0 that are 1 in all.*got \(0.3, 0.3, 0.0\)"),
-        ({"shares": Shares(-0.5, 1.5)}, "shares: expected numbers >= 0 that are 1 in all"),
+        ({"step": STEP._replace(unobserved=0.1)}, "shares: expected numbers >= 0 that add up to 1, users > 0 exactly"),
+        ({"shares": Shares(0.3, 0.5, 0.2)}, "shares: expected numbers >= 0 that add up to 1, users > 0 exactly"),
+        ({"shares": Shares(0.3, 0.3)}, r"shares: expected numbers >= 0 that add up to 1.*got \(0.3, 0.3, 0.0\)"),
+        ({"shares": Shares(-0.5, 1.5)}, "shares: expected numbers >= 0 that add up to 1"),
         ({"noise_multiplier": -1.0}, "noise_multiplier: expected a finite number >= 0, got -1.0"),
     ],
 )

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.personalization.als import popularity as weights
+from dpaudit.personalization.als import steps
 
-RULES = {"uniform": weights.uniform, "tail": weights.tail(2), "little": weights.adaptive(0.25)}
-RULES |= {"half": weights.adaptive(0.53), "strong": weights.adaptive(2.0)}
+RULES = {"uniform": steps.uniform, "tail": steps.tail(2), "little": steps.adaptive(0.25)}
+RULES |= {"half": steps.adaptive(0.53), "strong": steps.adaptive(2.0)}
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -33,24 +33,24 @@ def test_weights_have_length_one_at_most_whatever_the_server_broadcasts(name):
 def test_weights_are_no_longer_where_their_squares_are_too_small_for_float32():
     """All but one of the squares are below the smallest normal number, where a processor may take them for 0."""
     popularity = jnp.array([8.4e37] + 39 * [8.6e37])
-    found = jax.jit(weights.adaptive(0.5))(popularity, jnp.ones(40))
+    found = jax.jit(steps.adaptive(0.5))(popularity, jnp.ones(40))
     assert np.linalg.norm(np.asarray(found, np.float64)) <= 1
 
 
 def test_tail_takes_the_least_popular_and_adaptive_weights_go_down_with_popularity():
     popularity, present = jnp.array([9.0, 4.0, 1.0, 4.0, 0.0]), jnp.array([1.0, 1.0, 1.0, 1.0, 0.0])
     half = np.sqrt(0.5)
-    np.testing.assert_allclose(weights.tail(2)(popularity, present), [0, half, half, 0, 0], rtol=2e-6)
+    np.testing.assert_allclose(steps.tail(2)(popularity, present), [0, half, half, 0, 0], rtol=2e-6)
     powers = np.array([9.0, 4.0, 1.0, 4.0]) ** -0.5
-    adaptive = weights.adaptive(0.5)(popularity, present)
+    adaptive = steps.adaptive(0.5)(popularity, present)
     np.testing.assert_allclose(adaptive, [*powers / np.linalg.norm(powers), 0], rtol=2e-6)
-    np.testing.assert_allclose(weights.uniform(popularity, present), 0.5 * present, rtol=2e-6)
-    below = weights.adaptive(0.5)(jnp.array([-7.0, 0.3, 1.0, 4.0, 0.0]), present)  # counts that noise has made small
+    np.testing.assert_allclose(steps.uniform(popularity, present), 0.5 * present, rtol=2e-6)
+    below = steps.adaptive(0.5)(jnp.array([-7.0, 0.3, 1.0, 4.0, 0.0]), present)  # counts that noise has made small
     np.testing.assert_allclose(below[:3], below[0], rtol=1e-6)
 
 
 def test_settings_out_of_range():
     with pytest.raises(InputError, match="most: expected a whole number >= 1, got 0"):
-        weights.tail(0)
+        steps.tail(0)
     with pytest.raises(InputError, match=r"power: expected a finite number >= 0, got -0\.5"):
-        weights.adaptive(-0.5)
+        steps.adaptive(-0.5)

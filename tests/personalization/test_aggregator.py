@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dpaudit._validate import InputError
-from dpaudit.personalization.boundary import aggregator, processes
+from dpaudit.personalization.boundary import aggregator, processes, protocol
 from dpaudit.personalization.boundary.aggregator import run
-from dpaudit.personalization.boundary.bounds import silent
+from dpaudit.personalization.boundary.protocol import silent
 from tests.personalization import telling
 from tests.personalization.rounds import DEVICES, PROTOCOL, add, release, start, update, users
 
@@ -72,12 +72,12 @@ def twice(key, total, memory):
 
 
 HALF, WHOLE = (processes.gaussian(name, noise_multiplier=z) for name, z in (("a", 20.0), ("b", 10.0)))
-SUM = aggregator.each(
-    aggregator.everything,
+SUM = protocol.each(
+    protocol.everything,
     lambda key, model, user: user,
     lambda total, messages: jnp.sum(messages, 0) + (0 if total is None else total),
 )
-TWICE = aggregator.Protocol(lambda state: state, SUM, twice, lambda state, releases: state)
+TWICE = protocol.Protocol(lambda state: state, SUM, twice, lambda state, releases: state)
 
 
 def test_processes_that_are_handed_one_key_do_not_share_noise():
@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_with_its_old_key_draws_noise_and_devices_anew():
 def test_a_run_that_begins_anew_with_its_old_key_is_not_accounted():
     """The same noise on the totals of other users: the difference of two transcripts is exact."""
     first, again = played(0, users(12))[2], played(0, users(12, decoys=1))[2]
-    wanted = r"noise of its own for every release: .*, got the same noise in 'sums' number 0 and 'sums' number 0"
+    wanted = r"new noise for every release: .*, got the same noise in 'sums' number 0 and 'sums' number 0"
     for account in (lambda told: told.epsilon(1e-5), lambda told: told.mu(), lambda told: told.event()):
         with pytest.raises(InputError, match=wanted):
             account(first + again)
@@ -161,7 +161,7 @@ def test_partial_broadcast_leaves_no_trace():
 @pytest.mark.parametrize(
     "bad, message",
     [
-        (lambda releases, total: (total[0],), "release: expected nothing but what Process.release makes, got"),
+        (lambda releases, total: (total[0],), "release: expected only what Process.release makes, got"),
         (lambda releases, total: releases[0], "release: expected a tuple of Releases, got"),
         (lambda releases, total: (*releases, releases[0]), "at most one Release of each process a round, got sums"),
         (
@@ -211,13 +211,13 @@ def test_server_keeps_its_structure():
     with pytest.raises(InputError, match="rounds: expected a whole number >= 1, got 0"):
         run(jax.random.key(0), PROTOCOL, *start(), users(3), rounds=0)
     with pytest.raises(InputError, match="chunk: expected a whole number >= 1, got 0"):
-        aggregator.each(DEVICES.select, DEVICES.compute, DEVICES.add, chunk=0)
+        protocol.each(DEVICES.select, DEVICES.compute, DEVICES.add, chunk=0)
 
 
 @pytest.mark.integration
 def test_the_boundary_needs_no_cryptography():
-    script = "import sys; sys.modules['cryptography'] = None; import dpaudit.personalization.{}"
-    modules = "boundary", "transcript", "inference", "terms"
+    script = "import sys; sys.modules['cryptography'] = None; import dpaudit.personalization.boundary.{}"
+    modules = "aggregator", "transcript", "inference", "messages"
     program = "; ".join(script.format(module) for module in modules)
     subprocess.run([sys.executable, "-c", program], check=True)
     with pytest.raises(subprocess.CalledProcessError, match="non-zero exit status"):

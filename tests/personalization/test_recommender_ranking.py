@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.personalization.als import ranking
-from dpaudit.personalization.als.ranking import Ranking
-from dpaudit.personalization.als.recommender import Catalogue
+from dpaudit.personalization.als import recommender
+from dpaudit.personalization.als.recommender import Catalogue, Ranking
 from tests.personalization import people
 
 KEY, Z = jax.random.key(3), 30.0
 POPULATION = people.honest(60, seed=1)
-USERS = ranking.seen((people.batch(POPULATION, 4),))
+USERS = recommender.seen((people.batch(POPULATION, 4),))
 TASTES = jnp.asarray(np.random.default_rng(2).normal(size=(people.ITEMS, 3)), jnp.float32)
 CATALOGUE = Catalogue(TASTES, TASTES[:, :2])
 ROUNDS = Ranking(rank=2, rounds=3, popularity_share=0.25)
@@ -23,7 +22,7 @@ ROUNDS = Ranking(rank=2, rounds=3, popularity_share=0.25)
 
 @cache
 def fitted(recipe, noise_multiplier):
-    return ranking.fit(KEY, USERS, CATALOGUE, recipe, noise_multiplier=noise_multiplier)
+    return recommender.fit_ranking(KEY, USERS, CATALOGUE, recipe, noise_multiplier=noise_multiplier)
 
 
 @pytest.mark.parametrize("recipe", [Ranking(), ROUNDS])
@@ -49,9 +48,9 @@ def test_phases_draw_from_keys_of_their_own_and_all_that_they_tell_of_nobody_is_
         return watching
 
     for name in ("run", "normal"):  # two runs, and the factors that the rounds begin with
-        monkeypatch.setattr(ranking, name, watched(getattr(ranking, name)))
+        monkeypatch.setattr(recommender, name, watched(getattr(recommender, name)))
     nobody = (people.batch([[] for _ in POPULATION], 4),)
-    _, transcript = ranking.fit(KEY, nobody, CATALOGUE, ROUNDS, noise_multiplier=Z)
+    _, transcript = recommender.fit_ranking(KEY, nobody, CATALOGUE, ROUNDS, noise_multiplier=Z)
     assert len(keys) == len(set(keys)) == 3
     counts = np.asarray(transcript.values("popularity")) / (Z / 0.25**0.5)
     others = jax.tree.map(lambda leaf: np.asarray(leaf) / (Z / (0.75 / 3) ** 0.5), transcript.values("statistics"))
@@ -106,6 +105,6 @@ def test_what_was_seen_is_a_one_whatever_its_rating():
     ],
 )
 def test_settings_out_of_range(change, message, monkeypatch):
-    monkeypatch.setattr(ranking, "run", lambda *given: pytest.fail("something was spent"))
+    monkeypatch.setattr(recommender, "run", lambda *given: pytest.fail("something was spent"))
     with pytest.raises(InputError, match=message):
         fitted(ROUNDS._replace(**change), Z)

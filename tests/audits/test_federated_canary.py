@@ -220,7 +220,7 @@ def test_bad_input_is_refused():
     with pytest.raises(dpaudit.InputError, match="rounds: expected a whole number >= 1, got 0"):
         federated_canary.one_run(KEY, SOUND._replace(rounds=0), canaries=1)
     rare = SOUND._replace(clients_per_round=1, rounds=1)
-    with pytest.raises(dpaudit.InputError, match="canaries: expected so many that some are drawn, got 1"):
+    with pytest.raises(dpaudit.InputError, match="canaries: expected enough of them that some are drawn, got 1"):
         federated_canary.one_run(KEY, rare, canaries=1)
     with pytest.raises(dpaudit.InputError, match="participations: expected at most the 80 rounds there were, got 81"):
         federated_canary.transcript(played("gaussian"), 81, delta=DELTA, confidence=0.95)

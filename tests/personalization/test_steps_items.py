@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from dpaudit.personalization.als.least_squares import Prior, item_factors
+from dpaudit.personalization.als.steps import Prior, item_factors
 
 ITEMS, RANK, FEATURES, STDDEV = 7, 3, 2, 0.6
 PRIOR = Prior(jnp.array([0.25, 0.125, 0.5]), 2.0, 0.4)

@@ -12,13 +12,13 @@ from dp_accounting import NoOpDpEvent
 from dpaudit._validate import InputError
 from dpaudit.audits.user_canary import mu_bounds
 from dpaudit.personalization.boundary import aggregator
-from dpaudit.personalization.boundary.aggregator import Protocol, each, enforced, everything, run
+from dpaudit.personalization.boundary.aggregator import enforced, run
 from dpaudit.personalization.boundary.bounds import Bounded, Noised, bounded, clipped
 from dpaudit.personalization.boundary.budget import Budget, noise_for
 from dpaudit.personalization.boundary.channels import Network
 from dpaudit.personalization.boundary.parties import assemble
-from dpaudit.personalization.boundary.private import private
 from dpaudit.personalization.boundary.processes import Memory, gaussian, poisson_gaussian
+from dpaudit.personalization.boundary.protocol import Protocol, each, everything, private
 from tests.personalization.protocols import START, people, steps, two_parts
 
 KEY = jax.random.key(0)
@@ -220,7 +220,7 @@ def test_a_shipped_protocol_is_trusted_only_where_one_says_so():
         ),
         (
             lambda: run(KEY, STEPS._replace(devices=lambda *given: 0), START, None, people(2), 1, minimum_users=2),
-            r"devices: expected what boundary\.each makes, where users are counted or named",
+            r"devices: expected what protocol.each makes, where users are counted or named",
         ),
         (
             lambda: run(KEY, STEPS, START, (Memory(jnp.int32(-5), ()),), people(2), 1, budget=Budget(9.0, 1e-6)),
@@ -230,13 +230,13 @@ def test_a_shipped_protocol_is_trusted_only_where_one_says_so():
             lambda: jax.vmap(lambda at: run(KEY, STEPS, at, None, people(2), 1, budget=Budget(9.0, 1e-6))[0])(
                 jnp.zeros((2, 5))
             ),
-            "budget: expected a run by itself, for one that is mapped costs as often, got a traced one",
+            "budget: expected a run that is not mapped or traced, since every run costs, got a traced one",
         ),
         (
             lambda: jax.vmap(lambda key: run(key, STEPS, START, None, people(2), 1, budget=Budget(9.0, 1e-6))[0])(
                 jax.random.split(KEY, 2)
             ),
-            "budget: expected a run by itself, for one that is mapped costs as often, got a traced one",
+            "budget: expected a run that is not mapped or traced, since every run costs, got a traced one",
         ),
     ],
 )

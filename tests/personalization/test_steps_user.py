@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit.personalization.als import popularity, solve, user_step
-from dpaudit.personalization.als.user_step import Step
+from dpaudit.personalization.als import solve, steps
+from dpaudit.personalization.als.steps import Step
 from tests.personalization import people
 
 USERS = people.batch(people.honest(12, seed=1), 4)
@@ -16,12 +16,12 @@ USERS = people.batch(people.honest(12, seed=1), 4)
 
 @partial(jax.jit, static_argnums=0)
 def solved(step, model, users=USERS):
-    return user_step.solved(step, user_step.common(model), user_step.taken(model, users.items), users)
+    return steps.solved(step, steps.common(model), steps.taken(model, users.items), users)
 
 
 @partial(jax.jit, static_argnums=0)
 def statistics(step, model, users=USERS):
-    return user_step.statistics(step, user_step.common(model), user_step.taken(model, users.items), users)
+    return steps.statistics(step, steps.common(model), steps.taken(model, users.items), users)
 
 
 def by_hand(model, unobserved, users=USERS):
@@ -40,7 +40,7 @@ def by_hand(model, unobserved, users=USERS):
 def test_factors_are_the_minimum_of_the_objective(unobserved):
     model = people.model()
     model = model._replace(precision=jnp.array([0.5, 2.0, 1.0, 4.0]))
-    found = solved(Step(1.0, 1.0, popularity.uniform, unobserved), model)
+    found = solved(Step(1.0, 1.0, steps.uniform, unobserved), model)
     np.testing.assert_allclose(found, by_hand(model, unobserved), atol=2e-5)
     assert np.abs(by_hand(model, unobserved + 0.01) - found).max() > 1e-3
     without = ~np.asarray(USERS.weights).any(axis=1)
@@ -53,14 +53,14 @@ def test_factors_are_the_minimum_of_the_objective(unobserved):
 def test_infinite_precision_pins_a_coordinate_and_is_the_limit_of_large_ones(unobserved):
     model = people.model()
     pinned = model._replace(precision=model.precision.at[1:3].set(jnp.inf))
-    found = solved(Step(1.0, 1.0, popularity.uniform, unobserved), pinned)
+    found = solved(Step(1.0, 1.0, steps.uniform, unobserved), pinned)
     np.testing.assert_array_equal(found[:, 1:3], jnp.broadcast_to(model.mean[1:3], (12, 2)))
     close = model._replace(precision=model.precision.at[1:3].set(1e9))
     np.testing.assert_allclose(found, by_hand(close, unobserved), atol=2e-5)
 
 
 def test_what_leaves_the_device_is_of_the_clipped_factor_and_the_clipped_rest_of_the_rating():
-    model, step = people.model(), Step(0.7, 0.4, popularity.adaptive(0.5))
+    model, step = people.model(), Step(0.7, 0.4, steps.adaptive(0.5))
     found = statistics(step, model)
     own = by_hand(model, 0.0)
     public, learned = own[:, : people.PUBLIC], own[:, people.PUBLIC :]
@@ -81,7 +81,7 @@ def test_what_leaves_the_device_is_of_the_clipped_factor_and_the_clipped_rest_of
 
 
 def test_nothing_that_the_server_broadcasts_makes_a_device_send_more():
-    step = Step(0.7, 0.4, popularity.adaptive(0.5), unobserved=0.2)
+    step = Step(0.7, 0.4, steps.adaptive(0.5), unobserved=0.2)
     for strange in (np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-30, 0.0, -1.0):
         for name in ("public", "factors", "popularity", "mean", "precision"):
             model = people.model()
@@ -99,7 +99,7 @@ def test_no_user_sends_more_than_the_bounds_in_any_type(dtype):
     users = people.batch(people.honest(2_000, seed=2), 4)
     users = users._replace(values=5 * users.values)
     model = jax.tree.map(lambda leaf: leaf.astype(dtype), people.model())
-    found = statistics(Step(0.7, 0.4, popularity.uniform), model, users)
+    found = statistics(Step(0.7, 0.4, steps.uniform), model, users)
     for part, most in zip(found, (0.49, 0.28, 0.49), strict=True):
         assert part.dtype == jnp.float32
         lengths = np.linalg.norm(np.asarray(part, np.float64).reshape(len(part), -1), axis=1)
