@@ -104,7 +104,7 @@ def run(options: Secure) -> None:
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is told in lines of our own
     try:
-        from dpaudit.secure.protocol import certificates
+        from dpaudit.secure.service import certificates
     except ImportError as missing:
         raise _validate.expected("secure", "its libraries (pip install 'dpaudit[secure]')", missing) from None
     command = options.command
@@ -116,8 +116,8 @@ def run(options: Secure) -> None:
 
 
 def _serve(options: Server) -> None:
-    from dpaudit.secure.protocol import agreement, certificates, channel
-    from dpaudit.secure.service import metrics, server
+    from dpaudit.secure.protocol import agreement
+    from dpaudit.secure.service import certificates, monitoring, server
 
     own = certificates.read(options.keys, name=options.role) if options.keys else None
     terms = agreement.terms(
@@ -138,14 +138,14 @@ def _serve(options: Server) -> None:
 
     def log(line: str) -> None:
         if options.log == "json":
-            print(channel.as_json(options.role, line), file=sys.stderr, flush=True)
+            print(monitoring.as_json(options.role, line), file=sys.stderr, flush=True)
         else:
             print(f"dpaudit {options.role}: {line}", file=sys.stderr, flush=True)
 
     running: list[server.Server] = []
     told = None
     if options.metrics:
-        told = metrics.Metrics(options.metrics, lambda: running[0].figures() if running else {})
+        told = monitoring.Metrics(options.metrics, lambda: running[0].figures() if running else {})
     serving = server.Server(
         options.role,
         terms,
@@ -168,4 +168,4 @@ def _serve(options: Server) -> None:
     try:
         serving.run()
     except _validate.InputError as fault:
-        raise _validate.InputError(channel.printable(str(fault))) from None
+        raise _validate.InputError(monitoring.printable(str(fault))) from None

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from dpaudit.secure.protocol import certificates
-from dpaudit.secure.protocol.certificates import Tls
+from dpaudit.secure.service import certificates
+from dpaudit.secure.service.certificates import Tls
 from tests.secure.servers import OWNERS
 
 

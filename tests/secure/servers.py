@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpaudit.secure.channel import Channel, Wire
 from dpaudit.secure.crypto.randomness import Source, Stream, system
 from dpaudit.secure.crypto.shares import split
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import agreement, in_process
-from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.certificates import SERVERS
-from dpaudit.secure.protocol.channel import Channel, Wire
+from dpaudit.secure.protocol.agreement import SERVERS, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
 from dpaudit.secure.service.inbox import Inbox
 from dpaudit.secure.service.records import Opened, Records

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from dpaudit.secure.protocol import agreement, certificates
+from dpaudit.secure.protocol import agreement
 from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.certificates import Tls
-from dpaudit.secure.service import spgc_pb2
-from dpaudit.secure.service.grpc_wire import SERVICE
+from dpaudit.secure.service import certificates, spgc_pb2
+from dpaudit.secure.service.certificates import Tls
+from dpaudit.secure.service.inbox import SERVICE
 from dpaudit.secure.service.owner import Owner
 from dpaudit.secure.service.server import Server
 from tests.secure.certificates import Authority

@@ -5,8 +5,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import Source, Stream
-from dpaudit.secure.protocol.channel import Channel
 from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Opening, Received
 from tests.secure.transcript import Transcript, record
 

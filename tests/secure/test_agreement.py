@@ -5,13 +5,13 @@ import struct
 import pytest
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.circuits import circuit
 from dpaudit.secure.noise import lookup
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.noise.lookup import Table
 from dpaudit.secure.protocol import agreement, in_process
 from dpaudit.secure.protocol.agreement import LONGEST
-from dpaudit.secure.protocol.channel import Channel, ChannelError
 from tests.secure.servers import terms
 
 

@@ -68,7 +68,7 @@ def test_popcount_takes_n_less_k_gates(k: int) -> None:
 @pytest.mark.parametrize(("coins", "step_bits", "bits"), [(127, 14, 25), (255, 13, 25), (3, 1, 4), (1, 1, 3)])
 def test_noisy_sum_is_the_noise_in_plaintext(coins: int, step_bits: int, bits: int) -> None:
     law = binomial.binomial(coins=coins, step_bits=step_bits)
-    built = circuit.noisy_sum(law, bits=bits)
+    built = binomial.noisy_sum(law, bits=bits)
     assert built.ands == coins + step_bits + bits - 1
     shares = RNG.integers(1 << bits, size=3000)
     flips = RNG.integers(2, size=(law.bits, 3000))
@@ -82,7 +82,7 @@ def test_noisy_sum_is_the_noise_in_plaintext(coins: int, step_bits: int, bits: i
 
 def test_a_ring_without_room_is_refused() -> None:
     with pytest.raises(_validate.InputError, match="bits: expected a whole number >= 22, got 21"):
-        circuit.noisy_sum(binomial.binomial(coins=127, step_bits=14), bits=21)
-    assert circuit.noisy_sum(binomial.binomial(coins=127, step_bits=14), bits=22).ands == 127 + 14 + 21
+        binomial.noisy_sum(binomial.binomial(coins=127, step_bits=14), bits=21)
+    assert binomial.noisy_sum(binomial.binomial(coins=127, step_bits=14), bits=22).ands == 127 + 14 + 21
     with pytest.raises(_validate.InputError, match="bits: expected a whole number >= 1, got 0"):
         circuit.reconstruction(bits=0)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.crypto import base_transfers
 from dpaudit.secure.crypto.randomness import Stream
 from dpaudit.secure.protocol import in_process
-from dpaudit.secure.protocol.channel import Channel, ChannelError
 from tests.secure import textbook
 from tests.secure.transcript import record
 

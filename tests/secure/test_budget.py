@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
+from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.noise import accounting
-from dpaudit.secure.protocol.channel import ChannelError
-from dpaudit.secure.service.records import Budget
+from dpaudit.secure.protocol.agreement import Budget
 from tests.secure.servers import DIMENSION, OWNERS, Killed, integers, play, reach, terms
 from tests.secure.serving import owners, pair, send, share_of, until
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
-from dpaudit.secure.protocol import agreement, certificates
-from dpaudit.secure.protocol import channel as lines
-from dpaudit.secure.protocol.channel import Channel, ChannelError
+from dpaudit.secure.channel import Channel, ChannelError
+from dpaudit.secure.protocol import agreement
 from dpaudit.secure.protocol.prepared import WAY
-from dpaudit.secure.service import grpc_wire
+from dpaudit.secure.service import certificates, grpc_wire, monitoring
 from dpaudit.secure.service.server import Server
 from tests.secure.servers import OWNERS, integers, play, terms, total
 from tests.secure.serving import owners, pair, running, send, share_of, until
@@ -151,6 +150,6 @@ def test_an_owner_s_name_stays_within_one_line_of_the_log(tmp_path):
 
 
 def test_lines_repeat_so_much_of_a_text_and_no_more() -> None:
-    assert lines.short("a" * 80) == "a" * 80
-    assert lines.short("a" * 81) == "a" * 77 + "..."
-    assert lines.listed([f"{n}" for n in range(12)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 others"
+    assert monitoring.short("a" * 80) == "a" * 80
+    assert monitoring.short("a" * 81) == "a" * 77 + "..."
+    assert agreement.listed([f"{n}" for n in range(12)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 others"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
+from dpaudit.secure.channel import HEADER, Channel, ChannelError, Traffic, Wire
 from dpaudit.secure.protocol import in_process
-from dpaudit.secure.protocol.channel import HEADER, Channel, ChannelError, Traffic, Wire
 
 Frame = tuple[bytes, bytes]
 

@@ -5,10 +5,10 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.crypto import base_transfers, correlated_transfers
 from dpaudit.secure.crypto.randomness import Stream
 from dpaudit.secure.protocol import in_process
-from dpaudit.secure.protocol.channel import Channel, ChannelError
 from tests.secure.transcript import Transcript, record
 
 SENDER, RECEIVER = bytes(range(16)), bytes(range(16, 32))

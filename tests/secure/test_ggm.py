@@ -22,8 +22,8 @@ def _grown(node: bytes, levels: int) -> list[bytes]:
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_all_leaves_but_one(depth: int) -> None:
     leaves, others, said = record(
-        lambda channel: correlated_transfers.whole(channel, depth, Stream(OWNER).draw),
-        lambda channel: correlated_transfers.punctured(channel, HOLES, depth, Stream(OTHER).draw),
+        lambda channel: correlated_transfers.grow_trees(channel, depth, Stream(OWNER).draw),
+        lambda channel: correlated_transfers.grow_punctured_trees(channel, HOLES, depth, Stream(OTHER).draw),
     )
     trees = 128 // depth
     assert said.lengths() == [

@@ -10,10 +10,10 @@ import grpc
 import numpy as np
 import pytest
 
-from dpaudit.secure.protocol import agreement, certificates
-from dpaudit.secure.protocol.channel import Channel, ChannelError
+from dpaudit.secure.channel import Channel, ChannelError
+from dpaudit.secure.protocol import agreement
 from dpaudit.secure.protocol.in_process import together
-from dpaudit.secure.service import grpc_wire, spgc_pb2
+from dpaudit.secure.service import certificates, grpc_wire, spgc_pb2
 from dpaudit.secure.service.grpc_wire import GrpcWire, Listener
 
 Ends = tuple[GrpcWire, GrpcWire]

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
-from dpaudit.secure.protocol import certificates
-from dpaudit.secure.protocol.channel import ChannelError
-from dpaudit.secure.service import spgc_pb2
+from dpaudit.secure.channel import ChannelError
+from dpaudit.secure.service import certificates, spgc_pb2
 from dpaudit.secure.service.owner import Owner
 from tests.secure.certificates import Authority
 from tests.secure.servers import OWNERS, integers, terms, total

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dpaudit.secure.noise.binomial import Binomial
-from dpaudit.secure.protocol import agreement, certificates
+from dpaudit.secure.protocol import agreement
 from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.service import spgc_pb2
+from dpaudit.secure.service import certificates, spgc_pb2
 from dpaudit.secure.service.server import Server
 from tests.secure.servers import reach, terms
 from tests.secure.serving import Pair, owners, pair, share_of

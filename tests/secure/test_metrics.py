@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dpaudit import _validate
-from dpaudit.secure.protocol import channel
-from dpaudit.secure.service.metrics import Metrics
-from dpaudit.secure.service.records import Budget
+from dpaudit.secure.protocol.agreement import Budget
+from dpaudit.secure.service import monitoring
+from dpaudit.secure.service.monitoring import Metrics
 from tests.secure.servers import OWNERS, integers, terms
 from tests.secure.serving import owners, pair, until
 
@@ -68,8 +68,8 @@ def test_figures_stay_on_this_machine(address: str, message: str) -> None:
 
 
 def test_a_line_of_the_log_is_an_object_with_its_step() -> None:
-    told = json.loads(channel.as_json("h2", "step 12: complete, of 3 owners"))
+    told = json.loads(monitoring.as_json("h2", "step 12: complete, of 3 owners"))
     assert datetime.datetime.fromisoformat(told.pop("time")).tzinfo is not None
     assert told == {"server": "h2", "step": 12, "told": "complete, of 3 owners"}
-    other = json.loads(channel.as_json("h1", "bob: a share of step 1 is refused"))
+    other = json.loads(monitoring.as_json("h1", "bob: a share of step 1 is refused"))
     assert (other["step"], other["told"]) == (None, "bob: a share of step 1 is refused")

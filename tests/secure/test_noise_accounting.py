@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
-from dpaudit.secure.noise import accounting
-from dpaudit.secure.noise import gaussian as sigma
+from dpaudit.secure.noise import accounting, gaussian
 from dpaudit.secure.noise.accounting import allowed, claim, epsilon, spent
 from dpaudit.secure.noise.binomial import Binomial, binomial, probabilities
 
@@ -82,7 +81,7 @@ def test_a_thousand_coins_are_nearly_gaussian() -> None:
 
 def test_epsilon_beside_the_gaussians() -> None:
     """Above the exact epsilon of Gaussian noise as wide, by the conversion's slack and the binomial's inflation."""
-    multiplier, levels = sigma.analytic(epsilon=2.0, delta=1e-3, neighbouring="replace"), 256_182
+    multiplier, levels = gaussian.analytic(epsilon=2.0, delta=1e-3, neighbouring="replace"), 256_182
     noise = binomial(coins=127, step_bits=17)
     assert noise.std / levels == pytest.approx(multiplier, rel=1e-5)
     one = epsilon(noise, sensitivity=2 * levels, dimension=182, delta=1e-3)
@@ -180,7 +179,7 @@ def test_the_claim_lies_below_the_exact_trade_off_of_a_shift_and_near_it() -> No
 
 
 def test_the_claim_of_gaussian_steps() -> None:
-    promised = sigma.claim(3.0, neighbouring="replace", steps=4)
-    spent_gaussian = sigma.epsilon(3.0, delta=1e-5, neighbouring="replace", steps=4)
+    promised = gaussian.claim(3.0, neighbouring="replace", steps=4)
+    spent_gaussian = gaussian.epsilon(3.0, delta=1e-5, neighbouring="replace", steps=4)
     assert promised.epsilon_at(1e-5) == pytest.approx(spent_gaussian, rel=1e-9)
     assert promised.neighbouring == "replace"

@@ -271,13 +271,14 @@ def test_wrong_arguments_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 KILLED = '''
 import json, os, sys, warnings
 import numpy as np
-from dpaudit.secure import noise, offline, opening
-from dpaudit.secure.opening import Garbled
+from dpaudit.secure.noise.binomial import binomial
+from dpaudit.secure.protocol import prepared, two_server_sum
+from dpaudit.secure.protocol.two_server_sum import Garbled
 
 warnings.simplefilter("ignore")
-kind = opening.noisy(noise.binomial(coins=1, step_bits=1), ring_bits=4)
-pair = offline.Pair(bytes(16), bytes(32))
-store = offline.Store(sys.argv[1], Garbled, kind, 5, pair)
+kind = two_server_sum.noisy(binomial(coins=1, step_bits=1), ring_bits=4)
+pair = prepared.Pair(bytes(16), bytes(32))
+store = prepared.Store(sys.argv[1], Garbled, kind, 5, pair)
 block = Garbled(*(np.full(shape, 7, np.uint8) for shape in ((4, 5, 16), (16,), (4, 5))))
 steps = {"open", "write", "flush", "fsync", "close", "rename", "unlink", "fstat", "read", "readinto"}
 
@@ -315,7 +316,7 @@ for action in (put, take):
         if action is take and not store.numbers():
             put()
         made = dies(action, last)
-        store = offline.Store(sys.argv[1], Garbled, kind, 5, pair)
+        store = prepared.Store(sys.argv[1], Garbled, kind, 5, pair)
         left = store.numbers()
         names = sorted(os.listdir(sys.argv[1]))
         whole = bool(left) and all((part == 7).all() for part in store.take(left[0]))

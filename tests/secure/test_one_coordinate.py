@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
-from dpaudit.secure.noise import accounting
-from dpaudit.secure.noise import gaussian as sigma
+from dpaudit.secure.noise import accounting, gaussian
 from dpaudit.secure.noise.binomial import binomial, probabilities
 
 
@@ -38,8 +37,8 @@ def test_between_a_gaussian_of_its_variance_and_the_bound_of_all_vectors(multipl
     noise = binomial(coins=127, step_bits=10)
     shift = round(noise.std / multiplier)
     exact = accounting.least_epsilon(noise, shift=shift, delta=1e-3)
-    gaussian = sigma.epsilon(noise.std / shift, delta=1e-3, neighbouring="add_remove")
-    assert gaussian < exact < 1.05 * gaussian
+    continuous = gaussian.epsilon(noise.std / shift, delta=1e-3, neighbouring="add_remove")
+    assert continuous < exact < 1.05 * continuous
     assert exact < accounting.epsilon(noise, sensitivity=shift, dimension=1, delta=1e-3)
 
 

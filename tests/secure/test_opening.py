@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.crypto.shares import smod
 from dpaudit.secure.noise import binomial, lookup
 from dpaudit.secure.noise.lookup import Table
 from dpaudit.secure.protocol import in_process, two_server_sum
-from dpaudit.secure.protocol.channel import Channel, ChannelError
 from dpaudit.secure.protocol.two_server_sum import LARGEST, Evaluator, Garbler
 from tests.secure import sessions
 from tests.secure.sessions import Session

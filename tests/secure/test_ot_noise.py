@@ -71,8 +71,8 @@ def test_opened_with_a_sum() -> None:
     sums = np.arange(65) * 1000 + 5, np.arange(65) * -77
     opened, _ = in_process.together(
         in_process.channels(),
-        lambda channel: two_server_sum.first(channel, smod(sums[0] + one, 1 << 24), ring_bits=25),
-        lambda channel: two_server_sum.second(channel, smod(sums[1] + two, 1 << 24), ring_bits=25),
+        lambda channel: two_server_sum.reveal_first(channel, smod(sums[0] + one, 1 << 24), ring_bits=25),
+        lambda channel: two_server_sum.reveal_second(channel, smod(sums[1] + two, 1 << 24), ring_bits=25),
     )
     np.testing.assert_array_equal(opened, sums[0] - sums[1] + wanted)
 

@@ -12,39 +12,41 @@ NUMBERS = [1, 2, 3, textbook.ORDER - 1, int.from_bytes(Stream(SOURCE_SEED).draw(
 
 
 def _secret(number: int) -> base_transfers.Secret:
-    return base_transfers.secret(lambda count: number.to_bytes(count, "big"))
+    return base_transfers.secret_number(lambda count: number.to_bytes(count, "big"))
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_products_are_the_textbook_s(number: int) -> None:
-    assert base_transfers.encode(_secret(number).public_key()) == textbook.encode(textbook.times(number))
-    point = base_transfers.decode(textbook.encode(textbook.times(7)))
+    assert base_transfers.encode_point(_secret(number).public_key()) == textbook.encode(textbook.times(number))
+    point = base_transfers.decode_point(textbook.encode(textbook.times(7)))
     expected = textbook.times(7 * number)
     assert expected is not None
-    assert base_transfers.times(_secret(number), point) == expected[0].to_bytes(32, "big")
-    assert base_transfers.times(_secret(number), base_transfers.negative(point)) == expected[0].to_bytes(32, "big")
+    assert base_transfers.multiply(_secret(number), point) == expected[0].to_bytes(32, "big")
+    assert base_transfers.multiply(_secret(number), base_transfers.negate_point(point)) == expected[0].to_bytes(
+        32, "big"
+    )
 
 
 @pytest.mark.parametrize("a, b", [(1, 2), (2, 1), (NUMBERS[4], 5), (NUMBERS[4], NUMBERS[3]), (10**70, 3**140)])
 def test_sums_are_openssl_s_whatever_the_blind(a: int, b: int) -> None:
     p, q = (_secret(number % textbook.ORDER).public_key() for number in (a, b))
-    expected = base_transfers.encode(_secret((a + b) % textbook.ORDER).public_key())
+    expected = base_transfers.encode_point(_secret((a + b) % textbook.ORDER).public_key())
     for blind in (1, 2**255 + 12345):
-        assert base_transfers.encode(base_transfers.add(p, q, blind)) == expected
-    back = base_transfers.add(base_transfers.decode(expected), base_transfers.negative(q), blind=1)
-    assert base_transfers.encode(back) == base_transfers.encode(p)
+        assert base_transfers.encode_point(base_transfers.add_points(p, q, blind)) == expected
+    back = base_transfers.add_points(base_transfers.decode_point(expected), base_transfers.negate_point(q), blind=1)
+    assert base_transfers.encode_point(back) == base_transfers.encode_point(p)
 
 
 def test_points_of_one_line_with_infinity_are_refused() -> None:
     point = _secret(9).public_key()
-    for other in (point, base_transfers.negative(point)):
+    for other in (point, base_transfers.negate_point(point)):
         with pytest.raises(_validate.InputError, match=r"^point: expected neither its summand nor the negative of it"):
-            base_transfers.add(point, other, blind=1)
+            base_transfers.add_points(point, other, blind=1)
 
 
 def test_secret_numbers_are_drawn_until_they_fit() -> None:
     drawn = iter([0, textbook.ORDER, 2**256 - 1, 5, 6])
-    number = base_transfers.secret(lambda count: next(drawn).to_bytes(count, "big"))
+    number = base_transfers.secret_number(lambda count: next(drawn).to_bytes(count, "big"))
     assert number.private_numbers().private_value == 5
     assert next(drawn) == 6
 
@@ -69,4 +71,4 @@ def test_what_is_no_point_is_refused(data: bytes) -> None:
     with pytest.raises(
         _validate.InputError, match=r"^point: expected 65 bytes of an uncompressed point of P-256, got"
     ):
-        base_transfers.decode(data)
+        base_transfers.decode_point(data)

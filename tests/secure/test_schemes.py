@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto import shares
 from dpaudit.secure.crypto.randomness import Source, Stream
 from dpaudit.secure.noise import binomial, lookup
 from dpaudit.secure.protocol import agreement, in_process, schemes, two_server_sum
-from dpaudit.secure.protocol.channel import Channel
 from dpaudit.secure.protocol.schemes import Scheme, Step
 
 STEP = Step(owners=3, examples=30, clip_norm=0.5, noise_multiplier=2.0)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
-from dpaudit.secure.protocol import certificates
-from dpaudit.secure.protocol.channel import ChannelError
-from dpaudit.secure.service import spgc_pb2
-from dpaudit.secure.service.grpc_wire import SERVICE, WAITING
+from dpaudit.secure.channel import ChannelError
+from dpaudit.secure.service import certificates, spgc_pb2
+from dpaudit.secure.service.inbox import SERVICE, WAITING
 from dpaudit.secure.service.owner import Owner
 from dpaudit.secure.service.server import Server
 from tests.secure.certificates import Authority

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
+from dpaudit.secure.channel import ChannelError, Wire
 from dpaudit.secure.crypto.randomness import Stream
 from dpaudit.secure.protocol import agreement
-from dpaudit.secure.protocol.channel import ChannelError, Wire
 from tests.secure import servers
 from tests.secure.servers import play, terms, total
 from tests.secure.transcript import Transcript

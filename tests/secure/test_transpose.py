@@ -9,7 +9,7 @@ from dpaudit.secure.crypto import correlated_transfers
 
 def _labels(rows: np.ndarray) -> np.ndarray:
     labels = np.zeros((8 * rows.shape[1], 16), np.uint8)
-    correlated_transfers.into_labels(rows, labels)
+    correlated_transfers.transpose_into_labels(rows, labels)
     return labels
 
 
@@ -52,4 +52,4 @@ def test_twice_is_nothing() -> None:
 )
 def test_other_shapes_are_refused(rows: np.ndarray, labels: tuple[int, int], message: str) -> None:
     with pytest.raises(_validate.InputError, match=message):
-        correlated_transfers.into_labels(rows, np.zeros(labels, np.uint8))
+        correlated_transfers.transpose_into_labels(rows, np.zeros(labels, np.uint8))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.secure.protocol.channel import ChannelError, Wire
+from dpaudit.secure.channel import ChannelError, Wire
 from dpaudit.secure.protocol.prepared import WAY
 from tests.secure import servers
 from tests.secure.servers import Ended, Killed, play, terms, total

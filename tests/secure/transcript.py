@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from dpaudit.secure.channel import HEADER, Channel, Wire
 from dpaudit.secure.protocol import in_process
-from dpaudit.secure.protocol.channel import HEADER, Channel, Wire
 
 First = TypeVar("First")
 Second = TypeVar("Second")

@@ -7,13 +7,11 @@ array whose last axis runs over the coordinates, so each gate is one operation o
 
 import hashlib
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.secure.noise.binomial import Binomial
 
 ZERO, ONE = 0, 1  # the two constant wires; the inputs follow, then one wire a gate
 
@@ -193,37 +191,6 @@ def popcount(builder: Builder, coins: Sequence[int]) -> list[int]:
         return list(coins)
     half = len(coins) // 2
     return add(builder, popcount(builder, coins[:half]), popcount(builder, coins[half:-1]), coins[-1])
-
-
-def noisy_sum(noise: Binomial, *, bits: int) -> Circuit:
-    """``share + Z + c`` modulo 2^bits, with the noise Z and its reach c: what two servers must compute in secret.
-
-    The noise of :mod:`dpaudit.secure.noise.binomial` in gates: the uniforms' sum is the low bits, its carry is added to the
-    count of the coins. The constant c is public, and the evaluator has a share x2 of its own: it takes both from what
-    it reads, in the clear. This tells it no more than the noisy sum, from which it could compute what it read.
-
-    Args:
-      noise: n coins and two uniforms of s bits.
-      bits: bits of the ring.
-
-    Returns:
-      A circuit of n + s + bits - 1 AND gates. Its inputs are the share and then the noise's bits, in the order of
-      :func:`dpaudit.secure.noise.binomial.from_bits`; its outputs are ``bits`` bits, the lowest first.
-
-    Raises:
-      InputError: a ring that the noise itself does not fit into.
-
-    Source: paper 001, Algorithm 2 line 5, with a binomial in place of its table of normal values.
-    """
-    _validate.at_least((2 * noise.reach).bit_length(), bits=bits)
-    builder = Builder(bits + noise.bits)
-    wires = iter(builder.inputs)
-    sizes = bits, noise.coins, noise.step_bits, noise.step_bits
-    share, coins, first, second = (list(islice(wires, size)) for size in sizes)
-    smooth = add(builder, first, second)
-    count = popcount(builder, coins)
-    added = [*smooth[:-1], *add(builder, count, [ZERO] * len(count), smooth[-1])]
-    return builder.build(add(builder, share, [*added, *[ZERO] * bits][:bits])[:-1])
 
 
 def reconstruction(*, bits: int) -> Circuit:

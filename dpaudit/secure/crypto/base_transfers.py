@@ -24,13 +24,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import SEED_BYTES, Source, system
-from dpaudit.secure.protocol.channel import Channel
 
 # Points of the curve P-256: OpenSSL multiplies them, and Python adds, which OpenSSL's interface here does not offer.
 #
 # Every product with a secret number is OpenSSL's, in constant time. Python's integers are not constant in time: what
-# :func:`add` is given should be public, or secret for one single addition whose time nobody can tell from others.
+# :func:`add_points` is given should be public, or secret for one single addition whose time nobody can tell from others.
 
 Secret = ec.EllipticCurvePrivateKey  # a number a in [1, order), with the point aG
 Point = ec.EllipticCurvePublicKey  # of the curve, and not at infinity: OpenSSL makes no other
@@ -41,19 +41,19 @@ _FIELD = 2**256 - 2**224 + 2**192 + 2**96 - 1
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
-def secret(source: Source) -> Secret:
+def secret_number(source: Source) -> Secret:
     """A uniform secret number; drawn again where 32 bytes are no number in [1, order), once in 2^32 times."""
     while not 0 < (number := int.from_bytes(source(32), "big")) < _ORDER:
         pass
     return ec.derive_private_key(number, _CURVE)
 
 
-def encode(point: Point) -> bytes:
+def encode_point(point: Point) -> bytes:
     """The point's 65 bytes."""
     return point.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
 
 
-def decode(data: bytes) -> Point:
+def decode_point(data: bytes) -> Point:
     """The point of these 65 bytes.
 
     Raises:
@@ -67,12 +67,12 @@ def decode(data: bytes) -> Point:
     raise _validate.expected("point", f"{POINT_BYTES} bytes of an uncompressed point of P-256", data.hex())
 
 
-def times(number: Secret, point: Point) -> bytes:
+def multiply(number: Secret, point: Point) -> bytes:
     """x(aP), 32 bytes: the same for P and -P."""
     return number.exchange(ec.ECDH(), point)
 
 
-def add(point: Point, other: Point, blind: int) -> Point:
+def add_points(point: Point, other: Point, blind: int) -> Point:
     """P + Q for two points of different x, by the chord through them.
 
     Args:
@@ -94,7 +94,7 @@ def add(point: Point, other: Point, blind: int) -> Point:
     return ec.EllipticCurvePublicNumbers(x, y, _CURVE).public_key()
 
 
-def negative(point: Point) -> Point:
+def negate_point(point: Point) -> Point:
     """-P."""
     p = point.public_numbers()
     return ec.EllipticCurvePublicNumbers(p.x, _FIELD - p.y, _CURVE).public_key()
@@ -116,20 +116,20 @@ def send(channel: Channel, source: Source = system) -> np.ndarray:
     Raises:
       ChannelError: a message that did not come through, or that is no list of points the protocol can lead to.
     """
-    number = secret(source)
+    number = secret_number(source)
     mine = number.public_key()
-    channel.send("base-ot.sender", encode(mine))
+    channel.send("base-ot.sender", encode_point(mine))
     data = channel.receive("base-ot.receiver", COUNT * POINT_BYTES).tobytes()
-    minus_mine = negative(mine)
+    minus_mine = negate_point(mine)
     seeds = []
     for index in range(COUNT):
         theirs = data[index * POINT_BYTES : (index + 1) * POINT_BYTES]
         try:
-            point = decode(theirs)
-            points = point, add(point, minus_mine, blind=1)
+            point = decode_point(theirs)
+            points = point, add_points(point, minus_mine, blind=1)
         except _validate.InputError as fault:
             channel.refuse(f"base OT {index}: {fault}")
-        seeds += [_seed(index, encode(mine), theirs, times(number, point)) for point in points]
+        seeds += [_seed(index, encode_point(mine), theirs, multiply(number, point)) for point in points]
     return np.frombuffer(b"".join(seeds), np.uint8).reshape(COUNT, 2, SEED_BYTES).copy()
 
 
@@ -150,24 +150,25 @@ def receive(channel: Channel, choices: np.ndarray, source: Source = system) -> n
     """
     if choices.shape != (COUNT,) or choices.dtype != bool:
         raise _validate.expected("choices", f"bool [{COUNT}]", f"{choices.dtype} {list(choices.shape)}")
-    numbers = [secret(source) for _ in range(COUNT)]
+    numbers = [secret_number(source) for _ in range(COUNT)]
     their_data = channel.receive("base-ot.sender", POINT_BYTES).tobytes()
     try:
-        theirs = decode(their_data)
+        theirs = decode_point(their_data)
         both = [_either(number.public_key(), theirs, source) for number in numbers]
     except _validate.InputError as fault:
         channel.refuse(f"base OT: {fault}")
     mine = np.frombuffer(b"".join(both), np.uint8).reshape(COUNT, 2, -1)[np.arange(COUNT), choices.astype(int)]
     channel.send("base-ot.receiver", mine)
     seeds = [
-        _seed(index, their_data, mine[index].tobytes(), times(number, theirs)) for index, number in enumerate(numbers)
+        _seed(index, their_data, mine[index].tobytes(), multiply(number, theirs))
+        for index, number in enumerate(numbers)
     ]
     return np.frombuffer(b"".join(seeds), np.uint8).reshape(COUNT, SEED_BYTES).copy()
 
 
 def _either(point: Point, theirs: Point, source: Source) -> bytes:
     """What would be sent for choice 0, then for choice 1."""
-    return encode(point) + encode(add(point, theirs, blind=int.from_bytes(source(32), "big")))
+    return encode_point(point) + encode_point(add_points(point, theirs, blind=int.from_bytes(source(32), "big")))
 
 
 def _seed(index: int, sender: bytes, receiver: bytes, product: bytes) -> bytes:

@@ -26,9 +26,9 @@ depths: Roy 2022, "SoftSpokenOT".
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto import base_transfers
 from dpaudit.secure.crypto.randomness import SEED_BYTES, Source, Stream, system
-from dpaudit.secure.protocol.channel import Channel
 
 # Trees of seeds: one party knows all leaves, the other all but one of each tree, and which one is its secret.
 #
@@ -44,11 +44,11 @@ from dpaudit.secure.protocol.channel import Channel
 # by OT, Boyle et al., Efficient two-round OT extension and silent non-interactive secure computation (2019).
 
 
-def whole(channel: Channel, depth: int, source: Source) -> np.ndarray:
+def grow_trees(channel: Channel, depth: int, source: Source) -> np.ndarray:
     """The owner's side, of 128 / depth trees.
 
     Args:
-      channel: to the peer's :func:`punctured`.
+      channel: to the peer's :func:`grow_punctured_trees`.
       depth: of each tree; divides 128.
       source: where the secrets come from.
 
@@ -64,14 +64,14 @@ def whole(channel: Channel, depth: int, source: Source) -> np.ndarray:
     return nodes
 
 
-def punctured(channel: Channel, holes: np.ndarray, depth: int, source: Source) -> np.ndarray:
+def grow_punctured_trees(channel: Channel, holes: np.ndarray, depth: int, source: Source) -> np.ndarray:
     """The other side: all leaves but number ``hole`` of each tree.
 
     Leaves are ordered by their number XOR the hole's, so that the unknown one comes first and is left out: what is
     done with them later is the same for all holes.
 
     Args:
-      channel: to the peer's :func:`whole`.
+      channel: to the peer's :func:`grow_trees`.
       holes: bool [128]: ``depth`` bits a tree, the least significant first.
       depth: as the peer's.
       source: where the secrets come from.
@@ -117,7 +117,7 @@ def _rounds() -> list[tuple[int, int]]:
 _ROUNDS = _rounds()
 
 
-def into_labels(rows: np.ndarray, labels: np.ndarray) -> None:
+def transpose_into_labels(rows: np.ndarray, labels: np.ndarray) -> None:
     """Label i becomes column i of the matrix: bit j of ``labels[i]`` is bit i of ``rows[j]``, least significant first.
 
     Args:
@@ -185,7 +185,7 @@ class Sender:
         self._channel = channel
         self._depth = _checked(depth)
         self._masks = (255 * bits).reshape(-1, depth, 1)  # all ones where delta has a one
-        self._streams = _streams(punctured(channel, bits.astype(bool), depth, source))
+        self._streams = _streams(grow_punctured_trees(channel, bits.astype(bool), depth, source))
 
     def extend(self, count: int) -> np.ndarray:
         """The next ``count`` transfers: q, uint8 [count, 16].
@@ -202,7 +202,7 @@ class Sender:
             rows, _ = _weighed(self._streams, self._depth, width)
             corrections = self._channel.receive("cot.corrections", len(rows) * width)
             rows ^= corrections.reshape(-1, 1, width) & self._masks
-            into_labels(rows.reshape(ROWS, width), part)
+            transpose_into_labels(rows.reshape(ROWS, width), part)
         return labels[:count]
 
 
@@ -222,7 +222,7 @@ class Receiver:
         self.used = 0
         self._channel = channel
         self._depth = _checked(depth)
-        self._streams = _streams(whole(channel, depth, source))
+        self._streams = _streams(grow_trees(channel, depth, source))
 
     def extend(self, choices: np.ndarray) -> np.ndarray:
         """The next transfers: t, uint8 [n, 16], for choices r, bool [n].
@@ -243,7 +243,7 @@ class Receiver:
             width = len(part) // 8
             rows, totals = _weighed(self._streams, self._depth, width)
             self._channel.send("cot.corrections", totals ^ bits[start // 8 : start // 8 + width])
-            into_labels(rows.reshape(ROWS, width), part)
+            transpose_into_labels(rows.reshape(ROWS, width), part)
         return labels[: len(choices)]
 
 

@@ -6,30 +6,35 @@ field that differs is refused with its name and both values, before any label or
 
 import hashlib
 import json
+import math
+import re
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import circuit
 from dpaudit.secure.noise import accounting, lookup
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.noise.lookup import Table
-from dpaudit.secure.protocol import certificates, fixed_point, two_server_sum
-from dpaudit.secure.protocol import channel as lines
-from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.protocol import fixed_point, two_server_sum
 from dpaudit.secure.protocol.fixed_point import Scale
 from dpaudit.secure.protocol.two_server_sum import Opening
 
 VERSION = 2  # of all that is said between the parties
 MOST_OWNERS = 10_000
+SERVERS = ("h1", "h2")
 MODES = ("noisy", "plain")
 NOISES = ("binomial", "table")
 LONGEST = 1 << 16  # bytes of a statement
+MOST = 10  # names in one line
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SIZE = struct.Struct("<I")
 
 
@@ -91,7 +96,7 @@ class Terms(NamedTuple):
         """The name of an owner of the training; InputError for any other."""
         ((what, name),) = named.items()
         if self.place(name) is None:
-            raise _validate.expected(what, f"one of {lines.listed(self.owners)}", name)
+            raise _validate.expected(what, f"one of {listed(self.owners)}", name)
         return name
 
     def place(self, owner: str) -> int | None:
@@ -159,9 +164,9 @@ def terms(
     Raises:
       InputError: a value out of range.
     """
-    names = tuple(sorted(certificates.checked_name(owner=owner) for owner in owners))
+    names = tuple(sorted(checked_name(owner=owner) for owner in owners))
     if not names or len(set(names)) < len(names):
-        raise _validate.expected("owners", "one name each, of at least one owner", lines.listed(names) or "none")
+        raise _validate.expected("owners", "one name each, of at least one owner", listed(names) or "none")
     if len(names) > MOST_OWNERS:
         raise _validate.expected("owners", f"at most {MOST_OWNERS}", len(names))
     least = _validate.at_least(1, least_owners=len(names) if least_owners is None else least_owners)
@@ -228,6 +233,66 @@ def _openings(terms: Terms) -> int:
         one = accounting.epsilon(law, **size)
         raise _validate.expected("budget", f"epsilon {one:.4g} or more, which one opening spends", terms.epsilon)
     return allowed
+
+
+class Budget:
+    """The budget of one training's terms.
+
+    Args:
+      terms: of the training; without a budget nothing is limited and nothing is said of epsilon.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    @cached_property
+    def _curve(self) -> accounting.Spent:
+        """What one opening spends; takes a moment, so that it is computed when it is first needed."""
+        terms = self._terms
+        law, trimmed = Binomial(terms.coins, terms.step_bits), accounting.TRIMMED * terms.delta / terms.openings
+        return accounting.spent(law, sensitivity=2 * terms.levels, dimension=terms.dimension, trimmed=trimmed)
+
+    def epsilon(self, openings: int) -> float:
+        """What so many openings have spent at the terms' delta, nats; at most the budget up to ``terms.openings``."""
+        terms = self._terms
+        return accounting.composed(self._curve, openings, terms.delta) if terms.openings else math.inf
+
+    def spent(self, openings: int) -> bool:
+        """Whether no further opening is allowed."""
+        return 0 < self._terms.openings <= openings
+
+    def require(self, openings: int) -> None:
+        """Refuses a further opening where none is allowed: InputError."""
+        if self.spent(openings):
+            terms = self._terms
+            wanted = f"epsilon {terms.epsilon:g} at delta {terms.delta:g}, which {terms.openings} openings spend"
+            raise _validate.expected("budget", wanted, f"another one after {openings}")
+
+    def told(self, openings: int) -> str:
+        """For a line of the log."""
+        terms = self._terms
+        if not terms.openings:
+            return f"{openings} openings begun so far"
+        return (
+            f"{openings} of {terms.openings} openings begun so far, "
+            f"epsilon {self.epsilon(openings):.4g} of {terms.epsilon:g} at delta {terms.delta:g}"
+        )
+
+
+def checked_name(**named: str) -> str:
+    """The name of an owner: at most 63 of a-z, 0-9 and inner hyphens, and no server's; InputError otherwise."""
+    ((what, name),) = named.items()
+    if not _NAME.fullmatch(name) or name in SERVERS:
+        raise _validate.expected(
+            what, f"at most 63 of a-z, 0-9 and hyphens within, none of {', '.join(SERVERS)}", name
+        )
+    return name
+
+
+def listed(names: list[str] | tuple[str, ...]) -> str:
+    """The first names, and how many others there are."""
+    more = f" and {len(names) - MOST} others" if len(names) > MOST else ""
+    return ", ".join(names[:MOST]) + more
 
 
 def stated(statement: Mapping[str, Any]) -> str:

@@ -28,10 +28,10 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import circuit
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.protocol import agreement, storage
-from dpaudit.secure.protocol.channel import Channel
 from dpaudit.secure.protocol.storage import IDENTITY_BYTES, NONE, Ledger, Past
 from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Opening, Received, checked_count
 

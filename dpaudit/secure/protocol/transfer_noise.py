@@ -27,12 +27,12 @@ Asharov, Lindell, Schneider and Zohner 2013, "More efficient oblivious transfer"
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import garbling
 from dpaudit.secure.circuits.garbling import BLOCK, SLACK, WORD, Encrypt, GateKeys
 from dpaudit.secure.crypto import correlated_transfers, shares
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.noise.binomial import Binomial
-from dpaudit.secure.protocol.channel import Channel
 from dpaudit.secure.protocol.two_server_sum import checked_count, chunks, fair_bits
 
 _NUMBER = np.dtype("<u4")  # whatever is counted modulo a power of two that is at most the ring's

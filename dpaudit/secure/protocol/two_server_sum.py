@@ -24,16 +24,15 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.secure.circuits import circuit as arithmetic
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import garbling
-from dpaudit.secure.circuits.circuit import Circuit
+from dpaudit.secure.circuits.circuit import Circuit, reconstruction
 from dpaudit.secure.circuits.garbling import BLOCK, WORD, GateKeys
 from dpaudit.secure.crypto import correlated_transfers, shares
 from dpaudit.secure.crypto.randomness import Source, system
-from dpaudit.secure.noise import lookup
+from dpaudit.secure.noise import binomial, lookup
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.noise.lookup import Table
-from dpaudit.secure.protocol.channel import Channel
 
 # Opening without a circuit: H1 sends H2 its share, H2 takes its own off and sends back what is left.
 #
@@ -47,8 +46,8 @@ KEPT = np.dtype("<i4")  # of a ring of up to 32 bits, on the wire
 PAYLOAD_BYTES = {"share": KEPT.itemsize, "opened": KEPT.itemsize}  # that one coordinate costs, by message
 
 
-def first(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
-    """H1's side, with the peer's :func:`second`.
+def reveal_first(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
+    """H1's side, with the peer's :func:`reveal_second`.
 
     Args:
       channel: to the peer.
@@ -62,19 +61,19 @@ def first(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
       InputError: a share that is none.
       ChannelError: a message that did not come through, or values outside the ring.
     """
-    channel.send("share", checked(share, len(share), ring_bits).astype(KEPT))
-    return receive(channel, "opened", len(share), ring_bits)
+    channel.send("share", checked_share(share, len(share), ring_bits).astype(KEPT))
+    return receive_values(channel, "opened", len(share), ring_bits)
 
 
-def second(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
+def reveal_second(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
     """H2's side: the same values. Arguments and errors: as for the peer's."""
-    checked(share, len(share), ring_bits)
-    opened = shares.join(receive(channel, "share", len(share), ring_bits), share, ring_bits=ring_bits)
+    checked_share(share, len(share), ring_bits)
+    opened = shares.join(receive_values(channel, "share", len(share), ring_bits), share, ring_bits=ring_bits)
     channel.send("opened", opened.astype(KEPT))
     return opened
 
 
-def receive(channel: Channel, kind: str, count: int, ring_bits: int) -> np.ndarray:
+def receive_values(channel: Channel, kind: str, count: int, ring_bits: int) -> np.ndarray:
     """The next message's ``count`` numbers of the ring, int64; ChannelError where one is outside it."""
     values = channel.receive(kind, KEPT.itemsize * count).view(KEPT).astype(np.int64)
     half = 1 << (ring_bits - 1)
@@ -83,7 +82,7 @@ def receive(channel: Channel, kind: str, count: int, ring_bits: int) -> np.ndarr
     return values
 
 
-def checked(share: np.ndarray, count: int, ring_bits: int) -> np.ndarray:
+def checked_share(share: np.ndarray, count: int, ring_bits: int) -> np.ndarray:
     """A share of ``count`` numbers of the ring, if it is one; InputError, which repeats no number of it, otherwise."""
     half = 1 << (shares.checked_ring(ring_bits) - 1)
     found = f"{share.dtype} {list(share.shape)}"
@@ -135,7 +134,7 @@ class Opening(NamedTuple):
 
 def noisy(noise: Binomial, *, ring_bits: int) -> Opening:
     """The opening of x1 - x2 + Z modulo 2^ring_bits, for shares x1, x2 and the noise Z."""
-    return Opening(arithmetic.noisy_sum(noise, bits=shares.checked_ring(ring_bits)), ring_bits, noise)
+    return Opening(binomial.noisy_sum(noise, bits=shares.checked_ring(ring_bits)), ring_bits, noise)
 
 
 def by_table(table: Table, *, ring_bits: int) -> Opening:
@@ -146,7 +145,7 @@ def by_table(table: Table, *, ring_bits: int) -> Opening:
 
 def plain(*, ring_bits: int) -> Opening:
     """The opening of x1 - x2 modulo 2^ring_bits: the baseline without noise ("MPC only")."""
-    return Opening(arithmetic.reconstruction(bits=shares.checked_ring(ring_bits)), ring_bits, None)
+    return Opening(reconstruction(bits=shares.checked_ring(ring_bits)), ring_bits, None)
 
 
 class Garbled(NamedTuple):
@@ -251,7 +250,7 @@ class Garbler:
         bits = _of(share, opening.ring_bits, garbled.zeros.shape[1])
         self._channel.send("labels", garbling.choose(garbled.zeros, bits, garbled.delta))
         self._channel.send("decoding", np.packbits(garbled.decoding))
-        return receive(self._channel, "opened", len(share), opening.ring_bits)
+        return receive_values(self._channel, "opened", len(share), opening.ring_bits)
 
 
 class Evaluator:
@@ -284,7 +283,7 @@ class Evaluator:
     def open(self, opening: Opening, received: Received, share: np.ndarray) -> np.ndarray:
         """The same values as the peer's, from H2's share of them. Arguments and errors: as for the peer's."""
         bits, count = opening.ring_bits, received.labels.shape[1]
-        checked(share, count, bits)
+        checked_share(share, count, bits)
         own = share + opening.noise.offset if opening.noise else np.zeros(count, np.int64)
         labels = self._channel.receive("labels", bits * count * BLOCK).reshape(bits, count, BLOCK)
         packed = self._channel.receive("decoding", -(-bits * count // 8))
@@ -313,7 +312,7 @@ def fair_bits(source: Source, shape: tuple[int, ...]) -> np.ndarray:
 
 def _of(share: np.ndarray, bits: int, count: int) -> np.ndarray:
     """The bits of a share, lowest first: uint8 [bits, n]."""
-    return (checked(share, count, bits) >> np.arange(bits)[:, None] & 1).astype(np.uint8)
+    return (checked_share(share, count, bits) >> np.arange(bits)[:, None] & 1).astype(np.uint8)
 
 
 def checked_count(count: int) -> int:

@@ -10,16 +10,16 @@ import grpc
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.crypto import randomness, shares
-from dpaudit.secure.protocol import agreement, certificates
-from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.certificates import SERVERS, Tls
-from dpaudit.secure.protocol.channel import ChannelError
+from dpaudit.secure.protocol import agreement
+from dpaudit.secure.protocol.agreement import SERVERS, Budget, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
+from dpaudit.secure.service import certificates
 from dpaudit.secure.service import spgc_pb2 as messages
-from dpaudit.secure.service.grpc_wire import SERVICE
-from dpaudit.secure.service.inbox import SPLIT_BYTES
-from dpaudit.secure.service.records import Budget, Opened
+from dpaudit.secure.service.certificates import Tls
+from dpaudit.secure.service.inbox import SERVICE, SPLIT_BYTES
+from dpaudit.secure.service.records import Opened
 
 _PAUSE = 0.1  # seconds until a server that is not there is tried again
 _LOOK = 1.0  # seconds of waiting for one server until the other one is asked

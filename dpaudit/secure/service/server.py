@@ -25,16 +25,15 @@ from pathlib import Path
 import grpc
 
 from dpaudit import _validate
-from dpaudit.secure.protocol import certificates
-from dpaudit.secure.protocol import channel as lines
-from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.certificates import Tls
-from dpaudit.secure.protocol.channel import Channel, ChannelError
+from dpaudit.secure.channel import Channel, ChannelError
+from dpaudit.secure.protocol import agreement
+from dpaudit.secure.protocol.agreement import Budget, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
-from dpaudit.secure.service import grpc_wire
-from dpaudit.secure.service.grpc_wire import GrpcWire, Listener, OwnersService
-from dpaudit.secure.service.inbox import Inbox
-from dpaudit.secure.service.records import Budget, Records
+from dpaudit.secure.service import certificates, grpc_wire, monitoring
+from dpaudit.secure.service.certificates import Tls
+from dpaudit.secure.service.grpc_wire import GrpcWire, Listener
+from dpaudit.secure.service.inbox import Inbox, OwnersService
+from dpaudit.secure.service.records import Records
 from dpaudit.secure.service.session import PEER, Session
 
 _PAUSE = 0.3  # seconds between two calls to a peer that is not there
@@ -87,7 +86,7 @@ class Server:
         self._role, self._terms, self._peer, self._own, self._insecure = role, terms, peer, own, insecure
         self._wait, self._deadline = _validate.positive(wait=wait), _validate.positive(deadline=deadline)
         self._rejoin, self._let_in, self._budget = rejoin, False, Budget(terms)
-        self._log = lambda line: log(lines.printable(line))
+        self._log = lambda line: log(monitoring.printable(line))
         self._stopped = threading.Event()
         self._wire: GrpcWire | None = None
         self._said = ""
@@ -216,16 +215,16 @@ class Server:
         channel.deadline(self._wait + self._deadline)
         held = self._inbox.collect(self._wait, lambda: self._ended(wire))
         owners, torn = session.agree(step, held)
-        for owner in torn[: lines.MOST]:
+        for owner in torn[: agreement.MOST]:
             self._log(f"step {step}: {owner}'s two shares do not belong together; both servers let them go")
-        if torn[lines.MOST :]:
-            self._log(f"step {step}: nor do those of {len(torn) - lines.MOST} others")
+        if torn[agreement.MOST :]:
+            self._log(f"step {step}: nor do those of {len(torn) - agreement.MOST} others")
         self._inbox.forget(torn)
         present = {*owners, *torn}
         lacking = [owner for owner in self._terms.owners if owner not in present]
         if lacking and held:
             here = [f"{owner}{'' if owner in held else ' (not here either)'}" for owner in lacking]
-            self._log(f"step {step}: shares are not at both servers of: {lines.listed(here)}")
+            self._log(f"step {step}: shares are not at both servers of: {agreement.listed(here)}")
         if len(owners) < self._terms.least_owners:
             return
         channel.deadline(self._deadline)

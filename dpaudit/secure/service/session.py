@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.protocol import agreement, two_server_sum
-from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.protocol.agreement import Budget, Terms
 from dpaudit.secure.protocol.prepared import IDENTITY_BYTES, WAY, Ahead
 from dpaudit.secure.protocol.two_server_sum import KEPT, Evaluator, Garbled, Garbler, Opening, Received
 from dpaudit.secure.service.inbox import SPLIT_BYTES
-from dpaudit.secure.service.records import Budget, Opened, Records
+from dpaudit.secure.service.records import Opened, Records
 
 PEER = {"h1": "h2", "h2": "h1"}
 MOST = 1 << 40  # steps, and openings
@@ -217,7 +217,7 @@ class Session:
         for step in range(records.completed + 1, completed + 1):
             self._channel.deadline(seconds)
             by = self._channel.receive("opened.by", _BY.size + len(self._terms.names(()))).tobytes()
-            values = two_server_sum.receive(
+            values = two_server_sum.receive_values(
                 self._channel, "opened.values", self._terms.dimension, self._terms.ring_bits
             )
             owners = self._terms.named(by[_BY.size :])

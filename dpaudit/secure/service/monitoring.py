@@ -1,13 +1,18 @@
 """A server's figures over HTTP on this machine, as text that Prometheus reads."""
 
+import datetime
+import json
+import re
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from dpaudit import _validate
-from dpaudit.secure.protocol import certificates
+from dpaudit.secure.service import certificates
 
 Figures = Mapping[str, float]
+
+LONGEST = 80  # characters of a name
 
 
 class Metrics:
@@ -59,3 +64,22 @@ class Metrics:
         """Stops answering."""
         self._server.shutdown()
         self._server.server_close()
+
+
+def printable(text: str) -> str:
+    """The text with every character that is not printable, an end of line too, as Python escapes it."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def short(text: str) -> str:
+    """The text's beginning, printable."""
+    text = printable(text[: LONGEST + 1])
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+def as_json(server: str, line: str) -> str:
+    """A line of a server's log as a JSON object; its step is the one with which the line begins, if it does."""
+    step = re.match(r"step (\d+): ", line)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    told = {"time": now, "server": server, "step": int(step[1]) if step else None}
+    return json.dumps(told | {"told": line[step.end() :] if step else line})

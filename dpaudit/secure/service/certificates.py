@@ -26,8 +26,8 @@ from cryptography.x509.oid import NameOID
 
 from dpaudit import _validate
 from dpaudit.secure.protocol import storage
+from dpaudit.secure.protocol.agreement import SERVERS, checked_name
 
-SERVERS = ("h1", "h2")
 PIECE = 1 << 20  # bytes in one of the servers' frames
 _MORE = 1 << 17  # bytes of a message beyond its values
 _OPTIONS: list[tuple[str, int]] = [
@@ -41,7 +41,6 @@ _OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 ]
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Tls(NamedTuple):
@@ -88,16 +87,6 @@ def _names(certificate: x509.Certificate) -> list[str]:
     """The DNS names that a certificate is for."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return names.get_values_for_type(x509.DNSName)
-
-
-def checked_name(**named: str) -> str:
-    """The name of an owner: at most 63 of a-z, 0-9 and inner hyphens, and no server's; InputError otherwise."""
-    ((what, name),) = named.items()
-    if not _NAME.fullmatch(name) or name in SERVERS:
-        raise _validate.expected(
-            what, f"at most 63 of a-z, 0-9 and hyphens within, none of {', '.join(SERVERS)}", name
-        )
-    return name
 
 
 def require(context: grpc.ServicerContext, name: str, tls: Tls | None, log: Callable[[str], None]) -> None:
