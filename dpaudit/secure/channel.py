@@ -1,9 +1,9 @@
-"""What the protocol speaks through: messages whose kind, number and length are known before a byte of them is kept.
+"""Exchanges numbered messages between two parties, each of a kind and length that the receiver states in advance.
 
 A message is a header of 32 bytes (its kind, its number in this direction, the length of its payload) and the payload.
-The receiver says which kind and length it waits for; a header that differs ends the channel before memory is taken for
-the payload. A peer that keeps to the protocol never causes that: it is there for faults, and for programs that do not
-fit together. A channel neither encrypts nor authenticates: that is its wire's task.
+The receiver states which kind and length it waits for; a different header ends the channel before memory is allocated
+for the payload. A peer that follows the protocol never causes that: the check is for faults and for incompatible
+programs. A channel neither encrypts nor authenticates; its wire does.
 """
 
 import struct
@@ -23,19 +23,19 @@ _KIND_BYTES = 16
 
 
 class ChannelError(RuntimeError):
-    """A message did not come through as it should; the step that it belonged to has failed, on this side for good."""
+    """A message did not arrive as it should; on this side its step has failed and cannot be resumed."""
 
 
 class Wire(Protocol):
-    """Carries bytes to one peer and back, in order: what a transport offers to a :class:`Channel`.
+    """Carries bytes to one peer and back, in order; the interface of a transport.
 
-    Both transfers return within ``seconds`` or raise ``TimeoutError``, and raise ``ConnectionError``, with a reason if
-    there is one, once either side has closed; what the peer wrote before it closed can still be read. One thread may
-    write while another reads.
+    Both transfers return within ``seconds`` or raise ``TimeoutError``. They raise ``ConnectionError``, with a reason
+    if there is one, once either side has closed; what the peer wrote before it closed can still be read. One thread
+    may write while another reads.
     """
 
     def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
-        """Sends both, one after the other; the payload's memory is the caller's again when this returns."""
+        """Sends the header, then the payload, whose memory the caller may reuse when this returns."""
         ...
 
     def read_into(self, out: memoryview, seconds: float) -> None:
@@ -43,29 +43,29 @@ class Wire(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends both directions, also for a thread that waits in one of them; may be called again."""
+        """Ends both directions, waking threads that wait in them; may be called again."""
         ...
 
 
 class Traffic(NamedTuple):
-    """What went over a channel: messages, and bytes of payload (each message's header comes on top)."""
+    """Counts of messages and of their payload bytes (headers not included)."""
 
     messages: int = 0
     payload_bytes: int = 0
 
     def plus(self, payload_bytes: int) -> "Traffic":
-        """With one more message."""
+        """Adds one message."""
         return Traffic(self.messages + 1, self.payload_bytes + payload_bytes)
 
 
 class Channel:
-    """One party's end: numbered messages to and from one peer, all within a deadline.
+    """Sends and receives numbered messages to and from one peer, all within a deadline.
 
-    After any fault the channel is closed: the peer notices, and whatever is tried next fails with the first reason.
+    After any fault the channel is closed: the peer notices, and every later call fails with the first reason.
 
     Args:
-      wire: the transport; its bytes are this channel's alone.
-      seconds: the time for all messages, until :meth:`deadline` allows for more.
+      wire: the transport, used by this channel only.
+      seconds: the time for all messages, until :meth:`deadline` sets a new one.
 
     Attributes:
       sent, received: :class:`Traffic` by kind.
@@ -75,13 +75,13 @@ class Channel:
         self.sent: dict[str, Traffic] = {}
         self.received: dict[str, Traffic] = {}
         self._wire = wire
-        self._closed = ""  # why nothing more goes through
+        self._closed = ""  # why nothing more can be sent or received
         self._next_sent = 0
         self._next_received = 0
         self.deadline(seconds)
 
     def deadline(self, seconds: float) -> None:
-        """Whatever follows, all of it together, must be through within ``seconds`` from now."""
+        """Sets the deadline of everything that follows, all together, to ``seconds`` from now."""
         self._until = time.monotonic() + _validate.positive(seconds=seconds)
 
     def send(self, kind: str, payload: Payload) -> None:
@@ -89,11 +89,11 @@ class Channel:
 
         Args:
           kind: 1 to 16 ASCII characters.
-          payload: C-contiguous bytes; the caller may overwrite them afterwards.
+          payload: C-contiguous bytes, which the caller may overwrite afterwards.
 
         Raises:
-          InputError: a kind that has no place in the header.
-          ChannelError: closed, or not through by the deadline.
+          InputError: the kind does not fit into the header.
+          ChannelError: the channel is closed, or the deadline has passed.
         """
         data = payload.data if isinstance(payload, np.ndarray) else memoryview(payload)
         data = data.cast("B") if data.nbytes else memoryview(b"")  # an empty view of several axes cannot be cast
@@ -107,18 +107,19 @@ class Channel:
         self.sent[kind] = self.sent.get(kind, Traffic()).plus(len(data))
 
     def receive(self, kind: str, length: int) -> np.ndarray:
-        """The payload of the next message, which must be of this kind and this length.
+        """Receives the payload of the next message, which must be of this kind and length.
 
         Args:
           kind: as the peer sends it.
           length: bytes.
 
         Returns:
-          uint8 [length], the caller's own.
+          uint8 [length], not shared.
 
         Raises:
-          InputError: a kind that has no place in the header.
-          ChannelError: another kind, number or length; closed, or not through by the deadline.
+          InputError: the kind does not fit into the header.
+          ChannelError: the message has another kind, number or length; the channel is closed, or the deadline has
+            passed.
         """
         name = _encoded(kind)
         doing = f"receiving {kind!r}, message {self._next_received}"
@@ -139,7 +140,7 @@ class Channel:
         return payload
 
     def refuse(self, reason: str) -> NoReturn:
-        """Ends the channel because of what a message said.
+        """Closes the channel because of the content of a message.
 
         Raises:
           ChannelError: with this reason, always.
@@ -149,7 +150,7 @@ class Channel:
         raise ChannelError(reason)
 
     def close(self) -> None:
-        """Ends the channel on both sides; what was sent before can still be received."""
+        """Closes the channel on both sides; what was sent before can still be received."""
         self._closed = self._closed or "this side has closed the channel"
         self._wire.close()
 
@@ -184,10 +185,10 @@ Part = bytes | memoryview
 
 
 class Pipe:
-    """One direction. What was written before :meth:`close` can still be read.
+    """A bounded queue of bytes from one thread to another. What was written before :meth:`close` can still be read.
 
     Args:
-      held_bytes: a writer whose bytes the reader is this far behind with waits; at most one write more is held.
+      held_bytes: a writer waits while this many bytes are unread; at most one more write is held.
     """
 
     def __init__(self, held_bytes: int) -> None:
@@ -200,11 +201,11 @@ class Pipe:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be written."""
+        """Whether the pipe is closed for writing."""
         return self._closed
 
     def write(self, parts: list[Part], seconds: float) -> None:
-        """Puts parts, whose memory nobody changes any more, at the end; TimeoutError, ConnectionError once closed."""
+        """Appends parts, which nobody may change afterwards; TimeoutError, ConnectionError once closed."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._closed or self._held < self._held_bytes, seconds):
                 raise TimeoutError
@@ -223,7 +224,7 @@ class Pipe:
             out = out[len(part) :]
 
     def take(self, seconds: float | None, most: int | None = None) -> Part:
-        """The next part as it was written, or its first ``most`` bytes; for no seconds waits as long as it takes."""
+        """Takes the next part as it was written, or its first ``most`` bytes; waits without limit if seconds is None."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._closed or self._parts, seconds):
                 raise TimeoutError
@@ -238,7 +239,7 @@ class Pipe:
             return part
 
     def close(self, reason: str = "") -> None:
-        """Ends the direction, also for threads that wait in it; may be called again. The first reason is told."""
+        """Closes the pipe and wakes waiting threads; may be called again. Errors name the first reason."""
         with self._changed:
             self._reason = self._reason if self._closed else reason
             self._closed = True

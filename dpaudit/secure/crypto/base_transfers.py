@@ -1,17 +1,18 @@
-"""128 random oblivious transfers from public-key cryptography, once a session: what all later ones are stretched from.
+"""Runs 128 random oblivious transfers by public-key cryptography, once a session; all later transfers extend them.
 
-The sender ends with two seeds an index, the receiver with the one that its choice bit names. With A = aG the
+For each index the sender ends with two seeds, the receiver with the one that its choice bit selects. With A = aG the
 sender's point and B = bG + cA the receiver's for choice c, the seeds are hashes of aB and of a(B - A) = aB - a^2 G;
-the receiver has bA, which is number c of the two. Each index has a b of its own, and its number, A and B are hashed
-with the product.
+the receiver knows bA, which is seed number c of the two. Each index has a b of its own, and its number, A and B are
+hashed with the product.
 
-Promised against parties that keep to the protocol and do not collude (semi-honest): whatever c is, B is uniform to
-within 2^-250, so the sender learns nothing of the choices; the receiver's other seed is as good as random while the
-computational Diffie-Hellman problem on P-256 is hard and SHA-256 behaves like a random oracle. Every point received is
-checked to lie on the curve. Not promised: anything against parties that depart from the protocol.
+Guaranteed against parties that follow the protocol and do not collude (semi-honest): whatever c is, B is uniform to
+within 2^-250, so the sender learns nothing about the choices; the receiver's other seed is as good as random while the
+computational Diffie-Hellman problem on P-256 is hard and SHA-256 behaves like a random oracle. Every received point is
+checked to lie on the curve. Nothing is guaranteed against parties that depart from the protocol.
 
-Secret numbers are multiplied by OpenSSL. The one secret that Python's integers touch is the receiver's bG, in one
-addition of its own, done for either choice and with a blinded inversion, and only all 128 leave together.
+OpenSSL multiplies secret numbers in constant time. It offers no addition of points, which is done here with Python's
+integers, whose running time is not constant. The only secret among them is the receiver's bG, which enters a single
+addition, computed for either choice and with a blinded inversion; only all 128 results are sent together.
 
 Source: Chou and Orlandi, The simplest protocol for oblivious transfer (2015), with the index and both points in the
 hash.
@@ -27,13 +28,10 @@ from dpaudit import _validate
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import SEED_BYTES, Source, system
 
-# Points of the curve P-256: OpenSSL multiplies them, and Python adds, which OpenSSL's interface here does not offer.
-#
-# Every product with a secret number is OpenSSL's, in constant time. Python's integers are not constant in time: what
-# :func:`add_points` is given should be public, or secret for one single addition whose time nobody can tell from others.
+# Points of the curve P-256.
 
 Secret = ec.EllipticCurvePrivateKey  # a number a in [1, order), with the point aG
-Point = ec.EllipticCurvePublicKey  # of the curve, and not at infinity: OpenSSL makes no other
+Point = ec.EllipticCurvePublicKey  # a point of the curve; OpenSSL makes none at infinity
 
 POINT_BYTES = 65  # uncompressed: 4, then x and y as 32 bytes each (SEC 1, section 2.3.3)
 _CURVE = ec.SECP256R1()
@@ -42,22 +40,22 @@ _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 def secret_number(source: Source) -> Secret:
-    """A uniform secret number; drawn again where 32 bytes are no number in [1, order), once in 2^32 times."""
+    """Draws a uniform secret number; draws again where 32 bytes are not in [1, order), once in 2^32 times."""
     while not 0 < (number := int.from_bytes(source(32), "big")) < _ORDER:
         pass
     return ec.derive_private_key(number, _CURVE)
 
 
 def encode_point(point: Point) -> bytes:
-    """The point's 65 bytes."""
+    """Returns the 65 bytes of a point."""
     return point.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
 
 
 def decode_point(data: bytes) -> Point:
-    """The point of these 65 bytes.
+    """Returns the point that 65 bytes encode.
 
     Raises:
-      InputError: anything but the uncompressed encoding of a point of the curve.
+      InputError: the bytes are not the uncompressed encoding of a point of the curve.
     """
     if len(data) == POINT_BYTES:
         try:
@@ -68,17 +66,18 @@ def decode_point(data: bytes) -> Point:
 
 
 def multiply(number: Secret, point: Point) -> bytes:
-    """x(aP), 32 bytes: the same for P and -P."""
+    """Returns x(aP), 32 bytes: the same for P and -P."""
     return number.exchange(ec.ECDH(), point)
 
 
 def add_points(point: Point, other: Point, blind: int) -> Point:
-    """P + Q for two points of different x, by the chord through them.
+    """Adds two points of different x, by the chord through them.
 
     Args:
       point, other: P and Q.
-      blind: a number that the field's prime does not divide: 1 where P and Q are public; a random one makes the time
-        of the inversion, the operation whose time varies most, independent of secret points.
+      blind: a number that the field's prime does not divide: 1 where P and Q are public. A random one makes the time
+        of the inversion, which varies most of all operations, independent of secret points. With secret points, call
+        this once only, so that its time cannot be measured apart from the rest.
 
     Raises:
       InputError: P = Q or P = -Q.
@@ -95,26 +94,28 @@ def add_points(point: Point, other: Point, blind: int) -> Point:
 
 
 def negate_point(point: Point) -> Point:
-    """-P."""
+    """Returns -P."""
     p = point.public_numbers()
     return ec.EllipticCurvePublicNumbers(p.x, _FIELD - p.y, _CURVE).public_key()
 
+
+# The transfers.
 
 COUNT = 128
 
 
 def send(channel: Channel, source: Source = system) -> np.ndarray:
-    """The side that ends with both seeds.
+    """Plays the sender, who ends with both seeds.
 
     Args:
       channel: to the peer's :func:`receive`.
       source: where the secret number comes from.
 
     Returns:
-      seeds, uint8 [128, 2, 16]: uniform to whoever knows neither side's secrets.
+      seeds, uint8 [128, 2, 16]: uniform to anyone who knows neither side's secrets.
 
     Raises:
-      ChannelError: a message that did not come through, or that is no list of points the protocol can lead to.
+      ChannelError: a message did not arrive, or is not a list of points that the protocol can produce.
     """
     number = secret_number(source)
     mine = number.public_key()
@@ -134,19 +135,19 @@ def send(channel: Channel, source: Source = system) -> np.ndarray:
 
 
 def receive(channel: Channel, choices: np.ndarray, source: Source = system) -> np.ndarray:
-    """The side that ends with one seed of two.
+    """Plays the receiver, who ends with one seed of two.
 
     Args:
       channel: to the peer's :func:`send`.
-      choices: bool [128], which of the two.
+      choices: bool [128], which of the two seeds to receive.
       source: where the secret numbers come from.
 
     Returns:
       seeds, uint8 [128, 16]: ``send``'s ``seeds[i, choices[i]]``.
 
     Raises:
-      InputError: choices of another shape or type.
-      ChannelError: a message that did not come through, or that is no point the protocol can lead to.
+      InputError: the choices have another shape or type.
+      ChannelError: a message did not arrive, or is not a point that the protocol can produce.
     """
     if choices.shape != (COUNT,) or choices.dtype != bool:
         raise _validate.expected("choices", f"bool [{COUNT}]", f"{choices.dtype} {list(choices.shape)}")
@@ -167,7 +168,7 @@ def receive(channel: Channel, choices: np.ndarray, source: Source = system) -> n
 
 
 def _either(point: Point, theirs: Point, source: Source) -> bytes:
-    """What would be sent for choice 0, then for choice 1."""
+    """Returns the message for choice 0, then that for choice 1."""
     return encode_point(point) + encode_point(add_points(point, theirs, blind=int.from_bytes(source(32), "big")))
 
 

@@ -1,6 +1,6 @@
-"""Two parties in one process: a wire made of memory, and the two played against each other in threads.
+"""Runs two parties in one process, in two threads that are connected by a wire in memory.
 
-For tests and for sweeps over many settings; the parties are the very functions that talk between processes.
+It is meant for tests and for sweeps over many settings; the parties are the same functions that run between processes.
 """
 
 import threading
@@ -12,7 +12,7 @@ from dpaudit.secure.channel import Channel, Pipe, Wire
 First = TypeVar("First")
 Second = TypeVar("Second")
 
-_HELD_BYTES = 1 << 26  # a writer this far ahead of its reader waits
+_HELD_BYTES = 1 << 26  # a writer waits while this many bytes are unread
 
 
 class _MemoryWire:
@@ -31,13 +31,13 @@ class _MemoryWire:
 
 
 def wires() -> tuple[Wire, Wire]:
-    """Both ends of a wire in memory; a writer 64 MiB ahead of its reader waits for it."""
+    """Makes both ends of a wire in memory; a writer that is 64 MiB ahead waits for its reader."""
     there, back = Pipe(_HELD_BYTES), Pipe(_HELD_BYTES)
     return _MemoryWire(back, there), _MemoryWire(there, back)
 
 
 def channels(seconds: float = 60.0) -> tuple[Channel, Channel]:
-    """Both ends of a channel in memory; ``seconds`` is the deadline of each."""
+    """Makes both ends of a channel in memory; ``seconds`` is the deadline of each."""
     one, other = wires()
     return Channel(one, seconds), Channel(other, seconds)
 
@@ -45,14 +45,14 @@ def channels(seconds: float = 60.0) -> tuple[Channel, Channel]:
 def together(
     ends: tuple[Channel, Channel], first: Callable[[Channel], First], second: Callable[[Channel], Second]
 ) -> tuple[First, Second]:
-    """Both parties' results, played against each other: the first in this thread, the second in one of its own.
+    """Runs two parties, the first in this thread and the second in a new one, and returns both results.
 
     Args:
-      ends: one channel each, closed as soon as its party is done.
+      ends: a channel for each party, closed as soon as the party is done.
       first, second: the parties.
 
     Raises:
-      Whatever the party that failed first raised; the other one sees its peer close.
+      Whatever the party that failed first raised; the other one sees its peer close the channel.
     """
     results: dict[int, Any] = {}
     failures: list[BaseException] = []
