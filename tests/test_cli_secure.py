@@ -147,7 +147,7 @@ def test_a_state_that_was_put_back_is_refused_until_rejoin(tmp_path):
     shutil.move(tmp_path / "copy", tmp_path / "h1")
     status, told = Process(tmp_path, "h1", 0, *peer, *ahead).end(None)
     assert status == 2
-    assert told.startswith("dpaudit: h1's blocks: expected block 1 spent, as h2 has seen (it has been put back; ")
+    assert told.startswith("dpaudit: h1's blocks: expected block 1 spent, as h2 has seen (its state is an older copy; ")
     assert told.count("\n") == 1
     first = Process(tmp_path, "h1", 0, *peer, *ahead, "--rejoin")
     with owners(None, (first.port(), port), mine) as all_of:

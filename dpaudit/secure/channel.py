@@ -224,7 +224,7 @@ class Pipe:
             out = out[len(part) :]
 
     def take(self, seconds: float | None, most: int | None = None) -> Part:
-        """Takes the next part as it was written, or its first ``most`` bytes; waits without limit if seconds is None."""
+        """Takes the next part as it was written, or its first ``most`` bytes; no limit of time if seconds is None."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._closed or self._parts, seconds):
                 raise TimeoutError

@@ -78,7 +78,7 @@ def test_a_changed_block_is_found_before_it_is_used(tmp_path: Path, role: str, p
     ended = play(tmp_path, (AHEAD, AHEAD), until=2)
     if place != 40:
         faults: dict[str, str] = dict(zip(servers.SERVERS, (str(one.fault) for one in ended), strict=True))
-        assert "it is now burnt" in faults.pop(role)
+        assert "it is now used up" in faults.pop(role)
         assert "the peer has closed the channel" in faults.popitem()[1]
         side, first = {"h1": (0, "labels"), "h2": (1, "opened")}[role]
         assert not count(ended[side], first)  # the first message for which it would have been used
@@ -143,7 +143,7 @@ def test_a_state_of_another_pair_is_refused(tmp_path: Path) -> None:
         if copy == "other":
             shutil.copytree(tmp_path / "other" / "h1", tmp_path / copy / "with" / "h1")
         for one in play(tmp_path / copy / "with", (AHEAD, AHEAD), until=2):
-            assert str(one.fault) == f"states of h1 and h2: expected the two of one training; {WAY}, {told}"
+            assert str(one.fault) == f"states of h1 and h2: expected those of one training; {WAY}, {told}"
     right(play(tmp_path / "none" / "with", (AHEAD, AHEAD), until=2, rejoin="h1"), 2)
     right(play(tmp_path / "one", (AHEAD, AHEAD), until=2), 2)
 

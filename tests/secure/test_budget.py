@@ -38,7 +38,7 @@ def test_the_terms_say_how_many_openings_the_budget_allows() -> None:
     budget = Budget(mine)
     assert budget.epsilon(4) == pytest.approx(spent[0])
     assert [budget.spent(openings) for openings in range(6)] == [False] * 4 + [True] * 2
-    assert budget.told(3).startswith("3 of 4 openings begun so far, epsilon ")
+    assert budget.describe(3).startswith("3 of 4 openings begun so far, epsilon ")
     budget.require(3)
     with pytest.raises(_validate.InputError) as refused:
         budget.require(4)
@@ -49,7 +49,7 @@ def test_without_a_budget_nothing_is_limited() -> None:
     budget = Budget(terms())
     budget.require(10**9)
     assert math.isinf(budget.epsilon(1))
-    assert budget.told(7) == "7 openings begun so far"
+    assert budget.describe(7) == "7 openings begun so far"
 
 
 @pytest.mark.parametrize(

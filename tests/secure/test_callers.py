@@ -50,7 +50,7 @@ def test_an_empty_stand_by_is_refused_and_a_waiting_share_is_kept(tmp_path, begi
     mine, told = terms("plain"), []
     play(tmp_path, (mine, mine), until=begin)
     refused = called_in_vain(tmp_path, mine, mine, tmp_path, told, begin)
-    wanted = f"states of h1 and h2: expected the two of one training; {WAY}, got others (h1's is empty)"
+    wanted = f"states of h1 and h2: expected those of one training; {WAY}, got others (h1's is empty)"
     assert refused == wanted
     assert AT + wanted in told
 
@@ -106,10 +106,10 @@ def test_a_caller_that_says_nothing_sensible_is_refused(tmp_path):
     at = f"127.0.0.1:{second.port}"
     fit = {"role": "h1", "completed": 0, "releases": 0, "pair": "", "rejoin": False, **mine.statement()}
     wrong = [
-        ({**fit, "completed": -1}, "h1's completed: expected what a server says, got -1"),
-        ({**fit, "completed": "many"}, "h1's completed: expected what a server says, got many"),
-        ({**fit, "releases": 10**15}, "h1's releases: expected what a server says, got 1000000000000000"),
-        ({**fit, "pair": 5}, "h1's pair: expected what a server says, got 5"),
+        ({**fit, "completed": -1}, "h1's completed: expected a value that a server can state, got -1"),
+        ({**fit, "completed": "many"}, "h1's completed: expected a value that a server can state, got many"),
+        ({**fit, "releases": 10**15}, "h1's releases: expected a value that a server can state, got 1000000000000000"),
+        ({**fit, "pair": 5}, "h1's pair: expected a value that a server can state, got 5"),
         ({**fit, "mode": "\x1b[2J\n"}, "terms: mode: expected plain as here, got \\x1b[2J"),
         ({}, "h1's role: expected h1, got None"),
     ]

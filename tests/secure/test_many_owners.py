@@ -81,9 +81,7 @@ def test_each_owner_may_hold_a_connection(
     server.stop()
     server.run()
     assert now[-1] == then
-    assert (
-        lines[:1] == ["the system lets this process have 1200 files open, too few for 1400 owners at once"]
-    ) == told
+    assert (lines[:1] == ["the system allows this process 1200 open files, too few for 1400 owners at once"]) == told
 
 
 @pytest.mark.slow

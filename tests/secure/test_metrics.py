@@ -1,4 +1,4 @@
-"""A server's figures, as they are told over HTTP, and its log as objects."""
+"""Tests a server's metrics over HTTP, and its log as JSON objects."""
 
 import datetime
 import json
@@ -70,6 +70,6 @@ def test_figures_stay_on_this_machine(address: str, message: str) -> None:
 def test_a_line_of_the_log_is_an_object_with_its_step() -> None:
     told = json.loads(monitoring.as_json("h2", "step 12: complete, of 3 owners"))
     assert datetime.datetime.fromisoformat(told.pop("time")).tzinfo is not None
-    assert told == {"server": "h2", "step": 12, "told": "complete, of 3 owners"}
+    assert told == {"server": "h2", "step": 12, "message": "complete, of 3 owners"}
     other = json.loads(monitoring.as_json("h1", "bob: a share of step 1 is refused"))
-    assert (other["step"], other["told"]) == (None, "bob: a share of step 1 is refused")
+    assert (other["step"], other["message"]) == (None, "bob: a share of step 1 is refused")

@@ -194,7 +194,7 @@ def test_who_is_behind_is_refused(tmp_path: Path, mine: tuple[int, int], theirs:
     again = store(tmp_path, Garbled)
     with pytest.raises(_validate.InputError) as refused:
         again.meet(theirs, NAMES)
-    assert str(refused.value).startswith(f"{message} (it has been put back; {WAY}), got ")
+    assert str(refused.value).startswith(f"{message} (its state is an older copy; {WAY}), got ")
     assert again.numbers() == [2]  # nothing was burnt but what is below the one spent
 
 
@@ -211,8 +211,8 @@ def test_every_bit_of_a_block_counts(tmp_path: Path) -> None:
             assert len(content) == size
             content[place] ^= 1 << place % 8
             path.write_bytes(content)
-            wanted = "made for this opening" if place < 32 else "that is as it was kept"
-            with pytest.raises(_validate.InputError, match=rf"block: expected one {wanted} \(it is now burnt\), got "):
+            wanted = "one made for this opening" if place < 32 else "an unchanged one"
+            with pytest.raises(_validate.InputError, match=rf"block: expected {wanted} \(it is now used up\), got "):
                 one.take(number)
             assert not list((tmp_path / kind.__name__).glob("*.block"))
 
@@ -223,12 +223,12 @@ def test_a_whole_block_under_another_number_or_of_another_pair_is_found_out(tmp_
         one.put(number, identity(7), block)
     first, second = sorted(tmp_path.glob("*.block"))
     second.write_bytes(first.read_bytes())
-    with pytest.raises(_validate.InputError, match=r"block: expected one that is as it was kept \(it is now burnt\)"):
+    with pytest.raises(_validate.InputError, match=r"block: expected an unchanged one \(it is now used up\)"):
         one.take(1)
     other = prepared.Store(tmp_path, Garbled, KIND, COUNT, PAIR._replace(key=bytes(32)))
     assert other.numbers() == []  # below one that was spent
     other.put(2, identity(2), block)
-    with pytest.raises(_validate.InputError, match=r"block: expected one that is as it was kept \(it is now burnt\)"):
+    with pytest.raises(_validate.InputError, match=r"block: expected an unchanged one \(it is now used up\)"):
         store(tmp_path, Garbled).take(2)
 
 
@@ -241,13 +241,13 @@ def test_what_is_torn_or_foreign_is_refused_and_burnt(tmp_path: Path) -> None:
         one.put(number, identity(number), block)
         (path,) = tmp_path.glob("*.block")
         path.write_bytes(path.read_bytes().ljust(length, b"\0")[:length])
-        with pytest.raises(_validate.InputError, match=rf"block: expected {size} bytes \(it is now burnt\), got "):
+        with pytest.raises(_validate.InputError, match=rf"block: expected {size} bytes \(it is now used up\), got "):
             one.take(number)
         assert not list(tmp_path.glob("*.block"))
     other = KIND._replace(circuit=KIND.circuit._replace(outputs=KIND.circuit.outputs[::-1]))
     one.put(3, identity(3), block)
     with pytest.raises(
-        _validate.InputError, match=r"block: expected one made for this opening \(it is now burnt\), got "
+        _validate.InputError, match=r"block: expected one made for this opening \(it is now used up\), got "
     ):
         prepared.Store(tmp_path, Garbled, other, COUNT, PAIR).take(3)
     assert not list(tmp_path.glob("*.block"))

@@ -69,7 +69,7 @@ def test_openings_of_which_the_other_server_knows_count_here_too(tmp_path):
     assert Records(tmp_path, "h1", terms()).releases == 6
 
 
-WHOLE = "state: expected a whole result of each completed step, got "
+WHOLE = "state: expected a complete result of each completed step, got "
 
 
 def _spoilt(tmp_path, spoil) -> str:
@@ -101,7 +101,7 @@ def _spoilt(tmp_path, spoil) -> str:
         ),
         (
             lambda state: (state / "00000002.step").write_bytes(b""),
-            "state: expected a whole result of each completed ",
+            "state: expected a complete result of each completed ",
         ),
         (lambda state: _cut(state / "00000002.step"), WHOLE),
         (lambda state: (state / "00000002.step").write_bytes(b"{}"), WHOLE),
@@ -113,7 +113,7 @@ def _spoilt(tmp_path, spoil) -> str:
         ),
         (
             lambda state: (state / "00000003.step").mkdir(),
-            "state: expected a whole result of each completed step, got",
+            "state: expected a complete result of each completed step, got",
         ),
     ],
 )

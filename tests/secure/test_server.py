@@ -54,7 +54,7 @@ def test_an_owner_does_not_take_one_server_s_word(tmp_path):
         ):  # another sum, or of others
             assert other != told
             kept.write_bytes(other)
-            with pytest.raises(ChannelError, match=r"^step 1: h1 and h2 tell different results$"):
+            with pytest.raises(ChannelError, match=r"^step 1: h1 and h2 report different results$"):
                 all_of[0].result(1)
 
 
@@ -102,7 +102,7 @@ def test_shares_of_two_splittings_are_not_added(tmp_path):
         all_of[0].submit(1, integers(1)["alice"])
         all_of[2].submit(1, integers(1)["carol"])
         np.testing.assert_array_equal(all_of[1].result(1).values, total(1))  # bob's share goes to both once more
-    assert lines.count("step 1: bob's two shares do not belong together; both servers let them go") == 2
+    assert lines.count("step 1: bob's two shares do not belong together; both servers discard them") == 2
 
 
 def test_an_owner_restarted_between_two_servers_has_split_anew(tmp_path):
@@ -121,7 +121,7 @@ def test_an_owner_restarted_between_two_servers_has_split_anew(tmp_path):
                     one.submit(1, values[name])
             with pytest.raises((_validate.InputError, ChannelError)):
                 all_of[0].result(1, seconds=1)
-    assert lines.count("step 1: bob's two shares do not belong together; both servers let them go") == 2
+    assert lines.count("step 1: bob's two shares do not belong together; both servers discard them") == 2
 
 
 def test_what_an_owner_does_wrong_is_refused_and_named_in_the_log(tmp_path):

@@ -56,7 +56,7 @@ class Scale(NamedTuple):
 def largest(
     *, examples: int, clip_norm: float, noise_multiplier: float = 0.0, reach: float = 0.0, ring_bits: int = 25
 ) -> Scale:
-    """Finds the finest scale at which m examples and noise of ``reach`` standard deviations fit: (m + reach z) Q < 2^N.
+    """Finds the finest scale where m examples and noise of ``reach`` standard deviations fit: (m + reach z) Q < 2^N.
 
     Args:
       examples: m, of all owners together in one step.

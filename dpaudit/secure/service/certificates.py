@@ -1,9 +1,13 @@
-"""Who is who between machines: mutual TLS, in which a party's name is the one name in its certificate.
+"""Makes the certificates of a training's parties, and connects the parties by mutual TLS.
 
 H1's certificate is for the DNS name ``h1``, H2's for ``h2`` and an owner's for the owner's name, whatever machines
-they run on (:mod:`keys`). An owner's is signed by the authority (CA); the two servers' are pinned: every party has
-both and takes no other for theirs, whoever has signed it. So an owner cannot pass for a server, nor for another owner,
-and the authority cannot pass for a server. Without certificates nothing is encrypted and everybody is believed.
+they run on. An owner's is signed by the authority (CA); the two servers' are pinned: every party has both and accepts
+no other in their place, whoever has signed it. So an owner cannot impersonate a server or another owner, and the
+authority cannot impersonate a server. Without certificates nothing is encrypted and every party is believed.
+
+:func:`make` makes a folder for each party, with its certificate and key, the authority's certificate (``ca.pem``) and
+both servers' own (``h1.pem``, ``h2.pem``). With the authority's key one can impersonate owners. It is needed only to
+add owners and is best stored off every machine that takes part.
 """
 
 import datetime
@@ -28,15 +32,15 @@ from dpaudit import _validate
 from dpaudit.secure.protocol import storage
 from dpaudit.secure.protocol.agreement import SERVERS, checked_name
 
-PIECE = 1 << 20  # bytes in one of the servers' frames
-_MORE = 1 << 17  # bytes of a message beyond its values
+PIECE = 1 << 20  # bytes in a frame between the servers
+_MORE = 1 << 17  # bytes in a message besides its values
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_metadata_size", 8192),
     ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.keepalive_time_ms", 10_000),  # a peer that is gone without a word is noticed after 15 seconds
+    ("grpc.keepalive_time_ms", 10_000),  # a peer that vanished is noticed after 15 seconds
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -44,7 +48,7 @@ _OPTIONS: list[tuple[str, int]] = [
 
 
 class Tls(NamedTuple):
-    """One party's certificate, the key to it, the authority's certificate, and both servers' own, PEM."""
+    """A party's certificate and its key, the authority's certificate, and both servers' certificates, PEM."""
 
     certificate: bytes
     key: bytes
@@ -53,11 +57,11 @@ class Tls(NamedTuple):
 
 
 def read(folder: str | Path, *, name: str) -> Tls:
-    """The files of the party of this name, as :func:`keys.make` has made them.
+    """Reads the files of the party of this name, as :func:`make` wrote them.
 
     Raises:
-      InputError: a file that cannot be read or is no such thing, a key that is another certificate's, another name, or
-        servers that are one.
+      InputError: a file cannot be read or parsed, a key belongs to another certificate, a name differs, or both
+        servers have one key.
     """
     base = Path(folder)
     paths = [
@@ -84,13 +88,13 @@ def read(folder: str | Path, *, name: str) -> Tls:
 
 
 def _names(certificate: x509.Certificate) -> list[str]:
-    """The DNS names that a certificate is for."""
+    """Lists the DNS names of a certificate."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return names.get_values_for_type(x509.DNSName)
 
 
 def require(context: grpc.ServicerContext, name: str, tls: Tls | None, log: Callable[[str], None]) -> None:
-    """Ends a call whose caller's certificate is not that of the party of this name, and tells ``log``."""
+    """Aborts and logs a call whose caller's certificate is not that of the party of this name."""
     if tls is None:
         return
     shown: Any = context.auth_context()
@@ -106,27 +110,27 @@ def require(context: grpc.ServicerContext, name: str, tls: Tls | None, log: Call
 
 
 def _is(shown: Sequence[bytes], pinned: bytes) -> bool:
-    """Whether the certificate that was shown is the one that is pinned."""
+    """Tells whether the certificate that was shown is the pinned one."""
     shown_one, pin = (x509.load_pem_x509_certificate(pem) for pem in (b"".join(shown), pinned))
     return shown_one == pin
 
 
 def host(context: grpc.ServicerContext) -> str:
-    """Where a caller is, without its port, which changes with every call."""
+    """Returns a caller's address without its port, which changes with every call."""
     return context.peer().rpartition(":")[0]
 
 
 def options(values: int = PIECE) -> list[tuple[str, int]]:
-    """Of gRPC, for messages of so many bytes of values; one that announces more is refused before memory is taken."""
+    """Returns gRPC options for messages of so many bytes; a longer one is refused before memory is allocated."""
     longest = max(values, PIECE) + _MORE
     return [*_OPTIONS, ("grpc.max_receive_message_length", longest), ("grpc.max_send_message_length", longest)]
 
 
 def listen(server: grpc.Server, address: str, tls: Tls | None, *, insecure: bool = False) -> int:
-    """Has a server listen at ``host:port``; the port, chosen by the system for 0.
+    """Makes a server listen at ``host:port`` and returns the port, chosen by the system for 0.
 
     Raises:
-      InputError: an address that cannot be had, or one beyond this machine in the clear without ``insecure``.
+      InputError: the address cannot be used, or is beyond this machine, unencrypted and without ``insecure``.
     """
     _checked("listen", address, tls, insecure)
     try:
@@ -140,28 +144,26 @@ def listen(server: grpc.Server, address: str, tls: Tls | None, *, insecure: bool
 
 
 def call(address: str, name: str, tls: Tls | None, *, insecure: bool = False, values: int = PIECE) -> grpc.Channel:
-    """A connection, made when it is first used, to the server of this name at ``host:port``; for :func:`options`.
+    """Connects, on first use, to the server of this name at ``host:port``; ``values`` as for :func:`options`.
 
     Raises:
-      InputError: no address, or one beyond this machine in the clear without ``insecure``.
+      InputError: the address is malformed, or beyond this machine, unencrypted and without ``insecure``.
     """
     _checked(name, address, tls, insecure)
     if tls is None:
         return grpc.insecure_channel(address, options(values))
-    own = grpc.ssl_channel_credentials(
-        tls.servers[SERVERS.index(name)], tls.key, tls.certificate
-    )  # no other is trusted
+    own = grpc.ssl_channel_credentials(tls.servers[SERVERS.index(name)], tls.key, tls.certificate)  # trusts no other
     return grpc.secure_channel(address, own, [*options(values), ("grpc.ssl_target_name_override", name)])
 
 
 def reason(fault: grpc.RpcError) -> str:
-    """Why a call failed, in one line."""
+    """Returns why a call failed, in one line."""
     said = fault.details() if isinstance(fault, grpc.Call) else str(fault)
     return " ".join((said or "no reason given").split())
 
 
 def checked_address(what: str, address: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; InputError for anything else."""
+    """Splits ``host:port`` into host and port; InputError for anything else."""
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
         raise _validate.expected(what, "HOST:PORT", address)
@@ -169,7 +171,7 @@ def checked_address(what: str, address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself."""
+    """Tells whether a host is this machine itself."""
     return host in ("localhost", "[::1]") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
 
 
@@ -179,36 +181,32 @@ def _checked(what: str, address: str, tls: Tls | None, insecure: bool) -> None:
         raise _validate.expected(what, "certificates, a loopback address such as 127.0.0.1, or insecure", address)
 
 
-# Makes what the parties of a training prove with who they are: an authority, and a folder of files for each party.
-#
-# The folder of a party has its certificate and key, the authority's certificate (``ca.pem``) and both servers' own
-# (``h1.pem``, ``h2.pem``): each is pinned, so that not even who has the authority's key can take a server's place, or
-# both. With that key one can pass for an owner; it is needed for new owners alone, and is best kept off every machine.
+# Making keys.
 
 AUTHORITY = "authority"
-_EARLY = datetime.timedelta(hours=1)  # for clocks that are behind
+_EARLY = datetime.timedelta(hours=1)  # tolerance for clocks that are slow
 
 
 class Authority(NamedTuple):
-    """Who signs certificates."""
+    """The authority that signs certificates."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
 
 def make(folder: str | Path, owners: Sequence[str], *, days: int = 365) -> list[str]:
-    """Makes the folders of both servers and of these owners, and an authority, where they are not there yet.
+    """Makes the folders of both servers, of these owners and of the authority, where they do not exist yet.
 
     Args:
-      folder: takes a folder for each party, under its name, and one for the authority.
+      folder: where to put a folder for each party, under its name, and one for the authority.
       owners: their names.
-      days: for how long certificates are valid.
+      days: how long certificates are valid.
 
     Returns:
       Names of the parties whose folders were made.
 
     Raises:
-      InputError: a name that is no owner's, or a folder that cannot be written to, or whose authority cannot be read.
+      InputError: a name cannot be an owner's, the folder cannot be written to, or its authority cannot be read.
     """
     for owner in owners:
         if checked_name(owner=owner) == AUTHORITY:
@@ -237,7 +235,7 @@ def make(folder: str | Path, owners: Sequence[str], *, days: int = 365) -> list[
 
 
 def issue(authority: Authority, names: Sequence[str], life: datetime.timedelta) -> tuple[bytes, bytes]:
-    """A new certificate for these DNS names and the key to it, PEM."""
+    """Issues a certificate for these DNS names; returns it and its key, PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
     builder = _builder(names[0], authority.certificate.subject, key, life).add_extension(alternatives, critical=False)
@@ -245,7 +243,7 @@ def issue(authority: Authority, names: Sequence[str], life: datetime.timedelta) 
 
 
 def read_authority(folder: Path) -> Authority:
-    """The authority whose files are in a folder; InputError if they are none."""
+    """Reads the authority whose files are in a folder; InputError if they are not valid."""
     try:
         key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
         certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())

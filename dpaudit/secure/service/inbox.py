@@ -1,8 +1,8 @@
-"""The owners' shares of the step that comes next, until enough are there; and who waits for what it opens.
+"""Accepts the owners' shares of the next step over gRPC, and answers owners that ask for a step's result.
 
-A share is taken as a whole or not at all: exactly d whole numbers of the ring, from an owner of the training, for the
-next step. The same share again is harmless, another one for the same step is refused. What was taken stays until the
-step is completed, also when an opening fails.
+A share is accepted as a whole or not at all: exactly d whole numbers of the ring, from an owner of the training, for
+the next step. Sending the same share again is harmless; a different one for the same step is refused. Accepted shares
+stay until the step is completed, also when an opening fails.
 """
 
 import threading
@@ -24,17 +24,17 @@ from dpaudit.secure.service.spgc_pb2 import Opened, Receipt, Share, Wanted
 
 SPLIT_BYTES = 16
 SERVICE = "dpaudit.secure.Owners"
-WAITING = 32  # owners that may wait for a result, each with a thread; others are told to ask again
-_ALIVE = 0.2  # seconds between two looks at whether an owner is still there
-_LOOK = 0.1  # seconds between two looks at whether to stop
+WAITING = 32  # owners that may wait for a result, a thread each; others are asked to try again
+_ALIVE = 0.2  # seconds between checks whether an owner is still connected
+_LOOK = 0.1  # seconds between checks whether to stop
 
 
 class Inbox:
-    """One server's; for many threads.
+    """Holds the shares of the next step at one server. Thread-safe.
 
     Args:
       terms: of the training.
-      completed: the last completed step.
+      completed: the number of the last completed step.
     """
 
     def __init__(self, terms: Terms, completed: int) -> None:
@@ -43,16 +43,16 @@ class Inbox:
         self._held: dict[str, tuple[bytes, np.ndarray]] = {}
 
     def take(self, owner: str, step: int, split: bytes, values: bytes) -> None:
-        """Takes an owner's share; one of a completed step is not needed any more, and that is all.
+        """Accepts an owner's share; ignores one of a completed step.
 
         Args:
-          owner: the name.
-          step: the number.
+          owner: the owner's name.
+          step: the step's number.
           split: 16 bytes that both shares of one splitting have in common.
           values: int32, little-endian.
 
         Raises:
-          InputError: what is said above; nothing has changed then.
+          InputError: the share is refused, as described above; nothing has changed.
         """
         half, dimension = 1 << (self._terms.ring_bits - 1), self._terms.dimension
         self._terms.owner(owner=owner)
@@ -75,10 +75,10 @@ class Inbox:
             self._changed.notify_all()
 
     def collect(self, seconds: float, stop: Callable[[], bool]) -> dict[str, bytes]:
-        """Waits until all owners' shares are there, the time is over, or ``stop``.
+        """Waits until all owners' shares have arrived, the time is over, or ``stop()`` is true.
 
         Returns:
-          The splits of the owners whose shares are there.
+          The splits of the owners whose shares have arrived.
         """
         until = time.monotonic() + seconds
         with self._changed:
@@ -87,33 +87,33 @@ class Inbox:
             return {owner: split for owner, (split, _) in self._held.items()}
 
     def held(self) -> int:
-        """How many owners' shares are there."""
+        """Counts the owners whose shares have arrived."""
         return len(self._held)
 
     def total(self, owners: Sequence[str]) -> np.ndarray:
-        """This server's share of the sum of these owners: int64 [d]."""
+        """Adds up this server's share of the sum of these owners: int64 [d]."""
         with self._changed:
             held = [self._held[owner][1] for owner in owners]
         return shares.add((share.astype(np.int64) for share in held), ring_bits=self._terms.ring_bits)
 
     def forget(self, owners: Iterable[str]) -> None:
-        """Lets these owners' shares of the step go; they may send others."""
+        """Discards these owners' shares of the step; they may send others."""
         with self._changed:
             for owner in owners:
                 self._held.pop(owner, None)
 
     def complete(self, step: int) -> None:
-        """Once this is a step more than before, forgets its shares and wakes who waits for it."""
+        """Marks a step as completed: discards its shares and wakes owners that wait for it."""
         with self._changed:
             if step > self._completed:
                 self._completed, self._held = step, {}
             self._changed.notify_all()
 
     def wait(self, owner: str, step: int, seconds: float) -> bool:
-        """Waits for the step to be completed; whether it is.
+        """Waits until the step is completed; returns whether it is.
 
         Raises:
-          InputError: a step that the owner's share is not there for.
+          InputError: the owner's share of this step has not arrived.
         """
         self._terms.owner(owner=owner)
         with self._changed:
@@ -123,16 +123,16 @@ class Inbox:
 
 
 class OwnersService:
-    """One server's. Whatever is wrong with a call is told to its owner and to ``log``, and touches nobody else's data.
+    """Serves owners over gRPC. An error in a call goes to its owner and to ``log`` and affects no other owner.
 
     Args:
-      server: of gRPC, not yet started.
+      server: the gRPC server, not yet started.
       terms: of the training.
-      inbox: takes the shares.
-      records: has the results.
-      budget: of the training; a share for an opening beyond it is refused.
-      own: this server's certificate; then an owner must show one for the name that is given.
-      log: is told each refusal, in one line.
+      inbox: holds the shares.
+      records: hold the results.
+      budget: the budget of the training; a share for an opening beyond it is refused.
+      own: this server's certificate; with one, an owner must show a certificate for the name that it states.
+      log: receives each refusal, as one line.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class OwnersService:
         try:
             opened = self._records.opened(wanted.step)
         except _validate.InputError as fault:
-            self._log(f"the result of step {wanted.step} cannot be told: {fault}")
+            self._log(f"the result of step {wanted.step} cannot be read: {fault}")
             context.abort(grpc.StatusCode.DATA_LOSS, f"the result of step {wanted.step} is lost here")
         owners, values = self._terms.names(opened.owners), opened.values.astype(KEPT).tobytes()
         return Opened(owners=owners, releases=opened.releases, values=values)

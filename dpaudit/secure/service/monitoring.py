@@ -1,4 +1,4 @@
-"""A server's figures over HTTP on this machine, as text that Prometheus reads."""
+"""Serves a server's metrics to Prometheus on this machine, and formats the lines of its log."""
 
 import datetime
 import json
@@ -12,21 +12,21 @@ from dpaudit.secure.service import certificates
 
 Figures = Mapping[str, float]
 
-LONGEST = 80  # characters of a name
+LONGEST = 80  # characters of a name in a line
 
 
 class Metrics:
     """Answers ``GET /metrics`` until it is closed.
 
     Args:
-      address: host:port of this machine's own, as the figures are for nobody else; port 0 lets the system choose.
-      figures: are asked for at each call, by name.
+      address: host:port, loopback only, as the figures are not public; the system chooses a port for 0.
+      figures: called at each request; returns the figures by name.
 
     Attributes:
-      port: on which it listens.
+      port: the port on which it listens.
 
     Raises:
-      InputError: an address beyond this machine, or one that cannot be had.
+      InputError: the address is beyond this machine, or cannot be used.
     """
 
     def __init__(self, address: str, figures: Callable[[], Figures]) -> None:
@@ -48,7 +48,7 @@ class Metrics:
                 self.wfile.write(data)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Says nothing of each call."""
+                """Does not log requests."""
 
         try:
             self._server = ThreadingHTTPServer((host.strip("[]"), port), Handler)
@@ -61,25 +61,25 @@ class Metrics:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
 
     def close(self) -> None:
-        """Stops answering."""
+        """Stops serving."""
         self._server.shutdown()
         self._server.server_close()
 
 
 def printable(text: str) -> str:
-    """The text with every character that is not printable, an end of line too, as Python escapes it."""
+    """Escapes every character that is not printable, line ends included, as Python does."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 def short(text: str) -> str:
-    """The text's beginning, printable."""
+    """Returns the beginning of a text, with unprintable characters escaped."""
     text = printable(text[: LONGEST + 1])
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def as_json(server: str, line: str) -> str:
-    """A line of a server's log as a JSON object; its step is the one with which the line begins, if it does."""
+    """Converts a line of a server's log to a JSON object, with the step that the line begins with, if any."""
     step = re.match(r"step (\d+): ", line)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    told = {"time": now, "server": server, "step": int(step[1]) if step else None}
-    return json.dumps(told | {"told": line[step.end() :] if step else line})
+    entry = {"time": now, "server": server, "step": int(step[1]) if step else None}
+    return json.dumps(entry | {"message": line[step.end() :] if step else line})
