@@ -26,8 +26,7 @@ class Ldp:
     """Image data sets: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
     craft: tuple[str, ...] = ("all",)
     """How the two gradients are crafted: benign, label_flip, gradient_flip, collusion, dummy (all: these five), and
-    the
-    counter-examples zero_against_large and watermark."""
+    the counter-examples zero_against_large and watermark."""
     epsilon: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     """Claimed privacy losses, in nats."""
     trials: int = 10_000
@@ -35,7 +34,7 @@ class Ldp:
     repeats: int = 10
     """Number of tests to average; the bounds pool all of them."""
     engine: Literal["full", "plane", "exact"] = "full"
-    """full runs the mechanism as shipped, plane samples in the plane of the two gradients, exact is the closed form."""
+    """full runs the shipped mechanism, plane samples in the plane of the two gradients, exact is the closed form."""
     pair: Literal["fresh", "fixed"] = "fresh"
     """Whether every trial gets a fresh pair of gradients, or all trials share one fixed pair."""
     clip_norm: float = 1.0

@@ -1,4 +1,4 @@
-"""Implements ``dpaudit secure``: two servers that learn a noisy sum of the owners' integers and nothing else (paper 001).
+"""Implements ``dpaudit secure``: two servers that learn a noisy sum of owners' integers, nothing else (paper 001).
 
 ``server`` runs one of the two; ``keys`` makes the certificates by which servers and owners authenticate each other.
 """
@@ -60,8 +60,7 @@ class Server:
     """Seconds that a step of the servers may take."""
     rejoin: bool = False
     """Start anew with the other server, once, after this one's state was restored from a copy or was lost: both
-    discard
-    their prepared blocks, and this one copies the results that it lacks from the other."""
+    discard their prepared blocks, and this one copies the results that it lacks from the other."""
     keys: str | None = None
     """This server's folder from `dpaudit secure keys`; without it, only loopback addresses are allowed."""
     metrics: str | None = None

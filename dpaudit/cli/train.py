@@ -53,7 +53,7 @@ class Train:
     neighbouring: str = "add_remove"
     """Neighbouring relation of data sets: add_remove or replace."""
     canaries: int = 1000
-    """Number of canaries, each of which takes part with probability 1/2; they displace records and so cost accuracy."""
+    """Number of canaries, each taking part with probability 1/2; they displace records and so cost accuracy."""
     confidence: float = 0.95
     """Confidence of the lower bound on epsilon."""
     checkpoint: str | None = None

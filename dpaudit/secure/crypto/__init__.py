@@ -1,4 +1,4 @@
-"""Cryptographic building blocks of two servers: secret bytes, additive shares and oblivious transfer.
+"""Provides cryptographic building blocks of two servers: secret bytes, additive shares and oblivious transfer.
 
 Base transfers come from public-key cryptography, correlated transfers stretch them into as many as a step needs.
 """

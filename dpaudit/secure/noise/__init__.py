@@ -1,4 +1,4 @@
-"""Noise of a noisy sum: its laws, their sampling and circuits, and the privacy that each of them spends."""
+"""Defines the noise of a noisy sum: its laws, their sampling and circuits, and the privacy that each spends."""
 
 from typing import TYPE_CHECKING
 
