@@ -11,8 +11,8 @@ from dpaudit.secure.noise import binomial
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
 from dpaudit.secure.protocol.two_server_sum import LARGEST, Evaluator, Garbler
+from tests.secure.noise.test_binomial import chi_square
 from tests.secure.sessions import given
-from tests.secure.test_noise import chi_square
 
 Protocol = Callable[[Binomial, int, Source, Source], np.ndarray]
 HONEST = 1e-4  # the smallest p-value that passes; the seeds are fixed
