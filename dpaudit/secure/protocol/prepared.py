@@ -41,7 +41,7 @@ from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, 
 Block = TypeVar("Block", bound=Garbled | Received)
 
 MOST = 1 << 20  # blocks in a store
-WAY = "to go on, start the server whose state was restored or lost once with --rejoin"
+WAY = "to continue, use --rejoin at the next start of the server whose state was restored or lost"
 _HIGHEST = 1 << 62  # above all numbers of blocks
 _NONE = (1 << 64) - 1  # in place of a number, on the wire
 _NAME = struct.Struct(f"<Q{IDENTITY_BYTES}s")  # number and identity of a block, on the wire

@@ -196,7 +196,7 @@ def test_servers_whose_states_are_far_apart_refuse_each_other(tmp_path):
     for file in (tmp_path / "h2").glob("*.step"):
         file.unlink()
     ended = play(tmp_path, (mine, mine), until=3)
-    way = "to go on, start the server whose state was restored or lost once with --rejoin"
+    way = "to continue, use --rejoin at the next start of the server whose state was restored or lost"
     assert str(ended[0].fault) == f"h2's completed: expected about 2 steps as here; {way}, got 0"
     assert str(ended[1].fault) == f"h1's completed: expected about 0 steps as here; {way}, got 2"
     again = play(tmp_path, (mine, mine), until=3, rejoin="h2")
