@@ -6,8 +6,9 @@ open the sum; otherwise the shares stay and a new round of the same step begins.
 ``deadline`` seconds. Any failure between them ends their session on both sides, and H1 calls again: the step is
 repeated with new secrets. Once the budget of the terms is spent, nothing more is opened; results are still served.
 
-H2 stays up after any call: it refuses, in one log line, a caller whose terms or state do not match its own, or a second
-caller during a session, and keeps the shares that wait. H1 ends if H2 never accepted it, and calls again otherwise.
+H2 stays up after any call: it refuses, in one log line, a caller whose terms or state do not match its own, or a
+second caller during a session, and keeps the shares that wait. H1 ends if H2 never accepted it, and calls again
+otherwise.
 
 A server that was killed continues after its last completed step. It has lost the shares of the step in progress; their
 owners, who learn of it when they ask for the result, send them again.

@@ -12,7 +12,7 @@ RNG = np.random.default_rng(0)
 
 
 def to_bits(numbers: np.ndarray, count: int) -> np.ndarray:
-    """[d] -> [count, d], lowest bit first."""
+    """Splits numbers into bits: [d] -> [count, d], lowest bit first."""
     return numbers >> np.arange(count)[:, None] & 1
 
 
@@ -26,7 +26,7 @@ def two_numbers(bits: int, operation: Callable[[Builder, list[int], list[int]], 
 
 
 def pairs(bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of small numbers, 2,000 random ones of larger."""
+    """Lists all pairs of small numbers, and 2,000 random pairs of larger ones."""
     if bits <= 4:
         x, y = np.mgrid[: 1 << bits, : 1 << bits].reshape(2, -1)
         return x, y

@@ -14,7 +14,7 @@ SEED = bytes(range(16))
 
 
 def secrets(seed: int, wires: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels for zero [wires, d, 16], delta, and bits [wires, d]."""
+    """Draws labels for zero [wires, d, 16], delta, and bits [wires, d]."""
     rng = np.random.default_rng(seed)
     delta = rng.integers(256, size=16, dtype=np.uint8)
     delta[0] |= 1
@@ -26,7 +26,7 @@ def garbled(built: Circuit, zeros: np.ndarray, delta: np.ndarray, keys: Keys | N
 
 
 def evaluated(built: Circuit, active: np.ndarray, sent: list[Garbled], keys: Keys | None = None) -> np.ndarray:
-    """The output bits [outputs, d]."""
+    """Garbles and evaluates; returns the output bits [outputs, d]."""
     tables = (part.tables for part in sent)
     bits = garbling.evaluate(built, garbling.chunks(active), tables, keys or GateKeys(SEED))
     return np.concatenate([mine ^ part.decoding for mine, part in zip(bits, sent, strict=True)], axis=1)
@@ -46,7 +46,7 @@ def test_random_circuits_come_out_as_in_plaintext(d: int) -> None:
 
 @pytest.fixture(scope="module")
 def deep() -> tuple[Circuit, np.ndarray, np.ndarray, np.ndarray, list[Garbled]]:
-    """Six inputs through 40 AND gates that each depend on the last, one coordinate more than a chunk."""
+    """Builds 40 AND gates on six inputs, each depending on the last, with one coordinate more than a chunk."""
     builder = Builder(6)
     wire = builder.inputs[0]
     for number in range(40):
@@ -84,7 +84,7 @@ def test_whatever_is_wrong_gives_garbage(deep) -> None:
 
 
 def textbook(built: Circuit, zeros: list[bytes], delta: int, chunk: int, place: int) -> tuple[list[bytes], list[int]]:
-    """Figure 2 of Zahur, Rosulek and Evans 2015 for one coordinate, on integers: its tables and decoding bits."""
+    """Garbles one coordinate by Figure 2 of Zahur, Rosulek and Evans 2015, on integers: tables and decoding bits."""
 
     def number(label: bytes) -> int:
         return int.from_bytes(label, "little")

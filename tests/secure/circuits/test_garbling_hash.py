@@ -46,14 +46,14 @@ def test_no_key_is_given_out_twice() -> None:
 
 
 def sigma(labels: np.ndarray) -> np.ndarray:
-    """The shipped map on bytes [n, 16], with no tweak."""
+    """Applies the shipped map to bytes [n, 16], without a tweak."""
     out = np.empty((len(labels), 2), garbling.WORD)
     garbling.blocks(labels.view(garbling.WORD).T, np.zeros(len(labels), garbling.WORD), out=out)
     return out.view(np.uint8)
 
 
 def rank(matrix: np.ndarray) -> int:
-    """Of a bit matrix over GF(2), by elimination on its rows as integers."""
+    """Computes the rank of a bit matrix over GF(2), by elimination on its rows as integers."""
     pivots: dict[int, int] = {}
     for row in (int("".join(map(str, bits)), 2) for bits in matrix):
         while row and row.bit_length() in pivots:
@@ -64,7 +64,7 @@ def rank(matrix: np.ndarray) -> int:
 
 
 def ranks(linear: Linear) -> tuple[int, int]:
-    """Of the map, and of its sum with the identity."""
+    """Computes the ranks of the map and of its sum with the identity."""
     units = np.packbits(np.eye(128, dtype=np.uint8), axis=1)
     matrix = np.unpackbits(linear(units), axis=1)
     return rank(matrix), rank(matrix ^ np.eye(128, dtype=np.uint8))

@@ -1,4 +1,4 @@
-"""Base OTs against the protocol computed by a textbook, and against peers that send what is no point."""
+"""Tests base transfers against a textbook computation, and against peers that send invalid points."""
 
 import hashlib
 

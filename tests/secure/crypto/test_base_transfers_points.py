@@ -1,4 +1,4 @@
-"""OpenSSL's products and our sums against a textbook's points; what is no point is refused."""
+"""Tests OpenSSL's products and our sums of points against a textbook; invalid points are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Labels differ by delta exactly where a choice is one; lengths, counters and the whole wire are as they should be."""
+"""Tests that labels differ by delta exactly where a choice is one, with lengths, counters and the whole wire."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def _choices(count: int) -> np.ndarray:
 def _play(
     counts: list[int], depth: int, choices: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, Transcript]:
-    """(q, t, transcript) of extensions one after the other, with known sources."""
+    """Runs extensions one after the other with known sources: (q, t, transcript)."""
     bits = np.split(_choices(sum(counts)) if choices is None else choices, np.cumsum(counts)[:-1])
 
     def sender(channel: Channel) -> tuple[np.ndarray, int]:

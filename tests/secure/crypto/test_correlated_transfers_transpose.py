@@ -1,4 +1,4 @@
-"""Bit transposition against single bits placed by hand and against NumPy's own unpacking."""
+"""Tests bit transposition against single bits placed by hand and against NumPy's unpacking."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Trees of seeds against naive recursion; the other side has every leaf but the one at its hole."""
+"""Tests trees of seeds against naive recursion; the other side has every leaf except the one at its hole."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The stream is AES of a counter, whatever the pieces it is drawn in; the system's bytes are bytes."""
+"""Tests that the stream is AES of a counter for any sizes of draws, and that the system's bytes are bytes."""
 
 import numpy as np
 import pytest

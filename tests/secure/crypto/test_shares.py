@@ -33,7 +33,7 @@ def test_each_share_is_uniform_whatever_the_value() -> None:
 
 
 def test_sums_of_both_signs_are_one_value_in_the_uncorrected_protocol() -> None:
-    """Chase et al. share g smod m C itself: m gradients of +C, or of -C, come back as the same number."""
+    """Chase et al. share g smod m C itself: m gradients of +C and m of -C give the same number."""
     examples, clip_norm = 30, 100  # in whole units of a ring of 2 m C values, as they have it
     extremes = np.array([examples * clip_norm, -examples * clip_norm])
     uncorrected = shares.smod(extremes, examples * clip_norm)

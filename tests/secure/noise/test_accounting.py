@@ -12,7 +12,7 @@ ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 def ratios(noise: Binomial, reach: float, shifts: np.ndarray) -> np.ndarray:
-    """R(v)/v^2 by brute force, [shifts, orders]: every whole number in |z| <= reach, nothing bounded."""
+    """Computes R(v)/v^2 by brute force, [shifts, orders], from every whole number in |z| <= reach."""
     z = np.arange(math.ceil(-reach), math.floor(reach) + 1)
     p, alphas, rows = probabilities(noise, z), np.array(ORDERS), []
     for shift in shifts:
@@ -22,7 +22,7 @@ def ratios(noise: Binomial, reach: float, shifts: np.ndarray) -> np.ndarray:
 
 
 def kappa(noise: Binomial, sensitivity: int, trimmed: float) -> tuple[np.ndarray, float]:
-    """What `spent` charges per squared unit, and the |z| to which its event reaches (its probability is given)."""
+    """Returns what `spent` charges per squared unit, and the |z| to which its event reaches, given its probability."""
     one = spent(noise, sensitivity=sensitivity, dimension=1, trimmed=trimmed, orders=ORDERS)
     alphas = np.array(ORDERS)
     corners = np.arange(1, noise.coins + 2, 2) / 2 * noise.step
@@ -43,7 +43,7 @@ def test_never_below_any_shift_and_not_far_above_the_worst(coins: int, step_bits
 
 
 def test_cells_between_coarse_shifts() -> None:
-    """A sensitivity of 1,500 units needs shifts that are not looked at one by one."""
+    """A sensitivity of 1,500 units needs shifts that are not computed one by one."""
     noise, sensitivity = binomial(coins=127, step_bits=8), 1_500
     assert sensitivity > 8 * accounting.EXACT
     charged, reach = kappa(noise, sensitivity, trimmed=1e-9)
@@ -80,7 +80,7 @@ def test_a_thousand_coins_are_nearly_gaussian() -> None:
 
 
 def test_epsilon_beside_the_gaussians() -> None:
-    """Above the exact epsilon of Gaussian noise as wide, by the conversion's slack and the binomial's inflation."""
+    """It lies above the exact epsilon of equally wide Gaussian noise, by the conversion's slack and the inflation."""
     multiplier, levels = gaussian.analytic(epsilon=2.0, delta=1e-3, neighbouring="replace"), 256_182
     noise = binomial(coins=127, step_bits=17)
     assert noise.std / levels == pytest.approx(multiplier, rel=1e-5)
@@ -159,7 +159,7 @@ def test_every_step_pays_for_the_ends_of_its_noise() -> None:
 
 
 def test_the_claim_lies_below_the_exact_trade_off_of_a_shift_and_near_it() -> None:
-    """The best tests between one coordinate's noise and the same, shifted, from all its probabilities."""
+    """Compares with the best tests of one coordinate's noise against its shift, from all probabilities."""
     noise, shift = binomial(coins=127, step_bits=4), 90
     promised = claim(noise, sensitivity=shift, dimension=1, neighbouring="add_remove", trimmed=1e-9)
     z = np.arange(-noise.reach - shift, noise.reach + shift + 1)

@@ -9,7 +9,7 @@ from dpaudit.secure.noise.binomial import binomial, probabilities
 
 
 def summed(coins: int, step_bits: int, shift: int, epsilon: float) -> float:
-    """The divergence value by value."""
+    """Sums the divergence value by value."""
     noise = binomial(coins=coins, step_bits=step_bits)
     values = np.arange(-noise.reach, noise.reach + shift + 1)
     return float(

@@ -10,7 +10,7 @@ from dpaudit.secure.noise.binomial import Binomial, binomial, from_bits, probabi
 
 
 def convolved(coins: int, step_bits: int) -> list[Fraction]:
-    """P(Z = -reach), ..., P(Z = reach): one coin and one uniform after the other, in fractions."""
+    """Computes P(Z = -reach), ..., P(Z = reach) in fractions, adding one coin or uniform after the other."""
 
     def add(law: list[Fraction], values: list[int]) -> list[Fraction]:
         total = [Fraction(0)] * (len(law) + max(values))
@@ -50,7 +50,7 @@ def test_bits_in_the_order_of_the_circuit() -> None:
 
 
 def chi_square(values: np.ndarray, noise: Binomial) -> float:
-    """p-value of samples against the law of ``noise``, in about a hundred cells that are as likely as each other."""
+    """Returns the p-value of samples against the law of ``noise``, in about a hundred equally likely cells."""
     expected = len(values) * probabilities(noise, np.arange(-noise.reach, noise.reach + 1))
     observed = np.bincount(np.clip(values, -noise.reach, noise.reach) + noise.reach, minlength=len(expected))
     starts = np.unique(np.floor(np.cumsum(expected) / len(values) * 100 - 1e-6), return_index=True)[1]
@@ -73,7 +73,7 @@ def test_samples_follow_the_law_whatever_one_server_does() -> None:
 
 
 def test_wrong_number_of_coins_is_rejected() -> None:
-    """As wide to 1%, and yet another law: 63 coins of step 16 against 15 of step 32."""
+    """63 coins of step 16 are as wide as 15 of step 32 to 1%, but follow another law."""
     right, wrong = binomial(coins=63, step_bits=4), binomial(coins=15, step_bits=5)
     assert right.std == pytest.approx(wrong.std, rel=0.01)
     values = sample(wrong, 300_000, Stream(bytes(16)).draw)

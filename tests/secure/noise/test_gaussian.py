@@ -26,7 +26,7 @@ def test_analytic_noise_spends_what_is_wanted(wanted: float, neighbouring: str) 
 
 
 def test_composed_epsilon_against_the_integral() -> None:
-    """delta is the integral of max(0, p - e^epsilon q) over the likelihood ratio's direction, by quadrature."""
+    """Integrates max(0, p - e^epsilon q) over the direction of the likelihood ratio, by quadrature, for delta."""
     spent = gaussian.epsilon(5.0, delta=1e-3, neighbouring="replace", steps=9)
     distance = 2 * 3 / 5.0  # nine independent releases, each 2/5 standard deviations apart
 

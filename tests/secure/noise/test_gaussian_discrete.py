@@ -31,7 +31,7 @@ def test_samples_follow_the_exact_law(sigma: int) -> None:
 
 @pytest.mark.parametrize("sigma", [1_000, 1 << 24])
 def test_wide_noise(sigma: int) -> None:
-    """As good as continuous here; the widest has the largest products in 64 bits."""
+    """It is practically continuous here; the widest has the largest products in 64 bits."""
     values = sample(sigma, COUNT // 2, Stream(bytes(16)).draw) / sigma
     assert stats.kstest(values, stats.norm.cdf).pvalue > 1e-4
     assert stats.kstest(values, stats.norm(0, 1.06).cdf).pvalue < 1e-4
@@ -48,7 +48,7 @@ def test_refuses_other_sigmas(sigma: float) -> None:
 
 
 def test_words_that_would_favour_small_numbers_are_drawn_again() -> None:
-    """2^64 = 1 mod 3 and = 4 mod 12: the first word below is refused, and another taken, so that all are as likely."""
+    """2^64 = 1 mod 3 and = 4 mod 12: the first word below is rejected and another drawn, so all are equally likely."""
     words = iter(np.array([[0, 3, 4], [5, 11, 0]], np.uint64))
 
     def source(count: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Terms say all that decides the noise, in its units, and are compared and exchanged without trust in the other's."""
+"""Tests that terms state everything that decides the noise, and are compared and exchanged without trust."""
 
 import struct
 
@@ -92,7 +92,7 @@ def test_the_first_term_that_differs_is_named_with_both_values() -> None:
 
 
 def test_the_version_before_is_refused_in_one_line() -> None:
-    """It stated the names of all owners, and went on from the same first message."""
+    """That version stated the names of all owners and began with the same first message."""
     mine = terms()
     with pytest.raises(_validate.InputError, match=r"^terms: version: expected 2 as here, got 1$"):
         agreement.same(mine, mine._asdict() | {"version": 1})

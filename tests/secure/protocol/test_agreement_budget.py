@@ -1,4 +1,4 @@
-"""A budget is kept whatever happens: every opening counts, and after the last one that it allows nothing is opened."""
+"""Tests that a budget holds: every opening counts, and nothing is opened after the last one that it allows."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ SPENT = "the budget is spent: 4 of 4 openings begun so far, epsilon "
 
 
 def fit(step: int) -> dict[str, np.ndarray]:
-    """Owners' integers that stay in a ring of 14 bits."""
+    """Draws owners' integers that stay in a ring of 14 bits."""
     return {owner: values // 1000 for owner, values in integers(step).items()}
 
 
@@ -105,7 +105,7 @@ def test_servers_and_owners_refuse_what_is_beyond_the_budget(tmp_path: Path) -> 
 
 
 def test_an_opening_that_breaks_off_counts(tmp_path: Path) -> None:
-    """H2 dies where it would tell the result, which it knows by then. After four such faults nothing is opened."""
+    """H2 dies before it sends the result, which it already knows. After four such faults nothing is opened."""
     mine = terms(noise_multiplier=2.0, budget=(12.0, 1e-5))
     assert mine.openings == 4
     known = 0

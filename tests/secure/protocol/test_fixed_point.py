@@ -27,7 +27,7 @@ def test_integer_norm_never_exceeds_the_budget(dimension: int) -> None:
 
 
 def test_nearest_would_exceed_it() -> None:
-    """The twin: all coordinates 0.6 units become 1, and the norm 1/0.6 times as large."""
+    """A twin with a fault: coordinates of 0.6 units all become 1, and the norm grows by a factor of 1/0.6."""
     rows = np.full((1, 10_000), SCALE.clip_norm / 100)
     scale = SCALE._replace(levels=60)
     assert squares(np.rint(rows / scale.unit))[0] > scale.levels**2

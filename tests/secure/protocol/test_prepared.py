@@ -1,4 +1,4 @@
-"""Blocks kept on disc are used once: also where a server dies between any two steps."""
+"""Tests that stored blocks are used once, also where a server dies between any two steps."""
 
 import json
 import stat
@@ -26,7 +26,7 @@ NAMES = ("h1", "h2")
 
 
 def store(folder: Path, kind: type, count: int = COUNT) -> Any:
-    """One server's; identities are those of its source."""
+    """Opens the store of one server, whose source draws the identities."""
     return prepared.Store(folder, kind, KIND, count, PAIR, Stream(kind.__name__.ljust(16).encode()).draw)
 
 
@@ -81,7 +81,7 @@ def test_a_block_that_is_put_back_when_it_was_spent_is_burnt(tmp_path: Path) -> 
 
 
 def test_blocks_from_the_disc_open(tmp_path: Path) -> None:
-    """Prepared in one session, opened in another, with shares of the same two chunks."""
+    """They are prepared in one session and opened in another, with shares of the same two chunks."""
     count = 4097
     shares = sessions.shares(2, count, 4)
     stores = [store(tmp_path / kind.__name__, kind, count) for kind in (Garbled, Received)]
@@ -199,7 +199,7 @@ def test_who_is_behind_is_refused(tmp_path: Path, mine: tuple[int, int], theirs:
 
 
 def test_every_bit_of_a_block_counts(tmp_path: Path) -> None:
-    """One is changed in each of many places, in every part of the file."""
+    """Changes one bit in each of many places, in every part of the file."""
     for kind, block in zip((Garbled, Received), blocks(), strict=True):
         one = store(tmp_path / kind.__name__, kind)
         size = 64 + sum(part.nbytes for part in block.parts())
@@ -356,7 +356,7 @@ def test_a_block_put_is_there_whole_or_not_at_all(deaths: list[Death]) -> None:
 
 
 def test_a_block_taken_is_spent_and_gone_before_it_is_read(deaths: list[Death]) -> None:
-    """The write is that of its number, to a file that is synchronised by every write."""
+    """The write is that of its number, to a file that is synchronised at every write."""
     take = [death for death in deaths if death.action == "take"]
     for death in take:
         assert bool(death.numbers) == ("write" not in death.made)

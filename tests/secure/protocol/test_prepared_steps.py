@@ -1,4 +1,4 @@
-"""Blocks made ahead: a step opens one that an earlier session made, once, and no fault lets one be used again."""
+"""Tests blocks prepared in advance: a step opens a block of an earlier session once, and no fault reuses one."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -22,13 +22,13 @@ def count(ended: Ended, kind: str) -> int:
 
 
 def kept(folder: Path) -> list[list[str]]:
-    """Names of both servers' blocks."""
+    """Lists the names of both servers' blocks."""
     blocks = (folder / role / "ahead" / str(servers.DIMENSION) for role in ("h1", "h2"))
     return [sorted(path.name for path in one.glob("*.block")) for one in blocks]
 
 
 def put_back(folder: Path, copy: Path, role: str) -> None:
-    """One server's state becomes that of a copy."""
+    """Restores one server's state from a copy."""
     shutil.rmtree(folder / role)
     shutil.copytree(copy / role, folder / role)
 
@@ -66,7 +66,7 @@ def test_a_block_that_one_server_has_lost_the_other_burns(tmp_path: Path) -> Non
 @pytest.mark.parametrize("role", ["h1", "h2"])
 @pytest.mark.parametrize("place", [0, 40, -1, None], ids=["made for", "identity", "tag", "torn"])
 def test_a_changed_block_is_found_before_it_is_used(tmp_path: Path, role: str, place: int | None) -> None:
-    """The session ends, or both servers burn it when they compare, and the step is done with another one."""
+    """The session ends, or both servers discard the block when they compare, and the step uses another one."""
     play(tmp_path, (AHEAD, AHEAD), until=1)
     wrong = min((tmp_path / role / "ahead" / str(servers.DIMENSION)).glob("*.block"))
     content = bytearray(wrong.read_bytes())
@@ -90,7 +90,7 @@ def test_a_changed_block_is_found_before_it_is_used(tmp_path: Path, role: str, p
 @pytest.mark.parametrize("role", ["h1", "h2"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_state_that_was_put_back_is_refused_and_may_join_anew(tmp_path: Path, role: str, steps: int) -> None:
-    """A copy made after step 1 comes back after ``steps`` more. In between two openings of one block would be one."""
+    """Restores a copy made after step 1 when ``steps`` more are done; two openings of one block must not happen."""
     play(tmp_path, (AHEAD, AHEAD), until=1)
     shutil.copytree(tmp_path / role, tmp_path / "copy" / role)
     play(tmp_path, (AHEAD, AHEAD), until=1 + steps)
@@ -111,7 +111,7 @@ def test_a_state_that_was_put_back_is_refused_and_may_join_anew(tmp_path: Path, 
 
 
 def test_a_copy_put_back_at_any_moment_gives_no_label_away(tmp_path: Path) -> None:
-    """Whichever server is put back to whichever moment: refused, or right with secrets that nobody has seen."""
+    """Restores either server to any moment: it is refused, or right with secrets that nobody has seen."""
     states = [tmp_path / "state"]
     said: list[set[bytes]] = []
     for until in (1, 2, 3):
@@ -134,7 +134,7 @@ def test_a_copy_put_back_at_any_moment_gives_no_label_away(tmp_path: Path) -> No
 
 
 def test_a_state_of_another_pair_is_refused(tmp_path: Path) -> None:
-    """A stand-by H1 that is empty, or one of another training of the same terms."""
+    """The other H1 is an empty stand-by, or one of another training with the same terms."""
     for folder in ("one", "other"):
         right(play(tmp_path / folder, (AHEAD, AHEAD), until=1), 1)
     for copy, told in (("other", "got others"), ("none", "got others (h1's is empty)")):

@@ -27,14 +27,14 @@ def source(seed: int) -> Source:
 
 
 def clipped(seed: int, n: int, d: int) -> np.ndarray:
-    """Rows of L2 norm C, some shorter."""
+    """Draws rows of L2 norm C, some shorter."""
     rows = np.random.default_rng(seed).standard_normal((n, d))
     lengths = np.linspace(0.2, 1.0, n) * STEP.clip_norm
     return rows * (lengths / np.linalg.norm(rows, axis=1))[:, None]
 
 
 class Recorded:
-    """A source, and what it gave."""
+    """A source that records what it gave."""
 
     def __init__(self, seed: int) -> None:
         self.drawn: list[bytes] = []
@@ -45,7 +45,7 @@ class Recorded:
         return self.drawn[-1]
 
     def bits(self, shape: tuple[int, int]) -> np.ndarray:
-        """The one draw of so many bits."""
+        """Returns the only draw of so many bits."""
         size = math.prod(shape)
         (packed,) = (part for part in self.drawn if len(part) == -(-size // 8))
         return np.unpackbits(np.frombuffer(packed, np.uint8), count=size).reshape(shape)
@@ -114,7 +114,7 @@ def test_a_release_is_the_sum_of_clipped_gradients_and_noise(make: Callable[[Ste
 
 
 def test_each_example_is_quantised_by_itself() -> None:
-    """Toward zero, before they are added: neither their sum in real numbers nor their mean gives the same."""
+    """Rounding is toward zero, before the sum: neither the sum in real numbers nor the mean gives the same."""
     scheme = schemes.mpc_only(STEP)
     assert scheme.scale is not None
     rows = np.array([[0.6, -0.6, 2.6], [0.9, -0.9, 0.9], [1.6, -1.6, 0.1]]) * scheme.scale.unit

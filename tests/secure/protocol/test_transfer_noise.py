@@ -1,4 +1,4 @@
-"""Shares of the noise that both servers' bits make, to the bit; lengths and wire are pinned; a share says nothing."""
+"""Tests that shares add to the noise of both servers' bits, exactly; lengths and wire are pinned, a share uniform."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ LAW = binomial.binomial(coins=7, step_bits=3)
 def play(
     law: Binomial, counts: list[int], *, ring_bits: int = 25, depth: int = 1, second: Source | None = None
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray], Transcript]:
-    """(H1's shares, H2's, the noise of both servers' bits, transcript), block by block."""
+    """Runs both servers block by block: (H1's shares, H2's, the noise of both servers' bits, transcript)."""
     sources = Recorded(Stream(b"the first server").draw), Recorded(second or Stream(b"the other server").draw)
 
     def both(kind: type, source: Recorded):
@@ -116,7 +116,7 @@ def test_the_wire_is_pinned(depth: int, first: str, second: str) -> None:
 
 
 def test_a_share_says_nothing_of_either_servers_bits() -> None:
-    """With H2's bits all zero each share is uniform in the ring, and what H2 is sent as well, bit by bit."""
+    """With H2's bits all zero, each share is uniform in the ring, and so is what H2 is sent, bit by bit."""
     count, size = 8192, LAW.bits * 8192 // 8
     second = given(Stream(b"the other server").draw, size, bytes(size))
     (one,), (two,), (wanted,), said = play(LAW, [count], second=second)

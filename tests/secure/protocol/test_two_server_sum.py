@@ -1,4 +1,4 @@
-"""What is opened is the shares' difference and the noise of both servers' bits; lengths and the wire are pinned."""
+"""Tests that the shares' difference is opened with the noise of both servers' bits; lengths and wire are pinned."""
 
 import math
 from collections import Counter
@@ -72,7 +72,7 @@ def test_the_paper_s_table_is_looked_up_at_both_seeds() -> None:
 
 
 def test_another_constant_shows() -> None:
-    """The evaluator takes the noise for one of another reach: all values are off by the difference."""
+    """The evaluator assumes noise of another reach: all values are off by the difference."""
     first, second = sessions.shares(5, 65, 25)
     wrong = binomial.binomial(coins=7, step_bits=3)
     session = sessions.play(NOISY, [(first, second)], meant=NOISY._replace(noise=wrong))
@@ -125,7 +125,7 @@ def test_lengths_are_those_that_are_told(kind: two_server_sum.Opening, depth: in
     ],
 )
 def test_the_wire_is_pinned(kind: two_server_sum.Opening, depth: int, first: str, second: str) -> None:
-    """In each direction, headers too; whoever changes it makes a new protocol version."""
+    """Covers each direction, headers included; a change needs a new protocol version."""
     blocks = [sessions.shares(seed, 70, 25) for seed in range(2)]
     said = sessions.play(kind, blocks, depth=depth).said
     assert said._replace(second=[]).hash() == first

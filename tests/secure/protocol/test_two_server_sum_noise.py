@@ -1,4 +1,4 @@
-"""The noise that the protocols really add follows its law, whatever one of the servers does with its bits."""
+"""Tests that the noise that the protocols add follows its law, whatever one server does with its bits."""
 
 from collections.abc import Callable, Iterator
 
@@ -53,7 +53,7 @@ def by_transfers(law: Binomial, blocks: int, one: Source, two: Source) -> np.nda
 
 
 def _sources(law: Binomial, first: str, second: str) -> tuple[Source, Source]:
-    """Two servers that are honest, take all their bits to be zero, or use the same bits in every block."""
+    """Makes two servers that are honest, take all their bits to be zero, or reuse the same bits in every block."""
     size = law.bits * LARGEST // 8
 
     def made(server: bytes, how: str) -> Source:

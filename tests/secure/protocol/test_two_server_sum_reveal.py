@@ -24,7 +24,7 @@ def test_both_learn_the_difference(ring_bits: int) -> None:
 
 
 def test_a_server_that_adds_its_own_noise_hides_the_sum_from_the_other() -> None:
-    """The baseline without a circuit: what both add is in the result, twice the variance of one."""
+    """In the baseline without a circuit the result holds both noises: twice the variance of one."""
     sigma, count = 50, 20_000
     noises = [gaussian.sample(sigma, count, Stream(seed * 16).draw) for seed in (b"1", b"2")]
     opened, _ = in_process.together(

@@ -1,4 +1,4 @@
-"""Nothing secret crosses the wire, and nothing is used twice: scans of whole sessions, and what they must find."""
+"""Tests by scans of whole sessions that nothing secret crosses the wire and nothing is used twice."""
 
 import numpy as np
 
@@ -35,14 +35,14 @@ def repeated_seeds(played: Session) -> bool:
 
 
 def repeated_transfers(*played: Session) -> bool:
-    """Whether one label of the transfers, of whatever block, step or session, is another one or its partner."""
+    """Tells whether two labels of transfers, of any block, step or session, are equal or partners."""
     zeros = [one.zeros(KIND, block).reshape(-1, 16) for one in played for block in range(len(one.first))]
     both = [labels ^ delta for labels in zeros for delta in (np.zeros(16, np.uint8), played[0].delta)]
     return len(np.unique(np.concatenate(both), axis=0)) < 2 * sum(map(len, zeros))
 
 
 def repeated_queries(played: Session) -> bool:
-    """Whether AES met a key with an input twice while both blocks were garbled again, as they were sent."""
+    """Tells whether AES gets a key with an input twice while both blocks are garbled again, as they were sent."""
     asked: dict[bytes, list[bytes]] = {}
 
     def recorded(seed: bytes) -> Keys:

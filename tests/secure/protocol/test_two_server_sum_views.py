@@ -1,4 +1,4 @@
-"""Our own game, turned on ourselves: what a server sees, against what a simulator makes up from the output alone.
+"""Audits what a server sees against what a simulator makes up from the output alone.
 
 World 1 is a real session on shares that the adversary chose; world 0 draws the output from its exact law and, knowing
 no more than it and the server's own part, makes up all the rest. A network is trained to tell the two apart; a server
@@ -35,23 +35,23 @@ OWN_BYTES, LABEL_BYTES = KIND.mixed * COUNT // 8, KIND.ring_bits * COUNT * BLOCK
 
 @cache
 def real(seed: bytes, first: tuple[int, bytes] = (-1, b""), second: tuple[int, bytes] = (-1, b"")) -> Session:
-    """A session; a server that asks for as many bytes as ``first`` or ``second`` says gets what stands there."""
+    """Runs a session; a server that asks for as many bytes as ``first`` or ``second`` says gets those bytes."""
     sources = given(Stream(b"first " + seed).draw, *first), given(Stream(b"other " + seed).draw, *second)
     return sessions.play(KIND, [(np.full(COUNT, SHARES[0]), np.full(COUNT, SHARES[1]))], sources=sources)
 
 
 def output(source: Source) -> np.ndarray:
-    """What the ideal servers would open."""
+    """Computes what ideal servers would open."""
     return SHARES[0] - SHARES[1] + binomial.sample(LAW, COUNT, source)
 
 
 def binary(values: np.ndarray, bits: int) -> np.ndarray:
-    """[..., n] -> [..., bits, n]."""
+    """Splits numbers into bits: [..., n] -> [..., bits, n]."""
     return values[..., None, :] >> np.arange(bits)[:, None] & 1
 
 
 def rows(opened: np.ndarray, *parts: np.ndarray) -> np.ndarray:
-    """[n, bits], one row a coordinate; the noise first, which the adversary knows."""
+    """Makes rows [n, bits], one per coordinate; the noise, which the adversary knows, first."""
     noises = binary(opened - SHARES[0] + SHARES[1] + LAW.reach, 3)
     return np.concatenate([part.reshape(-1, COUNT) for part in (noises, *parts)]).T.astype(np.float32)
 
@@ -64,7 +64,7 @@ def evaluators(
     seed: bytes,
     decoding: np.ndarray | None,
 ) -> np.ndarray:
-    """H2's rows. It has a last bit of every wire; without a decoding, that which makes the output of them."""
+    """Makes H2's rows. It has a last bit of every wire; without a decoding, one that gives the output."""
     gates = tuple(gate._replace(last=()) for gate in KIND.circuit.gates)
     laid_open = KIND.circuit._replace(gates=gates, outputs=tuple(range(2, 2 + KIND.circuit.inputs + len(gates))))
     chunks = garbling.evaluate(laid_open, garbling.chunks(labels), tables, GateKeys(seed))
@@ -95,7 +95,7 @@ def simulated_evaluator(source: Source) -> np.ndarray:
 
 
 def garblers(opened: np.ndarray, own: np.ndarray, zeros: np.ndarray, corrections: np.ndarray) -> np.ndarray:
-    """H1's rows, for its bits [mixed, n] and a byte of the transfers' labels and of what it was sent for each.
+    """Makes H1's rows, from its bits [mixed, n] and a byte of the transfers' labels and of what it was sent for each.
 
     It also compares the noise with that of its own bits, and adds its own bit to what it was sent.
     """
@@ -118,7 +118,7 @@ def simulated_garbler(source: Source) -> np.ndarray:
 
 
 def told(made_up: Sequence[np.ndarray], seen: Sequence[np.ndarray], steps: int = 1000) -> AuditResult:
-    """An audit of the worlds' rows: a network learns from half of the sessions, the others are counted."""
+    """Audits the two worlds' rows: a network learns from half of the sessions, the others are counted."""
     half = len(seen) // 2
     worlds = [
         np.stack([np.concatenate(rows[part]) for rows in (made_up, seen)]) for part in (slice(half), slice(half, None))
@@ -144,7 +144,7 @@ def test_the_evaluators_view_can_be_made_up() -> None:
 
 
 def test_a_bit_that_the_labels_give_away_is_told() -> None:
-    """The share's labels for zero all end in a zero, so that an active label ends in the very bit it hides."""
+    """The share's labels for zero all end in a zero, so that an active label ends in the bit that it hides."""
     ends = np.frombuffer(Stream(b"labels that tell").draw(LABEL_BYTES), np.uint8).reshape(-1, BLOCK).copy()
     ends[:, 0] &= 0xFE
     sessions = [real(seed, first=(LABEL_BYTES, ends.tobytes())) for seed in SEEDS[:2]]
@@ -153,7 +153,7 @@ def test_a_bit_that_the_labels_give_away_is_told() -> None:
 
 
 def decoded(seen: np.ndarray, session: Session) -> np.ndarray:
-    """H2's rows with the coin of a session's noise, which decoding one inner wire would show, for H2's part of it."""
+    """Makes H2's rows with the coin of a session's noise that decoding one inner wire would reveal."""
     coin = session.first[0].bits(KIND)[0] ^ session.second[0].bits(KIND)[0]
     return np.concatenate([seen[:, :3], coin[:, None].astype(np.float32), seen[:, 4:]], axis=1)
 

@@ -1,4 +1,4 @@
-"""Certificates: what is made for each party, and that nobody passes for another, the authority included."""
+"""Tests the certificates of each party, and that no party, nor the authority, can impersonate a server."""
 
 import datetime
 import stat
@@ -21,7 +21,7 @@ DAY = datetime.timedelta(days=1)
 
 
 def forged(trust: Authority, name: str) -> certificates.Tls:
-    """What who has the authority's key can make: a certificate of its own for a name."""
+    """Makes what the authority's key allows: a new certificate for a name."""
     certificate, key = certificates.issue(
         certificates.read_authority(trust.folder / certificates.AUTHORITY), [name], DAY
     )
@@ -137,7 +137,7 @@ def test_only_the_party_named_in_a_certificate_is_let_in(tmp_path: Path) -> None
 
 
 def test_who_has_the_authority_s_key_is_no_server(tmp_path: Path) -> None:
-    """Neither to H2, as an H1 of its own, nor to an owner, as an H2 that would have both shares with the true H1."""
+    """It cannot be H1 to H2, nor H2 to an owner, where it would get both shares together with the true H1."""
     mine, told = terms("plain"), []
     trust = Authority(tmp_path / "trust")
     with pair(tmp_path, mine, told.append, trust=trust) as both:

@@ -1,4 +1,4 @@
-"""The wire over gRPC on loopback: bytes in order, waiting and its end, and what each side sees when the other goes."""
+"""Tests the gRPC wire on loopback: order, waiting, closing, and what each side sees when the other ends."""
 
 import hashlib
 import threading
@@ -59,7 +59,7 @@ def test_what_is_no_frame_is_refused(message):
 
 
 def test_the_messages_between_owners_and_servers_are_pinned():
-    """Another hash is another wire: it needs another ``agreement.VERSION``."""
+    """Another hash is another wire format, which needs another ``agreement.VERSION``."""
     assert agreement.VERSION == 2
     described = hashlib.sha256(spgc_pb2.DESCRIPTOR.serialized_pb).hexdigest()
     assert described == "ef385936e650d5585eed3dab8f02f79ce0e7e64292ff5f6989c0e595e99a3cf9"

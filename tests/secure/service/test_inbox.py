@@ -1,4 +1,4 @@
-"""Owners' shares: which are taken, and that a fault of one owner leaves the others' alone."""
+"""Tests which shares of owners are accepted, and that a fault of one owner does not affect the others."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What is on disk survives a crash at any moment, and belongs to one server of one training."""
+"""Tests that the state on disk survives a crash at any moment and belongs to one server of one training."""
 
 import stat
 

@@ -1,4 +1,4 @@
-"""Servers and owners over gRPC in one process: steps, owners' faults by name, who is let in, a server's restart."""
+"""Tests servers and owners over gRPC in one process: steps, owners' faults, certificates, a server's restart."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +59,7 @@ def test_an_owner_does_not_take_one_server_s_word(tmp_path):
 
 
 def test_a_message_is_as_long_as_its_values(tmp_path):
-    """Of more bytes than one of the servers' frames may have."""
+    """Sends more bytes than a frame between the servers may have."""
     dimension = certificates.PIECE // 4 + 1
     mine = terms("plain", dimension=dimension, ring_bits=8, least_owners=1)
     values = np.arange(dimension) % 9 - 4
@@ -92,7 +92,7 @@ def test_without_an_owner_the_step_waits_for_all_by_default(tmp_path):
 
 
 def test_shares_of_two_splittings_are_not_added(tmp_path):
-    """An owner that was restarted between the servers: H1 and H2 hold shares that do not belong together."""
+    """An owner restarted between sending to H1 and H2, which hold shares that do not belong together."""
     mine, lines = terms("plain"), []
     with pair(tmp_path, mine, lines.append) as both, owners(both, mine, *OWNERS) as all_of:
         send(both[0].port, share_of(mine))
@@ -106,7 +106,7 @@ def test_shares_of_two_splittings_are_not_added(tmp_path):
 
 
 def test_an_owner_restarted_between_two_servers_has_split_anew(tmp_path):
-    """Each of its lives reaches one server: their shares of the same integers do not belong together."""
+    """Each run of the owner reaches one server: their shares of the same integers do not belong together."""
     mine, lines, values = terms("plain"), [], integers(1)
     with pair(tmp_path, mine, lines.append) as both:
         ports, nowhere = [f"127.0.0.1:{server.port}" for server in both], "127.0.0.1:1"

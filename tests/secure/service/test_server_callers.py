@@ -1,4 +1,4 @@
-"""H2 stays up and loses nothing, whoever calls: each caller that has no place there is refused in one line."""
+"""Tests that H2 stays up, loses nothing, and refuses each wrong caller in one line."""
 
 import shutil
 import time
@@ -21,7 +21,7 @@ AT = "h1 at ipv4:127.0.0.1 is refused: "
 
 
 def called_in_vain(folder, mine, wrong, tmp_path, lines, begin: int = 0) -> str:
-    """A step around a call that is refused: alice's share waits for it at H2. What the caller was told."""
+    """Plays a step around a refused call, while alice's share waits at H2; returns what the caller was told."""
     second = Server("h2", mine, listen=PLACE, state=folder / "h2", log=lines.append)
     at, values = f"127.0.0.1:{second.port}", integers(begin + 1)
     first = Server("h1", mine, listen=PLACE, state=folder / "h1", peer=at, log=lambda line: None)

@@ -1,4 +1,4 @@
-"""Thousands of owners: one step, of which some take no part or reach one server only."""
+"""Tests one step of thousands of owners, of whom some take no part or reach one server only."""
 
 import resource
 import time
@@ -42,7 +42,7 @@ def submitted(both: Pair, mine: Terms, absent: tuple[set[int], set[int]]) -> Non
 
 
 def test_a_step_of_1400_owners_of_whom_some_are_missing(tmp_path):
-    """Their names alone once made a message of 68,621 bytes, at which every round failed."""
+    """Stating all names took a message of 68,621 bytes once, at which every round failed."""
     names = tuple(f"{'owner' * 8}-{number:04}" for number in range(1_400))
     mine, told, absent = terms("plain", owners=names, least_owners=1_397), [], {3, 500, 1_399}
     with pair(tmp_path, mine, told.append, wait=1.0) as both, owners(both, mine, names[0]) as (one,):
@@ -72,7 +72,7 @@ def test_each_owner_may_hold_a_connection(
     then: tuple[int, int],
     told: bool,
 ) -> None:
-    """As far as the system lets a process have files open, which is often 1,024 until it asks."""
+    """The process raises its limit of open files, which is often 1,024 by default."""
     now, lines = [limits], []
     monkeypatch.setattr(resource, "getrlimit", lambda what: now[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda what, pair: now.append(pair))
@@ -86,7 +86,7 @@ def test_each_owner_may_hold_a_connection(
 
 @pytest.mark.slow
 def test_ten_thousand_owners_in_one_noisy_step(tmp_path: Path) -> None:
-    """300 drop out before they submit and 200 between the two servers: the others are summed when time is over."""
+    """300 drop out before they submit and 200 between the two servers: the rest is summed at the end of the round."""
     most, wait = agreement.MOST_OWNERS, 5.0
     names = tuple(f"owner-{number:05}" for number in range(most))
     draw = np.random.default_rng(0).permutation(most)

@@ -1,4 +1,4 @@
-"""Steps between two servers: what they open, that they agree first, and that every fault of every message is clean."""
+"""Tests steps between two servers: what they open, that they agree first, and a fault in every message."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ EVERY = [(side, number) for side, kinds in KINDS.items() for number in range(len
 
 
 class _Faulty:
-    """A wire on which, in place of one message, others are written, perhaps with the next one; or an end is made."""
+    """A wire that replaces one message by others, perhaps together with the next one, or that ends there."""
 
     def __init__(self, wire: Wire, number: int, change: Callable[[Frames], Frames] | None, after: bool) -> None:
         self._wire, self._number, self._change, self._after = wire, number, change, after
@@ -91,7 +91,7 @@ def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode):
     ],
 )
 def test_all_that_servers_say_is_pinned(tmp_path, ahead, pin):
-    """With secrets that are known. Another hash is another wire: it needs another ``agreement.VERSION``."""
+    """Secrets are fixed. Another hash is another wire format, which needs another ``agreement.VERSION``."""
     mine = terms(ahead=ahead)
     sources = Stream(b"the first server").draw, Stream(b"the other server").draw
     first, second = play(tmp_path, (mine, mine), until=2, sources=sources)
@@ -108,7 +108,7 @@ def test_each_message_of_a_step_goes_wrong(tmp_path, name):
 
 
 def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]:
-    """The step fails on both sides in time or is complete; the next session goes on, with secrets of its own.
+    """Breaks a step, which fails on both sides in time or is complete; the next session has secrets of its own.
 
     Returns:
       The steps that are complete in the end.

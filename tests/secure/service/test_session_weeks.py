@@ -1,4 +1,4 @@
-"""Weeks of a service: random deaths, copies put back, blocks lost or changed, and every sum is right all the same."""
+"""Simulates weeks of a service with random deaths, restored copies and lost or changed blocks; every sum is right."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ SECRET = ("labels", "tables", "seed", "cot.corrections")
 
 
 def spoil(folder: Path, role: str, how: str, rng: np.random.Generator) -> None:
-    """Changes one of a server's blocks, or takes it away."""
+    """Changes or removes one of a server's blocks."""
     blocks = sorted((folder / role / "ahead").rglob("*.block"))
     if not blocks:
         return
@@ -45,7 +45,7 @@ def test_whatever_happens_each_sum_is_right_and_each_opening_counts(tmp_path: Pa
     happened: set[str] = set()
 
     def session(until: int, **how: object) -> tuple[Ended, Ended]:
-        """Plays one, and looks at all that it said and opened."""
+        """Plays a session, and checks all that it said and opened."""
         nonlocal begun, completed
         ended = play(state, (mine, mine), until=until, **how)  # pyright: ignore[reportArgumentType]
         said = [message.payload for one in ended for message in one.said if message.kind in SECRET]
