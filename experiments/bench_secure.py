@@ -19,13 +19,13 @@ from typing import Any
 import grpc
 import numpy as np
 
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import garbling
 from dpaudit.secure.circuits.garbling import BLOCK, GateKeys
 from dpaudit.secure.crypto import correlated_transfers, randomness, shares
-from dpaudit.secure.protocol import agreement, certificates, in_process
+from dpaudit.secure.protocol import agreement, in_process
 from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.channel import Channel
-from dpaudit.secure.service import grpc_wire
+from dpaudit.secure.service import certificates, grpc_wire
 from dpaudit.secure.service.grpc_wire import Listener
 from dpaudit.secure.service.records import Records
 from dpaudit.secure.service.session import Session

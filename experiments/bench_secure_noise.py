@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto import shares
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
 from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.channel import Channel
 from experiments.common import Rows
 
 Step = Callable[[], list[np.ndarray]]  # what was opened, block by block
@@ -34,7 +34,7 @@ def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> 
 
     def transfers_alone(channel: Channel, first: bool, depth: int) -> Step:
         party = (transfer_noise.First if first else transfer_noise.Second)(channel, depth=depth)
-        opened, share = (two_server_sum.first, split[0]) if first else (two_server_sum.second, split[1])
+        opened, share = (two_server_sum.reveal_first, split[0]) if first else (two_server_sum.reveal_second, split[1])
 
         def open_block(part: slice) -> np.ndarray:
             drawn = party.prepare(law, part.stop - part.start, ring_bits=ring_bits)

@@ -16,13 +16,13 @@ from dpaudit import AuditResult, Claim
 from dpaudit.auditing.attacks import choose, learned
 from dpaudit.auditing.bounds import estimate
 from dpaudit.auditing.result import from_counts
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import garbling
 from dpaudit.secure.circuits.garbling import BLOCK, GateKeys
 from dpaudit.secure.crypto import shares
 from dpaudit.secure.crypto.randomness import Source, Stream
 from dpaudit.secure.noise import accounting, binomial
 from dpaudit.secure.protocol import in_process, two_server_sum
-from dpaudit.secure.protocol.channel import Channel
 
 LAW = binomial.binomial(coins=15, step_bits=1)
 KIND = two_server_sum.noisy(LAW, ring_bits=7)

@@ -1,4 +1,4 @@
-"""What the commands that measure have in common: options, checkpoints, failures in one line, rows, statuses."""
+"""Provides what commands share: options, progress bars, checkpoints, one-line errors, reports and exit statuses."""
 
 import dataclasses
 import json
@@ -24,12 +24,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-# Progress on a terminal: how far, how fast, and how long to go.
-
-
 @contextmanager
 def bars_on_terminal() -> Iterator["Progress | None"]:
-    """Bars on standard error where that is the first process's terminal; None, and silence, elsewhere."""
+    """Shows progress bars where standard error is the first process's terminal; yields None elsewhere."""
     if not (sys.stderr.isatty() and hosts.first()):
         yield None
         return
@@ -38,7 +35,7 @@ def bars_on_terminal() -> Iterator["Progress | None"]:
     from rich.text import Text
 
     class Rate(progress.ProgressColumn):
-        """Steps a second, those that an earlier run has made left out."""
+        """Shows the steps per second of this run."""
 
         def render(self, task: progress.Task) -> Text:
             speed = task.finished_speed or task.speed
@@ -55,15 +52,12 @@ def bars_on_terminal() -> Iterator["Progress | None"]:
         yield bars
 
 
-# Compiled programs are kept from one start of a command to the next.
-
-
 def keep_compiled() -> None:
-    """Turns on JAX's persistent compilation cache, in this user's cache folder.
+    """Turns on JAX's persistent compilation cache, in this user's cache folder, so that the next start is quicker.
 
-    ``JAX_COMPILATION_CACHE_DIR`` and ``JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS`` win. Without them every program is
-    kept: the small ones are many, and together they take seconds. JAX knows each by its text, its options, its version
-    and the kind of processor. Where nothing can be written, nothing is kept.
+    ``JAX_COMPILATION_CACHE_DIR`` and ``JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS`` take precedence. Without them
+    every program is cached: there are many small ones, which together take seconds. JAX identifies a program by its
+    text, its options, its version and the kind of processor. Where the folder cannot be written, nothing is cached.
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = _cache_home() / "dpaudit"
@@ -79,7 +73,7 @@ def keep_compiled() -> None:
 
 
 def _cache_home() -> Path:
-    """Where this platform keeps a user's caches."""
+    """Returns the folder of this platform for a user's caches."""
     if named := os.environ.get("XDG_CACHE_HOME"):
         return Path(named)
     if sys.platform == "darwin":
@@ -94,33 +88,33 @@ STATUS = {"consistent": 0, "measured": 0, "violation": 1, "fault": 1, "underpowe
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """Options of every command that measures."""
+    """The options of every command that measures."""
 
     seed: int = 0
-    """All randomness follows from it."""
+    """Seed of all randomness."""
     out: str | None = None
-    """Directory for results.json and report.html; without it, nothing is written."""
+    """Directory for results.json and report.html; by default nothing is written."""
     force: bool = False
-    """Write into a directory that is not empty."""
+    """Write into a directory even if it is not empty."""
     json: bool = False
-    """Print the rows as JSON, in a list, instead of a table."""
+    """Print the rows as a JSON list instead of a table."""
 
 
 def perform(
     program: str, run: Callable[[], int | None], to_go_on: Callable[[], str] = str, *, measures: bool = True
 ) -> None:
-    """Runs a command to its end, or to one line that says why not. An interrupted process ends here, with status 130,
-    or 143 by SIGTERM.
+    """Runs a command, and reports unusable input in one line. An interrupted process ends here, with status 130, or
+    143 after SIGTERM.
 
     Args:
-      program: its name, with which the line begins.
+      program: its name, which begins the line.
       run: returns the status.
-      to_go_on: what an interruption says of how the work is taken up again.
-      measures: it takes a while, on all devices of all processes that were started together: programs are kept for
-        the next start, and SIGTERM is an interruption.
+      to_go_on: returns what the message of an interruption says about resuming.
+      measures: whether it runs long, on all devices of all processes that were started together: compiled programs
+        are then cached, and SIGTERM counts as an interruption.
 
     Raises:
-      SystemExit: a status other than 0: that of ``run``, or 2 for unusable input.
+      SystemExit: the status is not 0: that of ``run``, or 2 for unusable input.
     """
     try:
         if measures:
@@ -145,7 +139,7 @@ def perform(
 
 @contextmanager
 def _warned_in_one_line(program: str) -> Iterator[None]:
-    """Says what the package warns of as it says what it refuses, without a place in the code."""
+    """Prints warnings of the package as one line, like its errors, without the location in the code."""
     with warnings.catch_warnings():
         shown = warnings.showwarning
 
@@ -165,13 +159,13 @@ def _say(line: str) -> None:
 
 
 def to_go_on(options: Any) -> str:
-    """How an interrupted command is taken up again, if it can be."""
+    """Describes how to resume an interrupted command, if it can be resumed."""
     kept = getattr(options, "checkpoint", None)
     return f"; --resume goes on from {Path(kept).name}" if kept and Path(kept).exists() else ""
 
 
 def prepare(common: Common) -> Path | None:
-    """The directory to write to, found fit before any work; None for nowhere."""
+    """Prepares the output directory before any work; None if there is none."""
     if common.out is None:
         return None
     out = Path(common.out)
@@ -180,7 +174,7 @@ def prepare(common: Common) -> Path | None:
 
 
 def report(common: Common, rows: Sequence[dict[str, Any]], table: Table, write_page: Callable[[Path], None]) -> None:
-    """Writes results.json and the page where they are asked for, and prints the rows or their table."""
+    """Writes results.json and the page if asked for, and prints the rows or their table."""
     if not hosts.first():
         return
     if common.out is not None:
@@ -192,7 +186,7 @@ def report(common: Common, rows: Sequence[dict[str, Any]], table: Table, write_p
 
 
 def show(value: Any, table: Table, as_json: bool) -> None:
-    """Prints the value as JSON, or the table: as wide as the terminal, 100 columns elsewhere."""
+    """Prints the value as JSON, or the table: as wide as the terminal, or 100 columns."""
     if as_json:
         print(json.dumps(value, allow_nan=False))
     else:
@@ -200,10 +194,10 @@ def show(value: Any, table: Table, as_json: bool) -> None:
 
 
 def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | None:
-    """Where to keep the state, after a look at what is there; None for nowhere.
+    """Checks the options of a checkpoint against what exists, and returns its path; None if there is none.
 
     Args:
-      checkpoint, resume: the options.
+      checkpoint, resume: the options --checkpoint and --resume.
       kind: "file" or "folder".
     """
     if checkpoint is None:
@@ -224,11 +218,11 @@ def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | N
 
 @contextmanager
 def failures_in_one_line(name: str, wanted: str) -> Iterator[None]:
-    """Every failure is ``<name>: expected <wanted>, got ...``."""
+    """Turns every exception into an InputError ``<name>: expected <wanted>, got ...``."""
     try:
         yield
     except _validate.InputError:
         raise
-    except Exception as error:  # a traceback's status, 1, would read as a violation
+    except Exception as error:  # the status of a traceback, 1, would be read as a violation
         cause = one_line(f"{type(error).__name__}: {error}")
         raise _validate.InputError(f"{name}: expected {wanted}, got {cause}") from None

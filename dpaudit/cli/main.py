@@ -1,4 +1,4 @@
-"""``dpaudit ...``: parse, call, print."""
+"""Parses the ``dpaudit`` command line and runs its commands."""
 
 import dataclasses
 import zlib
@@ -30,74 +30,74 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ldp:
-    """Audit LDP-SGD from a federated-learning client's side (paper 000)."""
+    """Audit LDP-SGD from the side of a client of federated learning (paper 000)."""
 
     data: tuple[str, ...] = ("digits",)
-    """Data sets with images: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
+    """Image data sets: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
     craft: tuple[str, ...] = ("all",)
-    """How the two gradients are made: benign, label_flip, gradient_flip, collusion, dummy (all five: all), and the
-    counter-examples zero_against_large and watermark."""
+    """How the two gradients are crafted: benign, label_flip, gradient_flip, collusion, dummy (all: these five), and
+    the counter-examples zero_against_large and watermark."""
     epsilon: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
-    """Promised privacy losses, in nats."""
+    """Claimed privacy losses, in nats."""
     trials: int = 10_000
-    """K of Algorithm 3: games per repeat, half of them in each world."""
+    """Games per repeat (K of Algorithm 3), half of them in each world."""
     repeats: int = 10
-    """Tests to average; the bounds pool them all."""
+    """Number of tests to average; the bounds pool all of them."""
     engine: Literal["full", "plane", "exact"] = "full"
     """full runs the shipped mechanism, plane samples in the plane of the two gradients, exact is the closed form."""
     pair: Literal["fresh", "fixed"] = "fresh"
-    """A fresh pair of gradients for every trial, or one fixed pair for all."""
+    """Whether every trial gets a fresh pair of gradients, or all trials share one fixed pair."""
     clip_norm: float = 1.0
-    """L, the L2 norm to which gradients are clipped."""
+    """L2 norm to which gradients are clipped (L)."""
     pretraining_steps: int = 100
-    """Adam steps of the server's model before it is sent out."""
+    """Adam steps on the server's model before it is sent to clients."""
     confidence: float = 0.95
-    """With which all bounds of the table hold together."""
+    """Confidence with which all bounds of the table hold together."""
     data_dir: str | None = None
-    """Where the data sets lie; else $DPAUDIT_DATA, else TensorFlow Datasets."""
+    """Folder of the data sets; by default $DPAUDIT_DATA, else TensorFlow Datasets."""
     checkpoint: str | None = None
-    """Folder that keeps what has been played, for a run that is interrupted. It stays, and one that is there already
-    is refused without --resume."""
+    """Folder that stores the progress of the run, so that it can be resumed. An existing one is refused without
+    --resume."""
     resume: bool = False
-    """Go on from the checkpoint of the same test, on this or another machine; from the start if there is none."""
+    """Resume from the checkpoint of the same test, on this or another machine; start afresh if there is none."""
     common: Annotated[Common, tyro.conf.arg(name="")]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How many trials a question needs, with a number fixed in advance and with one that may stop at any time."""
+    """Plan the number of trials of an audit, both fixed in advance and for an audit that may stop at any time."""
 
     target: Annotated[str | None, tyro.conf.Positional] = None
     """FILE:NAME, as for audit: plan for this mechanism, after a pilot audit; without one, for a perfect attack."""
     epsilon: float | None = None
-    """The claimed privacy loss, in nats; of a mechanism, its claim by default."""
+    """Claimed privacy loss, in nats; of a mechanism, its claim by default."""
     delta: float | None = None
-    """The claimed delta."""
+    """Claimed delta."""
     confidence: float = 0.95
-    """With which a violation shall be called one."""
+    """Confidence required to report a violation."""
     true_epsilon: float | None = None
-    """The loss that is to be found out; twice the claim by default."""
+    """True privacy loss to detect; by default twice the claim."""
     trials: int | None = None
-    """Trials for which to tell the bounds to expect; by default as many as a fixed number needs."""
+    """Trials for which to report the expected bounds; by default as many as a fixed number needs."""
     rate: float | None = None
-    """Trials a second; without it, the mechanism is timed for a second, or a Laplace mechanism on ten numbers."""
+    """Trials per second; by default measured for a second on the mechanism, or on a Laplace one with ten numbers."""
     seed: int = 0
-    """Of a mechanism's pilot."""
+    """Seed of a mechanism's pilot audit."""
     json: bool = False
     """Print the plan as JSON instead of a table."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """List the data sets, and where each would be read from."""
+    """List the data sets and where each would be read from."""
 
     data_dir: str | None = None
-    """Where the data sets lie; else $DPAUDIT_DATA."""
+    """Folder of the data sets; by default $DPAUDIT_DATA."""
 
 
 def main() -> None:
-    """The console script: 0 (``audit``, ``examine``, ``train``: what they found), 2 for unusable input, 130 or 143
-    (SIGTERM) when interrupted."""
+    """Runs the console script. Its status is 0 (for ``audit``, ``examine`` and ``train`` that of their verdict), 2 for
+    unusable input, 130 or 143 (SIGTERM) when interrupted."""
     command = parsed()
     measure = {
         Ldp: _ldp,
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def parsed(given: Sequence[str] | None = None) -> Any:
-    """The command that was typed, or ``given``."""
+    """Parses the command line, or ``given``."""
     return tyro.cli(
         Annotated[Ldp, tyro.conf.subcommand("ldp")]
         | Annotated[audit.Audit, tyro.conf.subcommand("audit")]
@@ -122,7 +122,7 @@ def parsed(given: Sequence[str] | None = None) -> Any:
         | Annotated[secure.Secure, tyro.conf.subcommand("secure")],
         args=given,
         prog="dpaudit",
-        description="How private is a mechanism really?",
+        description="Measure how private a mechanism really is.",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
 
@@ -157,7 +157,7 @@ def _ldp(options: Ldp) -> None:
 
 
 def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") -> Iterator[list[dict[str, Any]]]:
-    """The rows of one data set and craft setting at a time."""
+    """Yields the rows of one data set and craft setting at a time."""
     import jax
 
     from dpaudit import data
@@ -258,7 +258,7 @@ def _first_number(release: Any) -> Any:
 
 
 def _stand_in_rate() -> float:
-    """Trials a second of a light mechanism on this machine."""
+    """Measures the trials per second of a light mechanism on this machine."""
     import jax
     import jax.numpy as jnp
 

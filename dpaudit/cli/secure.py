@@ -1,6 +1,6 @@
-"""``dpaudit secure``: two servers that learn a noisy sum of what owners share, and nothing else (paper 001).
+"""Implements ``dpaudit secure``: two servers that learn a noisy sum of owners' integers, nothing else (paper 001).
 
-``server`` runs one of the two, ``keys`` makes the certificates with which they and the owners know each other.
+``server`` runs one of the two; ``keys`` makes the certificates by which servers and owners authenticate each other.
 """
 
 import dataclasses
@@ -16,78 +16,79 @@ from dpaudit import _validate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server:
-    """Run one of the two servers of a secure training (paper 001), until it is interrupted; its peer and every owner
-    must have the same terms: owners, dimension, examples, clip norm, noise, ring bits, coins, depth, budget."""
+    """Run one of the two servers of a secure training (paper 001) until it is interrupted. Its peer and every owner
+    must
+    have the same terms: owners, dimension, examples, clip norm, noise, ring bits, coins, depth, budget."""
 
     role: Literal["h1", "h2"]
-    """h1 garbles and calls; h2 evaluates and is called. Two who do not collude should run them."""
+    """h1 garbles and calls, h2 evaluates and is called. Parties that do not collude should run them."""
     listen: str
-    """HOST:PORT for owners, and for h1; with port 0 the system chooses one, and the first line of output tells it."""
+    """HOST:PORT for owners, and for h1. The system chooses the port for 0; the first line of output shows it."""
     state: str
-    """Directory for what must outlive this process; a server that was killed goes on from it."""
+    """Directory of the state, from which a server that was killed continues."""
     owners: tuple[str, ...]
-    """Names of all owners, as their certificates have them."""
+    """Names of all owners, as in their certificates."""
     dimension: int
-    """Coordinates of the sum."""
+    """Number of coordinates of the sum."""
     examples: int
-    """The most examples that all owners together have in a step."""
+    """Largest number of examples of all owners together in a step."""
     peer: str | None = None
-    """The other server's HOST:PORT, which h1 calls; h2 waits for that call and makes no use of it."""
+    """HOST:PORT of h2, which h1 calls; h2 ignores it."""
     clip_norm: float = 1.0
     """L2 norm to which each example's gradient is clipped."""
     noise_multiplier: float | None = None
-    """Standard deviation of the noise over the clip norm; in mode plain there is none."""
+    """Standard deviation of the noise over the clip norm; not for mode plain."""
     mode: Literal["noisy", "plain"] = "noisy"
-    """plain opens the sum without noise, which is not private."""
+    """noisy adds noise; plain opens the sum without noise, which is not private."""
     noise: Literal["binomial", "table"] = "binomial"
-    """table is the paper's, for comparison: it is not private, and large beyond its ring of 17 bits."""
+    """Law of the noise. table is the paper's, for comparison: not private, and large in rings beyond 17 bits."""
     least_owners: int | None = None
-    """With how many a step goes on when a round's time is over; all by default."""
+    """Number of owners with which a step proceeds when the time of a round is over; by default all."""
     coins: int = 127
-    """Of the binomial noise, 2^k - 1."""
+    """Number of coins of the binomial noise, 2^k - 1."""
     ring_bits: int = 25
-    """Shares are modulo 2 to this power."""
+    """Bits of the ring: shares are modulo 2 to this power."""
     depth: Literal[1, 2, 4] = 1
-    """Of the oblivious transfers: the more, the fewer bytes and the more computing."""
+    """Depth of the oblivious transfers: a larger one sends fewer bytes and computes more."""
     ahead: int = 0
-    """For how many steps the servers make ahead, on disk, what depends on no share, while they wait for owners."""
+    """Number of steps for which the servers prepare garbled blocks in advance, on disk, while they wait for owners."""
     budget: tuple[float, float] | None = None
-    """EPSILON DELTA of the whole training, for a record in every step; once it is spent the servers open no more."""
+    """EPSILON DELTA of the whole training, for a record in every step; once it is spent, nothing more is opened."""
     wait: float = 60.0
-    """Seconds that a round waits for owners."""
+    """Seconds for which a round waits for owners."""
     deadline: float = 60.0
     """Seconds that a step of the servers may take."""
     rejoin: bool = False
-    """Begin anew with the other server, once, after this one's state was put back from a copy, or was lost: both drop
-    what they made ahead, and this one has the results that it lacks from the other."""
+    """Start anew with the other server, once, after this one's state was restored from a copy or was lost: both
+    discard their prepared blocks, and this one copies the results that it lacks from the other."""
     keys: str | None = None
-    """This server's folder of those that `dpaudit secure keys` makes; without it, only loopback addresses are used."""
+    """This server's folder from `dpaudit secure keys`; without it, only loopback addresses are allowed."""
     metrics: str | None = None
-    """HOST:PORT of this machine where GET /metrics tells steps, waiting owners, openings, epsilon and bytes."""
+    """HOST:PORT of this machine at which GET /metrics reports steps, waiting owners, openings, epsilon and bytes."""
     log: Literal["text", "json"] = "text"
-    """json writes an object a line: time, server, step where a line is of one, and what is told."""
+    """Format of the log; json writes an object per line: time, server, step (or null), message."""
     insecure: bool = False
-    """Speak beyond this machine without certificates: whoever is on the way can read both shares."""
+    """Allow other machines without certificates; anyone on the network path can then read both shares."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Make keys and certificates: an authority, and a folder for each server and owner to have.
+    """Make keys and certificates: an authority, and a folder for each server and owner.
 
-    Folders that are there are left as they are: the same again with more owners makes theirs.
+    Existing folders are not changed: run it again with more owners to add theirs.
     """
 
     out: str
-    """Takes a folder for each party, and the authority's, whose key is needed for new owners only: keep it apart."""
+    """Where to put the folders of all parties and of the authority, whose key only adds owners: store it apart."""
     owners: tuple[str, ...]
-    """Names of all owners."""
+    """Names of the owners."""
     days: int = 365
-    """For how long certificates are valid."""
+    """Days for which certificates are valid."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Secure:
-    """Add up what nobody may see: a training's two servers, and their keys."""
+    """Sum the owners' integers between two servers, neither of which sees them; make the parties' keys."""
 
     command: Annotated[
         Annotated[Server, tyro.conf.subcommand("server", prefix_name=False)]
@@ -97,14 +98,14 @@ class Secure:
 
 
 def run(options: Secure) -> None:
-    """Serves until SIGINT or SIGTERM, or makes keys.
+    """Runs a server until SIGINT or SIGTERM, or makes keys.
 
     Raises:
-      InputError: unusable options, or a peer with other ones.
+      InputError: options are unusable, or differ from the peer's.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what fails is told in lines of our own
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failures are reported in our own log lines
     try:
-        from dpaudit.secure.protocol import certificates
+        from dpaudit.secure.service import certificates
     except ImportError as missing:
         raise _validate.expected("secure", "its libraries (pip install 'dpaudit[secure]')", missing) from None
     command = options.command
@@ -116,8 +117,8 @@ def run(options: Secure) -> None:
 
 
 def _serve(options: Server) -> None:
-    from dpaudit.secure.protocol import agreement, certificates, channel
-    from dpaudit.secure.service import metrics, server
+    from dpaudit.secure.protocol import agreement
+    from dpaudit.secure.service import certificates, monitoring, server
 
     own = certificates.read(options.keys, name=options.role) if options.keys else None
     terms = agreement.terms(
@@ -138,14 +139,14 @@ def _serve(options: Server) -> None:
 
     def log(line: str) -> None:
         if options.log == "json":
-            print(channel.as_json(options.role, line), file=sys.stderr, flush=True)
+            print(monitoring.as_json(options.role, line), file=sys.stderr, flush=True)
         else:
             print(f"dpaudit {options.role}: {line}", file=sys.stderr, flush=True)
 
     running: list[server.Server] = []
-    told = None
+    metrics = None
     if options.metrics:
-        told = metrics.Metrics(options.metrics, lambda: running[0].figures() if running else {})
+        metrics = monitoring.Metrics(options.metrics, lambda: running[0].figures() if running else {})
     serving = server.Server(
         options.role,
         terms,
@@ -163,9 +164,9 @@ def _serve(options: Server) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: serving.stop())
     print(f"{options.role} listens on {options.listen.rpartition(':')[0]}:{serving.port}", flush=True)
-    if told:
-        print(f"{options.role} tells its figures on port {told.port}", flush=True)
+    if metrics:
+        print(f"{options.role} serves metrics on port {metrics.port}", flush=True)
     try:
         serving.run()
     except _validate.InputError as fault:
-        raise _validate.InputError(channel.printable(str(fault))) from None
+        raise _validate.InputError(monitoring.printable(str(fault))) from None

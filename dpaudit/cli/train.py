@@ -1,4 +1,4 @@
-"""``dpaudit train``: a network trained privately, and the promise put to the test in the same run."""
+"""Implements ``dpaudit train``, which trains a network privately and audits its privacy claim in the same run."""
 
 import dataclasses
 import math
@@ -24,53 +24,53 @@ from dpaudit.cli.command import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-PARTS = 20  # of a training: each ends with progress and a checkpoint
+PARTS = 20  # parts of a training, each of which ends with progress and a checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
-    """Train a network by DP-SGD to a target epsilon, and audit it with canaries in the same run, on one device of one
-    process; the status is that of dpaudit audit, and --out keeps the trained params (Orbax) too."""
+    """Train a network by DP-SGD to a target epsilon and audit it with canaries in the same run, on one device of one
+    process. The exit status is that of dpaudit audit; --out also stores the trained parameters (Orbax)."""
 
     data: str = "digits"
-    """A data set with images: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
+    """Image data set: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
     epsilon: float = 4.0
-    """The privacy loss to keep, in nats; the noise is the least that keeps it."""
+    """Target privacy loss, in nats; the noise is the least that achieves it."""
     delta: float = 1e-5
-    """Of every epsilon."""
+    """Delta of the target and of the audit."""
     epochs: float = 30.0
-    """Passes over records and canaries, rounded up to twenty equal parts."""
+    """Passes over records and canaries; steps are rounded up to a multiple of twenty."""
     steps: int | None = None
-    """The number of steps, instead of epochs."""
+    """Number of steps, instead of epochs."""
     batch_size: int = 256
-    """The expected number of records and canaries in a step's Poisson batch."""
+    """Expected number of records and canaries in the Poisson batch of a step."""
     clip_norm: float = 1.0
     """L2 norm to which the gradient of each example is clipped."""
     learning_rate: float = 0.01
-    """The optimiser's."""
+    """Learning rate of the optimizer."""
     optimizer: str = "adam"
-    """sgd or adam."""
+    """Optimizer: sgd or adam."""
     neighbouring: str = "add_remove"
-    """What two neighbouring data sets are: add_remove or replace."""
+    """Neighbouring relation of data sets: add_remove or replace."""
     canaries: int = 1000
-    """Rows that the audit adds, half of them by a coin each; they take room in the batches and so cost accuracy."""
+    """Number of canaries, each taking part with probability 1/2; they displace records and so cost accuracy."""
     confidence: float = 0.95
-    """Of the lower bound on epsilon."""
+    """Confidence of the lower bound on epsilon."""
     checkpoint: str | None = None
-    """Folder that keeps the training, for a run that is interrupted; it tells which canaries took part, so it is not
-    for release. It stays, and one that is there already is refused without --resume."""
+    """Folder that stores the training, so that it can be resumed. Do not publish it: it reveals which canaries took
+    part. An existing one is refused without --resume."""
     resume: bool = False
-    """Go on from the checkpoint of the same training; from the start if there is none."""
+    """Resume from the checkpoint of the same training; start afresh if there is none."""
     data_dir: str | None = None
-    """Where the data sets lie; else $DPAUDIT_DATA, else TensorFlow Datasets."""
+    """Folder of the data sets; by default $DPAUDIT_DATA, else TensorFlow Datasets."""
     common: Annotated[Common, tyro.conf.arg(name="")]
 
 
 def run(options: Train) -> int:
-    """Trains, audits, prints; the exit status.
+    """Trains, audits and reports; returns the exit status.
 
     Raises:
-      InputError: unusable options or data.
+      InputError: options or data are unusable.
     """
     import jax
     import optax

@@ -1,32 +1,81 @@
-"""Two servers that do not collude add up owners' integers, with noise that neither knows (paper 001): threat model.
+"""Adds up the integers of many owners between two servers, with noise that neither server knows.
 
-This is research code that nobody outside has audited.
+It implements SPGC (Iwahana, Yanai and Fujiwara, "Privacy-Preserving Collaborative Learning Based on Integration of
+Secure Computation and Differential Privacy", paper 001). Its parts, each of which imports only those before it:
+:mod:`channel` (messages), :mod:`crypto` (randomness, shares, oblivious transfer), :mod:`circuits` (Boolean circuits
+and their garbling), :mod:`noise` (laws and accounting), :mod:`protocol` (terms of a training, the noisy sum of two
+servers) and :mod:`service` (servers and owners over gRPC). This is research code that nobody outside has audited.
 
-Trust. Servers and owners are semi-honest: they keep to the protocol, and try to learn what they can from what they
-see. H1 and H2 do not talk to each other beyond it. Nothing is promised against one that departs from it: a server can
-move a sum as it likes or stop it, and an owner can submit any integers of the ring, as nobody checks their norm. That
-can spoil a step (poisoning); the owner's own examples are then not protected as accounted, the others' are.
+**Trust.** Servers and owners are semi-honest: they follow the protocol, and try to learn what they can from what they
+see. H1 and H2 do not communicate beyond the protocol. Nothing is promised against a party that departs from it: a
+server can shift a sum at will or stop it, and an owner can submit any integers of the ring, since nobody checks their
+norm. Such an owner can spoil a step (poisoning); its own examples are then not protected as accounted, those of the
+others are.
 
-What each learns. A server, and all owners but one with it: the opened sums, who took part in which step, and when; of
-the remaining owner what the noisy sums tell. Two servers that collude learn every owner's integers. An owner learns
-the opened sums and who is in them. Who listens on the way, where there are certificates, learns who speaks with whom,
-when, and how much.
+**What each party learns.** A server, even together with all owners but one: the opened sums, who took part in which
+step and when, and about the remaining owner what the noisy sums reveal. Two servers that collude learn every owner's
+integers. An owner learns the opened sums and whose integers are in them. An eavesdropper learns, where certificates
+are used, who talks to whom, when, and how much.
 
-What the noise protects. Each example of an owner, beside any that could be in its place, in every opening that was
-begun, whether or not it came to a result (:mod:`budget`).
+**What the noise protects.** Each example of an owner, in the sense that it could have been replaced by any other, in
+every opening that was begun, whether or not it produced a result (:class:`dpaudit.secure.protocol.agreement.Budget`).
 
-What a copy of the disk gives away. The opened sums, which all owners know, and what was made ahead. H1's blocks, with
-a record of what the servers say when these are opened, tell H1's share of that step's sum. The blocks of both servers
-tell the noise of the steps to come. So a copy of a server's folder in the hands of the other is collusion. Blocks say
-nothing of steps that were opened before they were made; that an opened one is gone from the disk cannot be promised.
-Files are for their owner alone; a disk is best encrypted, and ``--ahead 0`` keeps no block at all.
+**What a copy of the disk reveals.** The opened sums, which all owners know, and the blocks prepared in advance. H1's
+blocks, together with a record of the messages exchanged when they are opened, reveal H1's share of that step's sum.
+The blocks of both servers reveal the noise of the steps to come. A copy of one server's folder in the hands of the
+other server therefore amounts to collusion. Blocks reveal nothing about steps opened before the blocks were made. We
+cannot promise that a used block is physically gone from the disk. Files are readable by their owner only; encrypt the
+disk, or keep no blocks at all with ``--ahead 0``.
 
-States that are put back. Two openings of one block give a share away, so a server that has forgotten a block that the
-other saw it spend is refused (:mod:`offline`). The one way forward is to start it once with ``--rejoin``: both drop
-all that was made ahead, and it has the results that it lacks from the other. That is also how an empty server takes
-the place of one that was lost. If both are put back to earlier states, neither can tell: one of the two is to be
-started with ``--rejoin`` before anything is opened, and the openings that both have forgotten are still spent.
+**Restored backups.** Opening one block twice reveals a share, so a server that has forgotten a block which the other
+saw it use is refused (:mod:`dpaudit.secure.protocol.prepared`). The only way forward is to start it once with
+``--rejoin``: both servers discard all prepared blocks, and the restarted server copies the results it lacks from the
+other. An empty server replaces a lost one in the same way. If both are restored to earlier states, neither can tell:
+start one of them with ``--rejoin`` before anything is opened. The forgotten openings still count as spent.
 
-Keys. With a server's key one can take its place. The authority's key can make an owner out of nobody, not a server
-(:mod:`keys`). Without certificates everybody is believed and nothing is encrypted: for one machine only.
+**Keys.** Whoever has a server's key can impersonate it. Whoever has the authority's key can impersonate an owner, but
+not a server (:mod:`dpaudit.secure.service.certificates`). Without certificates every party is believed and nothing is
+encrypted: use that on a single machine only.
 """
+
+from typing import TYPE_CHECKING
+
+from dpaudit._lazy import attach
+
+if TYPE_CHECKING:
+    from dpaudit.secure.channel import ChannelError as ChannelError
+    from dpaudit.secure.crypto import shares as shares
+    from dpaudit.secure.noise import accounting as accounting
+    from dpaudit.secure.noise import gaussian as gaussian
+    from dpaudit.secure.noise import lookup as lookup
+    from dpaudit.secure.noise.binomial import Binomial as Binomial
+    from dpaudit.secure.noise.binomial import binomial as binomial
+    from dpaudit.secure.protocol import schemes as schemes
+    from dpaudit.secure.protocol.agreement import Terms as Terms
+    from dpaudit.secure.protocol.agreement import terms as terms
+    from dpaudit.secure.protocol.fixed_point import dequantize as dequantize
+    from dpaudit.secure.protocol.fixed_point import quantize as quantize
+    from dpaudit.secure.service import certificates as certificates
+    from dpaudit.secure.service.owner import Owner as Owner
+    from dpaudit.secure.service.server import Server as Server
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "Binomial": "noise.binomial",
+        "ChannelError": "channel",
+        "Owner": "service.owner",
+        "Server": "service.server",
+        "Terms": "protocol.agreement",
+        "accounting": "noise.accounting",
+        "binomial": "noise.binomial",
+        "certificates": "service.certificates",
+        "dequantize": "protocol.fixed_point",
+        "gaussian": "noise.gaussian",
+        "lookup": "noise.lookup",
+        "quantize": "protocol.fixed_point",
+        "schemes": "protocol.schemes",
+        "shares": "crypto.shares",
+        "terms": "protocol.agreement",
+    },
+)

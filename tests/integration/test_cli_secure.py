@@ -1,4 +1,4 @@
-"""``dpaudit secure server``: real processes, with and without certificates, one of them killed in the middle."""
+"""Tests ``dpaudit secure server`` with real processes, with and without certificates, one of them killed midway."""
 
 import shutil
 import signal
@@ -22,7 +22,7 @@ TERMS = ("--owners", *servers.OWNERS, "--dimension", str(servers.DIMENSION), "--
 
 
 class Process:
-    """``dpaudit secure server`` with these options, and the port on which it says that it listens."""
+    """Runs ``dpaudit secure server`` with these options, and reads the port that it prints."""
 
     def __init__(self, folder: Path, role: str, port: int, *options: str) -> None:
         command = [sys.executable, "-m", "dpaudit.cli.main", "secure", "server", "--role", role]
@@ -41,7 +41,7 @@ class Process:
         return int(line.rpartition(":")[2])
 
     def end(self, by: signal.Signals | None) -> tuple[int, str]:
-        """Its status and what it has told; without a signal, when it ends by itself."""
+        """Returns its status and its output; without a signal, when it ends by itself."""
         if by is not None:
             self._started.send_signal(by)
         _, told = self._started.communicate(timeout=60)
@@ -66,7 +66,7 @@ def step(number: int, all_of: list[Owner]) -> np.ndarray:
 
 
 def test_processes_open_what_one_process_opens(tmp_path):
-    """Also after one of them was killed: steps 1 and 2, and 3 behind a new process with the old one's state."""
+    """Kills one of them, too: steps 1 and 2, and 3 after a new process continues from the old one's state."""
     mine = servers.terms("plain")
     expected = servers.play(tmp_path / "here", (mine, mine), until=3)[0].steps
     trust = Authority(tmp_path / "trust")
@@ -130,7 +130,7 @@ def test_the_paper_s_table_between_processes_is_labelled_and_must_be_meant_by_bo
 
 @pytest.mark.slow
 def test_a_state_that_was_put_back_is_refused_until_rejoin(tmp_path):
-    """H1's, copied after step 1 and put back after step 2, with steps made ahead."""
+    """Copies H1's state after step 1 and restores it after step 2, with blocks prepared in advance."""
     ahead = "--mode", "noisy", "--noise-multiplier", "1", "--ahead", "1"
     mine = servers.terms(ahead=1)
     second = Process(tmp_path, "h2", 0, *ahead)
@@ -147,7 +147,9 @@ def test_a_state_that_was_put_back_is_refused_until_rejoin(tmp_path):
     shutil.move(tmp_path / "copy", tmp_path / "h1")
     status, told = Process(tmp_path, "h1", 0, *peer, *ahead).end(None)
     assert status == 2
-    assert told.startswith("dpaudit: h1's blocks: expected block 1 spent, as h2 has seen (it has been put back; ")
+    assert told.startswith(
+        "dpaudit: h1's blocks: expected block 1 spent, as h2 has seen (its state is an older copy; "
+    )
     assert told.count("\n") == 1
     first = Process(tmp_path, "h1", 0, *peer, *ahead, "--rejoin")
     with owners(None, (first.port(), port), mine) as all_of:

@@ -1,9 +1,9 @@
-"""Certificates for a test's parties, as ``dpaudit secure keys`` makes them."""
+"""Makes certificates for the parties of a test, as ``dpaudit secure keys`` does."""
 
 from pathlib import Path
 
-from dpaudit.secure.protocol import certificates
-from dpaudit.secure.protocol.certificates import Tls
+from dpaudit.secure.service import certificates
+from dpaudit.secure.service.certificates import Tls
 from tests.secure.servers import OWNERS
 
 
@@ -15,5 +15,5 @@ class Authority:
         certificates.make(folder, OWNERS, days=1)
 
     def tls(self, name: str) -> Tls:
-        """What a party has."""
+        """Reads the files of a party."""
         return certificates.read(self.folder / name, name=name)

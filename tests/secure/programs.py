@@ -1,4 +1,4 @@
-"""Random Boolean programs: the circuit that the builder makes of one, beside its value by Python's integers.
+"""Makes random Boolean programs: the circuit that the builder makes, and the value by Python's integers.
 
 Output j of a program is the XOR of its steps j, j + OUTPUTS, ..., so every step matters.
 """
@@ -15,7 +15,7 @@ OUTPUTS = 9
 
 
 def draw(seed: int, inputs: int, steps: int) -> Program:
-    """Steps that each read one of the last wires and one of all, the constants too; XOR often, or all would be 0."""
+    """Draws steps that each read one of the last wires and any wire or constant; often XOR, or all would be 0."""
     rng = np.random.default_rng(seed)
     kinds = rng.choice(["xor", "and", "not"], steps, p=[0.6, 0.3, 0.1])
     first = 2 + inputs
@@ -39,7 +39,7 @@ def build(program: Program, inputs: int) -> Circuit:
 
 
 def compute(program: Program, bits: np.ndarray) -> np.ndarray:
-    """The same from bits [inputs, d], as bool [OUTPUTS, d]: every wire is one integer of d bits."""
+    """Computes the program from bits [inputs, d], as bool [OUTPUTS, d]: every wire is one integer of d bits."""
     count = bits.shape[1]
     ones = (1 << count) - 1
     wires = [0, ones, *(int("".join("01"[bit] for bit in row.astype(int)), 2) for row in bits)]

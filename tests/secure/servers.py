@@ -1,4 +1,4 @@
-"""Two servers' sessions in one process, step by step, on wires that may go wrong, for the tests to watch."""
+"""Runs two servers' sessions in one process, step by step, on wires that may fail."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpaudit.secure.channel import Channel, Wire
 from dpaudit.secure.crypto.randomness import Source, Stream, system
 from dpaudit.secure.crypto.shares import split
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import agreement, in_process
-from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.certificates import SERVERS
-from dpaudit.secure.protocol.channel import Channel, Wire
+from dpaudit.secure.protocol.agreement import SERVERS, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
 from dpaudit.secure.service.inbox import Inbox
 from dpaudit.secure.service.records import Opened, Records
@@ -25,37 +24,37 @@ DIMENSION = 7
 
 
 def terms(mode: str = "noisy", **changed) -> Terms:
-    """Of a small training."""
+    """Makes the terms of a small training."""
     asked = {"owners": OWNERS, "dimension": DIMENSION, "examples": 30, "mode": mode}
     asked |= {"noise_multiplier": 1.0} if mode == "noisy" else {}
     return agreement.terms(**asked | changed)
 
 
 def integers(step: int) -> dict[str, np.ndarray]:
-    """What the owners have in a step."""
+    """Returns the integers of the owners in a step."""
     return {owner: 1000 * step + np.arange(DIMENSION) * (-1) ** i for i, owner in enumerate(OWNERS)}
 
 
 def total(step: int) -> np.ndarray:
-    """Their sum."""
+    """Returns their sum."""
     return np.sum(list(integers(step).values()), axis=0)
 
 
 def reach(terms: Terms) -> int:
-    """The largest absolute value of the noise."""
+    """Returns the largest absolute value of the noise."""
     noise = terms.opening().noise
     return noise.reach if isinstance(noise, Binomial) else 0
 
 
 def submit(inbox: Inbox, side: int, step: int) -> None:
-    """Every owner's share for H1 (side 0) or H2 (side 1)."""
+    """Submits every owner's share for H1 (side 0) or H2 (side 1)."""
     for number, (owner, values) in enumerate(integers(step).items()):
         shares = split(values, ring_bits=25, source=Stream(bytes([number, step]) * 8).draw)
         inbox.take(owner, step, bytes([number]) * 16, shares[side].astype(KEPT).tobytes())
 
 
 class Ended(NamedTuple):
-    """One server's side of a session that has ended."""
+    """One server's side of a finished session."""
 
     fault: BaseException | None
     steps: dict[int, Opened]
@@ -64,7 +63,7 @@ class Ended(NamedTuple):
 
 
 class Killed:
-    """A wire that ends with the message of this number."""
+    """A wire that fails at the message of this number."""
 
     def __init__(self, wire: Wire, number: int) -> None:
         self._wire, self._left = wire, number
@@ -93,7 +92,7 @@ def play(
     rejoin: str = "",
     sources: tuple[Source, Source] = (system, system),
 ) -> tuple[Ended, Ended]:
-    """Both servers go on from what they have in ``folder`` to step ``until``; one side's wire may be a changed one.
+    """Continues both servers from their state in ``folder`` to step ``until``; one side's wire may be replaced.
 
     As a server does, each makes blocks ahead before a step and after it. The one named in ``rejoin`` begins anew.
     """

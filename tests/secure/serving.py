@@ -1,4 +1,4 @@
-"""Servers and owners over gRPC in one process, for the tests to run."""
+"""Runs servers and owners over gRPC in one process."""
 
 import threading
 import time
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from dpaudit.secure.protocol import agreement, certificates
+from dpaudit.secure.protocol import agreement
 from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.certificates import Tls
-from dpaudit.secure.service import spgc_pb2
-from dpaudit.secure.service.grpc_wire import SERVICE
+from dpaudit.secure.service import certificates, spgc_pb2
+from dpaudit.secure.service.certificates import Tls
+from dpaudit.secure.service.inbox import SERVICE
 from dpaudit.secure.service.owner import Owner
 from dpaudit.secure.service.server import Server
 from tests.secure.certificates import Authority
@@ -20,7 +20,7 @@ Pair = tuple[Server, Server]
 
 
 def until(done: Callable[[], object]) -> None:
-    """Waits for it, at most half a minute."""
+    """Waits for a condition, at most half a minute."""
     end = time.monotonic() + 30
     while not done():
         assert time.monotonic() < end
@@ -29,7 +29,7 @@ def until(done: Callable[[], object]) -> None:
 
 @contextmanager
 def running(server: Server) -> Iterator[Server]:
-    """A server that runs in a thread of its own; what ends it early is raised by nobody."""
+    """Runs a server in a thread of its own; does not re-raise what ends it early."""
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -43,7 +43,7 @@ def running(server: Server) -> Iterator[Server]:
 def pair(
     folder: Path, terms: Terms, log: Callable[[str], None], *, trust: Authority | None = None, wait: float = 20.0
 ) -> Iterator[Pair]:
-    """Both servers, running."""
+    """Runs both servers."""
     own = (trust.tls("h1"), trust.tls("h2")) if trust else (None, None)
     second = Server("h2", terms, listen="127.0.0.1:0", state=folder / "h2", own=own[1], wait=wait, log=log)
     first = Server(
@@ -62,7 +62,7 @@ def pair(
 
 @contextmanager
 def owners(servers: Pair, terms: Terms, *names: str, trust: Authority | None = None) -> Iterator[list[Owner]]:
-    """Owners of these names, connected to both."""
+    """Connects owners of these names to both servers."""
     addresses = f"127.0.0.1:{servers[0].port}", f"127.0.0.1:{servers[1].port}"
     with ExitStack() as stack:
         made = [Owner(name, terms, addresses, own=trust.tls(name) if trust else None) for name in names]
@@ -72,7 +72,7 @@ def owners(servers: Pair, terms: Terms, *names: str, trust: Authority | None = N
 
 
 def send(port: int, share: spgc_pb2.Share, own: Tls | None = None) -> None:
-    """Sends one server a share."""
+    """Sends a share to one server."""
     with certificates.call(f"127.0.0.1:{port}", "h1", own, values=2 << 20) as connection:
         serializer, deserializer = spgc_pb2.Share.SerializeToString, spgc_pb2.Receipt.FromString
         connection.unary_unary(f"/{SERVICE}/Submit", serializer, deserializer)(share, timeout=20)
@@ -81,6 +81,6 @@ def send(port: int, share: spgc_pb2.Share, own: Tls | None = None) -> None:
 def share_of(
     mine: Terms, owner: str = "bob", *, coordinates: int = DIMENSION, step: int = 1, split: bytes = bytes(16)
 ) -> spgc_pb2.Share:
-    """An owner's share, of zeros."""
+    """Makes an owner's share of zeros."""
     said = agreement.stated(mine.statement())
     return spgc_pb2.Share(owner=owner, step=step, split=split, terms=said, values=bytes(4 * coordinates))

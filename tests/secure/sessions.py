@@ -1,12 +1,12 @@
-"""Two servers that open blocks of shares, with all that they drew and said, for the tests to read."""
+"""Runs two servers that open blocks of shares, and records everything that they drew and said."""
 
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import Source, Stream
-from dpaudit.secure.protocol.channel import Channel
 from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Opening, Received
 from tests.secure.transcript import Transcript, record
 
@@ -16,7 +16,7 @@ Prepared = TypeVar("Prepared")
 
 
 class Recorded:
-    """A source that keeps what it gave."""
+    """A source that records what it gave."""
 
     def __init__(self, source: Source) -> None:
         self._source, self.drawn = source, []
@@ -34,13 +34,13 @@ class Side(NamedTuple, Generic[Prepared]):
     drawn: list[bytes]
 
     def bits(self, opening: Opening) -> np.ndarray:
-        """Its part of the noise's bits, uint8 [mixed, n]."""
+        """Returns a server's part of the noise's bits, uint8 [mixed, n]."""
         shape = opening.mixed, len(self.opened)
         return np.unpackbits(np.frombuffer(self.drawn[0], np.uint8), count=int(np.prod(shape))).reshape(shape)
 
 
 class Session(NamedTuple):
-    """What both did, block by block, and what they said."""
+    """What both servers did, block by block, and what they said."""
 
     delta: np.ndarray
     first: list[Side[Garbled]]
@@ -48,11 +48,11 @@ class Session(NamedTuple):
     said: Transcript
 
     def payloads(self, kind: str) -> list[bytes]:
-        """Those of all messages of a kind."""
+        """Returns the payloads of all messages of a kind."""
         return [message.payload for message in self.said.first + self.said.second if message.kind == kind]
 
     def zeros(self, opening: Opening, block: int) -> np.ndarray:
-        """The mixed bits' labels of the transfers for a choice of zero, [mixed, n, 16]."""
+        """Returns the mixed bits' labels of the transfers for a choice of zero, [mixed, n, 16]."""
         side = self.second[block]
         return side.prepared.labels ^ side.bits(opening)[..., None] * self.delta
 
@@ -65,7 +65,7 @@ def play(
     sources: tuple[Source, Source] | None = None,
     meant: Opening | None = None,
 ) -> Session:
-    """Opens blocks of (first, second) shares one after the other; ``meant`` is what H2 takes for the opening."""
+    """Opens blocks of (first, second) shares one after the other; ``meant`` is the opening that H2 assumes."""
     sources = sources or (Stream(FIRST).draw, Stream(SECOND).draw)
     one, two = (Recorded(source) for source in sources)
 
@@ -91,7 +91,7 @@ def play(
 
 
 def shares(seed: int, count: int, ring_bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two vectors that are uniform in the ring, both of its ends among their values."""
+    """Draws two vectors that are uniform in the ring, with both of its ends among their values."""
     half = 1 << (ring_bits - 1)
     drawn = np.random.default_rng(seed).integers(-half, half, (2, count))
     drawn[0, 0], drawn[1, -1] = -half, half - 1
@@ -99,5 +99,5 @@ def shares(seed: int, count: int, ring_bits: int) -> tuple[np.ndarray, np.ndarra
 
 
 def given(source: Source, size: int, content: bytes) -> Source:
-    """A source that has one answer for ``size`` bytes, and its own for any other number."""
+    """Makes a source that has one answer for ``size`` bytes, and its own for any other number."""
     return lambda count: content if count == size else source(count)

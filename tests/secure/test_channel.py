@@ -1,4 +1,4 @@
-"""Messages come through whole and counted, and every fault ends the channel with one clear line, on both sides."""
+"""Tests that messages arrive whole and counted, and that a fault ends the channel with a clear line on both sides."""
 
 import threading
 import time
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
+from dpaudit.secure.channel import HEADER, Channel, ChannelError, Traffic, Wire
 from dpaudit.secure.protocol import in_process
-from dpaudit.secure.protocol.channel import HEADER, Channel, ChannelError, Traffic, Wire
 
 Frame = tuple[bytes, bytes]
 
 
 class _Faulty:
-    """A wire on which the second message written is changed into other ones."""
+    """A wire that replaces the second message written by others."""
 
     def __init__(self, wire: Wire, change: Callable[[Frame], list[Frame]]) -> None:
         self._wire, self._change, self._written = wire, change, 0

@@ -1,4 +1,4 @@
-"""P-256 as in a textbook, the oracle of the tests: double and add on affine points, slow and in no way secret."""
+"""Computes on P-256 as in a textbook, as an oracle: double and add on affine points, slow and not secret."""
 
 FIELD = 0xFFFFFFFF00000001000000000000000000000000FFFFFFFFFFFFFFFFFFFFFFFF
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -11,7 +11,7 @@ Affine = tuple[int, int] | None  # None: the point at infinity
 
 
 def add(p: Affine, q: Affine) -> Affine:
-    """P + Q, all cases."""
+    """Adds two points, in all cases."""
     if p is None or q is None:
         return p or q
     if p[0] == q[0]:
@@ -25,7 +25,7 @@ def add(p: Affine, q: Affine) -> Affine:
 
 
 def times(number: int, point: Affine = GENERATOR) -> Affine:
-    """number P, bit by bit."""
+    """Multiplies a point by a number, bit by bit."""
     total = None
     for bit in bin(number % ORDER)[2:]:
         total = add(total, total)
@@ -34,11 +34,11 @@ def times(number: int, point: Affine = GENERATOR) -> Affine:
 
 
 def negative(point: Affine) -> Affine:
-    """-P."""
+    """Returns -P."""
     return point and (point[0], -point[1] % FIELD)
 
 
 def encode(point: Affine) -> bytes:
-    """4, x, y."""
+    """Encodes a point as 4, x, y."""
     assert point is not None
     return b"\x04" + point[0].to_bytes(32, "big") + point[1].to_bytes(32, "big")

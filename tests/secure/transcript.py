@@ -1,4 +1,4 @@
-"""What two parties said to each other: every message that crossed the wire, for the tests to read."""
+"""Records every message that crosses the wire between two parties."""
 
 import hashlib
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from dpaudit.secure.channel import HEADER, Channel, Wire
 from dpaudit.secure.protocol import in_process
-from dpaudit.secure.protocol.channel import HEADER, Channel, Wire
 
 First = TypeVar("First")
 Second = TypeVar("Second")
@@ -28,16 +28,16 @@ class Transcript(NamedTuple):
     second: list[Message]
 
     def lengths(self) -> list[tuple[str, int]]:
-        """Kind and payload's length of each message, the first party's before the second's."""
+        """Lists kind and length of payload of each message, the first party's before the second's."""
         return [(message.kind, len(message.payload)) for message in self.first + self.second]
 
     def hash(self) -> str:
-        """Of all that crossed the wire, headers too."""
+        """Hashes everything that crossed the wire, headers included."""
         sides = [b"".join(message.header + message.payload for message in side) for side in self]
         return hashlib.sha256(b"".join(len(side).to_bytes(8, "big") + side for side in sides)).hexdigest()
 
     def leaks(self, delta: np.ndarray, known: np.ndarray) -> bool:
-        """Whether delta, or its XOR with a ``known`` label [n, 16] or with anything else that was said, was said."""
+        """Tells whether delta, or its XOR with a ``known`` label [n, 16] or any part of the transcript, was sent."""
         spoken = [message.payload for message in self.first + self.second]
         said_blocks = {payload[i : i + 16] for payload in spoken for i in range(len(payload) - 15)}
         number = int.from_bytes(delta.tobytes(), "big")
@@ -46,7 +46,7 @@ class Transcript(NamedTuple):
 
 
 def record(first: Callable[[Channel], First], second: Callable[[Channel], Second]) -> tuple[First, Second, Transcript]:
-    """Both parties' results, and what they said."""
+    """Runs both parties; returns their results and what they said."""
     said = Transcript([], [])
     wires = [Recorder(wire, heard) for wire, heard in zip(in_process.wires(), said, strict=True)]
     results = in_process.together((Channel(wires[0]), Channel(wires[1])), first, second)
@@ -54,7 +54,7 @@ def record(first: Callable[[Channel], First], second: Callable[[Channel], Second
 
 
 class Recorder:
-    """A wire that keeps what is written to it."""
+    """A wire that records what is written to it."""
 
     def __init__(self, wire: Wire, written: list[Message]) -> None:
         self._wire, self._written = wire, written

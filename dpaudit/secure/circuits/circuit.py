@@ -1,32 +1,30 @@
-"""Boolean circuits of XOR and AND gates, run for many coordinates at once.
+"""Builds Boolean circuits of XOR and AND gates and runs them on many coordinates at once.
 
 A circuit is a list of gates in an order in which they can be computed; NOT is XOR with the constant one. A wire is an
-array whose last axis runs over the coordinates, so each gate is one operation of NumPy, whatever a wire carries: bits
-(:func:`evaluate`), the labels that garble them, or the labels that hide them.
+array whose last axis runs over the coordinates, so each gate is one NumPy operation, whether wires carry bits
+(:func:`evaluate`) or labels (:mod:`dpaudit.secure.circuits.garbling`).
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.secure.noise.binomial import Binomial
 
-ZERO, ONE = 0, 1  # the two constant wires; the inputs follow, then one wire a gate
+ZERO, ONE = 0, 1  # the two constant wires; the inputs follow, then one wire per gate
 
 Wire = TypeVar("Wire")
 
 
 class Gate(NamedTuple):
-    """One gate: ``a AND b`` or ``a XOR b``.
+    """A gate, ``a AND b`` or ``a XOR b``.
 
     Attributes:
       conjunction: whether it is AND.
       a, b: the wires it reads.
-      last: the wires that nothing reads after it; their memory can go.
+      last: the wires that no later gate reads; their memory can be freed.
     """
 
     conjunction: bool
@@ -36,13 +34,13 @@ class Gate(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """A Boolean circuit, as :meth:`Builder.build` makes it.
+    """A Boolean circuit, made by :meth:`Builder.build`.
 
     Attributes:
       inputs: number of input bits.
       gates: in an order in which they can be computed.
       outputs: the wires that are the result.
-      ands: number of AND gates, which are what costs: XOR is free.
+      ands: number of AND gates; only these cost anything when garbled.
     """
 
     inputs: int
@@ -52,7 +50,7 @@ class Circuit(NamedTuple):
 
 
 class Builder:
-    """Collects gates; a wire is a number. Gates whose result is known from a constant are never made.
+    """Collects gates; a wire is a number. No gate is made where constants already determine the result.
 
     Args:
       inputs: number of input bits, the wires :attr:`inputs`.
@@ -60,10 +58,10 @@ class Builder:
 
     def __init__(self, inputs: int) -> None:
         self.inputs = list(range(2, 2 + _validate.at_least(1, inputs=inputs)))
-        self._gates: dict[int, tuple[bool, int, int]] = {}  # by the wire that each makes
+        self._gates: dict[int, tuple[bool, int, int]] = {}  # by the wire that each computes
 
     def xor(self, a: int, b: int) -> int:
-        """a XOR b."""
+        """Returns a XOR b."""
         if a == b:
             return ZERO
         if ZERO in (a, b):
@@ -71,7 +69,7 @@ class Builder:
         return self._gate(False, a, b)
 
     def conjunction(self, a: int, b: int) -> int:
-        """a AND b."""
+        """Returns a AND b."""
         if a == b:
             return a
         if ZERO in (a, b):
@@ -81,11 +79,11 @@ class Builder:
         return self._gate(True, a, b)
 
     def negation(self, a: int) -> int:
-        """NOT a."""
+        """Returns NOT a."""
         return self.xor(a, ONE)
 
     def build(self, outputs: Sequence[int]) -> Circuit:
-        """The circuit that computes these wires, without the gates that none of them needs."""
+        """Returns the circuit that computes these wires, without gates that none of them needs."""
         needed = set(outputs)
         for wire, (_, *read) in reversed(self._gates.items()):
             needed.update(read if wire in needed else ())
@@ -113,19 +111,19 @@ def run(
     xor: Callable[[Wire, Wire], Wire],
     conjunction: Callable[[Wire, Wire], Wire],
 ) -> list[Wire]:
-    """The outputs of a circuit whose gates mean ``xor`` and ``conjunction``; AND gates are met in their order.
+    """Runs a circuit with the given meaning of its gates; AND gates are visited in order.
 
     Args:
       circuit: the circuit.
-      constants: what the wires :data:`ZERO` and :data:`ONE` carry.
-      inputs: what the input wires carry.
-      xor, conjunction: the gates; they return new wires and leave their arguments alone.
+      constants: the values of the wires :data:`ZERO` and :data:`ONE`.
+      inputs: the values of the input wires.
+      xor, conjunction: the gates; they return new values and do not change their arguments.
 
     Returns:
-      What the output wires carry.
+      The values of the output wires.
 
     Raises:
-      InputError: where the number of inputs is not the circuit's.
+      InputError: the number of inputs is not the circuit's.
     """
     if len(inputs) != circuit.inputs:
         raise _validate.expected("inputs", f"{circuit.inputs} wires", f"{len(inputs)}")
@@ -138,7 +136,7 @@ def run(
 
 
 def evaluate(circuit: Circuit, inputs: np.ndarray) -> np.ndarray:
-    """The circuit in plaintext.
+    """Evaluates a circuit on plain bits.
 
     Args:
       circuit: the circuit.
@@ -153,19 +151,17 @@ def evaluate(circuit: Circuit, inputs: np.ndarray) -> np.ndarray:
 
 
 def digest(circuit: Circuit) -> bytes:
-    """SHA-256 of the circuit, by which two parties make sure that they mean the same one; 32 bytes."""
+    """Computes the SHA-256 of a circuit, 32 bytes, by which two parties check that they use the same one."""
     gates = [(gate.conjunction, gate.a, gate.b) for gate in circuit.gates]
     numbers = np.array([len(gates), circuit.inputs, *np.ravel(gates), *circuit.outputs], dtype="<u8")
     return hashlib.sha256(numbers.tobytes()).digest()
 
 
-# Integers in Boolean circuits, and the circuits that two servers run on their shares.
-#
-# A number is a list of wires, the lowest bit first.
+# Integers: a number is a list of wires, the lowest bit first.
 
 
 def add(builder: Builder, x: Sequence[int], y: Sequence[int], carry: int = ZERO) -> list[int]:
-    """``x + y + carry`` of two N-bit numbers: N + 1 bits for N AND gates, N - 1 if the highest is not used.
+    """Adds two N-bit numbers and a carry: N + 1 bits for N AND gates, N - 1 if the highest bit is not used.
 
     Every bit costs one AND gate: the carry c becomes ``((x ^ c) & (y ^ c)) ^ c``.
 
@@ -180,14 +176,14 @@ def add(builder: Builder, x: Sequence[int], y: Sequence[int], carry: int = ZERO)
 
 
 def subtract(builder: Builder, x: Sequence[int], y: Sequence[int]) -> list[int]:
-    """``x - y`` modulo 2^N, as x + (NOT y) + 1: N bits for N - 1 AND gates."""
+    """Subtracts modulo 2^N, as x + (NOT y) + 1: N bits for N - 1 AND gates."""
     return add(builder, x, [builder.negation(wire) for wire in y], ONE)[:-1]
 
 
 def popcount(builder: Builder, coins: Sequence[int]) -> list[int]:
-    """How many of n = 2^k - 1 bits are one: k bits for n - k AND gates.
+    """Counts the ones among n = 2^k - 1 bits: k bits for n - k AND gates.
 
-    Two halves are counted and added, with the coin left over as the carry: A(k) = 2 A(k - 1) + k - 1.
+    Counts two halves and adds them, with the remaining coin as the carry: A(k) = 2 A(k - 1) + k - 1.
     """
     if len(coins) == 1:
         return list(coins)
@@ -195,39 +191,8 @@ def popcount(builder: Builder, coins: Sequence[int]) -> list[int]:
     return add(builder, popcount(builder, coins[:half]), popcount(builder, coins[half:-1]), coins[-1])
 
 
-def noisy_sum(noise: Binomial, *, bits: int) -> Circuit:
-    """``share + Z + c`` modulo 2^bits, with the noise Z and its reach c: what two servers must compute in secret.
-
-    The noise of :mod:`dpaudit.secure.noise.binomial` in gates: the uniforms' sum is the low bits, its carry is added to the
-    count of the coins. The constant c is public, and the evaluator has a share x2 of its own: it takes both from what
-    it reads, in the clear. This tells it no more than the noisy sum, from which it could compute what it read.
-
-    Args:
-      noise: n coins and two uniforms of s bits.
-      bits: bits of the ring.
-
-    Returns:
-      A circuit of n + s + bits - 1 AND gates. Its inputs are the share and then the noise's bits, in the order of
-      :func:`dpaudit.secure.noise.binomial.from_bits`; its outputs are ``bits`` bits, the lowest first.
-
-    Raises:
-      InputError: a ring that the noise itself does not fit into.
-
-    Source: paper 001, Algorithm 2 line 5, with a binomial in place of its table of normal values.
-    """
-    _validate.at_least((2 * noise.reach).bit_length(), bits=bits)
-    builder = Builder(bits + noise.bits)
-    wires = iter(builder.inputs)
-    sizes = bits, noise.coins, noise.step_bits, noise.step_bits
-    share, coins, first, second = (list(islice(wires, size)) for size in sizes)
-    smooth = add(builder, first, second)
-    count = popcount(builder, coins)
-    added = [*smooth[:-1], *add(builder, count, [ZERO] * len(count), smooth[-1])]
-    return builder.build(add(builder, share, [*added, *[ZERO] * bits][:bits])[:-1])
-
-
 def reconstruction(*, bits: int) -> Circuit:
-    """The paper's reconstruction without noise, ``x1 - x2`` modulo 2^bits: ``bits - 1`` AND gates.
+    """Builds the paper's reconstruction without noise, ``x1 - x2`` modulo 2^bits, from ``bits - 1`` AND gates.
 
     Inputs: the two shares, lowest bit first; outputs: ``bits`` bits.
     """

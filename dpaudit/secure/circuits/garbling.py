@@ -1,26 +1,45 @@
-"""Half gates with free XOR: a circuit made unreadable, so that whoever evaluates it learns its output alone.
+"""Garbles circuits with half gates and free XOR, so that whoever evaluates one learns only its output.
 
-Every wire has a label W for zero and W ^ D for one. The last bit of the secret D (delta) is one: from a label's last
-bit, only who knows that of W can tell which of the two it is (point and permute). An XOR gate is XOR of labels and
-costs nothing. An AND gate of wires with labels A, B for zero, and a, b their last bits, is sent as two labels::
+Every wire has a label W for zero and W ^ D for one. The last bit of the secret D (delta) is one: the last bit of a
+label tells which of the two it is only to someone who knows that of W (point and permute). An XOR gate is the XOR of
+labels and costs nothing. An AND gate of wires with labels A, B for zero, and a, b their last bits, is sent as two
+labels::
 
     TG = H(A) ^ H(A ^ D) ^ b D           C = H(A) ^ a TG ^ H(B) ^ b (TE ^ A)
     TE = H(B) ^ H(B ^ D) ^ A
 
-C is its result's label for zero. The evaluator has one label of each wire; put in place of A and B, with their last
-bits for a and b, they make it the result's label by the same equation. H is that of :mod:`dpaudit.secure.circuits.garbling`; by
-linearity H(A) ^ H(A ^ D) = E(y) ^ E(y ^ sigma(D)) ^ sigma(D).
+C is the result's label for zero. The evaluator has one label of each wire; put in place of A and B, with their last
+bits for a and b, the same equation gives the label of the result.
 
-Promised: an evaluator, who has one label of each input, learns from all that it is sent the output bits and nothing
-else about the inputs (privacy), and without the decoding bits nothing at all (obliviousness). Not promised: anything
-against a garbler who garbles another circuit, or an evaluator who claims another output: both are semi-honest here.
+The hash H is one block of AES-128, under a new key for every gate and chunk of coordinates. For a label x = L || R
+(two words of 64 bits), the AND gate number g in chunk c of the coordinates, a place i in the chunk and a half h of the
+gate (0 or 1), with a public seed S that each garbling draws anew at random::
 
-A label's last bit is the lowest of its first byte. Coordinates go through the circuit in chunks of :data:`CHUNK`, at
-which both parties must cut: it is what a processor's cache holds, and what shares a key. Inside a chunk a wire is an
-array uint64 [2, n]: the first words of n labels, then the second words.
+    H(x) = E_K(y) ^ y        y = sigma(x) ^ t        sigma(L || R) = (L ^ R) || L
+    K    = E_S(c || g)       t = 0 || (2 i + h)      (words and numbers are little-endian, 64 bits)
 
-Source: Zahur, Rosulek and Evans 2015, "Two halves make a whole", Figure 2; free XOR is from Kolesnikov and Schneider
-2008, "Improved garbled circuit: free XOR gates and applications".
+E is AES-128. K differs for each (c, g), since E_S is a permutation. Under one K the tweaks differ for each (i, h), so
+two inputs y of random labels agree with probability 2^-128, and those of one label never do. sigma is a linear
+orthomorphism: sigma and sigma ^ identity are invertible, so H(x ^ D) ^ b D looks random to someone who does not know
+D, although D is in the input and in the output. By linearity H(A) ^ H(A ^ D) = E(y) ^ E(y ^ sigma(D)) ^ sigma(D).
+
+Guaranteed: an evaluator, who has one label of each input, learns from everything it is sent the output bits and
+nothing else about the inputs (privacy), and without the decoding bits nothing at all (obliviousness). Nothing is
+guaranteed against a garbler that garbles another circuit, or an evaluator that claims another output: both are
+semi-honest here. With E an ideal cipher and labels that are uniform or come from H and XOR themselves ("naturally
+derived"), Q evaluations of E distinguish a garbling from random tables with an advantage of the order of (q Q + m q^2)
+/ 2^128, for m keys that hide q blocks each. A chunk of 4,096 coordinates hides q = 8,192: 13 bits of 128 are lost,
+however many gates and coordinates there are; with one fixed key the loss would be the logarithm of their total number.
+
+The last bit of a label is the lowest of its first byte. Coordinates go through the circuit in chunks of :data:`CHUNK`,
+at which both parties must cut: a chunk fits in a CPU's cache and shares a key. Inside a chunk a wire is an array
+uint64 [2, n]: the first words of n labels, then the second words.
+
+Sources: Zahur, Rosulek and Evans 2015, "Two halves make a whole", Figure 2 and section 4.1 (the notion, the tweak, the
+order of the bound for one permutation; that it adds up over keys is our reading); free XOR: Kolesnikov and Schneider
+2008, "Improved garbled circuit: free XOR gates and applications"; sigma: Guo, Katz, Wang and Yu 2020, "Efficient and
+secure multiparty computation from fixed-key block ciphers"; new keys: Guo, Katz, Wang, Weng and Yu 2020, "Better
+concrete security for half-gates garbling (in the multi-instance setting)".
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,28 +52,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from dpaudit import _validate
 from dpaudit.secure.circuits.circuit import Circuit, run
 
-# The hash that hides labels: one block of AES-128, under a new key for every gate and chunk of coordinates.
-#
-# For a label x = L || R (two words of 64 bits), the AND gate number g in chunk c of the coordinates, a place i in the
-# chunk and a half h of the gate (0 or 1), with a public seed S that one garbling draws at random and no other uses::
-#
-#     H(x) = E_K(y) ^ y        y = sigma(x) ^ t        sigma(L || R) = (L ^ R) || L
-#     K    = E_S(c || g)       t = 0 || (2 i + h)      (words and numbers are little-endian, 64 bits)
-#
-# E is AES-128. K differs for each (c, g), since E_S is a permutation. Under one K the tweaks differ for each (i, h), so
-# two inputs y of random labels agree with probability 2^-128, and those of one label twice never do. sigma is a linear
-# orthomorphism: sigma and sigma ^ identity are invertible, which is what makes H(x ^ D) ^ b D look random to one who
-# does not know D, although D is in the input and in the output.
-#
-# Promised, with E an ideal cipher and labels that are uniform or come from H and XOR themselves ("naturally derived"): Q
-# evaluations of E tell a garbling from random tables with an advantage of the order of (q Q + m q^2) / 2^128, for m keys
-# that hide q blocks each. A chunk of 4,096 coordinates hides q = 8,192: 13 bits of 128 are lost, however many gates and
-# coordinates there are, where one fixed key would lose the logarithm of all of them.
-#
-# Sources: Zahur, Rosulek and Evans 2015, "Two halves make a whole", section 4.1 (the notion, the tweak, the order of the
-# bound for one permutation; that it adds up over keys is our reading); Guo, Katz, Wang and Yu 2020, "Efficient and
-# secure multiparty computation from fixed-key block ciphers" (sigma); Guo, Katz, Wang, Weng and Yu 2020, "Better
-# concrete security for half-gates garbling (in the multi-instance setting)" (new keys).
+# The hash.
 
 Encrypt = Callable[[memoryview, memoryview], object]  # whole blocks -> a buffer that is SLACK bytes longer, or more
 Keys = Callable[[int, int], Encrypt]  # (chunk, gate) -> encryption under its key
@@ -65,19 +63,19 @@ SLACK = BLOCK - 1
 
 
 def encryption(key: bytes) -> Encrypt:
-    """AES-128 under a key, block by block."""
+    """Returns AES-128 under a key, block by block."""
     return Cipher(algorithms.AES128(key), modes.ECB()).encryptor().update_into
 
 
 class GateKeys:
-    """The keys K of one garbling, as :data:`Keys`: each is given out once, chunk by chunk, in rising order.
+    """Derives the keys K of one garbling, as :data:`Keys`: each once, chunk by chunk, in rising order.
 
     Args:
-      seed: S, 16 bytes, fresh for every garbling; both parties know it.
+      seed: S, 16 bytes, new for every garbling; both parties know it.
 
     Raises:
-      InputError: a seed of another length; a chunk and gate that do not come after the last, whose key may have
-        been used already.
+      InputError: the seed has another length; or a chunk and gate do not come after the last ones, so that the key
+        may have been used already.
     """
 
     def __init__(self, seed: bytes) -> None:
@@ -96,21 +94,23 @@ class GateKeys:
 
 
 def tweaks_of(count: int) -> np.ndarray:
-    """t of both halves of a gate at ``count`` places: uint64 [2, count], 2 i + h."""
+    """Returns t of both halves of a gate at ``count`` places: uint64 [2, count], 2 i + h."""
     return np.arange(2 * count, dtype=WORD).reshape(count, 2).T.copy()
 
 
 def blocks(label: np.ndarray, tweak: np.ndarray, out: np.ndarray) -> None:
-    """y = sigma(x) ^ t.
+    """Computes the input of AES, y = sigma(x) ^ t.
 
     Args:
       label: x by words, uint64 [2, n]: first all L, then all R.
       tweak: t, uint64 [n].
-      out: takes the blocks for AES, uint64 [n, 2].
+      out: where the blocks for AES are written, uint64 [n, 2].
     """
     np.bitwise_xor(label[0], label[1], out=out[:, 0])
     np.bitwise_xor(label[0], tweak, out=out[:, 1])
 
+
+# Garbling and evaluation.
 
 CHUNK = 4096  # coordinates
 
@@ -118,11 +118,11 @@ _LAST = WORD.type(1)
 
 
 class Garbled(NamedTuple):
-    """One chunk of a garbled circuit.
+    """A garbled circuit for one chunk of coordinates.
 
     Attributes:
-      tables: uint64 [ANDs, 2, 2, n]: of each gate TG and TE, first words then second words; 32 n bytes a gate.
-      decoding: uint8 [outputs, n]: the last bits of the outputs' labels for zero. Who has them can read the outputs.
+      tables: uint64 [ANDs, 2, 2, n]: TG and TE of each gate, first words then second words; 32 n bytes a gate.
+      decoding: uint8 [outputs, n]: the last bits of the outputs' labels for zero, with which the outputs can be read.
     """
 
     tables: np.ndarray
@@ -130,13 +130,13 @@ class Garbled(NamedTuple):
 
 
 def chunks(labels: np.ndarray) -> Iterator[np.ndarray]:
-    """[wires, d, 16] -> [wires, n, 16] for each chunk of coordinates, without a copy."""
+    """Cuts labels [wires, d, 16] into [wires, n, 16] for each chunk of coordinates, without a copy."""
     for start in range(0, labels.shape[1], CHUNK):
         yield labels[:, start : start + CHUNK]
 
 
 def choose(zeros: np.ndarray, bits: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """The labels of bits: uint8 [..., 16], W or W ^ D, from labels for zero and bits of 0 and 1 of shape [...]."""
+    """Chooses the labels of bits: uint8 [..., 16], W or W ^ D, for bits of 0 and 1 of shape [...]."""
     return zeros ^ (np.negative(bits, dtype=np.uint8)[..., None] & delta)
 
 
@@ -144,17 +144,17 @@ def garble(circuit: Circuit, zeros: Iterable[np.ndarray], delta: np.ndarray, key
     """Garbles a circuit, chunk by chunk.
 
     Args:
-      circuit: what is computed.
+      circuit: the circuit.
       zeros: the inputs' labels for zero, chunk by chunk (:func:`chunks`): uint8 [inputs, n, 16], secret and uniform.
-        A bit that the garbler wants to XOR into an input is XORed here, as bit times delta, and needs no wire.
-      delta: D, uint8 [16], secret and uniform but for the last bit, which is one.
-      keys: those of this garbling alone.
+        To XOR a bit of the garbler's into an input, XOR bit times delta into its label; this needs no wire.
+      delta: D, uint8 [16], secret and uniform except for the last bit, which is one.
+      keys: used for this garbling only.
 
     Yields:
-      What the evaluator needs of each chunk.
+      What the evaluator needs, for each chunk.
 
     Raises:
-      InputError: delta's last bit is zero; delta or the labels are not of this shape.
+      InputError: delta's last bit is zero, or delta or the labels have another shape.
     """
     if delta.shape != (BLOCK,) or delta.dtype != np.uint8 or not delta[0] & 1:
         raise _validate.expected(
@@ -175,19 +175,19 @@ def evaluate(
     """Evaluates a garbled circuit, chunk by chunk.
 
     Args:
-      circuit: what is computed.
+      circuit: the circuit.
       labels: the labels of the inputs' bits, chunk by chunk: uint8 [inputs, n, 16].
       tables: :attr:`Garbled.tables` of each chunk.
-      keys: those of this garbling, from the same seed.
+      keys: made from the same seed as the garbler's.
 
     Yields:
-      uint8 [outputs, n] of each chunk: the last bits of the outputs' labels. XOR with :attr:`Garbled.decoding` makes
-      them the output bits.
+      uint8 [outputs, n] of each chunk: the last bits of the outputs' labels. XOR them with :attr:`Garbled.decoding`
+      to get the output bits.
 
     Raises:
-      InputError: labels or tables are not of the circuit's and each other's shape.
+      InputError: the shapes of labels, tables and circuit do not match.
     """
-    constant = np.zeros((2, 1), WORD)  # both constants: the garbler's label of ONE for zero is delta
+    constant = np.zeros((2, 1), WORD)  # for both constants, as the garbler's label for zero of ONE is delta
     for chunk, (active, table) in enumerate(zip(labels, tables, strict=True)):
         inputs, n = _wires(circuit, active)
         if table.shape != (circuit.ands, 2, 2, n):
@@ -198,12 +198,12 @@ def evaluate(
 
 
 def _garbled_and(tables: np.ndarray, delta: np.ndarray, key: Callable[[int], Encrypt]) -> Callable[..., np.ndarray]:
-    """The AND gates of one chunk: labels for zero in, label for zero out, the table on the way."""
+    """Returns the garbler's AND gate of one chunk, from labels for zero to the label for zero; it fills ``tables``."""
     n = tables.shape[-1]
     tweaks = tweaks_of(n)
     sigma_delta = np.empty((n, 2), WORD)
     blocks(np.repeat(delta, n, axis=1), np.zeros(n, WORD), out=sigma_delta)
-    aes = _Aes(2, 2, n)  # of the labels for zero, then for one, in both halves of the gate
+    aes = _Aes(2, 2, n)  # labels for zero, then for one, each for both halves of the gate
     (zero, one), (hashed, differs) = aes.plain, aes.cipher
     (zero_a, zero_b), both, (differs_a, differs_b) = zero, hashed[0], differs.swapaxes(1, 2)
     masks = a_last, b_last = np.empty((2, n), WORD)
@@ -233,10 +233,10 @@ def _garbled_and(tables: np.ndarray, delta: np.ndarray, key: Callable[[int], Enc
 
 
 def _evaluated_and(tables: np.ndarray, key: Callable[[int], Encrypt]) -> Callable[..., np.ndarray]:
-    """The AND gates of one chunk: the labels held in, the label out."""
+    """Returns the evaluator's AND gate of one chunk, from the labels held to the label of the result."""
     n = tables.shape[-1]
     tweaks = tweaks_of(n)
-    aes = _Aes(2, n)  # in both halves of the gate
+    aes = _Aes(2, n)  # both halves of the gate
     (plain_a, plain_b), (both, hashed_b) = aes.plain, aes.cipher
     masks = a_last, b_last = np.empty((2, n), WORD)
     scratch = np.empty((2, n), WORD)
@@ -260,7 +260,7 @@ def _evaluated_and(tables: np.ndarray, key: Callable[[int], Encrypt]) -> Callabl
 
 
 class _Aes:
-    """Blocks [..., n, 2] and what AES makes of them, in the same memory for every gate."""
+    """Holds blocks [..., n, 2] and their encryption, in the same memory for every gate."""
 
     def __init__(self, *shape: int) -> None:
         self.plain = np.empty((*shape, 2), WORD)
@@ -269,19 +269,19 @@ class _Aes:
         self._buffers = self.plain.reshape(-1).view(np.uint8).data, memory.data
 
     def encrypt(self, encrypt: Encrypt) -> None:
-        """``plain`` into ``cipher``."""
+        """Encrypts ``plain`` into ``cipher``."""
         encrypt(*self._buffers)
 
 
 def _masks(a: np.ndarray, b: np.ndarray, *, out: np.ndarray) -> None:
-    """All ones where the last bit of a label is one: uint64 [2, n] of the two wires; no branch looks at the bit."""
+    """Fills uint64 [2, n] with ones where the last bit of each wire's label is one, without a branch on the bit."""
     np.bitwise_and(a[0], _LAST, out=out[0])
     np.bitwise_and(b[0], _LAST, out=out[1])
     np.negative(out, out=out)
 
 
 def _wires(circuit: Circuit, labels: np.ndarray) -> tuple[list[np.ndarray], int]:
-    """Labels [inputs, n, 16] as wires uint64 [2, n], and n."""
+    """Converts labels [inputs, n, 16] to wires uint64 [2, n]; returns them and n."""
     n = labels.shape[1] if labels.ndim == 3 else 0
     if labels.dtype != np.uint8 or labels.shape != (circuit.inputs, n, BLOCK) or not 1 <= n <= CHUNK:
         wanted = f"uint8 [{circuit.inputs}, n, {BLOCK}] with n in 1 to {CHUNK}"
@@ -290,5 +290,5 @@ def _wires(circuit: Circuit, labels: np.ndarray) -> tuple[list[np.ndarray], int]
 
 
 def _last_bits(wires: list[np.ndarray], n: int) -> np.ndarray:
-    """The last bits of labels, uint8 [outputs, n]."""
+    """Extracts the last bits of labels, uint8 [outputs, n]."""
     return np.array([np.broadcast_to(wire[0] & _LAST, n) for wire in wires], np.uint8)

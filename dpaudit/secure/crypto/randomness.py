@@ -1,8 +1,8 @@
-"""Where secrets come from: the operating system, and AES in counter mode to make more of one secret.
+"""Draws secret bytes from the operating system, and expands a seed into more of them with AES in counter mode.
 
-Whatever in this room needs secret bytes takes a ``source``: a function from a number of bytes to that many bytes. In
-use it is :func:`system`. A test that pins what crosses the wire passes the :meth:`Stream.draw` of a seed it knows;
-there is no switch that would change the source of anything else.
+Every function here that needs secret bytes takes a ``source``: a function from a number of bytes to that many bytes.
+The default is :func:`system`. A test that pins the bytes on the wire passes the :meth:`Stream.draw` of a known seed;
+no global switch changes the source of anything else.
 """
 
 import secrets
@@ -16,25 +16,26 @@ from dpaudit import _validate
 Source = Callable[[int], bytes]
 
 SEED_BYTES = 16
-_ZEROS = memoryview(bytes(1 << 16))  # what is encrypted: its ciphertext is the key stream
+_ZEROS = memoryview(bytes(1 << 16))  # the plaintext, so that the ciphertext is the key stream
 
 
 def system(count: int) -> bytes:
-    """``count`` bytes from the operating system's generator, fit for keys."""
+    """Draws ``count`` bytes from the operating system's generator, fit for keys."""
     return secrets.token_bytes(count)
 
 
 class Stream:
-    """The key stream of AES-128 in counter mode: block i is AES_seed(i), i = 0, 1, ...; no byte is given out twice.
+    """Generates the key stream of AES-128 in counter mode: block i is AES_seed(i), i = 0, 1, ...; no byte is reused.
 
     With a secret uniform seed, m blocks are distinguished from uniform ones with advantage at most m^2 / 2^129 beyond
-    that against AES itself: below 2^-60 for the first 2^34 blocks. Whoever has the seed has every byte, past ones too.
+    that against AES itself: below 2^-60 for the first 2^34 blocks. The seed determines every byte, past
+    ones included.
 
     Args:
-      seed: 16 bytes, used by this stream alone.
+      seed: 16 bytes, used by this stream only.
 
     Raises:
-      InputError: a seed of another length (its value is not repeated in the message).
+      InputError: the seed has another length (the message does not repeat its value).
 
     Source: NIST SP 800-38A, section 6.5; the bound is the switching lemma between permutations and functions.
     """
@@ -52,7 +53,7 @@ class Stream:
             self._encryptor.update_into(_ZEROS[: len(part)], part)
 
     def draw(self, count: int) -> bytes:
-        """The next ``count`` bytes of the stream: a ``Source`` that can be replayed."""
+        """Returns the next ``count`` bytes of the stream: a ``Source`` that can be replayed."""
         out = np.empty(count, np.uint8)
         self.fill(out)
         return out.tobytes()

@@ -1,11 +1,13 @@
-"""Additive shares modulo 2^(N+1): a whole number as two that each say nothing.
+"""Splits integers into two additive shares modulo 2^(N+1), each of which alone reveals nothing.
 
-``ring_bits`` is N + 1. An owner splits its vector, sends one share to each server, and forgets them; a server adds the
-shares of all owners; the difference of the two servers' sums is the sum of the owners' vectors, as long as that sum is
-in [-2^N, 2^N). Outside, it comes back modulo 2^(N+1): what keeps it inside is :mod:`scale`, before anything is shared.
+``ring_bits`` is N + 1. An owner splits its vector, sends one share to each server, and discards them; a server adds
+the shares of all owners; the difference of the two servers' sums is the sum of the owners' vectors, as long as that
+sum is in [-2^N, 2^N). Outside this range the result is modulo 2^(N+1); :mod:`dpaudit.secure.protocol.fixed_point`
+chooses a scale that keeps the sum inside.
 
-Each share by itself is uniform, whatever the value, so a server that does not talk to the other learns nothing from
-it, not even together with all other owners. Nothing here protects against a server that deviates.
+Each share by itself is uniform, whatever the value, so a server that does not collude with the other learns nothing
+from it, not even together with all other owners. Nothing here protects against a server that departs from the
+protocol.
 
 Source: paper 001, section 4.2, Algorithm 1 (lines 7-9) and Algorithm 2 (lines 1, 3 and 5).
 """
@@ -19,25 +21,25 @@ from dpaudit.secure.crypto import randomness
 
 
 def smod(values: np.ndarray, half: int) -> np.ndarray:
-    """x smod C = ((x + C) mod 2 C) - C: the representative in [-C, C). Any integers, C = ``half`` >= 1."""
+    """Reduces integers into [-C, C): x smod C = ((x + C) mod 2 C) - C, with C = ``half`` >= 1."""
     return (values + half) % (2 * half) - half
 
 
 def split(
     values: np.ndarray, *, ring_bits: int, source: randomness.Source = randomness.system
 ) -> tuple[np.ndarray, np.ndarray]:
-    """An owner's two shares: (x + r) smod 2^N and r, with r uniform in [-2^N, 2^N).
+    """Splits integers into two shares: (x + r) smod 2^N and r, with r uniform in [-2^N, 2^N).
 
     Args:
       values: integers x in [-2^N, 2^N), any shape.
       ring_bits: N + 1, 2 to 32.
-      source: of secret bytes, 8 for each value.
+      source: where secret bytes come from, 8 for each value.
 
     Returns:
       (first, second), int64, for H1 and for H2.
 
     Raises:
-      InputError: a value out of range, or no integers.
+      InputError: a value is out of range or not an integer.
     """
     half = _half(ring_bits)
     values = np.asarray(values)
@@ -51,7 +53,7 @@ def split(
 
 
 def add(shares: Iterable[np.ndarray], *, ring_bits: int) -> np.ndarray:
-    """A server's share of the sum: the sum of the owners' shares smod 2^N.
+    """Adds the owners' shares smod 2^N: a server's share of the sum.
 
     Args:
       shares: one int64 array per owner, all of one shape; at least one.
@@ -61,7 +63,7 @@ def add(shares: Iterable[np.ndarray], *, ring_bits: int) -> np.ndarray:
       int64, of that shape.
 
     Raises:
-      InputError: no shares, or shapes that differ.
+      InputError: there are no shares, or their shapes differ.
     """
     half = _half(ring_bits)
     total = None
@@ -75,12 +77,12 @@ def add(shares: Iterable[np.ndarray], *, ring_bits: int) -> np.ndarray:
 
 
 def join(first: np.ndarray, second: np.ndarray, *, ring_bits: int) -> np.ndarray:
-    """What two shares hide: (first - second) smod 2^N, int64."""
+    """Joins two shares into the value that they hide: (first - second) smod 2^N, int64."""
     return smod(first - second, _half(ring_bits))
 
 
 def checked_ring(ring_bits: int) -> int:
-    """N + 1, if it is a whole number from 2 to 32; InputError otherwise."""
+    """Returns N + 1 if it is a whole number from 2 to 32; raises InputError otherwise."""
     ring_bits = _validate.at_least(2, ring_bits=ring_bits)
     if ring_bits > 32:
         raise _validate.expected("ring_bits", "a whole number from 2 to 32", ring_bits)

@@ -1,11 +1,23 @@
-"""How much Gaussian noise a step gets: the paper's rule, the exact one, and what a noise multiplier really spends.
+"""Calibrates and accounts for Gaussian noise, and samples the discrete Gaussian exactly.
 
 A step releases the sum of clipped gradients, of a batch whose size is public, plus noise of standard deviation
-``noise_multiplier`` clip norms. The paper leaves its neighbouring relation open. Replacing one record moves the sum by
-up to 2 clip norms, adding or removing one (it counts as zero, the batch size stays) by 1. Nothing is gained here from
-how batches are drawn: these numbers hold for a record that is in the batch.
+``noise_multiplier`` clip norms. The paper does not state its neighbouring relation. Replacing one record moves the sum
+by up to 2 clip norms; adding or removing one (it then counts as zero, the batch size stays) by 1. No amplification by
+sampling is used: these numbers hold for a record that is in the batch.
 
-The noise of this room is whole numbers, not Gaussian: what it spends is computed in :mod:`noise_accounting`.
+The noise between the two servers is a binomial of whole numbers, not a Gaussian;
+:mod:`dpaudit.secure.noise.accounting` computes what it spends.
+
+The discrete Gaussian, P(Z = z) proportional to exp(-z^2 / (2 sigma^2)) on the whole numbers, is what each server adds
+by itself in the baseline without a circuit. One server knows its own noise, so that of the other must suffice alone:
+the sum carries both, of variance 2 sigma^2, a factor of sqrt(2) in noise that a circuit saves. Under integer shifts of
+L2 norm Delta its Renyi divergence of order alpha is at most that of the continuous Gaussian, alpha Delta^2 / (2
+sigma^2). The sampler computes with whole numbers only, so no probability is rounded. Its running time depends on the
+sampled
+value: anyone who can time a server to microseconds learns something about its noise.
+
+Source of the sampler: Canonne, Kamath and Steinke 2020, The Discrete Gaussian for Differential Privacy, Algorithms 1
+to 3.
 """
 
 import math
@@ -21,9 +33,9 @@ SENSITIVITY = {"replace": 2, "add_remove": 1}  # L2, in clip norms
 
 
 def classical(*, epsilon: float, delta: float) -> float:
-    """The paper's noise multiplier, sqrt(2 ln(1.25 / delta)) / epsilon, whatever the relation.
+    """Computes the paper's noise multiplier, sqrt(2 ln(1.25 / delta)) / epsilon, for any neighbouring relation.
 
-    A theorem for sensitivity 1 and epsilon < 1 only: :func:`epsilon` says what it spends otherwise.
+    It is a theorem only for sensitivity 1 and epsilon < 1; :func:`epsilon` tells what it spends otherwise.
 
     Args:
       epsilon: wanted privacy loss of one step, nats.
@@ -33,7 +45,7 @@ def classical(*, epsilon: float, delta: float) -> float:
       Standard deviation of the noise over the clip norm.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value is out of range.
 
     Source: paper 001, section 5.2.3; Dwork and Roth 2014, Theorem A.1.
     """
@@ -41,7 +53,7 @@ def classical(*, epsilon: float, delta: float) -> float:
 
 
 def analytic(*, epsilon: float, delta: float, neighbouring: str) -> float:
-    """The least noise multiplier of Gaussian noise with which one step is (epsilon, delta)-DP.
+    """Computes the least noise multiplier of Gaussian noise with which one step is (epsilon, delta)-DP.
 
     Args:
       epsilon: privacy loss of one step, nats.
@@ -52,7 +64,7 @@ def analytic(*, epsilon: float, delta: float, neighbouring: str) -> float:
       Standard deviation of the noise over the clip norm.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value is out of range.
 
     Source: Balle and Wang 2018, Theorem 8, solved by dp-accounting.
     """
@@ -62,7 +74,7 @@ def analytic(*, epsilon: float, delta: float, neighbouring: str) -> float:
 
 
 def epsilon(noise_multiplier: float, *, delta: float, neighbouring: str, steps: int = 1) -> float:
-    """The epsilon that ``steps`` steps with Gaussian noise spend on a record that is in every batch, exactly.
+    """Computes exactly the epsilon that ``steps`` steps with Gaussian noise spend on a record that is in every batch.
 
     T steps are one Gaussian release of sensitivity s sqrt(T), s = 2 or 1 clip norms.
 
@@ -76,7 +88,7 @@ def epsilon(noise_multiplier: float, *, delta: float, neighbouring: str, steps: 
       epsilon in nats.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value is out of range.
 
     Source: Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2022, Corollary 3.3, for the composition.
     """
@@ -87,13 +99,13 @@ def epsilon(noise_multiplier: float, *, delta: float, neighbouring: str, steps: 
 
 
 def claim(noise_multiplier: float, *, neighbouring: str, steps: int = 1) -> Claim:
-    """What ``steps`` steps with Gaussian noise promise, at every delta: mu = s sqrt(T)/noise_multiplier.
+    """States what ``steps`` steps with Gaussian noise promise, at every delta: mu = s sqrt(T)/noise_multiplier.
 
     Args:
       noise_multiplier, neighbouring, steps: as for :func:`epsilon`.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value is out of range.
 
     Source: Dong, Roth and Su 2022, Corollary 3.3.
     """
@@ -106,36 +118,26 @@ def _sensitivity(neighbouring: str) -> int:
     return SENSITIVITY[_validate.one_of(SENSITIVITY, neighbouring=neighbouring)]
 
 
-# The discrete Gaussian, sampled exactly: what each server adds by itself in the baseline that needs no circuit.
-#
-# P(Z = z) is proportional to exp(-z^2 / (2 sigma^2)) on the whole numbers. One server knows its own noise, so that of
-# the other must suffice alone: the sum carries both, of variance 2 sigma^2, the sqrt(2) in noise that a circuit saves.
-# Under integer shifts of L2 norm Delta its Renyi divergence of order alpha is at most that of the continuous Gaussian,
-# alpha Delta^2 / (2 sigma^2).
-#
-# Only whole numbers are computed with, so no probability is rounded. How long a sample takes depends on its value:
-# whoever can time a server to microseconds learns something of its noise.
-#
-# Source: Canonne, Kamath and Steinke 2020, The Discrete Gaussian for Differential Privacy, Algorithms 1 to 3.
+# The discrete Gaussian.
 
-MOST_SIGMA = 1 << 24  # the largest product below, 2 sigma^2 times the rounds of a coin, stays far from 2^64
+MOST_SIGMA = 1 << 24  # keeps the largest product, 2 sigma^2 times the rounds of a coin, far below 2^64
 
 
 def sample(sigma: int, count: int, source: randomness.Source = randomness.system) -> np.ndarray:
-    """Independent samples.
+    """Samples the discrete Gaussian.
 
     A discrete Laplace value Y of scale sigma is kept with probability exp(-(|Y| - sigma)^2 / (2 sigma^2)).
 
     Args:
       sigma: a whole number of units, 1 to 2^24.
       count: how many, >= 1.
-      source: of secret bytes.
+      source: where secret bytes come from.
 
     Returns:
       int64 [count], units.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value is out of range.
     """
     sigma, count = _validate.at_least(1, sigma=sigma), _validate.at_least(1, count=count)
     if sigma > MOST_SIGMA:
@@ -151,7 +153,7 @@ def sample(sigma: int, count: int, source: randomness.Source = randomness.system
 
 
 def _laplace(scale: int, tries: int, source: randomness.Source) -> np.ndarray:
-    """At most ``tries`` samples of P(Y = y) proportional to exp(-|y| / scale): Algorithm 2."""
+    """Draws at most ``tries`` samples of P(Y = y) proportional to exp(-|y| / scale): Algorithm 2."""
     rest = _below(np.full(tries, scale, np.uint64), source)
     rest = rest[_exponential_coin(rest, np.uint64(scale), source)]
     whole = np.zeros(len(rest), np.int64)
@@ -165,7 +167,7 @@ def _laplace(scale: int, tries: int, source: randomness.Source) -> np.ndarray:
 
 
 def _exponential_coin(numerators: np.ndarray, denominator: np.uint64, source: randomness.Source) -> np.ndarray:
-    """True with probability exp(-a / b), for each a >= 0: Algorithm 1, one exp(-1) at a time while a > b."""
+    """Draws True with probability exp(-a / b), for each a >= 0: Algorithm 1, one exp(-1) at a time while a > b."""
     shows = np.ones(len(numerators), bool)
     left = numerators.copy()
     going = np.arange(len(left))
@@ -178,7 +180,7 @@ def _exponential_coin(numerators: np.ndarray, denominator: np.uint64, source: ra
 
 
 def _small_exponential_coin(numerators: np.ndarray, denominator: np.uint64, source: randomness.Source) -> np.ndarray:
-    """True with probability exp(-a / b), for each a <= b: coins a/(b k), k = 1, 2, ..., of which an odd one fails."""
+    """Draws True with probability exp(-a / b), for each a <= b, from coins a/(b k), k = 1, 2, ..., until one fails."""
     failed_at = np.zeros(len(numerators), np.uint64)
     going, k = np.arange(len(numerators)), np.uint64(1)
     while going.size:
@@ -189,7 +191,7 @@ def _small_exponential_coin(numerators: np.ndarray, denominator: np.uint64, sour
 
 
 def _below(bounds: np.ndarray, source: randomness.Source) -> np.ndarray:
-    """A uniform integer in [0, bound) for each bound: 64 bits, drawn again if among the first 2^64 mod bound."""
+    """Draws a uniform integer in [0, bound) for each bound: 64 bits, again if among the first 2^64 mod bound."""
     drawn = np.empty(len(bounds), np.uint64)
     going = np.arange(len(bounds))
     while going.size:

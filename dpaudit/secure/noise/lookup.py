@@ -1,10 +1,16 @@
-"""The paper's noise: a table of 2^16 normal values, looked up at the exclusive or of two seeds.
+"""Reproduces the paper's noise: a table of 2^16 normal values, indexed by the exclusive or of two seeds.
 
 **A reproduction, not differentially private.** A table of 65,536 entries has at most that many values: where they lie
-apart, moving the sum by one unit leads to results that were impossible before, and :func:`separation` says how often.
+apart, moving the sum by one unit leads to results that were impossible before; :func:`separation` computes how often.
 
 The paper says only that a table of the normal law by seed is embedded in the circuit. Here entry i is the quantile at
 (i + 1/2) / 2^16, rounded to whole units, and every coordinate has a seed of its own.
+
+In the circuit, the table is odd: entry 65535 - i is minus entry i. So the highest bit of the seed is the sign, and the
+15 others, inverted where it is negative, choose a magnitude; the sum with the inverted magnitude and a carry is the
+difference. Each bit of the magnitude is a tree of multiplexers, one AND gate each, in which branches that are equal,
+or each other's negation, are shared. Wider noise has more distinct entries and so needs a larger circuit, which is
+also why the paper's traffic grows as epsilon falls.
 
 Source: paper 001, Algorithm 2, lines 2, 4 and 5, and section 5.1.
 """
@@ -22,44 +28,44 @@ SEED_BITS = 16
 
 
 class Table(NamedTuple):
-    """The values of a circuit's table, int64 [65536]."""
+    """A table of noise, int64 [65536]."""
 
     values: np.ndarray
 
     @property
     def offset(self) -> int:
-        """What the circuit's noise is above N: nothing."""
+        """The difference between the circuit's noise and N: none."""
         return 0
 
 
 def table(std: float) -> np.ndarray:
-    """The values of N(0, std^2) that the circuit holds, in units: int64 [65536], increasing.
+    """Tabulates N(0, std^2) in units, as the circuit holds it: int64 [65536], increasing.
 
     Raises:
-      InputError: a standard deviation that is no finite number > 0.
+      InputError: the standard deviation is not a finite number > 0.
     """
     size = 1 << SEED_BITS
     return np.rint(_validate.positive(std=std) * ndtri((np.arange(size) + 0.5) / size)).astype(np.int64)
 
 
 def from_seeds(values: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """N_{s1 xor s2} of a table, for the servers' seeds: uint16 [d] each -> int64 [d]."""
+    """Looks up N_{s1 xor s2} for the servers' seeds: uint16 [d] each -> int64 [d]."""
     return values[first ^ second]
 
 
 def separation(values: np.ndarray, shift: int = 1) -> tuple[float, float]:
-    """How far a table's noise tells a sum from one that is ``shift`` units larger.
+    """Computes how well a sum with a table's noise can be told from one that is ``shift`` units larger.
 
     Args:
-      values: the table; every entry is as likely as any other.
+      values: the table; all entries are equally likely.
       shift: units, >= 1.
 
     Returns:
-      (visible, total variation): the probability of a result that one world can have and the other cannot, which no
-      epsilon covers and delta must, and the largest difference in the probability of any event.
+      (visible, total variation): the probability of a result that is possible in one world only, which delta must
+      cover whatever epsilon is, and the largest difference in the probability of any event.
 
     Raises:
-      InputError: a shift below 1.
+      InputError: the shift is below 1.
     """
     shift = _validate.at_least(1, shift=shift)
     lowest = values.min()
@@ -68,27 +74,18 @@ def separation(values: np.ndarray, shift: int = 1) -> tuple[float, float]:
     return float(here[there == 0].sum() / values.size), float(np.maximum(here - there, 0).sum() / values.size)
 
 
-# The paper's noise in gates: a table of normal values (:mod:`noise_table`), embedded in the circuit.
-#
-# The table is odd: entry 65535 - i is minus entry i. So the seed's highest bit is the sign, and the 15 others, inverted
-# where it is negative, choose a magnitude; a sum with the magnitude inverted and a carry is a difference. Each bit of
-# the magnitude is a tree of multiplexers, one AND gate each, in which equal branches, and those that are each other's
-# negation, are one. The wider the noise the more entries differ, and the larger the circuit: the paper's bytes rise as
-# epsilon falls for the same reason.
-
-
 def noisy_sum(values: np.ndarray, *, bits: int) -> Circuit:
-    """``share + N_seed`` modulo 2^bits: what two servers must compute in secret, with the paper's noise.
+    """Builds the circuit of ``share + N_seed`` modulo 2^bits, with the paper's noise.
 
     Args:
-      values: :func:`dpaudit.secure.noise.lookup.table`.
+      values: as made by :func:`table`.
       bits: bits of the ring.
 
     Returns:
       A circuit whose inputs are the share and then the seed, and whose outputs are ``bits`` bits, lowest first.
 
     Raises:
-      InputError: no odd table of 2^16 values; a ring that they do not fit into.
+      InputError: the values are not an odd table of 2^16, or do not fit into the ring.
 
     Source: paper 001, Algorithm 2, lines 2, 4 and 5, and section 5.1.
     """
@@ -111,14 +108,14 @@ def noisy_sum(values: np.ndarray, *, bits: int) -> Circuit:
 
 
 def _look_up(builder: Builder, index: Sequence[int], entries: np.ndarray) -> int:
-    """The entry, 0 or 1, at an index whose lowest bit is first.
+    """Selects the entry, 0 or 1, at an index whose lowest bit is first.
 
     Branches are numbered: 2 j is a function and 2 j + 1 its negation, so 0 and 1 are the constants.
     """
     branches, wires = entries.astype(np.int64), [ZERO]
     for select in index:
         low, high = branches[::2], branches[1::2]
-        turned = low & 1  # a multiplexer whose lower branch is a negation is the negation of one
+        turned = low & 1  # turns a negated lower branch into a negated multiplexer
         pairs, which = np.unique((low ^ turned) << 32 | (high ^ turned), return_inverse=True)
         numbers = []
         for pair in pairs.tolist():

@@ -1,60 +1,68 @@
-"""What all parties of a training must mean alike, and how two of them make sure before anything else is said.
+"""Defines the terms of a training, on which all parties must agree, and compares those of two parties.
 
-Both servers, and every owner, state the :class:`Terms`, the owners' names by their number and a digest. The first
-field that differs is refused with its name and both values, before any label or share is used.
+Both servers and every owner state their :class:`Terms` before anything else is sent; the owners' names are stated as
+their number and a digest. The first field that differs is refused with its name and both values, before any label or
+share is used. The terms may limit what the training spends (:class:`Budget`): neighbours are two data sets that differ
+in one example; the example may be in every step, and no amplification by sampling is used. Every opening that was
+begun counts, whether or not it produced a result.
 """
 
 import hashlib
 import json
+import math
+import re
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import circuit
 from dpaudit.secure.noise import accounting, lookup
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.noise.lookup import Table
-from dpaudit.secure.protocol import certificates, fixed_point, two_server_sum
-from dpaudit.secure.protocol import channel as lines
-from dpaudit.secure.protocol.channel import Channel
+from dpaudit.secure.protocol import fixed_point, two_server_sum
 from dpaudit.secure.protocol.fixed_point import Scale
 from dpaudit.secure.protocol.two_server_sum import Opening
 
-VERSION = 2  # of all that is said between the parties
+VERSION = 2  # of the messages between the parties
 MOST_OWNERS = 10_000
+SERVERS = ("h1", "h2")
 MODES = ("noisy", "plain")
 NOISES = ("binomial", "table")
-LONGEST = 1 << 16  # bytes of a statement
+LONGEST = 1 << 16  # bytes in a statement
+MOST = 10  # names in a line of a message
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SIZE = struct.Struct("<I")
 
 
 class Terms(NamedTuple):
-    """The terms of one training, made by :func:`terms`.
+    """The terms of a training; made by :func:`terms`.
 
     Attributes:
-      version: of the protocol.
+      version: version of the protocol.
       mode: "noisy", or "plain" for a sum without noise.
       noise: "binomial", "none" in mode "plain", or "table": a reproduction of the paper's, **not private**
-        (:mod:`noise_table`).
+        (:mod:`dpaudit.secure.noise.lookup`).
       dimension: d, coordinates of the sum.
       owners: their names, sorted.
       least_owners: how many must take part in a step.
-      examples: m, of all owners together, one step.
+      examples: m, of all owners together in one step.
       clip_norm: C, L2, per example.
       levels: Q, units in one clip norm.
       ring_bits: N + 1.
-      coins, step_bits: of the binomial noise; 0 without.
-      table_std: of the table, in units; 0 without.
-      depth: of the correlated transfers.
-      ahead: for how many steps blocks are made ahead.
-      epsilon, delta: the budget of the whole training; 0 for none (:mod:`budget`).
-      openings: how many it allows; 0 for any number.
-      circuit: its SHA-256, hexadecimal; last, since it differs with most of them.
+      coins, step_bits: of the binomial noise; 0 for other noise.
+      table_std: standard deviation of the table, in units; 0 without a table.
+      depth: depth of the correlated transfers.
+      ahead: for how many steps blocks are prepared in advance.
+      epsilon, delta: the budget of the whole training; 0 for none.
+      openings: how many openings the budget allows; 0 for any number.
+      circuit: SHA-256 of the circuit, hexadecimal; last, as it differs if almost any other field does.
     """
 
     version: int
@@ -79,40 +87,40 @@ class Terms(NamedTuple):
 
     @property
     def scale(self) -> Scale:
-        """The fixed point of the owners' integers."""
+        """The fixed-point scale of the owners' integers."""
         return Scale(self.clip_norm, self.levels, self.ring_bits)
 
     def statement(self) -> dict[str, Any]:
-        """What a party says of the terms: every field, the owners by their number and the SHA-256 of their names."""
+        """States every field, the owners as their number and the SHA-256 of their names."""
         digest = hashlib.sha256("\n".join(self.owners).encode()).hexdigest()
         return self._asdict() | {"owners": f"{len(self.owners)} of SHA-256 {digest}"}
 
     def owner(self, **named: str) -> str:
-        """The name of an owner of the training; InputError for any other."""
+        """Returns the name if it is an owner of the training; InputError otherwise."""
         ((what, name),) = named.items()
         if self.place(name) is None:
-            raise _validate.expected(what, f"one of {lines.listed(self.owners)}", name)
+            raise _validate.expected(what, f"one of {listed(self.owners)}", name)
         return name
 
     def place(self, owner: str) -> int | None:
-        """The place of a name among the owners'; None if it is not there."""
+        """Returns the position of a name among the owners; None if it is not one of them."""
         place = bisect_left(self.owners, owner)
         return place if self.owners[place : place + 1] == (owner,) else None
 
     def names(self, owners: Iterable[str]) -> bytes:
-        """Owners of the training as bits, in the order of the names."""
+        """Encodes owners of the training as bits, in the order of the names."""
         among = set(owners)
         return np.packbits([owner in among for owner in self.owners], bitorder="little").tobytes()
 
     def named(self, bits: bytes) -> tuple[str, ...]:
-        """The owners whose bits are one; InputError for bits of another number of owners."""
+        """Decodes the owners whose bits are one; InputError for bits of another number of owners."""
         if len(bits) != -(-len(self.owners) // 8):
             raise _validate.expected("owners", f"bits of {len(self.owners)}", f"{len(bits)} bytes")
         present = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(self.owners), bitorder="little")
         return tuple(compress(self.owners, present))
 
     def opening(self) -> Opening:
-        """What the servers compute."""
+        """Builds the computation of the two servers."""
         if self.noise == "none":
             return two_server_sum.plain(ring_bits=self.ring_bits)
         if self.noise == "table":
@@ -136,32 +144,32 @@ def terms(
     ahead: int = 0,
     budget: tuple[float, float] | None = None,
 ) -> Terms:
-    """The terms that follow from what a training wants.
+    """Works out the terms of a training.
 
     Args:
-      owners: their names, each as its certificate has it; at most 10,000.
+      owners: their names, as in their certificates; at most 10,000.
       dimension: d, coordinates of the sum.
-      examples: m, the most that all owners together have in a step.
+      examples: m, the largest number of examples of all owners together in a step.
       clip_norm: C, L2, per example.
       noise_multiplier: wanted standard deviation of the noise over the clip norm; None for ``mode`` "plain".
       mode: "noisy" or "plain".
-      noise: "binomial" or "table", whose circuit grows with its standard deviation: a small ring, such as the paper's
-        17 bits, keeps it small.
-      least_owners: how many must take part in a step; all of them by default. Who is missing at either server when
-        a round ends is left out of its sum, if so many remain.
-      coins: of the binomial, 2^k - 1; a table has none.
+      noise: "binomial" or "table". The circuit of a table grows with its standard deviation; a small ring, such as the
+        paper's 17 bits, keeps it small.
+      least_owners: how many must take part in a step; all of them by default. An owner whose share is missing at
+        either server when a round ends is left out of the sum, if enough others remain.
+      coins: coins of the binomial, 2^k - 1; a table has none.
       ring_bits: N + 1, 2 to 32.
-      depth: of the correlated transfers, 1, 2 or 4.
-      ahead: for how many steps the servers make blocks ahead, while they wait for owners; needs noise.
-      budget: (epsilon, delta) of the whole training, after which the servers open no more; needs binomial noise. None
-        for none. It takes some seconds to find how many openings it allows.
+      depth: depth of the correlated transfers, 1, 2 or 4.
+      ahead: for how many steps the servers prepare blocks in advance, while they wait for owners; needs noise.
+      budget: (epsilon, delta) of the whole training, after which the servers open nothing more; needs binomial noise.
+        None for no budget. It takes some seconds to compute how many openings it allows.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value is out of range.
     """
-    names = tuple(sorted(certificates.checked_name(owner=owner) for owner in owners))
+    names = tuple(sorted(checked_name(owner=owner) for owner in owners))
     if not names or len(set(names)) < len(names):
-        raise _validate.expected("owners", "one name each, of at least one owner", lines.listed(names) or "none")
+        raise _validate.expected("owners", "one name each, of at least one owner", listed(names) or "none")
     if len(names) > MOST_OWNERS:
         raise _validate.expected("owners", f"at most {MOST_OWNERS}", len(names))
     least = _validate.at_least(1, least_owners=len(names) if least_owners is None else least_owners)
@@ -218,7 +226,7 @@ def terms(
 
 
 def _openings(terms: Terms) -> int:
-    """How many openings the budget of these terms allows; InputError if it is not one."""
+    """Computes how many openings the budget of these terms allows; InputError if it allows none."""
     if terms.noise != "binomial":
         raise _validate.expected("budget", "none with noise from a table, which is not private", terms.epsilon)
     law, levels = Binomial(terms.coins, terms.step_bits), terms.levels
@@ -230,13 +238,73 @@ def _openings(terms: Terms) -> int:
     return allowed
 
 
+class Budget:
+    """Computes what a training's openings have spent of the privacy budget in its terms.
+
+    Args:
+      terms: of the training; without a budget nothing is limited and epsilon is not reported.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    @cached_property
+    def _curve(self) -> accounting.Spent:
+        """What one opening spends; computed on first use, as it takes a moment."""
+        terms = self._terms
+        law, trimmed = Binomial(terms.coins, terms.step_bits), accounting.TRIMMED * terms.delta / terms.openings
+        return accounting.spent(law, sensitivity=2 * terms.levels, dimension=terms.dimension, trimmed=trimmed)
+
+    def epsilon(self, openings: int) -> float:
+        """Returns what so many openings have spent, in nats at the terms' delta; infinite without a budget."""
+        terms = self._terms
+        return accounting.composed(self._curve, openings, terms.delta) if terms.openings else math.inf
+
+    def spent(self, openings: int) -> bool:
+        """Tells whether no further opening is allowed."""
+        return 0 < self._terms.openings <= openings
+
+    def require(self, openings: int) -> None:
+        """Raises InputError where no further opening is allowed."""
+        if self.spent(openings):
+            terms = self._terms
+            wanted = f"epsilon {terms.epsilon:g} at delta {terms.delta:g}, which {terms.openings} openings spend"
+            raise _validate.expected("budget", wanted, f"another one after {openings}")
+
+    def describe(self, openings: int) -> str:
+        """Describes the state of the budget, for a line of the log."""
+        terms = self._terms
+        if not terms.openings:
+            return f"{openings} openings begun so far"
+        return (
+            f"{openings} of {terms.openings} openings begun so far, "
+            f"epsilon {self.epsilon(openings):.4g} of {terms.epsilon:g} at delta {terms.delta:g}"
+        )
+
+
+def checked_name(**named: str) -> str:
+    """Returns a name that an owner may have: at most 63 of a-z, 0-9, inner hyphens, not a server's; or InputError."""
+    ((what, name),) = named.items()
+    if not _NAME.fullmatch(name) or name in SERVERS:
+        raise _validate.expected(
+            what, f"at most 63 of a-z, 0-9 and hyphens within, none of {', '.join(SERVERS)}", name
+        )
+    return name
+
+
+def listed(names: list[str] | tuple[str, ...]) -> str:
+    """Lists the first names, and how many others there are."""
+    more = f" and {len(names) - MOST} others" if len(names) > MOST else ""
+    return ", ".join(names[:MOST]) + more
+
+
 def stated(statement: Mapping[str, Any]) -> str:
-    """A statement as text, such as the fields of terms."""
+    """Encodes a statement, such as the fields of terms, as JSON."""
     return json.dumps(statement, sort_keys=True)
 
 
 def understood(text: str | bytes) -> dict[str, Any]:
-    """What :func:`stated` made a text of; InputError if it is none."""
+    """Decodes what :func:`stated` encoded; InputError if it is not a JSON object."""
     try:
         statement = json.loads(text)
     except (ValueError, RecursionError):
@@ -247,7 +315,7 @@ def understood(text: str | bytes) -> dict[str, Any]:
 
 
 def same(mine: Terms, theirs: dict[str, Any]) -> None:
-    """Compares terms with what another party states.
+    """Compares terms with those that another party states.
 
     Raises:
       InputError: the first field that differs, with this side's value and the other's.
@@ -259,10 +327,10 @@ def same(mine: Terms, theirs: dict[str, Any]) -> None:
 
 
 def exchange(channel: Channel, kind: str, mine: dict[str, Any]) -> dict[str, Any]:
-    """Tells the peer a statement and hears its own.
+    """Sends the peer a statement and receives the peer's.
 
     Raises:
-      ChannelError: a message that did not come through, or that is none.
+      ChannelError: a message did not arrive, or is not a statement.
     """
     data = stated(mine).encode()
     channel.send(f"{kind}.size", _SIZE.pack(len(data)))

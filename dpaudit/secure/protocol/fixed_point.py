@@ -1,16 +1,20 @@
-"""How many units a clip norm is: as many as leave the sum *and its noise* room in the ring.
+"""Converts clipped gradients to whole numbers and back, at the finest scale whose sum *with its noise* fits the ring.
 
-One unit is C/Q: a clipped gradient becomes whole numbers of L2 norm at most Q (:mod:`quantize`), so a coordinate of
-the sum over m examples is at most m Q, and with the noise Z the release stays in the ring as long as ::
+One unit is C/Q: a clipped gradient becomes whole numbers of L2 norm at most Q, so a coordinate of the sum over m
+examples is at most m Q, and with the noise Z the release stays in the ring as long as ::
 
     m Q + |Z| <= 2^N - 1
 
-The paper's scale, (2^N - 1)/(m C), leaves the noise no room: at m = 30 its standard deviation is a quarter of the
-ring's half at epsilon 0.5, and 12.6 times it at 0.01. The uncorrected protocol of Chase et al. takes no scale at all:
-sums of +m C and -m C are then one value.
+The paper's scale, (2^N - 1)/(m C), leaves no room for the noise: at m = 30 its standard deviation is a quarter of the
+ring's half at epsilon 0.5, and 12.6 times it at 0.01. The uncorrected protocol of Chase et al. uses no scale at all,
+so that sums of +m C and -m C are the same value.
 
-A release that leaves the ring comes back modulo 2^(N+1): a coordinate is spoilt, but nothing more is said about
-anyone, since the ring's value is a function of the sum with its noise.
+A release that leaves the ring is reduced modulo 2^(N+1): a coordinate is then wrong, but nothing more is revealed
+about anyone, since the ring's value is a function of the sum with its noise.
+
+:func:`quantize` rounds toward zero. Rounding to the nearest unit can lengthen a vector by up to sqrt(d)/2 units, and
+with it the sensitivity for which the noise was calibrated. Rounding toward zero never lengthens it, and whole numbers
+add exactly: the sum that the servers reconstruct is that of the examples' integers, to the bit, however it was split.
 """
 
 import math
@@ -22,12 +26,12 @@ from dpaudit import _validate
 from dpaudit.secure.crypto import shares
 from dpaudit.secure.noise.binomial import Binomial, binomial
 
-MISSED = 2.0**-64  # probability that a coordinate's Gaussian noise needs more room than the ring gives it
-MOST_LEVELS = 1 << 24  # up to here float64 keeps a clipped gradient's norm exactly enough (quantize.py)
+MISSED = 2.0**-64  # probability that a coordinate's Gaussian noise does not fit into the ring
+MOST_LEVELS = 1 << 24  # up to here float64 is exact enough for a clipped gradient's norm (quantize)
 
 
 class Scale(NamedTuple):
-    """The fixed point of one training, the same for all owners and both servers.
+    """The fixed-point scale of a training, the same for all owners and both servers.
 
     Attributes:
       clip_norm: C, L2, per example.
@@ -41,23 +45,23 @@ class Scale(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """C/Q, what a difference of 1 means."""
+        """The value of one unit, C/Q."""
         return self.clip_norm / self.levels
 
     def room(self, examples: int) -> int:
-        """The largest noise with which no sum over this many examples leaves the ring, units."""
+        """Returns the largest noise, in units, with which no sum over this many examples leaves the ring."""
         return (1 << (self.ring_bits - 1)) - 1 - examples * self.levels
 
 
 def largest(
     *, examples: int, clip_norm: float, noise_multiplier: float = 0.0, reach: float = 0.0, ring_bits: int = 25
 ) -> Scale:
-    """The finest scale at which m examples and noise of ``reach`` standard deviations fit: (m + reach z) Q < 2^N.
+    """Finds the finest scale where m examples and noise of ``reach`` standard deviations fit: (m + reach z) Q < 2^N.
 
     Args:
-      examples: m, of all owners together, one step.
+      examples: m, of all owners together in one step.
       clip_norm: C, L2, per example.
-      noise_multiplier: z, standard deviation of all noise together over the clip norm; 0 for none.
+      noise_multiplier: z, standard deviation of the total noise over the clip norm; 0 for none.
       reach: in standard deviations; :func:`subgaussian_reach` for the discrete Gaussian.
       ring_bits: N + 1, 2 to 32.
 
@@ -65,7 +69,7 @@ def largest(
       A :class:`Scale`, of at most 2^24 levels.
 
     Raises:
-      InputError: a value out of range; a ring too small for a single level.
+      InputError: a value is out of range, or the ring is too small for a single level.
     """
     examples = _validate.at_least(1, examples=examples)
     _validate.positive(clip_norm=clip_norm)
@@ -80,17 +84,17 @@ def largest(
 
 
 def subgaussian_reach(probability: float) -> float:
-    """t with P(|Z| > t sigma) <= 2 exp(-t^2 / 2) = ``probability``: Gaussian noise, discrete or not, or a sum of it.
+    """Returns t with P(|Z| > t sigma) <= 2 exp(-t^2 / 2) = ``probability``, for (discrete) Gaussian noise or its sums.
 
-    Source: Canonne, Kamath and Steinke 2020: the discrete Gaussian is sub-Gaussian with its parameter sigma.
+    Source: Canonne, Kamath and Steinke 2020: the discrete Gaussian is sub-Gaussian with parameter sigma.
     """
     return math.sqrt(2 * math.log(2 / _validate.open_unit(probability=probability)))
 
 
 def for_gaussian(*, noise_multiplier: float, examples: int, clip_norm: float, ring_bits: int = 25) -> Scale:
-    """The finest scale that Gaussian noise, discrete or from a table, leaves the ring of with probability 2^-64.
+    """Finds the finest scale at which a coordinate with Gaussian noise leaves the ring with probability <= 2^-64.
 
-    Arguments and errors: as for :func:`with_binomial`; of a coordinate.
+    The noise may be discrete or from a table. Arguments and errors: as for :func:`with_binomial`.
     """
     return largest(
         examples=examples,
@@ -104,15 +108,15 @@ def for_gaussian(*, noise_multiplier: float, examples: int, clip_norm: float, ri
 def with_binomial(
     *, noise_multiplier: float, examples: int, clip_norm: float, coins: int = 127, ring_bits: int = 25
 ) -> tuple[Scale, Binomial]:
-    """The finest scale, and binomial noise in it of at least the wanted standard deviation, that never leave the ring.
+    """Finds the finest scale, and binomial noise of at least the wanted standard deviation, that never leave the ring.
 
     The step is a power of two, so the scale follows the noise: with the widest step that fits, Q is the largest
-    integer with std >= z Q, and the noise multiplier that results, std / Q, is z to one part in Q. All of the noise's
-    support fits, so the probability of leaving the ring is 0.
+    integer with std >= z Q, and the resulting noise multiplier, std / Q, is z to one part in Q. The whole support of
+    the noise fits, so the probability of leaving the ring is 0.
 
     Args:
       noise_multiplier: z, wanted standard deviation of the noise over the clip norm.
-      examples: m, of all owners together, one step.
+      examples: m, of all owners together in one step.
       clip_norm: C, L2, per example.
       coins: n = 2^k - 1 of the binomial.
       ring_bits: N + 1, 2 to 32.
@@ -121,7 +125,7 @@ def with_binomial(
       (scale, noise).
 
     Raises:
-      InputError: a value out of range; a ring with no room.
+      InputError: a value is out of range, or the ring has no room.
     """
     _validate.positive(noise_multiplier=noise_multiplier)
     finest = largest(examples=examples, clip_norm=clip_norm, ring_bits=ring_bits)
@@ -134,30 +138,24 @@ def with_binomial(
     raise _validate.expected("ring_bits", wanted, ring_bits)
 
 
-# Clipped gradients as whole numbers whose L2 norm is still bounded.
-#
-# Rounding each coordinate to the nearest unit can lengthen a vector by up to sqrt(d)/2 units, and with it the
-# sensitivity that the noise is made for. Rounding toward zero never lengthens it, and whole numbers add exactly: the sum
-# that the servers reconstruct is that of the examples' integers, to the bit, however it was split.
-
-SLACK = 1e-4  # by which a float32 computation may miss the clip norm, relative; a longer row was not clipped
+SLACK = 1e-4  # relative error of a float32 clip norm; a longer row was not clipped
 
 
 def quantize(gradients: np.ndarray, scale: Scale) -> np.ndarray:
-    """Each example's clipped gradient in units of C/Q, toward zero: integers of L2 norm at most Q.
+    """Rounds each example's clipped gradient toward zero, in units of C/Q: integers of L2 norm at most Q.
 
-    Rows longer than C by no more than rounding are first shortened to C, in float64. The work takes some 20 bytes a
-    coordinate and example: pass large batches in parts.
+    Rows longer than C by no more than rounding are first shortened to C, in float64. This takes about 20 bytes of
+    memory per coordinate and example: pass large batches in parts.
 
     Args:
       gradients: [n, d], one clipped gradient per example.
-      scale: C, and the Q units that it is.
+      scale: C and Q.
 
     Returns:
       int32 [n, d]. Sum them over examples in int64, which ``.sum(axis=0)`` does.
 
     Raises:
-      InputError: a row that is not clipped, or not finite.
+      InputError: a row is not clipped, or not finite.
     """
     rows = np.asarray(gradients, np.float64)
     if rows.ndim != 2:
@@ -173,5 +171,5 @@ def quantize(gradients: np.ndarray, scale: Scale) -> np.ndarray:
 
 
 def dequantize(total: np.ndarray, scale: Scale) -> np.ndarray:
-    """Whole units back into gradients: float64, of any shape."""
+    """Converts units back into gradients: float64, of any shape."""
     return total * scale.unit

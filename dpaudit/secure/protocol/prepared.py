@@ -1,19 +1,22 @@
-"""Blocks prepared ahead and kept on disc, each of which is used once, whatever crashes and whatever copy is put back.
+"""Stores garbled blocks that two servers prepare in advance, and makes sure that each is used at most once.
 
-A garbled block that is opened for two shares gives away both labels of a wire, and with them everything. So before one
-byte of a block's secrets is read its number is in the store's log of spent ones (:mod:`ledger`), on disk, and its file
-is unlinked: a server that dies at any moment comes up again with the block unused and whole, or spent. Numbers rise
-for ever. Each block has an identity that both servers drew, and two blocks meet only where number and identity are the
-same (:meth:`Store.agree`); whatever else either has below, it burns. A tag over number, identity and content, under a
-key of this server, tells whether what is read is what was kept.
+Two servers make blocks while they wait for owners, so that a step only opens them; a step for which there is none
+makes its own. Blocks outlive the session that made them.
 
-When two servers meet, each says which block it has spent last (:meth:`Store.meet`), and the other burns all up to it.
-A server is *behind* if it has forgotten a block that the other saw it spend: its state is a copy that was put back. It
-is refused; the one way forward is to drop all blocks of both (``rejoin``).
+A garbled block that is opened for two shares reveals both labels of a wire, and with them everything. So before any of
+a block's secrets is read, its number is written to the store's log of used blocks (:class:`storage.Ledger`) and its
+file is unlinked: a server that dies at any moment restarts with the block either unused and whole, or used. Numbers
+only rise. Each block has an identity drawn by both servers, and two blocks belong together only where number and
+identity are the same (:meth:`Store.agree`); each server discards whatever lower blocks it has. A tag over number,
+identity and content, under a key of this server, shows whether a block is unchanged since it was stored.
 
-Promised on a file system that keeps to POSIX, as long as at most one server of two is put back to an earlier state.
-Not promised: that an unlinked block cannot be recovered from the disc; who finds H1's and has recorded what was sent
-can read H1's share. Files and folder are for their owner alone.
+When two servers meet, each states which block it used last (:meth:`Store.meet`), and the other discards all blocks up
+to that one. A server is *behind* if it has forgotten a block that the other saw it use: its state is an older copy
+that was restored. It is refused; the only way forward is to discard all blocks of both (``rejoin``).
+
+Guaranteed on a POSIX file system, as long as at most one of the two servers is restored to an earlier state. Not
+guaranteed: that an unlinked block cannot be recovered from the disk; whoever finds H1's and has recorded what was sent
+can read H1's share. Only their owner can read the files and the folder.
 """
 
 import hashlib
@@ -28,18 +31,18 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import circuit
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.protocol import agreement, storage
-from dpaudit.secure.protocol.channel import Channel
 from dpaudit.secure.protocol.storage import IDENTITY_BYTES, NONE, Ledger, Past
 from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Opening, Received, checked_count
 
 Block = TypeVar("Block", bound=Garbled | Received)
 
-MOST = 1 << 20  # blocks of one store
-WAY = "the one way forward: start the server that was put back once with --rejoin"
-_HIGHEST = 1 << 62  # numbers of blocks stay below
+MOST = 1 << 20  # blocks in a store
+WAY = "to continue, use --rejoin at the next start of the server whose state was restored or lost"
+_HIGHEST = 1 << 62  # above all numbers of blocks
 _NONE = (1 << 64) - 1  # in place of a number, on the wire
 _NAME = struct.Struct(f"<Q{IDENTITY_BYTES}s")  # number and identity of a block, on the wire
 _SUFFIX, _PARTIAL, _LEDGER = ".block", ".partial", "ledger"
@@ -47,11 +50,11 @@ _TAG_BYTES = 16
 
 
 class Pair(NamedTuple):
-    """What a server keeps of the two that prepare blocks for each other.
+    """The identity of two servers that prepare blocks together.
 
     Attributes:
-      identity: 16 bytes that both drew.
-      key: 32 bytes of this server alone, for the tags of its blocks.
+      identity: 16 bytes drawn by both.
+      key: 32 secret bytes of this server, for the tags of its blocks.
     """
 
     identity: bytes
@@ -59,19 +62,19 @@ class Pair(NamedTuple):
 
 
 class Store(Generic[Block]):
-    """A folder of blocks of one kind and size.
+    """Stores blocks of one kind and size in a folder.
 
     Args:
-      folder: made where there is none; one store's alone, used by one process at a time.
-      kind: :class:`opening.Garbled` for H1, :class:`opening.Received` for H2.
-      opening: what the blocks are for; it must have noise, or H2's part depends on its share.
+      folder: created if missing; for one store only, used by one process at a time.
+      kind: :class:`two_server_sum.Garbled` for H1, :class:`two_server_sum.Received` for H2.
+      opening: what the blocks are for; it must have noise, as otherwise H2's part depends on its share.
       count: coordinates of each block.
-      pair: of the two servers.
+      pair: the identity of the two servers.
       source: where this server's part of a block's identity comes from.
 
     Raises:
-      InputError: an opening without noise, a count that is no block's; no folder, and none can be made; a log of spent
-        blocks that is none.
+      InputError: the opening has no noise, no block has this count, the folder cannot be created, or the log of used
+        blocks cannot be read.
     """
 
     def __init__(
@@ -100,18 +103,18 @@ class Store(Generic[Block]):
         self._burn(self.ledger.floor)
 
     def numbers(self) -> list[int]:
-        """Those of the blocks that are there, rising."""
+        """Lists the numbers of the stored blocks, rising."""
         return sorted(self._identities)
 
     def put(self, number: int, identity: bytes, block: Block) -> None:
-        """Keeps a block; it is there, whole, once this returns.
+        """Stores a block; it is on disk, whole, when this returns.
 
         Args:
-          number, identity: as agreed (:meth:`free`).
-          block: as prepared, of this store's size. It must not be used otherwise.
+          number, identity: as both servers agreed (:meth:`free`).
+          block: as prepared, of this store's size. Do not use it in any other way.
 
         Raises:
-          InputError: a number that is there already, or that was used up.
+          InputError: the number is stored already, or was used.
         """
         if _validate.at_least(0, number=number) in self._identities or number <= self.ledger.floor:
             raise _validate.expected("number", "one that the store does not have and has not had", number)
@@ -129,10 +132,11 @@ class Store(Generic[Block]):
         self._identities[number] = identity
 
     def take(self, number: int) -> Block:
-        """The block of this number, which is spent before it is read.
+        """Takes the block of this number; it counts as used before it is read.
 
         Raises:
-          InputError: no such block; one that is torn or changed, or was made for something else: it is spent as well.
+          InputError: there is no such block; or it is incomplete, changed or made for another opening, and is then
+            used up.
         """
         if number not in self._identities:
             raise _validate.expected("number", f"that of a block in {self._folder}", number)
@@ -146,13 +150,13 @@ class Store(Generic[Block]):
             raise _validate.expected("number", f"that of a block in {self._folder}", number) from None
 
     def agree(self, channel: Channel) -> int | None:
-        """The lowest block that both servers have, with the peer's ``agree``; what is below it, either burns.
+        """Finds the lowest block that both servers have, together with the peer's ``agree``; discards all lower ones.
 
         Returns:
-          The number, or None where they have none in common: both stores are then empty.
+          The number, or None if they have none in common; both stores are then empty.
 
         Raises:
-          ChannelError: a message that did not come through.
+          ChannelError: a message did not arrive.
         """
         while True:
             mine = min(self._identities.items(), default=(_NONE, bytes(IDENTITY_BYTES)))
@@ -162,10 +166,10 @@ class Store(Generic[Block]):
             self._burn(theirs[0] if mine[0] == theirs[0] else theirs[0] - 1)
 
     def common(self, channel: Channel) -> int:
-        """How many blocks both servers have, with the peer's ``common``.
+        """Counts the blocks that both servers have, together with the peer's ``common``.
 
         Raises:
-          ChannelError: a message that did not come through.
+          ChannelError: a message did not arrive.
         """
         channel.send("offline.count", len(self._identities).to_bytes(8, "little"))
         channel.send("offline.blocks", b"".join(_NAME.pack(*block) for block in self._identities.items()))
@@ -176,13 +180,13 @@ class Store(Generic[Block]):
         return len(self._identities.items() & set(_NAME.iter_unpack(theirs.tobytes())))
 
     def free(self, channel: Channel) -> tuple[int, bytes]:
-        """Number and identity for a new block, with the peer's ``free``.
+        """Chooses number and identity of a new block, together with the peer's ``free``.
 
         Returns:
-          A number above all that either has or has had, and 16 bytes that both drew.
+          A number above all that either has or had, and 16 bytes drawn by both.
 
         Raises:
-          ChannelError: a message that did not come through.
+          ChannelError: a message did not arrive.
         """
         mine = max(self.ledger.floor, *self._identities, NONE) + 1, self._source(IDENTITY_BYTES)
         theirs = _exchanged(channel, *mine)
@@ -194,14 +198,14 @@ class Store(Generic[Block]):
         return number, hashlib.sha256(text).digest()[:IDENTITY_BYTES]
 
     def meet(self, theirs: Past, names: tuple[str, str]) -> None:
-        """Compares what both have spent, and burns all up to what the peer has.
+        """Compares what both have used, and discards all blocks up to the last that the peer used.
 
         Args:
           theirs: the peer's log.
-          names: this server's and the peer's.
+          names: this server's name and the peer's.
 
         Raises:
-          InputError: one of the two is behind, or they have spent different blocks of one number.
+          InputError: one of the two is behind, or they have used different blocks of one number.
         """
         mine = self.ledger.past
         for name, other, past, seen in ((*names[::-1], theirs, mine.seen), (*names, mine, theirs.seen)):
@@ -217,10 +221,10 @@ class Store(Generic[Block]):
 
     def _behind(self, name: str, wanted: str, found: Any) -> _validate.InputError:
         found = "none" if found == NONE else found
-        return _validate.expected(f"{name}'s blocks", f"{wanted} (it has been put back; {WAY})", found)
+        return _validate.expected(f"{name}'s blocks", f"{wanted} (its state is an older copy; {WAY})", found)
 
     def _burn(self, last: int) -> None:
-        """Burns the blocks up to this number."""
+        """Discards the blocks up to this number."""
         lost = [number for number in self._identities if number <= last]
         if lost and max(lost) > self.ledger.floor:
             self.ledger.burn(max(lost))
@@ -232,12 +236,12 @@ class Store(Generic[Block]):
         return self._folder / f"{number:020d}{_SUFFIX}"
 
     def _identity(self, path: Path) -> bytes:
-        """What a block's file says it is; of no use if it is torn so early."""
+        """Reads the identity in a block's file; padded with zeros if the file ends before it."""
         with open(path, "rb") as stream:
             return stream.read(len(self._header) + IDENTITY_BYTES)[len(self._header) :].ljust(IDENTITY_BYTES, b"\0")
 
     def _tag(self, number: int, identity: bytes, block: Block) -> bytes:
-        """Authenticates a block's number, identity and content, by AES-GCM under a key that has no other use."""
+        """Authenticates a block's number, identity and content, by AES-GCM under a key used for nothing else."""
         key = hmac.digest(self._pair.key, struct.pack("<Q", number) + identity, "sha256")[:_TAG_BYTES]
         authenticator = Cipher(algorithms.AES(key), modes.GCM(bytes(12))).encryptor()
         authenticator.authenticate_additional_data(self._header)
@@ -247,19 +251,22 @@ class Store(Generic[Block]):
         return authenticator.tag
 
     def _read(self, stream: BufferedReader, number: int, identity: bytes) -> Block:
-        block, name = self._kind.blank(self._opening, self._count), self._path(number).name  # no memory is touched yet
+        block, name = (
+            self._kind.blank(self._opening, self._count),
+            self._path(number).name,
+        )  # allocated, but not touched yet
         head = self._header + identity
         wanted = len(head) + sum(part.nbytes for part in block.parts()) + _TAG_BYTES
         found = os.fstat(stream.fileno()).st_size
         if found != wanted:
-            raise _validate.expected("block", f"{wanted} bytes (it is now burnt)", f"{found} in {name}")
+            raise _validate.expected("block", f"{wanted} bytes (it is now used up)", f"{found} in {name}")
         came = stream.read(len(head))
         if came[: len(self._header)] != self._header:
-            raise _validate.expected("block", "one made for this opening (it is now burnt)", name)
+            raise _validate.expected("block", "one made for this opening (it is now used up)", name)
         for part in block.parts():
             stream.readinto(part.data)
         if came != head or not hmac.compare_digest(stream.read(), self._tag(number, identity, block)):
-            raise _validate.expected("block", "one that is as it was kept (it is now burnt)", name)
+            raise _validate.expected("block", "an unchanged one (it is now used up)", name)
         return block
 
 
@@ -268,24 +275,18 @@ def _exchanged(channel: Channel, number: int, identity: bytes) -> tuple[int, byt
     return _NAME.unpack(channel.receive("offline.block", _NAME.size).tobytes())
 
 
-# Blocks for steps to come: two servers make them while they wait for owners, and a step then only opens them.
-#
-# Both keep theirs in a folder (:mod:`offline`), from which each is taken once, whatever crashes; it outlives the session
-# that made it. A step for which there is none makes its own.
-
-
-class Ahead:
-    """One server's.
+class PreparedBlocks:
+    """Prepares blocks for the steps to come, and takes them, at one server.
 
     Args:
-      channel: to the peer's.
-      names: this server's, "h1" or "h2", and the peer's.
-      kind: what is opened; it must have noise.
-      dimension: d of a step.
-      steps: for how many there shall be blocks.
-      folder: made if need be; this server's alone.
-      pair: of the two servers.
-      source: where this server's part of identities comes from.
+      channel: to the peer's object of this class.
+      names: this server's name, "h1" or "h2", and the peer's.
+      kind: the opening; it must have noise.
+      dimension: d, of a step.
+      steps: for how many steps to keep blocks.
+      folder: created if missing; used by this server only.
+      pair: the identity of the two servers.
+      source: where this server's part of the identities comes from.
     """
 
     def __init__(
@@ -305,14 +306,14 @@ class Ahead:
         self._stores = {
             count: Store(folder / f"{count}", block, kind, count, pair, source) for count in dict.fromkeys(self._sizes)
         }
-        self._taken: dict[int, int] = {}  # number of the last block of each size that this session took
+        self._taken: dict[int, int] = {}  # the number of the last block that this session took, by size
 
     def meet(self) -> None:
-        """Compares what both servers have spent, with the peer's ``meet``.
+        """Compares what both servers have used, together with the peer's ``meet``.
 
         Raises:
-          InputError: one of the two is behind; both say so.
-          ChannelError: a message that did not come through.
+          InputError: one of the two is behind; both raise.
+          ChannelError: a message did not arrive.
         """
         told = {f"{count}": store.ledger.past for count, store in self._stores.items()}
         mine = {count: {**past._asdict(), "identity": past.identity.hex()} for count, past in told.items()}
@@ -329,14 +330,14 @@ class Ahead:
             raise _validate.InputError(refusal or str(other))
 
     def fill(self, party: Garbler | Evaluator, seconds: float) -> None:
-        """Makes blocks until both servers have all, with the peer's ``fill``.
+        """Makes blocks until both servers have enough, together with the peer's ``fill``.
 
         Args:
-          party: this server's side of the openings.
-          seconds: for each of them.
+          party: this server's garbler or evaluator.
+          seconds: time limit for each block.
 
         Raises:
-          ChannelError: a message that did not come through.
+          ChannelError: a message did not arrive.
         """
         for count, store in self._stores.items():
             self._channel.deadline(seconds)
@@ -346,10 +347,10 @@ class Ahead:
                 store.put(number, identity, party.prepare(self._kind, count))
 
     def take(self, party: Garbler | Evaluator, count: int) -> Garbled | Received:
-        """A block of this size, with the peer's ``take``.
+        """Takes a block of this size, together with the peer's ``take``; makes one if there is none.
 
         Raises:
-          ChannelError: a message that did not come through, or a block that is torn here: it is burnt.
+          ChannelError: a message did not arrive, or the block here is damaged, and is then used up.
         """
         store = self._stores[count]
         number = store.agree(self._channel)
@@ -363,14 +364,14 @@ class Ahead:
         return block
 
     def opened(self) -> None:
-        """Notes that the peer, too, has spent what was taken: it has answered with what only the blocks tell."""
+        """Records that the peer, too, has used what was taken, since its answer depends on those blocks."""
         for count, number in self._taken.items():
             self._stores[count].ledger.see(number)
         self._taken = {}
 
 
 def _past(said: Any) -> Past:
-    """What a peer says of one store; InputError if it says nothing of the kind."""
+    """Parses what a peer states about one store; InputError if it is malformed."""
     try:
         spent, seen, identity = said["spent"], said["seen"], bytes.fromhex(said["identity"])
         whole = type(spent) is type(seen) is int and min(spent, seen) >= NONE

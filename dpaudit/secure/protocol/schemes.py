@@ -1,15 +1,16 @@
-"""What one step releases, under SPGC and under the schemes it is compared with, computed in the clear.
+"""Simulates in the clear what a step releases, under SPGC and under the schemes that it is compared with.
 
-The whole numbers are the protocol's own: shares add to the owners' sums, and the circuit computes (:mod:`opening`) ::
+The whole numbers are the protocol's own: shares add to the owners' sums, and two servers compute
+(:mod:`dpaudit.secure.protocol.two_server_sum`) ::
 
     release = (sum over owners of G_j + Z) smod 2^N
 
-of the very bits that :func:`dpaudit.secure.noise.binomial.from_bits` reads, so a long training on this module sees what it
-would see between two servers, bit for bit, without a circuit. Noise drawn here is known to whoever draws it: for
-simulations.
+from the same bits that :func:`dpaudit.secure.noise.binomial.from_bits` reads. A training with this module therefore
+sees bit for bit what it would see with two servers, without a circuit. The process that draws the noise knows it, so
+this is for simulations only.
 
-A scheme is a fixed point, or none, and a law of the noise that reaches the model. Who knows which part of that noise
-makes no difference to the model, and all the difference to privacy; that is for audits to show.
+A scheme is a fixed-point scale, or none, and the law of the noise that reaches the model. Which party knows which part
+of that noise does not matter to the model, but is decisive for privacy; audits show that.
 """
 
 import math
@@ -28,14 +29,14 @@ from dpaudit.secure.protocol.fixed_point import Scale, dequantize, quantize
 
 
 class Step(NamedTuple):
-    """What all schemes are made for.
+    """The setting of a step, from which every scheme is made.
 
     Attributes:
       owners: k.
       examples: m, of all owners together.
       clip_norm: C, L2, per example.
-      noise_multiplier: z, of the noise that one release needs, in clip norms.
-      ring_bits: N + 1, where there are shares.
+      noise_multiplier: z, standard deviation of the noise that one release needs, in clip norms.
+      ring_bits: N + 1, for schemes with shares.
     """
 
     owners: int
@@ -46,11 +47,11 @@ class Step(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """From clipped gradients to the release of a step.
+    """A way from clipped gradients to the release of a step.
 
     Attributes:
-      scale: the fixed point; None where gradients stay real numbers, and nothing is shared.
-      std: of the noise in the release, in clip norms.
+      scale: the fixed-point scale; None where gradients stay real numbers and nothing is shared.
+      std: standard deviation of the noise in the release, in clip norms.
       noise: ``noise(dimension, source) -> [d]``: int64 units with a scale, else float64 in the gradients' unit.
     """
 
@@ -60,19 +61,19 @@ class Scheme(NamedTuple):
 
 
 def contribution(scheme: Scheme, gradients: np.ndarray) -> np.ndarray:
-    """What clipped gradients [n, d] add to their owner's sum: int64 units [d], each example quantised, or float64."""
+    """Adds up an owner's clipped gradients [n, d]: int64 units [d], each example quantised, or float64."""
     if scheme.scale is None:
         return gradients.sum(axis=0, dtype=np.float64)
     return quantize(gradients, scheme.scale).sum(axis=0, dtype=np.int64)
 
 
 def release(scheme: Scheme, contributions: Iterable[np.ndarray], noise: np.ndarray) -> np.ndarray:
-    """What becomes public of a step: float64 [d], in the gradients' unit.
+    """Computes what a step makes public: float64 [d], in the gradients' unit.
 
     Args:
-      scheme: how.
+      scheme: the scheme.
       contributions: the owners' sums, [d] each, of :func:`contribution`.
-      noise: [d], a draw of the scheme's.
+      noise: [d], drawn from the scheme.
     """
     total = sum(contributions) + noise
     if scheme.scale is None:
@@ -81,12 +82,12 @@ def release(scheme: Scheme, contributions: Iterable[np.ndarray], noise: np.ndarr
 
 
 def non_private(step: Step) -> Scheme:
-    """Clipped gradients, added: one server that is told everything."""
+    """Adds clipped gradients without noise, at one server that sees everything."""
     return Scheme(None, 0.0, _no_noise)
 
 
 def ldp(step: Step) -> Scheme:
-    """Every owner adds all the noise to its own sum, and one server adds up: variance k z^2."""
+    """Adds the full noise to each owner's sum, and sums at one server: variance k z^2."""
     std = math.sqrt(_validate.at_least(1, owners=step.owners)) * _validate.positive(
         noise_multiplier=step.noise_multiplier
     )
@@ -94,13 +95,13 @@ def ldp(step: Step) -> Scheme:
 
 
 def mpc_only(step: Step) -> Scheme:
-    """Two servers open the sum and nothing else; no noise."""
+    """Opens the sum between two servers, without noise."""
     found = fixed_point.largest(examples=step.examples, clip_norm=step.clip_norm, ring_bits=step.ring_bits)
     return Scheme(found, 0.0, _no_noise)
 
 
 def spgc(step: Step) -> Scheme:
-    """Two servers add binomial noise that neither knows."""
+    """Opens the sum between two servers with binomial noise that neither knows."""
     found, law = fixed_point.with_binomial(
         noise_multiplier=step.noise_multiplier,
         examples=step.examples,
@@ -111,16 +112,16 @@ def spgc(step: Step) -> Scheme:
 
 
 def spgc_table(step: Step) -> Scheme:
-    """The same with the paper's noise, a table that is **not private** (:mod:`noise_table`)."""
+    """Opens the sum with the paper's noise, a table that is **not private** (:mod:`dpaudit.secure.noise.lookup`)."""
     found = _gaussian_scale(step, step.noise_multiplier)
     return Scheme(found, step.noise_multiplier, partial(_look_up, step.noise_multiplier * found.levels))
 
 
 def reduced(step: Step) -> Scheme:
-    """Every owner adds 1/k of the noise's variance before sharing: HybridAlpha, and Truex et al.
+    """Adds 1/k of the noise's variance at each owner before sharing: HybridAlpha, and Truex et al.
 
-    Drawn here as one discrete Gaussian of the whole variance, which the sum of k of them is in all but name where each
-    is many units wide.
+    The sum is drawn here as one discrete Gaussian of the whole variance, which the sum of k of them is very close to
+    where each is many units wide.
 
     Source: Kairouz, Liu and Steinke 2021, The Distributed Discrete Gaussian Mechanism, on sums of discrete Gaussians.
     """
@@ -128,7 +129,7 @@ def reduced(step: Step) -> Scheme:
 
 
 def own_noise(step: Step) -> Scheme:
-    """Each server adds all the noise to its share, since it knows its own part: sqrt(2) in noise, and no circuit."""
+    """Adds the full noise at each server, which knows its own part: sqrt(2) times the noise, and no circuit."""
     return _discrete(step, math.sqrt(2) * step.noise_multiplier)
 
 

@@ -1,8 +1,8 @@
-"""Which blocks of a store are used up: a log on disk that outlives every session, so that no number is used again.
+"""Writes private files durably, and keeps the log of used blocks, so that no block is used twice.
 
-A block is spent from the moment that its line is on disk, whether or not anything came of it. The log also says which
-block the other server is known to have spent. A server whose own log does not reach as far as that has a state from
-before: a copy that was put back, which would open a second time what was opened once.
+A block counts as used ("spent") from the moment that its line is on disk, whether or not its opening succeeded. The
+log also records which block the other server is known to have used. A server whose own log does not reach that far has
+an older state, a restored copy, which would open a second time what was opened before.
 """
 
 import os
@@ -12,28 +12,28 @@ from typing import NamedTuple
 
 from dpaudit import _validate
 
-# Files and folders that their owner alone can read, and files that appear whole or not at all.
+# Files and folders that only their owner can read, written whole or not at all.
 
 
 def folder(path: Path) -> None:
-    """Makes a folder of mode 0700, and those above it that are missing; an existing one keeps its mode.
+    """Creates a folder of mode 0700 with its missing parents; an existing one keeps its mode.
 
     Raises:
-      OSError: where there is none and none can be made.
+      OSError: there is no folder and none can be created.
     """
     for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
-    path.mkdir(exist_ok=True)  # refuses a file of this name
+    path.mkdir(exist_ok=True)  # fails for a file of this name
 
 
 def create(path: Path) -> int:
-    """A descriptor to write to a file of mode 0600 that is new: what was there under this name is gone."""
+    """Opens a new file of mode 0600 for writing, in place of any file of this name; returns its descriptor."""
     path.unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def add(path: Path, data: bytes) -> None:
-    """Adds to the end of a file, made if need be; on disk when this returns."""
+    """Appends to a file, created if missing; the data are on disk when this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC, 0o600)
     try:
         os.write(descriptor, data)
@@ -42,7 +42,7 @@ def add(path: Path, data: bytes) -> None:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Writes a file that is there whole, and on disk when this returns, or not at all."""
+    """Writes a file atomically: it is whole and on disk when this returns, or does not exist."""
     new = path.with_name(path.name + ".new")
     with open(create(new), "wb") as file:
         file.write(data)
@@ -53,7 +53,7 @@ def put(path: Path, data: bytes) -> None:
 
 
 def synchronise(path: Path) -> None:
-    """Waits until the disk has a folder's names as they are now."""
+    """Waits until a folder's current entries are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -61,18 +61,20 @@ def synchronise(path: Path) -> None:
         os.close(descriptor)
 
 
+# The log.
+
 IDENTITY_BYTES = 16
-NONE = -1  # in place of a number
+NONE = -1  # instead of a number
 _LINE = re.compile(rf"(spent) (\d+) ([0-9a-f]{{{2 * IDENTITY_BYTES}}})|(burnt|seen) (\d+)")
 
 
 class Past(NamedTuple):
-    """What a server tells the other of a store when they meet.
+    """What a server states about a store when it meets the other.
 
     Attributes:
-      spent: number of the last block that it has spent, or :data:`NONE`.
-      identity: of that block, which only two servers know that once had it; empty for none.
-      seen: number of the last block that it has seen the other spend, or :data:`NONE`.
+      spent: number of the last block that it used, or :data:`NONE`.
+      identity: the identity of that block, known only to the two servers that had it; empty for none.
+      seen: number of the last block that it saw the other use, or :data:`NONE`.
     """
 
     spent: int
@@ -81,41 +83,41 @@ class Past(NamedTuple):
 
 
 class Ledger:
-    """One store's log; used by one process at a time.
+    """The log of a store; used by one process at a time.
 
     Args:
-      path: of the file, in a folder that is there.
+      path: the file, in an existing folder.
 
     Attributes:
-      past: as it is now.
-      floor: all numbers up to this one are used up, spent or burnt; :data:`NONE` for no number.
+      past: what the log says now.
+      floor: all numbers up to this one are used or discarded; :data:`NONE` for no number.
 
     Raises:
-      InputError: a file that is no such log.
+      InputError: the file is not such a log.
     """
 
     def __init__(self, path: Path) -> None:
         self.past, self.floor = Past(NONE, b"", NONE), NONE
         if path.exists():
-            *lines, _ = path.read_bytes().split(b"\n")  # what follows the last line's end was never whole
+            *lines, _ = path.read_bytes().split(b"\n")  # a last line without an end was not written completely
             for line in lines:
                 self._read(line.decode("ascii", "replace"), path)
         put(path, self._whole())
         self._path = path
 
     def spend(self, number: int, identity: bytes) -> None:
-        """Notes that a block is spent; on disk when this returns."""
+        """Records that a block is used; on disk when this returns."""
         self.past = self.past._replace(spent=number, identity=identity)
         self.floor = max(self.floor, number)
         self._add(f"spent {number} {identity.hex()}")
 
     def burn(self, number: int) -> None:
-        """Notes that no number up to this one will be used; on disk when this returns."""
+        """Records that no number up to this one will be used; on disk when this returns."""
         self.floor = max(self.floor, number)
         self._add(f"burnt {number}")
 
     def see(self, number: int) -> None:
-        """Notes that the other server has spent this block; on disk when this returns."""
+        """Records that the other server has used this block; on disk when this returns."""
         self.past = self.past._replace(seen=number)
         self._add(f"seen {number}")
 
@@ -135,7 +137,7 @@ class Ledger:
             self.floor = max(self.floor, int(number or other_number))
 
     def _whole(self) -> bytes:
-        """The log in as few lines as say the same."""
+        """Returns the log in as few lines as possible."""
         lines = []
         if self.past.spent != NONE:
             lines.append(f"spent {self.past.spent} {self.past.identity.hex()}\n")

@@ -1,54 +1,56 @@
-"""Noise from oblivious transfer alone: no circuit is garbled, and two servers hold shares of noise that neither knows.
+"""Makes shares of noise that neither server knows from oblivious transfer alone, without a garbled circuit.
 
-The noise of :mod:`noise` is a sum of weighted bits less a constant, and each bit is the exclusive or of a from H1 and
-b from H2, which is a sum but for one product::
+The noise of :mod:`dpaudit.secure.noise.binomial` is a sum of weighted bits minus a constant. Each bit is the exclusive
+or of a from H1 and b from H2, which is a sum except for one product::
 
     Z = sum_i 2^e_i (a_i + b_i - 2 a_i b_i) - c
 
 Each server adds up what it knows, and one correlated transfer makes shares of a product: H1 ends with labels q and
-q xor delta, H2 with the one that its choice b names. With the hashes p0, p1 of the two (:mod:`aes_hash`), H1 sends ::
+q xor delta, H2 with the one that its choice b selects. With the hashes p0, p1 of the two (the hash of
+:mod:`dpaudit.secure.circuits.garbling`), H1 sends ::
 
     p0 - p1 - a,   which H2 adds to its own hash if b = 1
 
-so that H2 holds p0 - a b and H1 has p0 to take off: modulo 2^(N - e), all that a weight of 2^(e + 1) leaves of a ring
-of 2^(N + 1). So many bits are sent. The two shares of Z are uniform but for their difference; a server adds its own as
-though the noise were one more owner, and :mod:`reveal` opens the sum.
+so that H2 holds p0 - a b, and H1 subtracts p0: modulo 2^(N - e), which is all that a weight of 2^(e + 1) needs in a
+ring of 2^(N + 1), and the number of bits that are sent. The two shares of Z are uniform except for their difference; a
+server adds its own as if the noise were one more owner, and :func:`two_server_sum.reveal_first` and its peer open the
+sum.
 
-Promised, while the two keep to the protocol and do not collude: H1 learns nothing of H2's bits, while the transfers
-hold; H2 nothing of H1's, as each number that it is sent is hidden by the hash of a label that it lacks, under a key of
-AES that no other bit or chunk of coordinates has. So either knows of Z what the opened sum says. A share is for one
-sum: two sums with the same noise differ by what was added alone. Not promised: anything against a server that departs
-from the protocol, whose own share it can move as it likes.
+Guaranteed, while the two follow the protocol and do not collude: H1 learns nothing about H2's bits, while the
+transfers hold; H2 learns nothing about H1's, as each number that it is sent is hidden by the hash of a label that it
+lacks, under an AES key that no other bit or chunk of coordinates uses. So each knows about Z only what the opened sum
+reveals. Use a share for one sum only: the difference of two sums with the same noise has none. Nothing is guaranteed
+against a server that departs from the protocol; it can shift its own share at will.
 
-Source: shares of a product by one transfer, Gilboa 1999, "Two party RSA key generation"; from correlated ones,
+Sources: shares of a product by one transfer, Gilboa 1999, "Two party RSA key generation"; from correlated ones,
 Asharov, Lindell, Schneider and Zohner 2013, "More efficient oblivious transfer".
 """
 
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import garbling
 from dpaudit.secure.circuits.garbling import BLOCK, SLACK, WORD, Encrypt, GateKeys
 from dpaudit.secure.crypto import correlated_transfers, shares
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.noise.binomial import Binomial
-from dpaudit.secure.protocol.channel import Channel
 from dpaudit.secure.protocol.two_server_sum import checked_count, chunks, fair_bits
 
-_NUMBER = np.dtype("<u4")  # whatever is counted modulo a power of two that is at most the ring's
+_NUMBER = np.dtype("<u4")  # numbers modulo a power of two that is at most the ring's
 
 
 def payload_bytes(noise: Binomial, *, ring_bits: int, depth: int) -> dict[str, float]:
-    """Bytes that one coordinate of many costs, by message; ``depth`` is that of the correlated transfers."""
+    """Returns the bytes per coordinate, by message; ``depth`` is that of the correlated transfers."""
     return {"cot.corrections": noise.bits * BLOCK / depth, "products": sum(_widths(noise, ring_bits)) / 8}
 
 
 class First:
-    """H1. Its constructor and the peer's speak with each other.
+    """Makes H1's shares. Its constructor and the peer's talk to each other.
 
     Args:
       channel: to the peer's :class:`Second`.
-      depth: of the correlated transfers (:mod:`cot`): 1, 2 or 4, the peer's.
+      depth: of the correlated transfers: 1, 2 or 4, the same as the peer's.
       source: where the secrets come from.
     """
 
@@ -58,19 +60,19 @@ class First:
         self._transfers = correlated_transfers.Sender(channel, self._delta, depth=depth, source=source)
 
     def prepare(self, noise: Binomial, count: int, *, ring_bits: int) -> np.ndarray:
-        """H1's share of new noise, with the peer's ``prepare``.
+        """Makes H1's share of new noise, together with the peer's ``prepare``.
 
         Args:
           noise: the law of each coordinate.
-          count: coordinates, at most :data:`opening.LARGEST`.
+          count: coordinates, at most :data:`two_server_sum.LARGEST`.
           ring_bits: N + 1, 2 to 32.
 
         Returns:
-          int64 [count] in the ring, secret, for one sum: less the peer's, it is the noise.
+          int64 [count] in the ring, secret, for one sum; the noise is this share minus the peer's.
 
         Raises:
-          InputError: an empty block or one too large; a ring that the noise does not fit into.
-          ChannelError: a message that did not come through.
+          InputError: the block is empty or too large, or the noise does not fit into the ring.
+          ChannelError: a message did not arrive.
         """
         widths = _widths(noise, ring_bits)
         labels = self._transfers.extend(noise.bits * checked_count(count)).reshape(noise.bits, count, BLOCK)
@@ -91,14 +93,14 @@ class First:
 
 
 class Second:
-    """H2. Arguments: as for :class:`First`."""
+    """Makes H2's shares. Arguments: as for :class:`First`."""
 
     def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
         self._channel, self._source = channel, source
         self._transfers = correlated_transfers.Receiver(channel, depth=depth, source=source)
 
     def prepare(self, noise: Binomial, count: int, *, ring_bits: int) -> np.ndarray:
-        """H2's share of new noise, with the peer's ``prepare``. All else: as for the peer's."""
+        """Makes H2's share of new noise, together with the peer's ``prepare``, whose arguments it shares."""
         widths = _widths(noise, ring_bits)
         own = fair_bits(self._source, (noise.bits, checked_count(count)))
         labels = self._transfers.extend(own.reshape(-1).astype(bool)).reshape(*own.shape, BLOCK)
@@ -116,14 +118,14 @@ class Second:
 
 
 def _widths(noise: Binomial, ring_bits: int) -> list[int]:
-    """N - e of each bit, in the order of :func:`noise.from_bits`: how many bits a share of its product has."""
+    """Lists N - e for each bit, in the order of :func:`binomial.from_bits`: the bits of a share of its product."""
     _validate.at_least((2 * noise.reach).bit_length(), ring_bits=shares.checked_ring(ring_bits))
     exponents = [noise.step_bits] * noise.coins + 2 * list(range(noise.step_bits))
     return [ring_bits - 1 - exponent for exponent in exponents]
 
 
 def _hashes(labels: np.ndarray, encrypt: Encrypt) -> np.ndarray:
-    """Half a word of the hash of each label: uint8 [k, n, 16] -> uint32 [k, n], place i of n with the tweak i."""
+    """Hashes labels to 32 bits each: uint8 [k, n, 16] -> uint32 [k, n], place i of n with the tweak i."""
     blocks = np.empty((*labels.shape[:2], 2), WORD)
     for row, label in enumerate(labels):
         garbling.blocks(label.view(WORD).T, np.arange(len(label), dtype=WORD), out=blocks[row])
@@ -133,17 +135,17 @@ def _hashes(labels: np.ndarray, encrypt: Encrypt) -> np.ndarray:
 
 
 def _weighed(bit: np.ndarray, product: np.ndarray, ring_bits: int, width: int) -> np.ndarray:
-    """2^e (bit - 2 product) for the weight that leaves ``width`` bits of the product, int64."""
+    """Computes 2^e (bit - 2 product), int64, for the weight that keeps ``width`` bits of the product."""
     return (bit.astype(np.int64) - 2 * (product & _NUMBER.type((1 << width) - 1)).astype(np.int64)) << (
         ring_bits - 1 - width
     )
 
 
 def _planes(numbers: np.ndarray, width: int) -> np.ndarray:
-    """The lowest bits of numbers, uint32 [n] -> uint8 [width, n]."""
+    """Splits numbers into their lowest bits, uint32 [n] -> uint8 [width, n]."""
     return (numbers >> np.arange(width, dtype=_NUMBER)[:, None] & 1).astype(np.uint8)
 
 
 def _number(planes: np.ndarray) -> np.ndarray:
-    """The numbers of these bits, the lowest first: uint8 [width, n] -> uint32 [n]."""
+    """Joins bits, the lowest first, into numbers: uint8 [width, n] -> uint32 [n]."""
     return np.left_shift(planes, np.arange(len(planes), dtype=_NUMBER)[:, None], dtype=_NUMBER).sum(0, _NUMBER)

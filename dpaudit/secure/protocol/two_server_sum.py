@@ -1,19 +1,27 @@
-"""Two servers open the sum of their shares through a garbled circuit, and learn nothing else.
+"""Opens the sum of two servers' shares, with noise that neither knows, through a garbled circuit or directly.
 
-H1 garbles and H2 evaluates. A circuit's inputs are H1's share, then bits that are each the exclusive or of one from
-either server: the noise's (:func:`noisy`), which so stay fair and unknown as long as one server keeps its own secret,
-or H2's share (:func:`plain`, nothing but the sum). H2's bits are choices of correlated transfers, whose labels are the
-circuit's own; H1's are folded into what it takes for a label of zero, and cost nothing.
+*With a circuit.* H1 garbles (:class:`Garbler`) and H2 evaluates (:class:`Evaluator`). A circuit's inputs are H1's
+share, then bits that are each the exclusive or of one bit from either server: those of the noise (:func:`noisy`),
+which stay fair and unknown as long as one server keeps its own bits secret, or H2's share (:func:`plain`, nothing but
+the sum). H2's bits are choices of correlated transfers, whose labels are the circuit's own; H1's are folded into the
+labels for zero and cost nothing.
 
-What depends on no share can be done ahead (:meth:`Garbler.prepare`, :meth:`Evaluator.prepare`) and lasts for one
-opening: a few labels a coordinate remain. A step of any size goes block by block (:meth:`Opening.blocks`), so
-that no server holds more than a block's tables.
+What depends on no share can be computed in advance (:meth:`Garbler.prepare`, :meth:`Evaluator.prepare`) and serves for
+one opening; a few labels per coordinate remain to be sent. A step of any size is processed in blocks
+(:meth:`Opening.blocks`), so that a server holds the tables of one block only.
 
-H2 alone reads the outputs. With noise it takes its own share and the noise's offset off what it reads, in the clear,
-which tells it no more than the noisy sum does. It sends H1 the result.
+H2 alone reads the outputs. With noise it subtracts its own share and the noise's offset from what it reads, in the
+clear, which reveals to it no more than the noisy sum does. It sends the result to H1.
 
-Promised, while the two keep to the protocol and do not collude: each learns the opened values and, of the other's
-share and bits, what follows from them. Not promised: anything against a server that departs from the protocol.
+*Without a circuit* (:func:`reveal_first`, :func:`reveal_second`). H1 sends H2 its share, H2 subtracts its own and
+sends back the result. The shares must be of a sum that already holds noise which neither server knows
+(:mod:`dpaudit.secure.protocol.transfer_noise`), or each server's own noise, or none: H1's share follows from the
+result and H2's share, so it tells H2 nothing beyond the result. Never reveal two sums with the same noise: their
+difference has none.
+
+Guaranteed in both, while the two follow the protocol and do not collude: each learns the opened values and, about the
+other's share and bits, only what follows from them. Nothing is guaranteed against a server that departs from the
+protocol.
 
 Source: paper 001, Algorithm 2, lines 3 to 6.
 """
@@ -24,58 +32,51 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.secure.circuits import circuit as arithmetic
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import garbling
-from dpaudit.secure.circuits.circuit import Circuit
+from dpaudit.secure.circuits.circuit import Circuit, reconstruction
 from dpaudit.secure.circuits.garbling import BLOCK, WORD, GateKeys
 from dpaudit.secure.crypto import correlated_transfers, shares
 from dpaudit.secure.crypto.randomness import Source, system
-from dpaudit.secure.noise import lookup
+from dpaudit.secure.noise import binomial, lookup
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.noise.lookup import Table
-from dpaudit.secure.protocol.channel import Channel
 
-# Opening without a circuit: H1 sends H2 its share, H2 takes its own off and sends back what is left.
-#
-# A share of a sum that already holds noise which neither server knows (:mod:`ot_noise`), or its own noise, or none, may
-# be shown: H1's share follows from the result and H2's own, so it tells H2 nothing that the result does not.
-#
-# Promised, while the two keep to the protocol and do not collude: each learns the opened values and what follows from
-# them. Never twice with the same noise: the difference of two such results has none.
+# Without a circuit.
 
-KEPT = np.dtype("<i4")  # of a ring of up to 32 bits, on the wire
-PAYLOAD_BYTES = {"share": KEPT.itemsize, "opened": KEPT.itemsize}  # that one coordinate costs, by message
+KEPT = np.dtype("<i4")  # numbers of a ring of up to 32 bits, as sent and stored
+PAYLOAD_BYTES = {"share": KEPT.itemsize, "opened": KEPT.itemsize}  # per coordinate, by message
 
 
-def first(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
-    """H1's side, with the peer's :func:`second`.
+def reveal_first(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
+    """Opens a sum at H1, together with the peer's :func:`reveal_second`.
 
     Args:
       channel: to the peer.
-      share: int64 [d] in the ring, its share of the sum with whatever noise there is.
+      share: int64 [d] in the ring, H1's share of the sum, noise included.
       ring_bits: N + 1, 2 to 32.
 
     Returns:
-      int64 [d]: the two shares' difference in the ring.
+      int64 [d]: the difference of the two shares in the ring.
 
     Raises:
-      InputError: a share that is none.
-      ChannelError: a message that did not come through, or values outside the ring.
+      InputError: the share is not int64 numbers of the ring.
+      ChannelError: a message did not arrive, or has values outside the ring.
     """
-    channel.send("share", checked(share, len(share), ring_bits).astype(KEPT))
-    return receive(channel, "opened", len(share), ring_bits)
+    channel.send("share", checked_share(share, len(share), ring_bits).astype(KEPT))
+    return receive_values(channel, "opened", len(share), ring_bits)
 
 
-def second(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
-    """H2's side: the same values. Arguments and errors: as for the peer's."""
-    checked(share, len(share), ring_bits)
-    opened = shares.join(receive(channel, "share", len(share), ring_bits), share, ring_bits=ring_bits)
+def reveal_second(channel: Channel, share: np.ndarray, *, ring_bits: int) -> np.ndarray:
+    """Opens a sum at H2: the same values. Arguments and errors: as for the peer's."""
+    checked_share(share, len(share), ring_bits)
+    opened = shares.join(receive_values(channel, "share", len(share), ring_bits), share, ring_bits=ring_bits)
     channel.send("opened", opened.astype(KEPT))
     return opened
 
 
-def receive(channel: Channel, kind: str, count: int, ring_bits: int) -> np.ndarray:
-    """The next message's ``count`` numbers of the ring, int64; ChannelError where one is outside it."""
+def receive_values(channel: Channel, kind: str, count: int, ring_bits: int) -> np.ndarray:
+    """Receives ``count`` numbers of the ring, int64; ChannelError where one is outside it."""
     values = channel.receive(kind, KEPT.itemsize * count).view(KEPT).astype(np.int64)
     half = 1 << (ring_bits - 1)
     if not _inside(values, half):
@@ -83,8 +84,8 @@ def receive(channel: Channel, kind: str, count: int, ring_bits: int) -> np.ndarr
     return values
 
 
-def checked(share: np.ndarray, count: int, ring_bits: int) -> np.ndarray:
-    """A share of ``count`` numbers of the ring, if it is one; InputError, which repeats no number of it, otherwise."""
+def checked_share(share: np.ndarray, count: int, ring_bits: int) -> np.ndarray:
+    """Returns a share if it is ``count`` numbers of the ring; otherwise InputError, which repeats none of them."""
     half = 1 << (shares.checked_ring(ring_bits) - 1)
     found = f"{share.dtype} {list(share.shape)}"
     if found != f"int64 [{count}]" or not _inside(share, half):
@@ -97,12 +98,14 @@ def _inside(values: np.ndarray, half: int) -> bool:
     return bool(((values >= -half) & (values < half)).all())
 
 
-LARGEST = 8 * garbling.CHUNK  # coordinates of a block
-_TABLES = 1 << 28  # bytes of a block's tables
+# With a circuit.
+
+LARGEST = 8 * garbling.CHUNK  # coordinates in a block
+_TABLES = 1 << 28  # bytes of the tables of a block
 
 
 class Opening(NamedTuple):
-    """What is computed of a coordinate's shares.
+    """The computation on a coordinate's shares.
 
     Attributes:
       circuit: its inputs are ``ring_bits`` of H1's share and then ``mixed`` bits; its outputs ``ring_bits``.
@@ -116,17 +119,17 @@ class Opening(NamedTuple):
 
     @property
     def mixed(self) -> int:
-        """Bits that both servers have a part in."""
+        """The number of input bits to which both servers contribute."""
         return self.circuit.inputs - self.ring_bits
 
     def blocks(self, dimension: int) -> Iterator[slice]:
-        """The coordinates 0 .. d - 1, at most :data:`LARGEST` at a time, and no more than a server's memory is for."""
+        """Cuts the coordinates 0 .. d - 1 into blocks of at most :data:`LARGEST`, whose tables fit into memory."""
         most = max(1, min(LARGEST, _TABLES // (2 * BLOCK * self.circuit.ands or 1)))
         for start in range(0, _validate.at_least(1, dimension=dimension), most):
             yield slice(start, min(start + most, dimension))
 
     def payload_bytes(self, depth: int) -> dict[str, float]:
-        """Bytes that one coordinate of many costs, by message; ``depth`` is that of the correlated transfers."""
+        """Returns the bytes per coordinate, by message; ``depth`` is that of the correlated transfers."""
         tables, labels = 2 * BLOCK * self.circuit.ands, BLOCK * self.ring_bits
         return {"tables": tables, "labels": labels, "decoding": self.ring_bits / 8, "opened": KEPT.itemsize} | {
             "cot.corrections": self.mixed * BLOCK / depth
@@ -134,26 +137,26 @@ class Opening(NamedTuple):
 
 
 def noisy(noise: Binomial, *, ring_bits: int) -> Opening:
-    """The opening of x1 - x2 + Z modulo 2^ring_bits, for shares x1, x2 and the noise Z."""
-    return Opening(arithmetic.noisy_sum(noise, bits=shares.checked_ring(ring_bits)), ring_bits, noise)
+    """Builds the opening of x1 - x2 + Z modulo 2^ring_bits, for shares x1, x2 and the noise Z."""
+    return Opening(binomial.noisy_sum(noise, bits=shares.checked_ring(ring_bits)), ring_bits, noise)
 
 
 def by_table(table: Table, *, ring_bits: int) -> Opening:
-    """The paper's opening of x1 - x2 + N_seed, with seeds of both servers: a reproduction, **not private**."""
+    """Builds the paper's opening of x1 - x2 + N_seed, with seeds of both servers: a reproduction, **not private**."""
     circuit = lookup.noisy_sum(table.values, bits=shares.checked_ring(ring_bits))
     return Opening(circuit, ring_bits, table)
 
 
 def plain(*, ring_bits: int) -> Opening:
-    """The opening of x1 - x2 modulo 2^ring_bits: the baseline without noise ("MPC only")."""
-    return Opening(arithmetic.reconstruction(bits=shares.checked_ring(ring_bits)), ring_bits, None)
+    """Builds the opening of x1 - x2 modulo 2^ring_bits: the baseline without noise ("MPC only")."""
+    return Opening(reconstruction(bits=shares.checked_ring(ring_bits)), ring_bits, None)
 
 
 class Garbled(NamedTuple):
-    """What H1 keeps of one block until it is opened, once.
+    """H1's part of a prepared block; it is opened once.
 
     Attributes:
-      zeros: the share's labels for zero, uint8 [ring_bits, n, 16].
+      zeros: labels for zero of H1's share, uint8 [ring_bits, n, 16].
       delta: uint8 [16].
       decoding: uint8 [ring_bits, n].
     """
@@ -164,20 +167,20 @@ class Garbled(NamedTuple):
 
     @classmethod
     def blank(cls, opening: Opening, count: int) -> Self:
-        """One whose arrays are yet to be filled."""
+        """Allocates a block whose arrays are yet to be filled."""
         bits = opening.ring_bits
         return cls(*(np.empty(shape, np.uint8) for shape in ((bits, count, BLOCK), (BLOCK,), (bits, count))))
 
     def parts(self) -> list[np.ndarray]:
-        """Its arrays, always in one order."""
+        """Lists its arrays, always in the same order."""
         return list(self)
 
 
 class Received(NamedTuple):
-    """What H2 keeps of one block until it is opened, once.
+    """H2's part of a prepared block; it is opened once.
 
     Attributes:
-      seed: of the gates' keys, uint8 [16].
+      seed: the seed of the gates' keys, uint8 [16].
       labels: of the mixed bits, uint8 [mixed, n, 16].
       tables: of each gate, uint64 [ANDs, 2, 2, m] for chunks of m coordinates, one after the other.
     """
@@ -188,22 +191,22 @@ class Received(NamedTuple):
 
     @classmethod
     def blank(cls, opening: Opening, count: int) -> Self:
-        """One whose arrays are yet to be filled."""
+        """Allocates a block whose arrays are yet to be filled."""
         seed, labels = np.empty(BLOCK, np.uint8), np.empty((opening.mixed, count, BLOCK), np.uint8)
         sizes = [part.stop - part.start for part in chunks(count)]
         return cls(seed, labels, [np.empty((opening.circuit.ands, 2, 2, size), WORD) for size in sizes])
 
     def parts(self) -> list[np.ndarray]:
-        """Its arrays, always in one order."""
+        """Lists its arrays, always in the same order."""
         return [self.seed, self.labels, *self.tables]
 
 
 class Garbler:
-    """H1. Its constructor and the peer's speak with each other.
+    """Garbles as H1. Its constructor and the peer's talk to each other.
 
     Args:
       channel: to the peer's :class:`Evaluator`.
-      depth: of the correlated transfers (:mod:`cot`): 1, 2 or 4, the peer's.
+      depth: of the correlated transfers: 1, 2 or 4, the same as the peer's.
       source: where the secrets come from.
     """
 
@@ -214,11 +217,11 @@ class Garbler:
         self._transfers = correlated_transfers.Sender(channel, delta, depth=depth, source=source)
 
     def prepare(self, opening: Opening, count: int) -> Garbled:
-        """Garbles a block of ``count`` coordinates, with the peer's ``prepare``.
+        """Garbles a block of ``count`` coordinates, together with the peer's ``prepare``.
 
         Raises:
-          InputError: an empty block, or one beyond :data:`LARGEST`.
-          ChannelError: a message that did not come through.
+          InputError: the block is empty, or larger than :data:`LARGEST`.
+          ChannelError: a message did not arrive.
         """
         checked_count(count)
         labels = self._transfers.extend(opening.mixed * count).reshape(opening.mixed, count, BLOCK)
@@ -238,33 +241,33 @@ class Garbler:
         return Garbled(zeros, self._delta, np.concatenate(decoding, axis=1))
 
     def open(self, opening: Opening, garbled: Garbled, share: np.ndarray) -> np.ndarray:
-        """The opened values of a block, int64 [n], from H1's share of them, with the peer's ``open``.
+        """Opens a block from H1's share, together with the peer's ``open``; returns the values, int64 [n].
 
         Args:
           opening, garbled: as prepared; ``garbled`` must never be opened again.
           share: int64 [n], in the ring.
 
         Raises:
-          InputError: a share of another length.
-          ChannelError: a message that did not come through.
+          InputError: the share has another length.
+          ChannelError: a message did not arrive.
         """
         bits = _of(share, opening.ring_bits, garbled.zeros.shape[1])
         self._channel.send("labels", garbling.choose(garbled.zeros, bits, garbled.delta))
         self._channel.send("decoding", np.packbits(garbled.decoding))
-        return receive(self._channel, "opened", len(share), opening.ring_bits)
+        return receive_values(self._channel, "opened", len(share), opening.ring_bits)
 
 
 class Evaluator:
-    """H2. Arguments: as for :class:`Garbler`."""
+    """Evaluates as H2. Arguments: as for :class:`Garbler`."""
 
     def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
         self._channel, self._source = channel, source
         self._transfers = correlated_transfers.Receiver(channel, depth=depth, source=source)
 
     def prepare(self, opening: Opening, count: int, share: np.ndarray | None = None) -> Received:
-        """Receives a garbled block of ``count`` coordinates; where there is no noise, for H2's ``share`` of them.
+        """Receives a garbled block of ``count`` coordinates; without noise, for H2's ``share`` of them.
 
-        Raises, and the rest: as for the peer's.
+        Errors: as for the peer's.
         """
         shape = opening.mixed, checked_count(count)
         if opening.noise:
@@ -282,9 +285,9 @@ class Evaluator:
         return Received(seed, labels, tables)
 
     def open(self, opening: Opening, received: Received, share: np.ndarray) -> np.ndarray:
-        """The same values as the peer's, from H2's share of them. Arguments and errors: as for the peer's."""
+        """Opens a block from H2's share; returns the peer's values. Arguments and errors: as for the peer's."""
         bits, count = opening.ring_bits, received.labels.shape[1]
-        checked(share, count, bits)
+        checked_share(share, count, bits)
         own = share + opening.noise.offset if opening.noise else np.zeros(count, np.int64)
         labels = self._channel.receive("labels", bits * count * BLOCK).reshape(bits, count, BLOCK)
         packed = self._channel.receive("decoding", -(-bits * count // 8))
@@ -300,24 +303,24 @@ class Evaluator:
 
 
 def chunks(count: int) -> Iterator[slice]:
-    """The coordinates of a block, at most :data:`garbling.CHUNK` at a time."""
+    """Cuts the coordinates of a block into chunks of at most :data:`garbling.CHUNK`."""
     for start in range(0, count, garbling.CHUNK):
         yield slice(start, min(start + garbling.CHUNK, count))
 
 
 def fair_bits(source: Source, shape: tuple[int, ...]) -> np.ndarray:
-    """Fair bits, uint8 of 0 and 1."""
+    """Draws fair bits, uint8 of 0 and 1."""
     count = int(np.prod(shape))
     return np.unpackbits(np.frombuffer(source(-(-count // 8)), np.uint8), count=count).reshape(shape)
 
 
 def _of(share: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """The bits of a share, lowest first: uint8 [bits, n]."""
-    return (checked(share, count, bits) >> np.arange(bits)[:, None] & 1).astype(np.uint8)
+    """Splits a share into bits, lowest first: uint8 [bits, n]."""
+    return (checked_share(share, count, bits) >> np.arange(bits)[:, None] & 1).astype(np.uint8)
 
 
 def checked_count(count: int) -> int:
-    """The size of a block, if it is one; InputError otherwise."""
+    """Returns a count of coordinates if a block can have that size; InputError otherwise."""
     if _validate.at_least(1, count=count) > LARGEST:
         raise _validate.expected("count", f"at most {LARGEST} coordinates a block", count)
     return count

@@ -1,8 +1,8 @@
-"""The servers' wire: one gRPC stream each way, in frames of a mebibyte or less.
+"""Connects the two servers by one gRPC stream each way, in frames of at most a mebibyte.
 
-H1 calls, H2 is called. Either side may be :data:`_AHEAD` bytes ahead of what the network takes, and as far of what
-its peer reads: beyond, writing waits. Frames are protobuf's, put together here: its classes would copy each byte twice
-more on either side.
+H1 calls, H2 is called. Each side buffers up to :data:`_AHEAD` bytes that are not yet sent or not yet read; beyond
+that, writing waits. Frames are protobuf messages that are encoded here, as protobuf's classes would copy each byte
+twice more on either side.
 """
 
 import queue
@@ -11,15 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import grpc
 
-from dpaudit import _validate
-from dpaudit.secure.protocol import agreement, certificates, channel
-from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.certificates import PIECE, Tls
-from dpaudit.secure.protocol.in_process import Part, Pipe
-from dpaudit.secure.protocol.two_server_sum import KEPT
-from dpaudit.secure.service.inbox import Inbox
-from dpaudit.secure.service.records import Budget, Records
-from dpaudit.secure.service.spgc_pb2 import Opened, Receipt, Share, Wanted
+from dpaudit.secure.channel import Part, Pipe
+from dpaudit.secure.service import certificates
+from dpaudit.secure.service.certificates import PIECE, Tls
 
 _AHEAD = 8 << 20
 _LINGER = 1.0  # seconds
@@ -29,46 +23,46 @@ _TAG = 0x0A  # of field 1, whose length follows, seven bits a byte
 
 
 class GrpcWire:
-    """A :class:`dpaudit.secure.protocol.channel.Wire` on a stream of frames; :func:`connect` and :class:`Listener` make it.
+    """Carries bytes on a stream of frames (a :class:`Wire`); made by :func:`connect` and :class:`Listener`.
 
     Args:
-      cancel: ends the call at once.
+      cancel: ends the call immediately.
     """
 
     def __init__(self, cancel: Callable[[], object]) -> None:
         self._cancel = cancel
-        self._over = threading.Event()  # the peer has nothing more to say
+        self._over = threading.Event()  # set when the peer's stream has ended
         self._incoming, self._outgoing = Pipe(_AHEAD), Pipe(_AHEAD)
 
     def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
-        """As the protocol asks."""
+        """Sends header and payload, as :meth:`Wire.write`."""
         first = PIECE - len(header)
         self._outgoing.write([frame(header, payload[:first])], seconds)
         for start in range(first, len(payload), PIECE):
             self._outgoing.write([frame(payload[start : start + PIECE])], seconds)
 
     def read_into(self, out: memoryview, seconds: float) -> None:
-        """As the protocol asks."""
+        """Fills ``out``, as :meth:`Wire.read_into`."""
         self._incoming.read_into(out, seconds)
 
     def close(self, reason: str = "") -> None:
-        """As the protocol asks; what was written goes out as long as the peer takes it."""
+        """Closes both directions; what was written is still sent while the peer accepts it."""
         self._incoming.close(reason)
         self._outgoing.close(reason)
 
     @property
     def closed(self) -> bool:
-        """Whether either side has closed."""
+        """Whether either side has closed the wire."""
         return self._outgoing.closed
 
     def abandon(self) -> None:
-        """Closes, gives the peer a moment for what it has not taken yet, and lets go of the rest."""
+        """Closes, waits a moment for the peer to read the rest, and discards what it has not read."""
         self.close()
         self._over.wait(_LINGER)
         self._cancel()
 
     def frames(self) -> Iterator[Part]:
-        """What is written, until the wire is closed."""
+        """Yields what is written, until the wire is closed."""
         while True:
             try:
                 yield self._outgoing.take(None)
@@ -76,7 +70,7 @@ class GrpcWire:
                 return
 
     def take_in(self, frames: Iterable[memoryview]) -> None:
-        """Lets the peer's frames be read, until there are no more; those that come after a close are lost."""
+        """Receives the peer's frames until there are no more; discards those that arrive after a close."""
         reason = ""
         try:
             for data in frames:
@@ -85,19 +79,19 @@ class GrpcWire:
         except grpc.RpcError as fault:
             reason = certificates.reason(fault)
         except ConnectionError:
-            pass  # closed here while this frame waited
+            pass  # closed on this side while the frame waited
         finally:
             self.close(reason)
             self._over.set()
 
 
 def connect(address: str, own: Tls | None, *, insecure: bool = False) -> GrpcWire:
-    """H1's end of a call to H2.
+    """Calls H2 and returns H1's end of the wire.
 
     Args:
-      address: H2's, host:port.
+      address: H2's address, host:port.
       own: H1's certificate.
-      insecure: whether the call may leave this machine in the clear.
+      insecure: whether the call may leave this machine unencrypted.
     """
     connection = certificates.call(address, "h2", own, insecure=insecure)
     exchange = connection.stream_stream(f"/{_SERVICE}/{_METHOD}", response_deserializer=data_of)
@@ -107,7 +101,7 @@ def connect(address: str, own: Tls | None, *, insecure: bool = False) -> GrpcWir
 
 
 def frame(*parts: bytes | memoryview) -> bytes:
-    """The message Frame whose data are these parts together, not none."""
+    """Encodes the message Frame whose data are these parts, joined; they must not be empty."""
     left, head = sum(map(len, parts)), bytearray([_TAG])
     while left > 0x7F:
         head.append(left & 0x7F | 0x80)
@@ -117,7 +111,7 @@ def frame(*parts: bytes | memoryview) -> bytes:
 
 
 def data_of(message: bytes) -> memoryview:
-    """The data of a Frame; ValueError if it is none."""
+    """Decodes the data of a Frame; ValueError if it is malformed."""
     size, end = 0, 1
     while end < min(5, len(message)):
         size |= (message[end] & 0x7F) << 7 * (end - 1)
@@ -130,27 +124,27 @@ def data_of(message: bytes) -> memoryview:
 
 
 class Listener:
-    """H2's side: lets H1 call, one at a time. Where there are certificates, only H1's is let in.
+    """Accepts H1's calls at H2, one at a time; with certificates, only from H1's.
 
-    While one call lasts others are refused: a second H1 takes nothing from the first. A caller that is gone without a
-    word is found out by gRPC's keepalive (:mod:`tls`).
+    During a call others are refused, so a second H1 does not disturb the first. gRPC's keepalive detects a caller that
+    vanished (:mod:`dpaudit.secure.service.certificates`).
 
     Args:
-      server: of gRPC, not yet started.
+      server: the gRPC server, not yet started.
       own: H2's certificate.
-      log: is told who is refused.
+      log: receives a line for each refused caller.
     """
 
     def __init__(self, server: grpc.Server, own: Tls | None, log: Callable[[str], None]) -> None:
         self._calls: queue.Queue[GrpcWire] = queue.Queue()
         self._tls, self._log = own, log
         self._one = threading.Lock()
-        self._current: tuple[GrpcWire | None, str] = None, ""  # the wire, and where it comes from
+        self._current: tuple[GrpcWire | None, str] = None, ""  # the wire and the caller's address
         handler = grpc.stream_stream_rpc_method_handler(self._exchange, request_deserializer=data_of)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
 
     def next(self, seconds: float) -> GrpcWire | None:
-        """H2's end of the call that H1 has made; waits for one."""
+        """Waits for a call from H1 and returns H2's end of it; None if there is none in time."""
         try:
             return self._calls.get(timeout=seconds)
         except queue.Empty:
@@ -158,7 +152,7 @@ class Listener:
 
     @property
     def caller(self) -> str:
-        """The address of who called last."""
+        """The address of the last caller."""
         return self._current[1]
 
     def _exchange(self, requests: Iterator[memoryview], context: grpc.ServicerContext) -> Iterator[Part]:
@@ -175,81 +169,3 @@ class Listener:
         threading.Thread(target=wire.take_in, args=(requests,), daemon=True).start()
         self._calls.put(wire)
         yield from wire.frames()
-
-
-# What a server offers to owners over gRPC: to take their shares, and to tell what a step opened.
-
-SERVICE = "dpaudit.secure.Owners"
-WAITING = 32  # owners that may wait for a result, each with a thread; others are told to ask again
-_LOOK = 0.2  # seconds between two looks at whether an owner is still there
-
-
-class OwnersService:
-    """One server's. Whatever is wrong with a call is told to its owner and to ``log``, and touches nobody else's data.
-
-    Args:
-      server: of gRPC, not yet started.
-      terms: of the training.
-      inbox: takes the shares.
-      records: has the results.
-      budget: of the training; a share for an opening beyond it is refused.
-      own: this server's certificate; then an owner must show one for the name that is given.
-      log: is told each refusal, in one line.
-    """
-
-    def __init__(
-        self,
-        server: grpc.Server,
-        terms: Terms,
-        inbox: Inbox,
-        records: Records,
-        budget: Budget,
-        own: Tls | None,
-        log: Callable[[str], None],
-    ) -> None:
-        self._terms, self._inbox, self._records, self._budget = terms, inbox, records, budget
-        self._tls, self._log = own, log
-        self._waiting = threading.BoundedSemaphore(WAITING)
-        submit = grpc.unary_unary_rpc_method_handler(
-            self._submit, request_deserializer=Share.FromString, response_serializer=Receipt.SerializeToString
-        )
-        result = grpc.unary_unary_rpc_method_handler(
-            self._result, request_deserializer=Wanted.FromString, response_serializer=Opened.SerializeToString
-        )
-        handlers = {"Submit": submit, "Result": result}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-
-    def _submit(self, share: Share, context: grpc.ServicerContext) -> Receipt:
-        try:
-            certificates.require(context, share.owner, self._tls, self._log)
-            agreement.same(self._terms, agreement.understood(share.terms))
-            if share.step > self._records.completed:
-                self._budget.require(self._records.releases)
-            self._inbox.take(share.owner, share.step, share.split, share.values)
-        except _validate.InputError as fault:
-            who = channel.short(share.owner) or context.peer()
-            self._log(f"{who}: a share of step {share.step} is refused: {fault}")
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(fault))
-        return Receipt()
-
-    def _result(self, wanted: Wanted, context: grpc.ServicerContext) -> Opened:
-        certificates.require(context, wanted.owner, self._tls, self._log)
-        waits = self._waiting.acquire(blocking=False)
-        try:
-            while not self._inbox.wait(wanted.owner, wanted.step, _LOOK if waits else 0.0):
-                if not waits:
-                    context.abort(grpc.StatusCode.ABORTED, f"step {wanted.step} is not completed yet: ask again")
-                if not context.is_active():
-                    return Opened()
-        except _validate.InputError as fault:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(fault))
-        finally:
-            if waits:
-                self._waiting.release()
-        try:
-            opened = self._records.opened(wanted.step)
-        except _validate.InputError as fault:
-            self._log(f"the result of step {wanted.step} cannot be told: {fault}")
-            context.abort(grpc.StatusCode.DATA_LOSS, f"the result of step {wanted.step} is lost here")
-        owners, values = self._terms.names(opened.owners), opened.values.astype(KEPT).tobytes()
-        return Opened(owners=owners, releases=opened.releases, values=values)

@@ -1,31 +1,40 @@
-"""The owners' shares of the step that comes next, until enough are there; and who waits for what it opens.
+"""Accepts the owners' shares of the next step over gRPC, and answers owners that ask for a step's result.
 
-A share is taken as a whole or not at all: exactly d whole numbers of the ring, from an owner of the training, for the
-next step. The same share again is harmless, another one for the same step is refused. What was taken stays until the
-step is completed, also when an opening fails.
+A share is accepted as a whole or not at all: exactly d whole numbers of the ring, from an owner of the training, for
+the next step. Sending the same share again is harmless; a different one for the same step is refused. Accepted shares
+stay until the step is completed, also when an opening fails.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+import grpc
 import numpy as np
 
 from dpaudit import _validate
 from dpaudit.secure.crypto import shares
-from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol import agreement
+from dpaudit.secure.protocol.agreement import Budget, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
+from dpaudit.secure.service import certificates, monitoring
+from dpaudit.secure.service.certificates import Tls
+from dpaudit.secure.service.records import Records
+from dpaudit.secure.service.spgc_pb2 import Opened, Receipt, Share, Wanted
 
 SPLIT_BYTES = 16
-_LOOK = 0.1  # seconds between two looks at whether to stop
+SERVICE = "dpaudit.secure.Owners"
+WAITING = 32  # owners that may wait for a result, a thread each; others are asked to try again
+_ALIVE = 0.2  # seconds between checks whether an owner is still connected
+_LOOK = 0.1  # seconds between checks whether to stop
 
 
 class Inbox:
-    """One server's; for many threads.
+    """Holds the shares of the next step at one server. Thread-safe.
 
     Args:
       terms: of the training.
-      completed: the last completed step.
+      completed: the number of the last completed step.
     """
 
     def __init__(self, terms: Terms, completed: int) -> None:
@@ -34,16 +43,16 @@ class Inbox:
         self._held: dict[str, tuple[bytes, np.ndarray]] = {}
 
     def take(self, owner: str, step: int, split: bytes, values: bytes) -> None:
-        """Takes an owner's share; one of a completed step is not needed any more, and that is all.
+        """Accepts an owner's share; ignores one of a completed step.
 
         Args:
-          owner: the name.
-          step: the number.
+          owner: the owner's name.
+          step: the step's number.
           split: 16 bytes that both shares of one splitting have in common.
           values: int32, little-endian.
 
         Raises:
-          InputError: what is said above; nothing has changed then.
+          InputError: the share is refused, as described above; nothing has changed.
         """
         half, dimension = 1 << (self._terms.ring_bits - 1), self._terms.dimension
         self._terms.owner(owner=owner)
@@ -66,10 +75,10 @@ class Inbox:
             self._changed.notify_all()
 
     def collect(self, seconds: float, stop: Callable[[], bool]) -> dict[str, bytes]:
-        """Waits until all owners' shares are there, the time is over, or ``stop``.
+        """Waits until all owners' shares have arrived, the time is over, or ``stop()`` is true.
 
         Returns:
-          The splits of the owners whose shares are there.
+          The splits of the owners whose shares have arrived.
         """
         until = time.monotonic() + seconds
         with self._changed:
@@ -78,36 +87,107 @@ class Inbox:
             return {owner: split for owner, (split, _) in self._held.items()}
 
     def held(self) -> int:
-        """How many owners' shares are there."""
+        """Counts the owners whose shares have arrived."""
         return len(self._held)
 
     def total(self, owners: Sequence[str]) -> np.ndarray:
-        """This server's share of the sum of these owners: int64 [d]."""
+        """Adds up this server's share of the sum of these owners: int64 [d]."""
         with self._changed:
             held = [self._held[owner][1] for owner in owners]
         return shares.add((share.astype(np.int64) for share in held), ring_bits=self._terms.ring_bits)
 
     def forget(self, owners: Iterable[str]) -> None:
-        """Lets these owners' shares of the step go; they may send others."""
+        """Discards these owners' shares of the step; they may send others."""
         with self._changed:
             for owner in owners:
                 self._held.pop(owner, None)
 
     def complete(self, step: int) -> None:
-        """Once this is a step more than before, forgets its shares and wakes who waits for it."""
+        """Marks a step as completed: discards its shares and wakes owners that wait for it."""
         with self._changed:
             if step > self._completed:
                 self._completed, self._held = step, {}
             self._changed.notify_all()
 
     def wait(self, owner: str, step: int, seconds: float) -> bool:
-        """Waits for the step to be completed; whether it is.
+        """Waits until the step is completed; returns whether it is.
 
         Raises:
-          InputError: a step that the owner's share is not there for.
+          InputError: the owner's share of this step has not arrived.
         """
         self._terms.owner(owner=owner)
         with self._changed:
             if step < 1 or (step > self._completed and (step != self._completed + 1 or owner not in self._held)):
                 raise _validate.expected("step", f"one with a share of {owner}, or a completed one", step)
             return self._changed.wait_for(lambda: step <= self._completed, seconds)
+
+
+class OwnersService:
+    """Serves owners over gRPC. An error in a call goes to its owner and to ``log`` and affects no other owner.
+
+    Args:
+      server: the gRPC server, not yet started.
+      terms: of the training.
+      inbox: holds the shares.
+      records: hold the results.
+      budget: the budget of the training; a share for an opening beyond it is refused.
+      own: this server's certificate; with one, an owner must show a certificate for the name that it states.
+      log: receives each refusal, as one line.
+    """
+
+    def __init__(
+        self,
+        server: grpc.Server,
+        terms: Terms,
+        inbox: Inbox,
+        records: Records,
+        budget: Budget,
+        own: Tls | None,
+        log: Callable[[str], None],
+    ) -> None:
+        self._terms, self._inbox, self._records, self._budget = terms, inbox, records, budget
+        self._tls, self._log = own, log
+        self._waiting = threading.BoundedSemaphore(WAITING)
+        submit = grpc.unary_unary_rpc_method_handler(
+            self._submit, request_deserializer=Share.FromString, response_serializer=Receipt.SerializeToString
+        )
+        result = grpc.unary_unary_rpc_method_handler(
+            self._result, request_deserializer=Wanted.FromString, response_serializer=Opened.SerializeToString
+        )
+        handlers = {"Submit": submit, "Result": result}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    def _submit(self, share: Share, context: grpc.ServicerContext) -> Receipt:
+        try:
+            certificates.require(context, share.owner, self._tls, self._log)
+            agreement.same(self._terms, agreement.understood(share.terms))
+            if share.step > self._records.completed:
+                self._budget.require(self._records.releases)
+            self._inbox.take(share.owner, share.step, share.split, share.values)
+        except _validate.InputError as fault:
+            who = monitoring.short(share.owner) or context.peer()
+            self._log(f"{who}: a share of step {share.step} is refused: {fault}")
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(fault))
+        return Receipt()
+
+    def _result(self, wanted: Wanted, context: grpc.ServicerContext) -> Opened:
+        certificates.require(context, wanted.owner, self._tls, self._log)
+        waits = self._waiting.acquire(blocking=False)
+        try:
+            while not self._inbox.wait(wanted.owner, wanted.step, _ALIVE if waits else 0.0):
+                if not waits:
+                    context.abort(grpc.StatusCode.ABORTED, f"step {wanted.step} is not completed yet: ask again")
+                if not context.is_active():
+                    return Opened()
+        except _validate.InputError as fault:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(fault))
+        finally:
+            if waits:
+                self._waiting.release()
+        try:
+            opened = self._records.opened(wanted.step)
+        except _validate.InputError as fault:
+            self._log(f"the result of step {wanted.step} cannot be read: {fault}")
+            context.abort(grpc.StatusCode.DATA_LOSS, f"the result of step {wanted.step} is lost here")
+        owners, values = self._terms.names(opened.owners), opened.values.astype(KEPT).tobytes()
+        return Opened(owners=owners, releases=opened.releases, values=values)

@@ -1,4 +1,4 @@
-"""An owner's side of a training: its integers leave as two shares for two servers, which both tell what opened."""
+"""Takes part in a training as an owner: sends shares of its integers to two servers and reads the opened sums."""
 
 import random
 import time
@@ -10,22 +10,22 @@ import grpc
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.crypto import randomness, shares
-from dpaudit.secure.protocol import agreement, certificates
-from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.certificates import SERVERS, Tls
-from dpaudit.secure.protocol.channel import ChannelError
+from dpaudit.secure.protocol import agreement
+from dpaudit.secure.protocol.agreement import SERVERS, Budget, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
+from dpaudit.secure.service import certificates
 from dpaudit.secure.service import spgc_pb2 as messages
-from dpaudit.secure.service.grpc_wire import SERVICE
-from dpaudit.secure.service.inbox import SPLIT_BYTES
-from dpaudit.secure.service.records import Budget, Opened
+from dpaudit.secure.service.certificates import Tls
+from dpaudit.secure.service.inbox import SERVICE, SPLIT_BYTES
+from dpaudit.secure.service.records import Opened
 
-_PAUSE = 0.1  # seconds until a server that is not there is tried again
-_LOOK = 1.0  # seconds of waiting for one server until the other one is asked
-_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)  # its share is perhaps not there
-_BUSY = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)  # it says: ask again
-_SPREAD = 0.002  # seconds of pause for each owner, so that all together do not ask too often
+_PAUSE = 0.1  # seconds until an unreachable server is tried again
+_LOOK = 1.0  # seconds to wait for one server before asking the other
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)  # the share may be missing there
+_BUSY = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)  # the server asks to try again
+_SPREAD = 0.002  # seconds of pause per owner, so that all owners together do not ask too often
 _REFUSED = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -41,17 +41,17 @@ class _Split(NamedTuple):
 
 
 class Owner:
-    """One owner of a training, connected to both servers.
+    """An owner of a training, connected to both servers.
 
     Args:
-      name: as the terms and the certificate have it.
-      terms: of the training; a server with other ones refuses the shares.
+      name: the owner's name in the terms and in the certificate.
+      terms: the terms of the training; a server with different ones refuses the shares.
       addresses: H1's and H2's, host:port.
-      own: this owner's certificate; None for none.
-      insecure: whether it may speak beyond this machine without one.
+      own: this owner's certificate, if there is one.
+      insecure: whether to connect to other machines without a certificate.
 
     Raises:
-      InputError: a name that is not in the terms, or an address that cannot be used.
+      InputError: the name is not in the terms, or an address cannot be used.
     """
 
     def __init__(
@@ -70,33 +70,33 @@ class Owner:
             server: certificates.call(address, server, own, insecure=insecure, values=size)
             for server, address in zip(SERVERS, addresses, strict=True)
         }
-        self._threads = ThreadPoolExecutor(len(SERVERS))  # waiting in a thread costs less than gRPC's own futures
+        self._threads = ThreadPoolExecutor(len(SERVERS))  # a waiting thread costs less than gRPC's futures
         self._split: _Split | None = None
         self._budget, self._releases = Budget(terms), 0
 
     @property
     def epsilon(self) -> float:
-        """What the training has spent so far on an example that is in every step, by the last result that was told.
+        """What the training has spent on an example that is in every step, up to the last result that was read.
 
         Infinite for terms without a budget.
         """
         return self._budget.epsilon(self._releases)
 
     def submit(self, step: int, integers: np.ndarray, *, seconds: float = 60.0) -> None:
-        """Sends the shares of a step to both servers; tries again while one is not there or has no time.
+        """Sends the shares of a step to both servers; tries again while one is unreachable or busy.
 
-        After a fault the same may be submitted again, which sends the same shares; both servers may have the first
-        ones already.
+        After an error, submit the same integers again, which sends the same shares; this is harmless where they have
+        arrived before.
 
         Args:
-          step: the number, from 1.
+          step: the step's number, from 1.
           integers: the sum of the owner's quantised gradients, int [d].
-          seconds: for all of it.
+          seconds: time limit of the whole call.
 
         Raises:
-          InputError: other integers than before for this step, a budget that is spent as far as this owner knows, or
-            what a server refuses, in its words.
-          ChannelError: a server that could not be reached.
+          InputError: the integers differ from those submitted before for this step, the budget is spent as far as this
+            owner knows, or a server refuses, in its words.
+          ChannelError: a server could not be reached.
         """
         split = self._split
         if split is None or split.step != step:
@@ -107,17 +107,17 @@ class Owner:
         self._send(split, time.monotonic() + _validate.positive(seconds=seconds))
 
     def result(self, step: int, *, seconds: float = 60.0) -> Opened:
-        """What a step opened, when both servers say the same; waits for it.
+        """Waits for the result of a step, on which both servers must agree.
 
-        A server that has been restarted meanwhile is sent the step's share again.
+        Sends the step's share again to a server that was restarted in the meantime.
 
         Args:
-          step: the number.
-          seconds: for all of it.
+          step: the step's number.
+          seconds: time limit of the whole call.
 
         Raises:
-          InputError: what a server refuses, in its words.
-          ChannelError: no result in time, or two that differ.
+          InputError: a server refuses, in its words.
+          ChannelError: there is no result in time, or the servers' results differ.
         """
         _validate.at_least(1, step=step)
         until = time.monotonic() + _validate.positive(seconds=seconds)
@@ -129,12 +129,12 @@ class Owner:
                     told[server] = opened
         first, second = (told[server] for server in SERVERS)
         if first.owners != second.owners or not np.array_equal(first.values, second.values):
-            raise ChannelError(f"step {step}: h1 and h2 tell different results")
+            raise ChannelError(f"step {step}: h1 and h2 report different results")
         self._releases = max(self._releases, first.releases, second.releases)
         return first._replace(releases=max(first.releases, second.releases))
 
     def close(self) -> None:
-        """Ends both connections."""
+        """Closes both connections."""
         self._threads.shutdown()
         for connection in self._connections.values():
             connection.close()
@@ -173,12 +173,12 @@ class Owner:
                 return
 
     def _rest(self, until: float) -> None:
-        """Waits for a moment, another one for each owner."""
+        """Waits for a random moment, so that owners do not retry together."""
         longest = max(_PAUSE, _SPREAD * len(self._terms.owners))
         time.sleep(max(0.0, min(random.uniform(0.0, 2 * longest), until - time.monotonic())))
 
     def _ask(self, server: str, step: int, until: float) -> messages.Opened:
-        """Asks one server, for a moment."""
+        """Asks one server, with a short time limit."""
         result = self._connections[server].unary_unary(
             f"/{SERVICE}/Result", messages.Wanted.SerializeToString, messages.Opened.FromString
         )
@@ -186,7 +186,7 @@ class Owner:
         return result(messages.Wanted(owner=self._name, step=step), left)
 
     def _told(self, server: str, call: Future[messages.Opened], step: int, until: float) -> Opened | None:
-        """What one server tells; None where it should be asked again."""
+        """Returns one server's result; None if it should be asked again."""
         try:
             return self._whole(server, call.result())
         except grpc.RpcError as fault:
@@ -209,7 +209,7 @@ class Owner:
         return Opened(np.frombuffer(told.values, KEPT).astype(np.int64), owners, told.releases)
 
     def _send_again(self, step: int, failure: Exception, until: float) -> None:
-        """After a server was gone, or says that it has no share of the step."""
+        """Sends the shares again after a server was unreachable or lacks the share of the step."""
         if self._split is None or self._split.step != step:
             raise failure
         time.sleep(_PAUSE)
@@ -222,12 +222,12 @@ def _code(fault: grpc.RpcError) -> grpc.StatusCode | None:
 
 
 def _transient(fault: grpc.RpcError) -> bool:
-    """Whether the same call may come through later: not where the two do not trust each other's certificates."""
+    """Tells whether the same call may succeed later; it will not where certificates are not trusted."""
     lost = _code(fault) == grpc.StatusCode.UNAVAILABLE and "handshake" not in certificates.reason(fault).lower()
     return lost or _code(fault) in _BUSY
 
 
 def _failure(server: str, fault: grpc.RpcError) -> Exception:
-    """What a call's failure means to the owner: a refusal, in the server's words, or a server out of reach."""
+    """Converts the failure of a call: a refusal, in the server's words, or an unreachable server."""
     kind = _validate.InputError if _code(fault) in _REFUSED else ChannelError
     return kind(f"{server}: {certificates.reason(fault)}")

@@ -1,20 +1,18 @@
-"""What a server keeps on disk: the terms, what each completed step opened, and how many openings were begun.
+"""Keeps a server's state on disk: the terms, the result of each completed step, and the number of openings begun.
 
-A result is on disk, synchronised, under its name before anybody outside is told, and its name appears only when it is
-whole: a server that is killed finds all that it has told. An opening is noted before anything is said from which a sum
-can be read. If it comes to no result, the values may be known nevertheless, and the step's next opening is a release
-more: whoever accounts for privacy counts :attr:`Records.releases`, not the completed steps.
+A result is written whole and synchronised before anyone is told of it, so a server that is killed finds every result
+that it has announced. An opening is recorded before any message is sent from which a sum could be read. Even if it
+produces no result, the values may be known, and the next opening of the step is one more release: privacy accounting
+counts :attr:`Records.releases`, not the completed steps.
 
-Files and folders are for their owner alone.
+Only their owner can read the files and folders.
 """
 
 import fcntl
 import json
-import math
 import os
 import re
 import shutil
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,9 +20,6 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.secure.crypto import randomness
-from dpaudit.secure.noise import accounting
-from dpaudit.secure.noise.accounting import TRIMMED
-from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import agreement, storage
 from dpaudit.secure.protocol.agreement import Terms
 from dpaudit.secure.protocol.prepared import IDENTITY_BYTES, Pair
@@ -35,12 +30,12 @@ _STEP = re.compile(r"\d{8,}\.step")
 
 
 class Opened(NamedTuple):
-    """What one step opened.
+    """The result of a step.
 
     Attributes:
       values: int64 [d], units.
-      owners: whose shares are in it.
-      releases: openings begun until then, this one included.
+      owners: those whose shares are in the sum.
+      releases: openings begun up to then, this one included.
     """
 
     values: np.ndarray
@@ -49,22 +44,22 @@ class Opened(NamedTuple):
 
 
 class Records:
-    """One server's state directory, this process's alone until it ends.
+    """The state directory of a server, locked for this process until it ends.
 
     Args:
-      folder: made if need be.
+      folder: created if missing.
       role: "h1" or "h2".
-      terms: of the training; those of an earlier run must be the same.
+      terms: the terms of the training; those of an earlier run must be the same.
 
     Attributes:
       completed: the number of the last completed step, from 1; 0 for none.
       releases: openings begun.
-      ahead: a folder for blocks that are made ahead.
-      pair: this server and the one that its state belongs with; None before they met.
+      ahead: a folder for blocks prepared in advance.
+      pair: the identity of this server and its peer; None before they first met.
 
     Raises:
-      InputError: a directory that another process uses, that is another role's or training's, that lacks a step or has
-        one that is none, or not to be had.
+      InputError: the directory is in use by another process, belongs to another role or training, lacks a readable
+        result of a step, or cannot be used.
     """
 
     def __init__(self, folder: str | Path, role: str, terms: Terms) -> None:
@@ -96,18 +91,18 @@ class Records:
         self.releases = sum(_openings(line) for line in begun)
 
     def begin(self, step: int) -> None:
-        """Notes that the opening of a step begins; on disk when this returns."""
+        """Records that the opening of a step begins; on disk when this returns."""
         storage.add(self._begun, b"%d\n" % step)
         self.releases += 1
 
     def heard(self, releases: int) -> None:
-        """Notes how many openings the other server has begun, if it is more than are known here."""
+        """Records how many openings the other server has begun, if more than are known here."""
         if releases > self.releases:
             storage.add(self._begun, b"+%d\n" % (releases - self.releases))
             self.releases = releases
 
     def complete(self, step: int, opened: Opened) -> None:
-        """Keeps what the step after the last completed one opened; on disk when this returns."""
+        """Records the result of the step after the last completed one; on disk when this returns."""
         if step != self.completed + 1:
             raise _validate.expected("step", f"{self.completed + 1}, the next one", step)
         said = {"owners": self._terms.names(opened.owners).hex(), "releases": opened.releases}
@@ -116,7 +111,7 @@ class Records:
         self.completed = step
 
     def opened(self, step: int) -> Opened:
-        """What a completed step opened; InputError for a file that does not tell."""
+        """Reads the result of a completed step; InputError for an unreadable file."""
         path = self._folder / _name(step)
         try:
             head, _, values = path.read_bytes().partition(b"\n")
@@ -126,11 +121,11 @@ class Records:
         except (OSError, KeyError, TypeError, ValueError):
             whole = False
         if not whole:
-            raise _validate.expected("state", "a whole result of each completed step", path)
+            raise _validate.expected("state", "a complete result of each completed step", path)
         return Opened(np.frombuffer(values, KEPT).astype(np.int64), owners, releases)
 
     def join(self, identity: bytes) -> None:
-        """Begins anew with the other server: all blocks made ahead go, and the pair's identity is this one."""
+        """Starts anew with the other server: discards all prepared blocks and stores the new identity of the pair."""
         if self.ahead.exists():
             shutil.rmtree(self.ahead)
         pair = Pair(identity, randomness.system(KEY_BYTES))
@@ -139,11 +134,11 @@ class Records:
         self.pair = pair
 
     def close(self) -> None:
-        """Lets another process have the directory."""
+        """Unlocks the directory."""
         os.close(self._lock)
 
     def _claim(self, role: str, terms: Terms) -> None:
-        """Makes the directory this role's and training's, if it is nobody's yet."""
+        """Claims a new directory for this role and training; checks an existing one."""
         kept = self._folder / "terms.json"
         if not kept.exists():
             storage.put(kept, json.dumps({"role": role, **terms.statement()}, indent=1).encode())
@@ -156,7 +151,7 @@ class Records:
         agreement.same(terms, earlier)
 
     def _steps(self) -> int:
-        """How many steps are completed, of which the last one's result can be read."""
+        """Counts the completed steps and checks that the last result can be read."""
         names = {path.name for path in self._folder.glob("*.step")}
         lacking = next((_name(step) for step in range(1, len(names) + 1) if _name(step) not in names), None)
         if lacking:
@@ -168,7 +163,7 @@ class Records:
         return len(names)
 
     def _paired(self) -> Pair | None:
-        """The pair that is kept; None where there is none, or none that could be read."""
+        """Reads the stored pair; None if there is none or it cannot be read."""
         try:
             kept = agreement.understood((self._folder / "pair.json").read_bytes())
             pair = Pair(bytes.fromhex(kept["identity"]), bytes.fromhex(kept["key"]))
@@ -182,55 +177,5 @@ def _name(step: int) -> str:
 
 
 def _openings(line: bytes) -> int:
-    """How many openings a line of ``begun`` stands for; one that broke off in the middle counts too."""
+    """Counts the openings that a line of ``begun`` stands for; an incomplete line counts too."""
     return int(line[1:] or 1) if line[:1] == b"+" and line[1:].isdigit() else 1
-
-
-# What a training's openings have spent of the privacy budget that its terms allow.
-#
-# Neighbours are two data sets of which one has another example in the place of one; the example may be in every step,
-# and nothing is gained from sampling. Every opening that was begun counts, whether or not it came to a result.
-
-
-class Budget:
-    """The budget of one training's terms.
-
-    Args:
-      terms: of the training; without a budget nothing is limited and nothing is said of epsilon.
-    """
-
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-
-    @cached_property
-    def _curve(self) -> accounting.Spent:
-        """What one opening spends; takes a moment, so that it is computed when it is first needed."""
-        terms = self._terms
-        law, trimmed = Binomial(terms.coins, terms.step_bits), TRIMMED * terms.delta / terms.openings
-        return accounting.spent(law, sensitivity=2 * terms.levels, dimension=terms.dimension, trimmed=trimmed)
-
-    def epsilon(self, openings: int) -> float:
-        """What so many openings have spent at the terms' delta, nats; at most the budget up to ``terms.openings``."""
-        terms = self._terms
-        return accounting.composed(self._curve, openings, terms.delta) if terms.openings else math.inf
-
-    def spent(self, openings: int) -> bool:
-        """Whether no further opening is allowed."""
-        return 0 < self._terms.openings <= openings
-
-    def require(self, openings: int) -> None:
-        """Refuses a further opening where none is allowed: InputError."""
-        if self.spent(openings):
-            terms = self._terms
-            wanted = f"epsilon {terms.epsilon:g} at delta {terms.delta:g}, which {terms.openings} openings spend"
-            raise _validate.expected("budget", wanted, f"another one after {openings}")
-
-    def told(self, openings: int) -> str:
-        """For a line of the log."""
-        terms = self._terms
-        if not terms.openings:
-            return f"{openings} openings begun so far"
-        return (
-            f"{openings} of {terms.openings} openings begun so far, "
-            f"epsilon {self.epsilon(openings):.4g} of {terms.epsilon:g} at delta {terms.delta:g}"
-        )

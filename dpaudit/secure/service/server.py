@@ -1,19 +1,17 @@
-"""One of the two servers of a training: collects owners' shares, opens their sum with its peer, tells the owners.
+"""Runs one of the two servers of a training: collects owners' shares, opens their sum with its peer, serves results.
 
-A round waits ``wait`` seconds for owners at most, and ends early when the shares of all are there. Then the servers
-compare which owners' shares both have. With all of them, or ``least_owners`` where the terms say so, they open the
-sum; with fewer, the shares stay and a new round of the same step begins. What the servers do together has ``deadline``
-seconds. Whatever fails between them ends their session on both sides, and H1 calls again: the step is done anew, with
-new secrets.
+A round waits at most ``wait`` seconds for owners, and ends early when all shares have arrived. Then the servers
+compare which owners' shares both have. If these are all, or at least ``least_owners`` where the terms allow it, they
+open the sum; otherwise the shares stay and a new round of the same step begins. What the servers do together has
+``deadline`` seconds. Any failure between them ends their session on both sides, and H1 calls again: the step is
+repeated with new secrets. Once the budget of the terms is spent, nothing more is opened; results are still served.
 
-Once the budget of the terms is spent, nothing is opened any more; results are told as before.
-
-H2 stays up whoever calls: a caller whose terms or state do not go with its own, or a second one while it has a
-session, is refused in one line, and the shares that wait are kept. H1 ends if it was never let in, and calls again
+H2 stays up after any call: it refuses, in one log line, a caller whose terms or state do not match its own, or a
+second caller during a session, and keeps the shares that wait. H1 ends if H2 never accepted it, and calls again
 otherwise.
 
-A server that was killed goes on behind its last completed step. It has lost the shares of the step that was going on;
-their owners, who learn of it when they ask for the result, send them again.
+A server that was killed continues after its last completed step. It has lost the shares of the step in progress; their
+owners, who learn of it when they ask for the result, send them again.
 """
 
 import resource
@@ -25,45 +23,45 @@ from pathlib import Path
 import grpc
 
 from dpaudit import _validate
-from dpaudit.secure.protocol import certificates
-from dpaudit.secure.protocol import channel as lines
-from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.certificates import Tls
-from dpaudit.secure.protocol.channel import Channel, ChannelError
+from dpaudit.secure.channel import Channel, ChannelError
+from dpaudit.secure.protocol import agreement
+from dpaudit.secure.protocol.agreement import Budget, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
-from dpaudit.secure.service import grpc_wire
-from dpaudit.secure.service.grpc_wire import GrpcWire, Listener, OwnersService
-from dpaudit.secure.service.inbox import Inbox
-from dpaudit.secure.service.records import Budget, Records
+from dpaudit.secure.service import certificates, grpc_wire, monitoring
+from dpaudit.secure.service.certificates import Tls
+from dpaudit.secure.service.grpc_wire import GrpcWire, Listener
+from dpaudit.secure.service.inbox import Inbox, OwnersService
+from dpaudit.secure.service.records import Records
 from dpaudit.secure.service.session import PEER, Session
 
-_PAUSE = 0.3  # seconds between two calls to a peer that is not there
-_GREETING = 10.0  # seconds that a caller has for its terms; longer only if a result is lacking
-_FILES = 256  # open at once, besides a connection for each owner
+_PAUSE = 0.3  # seconds between two calls to an unreachable peer
+_GREETING = 10.0  # seconds for a caller to state its terms; longer only to copy a result
+_FILES = 256  # open at once, besides a connection per owner
 _WORKERS = 64  # threads that answer owners
 
 
 class Server:
-    """A server that listens; :meth:`run` does its part of the training.
+    """Listens as one of the two servers; :meth:`run` plays its part in the training.
 
     Args:
       role: "h1" or "h2".
-      terms: of the training.
-      listen: host:port; port 0 lets the system choose.
-      state: directory of what it keeps, its own alone.
-      peer: H2's address, for H1, which calls; H2 needs none.
-      own: this server's certificate; None for none.
-      insecure: whether it may speak beyond this machine without one.
+      terms: the terms of the training.
+      listen: host:port; the system chooses a port for 0.
+      state: directory of its state, used by no other server.
+      peer: H2's address, needed by H1, which calls.
+      own: this server's certificate, if there is one.
+      insecure: whether to talk to other machines without a certificate.
       wait: seconds that a round waits for owners.
-      deadline: seconds that a step of the servers, or a session's beginning, may take.
-      rejoin: begin the first session anew (:mod:`session`): for a state that was put back from a copy, or is new.
-      log: is told what happens, in lines.
+      deadline: seconds that a step of the servers, or the beginning of a session, may take.
+      rejoin: start the first session anew (:mod:`dpaudit.secure.service.session`), for a state that was restored from
+        a copy or is new.
+      log: receives a line for each event.
 
     Attributes:
-      port: on which it listens.
+      port: the port on which it listens.
 
     Raises:
-      InputError: a value out of range, or an address or a directory that cannot be used.
+      InputError: a value is out of range, or an address or a directory cannot be used.
     """
 
     def __init__(
@@ -87,12 +85,12 @@ class Server:
         self._role, self._terms, self._peer, self._own, self._insecure = role, terms, peer, own, insecure
         self._wait, self._deadline = _validate.positive(wait=wait), _validate.positive(deadline=deadline)
         self._rejoin, self._let_in, self._budget = rejoin, False, Budget(terms)
-        self._log = lambda line: log(lines.printable(line))
+        self._log = lambda line: log(monitoring.printable(line))
         self._stopped = threading.Event()
         self._wire: GrpcWire | None = None
         self._said = ""
         self._channel: Channel | None = None
-        self._earlier, self._sessions = (0, 0), 0  # bytes of channels that are closed; sessions begun
+        self._earlier, self._sessions = (0, 0), 0  # bytes of closed channels; sessions begun
         self._server = grpc.server(
             ThreadPoolExecutor(_WORKERS),
             options=certificates.options(KEPT.itemsize * terms.dimension),
@@ -103,30 +101,31 @@ class Server:
         self._inbox = Inbox(terms, self._records.completed)
         if (files := _descriptors(len(terms.owners) + _FILES)) is not None:
             self._log(
-                f"the system lets this process have {files} files open, too few for {len(terms.owners)} owners at once"
+                f"the system allows this process {files} open files, too few for {len(terms.owners)} owners at once"
             )
-        self._listener = Listener(self._server, own, self._tell_once) if role == "h2" else None
+        self._listener = Listener(self._server, own, self._log_once) if role == "h2" else None
         OwnersService(self._server, terms, self._inbox, self._records, self._budget, own, self._log)
         self._server.start()
 
     def run(self) -> None:
-        """Goes on until :meth:`stop`.
+        """Runs until :meth:`stop`.
 
         Raises:
-          InputError: H2 has refused H1's first call, or been refused; the state can no longer be written.
+          InputError: this is H1, and its first call was refused by or refused H2; or the state can no longer be
+            written.
         """
         try:
             while not self._stopped.is_set():
                 try:
                     self._session()
                 except ChannelError as fault:
-                    self._tell_once(f"no session with {PEER[self._role]}: {fault}")
+                    self._log_once(f"no session with {PEER[self._role]}: {fault}")
                     self._stopped.wait(_PAUSE)
                 except _validate.InputError as fault:
                     if self._listener is None and not self._let_in:
                         raise
                     who = f"h1 at {self._listener.caller}" if self._listener else "h2"
-                    self._tell_once(f"{who} is refused: {fault}")
+                    self._log_once(f"{who} is refused: {fault}")
                     self._stopped.wait(_PAUSE)
         except OSError as fault:
             raise _validate.expected("state", "a directory to write to", fault) from None
@@ -135,7 +134,7 @@ class Server:
             self._records.close()
 
     def figures(self) -> dict[str, float]:
-        """How things stand: counts of this state's whole life, bytes and sessions of this process."""
+        """Returns the metrics: counts over the life of this state, bytes and sessions of this process."""
         records, terms = self._records, self._terms
         sent, received = self._moved()
         shown = {
@@ -154,7 +153,7 @@ class Server:
         return shown
 
     def _moved(self) -> tuple[int, int]:
-        """Bytes of payload to and from the peer."""
+        """Counts the bytes of payload to and from the peer."""
         channel, sides = self._channel, []
         for before, side in zip(self._earlier, ("sent", "received"), strict=True):
             now = getattr(channel, side).copy() if channel else {}
@@ -162,7 +161,7 @@ class Server:
         return sides[0], sides[1]
 
     def stop(self) -> None:
-        """Ends :meth:`run` soon, from any thread or signal handler."""
+        """Makes :meth:`run` end soon; callable from any thread or signal handler."""
         self._stopped.set()
         if wire := self._wire:
             wire.close()
@@ -187,7 +186,7 @@ class Server:
             self._sessions += 1
             self._inbox.complete(self._records.completed)
             label = "; noise from a table, a reproduction that is not private" if self._terms.noise == "table" else ""
-            self._tell_once(f"session with {PEER[self._role]}: {self._records.completed} steps are complete{label}")
+            self._log_once(f"session with {PEER[self._role]}: {self._records.completed} steps are complete{label}")
             while not self._stopped.is_set():
                 self._round(session, channel, wire)
         except ChannelError:
@@ -198,7 +197,7 @@ class Server:
             wire.abandon()
 
     def _connected(self) -> GrpcWire | None:
-        """To the peer; None if there is none yet."""
+        """Returns a wire to the peer; None if there is none yet."""
         if self._listener is None:
             return grpc_wire.connect(str(self._peer), self._own, insecure=self._insecure)
         return self._listener.next(_PAUSE)
@@ -206,8 +205,8 @@ class Server:
     def _round(self, session: Session, channel: Channel, wire: GrpcWire) -> None:
         step = self._records.completed + 1
         if self._budget.spent(self._records.releases):
-            self._tell_once(
-                f"the budget is spent: {self._budget.told(self._records.releases)}; no step is opened any more"
+            self._log_once(
+                f"the budget is spent: {self._budget.describe(self._records.releases)}; no more steps are opened"
             )
             while not self._ended(wire):
                 self._stopped.wait(_PAUSE)
@@ -216,35 +215,35 @@ class Server:
         channel.deadline(self._wait + self._deadline)
         held = self._inbox.collect(self._wait, lambda: self._ended(wire))
         owners, torn = session.agree(step, held)
-        for owner in torn[: lines.MOST]:
-            self._log(f"step {step}: {owner}'s two shares do not belong together; both servers let them go")
-        if torn[lines.MOST :]:
-            self._log(f"step {step}: nor do those of {len(torn) - lines.MOST} others")
+        for owner in torn[: agreement.MOST]:
+            self._log(f"step {step}: {owner}'s two shares do not belong together; both servers discard them")
+        if torn[agreement.MOST :]:
+            self._log(f"step {step}: nor do those of {len(torn) - agreement.MOST} others")
         self._inbox.forget(torn)
         present = {*owners, *torn}
         lacking = [owner for owner in self._terms.owners if owner not in present]
         if lacking and held:
             here = [f"{owner}{'' if owner in held else ' (not here either)'}" for owner in lacking]
-            self._log(f"step {step}: shares are not at both servers of: {lines.listed(here)}")
+            self._log(f"step {step}: shares are not at both servers of: {agreement.listed(here)}")
         if len(owners) < self._terms.least_owners:
             return
         channel.deadline(self._deadline)
         session.open(step, owners, self._inbox.total(owners))
         self._inbox.complete(step)
-        self._log(f"step {step}: complete, of {len(owners)} owners; {self._budget.told(self._records.releases)}")
+        self._log(f"step {step}: complete, of {len(owners)} owners; {self._budget.describe(self._records.releases)}")
 
     def _ended(self, wire: GrpcWire) -> bool:
         return wire.closed or self._stopped.is_set()
 
-    def _tell_once(self, line: str) -> None:
-        """Tells what has not just been told."""
+    def _log_once(self, line: str) -> None:
+        """Logs a line, unless it repeats the last one logged here."""
         if line != self._said:
             self._log(line)
         self._said = line
 
 
 def _descriptors(wanted: int) -> int | None:
-    """Has the system allow for so many open files; how many it allows at most if they are fewer."""
+    """Raises this process's limit of open files; returns the limit if the system allows fewer than wanted."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
     if soft != resource.RLIM_INFINITY and soft < allowed:

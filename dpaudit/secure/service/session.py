@@ -1,14 +1,14 @@
-"""Two servers on one channel: from the handshake through steps until something fails, which ends both sides.
+"""Runs two servers on one channel, from the handshake through the steps until something fails, which ends both sides.
 
 The handshake compares roles, terms, and whether the states of the two belong together: the identity that both drew
-when they met first, the completed steps, and the blocks that were spent (:mod:`offline`). A server that was killed
-between the two writing a result has it from the other. What does not fit is refused by both sides; the way forward is
-a session that one of them begins with ``rejoin``: both drop all blocks, draw a new identity, and the one that lacks
-results has all of them from the other.
+when they first met, the completed steps, and the blocks that were used (:mod:`dpaudit.secure.protocol.prepared`). A
+server that was killed after the other had written a result copies the result from the other. Both sides refuse what
+does not match; the way forward is a session that one of them begins with ``rejoin``: both discard all blocks and draw
+a new identity, and the one that lacks results copies them from the other.
 
-Every step begins with its number and with whose shares are there: the sum is over the owners from whom both servers
-have the two shares of one splitting. All secrets, the transfers' and the labels', are a session's own and are
-forgotten with it: what a fault has left half used is never used again.
+Every step begins with its number and with the owners whose shares have arrived: the sum is over the owners from whom
+both servers have the two shares of one splitting. All secrets, of transfers and labels, belong to one session and are
+discarded with it: nothing that a fault left half used is ever used again.
 """
 
 import hashlib
@@ -19,28 +19,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.protocol import agreement, two_server_sum
-from dpaudit.secure.protocol.agreement import Terms
-from dpaudit.secure.protocol.channel import Channel
-from dpaudit.secure.protocol.prepared import IDENTITY_BYTES, WAY, Ahead
+from dpaudit.secure.protocol.agreement import Budget, Terms
+from dpaudit.secure.protocol.prepared import IDENTITY_BYTES, WAY, PreparedBlocks
 from dpaudit.secure.protocol.two_server_sum import KEPT, Evaluator, Garbled, Garbler, Opening, Received
 from dpaudit.secure.service.inbox import SPLIT_BYTES
-from dpaudit.secure.service.records import Budget, Opened, Records
+from dpaudit.secure.service.records import Opened, Records
 
 PEER = {"h1": "h2", "h2": "h1"}
 MOST = 1 << 40  # steps, and openings
 _STEP = struct.Struct("<Q")
-_HELD = struct.Struct(f"<?{SPLIT_BYTES}s")  # of each owner: whether its share is there, and its split
-_BY = struct.Struct("<Q")  # openings begun; bits of the owners follow
+_HELD = struct.Struct(f"<?{SPLIT_BYTES}s")  # for each owner: whether its share is there, and its split
+_BY = struct.Struct("<Q")  # openings begun; the bits of the owners follow
 
 
 class Agreed(NamedTuple):
-    """What two servers have of a step.
+    """The owners whose shares two servers have for a step.
 
     Attributes:
-      owners: from whom both have the shares of one splitting; sorted.
-      torn: from whom they have shares of two splittings, which are of no use.
+      owners: those from whom both have the shares of one splitting; sorted.
+      torn: those from whom they have shares of two different splittings, which are useless.
     """
 
     owners: tuple[str, ...]
@@ -48,21 +48,21 @@ class Agreed(NamedTuple):
 
 
 class Session:
-    """One server's side. Its constructor and the peer's speak with each other.
+    """Runs one server's side of a session. Its constructor and the peer's talk to each other.
 
     Args:
       channel: to the peer's session.
       role: "h1" or "h2".
       terms: of the training.
-      records: this server's.
-      budget: that of the terms, if it is at hand.
-      rejoin: drop all blocks, this server's and the peer's, and take from the peer what results are lacking here.
-      seconds: for each result that one side has from the other.
+      records: this server's records.
+      budget: the budget of the terms, if the caller has one already.
+      rejoin: discard all blocks, here and at the peer, and copy the results that are missing here.
+      seconds: time limit for each result that one side copies from the other.
       source: where the secrets come from.
 
     Raises:
-      InputError: a peer of the same role, or one whose terms or state do not go with this server's.
-      ChannelError: a message that did not come through.
+      InputError: the peer has the same role, or terms or a state that do not match this server's.
+      ChannelError: a message did not arrive.
     """
 
     def __init__(
@@ -99,26 +99,26 @@ class Session:
         self._party = (Garbler if role == "h1" else Evaluator)(channel, depth=terms.depth, source=source)
 
     def prepare(self, seconds: float) -> None:
-        """Makes the blocks that the terms want ahead, with the peer's ``prepare``.
+        """Prepares blocks in advance as the terms ask, together with the peer's ``prepare``.
 
         Args:
-          seconds: for each block.
+          seconds: time limit for each block.
 
         Raises:
-          ChannelError: a message that did not come through.
+          ChannelError: a message did not arrive.
         """
         if self._ahead:
             self._ahead.fill(self._party, seconds)
 
     def agree(self, step: int, held: Mapping[str, bytes]) -> Agreed:
-        """Whose shares the servers have.
+        """Finds the owners whose shares both servers have.
 
         Args:
           step: the number.
-          held: the splits that came to this server, 16 bytes by owner.
+          held: the splits that arrived at this server, 16 bytes by owner.
 
         Raises:
-          ChannelError: a message that did not come through, or one of another step.
+          ChannelError: a message did not arrive, or belongs to another step.
         """
         self._channel.send("step", _STEP.pack(step))
         self._channel.send(
@@ -140,11 +140,11 @@ class Session:
         Args:
           step: the number.
           owners: as agreed.
-          share: this server's of their sum, int64 [d].
+          share: this server's share of their sum, int64 [d].
 
         Raises:
           InputError: the budget is spent; nothing was opened.
-          ChannelError: a message that did not come through; the result is recorded by neither server, or by one.
+          ChannelError: a message did not arrive; neither server or only one has recorded the result.
         """
         self._budget.require(self._records.releases)
         values = np.empty(self._terms.dimension, np.int64)
@@ -171,17 +171,19 @@ class Session:
             raise _validate.expected(f"{PEER[self._role]}'s {name}", str(value), theirs.get(name))
 
     def _anew(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-        """Whether the two begin anew, with no blocks; InputError where their states do not belong together."""
+        """Tells whether the two start anew, without blocks; InputError if their states do not belong together."""
         for name, kind in (("completed", int), ("releases", int), ("pair", str), ("rejoin", bool)):
             if type(theirs.get(name)) is not kind or (kind is int and not 0 <= theirs[name] < MOST):
-                raise _validate.expected(f"{PEER[self._role]}'s {name}", "what a server says", theirs.get(name))
+                raise _validate.expected(
+                    f"{PEER[self._role]}'s {name}", "a value that a server can state", theirs.get(name)
+                )
         if mine["rejoin"] or theirs["rejoin"]:
             return True
         fresh = not any(side[name] for side in (mine, theirs) for name in ("completed", "releases"))
         if mine["pair"] != theirs["pair"] and not fresh:
             names = {self._role: mine, PEER[self._role]: theirs}
             empty = [f" ({name}'s is empty)" for name, side in names.items() if not side["pair"]]
-            wanted = f"the two of one training; {WAY}"
+            wanted = f"those of one training; {WAY}"
             raise _validate.expected("states of h1 and h2", wanted, f"others{''.join(empty)}")
         if abs(mine["completed"] - theirs["completed"]) > 1:
             wanted = f"about {mine['completed']} steps as here; {WAY}"
@@ -189,25 +191,27 @@ class Session:
         return not mine["pair"] or mine["pair"] != theirs["pair"]
 
     def _join(self, source: Source) -> None:
-        """Draws the identity of the two."""
+        """Draws the identity of the two servers."""
         mine = source(IDENTITY_BYTES)
         self._channel.send("pair", mine)
         theirs = self._channel.receive("pair", IDENTITY_BYTES).tobytes()
         first, second = (mine, theirs) if self._role == "h1" else (theirs, mine)
         self._records.join(hashlib.sha256(b"dpaudit pair" + first + second).digest()[:IDENTITY_BYTES])
 
-    def _stores(self, source: Source) -> Ahead | None:
-        """The blocks made ahead, once both agree on which are spent."""
+    def _stores(self, source: Source) -> PreparedBlocks | None:
+        """Opens the store of prepared blocks, once both agree on which are used."""
         pair = self._records.pair
         if not self._terms.ahead or pair is None:
             return None
         terms, records, names = self._terms, self._records, (self._role, PEER[self._role])
-        ahead = Ahead(self._channel, names, self._opening, terms.dimension, terms.ahead, records.ahead, pair, source)
+        ahead = PreparedBlocks(
+            self._channel, names, self._opening, terms.dimension, terms.ahead, records.ahead, pair, source
+        )
         ahead.meet()
         return ahead
 
     def _catch_up(self, completed: int, seconds: float) -> None:
-        """Who has completed more steps sends their results."""
+        """Copies results from the server that has completed more steps to the other."""
         records = self._records
         for step in range(completed + 1, records.completed + 1):
             self._channel.deadline(seconds)
@@ -217,7 +221,7 @@ class Session:
         for step in range(records.completed + 1, completed + 1):
             self._channel.deadline(seconds)
             by = self._channel.receive("opened.by", _BY.size + len(self._terms.names(()))).tobytes()
-            values = two_server_sum.receive(
+            values = two_server_sum.receive_values(
                 self._channel, "opened.values", self._terms.dimension, self._terms.ring_bits
             )
             owners = self._terms.named(by[_BY.size :])

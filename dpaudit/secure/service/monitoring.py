@@ -1,0 +1,85 @@
+"""Serves a server's metrics to Prometheus on this machine, and formats the lines of its log."""
+
+import datetime
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from dpaudit import _validate
+from dpaudit.secure.service import certificates
+
+Figures = Mapping[str, float]
+
+LONGEST = 80  # characters of a name in a line
+
+
+class Metrics:
+    """Answers ``GET /metrics`` until it is closed.
+
+    Args:
+      address: host:port, loopback only, as the figures are not public; the system chooses a port for 0.
+      figures: called at each request; returns the figures by name.
+
+    Attributes:
+      port: the port on which it listens.
+
+    Raises:
+      InputError: the address is beyond this machine, or cannot be used.
+    """
+
+    def __init__(self, address: str, figures: Callable[[], Figures]) -> None:
+        host, port = certificates.checked_address("metrics", address)
+        if not certificates.is_loopback(host):
+            raise _validate.expected("metrics", "a loopback address such as 127.0.0.1:9100", address)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path != "/metrics":
+                    self.send_error(404)
+                    return
+                lines = [f"dpaudit_secure_{name} {value:.17g}\n" for name, value in figures().items()]
+                data = "".join(lines).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Does not log requests."""
+
+        try:
+            self._server = ThreadingHTTPServer((host.strip("[]"), port), Handler)
+        except OSError as fault:
+            raise _validate.expected(
+                "metrics", "a free port of this machine", f"{address} ({fault.strerror})"
+            ) from None
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+
+    def close(self) -> None:
+        """Stops serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def printable(text: str) -> str:
+    """Escapes every character that is not printable, line ends included, as Python does."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def short(text: str) -> str:
+    """Returns the beginning of a text, with unprintable characters escaped."""
+    text = printable(text[: LONGEST + 1])
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+def as_json(server: str, line: str) -> str:
+    """Converts a line of a server's log to a JSON object, with the step that the line begins with, if any."""
+    step = re.match(r"step (\d+): ", line)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    entry = {"time": now, "server": server, "step": int(step[1]) if step else None}
+    return json.dumps(entry | {"message": line[step.end() :] if step else line})

@@ -1,0 +1,149 @@
+"""Tests that shares add to the noise of both servers' bits, exactly; lengths and wire are pinned, a share uniform."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpaudit import _validate
+from dpaudit.secure.crypto.randomness import Source, Stream
+from dpaudit.secure.crypto.shares import smod
+from dpaudit.secure.noise import binomial
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
+from tests.secure.sessions import Recorded, given
+from tests.secure.transcript import Transcript, record
+
+LAW = binomial.binomial(coins=7, step_bits=3)
+
+
+def play(
+    law: Binomial, counts: list[int], *, ring_bits: int = 25, depth: int = 1, second: Source | None = None
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray], Transcript]:
+    """Runs both servers block by block: (H1's shares, H2's, the noise of both servers' bits, transcript)."""
+    sources = Recorded(Stream(b"the first server").draw), Recorded(second or Stream(b"the other server").draw)
+
+    def both(kind: type, source: Recorded):
+        def party(channel):
+            server = kind(channel, depth=depth, source=source)
+            start = len(source.drawn)
+            return [server.prepare(law, count, ring_bits=ring_bits) for count in counts], source.drawn[start:]
+
+        return party
+
+    (one, drawn), (two, chosen), said = record(
+        both(transfer_noise.First, sources[0]), both(transfer_noise.Second, sources[1])
+    )
+    pairs = zip(drawn[::2], chosen, strict=True)  # H1 draws a seed of the keys, too
+    bits = [
+        np.unpackbits(np.bitwise_xor(*(np.frombuffer(side, np.uint8) for side in pair)), count=law.bits * count)
+        for pair, count in zip(pairs, counts, strict=True)
+    ]
+    wanted = [binomial.from_bits(law, row.reshape(law.bits, count).T) for row, count in zip(bits, counts, strict=True)]
+    return one, two, wanted, said
+
+
+@pytest.mark.parametrize(
+    ("law", "ring_bits"),
+    [
+        (LAW, 25),
+        (binomial.binomial(coins=127, step_bits=15), 25),
+        (binomial.binomial(coins=1, step_bits=30), 32),
+        (binomial.binomial(coins=1, step_bits=1), 3),
+    ],
+)
+@pytest.mark.parametrize("depth", [1, 4])
+def test_the_shares_differ_by_the_noise_of_both(law: Binomial, ring_bits: int, depth: int) -> None:
+    one, two, wanted, _ = play(law, [1, 7, 65], ring_bits=ring_bits, depth=depth)
+    for first, second, noises in zip(one, two, wanted, strict=True):
+        np.testing.assert_array_equal(smod(first - second, 1 << (ring_bits - 1)), noises)
+
+
+def test_a_block_of_two_chunks() -> None:
+    (one,), (two,), (wanted,), _ = play(LAW, [4097])
+    np.testing.assert_array_equal(smod(one - two, 1 << 24), wanted)
+
+
+def test_opened_with_a_sum() -> None:
+    (one,), (two,), (wanted,), _ = play(LAW, [65])
+    sums = np.arange(65) * 1000 + 5, np.arange(65) * -77
+    opened, _ = in_process.together(
+        in_process.channels(),
+        lambda channel: two_server_sum.reveal_first(channel, smod(sums[0] + one, 1 << 24), ring_bits=25),
+        lambda channel: two_server_sum.reveal_second(channel, smod(sums[1] + two, 1 << 24), ring_bits=25),
+    )
+    np.testing.assert_array_equal(opened, sums[0] - sums[1] + wanted)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_lengths_are_those_that_are_told(depth: int) -> None:
+    counts = [128, 4097, 1]
+    *_, said = play(LAW, counts, depth=depth)
+    spoken = Counter[str]()
+    for name, length in said.lengths():
+        spoken[name] += length
+    rates = transfer_noise.payload_bytes(LAW, ring_bits=25, depth=depth)
+    padded = sum(64 * math.ceil(LAW.bits * count / 64) for count in counts)
+    assert spoken["cot.corrections"] == padded * 16 // depth
+    assert rates["cot.corrections"] == LAW.bits * 16 / depth
+    bits = 7 * (24 - 3) + 2 * (24 + 23 + 22)
+    assert rates["products"] == bits / 8
+    assert spoken["products"] == sum(math.ceil(bits * count / 8) for count in (128, 4096, 1, 1))
+    assert spoken["seed"] == 16 * len(counts)
+
+
+@pytest.mark.parametrize(
+    ("depth", "first", "second"),
+    [
+        (
+            1,
+            "96e1937282eecb9afca8ef4cacd9401a25a186365e94c48e0a699bee0e59cd9e",
+            "69aac2c5844419ce3bfdb3a481944f04018d8728a0ad0a40277ead055c13dd8c",
+        ),
+        (
+            4,
+            "bbbbfa56f3b280b57f15596bd1f3900319bde67c0df49af13a20196e553b0b9e",
+            "1fc23a56c7ff639f11d27158ff1b1e9d5ca48bf1947cfbd0526a0e22eb369099",
+        ),
+    ],
+)
+def test_the_wire_is_pinned(depth: int, first: str, second: str) -> None:
+    *_, said = play(LAW, [70, 3], depth=depth)
+    assert said._replace(second=[]).hash() == first
+    assert said._replace(first=[]).hash() == second
+
+
+def test_a_share_says_nothing_of_either_servers_bits() -> None:
+    """With H2's bits all zero, each share is uniform in the ring, and so is what H2 is sent, bit by bit."""
+    count, size = 8192, LAW.bits * 8192 // 8
+    second = given(Stream(b"the other server").draw, size, bytes(size))
+    (one,), (two,), (wanted,), said = play(LAW, [count], second=second)
+    for share in (one, two):
+        assert stats.kstest(share, stats.uniform(-(1 << 24), 1 << 25).cdf).pvalue > 1e-3
+        assert abs(np.corrcoef(share, wanted)[0, 1]) < 4 / count**0.5
+    payloads = [message.payload for message in said.first if message.kind == "products"]
+    bits = np.concatenate([np.unpackbits(np.frombuffer(payload, np.uint8)) for payload in payloads])
+    rates = bits.reshape(2, -1, 4096).mean(axis=(0, 2))
+    assert (abs(rates - 0.5) < 5 * 0.5 / count**0.5).all()
+
+
+def test_bad_input_is_named() -> None:
+    def first(channel) -> None:
+        server = transfer_noise.First(channel)
+        with pytest.raises(
+            _validate.InputError, match=f"count: expected at most {two_server_sum.LARGEST} coordinates a block"
+        ):
+            server.prepare(LAW, two_server_sum.LARGEST + 1, ring_bits=25)
+        with pytest.raises(_validate.InputError, match="ring_bits: expected a whole number >= 7, got 6"):
+            server.prepare(LAW, 3, ring_bits=6)
+
+    def second(channel) -> None:
+        server = transfer_noise.Second(channel)
+        with pytest.raises(_validate.InputError, match="count: expected a whole number >= 1, got 0"):
+            server.prepare(LAW, 0, ring_bits=25)
+        with pytest.raises(_validate.InputError, match="ring_bits: expected a whole number from 2 to 32, got 33"):
+            server.prepare(LAW, 3, ring_bits=33)
+
+    in_process.together(in_process.channels(), first, second)
