@@ -6,7 +6,7 @@ import pytest
 
 from dpaudit._validate import InputError
 from dpaudit.personalization.boundary.channels import OVERHEAD, Identity, Links, Network, SealedWire
-from dpaudit.secure.protocol.channel import ChannelError
+from dpaudit.secure.channel import ChannelError
 
 LENGTH = 64
 A, B = b"a" * LENGTH, b"b" * LENGTH

@@ -20,7 +20,7 @@ from dpaudit.personalization.boundary.channels import OVERHEAD, Network
 from dpaudit.personalization.boundary.messages import terms
 from dpaudit.personalization.boundary.parties import assemble
 from dpaudit.personalization.boundary.processes import memoryless
-from dpaudit.secure.protocol.channel import ChannelError
+from dpaudit.secure.channel import ChannelError
 from tests.personalization import people, protocols, telling
 from tests.personalization.rounds import DEVICES, PROTOCOL, start, users
 

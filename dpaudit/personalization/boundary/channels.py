@@ -1,6 +1,6 @@
 """Connects parties that know each other's public keys by encrypted, authenticated channels over an untrusted network.
 
-A :class:`~dpaudit.secure.protocol.channel.Channel` keeps messages to their order, kind and length; the wire beneath
+A :class:`~dpaudit.secure.channel.Channel` keeps messages to their order, kind and length; the wire beneath
 it, :class:`SealedWire`, keeps them secret and authentic. Both ends contribute a one-time X25519 key e beside their
 long-term key s. From the four agreements (e e', e s', s e', s s') and both ends' names and public keys they derive,
 with HKDF-SHA256, one ChaCha20-Poly1305 key for each direction. A peer whose long-term key is not the expected one
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from dpaudit import _validate
-from dpaudit.secure.protocol.channel import HEADER, Channel, ChannelError
+from dpaudit.secure.channel import HEADER, Channel, ChannelError
 
 OVERHEAD = HEADER.size + 16  # bytes of a message beside its payload
 SECONDS = 1e9  # no deadline: in one process a message is either there or will never come
@@ -98,7 +98,7 @@ class Network:
 class SealedWire:
     """Encrypts what a channel sends to one peer and authenticates what it reads, once keys are exchanged.
 
-    It is a :class:`~dpaudit.secure.protocol.channel.Wire`, closed for good after the first fault.
+    It is a :class:`~dpaudit.secure.channel.Wire`, closed for good after the first fault.
 
     Args:
       own: this end.
