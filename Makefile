@@ -41,11 +41,11 @@ mutants: .venv/.dev  ## puts small faults into a copy of the code and runs their
 	XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" $(BIN)/python -m tests.mutants \
 		$(if $(ROOM),--room $(ROOM)) $(if $(MINUTES),--minutes $(MINUTES))
 
-verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
-	@mkdir -p experiments/results
+verify: .venv/.dev  ## the long proofs, logged in experiments/trust/results/verify.log
+	@mkdir -p experiments/trust/results
 	set -o pipefail; { date -u '+%Y-%m-%d %H:%M UTC'; $(BIN)/pytest -q -rs -m slow --numprocesses 2 --dist worksteal \
 		--durations=0; } 2>&1 \
-		| tee experiments/results/verify.log
+		| tee experiments/trust/results/verify.log
 
 results: .venv/.core  ## rewrite experiments/README.md from the committed results
 	$(BIN)/python -m experiments.make_results
@@ -55,14 +55,14 @@ reproduce: .venv/.core  ## make a sample of the committed rows again from what t
 	$(BIN)/python -m experiments.reproduce $(if $(ONLY),--only $(ONLY)) $(if $(SECONDS_EACH),--seconds $(SECONDS_EACH))
 
 # ONLY="training secure": these parts alone. TORCH_PYTHON: an interpreter that has torch and opacus. ROUNDS: of timing.
-BENCH = $(BIN)/python -m experiments.bench $(if $(TORCH_PYTHON),--torch-python $(TORCH_PYTHON)) $(if $(ROUNDS),--rounds $(ROUNDS))
+BENCH = $(BIN)/python -m experiments.bench.run $(if $(TORCH_PYTHON),--torch-python $(TORCH_PYTHON)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench: .venv/.dev  ## speed and memory beside peers, on the CPU: make bench ONLY="ldp secure" TORCH_PYTHON=PATH
 	$(BENCH) $(if $(ONLY),--only $(ONLY))
 
 bench-gpu: .venv/.dev  ## the same of one accelerator; JAX for it must be in .venv, torch for it in TORCH_PYTHON
 	$(BENCH) --only gpu
-	$(BIN)/python -m experiments.bench_kernels
+	$(BIN)/python -m experiments.bench.kernels
 
 tfds: .venv-tfds/.core  ## MNIST through TensorFlow Datasets, in an environment of its own
 	$(TFDS)/pytest -rs tests/data/test_tfds.py

@@ -1,4 +1,4 @@
-"""What every experiment shares: its options, its comparison rows, and how they are kept."""
+"""Gives every experiment what all share: its options, its comparison rows, and how they are kept."""
 
 import argparse
 import inspect
@@ -22,8 +22,33 @@ from dpaudit.cli.command import perform
 from dpaudit.report.rows import prepare_out, read_rows, write_rows
 from experiments import fingerprint
 
-RESULTS = Path(__file__).parent / "results"
-FIGURES = Path(__file__).parent / "figures"
+HERE = Path(__file__).parent
+PROGRAMS = {  # the module that makes each file of rows
+    "ldp_client_audit": "paper000.run",
+    "spgc": "paper001.run",
+    "spgc_audit": "paper001.audit",
+    "spgc_cost": "paper001.cost",
+    "clip_size": "paper002.run",
+    "federated_audit": "paper002.audit",
+    "mc_dropout_risk": "paper003.run",
+    "training_audit": "paper003.audit",
+    "personalization": "paper004.run",
+    "personalization_audit": "paper004.audit",
+    "coverage": "trust.coverage",
+    "dp_sniper": "trust.dp_sniper",
+    "fault_zoo": "trust.fault_zoo",
+}
+
+
+def program(name: str) -> str:
+    """The module below this folder that makes the rows of a file."""
+    stem = name.partition(".")[0]
+    return PROGRAMS.get(stem, f"bench.{stem.removeprefix('bench_')}")
+
+
+def results(name: str) -> Path:
+    """The committed rows of a name."""
+    return HERE / program(name).partition(".")[0] / "results" / f"{name}.json"
 
 
 def options(description: str, *, seed: int = 0) -> argparse.ArgumentParser:
@@ -113,9 +138,9 @@ class Rows:
         self, paper: str, name: str, out: str | None, seed: int, *, keep: bool = False, data_dir: str | None = None
     ):
         self.paper, self.seed, self.rows, self.data_dir = paper, seed, [], data_dir
-        self.made_by: dict[str, Any] = {"program": fingerprint.of_module(name.partition(".")[0])}
+        self.made_by: dict[str, Any] = {"program": fingerprint.of_module(program(name))}
         self.made_by |= {"part": None, "arguments": None, "at": None}
-        self.file = RESULTS / f"{name}.json" if out is None else Path(out) / "results.json"
+        self.file = results(name) if out is None else Path(out) / "results.json"
         if out is not None:
             hosts.once(lambda: str(prepare_out(out, force=True)))
         self.earlier = read_rows(self.file) if keep and self.file.exists() else []

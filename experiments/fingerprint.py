@@ -1,6 +1,6 @@
-"""The fingerprint of a program, read from its source: it changes with what the program does, not with what it says.
+"""Fingerprints a program by its source: it changes with what the program does, not with what it says.
 
-    fingerprint.of_module("fault_zoo")   # of experiments/fault_zoo.py and all of this repository that it imports
+    fingerprint.of_module("trust.fault_zoo")   # of that file, and all of this repository that it imports
 
 Comments, docstrings, names of files and line numbers are left out. It is the same on every machine.
 """

@@ -1,99 +1,63 @@
-"""Writes experiments/README.md, and its figures, from the committed result rows: no number in it is typed by hand.
+"""Writes the pages of results and their figures from the committed rows: RESULTS.md of each folder, and README.md.
 
 make results
+python -m experiments.make_results paper000    # this folder's page alone
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import importlib
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from dpaudit.report.rows import read_rows, replace_text
-from experiments import (
-    bench_before_section,
-    bench_federated_section,
-    bench_kernels_section,
-    bench_mc_dropout_section,
-    bench_scaling_section,
-    bench_section,
-    bench_secure_section,
-    bench_training_section,
-    clip_size_section,
-    coverage_section,
-    dp_sniper_section,
-    fault_zoo_section,
-    federated_audit_section,
-    ldp_client_section,
-    mc_dropout_section,
-    personalization_audit_section,
-    personalization_section,
-    spgc_audit_section,
-    spgc_cost_section,
-    spgc_section,
-    training_audit_section,
-)
-from experiments.common import RESULTS
-from experiments.markdown import benchmark
+from experiments.pages import Row, filled
 
-HEAD = """# Results
+HERE = Path(__file__).parent
+FOLDERS = ("paper000", "paper001", "paper002", "paper003", "paper004", "trust", "bench")
+MOST = {"README.md": 150, "RESULTS.md": 300}  # lines
 
-Written by `make results` from the rows in `results/`, each computed by the command above its table unless that says
-otherwise. What a range is stands above its table. "Paper" is the published value. A row carries the fingerprint of the
-program, the part of it and the arguments that made it, from which `make reproduce` makes a sample again and compares;
-rows from before that carry the commit that added them instead.
-"""
 
-SECTIONS: dict[str, Callable[[Sequence[dict[str, Any]]], Iterable[str]]] = {
-    "ldp_client_audit": ldp_client_section.section,
-    "bench_*-cores": bench_section.section,  # one file a machine
-    "bench_before": bench_before_section.section,
-    "bench_scaling": bench_scaling_section.section,
-    "bench_ldp": benchmark(
-        "Speed of LDP-SGD trials",
-        "Command: `make bench`. Medians [range] over the runs; both sides of a ratio were timed in turn in one run. "
-        "The memory peaks are upper bounds: these rows date from when the process that starts a part was counted too.",
-    ),
-    "bench_audit": benchmark(
-        "Speed of an audit",
-        'Command: `python -m experiments.bench_audit`. Medians [range] over the runs; "first" is the first audit of a '
-        "fresh process, without a compilation cache. The machine's load was not noted then: the same "
-        "figures in the table of all benchmarks are of another day, at the load that it tells, and differ.",
-    ),
-    "bench_training": bench_training_section.section,
-    "bench_mc_dropout": bench_mc_dropout_section.section,
-    "bench_kernels": bench_kernels_section.section,
-    "bench_federated": bench_federated_section.section,
-    "bench_secure": bench_secure_section.section,
-    "bench_personalization": benchmark(
-        "Speed of solves on devices and of user-level sums",
-        "Command: `python -m experiments.bench_personalization`. Medians [range] over the rounds; all sides were "
-        "timed in turn. jax-privacy's `clipped_grad` is timed for all users at once, which is its default, and in "
-        "microbatches: on the small convolutional network it is within a factor of three either way, and its fastest "
-        "setting within two to five everywhere.",
-    ),
-    "clip_size": clip_size_section.section,
-    "mc_dropout_risk": mc_dropout_section.section,
-    "spgc": spgc_section.section,
-    "spgc_audit": spgc_audit_section.section,
-    "spgc_cost": spgc_cost_section.section,
-    "personalization": personalization_section.section,
-    "personalization_audit": personalization_audit_section.section,
-    "training_audit": training_audit_section.section,
-    "federated_audit": federated_audit_section.section,
-    "coverage": coverage_section.section,
-    "fault_zoo": fault_zoo_section.section,
-    "dp_sniper": dp_sniper_section.section,
-}
+def rows_of(folder: str) -> list[Row]:
+    """All rows that a folder's page is made of."""
+    found = HERE / folder / "results"
+    return [
+        row for pattern in page_of(folder).FILES for file in sorted(found.glob(pattern)) for row in read_rows(file)
+    ]
+
+
+def page_of(folder: str) -> ModuleType:
+    """The module that has the functions of a folder's template."""
+    return importlib.import_module(f"experiments.{folder}.page")
+
+
+def text_of(folder: str, rows: Sequence[Row]) -> str:
+    """A folder's page; the figures are expected to have been drawn."""
+    template = (HERE / folder / "template.md").read_text(encoding="utf-8")
+    return filled(template, page_of(folder), rows, f"{folder}/template.md")
+
+
+def write(file: Path, text: str) -> None:
+    """Writes a page that is no longer than it may be."""
+    lines = text.strip().splitlines()
+    if len(lines) > MOST[file.name]:
+        raise SystemExit(f"{file}: expected at most {MOST[file.name]} lines, got {len(lines)}")
+    replace_text(file, "\n".join(lines) + "\n")
+    print(f"{file.relative_to(HERE)}: {len(lines)} lines")
 
 
 def main() -> None:
-    parts = [HEAD]
-    for name, section in SECTIONS.items():
-        rows = [row for file in sorted(RESULTS.glob(f"{name}.*json")) for row in read_rows(file)]  # of parts run apart
-        if rows:
-            parts += section(rows)
-    target = Path(__file__).parent / "README.md"
-    replace_text(target, "\n".join(parts).rstrip() + "\n")
-    print(f"experiments/{target.name}: {len(parts) - 1} parts")
+    wanted = sys.argv[1:]
+    for folder in wanted or FOLDERS:
+        rows, page = rows_of(folder), page_of(folder)
+        if hasattr(page, "draw"):
+            page.draw(rows, HERE / folder / "results")
+        write(HERE / folder / "RESULTS.md", text_of(folder, rows))
+    if wanted:
+        return
+    overview = importlib.import_module("experiments.overview")
+    template = (HERE / "template.md").read_text(encoding="utf-8")
+    write(HERE / "README.md", filled(template, overview, [], "experiments/template.md"))
 
 
 if __name__ == "__main__":

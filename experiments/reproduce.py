@@ -16,45 +16,18 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from dpaudit import InputError
 from dpaudit.auditing.result import json_number
 from dpaudit.report.rows import read_rows
-from experiments import (
-    clip_size,
-    coverage,
-    dp_sniper,
-    fault_zoo,
-    federated_audit,
-    fingerprint,
-    ldp_client_audit,
-    personalization,
-    personalization_audit,
-    spgc,
-    spgc_audit,
-    spgc_cost,
-    training_audit,
-)
-from experiments.common import RESULTS, Rows
+from experiments import fingerprint
+from experiments.common import HERE, PROGRAMS, Rows, program
 
 EXPERIMENTS: dict[str, ModuleType] = {
-    module.__name__.rpartition(".")[2]: module
-    for module in (
-        clip_size,
-        coverage,
-        dp_sniper,
-        fault_zoo,
-        federated_audit,
-        ldp_client_audit,
-        personalization,
-        personalization_audit,
-        spgc,
-        spgc_audit,
-        spgc_cost,
-        training_audit,
-    )
+    name: import_module(f"experiments.{module}") for name, module in PROGRAMS.items() if name != "mc_dropout_risk"
 }
 TOLERANCE = 1e-4  # of a number, relative: what another processor's rounding makes of one trial in many
 LEARNED = {"federated_audit": 0.02, "ldp_client_audit": 0.02, "personalization": 1e-3, "training_audit": 0.02}
@@ -147,7 +120,9 @@ def reproduce(name: str, rows: Sequence[dict[str, Any]], seconds: float, data_di
             print(f"  {how}: left out: {error}")
             continue
         found = list(differences(part.rows, again, LEARNED.get(name, TOLERANCE)))
-        changed = "" if part.program == fingerprint.of_module(name) else ", by a program that has changed since"
+        changed = (
+            "" if part.program == fingerprint.of_module(program(name)) else ", by a program that has changed since"
+        )
         print(f"  {how}: {len(again)} rows {'differ' if found else 'are the same'}{changed}", flush=True)
         print("".join(f"    {line}\n" for line in found), end="")
         good &= not found
@@ -165,7 +140,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", default=None, help="where the data sets lie; else $DPAUDIT_DATA")
     chosen = parser.parse_args(given)
     good, left = True, 0
-    for file in sorted(RESULTS.glob("*.json")):
+    for file in sorted(HERE.glob("*/results/*.json")):
         rows = read_rows(file)
         if file.stem not in EXPERIMENTS:
             left += len(rows)

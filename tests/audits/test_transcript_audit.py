@@ -12,7 +12,7 @@ import dpaudit
 from dpaudit import InputError, distinguish
 from dpaudit.auditing.bounds import gdp
 from dpaudit.audits.transcript_audit import ABSENT, PRESENT, extreme, whole
-from experiments import personalization_faults as cases
+from experiments.paper004 import faults as cases
 
 KEY, EPSILON, DELTA = jax.random.key(2), 1.0, 1e-5
 MU = 1 / dp_accounting.get_sigma_gaussian(EPSILON, DELTA)

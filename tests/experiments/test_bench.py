@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 
 from dpaudit.report.rows import read_rows, write_rows
-from experiments import bench, bench_before, bench_before_section, bench_ldp, bench_section, make_results
-from experiments.bench_table import FIGURES, Asked, Figure, taken
-from experiments.common import RESULTS, Rows
+from experiments.bench import ldp as bench_ldp
+from experiments.bench import page
+from experiments.bench import run as bench
+from experiments.bench.table import FIGURES, Figure, taken
+from experiments.common import results
 
-COMMITTED = {name: RESULTS / f"{part.program}.json" for name, part in bench.PARTS.items()}
+COMMITTED = {name: results(part.program) for name, part in bench.PARTS.items()}
 COMMITTED = {name: file for name, file in COMMITTED.items() if file.exists()}
 HERE = {"machine": bench.describe("cpu"), "versions": {"python": "3"}, "date": "2026-11-21 12:00 UTC", "load": 0.5}
 HERE |= {"gflops": 120.4, "copied_gigabytes_a_second": 4.56}
 
 
 def rendered(part, lines):
-    return "\n".join(bench_section.section([line | HERE | {"part": part} for line in lines]))
+    return page.machines([line | HERE | {"part": part} for line in lines])
 
 
 def test_every_part_has_a_program_and_figures():
@@ -68,22 +70,11 @@ def test_a_peer_that_was_not_there_is_said_to_be_not_measured():
     (with_peer,) = taken([figure], rows)
     alone = [row for row in rows if "NumPy loop" not in row["setting"].values()]
     (without,) = taken([figure], alone)
-    assert with_peer["reached"] is True
-    assert without["reached"] is without["ratio"] is without["peer_value"] is None
+    assert with_peer["ratio"] > 1
+    assert without["ratio"] is without["peer_value"] is None
     assert without["ours"] == with_peer["ours"]
-    assert "NumPy loop: not measured | not measured | ratio ≥ 5 |" in rendered("personalization", [without])
+    assert "NumPy loop: not measured | not measured |" in rendered("personalization", [without])
     assert "NumPy loop: not measured" not in rendered("personalization", [with_peer])
-
-
-@pytest.mark.parametrize("of", ["ours", "ratio"])
-def test_what_was_asked_for_is_compared_with_what_it_is_of(of):
-    figure = FIGURES["personalization"][0]  # its peer is NumPy, which is always at hand
-    rows = read_rows(COMMITTED["personalization"])
-    (line,) = taken([figure], rows)
-    for sense, value, reached in (("≥", 0.99, True), ("≥", 1.01, False), ("≤", 0.99, False), ("≤", 1.01, True)):
-        (found,) = taken([figure._replace(asked=Asked(of, sense, value * line[of]))], rows)
-        assert found["reached"] is reached
-        assert ("missed" in rendered("personalization", [found])) is not reached
 
 
 @pytest.mark.slow
@@ -105,7 +96,7 @@ def test_one_part_is_run_and_the_lines_of_the_others_stay(tmp_path):
         assert row["date"] > HERE["date"]
         assert row["machine"] == bench.describe("cpu")
         assert row["versions"].keys() == {"python", *bench.OURS}
-    text = "\n".join(bench_section.section(rows))
+    text = page.machines(rows)
     assert f"audit, {HERE['date']} at load 0.5, 120 GFLOP/s and 4.6 GB/s" in text
     assert f"secure, {secure[0]['date']} at load" in text
     assert f"{len(os.sched_getaffinity(0))} cores" in text
@@ -125,7 +116,7 @@ def test_quick_needs_a_place_of_its_own(capsys):
 
 
 def test_without_an_accelerator_one_line_and_status_2(tmp_path):
-    command = [sys.executable, "-m", "experiments.bench", "--only", "gpu", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "experiments.bench.run", "--only", "gpu", "--out", str(tmp_path)]
     ended = subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True)
     assert ended.returncode == 2
     assert ended.stderr.splitlines() == ["bench_gpu: expected an accelerator that JAX can use, got a CPU alone"]
@@ -136,37 +127,10 @@ def test_a_machine_s_file_is_named_for_it_and_found():
     machine = {"processor": "Intel(R) Xeon(R) Gold 6 @ 2.5GHz", "cores": 2, "memory_gib": 8.0, "accelerator": None}
     assert bench.slug(machine) == "intel-xeon-gold-6-2-5ghz-2-cores"
     assert bench.slug(machine | {"accelerator": "NVIDIA H200"}) == "nvidia-h200-2-cores"
-    (pattern,) = (name for name, section in make_results.SECTIONS.items() if section is bench_section.section)
-    assert pattern == "bench_*-cores"
     machine = bench.describe("cpu")
     assert machine["cores"] == len(os.sched_getaffinity(0))
     assert 0.1 < machine["memory_gib"] < 100_000
     assert json.loads(json.dumps(machine)) == machine
-
-
-def test_before_and_now_are_set_beside_each_other_pair_by_pair(tmp_path, capsys):
-    """A rate that rose and a time that fell are both better."""
-    trials, grid = (figure.what for figure in FIGURES["ldp"] if figure.quantity.startswith("plane_"))
-    values = {"before": ((10.0, 4.0), (20.0, 8.0)), "now": ((20.0, 2.0), (30.0, 2.0))}
-    found = {
-        side: [{trials: {"ours": rate}, grid: {"ours": time}} for rate, time in pairs]
-        for side, pairs in values.items()
-    }
-    rows = Rows("", "", str(tmp_path), 0)
-    bench_before.compare(rows, "ldp", found)
-    ratios = [row for row in rows.rows if row["quantity"] == "times_as_good"]
-    assert [(row["ours_low"], row["ours"], row["ours_high"]) for row in ratios] == [(1.5, 1.75, 2.0), (2.0, 3.0, 4.0)]
-    text = "\n".join(bench_before_section.section(rows.rows))
-    assert f"| {trials} | 15 | 25 | 1.75 [1.50, 2.00] | 2 pairs" in text
-    assert f"| {grid} | 6 | 2 | 3.00 [2.00, 4.00] | 2 pairs" in text
-
-
-def test_programs_of_two_checkouts_are_the_same_or_not(tmp_path, capsys):
-    rows = Rows("", "", str(tmp_path), 0)
-    bench_before.same_programs(rows, {"a sum": "4f", "a round": "5a"}, {"a sum": "4f", "a round": "5b"})
-    text = "\n".join(bench_before_section.section(rows.rows))
-    assert "sets them apart, by their lowered text (`experiments.bench_programs`): a sum.\n" in text
-    assert "Other programs, by their lowered text (`experiments.bench_programs`): a round.\n" in text
 
 
 def test_a_side_that_plays_another_game_ends_the_benchmark_of_trials():

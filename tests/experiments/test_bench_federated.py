@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpaudit.training import models
-from experiments import bench_federated_sides as sides
-from experiments.bench_training_sides import SILENT, Network, as_torch, differences
+from experiments.bench import federated_sides as sides
+from experiments.bench.training_sides import SILENT, Network, as_torch, differences
 
 M = 9  # clients
 

@@ -13,9 +13,9 @@ from dpaudit.kernels import philox
 from dpaudit.training import models
 from dpaudit.training.dropout import mc_dropout
 from dpaudit.training.models import kept
-from experiments import bench_mc_dropout as bench
-from experiments import bench_mc_dropout_sides as sides
-from experiments.bench_training_sides import NETWORKS, batch, differences
+from experiments.bench import mc_dropout as bench
+from experiments.bench import mc_dropout_sides as sides
+from experiments.bench.training_sides import NETWORKS, batch, differences
 
 KEY = jax.random.key(0)
 

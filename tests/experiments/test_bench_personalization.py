@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit.personalization.als.layout import arranged
-from experiments import bench_personalization as bench
+from experiments.bench import personalization as bench
 
 
 def test_all_sides_solve_the_same_systems():

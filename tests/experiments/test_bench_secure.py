@@ -5,7 +5,8 @@ import pytest
 
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
-from experiments import bench_secure, bench_secure_noise
+from experiments.bench import secure as bench_secure
+from experiments.bench import secure_noise as bench_secure_noise
 from experiments.common import Rows
 
 

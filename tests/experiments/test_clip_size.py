@@ -13,10 +13,13 @@ from dpaudit.federated import accounting, population, rounds
 from dpaudit.federated.clip_size import EDGES
 from dpaudit.report.rows import read_rows, write_rows
 from dpaudit.training import models
-from experiments import clip_size, clip_size_rows, clip_size_runs, clip_size_section
-from experiments.clip_size_published import ACCURACY, CLAIMS, Claim
-from experiments.clip_size_runs import NON_PRIVATE, RULES, Bench, Run, Scale
-from experiments.common import RESULTS, Rows
+from experiments.common import Rows, results
+from experiments.paper002 import page
+from experiments.paper002 import rows as clip_size_rows
+from experiments.paper002 import run as clip_size
+from experiments.paper002 import runs as clip_size_runs
+from experiments.paper002.published import ACCURACY, COMPARISONS, Comparison
+from experiments.paper002.runs import NON_PRIVATE, RULES, Bench, Run, Scale
 
 ROUNDS, CLIENTS = 10, 10
 
@@ -33,7 +36,7 @@ def clip_norms(name, count):
 
 def test_the_paper_s_settings_and_noises():
     assert set(ACCURACY) <= set(RULES)
-    assert {name for claim in CLAIMS for name in (*claim.larger, *claim.smaller)} <= {NON_PRIVATE, *RULES}
+    assert {name for claim in COMPARISONS for name in (*claim.larger, *claim.smaller)} <= {NON_PRIVATE, *RULES}
     found = [accounting.gaussian(1, noise_multiplier=clip_size_runs.noise_multiplier(s), delta=1e-7) for s in (1, 2)]
     assert found == pytest.approx([18.30, 8.0], abs=0.01)
 
@@ -106,13 +109,13 @@ def test_a_record_of_another_program_is_refused(bench, tmp_path, monkeypatch):
 
 
 def test_the_commands_that_are_told_are_of_the_runs_that_the_rows_are_of():
-    rows = [row for row in read_rows(RESULTS / "clip_size.json") if row["quantity"] == "accuracy_percent"]
+    rows = [row for row in read_rows(results("clip_size")) if row["quantity"] == "accuracy_percent"]
     settings = {tuple(row["setting"][name] for name in ("dataset", *Scale._fields)) for row in rows}
     assert len(settings) > 3
     for scale in settings:
-        own = [row for row in rows if clip_size_section._scale(row["setting"]) == scale]
+        own = [row for row in rows if page.scale_of(row["setting"]) == scale]
         trials: dict[tuple[str, int | None], int] = {}
-        for line in clip_size_section._commands(own, scale).splitlines():
+        for line in page.commands_of(rows, scale):
             if line.startswith("python -m experiments.clip_size "):
                 chosen = clip_size.arguments(shlex.split(line)[3:])
                 assert (chosen.dataset[0], chosen.rounds, chosen.clients_per_round, chosen.simulated) == scale
@@ -128,12 +131,12 @@ def test_a_margin_tells_how_many_trials_it_is_of(tmp_path):
     labels = {"sensitivity": 2}
     for record in RECORDS:
         record["sensitivity"] = 2
-    claims = [Claim(1, "", "accuracy", 0.5, ("a",), ("b",)), Claim(1, "", "accuracy", 0.5, ("a",), ("c",))]
+    claims = [Comparison(1, "", "accuracy", 0.5, ("a",), ("b",)), Comparison(1, "", "accuracy", 0.5, ("a",), ("c",))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clip_size_rows, "CLAIMS", claims)
+        patch.setattr(clip_size_rows, "COMPARISONS", claims)
         clip_size_rows.judge(rows, labels, RECORDS, lambda trials: f"{trials} trials")
     assert [row["scale"] for row in rows.rows] == ["2 trials", "1 trials"]
-    assert [row["ours_low"] is None for row in rows.rows] == [False, True]
+    assert [row["apart"] for row in rows.rows] == [pytest.approx([10, 20]), pytest.approx([40])]
 
 
 def test_a_few_clients_in_place_of_all_leave_the_noise_as_it_is():
@@ -195,20 +198,20 @@ RECORDS = [
 
 
 def test_a_claim_s_margin_is_that_of_its_closest_pair():
-    at_half = Claim(1, "", "accuracy", 0.5, ("a",), ("c", "b", "not run"))
+    at_half = Comparison(1, "", "accuracy", 0.5, ("a",), ("c", "b", "not run"))
     pair, apart, compared = clip_size_rows.margin(at_half, RECORDS)
     assert (pair, compared) == (("a", "b"), 2)
     assert apart == pytest.approx([10, 20])
     turned = at_half._replace(larger=("b",), smaller=("a",))
     assert clip_size_rows.margin(turned, RECORDS)[1] == pytest.approx([-10, -20])
     assert clip_size_rows.margin(at_half._replace(at=0.6), RECORDS)[1] == pytest.approx([-20, -20])  # the look after
-    diverged = Claim(1, "", "loss", 1, ("a",), ("b",))
+    diverged = Comparison(1, "", "loss", 1, ("a",), ("b",))
     assert clip_size_rows.margin(diverged, RECORDS)[1] == [np.inf, np.inf]
     assert clip_size_rows.margin(diverged._replace(smaller=("c",)), RECORDS)[1] == [0.0]
     assert clip_size_rows.margin(at_half._replace(larger=("not run",)), RECORDS)[2] == 0
 
 
-def test_the_section_says_what_the_rows_say(tmp_path, monkeypatch):
+def test_the_page_says_what_the_rows_say(tmp_path):
     looks, final = [10, 20, 100], {0: 0.90, 1: 0.94}
     records = []
     for name in ("non-private", "clip0.01", "clip0.05", "adaptive0.01"):
@@ -224,16 +227,11 @@ def test_the_section_says_what_the_rows_say(tmp_path, monkeypatch):
     rows = Rows("002", "clip_size", str(tmp_path), 0)
     kept = clip_size.gather(rows, records)
     clip_size_rows.privacy(rows, {1: 0.7021, 2: 1.4042})
-    monkeypatch.setattr(clip_size_section, "FEW", 2)
-    text = "\n".join(clip_size_section.told(rows.rows, kept, tmp_path / "figures"))
-    assert "### mnist, 10,000 rounds, 20 in place of 1,000 clients" in text
-    assert "Ours: 10,000 rounds x 20 clients in place of 1,000 of 5 images, 2 trials." in text
-    assert "| clip0.05 | 92.03 ± 0.33 | 92.00 ± 2.83 | 92.00 | 0.80 (55) | 0.05, diverged from round 90 |" in text
-    assert "1: C = 0.05 is more accurate than 0.01, at 10% of the rounds | holds, +25 ± 0 (clip0.05" in text
-    assert "1: and its loss is lower, at 10% of the rounds | open, +0 ± 6.4 (clip0.01 against clip0.05)" in text
-    assert "all adaptive rules end less accurate than C = 0.01, at 100% of the rounds | fails, +0 ± 0" in text
-    assert "noise of 2C: of 2 claims 1 hold, 1 are open" in text
-    assert "with C (0.702 C), **18.30**" in text
-    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert drawn == set(re.findall(r"\(figures/(.*?)\)", text))
-    assert len(drawn) == 6
+    assert "| clip0.05 | 92.03 ± 0.33 | 92.00 ± 2.83 |" in page.accuracies(rows.rows)
+    text = page.claims(rows.rows)
+    assert "| 1: early on, C = 0.05 is more accurate than 0.01 | **holds** +25 ± 0 |" in text  # all trials are alike
+    assert "| 4: all adaptive rules end less accurate than C = 0.01 | open +0 ± 0 |" in text
+    found = page.noises(rows.rows)
+    assert found.holds
+    assert found.values["spent"] == pytest.approx(18.30, abs=0.01)
+    assert page.drawn(kept).keys() == {"fixed", "schedules", "lowered_2C", "adaptive", "norms", "histograms_2C"}

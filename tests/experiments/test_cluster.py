@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dpaudit.cli import main
-from experiments import clip_size
+from experiments.paper002 import run as clip_size
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "cluster"
 SCRIPTS = sorted(FOLDER.glob("*.sbatch"))

@@ -7,8 +7,8 @@ from scipy.stats import binom
 
 import dpaudit
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, epsilon_from_rates
-from experiments import coverage, coverage_estimators
 from experiments.common import Rows
+from experiments.trust import coverage, coverage_estimators
 
 PAIRS = pytest.mark.parametrize("known", [*coverage.KNOWN, coverage.SMALL_DELTA], ids=lambda known: known.name)
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from dpaudit.auditing.bounds import sequential
-from experiments import fault_zoo, fault_zoo_section
 from experiments.common import Rows
-from experiments.zoo import FAMILIES, calibration, clipping, randomness, rounding
+from experiments.trust import claims, fault_zoo, page
+from experiments.trust.zoo import FAMILIES, calibration, clipping, randomness, rounding
 
 ZOO = [fault for faults in FAMILIES.values() for fault in faults]
 KEY = jax.random.key(5)
@@ -77,6 +77,5 @@ def test_a_row_for_the_fault_and_one_for_its_twin(tmp_path):
     assert planted["setting"]["verdict"] == "violation"
     assert twin["setting"]["verdict"] == "consistent"
     assert [row["ours"] for row in alarms] == [0, 0]
-    text = "\n".join(fault_zoo_section.section(rows.rows))
-    assert "**1 of 1 faults are caught**" in text
-    assert f"| {fault.name} | 5, replace | 5.54 | trials |" in text
+    assert claims.all_caught(rows.rows).ours == "1 of 1 caught"
+    assert f"| {fault.name} | 5, replace | 5.54 | trials |" in page.faults(rows.rows)

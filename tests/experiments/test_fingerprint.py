@@ -7,7 +7,7 @@ import pytest
 
 from dpaudit.report.rows import read_rows
 from experiments import fingerprint
-from experiments.common import RESULTS, Rows
+from experiments.common import HERE, Rows
 
 SOURCE = '''"""Adds."""
 import math  # for pi
@@ -48,23 +48,23 @@ def test_what_is_done_changes_it(tmp_path, change):
 
 
 def test_all_that_is_imported_on_the_way_counts_and_nothing_else():
-    found = fingerprint.closure("experiments.federated_audit")
+    found = fingerprint.closure("experiments.paper002.audit")
     for module in (
-        "experiments.federated_audit",
+        "experiments.paper002.audit",
         "experiments.common",
         "dpaudit._validate",
         "dpaudit.federated.clients",
     ):
         assert module in found  # the last but one is imported by others alone
-    assert not {"experiments.spgc", "dpaudit.secure.circuits.garbling"} & set(found)
-    assert fingerprint.of_module("federated_audit") != fingerprint.of_module("spgc_cost")
+    assert not {"experiments.paper001.run", "dpaudit.secure.circuits.garbling"} & set(found)
+    assert fingerprint.of_module("paper002.audit") != fingerprint.of_module("paper001.cost")
     assert fingerprint.of_module("nowhere") is None
 
 
 def test_another_process_finds_the_same():
-    code = "from experiments import fingerprint; print(fingerprint.of_module('federated_audit'))"
+    code = "from experiments import fingerprint; print(fingerprint.of_module('paper002.audit'))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == fingerprint.of_module("federated_audit")
+    assert said.strip() == fingerprint.of_module("paper002.audit")
 
 
 def test_a_row_carries_what_made_it(tmp_path):
@@ -78,7 +78,7 @@ def test_a_row_carries_what_made_it(tmp_path):
     rows.run(part, 1.5, name="b")
     rows.add("after", {}, 0.0, scale="")
     before, *made, after = rows.rows
-    program = fingerprint.of_module("federated_audit")
+    program = fingerprint.of_module("paper002.audit")
     assert program is not None
     assert before["made_by"] == after["made_by"] == {"program": program, "part": None, "arguments": None, "at": None}
     assert [row["made_by"]["at"] for row in made] == [1, 2, 3]
@@ -94,7 +94,7 @@ def test_a_row_carries_what_made_it(tmp_path):
     assert other.rows[0]["fingerprint"] != before["fingerprint"]  # of another seed
 
 
-@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(HERE.glob("*/results/*.json")), ids=lambda file: file.stem)
 def test_every_committed_row_says_what_made_it_or_which_commit_added_it(file):
     rows = read_rows(file)
     assert rows

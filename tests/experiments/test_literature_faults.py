@@ -16,9 +16,9 @@ import pytest
 from scipy.stats import norm
 
 from dpaudit import Case, InputError, Mechanism, play
-from experiments import fault_zoo, fault_zoo_section
 from experiments.common import Rows
-from experiments.zoo import (
+from experiments.trust import fault_zoo, page
+from experiments.trust.zoo import (
     FAMILIES,
     literature_choices,
     literature_decisions,
@@ -27,7 +27,7 @@ from experiments.zoo import (
     randomness,
     rounding,
 )
-from experiments.zoo.disguise import DISGUISES, disguised
+from experiments.trust.zoo.disguise import DISGUISES, disguised
 
 FAULTS = {fault.name: fault for family, faults in FAMILIES.items() if "literature" in family for fault in faults}
 KEY = jax.random.key(25)
@@ -371,7 +371,7 @@ def test_the_plain_call_of_a_fault_has_a_row_for_each_form(tmp_path):
     said = [tuple(row["setting"][name] for name in ("of", "disguise", "verdict")) for row in rows.rows]
     assert [form for _, form, _ in said] == [None, None, "shifted", "shifted"]
     assert all(verdict != "violation" for of, _, verdict in said if of == "twin")
-    text = "\n".join(fault_zoo_section.plain_calls(rows.rows))
+    text = page.plain_calls(rows.rows)
     caught = sum(of == "fault" and verdict == "violation" for of, form, verdict in said if form == "shifted")
     assert f"| shifted | {caught} of 1 | 0 of 1 |" in text
 
@@ -384,7 +384,7 @@ def test_a_release_that_the_plain_call_refuses_is_a_row_too(tmp_path, monkeypatc
     monkeypatch.setattr(fault_zoo, "run_audit", refuse)
     fault_zoo.plain(rows, "a gradient of zero over its norm", [])
     assert [row["setting"]["verdict"] for row in rows.rows] == ["refused: scores: expected numbers, got NaN"] * 2
-    assert "Missed by it: a gradient of zero over its norm." in "\n".join(fault_zoo_section.plain_calls(rows.rows))
+    assert page.missed(rows.rows).values["names"] == "a gradient of zero over its norm"
 
 
 def test_a_fault_of_the_last_bits_is_not_moved():

@@ -1,6 +1,5 @@
-"""Paper 003's rows, the rules by which its answers are judged, and what the section says of them."""
+"""Paper 003's rows, the rules by which its answers are judged, and what the page says of them."""
 
-import re
 from types import SimpleNamespace
 
 import jax
@@ -8,13 +7,11 @@ import numpy as np
 import pytest
 
 from dpaudit.training.models import CNN8
-from experiments import mc_dropout_rows as questions
-from experiments import mc_dropout_section, mc_dropout_verdicts
 from experiments.common import Rows
-from experiments.make_results import SECTIONS
-from experiments.mc_dropout_bench import COUNTS, SCALES, TEMPERATURES
-from experiments.mc_dropout_runs import Found, Judged
-from experiments.mc_dropout_verdicts import CLAIMS, EQUAL, LESS, MORE, Tally
+from experiments.paper003 import claims, page, questions
+from experiments.paper003.bench import COUNTS, SCALES, TEMPERATURES
+from experiments.paper003.claims import COMPARISONS, EQUAL, LESS, MORE, Tally
+from experiments.paper003.runs import Found, Judged
 
 MODELS, REPEATS, SAMPLES, LABEL = 30, 2, 10, 3
 LEAKS, LEAKS_NOT = 1, 3  # data sets: of the first the samples' spread tells who was a member, of the other nothing
@@ -91,7 +88,7 @@ def digits(rows):
     ],
 )
 def test_what_an_interval_says(low, high, more, less, equal):
-    found = [mc_dropout_verdicts.verdict(low, high, second, 0.1) for second in (MORE, LESS, EQUAL)]
+    found = [claims.verdict(low, high, second, 0.1) for second in (MORE, LESS, EQUAL)]
     assert found == [more, less, equal]
 
 
@@ -107,19 +104,19 @@ def test_what_an_interval_says(low, high, more, less, equal):
     ],
 )
 def test_what_comparisons_say_together(verdicts, text):
-    assert str(mc_dropout_verdicts.tally(verdicts)) == text
+    assert str(claims.tally(verdicts)) == text
 
 
 def test_estimates_are_apart_by_standard_errors():
     """Two outputs of four repeats with deviation 1: their difference is known to 2 sqrt(1/4 + 1/4) = 1.41."""
     for apart, wanted in ((1.42, (1, 0, 0)), (1.40, (0, 0, 1)), (-1.42, (0, 1, 0))):
-        assert mc_dropout_verdicts.by_estimate(CLAIMS[0], two_outputs(1 + apart), above_null=False) == Tally(*wanted)
+        assert claims.by_estimate(COMPARISONS[0], two_outputs(1 + apart), above_null=False) == Tally(*wanted)
     # half of the difference is the nulls' own, whose 20 estimates make it known to 1.41 sqrt(1 + 4/20) = 1.55
     for apart, wanted in ((1.56, (1, 0, 0)), (1.53, (0, 0, 1))):
-        found = mc_dropout_verdicts.by_estimate(CLAIMS[0], two_outputs(1 + apart + 2, null=2), above_null=True)
+        found = claims.by_estimate(COMPARISONS[0], two_outputs(1 + apart + 2, null=2), above_null=True)
         assert found == Tally(*wanted)
     single = two_outputs(9.0, repeats=1, deviation=None)
-    assert mc_dropout_verdicts.by_estimate(CLAIMS[0], single, above_null=False) == Tally(0, 0, 1)
+    assert claims.by_estimate(COMPARISONS[0], single, above_null=False) == Tally(0, 0, 1)
 
 
 def two_outputs(second, *, null=0.0, repeats=4, deviation: float | None = 1.0):
@@ -137,43 +134,34 @@ def two_outputs(second, *, null=0.0, repeats=4, deviation: float | None = 1.0):
 
 def test_the_honest_comparison_finds_the_leak_and_nothing_else(digits):
     """In the data set whose samples leak, not in the other; a claim that is turned round has it against itself."""
-    more, one, *_ = CLAIMS
+    more, one, *_ = COMPARISONS
     for number, wanted in ((LEAKS, Tally(3, 0, 0)), (LEAKS_NOT, Tally(0, 0, 3))):
         own = [row for row in digits if row["setting"].get("target") == number]
         for attack in ("thresholds", "ratio"):
-            assert mc_dropout_verdicts.by_advantage(more, own, attack) == wanted
-            turned = mc_dropout_verdicts.by_advantage(more._replace(second=LESS), own, attack)
+            assert claims.by_advantage(more, own, attack) == wanted
+            turned = claims.by_advantage(more._replace(second=LESS), own, attack)
             assert turned == Tally(wanted.opposite, wanted.holds, wanted.open)
-        fewer = mc_dropout_verdicts.by_advantage(one, own, "thresholds")  # wider intervals: among more comparisons
+        fewer = claims.by_advantage(one, own, "thresholds")  # wider intervals: among more comparisons
         assert (fewer.holds > 0, fewer.opposite) == (number == LEAKS, 0)
 
 
-def test_the_section_says_what_the_rows_say(rows, digits, tmp_path):
-    text = "\n".join(mc_dropout_section.told(rows, tmp_path / "figures"))
-    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert drawn == set(re.findall(r"\(figures/(.*?)\)", text))
-    assert len(drawn) == 5
+def test_the_page_says_what_the_rows_say(rows, digits):
+    text = page.what_was_run(rows)
     assert "quick" not in text
     assert "| records of D' | 50,000 | 600 |" in text
     assert "| promised ε at δ = 1e-05, Renyi | 25.63 | 25.62 |" in text
+    text = page.answers(rows)
     assert "| RQ1: samples leak more than one prediction | digits |" in text
     assert text.count("**holds in part (3 / 0 / 3)**") >= 2
-    (row,) = (row for row in digits if row["setting"].get("seen") == "min max" and _is(row, "epsilon", LEAKS, 1))
-    assert f"| 1: min max | {row['ours']:.2f} ± {row['deviation']:.2f} | {row['null']:.2f} |" in text
-    assert "| white box, as many trainings | 60 trainings | 2.25 | 2.75 | 5.50 |" in text
-    assert "| one run, mean | 2 networks, 600 targets each | 0.25 [0.00, 0.50] | 3.50 |" in text
-    assert "in place of 50,000 records, batch 256, 60 epochs (11,718 steps) and 0.5 in the paper" in text
-    assert "None" not in text
-    assert SECTIONS["mc_dropout_risk"] is mc_dropout_section.section
+    text = page.beyond(rows)
+    assert "| digits: white box, as many trainings | 60 trainings | 2.25 | 2.75 | 5.50 |" in text
+    assert "| digits: one run, mean | 2 networks, 600 targets each | 0.25 [0.00, 0.50] | 3.50 |" in text
 
 
-def test_the_section_without_what_is_beyond_the_paper(digits, tmp_path):
-    few = [row for row in digits if row["quantity"] not in ("white_box", "one_run")]
-    (tmp_path / "mc_dropout_targets_digits.png").touch()
-    text = "\n".join(mc_dropout_section.told(few, tmp_path))
-    assert "Beyond the paper" not in text
-    assert "![Fig. 4: the targets](figures/mc_dropout_targets_digits.png)" in text
-
-
-def _is(row, quantity, target, part):
-    return row["quantity"] == quantity and (row["setting"]["target"], row["setting"]["part"]) == (target, part)
+def test_a_claim_is_judged_where_as_many_networks_were_trained_as_in_the_paper(rows, monkeypatch):
+    assert claims.large(rows) == {}
+    monkeypatch.setattr(claims, "ENOUGH", MODELS * REPEATS)
+    assert claims.by_comparisons(COMPARISONS[0], rows).holds is None  # for in one data set, open in the other
+    leaking = [row for row in rows if row["setting"].get("target") != LEAKS_NOT]
+    assert claims.by_comparisons(COMPARISONS[0], leaking).holds is True
+    assert claims.by_comparisons(COMPARISONS[0]._replace(second=LESS), leaking).holds is False

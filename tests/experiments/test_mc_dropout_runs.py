@@ -6,9 +6,9 @@ import pytest
 
 from dpaudit import InputError
 from dpaudit.training.neighbouring import random_target
-from experiments import mc_dropout_runs as runs
-from experiments.mc_dropout_bench import Bench, Scale, averaged
-from experiments.mc_dropout_runs import Judged
+from experiments.paper003 import runs
+from experiments.paper003.bench import Bench, Scale, averaged
+from experiments.paper003.runs import Judged
 
 TINY = Scale("digits", 8, 60, 20, 2, noise=1.0, models=2, repeats=2, samples=3, judged=3, kept=2)
 IDENTITY = {"key": "a", "data": "b"}

@@ -10,10 +10,11 @@ import pytest
 from dpaudit.data.ratings import split, split_users
 from dpaudit.personalization.als import recommender
 from dpaudit.personalization.als.steps import Model
-from experiments import personalization, personalization_section
 from experiments.common import Rows
-from experiments.personalization_methods import METHODS, Method, Told, candidates, device_rows, score
-from experiments.personalization_population import NOISE, population
+from experiments.paper004 import page
+from experiments.paper004 import run as personalization
+from experiments.paper004.methods import METHODS, Method, Told, candidates, device_rows, score
+from experiments.paper004.population import NOISE, population
 
 
 @pytest.mark.slow
@@ -71,7 +72,7 @@ TESTED = ("alternating, public features", "gradient steps, public features", "ra
 
 
 @pytest.mark.slow
-def test_methods_cost_what_they_are_given_and_the_section_tells_of_them(tmp_path, monkeypatch) -> None:
+def test_methods_cost_what_they_are_given_and_the_page_tells_of_them(tmp_path, monkeypatch) -> None:
     ratings, _ = population(0, users=300, items=40)
     features = np.eye(4, dtype=np.float32)[np.arange(40) % 4]
     ratings = ratings._replace(features=features, feature_names=tuple("abcd"))
@@ -87,10 +88,8 @@ def test_methods_cost_what_they_are_given_and_the_section_tells_of_them(tmp_path
         assert row["setting"]["epsilon_with_choosing"] == (
             pytest.approx(2.0) if METHODS[row["setting"]["method"]].gaussian else None
         )
-    monkeypatch.setattr(personalization_section, "FIGURES", tmp_path)
-    text = "\n".join(personalization_section.section(rows.rows))
-    assert all(f"| {name} | 2 |" in text for name in TESTED)
-    assert (tmp_path / "personalization_utility.png").exists()
+    text = page.utility(rows.rows)
+    assert all(f": {name} | 2 |" in text for name in TESTED)
 
 
 def test_recall_is_that_of_counting() -> None:

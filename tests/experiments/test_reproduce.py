@@ -11,18 +11,19 @@ import pytest
 from dpaudit import InputError
 from dpaudit.report.rows import read_rows, write_rows
 from experiments import common, fingerprint, reproduce
-from experiments.common import RESULTS, Rows
+from experiments.common import HERE, Rows, results
 
 
 def committed(name):
-    return read_rows(RESULTS / f"{name}.json")
+    return read_rows(results(name))
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Results of our own in place of the committed ones."""
-    monkeypatch.setattr(reproduce, "RESULTS", tmp_path)
-    return tmp_path
+    monkeypatch.setattr(reproduce, "HERE", tmp_path)
+    (tmp_path / "folder" / "results").mkdir(parents=True)
+    return tmp_path / "folder" / "results"
 
 
 @pytest.mark.parametrize("name", ["spgc", "ldp_client_audit"])
@@ -120,13 +121,13 @@ def test_the_sample_is_short_but_not_the_shortest():
 
 
 def test_every_experiment_whose_rows_are_not_times_can_be_made_again_in_part():
-    names = {file.stem.partition(".")[0] for file in RESULTS.glob("*.json")}
-    names -= {name for name in names if name.startswith("bench_") or name.endswith(("_rows", "_curves"))}
+    names = {file.stem.partition(".")[0] for file in HERE.glob("*/results/*.json")}
+    names -= {name for name in names if name.startswith("bench") or name.endswith(("_rows", "_curves"))}
     assert names - set(reproduce.EXPERIMENTS) == {"mc_dropout_risk"}  # hours of trainings, from a work folder
     for module in reproduce.EXPERIMENTS.values():
         assert module.REPRODUCIBLE
         assert all(name == part.__name__ for name, part in module.REPRODUCIBLE.items())
-    assert common.RESULTS == reproduce.RESULTS
+    assert names <= common.PROGRAMS.keys()
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from experiments.shaped_link import shaped
+from experiments.paper001.link import shaped
 
 
 @pytest.fixture

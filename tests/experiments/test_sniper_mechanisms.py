@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import sniper_exact as exact
-from experiments import sniper_mechanisms as mechanisms
-from experiments.sniper_mechanisms import ABORTED, FALSE, NO_MORE, NO_VALUE, TRUE
+from experiments.trust import sniper_exact as exact
+from experiments.trust import sniper_mechanisms as mechanisms
+from experiments.trust.sniper_mechanisms import ABORTED, FALSE, NO_MORE, NO_VALUE, TRUE
 
 KEY = jax.random.key(8)
 TRIALS = 20_000

@@ -1,7 +1,5 @@
 """Paper 001's trainings: whole numbers add up in any parts, a run is a function of its seed, its rows tell of it."""
 
-import re
-
 import jax
 import numpy as np
 import pytest
@@ -10,11 +8,14 @@ from scipy.stats import norm
 from dpaudit import InputError
 from dpaudit.secure.noise import gaussian
 from dpaudit.secure.protocol import schemes
-from experiments import spgc, spgc_runs, spgc_section, spgc_tasks
 from experiments.common import Rows
-from experiments.markdown import select
-from experiments.spgc_runs import SCHEMES, Run
-from experiments.spgc_tasks import DELTA, TASKS, load
+from experiments.pages import select
+from experiments.paper001 import page
+from experiments.paper001 import run as spgc
+from experiments.paper001 import runs as spgc_runs
+from experiments.paper001 import tasks as spgc_tasks
+from experiments.paper001.runs import SCHEMES, Run
+from experiments.paper001.tasks import DELTA, TASKS, load
 
 CANCER = load("Cancer", None, 0)
 EPOCHS = 8
@@ -95,7 +96,7 @@ def test_worth_of_known_guesses():
     assert ranked["auc"] == pytest.approx(2 / 3)
 
 
-def test_rows_and_the_section(records, tmp_path):
+def test_rows_and_the_page(records, tmp_path):
     rows = Rows("001", "spgc", str(tmp_path / "out"), 1)
     spgc.outside(rows)
     spgc.gather(rows, records)
@@ -103,9 +104,9 @@ def test_rows_and_the_section(records, tmp_path):
     assert (accuracy["ours"], accuracy["paper_value"]) == (pytest.approx(100 * records[0]["accuracy"][-1]), 92.1)
     one, both = (select(rows.rows, "epsilon", neighbouring="replace", releases=n)[0]["ours"] for n in (1, EPOCHS))
     assert 21.3 < one < both
-    text = "\n".join(spgc_section.blocks(rows.rows))
-    assert f"| SPGC | 8.0 | the paper's | {accuracy['ours']:.1f}" in text
-    assert re.search(r"\| Cancer \| 8 \| ", text)
+    text = page.accuracies(rows.rows)
+    assert f"| Cancer, SPGC | 8.0 | the paper's | {accuracy['ours']:.1f}" in text
+    assert "| m = 30 | 9.4e-01 |" in page.outside(rows.rows)
     (lost,) = select(rows.rows, "outside", examples=30, epsilon=0.01)
     assert lost["ours"] == pytest.approx(2 * norm.sf(30 / 377.6), rel=1e-3)
 

@@ -11,8 +11,11 @@ from dpaudit import Claim, audit
 from dpaudit.auditing.attacks.distinguish import projection
 from dpaudit.secure.crypto import shares
 from dpaudit.secure.noise import binomial, gaussian
-from experiments import spgc_audit, spgc_evaluator, spgc_faults, spgc_views
-from experiments.spgc_faults import VARIANTS
+from experiments.paper001 import audit as spgc_audit
+from experiments.paper001 import evaluator as spgc_evaluator
+from experiments.paper001 import faults as spgc_faults
+from experiments.paper001 import views as spgc_views
+from experiments.paper001.faults import VARIANTS
 
 KEY = jax.random.key(1)
 AGREED = spgc_views.aggregation(gaussian.analytic(epsilon=2.0, delta=1e-3, neighbouring="replace"))

@@ -1,11 +1,12 @@
-"""What a training costs: the paper's networks and steps, counted; a few real steps; the section that tells of them."""
+"""What a training costs: the paper's networks and steps, counted; a few real steps; what the page says of them."""
 
 import pytest
 
 from dpaudit.secure.protocol import agreement
-from experiments import spgc_cost, spgc_cost_section
 from experiments.common import Rows
-from experiments.spgc_cost import EPSILONS, OWNERS, TRAININGS
+from experiments.paper001 import cost as spgc_cost
+from experiments.paper001 import page
+from experiments.paper001.cost import EPSILONS, OWNERS, TRAININGS
 
 
 def test_the_networks_are_the_paper_s():
@@ -74,10 +75,9 @@ def test_bytes_of_noise_grow_with_the_table_alone(rows):
     assert table["ours"] == 32 * table["ands"]
 
 
-def test_the_section_tells_of_all_of_them(rows):
-    text = "\n".join(spgc_cost_section.section(rows))
-    for part in ("(1,062 bytes)", "1,606 bytes", "| Cancer: SPGC, IKNP | 182 | 5 (0) | 0.500 [0.250, 0.750] |"):
-        assert part in text
-    assert text.count("0.500 [0.250, 0.750]") == 2 * len(spgc_cost.MODES)
-    assert "(11.03) | – | – | – | – |" in text
-    assert "| MNIST, binomial | – | – | – | – | 5,088 |" in text
+def test_the_page_tells_of_all_of_them(rows):
+    assert "| Cancer: SPGC, IKNP | 182 | 5 (0) | 0.500 [0.250, 0.750] |" in page.trainings(rows)
+    assert "| Cancer, d = 182: SPGC, IKNP | 0.500 [0.250, 0.750] | – | – |" in page.links(rows)
+    assert "| MNIST, binomial | 5,088 |" in page.table_bytes(rows)
+    found = page.steps_of_paper(rows)
+    assert (found.values["plain"], found.values["general"]) == (1_062.125, 1_606.125)

@@ -5,7 +5,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from dpaudit.training import models, per_example
-from experiments.spgc_networks import CancerNetwork, DiabetesNetwork, MNISTNetwork, sign
+from experiments.paper001.networks import CancerNetwork, DiabetesNetwork, MNISTNetwork, sign
 
 KEY = jax.random.key(0)
 

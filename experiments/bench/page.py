@@ -1,0 +1,76 @@
+"""Makes the table of benchmarks beside their peers: one for each machine, from one run of `make bench`."""
+
+from experiments.pages import Fact, Row, Rows, fact, named, short, table
+
+FILES = ("bench_*-cores.json",)
+NOT_MEASURED = "not measured"
+
+
+def machines(rows: Rows) -> str:
+    names = dict.fromkeys(map(name_of, rows))
+    return "\n\n".join(machine(name, [row for row in rows if name_of(row) == name]) for name in names)
+
+
+def machine(name: str, rows: Rows) -> str:
+    """What ran where and when, and the table."""
+    known: dict[str, dict[str, str]] = {}
+    for row in rows:
+        versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+        known.setdefault(versions, {})[row["part"]] = when(row)
+    ran = [
+        f"{versions}: {'; '.join(f'{part}, {date}' for part, date in parts.items())}."
+        for versions, parts in known.items()
+    ]
+    lines = [[named(row["figure"]), ranged(row, "ours"), peer(row), ratio(row)] for row in rows]
+    return "\n\n".join([f"**{name}**", *ran, table(["what", "ours [range]", "peer", "ratio [range]"], lines)])
+
+
+def when(row: Row) -> str:
+    """The date, the load when the part began, and, of later rows, the machine's pace then."""
+    if "gflops" not in row:
+        return f"{row['date']} at load {row['load']:.1f}"
+    pace = f"{row['gflops']:.0f} GFLOP/s and {row['copied_gigabytes_a_second']:.1f} GB/s"
+    return f"{row['date']} at load {row['load']:.1f}, {pace}"
+
+
+def name_of(row: Row) -> str:
+    of = row["machine"]
+    host = f"{of['processor']}, {of['cores']} cores, {of['memory_gib']:.0f} GiB"
+    return host if of["accelerator"] is None else f"{of['accelerator']} in a host of {host}"
+
+
+def peer(row: Row) -> str:
+    if row["peer"] is None:
+        return "–"
+    version = row["versions"].get(row["package"])
+    name = row["peer"] if version is None else f"{row['peer']} ({row['package']} {version})"
+    return f"{name}: {NOT_MEASURED if row['peer_value'] is None else short(row['peer_value'])}"
+
+
+def ratio(row: Row) -> str:
+    if row["peer"] is None:
+        return "–"
+    return NOT_MEASURED if row["ratio"] is None else ranged(row, "ratio")
+
+
+def ranged(row: Row, name: str) -> str:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return short(row[name]) + ("" if low is None or low == high else f" [{short(low)}, {short(high)}]")
+
+
+def slower(rows: Rows) -> Fact:
+    """Where a peer is the faster one, whatever was timed beside it."""
+    found = [row for row in rows if row["ratio"] is not None and row["ratio"] < 1 and row["package"]]
+    told = "; ".join(f"{row['figure']}: {row['ratio']:.2g} times {row['peer']}" for row in found)
+    return fact(found, told=told)
+
+
+def clipping(rows: Rows) -> Fact:
+    """Clipping the large network's gradients costs about a plain gradient."""
+    (row,) = (
+        row
+        for row in rows
+        if row["figure"].startswith("clipped gradient sum of CNN32, batch 256")
+        and row["peer"].startswith("ours, plain")
+    )
+    return fact(0.8 < row["ratio"] < 1.5, ratio=ranged(row, "ratio"))

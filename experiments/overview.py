@@ -1,0 +1,71 @@
+"""Makes the tables and facts of experiments/README.md, each from the rows of one folder."""
+
+from collections.abc import Sequence
+
+from experiments import make_results, pages
+from experiments.bench.page import ranged
+from experiments.pages import Claim, Fact, Row, Rows, fact, table
+
+HEADLINES = {  # figures of the benchmarks that this page quotes, and the peers beside them
+    "`full` LDP-SGD trials, d = 26,010, a second": ("PyTorch",),
+    "clipped gradient sum of CNN32, batch 256, seconds": ("jax-privacy", "torch, plain", "Opacus ghost"),
+    "a federated round of 1,000 clients, CNN28, seconds": ("PyTorch vmap",),
+    "a dropout sample of CNN32, microseconds": ("plain vmap", "torch"),
+    "exact user solves of rank 32, a second": ("NumPy, stacked",),
+}
+
+
+def claims_of(folder: str) -> Sequence[Claim]:
+    return make_results.page_of(folder).CLAIMS
+
+
+def verdicts(folder: str) -> str:
+    return pages.verdicts(claims_of(folder), make_results.rows_of(folder))
+
+
+def paper000(rows: Rows) -> str:
+    return verdicts("paper000")
+
+
+def paper001(rows: Rows) -> str:
+    return verdicts("paper001")
+
+
+def paper002(rows: Rows) -> str:
+    return verdicts("paper002")
+
+
+def paper003(rows: Rows) -> str:
+    return verdicts("paper003")
+
+
+def paper004(rows: Rows) -> str:
+    return verdicts("paper004")
+
+
+def trust(rows: Rows) -> str:
+    return verdicts("trust")
+
+
+def counted(rows: Rows) -> Fact:
+    """How the claims of the papers came out."""
+    words = []
+    for folder in make_results.FOLDERS[:5]:
+        own = make_results.rows_of(folder)
+        words += [claim.judge(own).word for claim in claims_of(folder)]
+    holds, fails, still = (words.count(word) for word in ("holds", "fails", "open"))
+    return fact(holds + fails + still == len(words), claims=len(words), holds=holds, fails=fails, open=still)
+
+
+def bench(rows: Rows) -> str:
+    """A few of the benchmarks' ratios, from the very rows of their table."""
+    lines = []
+    for row in make_results.rows_of("bench"):
+        wanted = HEADLINES.get(row["figure"], ())
+        if row["peer"] and any(row["peer"].startswith(name) for name in wanted):
+            lines.append([row["figure"], ranged(row, "ours"), row["peer"], ratio(row)])
+    return table(["what", "ours [range]", "peer", "times as good [range]"], lines)
+
+
+def ratio(row: Row) -> str:
+    return "not measured" if row["ratio"] is None else ranged(row, "ratio")

@@ -1,0 +1,224 @@
+"""Builds pages from result rows: a small template language, tables, and the verdicts on a paper's claims.
+
+A template is Markdown with two marks. The values come from functions of the rows, in the module ``page`` beside it:
+
+    [[table_1]]                                          the text that page.table_1(rows) returns
+    [[ceiling: At most {most:.2f} of {trials:,} trials.]]     a sentence that must be true
+
+The second calls ``page.ceiling(rows)``, which returns a :class:`Fact`: whether the sentence holds, and its numbers. A
+sentence that does not hold ends the build, and so does a number that is typed into a template by hand.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Row = dict[str, Any]
+Rows = Sequence[Row]
+
+MARK = re.compile(r"\[\[(\w+)(?::\s+(.*?))?\]\]", re.DOTALL)
+FIELD = re.compile(r"\{\w+(?::[^}]*)?\}")
+NAMES = re.compile(  # numbers that name something: places in a paper, code, links, and names with digits in them
+    r"```.*?```|`[^`]*`|\]\([^)]*\)|<[^>]*>"
+    r"|(?:Tables?|Figs?\.|Sections?|Algorithms?|Eqs?\.|Propositions?|Findings?|RQ)"
+    r"\s?\(?\d[\d.,()]*(?: (?:and|to) \d[\d.()]*)?"
+    r"|\b[A-Za-zΑ-ω]+[-_]?\d[\w-]*|\b2C\b",
+    re.DOTALL,
+)
+
+
+class Untrue(Exception):
+    """A page says something that its rows do not."""
+
+
+class Fact(NamedTuple):
+    """A sentence's predicate and numbers."""
+
+    holds: bool
+    values: Mapping[str, Any]
+
+
+def fact(holds: object, /, **values: Any) -> Fact:
+    return Fact(bool(holds), values)
+
+
+def filled(template: str, page: ModuleType, rows: Rows, name: str = "template") -> str:
+    """The template with every mark replaced.
+
+    Raises:
+      Untrue: a sentence that does not hold, or a number that no function gave.
+    """
+    refuse_typed_numbers(template, name)
+
+    def replacement(mark: re.Match[str]) -> str:
+        made = getattr(page, mark[1])(rows)
+        if mark[2] is None:
+            return str(made)
+        sentence = mark[2].format_map(made.values)
+        if not made.holds:
+            raise Untrue(f"{name}: {mark[1]} no longer holds: {' '.join(sentence.split())}")
+        return sentence
+
+    return MARK.sub(replacement, template)
+
+
+def refuse_typed_numbers(template: str, name: str) -> None:
+    """Raises Untrue where prose has a number that is neither a field nor part of a name."""
+    prose = MARK.sub(lambda mark: FIELD.sub("", mark[2] or ""), template)
+    for line in NAMES.sub("", prose).splitlines():
+        if found := re.search(r"\d[\d.,]*", line):
+            raise Untrue(f"{name}: expected numbers from rows, got {found[0]!r} typed by hand in: {line.strip()}")
+
+
+class Verdict(NamedTuple):
+    """What rows say of a claim.
+
+    Attributes:
+      holds: None where they leave it open.
+      ours: our number, with its range.
+      scale: what was run.
+    """
+
+    holds: bool | None
+    ours: str
+    scale: str
+
+    @property
+    def word(self) -> str:
+        return {True: "holds", False: "fails", None: "open"}[self.holds]
+
+
+class Claim(NamedTuple):
+    """One claim of a paper.
+
+    Attributes:
+      says: in words.
+      paper: the number that it prints, if any.
+      judge: from rows to a verdict.
+      command: what makes the rows, as in ``python -m experiments.COMMAND``.
+    """
+
+    says: str
+    paper: str
+    judge: Callable[[Rows], Verdict]
+    command: str
+
+
+def verdicts(claims: Iterable[Claim], rows: Rows) -> str:
+    """The table that opens a page: a line for each claim."""
+    lines = []
+    for claim in claims:
+        found = claim.judge(rows)
+        cells = [claim.paper or "–", found.ours, f"**{found.word}**", f"`{claim.command}`", found.scale]
+        lines.append([claim.says, *cells])
+    return table(["claim", "paper", "ours [range]", "verdict", "command", "scale"], lines, left=True)
+
+
+RANGE = {2: 1.13, 3: 1.69, 5: 2.33, 10: 3.08}  # of so many normal values, in standard deviations
+
+
+def standard_error(row: Row, trials: int) -> float:
+    """Of a mean over trials, from their range; infinite for a single trial."""
+    if trials not in RANGE:
+        return float("inf")
+    return (row["ours_high"] - row["ours_low"]) / RANGE[trials] / trials**0.5
+
+
+def apart(one: Row, other: Row, trials: int) -> tuple[float, float]:
+    """By how much one mean exceeds another, and two standard errors of that."""
+    errors = [standard_error(row, trials) for row in (one, other)]
+    return one["ours"] - other["ours"], 2 * float(np.hypot(*errors))
+
+
+def from_interval(low: float, high: float) -> bool | None:
+    """Whether a difference is positive: None where its interval includes zero."""
+    return True if low > 0 else False if high < 0 else None
+
+
+def table(header: Sequence[str], lines: Iterable[Sequence[Any]], *, left: bool = False) -> str:
+    """A Markdown table; every column but the first is aligned right, unless they are text."""
+    rule = ["---"] * len(header) if left else ["---"] + ["---:"] * (len(header) - 1)
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in (header, rule, *lines))
+
+
+def select(rows: Rows, quantity: str, **setting: Any) -> list[Row]:
+    """The rows of a quantity whose setting agrees."""
+    found = (row for row in rows if row.get("quantity") == quantity)
+    return [row for row in found if all(row["setting"].get(name) == value for name, value in setting.items())]
+
+
+def only(rows: Rows, quantity: str, **setting: Any) -> Row:
+    """The one row that agrees."""
+    (row,) = select(rows, quantity, **setting)
+    return row
+
+
+def values(rows: Rows, name: str) -> list[Any]:
+    """The different values of a field of the setting, in order of appearance."""
+    return list(dict.fromkeys(row["setting"][name] for row in rows if name in row["setting"]))
+
+
+def number(value: Any, digits: int = 2) -> str:
+    """A row's number: the text "inf" is infinity, None is missing."""
+    if value is None:
+        return "–"
+    return "∞" if value in ("inf", np.inf) else f"{value:.{digits}f}"
+
+
+def short(value: Any) -> str:
+    """Three digits, and all before the point."""
+    if value in ("inf", np.inf):
+        return "∞"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def ranged(row: Row, digits: int = 2) -> str:
+    """ours [low, high]; ours alone where there is no range."""
+    if row["ours_low"] is None:
+        return number(row["ours"], digits)
+    return f"{number(row['ours'], digits)} {interval(row, digits)}"
+
+
+def interval(row: Row, digits: int = 2) -> str:
+    return f"[{number(row['ours_low'], digits)}, {number(row['ours_high'], digits)}]"
+
+
+def broken(row: Row, allowed: float, digits: int = 2) -> str:
+    """[lower, upper] of an epsilon, bold where the lower bound is above what is allowed."""
+    text = interval(row, digits)
+    return f"**{text}**" if float(row["ours_low"]) > allowed else text
+
+
+def image(title: str, file: str) -> str:
+    return f"![{title}](results/{file})"
+
+
+SHORT_NAMES = {
+    "paper 000": "LDP client audit",
+    "paper 001": "SPGC",
+    "paper 002": "clip size",
+    "paper 003": "MC-dropout risk",
+    "paper 004": "personalization",
+}
+
+
+def named(text: str) -> str:
+    """A row's text with papers by their short names."""
+    for number_of, name in SHORT_NAMES.items():
+        text = text.replace(number_of, name)
+    return text
+
+
+def mean(rows: Rows, name: str = "ours") -> float:
+    return float(np.mean([row[name] for row in rows]))
+
+
+def save(figure: Any, file: Path) -> None:
+    from dpaudit.report.figures import save_png
+
+    file.parent.mkdir(exist_ok=True)
+    save_png(figure, file)

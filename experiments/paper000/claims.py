@@ -1,0 +1,93 @@
+"""Judges the paper's claims by the result rows."""
+
+from experiments.pages import Claim, Rows, Verdict, interval, number, only, ranged, select, values
+from experiments.paper000.published import EPSILONS, TABLE_1
+
+PROMISE = EPSILONS[-1]
+COMMAND = "ldp_client_audit"
+NEAR = 0.1  # points of accuracy
+
+
+def at_promise(rows: Rows, quantity: str, *crafts: str) -> Rows:
+    """The rows of some settings at the largest epsilon, of all data sets."""
+    return [row for row in select(rows, quantity, epsilon=PROMISE) if row["setting"]["craft"] in crafts]
+
+
+def span(rows: Rows) -> str:
+    """From the smallest of several numbers to the largest, with the ends of their bounds."""
+    ours = sorted(row["ours"] for row in rows)
+    low, high = min(row["ours_low"] for row in rows), max(row["ours_high"] for row in rows)
+    return f"{number(ours[0])} to {number(ours[-1])} [{number(low)}, {number(high)}]"
+
+
+def scale(rows: Rows) -> str:
+    return f"{', '.join(values(rows, 'dataset'))}: {rows[0]['scale'].split(', d')[0]} a setting"
+
+
+def below_promise(rows: Rows) -> Verdict:
+    own = at_promise(rows, "epsilon_hat", "benign")
+    return Verdict(all(row["ours_high"] < PROMISE for row in own), span(own), scale(own))
+
+
+def below_promise_under_the_optimal_test(rows: Rows) -> Verdict:
+    own = at_promise(rows, "epsilon_optimal", "benign")
+    return Verdict(all(row["ours_high"] < PROMISE for row in own), span(own), scale(own))
+
+
+def nearer(closer: str, further: str, rows: Rows) -> Verdict:
+    """Whether one setting shows more than another on every data set."""
+    apart, told = [], []
+    for name in values(at_promise(rows, "epsilon_hat", closer), "dataset"):
+        more, less = (only(rows, "epsilon_hat", craft=c, dataset=name, epsilon=PROMISE) for c in (closer, further))
+        apart.append((more["ours_low"] - less["ours_high"], more["ours_high"] - less["ours_low"]))
+        told.append(f"{number(more['ours'])} against {number(less['ours'])}")
+    holds = True if min(low for low, _ in apart) > 0 else False if min(high for _, high in apart) < 0 else None
+    return Verdict(holds, "; ".join(told), scale(at_promise(rows, "epsilon_hat", closer)))
+
+
+def reached(rows: Rows) -> Verdict:
+    own = at_promise(rows, "epsilon_hat", "collusion", "dummy")
+    return Verdict(all(row["ours_low"] <= PROMISE <= row["ours_high"] for row in own), span(own), scale(own))
+
+
+def flipped(rows: Rows) -> Verdict:
+    row = only(rows, "epsilon_hat", dataset="mnist", craft="gradient_flip", epsilon=PROMISE)
+    return Verdict(row["ours_low"] <= row["paper_value"] <= row["ours_high"], ranged(row), f"mnist: {row['scale']}")
+
+
+def table_1(rows: Rows) -> Verdict:
+    own = [row for row in select(rows, "accuracy_percent", dataset="mnist") if row["setting"]["craft"] in TABLE_1]
+    inside = sum(row["ours_low"] <= row["paper_value"] <= row["ours_high"] for row in own)
+    return Verdict(inside == len(own), f"{inside} of {len(own)} within two standard deviations", own[0]["scale"])
+
+
+def worst_pair(rows: Rows) -> Verdict:
+    """Whether the ascent ends at opposite gradients, as near to the limit as it can be and not above."""
+    right, angle = only(rows, "worst_pair_accuracy_percent"), only(rows, "worst_pair_angle_degrees")
+    long = only(rows, "worst_pair_norm")["ours"] >= angle["setting"]["clip_norm"]
+    holds = 0 <= right["ours_high"] - right["ours"] < NEAR and angle["ours_low"] > 175 and long
+    ours = f"{number(right['ours'])}% of at most {number(right['ours_high'])}%, {number(angle['ours_low'], 1)} degrees apart"
+    return Verdict(holds, ours, right["scale"])
+
+
+def opposite_labels(rows: Rows) -> Verdict:
+    """Whether training turns the gradients under two labels away from each other, and how far."""
+    own = sorted(select(rows, "angle_degrees", craft="label_flip"), key=lambda row: row["setting"]["steps"])
+    first, last = own[0], max(own, key=lambda row: row["ours"])
+    ours = f"from {number(first['ours'], 0)} to at most {number(last['ours'], 0)} {interval(last, 0)} degrees"
+    return Verdict(last["ours"] > 150, ours, first["scale"])
+
+
+# fmt: off
+CLAIMS = (
+    Claim("Without manipulation, a client's gradient is protected better than promised (cosine rule)", "0.94 of 4", below_promise, COMMAND),
+    Claim("The same, against the test that reads most from a release", "", below_promise_under_the_optimal_test, COMMAND),
+    Claim("Another label on the same image shows more than another image", "2.47 against 0.94", lambda rows: nearer("label_flip", "benign", rows), COMMAND),
+    Claim("A negated gradient shows more than another label", "3.99 against 2.47", lambda rows: nearer("gradient_flip", "label_flip", rows), COMMAND),
+    Claim("A negated gradient reaches the promise on MNIST", "3.99 of 4", flipped, COMMAND),
+    Claim("Collusion with the server, and dummy gradients, reach the promise on every data set", "4", reached, COMMAND),
+    Claim("Table 1: right guesses on MNIST in five settings at four epsilons", "20 cells", table_1, COMMAND),
+    Claim("Proposition 1: opposite gradients of norm at least L are the worst pair for the cosine rule", "", worst_pair, COMMAND),
+    Claim("Proposition 2: after training, gradients under two labels point opposite ways", "180 degrees", opposite_labels, COMMAND),
+)
+# fmt: on

@@ -1,0 +1,117 @@
+"""Draws the propositions, and the sweep of pre-training and L."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
+from dpaudit.audits import oracle
+from experiments.paper000.published import TABLE_1
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Rows = Sequence[dict[str, Any]]
+COLOURS = {"benign": "#0072B2", "label_flip": "#D55E00", "gradient_flip": "#009E73"}
+
+
+def worst_pair(rows: Rows) -> "Figure":
+    """Proposition 1: cosine accuracy, cosine epsilon and optimal epsilon over all angles and norms, and where the
+    optimiser ended."""
+    from matplotlib.figure import Figure
+
+    setting = next(row["setting"] for row in rows if row["quantity"] == "worst_pair_norm")
+    epsilon, clip_norm = setting["epsilon"], setting["clip_norm"]
+    ends = {row["quantity"]: row["ours"] for row in rows if row["quantity"].startswith("worst_pair")}
+    degrees, norms = np.linspace(0, 180, 181), np.linspace(0.01, 1.5, 150)
+    angle, norm = np.meshgrid(np.radians(degrees), norms)
+    pair = oracle.Pair(norm, norm, angle)
+    fpr, fnr = oracle.cosine_rates(pair, epsilon=epsilon, clip_norm=clip_norm)
+    wedges = oracle.wedges(pair, epsilon=epsilon, clip_norm=clip_norm)[..., 0, :]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        optimal = np.where(angle > 0, np.log(wedges[..., 1] / wedges[..., 0]), 0.0)
+    panels = (
+        ("right guesses, %", 100 * (1 - (fpr + fnr) / 2)),
+        ("ε of the cosine rule", epsilon_from_rates(fpr, fnr)),
+        ("ε of the optimal test", optimal),
+    )
+    figure = Figure(figsize=(9.5, 3.2), layout="constrained")
+    for axes, (title, values) in zip(figure.subplots(1, 3, sharey=True), panels, strict=True):
+        shown = axes.pcolormesh(degrees, norms, values, cmap="viridis", shading="nearest", rasterized=True)
+        figure.colorbar(shown, ax=axes)
+        axes.axhline(1, color="white", linewidth=1, linestyle="--")
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("angle between g0 and g1, degrees")
+    first = figure.axes[0]
+    first.set_ylabel("norms / L")
+    marker: dict[str, Any] = {
+        "marker": "*",
+        "markersize": 14,
+        "color": "#D55E00",
+        "clip_on": False,
+        "linestyle": "none",
+    }
+    first.plot(ends["worst_pair_angle_degrees"], ends["worst_pair_norm"], label="found by ascent", **marker)
+    first.legend(loc="upper left", fontsize=8)
+    return figure
+
+
+def angles(rows: Rows) -> "Figure":
+    """Proposition 2: the angle between a record's gradients under two labels grows with training."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    found = [row for row in rows if row["quantity"] == "angle_degrees"]
+    for craft in dict.fromkeys(row["setting"]["craft"] for row in found):
+        if craft == "gradient_flip":
+            continue
+        own = [row for row in found if row["setting"]["craft"] == craft]
+        steps = [row["setting"]["steps"] for row in own]
+        style: dict[str, Any] = {
+            "color": COLOURS[craft.split(",")[0]],
+            "linestyle": "--" if "," in craft else "-",
+            "marker": "o",
+        }
+        axes.plot(steps, [row["ours"] for row in own], label=craft, markersize=4, **style)
+        low, high = ([row[name] for row in own] for name in ("ours_low", "ours_high"))
+        axes.fill_between(steps, low, high, color=style["color"], alpha=0.12, linewidth=0)
+    axes.set_xscale("symlog", linthresh=10)
+    axes.set_xticks([0, 10, 100, 1000], ["0", "10", "100", "1,000"])
+    axes.set_ylim(0, 180)
+    axes.set_yticks([0, 45, 90, 135, 180])
+    axes.set_xlabel("pre-training, Adam steps")
+    axes.set_ylabel("angle of the pair, degrees\n(median; shade: 10% to 90%)")
+    axes.legend(fontsize=8, loc="lower right")
+    return figure
+
+
+def sweep(rows: Rows) -> "Figure":
+    """Accuracy at epsilon 4 against L, a line for each pre-training; the paper's value as a dashed line."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    found = [row for row in rows if row["quantity"] == "sweep_accuracy_percent"]
+    crafts = list(dict.fromkeys(row["setting"]["craft"] for row in found))
+    steps = sorted({row["setting"]["steps"] for row in found})
+    figure = Figure(figsize=(2.4 * len(crafts), 3.2), layout="constrained")
+    ramp = colormaps["viridis"](np.linspace(0.85, 0.05, len(steps)))
+    for axes, craft in zip(figure.subplots(1, len(crafts), sharey=True), crafts, strict=True):
+        for colour, step in zip(ramp, steps, strict=True):
+            own = [row for row in found if row["setting"]["craft"] == craft and row["setting"]["steps"] == step]
+            axes.plot(
+                [row["setting"]["clip_norm"] for row in own],
+                [row["ours"] for row in own],
+                color=colour,
+                label=f"{step} steps",
+            )
+        axes.axhline(TABLE_1[craft.split(",")[0]][3], color="#222222", linestyle="--", linewidth=1, label="paper")
+        axes.set_xscale("log")
+        axes.set_xticks([0.001, 0.1, 10], ["0.001", "0.1", "10"])
+        axes.set_xticks([], minor=True)
+        axes.set_title(craft.replace(", ", ",\n"), fontsize=9)
+        axes.set_xlabel("L")
+    figure.axes[0].set_ylabel("right guesses at ε = 4, %")
+    figure.legend(*figure.axes[-1].get_legend_handles_labels(), fontsize=8, loc="outside right center")
+    return figure

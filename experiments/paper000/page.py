@@ -1,0 +1,166 @@
+"""Makes the tables, figures and facts of this paper's page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dpaudit.report import figures as audit_figures
+from dpaudit.report.rows import read_rows
+from experiments import pages
+from experiments.pages import Fact, Rows, fact, interval, number, only, ranged, select, table, values
+from experiments.paper000 import figures
+from experiments.paper000.claims import CLAIMS, PROMISE, at_promise
+from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
+
+FILES = ("ldp_client_audit.json",)
+PLAIN = ("benign", "label_flip", "gradient_flip")
+LIKELIEST = ("benign", "label_flip, likeliest", "gradient_flip")
+
+
+def draw(rows: Rows, folder: Path) -> None:
+    audits = read_rows(folder / "ldp_client_audit_rows.json")
+    first = [row for row in audits if row["dataset"] == audits[0]["dataset"]]
+    drawn = {"summary": audit_figures.summary_figure(first), "guesses": audit_figures.guess_figure(first)}
+    drawn |= {craft: audit_figures.setting_figure(audits, craft) for craft in TABLE_1}
+    drawn |= {"worst_pair": figures.worst_pair(rows), "angles": figures.angles(rows), "sweep": figures.sweep(rows)}
+    for name, figure in drawn.items():
+        pages.save(figure, folder / f"ldp_{name}.png")
+
+
+def verdicts(rows: Rows) -> str:
+    return pages.verdicts(CLAIMS, rows)
+
+
+def setting(rows: Rows) -> Fact:
+    row = only(rows, "accuracy_percent", dataset="mnist", craft="dummy", epsilon=PROMISE)
+    at = row["setting"]
+    return fact(
+        True, scale=row["scale"], steps=at["pretraining_steps"], clip_norm=at["clip_norm"], engine=at["engine"]
+    )
+
+
+def table_1(rows: Rows) -> str:
+    lines = []
+    for craft in TABLE_1:
+        own = [only(rows, "accuracy_percent", dataset="mnist", craft=craft, epsilon=epsilon) for epsilon in EPSILONS]
+        cells = (f"{row['paper_value']} / {row['ours']:.1f} ± {row['ours_high'] - row['ours']:.1f}" for row in own)
+        lines.append([craft, *cells])
+    return table(["setting", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)
+
+
+def quoted(rows: Rows) -> str:
+    lines = []
+    for craft, paper in QUOTED.items():
+        row = only(rows, "epsilon_hat", dataset="mnist", craft=craft, epsilon=PROMISE)
+        lines.append([craft, f"{paper}", ranged(row), number(symmetric(TABLE_1[craft][-1]))])
+    return table(["setting", "paper", "ours [bounds]", "ε of a symmetric test with the paper's own accuracy"], lines)
+
+
+def symmetric(percent: float) -> float:
+    """Epsilon of a test whose error rates are equal."""
+    return float(np.log(percent / (100 - percent)))
+
+
+def mixed_up(rows: Rows) -> Fact:
+    """Gradient flip's quoted epsilon is what collusion's accuracy means, and far from its own."""
+    told, own, other = QUOTED["gradient_flip"], TABLE_1["gradient_flip"][-1], TABLE_1["collusion"][-1]
+    holds = abs(symmetric(other) - told) < 0.05 < 1 < told - symmetric(own)
+    return fact(holds, quoted=told, own=own, means=symmetric(own), other=other, other_means=symmetric(other))
+
+
+def optimal(rows: Rows) -> str:
+    lines = []
+    for cosine in select(rows, "epsilon_hat", epsilon=PROMISE):
+        at = cosine["setting"]
+        same = {"epsilon": PROMISE, "dataset": at["dataset"], "craft": at["craft"]}
+        best, right = only(rows, "epsilon_optimal", **same), only(rows, "accuracy_percent", **same)
+        cells = [f"`{at['engine']}`", f"{right['ours']:.1f}", ranged(cosine), number(best["ours"]), interval(best)]
+        lines.append([f"{at['dataset']}, {at['craft']}", *cells])
+    return table(["data, setting", "engine", "right %", "ε cosine", "ε optimal, exact", "measured"], lines)
+
+
+def benign_gap(rows: Rows) -> Fact:
+    """On photos the optimal test attains the promise on benign pairs, where the cosine rule shows a quarter of it."""
+    name = next(name for name in values(at_promise(rows, "epsilon_hat", "benign"), "dataset") if "cifar10" in name)
+    cosine, best = (
+        only(rows, q, dataset=name, craft="benign", epsilon=PROMISE) for q in ("epsilon_hat", "epsilon_optimal")
+    )
+    holds = cosine["ours_high"] < PROMISE / 3 and best["ours_low"] <= PROMISE <= best["ours_high"]
+    return fact(holds, data=name, cosine=ranged(cosine), best=interval(best), promise=PROMISE)
+
+
+def closest(rows: Rows) -> str:
+    found = select(rows, "sweep_accuracy_percent")
+    lines = []
+    for craft in values(found, "craft"):
+        own = select(found, "sweep_accuracy_percent", craft=craft)
+        paper = TABLE_1[craft.split(",")[0]][-1]
+        best = min(own, key=lambda row: abs(row["ours"] - paper))
+        highest = max(own, key=lambda row: row["ours"])
+        where = f"{best['setting']['steps']} steps, L = {best['setting']['clip_norm']:g}"
+        lines.append([craft, f"{paper}", ranged(best, 1), where, f"{highest['ours']:.1f}"])
+    return table(["setting", "paper", "closest [10%, 90% of pairs]", "at", "highest anywhere"], lines)
+
+
+def swept(rows: Rows) -> Fact:
+    row = select(rows, "sweep_accuracy_percent")[0]
+    return fact(True, data=row["setting"]["dataset"], scale=row["scale"], promise=PROMISE)
+
+
+def together(rows: Rows, names: Sequence[str]) -> tuple[float, Fact]:
+    """How far the best one (steps, L) stays from all three rows of Table 1 at once."""
+    cells: dict[tuple[int, float], dict[str, float]] = {}
+    for row in select(rows, "sweep_accuracy_percent"):
+        at = row["setting"]
+        cells.setdefault((at["steps"], at["clip_norm"]), {})[at["craft"]] = row["ours"]
+    wanted = {name: TABLE_1[name.split(",")[0]][-1] for name in names}
+    off = {cell: max(abs(of[name] - value) for name, value in wanted.items()) for cell, of in cells.items()}
+    best = min(off, key=lambda cell: off[cell])
+    told = ", ".join(f"{name} {cells[best][name]:.1f}" for name in names)
+    return off[best], fact(off[best] > 1, steps=best[0], clip_norm=best[1], told=told, off=off[best])
+
+
+def as_worded(rows: Rows) -> Fact:
+    return together(rows, PLAIN)[1]
+
+
+def likeliest_label(rows: Rows) -> Fact:
+    """The likeliest wrong label comes closer to the paper's row than a random one."""
+    (plain, _), (other, found) = together(rows, PLAIN), together(rows, LIKELIEST)
+    return fact(found.holds and other < plain, **found.values)
+
+
+def benign_angle(rows: Rows) -> Fact:
+    """The angle at which benign pairs would have to lie, below the medians of all stages of training."""
+    benign, flip = (TABLE_1[name][-1] - 50 for name in ("benign", "gradient_flip"))
+    needed = 180 * benign / flip
+    least = min(row["ours"] for row in select(rows, "angle_degrees", craft="benign"))
+    return fact(needed < least, needed=needed, least=least)
+
+
+def ascent(rows: Rows) -> Fact:
+    right, angle = only(rows, "worst_pair_accuracy_percent"), only(rows, "worst_pair_angle_degrees")
+    norm = only(rows, "worst_pair_norm")["ours"]
+    holds = right["ours"] <= right["ours_high"] and norm >= 1
+    return fact(
+        holds, scale=right["scale"], best=right["ours"], limit=right["ours_high"], worst=right["ours_low"],
+        low=angle["ours_low"], high=angle["ours"], norm=norm,
+    )  # fmt: skip
+
+
+def right_angle(rows: Rows) -> Fact:
+    """At a right angle the cosine rule shows a quarter of the promise, and the optimal test all of it."""
+    at = {"angle_degrees": 90, "norm": 1.0}
+    cosine, best = only(rows, "pair_epsilon_cosine", **at)["ours"], only(rows, "pair_epsilon_optimal", **at)["ours"]
+    return fact(cosine < PROMISE / 3 and abs(best - PROMISE) < 1e-6, cosine=cosine, best=best)
+
+
+def relaxed(rows: Rows) -> str:
+    found = select(rows, "epsilon_at_equal_accuracy")
+    names = dict.fromkeys((row["setting"]["dataset"], row["setting"]["craft"]) for row in found)
+    lines = []
+    for dataset, craft in names:
+        own = select(found, "epsilon_at_equal_accuracy", dataset=dataset, craft=craft)
+        lines.append([f"{dataset}, {craft}", *(number(row["ours"]) for row in own)])
+    return table(["data, setting", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)

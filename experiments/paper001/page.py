@@ -1,0 +1,239 @@
+"""Makes the tables, figures and facts of this paper's page."""
+
+from pathlib import Path
+
+from experiments import pages
+from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
+from experiments.paper001 import figures
+from experiments.paper001.claims import CLAIMS, ends, growth
+from experiments.paper001.cost import LINKS, RING_BITS, WARM, general_bytes, plain_bytes
+from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS, TASKS
+
+FILES = ("spgc*.json",)
+RULES = {"classical": "the paper's", "add_remove": "exact, added or removed", "replace": "exact, replaced"}
+RELATIONS = {"add_remove": "added or removed", "replace": "replaced"}
+SHOWN = ("non-private", "MPC only", "SPGC", "LDP")
+SIDES = {("noisy", 1): "SPGC, IKNP", ("noisy", 4): "SPGC, SoftSpoken", ("plain", 1): "MPC only, IKNP"}
+
+
+def draw(rows: Rows, folder: Path) -> None:
+    for name, figure in (("accuracy", figures.paper_figure), ("owners", figures.owners_figure)):
+        figure(rows).savefig(folder / f"spgc_{name}.png", dpi=110)
+
+
+def verdicts(rows: Rows) -> str:
+    return pages.verdicts(CLAIMS, rows)
+
+
+def delta(rows: Rows) -> str:
+    return f"{DELTA:g}"
+
+
+def what_was_run(rows: Rows) -> str:
+    lines = []
+    for name in TASKS:
+        row = select(rows, "accuracy", data=name)[0]
+        at = row["setting"]
+        lines.append([name, f"{at['parameters']:,}", at["epochs"], row["scale"], OWNERS])
+    return table(["data", "parameters", "epochs", "run", "owners"], lines)
+
+
+def accuracies(rows: Rows) -> str:
+    """The paper's schemes under its own rule, and SPGC under rules that keep their promise."""
+    lines = []
+    for row in select(rows, "accuracy", owners=OWNERS):
+        at = row["setting"]
+        if at["scheme"] in SHOWN and (at["rule"] in (None, "classical") or at["scheme"] == "SPGC"):
+            same = {key: at[key] for key in ("data", "scheme", "epsilon", "rule", "owners")}
+            others = (ranged(only(rows, measure, **same), 1) for measure in ("balanced_accuracy", "auc"))
+            cells = [
+                number(at["epsilon"], 1),
+                RULES.get(at["rule"], "–"),
+                ranged(row, 1),
+                number(row["paper_value"], 1),
+            ]
+            lines.append([f"{at['data']}, {at['scheme']}", *cells, *others])
+    return table(["data, scheme", "ε", "rule", "accuracy", "paper", "balanced accuracy", "AUC"], lines)
+
+
+def by_owners(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "accuracy", scheme="SPGC", rule="classical", owners=100):
+        at = row["setting"]
+        for scheme in ("SPGC", "LDP"):
+            same = {"data": at["data"], "epsilon": at["epsilon"], "scheme": scheme, "rule": "classical"}
+            found = [only(rows, "accuracy", owners=k, **same) for k in (OWNERS, 10, 100)]
+            lines.append([f"{at['data']}, {scheme}", f"{at['epsilon']:g}", *(ranged(of, 1) for of in found)])
+    return table(["data, scheme", "ε", f"k = {OWNERS}", "k = 10", "k = 100"], lines)
+
+
+def falls(rows: Rows) -> Fact:
+    """With the most owners LDP's accuracy has left the range that it had with the fewest, and SPGC's has not."""
+    at = {"data": "Cancer", "epsilon": EPSILONS[0], "rule": "classical"}
+    few, many = ({s: only(rows, "accuracy", scheme=s, owners=k, **at) for s in ("SPGC", "LDP")} for k in (OWNERS, 100))
+    fallen = {scheme: many[scheme]["ours"] < few[scheme]["ours_low"] for scheme in few}
+    told = {scheme.lower(): ranged(many[scheme], 1) for scheme in many}
+    return fact(fallen["LDP"] and not fallen["SPGC"], epsilon=EPSILONS[0], before=ranged(few["LDP"], 1), **told)
+
+
+def outside(rows: Rows) -> str:
+    found = select(rows, "outside")
+    epsilons = values(found, "epsilon")
+    lines = [
+        [f"m = {m:,}", *(f"{row['ours']:.1e}" for row in select(found, "outside", examples=m))]
+        for m in values(found, "examples")
+    ]
+    return table(["batch", *(f"ε = {epsilon:g}" for epsilon in epsilons)], lines)
+
+
+def spent(rows: Rows) -> str:
+    found = select(rows, "epsilon", scheme="SPGC", rule="classical")
+    lines = []
+    for name in values(found, "data"):
+        for epsilon in EPSILONS:
+            own = select(found, "epsilon", data=name, epsilon=epsilon)
+            lines.append([name, f"{epsilon:g}", *(number(row["ours"]) for row in own)])
+    header = [
+        f"{relation}, {count}" for relation in ("replaced", "added or removed") for count in ("a step", "all epochs")
+    ]
+    return table(["data", "ε of a step", *header], lines)
+
+
+def audited(rows: Rows) -> Fact:
+    at = select(rows, "owners")[0]["setting"]
+    return fact(True, delta=at["delta"], confidence=at["confidence"])
+
+
+def audit_by_owners(rows: Rows) -> str:
+    found = select(rows, "owners")
+    counts = values(found, "owners")
+    lines = []
+    for first in select(found, "owners", owners=counts[0]):
+        at = first["setting"]
+        same = {name: at[name] for name in ("scheme", "neighbouring", "epsilon")}
+        own = [only(found, "owners", owners=k, **same) for k in counts]
+        true = [number(row["setting"]["true"]) for row in (own[0], own[-1])]
+        cells = [RELATIONS[at["neighbouring"]], f"{at['epsilon']:g}", number(at["claimed"]), *map(bounds, own)]
+        lines.append([at["scheme"], *cells, true[0] if true[0] == true[1] else " … ".join(true)])
+    return table(["scheme", "a record is", "ε", "claimed ε", *(f"k = {k}" for k in counts), "true ε"], lines)
+
+
+def shares_lost(rows: Rows) -> Fact:
+    """Reduced noise breaks its promise from two owners on, all others keep theirs."""
+    own = select(rows, "owners")
+    wrong = {row["setting"]["scheme"] for row in own if row["setting"]["verdict"] == "violation"}
+    reduced = select(own, "owners", scheme="reduced noise")
+    holds = wrong == {"reduced noise"} and all(row["setting"]["verdict"] == "violation" for row in reduced)
+    return fact(holds, fewest=ends(own)[0], audits=len(own))
+
+
+def audit_of_rule(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "rule"):
+        at = row["setting"]
+        cells = [RELATIONS[at["neighbouring"]], number(at["noise_multiplier"], 3), bounds(row), number(at["true"], 3)]
+        lines.append([f"{at['epsilon']:g}", *cells, at["verdict"], row["scale"]])
+    return table(["claimed ε", "a record is", "σ/C", "audited ε", "true ε", "verdict", "run"], lines)
+
+
+def rule_breaks(rows: Rows) -> Fact:
+    """Replacing a record breaks the rule at every epsilon, adding one only at the largest."""
+    wrong = {row["setting"]["neighbouring"]: [] for row in select(rows, "rule")}
+    for row in select(rows, "rule"):
+        if row["setting"]["verdict"] == "violation":
+            wrong[row["setting"]["neighbouring"]].append(row["setting"]["epsilon"])
+    return fact(wrong["replace"] == list(EPSILONS) and wrong["add_remove"] == [EPSILONS[-1]], largest=EPSILONS[-1])
+
+
+def faults(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "fault"):
+        at = row["setting"]
+        cells = ["broken" if at["broken"] else "sound", at["seen_by"], at["attack"], f"{at['claimed']:g}", bounds(row)]
+        lines.append([at["fault"], *cells, at["verdict"], row["scale"]])
+    return table(["fault", "protocol", "seen by", "attack", "claimed ε", "audited ε", "verdict", "run"], lines)
+
+
+def faults_found(rows: Rows) -> Fact:
+    """Every broken protocol is found out by who can see the fault, and no sound one is accused."""
+    found = [row["setting"] for row in select(rows, "fault")]
+    unseen = [at for at in found if at["broken"] and at["seen_by"] == "anyone else"]
+    caught = [at for at in found if at["broken"] and at not in unseen]
+    sound = [at for at in found if not at["broken"]]
+    holds = all(at["verdict"] == "violation" for at in caught)
+    holds = holds and all(at["verdict"] == "consistent" for at in (*sound, *unseen))
+    return fact(holds, caught=len(caught), sound=len(sound))
+
+
+def views(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "view"):
+        at = row["setting"]
+        lines.append([at["seen"], number(at["claimed"]), bounds(row), at["verdict"], row["scale"]])
+    return table(["seen", "true ε of the release", "audited ε", "verdict", "run"], lines)
+
+
+def view_tells_no_more(rows: Rows) -> Fact:
+    release, view, telling = select(rows, "view")
+    holds = view["setting"]["verdict"] == "consistent" and telling["setting"]["verdict"] == "violation"
+    return fact(holds, claimed=release["setting"]["claimed"], delta=release["setting"]["delta"])
+
+
+def bounds(row: Row) -> str:
+    return broken(row, row["setting"]["claimed"])
+
+
+def steps_of_paper(rows: Rows) -> Fact:
+    """How many times fewer steps the paper's bytes would mean with general transfers."""
+    fewer = general_bytes() / plain_bytes()
+    return fact(fewer > 1, bits=RING_BITS, plain=plain_bytes(), general=general_bytes(), fewer=fewer)
+
+
+def trainings(rows: Rows) -> str:
+    lines = []
+    for steps in select(rows, "steps"):
+        at = steps["setting"]
+        for (mode, depth), side in SIDES.items():
+            how = {"data": at["data"], "reading": at["reading"], "mode": mode, "depth": depth}
+            hours, gigabytes = only(rows, "hours", **how), only(rows, "gigabytes", **how)
+            step = only(rows, "step_seconds", link="loopback", **how)
+            name = f"{at['data']}{', ' + at['reading'] if at['reading'] else ''}: {side}"
+            cells = [f"{at['d']:,}", f"{steps['ours']:,.0f} ({steps['epochs']:,})", ranged(step, 3)]
+            cells += [number(hours["ours"]), number(hours["paper_value"]), number(hours["times_as_fast"], 1)]
+            lines.append([name, *cells, number(gigabytes["ours"], 1), number(gigabytes["paper_value"], 1)])
+    return table(
+        ["training", "d", "steps (epochs)", "s a step", "hours", "paper", "times as fast", "GB", "paper"], lines
+    )
+
+
+def links(rows: Rows) -> str:
+    lines = []
+    for steps in select(rows, "steps"):
+        at = steps["setting"]
+        for (mode, depth), side in SIDES.items():
+            how = {"data": at["data"], "reading": at["reading"], "mode": mode, "depth": depth}
+            found = (select(rows, "step_seconds", link=link, **how) for link in LINKS)
+            cells = (ranged(of[0], 3) if of else "–" for of in found)
+            lines.append([f"{at['data']}, d = {at['d']:,}: {side}", *cells])
+    return table(["training", *LINKS], lines)
+
+
+def timed(rows: Rows) -> Fact:
+    counts = sorted({int(row["scale"].split()[0]) for row in select(rows, "step_seconds")})
+    return fact(len(counts) == 2, few=counts[0], many=counts[-1], warm=WARM, link=LINKS["1 Gbit/s"])
+
+
+def table_bytes(rows: Rows) -> str:
+    found = select(rows, "table_bytes")
+    epsilons = values(found, "epsilon")
+    lines = []
+    for name in values(found, "data"):
+        for circuit in ("table", "binomial"):
+            own = [select(found, "table_bytes", data=name, circuit=circuit, epsilon=epsilon) for epsilon in epsilons]
+            lines.append([f"{name}, {circuit}", *(f"{of[0]['ours']:,.0f}" if of else "–" for of in own)])
+    return table(["data, noise", *(f"ε = {epsilon:g}" for epsilon in epsilons)], lines)
+
+
+def table_grows(rows: Rows) -> Fact:
+    (_, by_table), (_, binomial) = growth(rows, "table"), growth(rows, "binomial")
+    return fact(by_table > 2 and binomial < 1.1, table=by_table, binomial=binomial)

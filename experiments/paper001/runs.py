@@ -1,0 +1,224 @@
+"""Runs the trainings on the plaintext simulation of the servers' arithmetic, and keeps a record of each."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from dpaudit.cli.command import bars_on_terminal
+from dpaudit.report.rows import read_rows, write_rows
+from dpaudit.secure.crypto.randomness import SEED_BYTES, Stream
+from dpaudit.secure.noise import gaussian
+from dpaudit.secure.protocol import schemes
+from dpaudit.secure.protocol.schemes import Scheme, Step
+from dpaudit.training import models, per_example
+from experiments import fingerprint
+from experiments.common import refuse_stale
+from experiments.paper001.tasks import CLIP_NORM, DELTA, EPSILONS, OWNERS, TASKS, Records, load
+
+TOGETHER = 250  # examples whose gradients are held at a time, at most
+RULES: dict[str, Callable[[float], float]] = {  # per-step epsilon -> noise multiplier
+    "classical": lambda epsilon: gaussian.classical(epsilon=epsilon, delta=DELTA),
+    "add_remove": lambda epsilon: gaussian.analytic(epsilon=epsilon, delta=DELTA, neighbouring="add_remove"),
+    "replace": lambda epsilon: gaussian.analytic(epsilon=epsilon, delta=DELTA, neighbouring="replace"),
+}
+NOISELESS = {"non-private": schemes.non_private, "MPC only": schemes.mpc_only}
+SCHEMES: dict[str, Callable[[Step], Scheme]] = {
+    **NOISELESS,
+    "SPGC": schemes.spgc,
+    "LDP": schemes.ldp,
+    "reduced noise": schemes.reduced,
+    "own noise of each server": schemes.own_noise,
+    "SPGC, noise from a table": schemes.spgc_table,
+}
+
+
+class Run(NamedTuple):
+    """One training.
+
+    Attributes:
+      data: of TASKS.
+      scheme: of SCHEMES.
+      epsilon: of a step; None without noise.
+      rule: of RULES; None without noise.
+      owners: k.
+      epochs: how many.
+      trial: from 0.
+    """
+
+    data: str
+    scheme: str
+    epsilon: float | None
+    rule: str | None
+    owners: int
+    epochs: int
+    trial: int
+
+
+def runs(tasks: Sequence[str], trials: int, *, epochs: int | None = None) -> list[Run]:
+    """Fig. 1 (three owners, the paper's rule), the exact rules, the other ways to noise, and more owners."""
+    noisy = [("classical", name, OWNERS) for name in SCHEMES if name not in NOISELESS]
+    noisy += [(rule, "SPGC", OWNERS) for rule in RULES if rule != "classical"]
+    noisy += [("classical", name, k) for k in (10, 100) for name in ("SPGC", "LDP", "reduced noise")]
+    settings = [(name, None, None, OWNERS) for name in NOISELESS]
+    settings += [(name, epsilon, rule, k) for rule, name, k in noisy for epsilon in EPSILONS]
+    return [
+        Run(task, *setting, epochs or TASKS[task].epochs, trial)
+        for trial in range(trials)
+        for task in tasks
+        for setting in settings
+    ]
+
+
+def step_of(run: Run) -> Step:
+    """What the run's scheme is made for; at least one example of every owner is in a batch."""
+    each = max(1, TASKS[run.data].examples // run.owners)
+    multiplier = 0.0 if run.rule is None or run.epsilon is None else RULES[run.rule](run.epsilon)
+    return Step(run.owners, each * run.owners, CLIP_NORM, multiplier)
+
+
+class Learner(NamedTuple):
+    """A task's network as functions of one flat vector of parameters.
+
+    Attributes:
+      first: ``first(key) -> [d]``.
+      clipped: ``clipped(params, inputs, labels) -> [n, d]``, each example's clipped gradient.
+      update: ``update(params, moments, gradient) -> (params, moments)``, Adam's.
+      moments: ``moments(params)``, at the start.
+      probabilities: ``probabilities(params, inputs) -> [n, classes]``.
+    """
+
+    first: Callable[[jax.Array], jax.Array]
+    clipped: Callable[..., jax.Array]
+    update: Callable[..., tuple[jax.Array, Any]]
+    moments: Callable[[jax.Array], Any]
+    probabilities: Callable[[jax.Array, jax.Array], jax.Array]
+
+
+@cache
+def learner(name: str, shape: tuple[int, ...]) -> Learner:
+    """Of a task, for records of this shape."""
+    task = TASKS[name]
+    loss, network = models.cross_entropy(task.model), models.logits(task.model)
+    start = models.initial_parameters(jax.random.key(0), task.model, shape)
+    _, restore = ravel_pytree(start)
+    adam = optax.adam(task.learning_rate)
+
+    def clipped(params: jax.Array, example: tuple[jax.Array, jax.Array]) -> jax.Array:
+        one = jax.tree.map(lambda leaf: leaf[None], example)
+        total, _ = per_example.clipped_sum(lambda p, e: loss(p, *e), restore(params), one, clip_norm=CLIP_NORM)
+        return ravel_pytree(total)[0]
+
+    def update(params: jax.Array, moments: Any, gradient: jax.Array) -> tuple[jax.Array, Any]:
+        change, moments = adam.update(gradient, moments)
+        return params + jnp.asarray(change), moments
+
+    def first(key: jax.Array) -> jax.Array:
+        return ravel_pytree(models.initial_parameters(key, task.model, shape))[0]
+
+    def probabilities(params: jax.Array, inputs: jax.Array) -> jax.Array:
+        return jax.nn.softmax(jax.lax.map(lambda x: network(restore(params), x), inputs, batch_size=TOGETHER))
+
+    every = jax.vmap(clipped, in_axes=(None, 0))
+    return Learner(first, jax.jit(every), jax.jit(update), adam.init, jax.jit(probabilities))
+
+
+def play(
+    run: Run, train: Records, test: Records, seed: int, progress: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """The whole run; its record, with what the network is worth after every epoch."""
+    step, learn = step_of(run), learner(run.data, train.inputs.shape[1:])
+    scheme = SCHEMES[run.scheme](step)
+    rng = np.random.default_rng([seed, run.trial])
+    rows = len(train.labels) // run.owners
+    owned = rng.permutation(len(train.labels))[: rows * run.owners].reshape(run.owners, rows)
+    params = learn.first(jax.random.fold_in(jax.random.key(seed), run.trial))
+    moments, curve, began = learn.moments(params), [], time.perf_counter()
+    each = step.examples // step.owners
+    for epoch in range(run.epochs):
+        owned = rng.permuted(owned, axis=1)
+        for at in range(0, rows - each + 1, each):
+            sums = contributions(scheme, learn, params, train, owned[:, at : at + each].ravel())
+            source = _secrets(seed, run, epoch, at)
+            released = schemes.release(scheme, sums, scheme.noise(params.size, source)) / step.examples
+            params, moments = learn.update(params, moments, jnp.asarray(released, jnp.float32))
+        curve.append(worth(np.asarray(learn.probabilities(params, jnp.asarray(test.inputs)), np.float64), test.labels))
+        progress()
+    steps = run.epochs * (rows // each)
+    return {
+        **run._asdict(),
+        **{name: [round(look[name], 5) for look in curve] for name in curve[0]},
+        "examples": step.examples,
+        "steps": steps,
+        "parameters": params.size,
+        "noise_multiplier": scheme.std,
+        "levels": None if scheme.scale is None else scheme.scale.levels,
+        "seconds_per_step": round((time.perf_counter() - began) / steps, 5),
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def contributions(
+    scheme: Scheme, learn: Learner, params: jax.Array, train: Records, batch: np.ndarray
+) -> list[np.ndarray]:
+    """What the batch adds to the owners' sums, part by part: whole numbers add up to the same in any parts."""
+    size = next(n for n in range(min(TOGETHER, len(batch)), 0, -1) if len(batch) % n == 0)
+    parts = batch.reshape(-1, size)
+    return [
+        schemes.contribution(scheme, np.asarray(learn.clipped(params, (train.inputs[part], train.labels[part]))))
+        for part in parts
+    ]
+
+
+def worth(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Accuracy, balanced accuracy and area under the ROC curve; of many classes, the mean of each against the rest."""
+    guessed = probabilities.argmax(axis=1)
+    shares = probabilities / probabilities.sum(axis=1, keepdims=True)  # of float64
+    score = shares[:, 1] if shares.shape[1] == 2 else shares
+    return {
+        "accuracy": float((guessed == labels).mean()),
+        "balanced_accuracy": float(balanced_accuracy_score(labels, guessed)),
+        "auc": float(roc_auc_score(labels, score, multi_class="ovr")),
+    }
+
+
+def _secrets(seed: int, run: Run, *at: int) -> Callable[[int], bytes]:
+    """The servers' bits of a step, for this run alone."""
+    return Stream(hashlib.sha256(repr((seed, run, at)).encode()).digest()[:SEED_BYTES]).draw
+
+
+def play_all(wanted: Sequence[Run], work: Path, seed: int, data_dir: str | None) -> list[dict[str, Any]]:
+    """The record of every run, found in ``work`` or made and kept there, with a line for each."""
+    found = []
+    with bars_on_terminal() as bars:
+        for number, run in enumerate(wanted):
+            identity = {"program": str(fingerprint.of_module("paper001.runs"))}
+            file = work / f"seed{seed}" / ("-".join(map(str, run)).replace(" ", "_") + ".json")
+            if not file.exists():
+                task = None if bars is None else bars.add_task(" ".join(map(str, run)), total=run.epochs)
+
+                def shown(task: Any = task) -> None:
+                    if bars is not None and task is not None:
+                        bars.advance(task)
+
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_rows(
+                    [play(run, *load(run.data, data_dir, run.trial), seed, shown) | {"identity": identity}], file
+                )
+            found += read_rows(file)
+            refuse_stale(found[-1], identity, file)
+            last = found[-1]
+            print(
+                f"{number + 1}/{len(wanted)} {run}: {last['accuracy'][-1]:.1%}, {last['seconds_per_step']} s",
+                flush=True,
+            )
+    return found

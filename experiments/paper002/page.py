@@ -1,0 +1,280 @@
+"""Makes the tables, figures and facts of this paper's page."""
+
+import shlex
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from dpaudit.report.rows import read_rows
+from experiments import pages
+from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
+from experiments.paper002 import figures
+from experiments.paper002.claims import AS_PRINTED, CLAIMS, KEEPS, SCALE, judge, margins, scale_of, scales
+from experiments.paper002.published import ACCURACY, BUDGETS, COMPARISONS, FINDINGS
+
+FILES = ("clip_size.json", "federated_audit.json")
+NOISE = {1: "C", 2: "2C"}
+FAULTS = ("noise halved", "clipping skipped")
+PICTURE = "clip_size_mnist_10000"
+BEST = "poly(0.05)1.0"  # the paper's best schedule
+
+
+def draw(rows: Rows, folder: Path) -> None:
+    kept = [row for row in read_rows(folder / "clip_size_curves.json") if scale_of(row) == AS_PRINTED]
+    for name, figure in drawn(kept).items():
+        pages.save(figure, folder / f"{PICTURE}_{name}.png")
+
+
+def drawn(kept: Rows) -> dict[str, Any]:
+    """Every figure of one scale, from its curves and histograms."""
+    curves = [row for row in kept if "accuracy" in row]
+    noises = sorted({curve["sensitivity"] for curve in curves} - {None})
+    found: dict[str, Any] = {"fixed": figures.fixed(curves), "schedules": figures.schedules(curves)}
+    found |= {f"lowered_{NOISE[noise]}": figures.lowered(curves, noise) for noise in noises}
+    found |= {"adaptive": figures.adaptive(curves), "norms": figures.norms(curves)}
+    for noise in noises:
+        own = [row for row in kept if "noisy" in row and (row["name"], row["sensitivity"]) == ("adaptive0.01", noise)]
+        if own:
+            found[f"histograms_{NOISE[noise]}"] = figures.histograms(own)
+    return found
+
+
+def verdicts(rows: Rows) -> str:
+    return pages.verdicts(CLAIMS, rows)
+
+
+def noises(rows: Rows) -> Fact:
+    printed, demanded = (only(rows, "message_epsilon", sensitivity=sensitivity) for sensitivity in NOISE)
+    return fact(
+        printed["ours"] > 2 * printed["paper_value"] and abs(demanded["ours"] - demanded["paper_value"]) < 0.01,
+        promised=demanded["paper_value"], delta=demanded["setting"]["delta"], spent=printed["ours"],
+        wide=demanded["setting"]["noise_multiplier"], narrow=printed["setting"]["noise_multiplier"],
+    )  # fmt: skip
+
+
+def columns(rows: Rows) -> list[tuple[tuple[Any, ...], int]]:
+    """Scales and noises that were run, the paper's first."""
+    found = [(scale, noise) for scale in scales(rows) for noise in NOISE]
+    return [
+        (scale, noise) for scale, noise in found if select(rows, "accuracy_percent", sensitivity=noise, **named(scale))
+    ]
+
+
+def named(scale: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(SCALE, scale, strict=True))
+
+
+def title(scale: tuple[Any, ...], noise: int) -> str:
+    dataset, rounds, meant, played = scale
+    return f"{dataset}, {rounds:,} rounds, {played:,} of {meant:,}, {NOISE[noise]}"
+
+
+def accuracies(rows: Rows) -> str:
+    """Every setting at every scale."""
+    lines, found = [], select(rows, "accuracy_percent")
+    for name in values(found, "name"):
+        cells = ["–" if name not in ACCURACY else f"{ACCURACY[name][0]} ± {ACCURACY[name][1]}"]
+        for scale, noise in columns(rows):
+            own = select(found, "accuracy_percent", name=name, **named(scale))
+            own = [row for row in own if row["setting"]["sensitivity"] in (None, noise)]
+            cells.append(spread(own[0]) if own else "–")
+        lines.append([name, *cells])
+    return table(["setting", "paper", *(title(*column) for column in columns(rows))], lines)
+
+
+def spread(row: Row) -> str:
+    return number(row["ours"]) + ("" if row["ours_low"] is None else f" ± {row['ours'] - row['ours_low']:.2f}")
+
+
+def few_clients(rows: Rows) -> Fact:
+    """Settings that were run with all clients of a round and with a few in place of them: the largest difference."""
+    apart = []
+    for row in select(rows, "accuracy_percent"):
+        at = row["setting"]
+        if at["simulated"] < at["clients_per_round"]:
+            whole = {**at, "simulated": at["clients_per_round"]}
+            apart += [
+                (abs(row["ours"] - other["ours"]), row, other) for other in select(rows, "accuracy_percent", **whole)
+            ]
+    good = [each for each in apart if max(each[1]["ours"], each[2]["ours"]) > 70]
+    _, few, every = max(good, key=lambda each: each[0])
+    return fact(
+        max(each[0] for each in good) < 1, settings=len(good), name=few["setting"]["name"],
+        few=few["ours"], every=every["ours"],
+    )  # fmt: skip
+
+
+def claims(rows: Rows) -> str:
+    """Every claim at every scale: its margin and whether it holds."""
+    found = {column: {each.margin.claim: each for each in judge(margins(rows, *column))} for column in columns(rows)}
+    found = {column: own for column, own in found.items() if own}
+    lines = []
+    for i, claim in enumerate(COMPARISONS):
+        cells = []
+        for own in found.values():
+            each = own.get(i)
+            word = {True: "**holds**", False: "**fails**", None: "open"}[each.holds] if each else ""
+            cells.append(f"{word} {each}" if each else "–")
+        where = f"{claim.finding}" if claim.finding in FINDINGS else f"Section {claim.finding}"
+        lines.append([f"{where}: {claim.text}", *cells])
+    return table(["claim", *(title(*column) for column in found)], lines)
+
+
+def findings(rows: Rows) -> str:
+    return "\n".join(f"{finding}. {text}" for finding, text in FINDINGS.items())
+
+
+def rule(rows: Rows) -> str:
+    """The rule that asks clients nothing, beside the paper's best schedule, in the same trials."""
+    lines = []
+    for scale, noise in columns(rows):
+        own = {each.margin.row["setting"]["closest"][0]: each for each in judge(margins(rows, scale, noise))}
+        if set(BUDGETS) <= own.keys():
+            find = {
+                row["setting"]["name"]: row
+                for row in select(rows, "accuracy_percent", sensitivity=noise, **named(scale))
+            }
+            cells = [f"{spread(find[name])} ({own[name]})" for name in BUDGETS]
+            lines.append([title(scale, noise), spread(find[BEST]), *cells])
+    return table(["data, scale, noise", BEST, *BUDGETS], lines)
+
+
+def never_behind(rows: Rows) -> Fact:
+    """The rule is nowhere certainly less accurate than the best schedule, and somewhere certainly more."""
+    found = [each for column in columns(rows) for each in judge(margins(rows, *column))]
+    own = [each for each in found if each.margin.row["setting"]["closest"][0] in BUDGETS]
+    held = [each for each in own if each.holds]
+    return fact(held and all(each.holds is not False for each in own), compared=len(own), more=len(held))
+
+
+def commands(rows: Rows) -> str:
+    return "\n".join(chain.from_iterable(commands_of(rows, scale) for scale in scales(rows)))
+
+
+def commands_of(rows: Rows, scale: tuple[Any, ...]) -> list[str]:
+    """What was run at one scale, a command for each noise and number of trials."""
+    dataset, *numbers = scale
+    options = ("--rounds", "--clients-per-round", "--simulated")
+    shared = ["--work", "DIR", "--dataset", dataset, *chain(*zip(options, map(str, numbers), strict=True))]
+    groups: dict[tuple[int, str], list[str]] = {}
+    for row in select(rows, "accuracy_percent", **named(scale)):
+        trials = row["scale"].rsplit(", ", 1)[1].split()[0]
+        groups.setdefault((row["setting"]["sensitivity"] or KEEPS, trials), []).append(row["setting"]["name"])
+    lines = []
+    for (noise, trials), names in sorted(groups.items()):
+        how = ["--sensitivity", str(noise), "--trials", trials, "--only", *dict.fromkeys(names)]
+        lines.append(shlex.join(["python", "-m", "experiments.clip_size", *shared, *how]))
+    return lines
+
+
+def spent(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "spent_epsilon", release="statistic"):
+        at = row["setting"]
+        who = (
+            "the server, which knows who takes part" if at["sample"] == "known" else "who does not know who takes part"
+        )
+        relation = {"replace": "one replaced", "add_remove": "one added or removed"}[at["neighbouring"]]
+        cells = [at["accounting"], relation, number(row["paper_value"], 3), f"{row['ours']:.2g}"]
+        lines.append([f"{at['rule']}, {who}", *cells])
+    return table(["rule, seen by", "accounting", "neighbours", "paper", "ε"], lines)
+
+
+def messages(rows: Rows) -> Fact:
+    found = select(rows, "spent_epsilon", release="message")
+    of = {row["setting"]["participations"]: row for row in found}
+    once, twice, most = (of[k] for k in (1, 2, max(of)))
+    return fact(
+        True, delta=once["setting"]["delta"], scale=once["scale"], once=once["setting"]["clients"],
+        twice=twice["setting"]["clients"], spent=twice["ours"], most=max(of), all=most["ours"],
+    )  # fmt: skip
+
+
+def lowest_bin(rows: Rows) -> str:
+    return f"{2**-8:g}"
+
+
+def audited(rows: Rows) -> Fact:
+    at = select(rows, "epsilon_lower", seat="message")[0]["setting"]
+    return fact(True, confidence=at["confidence"], claimed=at["claimed"])
+
+
+def audited_messages(rows: Rows) -> str:
+    found, lines = select(rows, "epsilon_lower", seat="message"), []
+    for sound, faulty in zip(found[::2], found[1::2], strict=True):
+        at = sound["setting"]
+        how = {"any": "nothing", "Gaussian": "Gaussian curve"}[at["curve"]]
+        cells = [how, f"{at['delta']:g}", f"{at['dimension']:,}", sound["scale"]]
+        cells += [broken(sound, at["claimed"]), broken(faulty, at["claimed"]), number(faulty["setting"]["true"])]
+        lines.append([at["client"], *cells])
+    header = ["message", "assumed", "δ", "d", "what was run", "sound: ε", "sensitivity C: ε", "its true ε"]
+    return table(header, lines)
+
+
+def messages_judged(rows: Rows) -> Fact:
+    found = select(rows, "epsilon_lower", seat="message")
+    sound, faulty = ([row["ours_low"] > row["setting"]["claimed"] for row in found[i::2]] for i in (0, 1))
+    return fact(not any(sound) and all(faulty), caught=sum(faulty), audits=len(faulty))
+
+
+def runs(rows: Rows) -> list[dict[str, Row]]:
+    """The rows of a whole run, sound and faulty, seen from one seat."""
+    found = [row for row in select(rows, "epsilon_lower") if row["setting"]["seat"] != "message"]
+    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in found:
+        at = row["setting"]
+        key = tuple(at[name] for name in ("seat", "data", "clients", "clients_per_round", "rounds"))
+        groups.setdefault(key, {})[at["fault"]] = row
+    return list(groups.values())
+
+
+def audited_runs(rows: Rows) -> str:
+    lines = []
+    for group in runs(rows):
+        at = group["sound"]["setting"]
+        same = {name: at[name] for name in ("seat", "data", "clients", "clients_per_round", "rounds")}
+        mu, allowed = only(rows, "mu", fault="sound", **same), at["accounted"]
+        federation = f"{at['data']}, {at['clients_per_round']} of {at['clients']:,} clients, {at['rounds']} rounds"
+        cells = [at["participations"], number(at["messages"]), number(allowed), ranged(mu)]
+        cells += [broken(group[fault], allowed) for fault in ("sound", *FAULTS)]
+        lines.append([f"{at['seat']}: {federation}", *cells, group["sound"]["scale"]])
+    header = [
+        "seen",
+        "rounds of a client",
+        "messages: ε",
+        "accounted: ε",
+        "sound: μ",
+        "sound: ε",
+        *FAULTS,
+        "sound run",
+    ]
+    return table(header, lines)
+
+
+def runs_judged(rows: Rows) -> Fact:
+    """Sound runs stay within what is accounted; the transcript shows every fault."""
+    found = runs(rows)
+
+    def above(group: dict[str, Row], fault: str) -> bool:
+        return group[fault]["ours_low"] > group[fault]["setting"]["accounted"]
+
+    seen = [group for group in found if group["sound"]["setting"]["seat"] == "transcript"]
+    holds = not any(above(group, "sound") for group in found) and all(
+        above(group, f) for group in seen for f in FAULTS
+    )
+    return fact(holds, faults=len(seen) * len(FAULTS), sound=len(found))
+
+
+def images(rows: Rows) -> str:
+    titles: Sequence[tuple[str, str]] = (
+        ("fixed", "Figs. 1 and 2: fixed C"),
+        ("schedules", "Fig. 3: C over the rounds"),
+        ("lowered_C", "Figs. 4 and 5: lowered C, noise of C"),
+        ("lowered_2C", "Figs. 4 and 5: lowered C, noise of 2C"),
+        ("adaptive", "Figs. 7 and 8: adaptive rules"),
+        ("norms", "Fig. 10: mean norm of a client's gradient before clipping"),
+        ("histograms_C", "Fig. 9: norms at the updates of adaptive0.01, noise of C, first trial"),
+        ("histograms_2C", "Fig. 9: norms at the updates of adaptive0.01, noise of 2C, first trial"),
+    )
+    return "\n\n".join(pages.image(text, f"{PICTURE}_{name}.png") for name, text in titles)

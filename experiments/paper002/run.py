@@ -1,0 +1,121 @@
+"""Compares clip sizes, and rules that change them, in federated learning under local differential privacy.
+
+    python -m experiments.clip_size --quick --out DIR                  # bundled digits: under a minute
+    python -m experiments.clip_size --work DIR                         # as in the paper: for a machine with a GPU
+    python -m experiments.clip_size --work DIR --simulated 20          # all rounds, 20 clients for the 1,000 of each
+
+Every run (setting, noise, trial) keeps a checkpoint and, at its end, a record in --work: a sweep that was killed goes
+on, and no run is made twice. Rows are written of all that --work holds. Processes may share the runs out; on a CPU,
+one for each core is fastest:
+
+    for i in 0 1; do
+      XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c $i \\
+        python -m experiments.clip_size --work DIR --simulated 20 --share $i/2 &
+    done; wait
+
+Expect on MNIST that C = 0.05 leads early and 0.01 late, that every way to lower C from 0.05 to 0.01 ends above both,
+and that the quantile rules, whose C grows at first without end, destroy the network.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from dpaudit import _validate
+from dpaudit._engine import hosts
+from dpaudit.report.rows import write_rows
+from experiments.common import Rows, options
+from experiments.paper002 import rows as clip_size_rows
+from experiments.paper002.published import CLIENTS_PER_ROUND, ROUNDS, TRIALS
+from experiments.paper002.runs import Bench, Scale, all_records, noise_multiplier, play_all, runs
+
+QUICK = {"dataset": ["digits"], "rounds": 100, "trials": 1, "clients_per_round": 200, "sensitivity": [2]}
+QUICK_ONLY = ("non", "clip0.01", "clip0.05", "0.05to0.01(20%)", "poly(0.05)1", "quantile(0.01)5", "adaptive0.01")
+
+
+def gather(rows: Rows, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Comparison rows of one data set's runs at one scale; returns their curves and histograms, as rows too."""
+    of_setting: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    for record in records:
+        of_setting.setdefault((record["name"], record["sensitivity"]), []).append(record)
+    shared = {name: records[0][name] for name in ("dataset", *Scale._fields)}
+    kept = []
+    for (name, sensitivity), own in of_setting.items():
+        labels = shared | {"name": name, "sensitivity": sensitivity}
+        clip_size_rows.compare(rows, labels, own, scale_of(shared, len(own)))
+        kept.append(clip_size_rows.curves(labels, own))
+        kept += clip_size_rows.histograms(labels, own[0])
+    for sensitivity in sorted({record["sensitivity"] for record in records} - {None}):
+        those = [record for record in records if record["sensitivity"] in (None, sensitivity)]
+        clip_size_rows.judge(rows, shared | {"sensitivity": sensitivity}, those, partial(scale_of, shared))
+    rows.finish_part(shared["dataset"])
+    return kept
+
+
+def privacy(rows: Rows) -> None:
+    """What is promised, in closed form."""
+    clip_size_rows.privacy(rows, {sensitivity: noise_multiplier(sensitivity) for sensitivity in (1, 2)})
+    rows.finish_part("privacy")
+
+
+REPRODUCIBLE = {"privacy": privacy}
+
+
+def scale_of(shared: dict[str, Any], trials: int) -> str:
+    """What was really run, in words."""
+    played, meant = shared["simulated"], shared["clients_per_round"]
+    people = f"{meant:,} clients" if played == meant else f"{played:,} clients in place of {meant:,}"
+    return f"{shared['rounds']:,} rounds x {people} of 5 images, {trials} {'trial' if trials == 1 else 'trials'}"
+
+
+def arguments(given: Sequence[str] | None = None) -> Namespace:
+    """What was asked for on the command line, or ``given``."""
+    parser = options(__doc__ or "")
+    parser.add_argument("--dataset", nargs="+", default=["mnist"], choices=("digits", "mnist", "fashion_mnist"))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--clients-per-round", type=int, default=CLIENTS_PER_ROUND)
+    parser.add_argument("--simulated", type=int, default=None, metavar="N", help="of a round's clients; default: all")
+    parser.add_argument(
+        "--sensitivity", type=int, nargs="+", choices=(1, 2), default=[1, 2], help="of the noise, over C"
+    )
+    parser.add_argument("--only", nargs="+", default=None, metavar="NAME", help="settings whose names begin so")
+    parser.add_argument("--work", default=None, metavar="DIR", help="keeps every run, to go on from")
+    parser.add_argument("--share", default=None, metavar="I/N", help="every N-th run from the I-th on, and no rows")
+    chosen = parser.parse_args(given)
+    if chosen.quick:
+        vars(chosen).update(QUICK)
+    if chosen.only is None:
+        chosen.only = QUICK_ONLY if chosen.quick else ("",)
+    _validate.at_least(10, rounds=chosen.rounds)
+    _validate.at_least(1, trials=chosen.trials)
+    if chosen.simulated is None:
+        chosen.simulated = chosen.clients_per_round
+    if chosen.simulated < 1 or chosen.clients_per_round % chosen.simulated:
+        raise _validate.expected("--simulated", f"a divisor of {chosen.clients_per_round} clients", chosen.simulated)
+    if chosen.share is not None and chosen.work is None:
+        raise _validate.expected("--work", "a folder for the runs that --share shares out", "none")
+    return chosen
+
+
+def main() -> None:
+    chosen = arguments()
+    hosts.alone("clip_size", "--share shares the runs out")
+    wanted = runs(chosen.only, chosen.sensitivity, chosen.trials)
+    scale = Scale(chosen.rounds, chosen.clients_per_round, chosen.simulated)
+    first, step = (0, 1) if chosen.share is None else map(int, chosen.share.split("/"))
+    records = []
+    for dataset in chosen.dataset:
+        records += play_all(Bench(dataset, scale, chosen.seed, chosen.data_dir), wanted[first::step], chosen.work)
+    if chosen.share is not None:
+        return
+    by_scale: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records if chosen.work is None else all_records(chosen.work):
+        by_scale.setdefault(tuple(record[name] for name in ("dataset", *Scale._fields)), []).append(record)
+    rows, kept = Rows("002", "clip_size", chosen.out, chosen.seed), []
+    for _, own in sorted(by_scale.items(), reverse=True):
+        with rows.of_records(own):
+            kept += [row | rows.signature() for row in gather(rows, own)]
+    rows.run(privacy)
+    write_rows(kept, rows.file.with_name(rows.file.stem + "_curves.json"))

@@ -1,0 +1,209 @@
+"""Judges the paper's claims by the result rows."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from experiments.pages import Claim, Row, Rows, Verdict, mean, number, only, select
+from experiments.paper003.published import LARGEST, LOSS, RATIOS, UNIT
+from experiments.paper003.questions import DETERMINISTIC, NULLS, TOGETHER
+
+ERRORS = 2  # standard errors that an estimate may be off by luck
+SAME = {"estimate": 0.5, "advantage": 0.1}  # two risks that differ by less are called the same
+MORE, LESS, EQUAL = 1, -1, 0
+
+
+class Comparison(NamedTuple):
+    """One of the paper's claims, as a comparison of a second output's risk with a first's."""
+
+    question: str
+    text: str
+    part: int
+    which: Callable[[Row], bool]  # of the settings that are compared in this part
+    second: int  # MORE, LESS or EQUAL
+
+
+COMPARISONS = (
+    Comparison("RQ1", "samples leak more than one prediction", 1, lambda setting: True, MORE),
+    Comparison("RQ2", "one sample leaks less than all", 2, lambda setting: setting["samples"] == 1, LESS),
+    Comparison("RQ2", "two samples or more leak as much as all", 2, lambda setting: setting["samples"] > 1, EQUAL),
+    Comparison("RQ3", f"rounding to {UNIT} lowers the risk", 3, lambda setting: setting["unit"] == UNIT, LESS),
+    Comparison("RQ3", "rounding lowers it, whatever the unit", 3, lambda setting: True, LESS),
+)
+
+
+class Tally(NamedTuple):
+    """How many of several comparisons speak for a claim, against it, or leave it open."""
+
+    holds: int
+    opposite: int
+    open: int
+
+    def __str__(self) -> str:
+        if self.opposite == 0:
+            word = "open" if self.holds == 0 else "holds" if self.open == 0 else "holds in part"
+        elif self.holds == 0:
+            word = "the opposite holds" + (" in part" if self.open else "")
+        else:
+            word = "both occur"
+        return f"{word} ({self.holds} / {self.opposite} / {self.open})"
+
+
+def tally(verdicts: Iterable[bool | None]) -> Tally:
+    """Of comparisons that hold (True), whose opposite holds (False), or which are open (None)."""
+    found = list(verdicts)
+    return Tally(found.count(True), found.count(False), found.count(None))
+
+
+def verdict(low: float, high: float, second: int, same: float) -> bool | None:
+    """What an interval for "second - first" says of the claim that the second is more, less or equal.
+
+    Equal holds where the whole interval is within ``same`` of 0, and its opposite where it does not reach 0 otherwise.
+    """
+    if second == EQUAL:
+        return True if -same <= low <= high <= same else False if low > 0 or high < 0 else None
+    low, high = sorted((second * low, second * high))
+    return True if low > 0 else False if high < 0 else None
+
+
+def by_advantage(claim: Comparison, rows: Rows, attack: str) -> Tally:
+    """The honest comparison: simultaneous intervals for the difference of membership advantages."""
+    found = compared(claim, rows, attack)
+    return tally(verdict(row["low"], row["high"], claim.second, SAME["advantage"]) for row in found)
+
+
+def by_estimate(claim: Comparison, rows: Rows, *, above_null: bool) -> Tally:
+    """The paper's comparison: estimates over their repeats, as they are or less their nulls."""
+    trained, found = only(rows, "trained"), []
+    for row in compared(claim, rows):
+        first, second = (estimate(one, trained["repeats"], above_null) for one in pair(row["setting"], rows))
+        apart, error = second[0] - first[0], ERRORS * math.hypot(first[1], second[1])
+        found.append(verdict(apart - error, apart + error, claim.second, SAME["estimate"]))
+    return tally(found)
+
+
+def above_null_alone(rows: Rows) -> Tally:
+    """Of Fig. 5's estimates: those above their nulls."""
+    trained = only(rows, "trained")
+    found = [estimate(row, trained["repeats"], True) for row in select(rows, "epsilon", part=1)]
+    return tally(verdict(value - ERRORS * error, value + ERRORS * error, MORE, 0) for value, error in found)
+
+
+def compared(claim: Comparison, rows: Rows, attack: str = "thresholds") -> list[Row]:
+    """The comparisons that a claim is about."""
+    found = select(rows, "advantage", part=claim.part, attack=attack)
+    return [row for row in found if claim.which(row["setting"])]
+
+
+def pair(setting: Row, rows: Rows) -> tuple[Row, Row]:
+    """The estimates of the two outputs that a comparison is of."""
+    same = {name: setting[name] for name in ("target", "seen")}
+    first = {
+        1: {"part": 1} | same | {"seen": DETERMINISTIC},
+        2: {"part": 2} | same | {"samples": setting["to"]},
+        3: {"part": 1} | same,
+    }[setting["part"]]
+    own = {name: value for name, value in setting.items() if name not in ("to", "attack")}
+    ((before,), (after,)) = (select(rows, "epsilon", **one) for one in (first, own))
+    return before, after
+
+
+def estimate(row: Row, repeats: int, above_null: bool = False) -> tuple[float, float]:
+    """An estimate, or its excess over its null, and the standard error; that of a single repeat is infinite.
+
+    The null is a mean of at least ``NULLS`` estimates, whose deviation is taken for that of the repeats.
+    """
+    error = math.inf if row["deviation"] is None else row["deviation"] / math.sqrt(repeats)
+    if not above_null:
+        return row["ours"], error
+    nulls = repeats * -(-NULLS // repeats)
+    return row["ours"] - row["null"], error * math.sqrt(1 + repeats / nulls)
+
+
+ENOUGH = 1_000  # networks of a data set, as many as the paper's
+
+
+def scales(rows: Rows) -> dict[str, Rows]:
+    """The rows of each scale that was run, but for the quick one."""
+    names = dict.fromkeys(row["setting"]["scale"] for row in select(rows, "trained"))
+    return {name: [row for row in rows if row["setting"].get("scale") == name] for name in names if name != "quick"}
+
+
+def large(rows: Rows) -> dict[str, Rows]:
+    """Those that trained as many networks as the paper did."""
+    found = scales(rows)
+    sizes = {name: only(own, "trained") for name, own in found.items()}
+    return {name: own for name, own in found.items() if sizes[name]["models"] * sizes[name]["repeats"] >= ENOUGH}
+
+
+def ran(rows: Rows) -> str:
+    return f"{', '.join(large(rows))}: {ENOUGH:,} networks a data set, small images"
+
+
+def by_comparisons(claim: Comparison, rows: Rows) -> Verdict:
+    """By simultaneous intervals for the difference of advantages, at all scales with enough networks together."""
+    tallies = {name: by_advantage(claim, own, "thresholds") for name, own in large(rows).items()}
+    holds, opposite, still = (sum(getattr(found, field) for found in tallies.values()) for field in Tally._fields)
+    told = "; ".join(f"{name} {found.holds} / {found.opposite} / {found.open}" for name, found in tallies.items())
+    verdict = True if holds and not opposite + still else False if opposite and not holds + still else None
+    return Verdict(verdict, f"{told} for / against / open", ran(rows))
+
+
+def ratios(rows: Rows, seen: str, name: str = "ours") -> float:
+    """The estimate of an output over that of one prediction, means over the data sets; or that of their nulls."""
+    several, one = (mean(select(rows, "epsilon", part=1, seen=of), name) for of in (seen, DETERMINISTIC))
+    return several / one
+
+
+def more_than_nothing(rows: Rows) -> Verdict:
+    """Whether the paper's ratio is more than that of networks which differ in nothing: its estimates less their null."""
+    tallies = {name: by_estimate(COMPARISONS[0], own, above_null=True) for name, own in large(rows).items()}
+    seen = list(RATIOS)[-1]
+    told = "; ".join(
+        f"{name} {ratios(own, seen):.1f}, and {ratios(own, seen, 'null'):.1f} of nothing"
+        for name, own in large(rows).items()
+    )
+    held, opposite, still = (sum(getattr(found, field) for found in tallies.values()) for field in Tally._fields)
+    verdict = True if held and not opposite + still else False if opposite and not held + still else None
+    return Verdict(verdict, f"{told}; less that, {held} / {opposite} / {still} for / against / open", ran(rows))
+
+
+def largest(rows: Rows) -> Verdict:
+    """Whether no estimate is far above the paper's largest."""
+    found = [row for own in large(rows).values() for row in select(own, "epsilon", part=1)]
+    found = [row for row in found if row["setting"]["seen"] in (DETERMINISTIC, *TOGETHER)]
+    best = max(found, key=lambda row: row["ours"])
+    told = f"{number(best['ours'])} ± {number(best['deviation'])}, and {number(best['null'])} of nothing"
+    return Verdict(best["ours"] < LARGEST + SAME["estimate"], told, ran(rows))
+
+
+def lost(rows: Rows) -> tuple[float, float]:
+    """Accuracy, and the share of records without a label, that rounding costs at one scale."""
+    before = only(rows, "utility", published="mean std", temperature=1.0)
+    after = only(rows, "utility", published="mean std", unit=UNIT)
+    return before["ours"] - after["ours"], after["undecided"]
+
+
+def keeps_accuracy(rows: Rows) -> Verdict:
+    found = {name: lost(own) for name, own in large(rows).items()}
+    told = "; ".join(
+        f"{name} {100 * cost:.1f} points, {100 * without:.1f}% get no label" for name, (cost, without) in found.items()
+    )
+    kept = [cost < LOSS for cost, _ in found.values()]
+    return Verdict(True if all(kept) else False if not any(kept) else None, told, ran(rows))
+
+
+COMMAND = "mc_dropout_risk --scale NAME --work DIR"
+# fmt: off
+CLAIMS = (
+    *(Claim(f"{c.question}: {c.text}", "", lambda rows, c=c: by_comparisons(c, rows), COMMAND) for c in COMPARISONS),
+    Claim(
+        "RQ1: by the paper's own estimate, several statistics leak more than one prediction",
+        "2.6 and 3.0 times",
+        more_than_nothing,
+        COMMAND,
+    ),
+    Claim(f"RQ3: rounding to {UNIT} costs less than a point of accuracy", "< 1 point", keeps_accuracy, COMMAND),
+    Claim("No estimate is above about 2.5, though 25.63 is promised", "2.5", largest, COMMAND),
+)
+# fmt: on

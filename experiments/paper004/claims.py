@@ -1,0 +1,44 @@
+"""Judges the document's claims by the result rows."""
+
+from experiments.pages import Claim, Rows, Verdict, apart, from_interval, only, select
+from experiments.paper004.run import EPSILONS, TRIALS
+
+PUBLIC, PLAIN, STEPS = "alternating, public features", "alternating", "gradient steps, public features"
+UTILITY, AUDIT = "personalization", "paper004.audit"
+
+
+def better(rows: Rows, method: str, other: str) -> Verdict:
+    """Whether a method's error is below another's at every epsilon, by two standard errors over the splits."""
+    found = {}
+    for epsilon in EPSILONS[:-1]:
+        ours, theirs = (only(rows, "rmse", method=name, epsilon=epsilon) for name in (method, other))
+        less, error = apart(theirs, ours, TRIALS)
+        found[epsilon] = (less, error, from_interval(less - error, less + error))
+    verdicts = {holds for _, _, holds in found.values()}
+    told = "; ".join(f"{less:+.3f} ± {error:.3f} at ε = {epsilon:g}" for epsilon, (less, error, _) in found.items())
+    return Verdict(
+        verdicts.pop() if len(verdicts) == 1 else None, f"RMSE lower by {told}", f"MovieLens 100K, {TRIALS} splits"
+    )
+
+
+def transcript(rows: Rows) -> Verdict:
+    own = select(rows, "mu")
+    off = max(abs(row["ours"] / row["setting"]["accounted"] - 1) for row in own)
+    holds = all(row["setting"]["epsilon_lower"] <= row["setting"]["claimed"] for row in own)
+    return Verdict(holds, f"{len(own)} phases, audited μ within {off:.1%} of the accounted", own[0]["scale"])
+
+
+def faults(rows: Rows) -> Verdict:
+    own = [row for row in select(rows, "fault") if row["setting"]["fault"] != "none"]
+    found = sum(row["setting"]["verdict"] == "violation" for row in own)
+    return Verdict(found == len(own), f"{found} of {len(own)} found out", own[0]["scale"])
+
+
+# fmt: off
+CLAIMS = (
+    Claim("All that leaves devices and aggregator together is user-level (ε, δ)-DP", "", transcript, AUDIT),
+    Claim("An implementation that does not keep this is found out from its transcript (ours to show)", "", faults, AUDIT),
+    Claim("Public features make private alternating minimisation more useful", "", lambda rows: better(rows, PUBLIC, PLAIN), UTILITY),
+    Claim("Alternating minimisation suits factored models better than generic gradient steps", "", lambda rows: better(rows, PUBLIC, STEPS), UTILITY),
+)
+# fmt: on

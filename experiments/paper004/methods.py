@@ -1,0 +1,197 @@
+"""Fits and scores the methods compared: each method by name, what may be chosen of it, and how it is scored."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dpaudit._engine import hosts
+from dpaudit.data.ratings import Ratings
+from dpaudit.personalization import user_level
+from dpaudit.personalization.als import factored, metrics, recommender
+from dpaudit.personalization.als.layout import Users, arranged
+from dpaudit.personalization.als.recommender import Catalogue, Ranking, Recipe
+from dpaudit.personalization.als.steps import Model
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.training.accounting import noise_multiplier
+from dpaudit.training.sampling import poisson
+
+Choice = Mapping[str, Any]
+DELTA = 1e-5
+CENTRE = 3.5  # of ratings from 1 to 5, guessed without a look at any: people rate what they expect to like
+
+
+class Told(NamedTuple):
+    """A model and what it cost: epsilon at DELTA, as the transcript has it."""
+
+    model: Model
+    epsilon: float
+
+
+class Method(NamedTuple):
+    """One way to learn.
+
+    Attributes:
+      fit: ``fit(key, train, choice, epsilon, mu) -> Told``; epsilon infinite and mu 0 stand for no noise.
+      space: field -> values to choose from; the first of each is where choosing begins.
+      ranks: whether it ranks items, and is scored by recall; else by the error of ratings.
+      gaussian: whether all releases of a model are one Gaussian, so that those of several models compose exactly.
+    """
+
+    fit: Callable[[jax.Array, Ratings, Choice, float, float], Told]
+    space: Mapping[str, tuple[Any, ...]]
+    ranks: bool = False
+    gaussian: bool = True
+
+
+def catalogue(ratings: Ratings, *, features: bool) -> Catalogue:
+    """Genres and release decades, or ones alone."""
+    ones = jnp.ones((ratings.num_items, 1))
+    if not features:
+        return Catalogue(ones, ones)
+    known = jnp.concatenate([ones, jnp.asarray(ratings.features)], axis=1)
+    return Catalogue(known, known)
+
+
+def device_rows(ratings: Ratings) -> tuple[Users, ...]:
+    """All users in one rectangle where they are few, which compiles once; in buckets where they are many."""
+    most = int(np.bincount(ratings.users).max())
+    return arranged(ratings, buckets=[most] if ratings.num_users < 10_000 else None)
+
+
+def private(mu: float) -> dict[str, Any]:
+    """The noise that a fit is given, and all devices to share its users out over."""
+    return {"noise_multiplier": 1 / mu if mu else 0.0, "mesh": hosts.mesh("users")}
+
+
+def alternating(*, features: bool, **fixed: Any) -> Callable[[jax.Array, Ratings, Choice, float, float], Told]:
+    """:func:`dpaudit.personalization.als.recommender.fit`."""
+
+    def fit(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
+        recipe = Recipe(centre=CENTRE, **{**fixed, **choice})
+        known = catalogue(train, features=features)
+        model, transcript = recommender.fit(key, device_rows(train), known, recipe, **private(mu))
+        return Told(model, transcript.epsilon(DELTA, users=train.num_users))
+
+    return fit
+
+
+def ranked(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
+    """:func:`dpaudit.personalization.als.recommender.fit_ranking`."""
+    rows = recommender.seen(device_rows(train))
+    known = catalogue(train, features=True)
+    model, transcript = recommender.fit_ranking(key, rows, known, Ranking(**choice), **private(mu))
+    return Told(model, transcript.epsilon(DELTA, users=train.num_users))
+
+
+def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
+    """The same items for everybody, by noisy popularity alone."""
+    rows = recommender.seen(device_rows(train))
+    nothing = Catalogue(jnp.zeros((train.num_items, 0)), jnp.zeros((train.num_items, 0)))
+    model, transcript = recommender.fit_ranking(key, rows, nothing, Ranking(), **private(mu))
+    return Told(model, transcript.epsilon(DELTA, users=train.num_users))
+
+
+def gradient_steps(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
+    """User-level DP-SGD on biases and factors of the same model, users' halves solved for on their devices."""
+    chosen = Recipe(centre=CENTRE, rank=choice["rank"])
+    known, rank = catalogue(train, features=True).public, choice["rank"]
+    tastes = known.shape[1] - 1
+    mean = jnp.array([chosen.centre] + tastes * [0.0] + [1.0] + rank * [0.0])
+    precision = [chosen.intercept_precision] + tastes * [chosen.taste_precision] + [chosen.bias_precision]
+    precision += rank * [chosen.factor_precision]
+    model = factored.Factored(
+        lambda params, items: jnp.concatenate([known[items], params[items]], axis=1),
+        jnp.array(precision),
+        lambda params, features: mean,
+    )
+    (rows,) = arranged(train, buckets=[int(np.bincount(train.users).max())])
+    sampling = poisson(examples=len(rows.index), batch_size=choice["batch_size"])
+    rounds = choice["rounds"]
+    multiplier = noise_multiplier(sampling, epsilon, rounds, delta=DELTA) if mu else 1e-6
+    training = user_level.dp_sgd(
+        factored.loss(model, items=train.num_items),
+        sampling=sampling,
+        clip_norm=choice["clip_norm"],
+        noise_multiplier=multiplier,
+        optimizer=optax.sgd(choice["learning_rate"]),
+        mesh=hosts.mesh("users"),
+    )
+    first_key, cohort_key, key = jax.random.split(key, 3)
+    factors = chosen.first * jax.random.normal(first_key, (train.num_items, rank))
+    params = jnp.concatenate([jnp.zeros((train.num_items, 1)), factors], axis=1)
+    everyone = factored.everyone(cohort_key, rows)
+    state, _, transcript = run(key, training.protocol, *training.init(params), everyone, rounds)
+    learned = Model(known, state.params, jnp.zeros(train.num_items), mean, jnp.array(precision))
+    return Told(learned, transcript.epsilon(DELTA, users=train.num_users) if mu else np.inf)
+
+
+BIAS_SPACE = {"rating_clip": (1.5, 1.0, 2.0), "bias_variance": (0.1, 0.05, 0.2), "power": (0.15, 0.0, 0.3)}
+FACTOR_SPACE = {
+    **BIAS_SPACE,
+    "rank": (0, 2, 4, 8),
+    "rounds": (2, 4, 8),
+    "factor_precision": (10.0, 5.0),
+    "factor_variance": (0.1, 0.03),
+    "bias_precision": (5.0, 10.0),
+    "taste_precision": (30.0, 15.0),
+}
+METHODS = {
+    "item bias": Method(alternating(features=False, bias_precision=float("inf")), BIAS_SPACE),
+    "alternating": Method(alternating(features=False), FACTOR_SPACE),
+    "alternating, public features": Method(alternating(features=True), FACTOR_SPACE),
+    "gradient steps, public features": Method(
+        gradient_steps,
+        {
+            "rank": (0, 2),
+            "rounds": (100,),
+            "batch_size": (100, 400),
+            "clip_norm": (0.05, 0.02, 0.1),
+            "learning_rate": (8.0, 3.0, 20.0),
+        },
+        gaussian=False,
+    ),
+    "popularity": Method(popular, {}, ranks=True),
+    "ranking, public features": Method(
+        ranked,
+        {
+            "rank": (0, 4, 8),
+            "rounds": (2, 4, 6),
+            "unobserved": (0.1, 0.03),
+            "popularity_share": (0.3, 0.5),
+            "taste_precision": (20.0, 100.0),
+            "factor_variance": (0.1, 1.0),
+        },
+        ranks=True,
+    ),
+}
+
+
+def sound(choice: dict[str, Any]) -> dict[str, Any]:
+    """Without factors there are no rounds for them."""
+    return choice | ({"rounds": 0} if choice.get("rank") == 0 and choice.get("batch_size") is None else {})
+
+
+def candidates(space: Mapping[str, tuple[Any, ...]], count: int, seed: int) -> list[dict[str, Any]]:
+    """``count`` different choices, or all there are: the first of each field, then drawn at random."""
+    rng, total = np.random.default_rng(seed), int(np.prod([len(values) for values in space.values()]))
+    found = [sound({name: values[0] for name, values in space.items()})]
+    for _ in range(100 * count):
+        drawn = sound({name: values[rng.integers(len(values))] for name, values in space.items()})
+        if len(found) < min(count, total) and drawn not in found:
+            found.append(drawn)
+    return found
+
+
+def score(method: Method, model: Model, choice: Choice, seen: Ratings, held_out: Ratings) -> float:
+    """Error of ratings, or recall@20, of the users of ``seen``, whose devices know these ratings of theirs; NaN where
+    the model has diverged."""
+    rows = device_rows(seen)
+    step = recommender.ranking_step(Ranking(**choice)) if method.ranks else recommender.PLAIN
+    own = metrics.own_factors(model, recommender.seen(rows) if method.ranks else rows, step, num_users=seen.num_users)
+    if not all(np.isfinite(np.asarray(leaf)).all() for leaf in (model.public, model.factors, own)):
+        return np.nan
+    return metrics.recall(model, own, seen, held_out) if method.ranks else metrics.rmse(model, own, held_out)

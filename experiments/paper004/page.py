@@ -1,0 +1,129 @@
+"""Makes the tables, figures and facts of this page."""
+
+from pathlib import Path
+from typing import Any
+
+from experiments import pages
+from experiments.pages import Fact, Rows, broken, fact, interval, number, only, ranged, select, table
+from experiments.paper004 import published
+from experiments.paper004.claims import CLAIMS
+from experiments.paper004.federated import LEARNING_RATES
+from experiments.paper004.figures import transcript_figure, utility_figure
+
+FILES = ("personalization*.json",)
+
+
+def draw(rows: Rows, folder: Path) -> None:
+    pages.save(transcript_figure(), folder / "personalization_round.png")
+    utility_figure(rows).savefig(folder / "personalization_utility.png", dpi=110)
+
+
+def verdicts(rows: Rows) -> str:
+    return pages.verdicts(CLAIMS, rows)
+
+
+def what_was_run(rows: Rows) -> Fact:
+    row = select(rows, "rmse")[0]
+    return fact(True, scale=row["scale"], delta=row["setting"]["delta"])
+
+
+def utility(rows: Rows) -> str:
+    lines = []
+    for quantity in ("rmse", "recall@20"):
+        for row in select(rows, quantity):
+            at = row["setting"]
+            cells = [
+                number(infinite(at["epsilon"]), 0),
+                ranged(row, 3),
+                choice(at["choice"]),
+                number(at["epsilon_with_choosing"], 1),
+            ]
+            lines.append([f"{quantity}: {at['method']}", *cells])
+    return table(["measure: method", "ε", "value", "chosen", "ε with choosing"], lines)
+
+
+def infinite(epsilon: float | None) -> float | str:
+    return "inf" if epsilon is None else epsilon
+
+
+def choice(chosen: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in chosen.items()) or "–"
+
+
+def elsewhere(rows: Rows) -> Fact:
+    return fact(True, rmse=published.RMSE_10M, private=published.PRIVATE_RMSE_10M, recall=published.RECALL_20M)
+
+
+def on_devices(rows: Rows) -> Fact:
+    """Public features add more than factors do at the smallest epsilon."""
+    bias, plain, public = (
+        only(rows, "rmse", method=name, epsilon=1.0)["ours"]
+        for name in ("item bias", "alternating", "alternating, public features")
+    )
+    return fact(bias - plain < plain - public, factors=bias - plain, features=plain - public)
+
+
+def population(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "population rmse"):
+        at = row["setting"]
+        lines.append(
+            [at["method"], number(infinite(at["epsilon"]), 0), number(row["ours"], 4), number(at["fit_seconds"], 0)]
+        )
+    return table(["method", "ε", "RMSE", "seconds"], lines)
+
+
+def many_users(rows: Rows) -> Fact:
+    """Where users are many, factors pay at every epsilon."""
+    found = select(rows, "population rmse")
+    pairs = [
+        (row["ours"], only(found, "population rmse", method="item bias", epsilon=row["setting"]["epsilon"])["ours"])
+        for row in select(found, "population rmse", method="alternating")
+    ]
+    return fact(
+        all(ours < bias for ours, bias in pairs),
+        scale=found[0]["scale"],
+        least=min(bias - ours for ours, bias in pairs),
+    )
+
+
+def federated(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "federated accuracy"):
+        at = row["setting"]
+        cells = [
+            number(at["epsilon"], 0),
+            number(at["noise_multiplier"]),
+            f"{100 * row['ours']:.1f}% [{100 * row['ours_low']:.1f}]",
+        ]
+        lines.append([at["variant"], *cells, f"{at['learning_rate']:g}"])
+    return table(["noise", "ε", "noise multiplier", "accuracy [worst rate]", "learning rate"], lines)
+
+
+def federated_run(rows: Rows) -> Fact:
+    row = select(rows, "federated accuracy")[0]
+    return fact(True, scale=row["scale"], rates=", ".join(f"{rate:g}" for rate in LEARNING_RATES))
+
+
+def audited(rows: Rows) -> Fact:
+    at = select(rows, "mu")[0]["setting"]
+    return fact(True, delta=at["delta"], confidence=at["confidence"])
+
+
+def phases(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "mu"):
+        at = row["setting"]
+        bounds = f"[{number(at['epsilon_lower'])}, {number(at['epsilon_upper'])}]"
+        cells = [at["rounds"], number(at["accounted"], 4), ranged(row, 4), number(at["claimed"]), bounds]
+        lines.append([at["phase"], *cells, row["scale"]])
+    return table(["phase", "rounds", "accounted μ", "audited μ", "accounted ε", "audited ε", "run"], lines)
+
+
+def faults(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "fault"):
+        at = row["setting"]
+        bounds = broken(row, at["claimed"]) if at["verdict"] == "violation" else interval(row)
+        lines.append([at["fault"], f"{at['claimed']:.2f}", bounds, number(at["true"]), at["verdict"], row["scale"]])
+    return table(["fault", "claimed ε", "audited ε", "true ε", "verdict", "run"], lines)

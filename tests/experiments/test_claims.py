@@ -1,0 +1,198 @@
+"""Every claim's verdict depends on its rows: some made-up twins of the committed ones make it hold, some do not."""
+
+import copy
+import math
+from functools import cache
+from itertools import pairwise
+
+import pytest
+
+from experiments import make_results
+from experiments.pages import apart
+from experiments.paper002 import claims as clip_size
+from experiments.paper002.claims import Margin, judge
+from experiments.paper002.published import COMPARISONS
+
+FOLDERS = [folder for folder in make_results.FOLDERS if folder != "bench"]
+CLAIMS = [(folder, claim) for folder in FOLDERS for claim in make_results.page_of(folder).CLAIMS]
+
+
+@cache
+def committed(folder):
+    return make_results.rows_of(folder)
+
+
+def scaled(factor):
+    def change(row):
+        for name in ("ours", "ours_low", "ours_high", "milliseconds_per_audit"):
+            if isinstance(row.get(name), (int, float)):
+                row[name] *= factor
+        if row.get("null") is not None:
+            row["null"] *= math.sqrt(factor)
+
+    return change
+
+
+def around(middle, reach):
+    """Our number, its range, and all that a comparison goes by."""
+
+    def change(row):
+        row |= {"ours": middle, "ours_low": middle - reach, "ours_high": middle + reach}
+        row |= {"low": middle - reach, "high": middle + reach, "apart": [middle - reach, middle, middle + reach]}
+
+    return change
+
+
+def as_paper(row):
+    if row["paper_value"] is not None:
+        row |= {"ours": row["paper_value"], "ours_low": row["paper_value"], "ours_high": row["paper_value"]}
+        row["scale"] = f"{row['scale'].rsplit(', ', 1)[0]}, 10 trials"
+
+
+def judged(verdict, **more):
+    def change(row):
+        if "verdict" in row["setting"]:
+            row["setting"] |= {"verdict": verdict, **more}
+
+    return change
+
+
+def doubled(name):
+    """One side of a comparison alone."""
+
+    def change(row):
+        if name in row["setting"].values():
+            scaled(2)(row)
+
+    return change
+
+
+def steeper(row):
+    """More at a smaller epsilon."""
+    if "epsilon" in row["setting"] and row["setting"]["epsilon"]:
+        row["ours"] = float(row["ours"]) / row["setting"]["epsilon"]
+
+
+def only_samples(row):
+    """Estimates of samples that no null explains."""
+    if "null" in row:
+        row |= {"null": row["ours"] if row["setting"].get("seen") == "deterministic" else 0.0, "deviation": 0.01}
+
+
+CHANGES = [
+    *map(scaled, (1e-3, 0.1, 0.5, 2, 10, 1e3)),
+    *(around(middle, reach) for middle in (-500, -50, -0.5, 0, 0.5, 4, 50, 170) for reach in (0, 0.01, 5)),
+    as_paper,
+    judged("violation"),
+    judged("consistent", inspect=[], needed={"": None}),
+    judged("consistent", epsilon_lower=99),
+    *map(doubled, ("benign", "label_flip", "gradient_flip", "collusion", "SPGC", "LDP", "binomial", "table")),
+    *map(doubled, ("alternating", "alternating, public features", "gradient steps, public features", "deterministic")),
+    steeper,
+    only_samples,
+    lambda row: row.update(holm_p=1e-9),
+    lambda row: row.update(holm_p=1.0),
+    lambda row: row["setting"].update(epsilon_lower=99.0),
+    lambda row: row["setting"].update(published_rates_at_our_trials=-1.0),
+    lambda row: row.update(paper_value=-1.0),
+]
+
+
+def told(claim, rows):
+    """What the judge says, or None of rows that no run could make."""
+    try:
+        return claim.judge(rows)
+    except (ValueError, KeyError, ZeroDivisionError, IndexError):
+        return None
+
+
+@pytest.mark.parametrize("folder, claim", CLAIMS, ids=lambda value: getattr(value, "says", value))
+def test_some_twin_makes_a_claim_hold_and_some_twin_does_not(folder, claim):
+    rows = committed(folder)
+    read = [
+        quantity
+        for quantity in dict.fromkeys(row["quantity"] for row in rows)
+        if told(claim, [row for row in rows if row["quantity"] != quantity]) != claim.judge(rows)
+    ]
+    found = {claim.judge(rows).holds}
+    needed = [row for row in rows if row["quantity"] in read]
+    assert claim.judge(needed) == claim.judge(rows)
+    for quantity in read:
+        for change in CHANGES:
+            twin = [copy.deepcopy(row) if row["quantity"] == quantity else row for row in needed]
+            for row in twin:
+                if row["quantity"] == quantity:
+                    change(row)
+            verdict = told(claim, twin)
+            found |= set() if verdict is None else {verdict.holds}
+            if {True} < found:
+                return
+    raise AssertionError(f"the verdict is {found} whatever the rows say")
+
+
+def test_a_claim_names_a_command_that_there_is():
+    for _, claim in CLAIMS:
+        name = claim.command.split()[0].replace(".", "/")
+        assert (make_results.HERE / f"{name}.py").exists(), claim.command
+
+
+ROW = {"setting": {}}
+
+
+def margin(*values, claim=2):
+    middle = sum(values) / len(values)
+    deviation = math.sqrt(sum((v - middle) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else math.nan
+    return Margin(claim, middle, deviation, len(values), ROW)
+
+
+def test_a_single_trial_decides_nothing():
+    others = [margin(1.0, 1.1, 0.9, claim=3), margin(2.0, 2.1, 1.9, claim=7)]
+    alone, *_ = judge([margin(50.0), *others])
+    assert alone.holds is None
+    assert judge([margin(50.0, 50.1), *others])[0].holds is True
+    assert judge([margin(-50.0, -50.1), *others])[0].holds is False
+
+
+def test_one_degree_of_freedom_decides_nothing():
+    (found,) = judge([margin(50.0, 50.1)])
+    assert found.holds is None
+
+
+def test_more_trials_of_the_same_never_make_a_verdict_weaker():
+    """The more trials agree with those before, the narrower the interval is."""
+    others, errors = [margin(1.0, 1.3, 0.7, claim=3)], []
+    for trials in range(2, 9):
+        values = [2.0 + (0.4 if i % 2 else -0.4) for i in range(trials)]
+        first, *_ = judge([margin(*values), *others])
+        errors.append(first.error)
+    assert all(later < before for before, later in pairwise(errors))
+
+
+def test_trials_are_shared_by_the_margins_of_one_quantity():
+    """Two trials that agree by luck are not taken for certain where other margins of the quantity spread widely."""
+    lucky, wide = margin(0.5, 0.5001), margin(4.0, -4.0, 1.0, claim=3)
+    assert COMPARISONS[2].quantity == COMPARISONS[3].quantity
+    assert judge([lucky, wide])[0].holds is None
+    assert judge([lucky, margin(0.01, -0.01, 0.0, claim=3)])[0].holds is True
+    loss = margin(4.0, -4.0, 1.0, claim=1)
+    assert judge([lucky, loss])[0].holds is None  # of another quantity: nothing to go by
+
+
+def test_the_deviation_is_that_of_the_trials_or_of_student_s_interval():
+    row = {"quantity": "claim_margin", "setting": {"claim": 2, "closest": ["a", "b"]}, "ours": 2.0, "ours_low": None}
+    assert clip_size._margin(row | {"apart": [1.0, 2.0, 3.0]}, []).deviation == pytest.approx(1.0)
+    at = dict.fromkeys(clip_size.SCALE, 1) | {"sensitivity": 2}
+    ran = [
+        {"quantity": "accuracy_percent", "setting": at | {"name": name}, "scale": f"x, {n} trials"}
+        for name, n in (("a", 3), ("b", 4))
+    ]
+    row["setting"] |= at
+    found = clip_size._margin(row | {"ours_low": 2.0 - 4.302652729911275 / math.sqrt(3)}, ran)
+    assert (found.trials, found.deviation) == (3, pytest.approx(1.0))
+
+
+def test_means_are_apart_by_two_standard_errors_of_their_ranges():
+    one, other = ({"ours": x, "ours_low": x - 1.54, "ours_high": x + 1.54} for x in (2.0, 1.0))
+    more, error = apart(one, other, 10)
+    assert (more, error) == (1.0, pytest.approx(2 * math.hypot(1, 1) / math.sqrt(10)))
+    assert apart(one, other, 1)[1] == math.inf

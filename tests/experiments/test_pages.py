@@ -1,0 +1,77 @@
+"""The template language: marks are replaced, sentences must hold, and no number is typed by hand."""
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from experiments import make_results, overview, pages
+from experiments.pages import Untrue, fact, filled
+
+ROWS = [{"quantity": "epsilon", "setting": {"data": "mnist"}, "ours": 3.5, "ours_low": 3.0, "ours_high": 4.0}]
+PAGE: Any = SimpleNamespace(
+    table=lambda rows: pages.table(["data", "ε"], [["mnist", pages.ranged(rows[0])]]),
+    bound=lambda rows: fact(rows[0]["ours"] < 4, most=rows[0]["ours"], bounds=pages.interval(rows[0])),
+)
+
+
+def test_marks_are_replaced_by_what_the_page_makes_of_the_rows():
+    text = filled("# Title\n\n[[table]]\n\n[[bound: At most {most:.1f}, within {bounds}.]] More.\n", PAGE, ROWS)
+    table = "| data | ε |\n| --- | ---: |\n| mnist | 3.50 [3.00, 4.00] |"
+    assert text == f"# Title\n\n{table}\n\nAt most 3.5, within [3.00, 4.00]. More.\n"
+
+
+def test_a_sentence_that_no_longer_holds_ends_the_build():
+    other = [ROWS[0] | {"ours": 4.5}]
+    with pytest.raises(Untrue, match=re.escape("page.md: bound no longer holds: At most 4.5 of all.")):
+        filled("[[bound: At most {most:.1f}\nof all.]]", PAGE, other, "page.md")
+
+
+@pytest.mark.parametrize("prose", ["It takes 3 hours.", "[[bound: At most 4 of {most}.]]", "| a | 0.96 |"])
+def test_a_number_typed_by_hand_ends_the_build(prose):
+    with pytest.raises(Untrue, match=r"expected numbers from rows, got '(3|4|0\.96)' typed by hand in: "):
+        filled(prose, PAGE, ROWS)
+
+
+@pytest.mark.parametrize(
+    "prose", ["Table 1 and Section 6.2.2", "noise of 2C by CNN32, RQ1", "`python -m x --delta 1e-5`", "![a](b/c1.png)"]
+)
+def test_numbers_that_name_something_are_no_numbers(prose):
+    assert filled(prose, PAGE, ROWS) == prose
+
+
+def test_what_a_verdict_is_called():
+    said = [pages.Verdict(holds, "", "").word for holds in (True, False, None)]
+    assert said == ["holds", "fails", "open"]
+    assert [pages.from_interval(*ends) for ends in ((0.1, 1), (-1, -0.1), (-1, 1), (0, 1))] == [
+        True,
+        False,
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("folder", make_results.FOLDERS)
+def test_a_committed_page_is_what_its_template_and_rows_make(folder):
+    committed = (make_results.HERE / folder / "RESULTS.md").read_text(encoding="utf-8")
+    made = make_results.text_of(folder, make_results.rows_of(folder))
+    assert made.strip() == committed.strip()
+    for file in re.findall(r"!\[[^]]*\]\(([^)]*)\)", committed):
+        assert (make_results.HERE / folder / file).exists(), file
+    assert len(committed.splitlines()) <= make_results.MOST["RESULTS.md"]
+
+
+def test_the_first_page_is_what_the_folders_rows_make():
+    template = (make_results.HERE / "template.md").read_text(encoding="utf-8")
+    committed = (make_results.HERE / "README.md").read_text(encoding="utf-8")
+    assert filled(template, overview, []).strip() == committed.strip()
+    assert len(committed.splitlines()) <= make_results.MOST["README.md"]
+    for folder in make_results.FOLDERS:
+        assert f"({folder}/RESULTS.md)" in committed
+
+
+def test_a_page_is_not_written_longer_than_it_may_be(tmp_path, monkeypatch):
+    monkeypatch.setattr(make_results, "HERE", tmp_path)
+    with pytest.raises(SystemExit, match="expected at most 150 lines, got 151"):
+        make_results.write(tmp_path / "README.md", "x\n" * 151)
