@@ -35,6 +35,12 @@ def expected(name: str, wanted: str, value: object) -> InputError:
     return InputError(f"{name}: expected {wanted}, got {_short(value)}")
 
 
+def one_line(text: str, longest: int = 200) -> str:
+    """Puts somebody else's text on one line of at most ``longest`` characters, fit for a message."""
+    text = " ".join(text.split())
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
 def positive(*, infinity_allowed: bool = False, **named: Any) -> Any:
     """A finite number > 0, or infinity with ``infinity_allowed``."""
     name, value = _one(named)
@@ -192,6 +198,4 @@ def _is_number(value: object) -> bool:
 
 def _short(value: object) -> str:
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else repr(value)
-    text = text if isinstance(text, str) else repr(text)
-    text = " ".join(text.split())
-    return text if len(text) <= 80 else text[:77] + "..."
+    return one_line(text if isinstance(text, str) else repr(text), 80)

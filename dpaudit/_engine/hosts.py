@@ -26,7 +26,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from dpaudit import _validate
-from dpaudit.auditing.lint.probe import one_line
 
 COUNTS = ("JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")  # how many were started together
 OWN = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}  # JAX looks up the address itself
@@ -59,7 +58,9 @@ def join(seconds: int = PATIENCE) -> None:
         try:
             jax.distributed.initialize(**given, initialization_timeout=seconds + 60, shutdown_timeout_seconds=PATIENCE)
         except (ValueError, RuntimeError) as error:
-            raise _validate.expected("processes", f"{count} that know of each other", one_line(str(error))) from None
+            raise _validate.expected(
+                "processes", f"{count} that know of each other", _validate.one_line(str(error))
+            ) from None
         multihost_utils.sync_global_devices("dpaudit")
 
 

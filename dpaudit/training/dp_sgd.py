@@ -8,6 +8,8 @@
 once.
 """
 
+import inspect
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +20,8 @@ import numpy as np
 import optax
 
 from dpaudit import _validate
+from dpaudit._engine.fingerprint import Identity, of_run
+from dpaudit._engine.long_run import Parts, in_parts
 from dpaudit.kernels import philox
 from dpaudit.mechanisms.sampling import normal
 from dpaudit.training import per_example
@@ -255,3 +259,60 @@ def train(
         return trainer.step(jax.random.fold_in(step_key, state.step), state, batch, weights)
 
     return jax.lax.scan(step, state, None, length=steps)
+
+
+def fit(
+    key: jax.Array,
+    trainer: Trainer,
+    params: Any,
+    data: Any,
+    sampling: Sampling,
+    steps: int,
+    *,
+    every: int = 100,
+    checkpoint: str | os.PathLike[str] | None = None,
+    evaluate: Callable[[Any], dict[str, float]] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Parts:
+    """Trains to step ``steps`` in calls of :func:`train` that end at the multiples of ``every``.
+
+    Parameters and info are those of one call, bit for bit, however the training is cut, killed and resumed. Where
+    ``every`` does not divide ``steps``, the last call is shorter and so a program of its own to compile.
+
+    Args:
+      key, trainer, data, sampling: as for :func:`train`.
+      params: where training starts.
+      steps: >= 1. A finished run resumes from its checkpoint when given more steps.
+      every: steps from one evaluation and checkpoint to the next, >= 1.
+      checkpoint: a folder that keeps the whole state after each call; the same training resumes from it. It holds info
+        that is computed from the data without noise, so it is not for release.
+      evaluate: ``evaluate(params) -> dict of floats``, of the same names each time, after each call.
+      progress: called with the number of steps taken after each call and, of a checkpoint, before the first.
+
+    Returns:
+      :class:`dpaudit._engine.long_run.Parts` with the last :class:`State`, and every step's ``Info``, not for release.
+
+    Raises:
+      InputError: a value out of range; a checkpoint that is torn, further on than ``steps``, or of another training:
+        another key, start, program (network, clipping, noise, optimiser), data or sampling.
+    """
+    key = _validate.key(key=key)
+    start = trainer.init(params)
+
+    def identity() -> Identity:
+        step = partial(inspect.unwrap(train), trainer=trainer, sampling=sampling, steps=1)
+        sizes = sampling.examples, sampling.batch_size, sampling.capacity
+        return of_run(
+            lambda key, state, data: step(key, state=state, data=data), key=key, start=start, data=data, sampling=sizes
+        )
+
+    return in_parts(
+        lambda state, part: train(key, trainer, state, data, sampling, part),
+        start,
+        steps,
+        every=every,
+        identity=identity,
+        checkpoint=checkpoint,
+        evaluate=None if evaluate is None else lambda state: evaluate(state.params),
+        progress=progress,
+    )
