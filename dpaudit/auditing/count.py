@@ -1,7 +1,7 @@
-"""From trials to counts: the scores stay on the devices that played them, and what is left can be resumed.
+"""Counts the outcomes of trials on the devices that played them, and saves the counts so that an audit can resume.
 
-Scores reach the host for the trials set aside to choose a rule, and, where an audit may stop after any pair, for
-the pairs that it looks at.
+Scores reach the host only for the trials set aside to choose a rule, and for the pairs that an audit looks at where it
+may stop after any pair.
 """
 
 from collections.abc import Callable
@@ -31,17 +31,17 @@ Judge = Callable[..., "Account"]
 
 
 class Account(NamedTuple):
-    """Where an audit stands: all that its result depends on, and so all that a checkpoint keeps.
+    """The state of an audit: everything that its result depends on, and so everything that a checkpoint saves.
 
     Attributes:
       done: trials of each world that have been played.
-      looks: what is known of each score, [scores, 4]: threshold, whether world 1 is above it, bound and accuracy on
+      looks: of each score, [scores, 4]: threshold, whether world 1 is above it, bound and accuracy on
         the trials set aside; empty until the rule is chosen.
       order: the numbers of the scores, the one that decides first.
       early: scores of the trials set aside, [2, n, scores], until the rule is chosen on them.
       counts: of the outcomes of the other pairs, [4], as :func:`betting.outcomes` numbers them.
-      stopped: the rule by which to stop was met.
-      normal: the scores set aside, of the one that decides, pass for normal in both worlds.
+      stopped: whether the stopping rule was met.
+      normal: whether the deciding score, on the trials set aside, passes for normal in both worlds.
       low, high: ranks of the smallest and of the largest counted score of each world, [2].
     """
 
@@ -57,12 +57,12 @@ class Account(NamedTuple):
 
     @property
     def seen(self) -> list[choose.Seen]:
-        """Every score with its rule, in the order of the scores."""
+        """Returns every score with its rule, in the order of the scores."""
         return [choose.Seen(choose.Rule(float(t), bool(above)), float(b), float(a)) for t, above, b, a in self.looks]
 
     @property
     def rule(self) -> choose.Rule:
-        """How world 1 is told from the score that decides."""
+        """Returns the rule by which the deciding score tells the worlds apart."""
         return self.seen[int(self.order[0])].rule
 
 
@@ -85,16 +85,16 @@ def count(
       threshold: of the rule "world 1 where score > threshold", compared in float64; None to choose a score, a side
         and a threshold on the first ``aside`` pairs, which are then not counted.
       aside: pairs, at most as many as there are.
-      at_every_pair: look at the watch's rule after each pair; otherwise the counts alone leave the devices.
+      at_every_pair: check the watch's rule after each pair; otherwise only counts leave the devices.
       family: whose scores the game plays, to choose from; None for games of one score.
-      checkpoint: saved after each call to the devices, and gone on from.
+      checkpoint: saved after each call to the devices, and resumed from.
       progress: called with the number of trials finished, of both worlds, first with those of the checkpoint.
 
     Returns:
       (the account, the state after).
 
     Raises:
-      InputError: scores that are not one number a trial; what :meth:`Checkpoint.restore` refuses.
+      InputError: scores that are not one number a trial; a checkpoint that :meth:`Checkpoint.restore` refuses.
     """
     (score,) = game.traced.out_avals
     scores = 1 if family is None else len(family.finalists)
@@ -132,7 +132,7 @@ def count(
 
 
 def _counted(game: Game, watch: Watch, account: Account, aside: int, judge: Judge) -> Account:
-    """The account after one more call, whose counted trials are reduced where they were played."""
+    """Returns the account after one more call, whose counted trials are reduced where they were played."""
     played, there, early = _call(game, account, aside)
     account = account._replace(done=account.done + there)
     if early:
@@ -150,7 +150,7 @@ def _counted(game: Game, watch: Watch, account: Account, aside: int, judge: Judg
 
 
 def _looked_at(game: Game, watch: Watch, account: Account, aside: int, judge: Judge) -> Account:
-    """The account after one more call, whose pairs are looked at one by one."""
+    """Returns the account after one more call, whose pairs are checked one by one."""
     played, there, early = _call(game, account, aside)
     scores = _by_world(game.first(played, there))
     account = account._replace(done=account.done + there)
@@ -171,19 +171,19 @@ def _looked_at(game: Game, watch: Watch, account: Account, aside: int, judge: Ju
 
 
 def _call(game: Game, account: Account, aside: int) -> tuple[jax.Array, int, int]:
-    """(the next trials, how many of them there are, how many of these are set aside)."""
+    """Plays the next trials; returns them, their number, and how many of them are set aside."""
     done = int(account.done)
     there = min(game.size, game.trials - done)
     return game.call(done), there, min(max(aside - done, 0), there)
 
 
 def _by_world(played: np.ndarray) -> np.ndarray:
-    """[n, 2] or [n, 2, scores] -> [2, n, scores], in float64."""
+    """Reshapes [n, 2] or [n, 2, scores] to [2, n, scores], in float64."""
     return np.moveaxis(played.astype(np.float64).reshape(*played.shape[:2], -1), 1, 0)
 
 
 def _looks(account: Account, scores: np.ndarray, *, watch: Watch, family: Portfolio | None, aside: int) -> Account:
-    """The account with more scores set aside, [2, n, scores], and with the rule as soon as these are all."""
+    """Returns the account with more scores set aside, [2, n, scores], and with the rule once these are complete."""
     early = np.concatenate([account.early, scores], axis=1)
     if account.done < aside:
         return account._replace(early=early)
@@ -205,8 +205,9 @@ def _tally(
     *,
     mesh: Mesh | None,
 ) -> Any:
-    """scores [n, 2], or [n, 2, scores] and a column -> (sums, ends), the same on every device; ``bar`` is a rank.
+    """Reduces scores [n, 2], or a column of [n, 2, scores], to (sums, ends), the same on every device.
 
+    ``bar`` is the rank of the threshold.
     Of pairs ``early`` to ``there``, ``sums`` are the counts of the four outcomes and ``ends`` the highest ranks of
     both worlds' scores, first with all bits inverted (so of the lowest), then as they are.
     """
@@ -237,7 +238,7 @@ def _sums_and_ends(one: Any, other: Any) -> Any:
 
 
 def _bar(threshold: float, kind: np.dtype) -> np.ndarray:
-    """The rank of the largest number of the scores' type that is <= threshold: scores are above both or neither."""
+    """Returns the rank of the largest number of the scores' type that is <= threshold: scores exceed both or neither."""
     kind = _wide(kind)
     if kind.kind == "f":
         with np.errstate(over="ignore"):
@@ -250,15 +251,17 @@ def _bar(threshold: float, kind: np.dtype) -> np.ndarray:
 
 
 def _wide(kind: np.dtype) -> np.dtype:
-    """The scores' type, or one of 32 bits that holds all its numbers."""
+    """Returns the scores' type, or one of 32 bits that holds all its numbers."""
     if kind.itemsize >= 4:
         return kind
     return np.dtype(np.float32 if jnp.issubdtype(kind, jnp.floating) else np.int32)
 
 
 def _rank(numbers: Any) -> Any:
-    """Integers in the order of the numbers, NumPy's or JAX's, with NaN on top: a CPU that flushes subnormals to zero
-    does not see the smallest floats differ."""
+    """Returns integers in the order of the numbers, NumPy's or JAX's, with NaN on top.
+
+    Integers, because a CPU that flushes subnormals to zero does not tell the smallest floats apart.
+    """
     if numbers.dtype.kind != "f":
         return numbers
     kind = np.dtype(f"int{8 * numbers.dtype.itemsize}")

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpaudit import _validate
-from dpaudit._engine.programs import Step, Tape, read, record
+from dpaudit._engine.programs import Step, Tape, played, read, record
 from dpaudit.kernels import philox
 from dpaudit.training.models import logits
 
@@ -42,9 +42,7 @@ class Part(NamedTuple):
 
     def run(self, values: Mapping[int, Any]) -> dict[int, Any]:
         """What it makes of values by slot."""
-        known = dict(values)
-        for step in self.steps:
-            known.update(zip(step.outputs, step.run([read(known, slot) for slot in step.inputs]), strict=True))
+        known = played(self.steps, values)
         return {slot: known[slot] for slot in self.makes}
 
 
