@@ -178,7 +178,7 @@ def _one(named: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _known(value: Any) -> Any:
-    """Returns a number that Python can compare: while JAX traces, it would put even a known number into the program."""
+    """Returns a number that Python can compare: while JAX traces, even a known number becomes part of a program."""
     return np.asarray(value) if isinstance(value, jax.Array) else value
 
 

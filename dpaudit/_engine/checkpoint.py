@@ -118,7 +118,7 @@ class FolderCheckpoint(NamedTuple):
     identity: Identity
 
     def save(self, step: int, arrays: Any) -> None:
-        """Writes the step beside the one before, then removes that one, so that a kill at any moment leaves a whole one.
+        """Writes the step beside the one before, then removes that one; a kill at any moment leaves a whole one.
 
         Args:
           step: steps taken.

@@ -1,4 +1,4 @@
-"""Plays the distinguishing game many times as one program: world b in {0, 1} -> release(key, b) -> observation -> score.
+"""Plays the game many times as one program: world b in {0, 1} -> release(key, b) -> observation -> score.
 
 Trial i of world b sees ``fold_in(fold_in(key, b), i)`` and nothing else. Trials run in blocks of a fixed shape that
 depends on one trial's arrays and the kind of device alone, so batch size, device count and restarts decide only how
@@ -29,8 +29,8 @@ from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.kernels import philox
 
 # On a CPU, LAPACK calls of jaxlib before 0.11 and Fourier transforms from 0.11 on run on one of the device's threads,
-# divide their work over all of them, and wait: as many calls at a time as there are threads deadlock. With two cores the
-# same call in each world is enough, so both worlds of such a trial run one after the other.
+# divide their work over all of them, and wait: as many calls at a time as there are threads deadlock. With two cores
+# the same call in each world is enough, so both worlds of such a trial run one after the other.
 
 JAXLIB = version("jaxlib")
 LAPACK = {"cholesky", "eig", "eigh", "geqrf", "geqp3", "hessenberg", "householder_product", "lu", "ormqr", "qr"}
@@ -355,7 +355,7 @@ def accelerator_room(memory_bytes: float) -> Room:
 
 
 def block_size(trial_bytes: int, room: Room) -> int:
-    """How many trials a block holds: a power of two that keeps its largest array in the room that there is.
+    """Returns how many trials a block holds: a power of two that keeps its largest array within the limits.
 
     Args:
       trial_bytes: size of the largest array of one trial.
@@ -366,8 +366,10 @@ def block_size(trial_bytes: int, room: Room) -> int:
 
 
 def _largest_array(jaxpr: Any, room: Room) -> int:
-    """Bytes of the largest array that one trial computes, inner programs included; a call to Python weighs as much
-    as a large one."""
+    """Returns the bytes of the largest array that one trial computes, inner programs included.
+
+    A call to Python counts as much as a large array.
+    """
     sizes = [var.aval.size * getattr(var.aval.dtype, "itemsize", 4) for eqn in jaxpr.eqns for var in eqn.outvars]
     if any(eqn.primitive.name == "pure_callback" for eqn in jaxpr.eqns):
         sizes.append(room.bytes // HOST_BLOCK_TRIALS)
@@ -377,7 +379,7 @@ def _largest_array(jaxpr: Any, room: Room) -> int:
 
 @partial(jax.jit, static_argnames=("block", "blocks", "mesh"))
 def _run(one: Partial, done: jax.Array, *, block: int, blocks: int, mesh: Mesh | None) -> jax.Array:
-    """The trials from number ``done`` on -> [trials, ...]; each device plays ``blocks`` blocks in a row."""
+    """Plays the trials from number ``done`` on, [trials, ...]; each device plays ``blocks`` blocks in a row."""
 
     def play_blocks(one: Partial, done: jax.Array) -> jax.Array:
         place = jnp.uint32(sharding.place(mesh))
@@ -390,5 +392,5 @@ def _run(one: Partial, done: jax.Array, *, block: int, blocks: int, mesh: Mesh |
 
 @partial(jax.jit, static_argnames=("rows", "mesh"))
 def _first(played: jax.Array, *, rows: int, mesh: Mesh | None) -> jax.Array:
-    """The first rows, on every device, so that every process can read them."""
+    """Returns the first rows on every device, so that every process can read them."""
     return sharding.whole(played[:rows], mesh)

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def ran_out(error: BaseException) -> bool:
-    """Tells whether an error is XLA's for running out of device memory; a call that fails at once raises ValueError."""
+    """Tells whether an error is XLA's for a lack of device memory; a call that fails at once raises ValueError."""
     text = str(error)
     if isinstance(error, JaxRuntimeError):
         return "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()

@@ -2,8 +2,9 @@
 
 An array that a function closes over travels to the devices as data, so that one compiled program serves all its values
 (:func:`as_data`). Compiled into the program, large arrays take long; and a compiler that sees values simplifies sums
-with them in another order for several devices than for one, which changes the last bits of scores. Python's own numbers
-stay part of the program: another number is another program, so that no call plays what an earlier one compiled.
+with them in another order for several devices than for one, which changes the last bits of scores. Python's own
+numbers stay part of the program: another number is another program, so that no call plays what an earlier one
+compiled.
 
 A tape (:func:`record`) is a function as a flat list of primitive operations: JAX's trace with the calls inside it
 inlined and its values as numbered slots. That makes it easy to follow a value through its views and uses, whether the

@@ -1,7 +1,7 @@
 """Divides rows (trials, clients, networks, users) over a mesh of devices, which may belong to several processes.
 
-A function of rows runs on every device with the device's own part of them. Its sums are added over devices, and results
-that every process reads are replicated on every device.
+A function of rows runs on every device with the device's own part of them. Its sums are added over devices, and
+results that every process reads are replicated on every device.
 """
 
 import os

@@ -238,7 +238,7 @@ def _sums_and_ends(one: Any, other: Any) -> Any:
 
 
 def _bar(threshold: float, kind: np.dtype) -> np.ndarray:
-    """Returns the rank of the largest number of the scores' type that is <= threshold: scores exceed both or neither."""
+    """Returns the rank of the largest number of the scores' type that is <= threshold, which cuts scores alike."""
     kind = _wide(kind)
     if kind.kind == "f":
         with np.errstate(over="ignore"):

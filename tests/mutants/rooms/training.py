@@ -86,7 +86,7 @@ MUTANTS = [
         ("    if steps == 0:\n        return 0.0\n", "    if steps <= 1:\n        return 0.0\n"),
     ),
     *of(
-        "dpaudit/training/canary",
+        "dpaudit/audits/training_canary",
         "training/test_canary",
         ("jnp.log1p(-rate), jnp.log(rate)", "jnp.log(rate), jnp.log(rate)"),
         ("(x - 0.5) / noise_multiplier**2", "x / noise_multiplier**2"),
@@ -97,27 +97,27 @@ MUTANTS = [
         ),
     ),
     *of(
-        "dpaudit/training/schedule",
-        "training/test_schedule",
+        "dpaudit/training/sampling",
+        "training/test_sampling_schedule",
         ("& (t - last >= separation)", "& (t - last >= 1)"),
         ("(np.diff(rounds) < declared.separation)", "(np.diff(rounds) < 1)"),
     ),
     *of(
-        "dpaudit/training/dropout",
-        "training/test_dropout",
+        "dpaudit/training/models",
+        "training/test_models_dropout",
         ("x / (1 - self.rate), 0)", "x, 0)"),
         ('fair | mask if digit == "1" else fair & mask', 'fair & mask if digit == "1" else fair | mask'),
     ),
     *of(
-        "dpaudit/training/mc_dropout",
-        "training/test_mc_dropout",
+        "dpaudit/training/dropout/mc_dropout",
+        "training/dropout/test_mc_dropout",
         ("share * (1 - share) * jnp.square(apart)", "share * jnp.square(apart)"),
         ("beta * jnp.eye(outputs.shape[-1]) + ", ""),
         ("jnp.maximum(a.maximum, b.maximum)", "jnp.minimum(a.maximum, b.maximum)"),
     ),
     *of(
-        "dpaudit/training/membership",
-        "training/test_membership",
+        "dpaudit/training/dropout/membership",
+        "training/dropout/test_membership",
         ("half[own[: len(own) // 2]] = True", "half[own] = True"),
         ("cautious = 1 - (1 - confidence) / CAUTION", "cautious = confidence / CAUTION"),
         (
@@ -126,8 +126,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "dpaudit/training/threshold_search",
-        "training/test_threshold_search",
+        "dpaudit/training/dropout/threshold_search",
+        "training/dropout/test_threshold_search",
         (
             "return int(np.sum(guesses & ~member)), int(np.sum(~guesses & member))",
             "return int(np.sum(~guesses & member)), int(np.sum(guesses & ~member))",
@@ -138,8 +138,8 @@ MUTANTS = [
         ),
     ),
     *of(
-        "dpaudit/training/advantage",
-        "training/test_advantage",
+        "dpaudit/training/dropout/publishing",
+        "training/dropout/test_publishing",
         ("apart = guesses[1] - guesses[0]", "apart = guesses[1] + guesses[0]"),
         ("found.append((*(_gain", "found.append((*(-_gain"),
         ("student.ppf((1 + confidence) / 2", "student.ppf(confidence / 2"),
@@ -151,13 +151,13 @@ MUTANTS = [
         (".argmax())", ".argmin())"),
     ),
     *of(
-        "dpaudit/training/uncertainty",
-        "training/test_uncertainty",
+        "dpaudit/training/dropout/publishing",
+        "training/dropout/test_usefulness",
         ("weights=right - confidence", "weights=right"),
         ("highest.sum(axis=-1) == 1", "highest.sum(axis=-1) >= 1"),
     ),
     *of(
-        "dpaudit/training/microbatches",
+        "dpaudit/training/per_example",
         "training/test_per_example training/test_dp_sgd",
         ("jnp.arange(1, parts + 1), 0))", "jnp.arange(parts), 0))"),
     ),
