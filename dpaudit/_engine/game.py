@@ -54,10 +54,10 @@ def enough_threads(program: Any, mesh: Mesh | None) -> None:
 
     Args:
       program: a trial's Jaxpr.
-      mesh: that is to play it.
+      mesh: the devices to play it on.
 
     Raises:
-      InputError: no more threads than devices for one that waits for threads.
+      InputError: a program that waits for threads, of which there are no more than devices.
     """
     if mesh is None or mesh.devices.flat[0].platform != "cpu":
         return

@@ -109,14 +109,14 @@ def once(do: Callable[[], Any]) -> Any:
     """
     if not several():
         return do()
-    said = b""
+    message = b""
     if first():
         try:
-            said = json.dumps([True, do()]).encode()
+            message = json.dumps([True, do()]).encode()
         except _validate.InputError as error:
-            said = json.dumps([False, str(error)]).encode()
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(said))))
-    padded = np.frombuffer(said.ljust(size), np.uint8)
+            message = json.dumps([False, str(error)]).encode()
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
+    padded = np.frombuffer(message.ljust(size), np.uint8)
     done, value = json.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8).tobytes())
     if not done:
         raise _validate.InputError(value)

@@ -21,7 +21,7 @@ def walk(
     """Replays a program and returns what stands for its results.
 
     Args:
-      program: closed, or without constants of its own.
+      program: closed, or a Jaxpr, whose constants are then its first inputs.
       arguments: what stands for its inputs.
       step: ``step(equation, inputs) -> outputs``, called for each operation in order; it decides itself whether to go
         into the programs inside the operation.

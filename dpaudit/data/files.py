@@ -57,7 +57,7 @@ class Files(NamedTuple):
       sizes: published number of records in train and in test.
       shape: of one record.
       num_classes: 2 or more.
-      folders: where the files may lie inside the data folder; they may also lie directly in it.
+      folders: where the files may be inside the data folder; they may also be directly in it.
       names: split -> the files that must all be there, without .gz or .xz.
       read: ``read(paths, split) -> inputs, labels``.
     """
@@ -190,7 +190,7 @@ def copies(needed: Sequence[str], places: Sequence[Path]) -> list[list[Path]]:
 
 
 def folders(name: str, root: Path) -> list[Path]:
-    """Returns where a copy may be; the name of ``root`` tells MNIST and Fashion-MNIST, which share file names, apart."""
+    """Returns where a copy may be; the name of ``root`` tells MNIST from Fashion-MNIST, which share file names."""
     direct = FILES[name].read is not _idx or ("fashion" in _called(root)) == ("fashion" in name)
     return [root / folder for folder in FILES[name].folders] + ([root] if direct else [])
 

@@ -38,7 +38,7 @@ class Edition(NamedTuple):
     Attributes:
       title: the name to display.
       count: published number of ratings.
-      folders: where the files may lie inside the data folder; they may also lie directly in it.
+      folders: where the files may be inside the data folder; they may also be directly in it.
       names: the files that must all be there, without .gz or .xz: ratings, items and other files on items.
       users: a file that lists the users, or None where the edition has none.
       separator: of the columns of a line.

@@ -135,7 +135,7 @@ def load(name: str, *, split: str = "train", data_dir: str | os.PathLike[str] | 
 
     Files are looked for in ``data_dir`` alone if it is given, otherwise in ``$DPAUDIT_DATA``.
     ``"cifar10"`` is a complete exact copy, else a complete one that went through JPEG (``lossy``); the exact subset
-    is a data set of its own. Sets without an official split have a fixed one, stratified by class: digits
+    is a separate data set. Sets without an official split have a fixed one, stratified by class: digits
     1,437 + 360, breast_cancer 390 + 179, pima_diabetes 600 + 168.
 
     Args:

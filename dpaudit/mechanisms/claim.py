@@ -239,8 +239,8 @@ class CurveClaim(Claim):
         return hash((repr(self._terms), self.neighbouring))
 
     def __repr__(self) -> str:
-        said = f"mu={self._terms['mu']:g}" if "mu" in self._terms else f"a curve of {len(self._terms['fpr'])} points"
-        return f"Claim({said}, neighbouring={self.neighbouring!r})"
+        shown = f"mu={self._terms['mu']:g}" if "mu" in self._terms else f"a curve of {len(self._terms['fpr'])} points"
+        return f"Claim({shown}, neighbouring={self.neighbouring!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CurveClaim, (self._terms, self.neighbouring)

@@ -7,8 +7,7 @@ GPU to TF32 where that is on; so every product that decides a bound is an :func:
 in float32 anyway and runs the same program. On an accelerator a product in full precision takes three to six passes of
 a narrow one, but these products are a third of a training step or less: the network's own products, forward and
 backward, keep the precision that they were written with. And a float32 sum of very many summands, added one after
-another,
-drifts: :func:`plus` keeps what every addition rounds away.
+another, drifts: :func:`plus` keeps what every addition rounds away.
 """
 
 from typing import Any

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -189,6 +190,7 @@ def noisy_sums(
         loss = jnp.sum(jnp.where(taken, info.losses, 0.0)) / jnp.sum(taken)
         counts = (taken, taken & finite & (info.norms > clip_norm), taken & ~finite)
         noised, memory = noise.add(noise_key, total, state.noise)
+        chex.assert_trees_all_equal_shapes(noised, total)  # noise that broadcast would be the same for several numbers
         gradient = jax.tree.map(lambda noisy: noisy / batch_size, noised)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         after = State(optax.apply_updates(state.params, updates), opt_state, state.step + 1, memory)
@@ -279,7 +281,7 @@ def fit(
     """Trains to step ``steps`` in calls of :func:`train` that end at the multiples of ``every``.
 
     Parameters and info are those of one call, bit for bit, however the training is cut, killed and resumed. Where
-    ``every`` does not divide ``steps``, the last call is shorter and so a program of its own to compile.
+    ``every`` does not divide ``steps``, the last call is shorter and compiled separately.
 
     Args:
       key, trainer, data, sampling: as for :func:`train`.

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -197,8 +198,8 @@ def clipped_sum(
 
     Raises:
       InputError: a value out of range; sizes that do not divide; leaves of ``batch`` of different lengths; a loss
-        that is not one floating-point number per example; a parameter that the loss does not use; a BatchNorm in
-        training mode.
+        that is not one floating-point number per example; factors that are not one per layer and unit; a parameter
+        that the loss does not use; a BatchNorm in training mode.
 
     Source: the ghost norm of Goodfellow 2015, "Efficient Per-Example Gradient Computations"; for positions, Li,
     Tramer, Liang and Hashimoto 2022, "Large Language Models Can Be Strong Differentially Private Learners".
@@ -227,6 +228,7 @@ def clipped_sum(
     size = microbatch_size(tape.size(), n, most=microbatch, multiple=group_size)
     run = max(1, TOGETHER * group_size // size)
     total, (norms, losses, dropped) = in_microbatches(part, batch, weights, size, run=run)
+    chex.assert_trees_all_equal_shapes(total, params)
     return total, Info(norms.ravel()[:units], losses.ravel()[:units], dropped.sum())
 
 
@@ -270,6 +272,9 @@ def _clipped_sum(
         squared = jnp.where(present, squared, 0)
     finite = jnp.isfinite(squared).all(axis=0)
     factors = clipping(jnp.sqrt(jnp.where(finite, squared, 0)), clip_norm)
+    if jnp.shape(factors) != squared.shape:
+        wanted = f"factors of shape {list(squared.shape)}, one per layer and unit, as its norms"
+        raise _validate.expected("clipping", wanted, f"shape {list(jnp.shape(factors))}")
     if present is not None:
         factors = jnp.where(present, factors, 0)
     factors = jnp.where(finite, factors, 0)

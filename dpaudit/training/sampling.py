@@ -301,7 +301,7 @@ def scheduled(table: Any, *, examples: int, separation: int = 1, most: int | Non
     rounds, width = given.shape
     declared = participation(rounds, separation=separation, most=most)
     _kept(given, declared)
-    front = np.sort(given, axis=1)[:, ::-1]  # nobody behind everybody
+    front = np.sort(given, axis=1)[:, ::-1]  # padding last
     rows = jnp.asarray(np.ascontiguousarray(front), jnp.int32)
 
     def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -284,6 +285,8 @@ def _product(
     rearranged: Callable[[jax.Array], jax.Array],
 ) -> UnitGradients:
     """Combines a [n, t, b, k] and d [n, t, b, o]; the examples of a unit count as more positions."""
+    chex.assert_rank([a, d], 4)
+    chex.assert_equal_shape_prefix([a, d], 3)
     a, d = (_units(x, group).reshape(len(x) // group, group * x.shape[1], *x.shape[2:]) for x in (a, d))
     t, k, o = a.shape[1], a.shape[-1], d.shape[-1]
     small = k * o <= t * (k + o)  # no more numbers than a and d themselves: as fast as a plain gradient

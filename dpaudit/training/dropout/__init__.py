@@ -1,4 +1,4 @@
-"""Predicts with dropout, and measures what the predictions tell of a target's membership.
+"""Predicts with dropout, and measures what the predictions reveal of a target's membership.
 
 Source: paper 003, on the privacy risk of networks with Monte Carlo dropout.
 """
