@@ -1,46 +1,73 @@
-"""dpaudit: how private is a mechanism really?
+"""Measures how private a randomised mechanism really is.
 
-Play distinguishing games with any randomised mechanism written in JAX, and report the privacy loss that an adversary
-achieved, with confidence bounds, beside the loss that was promised.
+dpaudit plays distinguishing games with any randomised mechanism written in JAX, and reports the privacy loss that an
+adversary achieved, with confidence bounds, beside the loss that was promised.
 """
 
-from dpaudit import mechanisms
-from dpaudit._engine.game import play
-from dpaudit._validate import InputError
-from dpaudit.auditing import domain, estimators
-from dpaudit.auditing.attacks import distinguish
-from dpaudit.auditing.audit import audit
-from dpaudit.auditing.domain import Case, Domain
-from dpaudit.auditing.examine import Examination, examine
-from dpaudit.auditing.host import on_host
-from dpaudit.auditing.lint.inspect import Finding, Inspection, inspect
-from dpaudit.auditing.one_training import one_run
-from dpaudit.auditing.result import AuditResult
-from dpaudit.auditing.search import SearchResult, search
-from dpaudit.audits import oracle
-from dpaudit.mechanisms.claim import Claim, Mechanism
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AuditResult",
-    "Case",
-    "Claim",
-    "Domain",
-    "Examination",
-    "Finding",
-    "InputError",
-    "Inspection",
-    "Mechanism",
-    "SearchResult",
-    "audit",
-    "distinguish",
-    "domain",
-    "estimators",
-    "examine",
-    "inspect",
-    "mechanisms",
-    "on_host",
-    "one_run",
-    "oracle",
-    "play",
-    "search",
-]
+from dpaudit._lazy import attach
+from dpaudit._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from dpaudit import auditing as auditing
+    from dpaudit import audits as audits
+    from dpaudit import data as data
+    from dpaudit import federated as federated
+    from dpaudit import kernels as kernels
+    from dpaudit import mechanisms as mechanisms
+    from dpaudit import personalization as personalization
+    from dpaudit import report as report
+    from dpaudit import secure as secure
+    from dpaudit import training as training
+    from dpaudit._engine.game import play as play
+    from dpaudit._validate import InputError as InputError
+    from dpaudit.auditing import domain as domain
+    from dpaudit.auditing import estimators as estimators
+    from dpaudit.auditing.attacks import distinguish as distinguish
+    from dpaudit.auditing.audit import audit as audit
+    from dpaudit.auditing.domain import Case as Case
+    from dpaudit.auditing.domain import Domain as Domain
+    from dpaudit.auditing.examine import Examination as Examination
+    from dpaudit.auditing.examine import examine as examine
+    from dpaudit.auditing.host import on_host as on_host
+    from dpaudit.auditing.lint.inspect import Finding as Finding
+    from dpaudit.auditing.lint.inspect import Inspection as Inspection
+    from dpaudit.auditing.lint.inspect import inspect as inspect
+    from dpaudit.auditing.one_training import one_run as one_run
+    from dpaudit.auditing.result import AuditResult as AuditResult
+    from dpaudit.auditing.search import SearchResult as SearchResult
+    from dpaudit.auditing.search import search as search
+    from dpaudit.audits import oracle as oracle
+    from dpaudit.mechanisms.claim import Claim as Claim
+    from dpaudit.mechanisms.claim import Mechanism as Mechanism
+
+_ROOMS = "auditing audits data federated kernels mechanisms personalization report secure training"
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {room: room for room in _ROOMS.split()}
+    | {
+        "AuditResult": "auditing.result",
+        "Case": "auditing.domain",
+        "Claim": "mechanisms.claim",
+        "Domain": "auditing.domain",
+        "Examination": "auditing.examine",
+        "Finding": "auditing.lint.inspect",
+        "InputError": "_validate",
+        "Inspection": "auditing.lint.inspect",
+        "Mechanism": "mechanisms.claim",
+        "SearchResult": "auditing.search",
+        "audit": "auditing.audit",
+        "distinguish": "auditing.attacks.distinguish",
+        "domain": "auditing.domain",
+        "estimators": "auditing.estimators",
+        "examine": "auditing.examine",
+        "inspect": "auditing.lint.inspect",
+        "on_host": "auditing.host",
+        "one_run": "auditing.one_training",
+        "oracle": "audits.oracle",
+        "play": "_engine.game",
+        "search": "auditing.search",
+    },
+)

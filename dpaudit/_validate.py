@@ -1,11 +1,11 @@
-"""Host-side validation: every refusal is one line that names the argument, the value and what was expected.
+"""Validates arguments on the host; every refusal is one line with the argument, its value and what was expected.
 
-Each function takes one keyword, ``name=value``, returns the value, and raises :class:`InputError` otherwise::
+Each function takes one keyword, ``name=value``, and returns the value or raises :class:`InputError`::
 
-    clip_norm = check.positive(clip_norm=clip_norm)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
 
-A value that is being traced by JAX has no number yet; it is passed through unchecked, so that a mechanism can
-still be mapped over its parameters.
+A value that JAX is tracing has no number yet; it is passed through unchecked, so that a mechanism can be mapped
+over its parameters.
 """
 
 import math
@@ -23,20 +23,26 @@ from jax.core import Tracer
 
 
 class InputWarning(UserWarning):
-    """The caller's input is taken as it is, but says less than it seems to."""
+    """Warns of input that is accepted but promises less than it seems to."""
 
 
 class InputError(ValueError):
-    """The caller's input is wrong; the message is one line and complete without the traceback."""
+    """Refuses the caller's input; the message is one line and complete without the traceback."""
 
 
 def expected(name: str, wanted: str, value: object) -> InputError:
-    """The one form of message: ``<name>: expected <wanted>, got <value>``."""
+    """Returns an error with the one form of message: ``<name>: expected <wanted>, got <value>``."""
     return InputError(f"{name}: expected {wanted}, got {_short(value)}")
 
 
+def one_line(text: str, longest: int = 200) -> str:
+    """Puts somebody else's text on one line of at most ``longest`` characters, fit for a message."""
+    text = " ".join(text.split())
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
 def positive(*, infinity_allowed: bool = False, **named: Any) -> Any:
-    """A finite number > 0, or infinity with ``infinity_allowed``."""
+    """Accepts a finite number > 0, or infinity with ``infinity_allowed``."""
     name, value = _one(named)
     if _traced(value):
         return value
@@ -46,7 +52,7 @@ def positive(*, infinity_allowed: bool = False, **named: Any) -> Any:
 
 
 def non_negative(**named: Any) -> Any:
-    """A finite number >= 0."""
+    """Accepts a finite number >= 0."""
     name, value = _one(named)
     if _traced(value):
         return value
@@ -56,7 +62,7 @@ def non_negative(**named: Any) -> Any:
 
 
 def probability(*, one_allowed: bool = False, **named: Any) -> Any:
-    """A number in [0, 1), or in [0, 1] with ``one_allowed``."""
+    """Accepts a number in [0, 1), or in [0, 1] with ``one_allowed``."""
     name, value = _one(named)
     if _traced(value):
         return value
@@ -67,7 +73,7 @@ def probability(*, one_allowed: bool = False, **named: Any) -> Any:
 
 
 def open_unit(**named: Any) -> Any:
-    """A number in (0, 1)."""
+    """Accepts a number in (0, 1)."""
     name, value = _one(named)
     if _traced(value):
         return value
@@ -77,7 +83,7 @@ def open_unit(**named: Any) -> Any:
 
 
 def real(**named: Any) -> Any:
-    """A finite number."""
+    """Accepts a finite number."""
     name, value = _one(named)
     if _traced(value):
         return value
@@ -87,13 +93,13 @@ def real(**named: Any) -> Any:
 
 
 def delta(people: int, unit: str, **named: Any) -> Any:
-    """A number in (0, 1); one above 1/people is taken with a warning.
+    """Accepts a number in (0, 1), with a warning where it is above 1/people.
 
-    With delta = 1/n the promise is kept by publishing the data of one of n people, drawn at random.
+    With delta = 1/n even publishing the data of one of n people, drawn at random, keeps the promise.
 
     Args:
-      people: n, how many there are.
-      unit: what they are, in the plural.
+      people: n, their number.
+      unit: the word for them, in the plural.
     """
     ((name, value),) = named.items()
     if not _traced(open_unit(**named)) and _known(value) * people > 1 + 1e-9:
@@ -105,7 +111,7 @@ def delta(people: int, unit: str, **named: Any) -> Any:
 
 
 def at_least(minimum: int, **named: Any) -> int:
-    """A whole number >= ``minimum``."""
+    """Accepts a whole number >= ``minimum``."""
     name, value = _one(named)
     whole = _is_number(value) and math.isfinite(value) and float(value).is_integer()
     if not whole or _known(value) < minimum:
@@ -114,7 +120,7 @@ def at_least(minimum: int, **named: Any) -> int:
 
 
 def one_of(choices: Collection[str], **named: Any) -> str:
-    """A name out of ``choices``."""
+    """Accepts one of the names ``choices``."""
     name, value = _one(named)
     if value not in choices:
         raise expected(name, "one of " + ", ".join(choices), value)
@@ -122,7 +128,7 @@ def one_of(choices: Collection[str], **named: Any) -> str:
 
 
 def key(**named: Any) -> jax.Array:
-    """A typed jax.random key; one of the old kind (uint32 [2]) is given its type."""
+    """Accepts a typed jax.random key; a key of the old kind (uint32 [2]) is given its type."""
     name, value = _one(named)
     if isinstance(value, jax.Array):
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.ndim == 0:
@@ -133,7 +139,7 @@ def key(**named: Any) -> jax.Array:
 
 
 def finite(**named: Any) -> Any:
-    """A pytree of numbers without NaN or infinity (checked where the values are known)."""
+    """Accepts a pytree of numbers without NaN or infinity (checked where the values are known)."""
     name, tree = _one(named)
     for leaf in jax.tree.leaves(tree):
         if _traced(leaf):
@@ -150,7 +156,7 @@ def finite(**named: Any) -> Any:
 
 
 def vector(**named: Any) -> Any:
-    """An array of shape [d], d >= 1."""
+    """Accepts an array of shape [d], d >= 1."""
     name, value = _one(named)
     shape = getattr(value, "shape", None)
     if shape is None or len(shape) != 1 or shape[0] < 1:
@@ -159,7 +165,7 @@ def vector(**named: Any) -> Any:
 
 
 def _warn(message: str) -> None:
-    """One warning at the line of the caller outside this package."""
+    """Warns at the line of the caller outside this package."""
     frame, level = sys._getframe(1), 2
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "dpaudit":
         frame, level = frame.f_back, level + 1
@@ -172,7 +178,7 @@ def _one(named: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _known(value: Any) -> Any:
-    """A number that can be compared: while a program is traced, JAX would put even known numbers into it."""
+    """Returns a number that Python can compare: while JAX traces, even a known number becomes part of a program."""
     return np.asarray(value) if isinstance(value, jax.Array) else value
 
 
@@ -184,7 +190,7 @@ def _is_number(value: object) -> bool:
     if isinstance(value, (bool, np.bool_)):
         return False
     if isinstance(value, int):
-        return abs(value) < 1 << 1023  # what float() takes
+        return abs(value) < 1 << 1023  # the largest that float() accepts
     if isinstance(value, numbers.Real):
         return True
     return isinstance(value, (np.ndarray, jax.Array)) and value.ndim == 0 and value.dtype.kind in "iuf"
@@ -192,6 +198,4 @@ def _is_number(value: object) -> bool:
 
 def _short(value: object) -> str:
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else repr(value)
-    text = text if isinstance(text, str) else repr(text)
-    text = " ".join(text.split())
-    return text if len(text) <= 80 else text[:77] + "..."
+    return one_line(text if isinstance(text, str) else repr(text), 80)

@@ -1,11 +1,11 @@
-"""Philox-4x32-10 as a JAX key type: any mechanism that takes a key runs unchanged on it, and faster than on threefry.
+"""Implements Philox-4x32-10 as a JAX key type, on which mechanisms run unchanged and faster than on threefry.
 
 One block is a keyed bijection of 128-bit counters, ten rounds of two 32x32 -> 64-bit products (Salmon, Moraes, Dror
-and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Like threefry it is a simulation generator, not a
-cryptographic one.
+and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Like threefry it is a generator for simulation, not
+for cryptography.
 
-A key is 128 bits: the cipher key (k0, k1) and the upper counter words (c2, c3). The lower counter words say what a
-block is for, so that no block serves twice:
+A key is 128 bits: the cipher key (k0, k1) and the upper counter words (c2, c3). The lower counter words state what
+a block is for, so that no block is used twice:
 
     random bits  (block number, 0)         fold_in  (data, 2^31)         split  (child number, 2^31 + 1)
 
@@ -35,7 +35,7 @@ _MOST_WORDS = 4 << 32  # block numbers are 32-bit
 
 
 def widening(multiplier: np.uint32, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The upper and lower words of the 64-bit product, whether or not the caller has 64-bit types switched on.
+    """Returns the upper and lower words of the 64-bit product, whether or not the caller has enabled 64-bit types.
 
     A widening product is one vector instruction; products of 16-bit halves take two to three times as long, and
     ``lax.mulhi``, as fast as this, does not compile under ``shard_map``.
@@ -46,7 +46,7 @@ def widening(multiplier: np.uint32, x: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def by_halves(multiplier: np.uint32, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The same from products of 16-bit halves, for chips without 64-bit integers."""
+    """Returns the same words from products of 16-bit halves, for chips without 64-bit integers."""
     low, high = np.uint32(multiplier & 0xFFFF), np.uint32(multiplier >> 16)
     x_low, x_high = x & np.uint32(0xFFFF), x >> np.uint32(16)
     cross, other = low * x_high, high * x_low
@@ -58,7 +58,7 @@ def by_halves(multiplier: np.uint32, x: jax.Array) -> tuple[jax.Array, jax.Array
 def block(
     key: Sequence[jax.Array], counter: Sequence[jax.Array], *, rounds: int = 10, multiply: Multiply = widening
 ) -> Words:
-    """The cipher: four words that are a bijective function of the four counter words, for each key.
+    """Encrypts: four words that are a bijective function of the four counter words, for each key.
 
     In each round, with (hi, lo) the halves of the 64-bit product:
     (c0, c1, c2, c3) <- (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)), then k0 += W0, k1 += W1.
@@ -84,7 +84,7 @@ def block(
 
 
 def from_key(key: jax.Array) -> jax.Array:
-    """A Philox key drawn from a key of any type.
+    """Draws a Philox key from a key of any type.
 
     Args:
       key: a typed jax.random key or array of keys, consumed.
@@ -102,9 +102,9 @@ def from_key(key: jax.Array) -> jax.Array:
 
 
 def _in_one_loop(words: Words) -> Words:
-    """The same words, computed together.
+    """Returns the same words, computed in one loop.
 
-    XLA's CPU compiler gives each output a loop of its own and would run the cipher four times (and once more for each
+    XLA's CPU compiler gives each output its own loop and would run the cipher four times (and once more for each
     word of a key that is used); a reduction of four operands is one loop. So each word is reduced with a copy of
     itself, by OR, which changes nothing: x | x = x.
     """
@@ -114,7 +114,7 @@ def _in_one_loop(words: Words) -> Words:
 
 @partial(jax.jit, static_argnums=(1, 2), inline=True)
 def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
-    """The words of blocks 0, 1, 2, ... in order, cut or joined to ``bit_width``, least significant first."""
+    """Returns the words of blocks 0, 1, 2, ... in order, cut or joined to ``bit_width``, least significant first."""
     size = math.prod(shape)
     words = -(-size * bit_width // 32)
     if words > _MOST_WORDS:
@@ -144,7 +144,7 @@ def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 @partial(jax.jit, inline=True)
 def _seed(seed: jax.Array) -> jax.Array:
-    """The block of the seed's 64 bits (sign-extended, so that x64 mode makes no difference) under the zero key."""
+    """Returns the block of the seed's 64 bits under the zero key, sign-extended so that x64 mode does not matter."""
     low = seed.astype(jnp.uint32)
     top = seed >> 32 if seed.dtype.itemsize == 8 else jnp.where(seed < 0, -1, 0)
     zero, ones = jnp.zeros_like(low), jnp.full_like(low, _SEED)

@@ -1,15 +1,15 @@
-"""LDP-SGD's trial without its release: inner products with a random direction that is drawn, used and never written.
+"""Plays LDP-SGD's trial without writing its release: inner products with a random direction drawn on the fly.
 
 An observer of LDP-SGD sees a release z = +-n/|n| only through <z, g0> and <z, g1>, so a trial needs |n|^2 and <n, g>
 of a normal vector n: a few sums over coordinates that exist for as long as they are added. Drawn as an array, n is
-written to memory and read again several times on its way from random words to a release.
+written to memory and read back several times on its way from random words to a release.
 
-The words are those of :func:`dpaudit.mechanisms.sampling.normal` for the same Philox key, so a trial here is that very
-trial of the shipped mechanism, up to rounding. It is not the shipped code: an audit that shall find a bug in the code
-plays the code.
+The words are those of :func:`dpaudit.mechanisms.sampling.normal` for the same Philox key, so a trial here equals the
+trial of the shipped mechanism, up to rounding. It is not the shipped code: an audit that should find bugs in that code
+plays the mechanism itself.
 
 Coordinates lie in tiles of cipher blocks. A cell of the grid takes some trials and one tile, and writes its own part
-of each sum; the parts are added outside. Nothing is shared between cells, so their order does not matter.
+of each sum; the parts are added outside. Cells share nothing, so their order does not matter.
 """
 
 import math
@@ -33,15 +33,15 @@ from dpaudit.mechanisms.clipping import norm_and_direction
 Cipher = Callable[[Sequence[jax.Array], Sequence[jax.Array]], philox.Words]
 Products = Callable[[jax.Array, jax.Array], jax.Array]
 
-WORDS = 4  # of a cipher block, and so normal pairs that its words are one third of
+WORDS = 4  # of a cipher block; three blocks make as many pairs of normals
 LANES = 128  # blocks in a row of a tile
-TRIALS = 32  # of a cell, which reads its tile once for all of them
+TRIALS = 32  # of a cell, which reads its tile once for all
 TPU_ROWS = 8  # a vector register of the TPU is one tile
 GPU_ROWS = 2  # two blocks, sixteen normals, for each thread of a warp group
 
 
 class Chip(NamedTuple):
-    """What the arithmetic is made of: the law of the result does not depend on it, nor any word."""
+    """Arithmetic of a chip: neither the law of the result nor any word depends on it."""
 
     cipher: Cipher = philox.block
     sqrt: Callable[[jax.Array], jax.Array] = jnp.sqrt
@@ -53,11 +53,11 @@ def _sqrt_by_rsqrt(x: jax.Array) -> jax.Array:
 
 CPU = Chip()
 TPU = Chip(cipher=partial(philox.block, multiply=philox.by_halves))
-GPU = Chip(sqrt=_sqrt_by_rsqrt)  # Mosaic GPU knows no square root
+GPU = Chip(sqrt=_sqrt_by_rsqrt)  # Mosaic GPU has no square root
 
 
 class Coordinates(NamedTuple):
-    """How d coordinates lie in rows of cipher blocks; the padding has weight 0 in every sum."""
+    """Layout of d coordinates in rows of cipher blocks; padding has weight 0 in every sum."""
 
     half: int  # ceil(d / 2), the normal pairs; pair j is coordinates j and half + j
     numbers: jax.Array  # [rows, LANES] uint32, of the blocks
@@ -65,7 +65,7 @@ class Coordinates(NamedTuple):
 
 
 def products(keys: jax.Array, directions: jax.Array) -> jax.Array:
-    """|n|^2 and <n, u_j> for the normal vector n of every key, on the chip at hand.
+    """Computes |n|^2 and <n, u_j> for the normal vector n of every key, on the chip at hand.
 
     Args:
       keys: Philox keys, [n].
@@ -83,22 +83,22 @@ def products(keys: jax.Array, directions: jax.Array) -> jax.Array:
 
 
 def products_reference(keys: jax.Array, directions: jax.Array, *, chip: Chip = CPU) -> jax.Array:
-    """:func:`products` in plain JAX: one loop over tiles that adds as it draws, if the compiler fuses it.
+    """Computes :func:`products` in plain JAX: one loop over tiles that adds as it draws, if the compiler fuses it.
 
     Args:
       keys, directions: as for :func:`products`.
-      chip: what the arithmetic is made of; a wrong one is for tests of the tests.
+      chip: its arithmetic; a wrong one is for tests of the tests.
     """
     return _in_one_loop(*_checked(keys, directions), chip=chip)
 
 
 def products_tpu(keys: jax.Array, directions: jax.Array, *, interpret: bool = False) -> jax.Array:
-    """:func:`products` by Mosaic TPU, or interpreted on any machine."""
+    """Computes :func:`products` by Mosaic TPU, or interpreted on any machine."""
     return _on_tpu(*_checked(keys, directions), interpret=interpret)
 
 
 def products_gpu(keys: jax.Array, directions: jax.Array, *, interpret: Any = False) -> jax.Array:
-    """:func:`products` by Mosaic GPU, which needs Hopper or newer, or interpreted by its interpreter's parameters."""
+    """Computes :func:`products` by Mosaic GPU, which needs Hopper or newer, or with its interpreter's parameters."""
     return _on_gpu(*_checked(keys, directions), interpret=interpret)
 
 
@@ -111,7 +111,7 @@ def cosines(
     clip_norm: Any,
     products: Products = products,
 ) -> jax.Array:
-    """(<z, gradient>/|gradient|, <z, other>/|other|) of the release z of ``gradient`` for every key.
+    """Computes (<z, gradient>/|gradient|, <z, other>/|other|) of the release z of ``gradient`` for every key.
 
     Args:
       keys: Philox keys, [n]; each is what :func:`dpaudit.mechanisms.ldp_sgd.randomize` would be given.
@@ -138,7 +138,7 @@ def cosines(
 
 
 def words(key: Any, numbers: jax.Array, half: int, cipher: Cipher = philox.block) -> list[Sequence[jax.Array]]:
-    """The three words behind each of four normal pairs for every block number b: pairs 4b, ..., 4b + 3.
+    """Returns the three words behind each of four normal pairs for every block number b: pairs 4b, ..., 4b + 3.
 
     ``jax.random.bits(key, (3, half))`` in blocks: row m begins with word m half, which is no block's first unless 4
     divides it; then the words of two blocks are shifted.
@@ -167,7 +167,7 @@ def words(key: Any, numbers: jax.Array, half: int, cipher: Cipher = philox.block
 
 
 def _sums(key: Any, numbers: jax.Array, weights: Any, half: int, chip: Chip) -> list[jax.Array]:
-    """The terms of every sum, added up over the eight normals of each block: 1 + k arrays like ``numbers``."""
+    """Adds the terms of every sum over the eight normals of each block: 1 + k arrays like ``numbers``."""
     sums = [jnp.zeros(numbers.shape, jnp.float32) for _ in weights]
     for place, (high, low, angle) in enumerate(zip(*words(key, numbers, half, chip.cipher), strict=True)):
         pair = sampling.box_muller(high, low, angle, jnp.float32, chip.sqrt)
@@ -178,7 +178,7 @@ def _sums(key: Any, numbers: jax.Array, weights: Any, half: int, chip: Chip) -> 
 
 
 def _coordinates(directions: jax.Array, tile: int) -> Coordinates:
-    """In whole tiles of that many rows."""
+    """Lays coordinates out in whole tiles of that many rows."""
     k, d = directions.shape
     half = -(-d // 2)
     rows = -(-half // (WORDS * LANES * tile)) * tile
@@ -266,14 +266,14 @@ def _on_gpu(keys: jax.Array, directions: jax.Array, *, interpret: Any = False) -
 
 
 def _whole_cells(keys: jax.Array) -> tuple[jax.Array, int, int]:
-    """Keys padded to whole cells, the trials of one, and how many there were."""
+    """Pads keys to whole cells; returns them, the trials of a cell, and the number of keys."""
     n = len(keys)
     trials = min(TRIALS, n)
     return jnp.pad(keys, ((0, -n % trials), (0, 0))), trials, n
 
 
 def _checked(keys: jax.Array, directions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The words of the keys, [n, 4], and the directions in float32."""
+    """Returns the words of the keys, [n, 4], and the directions in float32, checked."""
     philox_keys = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) and jax.random.key_impl(keys) == philox.IMPL
     if not philox_keys or keys.ndim != 1 or not keys.size:
         raise _validate.expected("keys", "Philox keys of shape [n], n >= 1", f"{keys.dtype}{list(keys.shape)}")

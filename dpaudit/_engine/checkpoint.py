@@ -1,11 +1,15 @@
-"""What a killed run goes on from: one file, whole at any moment, that nothing but the same run takes up again."""
+"""Saves what a killed run resumes from, in a form that is whole at any moment and that only the same run accepts.
+
+Counts and scores are one NumPy file (:class:`Checkpoint`), the state of a training is a folder of Orbax
+(:class:`FolderCheckpoint`).
+"""
 
 import io
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,19 +21,22 @@ from dpaudit import _validate
 from dpaudit._engine.fingerprint import Identity, digest, is_key, program, raw, refuse_another, text
 from dpaudit._engine.sharding import several_processes
 
+if TYPE_CHECKING:
+    from orbax.checkpoint import CheckpointManager
+
 NO_FOLDER, NO_FILE = -2, -1  # in place of a file's size
 
 
 class Checkpoint(NamedTuple):
     """A file of arrays and the run that it belongs to.
 
-    Where several processes play one game, process 0 alone writes and reads the file, and tells the others what is in
-    it: they need no file system in common.
+    Where several processes play one game, process 0 alone writes and reads the file, and sends the others its content,
+    so they need no file system in common.
 
     Attributes:
       file: where.
-      identity: what the run is, part by part.
-      shared: several processes play one game.
+      identity: of the run, part by part.
+      shared: whether several processes play one game.
     """
 
     file: Path
@@ -37,7 +44,7 @@ class Checkpoint(NamedTuple):
     shared: bool
 
     def save(self, **arrays: Any) -> None:
-        """Writes beside the old file and replaces it in one step: a kill at any moment leaves one whole file."""
+        """Writes beside the old file and replaces it in one step, so that a kill at any moment leaves a whole file."""
         if self.shared and jax.process_index() > 0:
             return
         beside = self.file.with_name(self.file.name + ".partial")
@@ -48,10 +55,10 @@ class Checkpoint(NamedTuple):
         os.replace(beside, self.file)
 
     def restore(self) -> dict[str, np.ndarray] | None:
-        """The arrays last saved, or None where there is no file yet.
+        """Returns the arrays last saved, or None where there is no file yet.
 
         Raises:
-          InputError: a file that is torn, or that another run has made; it is left as it is.
+          InputError: a file that is torn, or that another run has made; it is left unchanged.
         """
         content = self._read()
         if content is None:
@@ -66,7 +73,7 @@ class Checkpoint(NamedTuple):
         return arrays
 
     def made_once(self, make: Callable[[], Any]) -> Any:
-        """The pytree of arrays that ``make`` returns: from the file where it is there, else made and kept.
+        """Returns the pytree of arrays that ``make`` returns, from the file if there is one, else made and saved.
 
         Raises:
           InputError: as for :meth:`restore`.
@@ -79,7 +86,7 @@ class Checkpoint(NamedTuple):
         return made
 
     def _read(self) -> bytes | None:
-        """The file's bytes, the same in every process."""
+        """Returns the file's bytes, the same in every process."""
         content, size = b"", NO_FILE
         if not self.shared or jax.process_index() == 0:
             if self.file.exists():
@@ -99,6 +106,77 @@ class Checkpoint(NamedTuple):
         return content
 
 
+class FolderCheckpoint(NamedTuple):
+    """A folder of Orbax with the arrays of the last step saved, and the training that they belong to.
+
+    Attributes:
+      folder: where; created if it is not there.
+      identity: of the training, part by part.
+    """
+
+    folder: Path
+    identity: Identity
+
+    def save(self, step: int, arrays: Any) -> None:
+        """Writes the step beside the one before, then removes that one; a kill at any moment leaves a whole one.
+
+        Args:
+          step: steps taken.
+          arrays: nested dictionaries and lists of NumPy arrays, none of them empty.
+        """
+        from orbax.checkpoint import args
+
+        items = args.Composite(arrays=args.StandardSave(arrays), identity=args.JsonSave(self.identity))
+        with _manager(self.folder, writing=True) as manager:
+            manager.save(step, args=items)
+
+    def restore(self) -> Any:
+        """Returns the arrays last saved, or None where there are none yet.
+
+        Raises:
+          InputError: a folder that is torn, or that another training has made; it is left unchanged.
+        """
+        if not self.folder.exists():
+            return None
+        if not self.folder.is_dir():
+            raise _validate.expected("checkpoint", "a folder", f"the file {self.folder.name}")
+        from orbax.checkpoint import args
+
+        items = args.Composite(arrays=args.StandardRestore(), identity=args.JsonRestore())
+        with _manager(self.folder, writing=False) as manager:
+            if manager.latest_step() is None:
+                return None
+            try:
+                found = manager.restore(manager.latest_step(), args=items)
+                arrays, identity = found["arrays"], dict(found["identity"])
+            except Exception as error:  # every way a folder can be torn
+                raise _validate.expected("checkpoint", "a whole checkpoint", f"{self.folder.name}: {error}") from None
+        refuse_another(self.identity, identity, "training", self.folder.name)
+        return arrays
+
+
+def save_parameters(folder: Path, params: Any) -> None:
+    """Writes a pytree of arrays alone and replaces what was there; ``StandardCheckpointer().restore`` reads it."""
+    from orbax.checkpoint import StandardCheckpointer
+
+    with StandardCheckpointer() as checkpointer:
+        checkpointer.save(os.path.abspath(folder), params, force=True)
+
+
+def _manager(folder: Path, *, writing: bool) -> "CheckpointManager":
+    """Opens a folder; only a writer removes what killed writers left.
+
+    Orbax removes it in the background, so a reader that is closed at once would remove what the next writer has just
+    begun.
+    """
+    from orbax.checkpoint import CheckpointManager, CheckpointManagerOptions  # takes a second
+
+    options = CheckpointManagerOptions(
+        max_to_keep=1, create=True, cleanup_tmp_directories=writing, enable_async_checkpointing=False
+    )
+    return CheckpointManager(os.path.abspath(folder), options=options)
+
+
 def of_pilot(file: str | os.PathLike[str]) -> Path:
     """Where the releases of an audit's pilot are kept: beside its own file."""
     return Path(f"{os.fspath(file)}.pilot")
@@ -107,15 +185,15 @@ def of_pilot(file: str | os.PathLike[str]) -> Path:
 def checkpoint(
     file: str | os.PathLike[str] | None, one: Any, traced: ClosedJaxpr, trials: int, *settings: Any, mesh: Mesh | None
 ) -> Checkpoint | None:
-    """The checkpoint of a run, or None where no file is given.
+    """Returns the checkpoint of a run, or None where no file is given.
 
     Args:
-      file: where to keep it.
+      file: where it is saved.
       one: the function of a trial; its arrays, if it is a ``Partial``, belong to the run's data.
       traced: the same as a program.
       trials: how many there are.
       settings: what else the run depends on.
-      mesh: over whose devices it is played; neither it nor the size of a batch makes another run.
+      mesh: over whose devices it is played; neither the mesh nor the batch size is part of the identity.
     """
     if file is None:
         return None

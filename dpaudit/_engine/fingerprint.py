@@ -1,40 +1,42 @@
-"""What a run is, part by part, so that a checkpoint is taken up by the same run alone.
+"""Identifies a run, part by part, so that only the same run resumes from its checkpoint.
 
     identity = {"key": digest([raw(key)]), "program": digest(program(traced)), "data": digest(map(raw, leaves))}
 
-A digest is the same in every process that makes the same run.
+A digest is the same in every process that starts the same run.
 """
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import Enum
+from itertools import count
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from dpaudit import _validate
+from dpaudit._engine.walk import walk
 
 Identity = dict[str, str]
-TOLD = frozenset((type(None), bool, int, float, complex, str, bytes))  # types that text tells whole
-DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")  # hold functions of which only derivatives have need
+TOLD = frozenset((type(None), bool, int, float, complex, str, bytes))  # types whose text describes them completely
+DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")  # hold functions that only derivatives need
 
 
 def raw(leaf: Any) -> bytes:
-    """The bytes of an array, or of a random key."""
+    """Returns the bytes of an array, or of a random key."""
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf).tobytes()
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf is a typed random key."""
+    """Tells whether a leaf is a typed random key."""
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def text(value: Any) -> bytes:
-    """A value as text, less the addresses that differ from process to process."""
+    """Returns a value as text, without the addresses that differ from process to process."""
     return _without_addresses(str(value)).encode()
 
 
@@ -43,15 +45,15 @@ def _without_addresses(words: str) -> str:
 
 
 def program(traced: ClosedJaxpr) -> list[bytes]:
-    """A program, operation by operation, and all arrays that it and programs inside it close over.
+    """Returns a program as text, operation by operation, and all arrays that it and programs inside it close over.
 
-    What JAX prints of a program takes four times the time, and leaves out how its random bits are made.
+    JAX's own print of a program takes four times as long, and leaves out how its random bits are made.
     """
     return spelled(traced)[0]
 
 
 def spelled(traced: ClosedJaxpr) -> tuple[list[bytes], tuple[Any, ...]]:
-    """:func:`program`, and what no text tells whole: functions that it calls on the host, settings that are objects.
+    """Returns :func:`program`, and the parts that text does not describe: functions called on the host, and objects.
 
     Two programs of one process that agree in both compute the same.
     """
@@ -60,15 +62,15 @@ def spelled(traced: ClosedJaxpr) -> tuple[list[bytes], tuple[Any, ...]]:
 
 
 def standing(traced: ClosedJaxpr) -> list[Any]:
-    """A program of this process as it stands, for :func:`same`; NumPy's arrays, which may change, are copied."""
+    """Takes a snapshot of a program of this process for :func:`same`; NumPy's arrays, which may change, are copied."""
     arrays = (leaf if isinstance(leaf, jax.Array) else raw(leaf) for leaf in closed_over(traced))
     return [_spelled(traced.jaxpr, {})[0], *arrays]
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
-    """Whether two programs, from :func:`standing`, are the same but for the functions that they call on the host.
+    """Tells whether two programs, from :func:`standing`, are the same but for the functions they call on the host.
 
-    An array that both hold is not looked into.
+    An array that both hold is not compared by its numbers.
     """
     if len(one) != len(other):
         return False
@@ -80,23 +82,17 @@ def _bytes(part: Any) -> Any:
 
 
 def _spelled(jaxpr: Any, known: dict[int, tuple[str, list[Any]]]) -> tuple[str, list[Any]]:
-    """A program in words, and the objects that words do not tell; those that it has in ``known`` are not spelled
-    anew."""
+    """Returns a program as text, and the objects that text does not describe; programs in ``known`` are looked up."""
     if id(jaxpr) in known:
         return known[id(jaxpr)]
-    names: dict[Any, str] = {}
-    words: list[str] = []
+    numbers = count()
+    given = [(f"v{next(numbers)}", var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)]
+    words = [word for name, kind in given for word in (name, str(kind))]
     objects: list[Any] = []
-    for var in (*jaxpr.constvars, *jaxpr.invars):
-        words += names.setdefault(var, f"v{len(names)}"), str(var.aval)
 
-    def read(atoms: Any) -> Iterator[str]:
-        for atom in atoms:
-            yield names[atom] if not isinstance(atom, Literal) else _number(atom.val, atom.aval)
-
-    for eqn in jaxpr.eqns:
-        words += eqn.primitive.name, str(eqn.ctx.threefry_partitionable), *read(eqn.invars), "->"
-        words += (names.setdefault(var, f"v{len(names)}") for var in eqn.outvars)
+    def step(eqn: Any, inputs: list[str]) -> list[str]:
+        outputs = [f"v{next(numbers)}" for _ in eqn.outvars]
+        words.extend((eqn.primitive.name, str(eqn.ctx.threefry_partitionable), *inputs, "->", *outputs))
         if not objects or objects[-1] is not eqn.ctx:
             objects.append(eqn.ctx)
         for key, value in eqn.params.items():
@@ -107,12 +103,16 @@ def _spelled(jaxpr: Any, known: dict[int, tuple[str, list[Any]]]) -> tuple[str, 
                 elif isinstance(leaf, (ClosedJaxpr, Jaxpr)):
                     inner, others = _spelled(getattr(leaf, "jaxpr", leaf), known)
                     words.append(inner)
-                    objects += others
+                    objects.extend(others)
                 else:
                     words.append(_without_addresses(str(leaf)))
                     if eqn.primitive.name not in DERIVATIVES:
-                        objects.append(leaf)  # JAX sees to it that all can be compared
-    known[id(jaxpr)] = f"({' '.join([*words, *read(jaxpr.outvars)])})", objects
+                        objects.append(leaf)  # JAX ensures that all of these can be compared
+        return outputs
+
+    # Constants are inputs here, told apart by their places alone; `closed_over` gives their values.
+    results = walk(jaxpr, [name for name, _ in given], step, literal=lambda atom: _number(atom.val, atom.aval))
+    known[id(jaxpr)] = f"({' '.join([*words, *results])})", objects
     return known[id(jaxpr)]
 
 
@@ -121,7 +121,7 @@ def _number(value: Any, kind: Any) -> str:
 
 
 def closed_over(traced: ClosedJaxpr | Jaxpr) -> list[Any]:
-    """The arrays that a program and those inside it close over."""
+    """Returns the arrays that a program and those inside it close over."""
     jaxpr = traced if isinstance(traced, Jaxpr) else traced.jaxpr
     leaves = (leaf for eqn in jaxpr.eqns for value in eqn.params.values() for leaf in _leaves(value))
     inner = (leaf for leaf in leaves if isinstance(leaf, (ClosedJaxpr, Jaxpr)))
@@ -129,19 +129,19 @@ def closed_over(traced: ClosedJaxpr | Jaxpr) -> list[Any]:
 
 
 def _leaves(value: Any) -> Any:
-    """A parameter of an operation, or each of several."""
+    """Returns a parameter of an operation as a tuple, of one or of several."""
     return value if isinstance(value, tuple) else (value,)
 
 
 def _told(value: Any) -> bool:
-    """Whether its text tells all of a value."""
+    """Tells whether its text describes a value completely."""
     if type(value) is tuple:
         return all(map(_told, value))
     return type(value) in TOLD or isinstance(value, (np.dtype, Enum))
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """SHA-256 of the parts, each with its length."""
+    """Returns the SHA-256 of the parts, each with its length."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(len(part).to_bytes(8, "little") + part)
@@ -149,11 +149,11 @@ def digest(parts: Iterable[bytes]) -> str:
 
 
 def of_run(step: Callable[[Any, Any, Any], Any], *, key: Any, start: Any, data: Any, **settings: Any) -> Identity:
-    """What a run of many steps is: its key, its start, the program of a step, its data and its settings.
+    """Identifies a run of many steps by its key, its start, the program of a step, its data and its settings.
 
     Args:
       step: ``step(key, state, data)``, a pure function that JAX can trace.
-      key, start, data: what it is called with first.
+      key, start, data: the arguments of its first call.
       **settings: more parts, by name, compared as text.
     """
     traced = jax.make_jaxpr(step)(key, start, data)
@@ -166,10 +166,10 @@ def of_run(step: Callable[[Any, Any, Any], Any], *, key: Any, start: Any, data: 
 
 
 def refuse_another(wanted: Identity, found: Identity, run: str, name: str) -> None:
-    """Nothing, where the checkpoint ``name`` is of this ``run``.
+    """Refuses the checkpoint ``name`` where it is not of this ``run``.
 
     Raises:
-      InputError: a checkpoint of another one; the message names the parts that differ.
+      InputError: a checkpoint of another run; the message names the parts that differ.
     """
     others = [part for part in wanted if found.get(part) != wanted[part]]
     if others:

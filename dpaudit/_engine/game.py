@@ -1,4 +1,4 @@
-"""The one game: world b in {0, 1} -> release(key, b) -> observation -> score, played many times as one program.
+"""Plays the game many times as one program: world b in {0, 1} -> release(key, b) -> observation -> score.
 
 Trial i of world b sees ``fold_in(fold_in(key, b), i)`` and nothing else. Trials run in blocks of a fixed shape that
 depends on one trial's arrays and the kind of device alone, so batch size, device count and restarts decide only how
@@ -28,11 +28,9 @@ from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.kernels import philox
 
-# Both worlds of a trial in one program, one after the other where they would have each other wait for ever.
-#
-# On a CPU, LAPACK calls of jaxlib before 0.11 and Fourier transforms from 0.11 on divide their work over the threads of
-# the device, from one of these threads, and wait: as many side by side as there are threads never end. With two cores
-# the same call in either world is enough; devices that share the threads of one CPU need more threads than they are.
+# On a CPU, LAPACK calls of jaxlib before 0.11 and Fourier transforms from 0.11 on run on one of the device's threads,
+# divide their work over all of them, and wait: as many calls at a time as there are threads deadlock. With two cores
+# the same call in each world is enough, so both worlds of such a trial run one after the other.
 
 JAXLIB = version("jaxlib")
 LAPACK = {"cholesky", "eig", "eigh", "geqrf", "geqp3", "hessenberg", "householder_product", "lu", "ormqr", "qr"}
@@ -42,7 +40,7 @@ WAITING, CALLS = (LAPACK, "LAPACK") if BEFORE_0_11 else ({"fft"}, "Fourier trans
 
 
 def both(each: tuple[Callable[[jax.Array], jax.Array], ...], keys: jax.Array) -> jax.Array:
-    """``each[world](keys[world])`` of all worlds -> [worlds, ...]."""
+    """Evaluates ``each[world](keys[world])`` of all worlds, sequentially where they could deadlock: [worlds, ...]."""
     if jax.default_backend() == "cpu":
         programs = [jax.make_jaxpr(one)(keys[0]) for one in each]
         each = tuple(lambda key, program=program: jaxpr_as_fun(program)(key)[0] for program in programs)
@@ -52,14 +50,14 @@ def both(each: tuple[Callable[[jax.Array], jax.Array], ...], keys: jax.Array) ->
 
 
 def enough_threads(program: Any, mesh: Mesh | None) -> None:
-    """Refuses a program that would wait for ever on the devices that one CPU stands for.
+    """Refuses a program that would deadlock on the virtual devices of one CPU.
 
     Args:
       program: a trial's Jaxpr.
-      mesh: that is to play it.
+      mesh: the devices to play it on.
 
     Raises:
-      InputError: no more threads than devices for one that waits for threads.
+      InputError: a program that waits for threads, of which there are no more than devices.
     """
     if mesh is None or mesh.devices.flat[0].platform != "cpu":
         return
@@ -72,12 +70,12 @@ def enough_threads(program: Any, mesh: Mesh | None) -> None:
 
 
 def waits(jaxpr: Any) -> bool:
-    """Whether a program calls what waits for threads."""
+    """Tells whether a program makes calls that wait for threads."""
     inner = (sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params))
     return any(eqn.primitive.name in WAITING for eqn in jaxpr.eqns) or any(map(waits, inner))
 
 
-HOST_BLOCK_TRIALS = 64  # where a trial calls Python: whole blocks are played, and these are slow
+HOST_BLOCK_TRIALS = 64  # where a trial calls Python: blocks are played whole, and such trials are slow
 TRIAL = jax.ShapeDtypeStruct((), np.uint32)  # its number
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
 
@@ -85,7 +83,7 @@ Played = TypeVar("Played")
 
 
 class Room(NamedTuple):
-    """What a block may take on a kind of device.
+    """Limits of a block on a kind of device.
 
     Attributes:
       bytes: of its largest array.
@@ -96,7 +94,7 @@ class Room(NamedTuple):
     trials: int
 
 
-CPU = Room(1 << 21, 1 << 12)  # what a core's cache holds
+CPU = Room(1 << 21, 1 << 12)  # a core's cache
 LEAST, MOST, SHARE = 1 << 21, 1 << 28, 256  # bytes of a block on an accelerator, and the part of its memory
 ACCELERATOR_TRIALS = 1 << 16
 
@@ -126,7 +124,7 @@ class Game(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Trials that a call plays; those of the last one beyond ``trials`` are padding."""
+        """Returns the number of trials that a call plays; in the last call those beyond ``trials`` are padding."""
         return self.block * self.blocks * sharding.devices(self.mesh)
 
     def call(self, done: int) -> Any:
@@ -137,7 +135,7 @@ class Game(NamedTuple):
         return played if self.read is None else self.read(self, played)
 
     def fitted(self, step: Callable[["Game"], Played]) -> tuple[Played, "Game"]:
-        """(step(game), game), of this game or, where its calls take more memory than there is, of smaller ones."""
+        """Returns (step(game), game), with a game of smaller calls where memory runs out."""
         of = f"blocks of {self.block} trials"
         played, blocks = memory.fitting(
             lambda blocks: step(self._replace(blocks=blocks)), self.blocks, of=of, mesh=self.mesh
@@ -205,7 +203,7 @@ def play_on(
     batch: int = 1,
     mesh: Mesh | None = None,
 ) -> Iterator[np.ndarray]:
-    """The scores of :func:`play`, bit for bit, one call to the device after another, for whoever may stop early.
+    """Yields the scores of :func:`play`, bit for bit, call by call, for callers that may stop early.
 
     Args:
       key, release, score, trials: as for :func:`play`; ``trials`` per world is the most that are played.
@@ -232,11 +230,11 @@ def trials_per_second(
     *,
     seconds: float = 1.0,
 ) -> float:
-    """Trials of both worlds together that this machine plays in a second, compilation left out.
+    """Measures how many trials of both worlds together this machine plays in a second, without compilation.
 
     Args:
       key, release, score: as for :func:`play`.
-      seconds: how long to play (one call to the device at least).
+      seconds: how long to play, at least one call to the device.
     """
     parts = play_on(key, release, score, 1 << 31)
     next(parts)
@@ -249,7 +247,7 @@ def trials_per_second(
 
 
 def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]) -> Partial:
-    """trial -> scores [2, ...]: what one trial is in either world, for a key from :func:`trial_key`, which is data."""
+    """Returns trial -> scores [2, ...], one trial in both worlds; the key, from :func:`trial_key`, is data of it."""
 
     def one(bases: jax.Array, trial: jax.Array) -> jax.Array:
         keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)  # both at once: half of the program
@@ -260,12 +258,12 @@ def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score:
 
 @jax.jit
 def of_worlds(key: jax.Array) -> jax.Array:
-    """The keys that the trials of world 0 and of world 1 are drawn from."""
+    """Returns the keys that the trials of world 0 and of world 1 are drawn from."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(2))
 
 
 def trial_key(key: jax.Array) -> jax.Array:
-    """The key that trials draw from: a counter-based Philox key, three times as fast as threefry on a CPU.
+    """Returns the key that trials draw from: a counter-based Philox key, on a CPU three times as fast as threefry.
 
     Args:
       key: a jax.random key of any kind, consumed.
@@ -277,7 +275,7 @@ _from_key = jax.jit(philox.from_key)  # one program, not one for each step
 
 
 def of_trials() -> Any:
-    """The shape and type of a trial's key, for :func:`jax.eval_shape`: more words than those of ``jax.random.key``."""
+    """Returns the shape and type of a trial's key, for :func:`jax.eval_shape`; it has more words than jax.random's."""
     return jax.eval_shape(philox.from_key, jax.random.key(0))
 
 
@@ -290,7 +288,7 @@ def sweep(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """``one(i)`` for i = 0 .. trials - 1, in blocks of a fixed shape: the engine below every audit.
+    """Returns ``one(i)`` for i = 0 .. trials - 1, computed in blocks of a fixed shape: the engine below every audit.
 
     Args:
       one: a jittable function of the trial's number (a uint32 scalar) to an array of a fixed shape; its randomness
@@ -302,7 +300,7 @@ def sweep(
         where devices are several processes').
       mesh: a device mesh over whose devices the trials are split, or None for one device.
       checkpoint: a file that receives the results after each call to the device, and from which an interrupted sweep
-        goes on; one that belongs to another is refused. None keeps nothing.
+        resumes; a file of another sweep is refused. None saves nothing.
       progress: called with the number of trials finished so far.
 
     Returns:
@@ -335,7 +333,7 @@ def sweep(
 def game(
     one: Callable[[jax.Array], jax.Array], trials: int, *, batch: int | None = None, mesh: Mesh | None = None
 ) -> Game:
-    """The trials of :func:`sweep`, ready to be played.
+    """Prepares the trials of :func:`sweep`.
 
     Args:
       one, trials, batch, mesh: as for :func:`sweep`.
@@ -358,12 +356,12 @@ def game(
 
 
 def _read(whole: Game, done: int) -> np.ndarray:
-    """What one call plays from trial ``done`` on, on the host."""
+    """Plays one call from trial ``done`` on and returns it on the host."""
     return whole.first(whole.call(done), min(whole.size, whole.trials - done))
 
 
 def accelerator_room(memory_bytes: float) -> Room:
-    """What a block may take on an accelerator: a part of its memory that leaves room for all of a block's arrays.
+    """Returns the limits of a block on an accelerator: a part of its memory that leaves room for all of its arrays.
 
     Each of a block's steps costs an accelerator some 10 microseconds beside its work, whatever its size, so that a
     block has to be as large as memory allows: of trials of 26,010 numbers, 2,048 fit into 256 MiB.
@@ -376,7 +374,7 @@ def accelerator_room(memory_bytes: float) -> Room:
 
 
 def block_size(trial_bytes: int, room: Room) -> int:
-    """How many trials a block holds: a power of two that keeps its largest array in the room that there is.
+    """Returns how many trials a block holds: a power of two that keeps its largest array within the limits.
 
     Args:
       trial_bytes: size of the largest array of one trial.
@@ -387,8 +385,10 @@ def block_size(trial_bytes: int, room: Room) -> int:
 
 
 def _largest_array(jaxpr: Any, room: Room) -> int:
-    """Bytes of the largest array that one trial computes, inner programs included; a call to Python weighs as much
-    as a large one."""
+    """Returns the bytes of the largest array that one trial computes, inner programs included.
+
+    A call to Python counts as much as a large array.
+    """
     sizes = [var.aval.size * getattr(var.aval.dtype, "itemsize", 4) for eqn in jaxpr.eqns for var in eqn.outvars]
     if any(eqn.primitive.name == "pure_callback" for eqn in jaxpr.eqns):
         sizes.append(room.bytes // HOST_BLOCK_TRIALS)
@@ -398,7 +398,7 @@ def _largest_array(jaxpr: Any, room: Room) -> int:
 
 @partial(jax.jit, static_argnames=("block", "blocks", "mesh"))
 def _run(one: Partial, done: jax.Array, *, block: int, blocks: int, mesh: Mesh | None) -> jax.Array:
-    """The trials from number ``done`` on -> [trials, ...]; each device plays ``blocks`` blocks in a row."""
+    """Plays the trials from number ``done`` on, [trials, ...]; each device plays ``blocks`` blocks in a row."""
 
     def play_blocks(one: Partial, done: jax.Array) -> jax.Array:
         place = jnp.uint32(sharding.place(mesh))
@@ -411,5 +411,5 @@ def _run(one: Partial, done: jax.Array, *, block: int, blocks: int, mesh: Mesh |
 
 @partial(jax.jit, static_argnames=("rows", "mesh"))
 def _first(played: jax.Array, *, rows: int, mesh: Mesh | None) -> jax.Array:
-    """The first rows, on every device, so that every process can read them."""
+    """Returns the first rows on every device, so that every process can read them."""
     return sharding.whole(played[:rows], mesh)

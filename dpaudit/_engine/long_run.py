@@ -1,99 +1,26 @@
-"""The host's loop around a long program: part by part, a look at it after each, and a checkpoint to go on from."""
+"""Runs a long program part by part on the host, with evaluation, progress and a checkpoint after each part."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit._engine.fingerprint import Identity, is_key, refuse_another
-
-if TYPE_CHECKING:
-    from orbax.checkpoint import CheckpointManager
-
-
-# What a killed training goes on from: a folder of Orbax's, whole at any moment, for the same training alone.
-
-
-class Checkpoint(NamedTuple):
-    """A folder with the arrays of the last step saved, and the training that they belong to.
-
-    Attributes:
-      folder: where; made if need be.
-      identity: what the training is, part by part.
-    """
-
-    folder: Path
-    identity: Identity
-
-    def save(self, step: int, arrays: Any) -> None:
-        """Writes the step beside the one before, then removes that one: a kill at any moment leaves a whole one.
-
-        Args:
-          step: steps taken.
-          arrays: nested dictionaries and lists of NumPy arrays, none of them empty.
-        """
-        from orbax.checkpoint import args
-
-        items = args.Composite(arrays=args.StandardSave(arrays), identity=args.JsonSave(self.identity))
-        with _manager(self.folder, writing=True) as manager:
-            manager.save(step, args=items)
-
-    def restore(self) -> Any:
-        """The arrays last saved, or None where there are none yet.
-
-        Raises:
-          InputError: a folder that is torn, or that another training has made; it is left as it is.
-        """
-        if not self.folder.exists():
-            return None
-        if not self.folder.is_dir():
-            raise _validate.expected("checkpoint", "a folder", f"the file {self.folder.name}")
-        from orbax.checkpoint import args
-
-        items = args.Composite(arrays=args.StandardRestore(), identity=args.JsonRestore())
-        with _manager(self.folder, writing=False) as manager:
-            if manager.latest_step() is None:
-                return None
-            try:
-                found = manager.restore(manager.latest_step(), args=items)
-                arrays, identity = found["arrays"], dict(found["identity"])
-            except Exception as error:  # every way a folder can be torn
-                raise _validate.expected("checkpoint", "a whole checkpoint", f"{self.folder.name}: {error}") from None
-        refuse_another(self.identity, identity, "training", self.folder.name)
-        return arrays
-
-
-def save(folder: Path, params: Any) -> None:
-    """Writes a pytree of arrays by itself, in place of what was there; ``StandardCheckpointer().restore`` reads it."""
-    from orbax.checkpoint import StandardCheckpointer
-
-    with StandardCheckpointer() as checkpointer:
-        checkpointer.save(os.path.abspath(folder), params, force=True)
-
-
-def _manager(folder: Path, *, writing: bool) -> "CheckpointManager":
-    """Opens a folder. Only a writer removes what killed writers left: Orbax does that in the background, where a reader
-    that is closed at once would remove what the next writer has just begun."""
-    from orbax.checkpoint import CheckpointManager, CheckpointManagerOptions  # takes a second
-
-    options = CheckpointManagerOptions(
-        max_to_keep=1, create=True, cleanup_tmp_directories=writing, enable_async_checkpointing=False
-    )
-    return CheckpointManager(os.path.abspath(folder), options=options)
+from dpaudit._engine.checkpoint import FolderCheckpoint
+from dpaudit._engine.fingerprint import Identity, is_key
 
 
 class Parts(NamedTuple):
-    """A run and how it went.
+    """The result of a run.
 
     Attributes:
       state: after the last step.
       info: of every step, NumPy leaves [steps, ...].
-      evaluations: what was evaluated, by name, NumPy float64 [k], with the ``step`` of each; empty where nothing was.
+      evaluations: by name, NumPy float64 [k], with the ``step`` of each; empty where nothing was evaluated.
     """
 
     state: Any
@@ -113,17 +40,17 @@ def in_parts(
     evaluate: Callable[[Any], dict[str, float]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Parts:
-    """``advance(state, steps)``, in calls that end at the multiples of ``every``.
+    """Advances a state by ``steps`` in calls that end at the multiples of ``every``.
 
     Args:
       advance: ``advance(state, part) -> (state, info)``, info with leaves [part, ...]; the same state after the same
-        number of steps however they are cut.
+        number of steps, whatever the parts.
       state: a pytree of arrays and keys, before the first step.
-      steps: >= 1. With more than a finished run had made, its checkpoint goes on.
+      steps: >= 1. A finished run resumes from its checkpoint when given more steps.
       unit: what messages call the steps.
-      every: steps between two looks, >= 1.
-      identity: makes what the run is, which a checkpoint must be of.
-      checkpoint: a folder that keeps all there is after each call.
+      every: steps from one evaluation and checkpoint to the next, >= 1.
+      identity: returns the identity that a checkpoint must have.
+      checkpoint: a folder that receives state, info and evaluations after each call.
       evaluate: ``evaluate(state) -> dict of floats``, of the same names each time, after each call.
       progress: called with the number of steps taken after each call and, of a checkpoint, before the first.
 
@@ -137,7 +64,7 @@ def in_parts(
     _validate.at_least(1, every=every)
     done, info, evaluations, kept = 0, None, {}, None
     if checkpoint is not None:
-        kept = Checkpoint(Path(checkpoint), identity())
+        kept = FolderCheckpoint(Path(checkpoint), identity())
         if (found := kept.restore()) is not None:
             state, evaluations = _filled(state, found["state"]), found["evaluations"]
             shapes = jax.eval_shape(lambda state: advance(state, 1)[1], state)
@@ -162,13 +89,13 @@ def in_parts(
 
 
 def _plain(tree: Any) -> dict[str, np.ndarray]:
-    """The leaves by number, keys as their data; without those of no numbers, which Orbax refuses."""
+    """Returns the leaves by number, keys as their data, without empty ones, which Orbax refuses."""
     leaves = (jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in jax.tree.leaves(tree))
     return {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves) if np.size(leaf)}
 
 
 def _filled(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """``tree`` with the leaves that :func:`_plain` wrote."""
+    """Returns ``tree`` with the leaves that :func:`_plain` wrote."""
 
     def restored(leaf: Any, array: np.ndarray | None) -> Any:
         if array is None:

@@ -1,4 +1,4 @@
-"""How much a device holds, and what to do where it held less than was thought: half as much at a time."""
+"""Reads how much memory devices have, and retries with half as much work where it runs out."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error is XLA's for memory that a device does not have; a call that fails at once has a ValueError."""
+    """Tells whether an error is XLA's for a lack of device memory; a call that fails at once raises ValueError."""
     text = str(error)
     if isinstance(error, JaxRuntimeError):
         return "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
@@ -26,18 +26,18 @@ def ran_out(error: BaseException) -> bool:
 
 
 def fitting(attempt: Callable[[int], Result], size: int, *, of: str, mesh: Mesh | None = None) -> tuple[Result, int]:
-    """``attempt(size)``, or with half of the size, and half of that, as long as the device's memory runs out.
+    """Returns ``attempt(size)``, halving the size as long as the device's memory runs out.
 
     Args:
-      attempt: the work, ``size`` of it at a time; its result is the same for any size. It may be called again after
-        it has failed.
+      attempt: does the work, ``size`` units at a time; its result is the same for any size, and it may be called
+        again after it has failed.
       size: >= 1.
-      of: what there are ``size`` of, in the plural, for the message.
-      mesh: of the devices. Where they are several processes' nothing is tried again: one process alone that took
-        less at a time would wait for the others for ever.
+      of: the word for the units, in the plural, for the message.
+      mesh: of the devices. Nothing is retried where they belong to several processes: one process that took smaller
+        steps than the others would wait for them forever.
 
     Returns:
-      (result, the size that fitted), ready.
+      (result, the size that fitted), once the result is computed.
 
     Raises:
       InputError: memory ran out where only one was computed at a time.
@@ -52,21 +52,21 @@ def fitting(attempt: Callable[[int], Result], size: int, *, of: str, mesh: Mesh 
             if size == 1 or several_processes(mesh):
                 wanted = f"room on a device for {of}, {size} at a time"
                 raise _validate.expected("memory", wanted, str(error).splitlines()[0]) from None
-        size //= 2  # out here, where what the failed attempt held is let go of
+        size //= 2  # outside the handler, where the failed attempt's memory has been released
 
 
 def limit(mesh: Mesh | None) -> float:
-    """Bytes that a device of the mesh, or the default device, may hold at most; infinite where it does not say."""
+    """Returns the bytes that a device of the mesh, or the default device, can hold; infinite where it does not say."""
     return _least(mesh, lambda stats: stats["bytes_limit"])
 
 
 def free(mesh: Mesh | None) -> float:
-    """The same of what is not in use; of the fullest device."""
+    """Returns the bytes that are not in use on the fullest device; infinite where it does not say."""
     return _least(mesh, lambda stats: stats["bytes_limit"] - stats["bytes_in_use"])
 
 
 def _least(mesh: Mesh | None, number: Callable[[dict[str, int]], int]) -> float:
-    """Of all devices, the same number in every process."""
+    """Returns the smallest number of all devices, the same in every process."""
     known = [stats for stats in (device.memory_stats() for device in _own(mesh)) if stats and "bytes_limit" in stats]
     least = min(map(number, known), default=math.inf)
     if several_processes(mesh):
@@ -75,12 +75,12 @@ def _least(mesh: Mesh | None, number: Callable[[dict[str, int]], int]) -> float:
 
 
 def platform(mesh: Mesh | None) -> str:
-    """The kind of the devices: "cpu", "gpu" or "tpu"."""
+    """Returns the kind of the devices: "cpu", "gpu" or "tpu"."""
     return _own(mesh)[0].platform
 
 
 def _own(mesh: Mesh | None) -> list[Any]:
-    """The devices of this process."""
+    """Returns the devices of this process."""
     if mesh is not None:
         return list(mesh.local_devices)
     chosen = getattr(jax.config, "jax_default_device")  # noqa: B009 - a device, the name of a platform, or None

@@ -1,8 +1,14 @@
-"""What a function closes over travels to the devices like any data, and its compiled program serves other values too.
+"""Turns programs of JAX into other forms: the arrays they close over into arguments, and functions into tapes.
 
-Compiled into the program, large arrays take long; and a compiler that sees values simplifies sums with them in another
-order for several devices than for one, so that the last bits of scores would be others. Python's own numbers are part
-of the program: with another one it is another program, so that no call plays what an earlier one has seen.
+An array that a function closes over travels to the devices as data, so that one compiled program serves all its values
+(:func:`as_data`). Compiled into the program, large arrays take long; and a compiler that sees values simplifies sums
+with them in another order for several devices than for one, which changes the last bits of scores. Python's own
+numbers stay part of the program: another number is another program, so that no call plays what an earlier one
+compiled.
+
+A tape (:func:`record`) is a function as a flat list of primitive operations: JAX's trace with the calls inside it
+inlined and its values as numbered slots. That makes it easy to follow a value through its views and uses, whether the
+function was written with Flax, with another library or by hand.
 """
 
 import math
@@ -15,16 +21,21 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from jax.tree_util import Partial
 
 from dpaudit._engine import fingerprint
+from dpaudit._engine.walk import walk
+
+_CALLS = {"jit", "remat2"}  # calls that only cache or rematerialise what is inside them
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A function whose constants are arguments; equal to another one of the same program and types of constants, and
-    so one compiled program with it, whatever functions they were traced from.
+    """A function whose constants are arguments.
+
+    Two of the same program and types of constants are equal, and so share one compiled program, whatever functions
+    they were traced from.
 
     Attributes:
-      program: its digest, with what programs inside it still close over.
-      objects: in it that no text tells whole (:func:`dpaudit._engine.fingerprint.spelled`).
+      program: its digest, with the constants of programs inside it that stay closed over.
+      objects: parts of it that text does not describe completely (:func:`dpaudit._engine.fingerprint.spelled`).
       types: of the constants.
       run: (*constants, *leaves, trial) -> [result].
     """
@@ -39,7 +50,7 @@ class Opened:
 
 
 def as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
-    """``one`` with all that it closes over as arguments.
+    """Returns ``one`` with everything that it closes over as arguments.
 
     Args:
       one: trial -> an array.
@@ -56,44 +67,27 @@ def as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
 
 
 def without_calls(traced: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program, without calls of jitted functions that close over arrays: these are its own constants then.
+    """Inlines calls of jitted functions that close over arrays, so that the arrays are the program's own constants.
 
-    Those inside loops stay as they are.
+    Calls inside loops stay as they are.
     """
     if not any(map(_holds_constants, traced.jaxpr.eqns)):
         return traced
-    return jax.make_jaxpr(lambda *arguments: _evaluated(traced, arguments))(*traced.in_avals)
+    return jax.make_jaxpr(lambda *arguments: walk(traced, arguments, _inlined))(*traced.in_avals)
 
 
-def _evaluated(traced: ClosedJaxpr, arguments: Any) -> list[Any]:
-    jaxpr = traced.jaxpr
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *arguments], strict=True))
-
-    def read(atoms: Any) -> list[Any]:
-        return [atom.val if isinstance(atom, Literal) else values[atom] for atom in atoms]
-
-    for eqn in jaxpr.eqns:
-        inputs = read(eqn.invars)
-        if _holds_constants(eqn):
-            results = _evaluated(eqn.params["jaxpr"], inputs)
-        else:
-            with eqn.ctx.manager:  # the settings under which it was written
-                results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
-        values.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
-    return read(jaxpr.outvars)
+def _inlined(equation: Any, inputs: list[Any]) -> list[Any]:
+    """Carries out one operation, or all of a call that holds constants."""
+    if _holds_constants(equation):
+        return walk(equation.params["jaxpr"], inputs, _inlined)
+    with equation.ctx.manager:  # the settings under which it was written
+        results = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
+    return results if equation.primitive.multiple_results else [results]
 
 
-def _holds_constants(eqn: Any) -> bool:
-    """Whether an operation calls a jitted function that closes over arrays."""
-    return eqn.primitive.name == "jit" and bool(fingerprint.closed_over(eqn.params["jaxpr"]))
-
-
-# A function as a flat list of primitive operations: JAX's own trace of it, with the calls inside it inlined.
-#
-# Values are numbered slots. What follows a value through the list (its views, its uses) is then plain bookkeeping, for a
-# function written with Flax, with another library or by hand.
-
-_CALLS = {"jit", "remat2"}  # calls that only cache or rematerialise what is inside them
+def _holds_constants(equation: Any) -> bool:
+    """Tells whether an operation calls a jitted function that closes over arrays."""
+    return equation.primitive.name == "jit" and bool(fingerprint.closed_over(equation.params["jaxpr"]))
 
 
 class Step(NamedTuple):
@@ -106,9 +100,27 @@ class Step(NamedTuple):
     shapes: tuple[jax.ShapeDtypeStruct, ...]  # of the outputs
 
     def run(self, inputs: Iterable[Any]) -> list[Any]:
-        """The values of the outputs."""
+        """Returns the values of the outputs."""
         value = self.primitive.bind(*inputs, **self.primitive.get_bind_params(self.params))
         return list(value) if self.primitive.multiple_results else [value]
+
+
+def run_step(number: int, step: Step, inputs: list[Any]) -> list[Any]:
+    """Carries out a step as it was recorded."""
+    return step.run(inputs)
+
+
+def played(
+    steps: Iterable[Step],
+    values: Mapping[int, Any],
+    each: Callable[[int, Step, list[Any]], list[Any]] = run_step,
+) -> dict[int, Any]:
+    """Returns values by slot together with all that the steps compute, step i by ``each(i, step, inputs)``."""
+    known = dict(values)
+    for i, step in enumerate(steps):
+        inputs = [read(known, slot) for slot in step.inputs]
+        known.update(zip(step.outputs, each(i, step, inputs), strict=True))
+    return known
 
 
 class Tape(NamedTuple):
@@ -119,36 +131,31 @@ class Tape(NamedTuple):
     result: int | Literal  # the slot of its one result
 
     def used(self) -> set[int]:
-        """The slots that the result depends on."""
+        """Returns the slots that the result depends on."""
         return {slot for step in self.steps for slot in step.inputs if isinstance(slot, int)} | {
             slot for slot in [self.result] if isinstance(slot, int)
         }
 
     def size(self) -> int:
-        """Bytes of all values that the steps compute."""
+        """Returns the bytes of all values that the steps compute."""
         return sum(math.prod(shape.shape) * shape.dtype.itemsize for step in self.steps for shape in step.shapes)
 
-    def play(self, arguments: Iterable[Any], each: Callable[[int, Step, list[Any]], list[Any]]) -> Any:
-        """The result for flat ``arguments``, every step i taken by ``each(i, step, inputs) -> outputs``."""
-        values = {**self.constants, **dict(enumerate(arguments))}
-        for i, step in enumerate(self.steps):
-            inputs = [read(values, slot) for slot in step.inputs]
-            values.update(zip(step.outputs, each(i, step, inputs), strict=True))
-        return read(values, self.result)
+    def play(self, arguments: Iterable[Any], each: Callable[[int, Step, list[Any]], list[Any]] = run_step) -> Any:
+        """Returns the result for flat ``arguments``, as :func:`played` finds it."""
+        return read(played(self.steps, {**self.constants, **dict(enumerate(arguments))}, each), self.result)
 
 
 def read(values: Mapping[int, Any], slot: int | Literal) -> Any:
-    """The value in a slot, or that of a literal."""
+    """Returns the value in a slot, or that of a literal."""
     return values[slot] if isinstance(slot, int) else slot.val
 
 
 def record(function: Callable[..., Any], *arguments: Any) -> Tape:
-    """The tape of ``function(*arguments)``, which returns one array; arguments may be shapes."""
+    """Records ``function(*arguments)``, which returns one array; arguments may be shapes."""
     program = jax.make_jaxpr(function)(*arguments)
     recorder = _Recorder()
-    slots = [recorder.slot() for _ in program.jaxpr.invars]
-    results = recorder.inline(program.jaxpr, [recorder.constant(value) for value in program.consts], slots)
-    return Tape(_live(recorder.steps, results[0]), recorder.constants, results[0])
+    (result,) = recorder.inline(program, [recorder.slot() for _ in program.jaxpr.invars])
+    return Tape(_live(recorder.steps, result), recorder.constants, result)
 
 
 class _Recorder:
@@ -166,28 +173,21 @@ class _Recorder:
         self.constants[slot] = value
         return slot
 
-    def inline(self, jaxpr: Any, constants: list[Any], arguments: list[Any]) -> list[Any]:
-        """Appends the steps of ``jaxpr``; the slots of its results."""
-        names = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
+    def inline(self, program: Any, arguments: list[Any]) -> list[Any]:
+        """Appends the steps of a program and returns the slots of its results."""
+        return walk(program, arguments, self._step, constant=self.constant, literal=lambda atom: atom)
 
-        def slots(atoms: Iterable[Any]) -> list[Any]:
-            return [atom if isinstance(atom, Literal) else names[atom] for atom in atoms]
-
-        for equation in jaxpr.eqns:
-            inputs = slots(equation.invars)
-            if equation.primitive.name in _CALLS:
-                body = equation.params["jaxpr"]
-                inner = [self.constant(value) for value in getattr(body, "consts", ())]
-                outputs = self.inline(getattr(body, "jaxpr", body), inner, inputs)
-            else:
-                outputs = [self.slot() for _ in equation.outvars]
-                shapes = tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.outvars)
-                self.steps.append(Step(equation.primitive, equation.params, tuple(inputs), tuple(outputs), shapes))
-            names.update(zip(equation.outvars, outputs, strict=True))
-        return slots(jaxpr.outvars)
+    def _step(self, equation: Any, inputs: list[Any]) -> list[Any]:
+        if equation.primitive.name in _CALLS:
+            return self.inline(equation.params["jaxpr"], inputs)
+        outputs = [self.slot() for _ in equation.outvars]
+        shapes = tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.outvars)
+        self.steps.append(Step(equation.primitive, equation.params, tuple(inputs), tuple(outputs), shapes))
+        return outputs
 
 
 def _live(steps: list[Step], result: int | Literal) -> tuple[Step, ...]:
+    """Returns the steps that the result depends on."""
     wanted, kept = {result} if isinstance(result, int) else set(), []
     for step in reversed(steps):
         if wanted.intersection(step.outputs):

@@ -1,7 +1,7 @@
-"""Rows shared out over a mesh of devices, of several processes too: one way for trials, clients, networks and users.
+"""Divides rows (trials, clients, networks, users) over a mesh of devices, which may belong to several processes.
 
-Rows are whatever a program has many of. A function of rows runs on every device with the device's own part of them;
-what it adds up is added over devices, and what all processes are to read is made whole on every device.
+A function of rows runs on every device with the device's own part of them. Its sums are added over devices, and
+results that every process reads are replicated on every device.
 """
 
 import os
@@ -13,44 +13,46 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-ALIKE, CUT = False, True  # an argument or a result that is the same on all devices; one whose rows are shared out
+ALIKE, CUT = False, True  # an argument or a result that is the same on all devices; one whose rows are divided
 
 
 def flat(mesh: Mesh | None) -> Mesh | None:
-    """The same devices, whatever the mesh's axes were made for: here they only carry rows."""
+    """Returns a mesh of the same devices, whose axes together carry rows."""
     return None if mesh is None else Mesh(mesh.devices, mesh.axis_names)
 
 
 def devices(mesh: Mesh | None) -> int:
-    """How many there are: one without a mesh."""
+    """Returns the number of devices: one without a mesh."""
     return 1 if mesh is None else mesh.size
 
 
 def cores() -> int:
-    """How many of the machine's cores this process may use: all of its CPU devices share them."""
+    """Returns how many of the machine's cores this process may use; all of its CPU devices share them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def several_processes(mesh: Mesh | None) -> bool:
-    """Whether the devices belong to more than one process."""
+    """Tells whether the devices belong to more than one process."""
     return mesh is not None and mesh.is_multi_process
 
 
 def placed(mesh: Mesh | None, cut: bool) -> NamedSharding | None:
-    """Where an array is to lie beforehand whose rows are cut, or that is whole on every device; None for where it is:
-    the devices of several processes are reached by compiled programs alone."""
+    """Returns where to put an array before a call: with its rows divided, or whole on every device.
+
+    None leaves it where it is: only compiled programs reach the devices of several processes.
+    """
     return None if mesh is None or several_processes(mesh) else NamedSharding(mesh, _spec(mesh, cut))
 
 
 def shared_out(function: Callable[..., Any], mesh: Mesh | None, arguments: Any, results: Any) -> Callable[..., Any]:
-    """``function`` on every device of a :func:`flat` mesh, or as it is without one.
+    """Returns ``function`` to run on every device of a :func:`flat` mesh, or unchanged without one.
 
     Args:
-      function: of positional arguments; calls :func:`place`, :func:`added` and :func:`gathered` for what it has to
-        know of the other devices.
-      mesh: whose devices divide the rows of what is cut.
+      function: of positional arguments; calls :func:`place`, :func:`added` and :func:`gathered` for what it needs from
+        the other devices.
+      mesh: the devices that divide the rows.
       arguments: a tuple, :data:`ALIKE` or :data:`CUT` for each.
-      results: the same for the results; a pytree that begins like them.
+      results: the same for the results; a prefix of their pytree.
     """
     if mesh is None:
         return function
@@ -62,22 +64,22 @@ def shared_out(function: Callable[..., Any], mesh: Mesh | None, arguments: Any, 
 
 
 def place(mesh: Mesh | None) -> Any:
-    """The number of this device, in the order of the rows."""
+    """Returns the number of this device, in the order of the rows."""
     return 0 if mesh is None else jax.lax.axis_index(mesh.axis_names)
 
 
 def added(tree: Any, mesh: Mesh | None) -> Any:
-    """Sums over all devices, known to each."""
+    """Returns the sums over all devices, on each of them."""
     return tree if mesh is None else jax.lax.psum(tree, mesh.axis_names)
 
 
 def gathered(tree: Any, mesh: Mesh | None) -> Any:
-    """The rows of all devices, known to each."""
+    """Returns the rows of all devices, on each of them."""
     return tree if mesh is None else jax.lax.all_gather(tree, mesh.axis_names, tiled=True)
 
 
 def whole(tree: Any, mesh: Mesh | None) -> Any:
-    """Inside a compiled function: the same arrays, whole on every device, so that every process can read them."""
+    """Replicates arrays on every device, inside a compiled function, so that every process can read them."""
     return tree if mesh is None else jax.lax.with_sharding_constraint(tree, NamedSharding(mesh, PartitionSpec()))
 
 

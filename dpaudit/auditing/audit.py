@@ -11,11 +11,10 @@ from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from dpaudit import _validate
-from dpaudit._engine import count
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.checkpoint import of_pilot
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
-from dpaudit.auditing import estimators
+from dpaudit.auditing import count, estimators
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
 from dpaudit.auditing.bounds import betting, sequential

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import _validate
-from dpaudit.auditing.lint.probe import one_line
 from dpaudit.mechanisms.claim import NEIGHBOURING, Claim, Mechanism
 from dpaudit.mechanisms.clipping import clip, norm_and_direction
 from dpaudit.mechanisms.sampling import exponential, normal
@@ -185,7 +184,7 @@ def _outcome(name: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:
-        cause = one_line(f"{type(error).__name__}: {error}")
+        cause = _validate.one_line(f"{type(error).__name__}: {error}")
         raise _validate.InputError(f"{name}: expected a jittable function, got {cause}") from None
 
 
@@ -306,6 +305,6 @@ def _run(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        cause = one_line(f"{type(error).__name__}: {error}")
+        cause = _validate.one_line(f"{type(error).__name__}: {error}")
         raise _validate.InputError(f"{path.name}: expected a file that runs, got {cause}") from None
     return module

@@ -58,7 +58,7 @@ def train_audited(
       canaries: m >= 2, each included by a fair coin.
       confidence: of the lower bound.
       make: as for :class:`dpaudit.audits.training_canary.Recipe`.
-      every, checkpoint: as for :func:`dpaudit.training.fit.fit`; all steps in one call by default.
+      every, checkpoint: as for :func:`dpaudit.training.fit`; all steps in one call by default.
       progress: ``progress(step, spent)``, ``spent()`` the epsilon of the steps so far.
 
     Returns:

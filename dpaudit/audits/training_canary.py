@@ -29,8 +29,7 @@ from dpaudit import _validate
 from dpaudit.auditing.bounds import gdp
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.training import accounting
-from dpaudit.training.dp_sgd import State, Trainer, dp_sgd, train
-from dpaudit.training.fit import fit
+from dpaudit.training.dp_sgd import State, Trainer, dp_sgd, fit, train
 from dpaudit.training.neighbouring import weighted, with_target, world
 from dpaudit.training.sampling import poisson
 
@@ -143,7 +142,7 @@ def one_run(
       recipe: of the training.
       canaries: m >= 1; the data become n + m rows, of which about m/2 stay empty, and each takes part in a step with
         probability batch_size/(n + m).
-      every, checkpoint, progress: as for :func:`dpaudit.training.fit.fit`; all steps in one call by default. The
+      every, checkpoint, progress: as for :func:`dpaudit.training.fit`; all steps in one call by default. The
         checkpoint tells which canaries were included.
 
     Returns:

@@ -17,7 +17,6 @@ from rich.table import Table
 from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit._engine.hosts import sigterm_interrupts
-from dpaudit.auditing.lint.probe import one_line
 from dpaudit.report.rows import prepare_out, write_rows
 
 if TYPE_CHECKING:
@@ -223,6 +222,6 @@ def failures_in_one_line(name: str, wanted: str) -> Iterator[None]:
         yield
     except _validate.InputError:
         raise
-    except Exception as error:  # the status of a traceback, 1, would be read as a violation
-        cause = one_line(f"{type(error).__name__}: {error}")
+    except Exception as error:  # a traceback's status, 1, would read as a violation
+        cause = _validate.one_line(f"{type(error).__name__}: {error}")
         raise _validate.InputError(f"{name}: expected {wanted}, got {cause}") from None

@@ -76,7 +76,7 @@ def run(options: Train) -> int:
     import optax
 
     from dpaudit import data
-    from dpaudit._engine.long_run import save
+    from dpaudit._engine.checkpoint import save_parameters
     from dpaudit.audits.audited_training import train_audited
     from dpaudit.audits.ldp_client import versions
     from dpaudit.report.page import write_training_page
@@ -115,7 +115,7 @@ def run(options: Train) -> int:
     row |= {"device": jax.devices()[0].device_kind}
     report(options.common, [row], training_table(row), partial(write_training_page, row))
     if out is not None:
-        save(out / "params", params)
+        save_parameters(out / "params", params)
     return STATUS[row["verdict"]]
 
 

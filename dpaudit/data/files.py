@@ -1,4 +1,4 @@
-"""Which standard files make up a data set, what their folders are called, and which reader reads them."""
+"""Finds the standard files of a data set and chooses their reader; loads the data sets bundled with scikit-learn."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,14 +10,10 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit.data import formats
 
-# The data sets that come with scikit-learn, and the fixed split of those that have no official one.
-
-# scikit-learn takes a second to import, so it is imported where it is used
-
 
 def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """1,797 handwritten digits ``[n, 8, 8, 1]``, whole numbers 0 to 16 scaled to [0, 1]; 1,437 train, 360 test."""
-    from sklearn.datasets import load_digits
+    """Loads 1,797 handwritten digits ``[n, 8, 8, 1]``, scaled from 0..16 to [0, 1]; 1,437 train, 360 test."""
+    from sklearn.datasets import load_digits  # takes a second to import
 
     bunch: Any = load_digits()
     rows = stratified(bunch["target"], split, train_size=1437)
@@ -25,7 +21,7 @@ def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def breast_cancer(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """569 biopsies ``[n, 30]``, 0 malignant and 1 benign; 390 train, 179 test, the sizes of paper 001."""
+    """Loads 569 biopsies ``[n, 30]``, 0 malignant and 1 benign; 390 train, 179 test, the sizes of paper 001."""
     from sklearn.datasets import load_breast_cancer
 
     bunch: Any = load_breast_cancer()
@@ -34,7 +30,7 @@ def breast_cancer(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stratified(labels: np.ndarray, split: str, *, train_size: int) -> np.ndarray:
-    """Row numbers, in order, of one side of a fixed split: each class has its share, the permutation has seed 0.
+    """Returns the row numbers, in order, of one side of a fixed split, stratified by class, with seed 0.
 
     Args:
       labels: ``[n]``.
@@ -56,12 +52,12 @@ class Files(NamedTuple):
     """One data set on disk.
 
     Attributes:
-      title: the name for people.
-      kind: of the files, for people.
+      title: the name to display.
+      kind: of the files, to display.
       sizes: published number of records in train and in test.
       shape: of one record.
       num_classes: 2 or more.
-      folders: where the files may lie inside the data folder; they may also lie directly in it.
+      folders: where the files may be inside the data folder; they may also be directly in it.
       names: split -> the files that must all be there, without .gz or .xz.
       read: ``read(paths, split) -> inputs, labels``.
     """
@@ -131,7 +127,7 @@ FILES = {
         shape=(32, 32, 3),
         num_classes=10,
         folders=("cifar10", "cifar-10", "cifar-10-batches-bin", "cifar10-jpeg", "cifar10_jpeg"),
-        # both splits want all six files, so that an exact train is never audited beside a lossy test
+        # both splits need all six files, so that an exact train split never meets a lossy test split
         names=dict.fromkeys(SPLITS, (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")),
         read=_cifar10,
     ),
@@ -169,7 +165,7 @@ FILES = {
 
 
 def find(name: str, split: str, root: Path) -> list[Path] | None:
-    """The files of a complete copy, an exact one before a lossy one; None where there is no copy at all.
+    """Finds the files of a complete copy, an exact one before a lossy one; None where there is no copy at all.
 
     Raises:
       InputError: the only copies are incomplete.
@@ -179,7 +175,7 @@ def find(name: str, split: str, root: Path) -> list[Path] | None:
 
 
 def copies(needed: Sequence[str], places: Sequence[Path]) -> list[list[Path]]:
-    """The files of every complete copy that lies in one of the places; none where there is no copy at all.
+    """Finds the files of every complete copy in the given places; none where there is no copy at all.
 
     Raises:
       InputError: the only copies are incomplete.
@@ -194,33 +190,33 @@ def copies(needed: Sequence[str], places: Sequence[Path]) -> list[list[Path]]:
 
 
 def folders(name: str, root: Path) -> list[Path]:
-    """Where a copy may lie; MNIST and Fashion-MNIST share file names, so directly in ``root`` its name decides."""
+    """Returns where a copy may be; the name of ``root`` tells MNIST from Fashion-MNIST, which share file names."""
     direct = FILES[name].read is not _idx or ("fashion" in _called(root)) == ("fashion" in name)
     return [root / folder for folder in FILES[name].folders] + ([root] if direct else [])
 
 
 def lossy(name: str, paths: Sequence[Path]) -> bool:
-    """Whether this CIFAR-10 went through JPEG: a folder that its files lie in, or are linked from, says so."""
+    """Tells whether this CIFAR-10 went through JPEG, by the names of its folder and of the folder it links to."""
     return name == "cifar10" and any("jpeg" in _called(path.parent) + _called(path.resolve().parent) for path in paths)
 
 
 def where(name: str, paths: Sequence[Path]) -> str:
-    """What kind of files in which folder, without the way to it."""
+    """Describes the files and names their folder, without its path."""
     return f"{FILES[name].kind} in {folder_of(paths[0])}"
 
 
 def folder_of(path: Path) -> str:
-    """The name of the folder that a file lies in."""
+    """Returns the name of the folder of a file."""
     return formats.printable(Path(os.path.abspath(path)).parent.name)
 
 
 def file(folder: Path, name: str) -> Path | None:
-    """The file, plain or compressed; IDX files are also written ``train-images.idx3-ubyte``."""
+    """Finds the file, plain or compressed; IDX files are also written ``train-images.idx3-ubyte``."""
     spellings = [name, name.replace("-idx", ".idx")]
     paths = [folder / (spelling + suffix) for suffix in ("", ".gz", ".xz") for spelling in spellings]
     return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def _called(folder: Path) -> str:
-    """The folder's name as it is written and, behind a link, as it really is."""
+    """Returns the folder's name as written, and the name that a link resolves to."""
     return f"{Path(os.path.abspath(folder)).name} {folder.resolve().name}".lower()

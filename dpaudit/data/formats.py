@@ -1,4 +1,4 @@
-"""Readers of the standard file formats: a file in, NumPy arrays out, or one line that says what is wrong with it.
+"""Reads the standard file formats into NumPy arrays, or refuses a file with one line that says what is wrong.
 
 A file may be plain, gzip (``.gz``) or xz (``.xz``). It is decompressed up to a fixed limit, every size is checked
 against the bytes that are really there before an array is made, and :class:`~dpaudit._validate.InputError` names the
@@ -27,7 +27,7 @@ _DECODERS = {
 
 
 def read_idx(path: Path, *, shape: tuple[int, ...]) -> np.ndarray:
-    """An IDX file of unsigned bytes: big-endian magic number, one 32-bit size per axis, then the bytes.
+    """Reads an IDX file of unsigned bytes: big-endian magic number, one 32-bit size per axis, then the bytes.
 
     Args:
       path: the file.
@@ -57,7 +57,7 @@ def read_idx(path: Path, *, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def read_idx_pair(images: Path, labels: Path, *, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The images ``[n, h, w, 1]`` and the labels 0 to 9 ``[n]`` of one split of an MNIST-like set, both uint8."""
+    """Reads images ``[n, h, w, 1]`` and labels 0 to 9 ``[n]`` of one split of an MNIST-like set, both uint8."""
     x, y = read_idx(images, shape=shape), read_idx(labels, shape=())
     if len(x) != len(y):
         raise _expected(labels, f"{len(x):,} labels, one for each image of {images.name}", f"{len(y):,} labels")
@@ -65,7 +65,7 @@ def read_idx_pair(images: Path, labels: Path, *, shape: tuple[int, int]) -> tupl
 
 
 def read_cifar10(paths: Sequence[Path], *, records: int = 10_000) -> tuple[np.ndarray, np.ndarray]:
-    """CIFAR-10 batches in the binary version: 3,073 bytes a record, the label and three planes of 32 x 32.
+    """Reads CIFAR-10 batches in the binary version: 3,073 bytes a record, the label and three planes of 32 x 32.
 
     The format has no header, so only the number of records tells a whole file from a truncated one.
 
@@ -92,7 +92,7 @@ def read_cifar10(paths: Sequence[Path], *, records: int = 10_000) -> tuple[np.nd
 
 
 def read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """SVHN cropped digits, a MATLAB 5 file: X ``[32, 32, 3, n]`` uint8 and y ``[n, 1]``, where 10 stands for digit 0.
+    """Reads SVHN cropped digits, a MATLAB 5 file: X ``[32, 32, 3, n]`` uint8 and y ``[n, 1]``, 10 for digit 0.
 
     Returns:
       images uint8 ``[n, 32, 32, 3]`` and labels uint8 ``[n]``, 0 to 9.
@@ -107,14 +107,14 @@ def read_svhn(path: Path) -> tuple[np.ndarray, np.ndarray]:
         variables = scipy.io.loadmat(stream, variable_names=["X", "y"])
     except _validate.InputError:
         raise
-    except Exception as error:  # SciPy's parser meets broken bytes with exceptions of many types
+    except Exception as error:  # SciPy's parser raises many types of exceptions for broken bytes
         raise _expected(path, "an unbroken MATLAB 5 file", f"{type(error).__name__}: {error}") from error
     labels = _in_range(path, variables["y"].ravel(), 1, 10)
     return variables["X"].transpose(3, 0, 1, 2), labels % 10
 
 
 def read_table(path: Path, *, columns: int, num_classes: int, records: int) -> tuple[np.ndarray, np.ndarray]:
-    """Comma-separated numbers without a header line; the last column is the class.
+    """Reads comma-separated numbers without a header line; the last column is the class.
 
     Returns:
       features float64 ``[n, columns - 1]`` and labels uint8 ``[n]``, 0 to num_classes - 1.
@@ -133,13 +133,13 @@ def read_table(path: Path, *, columns: int, num_classes: int, records: int) -> t
 
 
 def printable(path: Path | str) -> str:
-    """The path as it is, or with escapes where it would break a line."""
+    """Returns the path, with escapes where it would break a line."""
     name = str(path)
     return name if name.isprintable() else ascii(name)
 
 
 def content(path: Path) -> bytes:
-    """All bytes of a file, decompressed, at most LARGEST of them."""
+    """Returns all bytes of a file, decompressed, at most LARGEST of them."""
     try:
         if path.stat().st_size > LARGEST:
             raise _expected(path, f"at most {LARGEST:,} bytes", f"{path.stat().st_size:,} bytes")

@@ -1,7 +1,7 @@
-"""Readers of MovieLens as GroupLens publishes it: 100K, 1M, 10M and 20M, each in a format of its own.
+"""Reads MovieLens as GroupLens publishes it: 100K, 1M, 10M and 20M, each in its own format.
 
-What does not parse is refused with its file and line. Ratings are read in blocks: a regular expression holds each of
-them to the format, digit by digit, before NumPy reads its numbers.
+A line that does not parse is refused with its file and number. Ratings are read in blocks: a regular expression checks
+each block, digit by digit, before NumPy reads its numbers.
 """
 
 import csv
@@ -36,11 +36,11 @@ class Edition(NamedTuple):
     """One of the published sets.
 
     Attributes:
-      title: the name for people.
+      title: the name to display.
       count: published number of ratings.
-      folders: where the files may lie inside the data folder; they may also lie directly in it.
-      names: the files that must all be there, without .gz or .xz: ratings, items and what else tells of items.
-      users: a file that lists the users, where the edition has one and it is there.
+      folders: where the files may be inside the data folder; they may also be directly in it.
+      names: the files that must all be there, without .gz or .xz: ratings, items and other files on items.
+      users: a file that lists the users, or None where the edition has none.
       separator: of the columns of a line.
       step: of the scale, which ends at 5.
       films: ``films(paths of names behind the ratings) -> every item``.
@@ -57,16 +57,16 @@ class Edition(NamedTuple):
 
 
 def read(edition: Edition, paths: Sequence[Path], users: Path | None, origin: str) -> Ratings:
-    """All ratings, users and items of one copy.
+    """Reads all ratings, users and items of one copy.
 
     Users are numbered in the order of their ids, items in the order of their file. Features are a column for each
     genre and for each decade of release, and one for an unknown year.
 
     Args:
-      edition: that is read.
+      edition: the edition to read.
       paths: of the edition's ``names``.
-      users: of its list of users; without one the users are those who rated.
-      origin: where the files lie, for people.
+      users: path of its list of users; without one the users are those who rated.
+      origin: where the files are, to display.
 
     Raises:
       InputError: a file is missing or broken, a line does not parse, a rating is outside the scale or of a user or an
@@ -112,7 +112,7 @@ def read(edition: Edition, paths: Sequence[Path], users: Path | None, origin: st
 
 
 def _table(path: Path, separator: str, *, header: bool) -> np.ndarray:
-    """User, item, rating and time of every line: float64 ``[n, 4]``, which holds all of them exactly."""
+    """Reads user, item, rating and time of every line into float64 ``[n, 4]``, which holds all of them exactly."""
     content = formats.content(path)
     content += b"" if content.endswith(b"\n") or not content else b"\n"
     begin = content.find(b"\n") + 1 if header else 0
@@ -141,7 +141,7 @@ def _table(path: Path, separator: str, *, header: bool) -> np.ndarray:
 
 
 def films_100k(paths: Sequence[Path]) -> Iterator[Film]:
-    """``u.item``, 5 columns and a 0 or 1 for each genre of ``u.genre``, divided by ``|``."""
+    """Reads ``u.item``, 5 columns and a 0 or 1 for each genre of ``u.genre``, divided by ``|``."""
     genres = []
     for line, text in _lines(paths[1], "latin-1"):
         name, bar, place = text.rpartition("|")
@@ -159,7 +159,7 @@ def films_100k(paths: Sequence[Path]) -> Iterator[Film]:
 
 
 def films_of(encoding: str) -> Callable[[Sequence[Path]], Iterator[Film]]:
-    """``movies.dat``: id::title (year)::genre|genre."""
+    """Returns a reader of ``movies.dat``: id::title (year)::genre|genre."""
 
     def films(paths: Sequence[Path]) -> Iterator[Film]:
         for line, text in _lines(paths[0], encoding):
@@ -173,7 +173,7 @@ def films_of(encoding: str) -> Callable[[Sequence[Path]], Iterator[Film]]:
 
 
 def films_csv(paths: Sequence[Path]) -> Iterator[Film]:
-    """``movies.csv``: a header line, then id,title (year),genre|genre with titles in quotes where they need them."""
+    """Reads ``movies.csv``: a header line, then id,title (year),genre|genre with titles in quotes where needed."""
     rows = csv.reader((text + "\n" for _, text in _lines(paths[0], "utf-8")), strict=True)
     wanted, begins = "movieId,title,genres", 1
     try:
@@ -233,7 +233,7 @@ EDITIONS = {
 
 
 def _listed(path: Path, films: Iterator[Film]) -> list[Film]:
-    """All of them, each id once."""
+    """Returns all films, and refuses an id that appears twice."""
     found: dict[int, Film] = {}
     for film in films:
         if film.number in found:
@@ -247,7 +247,7 @@ def _listed(path: Path, films: Iterator[Film]) -> list[Film]:
 
 
 def _ids(path: Path, separator: str) -> np.ndarray:
-    """The first column of a list of users, ``u.user`` or ``users.dat``."""
+    """Reads the first column of a list of users, ``u.user`` or ``users.dat``."""
     found = []
     for line, text in _lines(path, "latin-1"):
         number = text.split("|" if separator == "\t" else separator)[0]
@@ -258,7 +258,7 @@ def _ids(path: Path, separator: str) -> np.ndarray:
 
 
 def _places(known: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where in ``known`` each id stands, int32 ``[n]``, and which of them do not stand there."""
+    """Returns the index in ``known`` of each id, int32 ``[n]``, and which ids are not in it."""
     order = np.argsort(known)
     place = np.minimum(np.searchsorted(known[order], ids), len(known) - 1)
     number = order[place].astype(np.int32)
@@ -266,7 +266,7 @@ def _places(known: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def _features(films: Sequence[Film]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Genres by name, then decades, then the unknown year where there is one: float32 ``[num_items, f]``."""
+    """Encodes genres by name, decades, and an unknown year where there is one: float32 ``[num_items, f]``."""
     periods = [UNKNOWN if film.year is None else f"{film.year // 10 * 10}s" for film in films]
     names = (*sorted({genre for film in films for genre in film.genres}), *sorted(set(periods)))
     place = {name: column for column, name in enumerate(names)}
@@ -277,13 +277,13 @@ def _features(films: Sequence[Film]) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _year(title: str) -> int | None:
-    """The year that ends a title in brackets, the first of "(1987-1991)"."""
+    """Returns the year in brackets at the end of a title, the first of "(1987-1991)"."""
     found = re.search(r"\((\d{4})(?:[-–]\s*\d{0,4})?\)\s*$", title)
     return int(found[1]) if found else None
 
 
 def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
-    """Each line with its number, without its end; a line ends nowhere but at a line feed."""
+    """Yields each line with its number, without its end; only a line feed ends a line."""
     content = formats.content(path)
     for line, text in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
         try:

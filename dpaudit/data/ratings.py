@@ -1,4 +1,4 @@
-"""Who rated what: the ratings of many users, held to what they must be, and their splits."""
+"""Holds the ratings of many users, checks them, and splits them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,14 +15,14 @@ class Ratings(NamedTuple):
       users: int32 ``[n]``, 0 to num_users - 1.
       items: int32 ``[n]``, 0 to num_items - 1; nobody rates an item twice.
       values: float32 ``[n]``, low to high.
-      num_users: users there are, some of whom may have no rating.
-      num_items: items there are, some of which nobody may have rated.
+      num_users: number of users, some of whom may have no rating.
+      num_items: number of items, some of which may have no rating.
       low, high: the ends of the scale.
       times: int64 ``[n]``, seconds since 1970; ``[0]`` where they are not known.
-      features: float32 ``[num_items, f]``, what everybody knows of an item: 1 where it is so, else 0.
+      features: float32 ``[num_items, f]``, public features of an item: 1 where it has one, else 0.
       feature_names: f names.
-      titles: num_items titles; none where there are none.
-      origin: one line for people: what, how many, from where.
+      titles: num_items titles, or none.
+      origin: one line to display: what, how many, from where.
     """
 
     users: np.ndarray
@@ -51,7 +51,7 @@ def from_arrays(
     features: np.ndarray | None = None,
     origin: str = "from arrays",
 ) -> Ratings:
-    """Ratings of one's own, checked; without ``features`` an item has none, ``[num_items, 0]``.
+    """Checks ratings given as arrays; without ``features`` an item has none, ``[num_items, 0]``.
 
     Raises:
       InputError: a user, an item or a value out of range (NaN is), the same user and item twice, columns of other
@@ -86,7 +86,7 @@ def from_arrays(
 
 
 def repeated(users: np.ndarray, items: np.ndarray) -> tuple[int, int] | None:
-    """Two ratings of one item by one user, the later as early as can be; None where there are none."""
+    """Finds two ratings of one item by one user, the later one as early as possible; None where there are none."""
     pairs = users.astype(np.int64) << 32 | items
     order = np.argsort(pairs, kind="stable")
     again = np.flatnonzero(pairs[order[1:]] == pairs[order[:-1]])
@@ -97,10 +97,10 @@ def repeated(users: np.ndarray, items: np.ndarray) -> tuple[int, int] | None:
 
 
 def split(ratings: Ratings, *, fractions: Sequence[float] = (0.8, 0.1, 0.1), seed: int) -> tuple[Ratings, ...]:
-    """Every rating into one of several parts, drawn at random; users and items keep their numbers.
+    """Splits ratings into several parts at random; users and items keep their numbers.
 
     Args:
-      ratings: to be split; each part keeps their order.
+      ratings: the ratings to split; each part keeps their order.
       fractions: of each part, in sum 1.
       seed: of the permutation; the same parts for the same seed and number of ratings.
 
@@ -112,12 +112,12 @@ def split(ratings: Ratings, *, fractions: Sequence[float] = (0.8, 0.1, 0.1), see
 
 
 def split_users(ratings: Ratings, *, fractions: Sequence[float] = (0.9, 0.1), seed: int) -> tuple[Ratings, ...]:
-    """Every user, with all ratings, into one of several parts, drawn at random; items keep their numbers.
+    """Splits users, each with all ratings, into several parts at random; items keep their numbers.
 
-    In each part the users are numbered anew, in their order.
+    In each part the users are renumbered in their order.
 
     Args:
-      ratings: to be split; each part keeps their order.
+      ratings: the ratings to split; each part keeps their order.
       fractions: of the users in each part, in sum 1.
       seed: of the permutation; the same parts for the same seed and number of users.
 

@@ -1,4 +1,7 @@
-"""Data sets by name, wherever they come from: scikit-learn, standard files on disk, TensorFlow Datasets."""
+"""Loads data sets by name, from scikit-learn, from standard files on disk, or through TensorFlow Datasets.
+
+TensorFlow Datasets is the last resort, installed on request and used without tf.data.
+"""
 
 import dataclasses
 import importlib
@@ -18,13 +21,16 @@ from dpaudit.data.files import FILES, SPLITS
 from dpaudit.data.movielens import EDITIONS
 from dpaudit.data.ratings import Ratings
 
-# Image data sets through TensorFlow Datasets, without tf.data: the source of last resort, installed on request.
-
-BUILDERS = {"mnist": "mnist", "fashion_mnist": "fashion_mnist", "cifar10": "cifar10", "svhn": "svhn_cropped"}
+BUILDERS = {  # names in TensorFlow Datasets
+    "mnist": "mnist",
+    "fashion_mnist": "fashion_mnist",
+    "cifar10": "cifar10",
+    "svhn": "svhn_cropped",
+}
 
 
 def installed() -> bool:
-    """Whether the extra ``tfds`` is there (nothing is imported)."""
+    """Tells whether the extra ``tfds`` is installed, without importing it."""
     return importlib.util.find_spec("tensorflow_datasets") is not None
 
 
@@ -33,14 +39,14 @@ def read(
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """Downloads a data set, or takes the original files from ``manual_dir``, prepares it once and reads it.
 
-    The records are those of the original files in an order of TensorFlow Datasets' own. Without a network it tries
-    for about three minutes, and says so, before it gives up.
+    The records are those of the original files, in TensorFlow Datasets' order. Without a network it tries for about
+    three minutes, and says so, before it gives up.
 
     Args:
       name: a key of BUILDERS.
       split: ``"train"`` or ``"test"``.
-      manual_dir: a folder that may hold the files to be downloaded, under their original names; they are held to the
-        published checksums, and with all of them there no network is needed.
+      manual_dir: a folder that may hold the files to be downloaded, under their original names; they are checked
+        against the published checksums, and if all are there no network is needed.
       tfds_dir: where prepared data sets are kept; None is TensorFlow Datasets' default, ``~/tensorflow_datasets``.
 
     Returns:
@@ -62,7 +68,7 @@ def read(
         labels = np.empty(len(records), np.int64)
         for i, record in enumerate(records):
             images[i], labels[i] = record["image"], record["label"]
-    except Exception as error:  # the network, the disk, the checksums, TensorFlow: each fails in its own way
+    except Exception as error:  # network, disk, checksums and TensorFlow fail in many ways
         reason = textwrap.shorten(f"{type(error).__name__}: {error}", 400, placeholder="...")
         message = f"{name}: expected TensorFlow Datasets to download and prepare {BUILDERS[name]}, got {reason}"
         raise _validate.InputError(message) from error
@@ -80,18 +86,18 @@ RATINGS = tuple(EDITIONS)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """One split of a data set, loaded or one's own.
+    """One split of a data set, loaded or your own.
 
     Attributes:
-      name: one of NAMES, or of one's own.
-      inputs: float32, images ``[n, h, w, c]`` scaled to [0, 1], tables ``[n, features]`` in their own units.
+      name: one of NAMES, or your own.
+      inputs: float32, images ``[n, h, w, c]`` scaled to [0, 1], tables ``[n, features]`` in their original units.
       labels: int32 ``[n]``, 0 to num_classes - 1.
       num_classes: 2 or more.
-      origin: one line for people: what, how many records, from where; never an absolute path.
-      lossy: the pixels are not the original ones, they went through JPEG.
+      origin: one line to display: what, how many records, from where; never an absolute path.
+      lossy: whether the pixels went through JPEG.
 
     Raises:
-      InputError: not one label for each record, or a label that is no class: a compiled loss would not say so.
+      InputError: not one label for each record, or a label that is no class, which a compiled loss would not report.
     """
 
     name: str
@@ -112,12 +118,12 @@ class Dataset:
 
     @property
     def label(self) -> str:
-        """The name shown with every result."""
+        """Returns the name shown with every result."""
         return f"{self.name} (JPEG)" if self.lossy else self.name
 
 
 class Available(NamedTuple):
-    """What a name stands for, ``"not found"`` where it cannot be read, and where it would be read from."""
+    """A data set's name, its contents or ``"not found"``, and where it would be read from."""
 
     name: str
     contents: str
@@ -125,11 +131,11 @@ class Available(NamedTuple):
 
 
 def load(name: str, *, split: str = "train", data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-    """One split of a data set: bundled, else from its standard files, else through TensorFlow Datasets.
+    """Loads one split of a data set: bundled, else from its standard files, else through TensorFlow Datasets.
 
-    Files are looked for in ``data_dir`` and, where it is given, nowhere else; otherwise in ``$DPAUDIT_DATA``.
+    Files are looked for in ``data_dir`` alone if it is given, otherwise in ``$DPAUDIT_DATA``.
     ``"cifar10"`` is a complete exact copy, else a complete one that went through JPEG (``lossy``); the exact subset
-    is a data set of its own. Sets without an official split have a fixed one, stratified by class: digits
+    is a separate data set. Sets without an official split have a fixed one, stratified by class: digits
     1,437 + 360, breast_cancer 390 + 179, pima_diabetes 600 + 168.
 
     Args:
@@ -160,7 +166,7 @@ def load(name: str, *, split: str = "train", data_dir: str | os.PathLike[str] | 
 
 
 def load_ratings(name: str, data_dir: str | os.PathLike[str] | None = None) -> Ratings:
-    """MovieLens, from the files that GroupLens publishes, and from nowhere else.
+    """Loads MovieLens from the files that GroupLens publishes.
 
     Args:
       name: one of RATINGS.
@@ -186,7 +192,7 @@ def load_ratings(name: str, data_dir: str | os.PathLike[str] | None = None) -> R
 
 
 def available(data_dir: str | os.PathLike[str] | None = None) -> list[Available]:
-    """One row for each of NAMES and RATINGS, from file names alone: nothing is opened, the sizes are published ones.
+    """Lists NAMES and RATINGS, a row each, from file names alone; no file is opened, the sizes are the published ones.
 
     Raises:
       InputError: ``data_dir`` or ``$DPAUDIT_DATA`` is not a folder.
@@ -230,7 +236,7 @@ def _ratings_row(name: str, root: Path | None) -> Available:
 
 
 def _folders(edition: movielens.Edition, root: Path) -> list[Path]:
-    """Where a copy may lie; directly in ``root`` unless its name is another edition's, whose files look alike."""
+    """Returns where a copy may be; in ``root`` itself unless its name is another edition's, whose files look alike."""
     others = {folder for other in EDITIONS.values() if other != edition for folder in other.folders}
     return [root / folder for folder in edition.folders] + ([root] if root.name not in others else [])
 
@@ -265,20 +271,17 @@ def _not_found(name: str, split: str, root: Path | None, *, tfds_helps: bool) ->
     return _validate.InputError(f"{message}; name a folder that has them{install}")
 
 
-# Records of several splits as one data set.
-
-
 def pooled(*datasets: Dataset) -> Dataset:
-    """All records of several splits of one data set, in the order given, such as train and test of ``mnist``.
+    """Joins the records of several splits of one data set in the order given, such as train and test of ``mnist``.
 
-    An exact copy and one that went through JPEG are refused together: which copy a record is of can be read from its
-    pixels, so an attack on membership would tell the copies apart and not the members.
+    An exact copy and one that went through JPEG are refused together: pixels show which copy a record is from, so an
+    attack on membership would tell the copies apart and not the members.
 
     Args:
       datasets: at least one; the same name, shape of a record and number of classes.
 
     Returns:
-      A :class:`Dataset` whose ``origin`` is those of its parts.
+      A :class:`Dataset` whose ``origin`` joins those of its parts.
 
     Raises:
       InputError: no data set; two that differ; the same records twice.

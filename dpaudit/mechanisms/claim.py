@@ -1,4 +1,4 @@
-"""What a mechanism promises, and the mechanism together with its promise."""
+"""Defines the privacy claim of a mechanism, and the mechanism together with its claim."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Claim(_ClaimFields):
     """An (epsilon, delta) promise: Pr[M(x) in S] <= e^epsilon Pr[M(x') in S] + delta for all neighbours x, x'.
 
     A promise may be a whole curve instead: :meth:`gaussian`, :meth:`renyi`, :meth:`pld`, :meth:`trade_off`. Then
-    (epsilon, delta) are what the curve promises at delta 0, often infinity: true, but little of it.
+    (epsilon, delta) is the promise of the curve at delta 0 alone, often infinity.
 
     Args:
       epsilon: privacy loss in nats, finite and > 0.
@@ -49,7 +49,7 @@ class Claim(_ClaimFields):
 
     @staticmethod
     def gaussian(mu: float, *, neighbouring: str = "replace") -> "CurveClaim":
-        """The promise of Gaussian noise: no test does better than N(0, 1) against N(mu, 1).
+        """Claims Gaussian noise: no test does better than N(0, 1) against N(mu, 1).
 
         Args:
           mu: sensitivity over the noise's standard deviation, > 0.
@@ -64,7 +64,7 @@ class Claim(_ClaimFields):
 
     @staticmethod
     def renyi(orders: ArrayLike, epsilons: ArrayLike, *, neighbouring: str = "replace") -> "CurveClaim":
-        """The promise that Renyi divergences of these orders are at most these, both ways.
+        """Claims bounds on the Renyi divergences of these orders, in both directions.
 
         Args:
           orders: > 1.
@@ -81,7 +81,7 @@ class Claim(_ClaimFields):
 
     @staticmethod
     def pld(pld: Any, *, neighbouring: str = "add_remove") -> "CurveClaim":
-        """The promise of a privacy loss distribution, as dp-accounting computes it.
+        """Claims a privacy loss distribution, as dp-accounting computes it.
 
         Args:
           pld: a ``dp_accounting.pld.privacy_loss_distribution.PrivacyLossDistribution``, pessimistic. Its two
@@ -104,11 +104,11 @@ class Claim(_ClaimFields):
 
     @staticmethod
     def accounted(accountant: Any) -> "CurveClaim":
-        """The promise of all that a dp-accounting accountant has composed, for its own neighbouring relation.
+        """Claims all that a dp-accounting accountant has composed, for its own neighbouring relation.
 
         Args:
           accountant: a ``PLDAccountant`` or an ``RdpAccountant``. One that has composed nothing promises that both
-            worlds are alike, and one of something without noise promises nothing: neither is a claim.
+            worlds are alike, and one of a release without noise promises nothing: neither is a claim.
 
         Raises:
           InputError: another accountant or relation; a composition that is no claim.
@@ -130,7 +130,7 @@ class Claim(_ClaimFields):
 
     @staticmethod
     def trade_off(fpr: ArrayLike, fnr: ArrayLike, *, neighbouring: str = "replace") -> "CurveClaim":
-        """The promise that no test is below a curve, straight between its points and the same both ways.
+        """Claims that no test is below a curve, straight between its points and the same in both directions.
 
         Args:
           fpr: rising from 0 to 1.
@@ -147,44 +147,44 @@ class Claim(_ClaimFields):
 
     @staticmethod
     def from_terms(terms: dict[str, Any], neighbouring: str) -> "Claim":
-        """The claim whose :attr:`terms` these are, as JSON gives them back."""
+        """Returns the claim with these :attr:`terms`, as read from JSON."""
         if "epsilon" in terms:
             return Claim(terms["epsilon"], terms["delta"], neighbouring)
         return CurveClaim(terms, neighbouring)
 
     @property
     def terms(self) -> dict[str, Any]:
-        """What is promised, in numbers that JSON takes."""
+        """Returns the promise in numbers that JSON can hold."""
         return {"epsilon": self.epsilon, "delta": self.delta}
 
     @property
     def is_curve(self) -> bool:
-        """Whether more is promised than one (epsilon, delta)."""
+        """Tells whether more is promised than one (epsilon, delta)."""
         return False
 
     @property
     def directions(self) -> tuple[TradeOff, TradeOff]:
-        """The promise to a pair whose world 1 has the record and to one whose world 0 has it; often the same."""
+        """Returns the promise to pairs whose world 1 has the record, and whose world 0 has it; often the same."""
         both = curves.approximate(self.epsilon, self.delta)
         return both, both
 
     def fnr(self, fpr: Any) -> Any:
-        """The lowest false negative rate that is allowed at a false positive rate, whichever world has the record."""
+        """Returns the lowest false negative rate allowed at a false positive rate, whichever world has the record."""
         first, second = self.directions
         return np.minimum(first.fnr(fpr), second.fnr(fpr))
 
     def epsilon_at(self, delta: float) -> float:
-        """The least epsilon that is promised at this delta in [0, 1), in both directions; infinite where none is."""
+        """Returns the least epsilon promised at this delta in [0, 1), in both directions, or infinity."""
         _validate.probability(delta=delta)
         return max(direction.epsilon(float(delta)) for direction in self.directions)
 
     def delta_at(self, epsilon: float) -> float:
-        """The least delta that is promised at this epsilon >= 0, in both directions."""
+        """Returns the least delta promised at this epsilon >= 0, in both directions."""
         _validate.non_negative(epsilon=epsilon)
         return max(direction.delta(float(epsilon)) for direction in self.directions)
 
     def at(self, delta: float) -> "Claim":
-        """What this promises at one delta, as an (epsilon, delta) claim.
+        """Returns the promise at one delta as an (epsilon, delta) claim.
 
         Raises:
           InputError: a delta at which nothing is promised.
@@ -199,15 +199,14 @@ TINY = 1e-12  # the epsilon of a claim that promises 0
 
 
 class CurveClaim(Claim):
-    """A promise that is a curve; made by the methods of :class:`Claim`."""
+    """A promise that is a curve, made by the methods of :class:`Claim`."""
 
     _terms: dict[str, Any]
     _directions: tuple[TradeOff, TradeOff]
 
     def __new__(cls, terms: Any, neighbouring: Any, *field: str) -> "CurveClaim":
-        if (
-            field
-        ):  # a named tuple rebuilt from its three fields, as dataclasses.asdict does: no claim without its curve
+        # A named tuple rebuilt from its three fields, as dataclasses.asdict does, has no curve and is no claim.
+        if field:
             return _ClaimFields(terms, neighbouring, *field)  # pyright: ignore[reportReturnType]
         _validate.one_of(NEIGHBOURING, neighbouring=neighbouring)
         first = _curve(terms)
@@ -240,13 +239,13 @@ class CurveClaim(Claim):
         return hash((repr(self._terms), self.neighbouring))
 
     def __repr__(self) -> str:
-        said = f"mu={self._terms['mu']:g}" if "mu" in self._terms else f"a curve of {len(self._terms['fpr'])} points"
-        return f"Claim({said}, neighbouring={self.neighbouring!r})"
+        shown = f"mu={self._terms['mu']:g}" if "mu" in self._terms else f"a curve of {len(self._terms['fpr'])} points"
+        return f"Claim({shown}, neighbouring={self.neighbouring!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CurveClaim, (self._terms, self.neighbouring)
 
-    def _replace(self, **_: Any) -> "CurveClaim":  # a named tuple's, which would leave the curve behind
+    def _replace(self, **_: Any) -> "CurveClaim":  # a named tuple's own would lose the curve
         raise _validate.InputError("claim: expected a claim of epsilon and delta to replace a value of, got a curve")
 
 
@@ -257,7 +256,7 @@ def _curve(terms: dict[str, Any]) -> TradeOff:
 
 
 def _vertices(pmf: Any) -> dict[str, Any]:
-    """Of one direction of a privacy loss distribution."""
+    """Returns the vertices of one direction of a privacy loss distribution."""
     dense = pmf.to_dense_pmf()
     losses = (dense._lower_loss + np.arange(dense.size)) * dense._discretization
     fpr, fnr = curves.of_losses(losses, dense._probs, dense._infinity_mass)
@@ -265,7 +264,7 @@ def _vertices(pmf: Any) -> dict[str, Any]:
 
 
 class Mechanism(NamedTuple):
-    """A pure randomised function and what it promises.
+    """A pure randomised function and its claim.
 
     Attributes:
       apply: ``apply(key, x) -> release``, jittable; the key is consumed.

@@ -1,4 +1,14 @@
-"""Norms and clipping that keep their bound whatever the type, and survive entries whose squares overflow."""
+"""Clips arrays, and adds clipped ones, so that their bounds hold after rounding, for every type and size of entries.
+
+These functions decide how far one record can move a release, and compute in float32 or wider. Otherwise three things
+would let a clipped gradient exceed its clip norm. Types narrower than float32 hold a sum of thousands of gradients
+only to one or two clip norms. Accelerators round the factors of a matrix product by default, a TPU to bfloat16 and a
+GPU to TF32 where that is on; so every product that decides a bound is an :func:`einsum` of this module. A CPU computes
+in float32 anyway and runs the same program. On an accelerator a product in full precision takes three to six passes of
+a narrow one, but these products are a third of a training step or less: the network's own products, forward and
+backward, keep the precision that they were written with. And a float32 sum of very many summands, added one after
+another, drifts: :func:`plus` keeps what every addition rounds away.
+"""
 
 from typing import Any
 
@@ -7,31 +17,21 @@ import jax.numpy as jnp
 
 from dpaudit import _validate
 
-# Arithmetic that decides how far one record can move a release: float32 or wider, whatever it is given.
-#
-# Three things would let a clipped gradient weigh more than its clip norm. Numbers narrower than float32 hold a sum of
-# thousands of gradients to one or two clip norms. Accelerators round the factors of a matrix product unless told not to:
-# a TPU to bfloat16, a GPU to TF32 where that is on; so every product that decides a bound is an :func:`einsum` of this
-# module. A CPU computes in float32 anyway and runs the same program. On an accelerator a product in full precision takes
-# three to six passes of a narrow one, but these are the products of the bookkeeping, a third of a training step or less:
-# the network's own, forward and backward, keep the precision that they were written with. And a float32 sum of very many
-# summands, added one after another, drifts: :func:`plus` keeps what every addition rounds away.
-
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
 def wide(tree: Any) -> Any:
-    """The tree in float32 or wider."""
+    """Converts a tree to float32 or wider."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.promote_types(jnp.result_type(leaf), jnp.float32)), tree)
 
 
 def einsum(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """``jnp.einsum`` in full precision."""
+    """Computes ``jnp.einsum`` in full precision."""
     return jnp.einsum(spec, a, b, precision=HIGHEST)
 
 
 def plus(total: tuple[Any, Any], summand: Any) -> tuple[Any, Any]:
-    """``total`` and one more summand, a pytree of arrays: (the sum in float32, what its additions have rounded away).
+    """Adds a summand, a pytree of arrays, to ``total``: (the sum in float32, what its additions have rounded away).
 
     Source: the error of one addition is exact, Knuth, The Art of Computer Programming 2, 4.2.2, Theorem B.
     """
@@ -47,12 +47,12 @@ def plus(total: tuple[Any, Any], summand: Any) -> tuple[Any, Any]:
 
 
 def value(total: tuple[Any, Any]) -> Any:
-    """What :func:`plus` has added up, rounded once; not finite where the plain sum is not."""
+    """Returns the sum that :func:`plus` has built, rounded once; not finite where the plain sum is not."""
     return jax.tree.map(lambda high, low: jnp.where(jnp.isfinite(high), high + low, high), *total)
 
 
 def norm_and_direction(x: Any, ord: int = 2) -> tuple[jax.Array, jax.Array]:
-    """|x| and x / |x|, with x scaled by its largest entry first so that no square overflows or vanishes.
+    """Returns |x| and x / |x|, scaling x by its largest entry first so that no square overflows or vanishes.
 
     The norm is infinite only where it exceeds the largest float; the direction is right even then.
 
@@ -77,19 +77,19 @@ def norm_and_direction(x: Any, ord: int = 2) -> tuple[jax.Array, jax.Array]:
 
 
 def at_most(clip_norm: Any) -> jax.Array:
-    """Clip to this for a norm that is at most C after rounding: C (1 - 4 eps), in float32 or wider."""
+    """Returns the norm to clip to so that it is at most C after rounding: C (1 - 4 eps), in float32 or wider."""
     most = wide(clip_norm)
     return most * (1 - 4 * jnp.finfo(most.dtype).eps)
 
 
 def factor(norm: Any, clip_norm: Any) -> jax.Array:
-    """min(1, C / norm), in float32 or wider and rounded so that norm times the factor is never above C."""
+    """Returns min(1, C / norm), in float32 or wider, rounded so that norm times the factor is never above C."""
     norm, most = wide(norm), at_most(clip_norm)
     return jnp.where(norm > most, most / norm, 1.0)
 
 
 def clip(x: Any, clip_norm: Any, ord: int = 2) -> jax.Array:
-    """x min(1, L / |x|): the nearest point to x along its ray in the ball of radius L.
+    """Clips x to x min(1, L / |x|), the nearest point to x along its ray in the ball of radius L.
 
     Args:
       x: array of any shape, taken as one vector; computed in float32 or wider.
@@ -97,7 +97,7 @@ def clip(x: Any, clip_norm: Any, ord: int = 2) -> jax.Array:
       ord: 2 or 1, the norm.
 
     Returns:
-      The shape of x, float32 or wider; its norm is at most L, not L and a rounding error.
+      The shape of x, float32 or wider; its norm is at most L, rounding included.
 
     Raises:
       InputError: another ``ord``.

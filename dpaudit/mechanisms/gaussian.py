@@ -1,4 +1,4 @@
-"""The Gaussian mechanism of a local client, calibrated exactly."""
+"""Adds Gaussian noise to a local client's clipped array, calibrated exactly."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from dpaudit.mechanisms.clipping import clip
 
 
 def noise_std(*, epsilon: float, delta: float, clip_norm: float) -> float:
-    """The smallest sigma that makes clip(x) + N(0, sigma^2 I) (epsilon, delta)-LDP.
+    """Finds the smallest sigma that makes clip(x) + N(0, sigma^2 I) (epsilon, delta)-LDP.
 
     Two clipped vectors are up to Delta = 2 L apart, and sigma solves, with Phi the normal distribution function::
 
@@ -40,7 +40,7 @@ def noise_std(*, epsilon: float, delta: float, clip_norm: float) -> float:
 
 
 def mechanism(*, epsilon: float, delta: float, clip_norm: float) -> Mechanism:
-    """clip(x) + N(0, sigma^2 I) with the sigma of :func:`noise_std`.
+    """Releases clip(x) + N(0, sigma^2 I) with the sigma of :func:`noise_std`.
 
     ``log_prob(release, x)`` is <c, z - c/2> / sigma^2 with c = clip(x): the log density less that of x = 0.
 
@@ -50,7 +50,7 @@ def mechanism(*, epsilon: float, delta: float, clip_norm: float) -> Mechanism:
       clip_norm: L, L2 norm of the whole array, per release.
 
     Returns:
-      A Mechanism on arrays of any shape; the release has the shape of x, float32 or wider, and so has the noise.
+      A Mechanism on arrays of any shape; release and noise have the shape of x, float32 or wider.
 
     Raises:
       InputError: a value out of range; NaN or infinity in x.

@@ -1,4 +1,4 @@
-"""The Laplace mechanism of a local client."""
+"""Adds Laplace noise to a local client's clipped array, on a grid that leaves no traces in floating point."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from dpaudit.mechanisms import sampling
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import clip
 
-STEPS = 256  # of the release's grid, at least, to one scale of the noise
+STEPS = 256  # least number of grid steps in one scale of the noise
 
 
 def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
@@ -32,7 +32,7 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
       clip_norm: L, L1 norm of the whole array, per release.
 
     Returns:
-      A Mechanism on arrays of any shape; the release has the shape of x, float32 or wider, and so has the noise.
+      A Mechanism on arrays of any shape; release and noise have the shape of x, float32 or wider.
 
     Raises:
       InputError: a value out of range; NaN or infinity in x.

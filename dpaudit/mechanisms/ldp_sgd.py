@@ -1,4 +1,4 @@
-"""LDP-SGD: one unit vector per client, whose only dependence on the gradient is the sign of an inner product.
+"""Randomises gradients by LDP-SGD: one unit vector per client, which depends on the gradient by a sign alone.
 
 Paper 000 (after Erlingsson et al. 2020): Algorithm 1 is :func:`randomize`, Algorithm 2 is :func:`aggregate` followed
 by :func:`server_update`.
@@ -21,7 +21,7 @@ from dpaudit.mechanisms.clipping import norm_and_direction
 from dpaudit.mechanisms.sampling import bernoulli, sphere
 
 if TYPE_CHECKING:
-    import optax  # as long to import as all of this module
+    import optax  # takes as long to import as all of this module
 
 
 def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> jax.Array:
@@ -62,7 +62,7 @@ def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> 
 
 
 def turns(key: jax.Array, norm: jax.Array, *, epsilon: Any, clip_norm: Any) -> jax.Array:
-    """Whether a release ends on the far side of its gradient: the two coins of Algorithm 1 together.
+    """Tells whether a release ends on the far side of its gradient, by the two coins of Algorithm 1 together.
 
     Args:
       key: a jax.random key, consumed.
@@ -78,7 +78,7 @@ def turns(key: jax.Array, norm: jax.Array, *, epsilon: Any, clip_norm: Any) -> j
 
 
 def randomize_tree(key: jax.Array, gradients: Any, *, epsilon: Any, clip_norm: Any) -> Any:
-    """:func:`randomize` for a pytree of gradients: flattened to one vector, released, and given its structure back.
+    """Applies :func:`randomize` to a pytree of gradients as one vector, and restores its structure.
 
     Each leaf keeps its shape and type; rounding a release to a narrower type is post-processing.
 
@@ -120,7 +120,7 @@ def unbiasing_factor(dimension: int, *, epsilon: float, clip_norm: float) -> flo
 
 
 def aggregate(releases: jax.Array, *, epsilon: float, clip_norm: float) -> jax.Array:
-    """The server's unbiased estimate of the mean clipped gradient.
+    """Estimates the mean clipped gradient on the server, without bias.
 
     Args:
       releases: one release per client, [n, d].
@@ -143,7 +143,7 @@ def aggregate(releases: jax.Array, *, epsilon: float, clip_norm: float) -> jax.A
 def server_update(
     parameters: jax.Array, releases: jax.Array, *, epsilon: float, clip_norm: float, radius: float
 ) -> jax.Array:
-    """One server step: theta <- projection of (theta - eta_t g_t) onto the ball C of the given radius.
+    """Takes one server step: theta <- projection of (theta - eta_t g_t) onto the ball C of the given radius.
 
     eta_t = |C| sqrt(n) / (L sqrt(d)) (e^epsilon - 1)/(e^epsilon + 1), with |C| read as the radius of C.
 
@@ -173,14 +173,14 @@ def server_update(
 
 
 def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> "optax.GradientTransformation":
-    """Algorithm 1 with the unbiasing constant as an optax transformation, for a client's own training loop.
+    """Wraps Algorithm 1 and its unbiasing constant as an optax transformation, for a client's own training loop.
 
     Each update is replaced by the unbiased randomised one; each call spends epsilon again.
 
     Args:
       key: a jax.random key, of one client and one training: the state carries it on and splits it at each update.
-        ``init`` hands it out, so a state that is made anew, put back or copied to another client draws what was drawn
-        before, and two releases with the same draws are not epsilon each.
+        ``init`` returns it, so a state that is initialised again, restored or copied to another client repeats its
+        draws, and two releases with the same draws are not epsilon each.
       epsilon: privacy loss in nats, per update.
       clip_norm: L, L2 norm of the whole update.
 
@@ -204,7 +204,7 @@ def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> "optax.Gra
 
 
 def far_side_probability(norm: Any, *, epsilon: Any, clip_norm: Any) -> Any:
-    """1 - Q: the probability that a release lies on the far side of its gradient, <zhat, x> < 0.
+    """Returns 1 - Q, the probability that a release lies on the far side of its gradient, <zhat, x> < 0.
 
     keep = 1/2 + min(norm, L)/(2L), q = e^epsilon/(1 + e^epsilon), Q = q keep + (1 - q)(1 - keep), in NumPy float64 as
     1 - Q = 1/(1 + e^epsilon) + tanh(epsilon/2) (1 - min(norm, L)/L)/2, which does not cancel at large epsilon.
@@ -222,7 +222,7 @@ def far_side_probability(norm: Any, *, epsilon: Any, clip_norm: Any) -> Any:
 
 
 def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
-    """LDP-SGD's client as a :class:`Mechanism`: epsilon-LDP for any two gradients.
+    """Returns LDP-SGD's client as a :class:`Mechanism`, epsilon-LDP for any two gradients.
 
     ``log_prob(release, x)`` is taken with respect to the uniform law on the sphere: log 2Q on the gradient's side and
     log 2(1 - Q) on the other, with Q of :func:`far_side_probability`.

@@ -1,4 +1,4 @@
-"""PrivUnit: a unit vector from the cap around the input's direction, or from the rest of the sphere."""
+"""Randomises directions by PrivUnit: a unit vector from the cap around the input's direction, or outside of it."""
 
 import math
 from collections.abc import Callable
@@ -19,11 +19,11 @@ from dpaudit.mechanisms.clipping import norm_and_direction
 
 
 class Cap(NamedTuple):
-    """The cap {v : <v, u> >= gamma} of the unit sphere, and how often it is chosen.
+    """The cap {v : <v, u> >= gamma} of the unit sphere, and the probability of drawing from it.
 
     Attributes:
       gamma: the height at which the cap begins, in [0, 1].
-      rest: 1 - gamma^2, kept apart because it may be tiny.
+      rest: 1 - gamma^2, stored separately because it may be tiny.
       miss: 1 - p, the probability that the release is drawn outside the cap.
       mass: q = Pr[<U, u> >= gamma] of a uniform U.
       moment: E[t; t >= gamma] of the coordinate t = <U, u>.
@@ -43,7 +43,7 @@ class Cap(NamedTuple):
 
 @lru_cache(maxsize=256)
 def best_cap(dimension: int, epsilon: float) -> Cap:
-    """The cap of least variance among those that spend epsilon exactly.
+    """Finds the cap of least variance among those that spend epsilon exactly.
 
     The densities inside and outside differ by the factor e^epsilon = p/(1-p) (1-q)/q, so epsilon is split into
     log(p/(1-p)), the coin, and log((1-q)/q), the cap. The coordinate t of a uniform point has density proportional
@@ -76,18 +76,19 @@ def best_cap(dimension: int, epsilon: float) -> Cap:
 
 
 def mechanism(*, epsilon: float) -> Mechanism:
-    """v / m with v uniform in the cap around x / |x| with probability p, else uniform outside it.
+    """Releases v / m with v uniform in the cap around x / |x| with probability p, else uniform outside it.
 
     Unbiased for the direction u = x / |x|; the length of x is not released. A zero x has no direction: its v is
     uniform on the sphere, whose density lies between the two. ``log_prob(release, x)`` is relative to the uniform law.
 
-    The cap's edge is met up to float32 rounding, and rounding leaves gaps that depend on u: for simulation and audits.
+    The cap's edge is exact only up to float32 rounding, and rounding leaves gaps that depend on u: for simulation and
+    audits, not for deployment.
 
     Args:
       epsilon: privacy loss in nats.
 
     Returns:
-      A Mechanism on vectors [d], d >= 2; the release is [d] of norm 1/m, float32 or wider, and so is the noise.
+      A Mechanism on vectors [d], d >= 2; release and noise are [d], float32 or wider, the release of norm 1/m.
 
     Raises:
       InputError: a value out of range; NaN or infinity in x; x not [d] with d >= 2.
@@ -126,7 +127,7 @@ def _cap_for(x: Any, epsilon: float) -> Cap:
 
 
 def _cap(dimension: int, epsilon: float, split: float) -> Cap:
-    """The cap that spends ``split`` of epsilon on its size and the rest on the coin."""
+    """Returns the cap that spends ``split`` of epsilon on its size and the rest on the coin."""
     log_mass, log_rest = special.log_expit(-split), special.log_expit(split)
     log_hit, log_miss = special.log_expit(epsilon - split), special.log_expit(split - epsilon)
     mass, half = math.exp(log_mass), (dimension - 1) / 2
@@ -154,11 +155,11 @@ def _cap(dimension: int, epsilon: float, split: float) -> Cap:
 
 
 def _height_inside(key: jax.Array, cap: Cap, dimension: int, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """(t, sqrt(1 - t^2)) of a uniform point given t >= gamma.
+    """Draws (t, sqrt(1 - t^2)) of a uniform point given t >= gamma.
 
     The density of s = 1 - t^2 is s^((d-3)/2) / t. Without 1/t it is the law of (1 - gamma^2) e^(-2 E/(d-1)), E
-    exponential; accepting with probability gamma / t puts it back. This accepts gamma q / moment of its proposals and
-    plain draws accept q of theirs: take the better.
+    exponential; accepting with probability gamma / t puts it back. This accepts gamma q / moment of its proposals,
+    plain draws accept q of theirs; the better one is used.
     """
     if cap.gamma <= cap.moment:
         return _uniform_height(key, lambda t: t >= cap.gamma, dimension, dtype)
@@ -173,14 +174,14 @@ def _height_inside(key: jax.Array, cap: Cap, dimension: int, dtype: Any) -> tupl
 
 
 def _height_outside(key: jax.Array, cap: Cap, dimension: int, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """(t, sqrt(1 - t^2)) of a uniform point given t < gamma: at least half of all points."""
+    """Draws (t, sqrt(1 - t^2)) of a uniform point given t < gamma, which is at least half of all points."""
     return _uniform_height(key, lambda t: t < cap.gamma, dimension, dtype)
 
 
 def _uniform_height(
     key: jax.Array, wanted: Callable[[jax.Array], jax.Array], dimension: int, dtype: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """(t, sqrt(1 - t^2)) of a uniform point given wanted(t).
+    """Draws (t, sqrt(1 - t^2)) of a uniform point given wanted(t).
 
     Two coordinates of a uniform point are r (cos a, sin a), a uniform and 1 - r^2 = e^(-2 E/(d-2)), E exponential.
     """
@@ -199,7 +200,7 @@ def _uniform_height(
 def _rejection(
     key: jax.Array, propose: Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 ) -> tuple[jax.Array, jax.Array]:
-    """The first (t, sqrt(1 - t^2)) that is accepted."""
+    """Returns the first (t, sqrt(1 - t^2)) that is accepted."""
 
     def again(state: tuple[Any, ...]) -> tuple[Any, ...]:
         key, used = jax.random.split(state[0])
@@ -210,7 +211,7 @@ def _rejection(
 
 
 def _orthogonal(key: jax.Array, u: jax.Array) -> jax.Array:
-    """A uniform unit vector orthogonal to u; on the whole sphere for u = 0. The second pass removes what cancels."""
+    """Draws a uniform unit vector orthogonal to u, on the whole sphere for u = 0; a second pass removes rounding."""
     w = sampling.sphere(key, u.size, u.dtype)
     for _ in range(2):
         w = norm_and_direction(w - jnp.sum(w * u) * u)[1]

@@ -1,4 +1,4 @@
-"""Randomised response: tell one's category, or with a known probability another one."""
+"""Randomises one category by randomised response: the true one, or with a known probability another one."""
 
 import math
 from typing import Any
@@ -14,9 +14,9 @@ from dpaudit.mechanisms.sampling import bernoulli
 
 
 def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
-    """Releases x with probability e^epsilon / (e^epsilon + k - 1), else one of the k - 1 others, all alike.
+    """Releases x with probability e^epsilon / (e^epsilon + k - 1), else one of the k - 1 others, uniformly.
 
-    The coin is drawn for the rarer side, so that no epsilon is too large for it.
+    The coin is drawn for the rarer outcome, so that no epsilon is too large for it.
 
     Args:
       epsilon: privacy loss in nats.

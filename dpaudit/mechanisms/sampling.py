@@ -1,4 +1,4 @@
-"""Random draws that keep their law where privacy needs it: rare coins, far tails, uniform directions."""
+"""Draws random numbers whose law is right where privacy needs it: rare coins, far tails, uniform directions."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from jax import lax
 
 
 def bernoulli(key: jax.Array, p: Any, shape: tuple[int, ...] = ()) -> jax.Array:
-    """A coin that is True with probability exactly ``p``.
+    """Draws a coin that is True with probability exactly ``p``.
 
     A float32 uniform lives on a grid of step 2^-23, so comparing it with p distorts small probabilities. Here 64
     random bits are one integer B, and the coin is B < p 2^64. That is exact for p = 0, p = 1 and every float32
@@ -33,7 +33,7 @@ def bernoulli(key: jax.Array, p: Any, shape: tuple[int, ...] = ()) -> jax.Array:
 
 
 def sphere(key: jax.Array, dimension: int, dtype: Any = jnp.float32) -> jax.Array:
-    """A uniform point of the unit sphere: n / |n| with n standard normal.
+    """Draws a uniform point of the unit sphere: n / |n| with n standard normal.
 
     Args:
       key: JAX random key, consumed.
@@ -50,9 +50,9 @@ def sphere(key: jax.Array, dimension: int, dtype: Any = jnp.float32) -> jax.Arra
 
 
 def exponential(key: jax.Array, shape: tuple[int, ...] = (), dtype: Any = jnp.float32) -> jax.Array:
-    """A standard exponential whose tail ends near 44: -log of a uniform with 64 bits.
+    """Draws a standard exponential whose tail ends near 44: -log of a uniform with 64 bits.
 
-    A uniform on float32's grid ends it at 16, and a release beyond that gives its input away.
+    With a uniform on float32's grid it would end at 16, and a release beyond that would reveal its input.
 
     Args:
       key: JAX random key, consumed.
@@ -93,7 +93,7 @@ def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype: Any = jnp.float32
 def box_muller(
     high: jax.Array, low: jax.Array, angle: jax.Array, dtype: Any, sqrt: Callable[[jax.Array], jax.Array] = jnp.sqrt
 ) -> tuple[jax.Array, jax.Array]:
-    """Two independent standard normals from three random words: sqrt(2 E) (cos a, sin a).
+    """Turns three random words into two independent standard normals: sqrt(2 E) (cos a, sin a).
 
     Args:
       high, low: the two words of E's uniform, uint32 arrays of one shape.
@@ -107,13 +107,13 @@ def box_muller(
 
 
 def _exponential_of(high: jax.Array, low: jax.Array, dtype: Any) -> jax.Array:
-    """-log of the uniform whose 64 bits are given, at the middle of its step."""
+    """Returns -log of the uniform whose 64 bits are given, at the middle of its step."""
     uniform = high.astype(dtype) * 2.0**-32 + (low.astype(dtype) + 0.5) * 2.0**-64
     return jnp.abs(jnp.log(uniform))
 
 
 def _circle(bits: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """(cos, sin) of 2 pi bits/2^32: two bits of quarter turns, Taylor for the rest, at most pi/4 in size.
+    """Computes (cos, sin) of 2 pi bits/2^32: two bits of quarter turns, Taylor for the rest, at most pi/4 in size.
 
     Exact to 2e-7; XLA's own cos and sin reduce any angle first and take several times as long on a CPU.
     """
@@ -129,7 +129,7 @@ def _circle(bits: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _fixed_point(p: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """floor(p 2^64) of a float32 p in [0, 1) as two words, by exact steps: powers of two, floor, remainder."""
+    """Computes floor(p 2^64) of a float32 p in [0, 1) as two words, exactly: powers of two, floor, remainder."""
     scaled = p * 2.0**32
     high = jnp.floor(scaled)
     low = jnp.floor((scaled - high) * 2.0**32)

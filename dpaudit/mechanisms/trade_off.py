@@ -1,12 +1,12 @@
-"""Trade-off functions: the lowest false negative rate that a promise allows at a false positive rate.
+"""Computes trade-off functions: the lowest false negative rate that a promise allows at a false positive rate.
 
 A test of P (world 0) against Q (world 1) has error rates (fpr, fnr) = (a, b). A promise is a convex curve f with
-b >= f(a) for every test, or, the same said otherwise, all pairs (epsilon, delta) with ::
+b >= f(a) for every test, or equivalently all pairs (epsilon, delta) with ::
 
     delta(epsilon) = max over a of 1 - f(a) - e^epsilon a
     f(a) = max over epsilon of 1 - delta(epsilon) - e^epsilon a
 
-A maximum over some values of epsilon in place of all lies below f: it promises a little less, and is never wrong.
+A maximum over some values of epsilon instead of all lies below f: it promises a little less, and stays true.
 
 Source: Dong, Roth and Su 2022, Gaussian Differential Privacy, Definition 2.2 and Proposition 2.12.
 """
@@ -21,9 +21,9 @@ from scipy.special import expit, log_ndtr, ndtr, ndtri
 
 from dpaudit import _validate
 
-LINES = 1000  # of which a curve that is not a polygon is made, each below it
+LINES = 1000  # lines that approximate a curve that is not a polygon, each below it
 ENDS = 28.0  # the largest log-odds of a rate at which a line touches the curve: 1e-12
-ROUNDING = 1e-9  # of a user's points, which may be computed in float64 but not exactly
+ROUNDING = 1e-9  # error allowed in a user's points, which may be rounded in float64
 
 
 class TradeOff(NamedTuple):
@@ -41,7 +41,7 @@ class TradeOff(NamedTuple):
 
 
 def approximate(epsilon: float, delta: float) -> TradeOff:
-    """Of (epsilon, delta): max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a)).
+    """Returns the curve of (epsilon, delta): max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a)).
 
     Source: Wasserman and Zhou 2010, Theorem 2.4; Dong, Roth and Su 2022, Eq. (4).
     """
@@ -50,7 +50,7 @@ def approximate(epsilon: float, delta: float) -> TradeOff:
 
 
 def gaussian(mu: float) -> TradeOff:
-    """Of N(0, 1) against N(mu, 1): Phi(Phi^-1(1 - a) - mu).
+    """Returns the curve of N(0, 1) against N(mu, 1): Phi(Phi^-1(1 - a) - mu).
 
     Source: Dong, Roth and Su 2022, Eq. (6) and Corollary 2.13; Balle and Wang 2018, Theorem 8.
     """
@@ -71,8 +71,8 @@ def gaussian(mu: float) -> TradeOff:
 
 
 def polygon(fpr: np.ndarray, fnr: np.ndarray) -> TradeOff:
-    """Straight lines between vertices whose fpr goes from 0 to 1."""
-    ends = np.append(np.flatnonzero(np.diff(fpr) > 0), len(fpr) - 1)  # the lowest of those that share an fpr
+    """Returns the curve of straight lines between vertices whose fpr goes from 0 to 1."""
+    ends = np.append(np.flatnonzero(np.diff(fpr) > 0), len(fpr) - 1)  # the lowest of the vertices that share an fpr
     x, y = fpr[ends], fnr[ends]
 
     def delta(epsilon: float) -> float:
@@ -90,7 +90,7 @@ def polygon(fpr: np.ndarray, fnr: np.ndarray) -> TradeOff:
 
 
 def vertices(fpr: Any, fnr: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A user's curve, checked.
+    """Checks a user's curve and returns its vertices.
 
     Raises:
       InputError: points that are no trade-off curve: not from fpr 0 to fpr 1, rising, above 1 - fpr, not convex.
@@ -120,19 +120,19 @@ def vertices(fpr: Any, fnr: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def renyi(orders: Any, epsilons: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Of bounds on the Renyi divergences, both ways: vertices just below the lowest b that they allow.
+    """Turns bounds on the Renyi divergences, both ways, into vertices just below the lowest b that they allow.
 
-    A test's answer is a coin made of the release, so by data processing its divergences are bounded too. For
-    all orders::
+    A test's answer is a function of the release, so by data processing its divergences are bounded too. For all
+    orders::
 
         (1 - b)^alpha a^(1 - alpha) + b^alpha (1 - a)^(1 - alpha) <= e^((alpha - 1) epsilon_alpha)
 
-    and the same with (1 - b, b) and (a, 1 - a) exchanged. What these inequalities leave is convex (the left side is
-    jointly so) and each of its points is a test of two coins that keeps them: nothing sharper follows from the bounds.
-    The vertices are those of tangents, which lie below the curve.
+    and the same with (1 - b, b) and (a, 1 - a) exchanged. The region that these inequalities allow is convex
+    (the left side is jointly so), and each of its points is a test of two coins that satisfies them: nothing sharper
+    follows from the bounds. The vertices are those of tangents, which lie below the curve.
 
     Raises:
-      InputError: orders that are not above 1, negative or no bounds, none or not as many.
+      InputError: orders that are not above 1, bounds that are negative or all infinite, lists of unequal or no length.
 
     Source: van Erven and Harremoes 2014, Theorems 9 and 11; for privacy Balle, Barthe, Gaboardi, Hsu and Sato 2020,
     Hypothesis testing interpretations and Renyi differential privacy.
@@ -167,7 +167,7 @@ def renyi(orders: Any, epsilons: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _beyond(b: np.ndarray, a: np.ndarray, alphas: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """By how much the divergences are larger than they may be: [2 ways, orders, points]."""
+    """Computes by how much the divergences exceed their bounds: [2 directions, orders, points]."""
     alpha, found = alphas[:, None], []
     with np.errstate(divide="ignore"):
         worlds = [(np.log(a), np.log1p(-a)), (np.log1p(-b), np.log(b))]
@@ -178,13 +178,13 @@ def _beyond(b: np.ndarray, a: np.ndarray, alphas: np.ndarray, bounds: np.ndarray
 
 
 def _slope(alpha: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """db/da where the divergence of a coin of p = 1 - b from one of q = a stays: G_q/G_p of the sum G of two terms."""
+    """Computes db/da where the divergence of a coin p = 1 - b from a coin q = a is constant: G_q/G_p of its sum G."""
     up, down = np.log1p(-b) - np.log(a), np.log(b) - np.log1p(-a)  # log p/q and log (1 - p)/(1 - q)
     return (1 - alpha) / alpha * np.exp(up) * np.expm1(alpha * (down - up)) / np.expm1((alpha - 1) * (down - up))
 
 
 def of_losses(losses: np.ndarray, shares: np.ndarray, infinite: float) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices of the curve of a privacy loss distribution, of lines whose slopes are -e^loss.
+    """Returns vertices of a privacy loss distribution's curve, from lines whose slopes are -e^loss.
 
     Args:
       losses: on its grid, increasing.
@@ -196,7 +196,7 @@ def of_losses(losses: np.ndarray, shares: np.ndarray, infinite: float) -> tuple[
     """
     kept = (np.abs(losses) < 700) | (shares > 0)
     losses, shares = np.clip(losses[kept], -700, 700), np.maximum(shares[kept], 0.0)
-    above = infinite + np.cumsum(shares[::-1])[::-1]  # probabilities of a loss as large, in both worlds
+    above = infinite + np.cumsum(shares[::-1])[::-1]  # probabilities of a loss at least as large, in both worlds
     other = np.cumsum((shares * np.exp(-losses))[::-1])[::-1]
     below = np.cumsum(shares)
     wanted = np.searchsorted(below, expit(np.linspace(-ENDS, ENDS, LINES)) * below[-1])
@@ -206,7 +206,7 @@ def of_losses(losses: np.ndarray, shares: np.ndarray, infinite: float) -> tuple[
 
 
 def from_lines(intercepts: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The vertices of the largest of some lines, and of 0 and 1 - fpr's ends, for fpr in [0, 1]."""
+    """Returns the vertices of the maximum of some lines and of 0, for fpr in [0, 1]."""
     order = np.lexsort((intercepts, slopes))
     hull: list[tuple[float, float]] = []
     for slope, intercept in zip([*slopes[order], 0.0], [*intercepts[order], 0.0], strict=True):

@@ -1,7 +1,7 @@
-"""What a private training has spent, and how much noise a target needs. The arithmetic is dp-accounting's.
+"""Computes what a private training has spent, and how much noise a target needs, by dp-accounting.
 
-The noise multiplier is the noise's standard deviation over the clip norm, whatever the relation: replacing an example
-can move a sum by twice the clip norm, and the accounting of "replace" says what that costs.
+The noise multiplier is the noise's standard deviation over the clip norm for every relation: replacing an example can
+move a sum by twice the clip norm, which the accounting of "replace" includes.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ from dpaudit.training.sampling import Sampling
 
 RELATIONS = {"add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
 TOLERANCE = 1e-4  # of a calibrated noise multiplier, always on the private side
-COARSE = 1e-3  # discretisation with which noise is first sought
-NEAR = 5e-4  # of what is so found: how far from it the noise is sought then
+COARSE = 1e-3  # discretisation of the first search for the noise
+NEAR = 5e-4  # relative distance from its result within which the second search looks
 
 Accounting = Callable[[Sampling, NeighboringRelation], tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]]
 
@@ -34,7 +34,7 @@ Accounting = Callable[[Sampling, NeighboringRelation], tuple[PrivacyAccountant, 
 def pld(
     sampling: Sampling, relation: NeighboringRelation, interval: float = 1e-4
 ) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
-    """Accounting by privacy loss distributions: tight to the discretisation by ``interval``, which rounds upward.
+    """Accounts by privacy loss distributions: tight up to the discretisation by ``interval``, which rounds upward.
 
     Source: Doroshenko et al. 2022 (connect the dots).
     """
@@ -45,7 +45,7 @@ def pld(
 def rdp(
     sampling: Sampling, relation: NeighboringRelation
 ) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
-    """Accounting by Renyi divergences: an upper bound, quick.
+    """Accounts by Renyi divergences: a quick upper bound.
 
     Source: Mironov, Talwar and Zhang 2019; Wang et al. 2019 without replacement.
     """
@@ -62,7 +62,7 @@ def epsilon(
     neighbouring: str = "add_remove",
     accounting: Accounting = pld,
 ) -> float:
-    """The epsilon that ``steps`` steps of DP-SGD have spent.
+    """Returns the epsilon that ``steps`` steps of DP-SGD have spent.
 
     Args:
       sampling: how batches are formed.
@@ -76,7 +76,7 @@ def epsilon(
       epsilon in nats.
 
     Raises:
-      InputError: a value out of range; a relation or accounting that is not true of this way of sampling.
+      InputError: a value out of range; a relation or accounting that does not hold for this way of sampling.
     """
     _validate.positive(noise_multiplier=noise_multiplier)
     steps = _validate.at_least(0, steps=steps)
@@ -94,7 +94,7 @@ def claim(
     neighbouring: str = "add_remove",
     accounting: Accounting = pld,
 ) -> Claim:
-    """What ``steps`` steps of DP-SGD promise, at every delta: the curve whose point at one delta is :func:`epsilon`.
+    """Returns what ``steps`` steps of DP-SGD promise at every delta: a curve with :func:`epsilon` as its points.
 
     Args:
       steps: >= 1.
@@ -104,7 +104,7 @@ def claim(
       A curve of :class:`dpaudit.Claim`.
 
     Raises:
-      InputError: as :func:`epsilon`; no step.
+      InputError: as for :func:`epsilon`; steps below 1.
     """
     _validate.positive(noise_multiplier=noise_multiplier)
     steps = _validate.at_least(1, steps=steps)
@@ -121,7 +121,7 @@ def noise_multiplier(
     neighbouring: str = "add_remove",
     accounting: Accounting = pld,
 ) -> float:
-    """The least noise multiplier, to 1e-4, with which ``steps`` steps spend at most ``target``.
+    """Finds the least noise multiplier, to 1e-4, with which ``steps`` steps spend at most ``target``.
 
     Args:
       target: epsilon in nats, > 0.
@@ -147,7 +147,7 @@ def noise_multiplier(
     anywhere = LowerEndpointAndGuess(0.0, 1.0)
     try:
         if accounting is pld:
-            with suppress(ValueError, NoBracketIntervalFoundError):  # where a coarse search leads too far away
+            with suppress(ValueError, NoBracketIntervalFoundError):  # the coarse search may end too far away
                 guess = search(partial(pld, interval=COARSE), anywhere)
                 return search(pld, ExplicitBracketInterval((1 - NEAR) * guess, (1 + NEAR) * guess))
         return search(accounting, anywhere)

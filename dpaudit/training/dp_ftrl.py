@@ -1,4 +1,4 @@
-"""DP-FTRL: private training whose noise is correlated over rounds, so that most of it cancels in the model.
+"""Trains privately by DP-FTRL, whose noise is correlated over rounds, so that most of it cancels in the model.
 
     sampling = cyclic(examples=60_000, batch_size=500)
     strategy = banded(sampling.participation(2_000), bands=120)
@@ -6,7 +6,7 @@
     state, info = train(key, trainer, trainer.init(params), (images, labels), sampling, steps=2_000)
     epsilon(strategy, 2.0, delta=1e-5)
 
-No sampling has to be random for its privacy: what counts is how often, and how far apart, an example takes part.
+Its privacy needs no random sampling: only how often, and how far apart, an example takes part counts.
 Neighbours are data sets of one size that differ in one example: "zero_out", where it is exchanged for one whose
 gradient is always zero, or "replace", where it is exchanged for any other, which moves a sum twice as far.
 """
@@ -41,22 +41,22 @@ def dp_ftrl(
     dropout: bool = False,
     clipping: per_example.Clipping = per_example.flat,
 ) -> Trainer:
-    """A trainer whose round t releases (sum_i clip(g_i) + (C^-1 z)_t) / batch_size, z independent Gaussian.
+    """Returns a trainer whose round t releases (sum_i clip(g_i) + (C^-1 z)_t) / batch_size, z independent Gaussian.
 
-    z has standard deviation clip_norm noise_multiplier sens(C), sens(C) the sensitivity of the strategy for the
-    participation that it is made for. With plain SGD the model is the noisy prefix sum of gradients; any other
+    z has standard deviation clip_norm noise_multiplier sens(C), where sens(C) is the sensitivity of the strategy for
+    its own participation pattern. With plain SGD the model is the noisy prefix sum of gradients; any other
     optimiser costs no privacy either.
 
     Args:
       strategy: the matrix C, from :mod:`dpaudit.training.matrix_noise`. Round t of the training is row t of C; a round
-        past the last releases NaN, for nothing accounts for it.
+        past the last releases NaN, because no accounting covers it.
       noise_multiplier: as above, > 0.
       loss_fn, clip_norm, batch_size, optimizer, microbatch, dropout, clipping: as for
         :func:`dpaudit.training.dp_sgd.dp_sgd`.
 
     Returns:
       A :class:`dpaudit.training.dp_sgd.Trainer` for :func:`dpaudit.training.dp_sgd.train`; its state holds the noise
-      that later rounds take back, which must stay as secret as the key.
+      that later rounds cancel, which must stay as secret as the key.
 
     Raises:
       InputError: a value out of range.
@@ -78,7 +78,7 @@ def dp_ftrl(
 
 
 def correlated(strategy: Strategy, stddev: Any) -> Noise:
-    """Noise C^-1 z over the rounds, z of standard deviation ``stddev``, made in float32; NaN past the last round."""
+    """Returns noise C^-1 z over the rounds, z of standard deviation ``stddev`` in float32; NaN past the last round."""
 
     def init(params: Any) -> tuple[jax.Array, Any]:
         return jnp.int32(0), strategy.noising.init_multiply(_zeros(params))
@@ -101,15 +101,15 @@ def epsilon(
     participation: Participation | None = None,
     neighbouring: str = "zero_out",
 ) -> float:
-    """The epsilon of all rounds together: that of one Gaussian release, exactly.
+    """Returns the epsilon of all rounds together, exactly that of one Gaussian release.
 
-    Its multiplier is noise_multiplier sens(C, made for) / sens(C, participation), over 2 for "replace".
+    Its multiplier is noise_multiplier sens(C, own pattern) / sens(C, participation), half of that for "replace".
 
     Args:
       strategy, noise_multiplier: as for :func:`dp_ftrl`.
       delta: in (0, 1).
-      participation: what the data's examples did, ``sampling.participation(rounds)``; None for what the strategy is
-        made for. Fewer rounds are the first ones: what has been spent so far.
+      participation: that of the data's examples, ``sampling.participation(rounds)``; None for the strategy's own.
+        Fewer rounds are the first ones: what has been spent so far.
       neighbouring: "zero_out" or "replace".
 
     Returns:
@@ -133,13 +133,14 @@ def claim(
     participation: Participation | None = None,
     neighbouring: str = "zero_out",
 ) -> Claim:
-    """What all rounds together promise, at every delta: Gaussian, whose mu :func:`epsilon` turns into an epsilon.
+    """Returns what all rounds together promise at every delta: a Gaussian curve with :func:`epsilon` as its points.
 
     Args:
       strategy, noise_multiplier, participation, neighbouring: as for :func:`epsilon`.
 
     Returns:
-      A :meth:`dpaudit.Claim.gaussian`; of "zero_out" as "add_remove", the example's gradients being there or not.
+      A :meth:`dpaudit.Claim.gaussian`; "zero_out" is "add_remove" there: the example's gradients are present or
+      absent.
 
     Raises:
       InputError: a value out of range.
@@ -158,7 +159,7 @@ def noise_multiplier(
     participation: Participation | None = None,
     neighbouring: str = "zero_out",
 ) -> float:
-    """The least noise multiplier that keeps ``target``: the inverse of :func:`epsilon`.
+    """Returns the least noise multiplier that keeps ``target``, the inverse of :func:`epsilon`.
 
     Args:
       target: epsilon in nats, > 0.

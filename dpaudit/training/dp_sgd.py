@@ -1,23 +1,30 @@
-"""DP-SGD: clip every example's gradient, sum, add Gaussian noise, step. Abadi et al. 2016, Algorithm 1.
+"""Trains by DP-SGD: clips every example's gradient, sums, adds Gaussian noise, steps (Abadi et al. 2016, Algorithm 1).
 
     trainer = dp_sgd(loss_fn, clip_norm=1.0, noise_multiplier=1.1, batch_size=256, optimizer=optax.adam(1e-3))
     sampling = poisson(examples=60_000, batch_size=256)
     state, info = train(key, trainer, trainer.init(params), (images, labels), sampling, steps=1000)
 
 :func:`train` is one program, pure in its key: ``jax.vmap`` over keys, data sets or clip norms trains many networks at
-once.
+once. :func:`fit` is the loop around it on the host, with progress, evaluation and a checkpoint to resume from::
+
+    fitted = fit(key, trainer, params, data, sampling, 1_000, every=100, checkpoint="run", progress=print)
 """
 
+import inspect
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from dpaudit import _validate
+from dpaudit._engine.fingerprint import Identity, of_run
+from dpaudit._engine.long_run import Parts, in_parts
 from dpaudit.kernels import philox
 from dpaudit.mechanisms.sampling import normal
 from dpaudit.training import per_example
@@ -25,13 +32,13 @@ from dpaudit.training.sampling import Sampling
 
 
 class State(NamedTuple):
-    """What a step hands to the next.
+    """The state that a step passes to the next.
 
     Attributes:
       params: of the network.
       opt_state: of the optimiser.
       step: steps taken, int32.
-      noise: what later noise depends on; empty for DP-SGD, whose noise is independent.
+      noise: state of the noise; empty for DP-SGD, whose noise is independent.
     """
 
     params: Any
@@ -41,13 +48,13 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What the trainer sees of a step; computed from the data without noise, so it is not for release.
+    """Diagnostics of a step; computed from the data without noise, so not for release.
 
     Attributes:
       loss: mean loss of the examples that took part; NaN where none did.
-      examples: how many took part.
-      clipped: how many gradients were longer than the clip norm.
-      dropped: how many gradients were not finite, and so counted as zero.
+      examples: number that took part.
+      clipped: number of gradients longer than the clip norm.
+      dropped: number of gradients that were not finite, and counted as zero.
     """
 
     loss: jax.Array
@@ -57,7 +64,7 @@ class Info(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """How a sum of gradients is made private, step after step.
+    """Makes a sum of gradients private, step after step.
 
     Attributes:
       init: ``init(params) -> memory``.
@@ -74,9 +81,9 @@ class Trainer(NamedTuple):
     Attributes:
       init: ``init(params) -> State``.
       step: ``step(key, state, batch, weights) -> (State, Info)``: batch is a pytree with leaves [b, ...], weights [b]
-        is 1 for the examples that take part, in front, and 0 for padding. It needs a key of its own every time, as
-        :func:`train` makes it of the number of the step: noise that is drawn twice hides nothing.
-      batch_size: by which sums are divided, that of the sampling; None where a trainer divides by none.
+        is 1 for the examples that take part, in front, and 0 for padding. Every call needs a fresh key,
+        as :func:`train` derives it from the number of the step: noise that is drawn twice hides nothing.
+      batch_size: by which sums are divided, that of the sampling; None for a trainer that does not divide.
     """
 
     init: Callable[[Any], State]
@@ -95,17 +102,17 @@ def dp_sgd(
     dropout: bool = False,
     clipping: per_example.Clipping = per_example.flat,
 ) -> Trainer:
-    """A trainer whose every step releases (sum_i clip(g_i) + clip_norm noise_multiplier N(0, I)) / batch_size.
+    """Returns a trainer whose every step releases (sum_i clip(g_i) + clip_norm noise_multiplier N(0, I)) / batch_size.
 
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example, or ``loss_fn(params, example, key)`` with
         ``dropout``.
       clip_norm: largest L2 norm of an example's gradient, > 0.
       noise_multiplier: standard deviation of the noise on the sum over clip_norm, > 0.
-      batch_size: the expected size of a batch, a constant: dividing by the true size would tell it.
+      batch_size: the expected size of a batch, a constant: dividing by the true size would reveal it.
       optimizer: any optax optimiser; what it does to a noisy gradient costs no privacy.
-      microbatch: at most so many gradients are computed at a time; fewer need less memory, and less is padding. None
-        for a quarter of batch_size.
+      microbatch: the most gradients computed at a time; fewer need less memory and less padding. None for a quarter of
+        batch_size.
       dropout: whether the loss takes a key, a fresh one for every example.
       clipping: how gradients are clipped, as for :func:`dpaudit.training.per_example.clipped_sum`.
 
@@ -146,10 +153,10 @@ def noisy_sums(
     dropout: bool = False,
     clipping: per_example.Clipping = per_example.flat,
 ) -> Trainer:
-    """A trainer that steps along noise(sum_i clip(g_i)) / batch_size: what private trainings have in common.
+    """Returns a trainer that steps along noise(sum_i clip(g_i)) / batch_size, the common part of private trainings.
 
     Args:
-      noise: makes the sum, which one example moves by at most clip_norm, private.
+      noise: makes the sum private, which one example moves by at most clip_norm.
       loss_fn, clip_norm, batch_size, optimizer, microbatch, dropout, clipping: as for :func:`dp_sgd`.
 
     Returns:
@@ -183,6 +190,7 @@ def noisy_sums(
         loss = jnp.sum(jnp.where(taken, info.losses, 0.0)) / jnp.sum(taken)
         counts = (taken, taken & finite & (info.norms > clip_norm), taken & ~finite)
         noised, memory = noise.add(noise_key, total, state.noise)
+        chex.assert_trees_all_equal_shapes(noised, total)  # noise that broadcast would be the same for several numbers
         gradient = jax.tree.map(lambda noisy: noisy / batch_size, noised)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         after = State(optax.apply_updates(state.params, updates), opt_state, state.step + 1, memory)
@@ -192,7 +200,7 @@ def noisy_sums(
 
 
 def add_noise(key: jax.Array, tree: Any, stddev: Any) -> Any:
-    """``tree`` plus N(0, stddev^2) on every number, drawn and added in float32 or wider.
+    """Adds N(0, stddev^2) to every number of ``tree``, drawn and added in float32 or wider.
 
     Args:
       key: JAX random key, consumed.
@@ -210,7 +218,7 @@ def add_noise(key: jax.Array, tree: Any, stddev: Any) -> Any:
 
 
 def _wide(leaf: jax.Array) -> Any:
-    """The leaf's type, or float32 where that is narrower."""
+    """Returns the leaf's type, or float32 if that is wider."""
     return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
@@ -218,25 +226,25 @@ def _wide(leaf: jax.Array) -> Any:
 def train(
     key: jax.Array, trainer: Trainer, state: State, data: Any, sampling: Sampling, steps: int
 ) -> tuple[State, Info]:
-    """``steps`` steps from ``state`` on, as one program.
+    """Takes ``steps`` steps from ``state`` on, as one program.
 
-    Step t draws its batch and its noise from (key, t) alone, so a training may be cut into calls of any length with
-    the same key and gives the same parameters, bit for bit.
+    Step t draws its batch and its noise from (key, t) alone, so a training that is cut into calls of any length with
+    the same key gives the same parameters, bit for bit.
 
     Args:
-      key: JAX random key, the same for every call of one training, for nothing else.
+      key: JAX random key, the same for every call of one training, and used for nothing else.
       trainer: as from :func:`dp_sgd`.
       state: ``trainer.init(params)``, or that of an earlier call.
       data: pytree with leaves [examples, ...].
       sampling: how batches are formed.
-      steps: how many steps to take, >= 0.
+      steps: >= 0.
 
     Returns:
       (state, info), info with leaves [steps].
 
     Raises:
-      InputError: data that is not of the sampling's size; a trainer of another batch size than the sampling's, whose
-        steps would be longer or shorter by their ratio; a negative number of steps.
+      InputError: data that is not of the sampling's size; a trainer whose batch size differs from the sampling's,
+        which would scale its steps by their ratio; a negative number of steps.
     """
     steps = _validate.at_least(0, steps=steps)
     if trainer.batch_size not in (None, sampling.batch_size):
@@ -255,3 +263,60 @@ def train(
         return trainer.step(jax.random.fold_in(step_key, state.step), state, batch, weights)
 
     return jax.lax.scan(step, state, None, length=steps)
+
+
+def fit(
+    key: jax.Array,
+    trainer: Trainer,
+    params: Any,
+    data: Any,
+    sampling: Sampling,
+    steps: int,
+    *,
+    every: int = 100,
+    checkpoint: str | os.PathLike[str] | None = None,
+    evaluate: Callable[[Any], dict[str, float]] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Parts:
+    """Trains to step ``steps`` in calls of :func:`train` that end at the multiples of ``every``.
+
+    Parameters and info are those of one call, bit for bit, however the training is cut, killed and resumed. Where
+    ``every`` does not divide ``steps``, the last call is shorter and compiled separately.
+
+    Args:
+      key, trainer, data, sampling: as for :func:`train`.
+      params: where training starts.
+      steps: >= 1. A finished run resumes from its checkpoint when given more steps.
+      every: steps from one evaluation and checkpoint to the next, >= 1.
+      checkpoint: a folder that keeps the whole state after each call; the same training resumes from it. It holds info
+        that is computed from the data without noise, so it is not for release.
+      evaluate: ``evaluate(params) -> dict of floats``, of the same names each time, after each call.
+      progress: called with the number of steps taken after each call and, of a checkpoint, before the first.
+
+    Returns:
+      :class:`dpaudit._engine.long_run.Parts` with the last :class:`State`, and every step's ``Info``, not for release.
+
+    Raises:
+      InputError: a value out of range; a checkpoint that is torn, further on than ``steps``, or of another training:
+        another key, start, program (network, clipping, noise, optimiser), data or sampling.
+    """
+    key = _validate.key(key=key)
+    start = trainer.init(params)
+
+    def identity() -> Identity:
+        step = partial(inspect.unwrap(train), trainer=trainer, sampling=sampling, steps=1)
+        sizes = sampling.examples, sampling.batch_size, sampling.capacity
+        return of_run(
+            lambda key, state, data: step(key, state=state, data=data), key=key, start=start, data=data, sampling=sizes
+        )
+
+    return in_parts(
+        lambda state, part: train(key, trainer, state, data, sampling, part),
+        start,
+        steps,
+        every=every,
+        identity=identity,
+        checkpoint=checkpoint,
+        evaluate=None if evaluate is None else lambda state: evaluate(state.params),
+        progress=progress,
+    )

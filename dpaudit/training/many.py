@@ -1,4 +1,4 @@
-"""Many trainings of one kind at once: other keys, data sets, targets or clip norms, as few programs as memory allows.
+"""Trains many networks of one kind at once (other keys, data sets or clip norms), in as few programs as memory allows.
 
 def run(key, clip_norm):
     trainer = dp_sgd(loss_fn, clip_norm=clip_norm, ...)
@@ -20,8 +20,8 @@ from dpaudit import _validate
 from dpaudit._engine import memory, sharding
 from dpaudit._engine.sharding import ALIKE, CUT
 
-CACHED = 4 << 20  # bytes of the trainings that a CPU's core runs as one program: small networks together, others alone
-SHARE = 0.8  # of an accelerator's free memory, unless told
+CACHED = 4 << 20  # bytes of the trainings that a CPU core runs as one program: small networks together, others alone
+SHARE = 0.8  # of an accelerator's free memory, by default
 
 
 def train_many(
@@ -34,27 +34,28 @@ def train_many(
     mesh: Mesh | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Any:
-    """``run(*one, *shared)`` for each of the arguments, so many at a time as memory allows, on every device or core.
+    """Calls ``run(*one, *shared)`` for each of the arguments, on every device or core, as many at once as fit.
 
-    A network's result does not depend on which others are trained beside it, but for rounding.
+    A network's result does not depend on which others are trained beside it, except for rounding.
 
     Args:
-      run: one training, ``run(*one, *shared) -> pytree`` of arrays; pure, as for ``jax.vmap``. The same function with
-        arguments of the same shapes is not compiled again.
+      run: one training, ``run(*one, *shared) -> pytree`` of arrays; pure, as for ``jax.vmap``. Calls with the same
+        function and arguments of the same shapes share a compiled program.
       arguments: of all trainings; every leaf has a leading axis of N >= 1.
-      shared: what they have in common, such as large data: kept once a device, not compiled into the program.
-      at_once: trainings in one program on one device. By default as many as fit into ``memory_gib``; on a CPU, where
-        nothing is gained by more than its caches hold, as many as fit there. Where memory runs out all the same, what
-        is left is trained with half as many at once (not where devices are several processes').
-      memory_gib: what the trainings of one device may use, in GiB, as XLA plans it; a training that needs more by
-        itself runs alone. By default 0.8 of what is free on an accelerator, and no limit on a CPU.
-      mesh: shares the trainings out over its devices. Those of several processes (``jax.distributed``) make the same
+      shared: arguments that all have in common, such as large data: kept once on each device, not compiled into the
+        program.
+      at_once: trainings in one program on one device. By default as many as fit into ``memory_gib``, and on a CPU
+        as many as fit into its caches. If memory runs out, the rest is trained with half as many at once (not where
+        devices belong to several processes).
+      memory_gib: the memory that the trainings of one device may use, in GiB, as XLA plans it; a training that needs
+        more runs alone. By default 0.8 of what is free on an accelerator, and no limit on a CPU.
+      mesh: divides the trainings over its devices. Those of several processes (``jax.distributed``) make the same
         call and get the same result. Without one, an accelerator runs them on the default device and a CPU as many
         programs at a time as it has cores.
-      progress: called with the number of trainings done, after every program.
+      progress: called with the number of trainings done, after each program.
 
     Returns:
-      What ``run`` returns, every leaf with a leading axis of N.
+      The results of ``run``, every leaf with a leading axis of N.
 
     Raises:
       InputError: leaves of different lengths; a value out of range; a single training that does not fit into memory.
@@ -84,7 +85,7 @@ def train_many(
     done = 0
 
     def rest(together: int) -> None:
-        """What is not done yet, ``together`` trainings of each device at a time."""
+        """Trains the networks that are left, ``together`` on each device at a time."""
         nonlocal done
         programs = min(workers, together)
         group = _Group(run, together // programs, mesh)
@@ -100,8 +101,10 @@ def train_many(
 
 
 def _part(group: "_Group", arguments: Any, shared: Any, count: int, first: int) -> Any:
-    """The trainings from number ``first`` on, as many as the group has."""
-    chosen = jnp.arange(first, first + group.size) % count  # the last group is filled up with others again
+    """Runs the trainings from number ``first`` on, as many as the group has."""
+    chosen = (
+        jnp.arange(first, first + group.size) % count
+    )  # the last group is filled up with the first trainings again
     given = jax.tree.map(lambda leaf: leaf[chosen], arguments)
     if (cut := sharding.placed(group.mesh, CUT)) is not None:
         given = jax.device_put(given, cut)
@@ -109,7 +112,7 @@ def _part(group: "_Group", arguments: Any, shared: Any, count: int, first: int) 
 
 
 class _Group(NamedTuple):
-    """What one program trains: ``at_once`` networks on every device."""
+    """One program: ``at_once`` networks on every device."""
 
     run: Callable[..., Any]
     at_once: int
@@ -120,7 +123,7 @@ class _Group(NamedTuple):
         return self.at_once * sharding.devices(self.mesh)
 
     def bytes(self, arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> int:
-        """What XLA plans to use on a device beside what is shared; the program is kept for the calls."""
+        """Returns the bytes that XLA plans to use on a device beside shared data; the program is cached."""
 
         def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(
@@ -141,7 +144,9 @@ def _trained(group: _Group, arguments: tuple[Any, ...], shared: tuple[Any, ...])
     def on_one(arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> Any:
         if group.at_once > 1:
             return jax.vmap(lambda one: group.run(*one, *shared))(arguments)
-        alone = group.run(*jax.tree.map(lambda leaf: leaf[0], arguments), *shared)  # its loops and branches stay such
+        alone = group.run(
+            *jax.tree.map(lambda leaf: leaf[0], arguments), *shared
+        )  # without vmap, which would turn branches into selects
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
 
     trained = sharding.shared_out(on_one, group.mesh, (CUT, ALIKE), CUT)(arguments, shared)

@@ -1,4 +1,4 @@
-"""Correlated noise: the matrices C by which DP-FTRL lets later noise take back part of the earlier.
+"""Makes correlated noise: the matrices C with which DP-FTRL lets later noise cancel part of the earlier noise.
 
 A training in n rounds releases prefix sums A x of its clipped gradient sums x [n, d], A = B C the lower triangle of
 ones, as B (C x + z), z Gaussian: every round releases (x + C^-1 z)_t. Privacy is that of C x + z, one Gaussian release
@@ -37,9 +37,9 @@ class Strategy(NamedTuple):
       noising: C^-1, applied round by round.
       matrix: ``matrix() -> C``, float64 [n, n].
       sensitivity: ``sensitivity(pattern) -> float``: the largest |C x|, or a bound on it, where x [n, d] has rows of
-        norm <= 1 in the rounds of one example's participations and 0 elsewhere. A pattern of fewer rounds than n is
-        about the first ones; more are refused with InputError.
-      pattern: the participation that the strategy is made for; noise multipliers are relative to its sensitivity.
+        norm <= 1 in the rounds of one example's participations and 0 elsewhere. A pattern of fewer rounds than n
+        covers the first ones; more are refused with InputError.
+      pattern: the participation that the strategy is designed for; noise multipliers are relative to its sensitivity.
     """
 
     noising: StreamingMatrix
@@ -49,7 +49,7 @@ class Strategy(NamedTuple):
 
 
 def independent(pattern: Participation) -> Strategy:
-    """C = I: fresh noise every round, as in DP-SGD. Sensitivity sqrt(participations), exact."""
+    """Draws fresh noise every round, C = I, as in DP-SGD. Sensitivity sqrt(participations), exact."""
 
     def norm(pattern: Participation) -> float:
         return math.sqrt(pattern.most)
@@ -58,11 +58,11 @@ def independent(pattern: Participation) -> Strategy:
 
 
 def tree(pattern: Participation) -> Strategy:
-    """Tree aggregation: a prefix sum is the sum of at most log2(n) + 1 noisy sums over dyadic intervals.
+    """Aggregates by a tree: a prefix sum is the sum of at most log2(n) + 1 noisy sums over dyadic intervals.
 
     Row t of C sums rounds t - 2^l + 1..t, 2^l the largest power of two that divides t (rounds from 1). These are the
-    nodes of the binary tree that prefix sums are made of; the others are never looked at and so need not be released.
-    The noise is remembered as one array per level.
+    nodes of the binary tree that prefix sums use; the other nodes are never read and need not be released. The noise
+    is kept as one array per level.
 
     Returns:
       A :class:`Strategy`. Its sensitivity is exact for one participation, a bound for more, and takes memory n^2:
@@ -88,7 +88,9 @@ def tree(pattern: Participation) -> Strategy:
         return jnp.int32(1), jnp.zeros((levels, *like.shape), like.dtype)
 
     def following(fresh: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Any]:
-        t, nodes = state  # a node is read only after it was written: all levels below t's were, since t's was last
+        t, nodes = (
+            state  # a node is read only after it was written: those below t's level were, since t's own was last
+        )
         level = jax.lax.population_count((t & -t) - 1)
         replaced = jnp.arange(levels) < level
         back = jnp.tensordot(replaced.astype(nodes.dtype), nodes, axes=1)
@@ -98,11 +100,11 @@ def tree(pattern: Participation) -> Strategy:
 
 
 def toeplitz(pattern: Participation, *, bands: int | None = None) -> Strategy:
-    """The Toeplitz matrix with the least largest error of one participation: coefficients binom(2k, k)/4^k.
+    """Minimises the largest error of one participation: the Toeplitz matrix with coefficients binom(2k, k)/4^k.
 
     Args:
       pattern: participation.
-      bands: coefficients that are kept, which is how many arrays of noise are remembered; None for all.
+      bands: coefficients that are kept, which is also the number of noise arrays in memory; None for all.
 
     Returns:
       A :class:`Strategy` with exact sensitivity.
@@ -119,10 +121,10 @@ def toeplitz(pattern: Participation, *, bands: int | None = None) -> Strategy:
 
 
 def banded(pattern: Participation, *, bands: int) -> Strategy:
-    """The Toeplitz matrix of ``bands`` diagonals with the least mean squared error of one participation.
+    """Minimises the mean squared error of one participation over Toeplitz matrices of ``bands`` diagonals.
 
-    With no more bands than the separation of participations these do not overlap, and every one costs the same: k of
-    them have sqrt(k) times the sensitivity of one. bands - 1 arrays of noise are remembered.
+    With at most as many bands as the separation, participations do not overlap, and each costs the same: k of them
+    have sqrt(k) times the sensitivity of one. bands - 1 arrays of noise are kept in memory.
 
     Args:
       pattern: participation.
@@ -142,9 +144,9 @@ def banded(pattern: Participation, *, bands: int) -> Strategy:
 
 
 def blt(pattern: Participation, *, buffers: int = 3) -> Strategy:
-    """A buffered linear Toeplitz matrix: coefficients 1 and sum_j w_j theta_j^(k-1), optimised for the pattern.
+    """Optimises a buffered linear Toeplitz matrix, coefficients 1 and sum_j w_j theta_j^(k-1), for the pattern.
 
-    Nearly as good as the best Toeplitz matrix while only ``buffers`` arrays of noise are remembered.
+    It is nearly as good as the best Toeplitz matrix and keeps only ``buffers`` arrays of noise in memory.
 
     Args:
       pattern: participation; the mean squared error of its prefix sums at equal privacy is minimised.
@@ -169,15 +171,15 @@ def blt(pattern: Participation, *, buffers: int = 3) -> Strategy:
 
 
 def restarted(block: Strategy, times: int) -> Strategy:
-    """``block`` for its n rounds, again and again with fresh noise: C is block-diagonal.
+    """Repeats ``block`` every n rounds with fresh noise: C is block-diagonal.
 
     Args:
       block: the strategy between restarts.
-      times: how many blocks, >= 1.
+      times: number of blocks, >= 1.
 
     Returns:
-      A :class:`Strategy` of n times rounds, made for block's separation and for its participations in every block. Its
-      sensitivity is the worst way to spread participations over blocks, as if the last one were complete.
+      A :class:`Strategy` of n times rounds, designed for the block's separation and its participations in every block.
+      Its sensitivity is that of the worst way to spread participations over blocks, as if the last one were complete.
 
     Raises:
       InputError: times out of range.
@@ -217,7 +219,7 @@ def restarted(block: Strategy, times: int) -> Strategy:
 
 
 def prefix_error(strategy: Strategy) -> float:
-    """Root mean squared error of the prefix sums at noise multiplier 1 and clip norm 1: what strategies compete in.
+    """Returns the root mean squared error of the prefix sums at noise multiplier 1 and clip norm 1.
 
     sensitivity(C) sqrt(mean_t |row t of A C^-1|^2), per coordinate, in float32.
     """
@@ -232,7 +234,7 @@ def _strategy(
     norm: Callable[[Participation], float],
     pattern: Participation,
 ) -> Strategy:
-    """All products in full precision: noise that is to cancel cancels only as far as they are exact."""
+    """Builds a strategy that multiplies in full precision: noise cancels only as far as its products are exact."""
 
     @cache
     def bounded(asked: Participation) -> float:
@@ -256,7 +258,7 @@ def _banded(coefficients: np.ndarray, pattern: Participation) -> Strategy:
 
 
 def _of_coefficients(coefficients: np.ndarray, noising: StreamingMatrix, pattern: Participation) -> Strategy:
-    """A Toeplitz matrix whose coefficients are positive and never grow, or of no more bands than the separation."""
+    """Builds a Toeplitz matrix of positive, non-increasing coefficients, or with bands at most the separation."""
 
     def norm(pattern: Participation) -> float:
         rounds, separation, most = pattern
@@ -288,7 +290,7 @@ def _optimal_banded(rounds: int, bands: int) -> np.ndarray:
 
 @cache
 def _optimal_blt(pattern: Participation, buffers: int) -> tuple[np.ndarray, np.ndarray]:
-    """(decay, scale), rounded to float32 as the noise uses them."""
+    """Returns (decay, scale), rounded to float32 as the noise uses them."""
     rounds, separation, most = pattern
     loss = buffered_toeplitz.LossFn.build_min_sep(rounds, "mean", separation, most)
     found, _ = buffered_toeplitz.optimize_loss(loss, buffers)

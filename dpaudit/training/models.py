@@ -1,8 +1,8 @@
-"""The networks of the papers, in Flax Linen, and the loss and gradient of one example.
+"""Defines the papers' networks in Flax Linen, the loss and gradient of one example, and training without privacy.
 
-Every module maps one image [h, w, c] to logits [num_classes]; a batch is a vmap over it. ``params`` is what
-:func:`initial_parameters` returns: a nested dict of float32 arrays. Behind every ReLU lies dropout of ``dropout_rate``
-in [0, 1), active only in ``apply(..., dropout=True, rngs={"dropout": key})``.
+Every module maps one image [h, w, c] to logits [num_classes]; use ``vmap`` for a batch. ``params`` is what
+:func:`initial_parameters` returns: a nested dict of float32 arrays. Every ReLU is followed by dropout of
+``dropout_rate`` in [0, 1), active only in ``apply(..., dropout=True, rngs={"dropout": key})``.
 """
 
 import math
@@ -21,13 +21,13 @@ from jax.flatten_util import ravel_pytree
 from dpaudit import _validate
 from dpaudit.training.windows import Conv, max_pool
 
-# Dropout from the binary digits of its rate, 32 elements a word: at rate 0.5 one random bit an element.
-
-DIGITS = 24  # of the probability, as fine as a float32 uniform
+DIGITS = 24  # binary digits of a dropout rate, as fine as a float32 uniform
 
 
 class Dropout(nn.Module):
-    """``flax.linen.Dropout`` from fewer random words: an element is 0 with probability ``rate``, else x / (1 - rate).
+    """Drops elements as ``flax.linen.Dropout`` does, but with one random bit for each binary digit of the rate.
+
+    An element is 0 with probability ``rate``, else x / (1 - rate).
 
     Attributes:
       rate: in [0, 1), to 24 binary digits.
@@ -36,14 +36,14 @@ class Dropout(nn.Module):
     rate: float
 
     def __call__(self, x: jax.Array, active: bool) -> jax.Array:
-        """[...] -> [...]; with ``active`` the mask comes from the generator ``dropout``, else x is returned."""
+        """Masks x [...] with bits from the generator ``dropout`` if ``active``, else returns it."""
         if not active or self.rate == 0:
             return x
         return jnp.where(kept(self.make_rng("dropout"), x.shape, self.rate), x / (1 - self.rate), 0)
 
 
 def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
-    """A mask of ``shape``, every element True with probability 1 - ``rate``, independent.
+    """Draws a mask of ``shape``, every element True with probability 1 - ``rate``, independently.
 
     With 1 - rate = 0.d_1 d_2 ... d_k in binary and fair bits r_i, m_i = r_i or m_{i+1} where d_i = 1, r_i and m_{i+1}
     where d_i = 0, and m_{k+1} = 0, m_1 is 1 with probability 1 - rate: P(m_i) = (d_i + P(m_{i+1})) / 2.
@@ -60,7 +60,7 @@ def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
 
 
 def _once(words: jax.Array) -> jax.Array:
-    """The same words, made once: XLA's CPU compiler makes them anew for every element, but not a reduction (x | 0)."""
+    """Returns the same words as a reduction (x | 0), which XLA's CPU compiler does not recompute for every element."""
     return lax.reduce(jnp.stack([words, jnp.zeros_like(words)]), np.uint32(0), lax.bitwise_or, (0,))
 
 
@@ -74,7 +74,7 @@ class _Network(nn.Module):
 
 
 class CNN8(_Network):
-    """A small network for 8 x 8 images: 1,898 parameters for one channel and ten classes."""
+    """Classifies 8 x 8 images with 1,898 parameters for one channel and ten classes."""
 
     @nn.compact
     def __call__(self, image: jax.Array, dropout: bool = False) -> jax.Array:
@@ -87,7 +87,7 @@ class CNN8(_Network):
 
 
 class CNN28(_Network):
-    """The usual private MNIST network: 26,010 parameters for one channel and ten classes.
+    """Classifies 28 x 28 images, the usual private MNIST network: 26,010 parameters for one channel and ten classes.
 
     Source: the d = 26,010 of paper 000; the network of paper 002's reference.
     """
@@ -106,7 +106,7 @@ class CNN28(_Network):
 
 
 class CNN32(_Network):
-    """The CIFAR-10 network of paper 003: 932,170 parameters for three channels and ten classes.
+    """Classifies 32 x 32 images, the CIFAR-10 network of paper 003: 932,170 parameters at 3 channels, 10 classes.
 
     Source: paper 003, Table 1.
     """
@@ -126,7 +126,7 @@ class CNN32(_Network):
 
 
 def model_for(image_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The network for images [h, w, c] of 8 x 8, 28 x 28 or 32 x 32 pixels.
+    """Returns the network for images [h, w, c] of 8 x 8, 28 x 28 or 32 x 32 pixels.
 
     Raises:
       InputError: another shape; fewer than two classes.
@@ -141,7 +141,7 @@ def model_for(image_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def initial_parameters(key: jax.Array, model: nn.Module, image_shape: tuple[int, ...]) -> Any:
-    """Fresh parameters (Flax's defaults: LeCun normal weights, zero biases) for images [h, w, c]."""
+    """Draws fresh parameters (Flax's defaults: LeCun normal weights, zero biases) for images [h, w, c]."""
     return _initial(key, model=model, image_shape=tuple(image_shape))
 
 
@@ -151,7 +151,7 @@ def _initial(key: jax.Array, *, model: nn.Module, image_shape: tuple[int, ...]) 
 
 
 def logits(model: nn.Module) -> Callable[..., jax.Array]:
-    """``logits(params, image, key=None) -> [num_classes]`` of ONE image; with a key dropout is active."""
+    """Returns ``logits(params, image, key=None) -> [num_classes]`` of ONE image; with a key dropout is active."""
 
     def network(params: Any, image: jax.Array, key: jax.Array | None = None) -> jax.Array:
         active: Any = {} if key is None else {"dropout": True, "rngs": {"dropout": key}}
@@ -161,11 +161,10 @@ def logits(model: nn.Module) -> Callable[..., jax.Array]:
 
 
 def cross_entropy(model: nn.Module) -> Callable[..., jax.Array]:
-    """``loss(params, image, label, key=None) -> scalar``: -log softmax(logits)[label] of ONE example, in nats.
+    """Returns ``loss(params, image, label, key=None) -> scalar``: -log softmax(logits)[label] of ONE example, in nats.
 
     With a key dropout is active, so that ``lambda params, example, key: loss(params, *example, key)`` is what
-    ``dp_sgd(..., dropout=True)`` trains. A label that is no class gives NaN, and so does its gradient: no other class
-    takes its place.
+    ``dp_sgd(..., dropout=True)`` trains. A label that is no class gives NaN, for the loss and its gradient.
     """
     network = logits(model)
 
@@ -178,7 +177,7 @@ def cross_entropy(model: nn.Module) -> Callable[..., jax.Array]:
 
 
 def gradient(model: nn.Module) -> Callable[[Any, jax.Array, jax.Array], jax.Array]:
-    """``gradient(params, image, label) -> [d]``: the gradient of :func:`cross_entropy`, all parameters in one vector.
+    """Returns ``gradient(params, image, label) -> [d]``, the gradient of :func:`cross_entropy` as one vector.
 
     The order is that of ``jax.flatten_util.ravel_pytree``.
     """
@@ -188,9 +187,6 @@ def gradient(model: nn.Module) -> Callable[[Any, jax.Array, jax.Array], jax.Arra
         return ravel_pytree(derivative(params, image, label))[0]
 
     return flat
-
-
-# Ordinary, non-private training: the networks whose gradients are audited.
 
 
 def pretrain(
@@ -203,11 +199,11 @@ def pretrain(
     batch_size: int = 128,
     learning_rate: float = 1e-3,
 ) -> Any:
-    """Adam on the mean cross-entropy of batches drawn with replacement.
+    """Trains without privacy: Adam on the mean cross-entropy of batches drawn with replacement.
 
     Step t draws its batch from ``fold_in(key, t)`` alone, so a longer run passes through the shorter one's
-    parameters. The loop is Python's around one compiled step: inside a compiled loop, a CPU's convolutions are
-    several times slower.
+    parameters. The loop is Python's, around one compiled step: inside a compiled loop a CPU's convolutions are several
+    times slower.
 
     Args:
       key: JAX random key, consumed.
@@ -237,7 +233,7 @@ def pretrain(
 
 
 def accuracy(model: nn.Module, params: Any, images: Any, labels: Any, *, batch_size: int = 1000) -> float:
-    """The share of images whose largest logit is their label's.
+    """Returns the share of images whose largest logit is their label's.
 
     Args:
       model: maps one image to logits.

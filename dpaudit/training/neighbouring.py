@@ -1,4 +1,4 @@
-"""Neighbouring data sets D and D' = D + {target}: the four targets of paper 003, and one training for both worlds.
+"""Makes neighbouring data sets D and D' = D + {target}: the four targets of paper 003, one training for both worlds.
 
     members, shadow = split(split_key, len(images), members=n + 1, shadow=s)
     shadows = train_many(...)  # ten networks by the audited training, on images[shadow]
@@ -14,8 +14,8 @@
     networks = train_many(run, (keys, coins))  # of both worlds together
 
 A loss is ``loss(params, image, label) -> scalar`` of ONE example, such as ``models.cross_entropy(model)``; shadow
-models are run without dropout, of which the paper says nothing. The same function again is not compiled again. D' is
-drawn first for all four: a random record of D' is a random one outside of D, which is the rest.
+models are run without dropout, on which the paper is silent. Calls with the same function share a compiled program. D'
+is drawn first for all four: a random record of D' is a random one outside D, which is the rest.
 
 Source: paper 003, Section 3.2.
 """
@@ -37,7 +37,7 @@ RANDOM, RANDOM_PERTURBED, HARDEST, HARDEST_PERTURBED = 1, 2, 3, 4  # as the pape
 
 
 class Rows(NamedTuple):
-    """What both worlds train on: the same rows, of which the last is there or not."""
+    """The rows that both worlds train on; the last one is present or absent."""
 
     records: Any  # pytree, leaves [n + 1, ...]
     present: jax.Array  # [n + 1], 1 or 0: a row that is absent has no gradient
@@ -46,8 +46,8 @@ class Rows(NamedTuple):
 class Split(NamedTuple):
     """Rows of the data, in ascending order; no row is in both."""
 
-    members: np.ndarray  # [m], D': D and what is to become the target
-    shadow: np.ndarray  # [s], what shadow models are trained on
+    members: np.ndarray  # [m], D': D and the future target
+    shadow: np.ndarray  # [s], the training data of shadow models
 
 
 class Neighbours(NamedTuple):
@@ -57,15 +57,15 @@ class Neighbours(NamedTuple):
     image: np.ndarray  # [...], of the target
     label: int  # of the target
     origin: int  # the row of the data that the target is, or was before it was perturbed; not in ``kept``
-    number: int  # 1 to 4, as the paper's
+    number: int  # 1 to 4, as in the paper
 
     def rows(self, images: Any, labels: Any) -> Rows:
-        """D' from the data that it was made of."""
+        """Returns D' from the data that it was made of."""
         return with_target((images[self.kept], labels[self.kept]), (self.image, self.label))
 
 
 def with_target(data: Any, target: Any) -> Rows:
-    """D' as rows: those of D, then the target.
+    """Returns D' as rows: those of D, then the target.
 
     Args:
       data: pytree with leaves [n, ...].
@@ -76,14 +76,14 @@ def with_target(data: Any, target: Any) -> Rows:
 
 
 def world(rows: Rows, present: Any) -> Rows:
-    """D where ``present`` is 0, D' where it is 1; it may be traced, so one program trains in both worlds."""
+    """Returns D where ``present`` is 0, D' where it is 1; it may be traced, so one program trains in both worlds."""
     return rows._replace(present=rows.present.at[-1].set(present))
 
 
 def weighted(loss_fn: Loss) -> Loss:
-    """The loss of one of :class:`Rows`: an absent one's is 0, and so is its gradient.
+    """Returns the loss of one of :class:`Rows`: that of an absent row is 0, and so is its gradient.
 
-    A row is sampled whether it is there or not, so both worlds draw the same batches and the same noise from a key.
+    A row is sampled whether it is present or not, so both worlds draw the same batches and the same noise from a key.
 
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar``, or ``loss_fn(params, example, key)``.
@@ -96,7 +96,7 @@ def split(key: jax.Array, records: int, *, members: int, shadow: int) -> Split:
 
     Args:
       key: JAX random key, consumed.
-      records: how many rows there are.
+      records: number of rows.
       members: size of D', >= 2.
       shadow: rows for shadow models, >= 1.
 
@@ -114,7 +114,7 @@ def split(key: jax.Array, records: int, *, members: int, shadow: int) -> Split:
 
 
 def random_target(key: jax.Array, images: Any, labels: Any, members: Any) -> Neighbours:
-    """Data set 1: the target is a random record, easy to learn.
+    """Makes data set 1: the target is a random record, easy to learn.
 
     Args:
       key: JAX random key, consumed.
@@ -135,7 +135,7 @@ def random_target(key: jax.Array, images: Any, labels: Any, members: Any) -> Nei
 def hardest_target(
     loss: Loss, shadows: Any, images: Any, labels: Any, members: Any, *, batch_size: int = 16
 ) -> Neighbours:
-    """Data set 3: the target is the record of D' with the largest mean loss, the first of several.
+    """Makes data set 3: the target is the record of D' with the largest mean loss, the first of several.
 
     (x', y') = argmax_{(x, y) in D'} 1/n sum_j loss(theta_j, x, y)
 
@@ -154,7 +154,7 @@ def hardest_target(
 
 
 def perturbed(loss: Loss, shadows: Any, pair: Neighbours, *, steps: int = 40, step_size: float = 0.01) -> Neighbours:
-    """Data set 2 from 1, and 4 from 3: the same D, the target under adversarial noise, unlike any other record.
+    """Makes data set 2 from 1, and 4 from 3: the same D, the target under adversarial noise, unlike any other record.
 
     Args:
       loss, shadows, steps, step_size: as for :func:`adversarial`.
@@ -174,10 +174,10 @@ def perturbed(loss: Loss, shadows: Any, pair: Neighbours, *, steps: int = 40, st
 def adversarial(
     loss: Loss, shadows: Any, image: Any, label: Any, *, steps: int = 40, step_size: float = 0.01
 ) -> jax.Array:
-    """The image after ``steps`` times x <- x + alpha sign(1/n sum_j grad_x loss(theta_j, x, y)), with sign(0) = 0.
+    """Perturbs an image by ``steps`` steps x <- x + alpha sign(1/n sum_j grad_x loss(theta_j, x, y)), sign(0) = 0.
 
-    The noise has no bound, and as in the paper **nothing is clipped to the range of pixels**: of an image in [0, 1]
-    the defaults make one in [-0.4, 1.4], which the networks take as it is and only a picture must clip.
+    The noise has no bound and, as in the paper, **nothing is clipped to the range of pixels**: from an image in [0, 1]
+    the defaults make one in [-0.4, 1.4], which networks take unchanged and only a picture has to clip.
 
     Args:
       loss: ``loss(params, image, label) -> scalar``.
@@ -204,14 +204,14 @@ def adversarial(
 
 
 def losses(loss: Loss, shadows: Any, images: Any, labels: Any, rows: Any, *, batch_size: int = 16) -> np.ndarray:
-    """[n, m]: the losses of m rows of the data under n shadow models.
+    """Computes the losses of m rows of the data under n shadow models: [n, m].
 
     Args:
       loss, shadows: as for :func:`adversarial`.
       images: [N, ...].
       labels: [N].
       rows: [m] integers, m >= 1.
-      batch_size: records on the device at a time, under one model at a time; as few as fit a CPU's caches, while an
+      batch_size: records on the device at a time, under one model at a time; the default suits a CPU's caches, an
         accelerator is faster with more.
 
     Raises:
@@ -242,7 +242,7 @@ def _losses(shadows: Any, images: Any, labels: Any, *, loss: Loss) -> jax.Array:
 
 
 def _without(members: np.ndarray, chosen: int, images: Any, labels: Any, number: int) -> Neighbours:
-    """D' cut into D and the target."""
+    """Divides D' into D and the target."""
     origin = int(members[chosen])
     return Neighbours(np.delete(members, chosen), np.asarray(images[origin]), int(labels[origin]), origin, number)
 
@@ -260,7 +260,7 @@ def _members(images: Any, labels: Any, members: Any) -> np.ndarray:
 
 
 def _stacked(shadows: Any) -> Any:
-    """The shadow models' parameters, on the device."""
+    """Returns the shadow models' parameters on the device, checked."""
     lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(shadows)}
     if len(lengths) != 1 or lengths in ({()}, {(0,)}):
         wanted = "leaves with one leading axis of n >= 1 shadow models"

@@ -1,12 +1,13 @@
-"""The sum of clipped per-example gradients, for about the price of one plain gradient.
+"""Sums clipped per-example gradients, for about the cost of one plain gradient.
 
-Of one backward pass for the whole batch we keep, for every parameter that the loss uses once and linearly (the weights
-and biases of dense layers, convolutions and embeddings, scale and offset of normalisations), the operation's input a
-and the cotangent d of its output. They give each example's norm and the weighted sum of gradients, most often without
-writing out a gradient per example. A parameter used in another way (shared, or in a formula of its own) is
-differentiated per example, it alone. Both are exact.
+One backward pass for the whole batch gives, for every parameter that the loss uses once and linearly (the weights and
+biases of dense layers, convolutions and embeddings, scale and offset of normalisations), the operation's input a and
+the cotangent d of its output. These give each example's norm and the weighted sum of gradients, usually without
+writing out a gradient per example. Only a parameter that is used in another way (shared, or in a formula of its own)
+is differentiated per example. Both are exact.
 
-Uses are found in JAX's trace of the loss, not by the names of layers, so a network needs no rewriting.
+Uses are found in JAX's trace of the loss, not by the names of layers, so a network needs no rewriting. A batch is
+added up in parts, which takes less memory and, on a CPU, less time.
 """
 
 import inspect
@@ -14,6 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -27,22 +29,20 @@ from dpaudit.mechanisms.clipping import at_most, factor, wide
 from dpaudit.training import unit_gradients as tap
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
 
-# A sum over a batch, part by part: for less memory, and on a CPU for speed.
-
-CACHED = 20 << 20  # bytes of values that a CPU's core computes for one part; half or twice cost up to a fifth
+CACHED = 20 << 20  # bytes of values that a CPU core computes for one part; half or twice as many cost up to a fifth
 
 
 def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: int) -> int:
-    """How many of n examples to take at a time: parts of one size, or else as even as can be.
+    """Chooses how many of n examples to take at a time, in parts as even as possible.
 
-    A part that is filled up with examples of weight 0 costs all parts the weights, so a divisor of n is taken where
-    there is one from half the size on.
+    Filling up the last part with examples of weight 0 makes all parts compute with weights, so a divisor of n is
+    chosen if there is one of at least half the size.
 
     Args:
       bytes_of_one: of all values that are computed for one example.
       n: a multiple of ``multiple``.
-      most: at most so many; None for no limit but that of a CPU's caches.
-      multiple: what the result is a multiple of.
+      most: the largest size; None for no limit but that of a CPU's caches.
+      multiple: the result is a multiple of it.
     """
     size = n if most is None else min(n, most)
     if jax.default_backend() == "cpu":
@@ -56,11 +56,10 @@ def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: in
 def in_microbatches(
     part: Callable[[Any, Any, Any], tuple[Any, Any]], batch: Any, weights: Any, size: int, *, run: int = 1
 ) -> tuple[Any, Any]:
-    """The sum of ``part`` over a batch and what else it says of every part.
+    """Sums ``part`` over a batch, and stacks the info of every part.
 
-    Parts are added plainly in runs, and these with compensation: a plain sum of very many drifts.
-
-    Parts behind the last example of weight other than 0 are not computed.
+    Parts are added plainly in runs, and runs with compensation: a plain sum of very many terms drifts. Parts behind
+    the last example of nonzero weight are not computed.
 
     Args:
       part: ``part(first, batch, weights) -> (summand, info)`` of ``size`` examples, the first of which has number
@@ -68,7 +67,7 @@ def in_microbatches(
       batch: pytree, leaves [n, ...].
       weights: [n] or None; an example that fills up the last part gets weight 0.
       size: examples in a part.
-      run: how many parts are added plainly.
+      run: number of parts that are added plainly.
 
     Returns:
       (total, info): a pytree like the summand; infos stacked, leaves [parts, ...], zeros for a part not computed.
@@ -111,24 +110,24 @@ def in_microbatches(
 
 Clipping = Callable[[jax.Array, Any], jax.Array]
 
-TOGETHER = 64  # units at most whose gradients are added plainly; sums of these are added with compensation
+TOGETHER = 64  # the most units whose gradients are added plainly; sums of these are added with compensation
 
 
 class Info(NamedTuple):
-    """What the units were like before clipping; u = n / group_size."""
+    """Norms and losses of the units before clipping; u = n / group_size."""
 
     norms: jax.Array  # [u], L2 norm over all parameters; NaN or infinite where the gradient is
     losses: jax.Array  # [u], weighted sum of the unit's losses
-    dropped: jax.Array  # scalar: how many units had a gradient that is not finite, and added zero
+    dropped: jax.Array  # scalar: number of units whose gradient is not finite, which add zero
 
 
 def flat(norms: jax.Array, clip_norm: Any) -> jax.Array:
-    """min(1, C / |g|), with |g| the norm over all layers."""
+    """Clips all layers together: min(1, C / |g|), with |g| the norm over all layers."""
     return jnp.broadcast_to(factor(_whole(norms), clip_norm), norms.shape)
 
 
 def per_layer(norms: jax.Array, clip_norm: Any) -> jax.Array:
-    """min(1, c / |g_l|) for every layer l, with c = C / sqrt(layers), so that the whole stays within C.
+    """Clips each layer l: min(1, c / |g_l|) with c = C / sqrt(layers), so that the whole stays within C.
 
     Source: McMahan, Ramage, Talwar and Zhang 2018, "Learning Differentially Private Recurrent Language Models".
     """
@@ -136,7 +135,7 @@ def per_layer(norms: jax.Array, clip_norm: Any) -> jax.Array:
 
 
 def automatic(norms: jax.Array, clip_norm: Any, *, stability: float = 0.01) -> jax.Array:
-    """C / (|g| + stability): every gradient is normalised, and the choice of C is one with the learning rate.
+    """Normalises every gradient: C / (|g| + stability), so that C acts like a learning rate.
 
     Source: Bu, Wang, Zha and Karypis 2023, "Automatic Clipping", AUTO-S.
     """
@@ -160,14 +159,16 @@ def clipped_sum(
     microbatch: int | None = None,
     part_of: int | None = None,
 ) -> tuple[Any, Info]:
-    """sum_u f_u g_u with g_u = sum_{i in u} w_i grad loss_i and f_u the clipping factor: |f_u g_u| <= clip_norm.
+    """Sums clipped gradients: sum_u f_u g_u with g_u = sum_{i in u} w_i grad loss_i and |f_u g_u| <= clip_norm.
+
+    f_u is the clipping factor of unit u.
 
     Pure in its arguments, for use under ``jit`` and ``vmap`` (many networks: over ``params`` and ``key``). A unit
     whose gradient is not finite adds zero and is counted. Squares beyond the range of float32 (norms above 1e19), or
     a gradient beyond that of the parameters' dtype, count as not finite.
 
-    Gradients are what the loss and its parameters' dtype make them; from there on all is float32 or wider, whatever
-    the parameters are: norms, factors, the sum, and what is returned. The bound is on what is returned: with one unit
+    Gradients are computed in the dtype of the loss and its parameters; everything after them is in float32 or wider:
+    norms, factors, the sum, and the result. The bound holds for the result: with one unit
     removed the sum moves by at most clip_norm, with one replaced by at most twice as much, rounding included. A
     float32 sum of n gradients that all point one way is rounded by up to n 2^-24 C, so units are clipped to
     C (1 - s), s = 2^-24 (16 + 2 n + m^2/4), where m = min(n, 64) are added plainly: 1e-6 for one unit, 9e-5 for
@@ -186,20 +187,19 @@ def clipped_sum(
       key: example i gets ``fold_in(key, i)`` (dropout).
       clipping: ``clipping(norms [layers, u], clip_norm) -> factors [layers, u]``: :func:`flat`, :func:`per_layer`,
         :func:`automatic` or your own. A layer is the parameters under one parent in ``params``.
-      microbatch: at most so many examples are differentiated at a time, a multiple of ``group_size``; what lies behind
-        the last example of weight other than 0 is not computed. Default: all. A CPU takes fewer where its caches hold
-        fewer.
-      part_of: units in all, where the caller adds several sums up and one unit is to move all of them together by at
-        most clip_norm. Default: those of ``batch``.
+      microbatch: the most examples differentiated at a time, a multiple of ``group_size``; parts behind the last
+        example of nonzero weight are not computed. Default: all. A CPU takes fewer where its caches hold fewer.
+      part_of: number of units in all, where the caller adds several sums and one unit may move all of them together by
+        at most clip_norm. Default: those of ``batch``.
 
     Returns:
-      (total, info): a pytree like ``params``, in float32 or wider, and :class:`Info`. Do not cast the total back
-      before noise has been added: in bfloat16 one unit of 512 would then move it by up to 3 clip norms.
+      (total, info): a pytree like ``params``, in float32 or wider, and :class:`Info`. Do not cast the total to a
+      narrower type before noise has been added: in bfloat16 one unit of 512 could move it by up to 3 clip norms.
 
     Raises:
       InputError: a value out of range; sizes that do not divide; leaves of ``batch`` of different lengths; a loss
-        that is not one floating-point number per example; a parameter that the loss does not use; a BatchNorm in
-        training mode.
+        that is not one floating-point number per example; factors that are not one per layer and unit; a parameter
+        that the loss does not use; a BatchNorm in training mode.
 
     Source: the ghost norm of Goodfellow 2015, "Efficient Per-Example Gradient Computations"; for positions, Li,
     Tramer, Liang and Hashimoto 2022, "Large Language Models Can Be Strong Differentially Private Learners".
@@ -228,11 +228,12 @@ def clipped_sum(
     size = microbatch_size(tape.size(), n, most=microbatch, multiple=group_size)
     run = max(1, TOGETHER * group_size // size)
     total, (norms, losses, dropped) = in_microbatches(part, batch, weights, size, run=run)
+    chex.assert_trees_all_equal_shapes(total, params)
     return total, Info(norms.ravel()[:units], losses.ravel()[:units], dropped.sum())
 
 
 def _keys(key: jax.Array | None, first: Any, batch: Any) -> jax.Array | None:
-    """A key for each example of a batch whose first one has number ``first``."""
+    """Returns a key for each example of a batch whose first one has number ``first``."""
     if key is None:
         return None
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(_length(batch)))
@@ -271,6 +272,9 @@ def _clipped_sum(
         squared = jnp.where(present, squared, 0)
     finite = jnp.isfinite(squared).all(axis=0)
     factors = clipping(jnp.sqrt(jnp.where(finite, squared, 0)), clip_norm)
+    if jnp.shape(factors) != squared.shape:
+        wanted = f"factors of shape {list(squared.shape)}, one per layer and unit, as its norms"
+        raise _validate.expected("clipping", wanted, f"shape {list(jnp.shape(factors))}")
     if present is not None:
         factors = jnp.where(present, factors, 0)
     factors = jnp.where(finite, factors, 0)
@@ -278,12 +282,12 @@ def _clipped_sum(
         units, [factors[layer].astype(wide(leaf).dtype) for layer, leaf in zip(layers, leaves, strict=True)]
     )
     whole = squared.sum(axis=0)
-    norms = jnp.where(finite, jnp.sqrt(whole), whole)  # of one number, XLA takes sqrt(x^2) for |x|, which is finite
+    norms = jnp.where(finite, jnp.sqrt(whole), whole)  # XLA turns sqrt(x^2) of one number into |x|, which is finite
     return treedef.unflatten(total), Info(norms, losses, jnp.sum(~finite))
 
 
 def _total(units: list[UnitGradients], factors: list[jax.Array]) -> list[jax.Array]:
-    """The sum over units of factor times gradient for every parameter, at most ``TOGETHER`` units in one product."""
+    """Sums factor times gradient over units for every parameter, at most ``TOGETHER`` units in one product."""
     leaves, treedef = jax.tree.flatten((units, factors))
     arrays = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
 
@@ -296,16 +300,16 @@ def _total(units: list[UnitGradients], factors: list[jax.Array]) -> list[jax.Arr
 
 
 def _slack(params: Any, units: int) -> float:
-    """What the rounding of a sum of so many units may add to what one of them moves it by, over the clip norm."""
+    """Bounds, in clip norms, how much rounding adds to the change that one unit makes to a sum of so many."""
     eps = max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(wide(params)))
     return eps / 2 * (16 + 2 * units + min(units, TOGETHER) ** 2 / 4)
 
 
 def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, key: jax.Array | None) -> Tape:
-    """The tape of the loss of one example: its arguments are the leaves of params, of the example, and the key."""
+    """Records the loss of one example: its arguments are the leaves of params, of the example, and the key."""
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
     example = (example,) if key is None else (example, jax.ShapeDtypeStruct(key.shape, key.dtype))
-    # A compiled function might have been traced before, out of sight of the interceptor below.
+    # A compiled function may have been traced before, where the interceptor below does not see it.
     plain: Any = inspect.unwrap(loss_fn, stop=lambda f: not isinstance(f, jax.stages.Wrapped))
 
     def scalar(params: Any, example: tuple[Any, ...]) -> jax.Array:
@@ -371,14 +375,14 @@ def _without_padding(tree: Any, weights: jax.Array) -> Any:
 
 
 def _layers(params: Any) -> list[int]:
-    """The number of each leaf's layer."""
+    """Returns the number of each leaf's layer."""
     parents = [jax.tree_util.keystr(path[:-1]) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     numbers = {parent: number for number, parent in enumerate(dict.fromkeys(parents))}
     return [numbers[parent] for parent in parents]
 
 
 def _by_layer(squared: list[jax.Array], layers: list[int]) -> jax.Array:
-    """[layers, u] from [u] per leaf."""
+    """Adds [u] of each leaf up to [layers, u]."""
     return jnp.stack(
         [sum(s for s, of in zip(squared, layers, strict=True) if of == layer) for layer in range(max(layers) + 1)]
     )

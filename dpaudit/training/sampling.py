@@ -1,9 +1,16 @@
-"""Which examples take part in a step, and what that is worth: each way of sampling carries its own accounting.
+"""Samples the examples of each step; each way of sampling carries the accounting that is true of it.
 
     sampling = poisson(examples=60_000, batch_size=256)
     indices, weights = sampling.draw(key, step)     # [capacity] each, of a fixed shape; weight 0 is padding
 
-A batch has a fixed shape, so that a training is one program; examples that are not there have weight zero.
+A batch has a fixed shape, so that a training is one program; padding has weight zero.
+
+A schedule is public where privacy rests on how often, and how far apart, an example (or user) takes part, as that of
+DP-FTRL does, and not on chance: :func:`spaced` makes one, :func:`scheduled` takes any that keeps to its declared
+participation::
+
+    sampling = spaced(key, examples=6_000, batch_size=100, rounds=500, separation=40)
+    strategy = blt(sampling.participation(500))
 """
 
 import math
@@ -23,13 +30,14 @@ from dpaudit import _validate
 
 OVERFLOW = 1e-30  # how often, at most, a step of Poisson sampling finds more examples than its arrays hold
 GRID = 1 << 23  # float32 uniforms are multiples of 1/GRID
+NOBODY = -1  # fills up a row of a schedule
 
 Draw = Callable[[jax.Array, jax.Array | int], tuple[jax.Array, jax.Array]]
 Event = Callable[[float, int, NeighboringRelation], DpEvent]
 
 
 class Participation(NamedTuple):
-    """When one example may take part, at worst; as made by :func:`participation`.
+    """The worst case of when one example may take part; made by :func:`participation`.
 
     Attributes:
       rounds: rounds in all.
@@ -68,11 +76,11 @@ class Sampling(NamedTuple):
 
 
 def participation(rounds: int, *, separation: int = 1, most: int | None = None) -> Participation:
-    """At most ``most`` participations in ``rounds`` rounds, ``separation`` or more rounds from one to the next.
+    """Describes at most ``most`` participations in ``rounds`` rounds, ``separation`` or more rounds apart.
 
     Args:
       rounds, separation: >= 1.
-      most: >= 1; None for as many as fit. More than fit are no more than that.
+      most: >= 1; None for as many as fit, which is also the upper limit.
 
     Raises:
       InputError: a value out of range.
@@ -84,16 +92,16 @@ def participation(rounds: int, *, separation: int = 1, most: int | None = None) 
 
 
 def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> Sampling:
-    """Every example takes part in every step with probability q = batch_size/examples, independently.
+    """Samples every example in every step with probability q = batch_size/examples, independently.
 
     q is rounded up to a multiple of 2^-23, as the uniforms are; the accounting uses the rounded one.
 
     Args:
       examples: size n of the data set.
       batch_size: expected size of a batch, at most n.
-      capacity: the largest batch; out of more examples a random subset takes part, and the accounting by privacy loss
-        distributions says what that costs. None for one exceeded with probability below 1e-30 a step, which adds less
-        than 1e-30 (1 + e^epsilon) steps to delta and is left out.
+      capacity: the largest batch; if more examples are drawn, a random subset takes part, whose cost is in the
+        accounting by privacy loss distributions. None for a size that is exceeded with probability below 1e-30 a
+        step, which adds less than 1e-30 (1 + e^epsilon) steps to delta and is left out.
 
     Returns:
       A :class:`Sampling` for "add_remove" and "replace"; by Renyi divergences for "add_remove" alone.
@@ -139,7 +147,7 @@ def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> S
 
 
 def fixed_size(examples: int, batch_size: int) -> Sampling:
-    """Every step takes a uniformly random subset of ``batch_size`` examples, whatever the other steps took.
+    """Takes a uniformly random subset of ``batch_size`` examples in every step, independently of other steps.
 
     Returns:
       A :class:`Sampling` for "replace" (the number of examples is public), by Renyi divergences alone.
@@ -168,7 +176,7 @@ def fixed_size(examples: int, batch_size: int) -> Sampling:
 
 
 def shuffled(examples: int, batch_size: int) -> Sampling:
-    """Every epoch takes the examples in a new random order, ``batch_size`` a step; what does not fill a step is left.
+    """Takes the examples in a new random order every epoch, ``batch_size`` a step; an incomplete step is left out.
 
     No amplification is claimed: an example takes part in at most one step of an epoch, so T steps are
     ceil(T / steps an epoch) Gaussian releases of it.
@@ -194,10 +202,10 @@ def shuffled(examples: int, batch_size: int) -> Sampling:
 
 
 def cyclic(examples: int, batch_size: int) -> Sampling:
-    """Every epoch takes the examples in the same random order, so an example's rounds are one epoch apart.
+    """Takes the examples in the same random order every epoch, so an example's rounds are one epoch apart.
 
-    Made for DP-FTRL, which gains from the separation. What does not fill a step is never taken. For DP-SGD the way is
-    worth what :func:`shuffled` is.
+    Meant for DP-FTRL, which gains from the separation. A rest that fills no step is never taken. For DP-SGD it costs
+    the same as :func:`shuffled`.
 
     Returns:
       A :class:`Sampling` for "replace", by either accounting.
@@ -219,12 +227,12 @@ def cyclic(examples: int, batch_size: int) -> Sampling:
 def in_order(
     draw: Draw, examples: int, batch_size: int, pattern: Callable[[int], Participation], name: str
 ) -> Sampling:
-    """Batches in an order that is worth nothing: what counts is how often an example takes part.
+    """Builds a sampling without amplification: only the number of an example's participations counts.
 
     Args:
       draw, examples, batch_size: as in :class:`Sampling`; ``batch_size`` is the capacity too.
-      pattern: ``pattern(rounds) -> Participation`` that ``draw`` keeps to. T steps are as many Gaussian releases of an
-        example as the largest number of its participations.
+      pattern: ``pattern(rounds) -> Participation`` that ``draw`` satisfies. T steps count as one Gaussian release for
+        each of an example's participations, at most.
       name: of such batches, in messages.
 
     Returns:
@@ -237,16 +245,16 @@ def in_order(
         return dp_accounting.SelfComposedDpEvent(one, pattern(steps).most)
 
     def renyi_event(noise_multiplier: float, steps: int, relation: NeighboringRelation) -> DpEvent:
-        return event(noise_multiplier / 2, steps, relation)  # Renyi accounting reads the multiplier per sensitivity
+        return event(noise_multiplier / 2, steps, relation)  # Renyi accounting takes noise over sensitivity
 
     return Sampling(draw, event, renyi_event, batch_size, batch_size, examples, pattern)
 
 
 def _large_enough(examples: int, rate: float) -> int:
-    """The least size that more examples than that reach with probability below ``OVERFLOW``, by Chernoff's bound."""
+    """Returns the least size that is exceeded with probability below ``OVERFLOW``, by Chernoff's bound."""
 
     def exceeded(size: int) -> float:
-        """-ln of the bound on Pr[more than ``size`` take part]: n KL(size/n || rate)."""
+        """Returns -ln of the bound on Pr[more than ``size`` take part]: n KL(size/n || rate)."""
         share = size / examples
         return examples * float(kl_div(share, rate) + kl_div(1 - share, 1 - rate))
 
@@ -255,7 +263,7 @@ def _large_enough(examples: int, rate: float) -> int:
 
 
 def fitting(examples: int, batch_size: int) -> int:
-    """``batch_size`` as an int, which is at least 1 and at most the number of examples; else InputError."""
+    """Returns ``batch_size`` as an int, and refuses one below 1 or above the number of examples."""
     _validate.at_least(1, examples=examples)
     if _validate.at_least(1, batch_size=batch_size) > examples:
         raise _validate.expected("batch_size", f"at most the {examples} examples there are", batch_size)
@@ -267,32 +275,21 @@ def _replace_only(relation: NeighboringRelation, what: str) -> None:
         raise _validate.expected("neighbouring", f"replace for {what}", "add_remove")
 
 
-# Batches that are settled in advance: who takes part when, kept to the participation that is declared.
-#
-#     sampling = spaced(key, examples=6_000, batch_size=100, rounds=500, separation=40)
-#     strategy = blt(sampling.participation(500))
-#
-# What DP-FTRL promises rests on how often, and how far apart, one example (or user) takes part, and not on chance, so
-# that a schedule may be public. :func:`spaced` makes one, :func:`scheduled` takes any that keeps to its own words.
-
-NOBODY = -1
-
-
 def scheduled(table: Any, *, examples: int, separation: int = 1, most: int | None = None) -> Sampling:
-    """Round t takes the examples ``table[t]``, whatever the key; after the last round there is nobody.
+    """Takes the examples ``table[t]`` in round t, whatever the key, and nobody after the last round.
 
     Args:
       table: [rounds, m], whole numbers in 0..examples - 1, or -1 for nobody; a round may be empty.
       examples: size of the data set.
-      separation: declared: at least so many rounds lie between an example's participations, from round to round.
-      most: declared: an example takes part at most so often; None for as often as the separation allows.
+      separation: declared least difference between the rounds of an example's participations.
+      most: declared largest number of an example's participations; None for as many as the separation allows.
 
     Returns:
-      A :class:`Sampling` for "replace". Its ``participation(rounds)`` is what is declared, of the first rounds.
+      A :class:`Sampling` for "replace". Its ``participation(rounds)`` is the declared one, of the first rounds.
 
     Raises:
-      InputError: a table that is not of this shape, that names an example which is not there, or in which one takes
-        part more often or sooner again than declared: named with its rounds. Nothing is left out to make it fit.
+      InputError: a table of another shape, with an example that does not exist, or in which an example takes part more
+        often or sooner again than declared; the message names it with its rounds. Nothing is left out to make it fit.
     """
     given = np.asarray(table)
     if given.ndim != 2 or 0 in given.shape or given.dtype.kind not in "iu":
@@ -304,7 +301,7 @@ def scheduled(table: Any, *, examples: int, separation: int = 1, most: int | Non
     rounds, width = given.shape
     declared = participation(rounds, separation=separation, most=most)
     _kept(given, declared)
-    front = np.sort(given, axis=1)[:, ::-1]  # nobody behind everybody
+    front = np.sort(given, axis=1)[:, ::-1]  # padding last
     rows = jnp.asarray(np.ascontiguousarray(front), jnp.int32)
 
     def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
@@ -320,22 +317,22 @@ def scheduled(table: Any, *, examples: int, separation: int = 1, most: int | Non
 
 
 def spaced(key: jax.Array, examples: int, batch_size: int, rounds: int, *, separation: int) -> Sampling:
-    """Every epoch takes the examples in a new random order, and none sooner than ``separation`` rounds after its last.
+    """Takes the examples in a new random order every epoch, each at least ``separation`` rounds after its last time.
 
-    An epoch has examples // batch_size rounds. In each of them a uniformly random subset takes part of those who have
-    not yet in this epoch, and not in the last separation - 1 rounds either; with m separation <= examples there are
-    always enough.
+    An epoch has examples // batch_size rounds. Each of them takes a uniformly random subset of the examples that have
+    not taken part in this epoch nor in the last separation - 1 rounds; with m separation <= examples there are always
+    enough.
 
     Args:
       key: JAX random key, consumed.
       examples: size of the data set.
       batch_size: m, at most examples.
       rounds: >= 1.
-      separation: at most an epoch's rounds, where the order is as :func:`dpaudit.training.sampling.cyclic` has it in
-        all but what does not fill an epoch.
+      separation: at most an epoch's rounds; then the order is that of :func:`cyclic`, except for the rest that does
+        not fill an epoch.
 
     Returns:
-      A :class:`Sampling` as of :func:`scheduled`: at most one participation an epoch.
+      A :class:`Sampling` like that of :func:`scheduled`: at most one participation an epoch.
 
     Raises:
       InputError: a value out of range.

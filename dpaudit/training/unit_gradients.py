@@ -1,10 +1,15 @@
-"""The gradients of many units for one parameter: their squared norms and weighted sums, formed only where cheap.
+"""Computes squared norms and weighted sums of many units' gradients for one parameter, written out only where cheap.
 
-A unit is a run of consecutive examples (one, or a client's, a user's) whose gradients are added. Every form below is
-a NamedTuple with ``squared()``, the squared L2 norm per unit [u], and ``total(factors)``, the sum over units of
-factor times gradient. Whoever calls gives a unit whose square is not finite the factor 0; it then adds exactly
-nothing, whatever it holds: NaN never spreads. All of it is in float32 or wider, products in full precision, for these
-numbers decide what a clipped unit weighs.
+A unit is a run of consecutive examples (one, or those of a client or user) whose gradients are added. Every form below
+is a NamedTuple with ``squared()``, the squared L2 norm per unit [u], and ``total(factors)``, the sum over units of
+factor times gradient. The caller gives a unit whose square is not finite the factor 0; it then adds exactly nothing,
+so that NaN never spreads. Everything is in float32 or wider, with products in full precision, because these numbers
+decide how much a clipped unit weighs.
+
+The gradients come from taps. If a parameter p enters the loss only through one operation y = L_a(p), linear in p, with
+a the other operand, then its gradient is L_a^T d, where d = dloss/dy is the gradient for a tap: a zero added to y. One
+backward pass for the taps of a whole batch therefore holds the gradient of every example, as the pair (a, d).
+:func:`sites` finds such parameters, :func:`tapped` evaluates the loss with their taps.
 """
 
 import itertools
@@ -12,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -19,12 +25,6 @@ from jax import lax
 from dpaudit._engine.programs import Step, Tape
 from dpaudit.mechanisms.clipping import HIGHEST, einsum, wide
 from dpaudit.training.windows import patches
-
-# Which parameters a loss uses once and linearly, and the loss with a zero tap on the output of every such use.
-#
-# If a parameter p enters the loss only through one operation y = L_a(p), linear in p, with a the other operand, then
-# its gradient is L_a^T d, where d = dloss/dy is the gradient for a tap: a zero added to y. One backward pass for the
-# taps of a whole batch therefore holds the gradient of every example, still as the pair (a, d).
 
 _VIEWS = {"reshape", "transpose", "squeeze", "broadcast_in_dim", "convert_element_type", "copy"}  # same numbers, moved
 _LINEAR = {
@@ -39,7 +39,7 @@ _LINEAR = {
 
 
 class Site(NamedTuple):
-    """The one use of a parameter: step ``at`` takes it, seen through ``views``, as input ``operand``."""
+    """The only use of a parameter: step ``at`` takes it, seen through ``views``, as input ``operand``."""
 
     leaf: int  # which parameter
     at: int
@@ -48,24 +48,24 @@ class Site(NamedTuple):
     step: Step
 
     def seen(self, parameter: jax.Array) -> jax.Array:
-        """The parameter as the operation sees it, but in its own dtype."""
+        """Returns the parameter as the operation sees it, but in its own dtype."""
         for view in self.views:
             if view.primitive.name != "convert_element_type":
                 (parameter,) = view.run([parameter])
         return parameter
 
     def without(self, inputs: list[Any]) -> list[Any]:
-        """The inputs of the step but the parameter."""
+        """Returns the inputs of the step without the parameter."""
         return inputs[: self.operand] + inputs[self.operand + 1 :]
 
     def use(self, parameter: jax.Array, others: list[Any]) -> jax.Array:
-        """The output of the step."""
+        """Returns the output of the step."""
         (output,) = self.step.run([*others[: self.operand], self.seen(parameter), *others[self.operand :]])
         return output
 
 
 def sites(tape: Tape, parameters: Sequence[Any]) -> dict[int, Site]:
-    """The site of every parameter (argument i of the tape) that has exactly one use, a linear one."""
+    """Finds the site of every parameter (argument i of the tape) that has exactly one use, a linear one."""
     uses: dict[int, list[tuple[int, int]]] = {}
     for at, step in enumerate(tape.steps):
         for operand, slot in enumerate(step.inputs):
@@ -93,14 +93,14 @@ def _keeps_numbers(step: Step, parameter: Any) -> bool:
 
 
 def zero_taps(found: dict[int, Site]) -> dict[int, jax.Array]:
-    """A zero for every step that is a site."""
+    """Returns a zero for every step that is a site."""
     return {site.at: jnp.zeros(site.step.shapes[0].shape, site.step.shapes[0].dtype) for site in found.values()}
 
 
 def tapped(
     tape: Tape, found: dict[int, Site], taps: dict[int, jax.Array], arguments: Sequence[Any]
 ) -> tuple[jax.Array, dict[int, list[Any]]]:
-    """The loss with every tap added to the output of its step, and for every parameter the site's other operands."""
+    """Evaluates the loss with the taps added to their steps' outputs; returns it and each site's other operands."""
     others: dict[int, list[Any]] = {}
 
     def each(at: int, step: Step, inputs: list[Any]) -> list[Any]:
@@ -115,7 +115,7 @@ UnitGradients = Any  # Explicit | Product | Lookup | Moved
 
 
 class Explicit(NamedTuple):
-    """One gradient per unit, written out."""
+    """Gradients written out, one per unit."""
 
     gradients: jax.Array  # [u, ...]
 
@@ -151,7 +151,7 @@ class Product(NamedTuple):
         def one(unit: tuple[jax.Array, jax.Array]) -> jax.Array:
             return jnp.sum(jnp.square(einsum("tbo,tbk->bok", unit[1], unit[0])))
 
-        # Written out, one unit at a time: inner products of positions that cancel would be nothing but rounding.
+        # Written out one unit at a time: where positions cancel, their inner products would be only rounding.
         return _rounded_up(lax.map(one, (self.a, self.d)), jnp.sum(jnp.sqrt(rows), axis=(1, 2)))
 
     def total(self, factors: jax.Array) -> jax.Array:
@@ -193,7 +193,7 @@ class Moved(NamedTuple):
 def unit_gradients(
     site: Site, parameter: jax.Array, others: list[jax.Array], d: jax.Array, group: int
 ) -> UnitGradients:
-    """The gradients for one tapped parameter, in the form that costs least.
+    """Returns the gradients for one tapped parameter, in the cheapest form.
 
     Args:
       site: where the parameter is used.
@@ -220,7 +220,7 @@ def unit_gradients(
 
 
 def explicit(gradients: jax.Array, group: int) -> Explicit:
-    """From one gradient per example, [n, ...]."""
+    """Builds unit gradients from one gradient per example, [n, ...]."""
     gradients = wide(gradients)
     return Explicit(_units(gradients, group).sum(axis=1) if group > 1 else gradients)
 
@@ -284,7 +284,9 @@ def _product(
     group: int,
     rearranged: Callable[[jax.Array], jax.Array],
 ) -> UnitGradients:
-    """For a [n, t, b, k] and d [n, t, b, o]: examples of a unit are simply more positions."""
+    """Combines a [n, t, b, k] and d [n, t, b, o]; the examples of a unit count as more positions."""
+    chex.assert_rank([a, d], 4)
+    chex.assert_equal_shape_prefix([a, d], 3)
     a, d = (_units(x, group).reshape(len(x) // group, group * x.shape[1], *x.shape[2:]) for x in (a, d))
     t, k, o = a.shape[1], a.shape[-1], d.shape[-1]
     small = k * o <= t * (k + o)  # no more numbers than a and d themselves: as fast as a plain gradient
@@ -300,13 +302,13 @@ def _lookup(site: Site, parameter: jax.Array, index: jax.Array, d: jax.Array, gr
         index = jnp.clip(index, 0, rows - 1)
     index = _units(index, group).reshape(len(index) // group, -1)
     d = _units(d, group).reshape(*index.shape, math.prod(row))
-    d = jnp.where(((index >= 0) & (index < rows))[..., None], d, 0)  # what is read out of range is no row's
+    d = jnp.where(((index >= 0) & (index < rows))[..., None], d, 0)  # reads out of range belong to no row
     back = jax.linear_transpose(site.seen, parameter)
     return Moved(Lookup(index, d, rows), lambda total: back(total.reshape(rows, *row))[0])
 
 
 def _takes_rows(site: Site, parameter: jax.Array) -> bool:
-    """Whether a gather is table[index], whole rows."""
+    """Tells whether a gather reads whole rows, table[index]."""
     _, *row = jax.eval_shape(site.seen, parameter).shape
     numbers, out = site.step.params["dimension_numbers"], len(site.step.shapes[0].shape)
     return (
@@ -331,7 +333,7 @@ def _scaled(x: jax.Array, factors: jax.Array) -> jax.Array:
 
 
 def _rounded_up(squared: jax.Array, length: jax.Array) -> jax.Array:
-    """The square of the norm that a sum may have whose parts, of ``length`` in all, cancel up to rounding."""
+    """Bounds the square of a norm whose parts, of ``length`` in all, cancel up to rounding."""
     return jnp.square(jnp.sqrt(squared) + jnp.finfo(squared.dtype).eps * length)
 
 

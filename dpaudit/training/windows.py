@@ -1,7 +1,7 @@
-"""What a window sees as it slides over images: the patches of a convolution, and the largest value for pooling.
+"""Slides windows over images: patches for convolutions, the largest value for pooling, and a convolution layer.
 
-Every element of the window is one strided slice of the images. On a CPU that is several times faster than XLA's own
-``conv_general_dilated_patches``, ``reduce_window`` and, above all, the gradients of these.
+Every element of the window is one strided slice of the images. On a CPU this is several times faster than XLA's own
+``conv_general_dilated_patches``, ``reduce_window`` and especially their gradients.
 """
 
 import functools
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-FEW = 16  # channels below which a CPU copies longer runs axis by axis: measured between 4 and 16
+FEW = 16  # number of channels below which axis by axis is faster on a CPU, in longer runs: measured from 4 to 16
 
 Along = tuple[int, int, int]  # a window along one axis: size, stride, dilation
 
@@ -28,9 +28,9 @@ def patches(
     input_dilation: Sequence[int],
     kernel_dilation: Sequence[int],
 ) -> jax.Array:
-    """What a convolution's kernel sees at every output position: [n, *spatial, c] -> [n, *out, *window, c].
+    """Returns the input of a convolution's kernel at every output position: [n, *spatial, c] -> [n, *out, *window, c].
 
-    The derivative is for reverse mode alone.
+    Only reverse-mode derivatives are defined.
     """
     spread = [(low, high, dilation - 1) for (low, high), dilation in zip(padding, input_dilation, strict=True)]
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *spread, (0, 0, 0)])
@@ -40,7 +40,7 @@ def patches(
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _seen(x: jax.Array, windows: tuple[Along, ...]) -> jax.Array:
-    """[n, *spatial, c] -> [n, *out, elements c]; all at once, or of few channels axis by axis, for longer runs."""
+    """Slices [n, *spatial, c] into [n, *out, elements c], all at once, or axis by axis for few channels."""
     axes = range(1, 1 + len(windows))
     if x.shape[-1] < FEW:
         for axis, window in reversed(list(zip(axes, windows, strict=True))):
@@ -57,10 +57,11 @@ def _seen_forward(x: jax.Array, windows: tuple[Along, ...]) -> tuple[jax.Array, 
 
 
 def _seen_backward(windows: tuple[Along, ...], x: Any, d: jax.Array) -> tuple[jax.Array]:
-    """Adds what every element of the window has seen in its place, one after another, axis by axis.
+    """Adds each window element's gradient to the places that it has read, axis by axis.
 
-    JAX's own gradient is a sum of padded arrays, which XLA computes anew in every loop that reads it: on a CPU most of
-    the time of a small network. Here an axis is cut into [blocks, stride], where an element's places are a slice.
+    JAX's own gradient is a sum of padded arrays, which XLA recomputes in every loop that reads it: on a CPU that takes
+    most of the time of a small network. Here an axis is divided into [blocks, stride], where an element's places are a
+    slice.
     """
     for axis, (size, stride, dilation) in enumerate(windows, start=1):
         length = x.shape[axis]
@@ -79,12 +80,13 @@ _seen.defvjp(_seen_forward, _seen_backward)
 
 
 def max_pool(x: jax.Array, window: Sequence[int], strides: Sequence[int], *, once: bool = False) -> jax.Array:
-    """The largest value in every window, without padding: [..., *spatial, c] -> [..., *out, c].
+    """Takes the largest value in every window, without padding: [..., *spatial, c] -> [..., *out, c].
 
-    As ``flax.linen.max_pool``: the first of equal values takes the gradient, NaN stays. Where windows overlap, or with
-    ``once``, the derivative is for reverse mode alone. Of windows side by side, ``once`` is for an x that costs more
-    than to be read: XLA computes a few comparisons, and all before them, anew for every slice of the result that a
-    convolution takes, but not a reduction.
+    Like ``flax.linen.max_pool``: the first of equal values takes the gradient, NaN is kept. Only reverse-mode
+    derivatives are defined where windows overlap, or with ``once``. Set ``once`` where x is expensive to compute and
+    windows do not
+    overlap: XLA recomputes a few comparisons, and everything before them, for every slice of the result that a
+    convolution takes, but it does not recompute a reduction.
     """
     if tuple(window) == tuple(strides):
         return _pooled_once(x, tuple(window)) if once else _first_largest(_cells(x, window))
@@ -125,7 +127,7 @@ def _largest_forward(x: jax.Array, axis: int, window: Along) -> tuple[jax.Array,
 
 
 def _largest_backward(axis: int, window: Along, x: jax.Array, d: jax.Array) -> tuple[jax.Array]:
-    """Compares again, which costs a CPU less than to keep what was found: masks are slow to write."""
+    """Compares again, which is faster on a CPU than saving the masks."""
     return jax.vjp(lambda x: _first_largest(_along(x, axis, window)), x)[1](d)
 
 
@@ -133,7 +135,7 @@ _largest.defvjp(_largest_forward, _largest_backward)
 
 
 def _along(x: jax.Array, axis: int, window: Along) -> list[jax.Array]:
-    """What every element of a window sees as it slides along one axis."""
+    """Returns one slice for every element of a window that slides along one axis."""
     size, stride, dilation = window
     count = (x.shape[axis] - (size - 1) * dilation - 1) // stride + 1
     starts = [i * dilation for i in range(size)]
@@ -148,7 +150,7 @@ def _first_largest(values: Iterable[jax.Array]) -> jax.Array:
 
 
 def _cells(x: jax.Array, window: Sequence[int]) -> list[jax.Array]:
-    """As ``_shifts`` for windows side by side, whose gradient is the parts put together again, without additions."""
+    """Returns the elements of windows that do not overlap, whose gradient needs no additions."""
     parts = [x]
     for axis, size in enumerate(window, start=x.ndim - len(window) - 1):
         whole = x.shape[axis] // size * size
@@ -158,14 +160,11 @@ def _cells(x: jax.Array, window: Sequence[int]) -> list[jax.Array]:
     return parts
 
 
-# A convolution that is fast on a CPU as well: patches times weights there, XLA's own elsewhere.
-
-
 class Conv(nn.Module):
-    """``flax.linen.Conv`` (same parameters, names and initial values) that a CPU runs as patches times weights.
+    """Convolves as ``flax.linen.Conv`` (same parameters, names and initial values), on a CPU as patches times weights.
 
-    Elsewhere it is XLA's convolution. The platform is JAX's default backend when the network is traced. On a CPU
-    the derivative is for reverse mode alone (``jax.grad``, ``jax.vjp``).
+    Elsewhere it is XLA's convolution. The platform is JAX's default backend when the network is traced. On a CPU only
+    reverse-mode derivatives are defined (``jax.grad``, ``jax.vjp``).
 
     Attributes:
       features: output channels.
@@ -181,7 +180,7 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., *spatial, c] -> [..., *out, features]."""
+        """Convolves [..., *spatial, c] to [..., *out, features]."""
         window = tuple(self.kernel_size)
         axes = len(window)
         strides = (self.strides,) * axes if isinstance(self.strides, int) else tuple(self.strides)

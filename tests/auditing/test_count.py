@@ -10,7 +10,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, distinguish, play
-from dpaudit._engine import count
+from dpaudit.auditing import count
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.bounds.estimate import errors
 from tests.interrupting import Killed, killed_at

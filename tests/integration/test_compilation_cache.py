@@ -16,12 +16,12 @@ LDP = "ldp --craft dummy --trials 400 --repeats 2 --json"
 COUNTED = """
 import collections, sys
 import jax
-from dpaudit import cli
+from dpaudit.cli.main import main
 
 seen = collections.Counter()
 jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rpartition("/")[2]]))
 sys.argv = ["dpaudit", *sys.argv[1:]]
-cli.main()
+main()
 print("\\n", seen["cache_hits"], seen["cache_misses"])
 """
 

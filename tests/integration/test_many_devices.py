@@ -15,7 +15,7 @@ from dpaudit import _validate, play
 from dpaudit.auditing.attacks import scoring
 from dpaudit.auditing.bounds import sequential
 from dpaudit.mechanisms import laplace
-from tests.auditing import test_game
+from tests._engine import test_game
 from tests.auditing.test_count import KEY, TRIALS, X0, X1, audited, noisy
 from tests.interrupting import Killed, killed_at
 from tests.processes import said, start, together

@@ -11,11 +11,11 @@ from tests.processes import environment
 
 COMMANDS = """
 import shlex, sys
-from dpaudit import cli
+from dpaudit.cli.main import main
 for line in sys.argv[1:]:
     sys.argv = ["dpaudit", *shlex.split(line)]
     try:
-        cli.main()
+        main()
     except SystemExit as ended:
         print("status", ended.code)
 """

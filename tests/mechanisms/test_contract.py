@@ -3,11 +3,11 @@
 import importlib
 import math
 import pkgutil
-from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,18 +46,9 @@ every = pytest.mark.parametrize("name", CASES)
 every_vector = pytest.mark.parametrize("name", VECTOR_CASES)
 
 
-traces: Counter[str] = Counter()
-
-
 @lru_cache
 def apply(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    mechanism = CASES[name].make(EPSILON)
-
-    def counted(key: jax.Array, x: jax.Array) -> jax.Array:
-        traces[name] += 1
-        return mechanism.apply(key, x)
-
-    return jax.jit(counted)
+    return jax.jit(chex.assert_max_traces(CASES[name].make(EPSILON).apply, n=1))
 
 
 @lru_cache
@@ -111,7 +102,7 @@ def test_shape_type_and_purity(name: str) -> None:
         release = apply(name)(jax.random.key(3), x)
         assert release.shape == x.shape
         assert release.dtype == (jnp.float32 if name in VECTOR_CASES else jnp.int32)
-        assert jnp.isfinite(release).all()
+        chex.assert_tree_all_finite(release)
         np.testing.assert_array_equal(release, apply(name)(jax.random.key(3), x))
 
 
@@ -143,8 +134,9 @@ def test_every_coordinate_has_noise_of_its_own(name: str) -> None:
 @every
 def test_compiles_once(name: str) -> None:
     for seed, x in enumerate(CASES[name].inputs):
-        apply(name)(jax.random.key(seed), x)
-    assert traces[name] == 1
+        apply(name)(jax.random.key(seed), x)  # refuses a second trace
+    with pytest.raises(AssertionError, match="is traced > 1 times"):
+        apply(name)(jax.random.split(jax.random.key(0))[0], jnp.stack([CASES[name].inputs[0]] * 2))
 
 
 @every

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import kstest, norm
 
 from dpaudit import InputError
-from dpaudit.training.dp_sgd import add_noise, dp_sgd, train
+from dpaudit.training.dp_sgd import Noise, add_noise, dp_sgd, noisy_sums, train
 from dpaudit.training.sampling import poisson
 
 KEY = jax.random.key(11)
@@ -142,6 +142,16 @@ def test_training_learns_and_may_be_cut_anywhere():
     assert info.loss[-5:].mean() < 0.5 * info.loss[:5].mean()
     other, _ = train(jax.random.key(3), trainer, part, problem(), sampling, 20)
     assert not np.array_equal(other.params["w"], rest.params["w"])
+
+
+def test_noise_of_another_shape_is_refused():
+    """One number for a whole leaf would broadcast, and cancel in differences."""
+    one_number = Noise(lambda params: (), lambda key, total, memory: (jax.tree.map(jnp.sum, total), memory))
+    settings = {name: value for name, value in SETTINGS.items() if name != "noise_multiplier"}
+    trainer = noisy_sums(loss, one_number, **settings)
+    batch = jax.tree.map(lambda leaf: leaf[:BATCH], problem())
+    with pytest.raises(AssertionError, match="shape"):
+        trainer.step(KEY, trainer.init(PARAMS), batch, jnp.ones(BATCH))
 
 
 @pytest.mark.parametrize("microbatch", [1, 5, 64])

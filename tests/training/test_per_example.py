@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -233,7 +234,7 @@ def test_sensitivity_by_brute_force(params: Any, batch: Batch, clipping: Any) ->
         removed, replaced = 0.0, 0.0
         every = jnp.stack([jnp.ones(8), *(1 - jnp.eye(8))])
         versions = {name: np.asarray(sums(change(x), every), np.float64) for name, change in ADVERSARIAL.items()}
-        assert all(np.isfinite(sums).all() for sums in versions.values())
+        chex.assert_tree_all_finite(versions)
         for sums in versions.values():
             removed = max(removed, float(np.linalg.norm(sums[1:] - sums[0], axis=1).max()))
         same = [name for name in versions if name != "duplicates"]  # they differ in example 2 only
@@ -330,6 +331,10 @@ def test_batch_norm() -> None:
         ({"microbatch": 0}, "microbatch: expected a whole number >= 1, got 0"),
         ({"microbatch": 2, "group_size": 4}, "microbatch: expected a multiple of group_size=4, got 2"),
         ({"weights": np.ones(7)}, r"weights: expected shape \[8\], one per example, got shape \[7\]"),
+        (
+            {"clipping": lambda norms, clip_norm: per_example.flat(norms, clip_norm)[0]},
+            r"clipping: expected factors of shape \[1, 8\], one per layer and unit, as its norms, got shape \[8\]",
+        ),
         ({"key": 3}, "key: expected a key, as made by jax.random.key, got 3"),
         ({"loss_fn": lambda p, e: e[1] * p["a"]}, r"loss_fn: expected one floating-point number .*float32\[2\]"),
         ({"loss_fn": lambda p, e: (p["a"], e[1])}, r"loss_fn: expected one .*float32\[\], float32\[2\]"),

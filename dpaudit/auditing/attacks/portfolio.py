@@ -276,7 +276,7 @@ def _score(attack: Distinguisher, key: jax.Array, mechanism: Mechanism, x0: Any,
             f"attacks: expected {wanted}, got {name}, which needs a number ({type(error).__name__})"
         ) from None
     except Exception as error:
-        cause = probe.one_line(f"{type(error).__name__}: {error}")
+        cause = _validate.one_line(f"{type(error).__name__}: {error}")
         raise _validate.InputError(
             f"attacks: expected a score of every release, got {cause} (raised by {name})"
         ) from None

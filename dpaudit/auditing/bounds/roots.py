@@ -1,6 +1,7 @@
-"""Roots of many increasing functions at once, each inside its own bracket."""
+"""Finds the roots of many increasing functions at once, each inside its own bracket."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,48 +13,32 @@ def increasing_root(
     *,
     tolerance: float = 1e-10,
 ) -> np.ndarray:
-    """x in [low, high] with function(x) = 0; ``low`` where it is positive throughout, ``high`` where it is negative.
-
-    Inverse quadratic interpolation where three points allow it, bisection elsewhere: about ten calls for a smooth
-    function, and the bracket never fails.
+    """Returns x in [low, high] with function(x) = 0: low where it is positive throughout, high where it is negative.
 
     Args:
-      function: elementwise and increasing; called with arrays of the shape of ``low``.
-      low, high: ends of the brackets, finite, any one shape.
+      function: elementwise and increasing; called with arrays of the common shape.
+      low, high: ends of the brackets, finite; shapes that broadcast together.
       tolerance: largest distance from the root, beside rounding.
 
     Returns:
-      The roots, in the shape of ``low``.
+      The roots, in that shape.
 
-    Source: Chandrupatla 1997, Advances in Engineering Software 28.
+    Source: Chandrupatla 1997, Advances in Engineering Software 28, by SciPy.
     """
-    at_low, at_high = function(low), function(high)
-    newest, other = np.where(at_low >= 0, low, high), np.where(at_high <= 0, high, low)
-    at_newest, at_other = np.where(at_low >= 0, at_low, at_high), np.where(at_high <= 0, at_high, at_low)
-    share = np.full(np.shape(low), 0.5)
-    while True:
-        width = np.abs(other - newest)
-        least = tolerance + 4e-16 * np.abs(newest)
-        if np.all((width <= 2 * least) | (at_newest == 0)):
-            return np.where(np.abs(at_newest) <= np.abs(at_other), newest, other)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.clip(share, least / width, 1 - least / width)
-        point = newest + np.where(width > 2 * least, share, 0.5) * (other - newest)
-        at_point = function(point)
-        same_side = (at_point > 0) == (at_newest > 0)
-        oldest, at_oldest = np.where(same_side, newest, other), np.where(same_side, at_newest, at_other)
-        other, at_other = np.where(same_side, other, newest), np.where(same_side, at_other, at_newest)
-        newest, at_newest = point, at_point
-        share = _share(newest, other, oldest, at_newest, at_other, at_oldest)
+    from scipy.optimize.elementwise import find_root  # scipy.optimize takes long to import
 
+    low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
+    if not low.size:
+        return low
+    points = low.copy()
 
-def _share(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, at_a: np.ndarray, at_b: np.ndarray, at_c: np.ndarray
-) -> np.ndarray:
-    """How far from a towards b to go next: by inverse quadratic interpolation where that is safe, else halfway."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        place, height = (a - b) / (c - b), (at_a - at_b) / (at_c - at_b)
-        safe = (height**2 < place) & ((1 - height) ** 2 < 1 - place)
-        interpolated = at_a / (at_b - at_a) * at_c / (at_b - at_c)
-        interpolated += (c - a) / (b - a) * at_a / (at_c - at_a) * at_b / (at_c - at_b)
-    return np.where(safe & np.isfinite(interpolated), interpolated, 0.5)
+    def at(x: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """SciPy leaves out the functions whose roots are found; these are evaluated where they were last."""
+        points.flat[place] = x
+        return np.asarray(function(points)).flat[place]
+
+    places = np.arange(low.size).reshape(low.shape)
+    tolerances = {"xatol": tolerance, "xrtol": 4e-16, "fatol": 0.0, "frtol": 0.0}
+    found: Any = find_root(at, (low, high), args=(places,), tolerances=tolerances)
+    one_sign = found.status == -1
+    return np.where(one_sign, np.where(found.f_bracket[0] >= 0, low, high), found.x)

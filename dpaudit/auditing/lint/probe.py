@@ -185,7 +185,6 @@ NOT_JITTABLE = (
     jax.errors.NonConcreteBooleanIndexError,
     jax.errors.TracerArrayConversionError,
 )
-LONGEST = 200  # characters of a mechanism's own message
 
 
 def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
@@ -238,24 +237,18 @@ def failures_named(mechanism: Mechanism) -> Iterator[None]:
     except NotImplementedError as error:
         if "vmap" not in str(error):
             raise
-        cause, name = one_line(f"NotImplementedError: {error}"), name_of(mechanism.apply)
+        cause, name = _validate.one_line(f"NotImplementedError: {error}"), name_of(mechanism.apply)
         raise _validate.InputError(
             f"mechanism: expected a release that jax.vmap can batch, got {cause} (by {name})"
         ) from None
     except jax.errors.JaxRuntimeError as error:
         if "callback" not in str(error).lower():
             raise
-        cause = one_line(str(error).strip().splitlines()[-1])
+        cause = _validate.one_line(str(error).strip().splitlines()[-1])
         name = name_of(mechanism.apply)
         raise _validate.InputError(
             f"mechanism: expected a release in every trial, got {cause} (raised by {name})"
         ) from None
-
-
-def one_line(text: str) -> str:
-    """Text of somebody else's, fit for a message."""
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -283,7 +276,7 @@ def _traced(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[Closed
     except jax.errors.UnexpectedTracerError:
         raise kept_by_tracing(name) from None
     except Exception as error:
-        cause = one_line(f"{type(error).__name__}: {error}")
+        cause = _validate.one_line(f"{type(error).__name__}: {error}")
         if isinstance(error, AttributeError) and _is_of_generator(error):
             raise _validate.InputError(
                 f"mechanism: expected a function of (key, x), got {name}, which takes its key for a NumPy generator "

@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpaudit._engine.walk import walk
+
 # What one run of a traced mechanism notes: values with labels, keys with the places that consume them.
 
 # What a value is made of; where inputs differ, the largest. NOISE is a draw that no data has been added to yet.
@@ -114,18 +116,13 @@ def run(program: Any, key: jax.Array, x: Any, swap: Swap | None = None) -> Run:
 
 
 def _walk(tape: Tape, program: Any, arguments: Sequence[Value], inherited: str) -> list[Value]:
-    jaxpr = getattr(program, "jaxpr", program)
-    constants = [Value(constant, CONSTANT) for constant in getattr(program, "consts", ())]
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
-
-    def read(atom: Any) -> Value:
-        return Value(atom.val, CONSTANT) if hasattr(atom, "val") else known[atom]
-
-    for equation in jaxpr.eqns:
-        inputs = [read(atom) for atom in equation.invars]
-        outputs = _step(tape, equation, inputs, inherited or _line(equation))
-        known.update(zip(equation.outvars, outputs, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return walk(
+        program,
+        arguments,
+        lambda equation, inputs: _step(tape, equation, inputs, inherited or _line(equation)),
+        constant=lambda value: Value(value, CONSTANT),
+        literal=lambda atom: Value(atom.val, CONSTANT),
+    )
 
 
 def _step(tape: Tape, equation: Any, inputs: list[Value], where: str) -> list[Value]:

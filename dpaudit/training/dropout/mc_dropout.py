@@ -1,13 +1,16 @@
-"""Dropout at prediction time: T samples of a network's output for every input, and their mean, spread and range.
+"""Predicts with dropout: T samples of a network's output for every input, and their mean, spread and range.
 
-network = probabilities(CNN32())
-found = statistics(key, network, params, images, samples=1_000)  # found.mean, found.variance, ...: [n, num_classes]
+    network = probabilities(CNN32())
+    found = statistics(key, network, params, images, samples=1_000)  # found.mean, ...: [n, num_classes]
 
-A network is any ``network(params, image, key=None) -> [k]`` of ONE image, deterministic without a key. What does not
-depend on the key (of a CNN, the first convolution) is computed once for all T samples, and the rest in groups that
-suit the caches: :mod:`dpaudit.training.dropout.mc_dropout` finds both in JAX's trace, so a network needs no rewriting. A sample's
-masks are a function of the key and the numbers of its image and of itself: those for T = 10 are the first ten of
+A network is any ``network(params, image, key=None) -> [k]`` of ONE image, deterministic without a key. A sample's
+masks are a function of the key, the number of its image and its own number: those for T = 10 are the first ten of
 those for T = 1,000, whatever the memory.
+
+The network is cut into parts (:func:`cut`), which are found in JAX's trace, so it needs no rewriting. What does not
+depend on the key (of a CNN, the first convolution) runs once for all T samples. The rest is cut in two, wide and
+narrow: of a CNN the convolutions, whose values for a few samples fill the caches, and the dense layers, whose weights
+would have to be read again for every few samples.
 """
 
 import math
@@ -21,15 +24,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpaudit import _validate
-from dpaudit._engine.programs import Step, Tape, read, record
+from dpaudit._engine.programs import Step, Tape, played, read, record
 from dpaudit.kernels import philox
 from dpaudit.training.models import logits
 
-# A network cut into parts, each of which runs for as many images, or samples of an image, at a time as suits it.
-#
-# The network is a function of several arrays, called many times with another last one, x: an image or a dropout key.
-# What does not depend on x runs once. What does is cut in two, wide and narrow: of a CNN the convolutions, whose values
-# for a few samples fill the caches, and the dense layers, whose weights would have to be read again for every few.
+Network = Callable[..., jax.Array]
+
+CACHED = 16.0  # MiB of values at a time that fit a CPU's caches
+ROOM = 1_024.0  # MiB that keep an accelerator busy
 
 
 class Part(NamedTuple):
@@ -37,21 +39,19 @@ class Part(NamedTuple):
 
     steps: tuple[Step, ...]
     makes: list[int]  # the slots that later parts read
-    values: int  # bytes of what one x makes of them, and of what they are handed of it
-    weights: int  # bytes of what they read that does not depend on x
+    values: int  # bytes of the values that they compute or receive for one x
+    weights: int  # bytes of their inputs that do not depend on x
 
     def run(self, values: Mapping[int, Any]) -> dict[int, Any]:
-        """What it makes of values by slot."""
-        known = dict(values)
-        for step in self.steps:
-            known.update(zip(step.outputs, step.run([read(known, slot) for slot in step.inputs]), strict=True))
+        """Returns the slots that it makes from values by slot."""
+        known = played(self.steps, values)
         return {slot: known[slot] for slot in self.makes}
 
 
 class Cut(NamedTuple):
-    """The parts of a network, and where x goes."""
+    """The parts of a network, called many times with another last argument x: an image or a dropout key."""
 
-    numbers: Part  # what depends on no argument, such as 0, 1, 2, ...: faster made in a loop than read by it
+    numbers: Part  # steps that depend on no argument, such as 0, 1, 2, ...: faster computed in a loop than read by it
     before: Part
     wide: Part
     narrow: Part
@@ -61,12 +61,12 @@ class Cut(NamedTuple):
     depends: bool  # whether the result depends on x
 
     def shared(self, arguments: Iterable[Any]) -> dict[int, Any]:
-        """What all outputs begin with, of all arguments but x."""
+        """Computes the values that all outputs share, from all arguments but x."""
         given = {**self.constants, **dict(enumerate(arguments)), **self.numbers.run({})}
         return given | self.before.run(given)
 
     def outputs(self, shared: dict[int, Any], xs: jax.Array, few: int) -> jax.Array:
-        """[n, ...] for n of x, the wide part ``few`` at a time."""
+        """Computes the outputs [n, ...] for n values of x, the wide part for ``few`` at a time."""
 
         def given(x: jax.Array) -> dict[int, Any]:
             return shared | self.numbers.run({}) | {self.x: x}
@@ -80,10 +80,10 @@ class Cut(NamedTuple):
 
 
 def cut(function: Callable[..., jax.Array], *arguments: Any) -> Cut:
-    """``function(*arguments)``, the last argument being x, cut where the least is read that outputs have in common.
+    """Cuts ``function(*arguments)``, the last argument being x, where the least memory is read.
 
-    In M bytes of cache a part with v bytes of values runs for M / v of x at a time, so that w bytes of weights are
-    read M / v times less often: w v / M bytes for one x. The sum over both parts is made least.
+    In M bytes of cache a part with v bytes of values runs for M / v values of x at a time, so that its w bytes of
+    weights are read M / v times less often: w v / M bytes for one x. The cut minimises the sum over both parts.
     """
     leaves = jax.tree.leaves(arguments)
     tape, x = record(function, *arguments), len(leaves) - 1
@@ -114,7 +114,7 @@ def cut(function: Callable[..., jax.Array], *arguments: Any) -> Cut:
 
 
 def _following(tape: Tape, slots: set[int]) -> set[int]:
-    """The slots and all that depends on them."""
+    """Returns the slots and all that depend on them."""
     found = set(slots)
     for step in tape.steps:
         if found.intersection(slot for slot in step.inputs if isinstance(slot, int)):
@@ -122,14 +122,8 @@ def _following(tape: Tape, slots: set[int]) -> set[int]:
     return found
 
 
-Network = Callable[..., jax.Array]
-
-CACHED = 16.0  # MiB of values at a time that a CPU's caches bear
-ROOM = 1_024.0  # and that keep an accelerator busy
-
-
 class Statistics(NamedTuple):
-    """Of T samples of outputs [..., k]."""
+    """Statistics of T samples of outputs [..., k]."""
 
     mean: jax.Array  # [..., k], Eq. (3)
     variance: jax.Array  # [..., k], the diagonal of Eq. (4) with beta = 0: divided by T, so 0 at T = 1
@@ -138,16 +132,18 @@ class Statistics(NamedTuple):
 
     @property
     def std(self) -> jax.Array:
-        """[..., k]: the square root of the variance."""
+        """Returns the square root of the variance, [..., k]."""
         return jnp.sqrt(self.variance)
 
 
 def probabilities(model: nn.Module, *, temperature: float = 1.0) -> Network:
-    """``network(params, image, key=None) -> [num_classes]``: softmax(logits / temperature), by dropout with a key.
+    """Returns ``network(params, image, key=None) -> [num_classes]``: softmax(logits / temperature).
+
+    With a key dropout is active.
 
     Args:
       model: one of :mod:`dpaudit.training.models`, or another that takes ``dropout`` as they do.
-      temperature: > 0; above 1 flattens what is published, below 1 sharpens it.
+      temperature: > 0; above 1 flattens the probabilities, below 1 sharpens them.
 
     Raises:
       InputError: a temperature out of range.
@@ -158,7 +154,7 @@ def probabilities(model: nn.Module, *, temperature: float = 1.0) -> Network:
 
 
 def predict(network: Network, params: Any, images: Any, *, memory_mib: float | None = None) -> jax.Array:
-    """[n, k]: the network's deterministic output for every image.
+    """Computes the network's deterministic output for every image, [n, k].
 
     Args, raises: as for :func:`sample`.
     """
@@ -168,23 +164,23 @@ def predict(network: Network, params: Any, images: Any, *, memory_mib: float | N
 def sample(
     key: jax.Array, network: Network, params: Any, images: Any, *, samples: int, memory_mib: float | None = None
 ) -> jax.Array:
-    """[T, n, k]: T outputs for each of n images, with masks of their own.
+    """Draws T outputs for each of n images, each with its own masks: [T, n, k].
 
     Pure in its arguments, for use under ``jit`` and ``vmap`` (many networks: over ``key`` and ``params``).
 
     Args:
       key: sample t of image i gets ``fold_in(fold_in(philox.from_key(key), i), t)``.
-      network: ``network(params, image, key=None) -> [k]``, such as :func:`probabilities`; the same function again is
-        not compiled again.
+      network: ``network(params, image, key=None) -> [k]``, such as :func:`probabilities`; calls with the same
+        function share a compiled program.
       params: its parameters.
       images: [n, ...], n >= 1.
       samples: T >= 1.
-      memory_mib: of values computed on the way, in MiB for one network, not counting what is returned. By default 16
-        on a CPU, whose caches bear no more, and 1,024 elsewhere.
+      memory_mib: of intermediate values, in MiB for one network, without the result. By default 16 on a CPU, which
+        fits its caches, and 1,024 elsewhere.
 
     Raises:
-      InputError: a value out of range; no image; a network whose output does not depend on the key, as one without
-        dropout.
+      InputError: a value out of range; no image; a network whose output does not depend on the key, such as one
+        without dropout.
 
     Source: paper 003, section 2.2; Gal and Ghahramani 2016, "Dropout as a Bayesian Approximation".
     """
@@ -194,9 +190,9 @@ def sample(
 def statistics(
     key: jax.Array, network: Network, params: Any, images: Any, *, samples: int, memory_mib: float | None = None
 ) -> Statistics:
-    """:func:`summarise` of what :func:`sample` returns for the same key, never holding it: leaves [n, k].
+    """Computes :func:`summarise` of :func:`sample` for the same key without holding the samples: leaves [n, k].
 
-    Samples are merged part by part, each with its own mean, so that no digits cancel.
+    Samples are merged part by part, each part with its own mean, so that no digits cancel.
 
     Args, raises: as for :func:`sample`.
 
@@ -207,16 +203,16 @@ def statistics(
 
 
 def summarise(outputs: jax.Array) -> Statistics:
-    """The statistics of section 3.3 over the first axis: [T, ..., k] -> leaves [..., k]."""
+    """Computes the statistics of section 3.3 over the first axis: [T, ..., k] -> leaves [..., k]."""
     return Statistics(outputs.mean(axis=0), outputs.var(axis=0), outputs.min(axis=0), outputs.max(axis=0))
 
 
 def covariance(outputs: jax.Array, *, beta: float = 0.0) -> jax.Array:
-    """beta I + 1/T sum_t y_t y_t' - mean mean', with the mean taken off first: [T, ..., k] -> [..., k, k].
+    """Computes beta I + 1/T sum_t y_t y_t' - mean mean', with the mean subtracted first: [T, ..., k] -> [..., k, k].
 
     Args:
       outputs: T samples.
-      beta: the part of the variance that the samples do not show, >= 0; paper 003 does not say which it takes.
+      beta: the part of the variance that the samples do not show, >= 0; paper 003 does not state its value.
 
     Raises:
       InputError: a negative beta.
@@ -237,22 +233,22 @@ def _images(images: Any) -> jax.Array:
 
 
 def _memory(memory_mib: float | None) -> float:
-    """In MiB."""
+    """Returns the memory in MiB, checked, or the platform's default."""
     if memory_mib is None:
         return CACHED if jax.default_backend() == "cpu" else ROOM
     return _validate.positive(memory_mib=memory_mib)
 
 
 def _at_once(memory_mib: float, bytes_of_one: int, most: int) -> int:
-    """How many fit, in groups as even as can be."""
+    """Returns how many fit, in groups as even as possible."""
     fitting = max(1, int(memory_mib * 2**20 / max(1, bytes_of_one)))
     return -(-most // -(-most // fitting))
 
 
 def _groups(parts: Cut, memory_mib: float, total: int) -> tuple[int, int, int]:
-    """How many go together through the wide part, how many through the narrow one, and how many of them at first.
+    """Returns how many pass the wide part together, how many the narrow one, and the size of the first group.
 
-    The first group is the rest of all whole ones, or one of them.
+    The first group is what is left of all whole groups, or a whole one.
     """
     few = _at_once(memory_mib, max(parts.wide.values, parts.narrow.values), total)
     many = few * _at_once(memory_mib, few * parts.narrow.values, -(-total // few))
@@ -260,7 +256,7 @@ def _groups(parts: Cut, memory_mib: float, total: int) -> tuple[int, int, int]:
 
 
 def _joined(outputs: Callable[[Any, int], jax.Array], total: int, begin: int, many: int) -> jax.Array:
-    """[total, ...] of ``outputs(first, count)``."""
+    """Concatenates ``outputs(first, count)`` to [total, ...]."""
     first = outputs(0, begin)
     rest = lax.map(lambda group: outputs(begin + group * many, many), jnp.arange((total - begin) // many))
     return jnp.concatenate([first, rest.reshape(-1, *first.shape[1:])])

@@ -1,12 +1,12 @@
-"""Was the target in the training set? What many trained networks say, from statistics of their predictions of it.
+"""Audits membership of a target in the training set, by many trained networks' predictions of it.
 
-Half of the networks were trained on D, half on D' = D with the target. Of each there is one row of statistics of its
-T predictions of the target's true class, and the attacker guesses by thresholds on them (Algorithms 1 and 2). Paper
-003 takes the thresholds under which the estimate of Eq. (7) is largest on the very networks that it then speaks of.
-:func:`estimates` does the same, and is **no lower bound of anything**: on networks that differ in nothing it is far
-above zero, the more so the more thresholds there are to choose. :func:`audit` therefore puts a bound beside it, whose
-thresholds were chosen on networks that it does not count; so does :func:`audit_likelihood_ratio`, for an attacker who
-knows how the statistics are distributed in both worlds.
+Half of the networks were trained on D, half on D' = D with the target. Each contributes one row of statistics of its T
+predictions of the target's true class, and the attacker guesses by thresholds on them (Algorithms 1 and 2). Paper 003
+chooses the thresholds with the largest estimate of Eq. (7) on the same networks that it reports. :func:`estimates`
+does the same, and is **no lower bound of anything**: on networks that do not differ it is far above zero, the more so
+the more thresholds there are to choose from. :func:`audit` therefore puts a bound beside it, with thresholds chosen on
+networks that it does not count; so does :func:`audit_likelihood_ratio`, for an attacker who knows how the statistics
+are distributed in both worlds.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,10 +26,10 @@ from dpaudit.mechanisms.claim import Claim
 from dpaudit.training.dropout import threshold_search
 from dpaudit.training.dropout.threshold_search import KINDS, Found, Rule, errors
 
-MEAN, STD, MINIMUM, MAXIMUM = range(4)  # the columns of what statistics and gaussian_features return
-HALF = 0.5  # what a count of zero is taken for
+MEAN, STD, MINIMUM, MAXIMUM = range(4)  # the columns of statistics and of gaussian_features
+HALF = 0.5  # replaces an error count of zero
 FINEST = 2.0**-24  # the float32 step below 1: no probability is nearer to 0 or to 1, no deviation smaller
-CAUTION = 100  # rules compete for the largest bound at so small a share of the error probability: less luck wins
+CAUTION = 100  # rules are chosen at this fraction of the error probability, so that luck decides less
 ROUNDING = 1e-6  # by which a mean of float32 probabilities may exceed 1
 RIDGE = 1e-6  # on covariances, in pooled variances
 
@@ -37,14 +37,14 @@ Subsets = Iterable[Sequence[int]]
 
 
 class Risk(NamedTuple):
-    """What thresholds show: the paper's number, its bias, and the bound; every epsilon in nats.
+    """The paper's estimate, its bias, and the bound; every epsilon in nats.
 
     Attributes:
       estimate: the best thresholds for Eq. (7) on all networks; its value is the paper's estimate.
       in_sample: the same estimate on the half that is set aside for choosing.
       out_of_sample: Eq. (7) for those thresholds on the other half.
       rule: chosen on the half set aside for the largest lower bound there.
-      honest: that rule on the other half; its own threshold is 0 where the rule has several.
+      honest: the audit of that rule on the other half; its threshold is 0 where the rule has several.
     """
 
     estimate: Found
@@ -55,15 +55,15 @@ class Risk(NamedTuple):
 
     @property
     def bias(self) -> float:
-        """How much the estimate owes to the choice of thresholds, on half of the networks."""
+        """Returns how much of the estimate is due to the choice of thresholds, on half of the networks."""
         return self.in_sample - self.out_of_sample
 
 
 def statistics(mean: Any, std: Any, minimum: Any, maximum: Any) -> np.ndarray:
-    """The four statistics of Algorithm 2, each larger for members: mean, 1/std, minimum and maximum.
+    """Returns the four statistics of Algorithm 2, each larger for members: mean, 1/std, minimum and maximum.
 
-    Where std is 0 its reciprocal is inf, the largest value that there is: the samples agree. With T = 1 they do so in
-    every network, so that this statistic tells nothing.
+    Where std is 0, because all samples agree, its reciprocal is inf. With T = 1 that is so for every network, and the
+    statistic carries no information.
 
     Args:
       mean, minimum, maximum: [n] probabilities of the target's true class.
@@ -82,10 +82,10 @@ def statistics(mean: Any, std: Any, minimum: Any, maximum: Any) -> np.ndarray:
 
 
 def gaussian_features(mean: Any, std: Any, minimum: Any, maximum: Any) -> np.ndarray:
-    """The same four on scales on which they are nearer to normal: logits of the probabilities, minus log std.
+    """Returns the same four on scales on which they are nearer to normal: logits of the probabilities, minus log std.
 
     Args:
-      mean, std, minimum, maximum: as for :func:`statistics`; taken for at least 2^-24 away from 0 and from 1.
+      mean, std, minimum, maximum: as for :func:`statistics`; clipped to at least 2^-24 away from 0 and from 1.
 
     Returns:
       [n, 4], float64, finite.
@@ -101,7 +101,7 @@ def gaussian_features(mean: Any, std: Any, minimum: Any, maximum: Any) -> np.nda
 
 
 def of_loss(loss: Any) -> np.ndarray:
-    """Algorithm 1's statistic: minus the loss, so that "loss < tau" is "statistic > -tau".
+    """Returns Algorithm 1's statistic: minus the loss, so that "loss < tau" is "statistic > -tau".
 
     Args:
       loss: [n] in nats, finite.
@@ -126,7 +126,7 @@ def estimates(
     kinds: Iterable[str] = KINDS,
     zero_count: float | None = HALF,
 ) -> dict[tuple[tuple[int, ...], str], Found]:
-    """The paper's estimate: Eq. (7) under the thresholds that make it largest, for each subset and each rule.
+    """Computes the paper's estimate: the largest Eq. (7) over all thresholds, for each subset and each rule.
 
     epsilon_hat = max( ln((1 - delta - FPR)/FNR), ln((1 - delta - FNR)/FPR), 0 ). **Biased upward**: see :func:`audit`.
 
@@ -136,14 +136,14 @@ def estimates(
       delta: in [0, 1).
       subsets: of the k statistics; all k together by default.
       kinds: "and" (type 1 of Algorithm 2), "or" (type 2).
-      zero_count: what an error count of 0 is taken for, in (0, 1]; the paper does not say. With None it stays 0, and
-        the estimate is infinite as soon as one network of one world lies beyond all of the other.
+      zero_count: replaces an error count of 0, in (0, 1]; the paper does not state it. With None it stays 0, and the
+        estimate is infinite as soon as one network of one world lies beyond all of the other.
 
     Returns:
       (subset, kind) -> :class:`Found`, whose value is epsilon_hat in nats.
 
     Raises:
-      InputError: a value out of range; what :func:`threshold_search.search` refuses.
+      InputError: a value out of range; input that :func:`threshold_search.search` refuses.
 
     Source: paper 003, Sections 2.4 and 3.3.
     """
@@ -164,12 +164,12 @@ def audit(
     confidence: float = 0.95,
     zero_count: float | None = HALF,
 ) -> Risk:
-    """The paper's estimate beside an honest bound, for the best of the subsets and rules that are asked for.
+    """Computes the paper's estimate and a valid lower bound, for the best of the given subsets and rules.
 
-    A random half of each world's networks is set aside; subset, rule and thresholds are chosen there, for the largest
+    A random half of each world's networks is set aside. Subset, rule and thresholds are chosen there, for the largest
     Clopper-Pearson lower bound on epsilon by both directions of Eq. (7) at a hundredth of the error probability, or
-    for the accuracy where no bound is above zero. The bound is computed on the other half. The estimate is made on all
-    networks, and its bias is shown by the same split.
+    for the accuracy where no bound is above zero. The bound is computed on the other half. The estimate uses all
+    networks, and the same split shows its bias.
 
     Args:
       key: JAX random key, consumed; decides the halves.
@@ -183,7 +183,7 @@ def audit(
       :class:`Risk`.
 
     Raises:
-      InputError: a value out of range; so few networks that no attack could be shown to work.
+      InputError: a value out of range; too few networks for any attack to show a bound above 0.
     """
     statistics, member = threshold_search.checked(statistics, member)
     delta = checked_delta(delta, claim)
@@ -208,11 +208,11 @@ def audit_likelihood_ratio(
     delta: float | None = None,
     confidence: float = 0.95,
 ) -> AuditResult:
-    """The honest bound of an attacker who compares likelihoods: ln N(x; in) - ln N(x; out) > threshold.
+    """Bounds epsilon by an attacker who compares likelihoods: ln N(x; in) - ln N(x; out) > threshold.
 
     Both normal laws, with full covariances shrunk by Ledoit and Wolf, and the threshold are fitted to the half of the
-    networks that is set aside, and counted on the other. With one statistic this is the per-target attack of the
-    source; the jointly normal fit of several is its extension to what a Bayesian network gives away.
+    networks that is set aside, and errors are counted on the other half. With one statistic this is the per-target
+    attack of the source; the jointly normal fit extends it to several statistics.
 
     Args:
       key: JAX random key, consumed; the same key sets the same networks aside as in :func:`audit`.
@@ -238,7 +238,7 @@ def audit_likelihood_ratio(
 
 
 def likelihood_ratio(features: np.ndarray, member: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """The score of :func:`audit_likelihood_ratio`: points [m, k] -> [m], normal laws fitted to networks [n, k]."""
+    """Fits the score of :func:`audit_likelihood_ratio` to networks [n, k]; it maps points [m, k] -> [m]."""
     center, spread = features.mean(axis=0), features.std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
     scaled = (features - center) / spread
@@ -247,7 +247,7 @@ def likelihood_ratio(features: np.ndarray, member: np.ndarray) -> Callable[[np.n
 
 
 def halves(key: jax.Array, member: np.ndarray) -> np.ndarray:
-    """[n] booleans: a random half of each world's networks, rounded down.
+    """Draws a random half of each world's networks, rounded down, as [n] booleans.
 
     Args:
       key: JAX random key, consumed.
@@ -282,21 +282,21 @@ def _or_all(subsets: Subsets | None, statistics: np.ndarray) -> Subsets:
 
 
 def _largest(found: dict[tuple[tuple[int, ...], str], Found]) -> Found:
-    """Of the rules that are worth most, the first."""
+    """Returns the first of the rules with the largest value."""
     if not found:
         raise _validate.expected("subsets and kinds", "at least one of each", "none")
     return max(found.values(), key=lambda best: best.value)
 
 
 def _tables(member: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """All false positives [n0 + 1, 1] and false negatives [1, n1 + 1] that there can be, n0 and n1."""
+    """Returns all possible false positives [n0 + 1, 1] and false negatives [1, n1 + 1], n0 and n1."""
     positives = int(member.sum())
     negatives = len(member) - positives
     return np.arange(negatives + 1.0)[:, None], np.arange(positives + 1.0)[None, :], negatives, positives
 
 
 def _eq7(member: np.ndarray, delta: float, zero_count: float | None) -> np.ndarray:
-    """The paper's estimate for every pair of counts."""
+    """Computes the paper's estimate for every pair of counts."""
     _validate.probability(delta=delta)
     if zero_count is not None and _validate.positive(zero_count=zero_count) > 1:
         raise _validate.expected("zero_count", "a number in (0, 1] or None", zero_count)
@@ -306,7 +306,7 @@ def _eq7(member: np.ndarray, delta: float, zero_count: float | None) -> np.ndarr
 
 
 def _certain(member: np.ndarray, delta: float, confidence: float) -> np.ndarray:
-    """What to choose by: the cautious lower bound for every pair of counts; where it is 0, minus both error rates."""
+    """Computes the value to choose by for each pair of counts: the cautious bound, or minus both error rates."""
     false_positives, false_negatives, n0, n1 = _tables(member)
     cautious = 1 - (1 - confidence) / CAUTION
     lower, _ = epsilon_bounds(false_positives, false_negatives, n0, n1, delta=delta, confidence=cautious)
@@ -314,7 +314,7 @@ def _certain(member: np.ndarray, delta: float, confidence: float) -> np.ndarray:
 
 
 def _aside(key: jax.Array, member: np.ndarray, delta: float, confidence: float) -> np.ndarray:
-    """The networks set aside for choosing, [n] booleans; enough others must be left to count."""
+    """Returns the networks set aside for choosing, [n] booleans, and refuses to leave too few for counting."""
     _validate.open_unit(confidence=confidence)
     aside = halves(key, member)
     negatives, positives = int(np.sum(~member & ~aside)), int(np.sum(member & ~aside))
@@ -338,7 +338,7 @@ def _counted(
     delta: float,
     confidence: float,
 ) -> AuditResult:
-    """The audit of a rule that was fixed before these models were seen."""
+    """Audits a rule that was fixed before these models were seen."""
     counts = *errors(rule, statistics, member), int(np.sum(~member)), int(np.sum(member))
     return from_counts(
         *counts,
@@ -352,7 +352,7 @@ def _counted(
 
 
 def _log_density(points: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """ln of the normal density fitted to points [n, k]: [m, k] -> [m]."""
+    """Fits a normal density to points [n, k] and returns its logarithm: [m, k] -> [m]."""
     covariance, _ = ledoit_wolf(points)
     covariance = covariance + RIDGE * np.eye(points.shape[1])
     law: Any = multivariate_normal(points.mean(axis=0), covariance)

@@ -1,15 +1,24 @@
-"""Does publishing more leak more? Two attacks on the same networks, each judged by rules that have not seen them.
+"""Compares what published statistics leak, by two attacks on the same networks, and how useful they remain.
 
 Every network is guessed by a rule that was chosen on the other half of them; an attack's advantage is
 
     1 - FPR - FNR = P(guess D' | D') - P(guess D' | D),
 
-0 for one who guesses, 1 for one who knows. Both attacks have the same halves and guess the same networks, so what the
-networks have in common cancels in their difference. Several ways of halving are averaged.
+0 for random guesses, 1 for perfect ones. Both attacks use the same halves and guess the same networks, so what the
+networks have in common cancels in their difference. Several ways of halving are averaged (:func:`compare`).
 
-**It is an estimate with an approximate interval, and bounds no epsilon**, for which there is :mod:`membership`. That
-bound hangs on the rarest errors, this counts all guesses, so it tells attacks apart with far fewer networks. It speaks
-of these two on this target, by rules that were chosen on half of the networks.
+**It is an estimate with an approximate interval, and bounds no epsilon**; for that use :mod:`membership`. That bound
+depends on the rarest errors, while this counts all guesses, so it tells attacks apart with far fewer networks. It is
+valid for these two attacks on this target, by rules that were chosen on half of the networks.
+
+The usefulness of what is published, after rounding or at another softmax temperature
+(``mc_dropout.probabilities(model, temperature=...)``)::
+
+    published = quantise(MeanStd(found.mean, found.std), 0.01)  # found: mc_dropout.statistics
+    accuracy(published.mean, labels), calibration_error(published.mean, labels)
+    error_auroc(std_of_prediction(*published), published.mean, labels), error_auroc(entropy(published.mean), ...)
+
+An input whose two highest classes are tied (after rounding) has no label and counts as an error.
 
 Source: Yeom et al. 2018 ([7] of paper 003), the membership advantage; Chernozhukov et al. 2018, "Double/debiased
 machine learning", Definition 3.3: what the variance of several ways of halving is.
@@ -30,14 +39,15 @@ from dpaudit.training.dropout import membership, threshold_search
 
 LEAST = 4  # networks of each world: two in a half
 HALVINGS = 5
+UNDECIDED = -1  # the label of an input whose two highest classes are tied
 
 Guess = Callable[[np.ndarray], np.ndarray]  # statistics [m, k] -> [m] booleans, D' or not
 
 
 class Difference(NamedTuple):
-    """By how much one attack's advantage exceeds another's."""
+    """The difference between two attacks' advantages."""
 
-    first: float  # advantage in [-1, 1]; below 0 where guesses were worse than none
+    first: float  # advantage in [-1, 1]; below 0 where guesses were worse than random
     second: float
     difference: float  # second - first
     low: float  # of the interval for the difference
@@ -45,7 +55,7 @@ class Difference(NamedTuple):
 
 
 def thresholds(statistics: np.ndarray, member: np.ndarray) -> Guess:
-    """The attack of Algorithm 2: the rule of the largest advantage, of both kinds and all subsets of the columns.
+    """Chooses the rule of Algorithm 2 with the largest advantage, of both kinds and all subsets of the columns.
 
     Args:
       statistics: [n, k], larger for members; +inf allowed.
@@ -59,7 +69,7 @@ def thresholds(statistics: np.ndarray, member: np.ndarray) -> Guess:
 
 
 def likelihood_ratio(features: np.ndarray, member: np.ndarray) -> Guess:
-    """The attack of :func:`membership.audit_likelihood_ratio`, its threshold chosen for the largest advantage.
+    """Fits the attack of :func:`membership.audit_likelihood_ratio`, with the threshold of the largest advantage.
 
     Args:
       features: [n, k], finite, such as from :func:`membership.gaussian_features`.
@@ -79,21 +89,20 @@ def compare(
     attack: Callable[[np.ndarray, np.ndarray], Guess] = thresholds,
     confidence: float = 0.95,
 ) -> Difference:
-    """The difference of two advantages, with an interval from the paired guesses.
+    """Estimates the difference of two advantages, with an interval from the paired guesses.
 
     With d_i = (second's guess of network i) - (first's), 1 for D' and 0 for D, and means and variances over the
-    networks of each world, a way h of halving them says
+    networks of each world, a way h of halving them gives
 
         difference_h = mean_1(d) - mean_0(d),    se_h^2 = var_1(d)/n_1 + var_0(d)/n_0.
 
     The difference is the mean over five ways, with se^2 = mean_h(se_h^2 + (difference_h - difference)^2), whose last
-    term is for the luck of choosing a rule, and Student's t with min(n_0, n_1) - 1 degrees of freedom. Each variance
-    counts a d of +1 and one of -1 besides, so that few networks of which all are guessed alike do not pass for
-    certainty.
+    term covers the choice of a rule, and Student's t with min(n_0, n_1) - 1 degrees of freedom. Each variance also
+    counts one d of +1 and one of -1, so that a few networks that are all guessed alike do not look certain.
 
-    A ``first`` of zeros tells nothing, and the difference is the second's advantage. More columns are more rules to
-    choose from: with few networks the choice may cost more than they give away, so a difference below 0 does not show
-    that publishing them is safe.
+    With a ``first`` of zeros, which carries no information, the difference is the second's advantage. More columns are
+    more rules to choose from: with few networks the choice may cost more than the columns reveal, so a difference
+    below 0 does not show that publishing them is safe.
 
     Args:
       key: JAX random key, consumed; decides the halves, drawn within each world.
@@ -138,7 +147,7 @@ def compare(
 def _guesses(
     attack: Callable[[np.ndarray, np.ndarray], Guess], statistics: np.ndarray, member: np.ndarray, half: np.ndarray
 ) -> np.ndarray:
-    """[n] of 0 and 1: each half guessed by the rule that was chosen on the other."""
+    """Guesses each half by the rule that was chosen on the other: [n] of 0 and 1."""
     guesses = np.empty(len(member))
     for chosen in (half, ~half):
         guesses[~chosen] = attack(statistics[chosen], member[chosen])(statistics[~chosen])
@@ -146,38 +155,26 @@ def _guesses(
 
 
 def _gain(guesses: np.ndarray, member: np.ndarray) -> float:
-    """The advantage of guesses [n] of 0 and 1; of their differences, the difference of advantages."""
+    """Computes the advantage of guesses [n] of 0 and 1; for differences of guesses, the difference of advantages."""
     return float(guesses[member].mean() - guesses[~member].mean())
 
 
-# What is published of a network's samples, and how useful it stays: a defence's other side.
-#
-# published = quantise(MeanStd(found.mean, found.std), 0.01)  # found: mc_dropout.statistics
-# accuracy(published.mean, labels), calibration_error(published.mean, labels)
-# error_auroc(std_of_prediction(*published), published.mean, labels), error_auroc(entropy(published.mean), ...)
-#
-# The softmax temperature, the other defence, is ``mc_dropout.probabilities(model, temperature=...)``. Where the two
-# highest classes are tied (after rounding), an input has no label: it counts as an error.
-
-UNDECIDED = -1
-
-
 class MeanStd(NamedTuple):
-    """The mean and the standard deviation of the samples only."""
+    """The published statistics: mean and standard deviation of the samples."""
 
     mean: Any  # [n, k]
     std: Any  # [n, k]
 
 
 class Accuracy(NamedTuple):
-    """Of n inputs."""
+    """Accuracy on n inputs."""
 
     accuracy: float  # share with the right label
     undecided: float  # share with no label
 
 
 def quantise(values: Any, unit: float) -> Any:
-    """The nearest multiple of ``unit``, halves to the even one; equal multiples are equal numbers.
+    """Rounds to the nearest multiple of ``unit``, halves to even; equal multiples are equal numbers.
 
     Args:
       values: a pytree of arrays.
@@ -193,14 +190,14 @@ def quantise(values: Any, unit: float) -> Any:
 
 
 def label_only(mean: Any) -> np.ndarray:
-    """[n, k] -> [n] int: the class of the highest value, ``UNDECIDED`` where two share it."""
+    """Returns the class of the highest value of [n, k], ``UNDECIDED`` where two share it: [n] int."""
     mean = np.asarray(mean)
     highest = mean == mean.max(axis=-1, keepdims=True)
     return np.where(highest.sum(axis=-1) == 1, mean.argmax(axis=-1), UNDECIDED)
 
 
 def accuracy(mean: Any, labels: Any) -> Accuracy:
-    """How often the highest value is the label's, and how often there is none (paper 003, Fig. 8(a)).
+    """Computes how often the highest value is the label's, and how often two tie for it (paper 003, Fig. 8(a)).
 
     Args:
       mean: [n, k], probabilities, n >= 1.
@@ -215,7 +212,9 @@ def accuracy(mean: Any, labels: Any) -> Accuracy:
 
 
 def calibration_error(mean: Any, labels: Any, *, bins: int = 15) -> float:
-    """sum_b |B_b| / n |accuracy(B_b) - confidence(B_b)| over bins ((b - 1)/bins, b/bins] of the highest probability.
+    """Computes the calibration error: sum_b |B_b| / n |accuracy(B_b) - confidence(B_b)| over bins of the confidence.
+
+    Bin b holds the inputs whose highest probability lies in ((b - 1)/bins, b/bins].
 
     Args:
       mean, labels: as for :func:`accuracy`.
@@ -235,18 +234,18 @@ def calibration_error(mean: Any, labels: Any, *, bins: int = 15) -> float:
 
 
 def entropy(mean: Any) -> np.ndarray:
-    """[n, k] -> [n]: -sum_j p_j ln p_j, in nats."""
+    """Computes -sum_j p_j ln p_j in nats: [n, k] -> [n]."""
     return entr(np.asarray(mean, np.float64)).sum(axis=-1)
 
 
 def std_of_prediction(mean: Any, std: Any) -> np.ndarray:
-    """[n, k], [n, k] -> [n]: the standard deviation of the class with the highest mean, of the first where tied."""
+    """Returns the standard deviation of the class with the highest mean, the first where tied: [n, k] twice -> [n]."""
     mean, std = np.asarray(mean), np.asarray(std, np.float64)
     return np.take_along_axis(std, mean.argmax(axis=-1)[..., None], axis=-1)[..., 0]
 
 
 def error_auroc(uncertainty: Any, mean: Any, labels: Any) -> float:
-    """P(a wrong prediction is less certain than a right one), ties one half; NaN where all are right or all wrong.
+    """Estimates P(a wrong prediction is less certain than a right one), ties one half; NaN where all are alike.
 
     Args:
       uncertainty: [n], larger for less certain, such as :func:`entropy` or :func:`std_of_prediction`.

@@ -1,15 +1,15 @@
-"""Thresholds on several statistics, all compared one by one or all at once: the exact best of every combination.
+"""Searches the best thresholds on several statistics, exactly, for every combination of statistics and kind of rule.
 
 The "and" rule of Algorithm 2 guesses D' inside an upper orthant of the statistics, the "or" rule guesses D inside a
-lower one; negated, and with the worlds' parts exchanged, the second is the first. So the question is always the same:
-points to be inside, points to be outside, and a value of both counts that grows with a = points rightly inside and
-falls with b = points wrongly inside; which orthant {s >= t} has the largest?
+lower one; with statistics negated and worlds exchanged, the second is the first. So there is one problem: given points
+that should be inside, points that should be outside, and a value that grows with a = points rightly inside and falls
+with b = points wrongly inside, find the orthant {s >= t} of the largest value.
 
-Two facts make the search exact without trying the (n + 1)^k combinations. An orthant may shrink until each threshold
+Two facts make the search exact without trying all (n + 1)^k combinations. An orthant may shrink until each threshold
 touches one of the a points: b can only fall. And if the first thresholds are fixed and touched, the points that touch
-them are inside, so that the remaining thresholds lie at or below these: what is above them all is inside in any case,
-which bounds b from below, as the fixed thresholds alone bound a from above. A branch whose bound is no better than the
-best found is cut.
+them are inside, so the remaining thresholds lie at or below these points: everything above all of them is inside in
+any case. That bounds b from below, as the fixed thresholds alone bound a from above. A branch whose bound is no better
+than the best found is cut.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,11 +20,11 @@ import numpy as np
 from dpaudit import _validate
 
 KINDS = ("and", "or")  # types 1 and 2 of Algorithm 2
-CHUNK = 256  # branches that grow together
+CHUNK = 256  # branches that are extended together
 
 
 class Rule(NamedTuple):
-    """Guess D' where s > threshold in every statistic ("and"), or in at least one ("or").
+    """Guesses D' where s > threshold in every statistic ("and"), or in at least one ("or").
 
     A statistic is left out by the threshold -inf in an "and" rule, and inf in an "or" rule.
     """
@@ -33,13 +33,13 @@ class Rule(NamedTuple):
     thresholds: tuple[float, ...]  # one a statistic
 
     def guesses(self, statistics: Any) -> np.ndarray:
-        """Whether D' is guessed, [n], from statistics [n, k]."""
+        """Tells whether D' is guessed, [n], from statistics [n, k]."""
         above = np.asarray(statistics, np.float64) > np.asarray(self.thresholds)
         return np.all(above, axis=1) if self.kind == "and" else np.any(above, axis=1)
 
 
 class Found(NamedTuple):
-    """The best rule of one kind on one subset of the statistics, with what it is worth."""
+    """The best rule of one kind on one subset of the statistics, with its value."""
 
     rule: Rule
     value: float
@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
 
 def errors(rule: Rule, statistics: Any, member: Any) -> tuple[int, int]:
-    """(false positives, false negatives): models trained on D taken for D', and the other way round.
+    """Counts (false positives, false negatives): models trained on D taken for D', and the other way round.
 
     Args:
       rule: fixed.
@@ -67,21 +67,21 @@ def search(
     subsets: Iterable[Sequence[int]],
     kinds: Iterable[str] = KINDS,
 ) -> dict[tuple[tuple[int, ...], str], Found]:
-    """The best thresholds for every subset of the statistics and every kind of rule: exact, over all combinations.
+    """Finds the best thresholds for every subset of the statistics and every kind of rule, exactly.
 
     Args:
       statistics: [n, k], larger for members; +inf is allowed.
       member: [n] booleans, trained on D'; at least one of each.
       value: [n0 + 1, n1 + 1] by false positives and false negatives, growing in neither; n0 and n1 models of D and D'.
-      subsets: numbers of statistics, each without repetition. A subset is never worth less than one inside it.
+      subsets: numbers of statistics, each without repetition. A subset never has a smaller value than one inside it.
       kinds: of "and", "or".
 
     Returns:
       (subset in increasing order, kind) -> :class:`Found`; its rule has a threshold for each of the k statistics, and
-      leaves out those that it is worth as much without.
+      leaves out those that do not change its value.
 
     Raises:
-      InputError: statistics that are not numbers, an empty world, a subset or a kind that there is not.
+      InputError: statistics that are not numbers, an empty world, an unknown subset or kind.
     """
     statistics, member = checked(statistics, member)
     width = statistics.shape[1]
@@ -96,7 +96,7 @@ def search(
 
 
 def checked(statistics: Any, member: Any, *, name: str = "statistics") -> tuple[np.ndarray, np.ndarray]:
-    """Statistics [n, k] in float64 and booleans [n]; ``name`` is what an error calls the statistics.
+    """Checks statistics [n, k] and returns them in float64, with booleans [n]; ``name`` is their name in errors.
 
     Raises:
       InputError: shapes that do not fit, NaN or -inf, an empty world.
@@ -134,7 +134,7 @@ def _best(
     kind: str,
     smaller: list[Found],
 ) -> Found:
-    """The best rule on a subset, given the best ones on smaller subsets of it."""
+    """Finds the best rule on a subset, given the best ones on smaller subsets of it."""
     conjunction = kind == "and"
     left_out = -np.inf if conjunction else np.inf
     columns = statistics[:, subset].T
@@ -155,25 +155,25 @@ def _best(
     place = _below if conjunction else _above
     ends = [place(column, end) for column, end in zip(columns, touched if conjunction else -touched, strict=True)]
     best = found(subset, ends, nothing)
-    for number in reversed(subset):  # a threshold that makes no difference to these models may make one to others
+    for number in reversed(subset):  # a threshold that does not matter for these models may matter for others
         fewer = found([number], left_out, best.rule.thresholds)
         best = max(fewer, best, key=lambda found: found.value)
     return best
 
 
 def _below(column: np.ndarray, inside: float) -> float:
-    """The threshold that has ``inside`` above it and all smaller values below."""
+    """Returns the threshold that has ``inside`` above it and all smaller values below."""
     return _between(np.max(column, where=column < inside, initial=-np.inf), inside)
 
 
 def _above(column: np.ndarray, inside: float) -> float:
-    """The threshold that has ``inside`` below it and all larger values above."""
+    """Returns the threshold that has ``inside`` below it and all larger values above."""
     larger = column[column > inside]
     return _between(inside, larger.min()) if larger.size else np.inf
 
 
 def _between(low: float, high: float) -> float:
-    """A number in [low, high), halfway where there is such a number."""
+    """Returns a number in [low, high), halfway if there is such a number."""
     if np.isinf(low) or np.isinf(high):
         return low
     halfway = low / 2 + high / 2
@@ -200,14 +200,14 @@ class _Axis(NamedTuple):
 
 class _Task(NamedTuple):
     axes: list[_Axis]
-    value: np.ndarray  # [na + 1, nb + 1], of a points inside that should be and b that should not
+    value: np.ndarray  # [na + 1, nb + 1], for a points rightly inside and b wrongly inside
     points: np.ndarray  # [k, na], the levels of the points to be inside
 
 
 class _Branches(NamedTuple):
     """m sets of orthants, each with the first thresholds fixed."""
 
-    inside: np.ndarray  # [m, words], the points that the fixed thresholds leave in, as bits
+    inside: np.ndarray  # [m, words], the points that the fixed thresholds leave inside, as bits
     outside: np.ndarray  # [m, words]
     corner: np.ndarray  # [m, k], levels: of the fixed thresholds, and the highest that the others can have
     bound: np.ndarray  # [m], a value that none of the orthants exceeds
@@ -222,11 +222,11 @@ class _Best(NamedTuple):
 
 
 def _best_orthant(inside: np.ndarray, outside: np.ndarray, value: np.ndarray, start: float) -> np.ndarray | None:
-    """The corner t [k] of the orthant {s >= t} of the largest value, or None if none exceeds ``start``.
+    """Finds the corner t [k] of the orthant {s >= t} of the largest value; None if none exceeds ``start``.
 
     Args:
       inside, outside: points [k, na] and [k, nb].
-      value: [na + 1, nb + 1], falling nowhere in the first count and growing nowhere in the second.
+      value: [na + 1, nb + 1], non-decreasing in the first count and non-increasing in the second.
     """
     axes, points = zip(*(_axis(*columns) for columns in zip(inside, outside, strict=True)), strict=True)
     whole = _Branches(
@@ -242,7 +242,7 @@ def _best_orthant(inside: np.ndarray, outside: np.ndarray, value: np.ndarray, st
 
 
 def _axis(inside: np.ndarray, outside: np.ndarray) -> tuple[_Axis, np.ndarray]:
-    """The axis, and the levels of the points to be inside."""
+    """Builds an axis, and returns it with the levels of the points to be inside."""
     levels, points = np.unique(inside, return_inverse=True)
     points = points.astype(np.min_scalar_type(-len(levels) - 1))
     reached = np.searchsorted(levels, outside, side="right") - 1  # the highest level, -1 for none
@@ -262,7 +262,7 @@ def _axis(inside: np.ndarray, outside: np.ndarray) -> tuple[_Axis, np.ndarray]:
 
 
 def _descend(task: _Task, j: int, branches: _Branches, best: _Best) -> _Best:
-    """The best of ``best`` and the branches whose thresholds before j are fixed; the most promising go first."""
+    """Returns the best of ``best`` and the branches whose thresholds before j are fixed, most promising first."""
     branches = branches.take(np.argsort(-branches.bound, kind="stable"))
     for start in range(0, len(branches.bound), CHUNK):
         some = branches.take(slice(start, start + CHUNK))
@@ -275,7 +275,7 @@ def _descend(task: _Task, j: int, branches: _Branches, best: _Best) -> _Best:
 
 
 def _grown(task: _Task, j: int, branches: _Branches, least: float) -> _Branches:
-    """The branches with threshold j fixed as well, those that can be worth more than ``least``."""
+    """Fixes threshold j as well, and returns the branches that can exceed ``least``."""
     axis = task.axes[j]
     there = _unpacked(branches.inside, len(axis.inside))[:, axis.inside_order]
     a = _from(there, axis.inside_start)
@@ -297,7 +297,7 @@ def _grown(task: _Task, j: int, branches: _Branches, least: float) -> _Branches:
 
 
 def _finished(task: _Task, branches: _Branches, best: _Best) -> _Best:
-    """The best of ``best`` and the branches, each with every level of the last threshold."""
+    """Returns the best of ``best`` and the branches, each with every level of the last threshold."""
     if not len(branches.bound):
         return best
     axis = task.axes[-1]
@@ -311,14 +311,14 @@ def _finished(task: _Task, branches: _Branches, best: _Best) -> _Best:
 
 
 def _from(there: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """How many of the points [m, n] come at or after each start, [m, v]."""
+    """Counts the points [m, n] at or after each start: [m, v]."""
     before = np.zeros((there.shape[0], there.shape[1] + 1), np.int32)
     np.cumsum(there, axis=1, out=before[:, 1:])
     return before[:, -1:] - before[:, start]
 
 
 def _packed(points: np.ndarray) -> np.ndarray:
-    """Booleans [m, n] -> words [m, ceil(n/64)]."""
+    """Packs booleans [m, n] into words [m, ceil(n/64)]."""
     padded = np.pad(points, ((0, 0), (0, -points.shape[1] % 64)))
     return np.packbits(padded, axis=1).view(np.uint64)
 

@@ -93,7 +93,7 @@ MUTANTS = [
     ),
     *of(
         "dpaudit/auditing/game",
-        "auditing/test_game",
+        "_engine/test_game",
         ("jnp.arange(blocks, dtype=jnp.uint32))\n", "jnp.zeros(blocks, dtype=jnp.uint32))\n"),
         ("score(release(key, 1))", "score(release(key, 0))"),
     ),
@@ -129,7 +129,7 @@ MUTANTS = [
     ),
     *of(
         "dpaudit/auditing/roots",
-        "auditing/test_roots",
+        "auditing/bounds/test_roots",
         (
             "np.where(np.abs(at_newest) <= np.abs(at_other), newest, other)",
             "np.where(np.abs(at_newest) > np.abs(at_other), newest, other)",

@@ -29,7 +29,7 @@ MUTANTS = [
         ("np.float32(255 if inputs.dtype == np.uint8 else 1)", "np.float32(256 if inputs.dtype == np.uint8 else 1)"),
     ),
     *of(
-        "dpaudit/data/bundled",
+        "dpaudit/data/files",
         "data/test_sources",
         ("[rows, :, :, None] / 16", "[rows, :, :, None] / 15"),
         ('train if split == "train" else test)', 'test if split == "train" else test)'),

@@ -33,7 +33,7 @@ def played() -> list[list[float]] | str:
 
 def played_with(threads: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> list[list[float]] | str:
     monkeypatch.setattr(processes, "threads", lambda devices: threads)
-    process = processes.start("tests.auditing.test_worlds", "played", devices=devices)
+    process = processes.start("tests._engine.test_worlds", "played", devices=devices)
     try:
         return processes.said(process, seconds=120)
     except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
-"""From trials to counts: the scores stay on the devices that played them, and what is left can be resumed.
+"""Counts the outcomes of trials on the devices that played them, and saves the counts so that an audit can resume.
 
-Scores reach the host for the trials set aside to choose a rule, and, where an audit may stop after any pair, for
-the pairs that it looks at.
+Scores reach the host only for the trials set aside to choose a rule, and for the pairs that an audit looks at where it
+may stop after any pair.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,11 +32,11 @@ Judge = Callable[..., "tuple[Account, Watch]"]
 
 
 class Account(NamedTuple):
-    """Where an audit stands: all that its result depends on, and so all that a checkpoint keeps.
+    """The state of an audit: everything that its result depends on, and so everything that a checkpoint saves.
 
     Attributes:
       done: trials of each world that have been played.
-      looks: what is known of each score, [scores, 4]: threshold, whether world 1 is above it, bound and accuracy on
+      looks: of each score, [scores, 4]: threshold, whether world 1 is above it, bound and accuracy on
         the trials set aside; empty until the rule is chosen.
       order: the numbers of the scores, the one that decides first.
       early: scores of the trials set aside, [2, n, scores], until the rule is chosen on them.
@@ -70,12 +70,12 @@ class Account(NamedTuple):
 
     @property
     def seen(self) -> list[choose.Seen]:
-        """Every score with its rule, in the order of the scores."""
+        """Returns every score with its rule, in the order of the scores."""
         return [choose.Seen(choose.Rule(float(t), bool(above)), float(b), float(a)) for t, above, b, a in self.looks]
 
     @property
     def rule(self) -> choose.Rule:
-        """How world 1 is told from the score that decides."""
+        """Returns the rule by which the deciding score tells the worlds apart."""
         return self.seen[int(self.order[0])].rule
 
     @property
@@ -113,14 +113,14 @@ def count(
       at_every_pair: look at the watch's rule after each pair; otherwise the counts alone leave the devices.
       keep_scores: keep the score that decides of every counted trial.
       family: whose scores the game plays, to choose from; None for games of one score.
-      checkpoint: saved after each call to the devices, and gone on from.
+      checkpoint: saved after each call to the devices, and resumed from.
       progress: called with the number of trials finished, of both worlds, first with those of the checkpoint.
 
     Returns:
       (the account, the state after).
 
     Raises:
-      InputError: scores that are not one number a trial; what :meth:`Checkpoint.restore` refuses.
+      InputError: scores that are not one number a trial; a checkpoint that :meth:`Checkpoint.restore` refuses.
     """
     (score,) = game.traced.out_avals
     scores = 1 if family is None else len(family.finalists)
@@ -264,14 +264,14 @@ def _bet(account: Account, watch: Watch, own: np.ndarray) -> tuple[Account, Watc
 
 
 def _call(game: Game, account: Account, aside: int) -> tuple[jax.Array, int, int]:
-    """(the next trials, how many of them there are, how many of these are set aside)."""
+    """Plays the next trials; returns them, their number, and how many of them are set aside."""
     done = int(account.done)
     there = min(game.size, game.trials - done)
     return game.call(done), there, min(max(aside - done, 0), there)
 
 
 def _by_world(played: np.ndarray) -> np.ndarray:
-    """[n, 2] or [n, 2, scores] -> [2, n, scores], in float64."""
+    """Reshapes [n, 2] or [n, 2, scores] to [2, n, scores], in float64."""
     return np.moveaxis(played.astype(np.float64).reshape(*played.shape[:2], -1), 1, 0)
 
 
@@ -320,6 +320,7 @@ def _tally(
     """scores [n, 2], or [n, 2, scores] and a column -> (sums, ends, beside), the same on every device; ``bar`` is a
     rank, and so are ``bars``, [b].
 
+    ``bar`` is the rank of the threshold.
     Of pairs ``early`` to ``there``, ``sums`` are the counts of the four outcomes and ``ends`` the highest ranks of
     both worlds' scores, first with all bits inverted (so of the lowest), then as they are; ``beside``, [b, 2], is how
     many scores of each world are above each of the bars.
@@ -357,7 +358,7 @@ def _sums_and_ends(one: Any, other: Any) -> Any:
 
 
 def _bar(threshold: float, kind: np.dtype) -> np.ndarray:
-    """The rank of the largest number of the scores' type that is <= threshold: scores are above both or neither."""
+    """Returns the rank of the largest number of the scores' type that is <= threshold, which cuts scores alike."""
     kind = _wide(kind)
     if kind.kind == "f":
         with np.errstate(over="ignore"):
@@ -370,15 +371,17 @@ def _bar(threshold: float, kind: np.dtype) -> np.ndarray:
 
 
 def _wide(kind: np.dtype) -> np.dtype:
-    """The scores' type, or one of 32 bits that holds all its numbers."""
+    """Returns the scores' type, or one of 32 bits that holds all its numbers."""
     if kind.itemsize >= 4:
         return kind
     return np.dtype(np.float32 if jnp.issubdtype(kind, jnp.floating) else np.int32)
 
 
 def _rank(numbers: Any) -> Any:
-    """Integers in the order of the numbers, NumPy's or JAX's, with NaN on top: a CPU that flushes subnormals to zero
-    does not see the smallest floats differ."""
+    """Returns integers in the order of the numbers, NumPy's or JAX's, with NaN on top.
+
+    Integers, because a CPU that flushes subnormals to zero does not tell the smallest floats apart.
+    """
     if numbers.dtype.kind != "f":
         return numbers
     kind = np.dtype(f"int{8 * numbers.dtype.itemsize}")

@@ -10,8 +10,7 @@ import optax
 import pytest
 
 import dpaudit
-from dpaudit.training.dp_sgd import Noise, add_noise, dp_sgd, noisy_sums, train
-from dpaudit.training.fit import fit
+from dpaudit.training.dp_sgd import Noise, add_noise, dp_sgd, fit, noisy_sums, train
 from dpaudit.training.sampling import poisson
 from tests.interrupting import Killed, killed_at
 

@@ -4,14 +4,14 @@ import threading
 
 import numpy as np
 
-from dpaudit._engine.long_run import Checkpoint
+from dpaudit._engine.checkpoint import FolderCheckpoint
 
 IDENTITY = {"program": "a"}
 LEFT = "7.orbax-checkpoint-tmp"  # what a writer that was killed leaves: Orbax's name for a step half written
 
 
-def kept(folder) -> Checkpoint:
-    return Checkpoint(folder, IDENTITY)
+def kept(folder) -> FolderCheckpoint:
+    return FolderCheckpoint(folder, IDENTITY)
 
 
 def test_a_reader_removes_nothing(tmp_path):
