@@ -12,7 +12,10 @@ BIN := .venv/bin
 TFDS := .venv-tfds/bin
 PINS := pyproject.toml constraints/py311.txt constraints/py312.txt
 
-.PHONY: help audit test mutants verify results reproduce bench bench-gpu tfds clean
+.PHONY: help audit test integration mutants verify docs notebooks results reproduce bench bench-gpu tfds clean
+
+# The public project, owner/name on GitHub: badges of notebooks and links of the documentation lead there.
+REPOSITORY ?= PROJECT_OWNER/dpaudit
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +35,9 @@ test: .venv/.dev  ## style, types and all tests but the long proofs
 	XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" \
 		$(BIN)/pytest -rs --numprocesses 2 --dist worksteal --durations=15
 
+integration: .venv/.dev  ## tests that install, start processes or execute notebooks
+	XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" $(BIN)/pytest -rs -m integration --numprocesses 2 --dist worksteal --durations=15
+
 # ROOM=secure: of one room. MINUTES=30: no fault is begun later; what is done is kept, and the next run goes on.
 mutants: .venv/.dev  ## puts small faults into a copy of the code and runs their tests; tells which faults no test sees
 	XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" $(BIN)/python -m tests.mutants \
@@ -42,6 +48,12 @@ verify: .venv/.dev  ## the long proofs, logged in experiments/results/verify.log
 	set -o pipefail; { date -u '+%Y-%m-%d %H:%M UTC'; $(BIN)/pytest -q -rs -m slow --numprocesses 2 --dist worksteal \
 		--durations=0; } 2>&1 \
 		| tee experiments/results/verify.log
+
+docs: .venv/.docs  ## the documentation, in site/: open site/index.html
+	REPOSITORY=$(REPOSITORY) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
+
+notebooks: .venv/.dev  ## execute the notebooks and keep their outputs; ONLY="personalization": these alone
+	REPOSITORY=$(REPOSITORY) $(BIN)/python colab/execute.py $(ONLY)
 
 results: .venv/.core  ## rewrite experiments/README.md from the committed results
 	$(BIN)/python -m experiments.make_results
@@ -64,7 +76,7 @@ tfds: .venv-tfds/.core  ## MNIST through TensorFlow Datasets, in an environment 
 	$(TFDS)/pytest -rs tests/data/test_tfds.py
 
 clean:  ## remove environments, caches and builds; results stay
-	rm -rf .venv .venv-tfds .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info
+	rm -rf .venv .venv-tfds .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info site
 
 # pip shows errors only. A stamp is touched last, so an interrupted installation is taken up again.
 install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-isolation \
@@ -79,6 +91,11 @@ install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-
 .venv/.dev: .venv/.core
 	@echo "Installing the tools for testing into .venv."
 	@$(call install,$(BIN)) --editable '.[dev]'
+	@touch $@
+
+.venv/.docs: .venv/.core
+	@echo "Installing MkDocs into .venv."
+	@$(call install,$(BIN)) --editable '.[docs]'
 	@touch $@
 
 .venv-tfds/.core: $(PINS) | $(TFDS)/pip

@@ -7,6 +7,7 @@ achieved, with confidence bounds, beside the loss that was promised.
 from dpaudit import mechanisms
 from dpaudit._engine.game import play
 from dpaudit._validate import InputError
+from dpaudit._version import __version__
 from dpaudit.auditing import domain
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.audit import audit
@@ -30,6 +31,7 @@ __all__ = [
     "Inspection",
     "Mechanism",
     "SearchResult",
+    "__version__",
     "audit",
     "distinguish",
     "domain",

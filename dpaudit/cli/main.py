@@ -1,6 +1,7 @@
 """``dpaudit ...``: parse, call, print."""
 
 import dataclasses
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ import tyro
 
 from dpaudit import _validate
 from dpaudit._engine import hosts
+from dpaudit._version import __version__
 from dpaudit.cli import audit, secure, train
 from dpaudit.cli.command import Common, bars_on_terminal, checkpoint_path, perform, prepare, report, show, to_go_on
 
@@ -84,6 +86,9 @@ class Data:
 def main() -> None:
     """The console script: 0 (``audit``, ``examine``, ``train``: what they found), 2 for unusable input, 130 or 143
     (SIGTERM) when interrupted."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"dpaudit {__version__}")
+        return
     command = parsed()
     measure = {
         Ldp: _ldp,
@@ -108,7 +113,7 @@ def parsed(given: Sequence[str] | None = None) -> Any:
         | Annotated[secure.Secure, tyro.conf.subcommand("secure")],
         args=given,
         prog="dpaudit",
-        description="How private is a mechanism really?",
+        description="Measures how private a mechanism really is. `dpaudit --version` prints the version.",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
 

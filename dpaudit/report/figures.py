@@ -6,6 +6,7 @@ Matplotlib without pyplot, imported only when a figure is drawn.
 import functools
 import html
 import io
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.report import words
-from dpaudit.report.words import number
+from dpaudit.report.words import craft_name, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,13 @@ Rows = Sequence[Row]
 # Okabe and Ito's colours, told apart by colour-blind readers too; shapes tell them apart in grey.
 SERIES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#E69F00", "P"), ("#56B4E9", "X"))
 INK, FAINT = "#222222", "#8a8a8a"
-OPTIMAL = {"marker": "D", "markersize": 8, "markerfacecolor": "none", "markeredgecolor": INK, "linestyle": "none"}
+OPTIMAL: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 8,
+    "markerfacecolor": "none",
+    "markeredgecolor": INK,
+    "linestyle": "none",
+}
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -169,6 +176,7 @@ def guess_figure(rows: Rows) -> "Figure":
     axes: Axes = figure.subplots()
     ramp = matplotlib.colormaps["viridis"](np.linspace(0.72, 0.05, len(losses)))
     marks = [("coin toss\n50", 50.0, FAINT)]
+    lines = [50.0, *(100 * words.worst_case(epsilon) for epsilon in losses)]
     axes.axvline(50, color=FAINT, linewidth=1)
     for epsilon, colour in zip(losses, ramp, strict=True):
         worst = 100 * words.worst_case(epsilon)
@@ -180,8 +188,10 @@ def guess_figure(rows: Rows) -> "Figure":
                       markerfacecolor=colour if row["trials"] else "white",
                       label=f"{row['craft']} {epsilon:g}")  # fmt: skip
             if len(losses) <= 5:
-                axes.annotate(str(words.of_100(share / 100)), (share, place), (0, 7), textcoords="offset points",
-                              ha="center", color=colour, fontsize=9, bbox=PAPER, zorder=2)  # fmt: skip
+                dots = [100 * other["accuracy"] for other in rows if other["craft"] == row["craft"]]
+                offset, across, up = _clear(share, lines, dots)
+                axes.annotate(str(words.of_100(share / 100)), (share, place), offset, textcoords="offset points",
+                              ha=across, va=up, color=colour, fontsize=9)  # fmt: skip
     for (text, _, colour), x in zip(marks, _apart([x for _, x, _ in marks], 7), strict=True):
         axes.annotate(text, (x, 1), (0, 4), xycoords=("data", "axes fraction"), textcoords="offset points",
                       ha="center", va="bottom", color=colour, fontsize=9)  # fmt: skip
@@ -274,6 +284,27 @@ def _apart(places: list[float], gap: float) -> list[float]:
     return list(moved.values())
 
 
+def _clear(share: float, lines: Sequence[float], dots: Sequence[float]) -> tuple[tuple[int, int], str, str]:
+    """Where a dot's label of two digits meets neither a vertical line nor another dot: (offset, ha, va).
+
+    Above the dot, else beside it; a label is less than 3 wide on the axis of right guesses out of 100.
+    """
+    sides = {-1: ((-7, 0), "right", "center"), 1: ((7, 0), "left", "center")}
+    spans = {((0, 6), "center", "bottom"): (share - 1.6, share + 1.6)}
+    spans |= {sides[-1]: (share - 3.8, share - 0.7), sides[1]: (share + 0.7, share + 3.8)}
+
+    def met(place: Any) -> int:
+        low, high = spans[place]
+        others = [dot for dot in dots if dot != share] if place in sides.values() else []
+        return (
+            sum(low < line < high for line in lines)
+            + sum(low - 0.7 < dot < high + 0.7 for dot in others)
+            + (high > 101)
+        )
+
+    return min(spans, key=met)
+
+
 def _key(figure: "Figure", *texts: str) -> None:
     """What the marks mean, in one line above the axes."""
     from matplotlib.lines import Line2D
@@ -289,7 +320,7 @@ def _key(figure: "Figure", *texts: str) -> None:
     figure.legend(handles=handles, loc="outside upper right", ncols=len(texts), frameon=False, fontsize=9)
 
 
-# Draws a trade-off curve: the error rates that a promise allows, and those that an attack was seen to have.
+# Draws trade-off curves: the error rates that a promise allows, and those that attacks were seen to have.
 
 BROKEN = "#D55E00"
 
@@ -320,3 +351,45 @@ def tradeoff_figure(curve: dict[str, Any]) -> "Figure":
     axes.set_xlabel("false positive rate")
     axes.set_ylabel("false negative rate")
     return figure
+
+
+@styled
+def attained_figure(settings: Sequence[tuple[dict[str, Any], tuple[float, float]]]) -> "Figure":
+    """Draws what observers of LDP-SGD attain under one promise, beside what the promise rules out.
+
+    Args:
+      settings: (row, (own, other)): rows of one epsilon; how often a message is telling when its own candidate was
+        sent and when the other one was, NaN where none is.
+    """
+    epsilon = settings[0][0]["epsilon"]
+    figure = canvas(5.0, 4.8)
+    axes = figure.subplots()
+    corner = 1 / (1 + math.exp(epsilon))
+    axes.fill_between([0, corner, 1], 0, [1, corner, 0], color=BROKEN, alpha=0.15, linewidth=0)
+    axes.plot([0, corner, 1], [1, corner, 0], color=INK, linestyle="--", linewidth=1, label="promised", zorder=3)
+    axes.plot([0, 1], [1, 0], color=FAINT, linewidth=0.8, label="a coin toss")
+    for place, (row, (own, other)) in enumerate(settings):
+        colour, marker = SERIES[place % len(SERIES)]
+        cosine, told = (row["fpr"], row["fnr"]), (other, 1 - own)
+        points = [(0.0, 1.0), *([told] if not math.isnan(own) else []), cosine, (1.0, 0.0)]
+        axes.plot(*zip(*_attainable(points), strict=True), color=colour, linewidth=1, label=craft_name(row["craft"]))
+        axes.plot(*cosine, color=colour, marker=marker, markersize=6, linestyle="none")
+        if not math.isnan(own):
+            axes.plot(*told, **(OPTIMAL | {"markeredgecolor": colour}))
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), box_aspect=1)
+    axes.set_xlabel("says this candidate, the other was sent")
+    axes.set_ylabel("misses this candidate")
+    axes.legend(loc="upper right", frameon=False, fontsize=9)
+    return figure
+
+
+def _attainable(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The lower convex hull of (FPR, FNR) points: what an observer attains who chooses between rules by chance."""
+    hull: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        while len(hull) > 1 and (hull[-1][0] - hull[-2][0]) * (y - hull[-2][1]) <= (hull[-1][1] - hull[-2][1]) * (
+            x - hull[-2][0]
+        ):
+            hull.pop()
+        hull.append((x, y))
+    return hull
