@@ -12,7 +12,10 @@ BIN := .venv/bin
 TFDS := .venv-tfds/bin
 PINS := pyproject.toml constraints/py311.txt constraints/py312.txt
 
-.PHONY: help audit test integration mutants verify results reproduce bench bench-gpu tfds clean
+.PHONY: help audit test integration mutants verify docs notebooks results reproduce bench bench-gpu tfds clean
+
+# The public project, owner/name on GitHub: badges of notebooks and links of the documentation lead there.
+REPOSITORY ?= PROJECT_OWNER/dpaudit
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +50,12 @@ verify: .venv/.dev  ## the long proofs, logged in experiments/trust/results/veri
 		--durations=0; } 2>&1 \
 		| tee experiments/trust/results/verify.log
 
+docs: .venv/.docs  ## the documentation, in site/: open site/index.html
+	REPOSITORY=$(REPOSITORY) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
+
+notebooks: .venv/.dev  ## execute the notebooks and keep their outputs; ONLY="personalization": these alone
+	REPOSITORY=$(REPOSITORY) $(BIN)/python colab/execute.py $(ONLY)
+
 results: .venv/.core  ## rewrite experiments/README.md from the committed results
 	$(BIN)/python -m experiments.make_results
 
@@ -68,7 +77,7 @@ tfds: .venv-tfds/.core  ## MNIST through TensorFlow Datasets, in an environment 
 	$(TFDS)/pytest -rs tests/data/test_tfds.py
 
 clean:  ## remove environments, caches and builds; results stay
-	rm -rf .venv .venv-tfds .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info
+	rm -rf .venv .venv-tfds .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info site
 
 # pip shows errors only. A stamp is touched last, so an interrupted installation is taken up again.
 install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-isolation \
@@ -83,6 +92,11 @@ install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-
 .venv/.dev: .venv/.core
 	@echo "Installing the tools for testing into .venv."
 	@$(call install,$(BIN)) --editable '.[dev]'
+	@touch $@
+
+.venv/.docs: .venv/.core
+	@echo "Installing MkDocs into .venv."
+	@$(call install,$(BIN)) --editable '.[docs]'
 	@touch $@
 
 .venv-tfds/.core: $(PINS) | $(TFDS)/pip

@@ -1,3 +1,3 @@
-"""Holds the version, for the package and for its build."""
+"""Holds the version of the package, its only place."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

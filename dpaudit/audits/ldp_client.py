@@ -23,6 +23,7 @@ from dpaudit import _validate
 from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.fingerprint import digest, raw, text
 from dpaudit._engine.sharding import several_processes
+from dpaudit._version import __version__
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, epsilon_from_rates
 from dpaudit.auditing.result import from_counts, json_number
 from dpaudit.audits import craft, engines, oracle
@@ -395,6 +396,6 @@ def _entered(codes: np.ndarray, pattern: int) -> np.ndarray:
 
 
 def versions() -> str:
-    """Returns the versions that a row was made with, e.g. "dpaudit 0.1.0, jax 0.10.2"."""
-    names = ("dpaudit", "jax", "jaxlib", "numpy", "scipy")
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    """Names the versions a row was made with, e.g. "dpaudit 0.2.0, jax 0.10.2"."""
+    others = (f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib", "numpy", "scipy"))
+    return ", ".join([f"dpaudit {__version__}", *others])

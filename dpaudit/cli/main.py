@@ -1,6 +1,7 @@
 """Parses the ``dpaudit`` command line and runs its commands."""
 
 import dataclasses
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ import tyro
 
 from dpaudit import _validate
 from dpaudit._engine import hosts
+from dpaudit._version import __version__
 from dpaudit.cli import audit, secure, train
 from dpaudit.cli.command import (
     Common,
@@ -98,6 +100,9 @@ class Data:
 def main() -> None:
     """Runs the console script. Its status is 0 (for ``audit``, ``examine`` and ``train`` that of their verdict), 2 for
     unusable input, 130 or 143 (SIGTERM) when interrupted."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"dpaudit {__version__}")
+        return
     command = parsed()
     measure = {
         Ldp: _ldp,
@@ -122,7 +127,7 @@ def parsed(given: Sequence[str] | None = None) -> Any:
         | Annotated[secure.Secure, tyro.conf.subcommand("secure")],
         args=given,
         prog="dpaudit",
-        description="Measure how private a mechanism really is.",
+        description="Measure how private a mechanism really is. `dpaudit --version` prints the version.",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
 

@@ -27,7 +27,13 @@ Rows = Sequence[Row]
 # Okabe and Ito's colours, told apart by colour-blind readers too; shapes tell them apart in grey.
 SERIES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#E69F00", "P"), ("#56B4E9", "X"))
 INK, FAINT = "#222222", "#8a8a8a"
-OPTIMAL = {"marker": "D", "markersize": 8, "markerfacecolor": "none", "markeredgecolor": INK, "linestyle": "none"}
+OPTIMAL: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 8,
+    "markerfacecolor": "none",
+    "markeredgecolor": INK,
+    "linestyle": "none",
+}
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -169,6 +175,7 @@ def guess_figure(rows: Rows) -> "Figure":
     axes: Axes = figure.subplots()
     ramp = matplotlib.colormaps["viridis"](np.linspace(0.72, 0.05, len(losses)))
     marks = [("coin toss\n50", 50.0, FAINT)]
+    lines = [50.0, *(100 * words.worst_case(epsilon) for epsilon in losses)]
     axes.axvline(50, color=FAINT, linewidth=1)
     for epsilon, colour in zip(losses, ramp, strict=True):
         worst = 100 * words.worst_case(epsilon)
@@ -180,8 +187,10 @@ def guess_figure(rows: Rows) -> "Figure":
                       markerfacecolor=colour if row["trials"] else "white",
                       label=f"{row['craft']} {epsilon:g}")  # fmt: skip
             if len(losses) <= 5:
-                axes.annotate(str(words.of_100(share / 100)), (share, place), (0, 7), textcoords="offset points",
-                              ha="center", color=colour, fontsize=9, bbox=PAPER, zorder=2)  # fmt: skip
+                dots = [100 * other["accuracy"] for other in rows if other["craft"] == row["craft"]]
+                offset, across, up = _clear(share, lines, dots)
+                axes.annotate(str(words.of_100(share / 100)), (share, place), offset, textcoords="offset points",
+                              ha=across, va=up, color=colour, fontsize=9)  # fmt: skip
     for (text, _, colour), x in zip(marks, _apart([x for _, x, _ in marks], 7), strict=True):
         axes.annotate(text, (x, 1), (0, 4), xycoords=("data", "axes fraction"), textcoords="offset points",
                       ha="center", va="bottom", color=colour, fontsize=9)  # fmt: skip
@@ -274,6 +283,27 @@ def _apart(places: list[float], gap: float) -> list[float]:
     return list(moved.values())
 
 
+def _clear(share: float, lines: Sequence[float], dots: Sequence[float]) -> tuple[tuple[int, int], str, str]:
+    """Where a dot's label of two digits meets neither a vertical line nor another dot: (offset, ha, va).
+
+    Above the dot, else beside it; a label is less than 3 wide on the axis of right guesses out of 100.
+    """
+    sides = {-1: ((-7, 0), "right", "center"), 1: ((7, 0), "left", "center")}
+    spans = {((0, 6), "center", "bottom"): (share - 1.6, share + 1.6)}
+    spans |= {sides[-1]: (share - 3.8, share - 0.7), sides[1]: (share + 0.7, share + 3.8)}
+
+    def met(place: Any) -> int:
+        low, high = spans[place]
+        others = [dot for dot in dots if dot != share] if place in sides.values() else []
+        return (
+            sum(low < line < high for line in lines)
+            + sum(low - 0.7 < dot < high + 0.7 for dot in others)
+            + (high > 101)
+        )
+
+    return min(spans, key=met)
+
+
 def _key(figure: "Figure", *texts: str) -> None:
     """What the marks mean, in one line above the axes."""
     from matplotlib.lines import Line2D
@@ -287,75 +317,3 @@ def _key(figure: "Figure", *texts: str) -> None:
     }
     handles = [Line2D([], [], **marks[re.split(r"\W", text)[0]], label=text) for text in texts]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(texts), frameon=False, fontsize=9)
-
-
-# Draws a trade-off curve: the error rates that a promise allows, and the band in which an attack was measured.
-
-BROKEN = "#D55E00"
-GRID = np.linspace(0.0, 1.0, 1001)
-
-
-@styled
-def tradeoff_figure(curve: dict[str, Any]) -> "Figure":
-    """Draws the claimed curve, the measured band, what of it breaks the promise, and the rule that decided.
-
-    Args:
-      curve: of :meth:`dpaudit.Examination.curve`: ``claimed_fpr`` and ``claimed_fnr`` of the promise; ``fpr_low``,
-        ``fpr_high``, ``fnr_low`` and ``fnr_high`` of the decisive rule, between guessing always and never; and, where
-        it was measured, the same of several thresholds after ``band_``.
-    """
-    figure = canvas(5.0, 4.6)
-    axes = figure.subplots()
-    claimed = np.interp(GRID, curve["claimed_fpr"], curve["claimed_fnr"])
-    low, high = edges(curve)
-    axes.fill_between(GRID, 0, claimed, color=BROKEN, alpha=0.12, linewidth=0)
-    axes.fill_between(GRID, low, high, color=SERIES[0][0], alpha=0.4, linewidth=0, label="measured")
-    axes.fill_between(
-        GRID, high, claimed, where=high < claimed, color=BROKEN, alpha=0.6, linewidth=0, label="violation"
-    )
-    axes.plot(GRID, claimed, color=INK, linestyle="--", linewidth=1, label="promised")
-    axes.plot([0, 1], [1, 0], color=FAINT, linewidth=0.8, label="guessing")
-    ends = [(curve[f"{rate}_low"][1], curve[f"{rate}_high"][1]) for rate in ("fpr", "fnr")]
-    (left, right), (below, above) = ends
-    x, y = (left + right) / 2, (below + above) / 2
-    axes.errorbar(
-        x, y, [[y - below], [above - y]], [[x - left], [right - x]], color=INK, capsize=2, label="deciding rule"
-    )
-    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    axes.set_xlabel("false positive rate")
-    axes.set_ylabel("false negative rate")
-    axes.legend(loc="upper right", frameon=False, fontsize=9)
-    return figure
-
-
-def edges(curve: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The band's lower and upper edge at every FPR of ``GRID``.
-
-    The rate of a score's thresholds falls with their FPR, so below it is at least that of any threshold whose FPR is
-    surely larger. Above, rules can be mixed: the lowest straight lines between upper ends.
-    """
-    name = "band_" if "band_fpr_low" in curve else ""
-    x0, x1, y0, y1 = (
-        np.asarray(curve[f"{name}{rate}_{end}"], float) for rate in ("fpr", "fnr") for end in ("low", "high")
-    )
-    at_least = np.where(x0[None, :] >= GRID[:, None], y0[None, :], 0.0).max(1)
-    corners = sorted({(0.0, 1.0), (1.0, 0.0), *zip(x1.tolist(), y1.tolist(), strict=True)})
-    hull: list[tuple[float, float]] = []
-    for x, y in corners:
-        while hull and hull[-1][0] == x:  # the lowest of those that share an FPR
-            if hull[-1][1] <= y:
-                break
-            hull.pop()
-        if hull and hull[-1][0] == x:
-            continue
-        while len(hull) > 1 and _above(hull[-2], hull[-1], (x, y)):
-            hull.pop()
-        hull.append((x, y))
-    at_most = np.interp(GRID, *np.transpose(hull))
-    return np.minimum(at_least, at_most), at_most
-
-
-def _above(first: tuple[float, float], second: tuple[float, float], third: tuple[float, float]) -> bool:
-    """Whether the second point is not below the line from the first to the third."""
-    across = (second[0] - first[0]) * (third[1] - first[1]) - (second[1] - first[1]) * (third[0] - first[0])
-    return across <= 0

@@ -25,16 +25,21 @@ def definitions(items: Iterable[tuple[str, str]]) -> str:
     return "<dl>" + "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in items) + "</dl>"
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """A table of plain texts that scrolls sideways where the screen is narrow; the first cell names its row."""
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "", caption: str = "") -> str:
+    """Renders a table of plain texts; the first cell names its row. A dense one becomes a list on a narrow screen."""
     head = "".join(f'<th scope="col">{escape(header)}</th>' for header in headers)
-    body = f"<thead><tr>{head}</tr></thead><tbody>{_body(rows)}</tbody>"
+    above = f"<caption>{escape(caption)}</caption>" if caption else ""
+    labels = headers if kind == "dense" else ()
+    body = f"{above}<thead><tr>{head}</tr></thead><tbody>{_body(rows, labels)}</tbody>"
     return f'<div class="wide"><table class="{kind}">{body}</table></div>'
 
 
-def _body(rows: Iterable[Sequence[str]]) -> str:
+def _body(rows: Iterable[Sequence[str]], labels: Sequence[str]) -> str:
+    named = [f' data-label="{escape(label)}"' for label in labels[1:]]
     return "".join(
-        f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td{name}>{escape(cell)}</td>" for cell, name in zip(rest, named or [""] * len(rest), strict=True))
+        + "</tr>"
         for first, *rest in rows
     )
 

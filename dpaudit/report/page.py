@@ -38,11 +38,24 @@ tbody tr { border-bottom: 1px solid var(--rule); }
 table.dense, table.dense th { font-size: .75rem; }
 table.dense th, table.dense td { white-space: nowrap; padding-right: .5rem; }
 .wide:has(table.dense) { width: min(100vw - 2rem, 64rem); margin-left: 50%; transform: translateX(-50%); }
+caption { caption-side: top; text-align: left; color: var(--faint); font-size: .875rem; }
 small { color: var(--faint); font-weight: normal; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
 dt { color: var(--faint); }
 dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; } }
+@media (max-width: 30rem) {
+  dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; }
+  table { font-size: .8125rem; } th, td { padding-right: .35rem; } thead th { font-size: .75rem; }
+  .paper svg { min-width: 0; }
+}
+@media (max-width: 52rem) {
+  .wide:has(table.dense) { width: auto; margin-left: 0; transform: none; }
+  table.dense, table.dense tbody { display: block; } table.dense thead { display: none; }
+  table.dense tr { display: grid; grid-template-columns: 1fr 1fr; column-gap: 1rem; padding: .4rem 0; }
+  table.dense tr th { grid-column: 1 / -1; font-weight: bold; font-size: .8125rem; }
+  table.dense td { display: flex; justify-content: space-between; padding: 0; white-space: normal; }
+  table.dense td::before { content: attr(data-label); color: var(--faint); padding-right: .5rem; }
+}
 """
 
 PAGE = """<!DOCTYPE html>

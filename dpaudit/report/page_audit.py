@@ -6,8 +6,9 @@ from typing import Any
 
 from dpaudit.auditing.result import AuditResult
 from dpaudit.report import markup, words
-from dpaudit.report.figures import audit_figure, tradeoff_figure
+from dpaudit.report.figures import audit_figure
 from dpaudit.report.table import result_lines, training_lines
+from dpaudit.report.tradeoff_figure import tradeoff_figure
 
 VERDICTS = {
     "violation": (

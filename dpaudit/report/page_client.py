@@ -1,4 +1,4 @@
-"""The client's page: what the promise means for one's own update, in plain words."""
+"""Renders the client's part of the page: the verdict, and what the promise means for one's own update."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dpaudit.report import markup, words
 from dpaudit.report.figures import guess_figure
+from dpaudit.report.tradeoff_figure import attained_figure
 from dpaudit.report.words import number, of_100
 
 Row = dict[str, Any]
@@ -38,11 +39,10 @@ ACCESS = {
 }
 NEAR = 0.99  # an attack that attains this share of the promise puts it to the test
 
-OPENING = """<h1>How private is your update?</h1>
-<p>In federated learning your device computes an <em>update</em> from your data and sends it to a server. Before the
-update leaves your device, a <em>randomizer</em> changes it by chance, so that nobody who reads it can be sure what it
-was. How much it hides is promised by one number, called <em>epsilon</em> (ε): the smaller, the more private. This page
-shows what the promise means for your update, and whether the randomizer was caught breaking it.</p>
+OPENING = """<p>In federated learning your device computes an <em>update</em> from your data and sends it to a
+server. Before the update leaves your device, a <em>randomizer</em> changes it by chance, so that nobody who reads it
+can be sure what it was. How much it hides is promised by one number, called <em>epsilon</em> (ε): the smaller, the
+more private.</p>
 <h2>How often does an observer guess right?</h2>
 <p>Think of a game. There are two candidates for your update. A coin decides which of them is randomised and sent. An
 observer knows both candidates, sees only what was sent, and guesses the candidate that points more nearly the same
@@ -55,6 +55,11 @@ likely to come from the one candidate than from the other. The other messages sa
 the average down. An observer who waits for a telling message, and only then makes up their mind, uses what is called
 the <em>optimal test</em>.</p>"""
 
+CURVE = (
+    "{source}ε = {epsilon:g}: how often an observer can be wrong in one way and in the other. Each line joins what "
+    "an observer attains in one setting: the diamond by speaking up only after a telling message, the dot by the "
+    "everyday guess. No observer may come into the shaded corner, which the promise rules out."
+)
 UNTESTED = "Not tested here: the numbers above were computed from the randomizer's mathematics, and nothing was run."
 SIMULATED = """<p>These trials were simulated from the randomizer's mathematics; the program that your device runs was
 not run. They show what the method can hide. Whether the program follows the method is tested by the engine called
@@ -65,20 +70,69 @@ guess and the optimal test: {tests} in all, each with a confidence of {confidenc
 
 
 def render(rows: Rows) -> str:
-    """The first part of the page, for rows in order."""
+    """Renders the first part of the page, for rows in order."""
     sources = words.distinct(rows, words.source)
-    parts = [OPENING, _reference(rows)]
+    parts = ["<h1>How private is your update?</h1>", _verdict(rows), OPENING, _reference(rows)]
     for place, source in enumerate(sources):
         own = [row for row in rows if words.source(row) == source]
         parts += [f"<h2>Data: {escape(source)}</h2>"] if len(sources) > 1 else []
-        parts += [*_sentences(own), _guesses(own)]
+        parts += [*_sentences(own), _guesses(own), *map(markup.paragraph, _above(own))]
         caption = "Dots: right guesses out of 100. Dashed lines: the most that each promise allows."
         parts.append(markup.figure(guess_figure(own), f"guesses-{place}", caption))
     parts.append(TELLING)
     for source in sources:
         parts += [f"<h3>Data: {escape(source)}</h3>"] if len(sources) > 1 else []
         parts.append(_telling([row for row in rows if words.source(row) == source]))
+    for place, source in enumerate(sources):
+        own = [row for row in rows if words.source(row) == source and row["epsilon"] == words.epsilons(rows)[-1]]
+        caption = CURVE.format(source=f"{source}, " * (len(sources) > 1), epsilon=words.epsilons(rows)[-1])
+        parts.append(markup.figure(attained_figure([(row, telling(row)) for row in own]), f"curve-{place}", caption))
     return "\n".join([*parts, _kept(rows)])
+
+
+def _verdict(rows: Rows) -> str:
+    """The answer, before anything is explained."""
+    played = [row for row in rows if row["trials"]]
+    broken = [row for row in played if row["verdict"] == "violation"]
+    able = [row for row in played if row["verdict"] != "underpowered"]
+    if not played:
+        answer, more = "The promise was not tested.", "The numbers below are computed; nothing was run."
+    elif broken:
+        answer = "The randomizer breaks its promise."
+        more = f"{len(broken)} of {_tests(played)} found that it hides less than it says."
+    elif not able:
+        answer, more = "Too few trials to tell.", "Even a perfect observer could not have shown a broken promise."
+    else:
+        answer = "The randomizer was not caught breaking its promise."
+        few = len(played) - len(able)
+        more = f"None of {_tests(able)} found a violation" + (
+            f"; {few} had too few trials to find any." if few else "."
+        )
+        more += " That is not a proof of privacy: what would have been found is told at the end."
+    return f'<div class="box"><p><b>{escape(answer)}</b> {escape(more)}</p></div>'
+
+
+def _tests(rows: Rows) -> str:
+    return f"{len(rows):,} {'test' if len(rows) == 1 else 'tests'}"
+
+
+def _above(rows: Rows) -> list[str]:
+    """Explains numbers that stand above the most that the promise allows."""
+    lines = []
+    for row in rows:
+        shown, most = of_100(row["accuracy"]), of_100(words.worst_case(row["epsilon"]))
+        if shown <= most or not row["trials"]:
+            continue
+        games = row["trials"] * row["repeats"]
+        chance = 200 * math.sqrt(row["accuracy"] * (1 - row["accuracy"]) / games)
+        text = f"{_title(row)}, ε = {row['epsilon']:g}: {shown} of 100 were right, and the promise allows {most}. "
+        if row["verdict"] == "violation":
+            text += "Chance does not explain that: the promise is broken."
+        else:
+            text += f"That breaks no promise: {shown} was counted in {games:,} games, where chance alone moves it by "
+            text += f"{chance:.2g} or so, and both numbers are rounded. The verdict allows for chance."
+        lines.append(text)
+    return lines
 
 
 def _title(row: Row) -> str:
@@ -156,9 +210,9 @@ def _telling(rows: Rows) -> str:
     if number(first["epsilon_optimal"]) > NEAR * epsilon:
         text += f" That is as sure as the promise ε = {epsilon:g} lets anybody be."
         text += " It does not break the promise; it is the promise."
-    sent = ("telling, of 100, own candidate sent", "telling, of 100, other candidate sent")
-    headers = (f"At ε = {epsilon:g}, computed", *sent, "ratio", "right after a telling one, of 100")
-    return markup.paragraph(text) + markup.table(headers, lines)
+    note = f"At ε = {epsilon:g}, computed; all but the ratio are times out of 100."
+    headers = ("", "telling, its own was sent", "telling, the other was sent", "ratio", "right after it")
+    return markup.paragraph(text) + markup.table(headers, lines, caption=note)
 
 
 def _kept(rows: Rows) -> str:
@@ -184,7 +238,7 @@ def _judged(played: Rows, epsilon: float) -> str:
     own = [row for row in played if row["epsilon"] == epsilon]
     broken = [row for row in own if row["verdict"] == "violation"]
     able = [row for row in own if row["verdict"] != "underpowered"]
-    start, tests = f"Promise ε = {epsilon:g}: ", f"{len(own)} {'test' if len(own) == 1 else 'tests'}"
+    start, tests = f"Promise ε = {epsilon:g}: ", _tests(own)
     if broken:
         least = ", ".join(
             f"{words.said(max(map(number, (row['epsilon_lower'], row['epsilon_optimal_lower']))))}"

@@ -1,0 +1,1 @@
+"""Tests that install, start processes or execute notebooks: run by `make integration`."""

@@ -1,23 +1,28 @@
-"""What is installed: every package of the checkout, with kernels/ inside dpaudit."""
+"""Checks what importing the package does, and where its kernels and its version come from."""
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+
+import pytest
 
 import dpaudit.kernels
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_package_is_listed():
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    found = {".".join(init.parent.relative_to(ROOT).parts) for init in (ROOT / "dpaudit").rglob("__init__.py")}
-    assert listed == sorted(found | {"dpaudit.kernels"})
+def test_kernels_are_those_beside_the_package():
+    assert Path(dpaudit.kernels.__file__) == ROOT / "dpaudit" / "kernels" / "__init__.py"
+    beside = {file.name: file.read_bytes() for file in (ROOT / "kernels").glob("*.py")}
+    assert {file.name: file.read_bytes() for file in (ROOT / "dpaudit" / "kernels").glob("*.py")} == beside
 
 
-def test_kernels_lie_beside_the_package():
-    assert [Path(folder).resolve() for folder in dpaudit.kernels.__path__] == [ROOT / "kernels"]
+@pytest.mark.parametrize("program", [["-m", "dpaudit"], ["-c", "from dpaudit.cli.main import main; main()"]])
+def test_the_version_is_told(program):
+    said = subprocess.run(
+        [sys.executable, *program, "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"dpaudit {dpaudit.__version__}\n"
 
 
 def test_the_import_is_light():

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from dpaudit._validate import InputError
+from dpaudit.report import figures
 from dpaudit.report.figures import guess_figure, save_png, setting_figure, summary_figure, to_svg
+from dpaudit.report.tradeoff_figure import attained_figure
 from tests.report.samples import computed, grid, row
 
 
@@ -90,6 +92,35 @@ def test_guess_figure_lies_between_coin_toss_and_worst_case():
     np.testing.assert_allclose(verticals, [50, 100 * np.e / (1 + np.e), 100 / (1 + np.exp(-4))])
     texts = [text.get_text() for text in axes.texts]
     assert {"74", "61", "98", "73", "coin toss\n50", "ε = 1\nat most 73", "ε = 4\nat most 98"} == set(texts)
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_labels_of_guesses_meet_no_line(monkeypatch, above):
+    """With each label above its dot, as a twin, some lie on the lines of promises."""
+    if above:
+        monkeypatch.setattr(figures, "_clear", lambda *_: ((0, 6), "center", "bottom"))
+    figure = guess_figure(of(grid(), "digits"))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    verticals = [line.get_window_extent() for line in axes.lines if len(line.get_xdata()) == 2]
+    labels = [text.get_window_extent() for text in axes.texts if text.get_text().isdigit()]
+    met = sum(label.x0 < line.x0 < label.x1 for label in labels for line in verticals)
+    assert len(labels) == 4
+    assert (met > 0) == above
+
+
+def test_attained_figure_draws_the_promise_and_what_is_attained():
+    told, nothing = (0.5, 0.01), (float("nan"), float("nan"))
+    (axes,) = attained_figure([(row(fpr=0.2, fnr=0.3), told), (row(craft="dummy", fpr=0.1, fnr=0.1), nothing)]).axes
+    drawn, corner = lines(axes), 1 / (1 + np.exp(4))
+    np.testing.assert_allclose(drawn["promised"], [[0, 1], [corner, corner], [1, 0]])
+    assert drawn["benign"] == [[0, 1], [0.01, 0.5], [0.2, 0.3], [1, 0]]
+    assert drawn["dummy"] == [[0, 1], [0.1, 0.1], [1, 0]]
+
+
+def test_what_is_attained_is_convex():
+    (axes,) = attained_figure([(row(fpr=0.6, fnr=0.6), (0.5, 0.01))]).axes
+    assert lines(axes)["benign"] == [[0, 1], [0.01, 0.5], [1, 0]]  # worse than a coin between the others
 
 
 def test_one_data_set_at_a_time_and_settings_that_exist():

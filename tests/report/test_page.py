@@ -76,6 +76,53 @@ def test_promise_broken_or_not_testable(tmp_path):
     assert "probability 0.8" not in text.split("For engineers")[0]
 
 
+@pytest.mark.parametrize(
+    "changes, answer",
+    [
+        ({}, "The randomizer was not caught breaking its promise. None of 2 tests found a violation."),
+        (
+            {"verdict": "violation"},
+            "The randomizer breaks its promise. 1 of 2 tests found that it hides less than it says.",
+        ),
+        ({"verdict": "underpowered"}, "None of 1 test found a violation; 1 had too few trials to find any."),
+    ],
+)
+def test_the_verdict_comes_first(tmp_path, changes, answer):
+    _, text, _ = read(tmp_path, [row(), row(craft="dummy", **changes)])
+    assert answer in text.split("In federated learning")[0]
+
+
+def test_the_verdict_of_nothing_played_or_too_little(tmp_path):
+    for rows, answer in (
+        ([computed()], "The promise was not tested."),
+        ([row(verdict="underpowered", detectable="inf")], "Too few trials to tell."),
+    ):
+        assert answer in read(tmp_path, rows)[1].split("In federated learning")[0]
+
+
+def test_a_number_above_the_most_allowed_is_explained(tmp_path):
+    above = row(craft="dummy", accuracy=0.9871, trials=1_000, repeats=1)
+    _, text, _ = read(tmp_path, [above])
+    assert (
+        "The update is made up, ε = 4: 99 of 100 were right, and the promise allows 98. That breaks no promise: "
+        "99 was counted in 1,000 games, where chance alone moves it by 0.71 or so" in text
+    )
+    assert "Chance does not explain that" in read(tmp_path, [above | {"verdict": "violation"}])[1]
+    for unremarkable in (row(craft="dummy", accuracy=0.9824), computed(craft="dummy", accuracy=0.9871)):
+        assert "and the promise allows" not in read(tmp_path, [unremarkable])[1]
+
+
+def test_the_trade_off_curve_is_held(tmp_path):
+    source, text, _ = read(tmp_path, grid())
+    assert source.count("curve-") > 10
+    assert "cifar10 (JPEG), ε = 4: how often an observer can be wrong in one way and in the other." in text
+
+
+def test_cells_of_a_dense_table_carry_their_headers(tmp_path):
+    source, _, _ = read(tmp_path, [row()])
+    assert '<td data-label="verdict">consistent</td>' in source
+
+
 def test_chance_is_counted(tmp_path):
     _, text, _ = read(tmp_path, [row(confidence=1 - 0.05 / 4), row(craft="dummy", confidence=1 - 0.05 / 4)])
     assert (
