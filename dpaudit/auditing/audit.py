@@ -64,8 +64,8 @@ def audit(
       trials: K of Algorithm 3: in all, half of it in each world (an odd one out is not played).
       claim: the promise; defaults to the mechanism's own.
       distinguisher: an attack to play alone. None plays a family of them on the same releases, and the trials set
-        aside choose one (see :mod:`dpaudit.auditing.attacks.portfolio`): no error is spent on the others. Of fewer than 256
-        trials, the likelihood ratio where the mechanism has a density, else the projection on x1 - x0.
+        aside choose one (see :mod:`dpaudit.auditing.attacks.portfolio`): no error is spent on the others. Of fewer
+        than 256 trials, the likelihood ratio where the mechanism has a density, else the projection on x1 - x0.
       attacks: of one's own, to play beside the family; not with a distinguisher.
       delta: of every epsilon; defaults to the claim's, else 0.
       confidence: of each bound.

@@ -70,8 +70,8 @@ class AuditResult:
       ceiling: the largest epsilon_lower that this many counted trials could ever certify.
       detectable: the smallest true epsilon that would have been called a violation with probability 0.8: where a
         family of attacks was played, by the chosen one on mechanisms that lose more than this one
-        (:mod:`dpaudit.auditing.bounds.alternative`); where one was named, were it perfect. None without a claim and for a
-        curve.
+        (:mod:`dpaudit.auditing.bounds.alternative`); where one was named, were it perfect. None without a claim
+        and for a curve.
       claim: the promise, or None.
       threshold: the rule was "world 1 where score > threshold".
       side: "above"; "not above" where the rule was "world 1 where not score > threshold"; "either" for a rule fixed

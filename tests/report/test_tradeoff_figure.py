@@ -14,14 +14,14 @@ def test_the_measured_band_holds_the_true_curve_and_only_a_fault_is_shaded():
     curve = {f"band_{name}": np.clip(one, 0, 1).tolist() for name, one in wide.items()}
     curve |= {"fpr_low": [0, 0.15, 1], "fpr_high": [0, 0.17, 1], "fnr_low": [1, 0.49, 0], "fnr_high": [1, 0.51, 0]}
     low, high = tradeoff_figure.edges(curve)
-    true = norm.cdf(norm.isf(figures.GRID) - 1)
+    true = norm.cdf(norm.isf(tradeoff_figure.GRID) - 1)
     assert (low <= true + 1e-9).all()
     assert (high >= true - 1e-9).all()
     assert (high - low).mean() < 0.15
     assert (np.diff(high, 2) > -1e-9).all()  # convex
     for mu, broken in ((1.1, False), (0.5, True)):
-        claimed = norm.cdf(norm.isf(figures.GRID) - mu)
-        given = curve | {"claimed_fpr": figures.GRID.tolist(), "claimed_fnr": claimed.tolist()}
+        claimed = norm.cdf(norm.isf(tradeoff_figure.GRID) - mu)
+        given = curve | {"claimed_fpr": tradeoff_figure.GRID.tolist(), "claimed_fnr": claimed.tolist()}
         axes = tradeoff_figure.tradeoff_figure(given).axes[0]
         dark = next(one for one in axes.collections if one.get_label() == "violation")
         assert bool(dark.get_paths() and any(len(path.vertices) > 3 for path in dark.get_paths())) == broken

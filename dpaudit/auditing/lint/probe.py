@@ -1,4 +1,9 @@
-"""A look at the mechanism before any trial: what cannot be audited is refused in one line that names the cause."""
+"""Refuses in one line, before any trial, a mechanism that cannot be audited: one that fails or is no pure function.
+
+What Python computes while JAX traces a function is frozen into the program: a counter, a draw of ``numpy.random``, the
+time. Such a function is found by tracing it twice, which gives two programs; one that asks whether it is being traced
+is found by running it once as Python does and once as compiled.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -16,12 +21,6 @@ from jax.tree_util import Partial
 from dpaudit import _validate
 from dpaudit._engine import fingerprint, programs
 from dpaudit.mechanisms.claim import Mechanism
-
-# Tells whether a mechanism is a pure function of its key and input, as tracing takes it to be.
-#
-# What Python computes while JAX traces a function is frozen into the program: a counter, a draw of ``numpy.random``, the
-# time. Such a function is found by tracing it twice, which gives two programs; one that asks whether it is being traced,
-# by running it once as Python does and once as compiled.
 
 Trace = Callable[[], ClosedJaxpr]
 
