@@ -9,6 +9,7 @@ The second calls ``page.ceiling(rows)``, which returns a :class:`Fact`: whether 
 sentence that does not hold ends the build, and so does a number that is typed into a template by hand.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -131,7 +132,7 @@ def standard_error(row: Row, trials: int) -> float:
 def apart(one: Row, other: Row, trials: int) -> tuple[float, float]:
     """By how much one mean exceeds another, and two standard errors of that."""
     errors = [standard_error(row, trials) for row in (one, other)]
-    return one["ours"] - other["ours"], 2 * float(np.hypot(*errors))
+    return one["ours"] - other["ours"], 2 * math.hypot(*errors)
 
 
 def from_interval(low: float, high: float) -> bool | None:

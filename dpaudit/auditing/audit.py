@@ -205,7 +205,7 @@ def _fitting(estimator: Estimator | None, claim: Claim | None, until: sequential
 def _cuts(aside: int, first: int) -> tuple[int, ...]:
     """Numbers of pairs after which the rule is chosen, on all of them: few first, then more and more."""
     cuts = []
-    while 2 * first <= aside:
+    while 0 < 2 * first <= aside:
         cuts.append(first)
         first *= AGAIN
     return (*cuts, aside) if aside else ()

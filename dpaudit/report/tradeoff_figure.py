@@ -104,7 +104,8 @@ def attained_figure(settings: Sequence[tuple[dict[str, Any], tuple[float, float]
         axes.plot(*zip(*_attainable(points), strict=True), color=colour, linewidth=1, label=craft_name(row["craft"]))
         axes.plot(*cosine, color=colour, marker=marker, markersize=6, linestyle="none")
         if not math.isnan(own):
-            axes.plot(*told, **(OPTIMAL | {"markeredgecolor": colour}))
+            marked: dict[str, Any] = OPTIMAL | {"markeredgecolor": colour}
+            axes.plot(*told, **marked)
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), box_aspect=1)
     axes.set_xlabel("says this candidate, the other was sent")
     axes.set_ylabel("misses this candidate")

@@ -41,7 +41,7 @@ def what_was_run(rows: Rows) -> str:
     found = scales(rows)
     trained = [only(own, "trained") for own in found.values()]
     lines = [[text, *(plain(run[name]) for run in (PAPER, *trained))] for name, text in RUN.items()]
-    lines.append(["data sets", "4", *(len(targets(own)) for own in found.values())])
+    lines.append(["data sets", "4", *(str(len(targets(own))) for own in found.values())])
     for accounting, stated in (("Renyi", number(EPSILON)), ("PLD", "–")):
         own = [number(only(own, "accounted", accounting=accounting)["ours"]) for own in found.values()]
         lines.append([f"promised ε at δ = {DELTA:g}, {accounting}", stated, *own])

@@ -1,5 +1,7 @@
 """Audits of promises that are curves, and what an audit by a family of attacks says it would have seen."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,7 +72,7 @@ ATTACKS = {
 @pytest.mark.parametrize("name", ATTACKS)
 def test_half_of_the_noise_is_found_in_few_trials_whenever_one_looks(name, tmp_path):
     """At most 500 trials a world; the same whatever the batch, and after an interruption."""
-    settings = {
+    settings: dict[str, Any] = {
         "key": KEY,
         "claim": Claim.gaussian(0.268),
         "trials": 20_000,
@@ -85,7 +87,7 @@ def test_half_of_the_noise_is_found_in_few_trials_whenever_one_looks(name, tmp_p
     assert AuditResult.from_json(result.to_json()) == result
     assert dpaudit.audit(noisy(0.2), 0.0, 0.268, **settings, batch=700) == result
     kept = {"checkpoint": tmp_path / "kept.npz"}
-    more = {"confidence": 1 - 1e-12}  # so that some calls to the devices are made
+    more: dict[str, Any] = {"confidence": 1 - 1e-12}  # so that some calls to the devices are made
     with pytest.raises(Killed):
         dpaudit.audit(noisy(0.2), 0.0, 0.268, **settings, **kept, **more, progress=killed_at(600))
     again = dpaudit.audit(noisy(0.2), 0.0, 0.268, **settings, **kept, **more)
@@ -94,8 +96,8 @@ def test_half_of_the_noise_is_found_in_few_trials_whenever_one_looks(name, tmp_p
 
 def test_sound_noise_is_accused_by_no_more_bets_than_is_said():
     keys = jax.random.split(KEY, 40)
-    settings = {"claim": Claim.gaussian(1.0), "trials": 4_000, "until": sequential.violation(), "confidence": 0.9}
-    named = {"distinguisher": distinguish.projection}
+    settings: dict[str, Any] = {"claim": Claim.gaussian(1.0), "trials": 4_000, "until": sequential.violation(), "confidence": 0.9}
+    named: dict[str, Any] = {"distinguisher": distinguish.projection}
     found = [dpaudit.audit(noisy(1.0), 0.0, 1.0, key=key, **settings, **named) for key in keys]
     assert sum(one.verdict == "violation" for one in found) <= 10  # 4 at most are expected
     short = [dpaudit.audit(noisy(0.7), 0.0, 1.0, key=key, **settings, **named) for key in keys[:10]]
@@ -104,7 +106,7 @@ def test_sound_noise_is_accused_by_no_more_bets_than_is_said():
 
 def test_a_claim_with_a_small_delta_is_refuted_before_rates_as_small_are_known():
     """The choice is made again and again: what shows at once does not wait for 3,662 pairs."""
-    settings = {"key": KEY, "trials": 20_000, "until": sequential.violation(), "confidence": 0.999}
+    settings: dict[str, Any] = {"key": KEY, "trials": 20_000, "until": sequential.violation(), "confidence": 0.999}
     one = dpaudit.audit(
         noisy(0.75), 0.0, 1.0, claim=Claim(1.0, 1e-5), distinguisher=distinguish.projection, **settings
     )
@@ -120,7 +122,7 @@ def test_a_claim_with_a_small_delta_is_refuted_before_rates_as_small_are_known()
 
 def test_a_checkpoint_of_another_curve_is_refused(tmp_path):
     kept = tmp_path / "kept.npz"
-    settings = {"key": KEY, "trials": 2_000, "checkpoint": kept}
+    settings: dict[str, Any] = {"key": KEY, "trials": 2_000, "checkpoint": kept}
     dpaudit.audit(noisy(1.0), 0.0, 2.0, claim=Claim.gaussian(1.0), **settings)
     with pytest.raises(_validate.InputError, match="checkpoint"):
         dpaudit.audit(noisy(1.0), 0.0, 2.0, claim=Claim.gaussian(2.0), **settings)
