@@ -116,6 +116,4 @@ def test_type_checking_is_no_import() -> None:
 
 
 def test_modules_are_short() -> None:
-    assert {module for module, file in modules().items() if len(file.read_text().splitlines()) > 400} <= {
-        "federated.accounting"
-    }
+    assert [module for module, file in modules().items() if len(file.read_text().splitlines()) > 400] == []

@@ -1,7 +1,4 @@
-"""Audits LDP-SGD as a client of federated learning can: every craft setting and every epsilon, as flat rows.
-
-Source: paper 000, Algorithm 3 and Section 6.
-"""
+"""Audits LDP-SGD as a client of federated learning can: every craft setting and epsilon (paper 000, Section 6)."""
 
 import importlib.metadata
 import os
