@@ -1,0 +1,1 @@
+"""Shows that the auditor is right: planted faults, coverage, power, and peers."""
