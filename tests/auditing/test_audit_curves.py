@@ -96,7 +96,8 @@ def test_half_of_the_noise_is_found_in_few_trials_whenever_one_looks(name, tmp_p
 
 def test_sound_noise_is_accused_by_no_more_bets_than_is_said():
     keys = jax.random.split(KEY, 40)
-    settings: dict[str, Any] = {"claim": Claim.gaussian(1.0), "trials": 4_000, "until": sequential.violation(), "confidence": 0.9}
+    settings: dict[str, Any] = {"claim": Claim.gaussian(1.0), "trials": 4_000, "confidence": 0.9}
+    settings["until"] = sequential.violation()
     named: dict[str, Any] = {"distinguisher": distinguish.projection}
     found = [dpaudit.audit(noisy(1.0), 0.0, 1.0, key=key, **settings, **named) for key in keys]
     assert sum(one.verdict == "violation" for one in found) <= 10  # 4 at most are expected
