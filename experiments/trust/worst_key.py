@@ -4,9 +4,9 @@
     python -m experiments.trust.worst_key --quick --out DIR # under a minute
 
 Six mechanisms whose privacy loss is known exactly are audited by the plain call, :func:`dpaudit.audit` with a claim
-and nothing else, once for each of 200 keys. A row holds the mean and the 5% quantile of ``epsilon_lower`` over these keys,
-for the present code and for the other checkout, which runs this very file. Expect the bound above the truth in at most
-5% of the audits, and no mean or quantile more than 2% below that of the other checkout.
+and nothing else, once for each of 200 keys. A row holds the mean and the 5% quantile of ``epsilon_lower`` over these
+keys, for the present code and for the other checkout, which runs this very file. Expect the bound above the truth in
+at most 5% of the audits, and no mean or quantile more than 2% below that of the other checkout.
 """
 
 import argparse
