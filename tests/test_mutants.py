@@ -10,8 +10,10 @@ from tests.mutants.faults import MUTANTS, room
 from tests.mutants.mutant import ROOT, Mutant
 
 ROOMS = [
+    "_engine",
     "auditing",
     "audits",
+    "cli",
     "data",
     "federated",
     "kernels",

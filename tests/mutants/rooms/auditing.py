@@ -4,7 +4,7 @@ from tests.mutants.mutant import of
 
 MUTANTS = [
     *of(
-        "dpaudit/auditing/betting",
+        "dpaudit/auditing/bounds/betting",
         "auditing/test_betting",
         ("ON_EXPECTED_GAP, ON_GAPS, ON_SIDES = 0.6, 0.2, 0.2", "ON_EXPECTED_GAP, ON_GAPS, ON_SIDES = 0.8, 0.2, 0.2"),
         ("+ (2 * pairs - errors) * right)", "+ (pairs - errors) * right)"),
@@ -18,7 +18,7 @@ MUTANTS = [
         ("counts[..., NONE] + 2 * counts[..., FALSE_ALARM]", "counts[..., NONE] + counts[..., FALSE_ALARM]"),
     ),
     *of(
-        "dpaudit/auditing/sequential",
+        "dpaudit/auditing/bounds/sequential",
         "auditing/test_sequential",
         ("alpha = (1 - watch.confidence) / 2", "alpha = 1 - watch.confidence"),
         ("counts = watch.counts + betting.outcomes", "counts = betting.outcomes"),
@@ -26,7 +26,7 @@ MUTANTS = [
         ("trials=2 * (aside + pairs)", "trials=2 * pairs"),
     ),
     *of(
-        "dpaudit/auditing/estimate",
+        "dpaudit/auditing/bounds/estimate",
         "auditing/test_estimate",
         ("_log_ratio(1 - delta - fpr, fnr)", "_log_ratio(1 - fpr, fnr)"),
         ("n - np.maximum(k, 1) + 1, alpha)", "n - np.maximum(k, 1) + 1, 2 * alpha)"),
@@ -35,42 +35,42 @@ MUTANTS = [
         ("guesses = (scores > threshold) | np.isnan(scores)", "guesses = (scores >= threshold) | np.isnan(scores)"),
     ),
     *of(
-        "dpaudit/auditing/band",
+        "dpaudit/auditing/bounds/band",
         "auditing/test_band",
         ("np.sqrt(np.log(1 / alpha) / (2 * n))", "np.sqrt(np.log(1 / alpha) / (4 * n))"),
         (
-            "alpha = (1 - check.open_unit(confidence=confidence)) / 2",
-            "alpha = 1 - check.open_unit(confidence=confidence)",
+            "alpha = (1 - _validate.open_unit(confidence=confidence)) / 2",
+            "alpha = 1 - _validate.open_unit(confidence=confidence)",
         ),
         ("low = 1 - high[::-1]", "low = high[::-1]"),
     ),
     *of(
-        "dpaudit/auditing/credible",
+        "dpaudit/auditing/bounds/credible",
         "auditing/test_credible",
         ("PRIOR = 0.5", "PRIOR = 1.0"),
         ("wing + square / 2", "wing + square"),
         (
-            "alpha = (1 - check.open_unit(confidence=confidence)) / 2",
-            "alpha = 1 - check.open_unit(confidence=confidence)",
+            "alpha = (1 - _validate.open_unit(confidence=confidence)) / 2",
+            "alpha = 1 - _validate.open_unit(confidence=confidence)",
         ),
     ),
     *of(
-        "dpaudit/auditing/gdp",
+        "dpaudit/auditing/bounds/gdp",
         "auditing/test_gdp",
         ("-ndtri(fpr) - ndtri(fnr))", "-ndtri(fpr))"),
         ("log_ndtr(inside / 2 - epsilon / inside)", "log_ndtr(inside - epsilon / inside)"),
         (
-            "alpha = (1 - check.open_unit(confidence=confidence)) / 2",
-            "alpha = 1 - check.open_unit(confidence=confidence)",
+            "alpha = (1 - _validate.open_unit(confidence=confidence)) / 2",
+            "alpha = 1 - _validate.open_unit(confidence=confidence)",
         ),
     ),
     *of(
-        "dpaudit/auditing/one_run",
+        "dpaudit/auditing/bounds/one_run",
         "auditing/test_one_run",
         ("delta, below) - alpha, zero", "delta, below) - 2 * alpha, zero"),
     ),
     *of(
-        "dpaudit/auditing/distinguish",
+        "dpaudit/auditing/attacks/distinguish",
         "auditing/test_distinguish",
         ("return log_prob(release, x1) - log_prob(release, x0)", "return log_prob(release, x1)"),
         ("return (total1 - total0) / PILOT", "return total1 / PILOT"),
@@ -92,7 +92,7 @@ MUTANTS = [
         ),
     ),
     *of(
-        "dpaudit/auditing/game",
+        "dpaudit/_engine/game",
         "_engine/test_game",
         ("jnp.arange(blocks, dtype=jnp.uint32))\n", "jnp.zeros(blocks, dtype=jnp.uint32))\n"),
         ("score(release(key, 1))", "score(release(key, 0))"),
@@ -109,7 +109,7 @@ MUTANTS = [
         ("low=np.minimum(account.low, ~ends[:2])", "low=np.minimum(account.low, ends[:2])"),
     ),
     *of(
-        "dpaudit/auditing/plan",
+        "dpaudit/auditing/bounds/plan",
         "auditing/test_plan auditing/test_plan_trials",
         ("return (1 - delta) * float(expit(-epsilon))", "return float(expit(-epsilon))"),
     ),
@@ -125,17 +125,17 @@ MUTANTS = [
             "if self.reason or self.ceiling <= self.claim.epsilon",
             "if self.ceiling <= self.claim.epsilon",
         ),
-        ("accuracy=1 - (fpr + fnr) / 2,", "accuracy=1 - (fpr + fnr),"),
+        (
+            "epsilon_upper=upper,\n        accuracy=1 - (fpr + fnr) / 2,",
+            "epsilon_upper=upper,\n        accuracy=1 - (fpr + fnr),",
+        ),
     ),
     *of(
-        "dpaudit/auditing/roots",
+        "dpaudit/auditing/bounds/roots",
         "auditing/bounds/test_roots",
-        (
-            "np.where(np.abs(at_newest) <= np.abs(at_other), newest, other)",
-            "np.where(np.abs(at_newest) > np.abs(at_other), newest, other)",
-        ),
-        ("np.where(at_low >= 0, low, high)", "np.where(at_low > 0, low, high)"),
-        ("least = tolerance + 4e-16 * np.abs(newest)", "least = 1e6 * tolerance + 4e-16 * np.abs(newest)"),
+        ("np.where(found.f_bracket[0] >= 0, low, high)", "np.where(found.f_bracket[0] <= 0, low, high)"),
+        ("one_sign = found.status == -1", "one_sign = found.status == 0"),
+        ('"xatol": tolerance', '"xatol": 1e6 * tolerance'),
     ),
     *of(
         "dpaudit/audits/craft",
@@ -147,12 +147,12 @@ MUTANTS = [
         ("    return g, -g\n", "    return g, g\n"),
     ),
     *of(
-        "dpaudit/auditing/moments",
+        "dpaudit/auditing/search",
         "auditing/test_moments",
         ("(z - mean1) ** 2 / variance1", "(z - mean1) ** 2 / variance0"),
     ),
     *of(
-        "dpaudit/auditing/search_look",
+        "dpaudit/auditing/search_pairs",
         "auditing/test_search",
         (
             "tied = (ordered[1:] == ordered[:-1])",
@@ -165,11 +165,11 @@ MUTANTS = [
         ("None if checkpoint is None else of_pilot(checkpoint)", "None"),
     ),
     *of(
-        "dpaudit/auditing/portfolio",
+        "dpaudit/auditing/attacks/scoring",
         "auditing/test_portfolio",
         (
-            "return jnp.concatenate([numbers[arrays.singles], of_tables[m:]",
-            "return jnp.concatenate([numbers[arrays.singles], 0 * of_tables[m:]",
+            "return xp.concatenate([numbers[..., arrays.singles], of_tables[..., m:]",
+            "return xp.concatenate([numbers[..., arrays.singles], 0 * of_tables[..., m:]",
         ),
         ("few = slice(0, SCREENED)", "few = slice(0, 2)"),
     ),

@@ -103,7 +103,7 @@ MUTANTS = [
     *of(
         "dpaudit/personalization/boundary/channels",
         "personalization/test_channels",
-        ("        self._received += 1\n", ""),
+        ("            self._received += 1\n", ""),
         ("(keys[32:], keys[:32])", "(keys[:32], keys[:32])"),
     ),
     *of(

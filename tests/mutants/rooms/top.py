@@ -23,6 +23,8 @@ MUTANTS = [
         ("or not _known(value) > 0", "or not _known(value) > -1"),
         ("not 0 < _known(value) < 1", "not 0 <= _known(value) < 1"),
         ("if not whole or _known(value) < minimum", "if _known(value) < minimum"),
+        ("and value.ndim == 0 and value.dtype.kind in", "and value.dtype.kind in"),
+        ("if isinstance(value, (bool, np.bool_)):", "if isinstance(value, np.bool_):"),
     ),
     *of(
         "dpaudit/_engine/fingerprint",
@@ -42,6 +44,7 @@ MUTANTS = [
         ('"violation": 1, "fault": 1', '"violation": 0, "fault": 1'),
         ('"underpowered": 3}', '"underpowered": 0}'),
         ("if kept.exists() and not resume", "if kept.exists() and resume"),
+        ("hosts.leave(2)\n        status = 2", "hosts.leave(2)\n        status = 0"),
     ),
     *of(
         "dpaudit/cli/command",
