@@ -18,10 +18,11 @@ from dpaudit.auditing import count, estimators
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
 from dpaudit.auditing.bounds import betting, sequential
+from dpaudit.auditing.conclude import carries_verdict, from_band, from_counts
 from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.foresight import checked_reading, mechanism_like, play_alternative, with_foresight, with_reading
 from dpaudit.auditing.lint import probe
-from dpaudit.auditing.result import AuditResult, carries_verdict, checked_delta, from_band, from_counts
+from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold

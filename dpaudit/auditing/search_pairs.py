@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit._engine.game import trial_key
-from dpaudit.auditing.attacks.features import Distinguisher
+from dpaudit.auditing.attacks.base import Distinguisher
 from dpaudit.auditing.domain import Domain, Pair
 from dpaudit.mechanisms.claim import Mechanism
 

@@ -16,7 +16,7 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit._engine.game import of_trials, trial_key
 from dpaudit.auditing.attacks import features
-from dpaudit.auditing.attacks.features import Distinguisher, Score, flat, release_reader
+from dpaudit.auditing.attacks.base import Distinguisher, Score, flat, release_reader
 from dpaudit.auditing.attacks.learned import learned
 from dpaudit.mechanisms.claim import Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
@@ -29,10 +29,13 @@ __all__ = [
     "learned",
     "likelihood_ratio",
     "lowest_bits",
+    "moments",
     "projection",
 ]
 
 PILOT = 1000  # releases per world behind an estimated direction
+MOMENTS_PILOT = 500  # releases per world behind estimated means and variances; no bound will count them
+LARGEST_LOSS = 1e3  # the most that one number may add to a score, in nats
 
 
 def cosine_direction(x0: jax.Array, x1: jax.Array) -> jax.Array:
@@ -112,6 +115,28 @@ def _fit_lowest_bits(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> 
     return score
 
 
+def _fit_moments(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
+    def release(key: jax.Array, x: Any) -> jax.Array:
+        return flat(mechanism.apply(key, x))
+
+    @jax.jit  # one program for both worlds, of which the inputs are data
+    def pilot(key: jax.Array, worlds: Any) -> tuple[jax.Array, jax.Array]:
+        keys = jax.random.split(trial_key(key), MOMENTS_PILOT)  # the same in both worlds: what they share cancels
+        releases = jax.vmap(jax.vmap(release, (0, None)), (None, 0))(keys, worlds)
+        means, variances = releases.mean(axis=1), releases.var(axis=1)
+        least = 1e-6 * (variances.sum(axis=0) + (means[1] - means[0]) ** 2) + jnp.finfo(means.dtype).tiny
+        return means, jnp.maximum(variances, least)
+
+    (mean0, mean1), (variance0, variance1) = pilot(key, jax.tree.map(lambda *leaves: jnp.stack(leaves), x0, x1))
+
+    def score(release: Any) -> jax.Array:
+        z = flat(release)
+        losses = ((z - mean0) ** 2 / variance0 - (z - mean1) ** 2 / variance1 + jnp.log(variance0 / variance1)) / 2
+        return jnp.sum(jnp.clip(losses, -LARGEST_LOSS, LARGEST_LOSS))
+
+    return score
+
+
 def _release_size(mechanism: Mechanism, x: Any) -> int:
     return jax.eval_shape(lambda key: flat(mechanism.apply(key, x)), of_trials()).size
 
@@ -152,3 +177,7 @@ that; ``attacks=(distinguish.lowest_bits,)`` lets them count."""
 
 likelihood_ratio = Distinguisher(_fit_likelihood_ratio, None, "likelihood ratio")
 """log_prob(release, x1) - log_prob(release, x0): the optimal test (Neyman-Pearson); the default with a density."""
+
+moments = Distinguisher(_fit_moments, None, "moments")
+"""The log likelihood ratio of releases whose numbers are independent and normal, with means and variances estimated
+from a pilot: finds shifts, also of releases that have not their input's size, and leaks in a variance."""

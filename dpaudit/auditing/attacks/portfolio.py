@@ -21,14 +21,13 @@ from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from dpaudit import _validate
-from dpaudit._engine import fingerprint
-from dpaudit._engine import game as worlds
+from dpaudit._engine import fingerprint, worlds
 from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.game import Game, game, of_trials, of_worlds
 from dpaudit._engine.sharding import cores, devices, of_first_process, several_processes
 from dpaudit.auditing.attacks import choose, distinguish, features, scoring
-from dpaudit.auditing.attacks.features import Distinguisher, Score
+from dpaudit.auditing.attacks.base import Distinguisher, Score
 from dpaudit.auditing.attacks.scoring import FEATURES, FREQUENCIES, NETWORK, OTHERS
 from dpaudit.auditing.lint import probe
 from dpaudit.auditing.result import Tried

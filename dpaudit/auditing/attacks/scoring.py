@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from dpaudit._engine import sharding
 from dpaudit._engine.game import Game
 from dpaudit._engine.sharding import ALIKE, CUT
-from dpaudit.auditing.attacks import choose, features, frequencies, learned
+from dpaudit.auditing.attacks import choose, features, frequencies, network
 
 SINGLES, TABLES = 6, 3  # finalists of the family, as they are and by their frequencies
 SUMS = ("all coordinates", "all lowest bits", "whole releases", "exact releases")
@@ -42,7 +42,7 @@ class Arrays(NamedTuple):
     sums: Any  # [2, m], which ratios are added up
     patterns: frequencies.Patterns
     repeats: frequencies.Repeats
-    network: learned.Network
+    network: network.Network
 
 
 def fitted(
@@ -68,8 +68,8 @@ def fitted(
         sums = np.zeros((2, m), np.float32)
         sums[0, :k], sums[1, k : 2 * k] = 1, 1
         order = np.argsort(-np.maximum(shown, by_table), kind="stable")
-        first = np.arange(min(k, learned.INPUTS // 2))  # coordinates that tell nothing alone may do so together
-        net = learned.fitted_network(numbers, ratios, np.concatenate([first, order[~np.isin(order, first)]]))
+        first = np.arange(min(k, network.INPUTS // 2))  # coordinates that tell nothing alone may do so together
+        net = network.fitted(numbers, ratios, np.concatenate([first, order[~np.isin(order, first)]]))
     arrays = Arrays(
         reference,
         sight,

@@ -23,7 +23,8 @@ from dpaudit import _validate
 from dpaudit.auditing.bounds import betting, certified, curve, plan
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates
 from dpaudit.auditing.bounds.roots import increasing_root
-from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta, measured_band, shown, tables, too_few
+from dpaudit.auditing.conclude import measured_band, shown, tables, too_few
+from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
 LOOK_EVERY = 64  # pairs between two looks at the width of the bounds
@@ -286,7 +287,7 @@ def conclude(
       most: pairs after which the audit would have stopped in any case (without those set aside).
       aside: pairs on which the threshold was chosen.
       threshold: of the rule.
-      beside: as for :func:`result.from_counts`.
+      beside: as for :func:`conclude.from_counts`.
 
     Returns:
       An :class:`AuditResult` whose ``trials`` are those up to the stop. ``ceiling`` speaks of the trials counted,
