@@ -80,7 +80,8 @@ class Game(NamedTuple):
         return self.block * self.blocks * sharding.devices(self.mesh)
 
     def call(self, done: int) -> Any:
-        """The trials from number ``done`` on, [size, ...], on the devices that played them or where they were read."""
+        """Plays the trials from number ``done`` on, [size, ...]; they stay on the devices unless ``read`` moves
+        them."""
         played = self.begun if done == 0 else None
         if played is None or len(played) != self.size:
             played = _run(self.one, np.uint32(done), block=self.block, blocks=self.blocks, mesh=self.mesh)
@@ -95,7 +96,7 @@ class Game(NamedTuple):
         return played, self._replace(blocks=blocks)
 
     def head(self, trials: int) -> np.ndarray:
-        """The first trials, [trials, ...], on the host of every process."""
+        """Plays the first trials and returns them, [trials, ...], on the host of every process."""
         parts, game, done = [], self, 0
         while done < trials:
             played, game = game.fitted(lambda game, done=done: game.call(done))
@@ -104,7 +105,7 @@ class Game(NamedTuple):
         return np.concatenate(parts)
 
     def first(self, played: Any, rows: int) -> np.ndarray:
-        """The first ``rows`` of what a call has played, on the host of every process."""
+        """Returns the first ``rows`` of what a call has played, on the host of every process."""
         if isinstance(played, np.ndarray):
             return played[:rows]
         within = played.is_fully_addressable

@@ -1,4 +1,4 @@
-"""The audit in one call."""
+"""Audits a mechanism on one pair of inputs, in one call."""
 
 import dataclasses
 import os
@@ -179,7 +179,7 @@ def audit(
 
 
 def _fitting(estimator: Estimator | None, claim: Claim | None, until: sequential.Until | None) -> Estimator:
-    """The estimator, found fit for this audit.
+    """Returns the estimator, after checking that it fits this audit.
 
     Raises:
       InputError: one that does not fit.
@@ -204,7 +204,7 @@ def _fitting(estimator: Estimator | None, claim: Claim | None, until: sequential
 
 
 def _cuts(aside: int, first: int) -> tuple[int, ...]:
-    """Numbers of pairs after which the rule is chosen, on all of them: few first, then more and more."""
+    """Returns the numbers of pairs after which the rule is chosen anew, each time on all pairs so far."""
     cuts = []
     while 2 * first <= aside:
         cuts.append(first)
@@ -230,8 +230,8 @@ def _carry_out(
     checkpoint: str | os.PathLike[str] | None,
     progress: Callable[[int], None] | None,
 ) -> AuditResult:
-    """Plays and concludes the audit of a trial ``one``, by the attack of this name or by a family, ``half`` of the
-    trials in each world; ``promise`` is claim, delta and confidence, ``other`` a game of the alternative."""
+    """Plays and concludes the audit of a trial ``one``, with the named attack or a family, and ``half`` of the trials
+    in each world; ``promise`` holds claim, delta and confidence, ``other`` is a game of the alternative."""
     both_events, keep_scores = threshold is not None and not cuts, estimator.simultaneous is not None
     stages = 1 if until is None else max(1, len(cuts))
     watch = sequential.start(**promise, until=until, both_events=both_events, stages=stages)
@@ -318,25 +318,26 @@ def _is_curve(claim: Claim | None) -> bool:
 
 @jax.jit
 def _keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(the fit's key, the trials' key)."""
+    """Splits the key into (the key of the fit, the key of the trials)."""
     fit_key, play_key = jax.random.split(key)
     return fit_key, trial_key(play_key)
 
 
 def _same(x0: Any, x1: Any) -> bool:
-    """Whether two inputs are one, number by number; of another type they are the same numbers still."""
+    """Tells whether two inputs hold the same numbers, whatever their types."""
     (one, structure), (other, its) = map(jax.tree.flatten, (x0, x1))
     return structure == its and all(map(_equal, one, other))
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two arrays hold the same numbers; 0 and -0 are two."""
+    """Tells whether two arrays hold the same numbers; 0 and -0 differ."""
     one, other = np.asarray(one), np.asarray(other)
     return np.array_equal(one, other) and np.array_equal(np.signbit(one * 1.0), np.signbit(other * 1.0))
 
 
 def _blind(account: count.Account, *, of_rule: bool) -> str | None:
-    """Why an attack could show nothing, whatever the number of trials; None where it could. A band has no one rule."""
+    """Says why the attack saw nothing, or None where it saw something. Without ``of_rule``, scores that vary are
+    enough."""
     if not of_rule and (account.low != account.high).any():
         return None
     if account.counts[betting.NONE] != account.counts.sum() and account.counts[betting.BOTH] != account.counts.sum():
@@ -347,7 +348,7 @@ def _blind(account: count.Account, *, of_rule: bool) -> str | None:
 
 
 def _remark(account: count.Account) -> str:
-    """What a reader must know of scores that never vary within a world but differ between them."""
+    """Returns a remark on scores that never vary within a world but differ between the worlds."""
     if (account.low != account.high).any() or account.low[0] == account.low[1]:
         return ""
     return ", the same score in all trials of a world: if the mechanism is deterministic, its epsilon is infinite"

@@ -31,7 +31,7 @@ def from_counts(
     estimator: Estimator = estimators.clopper_pearson,
     beside: np.ndarray | None = None,
 ) -> AuditResult:
-    """The result of a test whose rule was fixed before these trials.
+    """Returns the result of a test whose rule was fixed before these trials.
 
     Args:
       false_positives, false_negatives: errors among the counted trials.
@@ -122,7 +122,7 @@ def from_band(
     confidence: float = 0.95,
     trials: int | None = None,
 ) -> AuditResult:
-    """The result of an audit that reads every score by a simultaneous band; larger means world 1.
+    """Returns the result of an audit that reads every score by a simultaneous band; larger means world 1.
 
     The rates, the accuracy and the threshold are those of the threshold whose lower bound is largest; its rates were
     chosen by these same trials, its bounds were not: they hold for all thresholds together.
@@ -183,12 +183,12 @@ def carries_verdict(estimator: Estimator, claim: Claim | None) -> None:
 
 
 def tables(beside: np.ndarray, negatives: int, positives: int) -> list[tuple[int, int, int, int]]:
-    """The four counts of every rule."""
+    """Returns the four counts of every rule."""
     return [(int(fp), int(fn), negatives, positives) for fp, fn in beside]
 
 
 def measured_band(rules: list[tuple[int, int, int, int]], *, confidence: float, bounds: certified.RateBounds) -> Band:
-    """The rates of several rules, each bounded at its share of the error, so that all bounds of a kind hold
+    """Bounds the rates of several rules, each at its share of the error, so that all bounds of a kind hold
     together."""
     fp, fn, n0, n1 = np.unique(np.array(rules, np.float64), axis=0).T
     alpha = (1 - confidence) / (2 * len(rules))  # equal counts are drawn once, but were not known to be equal
@@ -198,7 +198,7 @@ def measured_band(rules: list[tuple[int, int, int, int]], *, confidence: float, 
 
 
 def _p_value(claim: Claim, *counts: int, both_events: bool) -> float:
-    """Of the rule, or of the better of it and its opposite, each with half of the error."""
+    """Returns the p-value of the rule, or the smaller one of it and its opposite, doubled."""
     p = float(curve.p_value(claim, *counts))
     if not both_events:
         return p
@@ -208,13 +208,13 @@ def _p_value(claim: Claim, *counts: int, both_events: bool) -> float:
 
 
 def shown(fpr: float, fnr: float, delta: float, *, both_events: bool) -> float:
-    """The epsilon at these rates, of the opposite guesses too where both events are looked at."""
+    """Returns the epsilon at these rates, or the larger one of the rule and its opposite where both events count."""
     rates = np.array([[fpr, fnr], [1 - fpr, 1 - fnr]] if both_events else [[fpr, fnr]])
     return float(epsilon_from_rates(rates[:, 0], rates[:, 1], delta).max())
 
 
 def too_few(counted: int, ceiling: float, claim: Claim | None, *, confidence: float) -> str | None:
-    """Why no violation of the claim could have been shown by so many trials; None where one could."""
+    """Says why so many trials could have shown no violation of the claim; None where they could."""
     if claim is not None and claim.is_curve:
         if curve.p_value(claim, 0, 0, counted // 2, counted // 2) <= 1 - confidence:
             return None

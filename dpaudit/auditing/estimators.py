@@ -56,7 +56,7 @@ class Counted(NamedTuple):
 
     @property
     def opposite(self) -> "Counted":
-        """The counts of the opposite guesses."""
+        """Returns the counts of the opposite guesses."""
         false = self.negatives - self.false_positives, self.positives - self.false_negatives
         return Counted(*false, self.negatives, self.positives, self.outcomes[::-1])
 
@@ -90,7 +90,7 @@ class Estimator(NamedTuple):
     def both(
         self, counted: Counted, *, delta: float, confidence: float, both_events: bool = False
     ) -> tuple[float, float]:
-        """The bounds, or the larger ones of the rule and of its opposite, each with half of the error."""
+        """Returns the bounds, or the larger ones of the rule and of its opposite, each with half of the error."""
         if not both_events:
             return self.bounds(counted, delta=delta, confidence=confidence)
         each: dict[str, Any] = {"delta": delta, "confidence": (1 + confidence) / 2}
@@ -199,7 +199,7 @@ def of_one_training(scores: np.ndarray, included: np.ndarray) -> Counted:
 
 
 def _one_run(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
-    """By a quarter of the canaries guessed in and a quarter out, or a twentieth, each at half of the error."""
+    """Guesses a quarter of the canaries in and a quarter out, or a twentieth each, each plan at half of the error."""
     if counted.scores is None or counted.included is None:
         raise _validate.expected("estimator", "one for independent trials, as there are no canaries", "one run")
     m = len(counted.scores)

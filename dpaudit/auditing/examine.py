@@ -70,17 +70,17 @@ class Examination(NamedTuple):
 
     @property
     def result(self) -> AuditResult:
-        """The audit with the largest lower bound."""
+        """Returns the audit with the largest lower bound."""
         return max(self.results, key=lambda result: result.epsilon_lower)
 
     @property
     def pair(self) -> Pair:
-        """The pair of that audit."""
+        """Returns the pair of that audit."""
         return self.pairs[self.results.index(self.result)]
 
     def curve(self) -> dict[str, list[float]]:
-        """The promised trade-off curve, the decisive rule between its bounds (mixed with guessing at both ends), and
-        the measured band of the score that decided: rates of its thresholds, whose bounds hold together."""
+        """Returns the promised trade-off curve, the decisive rule between its bounds (mixed with guessing at both
+        ends), and the measured band of the deciding score: rates of its thresholds, whose bounds hold together."""
         result, fpr = self.result, np.linspace(0.0, 1.0, 201)
         assert result.claim is not None
         alpha = (1 - result.confidence) / 2
@@ -97,7 +97,8 @@ class Examination(NamedTuple):
         return found
 
     def with_more(self) -> list[dict[str, float]]:
-        """What the decisive attack would have seen with ten and a hundred times the trials; nothing of a curve."""
+        """Predicts what the decisive attack would detect with ten and a hundred times the trials; empty for a
+        curve."""
         result = self.result
         if result.claim is None or result.claim.is_curve:
             return []
@@ -219,7 +220,7 @@ class _Attacks:
         return result.verdict == "violation"
 
     def fitting(self, pair: Pair, key: jax.Array) -> int:
-        """How many trials fit into half of the time that is left: a power of ten, or three of them."""
+        """Returns how many trials fit into half of the time that is left: 1 or 3 times a power of ten."""
 
         def release(key: jax.Array, world: int) -> Any:
             return self._mechanism.apply(key, pair[world])
@@ -240,7 +241,7 @@ def _carry_out(
     sensitivity: float | None,
     norm_order: float,
 ) -> Examination:
-    """The examination of input that was checked."""
+    """Carries out the examination of inputs that were checked."""
     draw_key, look_key, rate_key, first_key, search_key, last_key = jax.random.split(key, 6)
     drawn = _drawn(domain, draw_key)
     pair, attacks = _widest(drawn), _Attacks(diary, mechanism, claim, confidence)
@@ -283,7 +284,7 @@ def _carry_out(
 
 
 def _drawn(domain: Domain | Pair, key: jax.Array) -> Pair:
-    """Pairs of the domain, leaves [n, ...]."""
+    """Draws pairs of the domain, leaves [n, ...]."""
     if isinstance(domain, Domain):
         return jax.jit(jax.vmap(checked_domain(domain=domain).draw))(jax.random.split(key, CANDIDATES))
     if isinstance(domain, tuple) and len(domain) == 2:
@@ -293,7 +294,7 @@ def _drawn(domain: Domain | Pair, key: jax.Array) -> Pair:
 
 
 def _widest(drawn: Pair) -> Pair:
-    """The pair whose inputs are farthest apart."""
+    """Finds the pair whose inputs are farthest apart."""
     x0, x1 = (jax.tree.leaves(side) for side in drawn)
     apart = sum(np.abs(np.asarray(b, np.float64) - a).reshape(len(a), -1).sum(1) for a, b in zip(x0, x1, strict=True))
     widest = int(np.argmax(apart))
@@ -301,7 +302,7 @@ def _widest(drawn: Pair) -> Pair:
 
 
 def _read(mechanism: Mechanism, pair: Pair, claim: Claim, key: jax.Array) -> list[Finding]:
-    """Faults of the program; none of a function on the host, which cannot be read."""
+    """Returns the faults of the program; none for a function on the host, which cannot be read."""
     try:
         return list(inspect(mechanism, *pair, key=key, claim=claim).findings)
     except _validate.InputError:  # inputs of two shapes, a call to Python
@@ -311,7 +312,7 @@ def _read(mechanism: Mechanism, pair: Pair, claim: Claim, key: jax.Array) -> lis
 def _too_far(
     mechanism: Mechanism, drawn: Pair, key: jax.Array, sensitivity: float, norm_order: float
 ) -> list[Finding]:
-    """A finding where some neighbours' releases under one key are farther apart than is declared."""
+    """Returns a finding if releases of some neighbours under one key are farther apart than is declared."""
 
     def shift(pair: Pair) -> jax.Array:
         one, other = (
@@ -338,7 +339,7 @@ def _listed(findings: list[Finding]) -> str:
 
 
 def _judged(results: list[AuditResult], findings: list[Finding], claim: Claim) -> tuple[str, str]:
-    """(verdict, sentence)."""
+    """Returns (verdict, sentence)."""
     best = max(results, key=lambda result: result.epsilon_lower)
     lower, promised = f"{best.epsilon_lower:.3g}", f"{claim.epsilon:g}"
     if claim.is_curve:

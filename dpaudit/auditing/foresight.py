@@ -37,7 +37,7 @@ class Expected(NamedTuple):
 
 
 def mechanism_like(given: Any, mechanism: Mechanism, x0: Any) -> Mechanism:
-    """The alternative as a mechanism.
+    """Returns the alternative as a mechanism, after checking that its releases have the same form.
 
     Args:
       given: a Mechanism or a function of (key, x).
@@ -101,7 +101,7 @@ def with_foresight(
     watch: sequential.Watch,
     expected: Expected | None,
 ) -> AuditResult:
-    """The result with ``detectable``, ``power`` where an alternative was played, and why it is underpowered.
+    """Adds ``detectable``, the ``power`` against an alternative, and the reason for an underpowered audit to a result.
 
     Args:
       result, claim: as the trials have it.
@@ -136,7 +136,8 @@ def with_foresight(
 
 
 def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
-    """How many trials a loss of twice the claim takes where noise is Gaussian and the claim one (epsilon, delta)."""
+    """Says how many trials it takes to show twice the claim, if noise is Gaussian and the claim one (epsilon,
+    delta)."""
     settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
     trials, share = 20 * pairs, 4
     while trials <= MOST_TRIALS:
@@ -157,7 +158,7 @@ def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
 def _refuted(
     estimator: Estimator, watch: sequential.Watch, claim: Claim, result: AuditResult, pairs: int
 ) -> Refuted | None:
-    """Whether counts refute the claim by this estimator; None for Clopper-Pearson, whose power is known exactly."""
+    """Returns a test of whether counts refute the claim; None for Clopper-Pearson, whose power is known exactly."""
     if claim.is_curve:
         return lambda fp, fn: curve.p_value(claim, fp, fn, pairs, pairs) <= 1 - result.confidence
     if estimator.anytime:
@@ -169,7 +170,7 @@ def _refuted(
 
 
 def _against_curve(watch: sequential.Watch, claim: Claim, expected: Expected, pairs: int) -> Refuted:
-    """Whether the bet that the alternative's own rates ask for refutes the curve."""
+    """Returns a test of whether counts refute the curve, by the bet for the alternative's own rates."""
     wrong, missed = (round(float(rate[0]) * PLAYED) for rate in expected[:2])
     line = curve.tangent(claim, wrong, missed, PLAYED, PLAYED)
     fpr, fnr = ((count + 0.5) / (PLAYED + 1) for count in (wrong, missed))
@@ -180,7 +181,7 @@ def _against_curve(watch: sequential.Watch, claim: Claim, expected: Expected, pa
 def with_reading(
     result: AuditResult, reading: str | None, wrong: np.ndarray | None, bounds: RateBounds
 ) -> AuditResult:
-    """The result with what epsilon would be, were the trade-off curve Gaussian: in no verdict.
+    """Adds what epsilon would be if the trade-off curve were Gaussian; no verdict rests on it.
 
     Args:
       result: of the audit.

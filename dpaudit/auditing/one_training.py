@@ -1,4 +1,4 @@
-"""The audit of one training: many canaries, each included by a coin of its own, and one score for each."""
+"""Audits one training with many canaries, each included by a coin of its own, from one score for each."""
 
 import math
 from typing import Any

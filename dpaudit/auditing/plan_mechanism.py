@@ -96,13 +96,13 @@ def plan_mechanism(
 
 
 def _with_aside(pairs: Any) -> Any:
-    """Trials of both worlds for so many counted pairs."""
+    """Returns the trials of both worlds, those set aside included, for so many counted pairs."""
     trials = 2 * pairs * CHOOSING_SHARE / (CHOOSING_SHARE - 1)
     return int(np.ceil(trials)) if np.isfinite(trials) else trials
 
 
 def _needed(power: Callable[[int], float], least: int) -> int | None:
-    """The smallest number of pairs, to a part in two hundred, with which power reaches 0.8; None beyond 2^31."""
+    """Finds the smallest number of pairs with which power reaches 0.8, to one part in 200; None beyond 2^31."""
     low = high = max(1, least)
     while power(high) < plan.POWER:
         low, high = high, 2 * high
@@ -115,7 +115,7 @@ def _needed(power: Callable[[int], float], least: int) -> int | None:
 
 
 def _stops(rates: alternative.Rates, claim: Claim, confidence: float, *, longest: int) -> np.ndarray:
-    """Pairs after which audits that may stop at any time call a violation, by rules that err at these rates."""
+    """Simulates after how many pairs audits with early stopping call a violation, by rules with these error rates."""
     looks = np.unique(np.ceil(STEP ** np.arange(1, np.log(longest) / np.log(STEP) + 1)).astype(int))
     draws, watch = np.random.default_rng(0), sequential.start(claim, confidence=confidence)
     fpr, fnr = (draws.choice(rate, SIMULATED) for rate in rates)

@@ -1,4 +1,4 @@
-"""AuditResult: what an audit found, beside what was promised."""
+"""Defines AuditResult: what an audit found, beside what was promised."""
 
 import dataclasses
 import json
@@ -113,8 +113,8 @@ class AuditResult:
 
     @property
     def verdict(self) -> str:
-        """One word: violation, underpowered (none could have been shown: see ``reason``), consistent, or measured (no
-        claim)."""
+        """Returns one word: violation, underpowered (none could have been shown: see ``reason``), consistent, or
+        measured (no claim)."""
         if self.claim is None:
             return "measured"
         if self.p_value is not None:  # a curve
@@ -126,8 +126,8 @@ class AuditResult:
         return "underpowered" if self.reason or self.ceiling <= self.claim.epsilon else "consistent"
 
     def to_row(self) -> dict[str, Any]:
-        """A flat dictionary of JSON values: the fields, the claim's own, and the verdict; infinity is "inf". Attacks
-        that were tried are a list of dictionaries, a band is a dictionary of lists."""
+        """Returns a flat dictionary of JSON values: the fields, the claim's own, and the verdict; infinity is "inf".
+        Attacks that were tried are a list of dictionaries, a band is a dictionary of lists."""
         row = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del row["claim"], row["attacks"], row["certified"], row["band"]
         for name, one in ({} if self.certified is None else self.certified._asdict()).items():
@@ -143,7 +143,7 @@ class AuditResult:
         return {name: json_number(value) for name, value in row.items()}
 
     def to_json(self) -> str:
-        """The row as JSON text; :meth:`from_json` gives the same result back."""
+        """Returns the row as JSON text; :meth:`from_json` gives the same result back."""
         return json.dumps(self.to_row())
 
     @classmethod
@@ -176,12 +176,12 @@ class AuditResult:
 
 
 def json_number(value: Any) -> Any:
-    """Strict JSON knows no infinity: it is written as the text "inf" or "-inf"."""
+    """Writes infinity, which strict JSON lacks, as the text "inf" or "-inf"; other values stay."""
     return str(float(value)) if isinstance(value, float) and math.isinf(value) else value
 
 
 def checked_delta(delta: float | None, claim: Claim | None) -> float:
-    """The delta to use: the given one, else the claim's, else 0; never below the claim's."""
+    """Returns the given delta, else the claim's, else 0; refuses one below the claim's."""
     promised = 0.0 if claim is None else claim.delta
     if delta is None:
         return promised

@@ -1,4 +1,5 @@
-"""The worst pair of inputs and the rejection region for it, looked for on trials of their own, then certified."""
+"""Searches for the worst pair of inputs and the best rejection region for it, then certifies them on trials of their
+own."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -142,7 +143,7 @@ def _worst_pair(
     steps: int,
     trials: int,
 ) -> tuple[Pair, np.ndarray, bool, int]:
-    """(pair, history, by_gradient, games played in each world) of the search for a pair."""
+    """Searches for a pair; returns (pair, history, by_gradient, games played in each world)."""
     setting: dict[str, Any] = {"mechanism": mechanism, "distinguishers": distinguishers, "trials": trials}
 
     @jax.jit
@@ -195,7 +196,7 @@ def _worst_pair(
 
 
 def _has_slope(slopes: Callable[[jax.Array, Pair], Pair], key: jax.Array, pairs: Pair) -> bool:
-    """Whether the mechanism can be differentiated and, for some pair, the derivative is not zero."""
+    """Tells whether the mechanism can be differentiated and the derivative is not zero for some pair."""
     try:
         found = slopes(key, pairs)
     except (TypeError, ValueError, NotImplementedError):  # JAX's: a loop of unknown length, a call to Python, no rule
@@ -213,7 +214,7 @@ def _best_region(
     delta: float,
     confidence: float,
 ) -> Distinguisher:
-    """The distinguisher, fitted and with a threshold that is fixed, whose bound is largest on ``half`` trials."""
+    """Returns the distinguisher, fitted and with a fixed threshold, whose bound is largest on ``half`` trials."""
     fit_key, play_key = jax.random.split(key)
     fits = [attack.fit(jax.random.fold_in(fit_key, i), mechanism, *pair) for i, attack in enumerate(distinguishers)]
 
@@ -250,7 +251,7 @@ def _takes_any_input(mechanism: Mechanism, pair: Pair) -> None:
 
 
 def _ready(score: Score) -> Callable[..., Score]:
-    """A fit that is done."""
+    """Returns a fit that gives a score fitted already."""
     return lambda key, mechanism, x0, x1: score
 
 
@@ -262,7 +263,7 @@ def _default(mechanism: Mechanism, pair: Pair) -> list[Distinguisher]:
 
 
 def _fits_compiled(attack: Distinguisher, mechanism: Mechanism, pair: Pair) -> bool:
-    """Whether the attack can be fitted to a pair whose values are not known yet."""
+    """Tells whether the attack can be fitted to a pair whose values are traced."""
 
     def score(key: jax.Array, pair: Pair) -> jax.Array:
         return attack.fit(key, mechanism, *pair)(mechanism.apply(key, pair[0]))

@@ -1,4 +1,5 @@
-"""The page of one audit: the verdict in plain words, one picture, and every number with what it speaks of."""
+"""Renders the pages of one audit, one examination and one audited training: the verdict in plain words, then every
+number."""
 
 import json
 from html import escape
@@ -33,7 +34,7 @@ ANOTHER_ATTACK = "Another attack, or another pair of inputs, may see more."
 
 
 def render(row: dict[str, Any]) -> str:
-    """The body of the page, for a row of :meth:`dpaudit.AuditResult.to_row` with its target."""
+    """Renders the body of the page, for a row of :meth:`dpaudit.AuditResult.to_row` with its target."""
     result = AuditResult.from_json(json.dumps(row))
     title, explained = VERDICTS[result.verdict]
     how = "By this attack" if result.attacks else "With a perfect attack"
@@ -127,7 +128,7 @@ TRAINING_VERDICTS = {
 
 
 def render_training(row: dict[str, Any]) -> str:
-    """The body of the page, for a row of :func:`dpaudit.audits.audited_training.train_audited`."""
+    """Renders the body of the page, for a row of :func:`dpaudit.audits.audited_training.train_audited`."""
     title, explained = TRAINING_VERDICTS[row["verdict"]]
     explained = explained.format(
         accounted=words.said(row["epsilon_accounted"]),

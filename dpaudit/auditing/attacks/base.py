@@ -14,7 +14,7 @@ Score = Callable[[Any], jax.Array]
 
 
 class Distinguisher(NamedTuple):
-    """An attack: what it computes from a release, and where it draws the line.
+    """An attack: the score that it computes from a release, and its threshold.
 
     Attributes:
       fit: ``fit(key, mechanism, x0, x1) -> score`` with ``score(release) -> float``, jittable.
@@ -28,16 +28,17 @@ class Distinguisher(NamedTuple):
 
 
 def flat(tree: Any) -> jax.Array:
-    """All numbers of a pytree as one vector, float32 or wider."""
+    """Returns all numbers of a pytree as one vector, float32 or wider."""
     vector = ravel_pytree(tree)[0]
     return vector.astype(jnp.promote_types(vector.dtype, jnp.float32))
 
 
 def reader(reference: Any) -> Callable[[Any], jax.Array]:
-    """:func:`flat` for trees like ``reference``, but for whole numbers of 32 bits and more, which no float32 holds.
+    """Returns :func:`flat` for trees like ``reference``, adapted to integers of 32 bits and more, which float32 cannot
+    hold.
 
-    These are read as their difference from the reference, which is taken as whole numbers: what varies is small where
-    it matters, however far from 0 it lies. float64 holds those of 64 bits.
+    Such integers are read as their integer difference from the reference, which is small wherever precision matters.
+    Those of 64 bits are read in float64.
 
     Args:
       reference: an example of what is to be read.
@@ -57,7 +58,8 @@ def reader(reference: Any) -> Callable[[Any], jax.Array]:
 
 
 def release_reader(key: jax.Array, mechanism: Mechanism, x: Any) -> Callable[[Any], jax.Array]:
-    """The :func:`reader` of a mechanism's releases; their reference, where they need one, is a release of ``x``."""
+    """Returns the :func:`reader` of a mechanism's releases, with a release of ``x`` as the reference where one is
+    needed."""
     key = trial_key(key)  # of the kind that trials have
     shapes = jax.eval_shape(lambda: mechanism.apply(key, x))
     if not any(map(_wide, jax.tree.leaves(shapes))):

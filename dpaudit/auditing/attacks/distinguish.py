@@ -1,8 +1,9 @@
-"""How an observer turns a release into a number by which the worlds are told apart.
+"""Provides the attacks that can be named: each turns a release into a score by which the two worlds are told apart.
 
-A distinguisher is fitted to the mechanism and the pair, and returns the score. With a fixed threshold the rule is set
-in advance: world 1 where the score is larger, and both this event and its opposite are looked at. With None the
-threshold and its side are chosen on a first split of the trials, and the bound is computed on the rest. A score that
+A distinguisher is fitted to the mechanism and the pair, and gives the score. If its threshold is a number, the rule is
+fixed in advance: guess world 1 where the score is larger; both this event and its opposite are tested. If the
+  threshold
+is None, it is chosen with its side on a first split of the trials, and the bound is computed on the rest. A score that
 is NaN counts as larger than any number.
 """
 
@@ -39,7 +40,7 @@ LARGEST_LOSS = 1e3  # the most that one number may add to a score, in nats
 
 
 def cosine_direction(x0: jax.Array, x1: jax.Array) -> jax.Array:
-    """x1/|x1| - x0/|x0|, [d]: its inner product with a unit vector is the difference of the two cosines.
+    """Returns x1/|x1| - x0/|x0|, [d], whose inner product with a unit vector is the difference of the two cosines.
 
     A zero vector has cosine 0 with everything. Vectors that point the same way up to float32 rounding give exactly
     zero, so that every trial is the tie that Eq. (3) gives to x0.
@@ -79,7 +80,7 @@ def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> S
 
 
 def difference(x0: Any, x1: Any) -> np.ndarray:
-    """x1 - x0 of two inputs of one size, [d], exact for whole numbers of one type."""
+    """Returns x1 - x0 of two inputs of one size, [d], exact for integers of one type."""
     one, other = ([features.array(leaf) for leaf in jax.tree.leaves(x)] for x in (x0, x1))
     if jax.tree.structure(x0) == jax.tree.structure(x1) and [a.dtype for a in one] == [b.dtype for b in other]:
         return features.view(np, other, one).numbers - features.view(np, one, one).numbers
@@ -87,7 +88,7 @@ def difference(x0: Any, x1: Any) -> np.ndarray:
 
 
 def along(vector: jax.Array, direction: jax.Array) -> jax.Array:
-    """The inner product, to which coordinates of direction 0 add nothing, not even where they are not finite."""
+    """Returns the inner product, in which coordinates of direction 0 count as 0 even where they are not finite."""
     return jnp.sum(jnp.where(direction == 0, 0, vector * direction))
 
 
@@ -144,8 +145,8 @@ def _release_size(mechanism: Mechanism, x: Any) -> int:
 def _pilot_direction(
     key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any, read: Callable[[Any], jax.Array]
 ) -> jax.Array:
-    """The difference of the mean releases of x1 and x0, of ``PILOT`` each that no bound will count; numbers that are
-    not finite count as 0."""
+    """Estimates the difference of the mean releases of x1 and x0, from ``PILOT`` releases each that no bound will
+    count. Numbers that are not finite count as 0."""
     key = trial_key(key)
 
     def add(i: jax.Array, totals: jax.Array) -> jax.Array:
@@ -172,8 +173,8 @@ of x1 - x0."""
 
 lowest_bits = Distinguisher(_fit_lowest_bits, None, "lowest bits")
 """The exponent of the last binary digit of any number of the release: finds floating-point noise that leaves gaps
-(Mironov 2012), as that of almost all mechanisms which add a float to a float. The family reads no digits as low as
-that; ``attacks=(distinguish.lowest_bits,)`` lets them count."""
+(Mironov 2012), as almost every mechanism does that adds a float to a float. The portfolio does not read digits that
+low; ``attacks=(distinguish.lowest_bits,)`` adds this attack to it."""
 
 likelihood_ratio = Distinguisher(_fit_likelihood_ratio, None, "likelihood ratio")
 """log_prob(release, x1) - log_prob(release, x0): the optimal test (Neyman-Pearson); the default with a density."""

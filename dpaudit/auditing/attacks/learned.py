@@ -1,4 +1,4 @@
-"""A small network that learns to tell the worlds apart, where nobody knows what leaks."""
+"""Trains a small neural network to tell the worlds apart, for mechanisms whose leak is not known."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class Classifier(nn.Module):
 
 @partial(jax.jit, static_argnames=("network", "steps", "batch"))
 def fitted(key: jax.Array, releases: jax.Array, reading: Any, *, network: Classifier, steps: int, batch: int) -> Any:
-    """releases [2, trials, d], one row per world, read by ``reading.features`` -> the network's parameters."""
+    """Trains the network on releases [2, trials, d], one row per world, and returns its parameters."""
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
     init_key, batch_key = jax.random.split(key)
     worlds = jnp.arange(2)[:, None]
@@ -55,12 +55,12 @@ def fitted(key: jax.Array, releases: jax.Array, reading: Any, *, network: Classi
     return parameters
 
 
-FARTHEST = 100.0  # standard deviations; beyond them one release would rule a whole step
-ATOM_SAMPLE, ATOM_LEAST, ATOMS = 512, 5, 8  # a value is an atom if that many of so many releases have it; so many kept
+FARTHEST = 100.0  # standard deviations; a release beyond them would dominate a whole step
+ATOM_SAMPLE, ATOM_LEAST, ATOMS = 512, 5, 8  # a value is an atom if 5 of 512 releases have it; 8 are kept
 
 
 class Reading(NamedTuple):
-    """How the network reads a release: what every number is measured by, and the values that count as symbols."""
+    """How the network reads a release: the scale of every number, and the values that count as symbols."""
 
     mean: jax.Array  # [d]
     spread: jax.Array  # [d]
@@ -68,8 +68,8 @@ class Reading(NamedTuple):
     missing: jax.Array  # [m], the coordinates that are NaN at times
 
     def features(self, releases: jax.Array) -> jax.Array:
-        """Releases [..., d] -> [..., d + k d + m]: standardised, and 0 where the value is an atom or NaN; which atom
-        it is; whether it is NaN."""
+        """Maps releases [..., d] to [..., d + k d + m]: numbers standardised, and 0 where the value is an atom or NaN;
+        which atom it is; whether it is NaN."""
         same = releases[..., None, :] == self.atoms
         absent = jnp.isnan(releases)
         scaled = jnp.clip((releases - self.mean) / self.spread, -FARTHEST, FARTHEST)
@@ -81,7 +81,7 @@ class Reading(NamedTuple):
 def distinguisher(
     *, trials: int = 4096, steps: int = 1000, batch: int = 256, layers: int = 2, hidden: int = 64
 ) -> Distinguisher:
-    """A distinguisher that is a neural network, trained before the audit on releases of its own.
+    """Makes a distinguisher of a neural network that is trained before the audit, on releases of its own.
 
     The network minimises the binary cross-entropy of the world given the release, so that its logit tends to the log
     likelihood ratio ln p(release | x1) - ln p(release | x0), the optimal score (Neyman-Pearson). Nothing is used
@@ -134,7 +134,7 @@ def _fit(
 
 
 def train(key: jax.Array, releases: jax.Array, *, steps: int, batch: int, layers: int, hidden: int) -> Score:
-    """The score that :func:`distinguisher` learns, from releases that are there already.
+    """Trains the score of :func:`distinguisher` on releases that were drawn already.
 
     Args:
       key: a jax.random key, consumed.
@@ -151,7 +151,7 @@ def train(key: jax.Array, releases: jax.Array, *, steps: int, batch: int, layers
 
 
 def _reading(releases: jax.Array) -> Reading:
-    """What the releases [2, trials, d] of both worlds have in common."""
+    """Measures how to read the releases [2, trials, d]: scale, repeated values, and coordinates that can be NaN."""
     sample = np.sort(np.concatenate(np.asarray(releases[:, : ATOM_SAMPLE // 2])), axis=0)
     atoms = [_atoms(column) for column in sample.T]
     padded = np.full((max(map(len, atoms)), len(atoms)), np.nan)
@@ -165,14 +165,14 @@ def _reading(releases: jax.Array) -> Reading:
 
 @jax.jit
 def _measured(releases: jax.Array, atoms: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(mean, standard deviation) of every coordinate where it is neither an atom nor infinite nor NaN."""
+    """Returns (mean, standard deviation) of every coordinate, over its values that are finite and not atoms."""
     sizes = jnp.isfinite(releases) & (releases[..., None, :] != atoms).all(-2)
     mean, spread = (jnp.nan_to_num(of(releases, axis=(0, 1), where=sizes)) for of in (jnp.mean, jnp.std))
     return mean, jnp.where(spread > 0, spread, 1.0)
 
 
 def _atoms(column: np.ndarray) -> np.ndarray:
-    """The commonest values of a sorted column, those that are no accident."""
+    """Returns the commonest values of a sorted column, those that occur too often to be chance."""
     values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
     common = np.argsort(-counts, kind="stable")[:ATOMS]
     return values[common[counts[common] >= ATOM_LEAST]]

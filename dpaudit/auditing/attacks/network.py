@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INPUTS, HIDDEN, STEPS, SAMPLE = 16, 8, 60, 512  # numbers that it sees, units, steps, releases of each world
-FARTHEST, DECAY, RATE = 4.0, 1e-3, 0.05
+INPUTS, HIDDEN, STEPS, SAMPLE = 16, 8, 60, 512  # input numbers, hidden units, steps, releases of each world
+FARTHEST, DECAY, RATE = 4.0, 1e-3, 0.05  # of inputs in standard deviations; weight decay; learning rate
 
 
 class Network(NamedTuple):
@@ -27,14 +27,14 @@ class Network(NamedTuple):
     linear: Any
 
     def read(self, xp: Any, numbers: Any, ratios: Any) -> Any:
-        """Numbers and ratios [..., m] -> the logit of world 1, [...], but for a constant."""
+        """Maps numbers and ratios [..., m] to the logit of world 1, [...], up to a constant."""
         inputs = self.inputs(xp, numbers, ratios)
         if xp is np:
             return self._read_on_host(inputs)
         return (xp.tanh(inputs @ self.inner + self.bias) * self.outer).sum(-1) + (inputs * self.linear).sum(-1)
 
     def _read_on_host(self, inputs: np.ndarray) -> np.ndarray:
-        """The same without BLAS, whose last bits depend on how many threads it has."""
+        """Does the same without BLAS, whose last bits depend on its number of threads."""
         columns = np.ascontiguousarray(inputs.reshape(-1, inputs.shape[-1]).T)
 
         def along(weights: np.ndarray, start: Any) -> Any:
@@ -46,18 +46,19 @@ class Network(NamedTuple):
         return found.reshape(inputs.shape[:-1])
 
     def inputs(self, xp: Any, numbers: Any, ratios: Any) -> Any:
-        """What the first layer gets, [..., 2 n]."""
+        """Returns the inputs of the first layer, [..., 2 n]."""
         both = xp.concatenate([xp.take(of, self.seen, axis=-1) for of in (numbers, ratios)], -1)
         both = xp.clip((both - self.shift) * self.scale, -FARTHEST, FARTHEST)
         return xp.where(xp.isnan(both), 0, both)
 
 
 def fitted(numbers: np.ndarray, ratios: np.ndarray, order: np.ndarray) -> Network:
-    """Minimises the cross-entropy of the world on numbers and ratios [2, n, m], of which the first ``SAMPLE`` serve.
+    """Minimises the cross-entropy of the world on numbers and ratios [2, n, m], of which the first ``SAMPLE`` are
+    used.
 
     Args:
       numbers, ratios: of the pilot.
-      order: the numbers to see first, of which there are m; the first ``INPUTS`` are seen.
+      order: [m], the numbers in order of preference; the first ``INPUTS`` are used.
     """
     seen = order[:INPUTS].astype(np.int32)
     numbers, ratios = (of[:, :SAMPLE].astype(np.float64) for of in (numbers, ratios))
@@ -90,7 +91,7 @@ def fitted(numbers: np.ndarray, ratios: np.ndarray, order: np.ndarray) -> Networ
         return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
 
     def slope(flat: np.ndarray) -> np.ndarray:
-        """Of the cross-entropy with weight decay."""
+        """Returns the gradient of the cross-entropy with weight decay."""
         inner, bias, outer, linear = unpacked(flat)
         hidden = np.tanh(inputs @ inner + bias)
         margin = sign * (hidden @ outer + inputs @ linear)

@@ -1,4 +1,4 @@
-"""The gray-box check: faults that trials cannot see, found by reading a mechanism and replaying its randomness."""
+"""Finds faults that trials cannot see, by reading a mechanism's program and replaying its randomness."""
 
 import itertools
 import math
@@ -52,7 +52,7 @@ class Inspection(NamedTuple):
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of all findings."""
+        """Returns the kinds of all findings."""
         return frozenset(finding.kind for finding in self.findings)
 
     def __str__(self) -> str:
@@ -161,7 +161,8 @@ def _of_trace(program: Any, key: jax.Array, x: Any) -> Iterator[Finding]:
 
 
 def _reused(program: Any, key: jax.Array, x: Any, run: trace.Run) -> Iterator[Finding]:
-    """Keys that are consumed more than once, at least once by a draw, where the release depends on two of the uses."""
+    """Finds keys that are consumed more than once, at least once by a draw, where two of the uses affect the
+    release."""
     by_key: dict[bytes, list[trace.Use]] = {}
     for use in run.tape.uses:
         by_key.setdefault(use.key, []).append(use)
@@ -193,7 +194,7 @@ def _few_of_each_line(uses: list[trace.Use]) -> list[trace.Use]:
 
 
 def _matters(program: Any, key: jax.Array, x: Any, run: trace.Run, use: trace.Use) -> bool:
-    """Whether another key for this use alone changes the release."""
+    """Tells whether another key for this use alone changes the release."""
     swaps = [trace.Swap(use.place, use.row, salt) for salt in range(1, 1 + SALTS)]
     return any(not _equal(trace.run(program, key, x, swap).leaves, run.leaves) for swap in swaps)
 

@@ -1,4 +1,4 @@
-"""Run a traced mechanism equation by equation, noting which key is consumed where and what is noise.
+"""Runs a traced mechanism equation by equation, and notes which key is consumed where and which values are noise.
 
 The equations of a jaxpr are evaluated one at a time with real numbers; calls, branches and loops that draw are
 entered. So a key is known by its value: it does not matter whether it was carried, sliced, mapped or wrapped on its
@@ -27,12 +27,12 @@ CONSTANT, DATA, KEY, MIXED, NOISE = range(5)
 
 
 def is_key(array: Any) -> bool:
-    """Whether this is an array of typed keys."""
+    """Tells whether this is an array of typed keys."""
     return jnp.issubdtype(getattr(array, "dtype", np.dtype(float)), jax.dtypes.prng_key)
 
 
 def key_words(leaf: Any) -> Any:
-    """The words of a key; anything else as it is."""
+    """Returns the words of a key, and anything else as it is."""
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
@@ -76,7 +76,7 @@ class Tape:
 
     @contextlib.contextmanager
     def repeating(self, again: bool) -> Iterator[None]:
-        """Within, uses are marked as ``again``."""
+        """Marks the uses within as ``again``."""
         outside, self.again = self.again, self.again or again
         yield
         self.again = outside
@@ -149,7 +149,7 @@ def _step(tape: Tape, equation: Any, inputs: list[Value], where: str) -> list[Va
 
 
 def _consume(tape: Tape, equation: Any, inputs: list[Value], kind: str, where: str) -> list[Value]:
-    """A draw or a split: each key among the inputs is consumed."""
+    """Evaluates a draw or a split, which consumes every key among its inputs."""
     if equation.primitive.name == "threefry2x32":  # a block is known by its key and counter
         blocks = np.stack([np.ravel(a) for a in np.broadcast_arrays(*(np.asarray(v.array) for v in inputs))])
         first = tape.consume(blocks.reshape(1, -1), kind, where).reshape(blocks.shape)[0]
@@ -176,7 +176,7 @@ def _renew(tape: Tape, keys: jax.Array, kind: str, where: str) -> jax.Array:
 
 
 def _whole(tape: Tape, equation: Any, inputs: list[Value], where: str) -> list[Value]:
-    """One equation that consumes no key, or none that can be seen."""
+    """Evaluates one equation that consumes no key, or none that can be seen."""
     labels = [value.label for value in inputs]
     label = max(labels, default=CONSTANT)
     added = any(other in (DATA, MIXED) for other in labels)
@@ -200,7 +200,7 @@ def _is_coarse(value: Value) -> bool:
 
 
 def _seen(array: Any, label: int) -> int:
-    """A coin is the outcome of a draw, no longer noise."""
+    """Returns the label of an output: a boolean outcome of a draw is no longer noise."""
     return min(label, MIXED) if jnp.issubdtype(jnp.asarray(array).dtype, jnp.bool_) else label
 
 
@@ -240,7 +240,7 @@ def _while(tape: Tape, equation: Any, inputs: list[Value]) -> list[Value]:
 
 
 def _advanced(going: jax.Array, old: Value, new: Value) -> Value:
-    """A mapped loop has one condition per row, and rows that are done stay as they are."""
+    """Keeps the rows that are done, where a mapped loop has one condition per row."""
     if not going.ndim:
         return new
     mask = going.reshape(going.shape + (1,) * (new.array.ndim - going.ndim))
@@ -254,7 +254,7 @@ def _cond(tape: Tape, equation: Any, inputs: list[Value]) -> list[Value]:
 
 
 def _decided(by: Value, values: list[Value]) -> list[Value]:
-    """What a draw has decided depends on it."""
+    """Labels values that a draw has decided as dependent on it."""
     return [Value(v.array, max(v.label, MIXED)) for v in values] if by.label >= KEY else values
 
 
@@ -262,7 +262,7 @@ LOOPS = {"scan": _scan, "while": _while, "cond": _cond}
 
 
 def _draws(equation: Any) -> bool:
-    """Whether a loop or branch consumes a key; an empty scan does not."""
+    """Tells whether a loop or branch consumes a key; an empty scan does not."""
     return equation.params.get("length") != 0 and any(_body_draws(body) for body in _bodies(equation))
 
 
@@ -282,7 +282,7 @@ def _lies_in(folder: str, body: Any) -> bool:
 
 
 def _line(equation: Any) -> str:
-    """``file:line`` of the innermost frame outside JAX, or nothing."""
+    """Returns ``file:line`` of the innermost frame outside JAX, or nothing."""
     traceback = equation.source_info.traceback
     frames = traceback.frames if traceback is not None else ()
     return next((f"{f.file_name}:{f.line_num}" for f in frames if not f.file_name.startswith(JAX_FOLDER)), "")
