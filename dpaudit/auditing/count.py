@@ -320,10 +320,10 @@ def _tally(
 ) -> Any:
     """Reduces scores [n, 2], or one column of [n, 2, scores], to (sums, ends, beside), the same on every device.
 
-    ``bar`` is the rank of the threshold.
-    Of pairs ``early`` to ``there``, ``sums`` are the counts of the four outcomes and ``ends`` the highest ranks of
-    both worlds' scores, first with all bits inverted (so of the lowest), then as they are; ``beside``, [b, 2], is how
-    many scores of each world are above each of the bars.
+    ``bar`` is the rank of the threshold, ``bars``, [b], are the ranks of the further ones. Of pairs ``early`` to
+    ``there``, ``sums`` are the counts of the four outcomes and ``ends`` the highest ranks of both worlds' scores,
+    first with all bits inverted (so of the lowest), then as they are; ``beside``, [b, 2], is how many scores of each
+    world are above each of the bars.
     """
 
     def tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array, column: Any, bars: Any) -> Any:

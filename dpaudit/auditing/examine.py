@@ -23,21 +23,21 @@ from dpaudit.mechanisms.claim import Claim, Mechanism
 
 TRIALS = (10_000, 30_000, 100_000, 300_000, 1_000_000)  # of an audit
 STARTS, STEPS, LOOK_TRIALS = 16, 8, 1_000  # of the search
-SEARCH_SECONDS = 6.0  # with less than that left, compiling a search would be all that it does
+SEARCH_SECONDS = 6.0  # with less than that left, the time would go into compilation
 RATE_SECONDS = 0.2
 CANDIDATES = 256  # pairs drawn from the domain, of which the widest is audited first
 FIRST_SHARE = 0.25  # of the error, for the widest pair; the rest is for the worst one
-ROUNDING = 2.0**-22  # of a difference of two float32 numbers, over their size
+ROUNDING = 2.0**-22  # relative rounding of a difference of two float32 numbers
 LEAST_SECONDS = 1.0
 
 
 class Step(NamedTuple):
-    """One thing that was tried.
+    """One step of an examination.
 
     Attributes:
       name: what was done.
-      found: what came of it, in a sentence.
-      seconds: it took.
+      found: what it found, in a sentence.
+      seconds: how long it took.
     """
 
     name: str
@@ -129,10 +129,11 @@ def examine(
 ) -> Examination:
     """Tries everything on a mechanism within a budget of seconds, and gives one verdict.
 
-    In this order: is it a pure function of its key; does its program show a fault (:func:`dpaudit.inspect`); is its
-    sensitivity what is declared, by brute force over pairs of the domain under one key; what does the portfolio of
-    attacks see on the widest of many random pairs; which pair can be told apart best (:func:`dpaudit.search`); and
-    what does the portfolio see there, with as many trials as time allows. The first proof of a violation ends it.
+    In this order it checks that the mechanism is a pure function of its key; reads its program for faults
+    (:func:`dpaudit.inspect`); compares its sensitivity with the declared one, by brute force over pairs of the domain
+    under one key; audits the widest of many random pairs with the portfolio of attacks; searches for the pair that can
+    be told apart best (:func:`dpaudit.search`); and audits that pair with as many trials as time allows. The first
+    proof of a violation ends it.
 
     Each audit has a share of 1 - ``confidence``, so all bounds hold together. How many trials fit depends on the
     machine; everything else is a function of the key.
@@ -142,7 +143,7 @@ def examine(
       domain: which pairs are neighbours (:mod:`dpaudit.domain`), or the one pair (x0, x1) to look at.
       claim: the promise; defaults to the mechanism's own.
       key: a jax.random key, consumed.
-      seconds: about how long to go on, >= 1; a step that has begun is ended.
+      seconds: about how long to go on, >= 1; a step that has begun is finished.
       confidence: of all bounds together.
       sensitivity: the most that releases of neighbours may differ under one key, for mechanisms that add noise. None:
         not checked.

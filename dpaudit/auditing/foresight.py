@@ -1,9 +1,8 @@
-"""Computes what an audit would have seen of other mechanisms: of ones that lose more, or of an
-alternative that a user names.
+"""Computes what an audit would have detected: among mechanisms that lose more, or of an alternative that a user names.
 
-The alternative is played with the very attack of the audit, on trials of its own; half of them choose a rule as the
-audit would, the others say how often it errs. From the two rates follow the power, the probability that the audit
-calls the alternative a violation, and what is detectable of mechanisms that go on from it (:mod:`alternative`).
+The alternative is played with the same attack as the audit, on trials of its own: half of them choose a rule as the
+audit would, the others estimate its error rates. The two rates give the power, which is the probability that the audit
+calls the alternative a violation, and what is detectable among mechanisms that continue it (:mod:`alternative`).
 """
 
 import dataclasses
@@ -41,7 +40,7 @@ def mechanism_like(given: Any, mechanism: Mechanism, x0: Any) -> Mechanism:
 
     Args:
       given: a Mechanism or a function of (key, x).
-      mechanism, x0: whose releases its own must be like.
+      mechanism, x0: the audited mechanism and input, whose releases have the form that is asked for.
 
     Raises:
       InputError: something else, one that raises, releases of another shape or type.
@@ -72,9 +71,9 @@ def play_alternative(
     """Plays an alternative and counts the errors of the rule that the audit would choose.
 
     Args:
-      game: of it, with the audit's attack.
-      pairs: of the audit that are set aside and counted; no more are played.
-      column: of the scores, the one that decided.
+      game: the alternative's game, with the audit's attack.
+      pairs: pairs of the audit, set aside or counted; no more are played.
+      column: the number of the deciding score.
       threshold: fixed in advance, or None.
       watch: for claim, delta and confidence.
     """
@@ -105,7 +104,7 @@ def with_foresight(
 
     Args:
       result, claim: as the trials have it.
-      aside, pairs: pairs on which the rule was chosen, and counted ones of the whole audit, were it not stopped.
+      aside, pairs: pairs on which the rule was chosen, and pairs that the audit would count if it were not stopped.
       estimator: of the bounds.
       watch: of the audit.
       expected: what was seen of the alternative; None without one.
@@ -127,8 +126,8 @@ def with_foresight(
     reason = result.reason
     if reason is None and detectable > 2 * claim.epsilon:
         reason = (
-            f"so many trials would not have shown a loss twice the claim four times in five, by {worse.name}: it "
-            f"takes an ε of {detectable:.3g}"
+            f"with this many trials, a loss of twice the claim is found with probability below 0.8 by {worse.name}: "
+            f"that takes an ε of {detectable:.3g}"
         )
         if gaussian:
             reason += f"; {_takes(claim, result, aside + pairs)}"
@@ -146,9 +145,7 @@ def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
         if alternative.power(worse, 2 * claim.epsilon, claim.epsilon, counted, counted, **settings) >= 0.8:
             break
         trials *= 10
-    enough = (
-        f"some {trials:,} trials would" if trials <= MOST_TRIALS else "no number of trials that can be played does"
-    )
+    enough = f"about {trials:,} trials would" if trials <= MOST_TRIALS else "no feasible number of trials would"
     return (
         f"with δ = {claim.delta:g} alone {enough} show a fault of Gaussian noise; the curve that was accounted for "
         "(dpaudit.Claim.gaussian, .renyi, .pld) shows it far sooner"

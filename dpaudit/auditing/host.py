@@ -18,8 +18,8 @@ def on_host(function: Callable[[np.random.Generator, Any], Any]) -> Callable[[ja
     The function is called once for every trial, by a loop in Python: slow (tens of thousands of trials a second at
     best, where a jitted mechanism plays millions). Its generator is seeded by the trial's key alone,
     ``numpy.random.default_rng(jax.random.key_data(key))``, so an audit stays bit-identical for any batch size or
-    restart as long as the function draws from nothing else. A checkpoint cannot see into it: one of another such
-    function, or of another input, with releases of the same shape is not refused.
+    restart as long as the function draws from nothing else. A checkpoint does not depend on the
+    function's code or input: one of another function with releases of the same shape is not refused.
 
     Args:
       function: ``function(rng, x) -> release``, with a ``numpy.random.Generator`` and the input as it was given to the

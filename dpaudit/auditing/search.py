@@ -24,7 +24,7 @@ from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.auditing.search_pairs import Look, ascent, challengers, look, take
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
-LAST_LOOKS = 8  # at each member of the last population
+LAST_LOOKS = 8  # looks at each member of the last population
 
 
 class SearchResult(NamedTuple):
@@ -34,8 +34,8 @@ class SearchResult(NamedTuple):
       x0, x1: the pair.
       result: the audit of that pair and region, on trials that the search has not seen; all bounds are its own.
       distinguisher: the region, for further audits of the pair: a score that is fitted and a threshold that is fixed.
-      history: [steps], the epsilon that the search saw at each step, of the pairs it picked for it: no bound.
-      by_gradient: whether derivatives of the mechanism led the way, beside evolution.
+      history: [steps], the epsilon that the search saw at each step; not a bound, as the pairs were picked for it.
+      by_gradient: whether derivatives of the mechanism were used beside evolution.
       trials: played by the search, both worlds together; those of the certification are ``result.trials``.
     """
 
@@ -65,15 +65,14 @@ def search(
 ) -> SearchResult:
     """Looks for the pair of neighbours that can be told apart best, and audits it.
 
-    A population of random pairs evolves: each member is challenged by a move toward the best ones, by a random move
-    and, where the mechanism has derivatives, by one uphill; the best of them in a short game, the same randomness for
-    all, stays. (Derivatives only propose, and only where some random pair has one that is not zero: the Gaussian's
-    release moves with its input; Laplace's jumps on its grid and LDP-SGD's from side to side, so they evolve.) Then
-    the region is looked for: for each distinguisher a threshold is chosen, and the one with the largest bound on
-    further trials is taken.
+    A population of random pairs evolves. Each member is compared with a move toward the best members, a random move
+    and, where the mechanism has derivatives, a move along the gradient; the best of them in a short game with the same
+    randomness stays. (Gradients are used where some random pair has one that is not zero: the Gaussian mechanism's
+    release moves with its input; Laplace's jumps on its grid and LDP-SGD's from side to side.) Then the region is
+    chosen: a threshold for each distinguisher, and the distinguisher with the largest bound on further trials.
 
     The pair and the region are fixed before the first trial of the audit, which draws from a key of its own. So its
-    bounds hold as if both had been known, however long the search was. That a search found nothing proves nothing.
+    bounds hold as if both had been known, however long the search was. A search that finds nothing proves nothing.
 
     Args:
       mechanism: as for :func:`dpaudit.audit`; a mechanism of NumPy cannot be searched.
@@ -83,11 +82,11 @@ def search(
       claim, delta, confidence, until: as for :func:`dpaudit.audit`.
       distinguishers: attacks to choose from. None takes the likelihood ratio where there is a density, the moments
         of the releases and, where releases are of their input's size, the projection. One that cannot be fitted in a
-        compiled program, such as ``distinguish.learned``, takes no part before the pair is found.
+        compiled program, such as ``distinguish.learned``, is used only after the pair is found.
       starts: random pairs to start from, the population.
       steps: of the search.
-      look_trials: of one look at one pair, both worlds together. What happens less often than about one in a hundred
-        of them guides no search.
+      look_trials: of one look at one pair, both worlds together. Events rarer than about one in a hundred of them
+        cannot guide the search.
 
     Returns:
       A :class:`SearchResult`.
@@ -247,7 +246,7 @@ def _takes_any_input(mechanism: Mechanism, pair: Pair) -> None:
             f"mechanism: expected {wanted}, got {name}, which needs its value ({cause})"
         ) from None
     except Exception:
-        return  # whatever else is wrong with it, the probe names
+        return  # probe.examine names any other fault
 
 
 def _ready(score: Score) -> Callable[..., Score]:

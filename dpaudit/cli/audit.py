@@ -114,9 +114,6 @@ def _trials(bars: "Progress", options: Audit) -> Callable[[int], None]:
     return lambda done: bars.update(task, completed=done)
 
 
-# Carries out ``dpaudit examine FILE:NAME``: all that can be tried on a mechanism of one's own in some seconds.
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Examine:
     """Try everything on a mechanism of your own: purity, its program, sensitivity, worst pair, all attacks; the status

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Rows = Sequence[Row]
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; shapes tell them apart in grey.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; shapes differ too, for print in grey.
 SERIES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#E69F00", "P"), ("#56B4E9", "X"))
 INK, FAINT = "#222222", "#8a8a8a"
 OPTIMAL: dict[str, Any] = {

@@ -61,8 +61,6 @@ def render(row: dict[str, Any]) -> str:
     )
 
 
-# Renders the page of one examination: the verdict in one sentence, what was tried, the curve, and the numbers.
-
 TITLES = {
     "violation": "The promise is broken",
     "fault": "The program has a fault",
@@ -105,8 +103,6 @@ def render_examination(row: dict[str, Any]) -> str:
         ]
     )
 
-
-# The page of one audited training: the verdict in plain words, and every number with what it speaks of.
 
 TRAINING_VERDICTS = {
     "violation": (

@@ -224,8 +224,6 @@ def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-# A plan on the screen.
-
 _LIMITS = (
     "Few mechanisms allow one, Gaussian noise least of all: name yours, FILE:NAME, for a plan that speaks of it. "
     "Choosing a threshold takes a third more of a fixed number of trials."

@@ -1,8 +1,7 @@
-"""Counts or scores -> epsilon, with confidence. NumPy float64 throughout.
+"""Bounds epsilon from counts or scores, with confidence. NumPy float64 throughout.
 
 Two rates describe a test that guesses a world: FPR = Pr[guess 1 | world 0] and FNR = Pr[guess 0 | world 1]. Every
-bound
-here holds for a rule that was fixed before the counted trials were seen; :func:`choose_threshold` therefore belongs on
+bound here holds for a rule that was fixed before the counted trials were seen; a threshold must therefore be chosen on
 a split of the trials that is not counted.
 """
 
@@ -127,9 +126,6 @@ def checked_scores(scores: Any) -> np.ndarray:
     if np.isnan(scores).any():
         raise _validate.expected("scores", "numbers", f"NaN in {int(np.isnan(scores).sum())} of {scores.size} trials")
     return scores
-
-
-# Tables of counts as the estimators take them: many audits at once, checked in one place.
 
 
 class ErrorTable(NamedTuple):

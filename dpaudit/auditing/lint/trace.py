@@ -1,8 +1,8 @@
 """Runs a traced mechanism equation by equation, and notes which key is consumed where and which values are noise.
 
-The equations of a jaxpr are evaluated one at a time with real numbers; calls, branches and loops that draw are
-entered. So a key is known by its value: it does not matter whether it was carried, sliced, mapped or wrapped on its
-way. A call of a jax.random function is one draw. What lies inside ``shard_map`` is evaluated whole, its draws unseen.
+The equations of a jaxpr are evaluated one at a time on real values; calls, branches and loops that draw are entered.
+Keys are compared by value, so it does not matter whether a key was carried, sliced, mapped or wrapped. A call of a
+jax.random function is one draw. The body of ``shard_map`` is evaluated as a whole, and its draws are not seen.
 
 ``jax.debug_key_reuse`` follows variables instead of values. It does not see raw words as keys, equal keys by equal
 ``fold_in`` or equal rows of a mapped key, and it refuses two draws of which a ``where`` uses one.
@@ -20,9 +20,8 @@ import numpy as np
 
 from dpaudit._engine.walk import walk
 
-# What one run of a traced mechanism notes: values with labels, keys with the places that consume them.
-
-# What a value is made of; where inputs differ, the largest. NOISE is a draw that no data has been added to yet.
+# The label of a value says what it is made of; an output takes the largest label of its inputs. NOISE is a draw that
+# no data has been added to yet.
 CONSTANT, DATA, KEY, MIXED, NOISE = range(5)
 
 
@@ -44,8 +43,8 @@ class Value(NamedTuple):
 class Use(NamedTuple):
     """One consumption of one key: ``place`` numbers the consumptions of a run, ``row`` the keys of an array.
 
-    ``again``: meant to repeat another one of the same line: on the way back through ``jax.checkpoint``, or in one
-    of the loops of ``jax.random.binomial``.
+    ``again``: whether it repeats another use of the same line on purpose, in the backward pass of ``jax.checkpoint``
+    or in a loop of ``jax.random.binomial``.
     """
 
     key: bytes
@@ -65,7 +64,7 @@ class Swap(NamedTuple):
 
 
 class Tape:
-    """What one run notes."""
+    """The notes of one run: which keys are consumed, and noise of low precision."""
 
     def __init__(self, swap: Swap | None = None):
         self.swap = swap
@@ -82,7 +81,7 @@ class Tape:
         self.again = outside
 
     def consume(self, words: np.ndarray, kind: str, where: str) -> np.ndarray:
-        """Notes the keys ``words`` [n, words of a key] and returns those to use: another one where it is swapped."""
+        """Notes the keys ``words`` [n, words of a key] and returns the keys to use, one of them swapped if asked."""
         place, self.places = self.places, self.places + 1
         self.uses += [Use(word.tobytes(), place, row, kind, where, self.again) for row, word in enumerate(words)]
         if self.swap is not None and self.swap.place == place:
@@ -150,7 +149,7 @@ def _step(tape: Tape, equation: Any, inputs: list[Value], where: str) -> list[Va
 
 def _consume(tape: Tape, equation: Any, inputs: list[Value], kind: str, where: str) -> list[Value]:
     """Evaluates a draw or a split, which consumes every key among its inputs."""
-    if equation.primitive.name == "threefry2x32":  # a block is known by its key and counter
+    if equation.primitive.name == "threefry2x32":  # blocks are compared by key and counter
         blocks = np.stack([np.ravel(a) for a in np.broadcast_arrays(*(np.asarray(v.array) for v in inputs))])
         first = tape.consume(blocks.reshape(1, -1), kind, where).reshape(blocks.shape)[0]
         shape = np.broadcast_shapes(*(np.shape(v.array) for v in inputs))
