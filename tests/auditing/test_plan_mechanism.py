@@ -13,7 +13,7 @@ from dpaudit import Claim, _validate, distinguish
 from dpaudit.auditing.bounds import plan
 from dpaudit.auditing.plan_mechanism import plan_mechanism
 from dpaudit.mechanisms import ldp_sgd
-from tests.test_cli import run
+from tests.integration.test_cli import run
 
 KEY = jax.random.key(41)
 AUDITS = 40
