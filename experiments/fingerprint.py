@@ -48,19 +48,67 @@ def closure(first: str) -> list[str]:
 
 @cache
 def imported(module: str) -> tuple[str, ...]:
-    """The modules of this repository that one imports itself, with the packages that they lie in."""
-    file, names = _file(module), set[str]()
-    for node in ast.walk(_parsed(file)):
+    """The modules of this repository that one imports or uses itself, with the packages that they lie in."""
+    file, names, bound = _file(module), set[str](), dict[str, str]()
+    for node in _run(_parsed(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
+            bound |= {alias.asname or alias.name.split(".")[0]: alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             here = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
             base = here[: len(here) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
-            names |= {origin} | {f"{origin}.{alias.name}" for alias in node.names}
+            names.add(origin)
+            for alias in node.names:
+                found = _inside(origin, alias.name)
+                names.add(found)
+                bound[alias.asname or alias.name] = found
+    for node in _run(_parsed(file)):
+        if isinstance(node, ast.Attribute):
+            names |= set(_reached(node, bound))
     parts = [name.split(".") for name in names if name.split(".")[0] in PACKAGES]
     whole = {".".join(part[:depth]) for part in parts for depth in range(1, len(part) + 1)}
     return tuple(sorted(name for name in whole if _file(name).is_file()))
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a tree that run; imports for a type checker do not."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from _run(child)
+
+
+@cache
+def _public(package: str) -> dict[str, str]:
+    """Where a package's public names lie, which it loads on first use and lists for a type checker."""
+    file = _file(package)
+    if package.split(".")[0] not in PACKAGES or file.name != "__init__.py" or not file.is_file():
+        return {}
+    checked = [node for node in _parsed(file).body if isinstance(node, ast.If)]
+    imports = [node for block in checked for node in block.body if isinstance(node, ast.ImportFrom) and node.module]
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        if _file(f"{node.module}.{alias.name}").is_file()
+        else str(node.module)
+        for node in imports
+        for alias in node.names
+    }
+
+
+def _inside(package: str, name: str) -> str:
+    return _public(package).get(name, f"{package}.{name}")
+
+
+def _reached(node: ast.Attribute, bound: dict[str, str]) -> Iterator[str]:
+    """The modules that a dotted name goes through, such as that of ``audit`` in ``dpaudit.audit``."""
+    dotted = ast.unparse(node).split(".")
+    place = bound.get(dotted[0], "")
+    for name in dotted[1:]:
+        if not place or _file(place).name != "__init__.py":
+            return
+        place = _inside(place, name)
+        yield place
 
 
 @cache

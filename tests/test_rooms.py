@@ -117,3 +117,21 @@ def test_type_checking_is_no_import() -> None:
 
 def test_modules_are_short() -> None:
     assert [module for module, file in modules().items() if len(file.read_text().splitlines()) > 400] == []
+
+
+def bound_twice(source: str) -> list[str]:
+    """Names that a module binds more than once at its top: the second meaning would change what came before."""
+    bound: list[str] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [one for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+            bound += [one.id for one in names if isinstance(one.ctx, ast.Store)]
+    return sorted(name for name in {*bound} - {"_"} if bound.count(name) > 1)
+
+
+def test_no_constant_or_function_is_bound_twice() -> None:
+    assert {module: names for module, file in modules().items() if (names := bound_twice(file.read_text()))} == {}
+    assert bound_twice("RATE, FAR = 1, 2\ndef f(): return RATE\nRATE = 3\n") == ["RATE"]

@@ -63,16 +63,20 @@ def lines(package: str) -> list[str]:
         value = getattr(importlib.import_module(package), name)
         if not isinstance(value, ModuleType):
             found.append(f"{package}.{name}{signature(value)}")
-        elif hasattr(value, "__all__"):
+        elif hasattr(value, "__path__"):
             found.append(f"{package}.{name}: package")
         else:
             found.append(f"{package}.{name}: module")
-            own = {
-                key: held for key, held in vars(value).items() if getattr(held, "__module__", None) == value.__name__
-            }
-            public = sorted(key for key, held in own.items() if not key.startswith("_") and callable(held))
-            found += [f"    {key}{signature(own[key])}" for key in public]
+            found += [f"    {key}{signature(getattr(value, key))}" for key in public(value)]
     return found
+
+
+def public(module: ModuleType) -> list[str]:
+    """The names that a module lists in ``__all__``, else its own functions and types without an underscore."""
+    if hasattr(module, "__all__"):
+        return sorted(module.__all__)
+    own = {key: held for key, held in vars(module).items() if getattr(held, "__module__", None) == module.__name__}
+    return sorted(key for key, held in own.items() if not key.startswith("_") and callable(held))
 
 
 def surface() -> str:

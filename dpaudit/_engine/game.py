@@ -12,68 +12,20 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import version
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, jaxprs_in_params
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from dpaudit import _validate
-from dpaudit._engine import memory, programs, sharding
+from dpaudit._engine import memory, programs, sharding, worlds
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.kernels import philox
-
-# On a CPU, LAPACK calls of jaxlib before 0.11 and Fourier transforms from 0.11 on run on one of the device's threads,
-# divide their work over all of them, and wait: as many calls at a time as there are threads deadlock. With two cores
-# the same call in each world is enough, so both worlds of such a trial run one after the other.
-
-JAXLIB = version("jaxlib")
-LAPACK = {"cholesky", "eig", "eigh", "geqrf", "geqp3", "hessenberg", "householder_product", "lu", "ormqr", "qr"}
-LAPACK |= {"schur", "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"}
-BEFORE_0_11 = tuple(map(int, JAXLIB.split(".")[:2])) < (0, 11)
-WAITING, CALLS = (LAPACK, "LAPACK") if BEFORE_0_11 else ({"fft"}, "Fourier transforms")
-
-
-def both(each: tuple[Callable[[jax.Array], jax.Array], ...], keys: jax.Array) -> jax.Array:
-    """Evaluates ``each[world](keys[world])`` of all worlds, sequentially where they could deadlock: [worlds, ...]."""
-    if jax.default_backend() == "cpu":
-        programs = [jax.make_jaxpr(one)(keys[0]) for one in each]
-        each = tuple(lambda key, program=program: jaxpr_as_fun(program)(key)[0] for program in programs)
-        if any(waits(program.jaxpr) for program in programs):
-            return jax.lax.map(lambda world: jax.lax.switch(world, each, keys[world]), jnp.arange(len(each)))
-    return jnp.stack([one(keys[world]) for world, one in enumerate(each)])
-
-
-def enough_threads(program: Any, mesh: Mesh | None) -> None:
-    """Refuses a program that would deadlock on the virtual devices of one CPU.
-
-    Args:
-      program: a trial's Jaxpr.
-      mesh: the devices to play it on.
-
-    Raises:
-      InputError: a program that waits for threads, of which there are no more than devices.
-    """
-    if mesh is None or mesh.devices.flat[0].platform != "cpu":
-        return
-    devices = len(mesh.local_devices)
-    asked = os.environ.get("NPROC", "")
-    threads = max(int(asked) if asked.isdecimal() else sharding.cores(), jax.local_device_count())
-    if 1 < devices >= threads and waits(program):
-        wanted = f"fewer CPU devices than threads ({threads}) for a mechanism that calls {CALLS} of jaxlib {JAXLIB}"
-        raise _validate.expected("mesh", f"{wanted}, or NPROC={2 * devices} from the start", devices)
-
-
-def waits(jaxpr: Any) -> bool:
-    """Tells whether a program makes calls that wait for threads."""
-    inner = (sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params))
-    return any(eqn.primitive.name in WAITING for eqn in jaxpr.eqns) or any(map(waits, inner))
-
 
 HOST_BLOCK_TRIALS = 64  # where a trial calls Python: blocks are played whole, and such trials are slow
 TRIAL = jax.ShapeDtypeStruct((), np.uint32)  # its number
@@ -128,7 +80,8 @@ class Game(NamedTuple):
         return self.block * self.blocks * sharding.devices(self.mesh)
 
     def call(self, done: int) -> Any:
-        """The trials from number ``done`` on, [size, ...], on the devices that played them or where they were read."""
+        """Plays the trials from number ``done`` on, [size, ...]; they stay on the devices unless ``read`` moves
+        them."""
         played = self.begun if done == 0 else None
         if played is None or len(played) != self.size:
             played = _run(self.one, np.uint32(done), block=self.block, blocks=self.blocks, mesh=self.mesh)
@@ -143,7 +96,7 @@ class Game(NamedTuple):
         return played, self._replace(blocks=blocks)
 
     def head(self, trials: int) -> np.ndarray:
-        """The first trials, [trials, ...], on the host of every process."""
+        """Plays the first trials and returns them, [trials, ...], on the host of every process."""
         parts, game, done = [], self, 0
         while done < trials:
             played, game = game.fitted(lambda game, done=done: game.call(done))
@@ -152,7 +105,7 @@ class Game(NamedTuple):
         return np.concatenate(parts)
 
     def first(self, played: Any, rows: int) -> np.ndarray:
-        """The first ``rows`` of what a call has played, on the host of every process."""
+        """Returns the first ``rows`` of what a call has played, on the host of every process."""
         if isinstance(played, np.ndarray):
             return played[:rows]
         within = played.is_fully_addressable
@@ -251,7 +204,7 @@ def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score:
 
     def one(bases: jax.Array, trial: jax.Array) -> jax.Array:
         keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)  # both at once: half of the program
-        return both((lambda key: score(release(key, 0)), lambda key: score(release(key, 1))), keys)
+        return worlds.both((lambda key: score(release(key, 0)), lambda key: score(release(key, 1))), keys)
 
     return Partial(one, of_worlds(key))
 
@@ -346,7 +299,7 @@ def game(
         raise _validate.expected("trials", "at most 2^31", trials)
     one = one if isinstance(one, Partial) else Partial(one)
     traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, TRIAL)
-    enough_threads(traced.jaxpr, mesh)
+    worlds.enough_threads(traced.jaxpr, mesh)
     one = programs.as_data(one, traced)
     room = CPU if memory.platform(mesh) == "cpu" else accelerator_room(memory.limit(mesh))
     block = block_size(_largest_array(traced.jaxpr, room), room)

@@ -1,4 +1,4 @@
-"""The audit in one call."""
+"""Audits a mechanism on one pair of inputs, in one call."""
 
 import dataclasses
 import os
@@ -18,19 +18,20 @@ from dpaudit.auditing import count, estimators
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
 from dpaudit.auditing.bounds import betting, sequential
+from dpaudit.auditing.conclude import carries_verdict, from_band, from_counts
 from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.foresight import checked_reading, mechanism_like, play_alternative, with_foresight, with_reading
 from dpaudit.auditing.lint import probe
-from dpaudit.auditing.result import AuditResult, carries_verdict, checked_delta, from_band, from_counts
+from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold
-CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # or, where stopping early, so many pairs and so many errors at the claim
-# Small rates take many trials to know, and faults that are seen at once need not wait for them. So where stopping
-# early and the claim has a delta or is a curve, the rule is first chosen after a few pairs, or twice a family's pilot:
+CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # with early stopping: pairs, and expected errors at the claim
+# Small rates take many trials to estimate, but an obvious fault should be found early. So with early stopping, if the
+# claim has a delta or is a curve, the rule is first chosen after a few pairs, or after twice the portfolio's pilot:
 FIRST_CHOICE, EARLY_PILOT = 64, 128
-AGAIN = 4  # and again whenever there are so many times as many
-CURVE_PAIRS = 4_000  # set aside at most where stopping early against a curve, which says of no rate that it matters
+AGAIN = 4  # and again after each fourfold increase
+CURVE_PAIRS = 4_000  # set aside at most with early stopping against a curve, which singles out no rate
 
 
 def audit(
@@ -61,40 +62,39 @@ def audit(
         a function of NumPy is wrapped in :func:`dpaudit.on_host`.
       x0, x1: the two inputs; neighbours in the sense of the claim.
       key: a jax.random key, consumed.
-      trials: K of Algorithm 3: in all, half of it in each world (an odd one out is not played).
+      trials: K of Algorithm 3: the total, half of it in each world (an odd one is not played).
       claim: the promise; defaults to the mechanism's own.
-      distinguisher: an attack to play alone. None plays a family of them on the same releases, and the trials set
-        aside choose one (see :mod:`dpaudit.auditing.attacks.portfolio`): no error is spent on the others. Of fewer
-        than 256 trials, the likelihood ratio where the mechanism has a density, else the projection on x1 - x0.
-      attacks: of one's own, to play beside the family; not with a distinguisher.
+      distinguisher: an attack to play alone. None plays a family of attacks on the same releases and chooses one on
+        the trials set aside (see :mod:`dpaudit.auditing.attacks.portfolio`), at no cost in confidence. With fewer than
+        256 trials: the likelihood ratio where the mechanism has a density, else the projection on x1 - x0.
+      attacks: your own attacks, played beside the family; not with a distinguisher.
       delta: of every epsilon; defaults to the claim's, else 0.
       confidence: of each bound.
       until: when to stop before all ``trials`` are played: ``sequential.violation()``, ``sequential.width(0.2)`` or a
-        rule of one's own. All bounds then hold at every time at once. None plays all of them.
+        rule of your own. All bounds then hold at every time at once. None plays all trials.
       estimator: how the bounds are computed (:mod:`dpaudit.estimators`): Clopper-Pearson by default, betting with
-        ``until``. A band sets no trials aside where a distinguisher is named, reads its scores one way, larger
-        meaning x1, and has no ``until`` and no curve; those with a caveat carry no verdict and are for audits without
-        a claim.
+        ``until``. A band sets no trials aside where a distinguisher is named, takes larger scores to mean x1, and
+        works neither with ``until`` nor with a curve. Estimators with a caveat are for audits without a claim.
       alternative: a worse mechanism, say the same one with 0.8 of the noise: ``power`` is then the probability that
-        this audit would have called it a violation, and ``detectable`` speaks of mechanisms that go on from it. It is
-        played by the same attack on trials of its own, which are not counted; needs a claim.
-      reading: "gaussian" shows beside the result what epsilon would be, were the trade-off curve Gaussian, from the
-        most accurate rule: in no verdict. A claim of one (epsilon, delta) with a tiny delta says nothing that trials
-        can test of Gaussian noise; a claim that is the accountant's curve does, and is the better way.
-      batch: trials of each world sent to each device at a time, rounded up to whole blocks. Neither it nor the mesh
-        nor an interruption makes a difference to the result.
+        this audit would have called it a violation, and ``detectable`` refers to mechanisms that continue it. It is
+        played with the same attack on trials of its own, which are not counted; needs a claim.
+      reading: "gaussian" adds to the result what epsilon would be if the trade-off curve were Gaussian, from the most
+        accurate rule; no verdict rests on it. For Gaussian noise, trials can hardly test a claim of one (epsilon,
+        delta) with a tiny delta; prefer a claim that is the accountant's curve.
+      batch: trials of each world sent to each device at a time, rounded up to whole blocks. The result depends
+        neither on it nor on the mesh or an interruption.
       mesh: a device mesh over whose devices the trials are split, those of several processes too
         (``jax.distributed``): each of them makes the same call and gets the same result. None for one device.
-      checkpoint: a file that keeps what has been counted after each call to the devices; the same audit goes on from
-        it, on any devices. One that belongs to another audit is refused, except that a rule of one's own for
-        ``until`` is known by its name alone. Of several processes, the first one keeps the file for all. Where a
-        family of attacks is played, ``FILE.pilot`` beside it keeps the releases that they were fitted on.
+      checkpoint: a file that keeps the counts after each call to the devices, from which the same audit resumes, on
+        any devices. A file of another audit is refused, except that a rule of your own for ``until`` is compared by
+        its name alone. Of several processes, the first one writes the file. Where a family of attacks is played,
+        ``FILE.pilot`` beside it keeps the releases that they were fitted on.
       progress: called with the number of trials played so far, of both worlds, first with those of the checkpoint.
 
     Returns:
-      An :class:`AuditResult`. Where the threshold is chosen, a quarter of the trials is used for that and not counted;
-      with ``until``, no more than it takes to know error rates as small as the claim's, its delta included, and it is
-      chosen first on fewer, in between on more (:func:`dpaudit.auditing.bounds.sequential.next_stage`).
+      An :class:`AuditResult`. If the threshold is chosen, a quarter of the trials is used for that and not counted.
+      With ``until``, no more are used than it takes to estimate error rates as small as the claim's, and the threshold
+      is chosen again as trials accumulate (:func:`dpaudit.auditing.bounds.sequential.next_stage`).
 
     Raises:
       InputError: a value out of range, an estimator or an alternative that does not fit, a release that is not a
@@ -178,7 +178,7 @@ def audit(
 
 
 def _fitting(estimator: Estimator | None, claim: Claim | None, until: sequential.Until | None) -> Estimator:
-    """The estimator, found fit for this audit.
+    """Returns the estimator, after checking that it fits this audit.
 
     Raises:
       InputError: one that does not fit.
@@ -203,7 +203,7 @@ def _fitting(estimator: Estimator | None, claim: Claim | None, until: sequential
 
 
 def _cuts(aside: int, first: int) -> tuple[int, ...]:
-    """Numbers of pairs after which the rule is chosen, on all of them: few first, then more and more."""
+    """Returns the numbers of pairs after which the rule is chosen anew, each time on all pairs so far."""
     cuts = []
     while 0 < 2 * first <= aside:
         cuts.append(first)
@@ -229,8 +229,8 @@ def _carry_out(
     checkpoint: str | os.PathLike[str] | None,
     progress: Callable[[int], None] | None,
 ) -> AuditResult:
-    """Plays and concludes the audit of a trial ``one``, by the attack of this name or by a family, ``half`` of the
-    trials in each world; ``promise`` is claim, delta and confidence, ``other`` a game of the alternative."""
+    """Plays and concludes the audit of a trial ``one``, with the named attack or a family, and ``half`` of the trials
+    in each world; ``promise`` holds claim, delta and confidence, ``other`` is a game of the alternative."""
     both_events, keep_scores = threshold is not None and not cuts, estimator.simultaneous is not None
     stages = 1 if until is None else max(1, len(cuts))
     watch = sequential.start(**promise, until=until, both_events=both_events, stages=stages)
@@ -317,25 +317,26 @@ def _is_curve(claim: Claim | None) -> bool:
 
 @jax.jit
 def _keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(the fit's key, the trials' key)."""
+    """Splits the key into (the key of the fit, the key of the trials)."""
     fit_key, play_key = jax.random.split(key)
     return fit_key, trial_key(play_key)
 
 
 def _same(x0: Any, x1: Any) -> bool:
-    """Whether two inputs are one, number by number; of another type they are the same numbers still."""
+    """Tells whether two inputs hold the same numbers, whatever their types."""
     (one, structure), (other, its) = map(jax.tree.flatten, (x0, x1))
     return structure == its and all(map(_equal, one, other))
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two arrays hold the same numbers; 0 and -0 are two."""
+    """Tells whether two arrays hold the same numbers; 0 and -0 differ."""
     one, other = np.asarray(one), np.asarray(other)
     return np.array_equal(one, other) and np.array_equal(np.signbit(one * 1.0), np.signbit(other * 1.0))
 
 
 def _blind(account: count.Account, *, of_rule: bool) -> str | None:
-    """Why an attack could show nothing, whatever the number of trials; None where it could. A band has no one rule."""
+    """Says why the attack saw nothing, or None where it saw something. Without ``of_rule``, scores that vary are
+    enough."""
     if not of_rule and (account.low != account.high).any():
         return None
     if account.counts[betting.NONE] != account.counts.sum() and account.counts[betting.BOTH] != account.counts.sum():
@@ -346,7 +347,7 @@ def _blind(account: count.Account, *, of_rule: bool) -> str | None:
 
 
 def _remark(account: count.Account) -> str:
-    """What a reader must know of scores that never vary within a world but differ between them."""
+    """Returns a remark on scores that never vary within a world but differ between the worlds."""
     if (account.low != account.high).any() or account.low[0] == account.low[1]:
         return ""
     return ", the same score in all trials of a world: if the mechanism is deterministic, its epsilon is infinite"

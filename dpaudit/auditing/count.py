@@ -80,7 +80,7 @@ class Account(NamedTuple):
 
     @property
     def wrong(self) -> np.ndarray | None:
-        """False positives and false negatives at each bar, [b, 2]; None without bars."""
+        """Returns false positives and false negatives at each bar, [b, 2]; None without bars."""
         if not len(self.bars):
             return None
         above0, above1 = self.beside.T
@@ -180,7 +180,7 @@ def _curve(watch: Watch) -> bool:
 
 
 def _packed(account: Account) -> dict[str, Any]:
-    """What a file keeps of an account: nothing of what is empty."""
+    """Returns what a file keeps of an account, without the empty arrays."""
     apart = (*SMALL, *PAIRS)
     arrays = {name: value for name, value in account._asdict().items() if name not in apart and np.size(value)}
     numbers = np.array([int(getattr(account, name)) for name in SMALL])
@@ -188,7 +188,7 @@ def _packed(account: Account) -> dict[str, Any]:
 
 
 def _unpacked(fresh: Account, arrays: dict[str, np.ndarray]) -> Account:
-    """The account of a file, beside that before the first trial."""
+    """Returns the account of a file; ``fresh`` is the one before the first trial."""
     arrays = dict(arrays)
     numbers, ends = (
         dict(zip(names, arrays.pop(of), strict=True)) for names, of in ((SMALL, "numbers"), (PAIRS, "ends"))
@@ -199,7 +199,7 @@ def _unpacked(fresh: Account, arrays: dict[str, np.ndarray]) -> Account:
 def _counted(
     game: Game, watch: Watch, account: Account, cuts: Sequence[int], judge: Judge, keep_scores: bool
 ) -> Account:
-    """The account after one more call, whose counted trials are reduced where they were played."""
+    """Plays one more call and returns the account; the counted trials are reduced where they were played."""
     aside = max(cuts, default=0)
     played, there, early = _call(game, account, aside)
     account = account._replace(done=account.done + there)
@@ -226,7 +226,7 @@ def _counted(
 
 
 def _looked_at(game: Game, watch: Watch, account: Account, cuts: Sequence[int], judge: Judge) -> Account:
-    """The account after one more call, whose pairs are looked at one by one."""
+    """Plays one more call and returns the account; its pairs are looked at one by one."""
     last_cut, before = max(cuts, default=0), int(account.done)
     played, there, _ = _call(game, account, last_cut)
     scores = _by_world(game.first(played, there))
@@ -248,7 +248,7 @@ def _looked_at(game: Game, watch: Watch, account: Account, cuts: Sequence[int], 
 
 
 def _bet(account: Account, watch: Watch, own: np.ndarray) -> tuple[Account, Watch]:
-    """The account and the state after more pairs, [2, n], of the score that decides."""
+    """Returns the account and the state after more pairs, [2, n], of the deciding score."""
     above = (own > account.rule.threshold) | np.isnan(own)
     after = update(watch, *(above == account.rule.above))
     own = own[:, : after.pairs - watch.pairs]
@@ -278,7 +278,8 @@ def _by_world(played: np.ndarray) -> np.ndarray:
 def _looks(
     account: Account, *, watch: Watch, family: Portfolio | None, threshold: float | None, bets: bool
 ) -> tuple[Account, Watch]:
-    """The account and the state with the rule that the scores set aside choose; a fixed threshold's, with its side."""
+    """Chooses the rule on the scores set aside, or the side of a fixed threshold; returns the account and the
+    state."""
     early = account.early
     settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence, "claim": watch.claim}
     if threshold is not None:
@@ -317,13 +318,12 @@ def _tally(
     *,
     mesh: Mesh | None,
 ) -> Any:
-    """scores [n, 2], or [n, 2, scores] and a column -> (sums, ends, beside), the same on every device; ``bar`` is a
-    rank, and so are ``bars``, [b].
+    """Reduces scores [n, 2], or one column of [n, 2, scores], to (sums, ends, beside), the same on every device.
 
-    ``bar`` is the rank of the threshold.
-    Of pairs ``early`` to ``there``, ``sums`` are the counts of the four outcomes and ``ends`` the highest ranks of
-    both worlds' scores, first with all bits inverted (so of the lowest), then as they are; ``beside``, [b, 2], is how
-    many scores of each world are above each of the bars.
+    ``bar`` is the rank of the threshold, ``bars``, [b], are the ranks of the further ones. Of pairs ``early`` to
+    ``there``, ``sums`` are the counts of the four outcomes and ``ends`` the highest ranks of both worlds' scores,
+    first with all bits inverted (so of the lowest), then as they are; ``beside``, [b, 2], is how many scores of each
+    world are above each of the bars.
     """
 
     def tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array, column: Any, bars: Any) -> Any:

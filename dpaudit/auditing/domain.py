@@ -1,7 +1,9 @@
-"""Which pairs of inputs are neighbours: what a search may draw from, and how a pair is brought back.
+"""Describes which pairs of inputs are neighbours, and loads the mechanism and the pair that a user's file defines.
 
-A domain is written for one pair; `search` maps it over many. Every domain here speaks of arrays of one record, any two
-of which are neighbours (a local mechanism); :func:`records` and :func:`within` make narrower relations of them.
+A :class:`Domain` is written for one pair; a search maps it over many. The basic domains hold arrays of one record, any
+two of which are neighbours (a local mechanism); :func:`records` and :func:`within` narrow the relation. A
+:class:`Case` is a mechanism with the pair and the promise that it is audited on; :func:`load` finds it in a Python
+file.
 """
 
 import importlib.util
@@ -19,6 +21,8 @@ from dpaudit.mechanisms.claim import NEIGHBOURING, Claim, Mechanism
 from dpaudit.mechanisms.clipping import clip, norm_and_direction
 from dpaudit.mechanisms.sampling import exponential, normal
 
+MODULE = "dpaudit_case"  # the name under which a user's file runs, which no file that it imports should have
+
 Pair = tuple[Any, Any]
 
 
@@ -26,7 +30,8 @@ class Domain(NamedTuple):
     """The pairs that a search may choose from, as two pure, jittable functions.
 
     Attributes:
-      draw: ``draw(key) -> (x0, x1)``, a random pair of neighbours; every pair that matters must be near one it draws.
+      draw: ``draw(key) -> (x0, x1)``, a random pair of neighbours; a pair is found only if it is near one that can be
+        drawn.
       project: ``project((x0, x1)) -> (x0, x1)``, the neighbours nearest to any two inputs of these shapes.
     """
 
@@ -35,7 +40,8 @@ class Domain(NamedTuple):
 
 
 def ball(shape: int | tuple[int, ...], radius: float, ord: int = 2) -> Domain:
-    """Any two points of {x: |x| <= radius}; drawn with a uniform length, so that short ones are seen too.
+    """Returns the domain of any two points of {x: |x| <= radius}, drawn with a uniform length so that short ones occur
+    too.
 
     Args:
       shape: of x, whose norm is that of all its entries.
@@ -61,12 +67,12 @@ def ball(shape: int | tuple[int, ...], radius: float, ord: int = 2) -> Domain:
 
 
 def box(shape: int | tuple[int, ...], low: Any, high: Any, dtype: Any = jnp.float32) -> Domain:
-    """Any two points of {x: low <= x <= high}, drawn uniformly.
+    """Returns the domain of any two points of {x: low <= x <= high}, drawn uniformly.
 
     Args:
       shape: of x.
       low, high: numbers or arrays that broadcast to ``shape``, low < high.
-      dtype: of x; with an integer type the whole numbers low .. high.
+      dtype: of x; for an integer type, the integers low .. high.
 
     Raises:
       InputError: low not below high, or not finite.
@@ -85,7 +91,7 @@ def box(shape: int | tuple[int, ...], low: Any, high: Any, dtype: Any = jnp.floa
 
 
 def choices(values: Any) -> Domain:
-    """Any two of finitely many values, such as bits, categories or a table of real records.
+    """Returns the domain of any two of finitely many values, such as bits, categories or a table of real records.
 
     Args:
       values: [k, ...] with k >= 2, one value a row.
@@ -106,13 +112,13 @@ def choices(values: Any) -> Domain:
 
 
 def records(one: Domain, count: int, neighbouring: str = "replace") -> Domain:
-    """Data sets of ``count`` records that differ in one.
+    """Returns the domain of data sets of ``count`` records that differ in one.
 
     Args:
       one: the domain of one record.
       count: n >= 1; a data set has a leading axis of n.
-      neighbouring: ``"replace"``: one record of x1 takes any other value; ``"add_remove"``: one record of x1 is gone,
-        that is, all zeros.
+      neighbouring: ``"replace"``: one record of x1 takes any other value; ``"add_remove"``: one record of x1 is
+        removed, that is, set to zeros.
 
     Raises:
       InputError: a value out of range.
@@ -141,7 +147,7 @@ def records(one: Domain, count: int, neighbouring: str = "replace") -> Domain:
 
 
 def within(domain: Domain, distance: float, ord: int = 2) -> Domain:
-    """The pairs of a convex domain that are at most ``distance`` apart: x1 is moved toward x0 until it is.
+    """Returns the pairs of a convex domain that are at most ``distance`` apart; x1 is moved toward x0 until it is.
 
     Args:
       domain: of pairs of arrays, convex (a ball or a box).
@@ -163,7 +169,7 @@ def within(domain: Domain, distance: float, ord: int = 2) -> Domain:
 
 
 def checked(**named: Any) -> Domain:
-    """A domain whose two functions can be traced and agree on the shapes of a pair.
+    """Returns a domain, after checking that its functions can be traced and agree on the shapes of a pair.
 
     Raises:
       InputError: not a Domain; draw gives no pair; project gives other shapes or types than draw.
@@ -202,18 +208,13 @@ def _norm(ord: int) -> None:
 
 
 def _any_two(draw: Callable[[jax.Array], Any], project: Callable[[Any], Any]) -> Domain:
-    """The domain of one record any two values of which are neighbours."""
+    """Returns the domain of one record any two values of which are neighbours."""
 
     def draw_two(key: jax.Array) -> Pair:
         both = jax.vmap(draw)(jax.random.split(key))
         return jax.tree.map(lambda leaf: leaf[0], both), jax.tree.map(lambda leaf: leaf[1], both)
 
     return Domain(draw_two, lambda pair: (project(pair[0]), project(pair[1])))
-
-
-# A mechanism with the pair and the promise it is audited on, in one value or in one Python file.
-
-MODULE = "dpaudit_case"  # under which a user's file runs: none of the names that it may import
 
 
 class Case(NamedTuple):
@@ -250,7 +251,7 @@ def load(target: str) -> Case:
 
 
 def load_with_neighbours(target: str) -> tuple[Case, Domain | Pair]:
-    """Runs a user's file and finds the case in it, and which pairs to examine: its ``domain``, else the case's own.
+    """Runs a user's file and finds the case in it, with the pairs to examine: its ``domain``, else the case's own.
 
     Args:
       target: as for :func:`load`; x0 and x1 may be missing where the file has a ``domain``, a :class:`Domain`.
@@ -270,7 +271,7 @@ def load_with_neighbours(target: str) -> tuple[Case, Domain | Pair]:
 
 
 def _found(target: str) -> tuple[Any, ModuleType, str]:
-    """What the target names, the module that it is in, and what to say of a pair that is missing.
+    """Returns what the target names, its module, and a message if the module lacks a pair of inputs.
 
     Raises:
       InputError: no such file or name, a file that raises when it is run, a name for something else.
@@ -295,7 +296,7 @@ def _found(target: str) -> tuple[Any, ModuleType, str]:
 
 
 def _run(path: Path) -> ModuleType:
-    """The file as a module; files beside it can be imported, as when Python runs a script."""
+    """Runs a file as a module; it can import files beside it, as a script can."""
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
         raise _validate.expected("target", "a Python file, named *.py, before the colon", path)

@@ -1,8 +1,8 @@
-"""Provides the bounds that an audit can be read by, as values: ``audit(..., estimator=estimators.equal_level)``.
+"""Provides the bounds that an audit can use, as values: ``audit(..., estimator=estimators.equal_level)``.
 
 An estimator turns the counted trials of an audit into bounds on epsilon. Most need the counts of one rule whose
 threshold was chosen on trials set aside; a band needs every score and no trials set aside, since it holds for all
-thresholds together. Some give no bound that a verdict may rest on, and say why.
+thresholds together. Some give bounds that cannot support a verdict; their ``caveat`` says why.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ __all__ = [
     "one_run",
 ]
 
-GUESSES = (4, 20)  # of one training: a guess for each of so many canaries, on either side
+GUESSES = (4, 20)  # of one training: a quarter, or a twentieth, of the canaries is guessed on either side
 
 
 class Counted(NamedTuple):
@@ -56,7 +56,7 @@ class Counted(NamedTuple):
 
     @property
     def opposite(self) -> "Counted":
-        """The counts of the opposite guesses."""
+        """Returns the counts of the opposite guesses."""
         false = self.negatives - self.false_positives, self.positives - self.false_negatives
         return Counted(*false, self.negatives, self.positives, self.outcomes[::-1])
 
@@ -70,10 +70,10 @@ class Estimator(NamedTuple):
         >= confidence, in the sense that ``caveat`` restricts.
       needs_scores: whether it reads every score; otherwise the counts of one rule.
       needs_split: whether the rule must be chosen on trials that are not counted.
-      anytime: whether it holds at every time at once, as ``audit(..., until=)`` requires.
-      caveat: why no verdict may rest on it; empty where one may.
+      anytime: whether its bounds hold at every time at once, as ``audit(..., until=)`` requires.
+      caveat: why it cannot support a verdict; empty if it can.
       rate: ``rate(errors, trials, alpha=) -> (low, high)``, its bounds on one error rate.
-      simultaneous: of one that needs scores, the band that holds for all thresholds together.
+      simultaneous: the band that holds for all thresholds together, if it is one.
       one_training: whether the scores are of canaries in one training, not of independent trials.
     """
 
@@ -90,7 +90,7 @@ class Estimator(NamedTuple):
     def both(
         self, counted: Counted, *, delta: float, confidence: float, both_events: bool = False
     ) -> tuple[float, float]:
-        """The bounds, or the larger ones of the rule and of its opposite, each with half of the error."""
+        """Returns the bounds, or the larger ones of the rule and of its opposite, each with half of the error."""
         if not both_events:
             return self.bounds(counted, delta=delta, confidence=confidence)
         each: dict[str, Any] = {"delta": delta, "confidence": (1 + confidence) / 2}
@@ -135,7 +135,7 @@ def _bet(counted: Counted, *, delta: float, confidence: float) -> tuple[float, f
 
 
 def _of_band(make: band.Band) -> Callable[..., tuple[float, float]]:
-    """Makes an estimator of a simultaneous band: the best threshold of all, below and above."""
+    """Makes an estimator of a simultaneous band: the largest bounds over all thresholds."""
 
     def of(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
         if counted.scores is None:
@@ -152,7 +152,7 @@ clopper_pearson = Estimator("Clopper-Pearson", _of_counts(epsilon_bounds))
 """Exact binomial bounds on both error rates: :func:`estimate.epsilon_bounds`. The default."""
 
 betting_bounds = Estimator("betting", _bet, anytime=True, rate=betting.rate_bounds)
-"""Bets against each epsilon (:mod:`betting`): a little wider, and true at every time at once."""
+"""Bets against each epsilon (:mod:`betting`): a little wider, and valid at every time at once."""
 
 equal_level = Estimator(
     "equal-level band", _of_band(band.equal_level), needs_scores=True, needs_split=False, simultaneous=band.equal_level
@@ -161,12 +161,12 @@ equal_level = Estimator(
 threshold, its upper bound that of every threshold of this score: infinite unless delta > 0 or scores are few."""
 
 dkw = Estimator("DKW band", _of_band(band.dkw), needs_scores=True, needs_split=False, simultaneous=band.dkw)
-"""The band of constant width: simple, and wide where rates are small."""
+"""The band of constant width, which is wide where rates are small."""
 
 gaussian = Estimator(
     "Gaussian DP", _of_counts(gdp.epsilon_bounds), caveat="it assumes that the trade-off curve is Gaussian"
 )
-"""The mu of the rule's two error rates, read as an epsilon: tight for Gaussian noise, false for other noise."""
+"""The mu of the rule's two error rates, read as an epsilon: tight for Gaussian noise, and wrong for other noise."""
 
 jeffreys = Estimator(
     "Jeffreys",
@@ -199,7 +199,7 @@ def of_one_training(scores: np.ndarray, included: np.ndarray) -> Counted:
 
 
 def _one_run(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
-    """By a quarter of the canaries guessed in and a quarter out, or a twentieth, each at half of the error."""
+    """Guesses a quarter of the canaries in and a quarter out, or a twentieth each, each plan at half of the error."""
     if counted.scores is None or counted.included is None:
         raise _validate.expected("estimator", "one for independent trials, as there are no canaries", "one run")
     m = len(counted.scores)
@@ -209,4 +209,4 @@ def _one_run(counted: Counted, *, delta: float, confidence: float) -> tuple[floa
 
 
 one_run = Estimator("one run", _one_run, needs_scores=True, needs_split=False, one_training=True)
-"""The scores of one training's canaries (:mod:`one_run`); it bounds from below only. For adding or removing one."""
+"""The scores of one training's canaries (:mod:`one_run`); a lower bound only, for adding or removing one record."""

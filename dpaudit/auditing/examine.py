@@ -23,21 +23,21 @@ from dpaudit.mechanisms.claim import Claim, Mechanism
 
 TRIALS = (10_000, 30_000, 100_000, 300_000, 1_000_000)  # of an audit
 STARTS, STEPS, LOOK_TRIALS = 16, 8, 1_000  # of the search
-SEARCH_SECONDS = 6.0  # with less than that left, compiling a search would be all that it does
+SEARCH_SECONDS = 6.0  # with less than that left, the time would go into compilation
 RATE_SECONDS = 0.2
 CANDIDATES = 256  # pairs drawn from the domain, of which the widest is audited first
 FIRST_SHARE = 0.25  # of the error, for the widest pair; the rest is for the worst one
-ROUNDING = 2.0**-22  # of a difference of two float32 numbers, over their size
+ROUNDING = 2.0**-22  # relative rounding of a difference of two float32 numbers
 LEAST_SECONDS = 1.0
 
 
 class Step(NamedTuple):
-    """One thing that was tried.
+    """One step of an examination.
 
     Attributes:
       name: what was done.
-      found: what came of it, in a sentence.
-      seconds: it took.
+      found: what it found, in a sentence.
+      seconds: how long it took.
     """
 
     name: str
@@ -70,17 +70,17 @@ class Examination(NamedTuple):
 
     @property
     def result(self) -> AuditResult:
-        """The audit with the largest lower bound."""
+        """Returns the audit with the largest lower bound."""
         return max(self.results, key=lambda result: result.epsilon_lower)
 
     @property
     def pair(self) -> Pair:
-        """The pair of that audit."""
+        """Returns the pair of that audit."""
         return self.pairs[self.results.index(self.result)]
 
     def curve(self) -> dict[str, list[float]]:
-        """The promised trade-off curve, the decisive rule between its bounds (mixed with guessing at both ends), and
-        the measured band of the score that decided: rates of its thresholds, whose bounds hold together."""
+        """Returns the promised trade-off curve, the decisive rule between its bounds (mixed with guessing at both
+        ends), and the measured band of the deciding score: rates of its thresholds, whose bounds hold together."""
         result, fpr = self.result, np.linspace(0.0, 1.0, 201)
         assert result.claim is not None
         alpha = (1 - result.confidence) / 2
@@ -97,7 +97,8 @@ class Examination(NamedTuple):
         return found
 
     def with_more(self) -> list[dict[str, float]]:
-        """What the decisive attack would have seen with ten and a hundred times the trials; nothing of a curve."""
+        """Predicts what the decisive attack would detect with ten and a hundred times the trials; empty for a
+        curve."""
         result = self.result
         if result.claim is None or result.claim.is_curve:
             return []
@@ -128,10 +129,11 @@ def examine(
 ) -> Examination:
     """Tries everything on a mechanism within a budget of seconds, and gives one verdict.
 
-    In this order: is it a pure function of its key; does its program show a fault (:func:`dpaudit.inspect`); is its
-    sensitivity what is declared, by brute force over pairs of the domain under one key; what does the portfolio of
-    attacks see on the widest of many random pairs; which pair can be told apart best (:func:`dpaudit.search`); and
-    what does the portfolio see there, with as many trials as time allows. The first proof of a violation ends it.
+    In this order it checks that the mechanism is a pure function of its key; reads its program for faults
+    (:func:`dpaudit.inspect`); compares its sensitivity with the declared one, by brute force over pairs of the domain
+    under one key; audits the widest of many random pairs with the portfolio of attacks; searches for the pair that can
+    be told apart best (:func:`dpaudit.search`); and audits that pair with as many trials as time allows. The first
+    proof of a violation ends it.
 
     Each audit has a share of 1 - ``confidence``, so all bounds hold together. How many trials fit depends on the
     machine; everything else is a function of the key.
@@ -141,7 +143,7 @@ def examine(
       domain: which pairs are neighbours (:mod:`dpaudit.domain`), or the one pair (x0, x1) to look at.
       claim: the promise; defaults to the mechanism's own.
       key: a jax.random key, consumed.
-      seconds: about how long to go on, >= 1; a step that has begun is ended.
+      seconds: about how long to go on, >= 1; a step that has begun is finished.
       confidence: of all bounds together.
       sensitivity: the most that releases of neighbours may differ under one key, for mechanisms that add noise. None:
         not checked.
@@ -219,7 +221,7 @@ class _Attacks:
         return result.verdict == "violation"
 
     def fitting(self, pair: Pair, key: jax.Array) -> int:
-        """How many trials fit into half of the time that is left: a power of ten, or three of them."""
+        """Returns how many trials fit into half of the time that is left: 1 or 3 times a power of ten."""
 
         def release(key: jax.Array, world: int) -> Any:
             return self._mechanism.apply(key, pair[world])
@@ -240,7 +242,7 @@ def _carry_out(
     sensitivity: float | None,
     norm_order: float,
 ) -> Examination:
-    """The examination of input that was checked."""
+    """Carries out the examination of inputs that were checked."""
     draw_key, look_key, rate_key, first_key, search_key, last_key = jax.random.split(key, 6)
     drawn = _drawn(domain, draw_key)
     pair, attacks = _widest(drawn), _Attacks(diary, mechanism, claim, confidence)
@@ -283,7 +285,7 @@ def _carry_out(
 
 
 def _drawn(domain: Domain | Pair, key: jax.Array) -> Pair:
-    """Pairs of the domain, leaves [n, ...]."""
+    """Draws pairs of the domain, leaves [n, ...]."""
     if isinstance(domain, Domain):
         return jax.jit(jax.vmap(checked_domain(domain=domain).draw))(jax.random.split(key, CANDIDATES))
     if isinstance(domain, tuple) and len(domain) == 2:
@@ -293,7 +295,7 @@ def _drawn(domain: Domain | Pair, key: jax.Array) -> Pair:
 
 
 def _widest(drawn: Pair) -> Pair:
-    """The pair whose inputs are farthest apart."""
+    """Finds the pair whose inputs are farthest apart."""
     x0, x1 = (jax.tree.leaves(side) for side in drawn)
     apart = sum(np.abs(np.asarray(b, np.float64) - a).reshape(len(a), -1).sum(1) for a, b in zip(x0, x1, strict=True))
     widest = int(np.argmax(apart))
@@ -301,7 +303,7 @@ def _widest(drawn: Pair) -> Pair:
 
 
 def _read(mechanism: Mechanism, pair: Pair, claim: Claim, key: jax.Array) -> list[Finding]:
-    """Faults of the program; none of a function on the host, which cannot be read."""
+    """Returns the faults of the program; none for a function on the host, which cannot be read."""
     try:
         return list(inspect(mechanism, *pair, key=key, claim=claim).findings)
     except _validate.InputError:  # inputs of two shapes, a call to Python
@@ -311,7 +313,7 @@ def _read(mechanism: Mechanism, pair: Pair, claim: Claim, key: jax.Array) -> lis
 def _too_far(
     mechanism: Mechanism, drawn: Pair, key: jax.Array, sensitivity: float, norm_order: float
 ) -> list[Finding]:
-    """A finding where some neighbours' releases under one key are farther apart than is declared."""
+    """Returns a finding if releases of some neighbours under one key are farther apart than is declared."""
 
     def shift(pair: Pair) -> jax.Array:
         one, other = (
@@ -338,7 +340,7 @@ def _listed(findings: list[Finding]) -> str:
 
 
 def _judged(results: list[AuditResult], findings: list[Finding], claim: Claim) -> tuple[str, str]:
-    """(verdict, sentence)."""
+    """Returns (verdict, sentence)."""
     best = max(results, key=lambda result: result.epsilon_lower)
     lower, promised = f"{best.epsilon_lower:.3g}", f"{claim.epsilon:g}"
     if claim.is_curve:

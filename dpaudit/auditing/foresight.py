@@ -1,9 +1,8 @@
-"""Computes what an audit would have seen of other mechanisms: of ones that lose more, or of an
-alternative that a user names.
+"""Computes what an audit would have detected: among mechanisms that lose more, or of an alternative that a user names.
 
-The alternative is played with the very attack of the audit, on trials of its own; half of them choose a rule as the
-audit would, the others say how often it errs. From the two rates follow the power, the probability that the audit
-calls the alternative a violation, and what is detectable of mechanisms that go on from it (:mod:`alternative`).
+The alternative is played with the same attack as the audit, on trials of its own: half of them choose a rule as the
+audit would, the others estimate its error rates. The two rates give the power, which is the probability that the audit
+calls the alternative a violation, and what is detectable among mechanisms that continue it (:mod:`alternative`).
 """
 
 import dataclasses
@@ -37,11 +36,11 @@ class Expected(NamedTuple):
 
 
 def mechanism_like(given: Any, mechanism: Mechanism, x0: Any) -> Mechanism:
-    """The alternative as a mechanism.
+    """Returns the alternative as a mechanism, after checking that its releases have the same form.
 
     Args:
       given: a Mechanism or a function of (key, x).
-      mechanism, x0: whose releases its own must be like.
+      mechanism, x0: the audited mechanism and input, whose releases have the form that is asked for.
 
     Raises:
       InputError: something else, one that raises, releases of another shape or type.
@@ -72,9 +71,9 @@ def play_alternative(
     """Plays an alternative and counts the errors of the rule that the audit would choose.
 
     Args:
-      game: of it, with the audit's attack.
-      pairs: of the audit that are set aside and counted; no more are played.
-      column: of the scores, the one that decided.
+      game: the alternative's game, with the audit's attack.
+      pairs: pairs of the audit, set aside or counted; no more are played.
+      column: the number of the deciding score.
       threshold: fixed in advance, or None.
       watch: for claim, delta and confidence.
     """
@@ -101,11 +100,11 @@ def with_foresight(
     watch: sequential.Watch,
     expected: Expected | None,
 ) -> AuditResult:
-    """The result with ``detectable``, ``power`` where an alternative was played, and why it is underpowered.
+    """Adds ``detectable``, the ``power`` against an alternative, and the reason for an underpowered audit to a result.
 
     Args:
       result, claim: as the trials have it.
-      aside, pairs: pairs on which the rule was chosen, and counted ones of the whole audit, were it not stopped.
+      aside, pairs: pairs on which the rule was chosen, and pairs that the audit would count if it were not stopped.
       estimator: of the bounds.
       watch: of the audit.
       expected: what was seen of the alternative; None without one.
@@ -127,8 +126,8 @@ def with_foresight(
     reason = result.reason
     if reason is None and detectable > 2 * claim.epsilon:
         reason = (
-            f"so many trials would not have shown a loss twice the claim four times in five, by {worse.name}: it "
-            f"takes an ε of {detectable:.3g}"
+            f"with this many trials, a loss of twice the claim is found with probability below 0.8 by {worse.name}: "
+            f"that takes an ε of {detectable:.3g}"
         )
         if gaussian:
             reason += f"; {_takes(claim, result, aside + pairs)}"
@@ -136,7 +135,8 @@ def with_foresight(
 
 
 def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
-    """How many trials a loss of twice the claim takes where noise is Gaussian and the claim one (epsilon, delta)."""
+    """Says how many trials it takes to show twice the claim, if noise is Gaussian and the claim one (epsilon,
+    delta)."""
     settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
     trials, share = 20 * pairs, 4
     while trials <= MOST_TRIALS:
@@ -145,9 +145,7 @@ def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
         if alternative.power(worse, 2 * claim.epsilon, claim.epsilon, counted, counted, **settings) >= 0.8:
             break
         trials *= 10
-    enough = (
-        f"some {trials:,} trials would" if trials <= MOST_TRIALS else "no number of trials that can be played does"
-    )
+    enough = f"about {trials:,} trials would" if trials <= MOST_TRIALS else "no feasible number of trials would"
     return (
         f"with δ = {claim.delta:g} alone {enough} show a fault of Gaussian noise; the curve that was accounted for "
         "(dpaudit.Claim.gaussian, .renyi, .pld) shows it far sooner"
@@ -157,7 +155,7 @@ def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
 def _refuted(
     estimator: Estimator, watch: sequential.Watch, claim: Claim, result: AuditResult, pairs: int
 ) -> Refuted | None:
-    """Whether counts refute the claim by this estimator; None for Clopper-Pearson, whose power is known exactly."""
+    """Returns a test of whether counts refute the claim; None for Clopper-Pearson, whose power is known exactly."""
     if claim.is_curve:
         return lambda fp, fn: curve.p_value(claim, fp, fn, pairs, pairs) <= 1 - result.confidence
     if estimator.anytime:
@@ -169,7 +167,7 @@ def _refuted(
 
 
 def _against_curve(watch: sequential.Watch, claim: Claim, expected: Expected, pairs: int) -> Refuted:
-    """Whether the bet that the alternative's own rates ask for refutes the curve."""
+    """Returns a test of whether counts refute the curve, by the bet for the alternative's own rates."""
     wrong, missed = (round(float(rate[0]) * PLAYED) for rate in expected[:2])
     line = curve.tangent(claim, wrong, missed, PLAYED, PLAYED)
     fpr, fnr = ((count + 0.5) / (PLAYED + 1) for count in (wrong, missed))
@@ -180,7 +178,7 @@ def _against_curve(watch: sequential.Watch, claim: Claim, expected: Expected, pa
 def with_reading(
     result: AuditResult, reading: str | None, wrong: np.ndarray | None, bounds: RateBounds
 ) -> AuditResult:
-    """The result with what epsilon would be, were the trade-off curve Gaussian: in no verdict.
+    """Adds what epsilon would be if the trade-off curve were Gaussian; no verdict rests on it.
 
     Args:
       result: of the audit.

@@ -1,4 +1,4 @@
-"""Mechanisms that are not JAX: a plain Python function of a NumPy generator, played trial by trial on the host."""
+"""Wraps mechanisms that are not JAX: Python functions of a NumPy generator, played trial by trial on the host."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -18,8 +18,8 @@ def on_host(function: Callable[[np.random.Generator, Any], Any]) -> Callable[[ja
     The function is called once for every trial, by a loop in Python: slow (tens of thousands of trials a second at
     best, where a jitted mechanism plays millions). Its generator is seeded by the trial's key alone,
     ``numpy.random.default_rng(jax.random.key_data(key))``, so an audit stays bit-identical for any batch size or
-    restart as long as the function draws from nothing else. A checkpoint cannot see into it: one of another such
-    function, or of another input, with releases of the same shape is not refused.
+    restart as long as the function draws from nothing else. A checkpoint does not depend on the
+    function's code or input: one of another function with releases of the same shape is not refused.
 
     Args:
       function: ``function(rng, x) -> release``, with a ``numpy.random.Generator`` and the input as it was given to the
@@ -44,7 +44,7 @@ def on_host(function: Callable[[np.random.Generator, Any], Any]) -> Callable[[ja
         shapes = [jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) for leaf in leaves]
 
         def call(words: Any) -> list[np.ndarray]:
-            """words [..., k], one key a row -> the leaves of as many releases, [..., *shape] each."""
+            """Maps words [..., k], one key a row, to the leaves of as many releases, [..., *shape] each."""
             words = np.asarray(words)
             rows = words.reshape(-1, words.shape[-1])
             releases = [jax.tree.leaves(_arrays(function(np.random.default_rng(row), x))) for row in rows]
@@ -60,12 +60,12 @@ def on_host(function: Callable[[np.random.Generator, Any], Any]) -> Callable[[ja
 
 
 def _off_device(leaf: Any) -> Any:
-    """A leaf of an input as NumPy takes it: what is computed of JAX's arrays while JAX traces has no value yet."""
+    """Converts a JAX array of an input to NumPy, since a computation on it would be traced and have no value yet."""
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _arrays(release: Any) -> Any:
-    """The release with NumPy arrays of numbers for leaves."""
+    """Returns the release with NumPy arrays of numbers as leaves."""
 
     def array(leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""The audit of one training: many canaries, each included by a coin of its own, and one score for each."""
+"""Audits one training with many canaries, each included by a coin of its own, from one score for each."""
 
 import math
 from typing import Any
@@ -53,7 +53,7 @@ def one_run(
     most = max(shares)
     reason = None
     if claim is not None and ceiling <= claim.epsilon:
-        reason = f"even right guesses alone of {m:,} canaries certify an ε of {ceiling:.2f} at most"
+        reason = f"even if every guess were right, {m:,} canaries would certify an ε of {ceiling:.2f} at most"
     return AuditResult(
         epsilon_hat=math.inf if most == 1 else max(0.0, math.log(most / (1 - most))) if most > 0 else 0.0,
         epsilon_lower=lower,

@@ -1,7 +1,7 @@
 """Plans how many trials the audit of one mechanism needs, from what a pilot audit sees of it.
 
 :mod:`plan` assumes an attack that attains the corner of (epsilon, delta), which few mechanisms allow. Here a small
-audit is played first; what its best rule sees is continued to mechanisms that lose more (:mod:`alternative`).
+audit is played first, and what its best rule sees is extrapolated to mechanisms that lose more (:mod:`alternative`).
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from dpaudit.auditing.bounds.estimate import epsilon_bounds
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PILOT = 10_000  # trials
-SIMULATED = 400  # audits that stop early, from which their length is read off
-STEP = 1.05  # between two numbers of trials at which they are looked at
+SIMULATED = 400  # audits with early stopping that are simulated
+STEP = 1.05  # ratio of the numbers of trials at two looks
 
 
 def plan_mechanism(
@@ -42,11 +42,11 @@ def plan_mechanism(
 
     Args:
       mechanism, x0, x1, key, claim, distinguisher: as for :func:`dpaudit.audit`.
-      confidence: with which a violation shall be called one.
-      true_epsilon: the loss that is to be found out; twice the claim by default.
-      trials: of both worlds together, for the bounds to expect; by default as many as a fixed number needs.
+      confidence: of calling a violation.
+      true_epsilon: the loss that the audit shall detect; twice the claim by default.
+      trials: of both worlds together, for which bounds are predicted; by default the fixed number that is needed.
       rate: trials a second.
-      worse: a mechanism to go on from in place of the audited one, say the same with 0.8 of the noise.
+      worse: a mechanism to extrapolate from in place of the audited one, say the same with 0.8 of the noise.
 
     Raises:
       InputError: a value out of range, no claim or one that is a curve, a true_epsilon that the claim allows or that
@@ -62,7 +62,7 @@ def plan_mechanism(
     how: dict[str, Any] = {"claim": claim, "distinguisher": distinguisher}
     pilot = audit(mechanism if worse is None else worse, x0, x1, key=key, trials=PILOT, confidence=confidence, **how)
     if pilot.epsilon_hat <= 0 or not 0 < pilot.fpr + pilot.fnr < 2:
-        raise _validate.expected("mechanism", "one of which a pilot of 10,000 trials sees something", pilot.method)
+        raise _validate.expected("mechanism", "one for which a pilot of 10,000 trials shows a loss", pilot.method)
     settings: dict[str, Any] = {"delta": claim.delta, "confidence": confidence}
 
     def family(pairs: int) -> Alternative:
@@ -96,13 +96,13 @@ def plan_mechanism(
 
 
 def _with_aside(pairs: Any) -> Any:
-    """Trials of both worlds for so many counted pairs."""
+    """Returns the trials of both worlds, those set aside included, for so many counted pairs."""
     trials = 2 * pairs * CHOOSING_SHARE / (CHOOSING_SHARE - 1)
     return int(np.ceil(trials)) if np.isfinite(trials) else trials
 
 
 def _needed(power: Callable[[int], float], least: int) -> int | None:
-    """The smallest number of pairs, to a part in two hundred, with which power reaches 0.8; None beyond 2^31."""
+    """Finds the smallest number of pairs with which power reaches 0.8, to one part in 200; None beyond 2^31."""
     low = high = max(1, least)
     while power(high) < plan.POWER:
         low, high = high, 2 * high
@@ -115,7 +115,7 @@ def _needed(power: Callable[[int], float], least: int) -> int | None:
 
 
 def _stops(rates: alternative.Rates, claim: Claim, confidence: float, *, longest: int) -> np.ndarray:
-    """Pairs after which audits that may stop at any time call a violation, by rules that err at these rates."""
+    """Simulates after how many pairs audits with early stopping call a violation, by rules with these error rates."""
     looks = np.unique(np.ceil(STEP ** np.arange(1, np.log(longest) / np.log(STEP) + 1)).astype(int))
     draws, watch = np.random.default_rng(0), sequential.start(claim, confidence=confidence)
     fpr, fnr = (draws.choice(rate, SIMULATED) for rate in rates)

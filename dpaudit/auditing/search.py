@@ -1,4 +1,5 @@
-"""The worst pair of inputs and the rejection region for it, looked for on trials of their own, then certified."""
+"""Searches for the worst pair of inputs and the best rejection region for it, then certifies them on trials of their
+own."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,8 +12,8 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit._engine.game import of_trials, play, trial_key
 from dpaudit.auditing.attacks import distinguish
+from dpaudit.auditing.attacks.base import Distinguisher, Score
 from dpaudit.auditing.attacks.choose import Rule, choose_rule
-from dpaudit.auditing.attacks.features import Distinguisher, Score, flat
 from dpaudit.auditing.audit import audit
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
@@ -23,39 +24,7 @@ from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.auditing.search_pairs import Look, ascent, challengers, look, take
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
-# An attack that asks for nothing: each number of a release is read as a normal variable of its own.
-
-PILOT = 500  # releases per world behind the means and variances; no bound will count them
-FARTHEST = 1e3  # the most that one number may say, in nats
-
-
-def _fit(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
-    def release(key: jax.Array, x: Any) -> jax.Array:
-        return flat(mechanism.apply(key, x))
-
-    @jax.jit  # one program for both worlds, of which the inputs are data
-    def pilot(key: jax.Array, worlds: Any) -> tuple[jax.Array, jax.Array]:
-        keys = jax.random.split(trial_key(key), PILOT)  # the same in both worlds: what they share cancels
-        releases = jax.vmap(jax.vmap(release, (0, None)), (None, 0))(keys, worlds)
-        means, variances = releases.mean(axis=1), releases.var(axis=1)
-        least = 1e-6 * (variances.sum(axis=0) + (means[1] - means[0]) ** 2) + jnp.finfo(means.dtype).tiny
-        return means, jnp.maximum(variances, least)
-
-    (mean0, mean1), (variance0, variance1) = pilot(key, jax.tree.map(lambda *leaves: jnp.stack(leaves), x0, x1))
-
-    def score(release: Any) -> jax.Array:
-        z = flat(release)
-        losses = ((z - mean0) ** 2 / variance0 - (z - mean1) ** 2 / variance1 + jnp.log(variance0 / variance1)) / 2
-        return jnp.sum(jnp.clip(losses, -FARTHEST, FARTHEST))
-
-    return score
-
-
-moments = Distinguisher(_fit, None, "moments")
-"""The log likelihood ratio of releases whose numbers are independent and normal, with means and variances estimated
-from a pilot: finds shifts, also of releases that have not their input's size, and leaks in a variance."""
-
-LAST_LOOKS = 8  # at each member of the last population
+LAST_LOOKS = 8  # looks at each member of the last population
 
 
 class SearchResult(NamedTuple):
@@ -65,8 +34,8 @@ class SearchResult(NamedTuple):
       x0, x1: the pair.
       result: the audit of that pair and region, on trials that the search has not seen; all bounds are its own.
       distinguisher: the region, for further audits of the pair: a score that is fitted and a threshold that is fixed.
-      history: [steps], the epsilon that the search saw at each step, of the pairs it picked for it: no bound.
-      by_gradient: whether derivatives of the mechanism led the way, beside evolution.
+      history: [steps], the epsilon that the search saw at each step; not a bound, as the pairs were picked for it.
+      by_gradient: whether derivatives of the mechanism were used beside evolution.
       trials: played by the search, both worlds together; those of the certification are ``result.trials``.
     """
 
@@ -96,15 +65,14 @@ def search(
 ) -> SearchResult:
     """Looks for the pair of neighbours that can be told apart best, and audits it.
 
-    A population of random pairs evolves: each member is challenged by a move toward the best ones, by a random move
-    and, where the mechanism has derivatives, by one uphill; the best of them in a short game, the same randomness for
-    all, stays. (Derivatives only propose, and only where some random pair has one that is not zero: the Gaussian's
-    release moves with its input; Laplace's jumps on its grid and LDP-SGD's from side to side, so they evolve.) Then
-    the region is looked for: for each distinguisher a threshold is chosen, and the one with the largest bound on
-    further trials is taken.
+    A population of random pairs evolves. Each member is compared with a move toward the best members, a random move
+    and, where the mechanism has derivatives, a move along the gradient; the best of them in a short game with the same
+    randomness stays. (Gradients are used where some random pair has one that is not zero: the Gaussian mechanism's
+    release moves with its input; Laplace's jumps on its grid and LDP-SGD's from side to side.) Then the region is
+    chosen: a threshold for each distinguisher, and the distinguisher with the largest bound on further trials.
 
     The pair and the region are fixed before the first trial of the audit, which draws from a key of its own. So its
-    bounds hold as if both had been known, however long the search was. That a search found nothing proves nothing.
+    bounds hold as if both had been known, however long the search was. A search that finds nothing proves nothing.
 
     Args:
       mechanism: as for :func:`dpaudit.audit`; a mechanism of NumPy cannot be searched.
@@ -114,11 +82,11 @@ def search(
       claim, delta, confidence, until: as for :func:`dpaudit.audit`.
       distinguishers: attacks to choose from. None takes the likelihood ratio where there is a density, the moments
         of the releases and, where releases are of their input's size, the projection. One that cannot be fitted in a
-        compiled program, such as ``distinguish.learned``, takes no part before the pair is found.
+        compiled program, such as ``distinguish.learned``, is used only after the pair is found.
       starts: random pairs to start from, the population.
       steps: of the search.
-      look_trials: of one look at one pair, both worlds together. What happens less often than about one in a hundred
-        of them guides no search.
+      look_trials: of one look at one pair, both worlds together. Events rarer than about one in a hundred of them
+        cannot guide the search.
 
     Returns:
       A :class:`SearchResult`.
@@ -174,7 +142,7 @@ def _worst_pair(
     steps: int,
     trials: int,
 ) -> tuple[Pair, np.ndarray, bool, int]:
-    """(pair, history, by_gradient, games played in each world) of the search for a pair."""
+    """Searches for a pair; returns (pair, history, by_gradient, games played in each world)."""
     setting: dict[str, Any] = {"mechanism": mechanism, "distinguishers": distinguishers, "trials": trials}
 
     @jax.jit
@@ -227,7 +195,7 @@ def _worst_pair(
 
 
 def _has_slope(slopes: Callable[[jax.Array, Pair], Pair], key: jax.Array, pairs: Pair) -> bool:
-    """Whether the mechanism can be differentiated and, for some pair, the derivative is not zero."""
+    """Tells whether the mechanism can be differentiated and the derivative is not zero for some pair."""
     try:
         found = slopes(key, pairs)
     except (TypeError, ValueError, NotImplementedError):  # JAX's: a loop of unknown length, a call to Python, no rule
@@ -245,7 +213,7 @@ def _best_region(
     delta: float,
     confidence: float,
 ) -> Distinguisher:
-    """The distinguisher, fitted and with a threshold that is fixed, whose bound is largest on ``half`` trials."""
+    """Returns the distinguisher, fitted and with a fixed threshold, whose bound is largest on ``half`` trials."""
     fit_key, play_key = jax.random.split(key)
     fits = [attack.fit(jax.random.fold_in(fit_key, i), mechanism, *pair) for i, attack in enumerate(distinguishers)]
 
@@ -278,11 +246,11 @@ def _takes_any_input(mechanism: Mechanism, pair: Pair) -> None:
             f"mechanism: expected {wanted}, got {name}, which needs its value ({cause})"
         ) from None
     except Exception:
-        return  # whatever else is wrong with it, the probe names
+        return  # probe.examine names any other fault
 
 
 def _ready(score: Score) -> Callable[..., Score]:
-    """A fit that is done."""
+    """Returns a fit that gives a score fitted already."""
     return lambda key, mechanism, x0, x1: score
 
 
@@ -290,11 +258,11 @@ def _default(mechanism: Mechanism, pair: Pair) -> list[Distinguisher]:
     release = jax.eval_shape(mechanism.apply, of_trials(), pair[0])
     sizes = {sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (release, *pair)}
     attacks = [] if mechanism.log_prob is None else [distinguish.likelihood_ratio]
-    return [*attacks, moments, *([distinguish.projection] if len(sizes) == 1 else [])]
+    return [*attacks, distinguish.moments, *([distinguish.projection] if len(sizes) == 1 else [])]
 
 
 def _fits_compiled(attack: Distinguisher, mechanism: Mechanism, pair: Pair) -> bool:
-    """Whether the attack can be fitted to a pair whose values are not known yet."""
+    """Tells whether the attack can be fitted to a pair whose values are traced."""
 
     def score(key: jax.Array, pair: Pair) -> jax.Array:
         return attack.fit(key, mechanism, *pair)(mechanism.apply(key, pair[0]))

@@ -1,6 +1,8 @@
-"""What a search thinks of a pair of inputs: a short game, played and judged inside one compiled program.
+"""Judges pairs of inputs for a search by short games, and proposes new pairs from old ones.
 
-A look decides where to search, never what is reported: its numbers are those of the pairs that were picked for them.
+A look decides where to search and is never reported, since the pairs were picked for their numbers. New pairs need no
+step size: lengths are those between the members of the population and between random pairs. Integers cannot be moved a
+little; they take the value of another member or of a random pair instead.
 """
 
 from collections.abc import Sequence
@@ -12,12 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit._engine.game import trial_key
-from dpaudit.auditing.attacks.features import Distinguisher
+from dpaudit.auditing.attacks.base import Distinguisher
 from dpaudit.auditing.domain import Domain, Pair
 from dpaudit.mechanisms.claim import Mechanism
 
-SURE = 2.0  # standard errors between a rate and what a look takes it for
-SLOPE = 0.1  # nats: what a look gives for telling the worlds apart a little, where nothing is certain yet
+SURE = 2.0  # standard errors by which a look takes a rate to be worse than it was
+SLOPE = 0.1  # nats: weight of the separation, which guides the search where nothing is certain yet
+ELITE = 4  # one member in four leads the others
+SHORTEST = 1e-2  # shortest random move, in lengths between two random pairs
 
 
 class Look(NamedTuple):
@@ -34,7 +38,7 @@ class Look(NamedTuple):
 
     @property
     def value(self) -> jax.Array:
-        """By which pairs are compared: where the bound is flat, the separation shows the way."""
+        """Ranks pairs: where the bound is flat, the separation shows the way."""
         return self.bound + SLOPE * self.separation
 
 
@@ -50,7 +54,7 @@ def look(
     """Plays ``trials`` games of a pair in each world, as one traceable program.
 
     Args:
-      key: consumed; the same key for every pair makes their differences visible above the noise.
+      key: consumed; the same key for all pairs makes their differences visible above the noise.
       pair: (x0, x1), of the same shapes.
       mechanism: what is audited.
       distinguishers: attacks that can be fitted in a traced program; the best of them counts.
@@ -59,7 +63,9 @@ def look(
     """
     scores = _scores(key, pair, pair, mechanism, distinguishers, trials)
     rules = [
-        worlds if attack.threshold is None else worlds > attack.threshold  # where it is set, only sides count
+        worlds
+        if attack.threshold is None
+        else worlds > attack.threshold  # if the threshold is set, only the side counts
         for worlds, attack in zip(scores, distinguishers, strict=True)
     ]
     bounds = jax.vmap(partial(_bound, delta=delta))(jnp.stack(rules).astype(jnp.float32))
@@ -69,11 +75,11 @@ def look(
 def ascent(
     key: jax.Array, pair: Pair, *, mechanism: Mechanism, distinguishers: Sequence[Distinguisher], trials: int
 ) -> Pair:
-    """The direction in which the separation grows fastest, of unit L2 norm over all of the pair.
+    """Returns the direction in which the separation grows fastest, of unit L2 norm over the whole pair.
 
     The derivative is that of the releases with their randomness held fixed; the score is the one fitted to the pair
-    (where it is the best one, its own change has no effect of first order). Zero where there is none: for whole
-    numbers, and where the derivative is zero or not finite, as of releases that jump.
+    (where it is the best one, its own change has no effect of first order). It is zero for integers, and where the
+    derivative is zero or not finite, as for releases that jump.
 
     Args:
       key, pair, mechanism, distinguishers, trials: as for :func:`look`.
@@ -90,7 +96,7 @@ def ascent(
 
 
 def is_real(x: Any) -> bool:
-    """Whether an array holds real numbers, which can be moved a little."""
+    """Tells whether an array holds real numbers, which can be moved a little."""
     return bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
@@ -102,7 +108,8 @@ def _scores(
     distinguishers: Sequence[Distinguisher],
     trials: int,
 ) -> jax.Array:
-    """[attacks, 2, trials]: every attack, fitted to the pair ``fitted``, on the same releases of ``pair``."""
+    """Returns the scores, [attacks, 2, trials]: every attack, fitted to the pair ``fitted``, on the same releases of
+    ``pair``."""
     fit_key, play_key = jax.random.split(trial_key(key))
     fits = [attack.fit(jax.random.fold_in(fit_key, i), mechanism, *fitted) for i, attack in enumerate(distinguishers)]
 
@@ -111,7 +118,7 @@ def _scores(
         return jnp.stack([jnp.asarray(score(release), jnp.float32) for score in fits])
 
     worlds = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pair)
-    keys = jax.random.split(play_key, trials)  # the same in both worlds: what they share does not blur a difference
+    keys = jax.random.split(play_key, trials)  # the same in both worlds, so that what they share cancels
     return jnp.moveaxis(jax.vmap(jax.vmap(one, (0, None)), (None, 0))(keys, worlds), -1, 0)
 
 
@@ -125,7 +132,8 @@ def _separation(scores: jax.Array) -> jax.Array:
 
 
 def _bound(scores: jax.Array, delta: float) -> jax.Array:
-    """Eq. (2) of paper 000 at the rates' upper ends (Wilson), for the best threshold of scores [2, trials]."""
+    """Computes Eq. (2) of paper 000 at the rates' upper ends (Wilson), for the best threshold of scores [2,
+    trials]."""
     trials = scores.shape[1]
     values = scores.reshape(-1)
     order = jnp.argsort(values)
@@ -134,14 +142,14 @@ def _bound(scores: jax.Array, delta: float) -> jax.Array:
     false_positives = trials - jnp.cumsum(~from1)
     missing = jnp.isnan(ordered)  # the last ones
     tied = (ordered[1:] == ordered[:-1]) | (missing[1:] & missing[:-1])
-    tied = jnp.append(tied, False)  # a rule takes all of a tie or nothing
+    tied = jnp.append(tied, False)  # a rule includes all of a tie or none of it
     fpr, fnr = _upper(false_positives, trials), _upper(false_negatives, trials)
     shown = jnp.maximum(_log(1 - delta - fpr) - jnp.log(fnr), _log(1 - delta - fnr) - jnp.log(fpr))
     return jnp.max(jnp.where(tied, 0.0, shown), initial=0.0)
 
 
 def _upper(count: jax.Array, trials: int) -> jax.Array:
-    """Wilson's upper bound on a rate, ``SURE`` standard errors above it."""
+    """Computes Wilson's upper bound on a rate, ``SURE`` standard errors above it."""
     rate, pad = count / trials, SURE**2 / trials
     return (rate + pad / 2 + jnp.sqrt(pad * (rate * (1 - rate) + pad / 4))) / (1 + pad)
 
@@ -150,18 +158,10 @@ def _log(x: jax.Array) -> jax.Array:
     return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1)), -jnp.inf)
 
 
-# New pairs from old ones. None needs a step size: lengths are those between the members and between random pairs.
-#
-# Whole numbers cannot be moved a little: they take another member's value, or a random pair's, instead.
-
-ELITE = 4  # one member in so many leads the others
-SHORTEST = 1e-2  # of a random move, in lengths between two random pairs
-
-
 def challengers(
     key: jax.Array, domain: Domain, members: Pair, fresh: Pair, ranked: jax.Array, i: jax.Array, slope: Pair | None
 ) -> list[Pair]:
-    """Who competes with member i for its place.
+    """Proposes the pairs that compete with member i for its place.
 
     Toward the best: x_i + F (x_best - x_i) + F (x_a - x_b) in a random share of the entries, x_best one of the best
     members, x_a and x_b any. At random: x_i + s (y_i - y_j) in a random share of the entries, y random pairs. Uphill:
@@ -206,12 +206,12 @@ def challengers(
 
 
 def take(members: Any, i: Any) -> Any:
-    """The members of these numbers."""
+    """Returns the members with these numbers."""
     return jax.tree.map(lambda leaf: leaf[i], members)
 
 
 def _mixed(chosen: jax.Array, pair: Pair, moved: Pair) -> Pair:
-    """The moved values in the chosen entries, [entries] of the whole pair."""
+    """Takes the moved values in the chosen entries, [entries] of the whole pair."""
     leaves, structure = jax.tree.flatten(pair)
     ends = list(accumulate(leaf.size for leaf in leaves))[:-1]
     pieces = zip(jnp.split(chosen, ends), leaves, jax.tree.leaves(moved), strict=True)

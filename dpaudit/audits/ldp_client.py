@@ -22,13 +22,13 @@ from dpaudit._engine.fingerprint import digest, raw, text
 from dpaudit._engine.sharding import several_processes
 from dpaudit._version import __version__
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, epsilon_from_rates
-from dpaudit.auditing.result import from_counts, json_number
+from dpaudit.auditing.conclude import from_counts
+from dpaudit.auditing.result import json_number
 from dpaudit.audits import craft, engines, oracle
 from dpaudit.data import Dataset
 from dpaudit.mechanisms import ldp_sgd
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.training import models
-from dpaudit.training.models import pretrain
 
 ACCESS = {
     "benign": "nothing: two of the client's own images",
@@ -45,8 +45,7 @@ CRAFTS = (*ACCESS, *COUNTER_EXAMPLES)
 WITHOUT_DATA = ("dummy", *COUNTER_EXAMPLES)
 ENGINES = ("full", "plane", "exact")
 READINGS = ("fresh", "fixed")
-COLLUSION_STEPS = 200  # the malicious server's training on one label
-TRAINED_LABEL = 0
+COLLUSION_STEPS, TRAINED_LABEL = 200, 0  # of the malicious server, which trains on one label
 
 Progress = Callable[[str, int], Callable[[int], None]]
 
@@ -109,8 +108,9 @@ def client(
 
     def train(key: jax.Array) -> Any:
         honest_key, colluding_key = jax.random.split(key)
-        honest = pretrain(honest_key, model, inputs, labels, steps=steps)
-        return honest, pretrain(colluding_key, model, inputs[one_label], labels[one_label], steps=collusion_steps)
+        labelled = inputs[one_label], labels[one_label]
+        honest = models.pretrain(honest_key, model, inputs, labels, steps=steps)
+        return honest, models.pretrain(colluding_key, model, *labelled, steps=collusion_steps)
 
     shared = several_processes(mesh)
     if checkpoint is None:
@@ -310,11 +310,9 @@ def audit_craft(
     rows = []
     for place, epsilon in enumerate(epsilons):
         exact = _exact(planes, epsilon, clip_norm)
-        found = (
-            _closed_form(exact)
-            if codes is None
-            else _measured(codes[:, place], planes, epsilon, clip_norm, confidence)
-        )
+        found = _closed_form(exact)
+        if codes is not None:
+            found = _measured(codes[:, place], planes, epsilon, clip_norm, confidence)
         rows.append(
             {name: json_number(value) for name, value in (shared | {"epsilon": epsilon} | exact | found).items()}
         )

@@ -34,7 +34,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from dpaudit import _validate
-from dpaudit.auditing.attacks.features import Distinguisher
+from dpaudit.auditing.attacks.base import Distinguisher
 from dpaudit.auditing.bounds import gdp
 from dpaudit.audits.federated_canary import Estimate, estimate, linear, random_directions
 from dpaudit.audits.training_canary import STRETCH

@@ -1,4 +1,5 @@
-"""``dpaudit audit FILE:NAME``: a user's own mechanism, with a status that a build can act on."""
+"""Carries out ``dpaudit audit`` and ``dpaudit examine`` on a user's own mechanism; a build can act on their exit
+status."""
 
 import dataclasses
 import time
@@ -66,7 +67,7 @@ class Audit:
 
 
 def run(options: Audit) -> int:
-    """Loads, audits, prints; the exit status.
+    """Loads, audits and prints; returns the exit status.
 
     Raises:
       InputError: unusable options, file or mechanism.
@@ -113,9 +114,6 @@ def _trials(bars: "Progress", options: Audit) -> Callable[[int], None]:
     return lambda done: bars.update(task, completed=done)
 
 
-# Carries out ``dpaudit examine FILE:NAME``: all that can be tried on a mechanism of one's own in some seconds.
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Examine:
     """Try everything on a mechanism of your own: purity, its program, sensitivity, worst pair, all attacks; the status
@@ -134,7 +132,7 @@ class Examine:
 
 
 def examine(options: Examine) -> int:
-    """Loads, examines, prints; the exit status.
+    """Loads, examines and prints; returns the exit status.
 
     Raises:
       InputError: unusable options, file or mechanism.
@@ -175,7 +173,7 @@ def examine(options: Examine) -> int:
 
 
 def _row(options: Examine, found: "Examination") -> dict[str, Any]:
-    """The decisive audit as a row, with the verdict of the whole and all that was tried."""
+    """Returns the decisive audit as a row, with the verdict of the whole and everything that was tried."""
     row: dict[str, Any] = {"target": options.target, **found.result.to_row()}
     row |= {"audit_verdict": row["verdict"], "verdict": found.verdict, "sentence": found.sentence}
     row["steps"] = [step._asdict() for step in found.steps]

@@ -1,4 +1,4 @@
-"""One round of a protocol as a picture: who sent what to whom, and what crossed the trust boundary."""
+"""Draws one round of a protocol: who sent what to whom, and what crossed the trust boundary."""
 
 import functools
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ INSIDE, OUTSIDE = SERIES[2][0], SERIES[1][0]
 
 @styled
 def round_figure(terms: Terms, transcript: Transcript, *, delta: float) -> "Figure":
-    """What goes between the parties of a round: names, shapes and bytes; of each release its event.
+    """Draws what the parties of a round send each other: names, shapes and bytes, and the event of each release.
 
     Args:
       terms: of the protocol, from :func:`dpaudit.personalization.boundary.messages.terms`.
@@ -89,7 +89,7 @@ def _note(axes: "Axes", place: float, row: float, text: str) -> None:
 
 
 def _size(tree: Any) -> str:
-    """Shapes and bytes of a pytree."""
+    """Describes a pytree by its shapes and bytes."""
     shapes = [f"{np.dtype(leaf.dtype).name} {list(leaf.shape)}" for leaf in jax.tree.leaves(tree)]
     told = ", ".join(shapes) if len(shapes) <= 2 else f"{len(shapes)} arrays"
     return f"{told}, {messages.length(tree):,} B"

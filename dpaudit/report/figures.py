@@ -1,4 +1,4 @@
-"""The paper's plots: theoretical against empirical epsilon, and right guesses out of 100.
+"""Draws the papers' plots: theoretical against empirical epsilon, and right guesses out of 100.
 
 Matplotlib without pyplot, imported only when a figure is drawn.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Rows = Sequence[Row]
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; shapes tell them apart in grey.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; shapes differ too, for print in grey.
 SERIES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#E69F00", "P"), ("#56B4E9", "X"))
 INK, FAINT = "#222222", "#8a8a8a"
 OPTIMAL: dict[str, Any] = {
@@ -51,7 +51,7 @@ STYLE: dict[Any, Any] = {
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that draws, in the style of all figures."""
+    """Makes a function that draws do so in the style of all figures."""
 
     @functools.wraps(draw)
     def styled(*args: Any, **named: Any) -> Any:
@@ -64,7 +64,7 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def canvas(width: float, height: float) -> "Figure":
-    """An empty figure, in inches."""
+    """Returns an empty figure, its size in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -72,7 +72,8 @@ def canvas(width: float, height: float) -> "Figure":
 
 @styled
 def summary_figure(rows: Rows) -> "Figure":
-    """Fig. 1(b) of paper 000: for one data set, what every setting attains beside the promise; a panel an epsilon.
+    """Draws Fig. 1(b) of paper 000: what every setting attains on one data set beside the promise, one panel an
+    epsilon.
 
     Raises:
       InputError: no rows, or rows of several data sets.
@@ -109,7 +110,7 @@ def summary_figure(rows: Rows) -> "Figure":
 
 @styled
 def setting_figure(rows: Rows, craft: str) -> "Figure":
-    """Figs. 3 to 7 of paper 000: promised against attained epsilon in one setting, a line for each data set.
+    """Draws Figs. 3 to 7 of paper 000: promised against attained epsilon in one setting, a line for each data set.
 
     Dots with pooled bounds are measured, hollow circles on a line are exact, diamonds are the optimal test's.
 
@@ -162,7 +163,7 @@ def setting_figure(rows: Rows, craft: str) -> "Figure":
 
 @styled
 def guess_figure(rows: Rows) -> "Figure":
-    """How many of 100 guesses are right for each level of access, between a coin toss and the worst case.
+    """Draws how many of 100 guesses are right for each level of access, between a coin toss and the worst case.
 
     Raises:
       InputError: no rows, or rows of several data sets.
@@ -203,7 +204,7 @@ def guess_figure(rows: Rows) -> "Figure":
 
 @styled
 def audit_figure(row: Row) -> "Figure":
-    """One audit on one axis: measured with its bounds, promised, detectable and ceiling.
+    """Draws one audit on one axis: measured with its bounds, promised, detectable and ceiling.
 
     Args:
       row: of :meth:`dpaudit.AuditResult.to_row`.
@@ -227,7 +228,7 @@ def audit_figure(row: Row) -> "Figure":
 
 
 def to_svg(figure: "Figure", name: str, alt: str) -> str:
-    """The figure as an ``<svg>`` element for a page: same figure, same text; nothing in it points outside.
+    """Returns the figure as an ``<svg>`` element without outside references; the same figure gives the same text.
 
     Args:
       figure: of this module.
@@ -247,7 +248,7 @@ def to_svg(figure: "Figure", name: str, alt: str) -> str:
 
 
 def save_png(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """The figure as a PNG at 150 dots an inch; same figure, same bytes."""
+    """Saves the figure as a PNG at 150 dots an inch; the same figure gives the same bytes."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -262,21 +263,21 @@ def _one_source(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _top(rows: Rows) -> float:
-    """The largest finite number that a figure of these rows shows."""
+    """Returns the largest finite number that a figure of these rows shows."""
     fields = ("epsilon", "epsilon_hat", "epsilon_exact", "epsilon_optimal", "epsilon_upper")
     values = [number(row[field]) for row in rows for field in fields]
     return max(value for value in values if np.isfinite(value))
 
 
 def _bounds(row: dict[str, Any], top: float) -> tuple[float, float]:
-    """How far the pooled bounds lie below and above the dot; an infinite one leaves the figure at ``top``."""
+    """Returns how far the pooled bounds lie below and above the dot; an infinite one leaves the figure at ``top``."""
     middle = min(number(row["epsilon_hat"]), top)
     low, high = number(row["epsilon_lower"]), min(number(row["epsilon_upper"]), 2 * top)
     return max(middle - low, 0.0), max(high - middle, 0.0)
 
 
 def _apart(places: list[float], gap: float) -> list[float]:
-    """The places, moved as little as needed upwards so that no two are closer than ``gap``."""
+    """Moves the places upwards as little as needed, so that no two are closer than ``gap``."""
     moved, last = dict.fromkeys(range(len(places)), 0.0), -np.inf
     for index in sorted(moved, key=lambda index: places[index]):
         last = moved[index] = max(places[index], last + gap)
@@ -284,7 +285,7 @@ def _apart(places: list[float], gap: float) -> list[float]:
 
 
 def _clear(share: float, lines: Sequence[float], dots: Sequence[float]) -> tuple[tuple[int, int], str, str]:
-    """Where a dot's label of two digits meets neither a vertical line nor another dot: (offset, ha, va).
+    """Finds a place where a dot's label of two digits meets neither a line nor another dot: (offset, ha, va).
 
     Above the dot, else beside it; a label is less than 3 wide on the axis of right guesses out of 100.
     """
@@ -305,7 +306,7 @@ def _clear(share: float, lines: Sequence[float], dots: Sequence[float]) -> tuple
 
 
 def _key(figure: "Figure", *texts: str) -> None:
-    """What the marks mean, in one line above the axes."""
+    """Draws the meaning of the marks in one line above the axes."""
     from matplotlib.lines import Line2D
 
     marks = {

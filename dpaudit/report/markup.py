@@ -1,4 +1,4 @@
-"""The few pieces of HTML that the page is made of; every text from outside is escaped here."""
+"""Makes the few pieces of HTML that a page consists of, and escapes every text from outside."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def paragraph(text: str) -> str:
-    """A paragraph of plain text."""
+    """Makes a paragraph of plain text."""
     return f"<p>{escape(text)}</p>"
 
 
 def bullets(items: Iterable[str]) -> str:
-    """A list; the items are plain text."""
+    """Makes a list of plain texts."""
     return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
 
 
 def definitions(items: Iterable[tuple[str, str]]) -> str:
-    """Names with what they mean, plain text."""
+    """Makes a list of names with their meanings, plain text."""
     return "<dl>" + "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in items) + "</dl>"
 
 
@@ -45,6 +45,6 @@ def _body(rows: Iterable[Sequence[str]], labels: Sequence[str]) -> str:
 
 
 def figure(drawn: "Figure", name: str, caption: str) -> str:
-    """A drawing with its caption, on white whatever the reader's colours are."""
+    """Makes a figure with its caption, on white whatever the reader's colours are."""
     svg = to_svg(drawn, name, caption)
     return f'<figure><div class="wide paper">{svg}</div><figcaption>{escape(caption)}</figcaption></figure>'

@@ -1,5 +1,5 @@
-"""Self-contained HTML pages: of a client's audit, first what the client wants to know, then what an engineer wants to
-check; of one audit and one examination of a mechanism of one's own; and of one audited training."""
+"""Writes self-contained HTML pages: of a client's audit (first what the client wants to know, then what an engineer
+wants to check), of one audit or examination of a mechanism, and of one audited training."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""The page of one audit: the verdict in plain words, one picture, and every number with what it speaks of."""
+"""Renders the pages of one audit, one examination and one audited training: the verdict in plain words, then every
+number."""
 
 import json
 from html import escape
@@ -33,7 +34,7 @@ ANOTHER_ATTACK = "Another attack, or another pair of inputs, may see more."
 
 
 def render(row: dict[str, Any]) -> str:
-    """The body of the page, for a row of :meth:`dpaudit.AuditResult.to_row` with its target."""
+    """Renders the body of the page, for a row of :meth:`dpaudit.AuditResult.to_row` with its target."""
     result = AuditResult.from_json(json.dumps(row))
     title, explained = VERDICTS[result.verdict]
     how = "By this attack" if result.attacks else "With a perfect attack"
@@ -59,8 +60,6 @@ def render(row: dict[str, Any]) -> str:
         ]
     )
 
-
-# Renders the page of one examination: the verdict in one sentence, what was tried, the curve, and the numbers.
 
 TITLES = {
     "violation": "The promise is broken",
@@ -105,8 +104,6 @@ def render_examination(row: dict[str, Any]) -> str:
     )
 
 
-# The page of one audited training: the verdict in plain words, and every number with what it speaks of.
-
 TRAINING_VERDICTS = {
     "violation": (
         "The accounting is broken",
@@ -127,7 +124,7 @@ TRAINING_VERDICTS = {
 
 
 def render_training(row: dict[str, Any]) -> str:
-    """The body of the page, for a row of :func:`dpaudit.audits.audited_training.train_audited`."""
+    """Renders the body of the page, for a row of :func:`dpaudit.audits.audited_training.train_audited`."""
     title, explained = TRAINING_VERDICTS[row["verdict"]]
     explained = explained.format(
         accounted=words.said(row["epsilon_accounted"]),

@@ -91,7 +91,7 @@ def render(rows: Rows) -> str:
 
 
 def _verdict(rows: Rows) -> str:
-    """The answer, before anything is explained."""
+    """Renders the answer, before anything is explained."""
     played = [row for row in rows if row["trials"]]
     broken = [row for row in played if row["verdict"] == "violation"]
     able = [row for row in played if row["verdict"] != "underpowered"]
@@ -150,7 +150,7 @@ def _reference(rows: Rows) -> str:
 
 
 def _sentences(rows: Rows) -> list[str]:
-    """One paragraph for each level of access, at the weakest promise."""
+    """Renders one paragraph for each level of access, at the weakest promise."""
     return [
         f"<h3>{escape(_title(row))} <small>({escape(words.craft_name(row['craft']))})</small></h3>"
         f"<p>{escape(ACCESS.get(row['craft'], ('', ''))[1])} An observer who sees your randomised update and knows it "
@@ -178,7 +178,7 @@ class Telling(NamedTuple):
 
 
 def telling(row: Row) -> Telling:
-    """How often the optimal test's region is entered, from the row's exact numbers.
+    """Computes how often the optimal test's region is entered, from the row's exact numbers.
 
     The region's two probabilities differ by 2A - 1, with A the exact accuracy of the cosine rule (both are
     theta/pi (Q0 + Q1 - 1), averaged over pairs), and their ratio is e^epsilon_optimal. NaN where no message is
@@ -234,7 +234,7 @@ def _chance(played: Rows) -> str:
 
 
 def _judged(played: Rows, epsilon: float) -> str:
-    """The verdict on one promise, in words."""
+    """States the verdict on one promise in words."""
     own = [row for row in played if row["epsilon"] == epsilon]
     broken = [row for row in own if row["verdict"] == "violation"]
     able = [row for row in own if row["verdict"] != "underpowered"]
@@ -258,7 +258,7 @@ def _judged(played: Rows, epsilon: float) -> str:
 
 
 def _power(played: Rows) -> list[str]:
-    """For whom the probability 0.8 holds; nothing where it was not mentioned."""
+    """Says for which settings the probability 0.8 holds; nothing where it was not mentioned."""
     if all(row["verdict"] in ("violation", "underpowered") for row in played):
         return []
     near = [row for row in played if number(row["epsilon_exact"]) >= NEAR * row["epsilon"]]

@@ -1,4 +1,4 @@
-"""The engineer's part of the page: every number, every figure, and how they were obtained."""
+"""Renders the engineer's part of the page: every number, every figure, and how they were obtained."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -71,7 +71,7 @@ LOSSY = (
 
 
 def render(rows: Rows) -> str:
-    """The second part of the page, for rows in order."""
+    """Renders the second part of the page, for rows in order."""
     sources = words.distinct(rows, words.source)
     parts = ["<h1>For engineers</h1>", markup.definitions(_setup(rows))]
     if any("JPEG" in source for source in sources):

@@ -1,4 +1,4 @@
-"""Result rows on disk: strict JSON, whole or not there, and nothing overwritten by accident."""
+"""Reads and writes result rows: strict JSON, each file whole or absent, and nothing overwritten by accident."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def prepare_out(directory: str | os.PathLike[str], force: bool) -> Path:
-    """The directory for results: made if need be, and refused before any work where it cannot be used.
+    """Makes the directory for results, or refuses it before any work where it cannot be used.
 
     Args:
       directory: where results go.

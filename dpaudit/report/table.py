@@ -1,4 +1,4 @@
-"""Results on the screen: one table for the rows of a client's audit, one for a single audit, one for a training."""
+"""Shows results on the screen: tables of a client's audit, a single audit, an examination, a training and a plan."""
 
 import json
 import math
@@ -50,7 +50,8 @@ NUMBERS = (
 
 
 def audit_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The rows of :func:`dpaudit.audits.ldp_client.audit_craft` in 100 columns, by data set and setting.
+    """Makes a table of the rows of :func:`dpaudit.audits.ldp_client.audit_craft` in 100 columns, by data set and
+    setting.
 
     Raises:
       InputError: no rows.
@@ -115,12 +116,12 @@ def _caption(rows: Sequence[dict[str, Any]]) -> Text:
 
 
 def result_table(result: AuditResult) -> Table:
-    """One audit, a line for each number."""
+    """Makes a table of one audit, a line for each number."""
     return _lines_table(result.verdict, result_lines(result))
 
 
 def examination_table(row: dict[str, Any]) -> Table:
-    """One examination: its sentence, what was tried, and the decisive audit.
+    """Makes a table of one examination: its sentence, what was tried, and the decisive audit.
 
     Args:
       row: of ``dpaudit examine``.
@@ -131,7 +132,7 @@ def examination_table(row: dict[str, Any]) -> Table:
 
 
 def training_table(row: dict[str, Any]) -> Table:
-    """One audited training, a line for each number."""
+    """Makes a table of one audited training, a line for each number."""
     return _lines_table(row["verdict"], training_lines(row))
 
 
@@ -146,7 +147,7 @@ def _lines_table(verdict: str, lines: Sequence[tuple[str, str]]) -> Table:
 
 
 def result_lines(result: AuditResult) -> list[tuple[str, str]]:
-    """What stands beside the verdict of one audit: names with their numbers, each with what it speaks of."""
+    """Lists the numbers of one audit with their names and meanings, to stand beside the verdict."""
     claim = result.claim
     bound = f"with confidence {100 * result.confidence:g}%"
     seen = f"{SEEN}, by this attack" if result.attacks else DETECTABLE
@@ -173,7 +174,7 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
 
 
 def certified_lines(certified: Certificates) -> list[tuple[str, str]]:
-    """What is certified beside epsilon: each at its observed rates, with its bounds."""
+    """Lists what is certified beside epsilon: each at its observed rates, with its bounds."""
     return [
         (name, f"{100 * one.value:.{digits}f} % [{100 * one.lower:.{digits}f}, {100 * one.upper:.{digits}f}], {what}")
         for (name, digits, what), one in zip(CERTIFIED, certified, strict=True)
@@ -192,14 +193,15 @@ def _promised(claim: Claim | None) -> str:
 
 
 def tried(attacks: Sequence[Tried]) -> str:
-    """``norm 1.31, mean 0.02``: attacks with the epsilon that their best rules showed on the trials set aside."""
+    """Lists attacks with the epsilon that their best rules showed on the trials set aside: ``norm 1.31, mean
+    0.02``."""
     shown = ", ".join(f"{attack.name} {words.said(attack.bound)}" for attack in attacks[:SHOWN])
     more = f" and {len(attacks) - SHOWN} more" if len(attacks) > SHOWN else ""
     return f"{shown}{more} (on the trials set aside)"
 
 
 def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """What stands beside the verdict of one audited training, a row of :mod:`dpaudit.audits.audited_training`."""
+    """Lists the numbers of one audited training, a row of :mod:`dpaudit.audits.audited_training`."""
     canaries, rate = row["canaries"], row["batch_size"] / (row["examples"] + row["canaries"])
     bound = f"with confidence {100 * row['confidence']:g}%"
     spent = f"{words.said(row['epsilon_accounted'])} at δ = {row['delta']:g}"
@@ -222,8 +224,6 @@ def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-# A plan on the screen.
-
 _LIMITS = (
     "Few mechanisms allow one, Gaussian noise least of all: name yours, FILE:NAME, for a plan that speaks of it. "
     "Choosing a threshold takes a third more of a fixed number of trials."
@@ -232,7 +232,7 @@ _ASIDE = "A quarter of the trials is set aside to choose a threshold, and includ
 
 
 def plan_table(plan: Plan, rate_of: str) -> Table:
-    """How many trials each question takes and how long they last, with the bounds to expect below.
+    """Makes a table of how many trials each question takes and how long they last, with the bounds to expect below.
 
     Args:
       plan: from :func:`dpaudit.auditing.bounds.plan.plan`.
@@ -271,7 +271,7 @@ def _plan_caption(plan: Plan, rate_of: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in words: "<1 s", "42 s", "3.5 min", "2.0 h", "5 days"; empty where unknown."""
+    """Formats seconds in words: "<1 s", "42 s", "3.5 min", "2.0 h", "5 days"; empty where unknown."""
     if seconds is None:
         return ""
     if math.isinf(seconds):

@@ -50,7 +50,7 @@ def tradeoff_figure(curve: dict[str, Any]) -> "Figure":
 
 
 def edges(curve: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The band's lower and upper edge at every FPR of ``GRID``.
+    """Computes the band's lower and upper edge at every FPR of ``GRID``.
 
     The rate of a score's thresholds falls with their FPR, so below it is at least that of any threshold whose FPR is
     surely larger. Above, rules can be mixed: the lowest straight lines between upper ends.
@@ -77,7 +77,7 @@ def edges(curve: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _above(first: tuple[float, float], second: tuple[float, float], third: tuple[float, float]) -> bool:
-    """Whether the second point is not below the line from the first to the third."""
+    """Tells whether the second point is not below the line from the first to the third."""
     across = (second[0] - first[0]) * (third[1] - first[1]) - (second[1] - first[1]) * (third[0] - first[0])
     return across <= 0
 
@@ -114,7 +114,8 @@ def attained_figure(settings: Sequence[tuple[dict[str, Any], tuple[float, float]
 
 
 def _attainable(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The lower convex hull of (FPR, FNR) points: what an observer attains who chooses between rules by chance."""
+    """Computes the lower convex hull of (FPR, FNR) points: what an observer attains who chooses between rules by
+    chance."""
     hull: list[tuple[float, float]] = []
     for x, y in sorted(points):
         while len(hull) > 1 and (hull[-1][0] - hull[-2][0]) * (y - hull[-2][1]) <= (hull[-1][1] - hull[-2][1]) * (

@@ -1,4 +1,4 @@
-"""How a row is said in words: names, numbers and the order of things, the same in table, figures and page."""
+"""Puts rows into words: names, numbers and the order of things, the same in tables, figures and pages."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,12 +22,12 @@ PAIRS = {"fresh": "a fresh pair of gradients in every trial", "fixed": "one pair
 
 
 def number(value: Any) -> float:
-    """A row's number: the text "inf" is infinity, None is NaN."""
+    """Returns a row's number: the text "inf" is infinity, None is NaN."""
     return math.nan if value is None else float(value)
 
 
 def said(value: Any, digits: int | None = None) -> str:
-    """A row's number for people: ``0.24``, from ten on ``12.3``, ``∞``, and ``–`` where there is none."""
+    """Formats a row's number for people: ``0.24``, from ten on ``12.3``, ``∞``, and ``–`` where there is none."""
     shown = number(value)
     if math.isnan(shown):
         return "–"
@@ -37,83 +37,84 @@ def said(value: Any, digits: int | None = None) -> str:
 
 
 def interval(low: Any, high: Any) -> str:
-    """``[0.22, 0.26]``."""
+    """Formats an interval: ``[0.22, 0.26]``."""
     return f"[{said(low)}, {said(high)}]"
 
 
 def with_spread(mean: Any, std: Any, digits: int | None = None) -> str:
-    """``0.24 ± 0.02``, without the spread where there is none."""
+    """Formats a mean with its spread, where there is one: ``0.24 ± 0.02``."""
     return said(mean, digits) if math.isnan(number(std)) else f"{said(mean, digits)} ± {said(std, digits)}"
 
 
 def of_100(share: float) -> int:
-    """A probability as a whole number out of 100, halves rounded up."""
+    """Rounds a probability to a whole number out of 100, halves up."""
     return math.floor(100 * share + 0.5)
 
 
 def worst_case(epsilon: float) -> float:
-    """The largest probability of a right guess that the promise allows, e^epsilon/(1 + e^epsilon)."""
+    """Returns the largest probability of a right guess that the promise allows, e^epsilon/(1 + e^epsilon)."""
     return 1 / (1 + math.exp(-epsilon))
 
 
 def craft_name(craft: str) -> str:
-    """``label flip`` for ``label_flip``."""
+    """Names a setting in words: ``label flip`` for ``label_flip``."""
     return SHORT.get(craft, craft.replace("_", " "))
 
 
 def source(row: Row) -> str:
-    """The data set of a row, as it is shown."""
+    """Names the data set of a row."""
     return str(row.get("dataset") or "no data")
 
 
 def distinct(rows: Iterable[Row], of: str | Callable[[Row], Any]) -> list[Any]:
-    """The different values of a field, or of a function of the row, in order of appearance; None is left out."""
+    """Returns the different values of a field, or of a function of the row, in order of appearance, without None."""
     values = (row.get(of) if isinstance(of, str) else of(row) for row in rows)
     return [value for value in dict.fromkeys(values) if value is not None]
 
 
 def listed(rows: Iterable[Row], field: str, say: Callable[[Any], str] = str) -> str:
-    """The different values of a field, one after the other: ``0.5, 1, 2``."""
+    """Lists the different values of a field: ``0.5, 1, 2``."""
     return ", ".join(dict.fromkeys(say(value) for value in distinct(rows, field)))
 
 
 def ordered(rows: Sequence[Row]) -> list[Row]:
-    """By data set as they come, then from the weakest access to the strongest, then by epsilon."""
+    """Sorts rows by data set in the order given, from the weakest access to the strongest, then by epsilon."""
     sources = distinct(rows, source)
     crafts = [*CRAFTS, *distinct(rows, "craft")]
     return sorted(rows, key=lambda row: (sources.index(source(row)), crafts.index(row["craft"]), row["epsilon"]))
 
 
 def epsilons(rows: Iterable[Row]) -> list[float]:
-    """The promises, from the strictest on."""
+    """Returns the promises, from the strictest on."""
     return sorted({row["epsilon"] for row in rows})
 
 
 def effort(rows: Sequence[Row]) -> str:
-    """``10 repeats of 10,000 trials, a fresh pair of gradients in every trial``."""
+    """Describes the trials: ``10 repeats of 10,000 trials, a fresh pair of gradients in every trial``."""
     repeats, pairs = listed(rows, "repeats"), words_of(rows, "pair", PAIRS)
     plural = "" if repeats == "1" else "s"
     return f"{repeats} repeat{plural} of {listed(rows, 'trials', '{:,}'.format)} trials, {pairs}"
 
 
 def words_of(rows: Sequence[Row], field: str, meaning: dict[str, str]) -> str:
-    """The different values of a field, each by its meaning where there is one."""
+    """Lists the different values of a field, each by its meaning where there is one."""
     return "; ".join(meaning.get(value, str(value)) for value in distinct(rows, field))
 
 
 def confidence(rows: Sequence[Row]) -> str:
-    """``95%``, of each bound."""
+    """Formats the confidence of each bound: ``95%``."""
     return listed(rows, "confidence", lambda value: f"{100 * value:.4g}%")
 
 
 def false_alarms(rows: Sequence[Row]) -> float:
-    """How many lower bounds may lie too high by chance, on average: two in each row, the cosine rule's and the optimal
-    test's. Below 1 it bounds the probability that any of them does (union bound)."""
+    """Returns how many lower bounds may lie too high by chance, on average: two in each row, the cosine rule's and the
+    optimal test's. Below 1 it bounds the probability that any of them does (union bound)."""
     return 2 * sum(1 - row["confidence"] for row in rows)
 
 
 def assurance(rows: Sequence[Row]) -> str:
-    """``99.75% for each bound, 95% for all 20 lower bounds together``, or how many of them may fail."""
+    """Says how sure all bounds are together: ``99.75% for each bound, 95% for all 20 lower bounds together``, or how
+    many of them may fail."""
     alarms, bounds = false_alarms(rows), f"{2 * len(rows)} lower bounds"
     if alarms < 1:
         return f"{confidence(rows)} for each bound, {100 * (1 - alarms):.3g}% for all {bounds} together"
@@ -121,7 +122,7 @@ def assurance(rows: Sequence[Row]) -> str:
 
 
 def detectable(rows: Sequence[Row]) -> str:
-    """The detectable epsilon of each promise: ``0.52 (claim 0.5), 1.02 (claim 1)``."""
+    """Formats the detectable epsilon of each promise: ``0.52 (claim 0.5), 1.02 (claim 1)``."""
     return ", ".join(
         f"{said(max(number(row['detectable']) for row in rows if row['epsilon'] == epsilon))} (claim {epsilon:g})"
         for epsilon in epsilons(rows)

@@ -15,7 +15,7 @@ import numpy as np
 from dpaudit import AuditResult, Claim
 from dpaudit.auditing.attacks import choose, learned
 from dpaudit.auditing.bounds import estimate
-from dpaudit.auditing.result import from_counts
+from dpaudit.auditing.conclude import from_counts
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import garbling
 from dpaudit.secure.circuits.garbling import BLOCK, GateKeys

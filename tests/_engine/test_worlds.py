@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate, play
-from dpaudit._engine import game, hosts
+from dpaudit._engine import hosts, worlds
 from tests import processes
 
 TRIALS = 20_001
@@ -18,7 +18,7 @@ TRIALS = 20_001
 
 def release(key: jax.Array, world: int) -> jax.Array:
     root = jax.random.normal(key, (8, 8))
-    if game.BEFORE_0_11:
+    if worlds.BEFORE_0_11:
         return jnp.linalg.cholesky(root @ root.T + (1 + world) * jnp.eye(8))
     return jnp.abs(jnp.fft.fft(root + world))
 
@@ -58,9 +58,9 @@ def test_devices_without_threads_of_their_own_are_refused(monkeypatch: pytest.Mo
 def test_worlds_in_turn_are_what_they_are_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     each = tuple(lambda key, world=world: jnp.sum(release(key, world)) for world in (0, 1))
     keys = jax.random.split(jax.random.key(5))
-    in_turn = game.both(each, keys)
-    monkeypatch.setattr(game, "WAITING", set())
-    np.testing.assert_allclose(in_turn, game.both(each, keys), rtol=1e-6)
+    in_turn = worlds.both(each, keys)
+    monkeypatch.setattr(worlds, "WAITING", set())
+    np.testing.assert_allclose(in_turn, worlds.both(each, keys), rtol=1e-6)
 
 
 def square(a: jax.Array) -> jax.Array:
@@ -103,5 +103,5 @@ CALLS: dict[str, Any] = {
 def test_calls_that_wait_are_the_compiled_program_s(name: str) -> None:
     matrix = jnp.eye(4)
     compiled = jax.jit(jax.vmap(CALLS[name])).lower(matrix[None]).as_text()
-    called = "lapack_" if game.BEFORE_0_11 else "stablehlo.fft"
-    assert game.waits(jax.make_jaxpr(CALLS[name])(matrix).jaxpr) == (called in compiled)
+    called = "lapack_" if worlds.BEFORE_0_11 else "stablehlo.fft"
+    assert worlds.waits(jax.make_jaxpr(CALLS[name])(matrix).jaxpr) == (called in compiled)

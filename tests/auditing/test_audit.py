@@ -14,7 +14,7 @@ import dpaudit
 from dpaudit import Claim, Mechanism, _validate, distinguish
 from dpaudit.auditing.attacks import learned
 from dpaudit.auditing.bounds import sequential
-from dpaudit.auditing.result import from_counts
+from dpaudit.auditing.conclude import from_counts
 from dpaudit.mechanisms import laplace, ldp_sgd
 
 KEY = jax.random.key(5)

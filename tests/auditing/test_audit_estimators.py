@@ -12,7 +12,7 @@ from scipy.special import ndtr, ndtri
 import dpaudit
 from dpaudit import AuditResult, Claim, Mechanism, _validate, distinguish, estimators, play
 from dpaudit.auditing.bounds import alternative, certified, sequential
-from dpaudit.auditing.result import from_counts
+from dpaudit.auditing.conclude import from_counts
 from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(21)

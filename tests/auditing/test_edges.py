@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 import dpaudit
 from dpaudit import AuditResult, Claim, _validate, play
 from dpaudit.auditing.bounds import estimate
-from dpaudit.auditing.result import from_counts
+from dpaudit.auditing.conclude import from_counts
 from dpaudit.audits import craft, engines, ldp_client, oracle
 from dpaudit.mechanisms import laplace, ldp_sgd
 from tests.processes import environment

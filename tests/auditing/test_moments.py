@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpaudit import Mechanism
-from dpaudit.auditing.search import moments
+from dpaudit.auditing.attacks.distinguish import moments
 
 SPREAD = Mechanism(lambda key, x: x[0] + x[1] * jax.random.normal(key, (2,)))
 

@@ -14,7 +14,7 @@ import scipy.stats
 from dpaudit import Claim, _validate
 from dpaudit._engine.game import trials_per_second
 from dpaudit.auditing.bounds import betting, plan, sequential
-from dpaudit.auditing.result import from_counts
+from dpaudit.auditing.conclude import from_counts
 from dpaudit.cli import main
 from dpaudit.report.table import duration, plan_table
 

@@ -10,7 +10,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, distinguish
-from dpaudit.auditing.attacks import choose, features, frequencies, learned, scoring
+from dpaudit.auditing.attacks import choose, features, frequencies, network, scoring
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.mechanisms import laplace, sampling
@@ -329,7 +329,7 @@ def test_numpy_and_jax_read_the_same():
     numbers = features.read(np, seen, sight)
     fitted, ratios = frequencies.tables(numbers)
     whole = frequencies.patterns(numbers[..., : len(sight.chosen)])
-    net = learned.fitted_network(numbers, ratios, np.arange(numbers.shape[-1]))
+    net = network.fitted(numbers, ratios, np.arange(numbers.shape[-1]))
     assert numbers.shape[-1] == len(features.names(sight))
 
     def one(*release):

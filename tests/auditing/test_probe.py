@@ -12,8 +12,8 @@ from jax.experimental import io_callback
 
 import dpaudit
 from dpaudit import _validate, distinguish
+from dpaudit.auditing.attacks.distinguish import moments
 from dpaudit.auditing.lint import probe
-from dpaudit.auditing.search import moments
 from dpaudit.mechanisms import randomized_response
 
 KEY = jax.random.key(0)

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from dpaudit import AuditResult, Claim, _validate
-from dpaudit.auditing.result import UNSTATED, from_counts
+from dpaudit.auditing.conclude import from_counts
+from dpaudit.auditing.result import UNSTATED
 
 
 def result(fp, fn, n=1000, claim: Claim | None = None, **settings) -> AuditResult:

@@ -7,8 +7,8 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, Domain, _validate, distinguish, domain, oracle
+from dpaudit.auditing.attacks.distinguish import moments
 from dpaudit.auditing.bounds import sequential
-from dpaudit.auditing.search import moments
 from dpaudit.mechanisms import gaussian, laplace, ldp_sgd, randomized_response
 
 KEY = jax.random.key(11)

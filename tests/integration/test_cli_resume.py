@@ -58,7 +58,7 @@ def done(kept: Path) -> int:
     if not kept.exists():
         return 0
     with np.load(kept) as saved:
-        return int(saved["done"])
+        return int(saved["numbers"][0])
 
 
 def killed_and_resumed(

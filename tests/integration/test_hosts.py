@@ -97,7 +97,7 @@ def test_what_the_server_trained_is_the_same_for_two_processes(folder):
 
 def test_who_cannot_join_says_so_in_one_line(tmp_path):
     """Nobody listens at the address."""
-    code = "from dpaudit import hosts; hosts.join(seconds=2)"
+    code = "from dpaudit._engine import hosts; hosts.join(seconds=2)"
     ((status, out, said),) = ended(start(code, folder=tmp_path, variables=ours(free_address(), 1)))
     assert (status, out) == (2, "")
     last = "dpaudit: processes: expected 2 to join within 2 s, got no answer from all"

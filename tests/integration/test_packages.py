@@ -89,7 +89,9 @@ def test_the_source_distribution_holds_all_that_builds_documents_and_tests_the_p
     }
     tracked |= {file.name for file in ROOT.iterdir() if file.is_file() and file.name not in skipped} | {".ci/run"}
     assert {name for name in tracked if not (unpacked / name).is_file()} == set()
-    assert (unpacked / "dpaudit/secure/spgc.proto").read_bytes() == (ROOT / "dpaudit/secure/spgc.proto").read_bytes()
+    assert (unpacked / "dpaudit/secure/service/spgc.proto").read_bytes() == (
+        ROOT / "dpaudit/secure/service/spgc.proto"
+    ).read_bytes()
 
 
 def test_a_wheel_holds_the_package_alone_and_runs_anywhere(built, tmp_path):

@@ -94,7 +94,7 @@ def test_a_training(monkeypatch, capsys, tmp_path):
 WAITING = """
 import sys, time
 from jax.experimental import multihost_utils
-from dpaudit import hosts
+from dpaudit._engine import hosts
 from dpaudit.command import perform
 
 def run():

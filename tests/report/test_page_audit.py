@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from dpaudit import Claim
-from dpaudit.auditing.result import Tried, from_counts
+from dpaudit.auditing.conclude import from_counts
+from dpaudit.auditing.result import Tried
 from dpaudit.report.page import write_audit_page
 from tests.report.reader import read_page
 

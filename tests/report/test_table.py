@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpaudit._validate import InputError
-from dpaudit.auditing.result import from_counts
+from dpaudit.auditing.conclude import from_counts
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.report.table import audit_table, result_table
 from tests.report.samples import computed, grid, row

@@ -1,6 +1,6 @@
 """Chooses a score, a side and a threshold on trials that are set aside. NumPy float64 throughout.
 
-The bound that makes a rule look best must not be reported: it belongs on other trials.
+The bound that was maximised in choosing must not be reported: compute the reported bound on other trials.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,12 @@ from dpaudit.mechanisms.claim import Claim
 
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
 FINALISTS = 64  # of these, the rules whose bounds are computed exactly
-CLOSE = 0.01  # of a bound
-FEW = 64  # trials
+CLOSE = 0.01  # relative difference of bounds that counts as a tie
+FEW = 64  # counts up to this one are bounded exactly
 GRID = 15  # thresholds by which the whole curve is drawn
-STRICT = 5e-4  # error at which rules are compared: of many thresholds, the tail's would win by luck at the bound's own
+STRICT = (
+    5e-4  # error at which rules are compared: at the bound's own error, one of many tail thresholds would win by luck
+)
 
 
 class Rule(NamedTuple):
@@ -29,11 +31,11 @@ class Rule(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the trials set aside say of one score.
+    """What one score showed on the trials set aside.
 
     Attributes:
       rule: the best one for it.
-      bound: epsilon that its rates show at the strict level, in nats; 0 where nothing is certain.
+      bound: the epsilon that its rates show at the strict level, in nats; 0 where nothing is certain.
       accuracy: of the rule.
       evidence: against a promise that is a curve, -ln p; 0 for other promises, for which the bound decides.
     """
@@ -45,7 +47,7 @@ class Seen(NamedTuple):
 
 
 def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:
-    """The rule whose lower bound is largest on these scores.
+    """Chooses the rule whose lower bound is largest on these scores.
 
     Args:
       scores: [2, n], one row per world; the split set aside for choosing.
@@ -55,11 +57,11 @@ def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:
 
 
 def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | None = None) -> Seen:
-    """The best rule for a score, and what it shows.
+    """Finds the best rule for a score, and what it shows.
 
     Args:
       scores, delta, confidence: as for :func:`choose_rule`.
-      claim: where it is a curve, the rule is the one that says most against it, not the one of the largest bound.
+      claim: if it is a curve, the rule that refutes it most strongly is chosen, not the one with the largest bound.
     """
     scores = np.asarray(scores, np.float64)
     if claim is not None and claim.is_curve:
@@ -96,11 +98,11 @@ def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence
 
 
 def beside(scores: np.ndarray, rule: Rule, *, confidence: float) -> np.ndarray:
-    """Thresholds to count beside a rule: those that show most of other quantities, and some of the whole range.
+    """Chooses further thresholds to count: those that show most of other quantities, and some of the whole range.
 
     Args:
       scores: [2, n], of the score that decides; the split set aside for choosing.
-      rule: whose side is taken.
+      rule: the rule, whose side is used.
       confidence: of the bounds.
 
     Returns:
@@ -117,7 +119,7 @@ def beside(scores: np.ndarray, rule: Rule, *, confidence: float) -> np.ndarray:
 
 
 def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray:
-    """About the bound that the best rule for each score shows, in a fraction of the time.
+    """Approximates the bound that the best rule for each score shows, in a fraction of the time.
 
     Args:
       scores: [2, n, m], one row per world.
@@ -146,9 +148,9 @@ def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray
 
 
 def best(seen: Sequence[Seen]) -> list[int]:
-    """The numbers of all scores, from the one whose rule shows most on.
+    """Orders the scores by what their rules show, the best first.
 
-    The first place is that of the earliest score that shows as much but for ``CLOSE``: simple ones are given first.
+    The earliest score within ``CLOSE`` of the best one comes first, since simple scores are listed first.
     """
     order = sorted(range(len(seen)), key=lambda i: (-seen[i].evidence, -seen[i].bound, -seen[i].accuracy, i))
     shown = [one.evidence if seen[order[0]].evidence > 0 else one.bound for one in seen]
@@ -158,8 +160,8 @@ def best(seen: Sequence[Seen]) -> list[int]:
 
 
 def _candidates(ordered: np.ndarray) -> np.ndarray:
-    """Thresholds worth a try: all values, or all extreme ones and some of the others; infinity, in place of the
-    largest number, tells NaN apart."""
+    """Returns the thresholds to try: all values, or all extreme ones and some of the others. Infinity takes the place
+    of the largest number, so that a rule can single out NaN."""
     values = np.unique(ordered)
     if np.isnan(values[-1]):
         values = np.append(values[:-2], np.inf)
@@ -170,7 +172,7 @@ def _candidates(ordered: np.ndarray) -> np.ndarray:
 
 
 def _roughly(count: np.ndarray, n: int, alpha: float) -> np.ndarray:
-    """About Clopper-Pearson's upper bound, in a hundredth of the time: Wilson's, which is too far off for few."""
+    """Approximates Clopper-Pearson's upper bound in a hundredth of the time, by Wilson's except for small counts."""
     few = np.arange(min(n, FEW) + 1)
     exact = clopper_pearson(few, n, alpha=alpha)[1]
     pad = float(ndtri(alpha)) ** 2 / n

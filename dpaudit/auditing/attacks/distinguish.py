@@ -1,8 +1,9 @@
-"""How an observer turns a release into a number by which the worlds are told apart.
+"""Provides the attacks that can be named: each turns a release into a score by which the two worlds are told apart.
 
-A distinguisher is fitted to the mechanism and the pair, and returns the score. With a fixed threshold the rule is set
-in advance: world 1 where the score is larger, and both this event and its opposite are looked at. With None the
-threshold and its side are chosen on a first split of the trials, and the bound is computed on the rest. A score that
+A distinguisher is fitted to the mechanism and the pair, and gives the score. If its threshold is a number, the rule is
+fixed in advance: guess world 1 where the score is larger; both this event and its opposite are tested. If the
+  threshold
+is None, it is chosen with its side on a first split of the trials, and the bound is computed on the rest. A score that
 is NaN counts as larger than any number.
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit._engine.game import of_trials, trial_key
 from dpaudit.auditing.attacks import features
-from dpaudit.auditing.attacks.features import Distinguisher, Score, flat, release_reader
+from dpaudit.auditing.attacks.base import Distinguisher, Score, flat, release_reader
 from dpaudit.auditing.attacks.learned import learned
 from dpaudit.mechanisms.claim import Mechanism
 from dpaudit.mechanisms.clipping import norm_and_direction
@@ -29,14 +30,17 @@ __all__ = [
     "learned",
     "likelihood_ratio",
     "lowest_bits",
+    "moments",
     "projection",
 ]
 
 PILOT = 1000  # releases per world behind an estimated direction
+MOMENTS_PILOT = 500  # releases per world behind estimated means and variances; no bound will count them
+LARGEST_LOSS = 1e3  # the most that one number may add to a score, in nats
 
 
 def cosine_direction(x0: jax.Array, x1: jax.Array) -> jax.Array:
-    """x1/|x1| - x0/|x0|, [d]: its inner product with a unit vector is the difference of the two cosines.
+    """Returns x1/|x1| - x0/|x0|, [d], whose inner product with a unit vector is the difference of the two cosines.
 
     A zero vector has cosine 0 with everything. Vectors that point the same way up to float32 rounding give exactly
     zero, so that every trial is the tie that Eq. (3) gives to x0.
@@ -76,7 +80,7 @@ def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> S
 
 
 def difference(x0: Any, x1: Any) -> np.ndarray:
-    """x1 - x0 of two inputs of one size, [d], exact for whole numbers of one type."""
+    """Returns x1 - x0 of two inputs of one size, [d], exact for integers of one type."""
     one, other = ([features.array(leaf) for leaf in jax.tree.leaves(x)] for x in (x0, x1))
     if jax.tree.structure(x0) == jax.tree.structure(x1) and [a.dtype for a in one] == [b.dtype for b in other]:
         return features.view(np, other, one).numbers - features.view(np, one, one).numbers
@@ -84,7 +88,7 @@ def difference(x0: Any, x1: Any) -> np.ndarray:
 
 
 def along(vector: jax.Array, direction: jax.Array) -> jax.Array:
-    """The inner product, to which coordinates of direction 0 add nothing, not even where they are not finite."""
+    """Returns the inner product, in which coordinates of direction 0 count as 0 even where they are not finite."""
     return jnp.sum(jnp.where(direction == 0, 0, vector * direction))
 
 
@@ -112,6 +116,28 @@ def _fit_lowest_bits(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> 
     return score
 
 
+def _fit_moments(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
+    def release(key: jax.Array, x: Any) -> jax.Array:
+        return flat(mechanism.apply(key, x))
+
+    @jax.jit  # one program for both worlds, of which the inputs are data
+    def pilot(key: jax.Array, worlds: Any) -> tuple[jax.Array, jax.Array]:
+        keys = jax.random.split(trial_key(key), MOMENTS_PILOT)  # the same in both worlds: what they share cancels
+        releases = jax.vmap(jax.vmap(release, (0, None)), (None, 0))(keys, worlds)
+        means, variances = releases.mean(axis=1), releases.var(axis=1)
+        least = 1e-6 * (variances.sum(axis=0) + (means[1] - means[0]) ** 2) + jnp.finfo(means.dtype).tiny
+        return means, jnp.maximum(variances, least)
+
+    (mean0, mean1), (variance0, variance1) = pilot(key, jax.tree.map(lambda *leaves: jnp.stack(leaves), x0, x1))
+
+    def score(release: Any) -> jax.Array:
+        z = flat(release)
+        losses = ((z - mean0) ** 2 / variance0 - (z - mean1) ** 2 / variance1 + jnp.log(variance0 / variance1)) / 2
+        return jnp.sum(jnp.clip(losses, -LARGEST_LOSS, LARGEST_LOSS))
+
+    return score
+
+
 def _release_size(mechanism: Mechanism, x: Any) -> int:
     return jax.eval_shape(lambda key: flat(mechanism.apply(key, x)), of_trials()).size
 
@@ -119,8 +145,8 @@ def _release_size(mechanism: Mechanism, x: Any) -> int:
 def _pilot_direction(
     key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any, read: Callable[[Any], jax.Array]
 ) -> jax.Array:
-    """The difference of the mean releases of x1 and x0, of ``PILOT`` each that no bound will count; numbers that are
-    not finite count as 0."""
+    """Estimates the difference of the mean releases of x1 and x0, from ``PILOT`` releases each that no bound will
+    count. Numbers that are not finite count as 0."""
     key = trial_key(key)
 
     def add(i: jax.Array, totals: jax.Array) -> jax.Array:
@@ -147,8 +173,12 @@ of x1 - x0."""
 
 lowest_bits = Distinguisher(_fit_lowest_bits, None, "lowest bits")
 """The exponent of the last binary digit of any number of the release: finds floating-point noise that leaves gaps
-(Mironov 2012), as that of almost all mechanisms which add a float to a float. The family reads no digits as low as
-that; ``attacks=(distinguish.lowest_bits,)`` lets them count."""
+(Mironov 2012), as almost every mechanism does that adds a float to a float. The portfolio does not read digits that
+low; ``attacks=(distinguish.lowest_bits,)`` adds this attack to it."""
 
 likelihood_ratio = Distinguisher(_fit_likelihood_ratio, None, "likelihood ratio")
 """log_prob(release, x1) - log_prob(release, x0): the optimal test (Neyman-Pearson); the default with a density."""
+
+moments = Distinguisher(_fit_moments, None, "moments")
+"""The log likelihood ratio of releases whose numbers are independent and normal, with means and variances estimated
+from a pilot: finds shifts, also of releases that have not their input's size, and leaks in a variance."""

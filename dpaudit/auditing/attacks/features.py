@@ -1,34 +1,29 @@
-"""Numbers that an observer can read from any release: computed by NumPy on a pilot and by JAX in every trial.
+"""Reads numbers from any release: with NumPy on a pilot, and with NumPy or JAX in every trial.
 
-A part of the family is a value: what it reads, and how each of its numbers is called. All parts read the same view of
-a release, every number of it as a vector, beside what is left in its lowest bits.
+Each :class:`Part` of the family says which numbers it reads and what they are called. All parts read the same
+:class:`View` of a release: all its numbers as one vector, and their lowest bits.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from dpaudit._engine.game import trial_key
-from dpaudit.mechanisms.claim import Mechanism
-
-RESIDUE = 24  # of whole numbers; tells residues modulo 2, 3, 4, 6, 8 and 12
-NO_BIT, NO_NUMBER = 200.0, 201.0  # in place of the lowest bit of 0, and of what is not finite
-DIGITS = 16  # of a float, binary ones below its spread, that are read
-MOST_COORDINATES, MOST_PAIRS, MOST_BITS = 48, 8, 8  # that are read one by one
-BITS_LOOKED_AT = 1 << 22  # of the pilot's whole numbers, at each place
+RESIDUE = 24  # modulus of integers; its residues give those modulo 2, 3, 4, 6, 8 and 12
+NO_BIT, NO_NUMBER = 200.0, 201.0  # in place of the lowest bit of 0, and of a number that is not finite
+DIGITS = 16  # binary digits of a float, below its spread, that are read
+MOST_COORDINATES, MOST_PAIRS, MOST_BITS = 48, 8, 8  # read one by one
+BITS_LOOKED_AT = 1 << 22  # of the pilot's integers, at each place
 
 
 class View(NamedTuple):
     """A release.
 
     Attributes:
-      numbers: [..., d], whole ones of 32 bits or more less a reference.
-      low: [..., d], the exponent of the last binary digit of a float and the residue of a whole number.
-      words: [..., e], whole numbers in words of 32 bits.
+      numbers: [..., d]; integers of 32 bits or more as differences from a reference.
+      low: [..., d], the exponent of the last binary digit of a float, and the residue of an integer.
+      words: [..., e], integers in words of 32 bits.
     """
 
     numbers: Any
@@ -37,17 +32,17 @@ class View(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """What is read from a view: all arrays, chosen on a pilot.
+    """The choice, made on a pilot, of what is read from a view. All fields are arrays.
 
     Attributes:
       centre: [d], subtracted from every release.
       directions: [r, d], to project on.
       chosen: [k], the coordinates that are read one by one.
       pairs: [p, 2] of the chosen ones, and signs [p]: their differences (1) or sums (-1).
-      bits: [b, 3] of whole numbers that are read: the word, the place in it, and the coordinate for names.
+      bits: [b, 3], bits of integers: the word, the place in it, and the coordinate for names.
       fisher: [k], the direction that tells the worlds apart best where both are normal with one covariance.
-      finest: [k], exponents: digits below are not read. That they tell inputs apart is true of any sum with noise in
-        floating point (Mironov 2012), whatever its noise: :data:`distinguish.lowest_bits` reads them.
+      finest: [k], exponents: lower digits are not read. They tell inputs apart wherever noise is added in floating
+        point (Mironov 2012), whatever its size: :data:`distinguish.lowest_bits` reads them.
     """
 
     centre: Any
@@ -73,18 +68,18 @@ class Part(NamedTuple):
 
 
 def array(leaf: Any) -> np.ndarray:
-    """A number, or an array of NumPy's or JAX's, in the type that it has in JAX."""
+    """Returns a number or an array as a NumPy array, in the type that it has in JAX."""
     found = np.asarray(leaf)
     return found.astype(jax.dtypes.canonicalize_dtype(found.dtype))
 
 
 def view(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0) -> View:
-    """The view of a release.
+    """Returns the view of a release.
 
     Args:
       xp: numpy or jax.numpy.
       leaves: its arrays, [..., *shape] with ``lead`` axes before the shape.
-      reference: the same of another release, without those axes, as NumPy arrays.
+      reference: the arrays of another release, without those axes, as NumPy arrays.
       lead: axes of many releases.
     """
     low = _joined(xp, leaves, reference, lead, _lowest)
@@ -92,17 +87,17 @@ def view(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0
 
 
 def cast(array: Any, kind: Any) -> Any:
-    """The array in this type, not copied if it is of it."""
+    """Returns the array in this type, without a copy if it has it already."""
     return array if array.dtype == kind else array.astype(kind)
 
 
 def numbers(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0) -> Any:
-    """The numbers of :func:`view` alone."""
+    """Returns the numbers of :func:`view` alone."""
     return _joined(xp, leaves, reference, lead, _numbers)
 
 
 def _joined(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int, of: Callable[..., Any]) -> Any:
-    """What is read of every array, as one vector for a release."""
+    """Joins what ``of`` reads of every array into one vector for a release."""
     pairs = zip(leaves, reference, strict=True)
     return xp.concatenate([of(xp, leaf.reshape(*leaf.shape[:lead], -1), at.reshape(-1)) for leaf, at in pairs], -1)
 
@@ -129,13 +124,13 @@ def _words(xp: Any, leaf: Any, at: Any) -> Any:
 
 
 def _whole(leaf: Any, at: Any) -> Any:
-    """Whole numbers as signed ones; of 32 bits or more, as differences modulo 2^bits."""
+    """Returns integers as signed ones; those of 32 bits or more as differences modulo 2^bits."""
     bits = 8 * leaf.dtype.itemsize
     return (leaf - at).view(np.dtype(f"int{bits}")) if bits >= 32 else leaf.astype(np.int32)
 
 
 def lowest_bit(xp: Any, numbers: Any) -> Any:
-    """The exponent of the last binary digit of each float that is not 0."""
+    """Returns the exponent of the last binary digit of each float that is not 0."""
     size = numbers.dtype.itemsize
     kind, digits, highest = (np.int32, 23, 255) if size == 4 else (np.int64, 52, 2047)
     bits = numbers.view(kind)
@@ -157,7 +152,7 @@ def _finite(xp: Any, numbers: Any) -> Any:
 
 
 def coordinates(xp: Any, view: View, sight: Sight) -> Any:
-    """The chosen coordinates, [..., k]."""
+    """Returns the chosen coordinates, [..., k]."""
     return xp.take(_centred(xp, view, sight), sight.chosen, axis=-1)
 
 
@@ -221,11 +216,11 @@ FAMILY: tuple[Part, ...] = (
     Part(_norms, lambda sight: list(NORMS)),
     Part(_order, lambda sight: ["which coordinate is largest", "which coordinate is smallest"]),
 )
-"""What is read one number at a time, beside the projections on whole directions."""
+"""The numbers that are read one at a time, beside the projections on whole directions."""
 
 
 def project(xp: Any, numbers: Any, sight: Sight) -> Any:
-    """The projections of a view's numbers on the directions, [..., r]; one that is not finite adds nothing."""
+    """Projects a view's numbers on the directions, [..., r]; a number that is not finite counts as 0."""
     own = cast(numbers - sight.centre, np.float32)
     if xp is np:  # one pass where all are finite, and then so are the sums
         found = np.stack([_along(np, own, direction) for direction in sight.directions], -1)
@@ -236,22 +231,22 @@ def project(xp: Any, numbers: Any, sight: Sight) -> Any:
 
 
 def _along(xp: Any, own: Any, direction: Any) -> Any:
-    """Inner products; NumPy's in one pass, not BLAS's."""
+    """Computes inner products; with NumPy in one pass and without BLAS."""
     return np.einsum("...i,i->...", own, direction) if xp is np else (own * direction).sum(-1)
 
 
 def read(xp: Any, view: View, sight: Sight) -> Any:
-    """All numbers of the family, [..., m] in float32."""
+    """Returns all numbers of the family, [..., m] in float32."""
     return xp.concatenate([cast(part.read(xp, view, sight), np.float32) for part in FAMILY], -1)
 
 
 def names(sight: Sight) -> list[str]:
-    """How the numbers of :func:`read` are called, [m]."""
+    """Names the numbers of :func:`read`, [m]."""
     return [name for part in FAMILY for name in part.names(sight)]
 
 
 def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
-    """Chooses what is to be read on a pilot.
+    """Chooses, on a pilot, what to read.
 
     Args:
       views: of the pilot, [2, n, d].
@@ -291,7 +286,7 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
 
 
 def coordinates_of_words(leaves: Sequence[Any], lead: int) -> list[int]:
-    """To which coordinate each of a view's words belongs."""
+    """Returns the coordinate that each of a view's words belongs to."""
     found, first = [], 0
     for leaf in leaves:
         size = int(np.prod(leaf.shape[lead:]))
@@ -302,7 +297,7 @@ def coordinates_of_words(leaves: Sequence[Any], lead: int) -> list[int]:
 
 
 def _telling_bits(words: np.ndarray, coordinates: Sequence[int]) -> np.ndarray:
-    """The bits, [b, 3], whose share of ones differs most between worlds; words [2, n, e]."""
+    """Finds the bits, [b, 3], whose share of ones differs most between the worlds; words [2, n, e]."""
     n = max(1, min(words.shape[1], BITS_LOOKED_AT // max(1, 2 * words.shape[2])))
     few = words[:, :n]
     ones = np.stack([((few >> np.uint32(place)) & np.uint32(1)).mean(1) for place in range(32)], -1)  # [2, e, 32]
@@ -314,7 +309,8 @@ def _telling_bits(words: np.ndarray, coordinates: Sequence[int]) -> np.ndarray:
 
 
 def _middle(pooled: np.ndarray) -> np.ndarray:
-    """A value in the middle of each column's finite ones, one that was seen, so that exact values stay exact."""
+    """Returns a value near the median of each column's finite ones, one that was seen, so that exact values stay
+    exact."""
     few = np.sort(pooled[:: max(1, len(pooled) // 512)], axis=0)  # NaN and infinity last
     known = np.isfinite(few)
     place = np.argmax(known, axis=0) + known.sum(0) // 2
@@ -323,7 +319,7 @@ def _middle(pooled: np.ndarray) -> np.ndarray:
 
 
 def _interest(views: View, means: np.ndarray, spreads: np.ndarray, n: int) -> np.ndarray:
-    """How much each coordinate's mean, variance and lowest bits differ between worlds, [d]."""
+    """Measures how much each coordinate's mean, variance and lowest bits differ between the worlds, [d]."""
     total = spreads.sum(0)
     tiny = np.finfo(np.float32).tiny
     shift = (means[1] - means[0]) ** 2 / (total + tiny) * n
@@ -334,7 +330,7 @@ def _interest(views: View, means: np.ndarray, spreads: np.ndarray, n: int) -> np
 
 
 def _related(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(pairs, signs) of coordinates: those that vary together most, then neighbours."""
+    """Returns (pairs, signs) of coordinates: those that are most correlated, then neighbours."""
     k = len(covariance)
     if k < 2:
         return np.zeros((0, 2), int), np.zeros(0)
@@ -347,65 +343,3 @@ def _related(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     best = np.argsort(-rank, kind="stable")[:MOST_PAIRS]
     signs = np.where(related[best] < -0.3, -1.0, 1.0)
     return np.stack([second[best], first[best]], 1), signs
-
-
-# What every distinguisher is: types, and the one way to read a release as numbers.
-
-Score = Callable[[Any], jax.Array]
-
-
-class Distinguisher(NamedTuple):
-    """An attack: what it computes from a release, and where it draws the line.
-
-    Attributes:
-      fit: ``fit(key, mechanism, x0, x1) -> score`` with ``score(release) -> float``, jittable.
-      threshold: guess world 1 where score > threshold; None to have it chosen on a first split.
-      name: for tables.
-    """
-
-    fit: Callable[[jax.Array, Mechanism, Any, Any], Score]
-    threshold: float | None
-    name: str = "own distinguisher"
-
-
-def flat(tree: Any) -> jax.Array:
-    """All numbers of a pytree as one vector, float32 or wider."""
-    vector = ravel_pytree(tree)[0]
-    return vector.astype(jnp.promote_types(vector.dtype, jnp.float32))
-
-
-def reader(reference: Any) -> Callable[[Any], jax.Array]:
-    """:func:`flat` for trees like ``reference``, but for whole numbers of 32 bits and more, which no float32 holds.
-
-    These are read as their difference from the reference, which is taken as whole numbers: what varies is small where
-    it matters, however far from 0 it lies. float64 holds those of 64 bits.
-
-    Args:
-      reference: an example of what is to be read.
-    """
-    if not any(map(_wide, jax.tree.leaves(reference))):
-        return flat
-
-    def less(leaf: Any, at: Any) -> jax.Array:
-        leaf = jnp.asarray(leaf)
-        if not _wide(leaf):
-            return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-        bits = 8 * leaf.dtype.itemsize  # a difference modulo 2^bits, read as a signed number
-        difference = jax.lax.bitcast_convert_type(leaf - jnp.asarray(at, leaf.dtype), jnp.dtype(f"int{bits}"))
-        return difference.astype(jnp.float32 if bits == 32 else jnp.float64)
-
-    return lambda tree: flat(jax.tree.map(less, tree, reference))
-
-
-def release_reader(key: jax.Array, mechanism: Mechanism, x: Any) -> Callable[[Any], jax.Array]:
-    """The :func:`reader` of a mechanism's releases; their reference, where they need one, is a release of ``x``."""
-    key = trial_key(key)  # of the kind that trials have
-    shapes = jax.eval_shape(lambda: mechanism.apply(key, x))
-    if not any(map(_wide, jax.tree.leaves(shapes))):
-        return flat
-    return reader(jax.jit(mechanism.apply)(key, x))
-
-
-def _wide(leaf: Any) -> bool:
-    kind = leaf.dtype if hasattr(leaf, "dtype") else jnp.asarray(leaf).dtype
-    return bool(jnp.issubdtype(kind, jnp.integer)) and kind.itemsize >= 4

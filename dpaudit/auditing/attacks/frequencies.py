@@ -1,17 +1,18 @@
-"""How often each number takes which values in either world: the log likelihood ratio of one number as a step function.
+"""Fits the log likelihood ratio of each number as a step function, from how often either world gives which values.
 
-Values that return (a category, a clamp, a zero) have a step of their own. Fitted by NumPy on a pilot, read by JAX.
+Repeated values (a category, a clipped end, a zero) have a step of their own. NumPy fits the steps on a pilot; NumPy or
+JAX evaluates them.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-QUANTILES, ATOMS = 8, 5  # steps of each number: between values that are equally likely, and at those that return
+QUANTILES, ATOMS = 8, 5  # steps of each number: between values that are equally likely, and at repeated ones
 STEPS = QUANTILES + 2 * ATOMS
-SAMPLE, ATOM_LEAST, ATOM_SHARE = 8192, 8, 64  # a value returns if so many of the releases, and one in 64, have it
+SAMPLE, ATOM_LEAST, ATOM_SHARE = 8192, 8, 64  # a value counts as repeated if 8 of the releases, and one in 64, have it
 LARGE, LARGEST = 2.0**100, 2.0**30
-PATTERNS = 64  # whole releases that return
+PATTERNS = 64  # whole releases that are repeated
 
 
 class Tables(NamedTuple):
@@ -29,7 +30,7 @@ class Tables(NamedTuple):
     missing: Any
 
     def read(self, xp: Any, numbers: Any) -> Any:
-        """Numbers [..., m] -> their log likelihood ratios, world 1 to world 0, [..., m]."""
+        """Maps numbers [..., m] to their log likelihood ratios, world 1 to world 0, [..., m]."""
         if xp is np:
             return self._looked_up(numbers)
         found = xp.zeros(numbers.shape, np.float32) + self.start
@@ -38,7 +39,7 @@ class Tables(NamedTuple):
         return xp.where(xp.isnan(numbers), self.missing, found)
 
     def _looked_up(self, numbers: np.ndarray) -> np.ndarray:
-        """The same, number by number: each step is counted in a byte."""
+        """Does the same with NumPy, number by number, counting each number's steps in a byte."""
         columns = np.ascontiguousarray(numbers.reshape(-1, numbers.shape[-1]).T)
         values = np.cumsum(np.column_stack([self.start, self.heights]), axis=1, dtype=np.float32)
         found = np.empty_like(columns)
@@ -53,11 +54,11 @@ class Tables(NamedTuple):
 
 
 class Patterns(NamedTuple):
-    """Whole releases that return, by the hash of what was read of them: each number as a symbol, which is its value
-    where that returns, else whether it is large or small.
+    """Whole releases that are repeated, by a hash of their numbers. Each number counts as a symbol: its value where
+    that is repeated, else whether it is large or small.
 
     Attributes:
-      atoms: [k, ATOMS], values that return; NaN where there are fewer.
+      atoms: [k, ATOMS], repeated values; NaN where there are fewer.
       middle: [k], of the others.
       weights: [k] odd numbers, of the hash.
       hashes, values: [PATTERNS], log likelihood ratios.
@@ -70,12 +71,13 @@ class Patterns(NamedTuple):
     values: Any
 
     def read(self, xp: Any, numbers: Any) -> Any:
-        """Numbers [..., k] -> the log likelihood ratio of all together, [...]; 0 for one that did not return."""
+        """Maps numbers [..., k] to the log likelihood ratio of the whole release, [...]; 0 for one that was not
+        common."""
         found = self.hash(xp, numbers)
         return xp.where(found[..., None] == self.hashes, self.values, np.float32(0)).sum(-1)
 
     def hash(self, xp: Any, numbers: Any) -> Any:
-        """One word for all numbers [..., k]."""
+        """Hashes all numbers [..., k] to one word."""
         known = xp.isnan(numbers)
         for atom in range(ATOMS):
             known = known | (numbers == self.atoms[:, atom])
@@ -87,11 +89,11 @@ class Patterns(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """All releases of the pilot, by the hash of what was read of them, where some came twice: noise of few seeds.
+    """All releases of the pilot by a hash of their numbers, for mechanisms whose releases repeat: noise of few seeds.
 
     Attributes:
-      found: whether any came twice.
-      scale: [k], by which numbers become whole ones.
+      found: whether any occurred twice.
+      scale: [k], the factors that turn numbers into integers.
       weights: [k] odd numbers, of the hash.
       hashes, values: [2 n], in order, and log likelihood ratios.
     """
@@ -103,21 +105,22 @@ class Repeats(NamedTuple):
     values: Any
 
     def read(self, xp: Any, numbers: Any) -> Any:
-        """Numbers [..., k] -> the log likelihood ratio of all together, [...]; 0 for one that the pilot has not."""
+        """Maps numbers [..., k] to the log likelihood ratio of the whole release, [...]; 0 for one not in the
+        pilot."""
         own = self.hash(xp, numbers)
         place = xp.minimum(xp.searchsorted(self.hashes, own), len(self.hashes) - 1)
         there = xp.take(self.hashes, place) == own
         return xp.where(there, xp.take(self.values, place), np.float32(0))
 
     def hash(self, xp: Any, numbers: Any) -> Any:
-        """One word for all numbers [..., k], less their last digits."""
+        """Hashes all numbers [..., k], rounded down to ``scale``, to one word."""
         whole = xp.clip(xp.floor(numbers * self.scale), -LARGEST, LARGEST)
         words = xp.where(xp.isnan(whole), np.float32(LARGEST), whole).astype(np.int32).view(np.uint32)
         return ((words ^ (words >> 15)) * self.weights).sum(-1, dtype=np.uint32)
 
 
 def repeats(numbers: np.ndarray, finest: np.ndarray) -> Repeats:
-    """Fits the releases to numbers [2, n, k], of which digits below 2^finest, [k], are not read."""
+    """Fits :class:`Repeats` to numbers [2, n, k]; digits below 2^finest, [k], are ignored."""
     scale = np.ldexp(np.float32(1), -np.maximum(finest, -120).astype(int)).astype(np.float32)
     n = numbers.shape[1]
     empty = Repeats(
@@ -135,15 +138,15 @@ def repeats(numbers: np.ndarray, finest: np.ndarray) -> Repeats:
 
 
 def _odd(count: int) -> np.ndarray:
-    """Odd numbers to multiply with, always the same."""
+    """Returns odd numbers to multiply by, always the same."""
     draws = np.random.default_rng(0).integers(0, 1 << 31, count, dtype=np.uint32)
     return draws * np.uint32(2) + np.uint32(1)
 
 
 def tables(numbers: np.ndarray) -> tuple[Tables, np.ndarray]:
-    """Fits the steps to numbers [2, n, m]; with them, what they say of these numbers, [2, n, m].
+    """Fits the steps to numbers [2, n, m]; returns them with their ratios for these numbers, [2, n, m].
 
-    A ratio is shrunk by as much as chance explains.
+    Each ratio is shrunk by as much as chance explains.
     """
     _, n, m = numbers.shape
     pooled = numbers.reshape(2 * n, m)
@@ -164,7 +167,7 @@ def tables(numbers: np.ndarray) -> tuple[Tables, np.ndarray]:
 
 
 def patterns(numbers: np.ndarray) -> Patterns:
-    """Fits the commonest releases to numbers [2, n, k]."""
+    """Fits :class:`Patterns` to numbers [2, n, k]."""
     k = numbers.shape[-1]
     atoms, middle = np.full((k, ATOMS), np.nan, np.float32), np.zeros(k, np.float32)
     pooled = numbers.reshape(-1, k)
@@ -187,15 +190,15 @@ def patterns(numbers: np.ndarray) -> Patterns:
 
 
 def shrunk(counts: np.ndarray) -> np.ndarray:
-    """ln of the ratio of counts [2, ...], toward 0 where it is no larger than its standard error."""
+    """Returns ln of the ratio of counts [2, ...], shrunk toward 0 where it is no larger than its standard error."""
     smooth = counts + 0.5
     ratio, variance = np.log(smooth[1] / smooth[0]), (1 / smooth).sum(0)
     return ratio * np.maximum(0, 1 - variance / np.maximum(ratio * ratio, 1e-12))
 
 
 def _edges(ordered: np.ndarray) -> np.ndarray:
-    """Where the steps of a number are, of a sorted sample with NaN last: an edge just below and one at each value that
-    returns."""
+    """Places the steps of a number, given a sorted sample with NaN last: one edge just below and one at each repeated
+    value, and quantiles of the others."""
     known = ordered[~np.isnan(ordered)]
     if not len(known):
         return known
@@ -209,7 +212,7 @@ def _edges(ordered: np.ndarray) -> np.ndarray:
 
 
 def _atoms(known: np.ndarray) -> np.ndarray:
-    """The commonest values of a sample, those that return."""
+    """Returns the commonest values of a sample, those that are repeated."""
     values, counts = np.unique(known, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:ATOMS]
     return values[common[counts[common] >= max(ATOM_LEAST, len(known) // ATOM_SHARE)]]

@@ -1,4 +1,4 @@
-"""A small network that learns to tell the worlds apart, where nobody knows what leaks."""
+"""Trains a small neural network to tell the worlds apart, for mechanisms whose leak is not known."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,10 +11,8 @@ import optax
 
 from dpaudit import _validate
 from dpaudit._engine.game import play
-from dpaudit.auditing.attacks.features import Distinguisher, Score, flat, release_reader
+from dpaudit.auditing.attacks.base import Distinguisher, Score, flat, release_reader
 from dpaudit.mechanisms.claim import Mechanism
-
-# The network behind :func:`dpaudit.auditing.attacks.learned.distinguisher`, and how it is fitted.
 
 RATE = 1e-2  # of Adam at the first step; a cosine takes it to 0
 
@@ -34,7 +32,7 @@ class Classifier(nn.Module):
 
 @partial(jax.jit, static_argnames=("network", "steps", "batch"))
 def fitted(key: jax.Array, releases: jax.Array, reading: Any, *, network: Classifier, steps: int, batch: int) -> Any:
-    """releases [2, trials, d], one row per world, read by ``reading.features`` -> the network's parameters."""
+    """Trains the network on releases [2, trials, d], one row per world, and returns its parameters."""
     optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
     init_key, batch_key = jax.random.split(key)
     worlds = jnp.arange(2)[:, None]
@@ -57,12 +55,12 @@ def fitted(key: jax.Array, releases: jax.Array, reading: Any, *, network: Classi
     return parameters
 
 
-FARTHEST = 100.0  # standard deviations; beyond them one release would rule a whole step
-ATOM_SAMPLE, ATOM_LEAST, ATOMS = 512, 5, 8  # a value is an atom if that many of so many releases have it; so many kept
+FARTHEST = 100.0  # standard deviations; a release beyond them would dominate a whole step
+ATOM_SAMPLE, ATOM_LEAST, ATOMS = 512, 5, 8  # a value is an atom if 5 of 512 releases have it; 8 are kept
 
 
 class Reading(NamedTuple):
-    """How the network reads a release: what every number is measured by, and the values that count as symbols."""
+    """How the network reads a release: the scale of every number, and the values that count as symbols."""
 
     mean: jax.Array  # [d]
     spread: jax.Array  # [d]
@@ -70,8 +68,8 @@ class Reading(NamedTuple):
     missing: jax.Array  # [m], the coordinates that are NaN at times
 
     def features(self, releases: jax.Array) -> jax.Array:
-        """Releases [..., d] -> [..., d + k d + m]: standardised, and 0 where the value is an atom or NaN; which atom
-        it is; whether it is NaN."""
+        """Maps releases [..., d] to [..., d + k d + m]: numbers standardised, and 0 where the value is an atom or NaN;
+        which atom it is; whether it is NaN."""
         same = releases[..., None, :] == self.atoms
         absent = jnp.isnan(releases)
         scaled = jnp.clip((releases - self.mean) / self.spread, -FARTHEST, FARTHEST)
@@ -83,7 +81,7 @@ class Reading(NamedTuple):
 def distinguisher(
     *, trials: int = 4096, steps: int = 1000, batch: int = 256, layers: int = 2, hidden: int = 64
 ) -> Distinguisher:
-    """A distinguisher that is a neural network, trained before the audit on releases of its own.
+    """Makes a distinguisher of a neural network that is trained before the audit, on releases of its own.
 
     The network minimises the binary cross-entropy of the world given the release, so that its logit tends to the log
     likelihood ratio ln p(release | x1) - ln p(release | x0), the optimal score (Neyman-Pearson). Nothing is used
@@ -136,15 +134,13 @@ def _fit(
 
 
 def train(key: jax.Array, releases: jax.Array, *, steps: int, batch: int, layers: int, hidden: int) -> Score:
-    """The score that :func:`distinguisher` learns, from releases that are there already.
+    """Trains the score of :func:`distinguisher` on releases that were drawn already.
 
     Args:
       key: a jax.random key, consumed.
       releases: [2, trials, d], one row per world; no bound may count them.
       steps, batch, layers, hidden: as for :func:`distinguisher`.
     """
-    # Flax and Optax: most audits do without them
-
     reading, network = _reading(releases), Classifier(layers, hidden)
     parameters = fitted(key, releases, reading, network=network, steps=steps, batch=batch)
 
@@ -155,7 +151,7 @@ def train(key: jax.Array, releases: jax.Array, *, steps: int, batch: int, layers
 
 
 def _reading(releases: jax.Array) -> Reading:
-    """What the releases [2, trials, d] of both worlds have in common."""
+    """Measures how to read the releases [2, trials, d]: scale, repeated values, and coordinates that can be NaN."""
     sample = np.sort(np.concatenate(np.asarray(releases[:, : ATOM_SAMPLE // 2])), axis=0)
     atoms = [_atoms(column) for column in sample.T]
     padded = np.full((max(map(len, atoms)), len(atoms)), np.nan)
@@ -169,14 +165,14 @@ def _reading(releases: jax.Array) -> Reading:
 
 @jax.jit
 def _measured(releases: jax.Array, atoms: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(mean, standard deviation) of every coordinate where it is neither an atom nor infinite nor NaN."""
+    """Returns (mean, standard deviation) of every coordinate, over its values that are finite and not atoms."""
     sizes = jnp.isfinite(releases) & (releases[..., None, :] != atoms).all(-2)
     mean, spread = (jnp.nan_to_num(of(releases, axis=(0, 1), where=sizes)) for of in (jnp.mean, jnp.std))
     return mean, jnp.where(spread > 0, spread, 1.0)
 
 
 def _atoms(column: np.ndarray) -> np.ndarray:
-    """The commonest values of a sorted column, those that are no accident."""
+    """Returns the commonest values of a sorted column, those that occur too often to be chance."""
     values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
     common = np.argsort(-counts, kind="stable")[:ATOMS]
     return values[common[counts[common] >= ATOM_LEAST]]
@@ -185,110 +181,3 @@ def _atoms(column: np.ndarray) -> np.ndarray:
 learned = distinguisher()
 """A small network, trained on 4,096 releases of each world that no bound will count: finds leaks that are no shift, in
 a variance or a pattern, and needs no density."""
-
-
-# A small network that is fitted in a fraction of a second by NumPy, in float64, and read by JAX.
-
-INPUTS, HIDDEN, STEPS, SAMPLE = 16, 8, 60, 512  # numbers that it sees, units, steps, releases of each world
-FARTHEST, DECAY, RATE = 4.0, 1e-3, 0.05
-
-
-class Network(NamedTuple):
-    """One hidden layer over some numbers and their log likelihood ratios.
-
-    Attributes:
-      seen: [n], which numbers.
-      shift, scale: [2 n], of the inputs.
-      inner: [2 n, HIDDEN], of tanh, with bias [HIDDEN].
-      outer: [HIDDEN], and linear: [2 n], past the hidden layer.
-    """
-
-    seen: Any
-    shift: Any
-    scale: Any
-    inner: Any
-    bias: Any
-    outer: Any
-    linear: Any
-
-    def read(self, xp: Any, numbers: Any, ratios: Any) -> Any:
-        """Numbers and ratios [..., m] -> the logit of world 1, [...], but for a constant."""
-        inputs = self.inputs(xp, numbers, ratios)
-        if xp is np:
-            return self._read_on_host(inputs)
-        return (xp.tanh(inputs @ self.inner + self.bias) * self.outer).sum(-1) + (inputs * self.linear).sum(-1)
-
-    def _read_on_host(self, inputs: np.ndarray) -> np.ndarray:
-        """The same without BLAS, whose last bits depend on how many threads it has."""
-        columns = np.ascontiguousarray(inputs.reshape(-1, inputs.shape[-1]).T)
-
-        def along(weights: np.ndarray, start: Any) -> Any:
-            return sum((weight * column for weight, column in zip(weights, columns, strict=True)), start)
-
-        found = along(self.linear, np.zeros(columns.shape[1], np.float32))
-        for weights, bias, out in zip(self.inner.T, self.bias, self.outer, strict=True):
-            found = found + out * np.tanh(along(weights, bias))
-        return found.reshape(inputs.shape[:-1])
-
-    def inputs(self, xp: Any, numbers: Any, ratios: Any) -> Any:
-        """What the first layer gets, [..., 2 n]."""
-        both = xp.concatenate([xp.take(of, self.seen, axis=-1) for of in (numbers, ratios)], -1)
-        both = xp.clip((both - self.shift) * self.scale, -FARTHEST, FARTHEST)
-        return xp.where(xp.isnan(both), 0, both)
-
-
-def fitted_network(numbers: np.ndarray, ratios: np.ndarray, order: np.ndarray) -> Network:
-    """Minimises the cross-entropy of the world on numbers and ratios [2, n, m], of which the first ``SAMPLE`` serve.
-
-    Args:
-      numbers, ratios: of the pilot.
-      order: the numbers to see first, of which there are m; the first ``INPUTS`` are seen.
-    """
-    seen = order[:INPUTS].astype(np.int32)
-    numbers, ratios = (of[:, :SAMPLE].astype(np.float64) for of in (numbers, ratios))
-    both = np.concatenate([numbers[..., seen], ratios[..., seen]], -1)
-    size = both.shape[-1]
-    both = both.reshape(-1, size)
-    with np.errstate(invalid="ignore", over="ignore"):
-        known = np.where(np.isfinite(both), both, np.nan)
-        empty = np.isnan(known).all(0)
-        known[:, empty] = 0
-        shift, spread = np.nanmean(known, 0), np.nanstd(known, 0)
-    scale = np.where(spread > 0, 1 / np.where(spread > 0, spread, 1), 0)
-    shapes = [(size, HIDDEN), (HIDDEN,), (HIDDEN,), (size,)]
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    blank = Network(seen, shift, scale, *[np.zeros(shape) for shape in shapes])
-    with np.errstate(invalid="ignore", over="ignore"):
-        inputs = blank.inputs(np, numbers, ratios).reshape(-1, size)
-    sign = np.repeat([-1.0, 1.0], numbers.shape[1])
-    draws = np.random.default_rng(0)
-    start = np.concatenate(
-        [
-            draws.normal(size=size * HIDDEN) / np.sqrt(size),
-            np.zeros(HIDDEN),
-            draws.normal(size=HIDDEN) / 4,
-            np.zeros(size),
-        ]
-    )
-
-    def unpacked(flat: np.ndarray) -> list[np.ndarray]:
-        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
-
-    def slope(flat: np.ndarray) -> np.ndarray:
-        """Of the cross-entropy with weight decay."""
-        inner, bias, outer, linear = unpacked(flat)
-        hidden = np.tanh(inputs @ inner + bias)
-        margin = sign * (hidden @ outer + inputs @ linear)
-        pull = -sign / (1 + np.exp(np.minimum(margin, 500.0))) / len(sign)
-        back = (pull[:, None] * outer) * (1 - hidden * hidden)
-        parts = [inputs.T @ back, back.sum(0), hidden.T @ pull, inputs.T @ pull]
-        return np.concatenate([part.ravel() for part in parts]) + DECAY * flat
-
-    found, first, second = start, np.zeros_like(start), np.zeros_like(start)
-    for step in range(1, STEPS + 1):  # Adam on all releases at once
-        gradient = slope(found)
-        first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient**2
-        size = np.sqrt(second / (1 - 0.99**step)) + 1e-8
-        found = found - RATE * (1 - (step - 1) / STEPS) * first / (1 - 0.9**step) / size
-    arrays = (shift, scale, *unpacked(found))
-    return Network(seen, *(np.asarray(array, np.float32) for array in arrays))

@@ -1,10 +1,10 @@
-"""The attacks that an audit plays where none is named: all on the same releases, the best one chosen on trials aside.
+"""Plays a family of attacks on the same releases, of which the trials set aside choose the best one.
 
-A pilot, the first of the trials that are set aside, is read as raw releases: the family of :mod:`features` looks at
-every number of them, tables and a small network are fitted, and those that show most become the finalists. One
-program plays releases, another one (:mod:`scoring`) reads them, all finalists at once or the chosen one alone. The
-trials set aside choose among them, and the bound speaks of the one that was chosen, on the other trials. So however
-many were tried, no error is spent on them.
+The first of the trials set aside are a pilot, which is read as raw releases: :mod:`features` looks at every number of
+them, tables and a small network are fitted, and the scores that show most become the finalists. One program plays
+releases; another one (:mod:`scoring`) scores them, by all finalists at once or by the chosen one alone. One finalist
+is chosen on the trials set aside, and the bound is computed for it on the other trials. So the number of attacks that
+are tried costs no confidence.
 """
 
 import math
@@ -21,30 +21,29 @@ from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from dpaudit import _validate
-from dpaudit._engine import fingerprint
-from dpaudit._engine import game as worlds
+from dpaudit._engine import fingerprint, worlds
 from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.game import Game, game, of_trials, of_worlds
 from dpaudit._engine.sharding import cores, devices, of_first_process, several_processes
 from dpaudit.auditing.attacks import choose, distinguish, features, scoring
-from dpaudit.auditing.attacks.features import Distinguisher, Score
+from dpaudit.auditing.attacks.base import Distinguisher, Score
 from dpaudit.auditing.attacks.scoring import FEATURES, FREQUENCIES, NETWORK, OTHERS
 from dpaudit.auditing.lint import probe
 from dpaudit.auditing.result import Tried
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PILOT_BYTES, PILOT_MOST, PILOT_LEAST = 1 << 25, 4096, 16  # of all its releases; pairs
-FAR_MORE = 50  # pairs of the pilot for each number of a mean, that it can be judged by the same pairs
+FAR_MORE = 50  # pairs of the pilot for each number of a mean, so that the same pairs can judge it
 CALL_BYTES = 1 << 28  # of the releases that a device plays in a call
 
 
 class Finalist(NamedTuple):
-    """A score that the trials set aside choose among.
+    """One of the scores that are compared on the trials set aside.
 
     Attributes:
       name: for tables.
-      fitted: or picked on the pilot, whose trials can therefore not judge it.
+      fitted: whether it was fitted or picked on the pilot, whose trials can then not judge it.
       needs: of FEATURES, FREQUENCIES, NETWORK and OTHERS, what it is computed from.
     """
 
@@ -60,7 +59,7 @@ class Portfolio(NamedTuple):
       game: of [2, scores] a trial.
       arrays: that the scores are computed from.
       finalists: of each score.
-      screened: names of all numbers that the pilot was looked at for, with what they showed there.
+      screened: names of all numbers that were screened on the pilot, with what they showed there.
       pilot: pairs of trials.
       like: ``like(apply, key)``, the same game of another mechanism on trials of its own.
     """
@@ -74,36 +73,38 @@ class Portfolio(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of all that was fitted."""
+        """Returns a fingerprint of all that was fitted."""
         return fingerprint.digest(map(fingerprint.raw, jax.tree.leaves(self.arrays)))
 
     def look(
         self, early: np.ndarray, *, delta: float, confidence: float, claim: Claim | None = None
     ) -> list[choose.Seen]:
-        """What the trials set aside, [2, n, scores], say of every score; those fitted on the pilot are judged without
-        it."""
+        """Finds the best rule for every score on the trials set aside, [2, n, scores]; scores that were fitted on the
+        pilot are judged without it."""
 
         def seen(i: int) -> choose.Seen:
             first = self.pilot if self.finalists[i].fitted else 0
             return choose.look(early[:, first:, i], delta=delta, confidence=confidence, claim=claim)
 
-        with ThreadPoolExecutor(min(scoring.THREADS, cores())) as pool:  # sorting takes longest, and needs no Python
+        with ThreadPoolExecutor(
+            min(scoring.THREADS, cores())
+        ) as pool:  # most time goes into sorting, which releases the interpreter's lock
             return list(pool.map(seen, range(len(self.finalists))))
 
     def tried(self, seen: Sequence[choose.Seen], order: np.ndarray) -> tuple[Tried, ...]:
-        """Every attack, the best finalist first, then what the pilot was looked at for."""
+        """Lists every attack, the best finalist first, then the numbers that were screened on the pilot."""
         found = [Tried(self.finalists[i].name, seen[i].bound, seen[i].accuracy) for i in map(int, order)]
         known = {one.name for one in found}
         rest = [Tried(name, max(0.0, shown), None) for name, shown in self.screened if name not in known]
         return (*found, *sorted(rest, key=lambda one: -one.bound))
 
     def narrowed(self, game: Game, number: int, *, alone: bool) -> Game:
-        """The same game, which leaves out what the score of this number does not need; other scores are 0.
+        """Returns the same game without what the chosen score does not need; the other scores are 0.
 
         Args:
           game: to be played on.
           number: of the score that was chosen.
-          alone: NumPy need not give the others, not even as 0.
+          alone: whether NumPy may leave out the other scores.
         """
         consts, (bases, _) = game.one.args
         read = game.read
@@ -117,7 +118,8 @@ class Portfolio(NamedTuple):
 
 
 def pilot_pairs(mechanism: Mechanism, x0: Any, aside: int) -> int:
-    """How many pairs of trials are read as raw releases: at most half of those set aside, and what memory allows."""
+    """Returns how many pairs of trials are read as raw releases: at most half of those set aside, and what memory
+    allows."""
     size = scoring.size(scoring.layout(_shapes(mechanism, x0)))
     return min(aside // 2, PILOT_MOST, PILOT_BYTES // max(1, 8 * size))
 
@@ -169,7 +171,9 @@ def portfolio(
 
     whole = of(mechanism.apply, play_key)
     blocks = CALL_BYTES // (whole.block * 4 * whole.traced.out_avals[0].size)
-    blocks = min(blocks, math.ceil(aside / (whole.block * devices(mesh))))  # the next call knows what it is to read
+    blocks = min(
+        blocks, math.ceil(aside / (whole.block * devices(mesh)))
+    )  # so that the call after it already has the finalists
     whole = whole._replace(blocks=max(1, min(whole.blocks, blocks)))
     given = distinguish.difference(x0, x1) if _alike_in_size(x0, x1, shapes) else None
     static = {"arrays_of": arrays_of, "others": len(scores), "block": whole.block}
@@ -192,7 +196,7 @@ def portfolio(
         *(Finalist(attack.name, False, (OTHERS,)) for attack in others),
     ]
     screened = [(name, float(bound)) for name, bound in zip(names, shown, strict=True)]
-    wait(ahead)  # what went wrong there goes wrong again where it is needed
+    wait(ahead)  # an error there is raised again where the program is used
     read = scoring.read_on_host if soon else scoring.read_on_devices
     whole = whole._replace(read=partial(read, arrays=arrays, wanted=np.ones(OTHERS, bool), **static))
 
@@ -203,7 +207,7 @@ def portfolio(
 
 
 def _alike_in_size(x0: Any, x1: Any, shapes: Any) -> bool:
-    """Whether both inputs have as many numbers as a release."""
+    """Tells whether both inputs have as many numbers as a release."""
     first, second, release = (sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree)) for tree in (x0, x1, shapes))
     return first == second == release
 
@@ -217,7 +221,8 @@ def _played(
     pair: tuple[Any, Any],
     scores: Sequence[Score],
 ) -> jax.Array:
-    """What :func:`scoring.scored` reads of a trial, [2, others + w]; scores beside the family are 0 if not wanted."""
+    """Plays one trial, [2, others + w]: the scores beside the family, 0 unless wanted, and the words of both
+    releases."""
     keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)
 
     def of(world: int) -> Callable[[jax.Array], jax.Array]:
@@ -227,7 +232,7 @@ def _played(
 
 
 def _seen(release: Any, wanted: jax.Array, scores: Sequence[Score]) -> jax.Array:
-    """The scores beside the family and the words of a release, in one vector."""
+    """Joins the scores beside the family and the words of a release in one vector."""
     if not scores:
         return scoring.words(release)
 
@@ -239,7 +244,7 @@ def _seen(release: Any, wanted: jax.Array, scores: Sequence[Score]) -> jax.Array
 
 
 def _pilot(whole: Game, pilot: int, kept: Checkpoint | None) -> tuple[np.ndarray, Game]:
-    """(what was played of the first ``pilot`` pairs, the game, which keeps what its first call has played)."""
+    """Plays the first ``pilot`` pairs; returns them, and the game, which keeps the results of its first call."""
     found = None if kept is None else kept.restore()
     if found is not None:
         return found["played"], whole
@@ -259,7 +264,7 @@ def _shapes(mechanism: Mechanism, x0: Any) -> Any:
 
 
 def _score(attack: Distinguisher, key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
-    """The fitted score of an attack beside the family.
+    """Fits an attack beside the family and returns its score.
 
     Raises:
       InputError: one that raises, cannot be traced, or gives no number.

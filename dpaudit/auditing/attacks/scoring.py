@@ -1,8 +1,8 @@
-"""Scores releases by the finalists of a family of attacks, by NumPy or by one program for all mechanisms alike.
+"""Scores releases by the finalists of a family of attacks, with NumPy or with one program for all mechanisms.
 
-The devices that play a mechanism leave its releases as words, which are read here. So the program knows nothing of the
-mechanism: it is compiled while the mechanism's own is, and not again for the next one with arrays of these shapes.
-Compiling takes a second, in which NumPy reads a million releases.
+The devices that play a mechanism return its releases as words, which are scored here. The scoring program does not
+depend on the mechanism: it is compiled in parallel with the mechanism's own program, and reused for every mechanism
+with arrays of the same shapes. Compiling takes a second, in which NumPy scores a million releases.
 """
 
 from collections.abc import Callable
@@ -18,37 +18,37 @@ from jax.sharding import Mesh
 from dpaudit._engine import sharding
 from dpaudit._engine.game import Game
 from dpaudit._engine.sharding import ALIKE, CUT
-from dpaudit.auditing.attacks import choose, features, frequencies, learned
+from dpaudit.auditing.attacks import choose, features, frequencies, network
 
-SINGLES, TABLES = 6, 3  # finalists of the family, as they are and by their frequencies
+SINGLES, TABLES = 6, 3  # finalists: numbers of the family, and their frequency tables
 SUMS = ("all coordinates", "all lowest bits", "whole releases", "exact releases")
 SCREENED = 2048  # pairs of the pilot on which finalists are picked
 FEATURES, FREQUENCIES, NETWORK, OTHERS = range(4)  # what a score needs to be computed
 
-HOST_PAIRS, HOST_WORDS = 1 << 20, 1 << 28  # NumPy reads so many in less time than it takes to compile a program
-THREADS = 4  # in which it does
+HOST_PAIRS, HOST_WORDS = 1 << 20, 1 << 28  # up to these, NumPy is faster than compiling a program
+THREADS = 4  # of NumPy
 
 Layout = tuple[tuple[tuple[int, ...], str], ...]  # shape and type of every array of a release
 
 
 class Arrays(NamedTuple):
-    """All that the program reads beside the releases: data, so that other finalists are the same program."""
+    """The program's inputs beside the releases: arrays, so that other finalists share the compiled program."""
 
     reference: Any  # the leaves of one release
     sight: features.Sight
     singles: Any  # [SINGLES], of the family's numbers
     tables: frequencies.Tables
-    listed: Any  # [TABLES], of the numbers, by their frequencies
+    listed: Any  # [TABLES], numbers that are scored by their frequencies
     sums: Any  # [2, m], which ratios are added up
     patterns: frequencies.Patterns
     repeats: frequencies.Repeats
-    network: learned.Network
+    network: network.Network
 
 
 def fitted(
     leaves: list[np.ndarray], given: np.ndarray | None, *, delta: float, confidence: float
 ) -> tuple[Arrays, np.ndarray]:
-    """The finalists' arrays, and what each number of the family showed on the pilot.
+    """Fits the finalists' arrays, and returns them with what each number of the family showed on the pilot.
 
     Args:
       leaves: the pilot's releases, [2, n, *shape] each.
@@ -68,8 +68,8 @@ def fitted(
         sums = np.zeros((2, m), np.float32)
         sums[0, :k], sums[1, k : 2 * k] = 1, 1
         order = np.argsort(-np.maximum(shown, by_table), kind="stable")
-        first = np.arange(min(k, learned.INPUTS // 2))  # coordinates that tell nothing alone may do so together
-        net = learned.fitted_network(numbers, ratios, np.concatenate([first, order[~np.isin(order, first)]]))
+        first = np.arange(min(k, network.INPUTS // 2))  # coordinates that show nothing alone may do so together
+        net = network.fitted(numbers, ratios, np.concatenate([first, order[~np.isin(order, first)]]))
     arrays = Arrays(
         reference,
         sight,
@@ -85,24 +85,24 @@ def fitted(
 
 
 def layout(release: Any) -> Layout:
-    """The layout of a release, or of its shapes."""
+    """Returns the layout of a release, or of its shapes."""
     return tuple((tuple(leaf.shape), np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(release))
 
 
 def words(release: Any) -> jax.Array:
-    """All bits of a release as int32 words, [w]."""
+    """Returns all bits of a release as int32 words, [w]."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(release)]
     wide = [leaf.astype(_whole_words(leaf.dtype)) for leaf in leaves]
     return jnp.concatenate([jax.lax.bitcast_convert_type(leaf, jnp.int32).reshape(-1) for leaf in wide])
 
 
 def size(arrays: Layout) -> int:
-    """How many words :func:`words` makes of a release."""
+    """Returns how many words :func:`words` makes of a release."""
     return sum(_parts(arrays))
 
 
 def leaves(words: Any, arrays: Layout) -> list[Any]:
-    """The arrays [..., *shape], NumPy's or JAX's, of which :func:`words` made words [..., w]."""
+    """Returns the arrays [..., *shape], NumPy's or JAX's, that :func:`words` turned into words [..., w]."""
     found, place = [], 0
     for (shape, name), length in zip(arrays, _parts(arrays), strict=True):
         kind = np.dtype(name)
@@ -117,19 +117,19 @@ def _parts(arrays: Layout) -> list[int]:
 
 
 def _whole_words(kind: np.dtype) -> np.dtype:
-    """The type, or one of 32 bits that holds all its numbers."""
+    """Returns the type, or a type of 32 bits that holds all its numbers."""
     if kind.itemsize >= 4:
         return kind
     return np.dtype(np.float32 if jnp.issubdtype(kind, jnp.floating) else np.int32)
 
 
 def read_on_devices(game: Game, played: jax.Array, *, wanted: np.ndarray, **more: Any) -> jax.Array:
-    """Every trial's scores, [n, 2, scores] in float32, where it was played; those that are not wanted are 0.
+    """Computes every trial's scores where it was played, [n, 2, scores] in float32; scores that are not wanted are 0.
 
     Args:
       game: that has played.
       played: [n, 2, others + w], scores beside the family and words of both worlds' releases, the bits of each.
-      wanted: of FEATURES, FREQUENCIES and NETWORK, which to compute.
+      wanted: which of FEATURES, FREQUENCIES and NETWORK to compute.
       more: ``arrays`` of the finalists; ``arrays_of``, the releases' layout; ``others``, how many scores there are
         beside the family; ``block``, trials that are read at a time.
     """
@@ -140,7 +140,7 @@ def read_on_devices(game: Game, played: jax.Array, *, wanted: np.ndarray, **more
 def scored(
     played: jax.Array, wanted: Any, arrays: Arrays, *, arrays_of: Layout, others: int, block: int, mesh: Mesh | None
 ) -> jax.Array:
-    """The program of :func:`read_on_devices`."""
+    """Computes :func:`read_on_devices`, as one compiled program."""
 
     def of_device(played: jax.Array, wanted: Any, arrays: Arrays) -> jax.Array:
         one = partial(_scores, jnp, wanted=wanted, arrays=arrays, arrays_of=arrays_of, others=others)
@@ -151,7 +151,7 @@ def scored(
 
 
 def soon_read(trials: int, arrays_of: Layout) -> bool:
-    """Whether NumPy reads all releases sooner than the program of :func:`scored` is compiled."""
+    """Tells whether NumPy reads all releases in less time than :func:`scored` takes to compile."""
     return trials <= HOST_PAIRS and 2 * trials * size(arrays_of) <= HOST_WORDS
 
 
@@ -166,9 +166,9 @@ def read_on_host(
     block: int,
     number: int | None = None,
 ) -> np.ndarray:
-    """:func:`read_on_devices` by NumPy, which needs no compiling; with a number, this score alone, [n, 2].
+    """Does as :func:`read_on_devices` with NumPy, which needs no compilation; with a number, this score alone, [n, 2].
 
-    Blocks are what the devices play, and each is read by itself, so that no bit depends on how many there are.
+    Each block that the devices play is scored by itself, so that no bit depends on the number of blocks.
     """
     whole = game.first(played, len(played))
     chosen = ... if number is None else (..., number)
@@ -184,7 +184,7 @@ def read_on_host(
 
 
 def _scores(xp: Any, seen: Any, wanted: Any, arrays: Arrays, *, arrays_of: Layout, others: int) -> Any:
-    """What was played of releases, [..., others + w] -> their scores, [..., scores]."""
+    """Maps what was played of releases, [..., others + w], to their scores, [..., scores]."""
     where = _where if xp is jnp else _where_on_host
     lead = seen.shape[:-1]
 
@@ -217,7 +217,7 @@ def _scores(xp: Any, seen: Any, wanted: Any, arrays: Arrays, *, arrays_of: Layou
 
 
 def _where(wanted: Any, compute: Callable[[], jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """What ``compute`` gives, or zeros: the decision is one for all trials, so it is not computed then."""
+    """Computes, or returns zeros without computing: the decision is one for all trials."""
     return jax.lax.cond(wanted, lambda: compute().astype(jnp.float32), lambda: jnp.zeros(shape))
 
 
@@ -226,11 +226,11 @@ def _where_on_host(wanted: Any, compute: Callable[[], np.ndarray], shape: tuple[
 
 
 def compiled_ahead(game: Game, directed: bool, **static: Any) -> "Future[None]":
-    """Compiles :func:`scored` in a thread, for arrays that are fitted to nothing: only their shapes matter.
+    """Compiles :func:`scored` in a thread, for blank arrays, as only their shapes matter.
 
     Args:
       game: whose calls are to be scored.
-      directed: whether a direction will be given.
+      directed: whether there will be a given direction.
       static: of :func:`scored`.
     """
     played = jax.ShapeDtypeStruct((game.size, *game.traced.out_avals[0].shape), np.int32)

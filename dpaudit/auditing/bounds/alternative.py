@@ -117,8 +117,8 @@ def gaussian(aside: int, *, delta: float, confidence: float) -> Alternative:
 
 
 def of_curve(fpr: Any, fnr: Any, aside: int, *, shown: float, delta: float, confidence: float) -> Alternative:
-    """Continues a score whose rates at several thresholds were seen, each as :func:`event` does: one that shows a part
-    of what the mechanism loses goes on showing that part.
+    """Continues a score whose rates were seen at several thresholds, each as :func:`event` does: a threshold that
+    shows a part of what the mechanism loses goes on showing that part.
 
     Which threshold few trials set aside would choose is simulated from one fixed seed: the fewer there are, the more
     often it is a lucky one that shows little.
@@ -157,7 +157,7 @@ def of_curve(fpr: Any, fnr: Any, aside: int, *, shown: float, delta: float, conf
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> np.ndarray:
-    """The mu of the Gaussian trade-off curve that is (epsilon, delta)-DP and no better.
+    """Returns the mu of the Gaussian trade-off curve that is (epsilon, delta)-DP for no smaller epsilon.
 
     Args:
       epsilon: in nats, >= 0.
@@ -172,7 +172,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> np.ndarray:
 
 
 def looks_normal(scores: np.ndarray) -> bool:
-    """Whether the scores of both worlds pass for normal: a Kolmogorov test of each with its own mean and deviation.
+    """Tells whether the scores of both worlds pass for normal, by a Kolmogorov test with estimated mean and deviation.
 
     Args:
       scores: [2, n], trials set aside.
@@ -205,7 +205,7 @@ def power(
     confidence: float,
     refuted: Refuted | None = None,
 ) -> float:
-    """The probability that an audit calls the mechanism of the family that loses ``epsilon`` a violation.
+    """Returns the probability that an audit calls the mechanism of the family that loses ``epsilon`` a violation.
 
     The mean over the rules it may choose and over equally likely numbers of false positives; given these, the
     probability of few enough false negatives.
@@ -235,7 +235,7 @@ def power(
 
 
 def _power(rates: Rates, negatives: int, positives: int, refuted: Refuted) -> float:
-    """The share of equally likely pairs of counts that are refuted, over all rules."""
+    """Returns the share of equally likely pairs of counts that are refuted, over all rules."""
     shares = (np.arange(NODES) + 0.5) / NODES
     false_positives = _quantile(shares, negatives, rates[0][:, None])[:, :, None].astype(int)
     false_negatives = _quantile(shares, positives, rates[1][:, None])[:, None, :].astype(int)
@@ -252,7 +252,8 @@ def detectable(
     confidence: float,
     refuted: Refuted | None = None,
 ) -> float:
-    """The smallest loss of the family that is called a violation with probability 0.8; infinite where there is none.
+    """Finds the smallest loss of the family that is called a violation with probability 0.8; infinite where there is
+    none.
 
     Args:
       alternative: the family.
@@ -267,16 +268,16 @@ def detectable(
 
 
 def _real_quantile(share: Any, trials: int, rate: np.ndarray) -> np.ndarray:
-    """The real k with Pr[Binomial(trials, rate) <= k] = share, at least -1."""
+    """Returns the real k with Pr[Binomial(trials, rate) <= k] = share, at least -1."""
     found = bdtrik(share, trials, rate)
     return np.where(np.isnan(found), -1.0, found)
 
 
 def _quantile(share: Any, trials: int, rate: np.ndarray) -> np.ndarray:
-    """The smallest count k with Pr[Binomial(trials, rate) <= k] >= share."""
+    """Returns the smallest count k with Pr[Binomial(trials, rate) <= k] >= share."""
     return np.clip(np.ceil(_real_quantile(share, trials, np.clip(rate, 0.0, 1.0))), 0, trials)
 
 
 def _log_ratio(likely: float, rare: float) -> float:
-    """ln(likely/rare) of two rates, neither of which counts as less than one in a million million."""
+    """Returns ln(likely/rare), with both rates raised to at least 1e-12."""
     return float(np.log(max(likely, 1e-12)) - np.log(max(rare, 1e-12)))

@@ -1,4 +1,4 @@
-"""Simultaneous bands: when the threshold is chosen on the very scores that the bound is computed on.
+"""Bounds error rates at all thresholds at once, so that the threshold may be chosen on the scores that are counted.
 
 A band is a table of upper bounds [n + 1] on an error rate, one for each count of errors among n trials. It holds for
 all thresholds together with probability >= 1 - alpha, in finite samples and whatever the law of the scores, ties
@@ -26,7 +26,7 @@ Band = Callable[..., np.ndarray]
 
 
 def dkw(trials: int, *, alpha: float) -> np.ndarray:
-    """The band of constant width sqrt(ln(1/alpha)/(2 n)).
+    """Returns the band of constant width sqrt(ln(1/alpha)/(2 n)).
 
     Args:
       trials: n >= 1.
@@ -48,7 +48,8 @@ def dkw(trials: int, *, alpha: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def equal_level(trials: int, *, alpha: float) -> np.ndarray:
-    """The band that errs equally often at every rank: Clopper-Pearson at a local level at which all hold together.
+    """Returns the band that errs equally often at every rank: Clopper-Pearson at a local level at which all hold
+    together.
 
     The bound for k errors is the 1 - eta quantile of Beta(k + 1, n - k), the law of the next order statistic of n
     uniforms; eta is the largest with Pr[every order statistic within its bound] >= 1 - alpha, which
@@ -86,7 +87,7 @@ def equal_level(trials: int, *, alpha: float) -> np.ndarray:
 
 
 def _checked_ranks(n: int) -> np.ndarray:
-    """Ranks 1..n, thinned where neighbouring bounds differ by much less than their own uncertainty."""
+    """Returns ranks of 1..n, thinned where neighbouring bounds differ by much less than their own uncertainty."""
     ranks, rank = [], 1
     while rank <= n:
         ranks.append(rank)
@@ -96,7 +97,7 @@ def _checked_ranks(n: int) -> np.ndarray:
 
 
 def stays_below(ranks: np.ndarray, bounds: np.ndarray, n: int) -> float:
-    """Pr[U_(rank) <= bound for every rank], for the order statistics of n uniforms: exact but for 1e-13 a step.
+    """Computes Pr[U_(rank) <= bound for every rank] for the order statistics of n uniforms, up to 1e-13 a step.
 
     The number of uniforms below t is a Poisson process of rate n, given that it ends at n. Its law is carried from
     bound to bound, each time without the paths that have too few points.
@@ -145,7 +146,7 @@ class Tradeoff(NamedTuple):
 
 
 def tradeoff(scores: Any, *, confidence: float, band: Band = equal_level) -> Tradeoff:
-    """Error rates at every threshold with simultaneous bounds; alpha = 1 - confidence is shared equally by the worlds.
+    """Computes the error rates at every threshold with simultaneous bounds; the worlds share 1 - confidence equally.
 
     Args:
       scores: [2, n], one row per world.
@@ -185,7 +186,7 @@ class BestThreshold(NamedTuple):
 
 
 def epsilon_lower(scores: Any, *, delta: float, confidence: float, band: Band = equal_level) -> BestThreshold:
-    """The largest epsilon that some threshold certifies, where the threshold is chosen on these same scores.
+    """Finds the largest epsilon that some threshold certifies, where the threshold is chosen on these same scores.
 
     Args:
       scores: [2, n], one row per world.

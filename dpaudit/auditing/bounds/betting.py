@@ -40,7 +40,7 @@ NONE, FALSE_ALARM, RIGHT, BOTH = range(4)  # the outcomes of a pair: who guessed
 
 
 def outcomes(guesses0: Any, guesses1: Any) -> np.ndarray:
-    """Running counts of the four outcomes of pairs of trials.
+    """Returns running counts of the four outcomes of pairs of trials.
 
     Args:
       guesses0, guesses1: [..., n], true where the guess is world 1, in world 0 and in world 1.
@@ -54,7 +54,7 @@ def outcomes(guesses0: Any, guesses1: Any) -> np.ndarray:
 
 
 def error_counts(counts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(false positives, false negatives, pairs) of counts of outcomes, [..., 4]."""
+    """Returns (false positives, false negatives, pairs) of counts of outcomes, [..., 4]."""
     counts = np.asarray(counts)
     both_wrong = counts[..., FALSE_ALARM]
     return both_wrong + counts[..., BOTH], both_wrong + counts[..., NONE], counts.sum(-1)
@@ -63,7 +63,8 @@ def error_counts(counts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def log_wealth(
     counts: Any, epsilon: Any, *, delta: float, expected_gap: float, both_events: bool = False
 ) -> np.ndarray:
-    """ln of the gambler's wealth after these outcomes, if each bet is paid as the claim ``epsilon`` would have it.
+    """Returns ln of the gambler's wealth after these outcomes, with bets that are fair if the loss is at most
+    ``epsilon``.
 
     It falls with epsilon: each bet on a side is counted as the lesser of what it has won against epsilon and against
     0 (its gain first rises with epsilon, then falls), and the others fall already.
@@ -95,7 +96,7 @@ def log_wealth(
 def _on_sum(
     errors: np.ndarray, pairs: np.ndarray, epsilon: np.ndarray, delta: float, expected_gap: float
 ) -> np.ndarray:
-    """ln of the part of the wealth that was put on FPR + FNR, which only the number of errors decides."""
+    """Returns ln of the wealth from the bets on FPR + FNR, which depends on the number of errors alone."""
     gaps = np.array([expected_gap, *GAPS])
     shares = np.array([ON_EXPECTED_GAP, *[ON_GAPS / len(GAPS)] * len(GAPS)])
     claimed, true = epsilon[..., None], epsilon[..., None] + gaps
@@ -107,7 +108,7 @@ def _on_sum(
 
 
 def _on_sides(counts: np.ndarray, epsilon: np.ndarray, delta: float) -> np.ndarray:
-    """ln of what each bet on one of the two sides has made of its stake, [..., 2 len(SHARES)]."""
+    """Returns ln of the wealth from each bet on one of the two sides, [..., 2 len(SHARES)]."""
     c, u = np.array(SHARES), np.exp(epsilon)[..., None] + delta
     none, wrong, right, both = (counts[..., outcome, None] for outcome in range(4))
     always = wrong * np.log1p(-c) + right * np.log1p(c * (1 - delta) / u)
@@ -116,13 +117,13 @@ def _on_sides(counts: np.ndarray, epsilon: np.ndarray, delta: float) -> np.ndarr
 
 
 def _log_sum(terms: np.ndarray) -> np.ndarray:
-    """ln of the sum of exponentials over the last axis."""
+    """Returns ln of the sum of exponentials over the last axis."""
     top = terms.max(-1)
     return top + np.log(np.exp(terms - top[..., None]).sum(-1))
 
 
 def bet_on_line(epsilon: float, delta: float, fpr: float, fnr: float) -> np.ndarray:
-    """The bet against a line of a promise that grows fastest if both rates are as guessed.
+    """Returns the bet against a line of a promise that grows fastest if both rates are as guessed.
 
     The promise has e^epsilon FPR + FNR >= 1 - delta, and the same with the rates exchanged. Let (a, b) be the point of
     such a line at which a coin of rate ``fpr`` and one of rate ``fnr`` are hardest to tell from coins of a and b, in
@@ -152,7 +153,7 @@ def bet_on_line(epsilon: float, delta: float, fpr: float, fnr: float) -> np.ndar
         low, high = max(p, (whole - 1) / steep), min((whole - q) / steep, 1.0)  # of a: on the line, above the guess
 
         def turned(a: np.ndarray, p: float = p, q: float = q, steep: float = steep, whole: float = whole) -> Any:
-            """Increasing; 0 where the entropy does not change along the line."""
+            """Increases in a, and is 0 where the entropy does not change along the line."""
             b = whole - steep * a
             return (a - p) * b * (1 - b) - steep * (b - q) * a * (1 - a)
 
@@ -171,7 +172,7 @@ def bet_on_line(epsilon: float, delta: float, fpr: float, fnr: float) -> np.ndar
 
 
 def log_wealth_on_line(counts: Any, bet: np.ndarray) -> np.ndarray:
-    """ln of what a bet of :func:`bet_on_line` has become, in equal parts for all of ``STAKES``.
+    """Returns ln of the wealth from a bet of :func:`bet_on_line`, with equal parts for all of ``STAKES``.
 
     Args:
       counts: of outcomes, [..., 4].
@@ -191,7 +192,7 @@ def log_wealth_on_line(counts: Any, bet: np.ndarray) -> np.ndarray:
 def epsilon_lower(
     counts: Any, *, delta: float, confidence: float, expected_gap: float = 1.0, both_events: bool = False
 ) -> np.ndarray:
-    """The largest epsilon that the gambler has refuted: a lower bound at every time at once.
+    """Returns the largest epsilon that the gambler has refuted, a lower bound that holds at every time at once.
 
     Args:
       counts: of outcomes, [..., 4].
@@ -216,7 +217,7 @@ def epsilon_lower(
 def most_errors(
     pairs: np.ndarray, epsilon: float, *, delta: float, confidence: float, expected_gap: float
 ) -> np.ndarray:
-    """The most errors, of both kinds together, at which the bets on the sum refute a claim by themselves.
+    """Returns the most errors, of both kinds together, with which the bets on the sum alone refute a claim.
 
     Args:
       pairs: trials of each world, [...].
@@ -237,7 +238,7 @@ def most_errors(
 
 
 def rate_bounds(errors: Any, trials: Any, *, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """A confidence sequence for one error rate: at every time at once, low <= rate <= high.
+    """Returns a confidence sequence for one error rate: low <= rate <= high at every time at once.
 
     The rates r at which the likelihood ratio of the Beta(1/2, 1/2) mixture, a martingale if r is true, stays below
     1/alpha.

@@ -1,7 +1,7 @@
-"""Credible bounds: what a Jeffreys prior on the two error rates makes of the counts. NumPy float64 throughout.
+"""Computes credible bounds from counts, under a Jeffreys prior on the two error rates. NumPy float64 throughout.
 
-These are statements of belief. Averaged over rates drawn from the prior a bound errs exactly as often as it says. At
-one fixed rate it may err more often, most of all where few errors are expected (up to 8% for a Jeffreys bound at
+These are statements of belief. Averaged over rates drawn from the prior, a bound fails exactly as often as it states.
+At one fixed rate it may fail more often, most of all where few errors are expected (up to 8% for a Jeffreys bound at
 2.5%): no monotone upper bound on a binomial rate below Clopper-Pearson's keeps its level everywhere. A verdict
 therefore belongs to :func:`estimate.epsilon_bounds`.
 """
@@ -21,7 +21,7 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(32)  # on -1..1
 
 
 def jeffreys(successes: Any, trials: Any, *, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Posterior quantiles of a binomial probability under the Jeffreys prior, each of them one-sided at level alpha.
+    """Returns posterior quantiles of a binomial probability under the Jeffreys prior, each one-sided at level alpha.
 
     p | k ~ Beta(k + 1/2, n - k + 1/2); low and high are its alpha and 1 - alpha quantiles.
 
@@ -43,7 +43,7 @@ def jeffreys(successes: Any, trials: Any, *, alpha: float) -> tuple[np.ndarray, 
 def jeffreys_epsilon(
     false_positives: Any, false_negatives: Any, negatives: Any, positives: Any, *, delta: float, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Credible bounds on epsilon from :func:`jeffreys` bounds on the two rates, alpha/2 each.
+    """Returns credible bounds on epsilon from :func:`jeffreys` bounds on the two rates, alpha/2 each.
 
     As :func:`estimate.epsilon_bounds` with posterior quantiles in place of Clopper-Pearson bounds: each of the two has
     posterior probability >= confidence.
@@ -79,7 +79,7 @@ def posterior(
     delta: float,
     either_way: bool = False,
 ) -> np.ndarray:
-    """The posterior probability that the test shows at most ``epsilon``.
+    """Returns the posterior probability that the test shows at most ``epsilon``.
 
     With X = FPR and Y = FNR independent, X ~ Beta(FP + 1/2, TN + 1/2) and Y ~ Beta(FN + 1/2, TP + 1/2), this is
     1 - Pr[ Y < max(1 - delta - e^epsilon X, e^-epsilon (1 - delta - X)) ]. The region below the two lines is a square
@@ -118,7 +118,7 @@ def joint_beta(
     confidence: float,
     either_way: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Credible bounds on epsilon from the joint posterior of both rates: the quantiles of :func:`posterior`.
+    """Returns credible bounds on epsilon from the joint posterior of both rates: the quantiles of :func:`posterior`.
 
     Each bound has posterior probability ``confidence`` (so both together make an interval at 2 confidence - 1, which
     is the source's 1 - alpha). At one fixed truth the lower bound may err far more often than 1 - confidence: for a
@@ -163,11 +163,11 @@ class _Beta(NamedTuple):
         return betainc(self.a, self.b, x)
 
     def below(self, probability: Any) -> np.ndarray:
-        """The quantile with this probability below it."""
+        """Returns the quantile with this probability below it."""
         return betaincinv(self.a, self.b, probability)
 
     def above(self, probability: Any) -> np.ndarray:
-        """The quantile with this probability above it."""
+        """Returns the quantile with this probability above it."""
         return betainccinv(self.a, self.b, probability)
 
 
@@ -193,7 +193,7 @@ def _sides(table: ErrorTable, either_way: bool) -> _Sides:
 
 
 def _posterior(epsilon: np.ndarray, sides: _Sides, delta: float) -> np.ndarray:
-    """Pr[epsilon of the test <= epsilon], in the shape of ``epsilon``."""
+    """Returns Pr[epsilon of the test <= epsilon], in the shape of ``epsilon``."""
     outer, inner = sides.outer, sides.inner
     grow = np.exp(np.minimum(epsilon, 700.0))[np.newaxis]
     whole = 1 - delta
@@ -211,7 +211,7 @@ def _posterior(epsilon: np.ndarray, sides: _Sides, delta: float) -> np.ndarray:
 def _integral(
     start: np.ndarray, end: np.ndarray, grow: np.ndarray, whole: float, outer: _Beta, inner: _Beta
 ) -> np.ndarray:
-    """The integral of f_outer(y) F_inner((whole - y)/grow) over start..end, in t with y = sin(t)^2."""
+    """Integrates f_outer(y) F_inner((whole - y)/grow) over start..end, in t with y = sin(t)^2."""
     first, last = (np.arcsin(np.sqrt(end_point))[..., np.newaxis] for end_point in (start, end))
     middle, half = (last + first) / 2, (last - first) / 2
     t = middle + half * NODES

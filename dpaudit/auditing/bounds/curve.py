@@ -36,7 +36,7 @@ CHANCE = 1.5  # standard deviations of log p, about sqrt(-2 log p) by the normal
 
 
 def p_value(claim: Claim, false_positives: Any, false_negatives: Any, negatives: Any, positives: Any) -> np.ndarray:
-    """The p-value of "the mechanism keeps its promise", from the counts of a rule that was fixed before them.
+    """Computes the p-value of "the mechanism keeps its promise" from the counts of a rule that was fixed before them.
 
     Where the promise has two directions it is the larger of both: the rule does not say which world has the record.
 
@@ -64,7 +64,7 @@ def p_value(claim: Claim, false_positives: Any, false_negatives: Any, negatives:
 def violated(
     claim: Claim, false_positives: int, false_negatives: int, negatives: int, positives: int, *, confidence: float
 ) -> bool:
-    """Whether the counts of a fixed rule show, at this confidence, that the promise is broken.
+    """Tells whether the counts of a fixed rule show, at this confidence, that the promise is broken.
 
     Args:
       claim, false_positives, false_negatives, negatives, positives: as for :func:`p_value`.
@@ -78,7 +78,7 @@ def violated(
 
 
 def tangent(claim: Claim, false_positives: int, false_negatives: int, negatives: int, positives: int) -> Claim:
-    """The one (epsilon, delta) of a curve against which these counts say most: a choice, as that of a threshold is.
+    """Chooses the (epsilon, delta) of a curve that these counts refute most strongly.
 
     The curve promises each of its (epsilon, delta), so that to break this one is to break the curve. What is made for
     such a claim, betting whenever one looks above all, so tests a curve too; it loses what other points would add.
@@ -100,7 +100,7 @@ def tangent(claim: Claim, false_positives: int, false_negatives: int, negatives:
     wide = np.array([a * (1 - a) / negatives, b * (1 - b) / positives]) + 0.25 / np.array([negatives, positives]) ** 2
 
     def strength(epsilon: float) -> float:
-        """The further of both lines from (a, b), in standard errors of the distance."""
+        """Returns the larger distance of (a, b) below the two lines, in standard errors."""
         slope, delta = np.exp(epsilon), claim.delta_at(epsilon)
         if delta >= 1:  # nothing is promised there
             return -np.inf
@@ -116,7 +116,7 @@ def tangent(claim: Claim, false_positives: int, false_negatives: int, negatives:
 
 
 def choose_threshold(claim: Claim, scores: Any) -> tuple[float, float]:
-    """The threshold at which these scores say most against the promise: a choice, whose p-value must not be reported.
+    """Chooses the threshold at which these scores refute the promise most strongly; its p-value must not be reported.
 
     The p-value weighs the gap below the curve by how surely these scores show it, so that a lucky extreme score counts
     for little, and no level of choosing has to be set. Among many thresholds its logarithm is averaged over those
@@ -154,7 +154,7 @@ def choose_threshold(claim: Claim, scores: Any) -> tuple[float, float]:
 
 
 def _checked(*given: Any) -> tuple[np.ndarray, ...]:
-    """False positives, false negatives, negatives and positives, of one shape."""
+    """Broadcasts false positives, false negatives, negatives and positives to one shape."""
     counts = np.broadcast_arrays(*(np.asarray(count, np.float64) for count in given))
     for name, count, most in (("false_positives", counts[0], counts[2]), ("false_negatives", counts[1], counts[3])):
         if not ((count >= 0) & (count <= most)).all() or (most < 1).any():
@@ -163,13 +163,13 @@ def _checked(*given: Any) -> tuple[np.ndarray, ...]:
 
 
 def _averaged(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The mean of a function of [0, 1], 0 elsewhere, over what is within NEARBY of each x, by the trapezoidal rule."""
+    """Averages a function of [0, 1], 0 elsewhere, over what is within NEARBY of each x, by the trapezoidal rule."""
     areas = np.concatenate([[0.0], np.cumsum(np.diff(x) * (y[1:] + y[:-1]) / 2)])
     return (np.interp(x + NEARBY, x, areas) - np.interp(x - NEARBY, x, areas)) / (2 * NEARBY)
 
 
 def _largest(direction: TradeOff, x: np.ndarray, y: np.ndarray, n0: np.ndarray, n1: np.ndarray) -> np.ndarray:
-    """T from above."""
+    """Bounds T from above."""
     x, y, n0, n1 = (count[..., None] for count in (x, y, n0, n1))
     middle = (x + 1) / (n0 + 2)
     spread = REACH / np.sqrt((n0 + 2) * middle * (1 - middle))  # of the log-odds
@@ -182,6 +182,6 @@ def _largest(direction: TradeOff, x: np.ndarray, y: np.ndarray, n0: np.ndarray, 
 
 
 def _at_most(count: np.ndarray, trials: np.ndarray, rate: np.ndarray) -> np.ndarray:
-    """Pr[Bin(trials, rate) <= count]."""
+    """Returns Pr[Bin(trials, rate) <= count]."""
     below = np.minimum(count, trials - 1)
     return np.where(count >= trials, 1.0, betainc(trials - below, below + 1, 1 - rate))

@@ -1,8 +1,7 @@
-"""Counts or scores -> epsilon, with confidence. NumPy float64 throughout.
+"""Bounds epsilon from counts or scores, with confidence. NumPy float64 throughout.
 
 Two rates describe a test that guesses a world: FPR = Pr[guess 1 | world 0] and FNR = Pr[guess 0 | world 1]. Every
-bound
-here holds for a rule that was fixed before the counted trials were seen; :func:`choose_threshold` therefore belongs on
+bound here holds for a rule that was fixed before the counted trials were seen; a threshold must therefore be chosen on
 a split of the trials that is not counted.
 """
 
@@ -15,7 +14,7 @@ from dpaudit import _validate
 
 
 def epsilon_from_rates(fpr: Any, fnr: Any, delta: Any = 0.0) -> np.ndarray:
-    """The smallest epsilon that is consistent with two error rates: what the test has shown.
+    """Returns the smallest epsilon that is consistent with two error rates.
 
     max( ln((1 - delta - FPR)/FNR), ln((1 - delta - FNR)/FPR), 0 ); infinite where a rate is zero and the other leaves
     1 - delta - rate > 0.
@@ -35,7 +34,7 @@ def epsilon_from_rates(fpr: Any, fnr: Any, delta: Any = 0.0) -> np.ndarray:
 
 
 def _log_ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
-    """ln(top/bottom) for bottom >= 0; -inf where top <= 0."""
+    """Returns ln(top/bottom) for bottom >= 0; -inf where top <= 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(top > 0, np.log(np.maximum(top, 0.0)) - np.log(bottom), -np.inf)
 
@@ -73,7 +72,7 @@ def epsilon_bounds(
     confidence: float,
     both_events: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper confidence bounds on the epsilon that this test attains, by Clopper-Pearson.
+    """Returns lower and upper confidence bounds on the epsilon that this test attains, by Clopper-Pearson.
 
     alpha = 1 - confidence is shared equally by the two rates, so both rates' bounds hold together with probability
     >= confidence and Eq. (2) at the rates' upper (lower) ends bounds epsilon from below (above). Each of the two
@@ -107,7 +106,7 @@ def epsilon_bounds(
 
 
 def errors(scores: np.ndarray, threshold: float, above: bool = True) -> tuple[int, int]:
-    """(false positives, false negatives) of the rule: guess world 1 where score > threshold, so ties go to world 0.
+    """Counts (false positives, false negatives) of the rule "world 1 where score > threshold"; ties go to world 0.
 
     Args:
       scores: [2, n], one row per world; NaN counts as larger than any number.
@@ -120,16 +119,13 @@ def errors(scores: np.ndarray, threshold: float, above: bool = True) -> tuple[in
 
 
 def checked_scores(scores: Any) -> np.ndarray:
-    """Scores [2, n] in float64, refused where they are empty or not numbers."""
+    """Returns scores [2, n] in float64, after refusing those that are empty or not numbers."""
     scores = np.asarray(scores, np.float64)
     if scores.ndim != 2 or scores.shape[0] != 2 or scores.shape[1] < 1:
         raise _validate.expected("scores", "shape [2, n] with n >= 1", f"shape {list(scores.shape)}")
     if np.isnan(scores).any():
         raise _validate.expected("scores", "numbers", f"NaN in {int(np.isnan(scores).sum())} of {scores.size} trials")
     return scores
-
-
-# Tables of counts as the estimators take them: many audits at once, checked in one place.
 
 
 class ErrorTable(NamedTuple):
@@ -142,7 +138,7 @@ class ErrorTable(NamedTuple):
 
 
 def counts_within(limit: Any, **named: Any) -> np.ndarray:
-    """``name=counts`` in float64, each a whole number in 0 .. limit.
+    """Returns the counts ``name=counts`` in float64, after checking that each is a whole number in 0 .. limit.
 
     Args:
       limit: the largest count, any shape that broadcasts with the counts.
@@ -161,7 +157,7 @@ def counts_within(limit: Any, **named: Any) -> np.ndarray:
 
 
 def error_table(false_positives: Any, false_negatives: Any, negatives: Any, positives: Any) -> ErrorTable:
-    """The four counts, broadcast to one shape.
+    """Broadcasts the four counts to one shape.
 
     Raises:
       InputError: no trials in a world, or more errors than trials.

@@ -1,4 +1,4 @@
-"""Gaussian differential privacy: mu from counts, and the epsilon that it means. NumPy float64 throughout.
+"""Computes the mu of Gaussian differential privacy from counts, and its epsilon. NumPy float64 throughout.
 
 A test's own mu needs no assumption: a mechanism that is mu-GDP keeps every test at or below mu. Turning it into an
 epsilon at some delta does: **it assumes that the mechanism's trade-off function is Gaussian**, so that one test's
@@ -17,7 +17,7 @@ from dpaudit.auditing.bounds.roots import increasing_root
 
 
 def mu_from_rates(fpr: Any, fnr: Any) -> np.ndarray:
-    """mu = Phi^-1(1 - FPR) - Phi^-1(FNR): two unit normals this far apart have a test with these error rates.
+    """Returns mu = Phi^-1(1 - FPR) - Phi^-1(FNR): two unit normals this far apart have a test with these error rates.
 
     Args:
       fpr, fnr: rates in [0, 1], any broadcastable shape.
@@ -37,7 +37,7 @@ def mu_from_rates(fpr: Any, fnr: Any) -> np.ndarray:
 def mu_bounds(
     false_positives: Any, false_negatives: Any, negatives: Any, positives: Any, *, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper confidence bounds on the mu of this test, from Clopper-Pearson bounds on the rates.
+    """Returns lower and upper confidence bounds on the mu of this test, from Clopper-Pearson bounds on the rates.
 
     alpha = 1 - confidence is shared equally by the two rates; each of the two bounds holds with probability
     >= confidence. The lower one bounds the mu of every mu-GDP promise that the mechanism could keep, whatever its
@@ -67,7 +67,7 @@ def mu_bounds(
 def epsilon_bounds(
     false_positives: Any, false_negatives: Any, negatives: Any, positives: Any, *, delta: float, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds on epsilon at ``delta``, **assuming a Gaussian trade-off function**: :func:`mu_bounds` converted.
+    """Converts :func:`mu_bounds` to bounds on epsilon at ``delta``, **assuming a Gaussian trade-off function**.
 
     Args:
       false_positives, false_negatives, negatives, positives: as for :func:`mu_bounds`.
@@ -85,7 +85,8 @@ def epsilon_bounds(
 
 
 def epsilon_from_mu(mu: Any, delta: float) -> np.ndarray:
-    """The smallest epsilon with (epsilon, delta)-DP for a mechanism whose trade-off function is Gaussian with this mu.
+    """Returns the smallest epsilon with (epsilon, delta)-DP for a mechanism with this mu and a Gaussian trade-off
+    function.
 
     Inverts delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
 

@@ -1,4 +1,4 @@
-"""One-run auditing: many canaries in one training run, each included independently with probability 1/2.
+"""Bounds epsilon from one training run with many canaries, each included independently with probability 1/2.
 
 The guesser sees the run's output only: a score for each canary, larger means "was included". It guesses "in" for the
 ``guesses_in`` largest scores, "out" for the ``guesses_out`` smallest, and abstains on the rest; how many of the
@@ -66,7 +66,8 @@ def p_value(correct: Any, guesses: Any, canaries: Any, epsilon: Any, *, delta: f
 
 
 def epsilon_lower(correct: Any, guesses: Any, canaries: Any, *, delta: float, confidence: float) -> np.ndarray:
-    """The largest epsilon that the right guesses refute: with probability >= confidence the mechanism's is above it.
+    """Returns the largest epsilon that the right guesses refute: with probability >= confidence the true one is above
+    it.
 
     Args:
       correct, guesses, canaries: as for :func:`p_value`.
@@ -95,7 +96,7 @@ def epsilon_lower(correct: Any, guesses: Any, canaries: Any, *, delta: float, co
 
 
 def mu_lower(correct: Any, guesses: Any, canaries: Any, *, confidence: float) -> np.ndarray:
-    """The largest mu that the right guesses refute, for mu-GDP mechanisms.
+    """Returns the largest mu that the right guesses refute, for mu-GDP mechanisms.
 
     Were Pr[correct >= c] = alpha, then the shares r of right and h of wrong guesses on that event would satisfy
     h >= Phi(Phi^-1(r) - mu); stepping c down to 0 accumulates both, and a total above guesses/canaries is impossible.
@@ -131,7 +132,7 @@ def mu_lower(correct: Any, guesses: Any, canaries: Any, *, confidence: float) ->
 def epsilon_lower_gaussian(
     correct: Any, guesses: Any, canaries: Any, *, delta: float, confidence: float
 ) -> np.ndarray:
-    """:func:`mu_lower` as an epsilon at ``delta``, **assuming that the trade-off function is Gaussian**.
+    """Converts :func:`mu_lower` to an epsilon at ``delta``, **assuming that the trade-off function is Gaussian**.
 
     Args:
       correct, guesses, canaries: as for :func:`p_value`.
@@ -156,7 +157,7 @@ def audit(
     confidence: float,
     bound: Callable[..., np.ndarray] = epsilon_lower,
 ) -> OneRun:
-    """The bound that one run gives, by the best of the plans.
+    """Bounds epsilon by the best of several plans.
 
     Every plan is tested at 1 - (1 - confidence)/len(plans), so the best one's bound holds at ``confidence``.
     Scores that tie across a plan's edge are counted against the guesser, so that no order of the canaries can tell
@@ -203,7 +204,7 @@ def audit(
 
 
 def ceiling(canaries: int, plans: Sequence[Plan], *, delta: float, confidence: float) -> float:
-    """The largest bound that :func:`audit` could give, were every guess of every plan right.
+    """Returns the largest bound that :func:`audit` could give, were every guess of every plan right.
 
     Args:
       canaries: m >= 1.
@@ -221,7 +222,7 @@ def ceiling(canaries: int, plans: Sequence[Plan], *, delta: float, confidence: f
 
 
 def count_correct(scores: np.ndarray, included: np.ndarray, plan: Plan) -> np.ndarray:
-    """Right guesses of a plan, for many runs at once; of tied canaries the wrong ones are guessed first.
+    """Counts the right guesses of a plan, for many runs at once; of tied canaries the wrong ones are guessed first.
 
     Args:
       scores: [..., m], from each run's output alone; larger means "was included".
@@ -254,13 +255,13 @@ def _checked(correct: Any, guesses: Any, canaries: Any) -> tuple[np.ndarray, np.
 
 
 def _each_once(bound: Callable[..., np.ndarray], *counts: np.ndarray) -> np.ndarray:
-    """``bound`` of every different table, once: audits that share a plan differ in ``correct`` alone."""
+    """Computes ``bound`` once for every different table, as audits that share a plan differ in ``correct`` alone."""
     tables, place = np.unique(np.stack([count.ravel() for count in counts]), axis=1, return_inverse=True)
     return bound(*tables)[place].reshape(counts[0].shape)
 
 
 def _lower_counts(v: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(k, ln C(r, k)) for k = v - 1, v - 2, ... on a last axis; k below 0 has coefficient -inf."""
+    """Returns (k, ln C(r, k)) for k = v - 1, v - 2, ... on a last axis; k below 0 has coefficient -inf."""
     k = v[..., np.newaxis] - np.arange(1, v.max(initial=0) + 1)
     n, inside = r[..., np.newaxis], np.maximum(k, 0)
     coefficient = gammaln(n + 1) - gammaln(inside + 1) - gammaln(n - inside + 1)
@@ -286,7 +287,8 @@ def _p_value(
 
 
 def _excess(v: np.ndarray, guesses: np.ndarray, m: np.ndarray, mu: np.ndarray, alpha: float) -> np.ndarray:
-    """The accumulated share of guesses, right and wrong, less guesses/canaries: positive where mu is refuted."""
+    """Returns the accumulated share of guesses, right and wrong, less guesses/canaries: positive where mu is
+    refuted."""
     right, wrong = alpha * v / m, alpha * (guesses - v) / m
     for i in range(int(v.max(initial=0)) - 1, -1, -1):
         least = np.where(i < v, np.maximum(wrong, ndtr(ndtri(right) - mu)), wrong)

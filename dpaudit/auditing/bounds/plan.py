@@ -1,4 +1,4 @@
-"""What a number of trials can and cannot show, before any is played."""
+"""Computes what a number of trials can show, before any is played."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     assumes: str = PERFECT
 
     def seconds(self, trials: float) -> float | None:
-        """How long so many trials take at the plan's rate."""
+        """Returns how long so many trials take at the plan's rate."""
         return None if self.rate is None else trials / self.rate
 
 
@@ -67,7 +67,7 @@ def plan(
     trials: int | None = None,
     rate: float | None = None,
 ) -> Plan:
-    """How many trials a question needs: with a number fixed in advance, and with one that may stop at any time.
+    """Computes how many trials a question needs, with a number fixed in advance and with early stopping.
 
     The attack is taken to be perfect and its threshold to be fixed; what is set aside to choose one comes on top.
 
@@ -115,7 +115,7 @@ def plan(
 
 
 def needed(epsilon: float, claimed: float, *, delta: float, confidence: float, least: int = 1) -> int:
-    """Trials of each world, fixed in advance, with which :func:`power` reaches 0.8.
+    """Finds the number of trials of each world, fixed in advance, with which :func:`power` reaches 0.8.
 
     Power is a saw-tooth in the number of trials: the smallest such number within the last tenth before the one that
     bisection finds, in steps of a two-hundredth.
@@ -141,7 +141,7 @@ def needed(epsilon: float, claimed: float, *, delta: float, confidence: float, l
 
 
 def stopping(epsilon: float, claimed: float, *, delta: float, confidence: float, longest: int) -> np.ndarray:
-    """When audits that may stop at any time call a violation: simulated from one fixed seed, with the perfect attack.
+    """Simulates, from one fixed seed, when audits with a perfect attack and early stopping call a violation.
 
     Only the bets on the sum of both error rates are followed, and these are looked at after every pair up to 100 and
     then whenever there is 1 percent more: true audits stop a little earlier.
@@ -164,7 +164,7 @@ def stopping(epsilon: float, claimed: float, *, delta: float, confidence: float,
 
 
 def expected_lower(epsilon: float, negatives: int, positives: int, *, delta: float, confidence: float) -> float:
-    """The expected lower bound of a mechanism that attains ``epsilon``, under the perfect attack.
+    """Computes the expected lower bound of a mechanism that attains ``epsilon``, under the perfect attack.
 
     The mean over 64 equally likely values of each of the two counts.
     """
@@ -178,7 +178,8 @@ def expected_lower(epsilon: float, negatives: int, positives: int, *, delta: flo
 
 
 def _smallest(enough: Callable[[int], bool], low: int) -> int | None:
-    """The smallest n >= ``low`` with ``enough(n)`` if that stays true once it is; None beyond ``LARGEST``."""
+    """Finds the smallest n >= ``low`` with ``enough(n)``, which must stay true from there on; None beyond
+    ``LARGEST``."""
     high = low
     while not enough(high):
         low, high = high + 1, 2 * high
@@ -191,7 +192,7 @@ def _smallest(enough: Callable[[int], bool], low: int) -> int | None:
 
 
 def ceiling(negatives: int, positives: int, *, delta: float, confidence: float) -> float:
-    """The largest lower bound that this many trials could certify: that of a test without a single error.
+    """Returns the largest lower bound that this many trials could certify: that of a test without a single error.
 
     Args:
       negatives, positives: counted trials of world 0 and of world 1.
@@ -205,7 +206,8 @@ def ceiling(negatives: int, positives: int, *, delta: float, confidence: float) 
 
 
 def power(epsilon: float, claimed: float, negatives: int, positives: int, *, delta: float, confidence: float) -> float:
-    """The probability that the lower bound exceeds ``claimed`` when the true epsilon is attained by the attack.
+    """Computes the probability that the lower bound exceeds ``claimed`` when a perfect attack attains the true
+    epsilon.
 
     The attack is taken to be perfect: FPR = FNR = (1 - delta)/(1 + e^epsilon), the corner of the (epsilon, delta)
     trade-off curve. Exact but for numbers of errors that are as good as impossible: for each number of false
@@ -228,7 +230,8 @@ def power(epsilon: float, claimed: float, negatives: int, positives: int, *, del
 
 
 def _upper_bounds(trials: int, rate: float, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-    """(probabilities, upper bounds on the rate) of all numbers of errors that are not beyond belief, in order."""
+    """Returns (probabilities, upper bounds on the rate) of the numbers of errors that can occur, but for 1e-12, in
+    order."""
     spread = 8 * np.sqrt(trials * rate * (1 - rate)) + 32  # beyond it, less than 1e-12
     first, last = max(0, int(trials * rate - spread)), min(trials, int(trials * rate + spread))
     counts = np.arange(first, last + 1)
@@ -239,7 +242,7 @@ def _upper_bounds(trials: int, rate: float, confidence: float) -> tuple[np.ndarr
 
 
 def detectable(claimed: float, negatives: int, positives: int, *, delta: float, confidence: float) -> float:
-    """The smallest true epsilon that would be called a violation with probability 0.8, were the attack perfect.
+    """Finds the smallest true epsilon that would be called a violation with probability 0.8, were the attack perfect.
 
     Args:
       claimed: the promised loss in nats.
@@ -257,7 +260,7 @@ def detectable(claimed: float, negatives: int, positives: int, *, delta: float, 
 
 
 def detectable_by_betting(claimed: float, pairs: int, *, delta: float, confidence: float) -> float:
-    """:func:`detectable` for an audit that stops as soon as a violation is certain.
+    """Finds what is :func:`detectable` by an audit that stops as soon as a violation is certain.
 
     Only the bets on the sum of both error rates are counted, and only at the last trial: the power is at least 0.8.
 
@@ -276,12 +279,13 @@ def detectable_by_betting(claimed: float, pairs: int, *, delta: float, confidenc
 
 
 def _corner(epsilon: float, delta: float) -> float:
-    """Both error rates of the perfect attack: the corner of the (epsilon, delta) trade-off curve."""
+    """Returns the error rate, of either kind, of the perfect attack: the corner of the (epsilon, delta) trade-off
+    curve."""
     return (1 - delta) * float(expit(-epsilon))
 
 
 def smallest_seen(seen: Callable[[float], float], claimed: float) -> float:
-    """The smallest epsilon above ``claimed`` at which ``seen``, an increasing probability, reaches 0.8."""
+    """Finds the smallest epsilon above ``claimed`` at which ``seen``, an increasing probability, reaches 0.8."""
     low, step = claimed, CLOSE
     if seen(low) >= POWER:  # where confidence is little
         return low

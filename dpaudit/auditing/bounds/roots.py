@@ -33,7 +33,7 @@ def increasing_root(
     points = low.copy()
 
     def at(x: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """SciPy leaves out the functions whose roots are found; these are evaluated where they were last."""
+        """Evaluates the functions that SciPy still asks for, and those whose roots are found where they were last."""
         points.flat[place] = x
         return np.asarray(function(points)).flat[place]
 

@@ -23,7 +23,8 @@ from dpaudit import _validate
 from dpaudit.auditing.bounds import betting, certified, curve, plan
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates
 from dpaudit.auditing.bounds.roots import increasing_root
-from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta, measured_band, shown, tables, too_few
+from dpaudit.auditing.conclude import measured_band, shown, tables, too_few
+from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
 LOOK_EVERY = 64  # pairs between two looks at the width of the bounds
@@ -63,17 +64,17 @@ class Watch(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Trials of each world in this stage."""
+        """Returns the number of trials of each world in this stage."""
         return int(self.counts.sum())
 
     @property
     def violation(self) -> bool:
-        """The claim is refuted: of honest mechanisms, at most a share 1 - confidence is ever accused."""
+        """Tells whether the claim is refuted; of honest mechanisms, at most a share 1 - confidence is ever accused."""
         return self.claim is not None and bool(_refuted(self, self.counts))
 
     @property
     def epsilon_lower(self) -> float:
-        """With probability >= confidence, never above the mechanism's epsilon."""
+        """Bounds the mechanism's epsilon from below, with probability >= confidence at all times together."""
         lower = float(_lower(self, self.counts))
         if (
             self.claim is not None and not self.claim.is_curve and self.violation
@@ -83,7 +84,7 @@ class Watch(NamedTuple):
 
     @property
     def epsilon_upper(self) -> float:
-        """With probability >= confidence, never below what this test attains; other tests may attain more."""
+        """Bounds what this test attains from above, with probability >= confidence; other tests may attain more."""
         return float(_upper(self, self.counts))
 
 
@@ -96,7 +97,7 @@ def start(
     both_events: bool = False,
     stages: int = 1,
 ) -> Watch:
-    """The state before the first trial.
+    """Returns the state before the first trial.
 
     Args:
       claim: the promise, or None to measure without one.
@@ -118,7 +119,7 @@ def start(
 
 
 def next_stage(watch: Watch, guesses: Any = None) -> Watch:
-    """The state before the first trial of a rule that was chosen on trials up to now.
+    """Returns the state before the first trial of a rule that was chosen on the trials so far.
 
     Args:
       watch: the state; a stage that has not seen a pair yet is replaced.
@@ -135,7 +136,7 @@ def next_stage(watch: Watch, guesses: Any = None) -> Watch:
 
 
 def _bet(watch: Watch, claim: Claim, guesses: np.ndarray) -> np.ndarray:
-    """The bet against the promise that the rates seen so far ask for."""
+    """Chooses the bet against the promise, from the rates seen so far."""
     n = guesses.shape[1]
     false_positives, false_negatives = int(guesses[0].sum()), int((~guesses[1]).sum())
     line = curve.tangent(claim, false_positives, false_negatives, n, n)
@@ -144,7 +145,7 @@ def _bet(watch: Watch, claim: Claim, guesses: np.ndarray) -> np.ndarray:
 
 
 def update(watch: Watch, guesses0: Any, guesses1: Any) -> Watch:
-    """The state after more trials; those after the one at which the rule is met are not looked at.
+    """Returns the state after more trials; those after the one at which the rule is met are not looked at.
 
     Args:
       watch: from :func:`start` or :func:`update`.
@@ -167,12 +168,12 @@ def update(watch: Watch, guesses0: Any, guesses1: Any) -> Watch:
 
 
 def violation() -> Until:
-    """Stop as soon as it is certain that the claim is violated."""
+    """Stops as soon as it is certain that the claim is violated."""
     return _violation
 
 
 def width(target: float) -> Until:
-    """Stop as soon as epsilon_upper - epsilon_lower <= ``target`` nats, looked at every 64 pairs.
+    """Stops as soon as epsilon_upper - epsilon_lower <= ``target`` nats, looked at every 64 pairs.
 
     Raises:
       InputError: a target that is not > 0.
@@ -200,7 +201,7 @@ def _refuted(watch: Watch, counts: np.ndarray) -> np.ndarray:
 
 
 def log_evidence(watch: Watch, counts: np.ndarray) -> np.ndarray:
-    """ln of the wealth against the claim, with these counts of the present stage, [..., 4].
+    """Returns ln of the wealth against the claim, with these counts of the present stage, [..., 4].
 
     Against one (epsilon, delta), half of the capital is on bets for all rates (:func:`betting.log_wealth`) and half on
     the rates seen on the trials set aside, where there are such; against a curve, all of it is on these.
@@ -221,8 +222,8 @@ def log_evidence(watch: Watch, counts: np.ndarray) -> np.ndarray:
 def refuted_at(
     watch: Watch, false_positives: Any, false_negatives: Any, pairs: int, *, bet: np.ndarray | None = None
 ) -> np.ndarray:
-    """Whether a claim is refuted after so many pairs of the present stage, of which as many as by chance are wrong in
-    both worlds.
+    """Tells whether a claim is refuted after so many pairs of the present stage, if errors in the two worlds of a pair
+    are independent.
 
     Args:
       watch: for its claim, confidence and number of stages.
@@ -238,7 +239,7 @@ def refuted_at(
 
 
 def _of_stages(watch: Watch, wealth: list[np.ndarray]) -> np.ndarray:
-    """ln of the mean over all stages, of which those that have not begun have what they began with."""
+    """Returns ln of the mean wealth over all stages; a stage that has not begun has its initial wealth."""
     if watch.stages == 1:
         return wealth[0]
     waiting = watch.stages - len(wealth)
@@ -278,7 +279,7 @@ def conclude(
     threshold: float = 0.0,
     beside: np.ndarray | None = None,
 ) -> AuditResult:
-    """The result of an audit at the time at which it stopped.
+    """Returns the result of an audit at the time at which it stopped.
 
     Args:
       watch: the state, after at least one pair.
@@ -286,7 +287,7 @@ def conclude(
       most: pairs after which the audit would have stopped in any case (without those set aside).
       aside: pairs on which the threshold was chosen.
       threshold: of the rule.
-      beside: as for :func:`result.from_counts`.
+      beside: as for :func:`conclude.from_counts`.
 
     Returns:
       An :class:`AuditResult` whose ``trials`` are those up to the stop. ``ceiling`` speaks of the trials counted,

@@ -1,4 +1,4 @@
-"""The gray-box check: faults that trials cannot see, found by reading a mechanism and replaying its randomness."""
+"""Finds faults that trials cannot see, by reading a mechanism's program and replaying its randomness."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ class Inspection(NamedTuple):
     """What an inspection found.
 
     Attributes:
-      findings: the faults; empty where there are none to be seen.
+      findings: the faults; empty where none were found.
       shift: the largest distance between releases of both worlds under one key, or None where no sensitivity is
         declared.
     """
@@ -52,7 +52,7 @@ class Inspection(NamedTuple):
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of all findings."""
+        """Returns the kinds of all findings."""
         return frozenset(finding.kind for finding in self.findings)
 
     def __str__(self) -> str:
@@ -73,11 +73,11 @@ def inspect(
 ) -> Inspection:
     """Looks inside a mechanism for faults of its randomness and of its sensitivity.
 
-    The mechanism is traced once and evaluated equation by equation in both worlds with the same key. Found are
+    The mechanism is traced once and evaluated equation by equation in both worlds with the same key. It finds
 
-    * ``key_reuse``: two draws, or a draw and a split, consume a key of the same value, and the release depends on
-      both: with another key in place of either it changes. ``fold_in`` consumes nothing; branches of a ``where`` of
-      which one is used are fine;
+    * ``key_reuse``: two draws, or a draw and a split, consume keys of the same value, and the release depends on
+      both: it changes with another key in place of either. ``fold_in`` consumes nothing; two branches of a ``where``
+      may use the same key;
     * ``low_precision``: random numbers that are narrower than float32 before data is added to them;
     * ``shared_noise``: clients (rows of the leading axis) with equal inputs always get equal random releases;
     * ``sensitivity``: |release(x0 + s (x1 - x0)) - release(x0)| under one key exceeds ``sensitivity`` for s = 1 or one
@@ -85,9 +85,10 @@ def inspect(
       difference is free of noise;
     * ``ignores_key``: no release depends on the key; ``non_finite``: a release holds NaN or infinity.
 
-    Not seen: which keys are consumed inside ``shard_map`` (its rows are still compared); reuse on a path that neither
-    world takes; a discrete release that another key happens not to change. Reuse on purpose, such as masks that
-    cancel, is reported too. Loops that draw run one iteration at a time, some thousand equations a second.
+    It does not see which keys are consumed inside ``shard_map`` (whose rows are still compared), reuse on a path that
+    neither world takes, or reuse in a discrete release that another key happens not to change. Deliberate reuse, such
+    as masks that cancel, is reported too. Loops that draw run one iteration at a time, some thousand equations a
+    second.
 
     Args:
       mechanism: a :class:`Mechanism`, or any jittable ``fn(key, x) -> release``.
@@ -103,7 +104,7 @@ def inspect(
         input has rank 2 or more and each row of the release is seen to depend on its own row of the input alone.
 
     Returns:
-      An :class:`Inspection`; no finding is no proof.
+      An :class:`Inspection`; the absence of findings proves nothing.
 
     Raises:
       InputError: a value out of range, inputs of different shapes, a mechanism that JAX cannot trace.
@@ -161,7 +162,8 @@ def _of_trace(program: Any, key: jax.Array, x: Any) -> Iterator[Finding]:
 
 
 def _reused(program: Any, key: jax.Array, x: Any, run: trace.Run) -> Iterator[Finding]:
-    """Keys that are consumed more than once, at least once by a draw, where the release depends on two of the uses."""
+    """Finds keys that are consumed more than once, at least once by a draw, where two of the uses affect the
+    release."""
     by_key: dict[bytes, list[trace.Use]] = {}
     for use in run.tape.uses:
         by_key.setdefault(use.key, []).append(use)
@@ -193,7 +195,7 @@ def _few_of_each_line(uses: list[trace.Use]) -> list[trace.Use]:
 
 
 def _matters(program: Any, key: jax.Array, x: Any, run: trace.Run, use: trace.Use) -> bool:
-    """Whether another key for this use alone changes the release."""
+    """Tells whether another key for this use alone changes the release."""
     swaps = [trace.Swap(use.place, use.row, salt) for salt in range(1, 1 + SALTS)]
     return any(not _equal(trace.run(program, key, x, swap).leaves, run.leaves) for swap in swaps)
 

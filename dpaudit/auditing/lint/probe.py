@@ -111,7 +111,7 @@ def refuse_calls_without_key(program: ClosedJaxpr, name: str) -> None:
 
 
 def kept_by_tracing(name: str) -> _validate.InputError:
-    """What to say of a function that kept a value of one tracing for the next."""
+    """Returns the error for a function that kept a value of one tracing for the next."""
     return _impure(name, "keeps what it computed in one call, such as a jax.random key of its own, for the next")
 
 
@@ -127,20 +127,21 @@ def _impure(name: str, fault: str) -> _validate.InputError:
 
 
 def _anew() -> AbstractContextManager[Any]:
-    """A setting that changes nothing, under which JAX has kept no tracing: the same device, stated or not."""
+    """Returns a setting that changes nothing but empties JAX's cache of traces: the same device, stated or not."""
     stated = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     return jax.default_device(jax.local_devices()[0] if stated is None else None)
 
 
 def _generators() -> tuple[Any, ...]:
-    """Where the global generators of Python and of NumPy stand; nothing is drawn."""
+    """Returns the states of Python's and NumPy's global generators, without drawing from them."""
     name, words, *rest = np.random.get_state()  # noqa: NPY002
     return random.getstate(), name, np.asarray(words).tobytes(), *rest
 
 
 @cache
 def _compiler() -> Callable[[Partial, jax.Array], list[jax.Array]]:
-    """Made when it is first needed: to ask for the backend while importing would start it before processes join."""
+    """Makes the compiler on first use: asking for the backend at import would start it before processes have
+    joined."""
     options = QUICKLY if jax.default_backend() == "cpu" else {}
     return jax.jit(lambda held, key: held.func.run(*held.args[0], *held.args[1], key), compiler_options=options)
 
@@ -160,7 +161,7 @@ def _operations(jaxpr: Any) -> Iterator[str]:
 
 
 def _alike(one: list[Any], other: list[Any], *, exactly: bool = False) -> bool:
-    """Whether two releases are one, or but for rounding: of numbers in a hundred, at most one differs."""
+    """Tells whether two releases are equal up to rounding: at most one number in a hundred may differ."""
     if len(one) != len(other):
         return False
     for a, b in zip(one, map(np.asarray, other), strict=True):
@@ -187,8 +188,8 @@ NOT_JITTABLE = (
 
 
 def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
-    """Refuses a mechanism that raises, is not jittable or not pure, releases nothing, no numbers or other shapes, or
-    ignores its key.
+    """Refuses a mechanism that cannot be audited: one that raises, cannot be traced, is not pure, ignores its key, or
+    whose releases are empty, not numbers, or of two shapes.
 
     It is traced twice for each input; a small one is run once as well (:mod:`dpaudit.auditing.lint.probe`).
 
@@ -225,8 +226,7 @@ def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
 
 @contextmanager
 def failures_named(mechanism: Mechanism) -> Iterator[None]:
-    """What a function on the host raises in some trial reaches the caller in one line, not as JAX's traceback; so does
-    what JAX says of one that it cannot batch.
+    """Raises an error of a function on the host, or of JAX's batching, as one line instead of JAX's traceback.
 
     Raises:
       InputError: the function's own message, or JAX's.
@@ -251,17 +251,17 @@ def failures_named(mechanism: Mechanism) -> Iterator[None]:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function's own name, for messages."""
+    """Returns a function's own name, for messages."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def _program(mechanism: Mechanism, x: Any, *, with_shapes: bool = False) -> Any:
-    """One release as a program of its key."""
+    """Traces one release as a program of its key."""
     return jax.make_jaxpr(lambda key: mechanism.apply(key, x), return_shape=with_shapes)(jax.random.key(0))
 
 
 def _traced(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[ClosedJaxpr, Any]:
-    """One release as a program of its key, and its structure with each array's shape and type."""
+    """Returns one release as a program of its key, and its structure with each array's shape and type."""
     try:
         program, release = _program(mechanism, x, with_shapes=True)
     except _validate.InputError as error:  # without JAX's note on its frames
@@ -288,7 +288,7 @@ def _traced(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[Closed
 
 
 def _is_of_generator(error: AttributeError) -> bool:
-    """Whether it was a method of NumPy's generators that a traced array was found to lack."""
+    """Tells whether the missing attribute is a method of NumPy's generators that was asked of a traced array."""
     return isinstance(error.obj, Tracer) and any(
         hasattr(kind, str(error.name)) for kind in (np.random.Generator, np.random.RandomState)
     )
@@ -312,13 +312,14 @@ def _refuse_no_numbers(name: str, array: Any) -> None:
 
 
 def _depends_on_key(program: ClosedJaxpr) -> bool:
-    """Whether any output can depend on the only input; in doubt, yes."""
+    """Tells whether any output can depend on the only input; in doubt, yes."""
     jaxpr = program.jaxpr
     return jaxpr.invars[0] in _needed(jaxpr, jaxpr.outvars)
 
 
 def _needed(jaxpr: Any, outputs: Any) -> set[Any]:
-    """The variables on which ``outputs`` of this program can depend; a function that was jitted is looked into."""
+    """Returns the variables on which ``outputs`` of this program can depend; functions that were jitted are
+    entered."""
     needed = {var for var in outputs if not isinstance(var, Literal)}
     for equation in reversed(jaxpr.eqns):
         wanted = [var in needed for var in equation.outvars]

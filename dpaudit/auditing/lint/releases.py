@@ -1,4 +1,5 @@
-"""What releases of both worlds under the same randomness show: shifts too large, shared noise, values not finite."""
+"""Compares releases of both worlds under the same keys: finds large shifts, shared noise, and values that are not
+finite."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ class Shift(NamedTuple):
 
 
 def not_finite(release: Callable[..., Any], keys: jax.Array, x: Any) -> bool:
-    """Whether some release of x holds NaN or infinity."""
+    """Tells whether some release of x holds NaN or infinity."""
     leaves = [leaf for key in keys[:SHIFT_KEYS] for leaf in jax.tree.leaves(release(key, x))]
     return any(not np.isfinite(_wide(leaf)).all() for leaf in leaves if _is_real(leaf))
 
@@ -29,7 +30,8 @@ def not_finite(release: Callable[..., Any], keys: jax.Array, x: Any) -> bool:
 def largest_shift(
     release: Callable[..., Any], keys: jax.Array, pairs: Sequence[tuple[float, float]], x0: Any, x1: Any, order: float
 ) -> Shift:
-    """The largest |release(x0 + s (x1 - x0)) - release(x0 + t (x1 - x0))|, less its rounding, over ``pairs`` (s, t).
+    """Finds the largest |release(x0 + s (x1 - x0)) - release(x0 + t (x1 - x0))|, less its rounding, over ``pairs`` (s,
+    t).
 
     For additive noise this is what the record changes before the noise. Only what differs between x0 and x1 moves, so
     that the two stay neighbours. A shift that is not finite counts as infinite.
@@ -50,7 +52,8 @@ def _shift(left: np.ndarray, right: np.ndarray, pair: tuple[float, float], order
 
 
 def shares_noise(release: Callable[..., Any], keys: jax.Array, x0: Any, x1: Any, per_client: bool | None) -> bool:
-    """Whether clients with equal inputs get equal releases under every key, though the key matters.
+    """Tells whether clients with equal inputs get equal releases under every key, though the releases depend on the
+    key.
 
     With ``per_client`` None, only where every client's release is seen to depend on that client's input alone.
     """
@@ -70,7 +73,7 @@ def shares_noise(release: Callable[..., Any], keys: jax.Array, x0: Any, x1: Any,
 
 
 def _is_local(release: Callable[..., Any], keys: jax.Array, same: Any, worlds: Sequence[Any], clients: int) -> bool:
-    """Whether another input of client 0 changes the release of client 0 and no other's."""
+    """Tells whether another input of client 0 changes the release of client 0 and of no other."""
     for world in worlds:
         for client in range(clients):
             changed = jax.tree.map(lambda s, w, c=client: jnp.asarray(s).at[0].set(jnp.asarray(w)[c]), same, world)
@@ -83,7 +86,7 @@ def _is_local(release: Callable[..., Any], keys: jax.Array, same: Any, worlds: S
 
 
 def _released_rows(release: Callable[..., Any], keys: jax.Array, x: Any, clients: int) -> Iterator[np.ndarray]:
-    """Each leaf of the release that has a row per client, [keys, clients, ...]."""
+    """Yields each leaf of the release that has a row per client, [keys, clients, ...]."""
     releases = [jax.tree.leaves(release(key, x)) for key in keys]
     for leaves in zip(*releases, strict=True):
         if np.ndim(leaves[0]) and np.shape(leaves[0])[0] == clients:
@@ -91,7 +94,7 @@ def _released_rows(release: Callable[..., Any], keys: jax.Array, x: Any, clients
 
 
 def _clients(x: Any, least_rank: int) -> int | None:
-    """The length of the leading axis that all inputs share, if it can be one of clients."""
+    """Returns the length of the leading axis that all inputs share, if it can be one of clients."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(x)]
     leading = {shape[:1] for shape in shapes}
     if len(leading) != 1 or max(map(len, shapes)) < least_rank or leading == {()}:
@@ -101,7 +104,7 @@ def _clients(x: Any, least_rank: int) -> int | None:
 
 
 def _stretched(x0: Any, x1: Any, factor: float) -> Any:
-    """x0 + factor (x1 - x0); what is no floating number takes its value in x1."""
+    """Returns x0 + factor (x1 - x0); a leaf that is not floating takes its value in x1."""
 
     def move(a: Any, b: Any) -> Any:
         if not jnp.issubdtype(jnp.result_type(b), jnp.inexact):

@@ -1,8 +1,8 @@
-"""Run a traced mechanism equation by equation, noting which key is consumed where and what is noise.
+"""Runs a traced mechanism equation by equation, and notes which key is consumed where and which values are noise.
 
-The equations of a jaxpr are evaluated one at a time with real numbers; calls, branches and loops that draw are
-entered. So a key is known by its value: it does not matter whether it was carried, sliced, mapped or wrapped on its
-way. A call of a jax.random function is one draw. What lies inside ``shard_map`` is evaluated whole, its draws unseen.
+The equations of a jaxpr are evaluated one at a time on real values; calls, branches and loops that draw are entered.
+Keys are compared by value, so it does not matter whether a key was carried, sliced, mapped or wrapped. A call of a
+jax.random function is one draw. The body of ``shard_map`` is evaluated as a whole, and its draws are not seen.
 
 ``jax.debug_key_reuse`` follows variables instead of values. It does not see raw words as keys, equal keys by equal
 ``fold_in`` or equal rows of a mapped key, and it refuses two draws of which a ``where`` uses one.
@@ -20,19 +20,18 @@ import numpy as np
 
 from dpaudit._engine.walk import walk
 
-# What one run of a traced mechanism notes: values with labels, keys with the places that consume them.
-
-# What a value is made of; where inputs differ, the largest. NOISE is a draw that no data has been added to yet.
+# The label of a value says what it is made of; an output takes the largest label of its inputs. NOISE is a draw that
+# no data has been added to yet.
 CONSTANT, DATA, KEY, MIXED, NOISE = range(5)
 
 
 def is_key(array: Any) -> bool:
-    """Whether this is an array of typed keys."""
+    """Tells whether this is an array of typed keys."""
     return jnp.issubdtype(getattr(array, "dtype", np.dtype(float)), jax.dtypes.prng_key)
 
 
 def key_words(leaf: Any) -> Any:
-    """The words of a key; anything else as it is."""
+    """Returns the words of a key, and anything else as it is."""
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
@@ -44,8 +43,8 @@ class Value(NamedTuple):
 class Use(NamedTuple):
     """One consumption of one key: ``place`` numbers the consumptions of a run, ``row`` the keys of an array.
 
-    ``again``: meant to repeat another one of the same line: on the way back through ``jax.checkpoint``, or in one
-    of the loops of ``jax.random.binomial``.
+    ``again``: whether it repeats another use of the same line on purpose, in the backward pass of ``jax.checkpoint``
+    or in a loop of ``jax.random.binomial``.
     """
 
     key: bytes
@@ -65,7 +64,7 @@ class Swap(NamedTuple):
 
 
 class Tape:
-    """What one run notes."""
+    """The notes of one run: which keys are consumed, and noise of low precision."""
 
     def __init__(self, swap: Swap | None = None):
         self.swap = swap
@@ -76,13 +75,13 @@ class Tape:
 
     @contextlib.contextmanager
     def repeating(self, again: bool) -> Iterator[None]:
-        """Within, uses are marked as ``again``."""
+        """Marks the uses within as ``again``."""
         outside, self.again = self.again, self.again or again
         yield
         self.again = outside
 
     def consume(self, words: np.ndarray, kind: str, where: str) -> np.ndarray:
-        """Notes the keys ``words`` [n, words of a key] and returns those to use: another one where it is swapped."""
+        """Notes the keys ``words`` [n, words of a key] and returns the keys to use, one of them swapped if asked."""
         place, self.places = self.places, self.places + 1
         self.uses += [Use(word.tobytes(), place, row, kind, where, self.again) for row, word in enumerate(words)]
         if self.swap is not None and self.swap.place == place:
@@ -149,8 +148,8 @@ def _step(tape: Tape, equation: Any, inputs: list[Value], where: str) -> list[Va
 
 
 def _consume(tape: Tape, equation: Any, inputs: list[Value], kind: str, where: str) -> list[Value]:
-    """A draw or a split: each key among the inputs is consumed."""
-    if equation.primitive.name == "threefry2x32":  # a block is known by its key and counter
+    """Evaluates a draw or a split, which consumes every key among its inputs."""
+    if equation.primitive.name == "threefry2x32":  # blocks are compared by key and counter
         blocks = np.stack([np.ravel(a) for a in np.broadcast_arrays(*(np.asarray(v.array) for v in inputs))])
         first = tape.consume(blocks.reshape(1, -1), kind, where).reshape(blocks.shape)[0]
         shape = np.broadcast_shapes(*(np.shape(v.array) for v in inputs))
@@ -176,7 +175,7 @@ def _renew(tape: Tape, keys: jax.Array, kind: str, where: str) -> jax.Array:
 
 
 def _whole(tape: Tape, equation: Any, inputs: list[Value], where: str) -> list[Value]:
-    """One equation that consumes no key, or none that can be seen."""
+    """Evaluates one equation that consumes no key, or none that can be seen."""
     labels = [value.label for value in inputs]
     label = max(labels, default=CONSTANT)
     added = any(other in (DATA, MIXED) for other in labels)
@@ -200,7 +199,7 @@ def _is_coarse(value: Value) -> bool:
 
 
 def _seen(array: Any, label: int) -> int:
-    """A coin is the outcome of a draw, no longer noise."""
+    """Returns the label of an output: a boolean outcome of a draw is no longer noise."""
     return min(label, MIXED) if jnp.issubdtype(jnp.asarray(array).dtype, jnp.bool_) else label
 
 
@@ -240,7 +239,7 @@ def _while(tape: Tape, equation: Any, inputs: list[Value]) -> list[Value]:
 
 
 def _advanced(going: jax.Array, old: Value, new: Value) -> Value:
-    """A mapped loop has one condition per row, and rows that are done stay as they are."""
+    """Keeps the rows that are done, where a mapped loop has one condition per row."""
     if not going.ndim:
         return new
     mask = going.reshape(going.shape + (1,) * (new.array.ndim - going.ndim))
@@ -254,7 +253,7 @@ def _cond(tape: Tape, equation: Any, inputs: list[Value]) -> list[Value]:
 
 
 def _decided(by: Value, values: list[Value]) -> list[Value]:
-    """What a draw has decided depends on it."""
+    """Labels values that a draw has decided as dependent on it."""
     return [Value(v.array, max(v.label, MIXED)) for v in values] if by.label >= KEY else values
 
 
@@ -262,7 +261,7 @@ LOOPS = {"scan": _scan, "while": _while, "cond": _cond}
 
 
 def _draws(equation: Any) -> bool:
-    """Whether a loop or branch consumes a key; an empty scan does not."""
+    """Tells whether a loop or branch consumes a key; an empty scan does not."""
     return equation.params.get("length") != 0 and any(_body_draws(body) for body in _bodies(equation))
 
 
@@ -282,7 +281,7 @@ def _lies_in(folder: str, body: Any) -> bool:
 
 
 def _line(equation: Any) -> str:
-    """``file:line`` of the innermost frame outside JAX, or nothing."""
+    """Returns ``file:line`` of the innermost frame outside JAX, or nothing."""
     traceback = equation.source_info.traceback
     frames = traceback.frames if traceback is not None else ()
     return next((f"{f.file_name}:{f.line_num}" for f in frames if not f.file_name.startswith(JAX_FOLDER)), "")

@@ -21,7 +21,8 @@ from sklearn.covariance import ledoit_wolf
 from dpaudit import _validate
 from dpaudit.auditing.bounds import plan
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, epsilon_from_rates
-from dpaudit.auditing.result import AuditResult, checked_delta, from_counts
+from dpaudit.auditing.conclude import from_counts
+from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.training.dropout import threshold_search
 from dpaudit.training.dropout.threshold_search import KINDS, Found, Rule, errors

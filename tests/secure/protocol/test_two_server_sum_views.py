@@ -16,7 +16,8 @@ import pytest
 
 from dpaudit.auditing.attacks import learned
 from dpaudit.auditing.bounds import estimate
-from dpaudit.auditing.result import AuditResult, from_counts
+from dpaudit.auditing.conclude import from_counts
+from dpaudit.auditing.result import AuditResult
 from dpaudit.secure.circuits import garbling
 from dpaudit.secure.circuits.garbling import BLOCK, CHUNK, GateKeys
 from dpaudit.secure.crypto.randomness import Source, Stream

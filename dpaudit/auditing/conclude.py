@@ -1,0 +1,226 @@
+"""Draws the result of an audit from the counts of one rule, or from all scores by a simultaneous band."""
+
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.auditing import estimators
+from dpaudit.auditing.bounds import band, certified, curve, plan
+from dpaudit.auditing.bounds.certified import Certificates
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
+from dpaudit.auditing.estimators import Counted, Estimator
+from dpaudit.auditing.result import UNSTATED, AuditResult, Band, checked_delta
+from dpaudit.mechanisms.claim import Claim
+
+BAND_POINTS = 64  # of a band that a result keeps
+
+
+def from_counts(
+    false_positives: int,
+    false_negatives: int,
+    negatives: int,
+    positives: int,
+    *,
+    claim: Claim | None,
+    method: str,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    trials: int | None = None,
+    threshold: float = 0.0,
+    both_events: bool = False,
+    perfect: bool = True,
+    estimator: Estimator = estimators.clopper_pearson,
+    beside: np.ndarray | None = None,
+) -> AuditResult:
+    """Returns the result of a test whose rule was fixed before these trials.
+
+    Args:
+      false_positives, false_negatives: errors among the counted trials.
+      negatives, positives: counted trials of world 0 and of world 1, >= 1.
+      claim: the promise, or None.
+      method: how the guess was made; the bound's name is added.
+      delta: of every epsilon; defaults to the claim's, else 0. One below the claim's is refused: what holds at a
+        smaller delta would not contradict the claim.
+      confidence: of each bound, in (0, 1).
+      trials: all trials played where some were set aside.
+      threshold: of the rule.
+      both_events: look at the opposite guesses as well, each with half of the error: where the rule says nothing of
+        which side of the threshold tells of world 1.
+      perfect: compute ``detectable``, as of a perfect attack; False leaves it to the caller.
+      estimator: one that reads four counts.
+      beside: [5 or more, 2], false positives and false negatives of the rules that :func:`certified.thresholds` chose,
+        and of others for the band; None to certify everything by the one rule.
+
+    Raises:
+      InputError: a value out of range; an estimator that needs more than counts, or that carries no verdict where
+        there is a claim.
+    """
+    _validate.at_least(1, negatives=negatives)
+    _validate.at_least(1, positives=positives)
+    for name, count, most in (
+        ("false_positives", false_positives, negatives),
+        ("false_negatives", false_negatives, positives),
+    ):
+        if not 0 <= count <= most:
+            raise _validate.expected(name, f"a count in 0..{most}", count)
+    delta = checked_delta(delta, claim)
+    _validate.open_unit(confidence=confidence)
+    carries_verdict(estimator, claim)
+    if estimator.needs_scores or estimator.anytime or estimator.one_training:
+        raise _validate.expected("estimator", "one that reads the counts of one rule", estimator.name)
+    fpr, fnr = false_positives / negatives, false_negatives / positives
+    settings = {"delta": delta, "confidence": confidence}
+    counts = (false_positives, false_negatives, negatives, positives)
+    lower, upper = estimator.both(Counted(*counts, outcomes=np.zeros(4)), **settings, both_events=both_events)
+    tested = settings | {"confidence": (1 + confidence) / 2 if both_events else confidence}  # of each event
+    ceiling, _ = estimator.bounds(Counted(0, 0, negatives, positives, np.zeros(4)), **tested)
+    detectable = p_value = None
+    if claim is not None and claim.is_curve:
+        p_value = _p_value(claim, *counts, both_events=both_events)
+    elif claim is not None and perfect:
+        detectable = plan.detectable(claim.epsilon, negatives, positives, **tested)
+    rules, measured = [counts] if beside is None else tables(beside, negatives, positives), None
+    if beside is not None:
+        measured = measured_band(rules, confidence=confidence, bounds=estimator.rate)
+    return AuditResult(
+        epsilon_hat=shown(fpr, fnr, delta, both_events=both_events),
+        epsilon_lower=lower,
+        epsilon_upper=upper,
+        accuracy=1 - (fpr + fnr) / 2,
+        fpr=fpr,
+        fnr=fnr,
+        negatives=negatives,
+        positives=positives,
+        trials=negatives + positives if trials is None else trials,
+        delta=delta,
+        confidence=confidence,
+        method=f"{method}; {estimator.name}",
+        neighbouring=UNSTATED if claim is None else claim.neighbouring,
+        ceiling=ceiling,
+        detectable=detectable,
+        claim=claim,
+        threshold=threshold,
+        side="either" if both_events else "above",
+        reason=too_few(negatives + positives, ceiling, claim, confidence=tested["confidence"]),
+        p_value=p_value,
+        certified=certified.of_counts(
+            rules[: len(Certificates._fields)] if len(rules) > 1 else rules[0],
+            confidence=confidence,
+            both_events=both_events,
+            bounds=estimator.rate,
+        ),
+        band=measured,
+    )
+
+
+def from_band(
+    scores: np.ndarray,
+    *,
+    claim: Claim | None,
+    method: str,
+    estimator: Estimator,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    trials: int | None = None,
+) -> AuditResult:
+    """Returns the result of an audit that reads every score by a simultaneous band; larger means world 1.
+
+    The rates, the accuracy and the threshold are those of the threshold whose lower bound is largest; its rates were
+    chosen by these same trials, its bounds were not: they hold for all thresholds together.
+
+    Args:
+      scores: [2, n], one row per world.
+      claim, method, delta, confidence, trials: as for :func:`from_counts`.
+      estimator: a band.
+
+    Raises:
+      InputError: a value out of range; a claim that is a curve.
+    """
+    assert estimator.simultaneous is not None
+    delta = checked_delta(delta, claim)
+    if claim is not None and claim.is_curve:
+        raise _validate.expected("estimator", f"None or {estimators.clopper_pearson.name} for a curve", estimator.name)
+    n, settings = scores.shape[1], {"delta": delta, "confidence": _validate.open_unit(confidence=confidence)}
+    rates = band.tradeoff(scores, confidence=confidence, band=estimator.simultaneous)
+    lower = epsilon_from_rates(rates.fpr_high, rates.fnr_high, delta)
+    most_accurate = np.argmin(rates.fpr + rates.fnr)
+    best = int(np.argmax(lower) if lower.max() > 0 else most_accurate)
+    fpr, fnr = float(rates.fpr[best]), float(rates.fnr[best])
+    perfect = np.repeat([[0.0], [1.0]], n, axis=1)
+    ceiling, _ = estimator.bounds(estimators.counted(perfect, 0.5), **settings)
+    thin = np.unique(np.linspace(0, len(lower) - 1, BAND_POINTS).astype(int))
+    return AuditResult(
+        epsilon_hat=shown(fpr, fnr, delta, both_events=False),
+        epsilon_lower=float(lower[best]),
+        epsilon_upper=float(epsilon_from_rates(rates.fpr_low, rates.fnr_low, delta).max()),
+        accuracy=1 - (fpr + fnr) / 2,
+        fpr=fpr,
+        fnr=fnr,
+        negatives=n,
+        positives=n,
+        trials=2 * n if trials is None else trials,
+        method=f"{method}; {estimator.name}",
+        neighbouring=UNSTATED if claim is None else claim.neighbouring,
+        ceiling=ceiling,
+        detectable=None,
+        claim=claim,
+        threshold=float(rates.thresholds[best]),
+        reason=too_few(2 * n, ceiling, claim, confidence=confidence),
+        certified=certified.of_band(rates),
+        band=Band(*(tuple(float(rate) for rate in rate[thin]) for rate in rates[1:])),
+        **settings,
+    )
+
+
+def carries_verdict(estimator: Estimator, claim: Claim | None) -> None:
+    """Refuses an estimator on which no verdict may rest where there is a claim to judge.
+
+    Raises:
+      InputError: one with a caveat, or none for a curve.
+    """
+    if claim is not None and estimator.caveat:
+        wanted = "one that a verdict on the claim may rest on"
+        raise _validate.expected("estimator", wanted, f"{estimator.name} ({estimator.caveat})")
+
+
+def tables(beside: np.ndarray, negatives: int, positives: int) -> list[tuple[int, int, int, int]]:
+    """Returns the four counts of every rule."""
+    return [(int(fp), int(fn), negatives, positives) for fp, fn in beside]
+
+
+def measured_band(rules: list[tuple[int, int, int, int]], *, confidence: float, bounds: certified.RateBounds) -> Band:
+    """Bounds the rates of several rules, each at its share of the error, so that all bounds of a kind hold
+    together."""
+    fp, fn, n0, n1 = np.unique(np.array(rules, np.float64), axis=0).T
+    alpha = (1 - confidence) / (2 * len(rules))  # equal counts are drawn once, but were not known to be equal
+    (fpr_low, fpr_high), (fnr_low, fnr_high) = bounds(fp, n0, alpha=alpha), bounds(fn, n1, alpha=alpha)
+    rates = (fp / n0, fn / n1, fpr_low, fpr_high, fnr_low, fnr_high)
+    return Band(*(tuple(float(rate) for rate in one) for one in rates))
+
+
+def _p_value(claim: Claim, *counts: int, both_events: bool) -> float:
+    """Returns the p-value of the rule, or the smaller one of it and its opposite, doubled."""
+    p = float(curve.p_value(claim, *counts))
+    if not both_events:
+        return p
+    false_positives, false_negatives, negatives, positives = counts
+    opposite = negatives - false_positives, positives - false_negatives, negatives, positives
+    return min(1.0, 2 * min(p, float(curve.p_value(claim, *opposite))))
+
+
+def shown(fpr: float, fnr: float, delta: float, *, both_events: bool) -> float:
+    """Returns the epsilon at these rates, or the larger one of the rule and its opposite where both events count."""
+    rates = np.array([[fpr, fnr], [1 - fpr, 1 - fnr]] if both_events else [[fpr, fnr]])
+    return float(epsilon_from_rates(rates[:, 0], rates[:, 1], delta).max())
+
+
+def too_few(counted: int, ceiling: float, claim: Claim | None, *, confidence: float) -> str | None:
+    """Says why so many trials could have shown no violation of the claim; None where they could."""
+    if claim is not None and claim.is_curve:
+        if curve.p_value(claim, 0, 0, counted // 2, counted // 2) <= 1 - confidence:
+            return None
+        return f"even {counted:,} guesses without an error would not have shown a violation of this curve"
+    if claim is None or ceiling > claim.epsilon:
+        return None
+    return f"even a perfect attack could not have shown a violation: {counted:,} counted trials certify an ε of " + (
+        f"{ceiling:.2f} at most"
+    )
