@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,9 @@ from scipy.stats import binom, norm
 
 import dpaudit
 from dpaudit import Claim
+
+if TYPE_CHECKING:
+    from experiments.common import Rows
 
 SIZES = (2_000, 10_000, 50_000, 200_000)
 KEYS, QUICK_KEYS, QUICK_SIZES = 200, 10, (2_000,)
@@ -126,6 +129,24 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def told(rows: "Rows", name: str, trials: int, code: str, found: dict[str, Any]) -> None:
+    """Adds the row of one cell: the mean bound with its own 95% range, and what :func:`judged` says."""
+    lower, keys = found["lower"], len(found["lower"])
+    mean, spread = float(np.mean(lower)), 1.96 * float(np.std(lower, ddof=1)) / math.sqrt(keys)
+    setting = {"mechanism": name, "trials": trials, "code": code, "confidence": CONFIDENCE}
+    scale = f"one audit for each of {keys} keys"
+    row = rows.add(
+        "epsilon_lower", setting, mean, (mean - spread, mean + spread), scale=scale, seconds=found["seconds"]
+    )
+    row |= judged(found)
+    print(f"{name}, {trials} trials, {code}: mean {mean:.3f}, 5% quantile {row['quantile5']:.3f}", flush=True)
+
+
+def cell(rows: "Rows", name: str, trials: int, keys: int) -> None:
+    """Makes the row of a mechanism at a number of trials with the present code."""
+    told(rows, name, trials, "now", measured(name, trials, keys, rows.seed))
+
+
 def main() -> None:
     """Runs the table, or with ``--measure`` one cell of it, which is printed as JSON."""
     if "--measure" in sys.argv:
@@ -141,24 +162,14 @@ def main() -> None:
     keys, sizes = (QUICK_KEYS, QUICK_SIZES) if given.quick else (KEYS, SIZES)
     for trials in sizes:
         for name in known():
-            arguments = [name, str(trials), str(keys), str(given.seed)]
-            trees = {"now": None} | ({} if given.before is None else {"before": given.before})
-            for code, tree in trees.items():
-                found = measured(name, trials, keys, given.seed) if tree is None else elsewhere(tree, arguments)
-                lower, setting = found["lower"], {"mechanism": name, "trials": trials, "code": code}
-                spread = 1.96 * float(np.std(lower, ddof=1)) / math.sqrt(keys)
-                mean = float(np.mean(lower))
-                row = rows.add(
-                    "epsilon_lower",
-                    setting | {"confidence": CONFIDENCE},
-                    mean,
-                    (mean - spread, mean + spread),
-                    scale=f"one audit for each of {keys} keys",
-                    seconds=found["seconds"],
-                )
-                row |= judged(found)
-                print(f"{name}, {trials} trials, {code}: mean {mean:.3f}, 5% quantile {row['quantile5']:.3f}")
+            rows.run(cell, name, trials, keys)
+            if given.before is not None:
+                arguments = [name, str(trials), str(keys), str(given.seed)]
+                told(rows, name, trials, "before", elsewhere(given.before, arguments))
         rows.finish_part(str(trials))
+
+
+REPRODUCIBLE = {"cell": cell}
 
 
 if __name__ == "__main__":

@@ -125,6 +125,10 @@ MUTANTS = [
             "if self.reason or self.ceiling <= self.claim.epsilon",
             "if self.ceiling <= self.claim.epsilon",
         ),
+    ),
+    *of(
+        "dpaudit/auditing/conclude",
+        "auditing/test_result auditing/test_edges",
         (
             "epsilon_upper=upper,\n        accuracy=1 - (fpr + fnr) / 2,",
             "epsilon_upper=upper,\n        accuracy=1 - (fpr + fnr),",
@@ -147,7 +151,7 @@ MUTANTS = [
         ("    return g, -g\n", "    return g, g\n"),
     ),
     *of(
-        "dpaudit/auditing/search",
+        "dpaudit/auditing/attacks/distinguish",
         "auditing/test_moments",
         ("(z - mean1) ** 2 / variance1", "(z - mean1) ** 2 / variance0"),
     ),
