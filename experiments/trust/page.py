@@ -206,3 +206,48 @@ def above_exact(rows: Rows) -> Fact:
         if most is not None and row["paper_value"] > float(most):
             found.append(f"{NAMES[row['setting']['mechanism']]} ({row['paper_value']:.4f} of {finite(most)})")
     return fact(found, told=", ".join(found))
+
+
+MARGIN = 0.02  # by which a bound may be lower than before
+
+
+def _keys(rows: Rows) -> list[tuple[Row, Row]]:
+    """The cells of the worst-key table, (now, before)."""
+    own = [row for row in rows if row["quantity"] == "epsilon_lower" and "code" in row["setting"]]
+    now, before = ([row for row in own if row["setting"]["code"] == code] for code in ("now", "before"))
+    return list(zip(now, before, strict=True))
+
+
+def above(rows: Rows) -> Fact:
+    shares = [now["above"] / int(now["scale"].split()[-2]) for now, _ in _keys(rows)]
+    rare = all(now["p"] > MARGIN / len(shares) for now, _ in _keys(rows))
+    return fact(rare, cells=len(shares), most=max(shares), nominal=1 - _keys(rows)[0][0]["setting"]["confidence"])
+
+
+def fallen(rows: Rows) -> Fact:
+    names = [
+        f"{now['setting']['mechanism']} at {now['setting']['trials']:,} trials"
+        for now, before in _keys(rows)
+        if any(now[name] < (1 - MARGIN) * before[name] for name in ("ours", "quantile5"))
+    ]
+    return fact(bool(names), margin=MARGIN, names=", ".join(names))
+
+
+def worst_keys(rows: Rows) -> str:
+    lines = []
+    for now, before in _keys(rows):
+        at = now["setting"]
+        cells = [f"{row[name]:.3f}" for row in (now, before) for name in ("ours", "quantile5")]
+        lines.append([at["mechanism"], f"{at['trials']:,}", f"{now['truth']:.3f}", now["delta"], *cells, now["above"]])
+    header = [
+        "mechanism",
+        "trials",
+        "true ε",
+        "δ",
+        "mean",
+        "quantile",
+        "mean before",
+        "quantile before",
+        "above truth",
+    ]
+    return table(header, lines)

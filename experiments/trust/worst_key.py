@@ -78,9 +78,13 @@ def normal_epsilon(mu: float, delta: float) -> float:
 
     Source: Balle and Wang 2018, Theorem 5: delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
     """
-    return brentq(
-        lambda eps: norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * norm.cdf(-mu / 2 - eps / mu) - delta, 0, 20
-    )
+
+    def excess(epsilon: float) -> float:
+        first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        return float(norm.cdf(first) - math.exp(epsilon) * norm.cdf(second)) - delta
+
+    root: Any = brentq(excess, 0, 20)
+    return float(root)
 
 
 def known() -> dict[str, Known]:
