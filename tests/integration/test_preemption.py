@@ -95,7 +95,7 @@ WAITING = """
 import sys, time
 from jax.experimental import multihost_utils
 from dpaudit._engine import hosts
-from dpaudit.command import perform
+from dpaudit.cli.command import perform
 
 def run():
     print(flush=True)
