@@ -305,7 +305,7 @@ def test_bad_input_is_refused(given, message):
     ],
 )
 def test_bad_input_to_the_whole_test_is_refused_before_anything_is_trained(given, message, monkeypatch):
-    monkeypatch.setattr(ldp_client, "pretrain", lambda *args, **settings: pytest.fail("trained"))
+    monkeypatch.setattr(ldp_client.models, "pretrain", lambda *args, **settings: pytest.fail("trained"))
     data = load("digits")
     with pytest.raises(_validate.InputError, match=message):
         next(ldp_client.audit_client(KEY, data, data, **given))

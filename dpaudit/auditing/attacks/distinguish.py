@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from dpaudit import _validate
 from dpaudit._engine.game import of_trials, trial_key
@@ -79,12 +80,17 @@ def _fit_projection(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> S
     return score
 
 
-def difference(x0: Any, x1: Any) -> np.ndarray:
-    """Returns x1 - x0 of two inputs of one size, [d], exact for integers of one type."""
-    one, other = ([features.array(leaf) for leaf in jax.tree.leaves(x)] for x in (x0, x1))
+def difference(x0: Any, x1: Any) -> Any:
+    """Returns x1 - x0 of two inputs of one size, [d], exact for integers of one type.
+
+    NumPy computes it, which compiles nothing; JAX where the inputs are traced.
+    """
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((x0, x1)))
+    xp, array = (jnp, jnp.asarray) if traced else (np, features.array)
+    one, other = ([array(leaf) for leaf in jax.tree.leaves(x)] for x in (x0, x1))
     if jax.tree.structure(x0) == jax.tree.structure(x1) and [a.dtype for a in one] == [b.dtype for b in other]:
-        return features.view(np, other, one).numbers - features.view(np, one, one).numbers
-    return np.asarray(flat(x1) - flat(x0))
+        return features.view(xp, other, one).numbers - features.view(xp, one, one).numbers
+    return xp.asarray(flat(x1) - flat(x0))
 
 
 def along(vector: jax.Array, direction: jax.Array) -> jax.Array:
