@@ -124,7 +124,7 @@ def with_foresight(
     worse = alternative.gaussian(aside, **settings) if gaussian else alternative.event(*rates, delta=result.delta)
     detectable = alternative.detectable(worse, claim.epsilon, pairs, pairs, **settings, refuted=refuted)
     reason = result.reason
-    if reason is None and detectable > 2 * claim.epsilon:
+    if reason is None and result.epsilon_lower <= claim.epsilon and detectable > 2 * claim.epsilon:
         reason = (
             f"with this many trials, a loss of twice the claim is found with probability below 0.8 by {worse.name}: "
             f"that takes an ε of {detectable:.3g}"

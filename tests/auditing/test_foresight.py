@@ -108,3 +108,12 @@ def test_what_does_not_fit_is_refused_in_one_line(change, message):
     with pytest.raises(_validate.InputError, match=f"^{message}") as caught:
         dpaudit.audit(laplace(1.0), 0.0, 1.0, **given)
     assert "\n" not in str(caught.value)
+
+
+def test_a_violation_needs_no_reason():
+    """A reason says why an audit was underpowered; one that found a violation was not."""
+    settings: dict[str, Any] = {"key": KEY, "claim": Claim(1.0, 1e-5), "trials": 20_000}
+    found, missed = (dpaudit.audit(noisy(std), 0.0, 1.0, **settings) for std in (0.5, 3.0))
+    assert (found.verdict, found.reason) == ("violation", None)
+    assert missed.verdict == "underpowered"
+    assert missed.reason is not None

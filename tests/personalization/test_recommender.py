@@ -133,4 +133,16 @@ def test_a_catalogue_that_is_none_is_refused_before_anything_is_spent(catalogue,
 
 
 def test_infinite_precision_pins_what_it_is_of():
-    recommender.refuse_unsound(RECIPE._replace(bias_precision=np.inf))
+    """All users then have the prior's own intercept and weight of the bias: one prediction an item, for everybody."""
+    asked = jnp.tile(jnp.arange(people.ITEMS), (USERS, 1))
+
+    def spread(**given):
+        alone = RECIPE._replace(rank=0, rounds=0, **given)
+        told = np.asarray(predicted(fitted(1.0, alone)[0], HISTORY, asked))
+        assert np.isfinite(told).all()
+        return np.ptp(told, axis=0), np.ptp(told, axis=1)
+
+    of_users, of_items = spread(intercept_precision=np.inf, bias_precision=np.inf)
+    np.testing.assert_array_equal(of_users, 0)
+    assert of_items.min() > 0.1
+    assert spread(intercept_precision=1.0, bias_precision=np.inf)[0].min() > 0.1
