@@ -280,3 +280,13 @@ BAD_RUNS = [
 def test_a_training_that_cannot_be_audited_is_refused_in_one_line(given, more, message):
     with pytest.raises(_validate.InputError, match=f"^{message}"):
         dpaudit.one_run(*given, **more)
+
+
+@pytest.mark.parametrize("until", [None, sequential.violation()])
+def test_what_is_certified_beside_epsilon_is_the_same_where_an_audit_may_stop(until):
+    """The Laplace mechanism's largest advantage is 1 - e^(-1/2), at the threshold halfway."""
+    settings: dict[str, Any] = {"key": KEY, "trials": 20_000, "claim": Claim(1.0), "until": until}
+    found = dpaudit.audit(laplace, 0.0, 1.0, distinguisher=distinguish.projection, **settings).certified
+    assert found is not None
+    assert found.advantage.lower < -np.expm1(-0.5) < found.advantage.upper
+    assert found.advantage.upper - found.advantage.lower < 0.12

@@ -105,6 +105,11 @@ MUTANTS = [
     ),
     *of(
         "dpaudit/auditing/count",
+        "auditing/test_audit_estimators",
+        ("beyond = (own[..., None] > account.bars)", "beyond = (own[..., None] < account.bars)"),
+    ),
+    *of(
+        "dpaudit/auditing/count",
         "auditing/test_audit",
         ("low=np.minimum(account.low, ~ends[:2])", "low=np.minimum(account.low, ends[:2])"),
     ),
