@@ -17,8 +17,8 @@ from dpaudit import _validate
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server:
     """Run one of the two servers of a secure training (paper 001) until it is interrupted. Its peer and every owner
-    must
-    have the same terms: owners, dimension, examples, clip norm, noise, ring bits, coins, depth, budget."""
+    must have the same terms: owners, dimension, examples, clip norm, noise, protocol, ring bits, coins, depth, budget.
+    """
 
     role: Literal["h1", "h2"]
     """h1 garbles and calls, h2 evaluates and is called. Parties that do not collude should run them."""
@@ -42,6 +42,9 @@ class Server:
     """noisy adds noise; plain opens the sum without noise, which is not private."""
     noise: Literal["binomial", "table"] = "binomial"
     """Law of the noise. table is the paper's, for comparison: not private, and large in rings beyond 17 bits."""
+    protocol: Literal["circuit", "transfers"] | None = None
+    """How the servers make the noise: by a garbled circuit, as in the paper, or by oblivious transfers alone, which
+    send a third of the bytes and compute less. By default transfers where the noise is binomial."""
     least_owners: int | None = None
     """Number of owners with which a step proceeds when the time of a round is over; by default all."""
     coins: int = 127
@@ -129,6 +132,7 @@ def _serve(options: Server) -> None:
         noise_multiplier=options.noise_multiplier,
         mode=options.mode,
         noise=options.noise,
+        protocol=options.protocol,
         least_owners=options.least_owners,
         coins=options.coins,
         ring_bits=options.ring_bits,

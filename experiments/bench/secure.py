@@ -44,7 +44,7 @@ def terms(mode: str, dimension: int, depth: int) -> Terms:
     how: dict[str, Any] = {"mode": "plain"} if mode == "plain" else {"noise_multiplier": 1.0}
     how |= {AHEAD: {"ahead": 1}, TABLE: {"noise": "table", "ring_bits": 17}}.get(mode, {})
     names = ("one", "two", "three")
-    return agreement.terms(owners=names, dimension=dimension, examples=3_000, depth=depth, **how)
+    return agreement.terms(owners=names, dimension=dimension, examples=3_000, depth=depth, protocol="circuit", **how)
 
 
 def serve(role: str) -> None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from dpaudit.secure.crypto import shares
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
 from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.two_server_sum import Opening
 from experiments.common import Rows
 
 Step = Callable[[], list[np.ndarray]]  # what was opened, block by block
@@ -23,36 +24,32 @@ def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> 
     law = by_circuit.noise
     assert isinstance(law, Binomial)
     split = shares.split(np.zeros(dimension, np.int64), ring_bits=ring_bits)
+    ways: dict[str, tuple[Opening, tuple[Any, Any]]] = {
+        "circuit": (by_circuit, (two_server_sum.Garbler, two_server_sum.Evaluator)),
+        "transfers alone": (
+            transfer_noise.by_transfers(law, ring_bits=ring_bits), (transfer_noise.First, transfer_noise.Second),
+        ),
+    }  # fmt: skip
 
-    def circuit(channel: Channel, first: bool, depth: int) -> Step:
-        party = (two_server_sum.Garbler if first else two_server_sum.Evaluator)(channel, depth=depth)
-        share = split[0 if first else 1]
+    def step(channel: Channel, first: bool, way: str, depth: int) -> Step:
+        opening, kinds = ways[way]
+        party, share = kinds[not first](channel, depth=depth), split[not first]
         return lambda: [
-            party.open(by_circuit, cast(Any, party.prepare(by_circuit, part.stop - part.start)), share[part])
+            party.open(opening, party.prepare(opening, part.stop - part.start), share[part])
             for part in by_circuit.blocks(dimension)
         ]
 
-    def transfers_alone(channel: Channel, first: bool, depth: int) -> Step:
-        party = (transfer_noise.First if first else transfer_noise.Second)(channel, depth=depth)
-        opened, share = (two_server_sum.reveal_first, split[0]) if first else (two_server_sum.reveal_second, split[1])
-
-        def open_block(part: slice) -> np.ndarray:
-            drawn = party.prepare(law, part.stop - part.start, ring_bits=ring_bits)
-            return opened(channel, shares.add([share[part], drawn], ring_bits=ring_bits), ring_bits=ring_bits)
-
-        return lambda: [open_block(part) for part in by_circuit.blocks(dimension)]
-
-    for name, make in (("circuit", circuit), ("transfers alone", transfers_alone)):
+    for name in ways:
         for depth, transfer in depths.items():
             spent: list[list[float]] = []
 
-            def play(channel: Channel, first: bool, make: Any = make, depth: int = depth, spent: Any = spent) -> int:
-                step, took = make(channel, first, depth), []
-                refuse_another_law(np.concatenate(step()), law)
+            def play(channel: Channel, first: bool, way: str = name, depth: int = depth, spent: Any = spent) -> int:
+                play_one, took = step(channel, first, way, depth), []
+                refuse_another_law(np.concatenate(play_one()), law)
                 before = moved(channel)
                 for _ in range(rounds):
                     began = time.thread_time()
-                    step()
+                    play_one()
                     took.append(time.thread_time() - began)
                 spent.append(took)
                 return moved(channel) - before

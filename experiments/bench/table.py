@@ -84,6 +84,12 @@ def open_bytes(transfers: str) -> Figure:
     return Figure(f"its bytes a coordinate at d = 30,000, {transfers}", "bytes_a_coordinate", setting)
 
 
+def noise(what: str, quantity: str) -> Figure:
+    """A step of d = 30,000 by transfers alone beside the same by a circuit."""
+    by = {"noise": "transfers alone", "transfers": "IKNP"}
+    return Figure(f"{what} by transfers alone (peer: by a circuit)", quantity, by, by | {"noise": "circuit"})
+
+
 def trials(engine: str, against: str, package: str) -> Figure:
     what, setting = "`full` LDP-SGD trials, d = 26,010, a second", {"engine": "full"}
     ratio = ("full_ratio", {"against": against})
@@ -127,6 +133,8 @@ FIGURES: dict[str, list[Figure]] = {  # by the part of bench
     "secure": [
         *map(step, (30_000, 642, 182)),
         *map(open_bytes, ("IKNP", "SoftSpoken")),
+        noise("processor seconds of both servers for one at d = 30,000", "noise_seconds"),
+        noise("bytes a coordinate", "noise_bytes"),
         Figure("peak memory of server H2, the larger, GiB", "peak_gib", {"server": "h2"}),
         *(
             Figure(f"AND gates {what} on one core, a second", "ands_per_second", {"what": what}, more=True)

@@ -165,6 +165,7 @@ def trainings(rows: Rows, chosen: tuple[Training, ...], links: tuple[str, ...], 
                 multiplier = 1.0 if mode == "noisy" else None
                 terms = agreement.terms(
                     owners=OWNERS,
+                    protocol="circuit",
                     dimension=dimension,
                     examples=examples,
                     noise_multiplier=multiplier,
@@ -202,6 +203,7 @@ def by_epsilon(rows: Rows, chosen: tuple[Training, ...], epsilons: tuple[float, 
             multiplier = gaussian.classical(epsilon=epsilon, delta=DELTA)
             terms = agreement.terms(
                 owners=OWNERS,
+                protocol="circuit",
                 dimension=training.parameters,
                 examples=TASKS[training.data].examples,
                 noise_multiplier=multiplier,
@@ -226,6 +228,7 @@ def tables(rows: Rows, epsilons: Sequence[float], datasets: Sequence[str]) -> No
             table = lookup.noisy_sum(values, bits=bits).ands
             ours = agreement.terms(
                 owners=OWNERS,
+                protocol="circuit",
                 dimension=1,
                 examples=TASKS[data].examples,
                 noise_multiplier=multiplier,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpaudit.secure.noise.binomial import Binomial
-from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
+from dpaudit.secure.protocol import in_process, transfer_noise
 from experiments.bench import secure as bench_secure
 from experiments.bench import secure_noise as bench_secure_noise
 from experiments.common import Rows
@@ -41,8 +41,8 @@ def test_noise_by_either_way_costs_what_its_messages_do(tmp_path):
     for row in rows.rows[1::2]:
         depth = {"IKNP": 1, "SoftSpoken": 4}[row["setting"]["transfers"]]
         by_circuit = sum(mine.opening().payload_bytes(depth).values())
-        alone = sum(transfer_noise.payload_bytes(law, ring_bits=mine.ring_bits, depth=depth).values())
-        alone += sum(two_server_sum.PAYLOAD_BYTES.values())
+        transfers = transfer_noise.by_transfers(law, ring_bits=mine.ring_bits)
+        alone = sum(transfer_noise.payload_bytes(transfers, depth=depth).values())
         wanted = by_circuit if row["setting"]["noise"] == "circuit" else alone
         assert row["ours"] == pytest.approx(wanted, rel=0.01)
     assert all(row["ours"] > 0 for row in rows.rows)

@@ -36,7 +36,13 @@ def rows(tmp_path_factory):
     for mode, depth in spgc_cost.MODES:
         noise = 1.0 if mode == "noisy" else None
         terms = agreement.terms(
-            owners=OWNERS, dimension=182, examples=30, noise_multiplier=noise, mode=mode, depth=depth
+            owners=OWNERS,
+            dimension=182,
+            examples=30,
+            noise_multiplier=noise,
+            mode=mode,
+            depth=depth,
+            protocol="circuit",
         )
         how = {"data": "Cancer", "reading": "", "d": 182, "link": "loopback", "mode": mode, "depth": depth}
         made.spread("step_seconds", how, [0.25, 0.5, 0.75], scale="")

@@ -24,8 +24,8 @@ DIMENSION = 7
 
 
 def terms(mode: str = "noisy", **changed) -> Terms:
-    """Makes the terms of a small training."""
-    asked = {"owners": OWNERS, "dimension": DIMENSION, "examples": 30, "mode": mode}
+    """Makes the terms of a small training, by the paper's protocol."""
+    asked = {"owners": OWNERS, "dimension": DIMENSION, "examples": 30, "mode": mode, "protocol": "circuit"}
     asked |= {"noise_multiplier": 1.0} if mode == "noisy" else {}
     return agreement.terms(**asked | changed)
 

@@ -22,19 +22,19 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel
-from dpaudit.secure.circuits import circuit
 from dpaudit.secure.noise import accounting, lookup
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.noise.lookup import Table
-from dpaudit.secure.protocol import fixed_point, two_server_sum
+from dpaudit.secure.protocol import fixed_point, transfer_noise, two_server_sum
 from dpaudit.secure.protocol.fixed_point import Scale
 from dpaudit.secure.protocol.two_server_sum import Opening
 
-VERSION = 2  # of the messages between the parties
+VERSION = 3  # of the messages between the parties
 MOST_OWNERS = 10_000
 SERVERS = ("h1", "h2")
 MODES = ("noisy", "plain")
 NOISES = ("binomial", "table")
+PROTOCOLS = ("circuit", "transfers")
 LONGEST = 1 << 16  # bytes in a statement
 MOST = 10  # names in a line of a message
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -49,6 +49,7 @@ class Terms(NamedTuple):
       mode: "noisy", or "plain" for a sum without noise.
       noise: "binomial", "none" in mode "plain", or "table": a reproduction of the paper's, **not private**
         (:mod:`dpaudit.secure.noise.lookup`).
+      protocol: "circuit", a garbled one, or "transfers" (:mod:`dpaudit.secure.protocol.transfer_noise`).
       dimension: d, coordinates of the sum.
       owners: their names, sorted.
       least_owners: how many must take part in a step.
@@ -62,12 +63,13 @@ class Terms(NamedTuple):
       ahead: for how many steps blocks are prepared in advance.
       epsilon, delta: the budget of the whole training; 0 for none.
       openings: how many openings the budget allows; 0 for any number.
-      circuit: SHA-256 of the circuit, hexadecimal; last, as it differs if almost any other field does.
+      circuit: SHA-256 of what the servers compute, hexadecimal; last, as it differs if almost any other field does.
     """
 
     version: int
     mode: str
     noise: str
+    protocol: str
     dimension: int
     owners: tuple[str, ...]
     least_owners: int
@@ -125,7 +127,8 @@ class Terms(NamedTuple):
             return two_server_sum.plain(ring_bits=self.ring_bits)
         if self.noise == "table":
             return two_server_sum.by_table(Table(lookup.table(self.table_std)), ring_bits=self.ring_bits)
-        return two_server_sum.noisy(Binomial(self.coins, self.step_bits), ring_bits=self.ring_bits)
+        build = transfer_noise.by_transfers if self.protocol == "transfers" else two_server_sum.noisy
+        return build(Binomial(self.coins, self.step_bits), ring_bits=self.ring_bits)
 
 
 def terms(
@@ -137,6 +140,7 @@ def terms(
     noise_multiplier: float | None = None,
     mode: str = "noisy",
     noise: str = "binomial",
+    protocol: str | None = None,
     least_owners: int | None = None,
     coins: int = 127,
     ring_bits: int = 25,
@@ -155,6 +159,8 @@ def terms(
       mode: "noisy" or "plain".
       noise: "binomial" or "table". The circuit of a table grows with its standard deviation; a small ring, such as the
         paper's 17 bits, keeps it small.
+      protocol: "circuit", the paper's, or "transfers", which makes binomial noise without a circuit: a third of the
+        bytes, and less to compute. By default transfers where the noise is binomial.
       least_owners: how many must take part in a step; all of them by default. An owner whose share is missing at
         either server when a round ends is left out of the sum, if enough others remain.
       coins: coins of the binomial, 2^k - 1; a table has none.
@@ -177,6 +183,10 @@ def terms(
         raise _validate.expected("least_owners", f"at most {len(names)}, the number of owners", least)
     if depth not in (1, 2, 4):
         raise _validate.expected("depth", "1, 2 or 4", depth)
+    by_transfers = (mode, noise) == ("noisy", "binomial")
+    protocol = protocol or PROTOCOLS[by_transfers]
+    if _validate.one_of(PROTOCOLS, protocol=protocol) == "transfers" and not by_transfers:
+        raise _validate.expected("protocol", "circuit, except for binomial noise", protocol)
     size: dict[str, Any] = {"examples": examples, "clip_norm": clip_norm, "ring_bits": ring_bits}
     law, table_std = Binomial(0, 0), 0.0
     table = _validate.one_of(NOISES, noise=noise) == "table"
@@ -203,6 +213,7 @@ def terms(
         version=VERSION,
         mode=mode,
         noise=noise,
+        protocol=protocol,
         dimension=_validate.at_least(1, dimension=dimension),
         owners=names,
         least_owners=least,
@@ -222,7 +233,7 @@ def terms(
     )
     if budget:
         made = made._replace(openings=_openings(made))
-    return made._replace(circuit=circuit.digest(made.opening().circuit).hex())
+    return made._replace(circuit=made.opening().digest().hex())
 
 
 def _openings(terms: Terms) -> int:

@@ -3,7 +3,8 @@
 Two servers make blocks while they wait for owners, so that a step only opens them; a step for which there is none
 makes its own. Blocks outlive the session that made them.
 
-A garbled block that is opened for two shares reveals both labels of a wire, and with them everything. So before any of
+A garbled block that is opened for two shares reveals both labels of a wire, and with them everything; noise from
+transfers that is used for two sums cancels in their difference. So before any of
 a block's secrets is read, its number is written to the store's log of used blocks (:class:`storage.Ledger`) and its
 file is unlinked: a server that dies at any moment restarts with the block either unused and whole, or used. Numbers
 only rise. Each block has an identity drawn by both servers, and two blocks belong together only where number and
@@ -32,13 +33,15 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel
-from dpaudit.secure.circuits import circuit
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.protocol import agreement, storage
 from dpaudit.secure.protocol.storage import IDENTITY_BYTES, NONE, Ledger, Past
+from dpaudit.secure.protocol.transfer_noise import First, Second, Share
 from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Opening, Received, checked_count
 
-Block = TypeVar("Block", bound=Garbled | Received)
+Block = TypeVar("Block", bound=Garbled | Received | Share)
+
+Party = Garbler | Evaluator | First | Second
 
 MOST = 1 << 20  # blocks in a store
 WAY = "to continue, use --rejoin at the next start of the server whose state was restored or lost"
@@ -66,7 +69,9 @@ class Store(Generic[Block]):
 
     Args:
       folder: created if missing; for one store only, used by one process at a time.
-      kind: :class:`two_server_sum.Garbled` for H1, :class:`two_server_sum.Received` for H2.
+      role: "h1" or "h2".
+      kind: of block: :class:`two_server_sum.Garbled` for H1 and :class:`two_server_sum.Received` for H2, or
+        :class:`transfer_noise.Share`.
       opening: what the blocks are for; it must have noise, as otherwise H2's part depends on its share.
       count: coordinates of each block.
       pair: the identity of the two servers.
@@ -80,6 +85,7 @@ class Store(Generic[Block]):
     def __init__(
         self,
         folder: str | os.PathLike[str],
+        role: str,
         kind: type[Block],
         opening: Opening,
         count: int,
@@ -89,9 +95,9 @@ class Store(Generic[Block]):
         if opening.noise is None:
             raise _validate.expected("opening", "one with noise, which needs no share ahead", "none")
         self._folder, self._kind, self._opening, self._count = Path(folder), kind, opening, checked_count(count)
-        self._pair, self._source = pair, source
+        self._role, self._pair, self._source = role, pair, source
         text = f"dpaudit block 2, {kind.__name__}, {count} coordinates, {opening.ring_bits} bits"
-        self._header = hashlib.sha256(text.encode() + circuit.digest(opening.circuit)).digest()
+        self._header = hashlib.sha256(text.encode() + opening.digest()).digest()
         try:
             storage.folder(self._folder)
         except OSError as fault:
@@ -193,7 +199,7 @@ class Store(Generic[Block]):
         number = max(mine[0], theirs[0])
         if number >= _HIGHEST:
             channel.refuse(f"receiving 'offline.block': number {number}, beyond {_HIGHEST}")
-        drawn = mine[1] + theirs[1] if self._kind is Garbled else theirs[1] + mine[1]
+        drawn = mine[1] + theirs[1] if self._role == "h1" else theirs[1] + mine[1]
         text = b"dpaudit block" + self._pair.identity + struct.pack("<QQ", self._count, number) + drawn
         return number, hashlib.sha256(text).digest()[:IDENTITY_BYTES]
 
@@ -302,9 +308,10 @@ class PreparedBlocks:
     ) -> None:
         self._channel, self._names, self._kind, self._steps = channel, names, kind, steps
         self._sizes = [part.stop - part.start for part in kind.blocks(dimension)]
-        block: Any = Garbled if names[0] == "h1" else Received
+        block: Any = Share if kind.circuit is None else Garbled if names[0] == "h1" else Received
         self._stores = {
-            count: Store(folder / f"{count}", block, kind, count, pair, source) for count in dict.fromkeys(self._sizes)
+            count: Store(folder / f"{count}", names[0], block, kind, count, pair, source)
+            for count in dict.fromkeys(self._sizes)
         }
         self._taken: dict[int, int] = {}  # the number of the last block that this session took, by size
 
@@ -329,11 +336,11 @@ class PreparedBlocks:
             self._channel.close()
             raise _validate.InputError(refusal or str(other))
 
-    def fill(self, party: Garbler | Evaluator, seconds: float) -> None:
+    def fill(self, party: Party, seconds: float) -> None:
         """Makes blocks until both servers have enough, together with the peer's ``fill``.
 
         Args:
-          party: this server's garbler or evaluator.
+          party: this server's side of the opening.
           seconds: time limit for each block.
 
         Raises:
@@ -346,7 +353,7 @@ class PreparedBlocks:
                 number, identity = store.free(self._channel)
                 store.put(number, identity, party.prepare(self._kind, count))
 
-    def take(self, party: Garbler | Evaluator, count: int) -> Garbled | Received:
+    def take(self, party: Party, count: int) -> Garbled | Received | Share:
         """Takes a block of this size, together with the peer's ``take``; makes one if there is none.
 
         Raises:

@@ -12,9 +12,9 @@ q xor delta, H2 with the one that its choice b selects. With the hashes p0, p1 o
     p0 - p1 - a,   which H2 adds to its own hash if b = 1
 
 so that H2 holds p0 - a b, and H1 subtracts p0: modulo 2^(N - e), which is all that a weight of 2^(e + 1) needs in a
-ring of 2^(N + 1), and the number of bits that are sent. The two shares of Z are uniform except for their difference; a
-server adds its own as if the noise were one more owner, and :func:`two_server_sum.reveal_first` and its peer open the
-sum.
+ring of 2^(N + 1), and the number of bits that are sent. The two shares of Z are uniform except for their difference;
+each server adds its own to its share of the sum as if the noise were one more owner, and the two open that
+(:func:`two_server_sum.reveal_first` and its peer).
 
 Guaranteed, while the two follow the protocol and do not collude: H1 learns nothing about H2's bits, while the
 transfers hold; H2 learns nothing about H1's, as each number that it is sent is hidden by the hash of a label that it
@@ -26,6 +26,8 @@ Sources: shares of a product by one transfer, Gilboa 1999, "Two party RSA key ge
 Asharov, Lindell, Schneider and Zohner 2013, "More efficient oblivious transfer".
 """
 
+from typing import NamedTuple, Self
+
 import numpy as np
 
 from dpaudit import _validate
@@ -35,14 +37,54 @@ from dpaudit.secure.circuits.garbling import BLOCK, SLACK, WORD, Encrypt, GateKe
 from dpaudit.secure.crypto import correlated_transfers, shares
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.noise.binomial import Binomial
-from dpaudit.secure.protocol.two_server_sum import checked_count, chunks, fair_bits
+from dpaudit.secure.protocol.two_server_sum import (
+    PAYLOAD_BYTES,
+    Opening,
+    checked_count,
+    checked_share,
+    chunks,
+    fair_bits,
+    reveal_first,
+    reveal_second,
+)
 
 _NUMBER = np.dtype("<u4")  # numbers modulo a power of two that is at most the ring's
 
 
-def payload_bytes(noise: Binomial, *, ring_bits: int, depth: int) -> dict[str, float]:
+class Share(NamedTuple):
+    """A server's part of prepared noise; it is used once.
+
+    Attributes:
+      values: int64 [n], in the ring.
+    """
+
+    values: np.ndarray
+
+    @classmethod
+    def blank(cls, opening: Opening, count: int) -> Self:
+        """Allocates a block whose array is yet to be filled."""
+        del opening
+        return cls(np.empty(count, np.int64))
+
+    def parts(self) -> list[np.ndarray]:
+        """Lists its arrays."""
+        return list(self)
+
+
+def by_transfers(noise: Binomial, *, ring_bits: int) -> Opening:
+    """Builds the opening of x1 - x2 + Z modulo 2^ring_bits by :class:`First` and :class:`Second`.
+
+    Raises:
+      InputError: the noise does not fit into the ring.
+    """
+    _validate.at_least((2 * noise.reach).bit_length(), ring_bits=shares.checked_ring(ring_bits))
+    return Opening(None, ring_bits, noise)
+
+
+def payload_bytes(opening: Opening, *, depth: int) -> dict[str, float]:
     """Returns the bytes per coordinate, by message; ``depth`` is that of the correlated transfers."""
-    return {"cot.corrections": noise.bits * BLOCK / depth, "products": sum(_widths(noise, ring_bits)) / 8}
+    noise, widths = _law(opening)
+    return {"cot.corrections": noise.bits * BLOCK / depth, "products": sum(widths) / 8} | PAYLOAD_BYTES
 
 
 class First:
@@ -59,22 +101,21 @@ class First:
         self._channel, self._source = channel, source
         self._transfers = correlated_transfers.Sender(channel, self._delta, depth=depth, source=source)
 
-    def prepare(self, noise: Binomial, count: int, *, ring_bits: int) -> np.ndarray:
+    def prepare(self, opening: Opening, count: int) -> Share:
         """Makes H1's share of new noise, together with the peer's ``prepare``.
 
         Args:
-          noise: the law of each coordinate.
+          opening: of :func:`by_transfers`.
           count: coordinates, at most :data:`two_server_sum.LARGEST`.
-          ring_bits: N + 1, 2 to 32.
 
         Returns:
-          int64 [count] in the ring, secret, for one sum; the noise is this share minus the peer's.
+          H1's share, secret, for one sum; the noise is this share minus the peer's.
 
         Raises:
-          InputError: the block is empty or too large, or the noise does not fit into the ring.
+          InputError: the block is empty or too large.
           ChannelError: a message did not arrive.
         """
-        widths = _widths(noise, ring_bits)
+        noise, widths = _law(opening)
         labels = self._transfers.extend(noise.bits * checked_count(count)).reshape(noise.bits, count, BLOCK)
         own = fair_bits(self._source, labels.shape[:2])
         seed = self._source(BLOCK)
@@ -86,10 +127,26 @@ class First:
                 label, mine = labels[bit, part], own[bit, part].astype(_NUMBER)
                 zero, one = _hashes(np.stack([label, label ^ self._delta]), keys(number, bit))
                 planes.append(_planes(zero - one - mine, width))
-                total += _weighed(mine, zero, ring_bits, width)
+                total += _weighed(mine, zero, opening.ring_bits, width)
             self._channel.send("products", np.packbits(np.concatenate(planes)))
             share[part] = total
-        return shares.smod(share, 1 << (ring_bits - 1))
+        return Share(shares.smod(share, 1 << (opening.ring_bits - 1)))
+
+    def open(self, opening: Opening, noise: Share, share: np.ndarray) -> np.ndarray:
+        """Opens a block with this noise from H1's share of the sum, together with the peer's ``open``.
+
+        Args:
+          opening, noise: as prepared; ``noise`` must never be used again.
+          share: int64 [n], in the ring.
+
+        Returns:
+          The noisy sum, int64 [n].
+
+        Raises:
+          InputError: the share has another length.
+          ChannelError: a message did not arrive.
+        """
+        return reveal_first(self._channel, _added(opening, noise, share), ring_bits=opening.ring_bits)
 
 
 class Second:
@@ -99,9 +156,9 @@ class Second:
         self._channel, self._source = channel, source
         self._transfers = correlated_transfers.Receiver(channel, depth=depth, source=source)
 
-    def prepare(self, noise: Binomial, count: int, *, ring_bits: int) -> np.ndarray:
+    def prepare(self, opening: Opening, count: int) -> Share:
         """Makes H2's share of new noise, together with the peer's ``prepare``, whose arguments it shares."""
-        widths = _widths(noise, ring_bits)
+        noise, widths = _law(opening)
         own = fair_bits(self._source, (noise.bits, checked_count(count)))
         labels = self._transfers.extend(own.reshape(-1).astype(bool)).reshape(*own.shape, BLOCK)
         share, keys = np.empty(count, np.int64), GateKeys(self._channel.receive("seed", BLOCK).tobytes())
@@ -112,16 +169,31 @@ class Second:
             for bit, product in enumerate(np.split(planes, np.cumsum(widths)[:-1])):
                 mine = own[bit, part].astype(_NUMBER)
                 (hashed,) = _hashes(labels[None, bit, part], keys(number, bit))
-                total -= _weighed(mine, -(hashed + mine * _number(product)), ring_bits, len(product))
+                total -= _weighed(mine, -(hashed + mine * _number(product)), opening.ring_bits, len(product))
             share[part] = total
-        return shares.smod(share, 1 << (ring_bits - 1))
+        return Share(shares.smod(share, 1 << (opening.ring_bits - 1)))
+
+    def open(self, opening: Opening, noise: Share, share: np.ndarray) -> np.ndarray:
+        """Opens a block with this noise from H2's share: the same values, by the same arguments."""
+        return reveal_second(self._channel, _added(opening, noise, share), ring_bits=opening.ring_bits)
 
 
-def _widths(noise: Binomial, ring_bits: int) -> list[int]:
-    """Lists N - e for each bit, in the order of :func:`binomial.from_bits`: the bits of a share of its product."""
-    _validate.at_least((2 * noise.reach).bit_length(), ring_bits=shares.checked_ring(ring_bits))
+def _law(opening: Opening) -> tuple[Binomial, list[int]]:
+    """Returns the noise, and N - e for each of its bits, in the order of :func:`binomial.from_bits`.
+
+    That is the number of bits of a share of its product.
+    """
+    noise = opening.noise
+    if not isinstance(noise, Binomial):
+        raise _validate.expected("opening", "one with binomial noise", noise)
     exponents = [noise.step_bits] * noise.coins + 2 * list(range(noise.step_bits))
-    return [ring_bits - 1 - exponent for exponent in exponents]
+    return noise, [opening.ring_bits - 1 - exponent for exponent in exponents]
+
+
+def _added(opening: Opening, noise: Share, share: np.ndarray) -> np.ndarray:
+    """Adds a share of noise to one of the sum, in the ring."""
+    checked_share(share, len(noise.values), opening.ring_bits)
+    return shares.smod(share + noise.values, 1 << (opening.ring_bits - 1))
 
 
 def _hashes(labels: np.ndarray, encrypt: Encrypt) -> np.ndarray:

@@ -26,6 +26,7 @@ protocol.
 Source: paper 001, Algorithm 2, lines 3 to 6.
 """
 
+import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
@@ -33,7 +34,7 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel
-from dpaudit.secure.circuits import garbling
+from dpaudit.secure.circuits import circuit, garbling
 from dpaudit.secure.circuits.circuit import Circuit, reconstruction
 from dpaudit.secure.circuits.garbling import BLOCK, WORD, GateKeys
 from dpaudit.secure.crypto import correlated_transfers, shares
@@ -108,29 +109,44 @@ class Opening(NamedTuple):
     """The computation on a coordinate's shares.
 
     Attributes:
-      circuit: its inputs are ``ring_bits`` of H1's share and then ``mixed`` bits; its outputs ``ring_bits``.
+      circuit: its inputs are ``ring_bits`` of H1's share and then ``mixed`` bits; its outputs ``ring_bits``. None
+        where the noise is made of transfers alone (:mod:`dpaudit.secure.protocol.transfer_noise`).
       ring_bits: N + 1.
       noise: the law of the noise, or the values of a table; None for none, where the mixed bits are H2's share.
     """
 
-    circuit: Circuit
+    circuit: Circuit | None
     ring_bits: int
     noise: Binomial | Table | None
 
     @property
+    def gates(self) -> Circuit:
+        """The circuit; InputError where there is none."""
+        if self.circuit is None:
+            raise _validate.expected("opening", "one by a circuit", "one by transfers")
+        return self.circuit
+
+    @property
     def mixed(self) -> int:
         """The number of input bits to which both servers contribute."""
-        return self.circuit.inputs - self.ring_bits
+        return self.gates.inputs - self.ring_bits
+
+    def digest(self) -> bytes:
+        """Computes 32 bytes by which two parties check that they compute the same."""
+        if self.circuit is not None:
+            return circuit.digest(self.circuit)
+        return hashlib.sha256(f"dpaudit transfers 1, {self.ring_bits} bits, {self.noise}".encode()).digest()
 
     def blocks(self, dimension: int) -> Iterator[slice]:
         """Cuts the coordinates 0 .. d - 1 into blocks of at most :data:`LARGEST`, whose tables fit into memory."""
-        most = max(1, min(LARGEST, _TABLES // (2 * BLOCK * self.circuit.ands or 1)))
+        ands = 0 if self.circuit is None else self.circuit.ands
+        most = max(1, min(LARGEST, _TABLES // (2 * BLOCK * ands or 1)))
         for start in range(0, _validate.at_least(1, dimension=dimension), most):
             yield slice(start, min(start + most, dimension))
 
     def payload_bytes(self, depth: int) -> dict[str, float]:
         """Returns the bytes per coordinate, by message; ``depth`` is that of the correlated transfers."""
-        tables, labels = 2 * BLOCK * self.circuit.ands, BLOCK * self.ring_bits
+        tables, labels = 2 * BLOCK * self.gates.ands, BLOCK * self.ring_bits
         return {"tables": tables, "labels": labels, "decoding": self.ring_bits / 8, "opened": KEPT.itemsize} | {
             "cot.corrections": self.mixed * BLOCK / depth
         }
@@ -143,8 +159,7 @@ def noisy(noise: Binomial, *, ring_bits: int) -> Opening:
 
 def by_table(table: Table, *, ring_bits: int) -> Opening:
     """Builds the paper's opening of x1 - x2 + N_seed, with seeds of both servers: a reproduction, **not private**."""
-    circuit = lookup.noisy_sum(table.values, bits=shares.checked_ring(ring_bits))
-    return Opening(circuit, ring_bits, table)
+    return Opening(lookup.noisy_sum(table.values, bits=shares.checked_ring(ring_bits)), ring_bits, table)
 
 
 def plain(*, ring_bits: int) -> Opening:
@@ -194,7 +209,7 @@ class Received(NamedTuple):
         """Allocates a block whose arrays are yet to be filled."""
         seed, labels = np.empty(BLOCK, np.uint8), np.empty((opening.mixed, count, BLOCK), np.uint8)
         sizes = [part.stop - part.start for part in chunks(count)]
-        return cls(seed, labels, [np.empty((opening.circuit.ands, 2, 2, size), WORD) for size in sizes])
+        return cls(seed, labels, [np.empty((opening.gates.ands, 2, 2, size), WORD) for size in sizes])
 
     def parts(self) -> list[np.ndarray]:
         """Lists its arrays, always in the same order."""
@@ -235,7 +250,7 @@ class Garbler:
             for part in chunks(count)
         )
         decoding = []
-        for garbled in garbling.garble(opening.circuit, inputs, self._delta, GateKeys(seed)):
+        for garbled in garbling.garble(opening.gates, inputs, self._delta, GateKeys(seed)):
             self._channel.send("tables", garbled.tables)
             decoding.append(garbled.decoding)
         return Garbled(zeros, self._delta, np.concatenate(decoding, axis=1))
@@ -280,7 +295,7 @@ class Evaluator:
         seed = self._channel.receive("seed", BLOCK)
         tables = []
         for part in chunks(count):
-            size = opening.circuit.ands, 2, 2, part.stop - part.start
+            size = opening.gates.ands, 2, 2, part.stop - part.start
             tables.append(self._channel.receive("tables", 8 * int(np.prod(size))).view(np.uint64).reshape(size))
         return Received(seed, labels, tables)
 
@@ -294,7 +309,7 @@ class Evaluator:
         decoding = np.unpackbits(packed, count=bits * count).reshape(bits, count)
         inputs = (np.concatenate([labels[:, part], received.labels[:, part]]) for part in chunks(count))
         keys = GateKeys(received.seed.tobytes())
-        found = list(garbling.evaluate(opening.circuit, inputs, received.tables, keys))
+        found = list(garbling.evaluate(opening.gates, inputs, received.tables, keys))
         read = np.concatenate(found, axis=1) ^ decoding
         values = (1 << np.arange(bits)) @ read.astype(np.int64)
         opened = shares.smod(values - own, 1 << (bits - 1))

@@ -23,7 +23,8 @@ from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.protocol import agreement, two_server_sum
 from dpaudit.secure.protocol.agreement import Budget, Terms
-from dpaudit.secure.protocol.prepared import IDENTITY_BYTES, WAY, PreparedBlocks
+from dpaudit.secure.protocol.prepared import IDENTITY_BYTES, WAY, Party, PreparedBlocks
+from dpaudit.secure.protocol.transfer_noise import First, Second, Share
 from dpaudit.secure.protocol.two_server_sum import KEPT, Evaluator, Garbled, Garbler, Opening, Received
 from dpaudit.secure.service.inbox import SPLIT_BYTES
 from dpaudit.secure.service.records import Opened, Records
@@ -96,7 +97,8 @@ class Session:
         if anew:
             self._join(source)
         self._ahead = self._stores(source)
-        self._party = (Garbler if role == "h1" else Evaluator)(channel, depth=terms.depth, source=source)
+        kinds: tuple[Any, Any] = (First, Second) if terms.protocol == "transfers" else (Garbler, Evaluator)
+        self._party: Party = kinds[role == "h2"](channel, depth=terms.depth, source=source)
 
     def prepare(self, seconds: float) -> None:
         """Prepares blocks in advance as the terms ask, together with the peer's ``prepare``.
@@ -161,10 +163,10 @@ class Session:
         party: Any = self._party
         return party.open(self._opening, prepared, share)
 
-    def _prepared(self, share: np.ndarray) -> Garbled | Received:
-        if isinstance(self._party, Garbler):
-            return self._party.prepare(self._opening, len(share))
-        return self._party.prepare(self._opening, len(share), None if self._opening.noise else share)
+    def _prepared(self, share: np.ndarray) -> Garbled | Received | Share:
+        if isinstance(self._party, Evaluator):
+            return self._party.prepare(self._opening, len(share), None if self._opening.noise else share)
+        return self._party.prepare(self._opening, len(share))
 
     def _same(self, name: str, value: object, theirs: Mapping[str, object]) -> None:
         if theirs.get(name) != value:

@@ -45,8 +45,19 @@ def test_plain_terms_have_no_noise_and_the_finest_scale() -> None:
 
 def test_the_circuit_of_the_terms_is_that_of_their_opening() -> None:
     several = [terms(), terms("plain"), terms(coins=31), terms(noise="table", ring_bits=12)]
-    assert [made.circuit for made in several] == [circuit.digest(made.opening().circuit).hex() for made in several]
-    assert len({made.circuit for made in several}) == 4
+    assert [made.circuit for made in several] == [circuit.digest(made.opening().gates).hex() for made in several]
+    without = [terms(protocol="transfers"), terms(protocol="transfers", coins=31)]
+    assert [made.circuit for made in without] == [made.opening().digest().hex() for made in without]
+    assert len({made.circuit for made in several + without}) == 6
+
+
+def test_binomial_noise_is_made_by_transfers_unless_told_otherwise() -> None:
+    for mode, change, protocol in (
+        ("noisy", {}, "transfers"),
+        ("noisy", {"noise": "table", "ring_bits": 12}, "circuit"),
+        ("plain", {}, "circuit"),
+    ):
+        assert terms(mode, **{"protocol": None} | change).protocol == protocol
 
 
 def test_owners_are_the_same_in_any_order() -> None:
@@ -67,6 +78,13 @@ def test_owners_are_the_same_in_any_order() -> None:
         ("noisy", {"noise": "gaussian"}, "noise: expected one of binomial, table, got gaussian"),
         ("noisy", {"ahead": -1}, "ahead: expected a whole number >= 0, got -1"),
         ("noisy", {"dimension": 0}, "dimension: expected a whole number >= 1, got 0"),
+        ("noisy", {"protocol": "trust"}, "protocol: expected one of circuit, transfers, got trust"),
+        ("plain", {"protocol": "transfers"}, "protocol: expected circuit, except for binomial noise, got transfers"),
+        (
+            "noisy",
+            {"protocol": "transfers", "noise": "table", "ring_bits": 12},
+            "protocol: expected circuit, except for binomial noise, got transfers",
+        ),
         ("silent", {}, "mode: expected one of noisy, plain, got silent"),
         ("plain", {"noise_multiplier": 1.0}, 'noise_multiplier: expected none in mode "plain", got 1.0'),
         ("plain", {"noise": "table"}, 'noise: expected none in mode "plain", got table'),
@@ -87,14 +105,14 @@ def test_the_first_term_that_differs_is_named_with_both_values() -> None:
         agreement.same(mine, theirs | {"circuit": "00"})
     with pytest.raises(_validate.InputError, match=f"^terms: step_bits: expected {mine.step_bits} as here, got 9$"):
         agreement.same(mine, theirs | {"step_bits": 9, "circuit": "00"})
-    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 2 as here, got None$"):
+    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 3 as here, got None$"):
         agreement.same(mine, {})
 
 
 def test_the_version_before_is_refused_in_one_line() -> None:
     """That version stated the names of all owners and began with the same first message."""
     mine = terms()
-    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 2 as here, got 1$"):
+    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 3 as here, got 1$"):
         agreement.same(mine, mine._asdict() | {"version": 1})
 
 

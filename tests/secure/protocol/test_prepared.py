@@ -27,7 +27,8 @@ NAMES = ("h1", "h2")
 
 def store(folder: Path, kind: type, count: int = COUNT) -> Any:
     """Opens the store of one server, whose source draws the identities."""
-    return prepared.Store(folder, kind, KIND, count, PAIR, Stream(kind.__name__.ljust(16).encode()).draw)
+    role = "h1" if kind is Garbled else "h2"
+    return prepared.Store(folder, role, kind, KIND, count, PAIR, Stream(kind.__name__.ljust(16).encode()).draw)
 
 
 def both(tmp_path: Path) -> list[Any]:
@@ -225,7 +226,7 @@ def test_a_whole_block_under_another_number_or_of_another_pair_is_found_out(tmp_
     second.write_bytes(first.read_bytes())
     with pytest.raises(_validate.InputError, match=r"block: expected an unchanged one \(it is now used up\)"):
         one.take(1)
-    other = prepared.Store(tmp_path, Garbled, KIND, COUNT, PAIR._replace(key=bytes(32)))
+    other = prepared.Store(tmp_path, "h1", Garbled, KIND, COUNT, PAIR._replace(key=bytes(32)))
     assert other.numbers() == []  # below one that was spent
     other.put(2, identity(2), block)
     with pytest.raises(_validate.InputError, match=r"block: expected an unchanged one \(it is now used up\)"):
@@ -249,14 +250,14 @@ def test_what_is_torn_or_foreign_is_refused_and_burnt(tmp_path: Path) -> None:
     with pytest.raises(
         _validate.InputError, match=r"block: expected one made for this opening \(it is now used up\), got "
     ):
-        prepared.Store(tmp_path, Garbled, other, COUNT, PAIR).take(3)
+        prepared.Store(tmp_path, "h1", Garbled, other, COUNT, PAIR).take(3)
     assert not list(tmp_path.glob("*.block"))
 
 
 def test_wrong_arguments_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # for short names: a line repeats so much of a value and no more
     with pytest.raises(_validate.InputError, match="opening: expected one with noise"):
-        prepared.Store(tmp_path, Garbled, two_server_sum.plain(ring_bits=4), COUNT, PAIR)
+        prepared.Store(tmp_path, "h1", Garbled, two_server_sum.plain(ring_bits=4), COUNT, PAIR)
     with pytest.raises(_validate.InputError, match="count: expected a whole number >= 1, got 0"):
         store(tmp_path, Garbled, 0)
     Path("file").touch()
@@ -278,7 +279,7 @@ from dpaudit.secure.protocol.two_server_sum import Garbled
 warnings.simplefilter("ignore")
 kind = two_server_sum.noisy(binomial(coins=1, step_bits=1), ring_bits=4)
 pair = prepared.Pair(bytes(16), bytes(32))
-store = prepared.Store(sys.argv[1], Garbled, kind, 5, pair)
+store = prepared.Store(sys.argv[1], "h1", Garbled, kind, 5, pair)
 block = Garbled(*(np.full(shape, 7, np.uint8) for shape in ((4, 5, 16), (16,), (4, 5))))
 steps = {"open", "write", "flush", "fsync", "close", "rename", "unlink", "fstat", "read", "readinto"}
 
@@ -316,7 +317,7 @@ for action in (put, take):
         if action is take and not store.numbers():
             put()
         made = dies(action, last)
-        store = prepared.Store(sys.argv[1], Garbled, kind, 5, pair)
+        store = prepared.Store(sys.argv[1], "h1", Garbled, kind, 5, pair)
         left = store.numbers()
         names = sorted(os.listdir(sys.argv[1]))
         whole = bool(left) and all((part == 7).all() for part in store.take(left[0]))

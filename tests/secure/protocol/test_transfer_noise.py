@@ -13,6 +13,7 @@ from dpaudit.secure.crypto.shares import smod
 from dpaudit.secure.noise import binomial
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import in_process, transfer_noise, two_server_sum
+from dpaudit.secure.protocol.transfer_noise import by_transfers
 from tests.secure.sessions import Recorded, given
 from tests.secure.transcript import Transcript, record
 
@@ -29,7 +30,8 @@ def play(
         def party(channel):
             server = kind(channel, depth=depth, source=source)
             start = len(source.drawn)
-            return [server.prepare(law, count, ring_bits=ring_bits) for count in counts], source.drawn[start:]
+            opening = by_transfers(law, ring_bits=ring_bits)
+            return [server.prepare(opening, count).values for count in counts], source.drawn[start:]
 
         return party
 
@@ -67,14 +69,20 @@ def test_a_block_of_two_chunks() -> None:
 
 
 def test_opened_with_a_sum() -> None:
+    """Both learn the noisy sum, the noise of the same bits as when only shares are made."""
     (one,), (two,), (wanted,), _ = play(LAW, [65])
-    sums = np.arange(65) * 1000 + 5, np.arange(65) * -77
-    opened, _ = in_process.together(
+    sums, opening = (np.arange(65) * 1000 + 5, np.arange(65) * -77), by_transfers(LAW, ring_bits=25)
+
+    def party(kind: type, own: np.ndarray, share: np.ndarray):
+        return lambda channel: kind(channel).open(opening, transfer_noise.Share(own), share)
+
+    opened = in_process.together(
         in_process.channels(),
-        lambda channel: two_server_sum.reveal_first(channel, smod(sums[0] + one, 1 << 24), ring_bits=25),
-        lambda channel: two_server_sum.reveal_second(channel, smod(sums[1] + two, 1 << 24), ring_bits=25),
+        party(transfer_noise.First, one, sums[0]),
+        party(transfer_noise.Second, two, sums[1]),
     )
-    np.testing.assert_array_equal(opened, sums[0] - sums[1] + wanted)
+    for values in opened:
+        np.testing.assert_array_equal(values, sums[0] - sums[1] + wanted)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -84,7 +92,7 @@ def test_lengths_are_those_that_are_told(depth: int) -> None:
     spoken = Counter[str]()
     for name, length in said.lengths():
         spoken[name] += length
-    rates = transfer_noise.payload_bytes(LAW, ring_bits=25, depth=depth)
+    rates = transfer_noise.payload_bytes(by_transfers(LAW, ring_bits=25), depth=depth)
     padded = sum(64 * math.ceil(LAW.bits * count / 64) for count in counts)
     assert spoken["cot.corrections"] == padded * 16 // depth
     assert rates["cot.corrections"] == LAW.bits * 16 / depth
@@ -135,15 +143,19 @@ def test_bad_input_is_named() -> None:
         with pytest.raises(
             _validate.InputError, match=f"count: expected at most {two_server_sum.LARGEST} coordinates a block"
         ):
-            server.prepare(LAW, two_server_sum.LARGEST + 1, ring_bits=25)
-        with pytest.raises(_validate.InputError, match="ring_bits: expected a whole number >= 7, got 6"):
-            server.prepare(LAW, 3, ring_bits=6)
+            server.prepare(by_transfers(LAW, ring_bits=25), two_server_sum.LARGEST + 1)
+        with pytest.raises(_validate.InputError, match="opening: expected one with binomial noise, got None"):
+            server.prepare(two_server_sum.plain(ring_bits=25), 3)
+        with pytest.raises(_validate.InputError, match=r"share: expected int64 \[3\]"):
+            server.open(by_transfers(LAW, ring_bits=25), transfer_noise.Share(np.zeros(3, np.int64)), np.zeros(4, int))
 
     def second(channel) -> None:
         server = transfer_noise.Second(channel)
         with pytest.raises(_validate.InputError, match="count: expected a whole number >= 1, got 0"):
-            server.prepare(LAW, 0, ring_bits=25)
-        with pytest.raises(_validate.InputError, match="ring_bits: expected a whole number from 2 to 32, got 33"):
-            server.prepare(LAW, 3, ring_bits=33)
+            server.prepare(by_transfers(LAW, ring_bits=25), 0)
 
+    with pytest.raises(_validate.InputError, match="ring_bits: expected a whole number >= 7, got 6"):
+        by_transfers(LAW, ring_bits=6)
+    with pytest.raises(_validate.InputError, match="ring_bits: expected a whole number from 2 to 32, got 33"):
+        by_transfers(LAW, ring_bits=33)
     in_process.together(in_process.channels(), first, second)

@@ -42,7 +42,8 @@ def by_transfers(law: Binomial, blocks: int, one: Source, two: Source) -> np.nda
     bits = (2 * law.reach).bit_length() + 1
 
     def each(server: transfer_noise.First | transfer_noise.Second) -> np.ndarray:
-        return np.concatenate([server.prepare(law, LARGEST, ring_bits=bits) for _ in range(blocks)])
+        kind = transfer_noise.by_transfers(law, ring_bits=bits)
+        return np.concatenate([server.prepare(kind, LARGEST).values for _ in range(blocks)])
 
     first, second = in_process.together(
         in_process.channels(3600.0),

@@ -18,11 +18,13 @@ from tests.secure.transcript import Transcript
 
 Frames = list[tuple[bytes, bytes]]
 
+FIRST = ["terms.size", "terms", "pair", "base-ot.receiver", "step", "held", "seed"]
+SECOND = ["terms.size", "terms", "pair", "base-ot.sender", "step", "held", "cot.corrections", "opened"]
 KINDS = {  # what each server sends in a session of one step, in order
-    0: ["terms.size", "terms", "pair", "base-ot.receiver", "step", "held", "seed", "tables", "labels", "decoding"],
-    1: ["terms.size", "terms", "pair", "base-ot.sender", "step", "held", "cot.corrections", "opened"],
+    "circuit": ([*FIRST, "tables", "labels", "decoding"], SECOND),
+    "transfers": ([*FIRST, "products", "share"], SECOND),
 }
-EVERY = [(side, number) for side, kinds in KINDS.items() for number in range(len(kinds))]
+TELLING = {"circuit": "labels", "transfers": "share"}  # from this message on H2 can read the sum
 
 
 class _Faulty:
@@ -57,7 +59,7 @@ def _late(frames: Frames) -> Frames:
 
 DEADLINE = 0.5  # seconds, where a fault leaves the other side waiting
 HANGING = ("truncated", "lost", "reordered", "late")
-SECRET = ("seed", "tables", "labels", "base-ot.sender", "base-ot.receiver", "cot.corrections")
+SECRET = ("seed", "tables", "labels", "products", "share", "base-ot.sender", "base-ot.receiver", "cot.corrections")
 FAULTS: dict[str, tuple[Callable[[Frames], Frames] | None, bool]] = {  # what becomes of it; whether the next is needed
     "killed": (None, False),
     "truncated": (lambda frames: [(frames[0][0], frames[0][1][:-1])], False),
@@ -68,13 +70,13 @@ FAULTS: dict[str, tuple[Callable[[Frames], Frames] | None, bool]] = {  # what be
 }
 
 
-@pytest.mark.parametrize("mode", ["noisy", "plain"])
-def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode):
-    mine = terms(mode)
-    first, second = play(tmp_path, (mine, mine), until=2)
+@pytest.mark.parametrize(("mode", "protocol"), [("noisy", "circuit"), ("noisy", "transfers"), ("plain", "circuit")])
+def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode, protocol):
+    mine = terms(mode, protocol=protocol)
+    ended = first, second = play(tmp_path, (mine, mine), until=2)
     assert (first.fault, second.fault) == (None, None)
-    assert [message.kind for message in first.said][:10] == KINDS[0]
-    assert [message.kind for message in second.said][:8] == KINDS[1]
+    for one, kinds in zip(ended, KINDS[protocol], strict=True):
+        assert [message.kind for message in one.said][: len(kinds)] == kinds
     for step in (1, 2):
         one, other = first.steps[step], second.steps[step]
         np.testing.assert_array_equal(one.values, other.values)
@@ -84,36 +86,40 @@ def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode):
 
 
 @pytest.mark.parametrize(
-    ("ahead", "pin"),
+    ("protocol", "ahead", "pin"),
     [
-        (0, "9eb6b2a6670c591400328a490bf30d6ccc3f6cec92e9f62caaf968b8af90dfc9"),
-        (1, "bffa054f9f43dae5a0253a407e2121d9ef782cecc01ac30b3f5a7d5e38efe39a"),
+        ("circuit", 0, "f136e2fdc1a42803981a89ea5201c8be81e2fa87535895f26e20428602c36d75"),
+        ("circuit", 1, "cd43209cd51659480f46dca301534c966511686256476f8d24811d6b7b8a8162"),
+        ("transfers", 0, "0923a0aa5b7a78294540a7651c7de4cf176d721faaa4d7abb80cca55b0453e2b"),
+        ("transfers", 1, "8ebc8ed29c673f428e2ca9e8f993a4c263db6188583f421a6e9c26898e08354f"),
     ],
 )
-def test_all_that_servers_say_is_pinned(tmp_path, ahead, pin):
+def test_all_that_servers_say_is_pinned(tmp_path, protocol, ahead, pin):
     """Secrets are fixed. Another hash is another wire format, which needs another ``agreement.VERSION``."""
-    mine = terms(ahead=ahead)
+    mine = terms(ahead=ahead, protocol=protocol)
     sources = Stream(b"the first server").draw, Stream(b"the other server").draw
     first, second = play(tmp_path, (mine, mine), until=2, sources=sources)
     assert (first.fault, second.fault) == (None, None)
-    assert agreement.VERSION == 2
+    assert agreement.VERSION == 3
     assert Transcript(first.said, second.said).hash() == pin
 
 
+@pytest.mark.parametrize("protocol", KINDS)
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_message_of_a_step_goes_wrong(tmp_path, name):
+def test_each_message_of_a_step_goes_wrong(tmp_path, name, protocol):
+    every = [(side, number) for side, kinds in enumerate(KINDS[protocol]) for number in range(len(kinds))]
     with ThreadPoolExecutor(8) as pool:
-        completed = list(pool.map(lambda where: _one_goes_wrong(tmp_path / f"{where}", name, *where), EVERY))
-    assert completed == [{1, 2}] * len(EVERY)
+        completed = list(pool.map(lambda where: _one_goes_wrong(tmp_path / f"{where}", name, protocol, *where), every))
+    assert completed == [{1, 2}] * len(every)
 
 
-def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]:
+def _one_goes_wrong(folder: Path, name: str, protocol: str, side: int, number: int) -> set[int]:
     """Breaks a step, which fails on both sides in time or is complete; the next session has secrets of its own.
 
     Returns:
       The steps that are complete in the end.
     """
-    mine, (change, after) = terms(), FAULTS[name]
+    mine, (change, after) = terms(protocol=protocol), FAULTS[name]
     faulty = side, lambda wire: _Faulty(wire, number, change, after)
     ended = play(folder, (mine, mine), until=2, changed=faulty, seconds=DEADLINE if name in HANGING else 60.0)
     for one in ended:
@@ -122,7 +128,7 @@ def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]
     before = {step: opened.values for one in ended for step, opened in one.steps.items()}
     assert before.keys() <= {1}
     begun = max(one.releases for one in ended)
-    told = any(message.kind == "labels" for message in ended[0].said)  # from then on H2 can read the sum
+    told = any(message.kind == TELLING[protocol] for message in ended[0].said)
     assert told <= begun <= 1
 
     again = play(folder, (mine, mine), until=2)
@@ -146,6 +152,7 @@ def _one_goes_wrong(folder: Path, name: str, side: int, number: int) -> set[int]
         {"version": 1},
         {"mode": "plain"},
         {"noise": "table", "table_std": 3.0},
+        {"protocol": "transfers"},
         {"circuit": "00" * 32},
         {"dimension": 8},
         {"owners": ("alice", "bob", "dave")},

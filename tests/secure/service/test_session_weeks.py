@@ -12,7 +12,8 @@ from dpaudit.secure.protocol.prepared import WAY
 from tests.secure import servers
 from tests.secure.servers import Ended, Killed, play, terms, total
 
-SECRET = ("labels", "tables", "seed", "cot.corrections")
+SECRET = ("labels", "tables", "seed", "cot.corrections", "products", "share")
+TELLING = ("labels", "share")
 
 
 def spoil(folder: Path, role: str, how: str, rng: np.random.Generator) -> None:
@@ -33,11 +34,22 @@ def spoil(folder: Path, role: str, how: str, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "sessions"),
-    [(0, 40), (1, 40), *(pytest.param(seed, 120, marks=pytest.mark.slow) for seed in range(2, 4))],
+    ("seed", "sessions", "protocol"),
+    [
+        (0, 40, "circuit"),
+        (1, 40, "circuit"),
+        (0, 40, "transfers"),
+        (1, 40, "transfers"),
+        *(pytest.param(seed, 120, "circuit", marks=pytest.mark.slow) for seed in range(2, 4)),
+        *(pytest.param(seed, 120, "transfers", marks=pytest.mark.slow) for seed in range(2, 4)),
+    ],
 )
-def test_whatever_happens_each_sum_is_right_and_each_opening_counts(tmp_path: Path, seed: int, sessions: int) -> None:
-    mine = terms(ahead=1 + seed % 2)  # with a single one, nothing that is left tells which numbers were used
+def test_whatever_happens_each_sum_is_right_and_each_opening_counts(
+    tmp_path: Path, seed: int, sessions: int, protocol: str
+) -> None:
+    mine = terms(
+        ahead=1 + seed % 2, protocol=protocol
+    )  # with a single one, nothing that is left tells which numbers were used
     rng, state, seen = np.random.default_rng(seed), tmp_path / "state", set[bytes]()
     copies: dict[str, Path] = {}
     first_told: dict[int, np.ndarray] = {}
@@ -52,7 +64,7 @@ def test_whatever_happens_each_sum_is_right_and_each_opening_counts(tmp_path: Pa
         assert len({*said}) == len(said)
         assert seen.isdisjoint(said)
         seen.update(said)
-        begun += sum(message.kind == "labels" for message in ended[0].said)
+        begun += sum(message.kind in TELLING for message in ended[0].said)
         for one in ended:
             assert one.fault is None or isinstance(one.fault, ChannelError | InputError), one.fault
             assert "\n" not in str(one.fault)
