@@ -115,6 +115,7 @@ def servers(terms: Terms, multiplier: float | None, link: tuple[float, float] | 
             command = [sys.executable, "-m", "dpaudit.cli.main", "secure", "server", "--role", role, "--wait", "600"]
             command += ["--listen", "127.0.0.1:0", "--state", str(Path(folder, role)), "--deadline", "600", *more]
             command += ["--owners", *terms.owners, "--dimension", str(terms.dimension), "--mode", terms.mode]
+            command += ["--protocol", terms.protocol]
             command += ["--examples", str(terms.examples), "--depth", str(terms.depth)]
             if multiplier is not None:
                 command += ["--noise-multiplier", str(multiplier)]
