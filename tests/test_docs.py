@@ -21,7 +21,9 @@ from dpaudit.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-HEAVY = {"clip_norm", "dropout", "federated", "mechanism", "personalization", "training"}  # names of pages
+HEAVY = {  # names of pages
+    "clip_norm", "dropout", "federated", "mechanism", "personalization", "protocols", "training",
+}  # fmt: skip
 SMALL = {
     "audit": ["--trials", "4000"],
     "data": [],

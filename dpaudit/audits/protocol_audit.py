@@ -1,0 +1,167 @@
+"""Audits any protocol of the trust boundary: is one user more there, to somebody who reads the whole transcript?
+
+    devices = each(everything, gradient, clip_norm=1.0)
+    steps = private(devices, gaussian("gradient", noise_multiplier=4.0), update=update)
+    hidden = of_protocol(steps, weights, users, canary, rounds=20, delta=1e-6)
+    dpaudit.audit(hidden, ABSENT, PRESENT, key=key, trials=20_000)
+
+Users are any pytree with a leading axis; the canary is one of them, or a worst one made by hand. The release is all
+that the transcript holds. Where the boundary itself bounds and adds the noise
+(:func:`dpaudit.personalization.boundary.protocol.private`) and devices draw nothing, the likelihood ratio of the whole
+transcript is known too: the adversary replays the server's state, computes every total s_t of the others and the
+canary's own message Delta_t, both in standard deviations of the noise, and reads
+
+    sum_t <y_t - s_t, Delta_t> - |Delta_t|^2/2
+
+off the releases y_t, whatever was released before (Neyman and Pearson). For other protocols the attacks of
+:func:`dpaudit.audit` read the transcript's numbers, and the claim is what its author accounted.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from dpaudit import _validate
+from dpaudit.audits.training_canary import ABSENT, PRESENT
+from dpaudit.audits.transcript_audit import Seen
+from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.personalization.boundary.aggregator import enforced, run
+from dpaudit.personalization.boundary.bounds import Noised
+from dpaudit.personalization.boundary.budget import mu_squared
+from dpaudit.personalization.boundary.protocol import Protocol
+
+__all__ = ["ABSENT", "PRESENT", "Told", "of_protocol"]
+
+
+class Told(NamedTuple):
+    """What a run lets out.
+
+    Attributes:
+      values: all released values by the name of their process, with a leading axis of rounds.
+      seen: what they say about the canary in each round
+        (:class:`dpaudit.audits.transcript_audit.Seen`, in standard deviations); () where it cannot be computed.
+    """
+
+    values: dict[str, Any]
+    seen: Any
+
+
+class _Devices(NamedTuple):
+    """The devices of the others, or of everybody: ``users`` are (is the canary there?, everybody, the others)."""
+
+    devices: Callable[[jax.Array, Any, Any], Any]
+
+    def __call__(self, key: jax.Array, model: Any, users: Any) -> Any:
+        present, *both = users
+        return jax.lax.cond(present > 0, *(lambda who=who: self.devices(key, model, who) for who in both))
+
+
+def of_protocol(
+    protocol: Protocol,
+    state: Any,
+    users: Any,
+    canary: Any,
+    *,
+    rounds: int,
+    memory: Any = None,
+    delta: float | None = None,
+) -> Mechanism:
+    """Makes a run of a protocol a mechanism of "is the canary there?", for an adversary who reads its transcript.
+
+    Args:
+      protocol: one round.
+      state: that the server begins with.
+      users: the others, a pytree with a leading axis of users, or a tuple of buckets of them where
+        ``protocol.devices`` takes one.
+      canary: one user more: the same pytree with a leading axis of 1 (a bucket of one, where users are a tuple).
+      rounds: >= 1.
+      memory: of the aggregator; None for the first run of a protocol made by ``private``.
+      delta: in (0, 1), of the claim; None for the whole curve that was accounted, of which fewer trials show a fault.
+
+    Returns:
+      A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT`` that releases :class:`Told`, with the
+      claim that the transcript is accounted with ("add_remove"), and with ``log_prob`` where it is known.
+
+    Raises:
+      InputError: a canary of another shape; a run that is accounted with no privacy at all.
+    """
+    _validate.at_least(1, rounds=rounds)
+    everybody = _joined(users, canary)
+    watched = protocol._replace(devices=_Devices(protocol.devices))
+    if memory is None and isinstance(protocol.release, Noised):
+        memory = protocol.release.init()
+
+    def played(key: jax.Array, present: Any) -> Any:
+        return run(key, watched, state, memory, (present, everybody, users), rounds)[2]
+
+    read = _reader(protocol, state, users, _alone(users, canary))
+
+    def apply(key: jax.Array, present: Any) -> Told:
+        transcript = played(key, present)
+        names = [release.process.name for release in transcript.parts[0]]
+        values = {name: transcript.values(name) for name in names}
+        return Told(values, () if read is None else jax.lax.scan(read, state, transcript.parts[0])[1])
+
+    def log_prob(told: Told, present: Any) -> jax.Array:
+        return -0.5 * jnp.sum((told.seen.along - present * told.seen.reach) ** 2)
+
+    accounted = played(jax.random.key(0), PRESENT)
+    claim = accounted.claim() if delta is None else Claim(accounted.epsilon(delta), delta, "add_remove")
+    return Mechanism(apply, claim, None if read is None else log_prob)
+
+
+def _reader(protocol: Protocol, state: Any, users: Any, canary: Any) -> Callable[[Any, Any], tuple[Any, Seen]] | None:
+    """Returns ``read(state, releases) -> (next state, Seen)`` of one round, or None where it cannot be known."""
+    release = protocol.release
+    if not enforced(protocol) or not isinstance(release, Noised):
+        return None
+    zero = jax.random.key(0)
+    model = jax.eval_shape(protocol.broadcast, state)
+    program = jax.make_jaxpr(protocol.devices)(zero, model, users)
+    used = dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))[1]
+    if used[0]:  # devices draw: what they sent is not known, and their noise is not the boundary's
+        return None
+
+    def scaled(total: Any) -> jax.Array:
+        pairs = zip(release.processes, release.add.parts(total), strict=True)
+        numbers = []
+        for process, (bound, part) in pairs:
+            squared = mu_squared(process.event(1))
+            assert squared, "a shipped process is Gaussian"
+            numbers.append(ravel_pytree(part)[0] * (math.sqrt(squared) / bound.sensitivity(part)))
+        return jnp.concatenate(numbers)
+
+    def read(state: Any, releases: Any) -> tuple[Any, Seen]:
+        model = protocol.broadcast(state)
+        others, moved = (scaled(protocol.devices(zero, model, who)) for who in (users, canary))
+        told = [each.value for each in releases]
+        names = release.add.names
+        noisy = scaled(dict(zip(names, told, strict=True)) if names else told[0])
+        reach = jnp.linalg.norm(moved)
+        along = (noisy - others) @ (moved / jnp.maximum(reach, jnp.finfo(reach.dtype).tiny))
+        return protocol.update(state, releases), Seen(along, reach)
+
+    return read
+
+
+def _alone(users: Any, canary: Any) -> Any:
+    return (canary,) if isinstance(users, tuple) and not hasattr(users, "_fields") else canary
+
+
+def _joined(users: Any, canary: Any) -> Any:
+    """Returns the others and the canary, in a pytree like ``users``."""
+    if _alone(users, canary) is not canary:
+        return (*users, canary)
+    own, one = (
+        jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf)[1:])}", who)
+        for who in (users, canary)
+    )
+    if own != one or {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(canary)} != {(1,)}:
+        shapes = jax.tree.map(lambda leaf: list(jnp.shape(leaf)), canary)
+        raise _validate.expected("canary", f"one user, with a leading axis of 1 and leaves {own}", shapes)
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), users, canary)
