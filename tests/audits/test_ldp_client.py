@@ -134,6 +134,7 @@ def test_settings_are_ordered_as_the_paper_says(tables):
     for epsilon in EPSILONS:
         shown = {name: exact[name, epsilon]["epsilon_exact"] for name in EVERY_CRAFT}
         assert shown["benign"] < shown["label_flip"] < shown["gradient_flip"] <= shown["dummy"] + 1e-5
+        assert shown["label_flip"] < shown["likeliest_flip"]
         assert shown["benign"] < shown["collusion"] <= shown["dummy"] + 1e-5
         assert shown["dummy"] == pytest.approx(epsilon, rel=1e-5)
         counter = math.log(0.5 * (1 + math.exp(epsilon)))  # (1 - fpr)/fnr with fpr = 1/2, fnr = 1 - q
@@ -146,8 +147,8 @@ def test_the_same_key_gives_the_same_rows_and_a_setting_does_not_depend_on_the_o
     monkeypatch.setattr(ldp_client, "COLLUSION_STEPS", 0)
     data = load("digits")
     (rows,) = ldp_client.audit_client(
-        KEY, data, data, crafts=("dummy",), epsilons=EPSILONS, pretraining_steps=0, engine="plane", trials=1000,
-        repeats=20, datasets=len(EVERY_CRAFT),
+        KEY, data, data, crafts=("dummy",), epsilons=EPSILONS, pretraining_steps=0, clip_norm=1.0, engine="plane",
+        trials=1000, repeats=20, datasets=len(EVERY_CRAFT),
     )  # fmt: skip
     known = by_place(tables["plane"])
     for row in rows:
