@@ -22,8 +22,9 @@ RADIUS = 100.0
 TEXT = """<h2>What the randomizer does to an update</h2>
 <p>Both candidates are drawn as arrows in the circle of the largest norm allowed, L; a longer update is shortened to L.
 What is sent is a direction drawn at random: with a high probability from the half of the circle that the candidate
-points to, else from the other half. The half of g0 is green, the darker the likelier. A shorter update is first turned round by chance, the more often the
-shorter it is. Move the sliders to see how angle and norm change what an observer learns.</p>"""
+points to, else from the other half. The half of g0 is green, the darker the likelier. A shorter update is first turned
+round by chance, the more often the shorter it is. Move the sliders to see how angle and norm change what an observer
+learns.</p>"""
 
 SCRIPT = """
 "use strict";
@@ -101,11 +102,11 @@ def render(epsilons: Sequence[float]) -> str:
         _slider("epsilon", "Promise ε", 0, last, 1, last, f"{epsilon:g}"),
     ]
     sentence = (
-        f'The everyday guess is right <b data-part="right">{words.of_100(shown.right)}</b> times out of 100, where the '
-        f'promise allows <b data-part="most">{words.of_100(words.worst_case(epsilon))}</b>. '
-        f'<b data-part="telling">{words.of_100(shown.telling)}</b> of 100 messages are telling: they point towards one '
-        f'candidate and away from the other, and are <b data-part="ratio">{shown.ratio:.1f}</b> times as likely from '
-        "the one as from the other."
+        f'The everyday guess is right <b data-part="right">{words.of_100(shown.right)}</b> times out of 100, where '
+        f'the promise allows <b data-part="most">{words.of_100(words.worst_case(epsilon))}</b>. '
+        f'<b data-part="telling">{words.of_100(shown.telling)}</b> of 100 messages are telling: they point towards '
+        f'one candidate and away from the other, and are <b data-part="ratio">{shown.ratio:.1f}</b> times as likely '
+        "from the one as from the other."
     )
     listed = escape(" ".join(f"{loss:g}" for loss in epsilons))
     return (
@@ -118,7 +119,8 @@ def _slider(name: str, label: str, low: float, high: float, step: float, value: 
     hidden = " hidden" if low == high else ""
     return (
         f'<label{hidden}>{label}: <output data-part="{name}-said">{escape(said)}</output>'
-        f'<input type="range" data-part="{name}" min="{low:g}" max="{high:g}" step="{step:g}" value="{value:g}"></label>'
+        f'<input type="range" data-part="{name}" min="{low:g}" max="{high:g}" step="{step:g}" value="{value:g}">'
+        "</label>"
     )
 
 

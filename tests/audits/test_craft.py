@@ -66,7 +66,7 @@ def test_label_flip_changes_the_label_and_nothing_else():
 
 
 def test_the_likeliest_other_label_is_the_models_own_guess_without_the_right_one():
-    """A model that finds label (image + 1) mod 4 likeliest, then (image + 2) mod 4; image 3's own label is the first."""
+    """A model that finds label (image + 1) mod 4 likeliest, then (image + 2) mod 4; some images have the first."""
 
     def logits(image):
         first = (image[0].astype(int) + 1) % CLASSES

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -16,9 +17,7 @@ from dpaudit.report.page_randomizer import SCRIPT, told
 from tests.report.reader import read_page
 from tests.report.samples import grid
 
-POSITIONS = [
-    (degrees, norm, epsilon) for degrees in (1, 60, 90, 180) for norm in (0, 0.3, 1, 1.5) for epsilon in (0.5, 4)
-]
+POSITIONS = list(itertools.product((1, 60, 90, 180), (0, 0.3, 1, 1.5), (0.5, 4)))  # degrees, norm, epsilon
 
 
 @pytest.mark.parametrize("degrees, norm, epsilon", POSITIONS)
@@ -73,14 +72,15 @@ def test_the_script_shows_the_same_numbers():
     const box = { dataset: { epsilons: "0.5 4" }, addEventListener: (_, f) => { draw = f; },
                   querySelector: (text) => part(/"(.*)"/.exec(text)[1]) };
     globalThis.document = { querySelectorAll: () => [box] };
-    %s
-    for (const [angle, norm, epsilon] of %s) {
+    SCRIPT
+    for (const [angle, norm, epsilon] of POSITIONS) {
       part("angle").value = angle; part("norm").value = norm; part("epsilon").value = epsilon === 4 ? 1 : 0;
       draw();
       said.push(["right", "most", "telling", "ratio"].map((name) => Number(part(name).textContent)));
     }
     console.log(JSON.stringify(said));
-    """ % (SCRIPT.replace('"use strict";', ""), json.dumps(POSITIONS))
+    """
+    stage = stage.replace("SCRIPT", SCRIPT.replace('"use strict";', "")).replace("POSITIONS", json.dumps(POSITIONS))
     run = node(["-e", stage], return_completed_process=True, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     for (degrees, norm, epsilon), said in zip(POSITIONS, json.loads(run.stdout), strict=True):
