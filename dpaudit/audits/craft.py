@@ -57,7 +57,7 @@ def label_flip(
       labels: [n], in 0 .. num_classes - 1.
       num_classes: >= 2.
       choose: ``choose(key, image, label) -> other label``; None draws it uniformly. A client who can run the model may
-        rather take the likeliest wrong label, whose gradient points furthest away.
+        rather take the likeliest wrong label (:func:`likeliest_other`), whose gradient points furthest away.
     """
     _validate.at_least(2, num_classes=num_classes)
     if choose is None:
@@ -68,6 +68,20 @@ def label_flip(
 def _another_label(num_classes: jax.Array, key: jax.Array, image: jax.Array, label: jax.Array) -> jax.Array:
     del image
     return (label + jax.random.randint(key, (), 1, num_classes)) % num_classes
+
+
+def likeliest_other(logits: Callable[[Any], jax.Array]) -> Partial:
+    """Returns the ``choose`` of :func:`label_flip` that takes the model's likeliest wrong label.
+
+    Args:
+      logits: of the model that the server sent, ``logits(image) -> [num_classes]``.
+    """
+    return Partial(_likeliest_other, _as_partial(logits))
+
+
+def _likeliest_other(logits: Partial, key: jax.Array, image: jax.Array, label: jax.Array) -> jax.Array:
+    del key
+    return jnp.argmax(logits(image).at[label].set(-jnp.inf))
 
 
 def _label_flip(gradient: Partial, choose: Partial, images: jax.Array, labels: jax.Array, key: jax.Array) -> Gradients:

@@ -37,15 +37,19 @@ ACCESS = {
     "collusion": "the client's gradient and the server's model",
     "dummy": "the client's gradient, made up without data",
 }
+VARIANTS = {
+    "likeliest_flip": "the labels of the client's images, and what the server's model says of them",
+}
 COUNTER_EXAMPLES = {
     "zero_against_large": "a zero gradient against a large one (Section 4.1)",
     "watermark": "a zero gradient against one marked coordinate (Section 4.1)",
 }
-CRAFTS = (*ACCESS, *COUNTER_EXAMPLES)
+CRAFTS = (*ACCESS, *VARIANTS, *COUNTER_EXAMPLES)
 WITHOUT_DATA = ("dummy", *COUNTER_EXAMPLES)
 ENGINES = ("full", "plane", "exact")
 READINGS = ("fresh", "fixed")
 COLLUSION_STEPS, TRAINED_LABEL = 200, 0  # of the malicious server, which trains on one label
+PRETRAINING_STEPS, CLIP_NORM = 100, 0.2  # stated nowhere in the paper; where a sweep comes closest to its Table 1
 
 Progress = Callable[[str, int], Callable[[int], None]]
 
@@ -56,6 +60,7 @@ class Client(NamedTuple):
     Attributes:
       gradient: of the server's model, ``gradient(image, label) -> [d]``.
       colluding_gradient: of the model that a colluding server trained on ``TRAINED_LABEL`` alone.
+      likeliest_other: ``(key, image, label) -> label``, the server's model's likeliest wrong label.
       images, labels: the records that pairs are drawn from.
       num_classes: of the labels.
       dimension: d.
@@ -64,6 +69,7 @@ class Client(NamedTuple):
 
     gradient: Partial
     colluding_gradient: Partial
+    likeliest_other: Partial
     images: np.ndarray
     labels: np.ndarray
     num_classes: int
@@ -125,6 +131,7 @@ def client(
     return Client(
         gradient=Partial(gradient, honest),
         colluding_gradient=Partial(gradient, colluding),
+        likeliest_other=craft.likeliest_other(Partial(models.logits(model), honest)),
         images=client_data.inputs,
         labels=client_data.labels,
         num_classes=server_data.num_classes,
@@ -136,9 +143,11 @@ def client(
 def crafted(client: Client, name: str) -> Partial:
     """Returns the ``craft(key) -> (g0, g1)`` of a setting in ``CRAFTS`` for this client."""
     records = (client.images, client.labels)
+    label_flip = partial(craft.label_flip, client.gradient, *records, client.num_classes)
     settings: dict[str, Callable[[], Partial]] = {
         "benign": lambda: craft.benign(client.gradient, *records),
-        "label_flip": lambda: craft.label_flip(client.gradient, *records, client.num_classes),
+        "label_flip": label_flip,
+        "likeliest_flip": lambda: label_flip(choose=client.likeliest_other),
         "gradient_flip": lambda: craft.gradient_flip(client.gradient, *records),
         "collusion": lambda: craft.collusion(client.colluding_gradient, *records, TRAINED_LABEL),
         "dummy": lambda: craft.dummy(client.dimension, client.clip_norm),
@@ -154,8 +163,8 @@ def audit_client(
     client_data: Dataset,
     *,
     crafts: Sequence[str] = tuple(ACCESS),
-    clip_norm: float = 1.0,
-    pretraining_steps: int = 100,
+    clip_norm: float = CLIP_NORM,
+    pretraining_steps: int = PRETRAINING_STEPS,
     epsilons: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
     confidence: float = 0.95,
     datasets: int = 1,

@@ -37,8 +37,9 @@ class Ldp:
     data: tuple[str, ...] = ("digits",)
     """Image data sets: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
     craft: tuple[str, ...] = ("all",)
-    """How the two gradients are crafted: benign, label_flip, gradient_flip, collusion, dummy (all: these five), and
-    the counter-examples zero_against_large and watermark."""
+    """How the two gradients are crafted: benign, label_flip, gradient_flip, collusion, dummy (all: these five),
+    likeliest_flip (the likeliest wrong label for any other), and the counter-examples zero_against_large and
+    watermark."""
     epsilon: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     """Claimed privacy losses, in nats."""
     trials: int = 10_000
@@ -49,10 +50,10 @@ class Ldp:
     """full runs the shipped mechanism, plane samples in the plane of the two gradients, exact is the closed form."""
     pair: Literal["fresh", "fixed"] = "fresh"
     """Whether every trial gets a fresh pair of gradients, or all trials share one fixed pair."""
-    clip_norm: float = 1.0
-    """L2 norm to which gradients are clipped (L)."""
+    clip_norm: float = 0.2
+    """L2 norm to which gradients are clipped (L). The default is that of the published table."""
     pretraining_steps: int = 100
-    """Adam steps on the server's model before it is sent to clients."""
+    """Adam steps on the server's model before it is sent to clients. The default is that of the published table."""
     confidence: float = 0.95
     """Confidence with which all bounds of the table hold together."""
     data_dir: str | None = None

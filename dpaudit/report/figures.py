@@ -34,6 +34,7 @@ OPTIMAL: dict[str, Any] = {
     "markeredgecolor": INK,
     "linestyle": "none",
 }
+PUBLISHED: dict[str, Any] = {"marker": "*", "markersize": 13, "color": INK, "linestyle": "none", "zorder": 4}
 PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -109,7 +110,7 @@ def summary_figure(rows: Rows) -> "Figure":
 
 
 @styled
-def setting_figure(rows: Rows, craft: str) -> "Figure":
+def setting_figure(rows: Rows, craft: str, published: Sequence[tuple[float, float]] | None = None) -> "Figure":
     """Draws Figs. 3 to 7 of paper 000: promised against attained epsilon in one setting, a line for each data set.
 
     Dots with pooled bounds are measured, hollow circles on a line are exact, diamonds are the optimal test's.
@@ -117,6 +118,7 @@ def setting_figure(rows: Rows, craft: str) -> "Figure":
     Args:
       rows: of any settings and data sets.
       craft: the setting to draw.
+      published: (promised, empirical) epsilons from elsewhere, drawn as stars.
 
     Raises:
       InputError: no row of this setting.
@@ -151,13 +153,15 @@ def setting_figure(rows: Rows, craft: str) -> "Figure":
     for (text, _, colour), height in zip(ends, heights, strict=True):
         axes.annotate(text, (1, height), xycoords=("axes fraction", "data"), color=colour, va="center",
                       xytext=(4, 0), textcoords="offset points")  # fmt: skip
+    if published:
+        axes.plot(*zip(*published, strict=True), label="published", **PUBLISHED)
     axes.set_xlim(0, 1.06 * end)
     axes.set_xticks(words.epsilons(rows), [f"{epsilon:g}" for epsilon in words.epsilons(rows)])
     axes.set_ylim(0, top)
     axes.set_xlabel("theoretical ε (promised)")
     axes.set_ylabel("empirical ε")
     axes.set_title(words.craft_name(craft).capitalize(), loc="left", fontsize=11)
-    _key(figure, "measured by the cosine rule, with bounds", "exact", "optimal test, exact")
+    _key(figure, "measured by the cosine rule", "exact", "optimal test", *["published"] * bool(published))
     return figure
 
 
@@ -314,6 +318,7 @@ def _key(figure: "Figure", *texts: str) -> None:
         "measured": {"marker": "o", "color": INK, "markersize": 4},
         "exact": {"marker": "o", "color": INK, "markerfacecolor": "white", "markersize": 9},
         "optimal": OPTIMAL,
+        "published": PUBLISHED,
         "promised": {"color": INK, "linestyle": "--", "linewidth": 1},
     }
     handles = [Line2D([], [], **marks[re.split(r"\W", text)[0]], label=text) for text in texts]

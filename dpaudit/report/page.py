@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from dpaudit import _validate
-from dpaudit.report import page_audit, page_client, page_engineer, words
+from dpaudit.report import page_audit, page_client, page_engineer, page_randomizer, words
 from dpaudit.report.rows import replace_text
 
 STYLE = """
@@ -38,6 +38,16 @@ tbody tr { border-bottom: 1px solid var(--rule); }
 table.dense, table.dense th { font-size: .75rem; }
 table.dense th, table.dense td { white-space: nowrap; padding-right: .5rem; }
 .wide:has(table.dense) { width: min(100vw - 2rem, 64rem); margin-left: 50%; transform: translateX(-50%); }
+.randomizer { display: grid; grid-template-columns: minmax(12rem, 20rem) 1fr; gap: 0 1.5rem; align-items: center; }
+.randomizer p { grid-column: 1 / -1; }
+.randomizer label { display: block; margin: .6rem 0; }
+.randomizer input { display: block; width: 100%; }
+.randomizer text { fill: var(--ink); font-size: 13px; text-anchor: middle; dominant-baseline: middle; }
+.randomizer .side { fill: var(--faint); font-size: 11px; }
+.rim { fill: none; stroke: var(--faint); }
+.near { fill: #009e73; }
+.arrow { stroke: var(--ink); stroke-width: 3; stroke-linecap: round; }
+.equal { stroke: var(--faint); stroke-dasharray: 4 4; }
 caption { caption-side: top; text-align: left; color: var(--faint); font-size: .875rem; }
 small { color: var(--faint); font-weight: normal; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
@@ -47,6 +57,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; }
   table { font-size: .8125rem; } th, td { padding-right: .35rem; } thead th { font-size: .75rem; }
   .paper svg { min-width: 0; }
+  .randomizer { grid-template-columns: 1fr; }
 }
 @media (max-width: 52rem) {
   .wide:has(table.dense) { width: auto; margin-left: 0; transform: none; }
@@ -63,7 +74,7 @@ PAGE = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
+{head}<title>{title}</title>
 <style>{style}</style>
 </head>
 <body>
@@ -76,7 +87,8 @@ PAGE = """<!DOCTYPE html>
 
 
 def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Writes the report of a client's audit: no script, no resource from elsewhere, readable on a phone.
+    """Writes the report of a client's audit: nothing from elsewhere, readable on a phone; its one script moves the
+    picture of the randomizer, and the page's content policy lets nothing else run.
 
     Args:
       rows: of :func:`dpaudit.audits.ldp_client.audit_craft`, with ``dataset``, ``craft``, ``seed`` and
@@ -89,7 +101,8 @@ def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
     if not rows:
         raise _validate.expected("rows", "at least one result row", "none")
     rows = words.ordered(rows)
-    _write(path, "How private is your update?", page_client.render(rows) + "\n<hr>\n" + page_engineer.render(rows))
+    body = page_client.render(rows) + "\n<hr>\n" + page_engineer.render(rows)
+    _write(path, "How private is your update?", body, head=page_randomizer.HEAD)
 
 
 def write_audit_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -132,5 +145,5 @@ def write_training_page(row: dict[str, Any], path: str | os.PathLike[str]) -> No
     _write(path, f"Private training on {row['dataset']}", page_audit.render_training(row))
 
 
-def _write(path: str | os.PathLike[str], title: str, body: str) -> None:
-    replace_text(path, PAGE.format(style=STYLE, title=escape(title), body=body))
+def _write(path: str | os.PathLike[str], title: str, body: str, head: str = "") -> None:
+    replace_text(path, PAGE.format(style=STYLE, title=escape(title), body=body, head=head))

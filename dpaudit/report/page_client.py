@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from dpaudit.report import markup, words
+from dpaudit.report import markup, page_randomizer, words
 from dpaudit.report.figures import guess_figure
 from dpaudit.report.tradeoff_figure import attained_figure
 from dpaudit.report.words import number, of_100
@@ -18,6 +18,10 @@ ACCESS = {
     "label_flip": (
         "The labels of your images can be changed",
         "The candidates come from one image of yours, once with its own label and once with a wrong one.",
+    ),
+    "likeliest_flip": (
+        "The labels of your images can be changed, to the wrong label that the model finds likeliest",
+        "The candidates come from one image of yours, once with its own label and once with the likeliest wrong one.",
     ),
     "gradient_flip": ("Your update can be changed", "The candidates are your update and its exact opposite."),
     "collusion": (
@@ -79,7 +83,7 @@ def render(rows: Rows) -> str:
         parts += [*_sentences(own), _guesses(own), *map(markup.paragraph, _above(own))]
         caption = "Dots: right guesses out of 100. Dashed lines: the most that each promise allows."
         parts.append(markup.figure(guess_figure(own), f"guesses-{place}", caption))
-    parts.append(TELLING)
+    parts += [page_randomizer.render(words.epsilons(rows)), TELLING]
     for source in sources:
         parts += [f"<h3>Data: {escape(source)}</h3>"] if len(sources) > 1 else []
         parts.append(_telling([row for row in rows if words.source(row) == source]))

@@ -16,6 +16,61 @@ Rows = Sequence[dict[str, Any]]
 COLOURS = {"benign": "#0072B2", "label_flip": "#D55E00", "gradient_flip": "#009E73"}
 
 
+def game() -> "Figure":
+    """Fig. 1(a): the client crafts two gradients, randomises one of them and guesses which it was."""
+    from matplotlib.figure import Figure
+
+    boxes = (
+        ("Crafting", "two gradients g0, g1 by one\nof five levels of access;\na coin picks one of them"),
+        ("Randomizer", "LDP-SGD with the promised ε\nmakes a release of it"),
+        ("Distinguishing", "guess the gradient to which\nthe release is closer in angle,\nEq. (3)"),
+        ("Empirical ε", "of the wrong guesses in each\nworld over all trials, Eq. (2)"),
+    )
+    figure = Figure(figsize=(9.5, 1.7), layout="constrained")
+    axes = figure.subplots()
+    for place, (title, text) in enumerate(boxes):
+        axes.annotate(title, (place, 0.95), ha="center", va="center", fontsize=11, weight="bold")
+        frame = {"boxstyle": "round,pad=0.5", "facecolor": "#eef4f9", "edgecolor": "#8a8a8a"}
+        axes.annotate(text, (place, 0.42), ha="center", va="center", fontsize=9, bbox=frame)
+        if place:
+            arrow = {"arrowstyle": "->", "color": "#222222"}
+            axes.annotate("", (place - 0.42, 0.42), xytext=(place - 0.58, 0.42), arrowprops=arrow)
+    axes.set_xlim(-0.6, len(boxes) - 0.4)
+    axes.set_ylim(0, 1.1)
+    axes.set_axis_off()
+    return figure
+
+
+def randomizer() -> "Figure":
+    """Fig. 2: a gradient's half of the circle, from which a release is drawn with probability Q, and three pairs."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Wedge
+
+    epsilon = 4.0
+    pairs = (("right angle, norm L", 90, 1.0), ("right angle, norm L/2", 90, 0.5), ("worst pair", 180, 1.0))
+    figure = Figure(figsize=(9.5, 3.4), layout="constrained")
+    for axes, (title, degrees, norm) in zip(figure.subplots(1, 3), pairs, strict=True):
+        pair = oracle.Pair(*(np.asarray(value) for value in (norm, norm, np.radians(degrees))))
+        far = float(oracle.far_sides(pair, epsilon=epsilon, clip_norm=1.0)[0])
+        fpr, fnr = oracle.cosine_rates(pair, epsilon=epsilon, clip_norm=1.0)
+        middle = 90 + degrees / 2
+        for start, share in ((middle - 90, 1 - far), (middle + 90, far)):
+            axes.add_patch(Wedge((0, 0), 1, start, start + 180, color=COLOURS["gradient_flip"], alpha=share**2, lw=0))
+            turn = np.radians(start + 130)  # beside the arrow
+            axes.annotate(f"{100 * share:.1f}%", (0.65 * np.cos(turn), 0.65 * np.sin(turn)), ha="center", va="center")
+        for name, side in (("g0", 1), ("g1", -1)):
+            turn = np.radians(90 + side * degrees / 2)
+            end = norm * np.cos(turn), norm * np.sin(turn)
+            axes.annotate("", end, xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": "#222222", "lw": 2})
+            axes.annotate(name, (1.15 * np.cos(turn), 1.15 * np.sin(turn)), ha="center", va="center")
+        axes.plot(np.cos(np.linspace(0, 2 * np.pi)), np.sin(np.linspace(0, 2 * np.pi)), color="#8a8a8a", linewidth=1)
+        axes.set_title(f"{title}: {100 * (1 - (fpr + fnr) / 2):.1f}% right", fontsize=10)
+        axes.set_aspect("equal")
+        axes.set_xlim(-1.35, 1.35)
+        axes.set_axis_off()
+    return figure
+
+
 def worst_pair(rows: Rows) -> "Figure":
     """Proposition 1: cosine accuracy, cosine epsilon and optimal epsilon over all angles and norms, and where the
     optimiser ended."""

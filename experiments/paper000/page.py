@@ -11,7 +11,7 @@ from experiments import pages
 from experiments.pages import Fact, Rows, fact, interval, number, only, ranged, select, table, values
 from experiments.paper000 import figures
 from experiments.paper000.claims import CLAIMS, PROMISE, at_promise
-from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
+from experiments.paper000.published import EPSILONS, PUBLISHED, QUOTED, TABLE_1
 
 FILES = ("ldp_client_audit.json",)
 PLAIN = ("benign", "label_flip", "gradient_flip")
@@ -22,10 +22,16 @@ def draw(rows: Rows, folder: Path) -> None:
     audits = read_rows(folder / "ldp_client_audit_rows.json")
     first = [row for row in audits if row["dataset"] == audits[0]["dataset"]]
     drawn = {"summary": audit_figures.summary_figure(first), "guesses": audit_figures.guess_figure(first)}
-    drawn |= {craft: audit_figures.setting_figure(audits, craft) for craft in TABLE_1}
+    drawn |= {craft: audit_figures.setting_figure(audits, craft, PUBLISHED.get(craft)) for craft in TABLE_1}
+    drawn |= {"game": figures.game(), "randomizer": figures.randomizer()}
     drawn |= {"worst_pair": figures.worst_pair(rows), "angles": figures.angles(rows), "sweep": figures.sweep(rows)}
     for name, figure in drawn.items():
         pages.save(figure, folder / f"ldp_{name}.png")
+
+
+def promise(rows: Rows) -> str:
+    del rows
+    return f"{PROMISE:g}"
 
 
 def verdicts(rows: Rows) -> str:
@@ -137,6 +143,36 @@ def benign_angle(rows: Rows) -> Fact:
     needed = 180 * benign / flip
     least = min(row["ours"] for row in select(rows, "angle_degrees", craft="benign"))
     return fact(needed < least, needed=needed, least=least)
+
+
+def two_classes(rows: Rows) -> str:
+    """Angles, norms and right guesses of the two-class network, a line for each pre-training."""
+    lines = []
+    for steps in values(select(rows, "two_class_norm_ratio"), "steps"):
+        angles = [
+            only(rows, "two_class_angle_degrees", steps=steps, between=of)
+            for of in ("true", "equations", "equation 4", "equation 5", "weights")
+        ]
+        ratio, right = (only(rows, f"two_class_{name}", steps=steps) for name in ("norm_ratio", "accuracy_percent"))
+        lines.append(
+            [f"{steps:,}", *(number(row["ours"], 0) for row in angles), f"{ratio['ours']:.2g}", ranged(right, 1)]
+        )
+    headers = ["steps", "both labels", "Eq. (4), Eq. (5)", "Eq. (4), true", "Eq. (5), true", "w+, w-"]
+    return table([*headers, "norm, own label / other", f"right % at ε = {PROMISE:g}"], lines)
+
+
+def two_class_setting(rows: Rows) -> Fact:
+    row = only(rows, "two_class_norm_ratio", steps=0)
+    right = select(rows, "two_class_accuracy_percent")[0]["setting"]
+    return fact(True, scale=row["scale"], data=row["setting"]["dataset"], clip_norm=right["clip_norm"])
+
+
+def opposite_from_the_start(rows: Rows) -> Fact:
+    """The true gradients are opposite before any training, and the equations' are not."""
+    true, written = (
+        only(rows, "two_class_angle_degrees", steps=0, between=of)["ours"] for of in ("true", "equations")
+    )
+    return fact(true > 179 and written < 120, true=true, written=written)
 
 
 def ascent(rows: Rows) -> Fact:

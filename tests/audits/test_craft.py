@@ -65,6 +65,20 @@ def test_label_flip_changes_the_label_and_nothing_else():
     assert even(g0[:, 0], 10)
 
 
+def test_the_likeliest_other_label_is_the_models_own_guess_without_the_right_one():
+    """A model that finds label image mod 4 likeliest, then the one after it; all images but one have the first."""
+
+    def logits(image):
+        first = image[0].astype(int) % CLASSES
+        return jnp.zeros(CLASSES).at[first].set(2.0).at[(first + 1) % CLASSES].set(1.0)
+
+    g0, g1 = drawn(craft.label_flip(MODEL, IMAGES, LABELS, CLASSES, choose=craft.likeliest_other(Partial(logits))))
+    own, first = g0[:, 1], g0[:, 0].astype(int) % CLASSES
+    assert (g0[:, 0] == g1[:, 0]).all()
+    assert {True, False} == set(own == first)
+    np.testing.assert_array_equal(g1[:, 1], np.where(own == first, (first + 1) % CLASSES, first))
+
+
 def test_gradient_flip_is_a_gradient_and_its_negative():
     g0, g1 = drawn(craft.gradient_flip(MODEL, IMAGES, LABELS))
     assert is_record(g0)

@@ -134,6 +134,7 @@ def test_settings_are_ordered_as_the_paper_says(tables):
     for epsilon in EPSILONS:
         shown = {name: exact[name, epsilon]["epsilon_exact"] for name in EVERY_CRAFT}
         assert shown["benign"] < shown["label_flip"] < shown["gradient_flip"] <= shown["dummy"] + 1e-5
+        assert shown["label_flip"] < shown["likeliest_flip"]
         assert shown["benign"] < shown["collusion"] <= shown["dummy"] + 1e-5
         assert shown["dummy"] == pytest.approx(epsilon, rel=1e-5)
         counter = math.log(0.5 * (1 + math.exp(epsilon)))  # (1 - fpr)/fnr with fpr = 1/2, fnr = 1 - q
@@ -146,8 +147,8 @@ def test_the_same_key_gives_the_same_rows_and_a_setting_does_not_depend_on_the_o
     monkeypatch.setattr(ldp_client, "COLLUSION_STEPS", 0)
     data = load("digits")
     (rows,) = ldp_client.audit_client(
-        KEY, data, data, crafts=("dummy",), epsilons=EPSILONS, pretraining_steps=0, engine="plane", trials=1000,
-        repeats=20, datasets=len(EVERY_CRAFT),
+        KEY, data, data, crafts=("dummy",), epsilons=EPSILONS, pretraining_steps=0, clip_norm=1.0, engine="plane",
+        trials=1000, repeats=20, datasets=len(EVERY_CRAFT),
     )  # fmt: skip
     known = by_place(tables["plane"])
     for row in rows:
@@ -251,12 +252,14 @@ def test_crafted_gives_each_setting_its_model_and_records():
     labels = np.array([0, 1, 0, 2, 0, 1], np.int32)
     client = ldp_client.Client(
         gradient=Partial(show, jnp.float32(1)), colluding_gradient=Partial(show, jnp.float32(100)),
+        likeliest_other=Partial(lambda key, image, label: (label + 2) % 3),
         images=(10 + np.arange(6, dtype=np.float32)).reshape(6, 1, 1, 1), labels=labels, num_classes=3, dimension=2,
         clip_norm=0.5,
     )  # fmt: skip
     found = {name: [ldp_client.crafted(client, name)(jax.random.key(i)) for i in range(20)] for name in EVERY_CRAFT}
     assert all(float(g0[0]) >= 10 and float(g0[0]) != float(g1[0]) for g0, g1 in found["benign"])
     assert all(g0[0] == g1[0] and g0[1] != g1[1] for g0, g1 in found["label_flip"])
+    assert all(g0[0] == g1[0] and g1[1] == (g0[1] + 2) % 3 for g0, g1 in found["likeliest_flip"])
     assert all((g1 == -g0).all() and g0[0] < 100 for g0, g1 in found["gradient_flip"])
     assert all((g1 == -g0).all() and g0[0] >= 1000 and g0[1] > 0 for g0, g1 in found["collusion"])
     for g0, g1 in found["dummy"]:

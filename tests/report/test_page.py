@@ -1,4 +1,4 @@
-"""The page: whole HTML, the right numbers in plain words, nothing from elsewhere, nothing executed."""
+"""The page: whole HTML, the right numbers in plain words, nothing from elsewhere."""
 
 import math
 import re
@@ -35,18 +35,17 @@ def test_table_of_guesses_holds_every_promise_and_its_worst_case(tmp_path):
         assert f'<th scope="row">{name}</th>' + "".join(f"<td>{number}</td>" for number in numbers) in source
 
 
-def test_nothing_comes_from_elsewhere_and_nothing_runs(tmp_path):
+def test_nothing_comes_from_elsewhere(tmp_path):
     source, _, tags = read(tmp_path, grid())
     assert not re.search(r"https?:|@import|url\((?!#)", source)
-    assert tags.isdisjoint({"script", "link", "img", "iframe", "object"})
+    assert tags.isdisjoint({"link", "img", "iframe", "object"})
     assert "svg" in tags
 
 
 def test_a_hostile_name_stays_text(tmp_path):
     hostile = "<script>alert('1')</script>&\"x $\\y$ {z}"
-    source, text, tags = read(tmp_path, [row(dataset=hostile), row(dataset="digits")])
-    assert "script" not in tags
-    assert "<script" not in source
+    source, text, _ = read(tmp_path, [row(dataset=hostile), row(dataset="digits")])
+    assert source.count("<script") == 1  # the randomizer's picture
     assert f"Data: {hostile}" in text
 
 
