@@ -151,13 +151,21 @@ def two_classes(rows: Rows) -> str:
     for steps in values(select(rows, "two_class_norm_ratio"), "steps"):
         angles = [
             only(rows, "two_class_angle_degrees", steps=steps, between=of)
-            for of in ("true", "equations", "equation 4", "equation 5", "weights")
+            for of in ("true", "client", "equations", "equation 4", "equation 5", "weights")
         ]
         ratio, right = (only(rows, f"two_class_{name}", steps=steps) for name in ("norm_ratio", "accuracy_percent"))
         lines.append(
             [f"{steps:,}", *(number(row["ours"], 0) for row in angles), f"{ratio['ours']:.2g}", ranged(right, 1)]
         )
-    headers = ["steps", "both labels", "Eq. (4), Eq. (5)", "Eq. (4), true", "Eq. (5), true", "w+, w-"]
+    headers = [
+        "steps",
+        "both labels",
+        "as a client computes",
+        "Eq. (4), Eq. (5)",
+        "Eq. (4), true",
+        "Eq. (5), true",
+        "w+, w-",
+    ]
     return table([*headers, "norm, own label / other", f"right % at ε = {PROMISE:g}"], lines)
 
 

@@ -3,7 +3,8 @@
 With p the probability of the true label y = 1, z+ and z- the two logits and L = -log p, the paper writes
 dL/dW = (p - 1) dz+/dW under y = 1 (Eq. 4) and -p dz-/dW under y = 0 (Eq. 5), and expects w+ = -w- of a trained model.
 The whole chain rule gives (p - 1) d(z+ - z-)/dW and p d(z+ - z-)/dW: opposite at every stage of training, of norms
-(1 - p) G and p G.
+(1 - p) G and p G. The loss of two classes is computed as log(1 + exp(-(z+ - z-))), which keeps 1 - p apart from 0; a
+client's softmax does not, so its gradients are told beside.
 """
 
 import dataclasses
@@ -31,19 +32,26 @@ def two_classes(rows: Rows, name: str, counts: Sequence[int], count: int) -> Non
     train, test = (_two(data.load(name, split=split, data_dir=rows.data_dir)) for split in ("train", "test"))
     model = models.model_for(train.inputs.shape[1:], 2)
     gradient, logits = models.gradient(model), models.logits(model)
+
+    def loss(params: Any, image: jax.Array, label: jax.Array) -> jax.Array:
+        found = logits(params, image)
+        return jax.nn.softplus(found[1 - label] - found[label])
+
     images, labels = test.inputs[:count], test.labels[:count]
     scale = f"{len(images):,} images of the digits {DIGITS[0]} and {DIGITS[1]}"
     for steps in counts:
         params = models.pretrain(jax.random.key(rows.seed), model, train.inputs, train.labels, steps=steps)
 
         def angles(params: Any, image: jax.Array, label: jax.Array) -> dict[str, jax.Array]:
-            own, other = gradient(params, image, label), gradient(params, image, 1 - label)
+            own, other = (ravel_pytree(jax.grad(loss)(params, image, y))[0] for y in (label, 1 - label))
+            client = gradient(params, image, label), gradient(params, image, 1 - label)
             plus, minus = (
                 ravel_pytree(jax.grad(lambda p, z=z: logits(p, image)[z])(params))[0] for z in (label, 1 - label)
             )
             p = jax.nn.softmax(logits(params, image))[label]
             found = {
                 "true": oracle.geometry(own, other),
+                "client": oracle.geometry(*client),
                 "equations": oracle.geometry((p - 1) * plus, -p * minus),
                 "equation 4": oracle.geometry((p - 1) * plus, own),
                 "equation 5": oracle.geometry(-p * minus, other),
@@ -52,7 +60,7 @@ def two_classes(rows: Rows, name: str, counts: Sequence[int], count: int) -> Non
 
         found = jax.jit(jax.vmap(angles, in_axes=(None, 0, 0)))(params, images, labels)
         shared = {"dataset": train.label, "steps": steps}
-        for of in ("true", "equations", "equation 4", "equation 5"):
+        for of in ("true", "client", "equations", "equation 4", "equation 5"):
             middle, low, high = np.degrees(np.quantile(found[of], [0.5, 0.1, 0.9]))
             rows.add("two_class_angle_degrees", shared | {"between": of}, middle, (low, high), scale=scale)
         middle, low, high = np.quantile(found["norms"], [0.5, 0.1, 0.9])
