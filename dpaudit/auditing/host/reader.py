@@ -18,7 +18,8 @@ import numpy as np
 LEADING, LAST = 48, 4  # numbers of a sequence that are read one by one, at its start and end
 CHARACTERS, WORDS = 256, 64  # of a text that are counted
 DEEPEST = 6
-EXACT = 1 << 53  # integers that float64 holds
+EXACT, LOW = 1 << 53, 24  # integers that float64 holds; bits of larger ones
+RESIDUE = 24  # modulus of integers, as in :mod:`dpaudit.auditing.attacks.features`
 SIMPLE = (str, int, bool, type(None), bytes)
 MOST_KNOWN = 1 << 16
 
@@ -82,10 +83,10 @@ def _spelled(value: Any) -> bytes:
     if isinstance(value, Sequence):
         kind = b"list" if isinstance(value, list) else b"tuple"
         return kind + b"".join(token(one).encode() for one in value)
-    try:
-        return type(value).__name__.encode() + pickle.dumps(value)
-    except Exception:
-        raise Unreadable(f"expected a value that can be read, got a {type(value).__name__}") from None
+    with suppress(Exception):
+        if not callable(value) and not hasattr(value, "__next__"):
+            return type(value).__name__.encode() + pickle.dumps(value)
+    raise Unreadable(f"expected a value that can be read, got a {type(value).__name__}")
 
 
 def plain(value: Any) -> Any:
@@ -172,9 +173,11 @@ def _number(found: Read, value: Any, path: str) -> None:
         exponent = value.as_tuple().exponent
         found.numbers[f"{name}, exponent"] = float(exponent) if isinstance(exponent, int) else np.nan
         found.numbers[f"{name}, last digit"] = value.as_tuple().digits[-1] if value.is_finite() else np.nan
-    elif isinstance(value, int) and not -EXACT <= value <= EXACT:
-        found.numbers[f"{name}, low bits"] = value & 0xFFFFFF
-        found.numbers[f"{name}, length in bits"] = value.bit_length()
+    elif isinstance(value, int) and abs(value) > RESIDUE:
+        found.numbers[f"{name} modulo {RESIDUE}"] = value % RESIDUE
+        if abs(value) > EXACT:
+            found.numbers[f"{name}, last {LOW} bits"] = value % (1 << LOW)
+            found.numbers[f"{name}, length in bits"] = value.bit_length()
 
 
 def _as_float(value: Any) -> float:
