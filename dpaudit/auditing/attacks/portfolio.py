@@ -52,24 +52,20 @@ class Finalist(NamedTuple):
     needs: tuple[int, ...] = ()
 
 
-class Portfolio(NamedTuple):
-    """The finalists, as a game of several scores.
+class Family(NamedTuple):
+    """The finalists of the family, fitted on a pilot.
 
     Attributes:
-      game: of [2, scores] a trial.
       arrays: that the scores are computed from.
       finalists: of each score.
       screened: names of all numbers that were screened on the pilot, with what they showed there.
       pilot: pairs of trials.
-      like: ``like(apply, key)``, the same game of another mechanism on trials of its own.
     """
 
-    game: Game
     arrays: scoring.Arrays
     finalists: list[Finalist]
     screened: list[tuple[str, float]]
     pilot: int
-    like: Callable[[Callable[..., Any], jax.Array], Game]
 
     @property
     def digest(self) -> str:
@@ -98,6 +94,20 @@ class Portfolio(NamedTuple):
         rest = [Tried(name, max(0.0, shown), None) for name, shown in self.screened if name not in known]
         return (*found, *sorted(rest, key=lambda one: -one.bound))
 
+
+class Portfolio(NamedTuple):
+    """The finalists, as a game of several scores.
+
+    Attributes:
+      game: of [2, scores] a trial.
+      attacks: the finalists.
+      like: ``like(apply, key)``, the same game of another mechanism on trials of its own.
+    """
+
+    game: Game
+    attacks: Family
+    like: Callable[[Callable[..., Any], jax.Array], Game]
+
     def narrowed(self, game: Game, number: int, *, alone: bool) -> Game:
         """Returns the same game without what the chosen score does not need; the other scores are 0.
 
@@ -109,7 +119,7 @@ class Portfolio(NamedTuple):
         consts, (bases, _) = game.one.args
         read = game.read
         assert isinstance(read, partial)
-        needs = np.isin(np.arange(4), self.finalists[number].needs)
+        needs = np.isin(np.arange(4), self.attacks.finalists[number].needs)
         settings: dict[str, Any] = {"wanted": needs[:OTHERS]}
         if alone and read.func is scoring.read_on_host:
             settings["number"] = number
@@ -182,6 +192,38 @@ def portfolio(
     kept = checkpoint_of(checkpoint, whole.one, whole.traced, trials, "pilot", pilot, mesh=mesh)
     raw, whole = _pilot(whole, pilot, kept)
     leaves = scoring.leaves(np.ascontiguousarray(np.moveaxis(raw[..., len(scores) :], 1, 0)), arrays_of)
+    settings = {"pilot": pilot, "delta": delta, "confidence": confidence}
+    fitted = family(leaves, given, [attack.name for attack in others], mesh=mesh, **settings)
+    wait(ahead)  # an error there is raised again where the program is used
+    read = scoring.read_on_host if soon else scoring.read_on_devices
+    whole = whole._replace(read=partial(read, arrays=fitted.arrays, wanted=np.ones(OTHERS, bool), **static))
+
+    def like(apply: Callable[..., Any], key: jax.Array) -> Game:
+        return of(apply, key)._replace(block=whole.block, blocks=whole.blocks, read=whole.read)
+
+    return Portfolio(whole, fitted, like)
+
+
+def family(
+    leaves: list[np.ndarray],
+    given: np.ndarray | None = None,
+    others: Sequence[str] = (),
+    *,
+    pilot: int,
+    delta: float,
+    confidence: float,
+    mesh: Mesh | None = None,
+) -> Family:
+    """Fits the family to a pilot.
+
+    Args:
+      leaves: the pilot's releases, [2, pilot, *shape] each.
+      given: a direction [d] to look along, or None.
+      others: names of the attacks beside the family.
+      pilot: pairs.
+      delta, confidence: those of the bound.
+      mesh: whose first process decides.
+    """
     arrays, shown = scoring.fitted(leaves, given, delta=delta, confidence=confidence)
     if several_processes(mesh):
         arrays, shown = of_first_process((arrays, shown))
@@ -193,17 +235,10 @@ def portfolio(
         *(Finalist(f"frequencies of {names[i]}", True, (FEATURES, FREQUENCIES)) for i in arrays.listed),
         *(Finalist(f"frequencies of {what}", True, (FEATURES, FREQUENCIES)) for what in scoring.SUMS),
         Finalist("network", True, (FEATURES, FREQUENCIES, NETWORK)),
-        *(Finalist(attack.name, False, (OTHERS,)) for attack in others),
+        *(Finalist(name, False, (OTHERS,)) for name in others),
     ]
     screened = [(name, float(bound)) for name, bound in zip(names, shown, strict=True)]
-    wait(ahead)  # an error there is raised again where the program is used
-    read = scoring.read_on_host if soon else scoring.read_on_devices
-    whole = whole._replace(read=partial(read, arrays=arrays, wanted=np.ones(OTHERS, bool), **static))
-
-    def like(apply: Callable[..., Any], key: jax.Array) -> Game:
-        return of(apply, key)._replace(block=whole.block, blocks=whole.blocks, read=whole.read)
-
-    return Portfolio(whole, arrays, finalists, screened, pilot, like)
+    return Family(arrays, finalists, screened, pilot)
 
 
 def _alike_in_size(x0: Any, x1: Any, shapes: Any) -> bool:
