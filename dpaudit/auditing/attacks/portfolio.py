@@ -72,6 +72,10 @@ class Family(NamedTuple):
         """Returns a fingerprint of all that was fitted."""
         return fingerprint.digest(map(fingerprint.raw, jax.tree.leaves(self.arrays)))
 
+    def needs(self, number: int) -> np.ndarray:
+        """Returns, [4], what a score is computed from: FEATURES, FREQUENCIES, NETWORK and OTHERS."""
+        return np.isin(np.arange(4), self.finalists[number].needs)
+
     def look(
         self, early: np.ndarray, *, delta: float, confidence: float, claim: Claim | None = None
     ) -> list[choose.Seen]:
@@ -119,7 +123,7 @@ class Portfolio(NamedTuple):
         consts, (bases, _) = game.one.args
         read = game.read
         assert isinstance(read, partial)
-        needs = np.isin(np.arange(4), self.attacks.finalists[number].needs)
+        needs = self.attacks.needs(number)
         settings: dict[str, Any] = {"wanted": needs[:OTHERS]}
         if alone and read.func is scoring.read_on_host:
             settings["number"] = number
