@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 
 import jax
 import pytest
@@ -10,6 +11,7 @@ import dpaudit
 from dpaudit import pytest_plugin
 from dpaudit.audits.ldp_client import versions
 from dpaudit.report.page import write_audit_page
+from tests.processes import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -42,13 +44,14 @@ def runs(pytester, everything_imported):
 
     def run(body: str, *options: str):
         pytester.makepyfile(FILE + body)
-        return pytester.inline_run("-p", "no:cacheprovider", *options, plugins=[pytest_plugin]), pytester.path
+        return pytester.inline_run(*ONCE, *options, plugins=[pytest_plugin]), pytester.path
 
     return run
 
 
 def outcome(found) -> dict[str, int]:
-    return {name: len(reports) for name, reports in zip(("passed", "skipped", "failed"), found.listoutcomes())}
+    passed, skipped, failed = map(len, found.listoutcomes())
+    return {"passed": passed, "skipped": skipped, "failed": failed}
 
 
 def message(found) -> str:
@@ -56,6 +59,7 @@ def message(found) -> str:
     return str(report.longrepr)
 
 
+ONCE = ("-p", "no:cacheprovider", "-p", "no:dpaudit")  # not the installed one, too
 TRIALS = "@pytest.mark.dpaudit(trials=4000, confidence=0.99)\n"
 
 
@@ -135,10 +139,15 @@ def test_what_could_show_nothing_is_a_warning(runs):
     assert "could have shown no violation: even a perfect attack" in message(found)
 
 
+def test_the_package_brings_the_plugin():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["pytest11"] == {"dpaudit": pytest_plugin.__name__}
+
+
 @pytest.mark.integration
 def test_the_plugin_imports_no_jax_until_it_is_used(pytester):
     pytester.makepyfile("import sys\ndef test_it():\n    assert not {'jax', 'numpy', 'scipy'} & {*sys.modules}\n")
-    found = pytester.run(sys.executable, "-m", "pytest", "-p", "dpaudit.pytest_plugin", "-p", "no:cacheprovider")
-    found.assert_outcomes(passed=1)
-    markers = pytester.run(sys.executable, "-m", "pytest", "-p", "dpaudit.pytest_plugin", "--markers")
+    command = (sys.executable, "-m", "pytest", *ONCE, "-p", "dpaudit.pytest_plugin")
+    pytester.run(*command).assert_outcomes(passed=1)
+    markers = pytester.run(*command, "--markers")
     markers.stdout.fnmatch_lines(["@pytest.mark.dpaudit(seconds=5, confidence=0.999, trials=None)*"])

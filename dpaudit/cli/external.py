@@ -41,7 +41,7 @@ def releases(command: str, world: int, n: int, *, seconds: float, kept: Path | N
         def failed(wanted: str, got: str) -> _validate.InputError:
             program.close()
             line = f"--command: expected {wanted} in world {world}, got {got}{_said(errors)}"
-            return _validate.InputError(line if kept is None else f"{line}; {len(found):,} releases are in {kept}")
+            return _validate.InputError(line if kept is None else f"{line}; kept in {kept}: {len(found):,}")
 
         program = stack.enter_context(contextlib.closing(_Program(_words(command, world, n), seconds, errors)))
         for line in program.stdout:
