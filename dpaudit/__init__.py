@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from dpaudit.auditing import estimators as estimators
     from dpaudit.auditing.attacks import distinguish as distinguish
     from dpaudit.auditing.audit import audit as audit
+    from dpaudit.auditing.conclude import from_counts as from_counts
     from dpaudit.auditing.domain import Case as Case
     from dpaudit.auditing.domain import Domain as Domain
     from dpaudit.auditing.examine import Examination as Examination
     from dpaudit.auditing.examine import examine as examine
+    from dpaudit.auditing.given import from_samples as from_samples
+    from dpaudit.auditing.given import from_scores as from_scores
     from dpaudit.auditing.host import on_host as on_host
     from dpaudit.auditing.lint.inspect import Finding as Finding
     from dpaudit.auditing.lint.inspect import Inspection as Inspection
@@ -63,6 +66,9 @@ __getattr__, __dir__, __all__ = attach(
         "domain": "auditing.domain",
         "estimators": "auditing.estimators",
         "examine": "auditing.examine",
+        "from_counts": "auditing.conclude",
+        "from_samples": "auditing.given",
+        "from_scores": "auditing.given",
         "inspect": "auditing.lint.inspect",
         "on_host": "auditing.host",
         "one_run": "auditing.one_training",

@@ -1,11 +1,12 @@
 """Runs the Python and shell blocks of the documentation, and checks its links.
 
 The blocks of a page run in order and share their names. Commands run at a small scale, in this process. What takes
-more than a few seconds belongs to the integration tier.
+more than a few seconds belongs to the integration tier. Workflows are run by tests/integration/test_workflows.py.
 """
 
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -18,11 +19,12 @@ import pytest
 
 from dpaudit import __version__
 from dpaudit.cli import main
+from tests.processes import environment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HEAVY = {  # names of pages
-    "clip_norm", "dropout", "federated", "mechanism", "personalization", "protocols", "training",
+    "ci", "clip_norm", "dropout", "federated", "mechanism", "personalization", "protocols", "training",
 }  # fmt: skip
 SMALL = {
     "audit": ["--trials", "4000"],
@@ -33,6 +35,7 @@ SMALL = {
     "train": ["--epochs", "1"],
 }
 BY_HAND = {"owner"}  # blocks that tests/integration/test_docs_secure.py runs
+FILES = {"play.py", "test_privacy.py"}  # blocks that commands of their page run
 
 
 class Block(NamedTuple):
@@ -67,7 +70,10 @@ def suppress_success() -> Iterator[None]:
 def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a command line, or checks that what it names is there."""
     program, *rest = words
-    if program == "make":
+    if program == "pytest":
+        plugin = ["-p", "no:dpaudit", "-p", "dpaudit.pytest_plugin", "-p", "no:cacheprovider"]  # installed or not
+        subprocess.run([sys.executable, "-m", "pytest", *plugin, *rest], check=True, env=environment(1))
+    elif program == "make":
         assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif program == "pip":
         assert rest == ["install", "."]
@@ -98,7 +104,9 @@ def test_every_block_runs(page, monkeypatch, tmp_path, capsys):
     (tmp_path / mechanism.title).write_text(mechanism.text, encoding="utf-8")
     names: dict = {}
     for block in blocks(page):
-        if block.language == "python" and block.title not in BY_HAND:
+        if block.title in FILES:
+            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "python" and block.title not in BY_HAND:
             exec(compile(block.text, name(page), "exec"), names)
         elif block.language == "sh":
             for line in block.text.replace("\\\n", " ").splitlines():
@@ -109,7 +117,7 @@ def test_every_block_runs(page, monkeypatch, tmp_path, capsys):
 
 
 def test_every_block_is_of_a_kind_that_is_run():
-    assert {block.language for page in PAGES for block in blocks(page)} == {"python", "sh"}
+    assert {block.language for page in PAGES for block in blocks(page)} == {"python", "sh", "yaml"}
 
 
 def test_extras_are_those_of_the_package():

@@ -23,6 +23,7 @@ PARTS = [
     "personalization",
     "audits",
     "report",
+    "pytest_plugin",
     "cli",
 ]
 SECURE_MAY = {"_lazy", "_validate", "_engine", "mechanisms", "secure"}  # a server needs no more of the package

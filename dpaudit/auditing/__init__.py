@@ -2,7 +2,8 @@
 
 :mod:`audit` measures one pair of inputs, :mod:`search` looks for the worst pair, and :mod:`examine` tries everything
 at hand within a budget of time. :mod:`domain` says which inputs are neighbours, :mod:`estimators` how counts become
-bounds. :func:`from_counts` and :func:`one_run` take counts and scores that were obtained elsewhere.
+bounds. :func:`from_counts`, :func:`from_scores`, :func:`from_samples` and :func:`one_run` take what was obtained
+elsewhere.
 The attacks are in :mod:`attacks`, the statistics in :mod:`bounds`, and checks of the program itself in :mod:`lint`.
 """
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from dpaudit.auditing.domain import Domain as Domain
     from dpaudit.auditing.estimators import Estimator as Estimator
     from dpaudit.auditing.examine import Examination as Examination
+    from dpaudit.auditing.given import from_samples as from_samples
+    from dpaudit.auditing.given import from_scores as from_scores
     from dpaudit.auditing.host import on_host as on_host
     from dpaudit.auditing.one_training import one_run as one_run
     from dpaudit.auditing.result import AuditResult as AuditResult
@@ -46,6 +49,8 @@ __getattr__, __dir__, __all__ = attach(
         "estimators": "estimators",
         "examine": "examine",
         "from_counts": "conclude",
+        "from_samples": "given",
+        "from_scores": "given",
         "lint": "lint",
         "on_host": "host",
         "one_run": "one_training",

@@ -18,10 +18,11 @@ from dpaudit._engine.game import Game, both_worlds, game, trial_key
 from dpaudit.auditing import count, estimators
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
-from dpaudit.auditing.bounds import betting, sequential
-from dpaudit.auditing.conclude import carries_verdict, from_band, from_counts
+from dpaudit.auditing.bounds import sequential
+from dpaudit.auditing.conclude import carries_verdict
 from dpaudit.auditing.estimators import Estimator
-from dpaudit.auditing.foresight import checked_reading, mechanism_like, play_alternative, with_foresight, with_reading
+from dpaudit.auditing.finish import finished
+from dpaudit.auditing.foresight import checked_reading, mechanism_like, play_alternative
 from dpaudit.auditing.host import prepare
 from dpaudit.auditing.host.mechanism import HostMechanism
 from dpaudit.auditing.lint import probe
@@ -132,7 +133,7 @@ def audit(
             raise _validate.expected("attacks", "Distinguishers", attack)
     if attacks and distinguisher is not None:
         raise _validate.expected("attacks", "none where a distinguisher is named", [attack.name for attack in attacks])
-    estimator = _fitting(estimator, claim, until)
+    estimator = fitting(estimator, claim, until)
     checked_reading(reading, delta)
     worse = None if alternative is None else mechanism_like(alternative, mechanism, x0, on_host=on_host)
     if worse is not None and claim is None:
@@ -199,7 +200,7 @@ def _kept(checkpoint: str | os.PathLike[str] | None, whole: Game, matters: dict[
     return checkpoint_of(checkpoint, whole.one, whole.traced, whole.trials, matters, mesh=whole.mesh)
 
 
-def _fitting(estimator: Estimator | None, claim: Claim | None, until: sequential.Until | None) -> Estimator:
+def fitting(estimator: Estimator | None, claim: Claim | None, until: sequential.Until | None = None) -> Estimator:
     """Returns the estimator, after checking that it fits this audit.
 
     Raises:
@@ -257,7 +258,7 @@ def _carry_out(
     watch = sequential.start(**promise, until=until, both_events=both_events, stages=stages)
     matters = {"threshold": threshold, "cuts": cuts, "scores": keep_scores}
     if family is not None:
-        matters["family"] = family.digest
+        matters["family"] = family.attacks.digest
     terms = {"claim": promise["claim"].terms} if _is_curve(promise["claim"]) else {}
     if until is not None:
         matters |= {"until": until, **promise, **terms}
@@ -274,58 +275,20 @@ def _carry_out(
         checkpoint=kept(matters),
         progress=progress,
     )
-    rule, method, attacks, aside = account.rule, name, (), int(account.chosen)
-    if family is not None:
-        attacks = family.tried(account.seen, account.order)
-        method = f"{attacks[0].name}, chosen from {len(attacks)} attacks"
-    what = "side and bet" if threshold is not None else "threshold"
-    if keep_scores:
-        scores = np.where(np.isnan(account.kept), np.inf, account.kept)
-        scores = scores if rule.above else -scores
-        result = from_band(scores, method=method, estimator=estimator, trials=2 * half, **promise)
-        if not rule.above:  # world 1 where -score > t: not score > the number below -t
-            result = dataclasses.replace(result, threshold=float(np.nextafter(-result.threshold, -np.inf)))
-    elif estimator.anytime:
-        if aside:
-            part = f"first {2 * aside} trials" if until is not None else "first quarter of the trials"
-            method += f", {what} from the {part}"
-        settings = {"most": half - aside, "aside": aside, "threshold": rule.threshold, "beside": account.wrong}
-        result = sequential.conclude(watch, method=method, **settings)
-    else:
-        method += ", threshold from the first quarter of the trials" if aside else ""
-        false_positives, false_negatives, pairs = map(int, betting.error_counts(account.counts))
-        result = from_counts(
-            false_positives,
-            false_negatives,
-            pairs,
-            pairs,
-            method=method + _remark(account),
-            trials=2 * half,
-            threshold=rule.threshold,
-            both_events=both_events,
-            perfect=family is None,
-            estimator=estimator,
-            beside=account.wrong,
-            **promise,
-        )
-    side = result.side if rule.above else "not above"
-    reason = _blind(account, of_rule=not keep_scores) or result.reason
-    result = dataclasses.replace(result, side=side, reason=reason, attacks=attacks, normal=bool(account.normal))
-    bounds = sequential.rate_bounds(watch) if estimator.anytime else estimator.rate
-    result = with_reading(result, reading, account.wrong, bounds)
-    claim, named = result.claim, family is None and not keep_scores
-    if claim is None or (other is None and (claim.is_curve or named)):
-        return result
     expected = None
     if other is not None:
         expected = play_alternative(other, half, int(account.order[0]), watch=watch, threshold=threshold)
-    return with_foresight(
-        result,
-        claim,
-        aside=aside,
-        pairs=half - aside,  # of the whole audit, were it not stopped
+    return finished(
+        account,
+        watch,
+        name,
+        None if family is None else family.attacks,
+        threshold=threshold,
+        trials=(half, half),
+        stops=until is not None,
         estimator=estimator,
-        watch=watch,
+        promise=promise,
+        reading=reading,
         expected=expected,
     )
 
@@ -351,22 +314,3 @@ def _equal(one: Any, other: Any) -> bool:
     """Tells whether two arrays hold the same numbers; 0 and -0 differ."""
     one, other = np.asarray(one), np.asarray(other)
     return np.array_equal(one, other) and np.array_equal(np.signbit(one * 1.0), np.signbit(other * 1.0))
-
-
-def _blind(account: count.Account, *, of_rule: bool) -> str | None:
-    """Says why the attack saw nothing, or None where it saw something. Without ``of_rule``, scores that vary are
-    enough."""
-    if not of_rule and (account.low != account.high).any():
-        return None
-    if account.counts[betting.NONE] != account.counts.sum() and account.counts[betting.BOTH] != account.counts.sum():
-        return None
-    if (account.low == account.high).all() and account.low[0] == account.low[1]:
-        return "all scores are equal: this attack saw nothing"
-    return "the rule gave the same answer in all trials: this attack saw nothing"
-
-
-def _remark(account: count.Account) -> str:
-    """Returns a remark on scores that never vary within a world but differ between the worlds."""
-    if (account.low != account.high).any() or account.low[0] == account.low[1]:
-        return ""
-    return ", the same score in all trials of a world: if the mechanism is deterministic, its epsilon is infinite"

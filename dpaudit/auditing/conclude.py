@@ -1,5 +1,7 @@
 """Draws the result of an audit from the counts of one rule, or from all scores by a simultaneous band."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dpaudit import _validate
@@ -20,8 +22,8 @@ def from_counts(
     negatives: int,
     positives: int,
     *,
-    claim: Claim | None,
-    method: str,
+    claim: Claim | None = None,
+    method: str = "a rule fixed in advance",
     delta: float | None = None,
     confidence: float = 0.95,
     trials: int | None = None,
@@ -34,8 +36,9 @@ def from_counts(
     """Returns the result of a test whose rule was fixed before these trials.
 
     Args:
-      false_positives, false_negatives: errors among the counted trials.
-      negatives, positives: counted trials of world 0 and of world 1, >= 1.
+      false_positives, false_negatives: errors among the counted trials: guesses of world 1 in world 0, and of world 0
+        in world 1.
+      negatives, positives: counted trials of world 0 and of world 1, >= 1, as many as there are.
       claim: the promise, or None.
       method: how the guess was made; the bound's name is added.
       delta: of every epsilon; defaults to the claim's, else 0. One below the claim's is refused: what holds at a
@@ -60,7 +63,7 @@ def from_counts(
         ("false_positives", false_positives, negatives),
         ("false_negatives", false_negatives, positives),
     ):
-        if not 0 <= count <= most:
+        if not isinstance(count, (int, np.integer)) or not 0 <= count <= most:
             raise _validate.expected(name, f"a count in 0..{most}", count)
     delta = checked_delta(delta, claim)
     _validate.open_unit(confidence=confidence)
@@ -113,7 +116,7 @@ def from_counts(
 
 
 def from_band(
-    scores: np.ndarray,
+    scores: Sequence[np.ndarray],
     *,
     claim: Claim | None,
     method: str,
@@ -128,7 +131,7 @@ def from_band(
     chosen by these same trials, its bounds were not: they hold for all thresholds together.
 
     Args:
-      scores: [2, n], one row per world.
+      scores: one row per world, [n0] and [n1].
       claim, method, delta, confidence, trials: as for :func:`from_counts`.
       estimator: a band.
 
@@ -139,14 +142,15 @@ def from_band(
     delta = checked_delta(delta, claim)
     if claim is not None and claim.is_curve:
         raise _validate.expected("estimator", f"None or {estimators.clopper_pearson.name} for a curve", estimator.name)
-    n, settings = scores.shape[1], {"delta": delta, "confidence": _validate.open_unit(confidence=confidence)}
+    n0, n1 = map(len, scores)
+    settings = {"delta": delta, "confidence": _validate.open_unit(confidence=confidence)}
     rates = band.tradeoff(scores, confidence=confidence, band=estimator.simultaneous)
     lower = epsilon_from_rates(rates.fpr_high, rates.fnr_high, delta)
     most_accurate = np.argmin(rates.fpr + rates.fnr)
     best = int(np.argmax(lower) if lower.max() > 0 else most_accurate)
     fpr, fnr = float(rates.fpr[best]), float(rates.fnr[best])
-    perfect = np.repeat([[0.0], [1.0]], n, axis=1)
-    ceiling, _ = estimator.bounds(estimators.counted(perfect, 0.5), **settings)
+    perfect = Counted(0, 0, n0, n1, np.zeros(4), (np.zeros(n0), np.ones(n1)))
+    ceiling, _ = estimator.bounds(perfect, **settings)
     thin = np.unique(np.linspace(0, len(lower) - 1, BAND_POINTS).astype(int))
     return AuditResult(
         epsilon_hat=shown(fpr, fnr, delta, both_events=False),
@@ -155,16 +159,16 @@ def from_band(
         accuracy=1 - (fpr + fnr) / 2,
         fpr=fpr,
         fnr=fnr,
-        negatives=n,
-        positives=n,
-        trials=2 * n if trials is None else trials,
+        negatives=n0,
+        positives=n1,
+        trials=n0 + n1 if trials is None else trials,
         method=f"{method}; {estimator.name}",
         neighbouring=UNSTATED if claim is None else claim.neighbouring,
         ceiling=ceiling,
         detectable=None,
         claim=claim,
         threshold=float(rates.thresholds[best]),
-        reason=too_few(2 * n, ceiling, claim, confidence=confidence),
+        reason=too_few(n0 + n1, ceiling, claim, confidence=confidence),
         certified=certified.of_band(rates),
         band=Band(*(tuple(float(rate) for rate in rate[thin]) for rate in rates[1:])),
         **settings,

@@ -20,13 +20,14 @@ from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.game import Game
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.auditing.attacks import choose
-from dpaudit.auditing.attacks.portfolio import Portfolio
-from dpaudit.auditing.bounds import alternative
+from dpaudit.auditing.attacks.portfolio import Family, Portfolio
+from dpaudit.auditing.bounds import alternative, betting
 from dpaudit.auditing.bounds.sequential import Watch, next_stage, update
+from dpaudit.auditing.ranks import bar as bar_of
+from dpaudit.auditing.ranks import rank, wide
 
+NO_MORE = np.empty(0, np.int64)
 SUMS = 4  # of what is reduced on the devices: the outcomes of pairs
-INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}  # its bits
-
 
 Judge = Callable[..., "tuple[Account, Watch]"]
 
@@ -50,6 +51,8 @@ class Account(NamedTuple):
       chosen: pairs on which the rule was chosen.
       normal: the scores set aside, of the one that decides, pass for normal in both worlds.
       low, high: ranks of the smallest and of the largest counted score of each world, [2].
+      unpaired: of counted trials without a partner in the other world, where scores were given: false positives, false
+        negatives, and trials of world 0 and of world 1, [4].
     """
 
     done: Any
@@ -67,6 +70,7 @@ class Account(NamedTuple):
     normal: Any
     low: np.ndarray
     high: np.ndarray
+    unpaired: np.ndarray = NO_MORE
 
     @property
     def seen(self) -> list[choose.Seen]:
@@ -79,13 +83,21 @@ class Account(NamedTuple):
         return self.seen[int(self.order[0])].rule
 
     @property
+    def errors(self) -> tuple[int, int, int, int]:
+        """Returns false positives, false negatives, and counted trials of world 0 and of world 1."""
+        false_positives, false_negatives, pairs = betting.error_counts(self.counts)
+        found = np.array([false_positives, false_negatives, pairs, pairs])
+        fp, fn, negatives, positives = map(int, found + self.unpaired if len(self.unpaired) else found)
+        return fp, fn, negatives, positives
+
+    @property
     def wrong(self) -> np.ndarray | None:
         """Returns false positives and false negatives at each bar, [b, 2]; None without bars."""
         if not len(self.bars):
             return None
         above0, above1 = self.beside.T
-        n = self.counts.sum()
-        return np.stack([above0, n - above1] if self.rule.above else [n - above0, above1], axis=1)
+        *_, n0, n1 = self.errors
+        return np.stack([above0, n1 - above1] if self.rule.above else [n0 - above0, above1], axis=1)
 
 
 def count(
@@ -123,12 +135,47 @@ def count(
       InputError: scores that are not one number a trial; a checkpoint that :meth:`Checkpoint.restore` refuses.
     """
     shape = game.shape
-    scores = 1 if family is None else len(family.finalists)
+    scores = 1 if family is None else len(family.attacks.finalists)
     if family is None and shape != (2,):
         raise _validate.expected("scores", "one number for each release", f"shape {list(shape[1:])}")
-    undecided = bool(cuts)
+    account = fresh(watch, scores, undecided=bool(cuts), threshold=threshold)
+    kept = None if checkpoint is None else checkpoint.restore()
+    if kept is not None:
+        account = _unpacked(account, kept)
+    while True:
+        state = {name: getattr(account, name) for name in ("counts", "earlier", "bets")}
+        watch = watch._replace(**state, stopped=bool(account.stopped))
+        if progress is not None:
+            progress(2 * int(account.done))
+        if account.done >= game.trials or watch.stopped:
+            return account, watch
+        if family is not None and len(account.order) and account.done >= max(cuts, default=0):
+            game = family.narrowed(game, int(account.order[0]), alone=not (at_every_pair or keep_scores))
+        judge = partial(
+            looks,
+            watch=watch,
+            family=None if family is None else family.attacks,
+            threshold=threshold,
+            bets=at_every_pair and (watch.stages > 1 or _curve(watch)),
+        )
+        how = {"watch": watch, "account": account, "cuts": cuts, "judge": judge}
+        step = partial(_looked_at, **how) if at_every_pair else partial(_counted, **how, keep_scores=keep_scores)
+        account, game = game.fitted(step)
+        if checkpoint is not None:
+            checkpoint.save(**_packed(account))
+
+
+def fresh(watch: Watch, scores: int, *, undecided: bool, threshold: float | None) -> Account:
+    """Returns the account before the first trial.
+
+    Args:
+      watch: the state then.
+      scores: of each trial.
+      undecided: whether the rule will be chosen.
+      threshold: of the rule if it is fixed.
+    """
     fixed = 0.0 if threshold is None else threshold  # of scores that are kept, any will do
-    account = Account(
+    return Account(
         done=0,
         looks=np.empty((0, 4)) if undecided else np.array([[fixed, True, np.nan, np.nan]]),
         order=np.zeros(0 if undecided else 1, int),
@@ -145,30 +192,6 @@ def count(
         low=np.full(2, np.iinfo(np.int64).max),
         high=np.full(2, np.iinfo(np.int64).min),
     )
-    kept = None if checkpoint is None else checkpoint.restore()
-    if kept is not None:
-        account = _unpacked(account, kept)
-    while True:
-        state = {name: getattr(account, name) for name in ("counts", "earlier", "bets")}
-        watch = watch._replace(**state, stopped=bool(account.stopped))
-        if progress is not None:
-            progress(2 * int(account.done))
-        if account.done >= game.trials or watch.stopped:
-            return account, watch
-        if family is not None and len(account.order) and account.done >= max(cuts, default=0):
-            game = family.narrowed(game, int(account.order[0]), alone=not (at_every_pair or keep_scores))
-        judge = partial(
-            _looks,
-            watch=watch,
-            family=family,
-            threshold=threshold,
-            bets=at_every_pair and (watch.stages > 1 or _curve(watch)),
-        )
-        how = {"watch": watch, "account": account, "cuts": cuts, "judge": judge}
-        step = partial(_looked_at, **how) if at_every_pair else partial(_counted, **how, keep_scores=keep_scores)
-        account, game = game.fitted(step)
-        if checkpoint is not None:
-            checkpoint.save(**_packed(account))
 
 
 SMALL = ("done", "stopped", "chosen", "normal")  # numbers kept in one array
@@ -210,8 +233,8 @@ def _counted(
     if early == there:
         return account
     column = None if played.ndim == 2 else np.uint32(account.order[0])
-    bar = _bar(account.rule.threshold, played.dtype)
-    bars = np.array([_bar(threshold, played.dtype) for threshold in account.bars], bar.dtype)
+    bar = bar_of(account.rule.threshold, played.dtype)
+    bars = np.array([bar_of(threshold, played.dtype) for threshold in account.bars], bar.dtype)
     if keep_scores:
         own = _by_world(game.first(played, there))[:, early:, account.order[0]]
         account = account._replace(kept=np.concatenate([account.kept, own], axis=1))
@@ -252,7 +275,7 @@ def _bet(account: Account, watch: Watch, own: np.ndarray) -> tuple[Account, Watc
     above = (own > account.rule.threshold) | np.isnan(own)
     after = update(watch, *(above == account.rule.above))
     own = own[:, : after.pairs - watch.pairs]
-    ranks = _rank(own)
+    ranks = rank(own)
     beyond = (own[..., None] > account.bars) | np.isnan(own)[..., None]
     return account._replace(
         counts=after.counts,
@@ -275,8 +298,8 @@ def _by_world(played: np.ndarray) -> np.ndarray:
     return np.moveaxis(played.astype(np.float64).reshape(*played.shape[:2], -1), 1, 0)
 
 
-def _looks(
-    account: Account, *, watch: Watch, family: Portfolio | None, threshold: float | None, bets: bool
+def looks(
+    account: Account, *, watch: Watch, family: Family | None, threshold: float | None, bets: bool
 ) -> tuple[Account, Watch]:
     """Chooses the rule on the scores set aside, or the side of a fixed threshold; returns the account and the
     state."""
@@ -330,7 +353,7 @@ def _tally(
         scores = scores if column is None else scores[..., column]
         number = jnp.uint32(sharding.place(mesh)) * len(scores) + jnp.arange(len(scores), dtype=jnp.uint32)
         counted = (early <= number) & (number < there)
-        ranks = _rank(scores.astype(_wide(scores.dtype))).T
+        ranks = rank(scores.astype(wide(scores.dtype))).T
         guess0, guess1 = ranks > bar
         outcomes = jnp.where(counted, guess0 + 2 * guess1, -1)
         to_sum = [(outcomes == outcome).astype(jnp.uint32) for outcome in range(SUMS)]
@@ -355,38 +378,3 @@ def _tally(
 def _sums_and_ends(one: Any, other: Any) -> Any:
     both = list(zip(one, other, strict=True))
     return [a + b for a, b in both[:SUMS]] + [jnp.maximum(a, b) for a, b in both[SUMS:]]
-
-
-def _bar(threshold: float, kind: np.dtype) -> np.ndarray:
-    """Returns the rank of the largest number of the scores' type that is <= threshold, which cuts scores alike."""
-    kind = _wide(kind)
-    if kind.kind == "f":
-        with np.errstate(over="ignore"):
-            bar = kind.type(threshold)
-        return _rank(np.asarray(np.nextafter(bar, kind.type(-np.inf)) if bar > threshold else bar))
-    least, most = np.iinfo(kind).min, np.iinfo(kind).max
-    if threshold < least:
-        raise _validate.expected("threshold", f"at least {least}, the smallest score of type {kind}", threshold)
-    return np.asarray(most if threshold >= most else int(np.floor(np.nan_to_num(threshold))), kind)
-
-
-def _wide(kind: np.dtype) -> np.dtype:
-    """Returns the scores' type, or one of 32 bits that holds all its numbers."""
-    if kind.itemsize >= 4:
-        return kind
-    return np.dtype(np.float32 if jnp.issubdtype(kind, jnp.floating) else np.int32)
-
-
-def _rank(numbers: Any) -> Any:
-    """Returns integers in the order of the numbers, NumPy's or JAX's, with NaN on top.
-
-    Integers, because a CPU that flushes subnormals to zero does not tell the smallest floats apart.
-    """
-    if numbers.dtype.kind != "f":
-        return numbers
-    kind = np.dtype(f"int{8 * numbers.dtype.itemsize}")
-    bits, most = numbers.view(kind), np.iinfo(kind).max
-    negative = bits >> (8 * kind.itemsize - 1)  # 0 or -1
-    rank = (bits ^ (negative & most)) - negative
-    missing = -((bits & most) > INFINITY[kind.itemsize]).astype(kind)  # 0 or -1
-    return (rank & ~missing) | (most & missing)

@@ -42,7 +42,7 @@ class Counted(NamedTuple):
       false_negatives: guesses of world 0 among ``positives`` trials of world 1.
       negatives, positives: trials of world 0 and of world 1.
       outcomes: [4], counts of the outcomes of pairs, as :func:`betting.outcomes` numbers them.
-      scores: [2, n], one row per world; None where only counts left the devices. Of one training, [m].
+      scores: one row per world, [n0] and [n1]; None where only counts left the devices. Of one training, [m].
       included: of one training, which of its m canaries were included, [m] booleans; else None.
     """
 
@@ -51,7 +51,7 @@ class Counted(NamedTuple):
     negatives: int
     positives: int
     outcomes: np.ndarray
-    scores: np.ndarray | None = None
+    scores: np.ndarray | tuple[np.ndarray, np.ndarray] | None = None
     included: np.ndarray | None = None
 
     @property

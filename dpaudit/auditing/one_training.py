@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.auditing import estimators
+from dpaudit.auditing import estimators, read
 from dpaudit.auditing.bounds import one_run as guesses
 from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
@@ -38,9 +38,9 @@ def one_run(
     delta = checked_delta(delta, claim)
     if claim is not None and (claim.is_curve or claim.neighbouring != "add_remove"):
         raise _validate.expected("claim", "an epsilon and delta of adding or removing a record", claim)
-    scores, included = np.asarray(scores, np.float64), np.asarray(included)
-    if scores.ndim != 1 or len(scores) < 4 or included.shape != scores.shape or included.dtype != bool:
-        wanted = "booleans, one for each of at least 4 scores"
+    scores, included = read.row(scores=scores), np.asarray(included)
+    if len(scores) < 4 or included.shape != scores.shape or included.dtype != bool:
+        wanted = f"booleans, one for each of at least 4 scores, here {len(scores)}"
         raise _validate.expected("included", wanted, f"{included.dtype} {list(included.shape)}")
     settings = {"delta": delta, "confidence": _validate.open_unit(confidence=confidence)}
     counted = estimators.of_one_training(scores, included)

@@ -37,9 +37,7 @@ ACCESS = {
     "collusion": "the client's gradient and the server's model",
     "dummy": "the client's gradient, made up without data",
 }
-VARIANTS = {
-    "likeliest_flip": "the labels of the client's images, and what the server's model says of them",
-}
+VARIANTS = {"likeliest_flip": "the labels of the client's images, and what the server's model says of them"}
 COUNTER_EXAMPLES = {
     "zero_against_large": "a zero gradient against a large one (Section 4.1)",
     "watermark": "a zero gradient against one marked coordinate (Section 4.1)",
@@ -226,14 +224,10 @@ def audit_client(
     shared |= {"versions": versions(), "device": jax.devices()[0].device_kind, "confidence_of_table": confidence}
     for name in crafts:
         craft_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-        stages = None if progress is None else partial(_named, progress, name)
+        stages = None if progress is None else lambda stage, total, of=name: progress(f"{of}, {stage}", total)
         how = {"mesh": mesh, "checkpoint": folder and folder / name, "progress": stages}
         rows = audit_craft(craft_key, crafted(found, name), clip_norm=clip_norm, **how, **games)
         yield [shared | {"craft": name} | row for row in rows]
-
-
-def _named(progress: Progress, name: str, stage: str, total: int) -> Callable[[int], None]:
-    return progress(f"{name}, {stage}", total)
 
 
 def audit_craft(

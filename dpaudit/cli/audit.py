@@ -14,6 +14,7 @@ from dpaudit._engine import hosts
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.attacks.distinguish import Distinguisher
 from dpaudit.auditing.bounds import sequential
+from dpaudit.cli import given
 from dpaudit.cli.command import (
     STATUS,
     Common,
@@ -41,12 +42,28 @@ DISTINGUISHERS: dict[str, Distinguisher | None] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
-    """Audit a mechanism of your own; the status is 0 (consistent or measured), 1 (violation), 2 (error) or 3
-    (underpowered: too few trials to know)."""
+    """Audit a mechanism of your own, or scores, counts or releases that you have; the status is 0 (consistent or
+    measured), 1 (violation), 2 (error) or 3 (underpowered: too few trials to know)."""
 
-    target: Annotated[str, tyro.conf.Positional]
+    target: Annotated[str | None, tyro.conf.Positional] = None
     """FILE:NAME. In the Python file, NAME is a dpaudit.Case(mechanism, x0, x1, claim), or a function of (key, x) or a
     dpaudit.Mechanism whose pair the file calls x0 and x1, and whose promise, if any, claim."""
+    scores: str | None = None
+    """In place of FILE:NAME, a file FILE.csv or FILE.npz with the scores of both worlds, or of one training."""
+    counts: tuple[int, int, int, int] | None = None
+    """In place of FILE:NAME, the counts of a test fixed in advance: false positives, false negatives, trials of world
+    0 and of world 1."""
+    command: str | None = None
+    """In place of FILE:NAME, a program that writes {n} independent releases of world {world}, 0 or 1, as lines of
+    JSON, such as 'python play.py {world} {n}'. It is run without a shell; with --out, its lines are kept there."""
+    epsilon: float | None = None
+    """Claimed privacy loss, in nats; of FILE:NAME, its claim by default."""
+    neighbouring: str | None = None
+    """Of the claim --epsilon: replace or add_remove; by default replace, for one training add_remove."""
+    threshold: float | None = None
+    """Of the rule "world 1 where score > threshold", if it was fixed before the scores of --scores were seen."""
+    time_limit: float = 600.0
+    """Seconds that --command may take for each world."""
     trials: int = 10_000
     """Games in all, half of them in each world; the most, with --until-violation."""
     confidence: float = 0.95
@@ -81,17 +98,21 @@ def run(options: Audit) -> int:
     from dpaudit.report.page import write_audit_page
     from dpaudit.report.table import result_table
 
+    kind = given.source(options)
+    if kind != "target":
+        return given.run(options, kind)
+    target = str(options.target)
     _validate.one_of(DISTINGUISHERS, distinguisher=options.distinguisher)
     kept = checkpoint_path(options.checkpoint, options.resume, "file")
-    case = load(options.target)
+    case, claim = load(target), given.claimed(options)
     prepare(options.common)
     began = time.perf_counter()
-    with failures_in_one_line(options.target, "to be played to the end"), bars_on_terminal() as bars:
+    with failures_in_one_line(target, "to be played to the end"), bars_on_terminal() as bars:
         result = audit(
             *case[:3],
             key=jax.random.key(options.common.seed),
             trials=options.trials,
-            claim=case.claim,
+            claim=case.claim if claim is None else claim,
             distinguisher=DISTINGUISHERS[options.distinguisher],
             delta=options.delta,
             confidence=options.confidence,
@@ -100,7 +121,7 @@ def run(options: Audit) -> int:
             checkpoint=kept,
             progress=None if bars is None else _trials(bars, options),
         )
-    row: dict[str, Any] = {"target": options.target} | result.to_row()
+    row: dict[str, Any] = {"target": target} | result.to_row()
     row |= {"seed": options.common.seed, "seconds": time.perf_counter() - began, "versions": versions()}
     report(options.common, [row], result_table(result), partial(write_audit_page, row))
     if kept is not None and hosts.first():

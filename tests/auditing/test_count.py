@@ -10,7 +10,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, distinguish, play
-from dpaudit.auditing import count
+from dpaudit.auditing import count, ranks
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.bounds.estimate import errors
 from tests.interrupting import Killed, killed_at
@@ -88,24 +88,24 @@ def test_a_threshold_divides_the_scores_as_in_float64(kind):
             with pytest.raises(
                 _validate.InputError, match=r"^threshold: expected at least -?[0-9]+, the smallest score of "
             ):
-                count._bar(threshold, kind)
+                ranks.bar(threshold, kind)
             continue
-        bar = count._bar(threshold, kind)
+        bar = ranks.bar(threshold, kind)
         sums, _, _ = count._tally(table, bar, np.uint32(0), np.uint32(len(scores)), mesh=None)
         above = int((wide > threshold).sum())
         assert sums == [len(scores) - above, 0, 0, above], threshold
 
 
 def test_padding_and_trials_set_aside_are_not_counted_and_nan_is_the_largest():
-    bar = count._bar(0.5, np.dtype(np.float32))
+    bar = ranks.bar(0.5, np.dtype(np.float32))
     scores = jnp.array([[9.0, -9.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [jnp.nan, -7.0], [-jnp.nan, 8.0]])
     sums, ends, _ = count._tally(scores[:5], bar, np.uint32(1), np.uint32(4), mesh=None)
     assert sums == [0, 1, 1, 1]  # of the three in the middle
     low, high = ~np.array(ends[:2]), np.array(ends[2:])
-    np.testing.assert_array_equal([low, high], count._rank(np.array([[0, 0], [1, 1]], np.float32)))
+    np.testing.assert_array_equal([low, high], ranks.rank(np.array([[0, 0], [1, 1]], np.float32)))
     sums, ends, _ = count._tally(scores, bar, np.uint32(1), np.uint32(6), mesh=None)
     assert sums == [0, 2, 1, 2]
-    assert np.array(ends[2]) == np.iinfo(np.int32).max > count._rank(np.array([np.inf], np.float32))[0]
+    assert np.array(ends[2]) == np.iinfo(np.int32).max > ranks.rank(np.array([np.inf], np.float32))[0]
     of_several = jnp.stack([0 * scores, scores], -1)
     again, _, _ = count._tally(of_several, bar, np.uint32(1), np.uint32(6), np.uint32(1), mesh=None)
     assert again == sums

@@ -1,4 +1,4 @@
-"""Mechanisms on the host in worker processes: the same result for any number of them, and one line for each failure."""
+"""Mechanisms on the host in worker processes: the same result for any number of them, one line for each failure."""
 
 import sys
 import time
@@ -74,7 +74,11 @@ def test_wide_releases_arrive_whole():
     "function, more, message",
     [
         (functions.dies, {}, r"^mechanism: .* every trial, got a worker that died with status 7 \(raised by dies\)$"),
-        (functions.hangs, {"seconds_per_call": 2.0}, r"^mechanism: .* got none in 2 s, the limit of seconds_per_call "),
+        (
+            functions.hangs,
+            {"seconds_per_call": 2.0},
+            r"^mechanism: .* got none in 2 s, the limit of seconds_per_call ",
+        ),
         (functions.raises, {}, r"^mechanism: .* every trial, got ValueError: no luck \(raised by raises\)$"),
         (lambda rng, x: x, {}, r"^workers: expected None for a function, inputs or a setup that cannot be pickled "),
         (functions.noisy, {"setup": functions.no_setup}, r"^workers: .* got RuntimeError: no such table$"),

@@ -52,32 +52,29 @@ class Finalist(NamedTuple):
     needs: tuple[int, ...] = ()
 
 
-class Portfolio(NamedTuple):
-    """The finalists, as a game of several scores.
+class Family(NamedTuple):
+    """The finalists of the family, fitted on a pilot.
 
     Attributes:
-      game: of [2, scores] a trial.
       arrays: that the scores are computed from.
       finalists: of each score.
       screened: names of all numbers that were screened on the pilot, with what they showed there.
       pilot: pairs of trials.
-      like: ``like(apply, key)``, the same game of another mechanism on trials of its own.
-      narrow: ``narrow(game, needs, number)``, the same game of what is needed alone, and of one score where NumPy can
-        leave out the others.
     """
 
-    game: Game
     arrays: scoring.Arrays
     finalists: list[Finalist]
     screened: list[tuple[str, float]]
     pilot: int
-    like: Callable[[Callable[..., Any], jax.Array], Game]
-    narrow: Callable[[Any, np.ndarray, int | None], Any]
 
     @property
     def digest(self) -> str:
         """Returns a fingerprint of all that was fitted."""
         return fingerprint.digest(map(fingerprint.raw, jax.tree.leaves(self.arrays)))
+
+    def needs(self, number: int) -> np.ndarray:
+        """Returns, [4], what a score is computed from: FEATURES, FREQUENCIES, NETWORK and OTHERS."""
+        return np.isin(np.arange(4), self.finalists[number].needs)
 
     def look(
         self, early: np.ndarray, *, delta: float, confidence: float, claim: Claim | None = None
@@ -101,7 +98,24 @@ class Portfolio(NamedTuple):
         rest = [Tried(name, max(0.0, shown), None) for name, shown in self.screened if name not in known]
         return (*found, *sorted(rest, key=lambda one: -one.bound))
 
-    def narrowed(self, game: Game, number: int, *, alone: bool) -> Game:
+
+class Portfolio(NamedTuple):
+    """The finalists, as a game of several scores.
+
+    Attributes:
+      game: of [2, scores] a trial.
+      attacks: the finalists.
+      like: ``like(apply, key)``, the same game of another mechanism on trials of its own.
+      narrow: ``narrow(game, needs, number)``, the same game of what is needed alone, and of one score where NumPy can
+        leave out the others.
+    """
+
+    game: Any
+    attacks: Family
+    like: Callable[[Callable[..., Any], jax.Array], Any]
+    narrow: Callable[[Any, np.ndarray, int | None], Any]
+
+    def narrowed(self, game: Any, number: int, *, alone: bool) -> Any:
         """Returns the same game without what the chosen score does not need; the other scores are 0.
 
         Args:
@@ -109,8 +123,7 @@ class Portfolio(NamedTuple):
           number: of the score that was chosen.
           alone: whether NumPy may leave out the other scores.
         """
-        needs = np.isin(np.arange(4), self.finalists[number].needs)
-        return self.narrow(game, needs, number if alone else None)
+        return self.narrow(game, self.attacks.needs(number), number if alone else None)
 
 
 def _narrowed(game: Game, needs: np.ndarray, number: int | None) -> Game:
@@ -122,29 +135,6 @@ def _narrowed(game: Game, needs: np.ndarray, number: int | None) -> Game:
         settings["number"] = number
     one = Partial(game.one.func, consts, [bases, needs[OTHERS]])
     return game._replace(one=one, read=partial(read, **settings), begun=None)
-
-
-def finalists_of(
-    arrays: scoring.Arrays, names: Sequence[str], pilot: int, *, given: bool, others: Sequence[str]
-) -> list[Finalist]:
-    """Lists the scores that are compared, in the order of :func:`scoring.of_leaves`.
-
-    Args:
-      arrays: fitted on the pilot.
-      names: of the family's numbers.
-      pilot: pairs of trials.
-      given: whether one direction was given.
-      others: names of the attacks beside the family.
-    """
-    return [
-        *([Finalist("projection on x1 - x0", False)] if given else []),
-        Finalist("projection on the difference of means", len(arrays.sight.centre) > pilot / FAR_MORE),
-        *(Finalist(names[i], True, (FEATURES,)) for i in arrays.singles),
-        *(Finalist(f"frequencies of {names[i]}", True, (FEATURES, FREQUENCIES)) for i in arrays.listed),
-        *(Finalist(f"frequencies of {what}", True, (FEATURES, FREQUENCIES)) for what in scoring.SUMS),
-        Finalist("network", True, (FEATURES, FREQUENCIES, NETWORK)),
-        *(Finalist(name, False, (OTHERS,)) for name in others),
-    ]
 
 
 def pilot_pairs(mechanism: Mechanism, x0: Any, aside: int) -> int:
@@ -212,20 +202,55 @@ def portfolio(
     kept = checkpoint_of(checkpoint, whole.one, whole.traced, trials, "pilot", pilot, mesh=mesh)
     raw, whole = _pilot(whole, pilot, kept)
     leaves = scoring.leaves(np.ascontiguousarray(np.moveaxis(raw[..., len(scores) :], 1, 0)), arrays_of)
-    arrays, shown = scoring.fitted(leaves, given, delta=delta, confidence=confidence)
-    if several_processes(mesh):
-        arrays, shown = of_first_process((arrays, shown))
-    names = features.names(arrays.sight)
-    finalists = finalists_of(arrays, names, pilot, given=given is not None, others=[attack.name for attack in others])
-    screened = [(name, float(bound)) for name, bound in zip(names, shown, strict=True)]
+    settings = {"pilot": pilot, "delta": delta, "confidence": confidence}
+    fitted = family(leaves, given, [attack.name for attack in others], mesh=mesh, **settings)
     wait(ahead)  # an error there is raised again where the program is used
     read = scoring.read_on_host if soon else scoring.read_on_devices
-    whole = whole._replace(read=partial(read, arrays=arrays, wanted=np.ones(OTHERS, bool), **static))
+    whole = whole._replace(read=partial(read, arrays=fitted.arrays, wanted=np.ones(OTHERS, bool), **static))
 
     def like(apply: Callable[..., Any], key: jax.Array) -> Game:
         return of(apply, key)._replace(block=whole.block, blocks=whole.blocks, read=whole.read)
 
-    return Portfolio(whole, arrays, finalists, screened, pilot, like, _narrowed)
+    return Portfolio(whole, fitted, like, _narrowed)
+
+
+def family(
+    leaves: list[np.ndarray],
+    given: np.ndarray | None = None,
+    others: Sequence[str] = (),
+    *,
+    pilot: int,
+    delta: float,
+    confidence: float,
+    mesh: Mesh | None = None,
+    say: Callable[[list[str]], list[str]] = list,
+) -> Family:
+    """Fits the family to a pilot.
+
+    Args:
+      leaves: the pilot's releases, [2, pilot, *shape] each.
+      given: a direction [d] to look along, or None.
+      others: names of the attacks beside the family.
+      pilot: pairs.
+      delta, confidence: those of the bound.
+      mesh: whose first process decides.
+      say: the names of the family's numbers, from those that speak of coordinates.
+    """
+    arrays, shown = scoring.fitted(leaves, given, delta=delta, confidence=confidence)
+    if several_processes(mesh):
+        arrays, shown = of_first_process((arrays, shown))
+    names = say(features.names(arrays.sight))
+    finalists = [
+        *([] if given is None else [Finalist("projection on x1 - x0", False)]),
+        Finalist("projection on the difference of means", len(arrays.sight.centre) > pilot / FAR_MORE),
+        *(Finalist(names[i], True, (FEATURES,)) for i in arrays.singles),
+        *(Finalist(f"frequencies of {names[i]}", True, (FEATURES, FREQUENCIES)) for i in arrays.listed),
+        *(Finalist(f"frequencies of {what}", True, (FEATURES, FREQUENCIES)) for what in scoring.SUMS),
+        Finalist("network", True, (FEATURES, FREQUENCIES, NETWORK)),
+        *(Finalist(name, False, (OTHERS,)) for name in others),
+    ]
+    screened = [(name, float(bound)) for name, bound in zip(names, shown, strict=True)]
+    return Family(arrays, finalists, screened, pilot)
 
 
 def _alike_in_size(x0: Any, x1: Any, shapes: Any) -> bool:

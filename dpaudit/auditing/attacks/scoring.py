@@ -26,7 +26,7 @@ SCREENED = 2048  # pairs of the pilot on which finalists are picked
 FEATURES, FREQUENCIES, NETWORK, OTHERS = range(4)  # what a score needs to be computed
 
 HOST_PAIRS, HOST_WORDS = 1 << 20, 1 << 28  # up to these, NumPy is faster than compiling a program
-THREADS = 4  # of NumPy
+THREADS, READ_BYTES = 4, 1 << 19  # of NumPy, and of the releases that each reads at a time
 
 Layout = tuple[tuple[tuple[int, ...], str], ...]  # shape and type of every array of a release
 
@@ -183,17 +183,38 @@ def read_on_host(
     return sharding.of_first_process(found) if sharding.several_processes(game.mesh) else found
 
 
+def of_releases(releases: list[np.ndarray], arrays: Arrays, wanted: np.ndarray, number: Any = ...) -> np.ndarray:
+    """Scores releases that are given, with NumPy.
+
+    Args:
+      releases: their arrays, [n, *shape] each.
+      arrays: of the finalists.
+      wanted: which of FEATURES, FREQUENCIES and NETWORK to compute; other scores are 0.
+      number: of the one score to return, else all.
+
+    Returns:
+      [n, scores] in float64, or [n].
+    """
+    block = max(1, READ_BYTES // max(1, sum(leaf[0].nbytes for leaf in releases)))
+
+    def read(start: int) -> np.ndarray:
+        part = [leaf[start : start + block] for leaf in releases]
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            return of_family(np, part, (len(part[0]),), wanted, arrays)[:, number].astype(np.float64)
+
+    with ThreadPoolExecutor(min(THREADS, sharding.cores())) as pool:
+        return np.concatenate(list(pool.map(read, range(0, len(releases[0]), block))))
+
+
 def _scores(xp: Any, seen: Any, wanted: Any, arrays: Arrays, *, arrays_of: Layout, others: int) -> Any:
     """Maps what was played of releases, [..., others + w], to their scores, [..., scores]."""
-    own = seen[..., :others].view(np.float32)
-    return of_leaves(xp, leaves(seen[..., others:], arrays_of), own, wanted, arrays)
+    release, own = leaves(seen[..., others:], arrays_of), seen[..., :others].view(np.float32)
+    return xp.concatenate([of_family(xp, release, seen.shape[:-1], wanted, arrays), own], -1)
 
 
-def of_leaves(xp: Any, release: list[Any], own: Any, wanted: Any, arrays: Arrays) -> Any:
-    """Maps the arrays [..., *shape] of releases, and scores beside the family [..., others], to their scores
-    [..., scores]."""
-    where = _where if xp is jnp else _where_on_host
-    lead, of = own.shape[:-1], arrays.reference
+def of_family(xp: Any, release: list[Any], lead: tuple[int, ...], wanted: Any, arrays: Arrays) -> Any:
+    """Maps the arrays of releases, [*lead, *shape] each, to the scores of the family, [*lead, scores]."""
+    where, of = (_where if xp is jnp else _where_on_host), arrays.reference
     found = [features.project(xp, features.numbers(xp, release, of, len(lead)), arrays.sight)]
     singles, listed, m = len(arrays.singles), len(arrays.listed), len(arrays.tables.start)
 
@@ -217,7 +238,7 @@ def of_leaves(xp: Any, release: list[Any], own: Any, wanted: Any, arrays: Arrays
         return xp.concatenate([numbers[..., arrays.singles], of_tables[..., m:], last], -1)
 
     found.append(where(wanted[FEATURES], family, (*lead, singles + listed + len(SUMS) + 1)))
-    return xp.concatenate([features.cast(part, np.float32) for part in (*found, own)], -1)
+    return xp.concatenate([features.cast(part, np.float32) for part in found], -1)
 
 
 def _where(wanted: Any, compute: Callable[[], jax.Array], shape: tuple[int, ...]) -> jax.Array:

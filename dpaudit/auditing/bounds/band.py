@@ -15,7 +15,7 @@ import scipy
 from scipy.special import betainccinv, gammaln, xlogy
 
 from dpaudit import _validate
-from dpaudit.auditing.bounds.estimate import checked_scores, epsilon_from_rates
+from dpaudit.auditing.bounds.estimate import checked_worlds, epsilon_from_rates
 from dpaudit.auditing.bounds.roots import increasing_root
 
 FINENESS = 0.25  # ranks checked are at most this many standard deviations apart ...
@@ -149,7 +149,7 @@ def tradeoff(scores: Any, *, confidence: float, band: Band = equal_level) -> Tra
     """Computes the error rates at every threshold with simultaneous bounds; the worlds share 1 - confidence equally.
 
     Args:
-      scores: [2, n], one row per world.
+      scores: one row per world, [n0] and [n1].
       confidence: in (0, 1), of all upper bounds together, and of all lower bounds together.
       band: :func:`equal_level` or :func:`dkw`.
 
@@ -160,21 +160,21 @@ def tradeoff(scores: Any, *, confidence: float, band: Band = equal_level) -> Tra
       InputError: scores that are empty or not numbers; confidence out of range.
     """
     alpha = (1 - _validate.open_unit(confidence=confidence)) / 2
-    ordered = np.sort(checked_scores(scores), axis=1)
-    n = ordered.shape[1]
-    thresholds = np.union1d(ordered, [-np.inf])
-    false_positives = n - np.searchsorted(ordered[0], thresholds, side="right")
+    ordered = [np.sort(own) for own in checked_worlds(scores)]
+    n0, n1 = map(len, ordered)
+    thresholds = np.union1d(np.concatenate(ordered), [-np.inf])
+    false_positives = n0 - np.searchsorted(ordered[0], thresholds, side="right")
     false_negatives = np.searchsorted(ordered[1], thresholds, side="right")
-    high = band(n, alpha=alpha)
-    low = 1 - high[::-1]
+    high0 = band(n0, alpha=alpha)
+    high1 = high0 if n1 == n0 else band(n1, alpha=alpha)
     return Tradeoff(
         thresholds,
-        false_positives / n,
-        false_negatives / n,
-        low[false_positives],
-        high[false_positives],
-        low[false_negatives],
-        high[false_negatives],
+        false_positives / n0,
+        false_negatives / n1,
+        (1 - high0[::-1])[false_positives],
+        high0[false_positives],
+        (1 - high1[::-1])[false_negatives],
+        high1[false_negatives],
     )
 
 
@@ -189,7 +189,7 @@ def epsilon_lower(scores: Any, *, delta: float, confidence: float, band: Band = 
     """Finds the largest epsilon that some threshold certifies, where the threshold is chosen on these same scores.
 
     Args:
-      scores: [2, n], one row per world.
+      scores: one row per world, [n0] and [n1].
       delta: in [0, 1).
       confidence: in (0, 1): with at least this probability the mechanism's epsilon is at least the bound.
       band: :func:`equal_level` or :func:`dkw`.

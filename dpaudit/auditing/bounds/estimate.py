@@ -128,6 +128,15 @@ def checked_scores(scores: Any) -> np.ndarray:
     return scores
 
 
+def checked_worlds(scores: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the scores of both worlds, [n0] and [n1] in float64, after refusing what :func:`checked_scores` does."""
+    rows = [np.asarray(row, np.float64) for row in scores]
+    if len(rows) == 2 and np.shape(rows[0]) != np.shape(rows[1]):
+        return checked_scores([rows[0]] * 2)[0], checked_scores([rows[1]] * 2)[0]
+    first, second = checked_scores(rows)
+    return first, second
+
+
 class ErrorTable(NamedTuple):
     """The four counts of a test in float64, of one shape: errors beside the trials that they are out of."""
 

@@ -17,9 +17,10 @@ from dpaudit import _validate
 from dpaudit._engine import fingerprint, hosts
 from dpaudit._engine.checkpoint import Checkpoint, of_pilot
 from dpaudit._engine.sharding import cores
-from dpaudit.auditing.attacks import distinguish, features, scoring
+from dpaudit.auditing.attacks import distinguish, scoring
 from dpaudit.auditing.attacks.base import Distinguisher
-from dpaudit.auditing.attacks.portfolio import PILOT_BYTES, PILOT_MOST, Portfolio, finalists_of
+from dpaudit.auditing.attacks.portfolio import PILOT_BYTES, PILOT_MOST, Family, Portfolio
+from dpaudit.auditing.attacks.portfolio import family as family_of
 from dpaudit.auditing.host import encoder as encoders
 from dpaudit.auditing.host import game as games
 from dpaudit.auditing.host import named
@@ -153,16 +154,19 @@ def prepared(
         if mechanism.log_prob is not None and distinguisher is None:
             own.insert(0, distinguish.likelihood_ratio)
         beside = named.scores_of(own, fit_key, mechanism, x0, x1, pilot.encoder, block) if own else None
-        family = None
+        fitted: Family | None = None
         if distinguisher is None:
             given = _direction(x0, x1, pilot.encoder)
-            arrays, shown = scoring.fitted(
+            fitted = family_of(
                 [np.ascontiguousarray(np.moveaxis(leaf[: pilot.pairs], 1, 0)) for leaf in pilot.begun],
                 given,
+                [attack.name for attack in own],
+                pilot=pilot.pairs,
                 delta=terms.delta,
                 confidence=terms.confidence,
+                say=partial(_renamed, known=pilot.encoder.names),
             )
-            read = partial(_read, arrays=arrays, wanted=np.ones(4, bool), beside=beside, block=block)
+            read = partial(_read, arrays=fitted.arrays, wanted=np.ones(4, bool), beside=beside, block=block)
         else:
             assert beside is not None
             read = partial(_one, scores=beside)
@@ -176,11 +180,7 @@ def prepared(
             player.use(pilot.encoder)
             return whole._replace(player=player, plan=plan, begun=None)
 
-        if distinguisher is None:
-            numbers = _renamed(features.names(arrays.sight), pilot.encoder.names)
-            names = finalists_of(arrays, numbers, pilot.pairs, given=given is not None, others=[a.name for a in own])
-            screened = [(name, float(bound)) for name, bound in zip(numbers, shown, strict=True)]
-            family = Portfolio(whole, arrays, names, screened, pilot.pairs, like, _narrowed)
+        family = None if fitted is None else Portfolio(whole, fitted, like, _narrowed)
 
         def kept(matters: dict[str, Any]) -> Checkpoint | None:
             if terms.checkpoint is None:
@@ -327,7 +327,8 @@ def _read(
     def of_block(part: list[np.ndarray]) -> np.ndarray:
         *release, own = part
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            return scoring.of_leaves(np, release, own, wanted, arrays)[chosen]
+            found = scoring.of_family(np, release, own.shape[:-1], wanted, arrays)
+            return np.concatenate([found, own], -1)[chosen]
 
     with ThreadPoolExecutor(min(scoring.THREADS, cores())) as pool:
         parts = games.in_blocks(of_block, [*leaves, own], block)

@@ -1,0 +1,207 @@
+"""Audits scores or releases that were obtained elsewhere, by the rules of :func:`dpaudit.audit`.
+
+The order in which scores or releases are given is the order in which they were drawn, independently: the first
+min(n0, n1) // 4 of each world are set aside to choose by and are not counted, all others are counted. Where nothing is
+chosen (a threshold fixed in advance, or a band, which holds for all thresholds together) all are counted.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.auditing import read
+from dpaudit.auditing.attacks import scoring
+from dpaudit.auditing.attacks.portfolio import PILOT_BYTES, PILOT_LEAST, PILOT_MOST, Family, family
+from dpaudit.auditing.audit import CHOOSING_SHARE, fitting
+from dpaudit.auditing.bounds import sequential
+from dpaudit.auditing.count import Account, fresh, looks
+from dpaudit.auditing.estimators import Estimator
+from dpaudit.auditing.finish import finished
+from dpaudit.auditing.foresight import checked_reading
+from dpaudit.auditing.ranks import rank
+from dpaudit.auditing.result import AuditResult, checked_delta
+from dpaudit.mechanisms.claim import Claim
+
+Worlds = tuple[np.ndarray, np.ndarray]
+
+
+def from_scores(
+    scores0: Any,
+    scores1: Any,
+    *,
+    claim: Claim | None = None,
+    threshold: float | None = None,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    estimator: Estimator | None = None,
+    reading: str | None = None,
+    method: str = "given scores",
+) -> AuditResult:
+    """Bounds epsilon from below by the scores that an attack gave to independent trials of both worlds.
+
+        result = dpaudit.from_scores(scores0, scores1, claim=dpaudit.Claim(1.0))
+
+    A bound at a threshold that was chosen on the counted scores would not hold. So the first min(n0, n1) // 4 scores
+    of each world choose the threshold and its side, and the others are counted. The attack itself must not have been
+    fitted on these trials.
+
+    Args:
+      scores0, scores1: [n0] and [n1], of trials in world 0 and in world 1, in the order in which they were drawn. They
+        may differ in number, except for betting, which plays pairs.
+      claim: the promise, or None.
+      threshold: of the rule "world 1 where score > threshold", if it was fixed before these scores were seen: all are
+        then counted, and both the rule and its opposite are tested. None chooses it.
+      delta, confidence, estimator, reading: as for :func:`dpaudit.audit`. A band counts all scores, takes larger ones
+        to mean world 1, and takes no threshold.
+      method: how the scores were made, for tables.
+
+    Returns:
+      An :class:`AuditResult`.
+
+    Raises:
+      InputError: scores that are not finite or infinite numbers, too few, or sorted; a value out of range; an
+        estimator that does not fit.
+    """
+    rows = read.row(scores0=scores0), read.row(scores1=scores1)
+    if not any(np.isfinite(row).any() for row in rows):
+        raise _validate.expected("scores0", "a finite number in either world", f"{len(rows[0])} infinite scores")
+    terms = _terms(claim, delta, confidence, estimator, reading)
+    aside = 0
+    if threshold is not None:
+        _validate.real(threshold=threshold)
+        if terms["estimator"].simultaneous is not None:
+            raise _validate.expected("threshold", "None with a band, which holds for all thresholds", threshold)
+    elif terms["estimator"].simultaneous is None:
+        aside = min(map(len, rows)) // CHOOSING_SHARE
+        for name, row in zip(("scores0", "scores1"), rows, strict=True):
+            if len(row) < CHOOSING_SHARE:
+                raise _validate.expected(name, f"at least {CHOOSING_SHARE} where a threshold is chosen", len(row))
+            read.refuse_sorted(name, row)
+    early = np.stack([row[:aside, None] for row in rows])
+    return _concluded(early, lambda _: (rows[0][aside:], rows[1][aside:]), threshold, method, None, **terms)
+
+
+def from_samples(
+    samples0: Any,
+    samples1: Any,
+    *,
+    claim: Claim | None = None,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    estimator: Estimator | None = None,
+    reading: str | None = None,
+) -> AuditResult:
+    """Bounds epsilon from below by releases of two inputs, played by anything, with the family of attacks.
+
+    The first min(n0, n1) // 4 releases of each world fit the attacks and choose one with its rule
+    (:mod:`dpaudit.auditing.attacks.portfolio`); the others are counted. Releases are read in their own type, float64
+    and 64-bit integers included.
+
+    Args:
+      samples0, samples1: [n0, ...] and [n1, ...], independent releases of world 0 and of world 1 in the order in which
+        they were drawn: arrays, lists of numbers or arrays of one shape, or dictionaries of these.
+      claim, delta, confidence, estimator, reading: as for :func:`from_scores`.
+
+    Returns:
+      An :class:`AuditResult`; its ``attacks`` are all that were tried.
+
+    Raises:
+      InputError: releases that are not numbers, differ in shape, are too few, or sorted; a value out of range; an
+        estimator that does not fit.
+    """
+    worlds, counts = read.leaves(samples0=samples0, samples1=samples1)
+    terms = _terms(claim, delta, confidence, estimator, reading)
+    aside = min(counts) // CHOOSING_SHARE
+    size = scoring.size(scoring.layout([leaf[0] for leaf in worlds[0]]))
+    pilot = min(aside // 2, PILOT_MOST, max(PILOT_LEAST, PILOT_BYTES // (8 * size)))
+    if pilot < PILOT_LEAST:
+        wanted = f"at least {2 * PILOT_LEAST * CHOOSING_SHARE} releases of each world, of which a quarter choose"
+        raise _validate.expected("samples0" if counts[0] <= counts[1] else "samples1", wanted, min(counts))
+    if len(worlds[0]) == 1 and worlds[0][0][0].size == 1:
+        for name, (leaf,) in zip(("samples0", "samples1"), worlds, strict=True):
+            read.refuse_sorted(name, leaf.reshape(-1))
+    how = {name: terms["promise"][name] for name in ("delta", "confidence")}
+    attacks = family([np.stack([a[:pilot], b[:pilot]]) for a, b in zip(*worlds, strict=True)], pilot=pilot, **how)
+    everything = np.ones(scoring.OTHERS, bool)
+    firsts = [[leaf[:aside] for leaf in leaves] for leaves in worlds]
+    early = np.stack([scoring.of_releases(leaves, attacks.arrays, everything) for leaves in firsts])
+
+    def rest(number: int) -> Worlds:
+        wanted = attacks.needs(number)[: scoring.OTHERS]
+        first, second = (
+            scoring.of_releases([leaf[aside:] for leaf in leaves], attacks.arrays, wanted, number) for leaves in worlds
+        )
+        return first, second
+
+    return _concluded(early, rest, None, "", attacks, **terms)
+
+
+def _concluded(
+    early: np.ndarray,
+    rest: Callable[[int], Worlds],
+    threshold: float | None,
+    name: str,
+    attacks: Family | None,
+    *,
+    promise: dict[str, Any],
+    estimator: Estimator,
+    reading: str | None,
+) -> AuditResult:
+    """Chooses on the scores set aside, [2, aside, scores], counts the rest, and draws the result.
+
+    Args:
+      rest: the counted values of the score of a number.
+      threshold: fixed in advance, or None.
+      name: of the attack, where there is no family.
+      attacks: of which one is chosen, or None.
+      promise: claim, delta and confidence.
+      estimator, reading: of the bounds.
+    """
+    aside = early.shape[1]
+    watch = sequential.start(**promise, both_events=threshold is not None)
+    account = fresh(watch, early.shape[2], undecided=aside > 0, threshold=threshold)
+    if aside:
+        account, _ = looks(account._replace(early=early), watch=watch, family=attacks, threshold=threshold, bets=False)
+    own = rest(int(account.order[0]))
+    if estimator.anytime and len(own[0]) != len(own[1]):
+        wanted = f"one that needs no pairs where the worlds have {len(own[0])} and {len(own[1])} counted trials"
+        raise _validate.expected("estimator", wanted, estimator.name)
+    account = _counted(account, own)
+    if estimator.simultaneous is not None:
+        account = account._replace(kept=own)
+    trials = len(own[0]) + aside, len(own[1]) + aside
+    watch = watch._replace(counts=account.counts)
+    how: dict[str, Any] = {"estimator": estimator, "promise": promise, "reading": reading}
+    return finished(account, watch, name, attacks, threshold=threshold, trials=trials, **how)
+
+
+def _counted(account: Account, own: Worlds) -> Account:
+    """Returns the account after the values of the score that decides, of both worlds."""
+    rule, pairs = account.rule, min(map(len, own))
+    guesses = [((row > rule.threshold) | np.isnan(row)) == rule.above for row in own]
+    outcomes = guesses[0][:pairs] + 2 * guesses[1][:pairs]
+    wrong, missed = int(guesses[0][pairs:].sum()), int((~guesses[1][pairs:]).sum())
+    beyond = [[int(((row > bar) | np.isnan(row)).sum()) for row in own] for bar in account.bars]
+    ranks = [rank(row) for row in own]
+    return account._replace(
+        done=pairs,
+        counts=np.bincount(outcomes, minlength=4),
+        unpaired=np.array([wrong, missed, *(len(row) - pairs for row in own)]),
+        beside=np.array(beyond, np.int64).reshape(-1, 2),
+        low=np.array([row.min() for row in ranks]),
+        high=np.array([row.max() for row in ranks]),
+    )
+
+
+def _terms(
+    claim: Claim | None, delta: float | None, confidence: float, estimator: Estimator | None, reading: str | None
+) -> dict[str, Any]:
+    """Checks what the audit is to say, and returns it."""
+    if not isinstance(claim, Claim | None):
+        raise _validate.expected("claim", "a Claim or None", claim)
+    delta = checked_delta(delta, claim)
+    checked_reading(reading, delta)
+    promise = {"claim": claim, "delta": delta, "confidence": float(_validate.open_unit(confidence=confidence))}
+    return {"promise": promise, "estimator": fitting(estimator, claim), "reading": reading}
