@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.audits.recording import affine
+from dpaudit.audits.recording.affine import Parts
 from dpaudit.audits.recording.trace import NO_NOISE, Tag, Trace
 
 COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 PREDICATES = {"isnan", "isfinite", "isinf", "signbit"}
-ROUNDINGS = {"rint", "floor", "ceil", "trunc"}
 STRUCTURAL = (
     *(np.concatenate, np.stack, np.vstack, np.hstack, np.column_stack, np.reshape, np.ravel, np.transpose, np.squeeze),
     *(np.expand_dims, np.broadcast_to, np.copy, np.atleast_1d, np.append, np.tile, np.repeat, np.flip, np.roll),
 )
-Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # offset, coefficient, ids
 
 
 def tag_of(value: Any) -> Tag | None:
@@ -57,54 +57,6 @@ def parts(value: Any) -> Parts:
     return offset, np.zeros(value.shape), np.full(value.shape, NO_NOISE)
 
 
-def add(trace: Trace, first: Parts, second: Parts, sign: float = 1.0) -> Parts:
-    """Adds two noisy values. Where both hold different noise, their sum is new noise: Gaussian if both are, else of an
-    unknown law."""
-    (o1, c1, i1), (o2, c2, i2) = first, second
-    o1, c1, i1, o2, c2, i2 = np.broadcast_arrays(o1, c1, i1, o2, sign * c2, i2)
-    none1, none2, same = i1 < 0, i2 < 0, i1 == i2
-    coefficient = np.where(none1, c2, np.where(none2, c1, c1 + c2))
-    ids = np.where(none1, i2, i1)
-    clash = ~(none1 | none2 | same)
-    if clash.any():
-        coefficient, ids = coefficient.copy(), ids.copy()
-        both = np.stack([i1[clash], i2[clash]])
-        law, lattice = _law(trace, both)
-        scale = np.hypot(c1[clash], c2[clash]) if law == "gaussian" else np.ones(both.shape[1])
-        law = law if law == "gaussian" else "unknown"
-        ids[clash] = trace.block(both.shape[1], law, lattice=lattice, parents=roots(trace, both))
-        coefficient[clash] = scale
-    return o1 + sign * o2, coefficient, np.where(coefficient == 0, NO_NOISE, ids)
-
-
-def _law(trace: Trace, ids: np.ndarray) -> tuple[str, float]:
-    """Returns the one law of these numbers, or "unknown", and the spacing that all of them share, or 0."""
-    blocks = [trace.blocks[one] for one in np.unique(trace.law_of(ids)) if one >= 0]
-    laws, lattices = {block.law for block in blocks}, {block.lattice for block in blocks}
-    return (laws.pop() if len(laws) == 1 else "unknown", lattices.pop() if len(lattices) == 1 else 0.0)
-
-
-def roots(trace: Trace, ids: np.ndarray) -> frozenset[int]:
-    """Returns the draws that these numbers were computed of."""
-    found: set[int] = set()
-    for one in np.unique(ids[ids >= 0]):
-        block = trace.blocks[int(trace.law_of(np.array([one]))[0])]
-        found |= block.parents or {int(one)}
-    return frozenset(found)
-
-
-def _reduced(trace: Trace, made: Parts, shape: tuple[int, ...], sums: Callable[[np.ndarray], Any]) -> Parts:
-    """Sums a noisy array along axes."""
-    offset, coefficient, ids = made
-    law, lattice = _law(trace, ids)
-    variance = np.asarray(sums(coefficient**2))
-    held = np.asarray(sums(ids >= 0)) > 0
-    size = int(np.prod(shape))
-    new = trace.block(size, law if law == "gaussian" else "unknown", lattice=lattice, parents=roots(trace, ids))
-    scale = np.sqrt(variance) if law == "gaussian" else held.astype(float)
-    return np.asarray(sums(offset)), scale, np.where(held, new.reshape(shape), NO_NOISE)
-
-
 def apply(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Applies a NumPy function and keeps track of the noise in what it returns."""
     out = kwargs.pop("out", None)
@@ -115,13 +67,13 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[st
         return _into(out, result)
     trace, nodes, name = tags[0].trace, tuple(tag.node for tag in tags), ufunc.__name__
     if name in COMPARISONS and method == "__call__":
-        made = add(trace, parts(inputs[0]), parts(inputs[1]), -1.0)
+        made = affine.add(trace, parts(inputs[0]), parts(inputs[1]), -1.0)
         return _into(out, trace.node("compared", result, *made, inputs=nodes)[0])
     made = _linear(trace, name, method, inputs, kwargs, np.shape(result))
     if made is not None:
         return _into(out, wrap(*trace.node("affine", result, *made, inputs=nodes)))
     operands = tuple(value for value, one in zip(values, inputs, strict=True) if tag_of(one) is None)
-    made = _derived(trace, name, tags, np.shape(result))
+    made = affine.derived(trace, name, tags, np.shape(result))
     return _into(out, wrap(*trace.node("derived", result, *made, inputs=nodes, operands=operands)))
 
 
@@ -133,11 +85,11 @@ def _linear(
         return None
     if method == "reduce" and name == "add":
         axis, keep = kwargs.get("axis", 0), kwargs.get("keepdims", False)
-        return _reduced(trace, parts(inputs[0]), shape, lambda one: np.sum(one, axis=axis, keepdims=keep))
+        return affine.total(trace, parts(inputs[0]), shape, lambda one: np.sum(one, axis=axis, keepdims=keep))
     if method != "__call__":
         return None
     if name in ("add", "subtract"):
-        return add(trace, parts(inputs[0]), parts(inputs[1]), 1.0 if name == "add" else -1.0)
+        return affine.add(trace, parts(inputs[0]), parts(inputs[1]), 1.0 if name == "add" else -1.0)
     if name in ("negative", "positive", "conjugate"):
         sign = -1.0 if name == "negative" else 1.0
         offset, coefficient, ids = parts(inputs[0])
@@ -155,21 +107,6 @@ def _linear(
     with np.errstate(invalid="ignore"):
         scale = coefficient * factor
         return offset * factor, scale, np.where(scale == 0, NO_NOISE, ids)
-
-
-def _derived(trace: Trace, name: str, tags: list[Tag], shape: tuple[int, ...]) -> Parts:
-    """Returns new noise: a function of other noise that is not linear. Rounding keeps the law as an upper bound."""
-    law, size = "unknown", int(np.prod(shape))
-    scale, lattice = 1.0, 0.0
-    if name in ROUNDINGS:
-        scales = np.unique(np.abs(tags[0].coefficient[tags[0].ids >= 0]))
-        lattice = 1.0
-        if scales.size == 1:
-            (law, _), scale = _law(trace, tags[0].ids), float(scales[0])
-            lattice = 1 / scale
-    parents = frozenset().union(*(roots(trace, tag.ids) for tag in tags))
-    new = trace.block(size, law, lattice=lattice, parents=parents)
-    return np.zeros(shape), np.full(shape, scale), new.reshape(shape)
 
 
 def _into(out: Any, result: Any) -> Any:
@@ -257,7 +194,7 @@ class NoisyArray(np.ndarray):
         if tag is None or value.dtype.kind not in "biuf":
             return value
         if value.dtype.kind != "f":
-            made = _derived(tag.trace, "trunc", [tag], value.shape)
+            made = affine.derived(tag.trace, "trunc", [tag], value.shape)
             return wrap(*tag.trace.node("derived", value, *made, inputs=(tag.node,)))
         return wrap(*tag.trace.node("affine", value, *parts(self), inputs=(tag.node,)))
 

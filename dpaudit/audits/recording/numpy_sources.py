@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpaudit.audits.recording import noisy
+from dpaudit.audits.recording import affine, noisy
 from dpaudit.audits.recording.trace import Seed, Stage, Trace, caller
 
 # method -> (law, arguments, defaults): location and scale by name, the others are parameters of the law
@@ -92,7 +92,7 @@ def followed(
     value = np.asarray(noisy.plain(location)) + np.asarray(noisy.plain(scale)) * raw
     value = value.astype(raw.dtype) if law in WHOLE else value
     pure = (np.zeros(shape), np.broadcast_to(scale_parts[0], shape), ids)
-    made = noisy.add(trace, location_parts, pure)
+    made = affine.add(trace, location_parts, pure)
     inputs = tuple(tag.node for tag in map(noisy.tag_of, (location, scale)) if tag is not None)
     return noisy.wrap(*trace.node("draw", value[()] if lone else value, *made, inputs=inputs))
 

@@ -20,9 +20,10 @@ from dpaudit.auditing.lint.inspect import Finding
 from dpaudit.auditing.result import AuditResult
 from dpaudit.audits.recording import outputs
 from dpaudit.audits.recording.adapters import Adapter
-from dpaudit.audits.recording.compare import Comparison, Noise, Run, compare, constant_draws, told_apart
+from dpaudit.audits.recording.compare import Comparison, Noise, Run, compare
 from dpaudit.audits.recording.outputs import Output
 from dpaudit.audits.recording.result import Recording
+from dpaudit.audits.recording.runs import constant_draws, told_apart
 from dpaudit.audits.recording.sources import Sources
 from dpaudit.audits.recording.trace import Trace
 from dpaudit.mechanisms.claim import Claim

@@ -1,8 +1,8 @@
 """Puts recording sources of randomness in the place of the real ones while a function runs.
 
 NumPy's factories and legacy functions, the module ``random``, ``os.urandom`` (and so ``secrets``), SciPy's ``rvs``
-and, where it is imported, torch are replaced in every loaded module that holds them, and generators that modules hold are
-replaced by recording ones that continue a stream of the run.
+and, where it is imported, torch are replaced in every loaded module that holds them, and generators that modules hold
+are replaced by recording ones with a stream of their own in each run.
 """
 
 import random
