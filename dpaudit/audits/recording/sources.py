@@ -101,13 +101,14 @@ class Sources:
     def recorded(self, trace: Trace) -> Iterator[np.random.Generator]:
         """Replaces all sources while it is open; gives a recording generator for the function's own argument."""
         with LOCK:
+            rng = numpy_sources.fresh(trace)  # first, so that its stream does not depend on which others there are
             self.stage.begin(trace)
             done: list[Swap] = []
             try:
                 for swap in self.swaps:
                     swap.set(swap.new)
                     done.append(swap)
-                yield numpy_sources.fresh(trace)
+                yield rng
             finally:
                 for swap in reversed(done):
                     swap.undo()

@@ -69,56 +69,71 @@ def _tensor_class() -> Any:
 
         @classmethod
         def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = getattr(function, "__name__", "")
-            short = name[2:-2] if name.startswith("__") and name != "__getitem__" else name
-            in_place = short[1:] in FUNCTIONS if short.startswith("i") else short.endswith("_")
-            bare = short.rstrip("_") if not short.startswith("i") or short in FUNCTIONS else short[1:]
-            reverse = bare.startswith("r") and bare[1:] in FUNCTIONS and name.startswith("__r")
-            bare = bare[1:] if reverse else bare
-            grad = any(getattr(one, "requires_grad", False) for one in args)
-            simple = not kwargs or set(kwargs) <= {"alpha"}
-            if grad or not simple or (bare not in FUNCTIONS and name not in SHAPES):
-                with torch._C.DisableTorchFunctionSubclass():
-                    return function(*_plain(args), **{key: _plain(one) for key, one in (kwargs or {}).items()})
-            if name in SHAPES:
-                return _back(SHAPES[name](*map(_array, args)), args[0])
-            values = [_array(one) for one in (args[::-1] if reverse else args)]
-            if kwargs and "alpha" in kwargs:
-                values[1] = values[1] * kwargs["alpha"]
-            made = _back(FUNCTIONS[bare](*values), next(one for one in args if isinstance(one, torch.Tensor)))
-            if in_place:
-                with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-                    args[0].copy_(_plain(made))
-                if isinstance(args[0], NoisyTensor):
-                    args[0]._noisy = made._noisy
-                    return args[0]
-            return made
+            with torch._C.DisableTorchFunctionSubclass():  # its attributes are functions of torch too
+                return _applied(torch, function, args, kwargs or {})
 
     return NoisyTensor
 
 
+def _applied(torch: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Applies a function of torch by NumPy's rules, where it is one that noise is followed through."""
+    name = getattr(function, "__name__", "")
+    bare, reverse, in_place = _operation(name)
+    grad = any(getattr(one, "requires_grad", False) for one in args)
+    if grad or set(kwargs) - {"alpha"} or (bare not in FUNCTIONS and name not in SHAPES):
+        return function(*_plain(args), **{key: _plain(one) for key, one in kwargs.items()})
+    if name in SHAPES:
+        return _back(SHAPES[name](*map(_array, args)), args[0])
+    values = [_array(one) for one in (args[::-1] if reverse else args)]
+    if "alpha" in kwargs:
+        values[1] = values[1] * kwargs["alpha"]
+    made = _back(FUNCTIONS[bare](*values), next(one for one in args if isinstance(one, torch.Tensor)))
+    if not in_place:
+        return made
+    with torch.no_grad():
+        _plain(args[0]).copy_(_plain(made))
+    if hasattr(args[0], "_noisy"):
+        args[0]._noisy = made._noisy
+        return args[0]
+    return made
+
+
+def _operation(name: str) -> tuple[str, bool, bool]:
+    """Returns the operation behind a name of torch's, ``add`` for ``add_``, ``__radd__`` and ``__iadd__``; whether its
+    arguments are reversed, and whether it writes into the first."""
+    if not name.startswith("__"):
+        return name.rstrip("_"), False, name.endswith("_")
+    bare = name.strip("_")
+    if bare not in FUNCTIONS and bare[1:] in FUNCTIONS:
+        return bare[1:], bare.startswith("r"), bare.startswith("i")
+    return bare, False, False
+
+
 def _plain(value: Any) -> Any:
+    torch: Any = sys.modules["torch"]
     if isinstance(value, list | tuple):
         return type(value)(map(_plain, value))
-    return value.as_subclass(sys.modules["torch"].Tensor) if hasattr(value, "_noisy") else noisy.plain(value)
+    with torch._C.DisableTorchFunctionSubclass():
+        is_tensor = isinstance(value, torch.Tensor)
+        return value.as_subclass(torch.Tensor) if is_tensor else noisy.plain(value)
 
 
 def _array(value: Any) -> Any:
     """Returns a tensor as NumPy's array, with its noise where it has any."""
     held = getattr(value, "_noisy", None)
-    if held is not None:
-        return held
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+    if held is not None or not hasattr(value, "detach"):
+        return value if held is None else held
+    return _plain(value).detach().cpu().numpy()
 
 
 def _back(value: Any, like: Any) -> Any:
+    """Returns an array as a tensor, of the type of ``like`` where the array has no dimensions."""
     torch: Any = sys.modules["torch"]
-    if not isinstance(value, noisy.NoisyArray):
-        return (
-            value if np.ndim(value) == 0 and not isinstance(value, np.ndarray) else torch.from_numpy(np.array(value))
-        )
-    made = torch.from_numpy(np.array(noisy.plain(value))).as_subclass(_tensor_class())
-    made._noisy = value
+    made = torch.from_numpy(np.array(noisy.plain(value)))
+    made = made if made.ndim or like is None else made.to(like.dtype)
+    if isinstance(value, noisy.NoisyArray | noisy.NoisyFloat):
+        made = made.as_subclass(_tensor_class())
+        made._noisy = value
     return made
 
 
@@ -127,8 +142,7 @@ def noisy_array_of(value: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return value
-    held = getattr(value, "_noisy", None)
-    return held if held is not None else value.detach().cpu().numpy()
+    return _array(value)
 
 
 def put(stage: Stage, put: Callable[..., None]) -> None:
@@ -151,7 +165,6 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
             return make(size, torch.float64, generator or own).numpy()
 
         value = followed(stage.trace, f"torch.{name}", law, _array(location), _array(scale), shape, drawn)
-        value = value.reshape(shape) if np.ndim(value) == 0 else value
         return _back(value.astype(torch.empty(0, dtype=dtype).numpy().dtype), None)
 
     def gaussian(size: Any, dtype: Any, generator: Any) -> Any:

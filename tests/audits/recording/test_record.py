@@ -12,6 +12,7 @@ import time
 
 import dp_accounting
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -109,7 +110,7 @@ def test_what_follows_from_released_values_alone_is_no_leak():
 
 
 def test_a_hidden_release_is_no_violation_by_itself():
-    """Of a noisy maximum only the place is returned: all noisy scores would be more than the claim, the place is not."""
+    """Of a noisy maximum only the place is returned: all noisy scores would be too much, the place is not."""
 
     def noisy_max(rng, x):
         scores = np.array([x, 0.5, x, 0.5]) + rng.laplace(0, 2, 4)
@@ -143,18 +144,22 @@ def test_released_values_may_be_used_again():
     assert found.epsilon_returned == pytest.approx(1.0)
 
 
+@pytest.mark.integration  # a family of attacks is compiled
 def test_randomised_response_is_left_to_the_audit():
     """Replaying a coin cannot judge it: the audit does."""
 
     def respond(rng, x):
         return x if rng.random() < 0.7311 else 1 - x  # epsilon 1
 
-    kept = record(respond, LOW, HIGH, claim=Claim(1.0), trials=2_000)
-    broken = record(respond, LOW, HIGH, claim=Claim(0.6), trials=2_000)
+    kept = record(respond, LOW, HIGH, claim=Claim(1.0), trials=4_000, confidence=0.999)
+    broken = record(respond, LOW, HIGH, claim=Claim(0.6), trials=4_000, confidence=0.999)
     assert (kept.verdict, broken.verdict) == ("consistent", "violation")
     assert kept.audit is not None
     assert "randomness that is not added to a value" in kept.left[0]
     assert record(respond, LOW, HIGH, claim=Claim(1.0), trials=0).verdict == "underpowered"
+
+
+LAST_NUMBER = dpaudit.distinguish.Distinguisher(lambda key, mechanism, x0, x1: lambda z: -jnp.ravel(z)[-1], None)
 
 
 @pytest.mark.parametrize("name", ["scale_times_epsilon", "deviation_for_variance", "last_coordinate_bare"])
@@ -162,29 +167,22 @@ def test_recorded_and_audited_verdicts_agree(name):
     """On faults that both can see, and on their twins."""
     (one,) = (each for each in PLANTED if each.faulty.__name__ == name)
 
-    def world(fn):
-        takes = fn.__code__.co_argcount == 2
+    def apply(fn):
+        if fn.__code__.co_argcount == 2:
+            return dpaudit.on_host(lambda rng, x: np.asarray(fn(rng, x)))
 
-        def apply(rng, which):
-            x = one.x1 if which else one.x0
-            if takes:
-                return np.asarray(fn(rng, x))
+        def seeded(rng, x):
             random.seed(int(rng.integers(2**63)))
             return np.asarray(fn(x))
 
-        return dpaudit.on_host(apply)
+        return dpaudit.on_host(seeded)
 
+    settings = {"key": jax.random.key(0), "trials": 4_000, "claim": one.claim}
     for fn in (one.faulty, one.mended):
-        audited = dpaudit.audit(
-            world(fn),
-            np.float32(0),
-            np.float32(1),
-            key=jax.random.key(0),
-            trials=4_000,
-            claim=one.claim,
-            distinguisher=dpaudit.distinguish.learned if name == "last_coordinate_bare" else None,
-        )
-        assert record(fn, one.x0, one.x1, claim=one.claim, trials=0).verdict == audited.verdict
+        audited = dpaudit.audit(apply(fn), one.x0, one.x1, distinguisher=LAST_NUMBER, **settings)
+        recorded = record(fn, one.x0, one.x1, claim=one.claim, trials=0)
+        # an audit of Gaussian noise at a small delta is underpowered where replaying can tell
+        assert (recorded.verdict == "violation") == (audited.verdict == "violation") == (fn is one.faulty)
 
 
 def test_an_adapter_records_a_source_of_its_own():
@@ -227,8 +225,8 @@ REFUSED = [
     (threaded, "^fn: expected draws in the calling thread alone, got 1 threads$"),
     (
         lambda x: add_noise(x, 1.0),
-        "^fn: expected randomness of recorded sources alone, got another one \\(perhaps of jax, time\\): output differs "
-        "with its noise replayed on x0; name it in adapters$",
+        r"^fn: expected randomness of recorded sources alone, got another one \(perhaps of jax, time\): output "
+        "differs with its noise replayed on x0; name it in adapters$",
     ),
 ]
 
@@ -241,11 +239,11 @@ def test_bad_input_is_one_line(function, message):
 
 def test_bad_settings_are_one_line():
     fn = SOURCES["numpy.random.Generator.laplace"]
-    with pytest.raises(_validate.InputError, match="^claim: expected a Claim or None, got 1.0$"):
+    with pytest.raises(_validate.InputError, match=r"^claim: expected a Claim or None, got 1\.0$"):
         record(fn, LOW, HIGH, claim=1.0)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(_validate.InputError, match="^adapters: expected functions that can be imported, .*no_module"):
+    with pytest.raises(_validate.InputError, match=r"^adapters: expected functions that can be imported, .*no_module"):
         record(fn, LOW, HIGH, adapters=[Adapter("no_module:f", "x")])
-    with pytest.raises(_validate.InputError, match="^adapters: expected an argument of .*: value, scale, got other"):
+    with pytest.raises(_validate.InputError, match=r"^adapters: expected an argument of .*: value, scale, got other"):
         record(fn, LOW, HIGH, adapters=[Adapter(f"{__name__}:add_noise", "other")])
 
 
