@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dpaudit.auditing.search import SearchResult as SearchResult
     from dpaudit.auditing.search import search as search
     from dpaudit.audits import oracle as oracle
+    from dpaudit.audits.recording.replay import record as record
     from dpaudit.mechanisms.claim import Claim as Claim
     from dpaudit.mechanisms.claim import Mechanism as Mechanism
 
@@ -74,6 +75,7 @@ __getattr__, __dir__, __all__ = attach(
         "one_run": "auditing.one_training",
         "oracle": "audits.oracle",
         "play": "_engine.game",
+        "record": "audits.recording.replay",
         "search": "auditing.search",
     },
 )

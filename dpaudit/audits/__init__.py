@@ -1,7 +1,8 @@
 """Audits whole systems: clients of federated learning, trainings, federated runs and transcripts.
 
 A client audits its own LDP-SGD (:mod:`ldp_client`); canaries audit a training, a federated run and a user-level
-training; the likelihood ratio audits a whole transcript of personalization, of a protocol of one's own too.
+training; the likelihood ratio audits a whole transcript of personalization, of any protocol too. Functions of other libraries are run with
+their noise recorded (:mod:`recording`).
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from dpaudit.audits import ldp_client as ldp_client
     from dpaudit.audits import oracle as oracle
     from dpaudit.audits import protocol_audit as protocol_audit
+    from dpaudit.audits import recording as recording
     from dpaudit.audits import training_canary as training_canary
     from dpaudit.audits import transcript_audit as transcript_audit
     from dpaudit.audits import user_canary as user_canary
@@ -31,6 +33,7 @@ __getattr__, __dir__, __all__ = attach(
         "ldp_client": "ldp_client",
         "oracle": "oracle",
         "protocol_audit": "protocol_audit",
+        "recording": "recording",
         "train_audited": "audited_training",
         "training_canary": "training_canary",
         "transcript_audit": "transcript_audit",

@@ -1,0 +1,371 @@
+"""Compares a run on x0 with its replay on x1: what each noise hides, what no noise hides, and what the noise of one
+value is used for besides."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpaudit.auditing.lint.inspect import Finding
+from dpaudit.audits.recording import losses
+from dpaudit.audits.recording.losses import Loss
+from dpaudit.audits.recording.outputs import Output, same
+from dpaudit.audits.recording.trace import Block, Trace
+from dpaudit.mechanisms.claim import Claim
+
+ROUNDING = 1e-9  # relative to the scale of the noise, or to the value where that is larger by far
+NORM = {"gaussian": 2.0}  # of the difference; otherwise 1
+CONTINUOUS = {"laplace", "gaussian", "gumbel", "logistic", "exponential", "uniform", "cauchy"}
+ONE_SIDED = {"uniform": lambda z: z, "exponential": lambda z: -math.expm1(-z)}  # mass that cannot occur in the other
+
+
+class Run(NamedTuple):
+    """One run: its record and what it returned."""
+
+    trace: Trace
+    output: Output
+
+
+class Noise(NamedTuple):
+    """One call of a source whose noise data met.
+
+    Attributes:
+      source, law, where: of the call.
+      size: how many numbers it drew.
+      scale: of the noise as it was released, the largest.
+      difference: |value0 - value1| of what it was added to, in the norm of the noise.
+      norm: 1 or 2.
+      epsilon: of this noise alone at the claim's delta, None where it is not known.
+      seen: whether all of it is in what the function returned.
+    """
+
+    source: str
+    law: str
+    where: str
+    size: int
+    scale: float
+    difference: float
+    norm: float
+    epsilon: float | None
+    seen: bool
+
+
+class Comparison(NamedTuple):
+    """What one pair of runs showed.
+
+    Attributes:
+      noises: every noise that data met.
+      whole: the loss of all releases together; an upper bound, since not all that is released is returned.
+      returned: the loss of the releases that were seen in what was returned.
+      faults: what is wrong, each with whether it proves that outputs of the two inputs can be told apart for certain.
+      left: why replaying does not tell all, in words.
+    """
+
+    noises: tuple[Noise, ...]
+    whole: Loss
+    returned: Loss
+    faults: tuple[tuple[Finding, bool], ...]
+    left: tuple[str, ...]
+
+
+class _Element(NamedTuple):
+    """One number of one release: its noise, the difference in units of it, and whether it was returned."""
+
+    id: int
+    block: Block
+    ratio: float
+    difference: float
+    scale: float
+    seen: bool
+    where: str
+
+
+def compare(first: Run, second: Run, constant: set[int], intact: set[int], claim: Claim | None) -> Comparison:
+    """Compares a run with its replay.
+
+    Args:
+      first: of x0.
+      second: of x1, with the noise of the first.
+      constant: draws that were the same in an independent run, by number.
+      intact: nodes whose values were found in the output wherever the noise lay.
+      claim: the promise, for its delta.
+    """
+    return _Comparer(first, second, constant, intact, claim).compared()
+
+
+class _Comparer:
+    def __init__(self, first: Run, second: Run, constant: set[int], intact: set[int], claim: Claim | None) -> None:
+        self.first, self.second, self.constant, self.intact, self.claim = first, second, constant, intact, claim
+        self.then, self.now = first.trace, second.trace
+        self.aligned = min(len(self.then.nodes), self.now.aligned)
+        self.faults: dict[tuple[str, str], tuple[Finding, bool]] = {}
+        self.left: list[str] = []
+        self.pure, self.apart = 0.0, 0.0
+        self.bad_scale = False
+        self.elements: list[_Element] = []
+        self.pure_uses: dict[int, int] = {}  # ids that were returned as they are -> node
+        self.same_noise = _twins(self.then)
+
+    def fault(self, kind: str, sentence: str, where: str, proves: bool) -> None:
+        known = self.faults.get((kind, where))
+        if known is None or (proves and not known[1]):
+            self.faults[kind, where] = (Finding(kind, sentence, where), proves)
+
+    def compared(self) -> Comparison:
+        returned = {tag.node for tag in self.first.output.tags.values()}
+        coins = self._draws()
+        hidden = self._observed(coins)
+        leaves = [k for k in range(self.aligned) if k not in self.then.consumed or k in returned]
+        for k in leaves:
+            if self.then.nodes[k].kind != "compared":
+                self._release(k, hidden, seen=k in returned or k in self.intact, tagged=k in returned)
+        met = {element.id for element in self.elements}
+        for k in leaves:
+            node = self.then.nodes[k]
+            ids = node.tag.ids[node.tag.ids >= 0]
+            silent = k not in returned and k not in self.intact and node.kind != "compared"
+            if silent and ids.size and not met & set(ids.tolist()):
+                coins.append(node.where)
+        if self.now.diverged is not None:
+            what = self.now.diverged
+            kind = "data_dependent_shape" if what.what == "shape" else "control_flow"
+            self.fault(kind, f"what is drawn depends on the data: {what.said}", what.where, False)
+            self.left.append("the runs part, and what follows is not compared")
+        if coins:
+            self.left.append(f"randomness that is not added to a value is used at {coins[0]}")
+        whole, seen = self._composed()
+        return Comparison(
+            tuple(self._noises()), whole, seen, tuple(self.faults.values()), tuple(dict.fromkeys(self.left))
+        )
+
+    def _draws(self) -> list[str]:
+        """Compares what laws depend on; returns where draws were made that are not followed and depend on nothing."""
+        coins, seeds = [], {seed.seed for seed in self.then.seeds}
+        for then, now in zip(self.then.draws, self.now.draws, strict=False):
+            if (then.law, then.shape) != (now.law, now.shape):
+                break
+            names = then.parameters.keys() | now.parameters.keys()
+            equal = all(
+                bool(np.all(same(np.asarray(then.parameters.get(one)), np.asarray(now.parameters.get(one)))))
+                for one in names
+            )
+            if equal:
+                chosen = then.law == "choice" and then.parameters.get("p") is not None
+                if not then.followed and not chosen and not seeds & _texts(then.raw):
+                    coins.append(then.where)
+                continue
+            epsilon = losses.choice(then.law, then.parameters, now.parameters)
+            if epsilon is None:
+                self.fault("data_dependent_law", f"the parameters of {then.law} depend on the data", then.where, False)
+                self.left.append(f"the parameters of {then.law} depend on the data")
+            else:
+                self.pure += epsilon * (1 if then.shape is None else math.prod(then.shape))
+        return coins
+
+    def _observed(self, coins: list[str]) -> set[int]:
+        """Follows what was computed of noisy values other than sums: comparisons, rounding, other functions. Returns
+        the ids whose values were seen in such a way, of which the output may show less than the value itself, and adds
+        to ``coins`` where uniform numbers were compared with what does not depend on data."""
+        hidden: set[int] = set()
+        for k in range(self.aligned):
+            then, now = self.then.nodes[k], self.now.nodes[k]
+            if then.kind == "compared":
+                coins += self._compared(then, now, hidden)
+            elif then.kind == "derived":
+                for one in then.inputs:
+                    self._release(one, hidden, seen=False, tagged=False)
+                    ids = self.then.nodes[one].tag.ids
+                    hidden.update(ids[ids >= 0].tolist())
+                pairs = zip(then.operands, now.operands, strict=False)
+                if not all(bool(np.all(same(np.asarray(p), np.asarray(q)))) for p, q in pairs):
+                    sentence = "a released value is combined with data in a function that is not linear"
+                    self.fault("data_after_noise", sentence, then.where, False)
+                    self.left.append(sentence)
+        return hidden
+
+    def _compared(self, then: Any, now: Any, hidden: set[int]) -> list[str]:
+        tag, other = then.tag, now.tag
+        ids = tag.ids[tag.ids >= 0]
+        hidden.update(ids.tolist())
+        difference = other.offset - tag.offset
+        moved = (tag.ids >= 0) & (np.abs(difference) > ROUNDING * np.abs(tag.coefficient))
+        blocks = [self.then.blocks[one] for one in np.unique(self.then.law_of(ids))]
+        if not moved.any():
+            return [then.where] * any(block.law == "uniform" for block in blocks)
+        if all(block.law == "uniform" for block in blocks):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                p, q = (np.clip(-one.offset[moved] / one.coefficient[moved], 0.0, 1.0) for one in (tag, other))
+            for one, two in zip(np.atleast_1d(p), np.atleast_1d(q), strict=True):
+                self.pure += losses.between(np.array([one, 1 - one]), np.array([two, 1 - two]))
+        else:
+            self._elements(then, now, False)
+        return []
+
+    def _release(self, k: int, hidden: set[int], *, seen: bool, tagged: bool) -> None:
+        then, now = self.then.nodes[k], self.now.nodes[k]
+        ids = then.tag.ids[then.tag.ids >= 0]
+        self._elements(then, now, seen and not hidden & set(ids.tolist()))
+        bare = (then.tag.ids < 0) & (now.tag.ids < 0)
+        moved = bare & ~np.asarray(same(np.asarray(then.tag.offset), np.asarray(now.tag.offset)))
+        moved &= ~(np.abs(then.tag.offset - now.tag.offset) <= 1e-12 * np.abs(then.tag.offset))
+        if moved.any():
+            at = np.argwhere(moved)[0].tolist()
+            sentence = (
+                f"no noise is added to {int(moved.sum())} of {moved.size} numbers, the first at {at}, which differ"
+            )
+            self.fault("missing_noise", f"{sentence} between the inputs", then.where, tagged)
+
+    def _elements(self, then: Any, now: Any, seen: bool) -> None:
+        tag, other = then.tag, now.tag
+        flat = [
+            np.ravel(one) for one in (tag.ids, tag.offset, tag.coefficient, other.ids, other.offset, other.coefficient)
+        ]
+        if flat[0].size == 0:
+            return
+        numbers = self.then.law_of(flat[0])
+        for id0, o0, c0, id1, o1, c1, number in zip(*flat, numbers, strict=True):
+            if id0 < 0 and id1 < 0:
+                continue
+            same_scale = id0 == id1 and abs(c0 - c1) <= ROUNDING * max(abs(c0), abs(c1))
+            block = self.then.blocks[number] if id0 >= 0 else self.now.blocks[int(self.now.law_of(np.array([id1]))[0])]
+            if not same_scale:
+                self._two_scales(block, then.where, (o0, c0), (o1, c1), seen)
+            difference = o1 - o0
+            if math.isnan(difference):
+                difference = 0.0 if str(o0) == str(o1) else math.inf
+            scale = abs(c0) if c0 else abs(c1)
+            ratio = abs(difference) / scale
+            rounding = max(ROUNDING, 1e-14 * (abs(o0) + abs(o1)) / scale if math.isfinite(o0 + o1) else 0.0)
+            ratio = 0.0 if ratio <= rounding else ratio
+            self.elements.append(
+                _Element(int(id0 if id0 >= 0 else id1), block, ratio, abs(difference), scale, seen, then.where)
+            )
+
+    def _two_scales(
+        self, block: Block, where: str, p: tuple[float, float], q: tuple[float, float], seen: bool
+    ) -> None:
+        sentence = (
+            f"the scale of {block.law} noise depends on the data: {abs(p[1]):.6g} for x0, {abs(q[1]):.6g} for x1"
+        )
+        claim, proves = self.claim, False
+        if seen and not self.bad_scale and claim is not None and not claim.is_curve:
+            if p[1] == 0 or q[1] == 0:
+                proves = True
+            elif block.law in ("laplace", "gaussian"):
+                proves = claim.delta == 0 or losses.two_scales(block.law, *p, *q, claim.epsilon) > claim.delta
+        self.bad_scale = True
+        self.fault("data_dependent_scale", sentence, where, proves)
+        self.left.append("the scale of noise depends on the data")
+
+    def _composed(self) -> tuple[Loss, Loss]:
+        """Composes all releases, and those that were returned, each noise once."""
+        by_noise: dict[int, list[_Element]] = {}
+        for element in self.elements:
+            by_noise.setdefault(self.same_noise.get(element.id, element.id), []).append(element)
+        whole: dict[str, list[float]] = {"laplace": [], "gaussian": []}
+        returned: dict[str, list[float]] = {"laplace": [], "gaussian": []}
+        apart = 0.0
+        shared = self._shared()
+        for uses in by_noise.values():
+            seen = [one for one in uses if one.seen]
+            if self._reused(uses, seen):
+                apart = 1.0
+            worst = max(uses, key=lambda one: one.ratio)
+            if not worst.ratio:
+                continue
+            shown = max(seen, key=lambda one: one.ratio) if seen else None
+            if worst.block.draw in self.constant:
+                sentence = f"{worst.block.law} noise is the same in every run, so whoever knows it can subtract it"
+                place = self.then.draws[worst.block.draw].where
+                self.fault("constant_seed", sentence, place, shown is not None and shown.ratio > 0)
+                apart = max(apart, float(shown is not None))
+            if worst.block.lattice:
+                steps = worst.ratio / worst.block.lattice
+                if abs(steps - round(steps)) > 1e-6:
+                    sentence = "the noise is in whole steps and the value is not, so what is left of a step shows"
+                    proves = shown is not None and shown.ratio > 0
+                    self.fault("rounded_noise", sentence, worst.where, proves)
+                    apart = max(apart, float(proves))
+            if worst.block.parents & shared:
+                self.left.append(f"noise of other releases is part of that at {worst.where}")
+            if worst.block.law in whole:
+                whole[worst.block.law].append(worst.ratio)
+                if shown is not None and shown.ratio and not worst.block.lattice:
+                    returned[worst.block.law].append(shown.ratio)
+            elif worst.block.law in ONE_SIDED and not worst.block.parents and shown is not None:
+                apart = max(apart, min(1.0, ONE_SIDED[worst.block.law](shown.ratio)))
+            else:
+                self.left.append(f"the law of noise at {worst.where} is not known")
+        losses_of = [
+            Loss(math.hypot(*one["gaussian"]) if one["gaussian"] else 0.0, tuple(one["laplace"]), pure, apart)
+            for one, pure in ((whole, self.pure), (returned, 0.0))
+        ]
+        return losses_of[0], losses_of[1]
+
+    def _shared(self) -> set[int]:
+        """Returns draws that are part of more than one noise."""
+        found: set[int] = set()
+        known: set[int] = set()
+        for number in {element.id: element for element in self.elements if element.ratio}:
+            block = self.then.blocks[int(self.then.law_of(np.array([number]))[0])] if number < self.then.size else None
+            of = {number} if block is None or not block.parents else set(block.parents)
+            if block is None or block.start not in known:  # numbers of one block may share parents by construction
+                found |= of & known
+            known |= of
+        return found
+
+    def _reused(self, uses: list[_Element], seen: list[_Element]) -> bool:
+        ratios = {float(f"{one.ratio:.6g}") for one in uses}
+        if len(ratios) < 2:
+            return False
+        shown = {float(f"{one.ratio:.6g}") for one in seen}
+        places = list(dict.fromkeys(one.where for one in uses))
+        sentence = "one draw hides several values, which their difference shows"
+        self.fault("noise_reuse", f"{sentence} ({', '.join(places)})", places[-1], len(shown) > 1)
+        return len(shown) > 1
+
+    def _noises(self) -> list[Noise]:
+        by_place: dict[tuple[Any, ...], dict[int, _Element]] = {}
+        for element in self.elements:
+            draw = element.block.draw
+            call = self.then.draws[draw] if draw is not None and draw < len(self.then.draws) else None
+            key = (
+                call.source if call else "computed of noise",
+                element.block.law,
+                call.where if call else element.where,
+                draw,
+            )
+            known = by_place.setdefault(key, {}).get(element.id)
+            if known is None or element.ratio > known.ratio:
+                by_place[key][element.id] = element
+        noises = []
+        delta = 0.0 if self.claim is None or self.claim.is_curve else self.claim.delta
+        for (source, law, where, _), found in by_place.items():
+            norm = NORM.get(law, 1.0)
+            difference = float(np.linalg.norm([one.difference if one.ratio else 0.0 for one in found.values()], norm))
+            ratios = [one.ratio for one in found.values() if one.ratio]
+            alone = {"laplace": Loss(ratios=tuple(ratios)), "gaussian": Loss(math.hypot(*ratios) if ratios else 0.0)}
+            epsilon = alone[law].epsilon(delta) if law in alone else None
+            scale = max(one.scale for one in found.values())
+            seen = all(one.seen for one in found.values())
+            noises.append(Noise(source, law, where, len(found), scale, difference, norm, epsilon, seen))
+        return noises
+
+
+def _twins(trace: Trace) -> dict[int, int]:
+    """Maps the ids of noise that was drawn again, by a generator whose state or seed was used before, to the first."""
+    first: dict[tuple[str, float], int] = {}
+    twins: dict[int, int] = {}
+    for block in trace.blocks:
+        if block.draw is None or block.law not in CONTINUOUS:
+            continue
+        for place, value in enumerate(np.ravel(np.asarray(trace.draws[block.draw].raw, float))):
+            earlier = first.setdefault((block.law, float(value)), block.start + place)
+            if earlier != block.start + place:
+                twins[block.start + place] = earlier
+    return twins
+
+
+def _texts(raw: Any) -> set[str]:
+    """Returns how a draw may look where it is a seed."""
+    return {repr(raw), repr(int.from_bytes(raw, "big"))} if isinstance(raw, bytes) else {repr(raw)}

@@ -1,0 +1,331 @@
+"""Records a Python function's noise on one input, replays it on another, and compares what the noise hides."""
+
+import copy
+import inspect
+import math
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import optimize
+
+from dpaudit import _validate
+from dpaudit.auditing.audit import audit
+from dpaudit.auditing.host import on_host
+from dpaudit.auditing.lint.inspect import Finding
+from dpaudit.auditing.result import AuditResult
+from dpaudit.audits.recording import outputs
+from dpaudit.audits.recording.adapters import Adapter
+from dpaudit.audits.recording.compare import Comparison, Noise, Run, compare
+from dpaudit.audits.recording.outputs import Output
+from dpaudit.audits.recording.result import Recording
+from dpaudit.audits.recording.runs import constant_draws, told_apart
+from dpaudit.audits.recording.sources import Sources
+from dpaudit.audits.recording.trace import Trace
+from dpaudit.mechanisms.claim import Claim
+
+RUNS = 3
+UNRECORDED = ("opendp", "jax", "tensorflow", "numba", "cupy", "cryptography", "Crypto", "randomgen", "time", "uuid")
+BY_AUDIT = {"control_flow", "data_dependent_shape"}  # with a delta, these may be private
+
+
+def record(
+    fn: Callable[..., Any],
+    x0: Any,
+    x1: Any,
+    *,
+    claim: Claim | None = None,
+    adapters: Sequence[Adapter] = (),
+    trials: int = 4_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Recording:
+    """Runs a function on x0 with its noise recorded, replays the noise on x1, and compares what the noise is added to.
+
+        found = dpaudit.record(fn, x0, x1, claim=dpaudit.Claim(1.0))
+        print(found)
+
+    Recorded are NumPy's generators, new and legacy, the module ``random``, ``secrets`` and ``os.urandom``, SciPy's
+    ``rvs``, torch where it is imported, and what ``adapters`` name. Noise is followed through sums, products with
+    numbers, reshaping and comparisons. Where it meets data, the replay goes on with the value that x0 released, so
+    what follows from released values alone stays the same, and every other difference is one that no noise hides. The
+    differences are compared with the scales of the noise, and composed by dp-accounting.
+
+    It finds
+
+    * ``sensitivity``, ``budget``: one noise, or all of them together, is too small for the difference that it hides;
+    * ``missing_noise``: numbers that differ and get no noise; ``noise_reuse``: one draw that hides several values,
+      also where a generator was seeded or set back to the same state; ``constant_seed``: the same noise in every run;
+    * ``data_dependent_scale``, ``data_dependent_shape``, ``data_dependent_law``, ``control_flow``: what is drawn
+      depends on the data otherwise than through released values;
+    * ``data_dependent_output``: the keys, the shape or a value of the output depends on the data whatever the noise;
+    * ``rounded_noise``: noise in whole steps on a value that is not; ``data_after_noise``: data meets a released
+      value in a function that is not linear.
+
+    What it shows is exact for these two inputs and the noise of a few runs, and says nothing of other inputs. Choices
+    at random, subsampling, noise of a law that is not known and functions of noisy values that are not linear are not
+    judged by replaying: then the function is audited on the two inputs (:func:`dpaudit.audit`).
+
+    Args:
+      fn: ``fn(x)``, or ``fn(rng, x)`` with a ``numpy.random.Generator``, told apart by the number of arguments. It
+        draws in one thread and returns anything: numbers, arrays, dictionaries, objects.
+      x0, x1: two neighbouring inputs, copied for every run.
+      claim: the promise.
+      adapters: sources of a library's own (:class:`Adapter`).
+      trials: of the audit of what replaying does not tell; 0 plays none.
+      confidence: of that audit.
+      seed: of the noise that is drawn; a result is a function of it.
+
+    Returns:
+      A :class:`Recording`.
+
+    Raises:
+      InputError: not a function; one that raises, draws in several threads, or draws from a source that is not
+        recorded.
+    """
+    if not callable(fn):
+        raise _validate.expected("fn", "a function of x or of (rng, x)", fn)
+    if not isinstance(claim, Claim | None):
+        raise _validate.expected("claim", "a Claim or None", claim)
+    for adapter in adapters:
+        if not isinstance(adapter, Adapter):
+            raise _validate.expected("adapters", "Adapters", adapter)
+    trials, seed = _validate.at_least(0, trials=trials), _validate.at_least(0, seed=seed)
+    _validate.open_unit(confidence=confidence)
+    played = _Runner(fn, adapters)
+    firsts = [played.run(x0, "x0", Trace(_seeds(seed, run))) for run in range(RUNS)]
+    _check_sources(fn, firsts[0], played.run(x0, "x0", Trace(_seeds(seed, 0), firsts[0].trace)))
+    seconds = [played.run(x1, "x1", Trace(_seeds(seed, run), first.trace)) for run, first in enumerate(firsts)]
+    far = played.run(x0, "x0", Trace(_seeds(seed, 0), far=True))
+    intact, constant = _intact(firsts[0], far), constant_draws(firsts)
+    pairs = [compare(one, two, constant, intact, claim) for one, two in zip(firsts, seconds, strict=True)]
+    faults, left = _gathered(pairs, [one.output for one in firsts], [two.output for two in seconds])
+    if claim is not None and all(pair.returned.exceeds(claim) for pair in pairs):
+        faults.append((_too_small(pairs[0], claim), True))
+    elif claim is not None and any(pair.whole.exceeds(claim) for pair in pairs) and not left:
+        left.append("what is released on the way is more than the claim allows, but not all of it is returned")
+    proved = any(proves for _, proves in faults)
+    result = None
+    if trials and not proved and (left or faults):
+        result, refused = _audited(played, x0, x1, claim, trials, confidence, seed)
+        left += refused
+    delta = 0.0 if claim is None or claim.is_curve else claim.delta
+    known = not left and not any(fault.kind == "data_dependent_scale" for fault, _ in faults)
+    verdict = _verdict(claim, faults, left, result)
+    return Recording(
+        verdict,
+        _sentence(verdict, faults, left, result),
+        tuple(fault for fault, _ in faults),
+        pairs[0].noises,
+        tuple(_allowed(noise, claim) for noise in pairs[0].noises),
+        max(pair.whole.epsilon(delta) for pair in pairs) if known else None,
+        min(pair.returned.epsilon(delta) for pair in pairs),
+        delta,
+        tuple(left),
+        RUNS,
+        claim,
+        result,
+    )
+
+
+class _Runner:
+    """Runs the function with its sources replaced."""
+
+    def __init__(self, fn: Callable[..., Any], adapters: Sequence[Adapter]) -> None:
+        self.fn = fn
+        self.sources = Sources(inspect.unwrap(fn), adapters)
+        self.takes_rng = _arguments(fn) == 2
+
+    def call(self, x: Any, trace: Trace) -> Any:
+        x = copy.deepcopy(x)
+        with self.sources.recorded(trace) as rng:
+            made = self.fn(rng, x) if self.takes_rng else self.fn(x)
+            return Output(made)
+
+    def run(self, x: Any, name: str, trace: Trace) -> Run:
+        try:
+            output = self.call(x, trace)
+        except _validate.InputError:
+            raise
+        except Exception as error:
+            wanted = f"an output for {name}" + (", as for x0" if name == "x1" else "")
+            said = f"{type(error).__name__}: {_validate.one_line(str(error))}"
+            raise _validate.InputError(f"fn: expected {wanted}, got {said}") from error
+        if trace.threads - {threading.get_ident()}:
+            raise _validate.expected("fn", "draws in the calling thread alone", f"{len(trace.threads)} threads")
+        return Run(trace, output)
+
+
+def _arguments(fn: Callable[..., Any]) -> int:
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [one for one in parameters if one.kind in positional and one.default is inspect.Parameter.empty]
+    if len(needed) not in (1, 2):
+        raise _validate.expected("fn", "a function of x or of (rng, x)", f"one of {len(needed)} arguments")
+    return len(needed)
+
+
+def _seeds(seed: int, run: int) -> int:
+    return int(np.random.SeedSequence([seed, run]).generate_state(1, np.uint64)[0])
+
+
+def _check_sources(fn: Callable[..., Any], first: Run, again: Run) -> None:
+    """Refuses a function that draws from elsewhere: with its recorded noise replayed on x0, it returns the same."""
+    values, others = first.output.values, again.output.values
+    differ = [path for path in values if path not in others or not np.all(outputs.same(values[path], others[path]))]
+    parted = again.trace.diverged
+    if not differ and first.output.structure == again.output.structure and parted is None:
+        return
+    what = f"{differ[0]} differs" if differ else parted.said if parted is not None else "its output differs"
+    roots = {_root(one) for one in getattr(inspect.unwrap(fn), "__globals__", {}).values()}
+    suspects = [name for name in UNRECORDED if name in roots and name in sys.modules]
+    of = f" (perhaps of {', '.join(suspects)})" if suspects else ""
+    raise _validate.InputError(
+        f"fn: expected randomness of recorded sources alone, got another one{of}: {what} with its noise replayed on "
+        f"x0; name it in adapters"
+    )
+
+
+def _root(value: Any) -> str:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return name.split(".")[0] if isinstance(name, str) else ""
+
+
+def _intact(first: Run, far: Run) -> set[int]:
+    """Returns the nodes whose values are in the output as they are, also with noise far out: neither clipped nor
+    rounded on the way."""
+    found = set()
+    for number, (then, now) in enumerate(zip(first.trace.nodes, far.trace.nodes, strict=False)):
+        if (then.kind, then.where, np.shape(then.value)) != (now.kind, now.where, np.shape(now.value)):
+            break
+        if then.kind == "compared" or number in first.trace.consumed:
+            continue
+        runs = ((then, first), (now, far))
+        if all(bool(np.all(np.isin(np.asarray(node.value, float), run.output.numbers()))) for node, run in runs):
+            found.add(number)
+    return found
+
+
+def _gathered(
+    pairs: list[Comparison], firsts: list[Output], seconds: list[Output]
+) -> tuple[list[tuple[Finding, bool]], list[str]]:
+    """Gathers the faults of all pairs of runs, each once, and what replaying left open."""
+    faults: dict[tuple[str, str], tuple[Finding, bool]] = {}
+    for pair in pairs:
+        for finding, proves in pair.faults:
+            known = faults.get((finding.kind, finding.where))
+            faults[finding.kind, finding.where] = (finding, proves or (known is not None and known[1]))
+    left = list(dict.fromkeys(one for pair in pairs for one in pair.left))
+    found = told_apart(firsts, seconds)
+    coins = any(one.startswith("randomness") for one in left)
+    if found is not None:
+        path, what = found
+        same = "is the same for x0 whatever the noise, and another one for x1"
+        sentence = f"{path}{'' if what == 'value' else ': its structure'} {same}"
+        if not coins:
+            faults["data_dependent_output", path] = (Finding("data_dependent_output", sentence), True)
+        else:
+            left.append(f"{path} differs between the inputs")
+    elif not any(pair.left for pair in pairs):
+        differ = [
+            path
+            for first, second in zip(firsts, seconds, strict=True)
+            for path in first.values
+            if path not in second.values or not np.all(outputs.same(first.values[path], second.values[path]))
+        ]
+        if differ:
+            sentence = f"{differ[0]} differs between the inputs though all released values are the same"
+            faults["data_dependent_output", differ[0]] = (Finding("data_dependent_output", sentence), False)
+    return list(faults.values()), left
+
+
+def _too_small(pair: Comparison, claim: Claim) -> Finding:
+    """Says which noise is too small, or that all of them together are."""
+    for noise in pair.noises:
+        allowed = _allowed(noise, claim)
+        if noise.seen and allowed is not None and noise.difference > allowed * (1 + 1e-6):
+            sentence = (
+                f"{noise.law} noise of scale {noise.scale:.6g} hides a difference of {noise.difference:.6g} "
+                f"(L{noise.norm:g}), where the whole claim allows {allowed:.6g}"
+            )
+            return Finding("sensitivity", sentence, noise.where)
+    delta = 0.0 if claim.is_curve else claim.delta
+    spent = [noise for noise in pair.noises if noise.difference]
+    sentence = f"{len(spent)} noises together give away epsilon {pair.returned.epsilon(delta):.6g} at delta {delta:g}"
+    return Finding("budget", f"{sentence}, more than the claim", spent[-1].where if spent else "")
+
+
+def _allowed(noise: Noise, claim: Claim | None) -> float | None:
+    """Returns the difference that the scale allows, had this noise the whole claim for itself."""
+    if claim is None or noise.law not in ("laplace", "gaussian"):
+        return None
+    if noise.law == "laplace":
+        return None if claim.is_curve else noise.scale * claim.epsilon
+    if claim.is_curve:
+        return noise.scale * claim.terms["mu"] if "mu" in claim.terms else None
+    if claim.delta == 0:
+        return 0.0
+
+    def above(mu: float) -> float:
+        return Claim.gaussian(mu).epsilon_at(claim.delta) - claim.epsilon
+
+    return noise.scale * float(optimize.brentq(above, 1e-6, 1e3))
+
+
+def _audited(
+    played: _Runner, x0: Any, x1: Any, claim: Claim | None, trials: int, confidence: float, seed: int
+) -> tuple[AuditResult | None, list[str]]:
+    """Audits the function on the two inputs; returns why not, where its output is no array of numbers."""
+
+    def trial(rng: np.random.Generator, world: Any) -> Any:
+        trace = Trace(int(rng.integers(2**63)))
+        trace.follows = False
+        return played.call(x1 if world else x0, trace).values
+
+    try:
+        settings: dict[str, Any] = {"trials": trials, "claim": claim, "confidence": confidence}
+        return audit(on_host(trial), np.float32(0), np.float32(1), key=jax.random.key(seed), **settings), []
+    except _validate.InputError as error:
+        return None, [f"the audit refused the function: {_validate.one_line(str(error), 120)}"]
+
+
+def _verdict(
+    claim: Claim | None, faults: list[tuple[Finding, bool]], left: list[str], result: AuditResult | None
+) -> str:
+    if claim is None:
+        return "fault" if faults else "measured"
+    if any(proves for _, proves in faults) or (result is not None and result.verdict == "violation"):
+        return "violation"
+    open_to_audit = result is not None and claim.delta_at(math.inf if claim.is_curve else claim.epsilon) > 0
+    if any(not (open_to_audit and fault.kind in BY_AUDIT) for fault, _ in faults):
+        return "fault"
+    if left or faults:
+        return "underpowered" if result is None else result.verdict
+    return "consistent"
+
+
+def _sentence(verdict: str, faults: list[tuple[Finding, bool]], left: list[str], result: AuditResult | None) -> str:
+    pair = "on these two inputs"
+    if verdict == "violation" and (result is None or result.verdict != "violation"):
+        shown = next(fault for fault, proves in faults if proves)
+        return f"{pair}, the noise of {RUNS} runs replayed shows more than the claim allows: {shown.sentence}"
+    if result is not None:
+        open_ = "; ".join(left) or "; ".join(fault.sentence for fault, _ in faults)
+        bound = f"epsilon is at least {result.epsilon_lower:.3g} with confidence {result.confidence:g}"
+        return f"replaying does not tell all ({open_}); by {result.trials:,} trials {pair} {bound}"
+    if verdict == "consistent":
+        return f"{pair} and the noise of {RUNS} runs, all that is released keeps the claim; others were not tried"
+    if verdict == "fault":
+        return f"{pair}, {faults[0][0].sentence}; what that gives away is not known without an audit"
+    if verdict == "underpowered":
+        return f"replaying does not tell all, and no audit was played: {'; '.join(left)}"
+    return f"{pair}, by the noise of {RUNS} runs" + (
+        f"; replaying does not tell all: {'; '.join(left)}" if left else ""
+    )

@@ -1,0 +1,46 @@
+"""Records what SciPy's distributions draw."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpaudit.audits.recording.numpy_sources import STATE, followed
+from dpaudit.audits.recording.trace import Seed, Stage, caller
+
+LAWS = {"norm": "gaussian", "laplace": "laplace", "uniform": "uniform", "expon": "exponential"}
+
+
+def put(stage: Stage, put: Callable[..., None]) -> None:
+    """Replaces ``rvs`` of all distributions, where SciPy's statistics are imported."""
+    infrastructure = sys.modules.get("scipy.stats._distn_infrastructure")
+    if infrastructure is None:
+        return
+    real = infrastructure.rv_generic.rvs
+
+    def rvs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = kwargs.pop("random_state", None)
+        given = getattr(self, "_random_state", None) if given is None else given
+        if isinstance(given, int | np.integer):
+            stage.trace.seeds.append(Seed(f"scipy.stats.{self.name}.rvs", repr(given), caller()))
+            given = STATE(given)
+        twin = getattr(given, "twin", None) or np.random.mtrand._rand.twin
+        kwargs.pop("discrete", None)
+        own, location, scale, size = self._parse_args_rvs(*args, **kwargs)
+        # _parse_args_rvs fills in a size of its own where none was given
+        lone = kwargs.get("size") is None and len(args) <= self.numargs + 2
+        whole = infrastructure.rv_discrete in type(self).__mro__
+        more = {"loc": 0} if whole else {"loc": 0.0, "scale": 1.0}
+
+        def make(shape: Any) -> Any:
+            return np.asarray(real(self, *own, **more, size=shape, random_state=twin))
+
+        law = LAWS.get(self.name, self.name)
+        shape_parameters = {f"shape{place}": one for place, one in enumerate(own)}
+        settings = (location, 1 if whole else scale, None if lone else size)
+        return followed(stage.trace, f"scipy.stats.{self.name}.rvs", law, *settings, make, **shape_parameters)
+
+    put(infrastructure.rv_generic, "rvs", rvs)
+    if "rvs" in vars(infrastructure.rv_discrete):
+        put(infrastructure.rv_discrete, "rvs", rvs)

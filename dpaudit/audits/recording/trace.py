@@ -1,0 +1,273 @@
+"""Holds what one recorded run did: its draws, the values that noise was added to, and where each of them happened."""
+
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+NO_NOISE = -1  # the id of a number without noise
+FAR = 25.0  # in units of the scale
+OWN = ("dpaudit.audits.recording",)
+LIBRARIES = ("numpy", "scipy", "torch", "random", "secrets", "functools", "contextlib", "statistics", "copy")
+
+
+class Block(NamedTuple):
+    """Random numbers that were drawn, or computed of others, together.
+
+    Attributes:
+      start, size: their ids are start, ..., start + size - 1.
+      law: of each in units of its scale: "laplace", "gaussian", "uniform", another name, or "unknown".
+      lattice: the spacing of their possible values in units of their scale, or 0 where they have none.
+      parents: the ids that they were computed of; empty for a draw.
+      draw: the number of the draw, or None.
+    """
+
+    start: int
+    size: int
+    law: str
+    lattice: float = 0.0
+    parents: frozenset[int] = frozenset()
+    draw: int | None = None
+
+
+class Draw(NamedTuple):
+    """One call of a source of randomness.
+
+    Attributes:
+      source: such as ``"numpy.random.Generator.laplace"``.
+      law: its distribution.
+      parameters: those that are neither location nor scale, and those of draws that are not followed any further.
+      shape: of what was drawn, or None where it has none.
+      raw: what was drawn, in units of the scale.
+      where: ``file:line`` of the call.
+      followed: whether the numbers are followed into what they are added to; otherwise only the call is recorded.
+    """
+
+    source: str
+    law: str
+    parameters: dict[str, Any]
+    shape: tuple[int, ...] | None
+    raw: Any
+    where: str
+    followed: bool
+
+
+class Tag(NamedTuple):
+    """How an array is made: ``offset + coefficient * noise[ids]``, element by element.
+
+    Attributes:
+      trace: the run it belongs to.
+      node: its number there.
+      offset, coefficient, ids: of the shape of the array.
+    """
+
+    trace: "Trace"
+    node: int
+    offset: np.ndarray
+    coefficient: np.ndarray
+    ids: np.ndarray
+
+
+class Node(NamedTuple):
+    """One value with noise in it.
+
+    Attributes:
+      kind: "draw", "affine", "derived" (a function of the inputs that is not linear) or "compared".
+      value: what the program saw.
+      tag: how it is made.
+      inputs: the nodes that it was computed of.
+      operands: what else a derived value was computed of.
+      where: ``file:line``.
+    """
+
+    kind: str
+    value: Any
+    tag: Tag
+    inputs: tuple[int, ...]
+    operands: tuple[Any, ...]
+    where: str
+
+
+class Seed(NamedTuple):
+    """A generator that was given a seed.
+
+    Attributes:
+      source: what was seeded.
+      seed: as text.
+      where: ``file:line``.
+    """
+
+    source: str
+    seed: str
+    where: str
+
+
+class Diverged(NamedTuple):
+    """The first point where the run on x1 did something else than the run on x0.
+
+    Attributes:
+      said: what, in words.
+      where: ``file:line``.
+      what: "calls", "shape", "law" or "operations".
+    """
+
+    said: str
+    where: str
+    what: str
+
+
+class Trace:
+    """Records one run; with ``replayed``, gives it the draws and the noisy values of an earlier one."""
+
+    def __init__(self, seed: int, replayed: "Trace | None" = None, *, far: bool = False) -> None:
+        self.random = np.random.Generator(np.random.PCG64(seed))
+        self.replayed = replayed
+        self.far = far  # noise of unbounded laws is moved far out, to see what is kept of it
+        self.draws: list[Draw] = []
+        self.nodes: list[Node] = []
+        self.blocks: list[Block] = []
+        self.seeds: list[Seed] = []
+        self.consumed: set[int] = set()
+        self.diverged: Diverged | None = None
+        self.threads: set[int] = set()
+        self.aligned = 0  # nodes of a replay that stand for those of the earlier run
+        self.size = 0
+        self.is_open = True
+        self.follows = True  # False where the function only runs, for the trials of an audit
+
+    def block(self, size: int, law: str, **more: Any) -> np.ndarray:
+        """Allots ids to new random numbers, [size]."""
+        self.blocks.append(Block(self.size, size, law, **more))
+        self.size += size
+        return np.arange(self.size - size, self.size)
+
+    def draw(
+        self,
+        source: str,
+        law: str,
+        shape: tuple[int, ...] | None,
+        make: Callable[[], Any],
+        parameters: dict[str, Any] | None = None,
+        *,
+        followed: bool = True,
+    ) -> Any:
+        """Returns what ``make`` draws, or in a replay what was drawn before in its place."""
+        if not self.follows:
+            return make()
+        self.threads.add(threading.get_ident())
+        where = caller()
+        parameters = {} if parameters is None else parameters
+        raw = self._recorded(source, law, shape, where)
+        raw = make() if raw is None else raw
+        if self.far and law in ("laplace", "gaussian") and followed:
+            raw = np.asarray(raw)
+            raw = raw + FAR * np.where(np.arange(raw.size).reshape(raw.shape) % 2, -1.0, 1.0)
+        self.draws.append(Draw(source, law, parameters, shape, raw, where, followed))
+        return raw
+
+    def _recorded(self, source: str, law: str, shape: tuple[int, ...] | None, where: str) -> Any:
+        earlier, place = self.replayed, len(self.draws)
+        if earlier is None or self.diverged is not None:
+            return None
+        if place >= len(earlier.draws):
+            self._diverge(f"a draw of {law} noise that x0 does not cause", where, "calls")
+            return None
+        then = earlier.draws[place]
+        if (then.source, then.law) != (source, law):
+            self._diverge(f"{law} noise is drawn where x0 draws {then.law}", where, "law")
+        elif then.shape != shape:
+            self._diverge(f"{law} noise of shape {shape}, for x0 of shape {then.shape}", where, "shape")
+        elif then.where != where:
+            self._diverge(f"{law} noise is drawn here, for x0 at {then.where}", where, "calls")
+        else:
+            return then.raw
+        return None
+
+    def node(
+        self,
+        kind: str,
+        value: Any,
+        offset: Any,
+        coefficient: Any,
+        ids: Any,
+        inputs: tuple[int, ...] = (),
+        operands: tuple[Any, ...] = (),
+    ) -> tuple[Any, Tag]:
+        """Adds a value with noise in it; in a replay the program sees the value that x0 gave, so that what is
+        computed of released values stays the same."""
+        where = caller()
+        shape = np.shape(value)
+        offset, coefficient = (np.broadcast_to(np.asarray(one, float), shape) for one in (offset, coefficient))
+        ids = np.broadcast_to(np.asarray(ids), shape)
+        earlier, place = self.replayed, len(self.nodes)
+        if earlier is not None and self.diverged is None:
+            then = earlier.nodes[place] if place < len(earlier.nodes) else None
+            if then is None or (then.kind, then.where) != (kind, where):
+                self._diverge("noise is used differently than for x0", where, "operations")
+            elif np.shape(then.value) != shape:
+                said = f"a noisy value of shape {shape}, for x0 of shape {np.shape(then.value)}"
+                self._diverge(said, where, "shape")
+            else:
+                value = then.value
+                self.aligned = place + 1
+        tag = Tag(self, place, offset, coefficient, ids)
+        held = value.copy() if isinstance(value, np.ndarray) else value
+        self.nodes.append(Node(kind, held, tag, inputs, operands, where))
+        self.consumed.update(inputs)
+        return value, tag
+
+    def _diverge(self, said: str, where: str, what: str) -> None:
+        self.diverged = Diverged(said, where, what)
+
+    def finish(self) -> None:
+        """Closes the run; a replay that stopped early has diverged."""
+        self.is_open = False
+        earlier = self.replayed
+        if earlier is not None and self.diverged is None and len(self.draws) < len(earlier.draws):
+            left = earlier.draws[len(self.draws)]
+            self._diverge(f"{left.law} noise that x0 draws is not drawn", left.where, "calls")
+
+    def law_of(self, ids: np.ndarray) -> np.ndarray:
+        """Returns the number of the block of each id, [n]; -1 where there is no noise."""
+        starts = np.array([block.start for block in self.blocks], int)
+        return np.where(ids < 0, -1, np.searchsorted(starts, ids, side="right") - 1)
+
+
+class Stage:
+    """Where the run that is on is found by what stands in the place of the sources."""
+
+    def __init__(self) -> None:
+        self.trace = Trace(0)
+        self.trace.is_open = False
+        self.at_begin: list[Callable[[Trace], Any]] = []
+        self.random_class: Any = None
+
+    def begin(self, trace: Trace) -> None:
+        """Starts a run: every source gets a stream that is a function of the run's seed."""
+        self.trace = trace
+        for start in self.at_begin:
+            start(trace)
+
+
+def caller() -> str:
+    """Returns ``file:line`` of the nearest frame that belongs neither to this package's recording nor to a library of
+    arrays and random numbers."""
+    frame = sys._getframe(1)
+    found = frame
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(OWN) and name.split(".")[0] not in LIBRARIES:
+            found = frame
+            break
+        frame = frame.f_back
+    return f"{_short(found.f_code.co_filename)}:{found.f_lineno}"
+
+
+def _short(file: str) -> str:
+    for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")):
+        if file.startswith(folder + "/"):
+            return file[len(folder) + 1 :]
+    return file
