@@ -7,20 +7,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
-from dpaudit.auditing.bounds import certified, curve
+from dpaudit.auditing.bounds import certified, curve, threshold
 from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
 from dpaudit.mechanisms.claim import Claim
 
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
-FINALISTS = 64  # of these, the rules whose bounds are computed exactly
 CLOSE = 0.01  # relative difference of bounds that counts as a tie
-FEW = 64  # counts up to this one are bounded exactly
 GRID = 15  # thresholds by which the whole curve is drawn
-STRICT = (
-    5e-4  # error at which rules are compared: at the bound's own error, one of many tail thresholds would win by luck
-)
+STRICT = threshold.STRICT
 
 
 class Rule(NamedTuple):
@@ -68,20 +63,12 @@ def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | 
         return _look_at_curve(scores, claim, delta=delta, confidence=confidence)
     n = scores.shape[1]
     ordered = np.sort(scores, axis=1)  # NaN last
-    values = _candidates(ordered)
+    values, distinct = _candidates(ordered)
     above0, above1 = (n - np.searchsorted(world, values, side="right") for world in ordered)
-    above = np.repeat([True, False], len(values))
-    false_positives = np.concatenate([above0, n - above0])
-    false_negatives = np.concatenate([n - above1, above1])
-    alpha = min(1 - confidence, STRICT) / 2
-    rough = epsilon_from_rates(_roughly(false_positives, n, alpha), _roughly(false_negatives, n, alpha), delta)
-    best = np.sort(np.argsort(-rough, kind="stable")[:FINALISTS])
-    upper = [clopper_pearson(count[best], n, alpha=alpha)[1] for count in (false_positives, false_negatives)]
-    bounds = epsilon_from_rates(upper[0], upper[1], delta)
-    accuracy = 1 - (false_positives + false_negatives) / (2 * n)
-    winner = best[np.argmax(bounds)] if bounds.max() > 0 else np.argmax(accuracy)  # nothing certain: most accurate
-    rule = Rule(float(values[winner % len(values)]), bool(above[winner]))
-    return Seen(rule, float(bounds.max()), float(accuracy[winner]))
+    settings = {"delta": delta, "confidence": confidence}
+    at, above = threshold.best(above0, above1, n, **settings, averaged=distinct >= n)  # of 2 n: few repeat
+    wrong = (above0[at], n - above1[at]) if above else (n - above0[at], above1[at])
+    return Seen(Rule(float(values[at]), bool(above)), *_shown(*wrong, n, **settings))
 
 
 def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence: float) -> Seen:
@@ -91,10 +78,15 @@ def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence
     rule = Rule(above) if p <= other else Rule(float(np.nextafter(-below, -np.inf)), False)
     says1 = (scores > rule.threshold) | np.isnan(scores)
     false_positives, false_negatives = np.sum(says1[0] == rule.above), np.sum(says1[1] != rule.above)
+    bound, accuracy = _shown(false_positives, false_negatives, n, delta=delta, confidence=confidence)
+    return Seen(rule, bound, accuracy, -float(np.log(min(p, other))))
+
+
+def _shown(wrong0: int, wrong1: int, n: int, *, delta: float, confidence: float) -> tuple[float, float]:
+    """Returns (the bound at the level at which attacks are compared, the accuracy) of a rule with so many errors."""
     alpha = min(1 - confidence, STRICT) / 2
-    fpr, fnr = (clopper_pearson(count, n, alpha=alpha)[1] for count in (false_positives, false_negatives))
-    accuracy = 1 - (false_positives + false_negatives) / (2 * n)
-    return Seen(rule, float(epsilon_from_rates(fpr, fnr, delta)), float(accuracy), -float(np.log(min(p, other))))
+    fpr, fnr = (clopper_pearson(count, n, alpha=alpha)[1] for count in (wrong0, wrong1))
+    return float(epsilon_from_rates(fpr, fnr, delta)), float(1 - (wrong0 + wrong1) / (2 * n))
 
 
 def beside(scores: np.ndarray, rule: Rule, *, confidence: float) -> np.ndarray:
@@ -109,10 +101,10 @@ def beside(scores: np.ndarray, rule: Rule, *, confidence: float) -> np.ndarray:
       [5 + GRID]: of :func:`certified.thresholds`, then quantiles of all scores.
     """
     n, ordered = scores.shape[1], np.sort(np.asarray(scores, np.float64), axis=1)
-    values = _candidates(ordered)
+    values, _ = _candidates(ordered)
     above0, above1 = (n - np.searchsorted(world, values, side="right") for world in ordered)
     wrong = (above0, n - above1) if rule.above else (n - above0, above1)
-    fpr, fnr = (_roughly(count, n, (1 - confidence) / 2) for count in wrong)
+    fpr, fnr = (threshold.roughly(count, n, (1 - confidence) / 2) for count in wrong)
     places = np.linspace(0, 2 * n - 1, GRID + 2)[1:-1].astype(int)
     grid = np.sort(np.nan_to_num(ordered, nan=np.inf, posinf=np.inf, neginf=-np.inf), axis=None)[places]
     return np.concatenate([certified.thresholds(fpr, fnr, values), grid])
@@ -137,7 +129,7 @@ def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray
     false_positives = n - np.arange(1, 2 * n + 1)[:, None] + false_negatives
     tied = (ordered[1:] == ordered[:-1]) | np.isnan(ordered[:-1])
     tied = np.concatenate([tied, np.ones((1, pooled.shape[1]), bool)])
-    upper = _roughly(np.arange(n + 1), n, min(1 - confidence, STRICT) / 2)
+    upper = threshold.roughly(np.arange(n + 1), n, min(1 - confidence, STRICT) / 2)
     shown = [
         epsilon_from_rates(upper[wrong0], upper[wrong1], delta)
         for wrong0, wrong1 in ((false_positives, false_negatives), (n - false_positives, n - false_negatives))
@@ -159,23 +151,14 @@ def best(seen: Sequence[Seen]) -> list[int]:
     return [first, *(i for i in order if i != first)]
 
 
-def _candidates(ordered: np.ndarray) -> np.ndarray:
-    """Returns the thresholds to try: all values, or all extreme ones and some of the others. Infinity takes the place
-    of the largest number, so that a rule can single out NaN."""
+def _candidates(ordered: np.ndarray) -> tuple[np.ndarray, int]:
+    """Returns (the thresholds to try, how many scores differ): all values, or all extreme ones and some of the others.
+    Infinity takes the place of the largest number, so that a rule can single out NaN."""
     values = np.unique(ordered)
     if np.isnan(values[-1]):
         values = np.append(values[:-2], np.inf)
-    if len(values) > CANDIDATES:
-        ends = np.unique(np.geomspace(1, len(values) // 2, CANDIDATES // 2).astype(int)) - 1
-        values = values[np.unique(np.concatenate([ends, len(values) - 1 - ends]))]
-    return values
-
-
-def _roughly(count: np.ndarray, n: int, alpha: float) -> np.ndarray:
-    """Approximates Clopper-Pearson's upper bound in a hundredth of the time, by Wilson's except for small counts."""
-    few = np.arange(min(n, FEW) + 1)
-    exact = clopper_pearson(few, n, alpha=alpha)[1]
-    pad = float(ndtri(alpha)) ** 2 / n
-    rate = np.minimum(count + 0.5, n) / n
-    wilson = np.minimum((rate + pad / 2 + np.sqrt(pad * (rate * (1 - rate) + pad / 4))) / (1 + pad), 1.0)
-    return np.where(count < len(few), exact[np.minimum(count, len(few) - 1)], wilson)
+    distinct = len(values)
+    if distinct > CANDIDATES:
+        ends = np.unique(np.geomspace(1, distinct // 2, CANDIDATES // 2).astype(int)) - 1
+        values = values[np.unique(np.concatenate([ends, distinct - 1 - ends]))]
+    return values, distinct

@@ -1,0 +1,73 @@
+"""Chooses a threshold by what the error rates at many thresholds show. NumPy float64 throughout.
+
+Among a thousand thresholds far out in a tail the best one is so by luck. Rates are therefore compared at a stricter
+level than bounds are reported at. Where scores hardly ever repeat, what a threshold shows hardly differs from what its
+neighbours show: bounds are then averaged over those nearby, which follows luck less and allows a milder level.
+"""
+
+import numpy as np
+from scipy.special import ndtri
+
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
+
+STRICT = 5e-4  # error at which thresholds are compared one by one
+MILD = 1e-2  # and where each one is averaged with those nearby
+NEARBY = 0.2  # how far thresholds count as near, in standard normal quantiles of a score's rank
+FEW = 64  # counts up to this one are bounded exactly
+
+
+def best(
+    above0: np.ndarray, above1: np.ndarray, n: int, *, delta: float, confidence: float, averaged: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Chooses among the rules "world 1 where score > t", and "where not", for several sets of scores at once.
+
+    Args:
+      above0, above1: how many scores of each world are above each threshold, [..., t], thresholds rising.
+      n: scores of each world.
+      delta, confidence: as the final bound will use them.
+      averaged: whether thresholds show what their neighbours show, as where scores hardly ever repeat.
+
+    Returns:
+      (the number of the threshold, whether world 1 is above it), [...] each. Where nothing is certain, those of the
+      most accurate rule.
+    """
+    wrong = np.stack([above0, n - above0], -2), np.stack([n - above1, above1], -2)  # [..., 2, t]
+    strict = _shown(*wrong, n, min(1 - confidence, STRICT), delta)
+    flat = strict.reshape(*strict.shape[:-2], -1)
+    chosen, certain = flat.argmax(-1), flat.max(-1)
+    if averaged:
+        mild = _shown(*wrong, n, min(1 - confidence, MILD), delta)
+        places = ndtri((2 * n - above0 - above1 + 0.5) / (2 * n + 1))
+        smooth = _averaged(np.stack([places, places], -2), mild).reshape(flat.shape)
+        middle, highest = smooth.argmax(-1), smooth.max(-1)
+        shows = np.take_along_axis(mild.reshape(flat.shape), middle[..., None], -1)[..., 0]
+        take = (highest > 0) & (shows >= certain)  # else a narrow peak shows more, even at the stricter level
+        chosen, certain = np.where(take, middle, chosen), np.where(take, highest, certain)
+    errors = (wrong[0] + wrong[1]).reshape(flat.shape)
+    chosen = np.where(certain > 0, chosen, errors.argmin(-1))
+    return chosen % above0.shape[-1], chosen < above0.shape[-1]
+
+
+def roughly(count: np.ndarray, n: int, alpha: float) -> np.ndarray:
+    """Approximates Clopper-Pearson's upper bound in a hundredth of the time, by Wilson's except for small counts."""
+    few = np.arange(min(n, FEW) + 1)
+    exact = clopper_pearson(few, n, alpha=alpha)[1]
+    pad = float(ndtri(alpha)) ** 2 / n
+    rate = np.minimum(count + 0.5, n) / n
+    wilson = np.minimum((rate + pad / 2 + np.sqrt(pad * (rate * (1 - rate) + pad / 4))) / (1 + pad), 1.0)
+    return np.where(count < len(few), exact[np.minimum(count, len(few) - 1)], wilson)
+
+
+def _shown(wrong0: np.ndarray, wrong1: np.ndarray, n: int, error: float, delta: float) -> np.ndarray:
+    """Returns the epsilon that so many errors show at a level, half of it for each world."""
+    return epsilon_from_rates(roughly(wrong0, n, error / 2), roughly(wrong1, n, error / 2), delta)
+
+
+def _averaged(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Averages functions, 0 beyond the first and the last x, over what is within NEARBY of each x, by the trapezoidal
+    rule. Along the last axis, of [..., t] each."""
+    areas = np.cumsum(np.diff(x) * (y[..., 1:] + y[..., :-1]) / 2, axis=-1)
+    areas = np.concatenate([np.zeros((*areas.shape[:-1], 1)), areas], axis=-1)
+    flat = zip(x.reshape(-1, x.shape[-1]), areas.reshape(-1, x.shape[-1]), strict=True)
+    found = [np.interp(own + NEARBY, own, area) - np.interp(own - NEARBY, own, area) for own, area in flat]
+    return np.reshape(found, x.shape) / (2 * NEARBY)
