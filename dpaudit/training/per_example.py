@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit._engine import sharding
 from dpaudit._engine.programs import Tape, record
 from dpaudit.mechanisms import clipping
@@ -45,7 +45,7 @@ def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: in
       multiple: the result is a multiple of it.
     """
     size = n if most is None else min(n, most)
-    if jax.default_backend() == "cpu":
+    if _platform.on_cpu():
         cached = CACHED * sharding.cores() // jax.local_device_count()
         size = min(size, max(1, cached // max(1, bytes_of_one * multiple)) * multiple)
     units, most = n // multiple, max(1, size // multiple)
