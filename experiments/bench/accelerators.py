@@ -25,9 +25,8 @@ SCALE = "bound from the compiled program, not a time"
 PEAKS = {"v5e": (819e9, 197e12, 6.1e12), "h100": (3.35e12, 494e12, 33.5e12)}
 
 
-def bound(traced: Any, program: hlo.Program, plan: Any) -> dict[str, float]:
+def bound(count: operations.Count, program: hlo.Program, plan: Any) -> dict[str, float]:
     """What one call takes on one device, by quantity."""
-    count = operations.count(traced.jaxpr)
     return {
         "operations_in_products": count.products,
         "other_operations": count.others,
@@ -51,19 +50,20 @@ def roofline(chip: str, found: dict[str, float]) -> float:
     )
 
 
-def compiled(machine: topologies.Machine, subject: Subject) -> tuple[Any, hlo.Program, Any]:
-    """Traces and compiles a program; returns it traced, its text as read, and XLA's plan of memory."""
+def compiled(machine: topologies.Machine, subject: Subject) -> tuple[Any, operations.Count, hlo.Program, Any]:
+    """Traces and compiles a program; returns it traced, its operations, its text as read, and XLA's plan of memory."""
     with machine.traced():
         traced = subject.trace(machine)
         executable = machine.compiled(traced.lower())
-    return traced, hlo.read(executable.as_text()), executable.memory_analysis()
+        counted = operations.count(traced.jaxpr)
+    return traced, counted, hlo.read(executable.as_text()), executable.memory_analysis()
 
 
 def measure(rows: Rows, name: str, machine: topologies.Machine) -> None:
     began = time.perf_counter()
-    traced, program, plan = compiled(machine, PROGRAMS[name])
+    traced, count, program, plan = compiled(machine, PROGRAMS[name])
     took = time.perf_counter() - began
-    found = bound(traced, program, plan)
+    found = bound(count, program, plan)
     if PROGRAMS[name].trials:
         played = math.prod(traced.out_info.shape) / len(machine.devices)
         found["bytes_per_1024_trials"] = 1024 * found["bytes_moved"] / played

@@ -254,10 +254,14 @@ def _moved_by_fusion(inner: dict[str, Instruction], sizes: list[int], written: i
         if one.opcode != "parameter":
             continue
         size = sizes[int(one.operands[0])]
-        users = [user for user in inner.values() if one.name in user.operands]
-        if users and all(user.opcode in SLICES and user.operands[0] == one.name for user in users):
+        seen = {one.name}  # and what only names the same bytes
+        for other in inner.values():
+            if other.opcode == "bitcast" and other.operands[0] in seen:
+                seen.add(other.name)
+        users = [user for user in inner.values() if user.name not in seen and not seen.isdisjoint(user.operands)]
+        if users and all(user.opcode in SLICES and user.operands[0] in seen for user in users):
             size = min(size, sum(array.padded for user in users for array in user.arrays))
-        elif users and all(user.opcode == "dynamic-update-slice" and user.operands[0] == one.name for user in users):
+        elif users and all(user.opcode == "dynamic-update-slice" and user.operands[0] in seen for user in users):
             size = 0
         total += size
     roots = [one for one in inner.values() if one.root]

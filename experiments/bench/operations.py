@@ -1,13 +1,17 @@
 """Counts the arithmetic of a traced program: products of matrices, and all other operations on numbers.
 
-A product of [m, k] and [k, n] is 2 m k n operations; any other operation is one for each number of its result, whatever
+Random words are Philox's, in the form of the platform. A product of [m, k] and [k, n] is 2 m k n operations; any other operation is one for each number of its result, whatever
 it is. A loop counts once per trip, of a branch the longer one, and a loop of unknown length once.
 """
 
 import math
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
 from jax.extend.core import jaxprs_in_params
+
+from dpaudit.kernels import philox
 
 MOVES = {"reshape", "transpose", "broadcast_in_dim", "slice", "squeeze", "concatenate", "copy", "gather", "pad", "rev"}
 MOVES |= {"dynamic_slice", "dynamic_update_slice", "convert_element_type", "bitcast_convert_type", "iota", "split"}
@@ -31,6 +35,13 @@ def count(jaxpr: Any) -> Count:
     return total
 
 
+def _of_word() -> float:
+    """Returns the operations of one random word on the platform that programs are traced for."""
+    many = 1 << 10
+    drawn = jax.make_jaxpr(lambda key: philox.random_bits(key, 32, (many,)))(jax.ShapeDtypeStruct((4,), np.uint32))
+    return count(drawn).others / many
+
+
 def _of(equation: Any) -> Count:
     name, out = equation.primitive.name, sum(math.prod(getattr(v.aval, "shape", ())) for v in equation.outvars)
     inner = [count(program) for program in jaxprs_in_params(equation.params)]
@@ -40,6 +51,8 @@ def _of(equation: Any) -> Count:
     if name == "conv_general_dilated":
         kernel, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
         return Count(2 * out * math.prod(kernel) / kernel[numbers.rhs_spec[0]], 0)
+    if name == "random_bits":
+        return Count(0, out * _of_word())
     if name == "cond":
         return max(inner)
     if name == "pallas_call":
