@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 from jax.extend.random import define_prng_impl
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 
 Words = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 Multiply = Callable[[np.uint32, jax.Array], tuple[jax.Array, jax.Array]]
@@ -101,8 +101,32 @@ def from_key(key: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(data.reshape(*key.shape, 4), impl=IMPL)
 
 
+def _blocks(key: jax.Array, numbers: jax.Array, purpose: int) -> jax.Array:
+    """Returns the four words of every block, [..., 4], for numbers [...]."""
+    upper = jnp.full_like(numbers, purpose)
+    if _platform.on_cpu():
+        words = block((key[0], key[1]), (numbers, upper, key[2], key[3]))
+        return jnp.stack(_in_one_loop(words), axis=-1)
+    shape = (*numbers.shape, 4)
+    place = lax.broadcasted_iota(jnp.uint32, shape, numbers.ndim)
+    return _word(key, jnp.broadcast_to(numbers[..., None], shape), purpose, place)
+
+
+def _word(key: jax.Array, numbers: jax.Array, purpose: int, place: jax.Array) -> jax.Array:
+    """Returns word ``place`` of every block, an array like ``numbers``, for accelerators.
+
+    Each word is computed by a cipher of its own, four times the arithmetic. In return every draw fuses with what uses
+    it, and no array has a last axis of 4, which a TPU pads to 128: compiled for an H100 or a TPU, trials of 26,010
+    normals move half or a third of the bytes.
+    """
+    multiply = by_halves if _platform.current() == "tpu" else widening
+    upper = jnp.full_like(numbers, purpose)
+    first, second, third, fourth = block((key[0], key[1]), (numbers, upper, key[2], key[3]), multiply=multiply)
+    return jnp.where(place < 2, jnp.where(place == 0, first, second), jnp.where(place == 2, third, fourth))
+
+
 def _in_one_loop(words: Words) -> Words:
-    """Returns the same words, computed in one loop.
+    """Returns the same words, computed in one loop on a CPU.
 
     XLA's CPU compiler gives each output its own loop and would run the cipher four times (and once more for each
     word of a key that is used); a reduction of four operands is one loop. So each word is reduced with a copy of
@@ -113,15 +137,17 @@ def _in_one_loop(words: Words) -> Words:
 
 
 @partial(jax.jit, static_argnums=(1, 2), inline=True)
-def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
+def random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
     """Returns the words of blocks 0, 1, 2, ... in order, cut or joined to ``bit_width``, least significant first."""
     size = math.prod(shape)
     words = -(-size * bit_width // 32)
     if words > _MOST_WORDS:
         raise _validate.expected("shape", f"at most {_MOST_WORDS} random words from one key", shape)
-    numbers = lax.iota(jnp.uint32, -(-words // 4))
-    blocks = _in_one_loop(block((key[0], key[1]), (numbers, jnp.full_like(numbers, _BITS), key[2], key[3])))
-    stream = jnp.stack(blocks, axis=-1)
+    if _platform.on_cpu() or words > 1 << 32:
+        stream = _blocks(key, lax.iota(jnp.uint32, -(-words // 4)), _BITS)
+    else:
+        at = lax.iota(jnp.uint32, words)
+        stream = _word(key, at >> 2, _BITS, at & 3)
     if bit_width == 64:
         stream = stream.reshape(-1, 2)
     bits = lax.bitcast_convert_type(stream, jnp.dtype(f"uint{bit_width}"))
@@ -130,8 +156,7 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
 
 @partial(jax.jit, static_argnums=2, inline=True)
 def _child(key: jax.Array, number: jax.Array, purpose: int) -> jax.Array:
-    words = block((key[0], key[1]), (number, jnp.full_like(number, purpose), key[2], key[3]))
-    return jnp.stack(_in_one_loop(words), axis=-1)
+    return _blocks(key, number, purpose)
 
 
 def _fold_in(key: jax.Array, data: int | jax.Array) -> jax.Array:
@@ -155,7 +180,7 @@ IMPL = define_prng_impl(
     key_shape=(4,),
     seed=_seed,
     split=_split,
-    random_bits=_random_bits,
+    random_bits=random_bits,
     fold_in=_fold_in,
     name="philox4x32-10",
     tag="philox",

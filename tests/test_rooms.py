@@ -11,6 +11,7 @@ PARTS = [
     "_lazy",
     "_version",
     "_validate",
+    "_platform",
     "kernels.philox",  # a generator of random numbers, of which the engine draws
     "_engine",
     "data",

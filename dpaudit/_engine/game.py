@@ -92,6 +92,10 @@ class Game(NamedTuple):
             played = _run(self.one, np.uint32(done), block=self.block, blocks=self.blocks, mesh=self.mesh)
         return played if self.read is None else self.read(self, played)
 
+    def program(self, shapes: Callable[[Any], Any]) -> Any:
+        """Returns the traced program of one call, for other devices, on which ``shapes`` places arrays."""
+        return _run.trace(*shapes((self.one, np.uint32(0))), block=self.block, blocks=self.blocks, mesh=self.mesh)
+
     def fitted(self, step: Callable[["Game"], Played]) -> tuple[Played, "Game"]:
         """Returns (step(game), game), with a game of smaller calls where memory runs out."""
         of = f"blocks of {self.block} trials"

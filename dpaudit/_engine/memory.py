@@ -11,7 +11,7 @@ from jax.errors import JaxRuntimeError
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit._engine.sharding import several_processes
 
 Result = TypeVar("Result")
@@ -67,6 +67,8 @@ def free(mesh: Mesh | None) -> float:
 
 def _least(mesh: Mesh | None, number: Callable[[dict[str, int]], int]) -> float:
     """Returns the smallest number of all devices, the same in every process."""
+    if (named := _platform.memory_bytes()) is not None:
+        return named
     known = [stats for stats in (device.memory_stats() for device in _own(mesh)) if stats and "bytes_limit" in stats]
     least = min(map(number, known), default=math.inf)
     if several_processes(mesh):
@@ -76,7 +78,7 @@ def _least(mesh: Mesh | None, number: Callable[[dict[str, int]], int]) -> float:
 
 def platform(mesh: Mesh | None) -> str:
     """Returns the kind of the devices: "cpu", "gpu" or "tpu"."""
-    return _own(mesh)[0].platform
+    return _platform.current() if mesh is None else mesh.devices.flat[0].platform
 
 
 def _own(mesh: Mesh | None) -> list[Any]:

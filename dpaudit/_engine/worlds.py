@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
 from jax.sharding import Mesh
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit._engine import sharding
 
 JAXLIB = version("jaxlib")
@@ -27,7 +27,7 @@ WAITING, CALLS = (LAPACK, "LAPACK") if BEFORE_0_11 else ({"fft"}, "Fourier trans
 
 def both(each: tuple[Callable[[jax.Array], jax.Array], ...], keys: jax.Array) -> jax.Array:
     """Evaluates ``each[world](keys[world])`` of all worlds, sequentially where they could deadlock: [worlds, ...]."""
-    if jax.default_backend() == "cpu":
+    if _platform.on_cpu():
         programs = [jax.make_jaxpr(one)(keys[0]) for one in each]
         each = tuple(lambda key, program=program: jaxpr_as_fun(program)(key)[0] for program in programs)
         if any(waits(program.jaxpr) for program in programs):

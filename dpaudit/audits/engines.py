@@ -86,6 +86,14 @@ def plane(
     Returns:
       Codes, uint8 [2, len(epsilons), repeats, trials].
     """
+    one = plane_game(key, pair, trials, epsilons=epsilons, clip_norm=clip_norm)
+    return sweep(one, repeats, **how).transpose(1, 2, 0, 3)
+
+
+def plane_game(
+    key: jax.Array, pair: Pair, trials: int, *, epsilons: Sequence[float], clip_norm: float
+) -> Partial:
+    """Returns what :func:`plane` sweeps: the number of a repeat -> its codes."""
     key = trial_key(key)
     turns = [np.atleast_1d(_word(pair.angle / (2 * np.pi))), np.atleast_1d(pair.angle == 0)]
     keep = [
@@ -93,8 +101,7 @@ def plane(
         for e in epsilons
     ]
     repeat = partial(_plane_repeat, trials=trials)
-    one = Partial(repeat, key, *map(jnp.asarray, turns), jnp.asarray(np.stack(keep, axis=1)))
-    return sweep(one, repeats, **how).transpose(1, 2, 0, 3)
+    return Partial(repeat, key, *map(jnp.asarray, turns), jnp.asarray(np.stack(keep, axis=1)))
 
 
 def _word(share: np.ndarray) -> np.ndarray:
@@ -157,17 +164,31 @@ def full(
     Raises:
       InputError: epsilon or clip_norm not positive; a release that holds NaN.
     """
-    for epsilon in epsilons:
-        _validate.positive(epsilon=epsilon)
-    _validate.positive(clip_norm=clip_norm)
-    key, pair_key = trial_key(key), trial_key(pair_key)
-    losses = jnp.asarray(epsilons, jnp.float32)
-    run = partial(_full_trial, randomize=randomize, clip_norm=clip_norm, repeats=repeats, fresh=fresh)
-    codes = sweep(Partial(run, key, pair_key, _partial(craft), losses), trials, **how)
+    setting: dict[str, Any] = {"clip_norm": clip_norm, "repeats": repeats, "fresh": fresh, "randomize": randomize}
+    codes = sweep(full_game(key, craft, epsilons=epsilons, pair_key=pair_key, **setting), trials, **how)
     bad = int((codes & NOT_A_NUMBER > 0).sum())
     if bad:
         raise _validate.InputError(f"mechanism: expected releases of numbers, got NaN in {bad} of {codes.size} trials")
     return codes.transpose(3, 1, 2, 0)
+
+
+def full_game(
+    key: jax.Array,
+    craft: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    *,
+    epsilons: Sequence[float],
+    clip_norm: float,
+    pair_key: jax.Array,
+    repeats: int = 1,
+    fresh: bool = True,
+    randomize: Callable[..., jax.Array] = ldp_sgd.randomize,
+) -> Partial:
+    """Returns what :func:`full` sweeps: the number of a trial -> its codes."""
+    for epsilon in epsilons:
+        _validate.positive(epsilon=epsilon)
+    _validate.positive(clip_norm=clip_norm)
+    run = partial(_full_trial, randomize=randomize, clip_norm=clip_norm, repeats=repeats, fresh=fresh)
+    return Partial(run, trial_key(key), trial_key(pair_key), _partial(craft), jnp.asarray(epsilons, jnp.float32))
 
 
 def _full_trial(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from dpaudit import _validate
 
 HIGHEST = jax.lax.Precision.HIGHEST
+UNROLLED = 16  # summands that an accelerator adds in one kernel
 
 
 def wide(tree: Any) -> Any:
@@ -35,8 +36,11 @@ def plus(total: tuple[Any, Any], summand: Any) -> tuple[Any, Any]:
 
     Source: the error of one addition is exact, Knuth, The Art of Computer Programming 2, 4.2.2, Theorem B.
     """
+    return _added(total, jax.lax.optimization_barrier(summand))  # fused with it, it might be rounded in two ways
+
+
+def _added(total: tuple[Any, Any], summand: Any) -> tuple[Any, Any]:
     high, low = total
-    summand = jax.lax.optimization_barrier(summand)  # fused into the lines below it might be rounded in two ways
     after = jax.tree.map(jnp.add, high, summand)
 
     def lost(low: jax.Array, high: jax.Array, x: jax.Array, after: jax.Array) -> jax.Array:
@@ -44,6 +48,17 @@ def plus(total: tuple[Any, Any], summand: Any) -> tuple[Any, Any]:
         return low + ((high - (after - added)) + (x - added))
 
     return after, jax.tree.map(lost, low, high, summand, after)
+
+
+def total_of(summands: Any) -> Any:
+    """Adds up the first axis of every array as :func:`plus` does, in order."""
+    summands = jax.lax.optimization_barrier(summands)  # as in :func:`plus`
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), summands)
+
+    def add(total: tuple[Any, Any], summand: Any) -> tuple[tuple[Any, Any], None]:
+        return _added(total, summand), None
+
+    return value(jax.lax.scan(add, (zero, zero), summands, unroll=UNROLLED)[0])
 
 
 def value(total: tuple[Any, Any]) -> Any:

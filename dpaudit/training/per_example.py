@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit._engine import sharding
 from dpaudit._engine.programs import Tape, record
 from dpaudit.mechanisms import clipping
@@ -45,7 +45,7 @@ def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: in
       multiple: the result is a multiple of it.
     """
     size = n if most is None else min(n, most)
-    if jax.default_backend() == "cpu":
+    if _platform.on_cpu():
         cached = CACHED * sharding.cores() // jax.local_device_count()
         size = min(size, max(1, cached // max(1, bytes_of_one * multiple)) * multiple)
     units, most = n // multiple, max(1, size // multiple)
@@ -59,7 +59,8 @@ def in_microbatches(
     """Sums ``part`` over a batch, and stacks the info of every part.
 
     Parts are added plainly in runs, and runs with compensation: a plain sum of very many terms drifts. Parts behind
-    the last example of nonzero weight are not computed.
+    the last example of nonzero weight are not computed, except on a GPU, where the host would have to be asked before
+    each part whether it is the last.
 
     Args:
       part: ``part(first, batch, weights) -> (summand, info)`` of ``size`` examples, the first of which has number
@@ -95,7 +96,7 @@ def in_microbatches(
     shapes = jax.eval_shape(part, 0, *jax.tree.map(lambda leaf: leaf[0], (batch, weights)))
     total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
     infos = jax.tree.map(lambda x: jnp.zeros((parts, *x.shape), x.dtype), shapes[1])
-    used = parts if weights is None else jnp.max(jnp.where((weights != 0).any(axis=1), jnp.arange(1, parts + 1), 0))
+    used = parts if weights is None or _platform.current() == "gpu" else jnp.max(jnp.where((weights != 0).any(axis=1), jnp.arange(1, parts + 1), 0))
     if parts <= run:
         return lax.fori_loop(0, used, add, (total, infos))
 
@@ -188,7 +189,7 @@ def clipped_sum(
       clipping: ``clipping(norms [layers, u], clip_norm) -> factors [layers, u]``: :func:`flat`, :func:`per_layer`,
         :func:`automatic` or your own. A layer is the parameters under one parent in ``params``.
       microbatch: the most examples differentiated at a time, a multiple of ``group_size``; parts behind the last
-        example of nonzero weight are not computed. Default: all. A CPU takes fewer where its caches hold fewer.
+        example of nonzero weight are not computed, but on a GPU. Default: all. A CPU takes fewer where its caches hold fewer.
       part_of: number of units in all, where the caller adds several sums and one unit may move all of them together by
         at most clip_norm. Default: those of ``batch``.
 
@@ -296,7 +297,18 @@ def _total(units: list[UnitGradients], factors: list[jax.Array]) -> list[jax.Arr
         return [unit.total(own) for unit, own in zip(units, factors, strict=True)], ()
 
     count = len(factors[0])
-    return in_microbatches(part, arrays, None, -(-count // -(-count // TOGETHER)))[0]
+    size = -(-count // -(-count // TOGETHER))
+    if _platform.on_cpu():
+        return in_microbatches(part, arrays, None, size)[0]
+    # An accelerator adds all parts side by side; a unit that fills up the last one has a factor of 0.
+    parts = -(-count // size)
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        padding = [(0, parts * size - count)] + [(0, 0)] * (leaf.ndim - 1)
+        return jnp.pad(leaf, padding).reshape(parts, size, *leaf.shape[1:])
+
+    sums = jax.vmap(lambda own: part(0, own, None)[0])(jax.tree.map(cut, arrays))
+    return clipping.total_of(sums)
 
 
 def _slack(params: Any, units: int) -> float:

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpaudit import _platform
 from dpaudit._engine.programs import Step, Tape
 from dpaudit.mechanisms.clipping import HIGHEST, einsum, wide
 from dpaudit.training.windows import patches
@@ -111,6 +112,8 @@ def tapped(
     return tape.play(arguments, each), others
 
 
+WRITTEN = 1 << 29  # bytes of gradients that an accelerator writes out at a time, only to square them
+
 UnitGradients = Any  # Explicit | Product | Lookup | Moved
 
 
@@ -131,6 +134,8 @@ class Explicit(NamedTuple):
         def add_sound(gradients: jax.Array) -> jax.Array:
             return add(jnp.where(_like(sound, gradients), gradients, 0))
 
+        if not _platform.on_cpu():
+            return add_sound(self.gradients)  # fused into the sum, where a branch would ask the host
         return lax.cond(sound.all(), add, add_sound, self.gradients)  # the second costs a copy of the gradients
 
 
@@ -151,12 +156,23 @@ class Product(NamedTuple):
         def one(unit: tuple[jax.Array, jax.Array]) -> jax.Array:
             return jnp.sum(jnp.square(einsum("tbo,tbk->bok", unit[1], unit[0])))
 
-        # Written out one unit at a time: where positions cancel, their inner products would be only rounding.
-        return _rounded_up(lax.map(one, (self.a, self.d)), jnp.sum(jnp.sqrt(rows), axis=(1, 2)))
+        # Written out, because the inner products of positions that cancel would be only rounding: on a CPU one unit
+        # at a time, which stays in its caches; on an accelerator, which would wait for each, as many as there is room.
+        written = self.a[0, 0].size * self.d.shape[-1] * self.d.dtype.itemsize
+        at_once = 1 if _platform.on_cpu() else max(1, WRITTEN // written)
+        every = lax.map(one, (self.a, self.d)) if at_once == 1 else _in_parts(one, (self.a, self.d), at_once)
+        return _rounded_up(every, jnp.sum(jnp.sqrt(rows), axis=(1, 2)))
 
     def total(self, factors: jax.Array) -> jax.Array:
         a = jnp.where(_like(factors, self.a) == 0, 0, self.a)
         return einsum("utbo,utbk->bok", _scaled(self.d, factors), a).swapaxes(1, 2)
+
+
+def _in_parts(one: Callable[[Any], jax.Array], units: Any, size: int) -> jax.Array:
+    """Maps ``one`` over units, ``size`` of them at a time: in one product where there are no more."""
+    if len(units[0]) <= size:
+        return jax.vmap(one)(units)
+    return lax.map(one, units, batch_size=size)
 
 
 class Lookup(NamedTuple):

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpaudit import _platform
+
 FEW = 16  # number of channels below which axis by axis is faster on a CPU, in longer runs: measured from 4 to 16
 
 Along = tuple[int, int, int]  # a window along one axis: size, stride, dilation
@@ -163,7 +165,7 @@ def _cells(x: jax.Array, window: Sequence[int]) -> list[jax.Array]:
 class Conv(nn.Module):
     """Convolves as ``flax.linen.Conv`` (same parameters, names and initial values), on a CPU as patches times weights.
 
-    Elsewhere it is XLA's convolution. The platform is JAX's default backend when the network is traced. On a CPU only
+    Elsewhere it is XLA's convolution. The platform is that which the network is traced for. On a CPU only
     reverse-mode derivatives are defined (``jax.grad``, ``jax.vjp``).
 
     Attributes:
@@ -189,7 +191,7 @@ class Conv(nn.Module):
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
         batch = x.reshape(-1, *x.shape[-axes - 1 :])
         padding = lax.padtype_to_pads(batch.shape[1:-1], window, strides, self.padding)
-        if jax.default_backend() == "cpu":
+        if _platform.on_cpu():
             ones = (1,) * axes
             seen = patches(batch, window, strides, padding, input_dilation=ones, kernel_dilation=ones)
             y = seen.reshape(*seen.shape[: axes + 1], -1) @ kernel.reshape(-1, self.features)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit.kernels import philox
 from dpaudit.mechanisms import ldp_sgd
 from tests.processes import environment
@@ -127,6 +127,25 @@ def test_transformations_change_nothing() -> None:
         jax.lax.scan(lambda carry, key: (carry, draw(key)), 0, keys)[1],
     ):
         np.testing.assert_array_equal(batched, one_by_one)
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_the_form_for_an_accelerator_changes_no_bit(platform: str) -> None:
+    def everything(key: jax.Array) -> list[jax.Array]:
+        children = [jax.random.fold_in(key, 9), *jax.random.split(key, (2, 3)).reshape(-1)]
+        draws = [jax.random.bits(key, shape) for shape in [(), (5,), (3, 7), (64,)]]
+        draws += [jax.random.bits(key, (11,), dtype) for dtype in (jnp.uint8, jnp.uint16)]
+        return [*map(jax.random.key_data, children), *draws]
+
+    keys = jax.random.split(a_key(8), 3)
+    found = []
+    for kind in ("cpu", platform):
+        with _platform.named(kind):
+            lowered = jax.jit(jax.vmap(everything)).lower(keys)
+            found.append((lowered.compile()(keys), "stablehlo.reduce" in lowered.as_text()))
+    (here, one_loop), (there, also) = found
+    jax.tree.map(np.testing.assert_array_equal, here, there)
+    assert (one_loop, also) == (True, False)
 
 
 @pytest.mark.integration

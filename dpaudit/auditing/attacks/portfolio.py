@@ -186,8 +186,7 @@ def portfolio(
     arrays_of = scoring.layout(shapes)
 
     def of(apply: Callable[..., Any], key: jax.Array) -> Game:
-        played = partial(_played, apply=apply, pair=(x0, x1), scores=scores)
-        return game(Partial(played, of_worlds(key), np.array(True)), trials, batch=batch, mesh=mesh)
+        return releases(key, apply, (x0, x1), scores, trials, batch=batch, mesh=mesh)
 
     whole = of(mechanism.apply, play_key)
     blocks = CALL_BYTES // (whole.block * 4 * whole.traced.out_avals[0].size)
@@ -251,6 +250,21 @@ def family(
     ]
     screened = [(name, float(bound)) for name, bound in zip(names, shown, strict=True)]
     return Family(arrays, finalists, screened, pilot)
+
+
+def releases(
+    key: jax.Array,
+    apply: Callable[..., Any],
+    pair: tuple[Any, Any],
+    scores: Sequence[Score],
+    trials: int,
+    *,
+    batch: int | None = None,
+    mesh: Mesh | None = None,
+) -> Game:
+    """Prepares the trials of a mechanism, whose releases the family reads; ``scores`` are computed beside it."""
+    played = partial(_played, apply=apply, pair=pair, scores=scores)
+    return game(Partial(played, of_worlds(key), np.array(True)), trials, batch=batch, mesh=mesh)
 
 
 def _alike_in_size(x0: Any, x1: Any, shapes: Any) -> bool:

@@ -250,6 +250,21 @@ def _where_on_host(wanted: Any, compute: Callable[[], np.ndarray], shape: tuple[
     return compute() if wanted else np.zeros(shape, np.float32)
 
 
+def blank(game: Game, directed: bool, arrays_of: Layout) -> tuple[Any, ...]:
+    """Returns arguments for :func:`scored` that have the shapes of this game's.
+
+    Args:
+      game: whose calls are to be scored.
+      directed: whether there will be a given direction.
+      arrays_of: the releases' layout.
+    """
+    played = jax.ShapeDtypeStruct((game.size, *game.traced.out_avals[0].shape), np.int32)
+    leaves = [np.zeros((2, 16, *shape), kind) for shape, kind in arrays_of]
+    width = sum(int(np.prod(shape)) for shape, _ in arrays_of)
+    arrays, _ = fitted(leaves, np.zeros(width, np.float32) if directed else None, delta=0.0, confidence=0.95)
+    return played, np.ones(OTHERS, bool), arrays
+
+
 def compiled_ahead(game: Game, directed: bool, **static: Any) -> "Future[None]":
     """Compiles :func:`scored` in a thread, for blank arrays, as only their shapes matter.
 
@@ -258,14 +273,10 @@ def compiled_ahead(game: Game, directed: bool, **static: Any) -> "Future[None]":
       directed: whether there will be a given direction.
       static: of :func:`scored`.
     """
-    played = jax.ShapeDtypeStruct((game.size, *game.traced.out_avals[0].shape), np.int32)
 
     def compile() -> None:
-        blank = [np.zeros((2, 16, *shape), kind) for shape, kind in static["arrays_of"]]
-        width = sum(int(np.prod(shape)) for shape, _ in static["arrays_of"])
-        arrays, _ = fitted(blank, np.zeros(width, np.float32) if directed else None, delta=0.0, confidence=0.95)
-        settings = {**static, "mesh": game.mesh}
-        scored.lower(played, np.ones(OTHERS, bool), arrays, **settings).compile()
+        given = blank(game, directed, static["arrays_of"])
+        scored.lower(*given, **static, mesh=game.mesh).compile()
 
     pool = ThreadPoolExecutor(1, "compiling")
     done = pool.submit(compile)

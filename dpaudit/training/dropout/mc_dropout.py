@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit._engine.programs import Step, Tape, played, read, record
 from dpaudit.kernels import philox
 from dpaudit.training.models import logits
@@ -235,7 +235,7 @@ def _images(images: Any) -> jax.Array:
 def _memory(memory_mib: float | None) -> float:
     """Returns the memory in MiB, checked, or the platform's default."""
     if memory_mib is None:
-        return CACHED if jax.default_backend() == "cpu" else ROOM
+        return CACHED if _platform.on_cpu() else ROOM
     return _validate.positive(memory_mib=memory_mib)
 
 

@@ -1,0 +1,31 @@
+"""States the contract of a compiled program, and tells what a program breaks of it."""
+
+from collections.abc import Collection
+
+from experiments.bench import hlo
+
+PADDING = 4.0  # planned bytes over real ones
+
+
+def breaches(
+    program: hlo.Program, *, counts: Collection[int] = (), padding: float = PADDING, decides: bool = False
+) -> list[str]:
+    """Returns what a program breaks of the contract, in words.
+
+    Args:
+      program: as :func:`hlo.read` returns it.
+      counts: trip counts that no loop may have: of examples, clients, users or networks.
+      padding: the most bytes that an array may take over those of its numbers.
+      decides: whether all of its products decide a bound, and so have to be in full precision.
+    """
+    found = []
+    if "f64" in hlo.kinds(program):
+        found.append("float64")
+    found += [f"a call to the host: {name}" for name in hlo.host_calls(program)]
+    for loop in hlo.loops(program):
+        if loop.trips in counts:
+            found.append(f"a loop of {loop.trips} trips: {loop.source}")
+    found += [f"{ratio:.0f} times padded: {name}" for name, ratio in hlo.padding(program) if ratio > padding]
+    if decides:
+        found += [f"a product that is not in full precision: {name}" for name in hlo.loose_products(program)]
+    return found
