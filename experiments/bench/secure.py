@@ -9,6 +9,7 @@ and 25 ms at 182, 9.4 kB a coordinate with IKNP and 7.2 kB with SoftSpoken, and 
 core at d = 30,000: 25 million AND gates a second garbled, 45 million evaluated, 32 bytes each, 20 million transfers.
 """
 
+import itertools
 import json
 import sys
 import tempfile
@@ -29,26 +30,26 @@ from dpaudit.secure.service import certificates, grpc_wire
 from dpaudit.secure.service.grpc_wire import Listener
 from dpaudit.secure.service.records import Records
 from dpaudit.secure.service.session import Session
-from experiments.bench.secure_noise import moved, noises
 from experiments.common import Rows, answering, options, peak_gib
 
 DIMENSIONS = (182, 642, 30_000)  # of SPGC's networks: two outputs from 90 inputs; three small layers; images
 DEPTHS = {1: "IKNP", 4: "SoftSpoken, depth 4"}
-AHEAD = "ahead"  # a step opens what was made before, which is not timed
-TABLE = "table"  # the paper's noise in the paper's ring, a reproduction
 PEER = "peer"  # a line that both processes are told to start with
 
 
-def terms(mode: str, dimension: int, depth: int) -> Terms:
+def terms(dimension: int, depth: int) -> Terms:
     """Of a training like the paper's: three owners, batches of 3,000, n = 127, noise of the size of a clip norm."""
-    how: dict[str, Any] = {"mode": "plain"} if mode == "plain" else {"noise_multiplier": 1.0}
-    how |= {AHEAD: {"ahead": 1}, TABLE: {"noise": "table", "ring_bits": 17}}.get(mode, {})
     names = ("one", "two", "three")
-    return agreement.terms(owners=names, dimension=dimension, examples=3_000, depth=depth, **how)
+    return agreement.terms(owners=names, dimension=dimension, examples=3_000, depth=depth, noise_multiplier=1.0)
+
+
+def moved(channel: Channel) -> int:
+    """Bytes of payload in both directions so far."""
+    return sum(traffic.payload_bytes for traffic in (*channel.sent.values(), *channel.received.values()))
 
 
 def serve(role: str) -> None:
-    """What :func:`between` runs in a process of its own: answers a line, ``mode d depth steps``, with what it took."""
+    """What :func:`between` runs in a process of its own: answers a line, ``d depth steps``, with what it took."""
     server = grpc.server(ThreadPoolExecutor(4), options=certificates.options())
     listener = Listener(server, None, print)
     port = certificates.listen(server, "127.0.0.1:0", None)
@@ -56,22 +57,20 @@ def serve(role: str) -> None:
     peer = sys.stdin.readline().removeprefix(PEER).strip()
     print(port, flush=True)
     for line in sys.stdin:
-        mode, *numbers = line.split()
-        dimension, depth, steps = map(int, numbers)
+        dimension, depth, steps = map(int, line.split())
         wire = grpc_wire.connect(f"127.0.0.1:{peer}", None) if role == "h1" else listener.next(60.0)
         assert wire is not None
         channel = Channel(wire, 600.0)
         with tempfile.TemporaryDirectory() as state:
-            print(json.dumps(timed(channel, role, state, terms(mode, dimension, depth), steps)), flush=True)
+            print(json.dumps(timed(channel, role, state, terms(dimension, depth), steps)), flush=True)
         wire.close()
 
 
 def timed(channel: Channel, role: str, state: str, mine: Terms, steps: int) -> dict[str, Any]:
-    """Seconds of the session's beginning and of each step, bytes of all, and this process's peak of memory so far."""
-    began = time.perf_counter()
+    """Seconds of each step, its bytes, and this process's peak of memory so far."""
     records = Records(state, role, mine)
     session = Session(channel, role, mine, records)
-    took = [time.perf_counter() - began]
+    took = []
     share = shares.split(np.zeros(mine.dimension, np.int64), ring_bits=mine.ring_bits)[0]
     before = moved(channel)
     for step in range(1, steps + 1):
@@ -81,7 +80,7 @@ def timed(channel: Channel, role: str, state: str, mine: Terms, steps: int) -> d
         session.open(step, owners, share)
         took.append(time.perf_counter() - began)
     records.close()
-    return {"start": took[0], "steps": took[1:], "bytes": (moved(channel) - before) / steps, "peak": peak_gib()}
+    return {"steps": took, "bytes": (moved(channel) - before) / steps, "peak": peak_gib()}
 
 
 def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
@@ -90,32 +89,16 @@ def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
     peaks: dict[str, float] = {}
     with answering([*command, "h2"]) as second, answering([*command, "h1"]) as first:
         first(f"{PEER} {second(PEER)}")
-        for mode, depth in [("noisy", depth) for depth in DEPTHS] + [(AHEAD, 1), ("plain", 1), (TABLE, 1)]:
-            for dimension in dimensions if mode != TABLE else dimensions[:2]:  # beyond, a step takes seconds
-                line = f"{mode} {dimension} {depth} {steps + 2}"
-                with ThreadPoolExecutor(2) as pool:
-                    told = dict(
-                        zip(
-                            certificates.SERVERS,
-                            pool.map(lambda ask, line=line: ask(line), (first, second)),
-                            strict=True,
-                        )
-                    )
-                setting = {
-                    "d": dimension,
-                    "mode": mode,
-                    "transfers": DEPTHS[depth],
-                    "n": 0 if mode in ("plain", TABLE) else 127,
-                }
-                scale = f"{steps} steps after 2, slower of the two servers"
-                slower = np.maximum(told["h1"]["steps"], told["h2"]["steps"])[2:]
-                rows.spread("step_seconds", setting, list(slower), scale=scale)
-                each = told["h1"]["bytes"] / dimension
-                rows.spread("bytes_a_coordinate", setting, [each], scale="both directions, all messages of a step")
-                rows.spread(
-                    "session_seconds", setting, [told["h1"]["start"]], scale="128 base transfers, once a session"
-                )
-                peaks = {role: one["peak"] for role, one in told.items()}
+        for (depth, transfers_by), dimension in itertools.product(DEPTHS.items(), dimensions):
+            line = f"{dimension} {depth} {steps + 2}"
+            with ThreadPoolExecutor(2) as pool:
+                one, two = pool.map(lambda ask, line=line: ask(line), (first, second))
+            setting = {"d": dimension, "mode": "noisy", "transfers": transfers_by, "n": 127}
+            scale = f"{steps} steps after 2, slower of the two servers"
+            rows.spread("step_seconds", setting, list(np.maximum(one["steps"], two["steps"])[2:]), scale=scale)
+            each = one["bytes"] / dimension
+            rows.spread("bytes_a_coordinate", setting, [each], scale="both directions, all messages of a step")
+            peaks = dict(zip(certificates.SERVERS, (one["peak"], two["peak"]), strict=True))
     for role, peak in peaks.items():
         rows.spread("peak_gib", {"server": role, "d": max(dimensions)}, [peak], scale="whole process, all settings")
     rows.finish_part("two processes")
@@ -123,7 +106,7 @@ def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
 
 def gates(rows: Rows, dimension: int, rounds: int) -> None:
     """Garbling and evaluating the noise's circuit, and transfers, each by one thread."""
-    opening = terms("noisy", dimension, 1).opening()
+    opening = terms(dimension, 1).opening()
     circuit = opening.circuit
     draw = np.random.default_rng(0)
     zeros = draw.integers(0, 256, (circuit.inputs, dimension, BLOCK), np.uint8)
@@ -185,7 +168,6 @@ def main() -> None:
     rows = Rows("001", "bench_secure", chosen.out, chosen.seed)
     between(rows, DIMENSIONS[:2] if chosen.quick else DIMENSIONS, steps)
     gates(rows, 3_000 if chosen.quick else 30_000, steps)
-    noises(rows, terms("noisy", 3_000 if chosen.quick else 30_000, 1), DEPTHS, steps)
 
 
 if __name__ == "__main__":
