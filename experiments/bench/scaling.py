@@ -18,9 +18,9 @@ import numpy as np
 from dpaudit.audits import craft, engines
 from dpaudit.federated import population
 from dpaudit.training.many import train_many
-from experiments.bench import federated_sides as bench_federated_sides
-from experiments.bench import training as bench_training
-from experiments.bench.training_sides import NETWORKS, timed, training
+from experiments.bench import federated
+from experiments.bench.sides import NETWORKS, in_turn, timed, training
+from experiments.bench.training import examples
 from experiments.common import Rows, options
 
 REPEATS = 8  # trials of a pair, as in bench_ldp
@@ -52,14 +52,14 @@ def trials(pairs: int, dimension: int) -> Run:
 def a_round(clients: int, name: str) -> Run:
     """Of so many clients, one draw of noise."""
     network, key = NETWORKS[name], jax.random.key(0)
-    given = bench_federated_sides.given(0, network, 60_000)
-    run = jax.jit(bench_federated_sides.ours(network, clients, population.iid(key, 60_000)))
-    return partial(run, key, given, bench_federated_sides.NOISE_MULTIPLIER)
+    given = federated.drawn(0, network, 60_000)
+    run = jax.jit(federated.ours(network, clients, population.iid(key, 60_000)))
+    return partial(run, key, given, federated.NOISE_MULTIPLIER)
 
 
 def networks(count: int, steps: int) -> Run:
     """Small ones, trained together."""
-    _, images, labels = bench_training.examples(jax.random.key(0), "CNN8")
+    _, images, labels = examples(jax.random.key(0), "CNN8")
     run = training(NETWORKS["CNN8"], images, labels, batch_size=64, steps=steps)
     return partial(train_many, run, (jax.random.split(jax.random.key(0), count),))
 
@@ -75,7 +75,7 @@ SIDES: Mapping[str, Callable[..., Run]] = {
 def measured(name: str, sizes: Sequence[int], same: object, rounds: int) -> list[list[float]]:
     """Seconds, [sizes, rounds]."""
     runs = {str(size): SIDES[name](size, same) for size in sizes}
-    _, times = bench_training.in_turn({size: timed(run) for size, run in runs.items()}, rounds)
+    _, times = in_turn({size: timed(run) for size, run in runs.items()}, rounds)
     return list(times.values())
 
 
