@@ -76,17 +76,11 @@ def refuse_typed_numbers(template: str, name: str) -> None:
 
 
 class Verdict(NamedTuple):
-    """What rows say of a claim.
+    """What rows say of a claim."""
 
-    Attributes:
-      holds: None where they leave it open.
-      ours: our number, with its range.
-      scale: what was run.
-    """
-
-    holds: bool | None
-    ours: str
-    scale: str
+    holds: bool | None  # None where they leave it open
+    ours: str  # our number, with its range
+    scale: str  # what was run
 
     @property
     def word(self) -> str:
@@ -94,19 +88,12 @@ class Verdict(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One claim of a paper.
+    """One claim of a paper."""
 
-    Attributes:
-      says: in words.
-      paper: the number that it prints, if any.
-      judge: from rows to a verdict.
-      command: what makes the rows, as in ``python -m experiments.COMMAND``.
-    """
-
-    says: str
-    paper: str
-    judge: Callable[[Rows], Verdict]
-    command: str
+    says: str  # in words
+    paper: str  # the number that it prints, if any
+    judge: Callable[[Rows], Verdict]  # from rows to a verdict
+    command: str  # what makes the rows, as in ``python -m experiments.COMMAND``
 
 
 def verdicts(claims: Iterable[Claim], rows: Rows) -> str:

@@ -256,19 +256,12 @@ def ratio(
 
 
 class Peer(NamedTuple):
-    """What another process offers.
+    """What another process offers."""
 
-    Attributes:
-      sides: by name.
-      settings: of its sides.
-      computed: by its sides, in the order of :func:`as_torch`.
-      told: all that it answered at first.
-    """
-
-    sides: dict[str, Side] = {}  # noqa: RUF012
-    settings: dict[str, dict[str, Any]] = {}  # noqa: RUF012
-    computed: dict[str, np.ndarray] = {}  # noqa: RUF012
-    told: dict[str, Any] = {}  # noqa: RUF012
+    sides: dict[str, Side]  # by name
+    settings: dict[str, dict[str, Any]]  # of its sides
+    computed: dict[str, np.ndarray]  # by its sides, in the order of :func:`as_torch`
+    told: dict[str, Any]  # all that it answered at first
 
 
 @contextmanager
@@ -281,7 +274,7 @@ def peer(command: Sequence[str] | None, asked: dict[str, Any], prefix: str = "")
       prefix: of its sides' names.
     """
     if command is None:
-        yield Peer()
+        yield Peer({}, {}, {}, {})
         return
     with answering(command) as ask:
         told = ask(json.dumps(asked))

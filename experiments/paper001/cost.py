@@ -52,25 +52,15 @@ LINKS: dict[str, tuple[float, float] | None] = {  # megabits a second and millis
 
 
 class Training(NamedTuple):
-    """One of the paper's trainings.
+    """One of the paper's trainings."""
 
-    Attributes:
-      data: of TASKS.
-      reading: of its network.
-      model: the network.
-      shape: of its input.
-      paper_hours: at each of EPSILONS, communication and computation together.
-      paper_gb: at epsilon 2, between the servers.
-      paper_plain_gb: without noise.
-    """
-
-    data: str
-    reading: str
-    model: Any
-    shape: tuple[int, ...]
-    paper_hours: tuple[float, ...]
-    paper_gb: float
-    paper_plain_gb: float
+    data: str  # of TASKS
+    reading: str  # of its network
+    model: Any  # the network
+    shape: tuple[int, ...]  # of its input
+    paper_hours: tuple[float, ...]  # at each of EPSILONS, communication and computation together
+    paper_gb: float  # at epsilon 2, between the servers
+    paper_plain_gb: float  # without noise
 
     @property
     def parameters(self) -> int:

@@ -43,25 +43,15 @@ SCHEMES: dict[str, Callable[[Step], Scheme]] = {
 
 
 class Run(NamedTuple):
-    """One training.
+    """One training."""
 
-    Attributes:
-      data: of TASKS.
-      scheme: of SCHEMES.
-      epsilon: of a step; None without noise.
-      rule: of RULES; None without noise.
-      owners: k.
-      epochs: how many.
-      trial: from 0.
-    """
-
-    data: str
-    scheme: str
-    epsilon: float | None
-    rule: str | None
-    owners: int
-    epochs: int
-    trial: int
+    data: str  # of TASKS
+    scheme: str  # of SCHEMES
+    epsilon: float | None  # of a step; None without noise
+    rule: str | None  # of RULES; None without noise
+    owners: int  # k
+    epochs: int  # how many
+    trial: int  # from 0
 
 
 def runs(tasks: Sequence[str], trials: int, *, epochs: int | None = None) -> list[Run]:
@@ -87,21 +77,13 @@ def step_of(run: Run) -> Step:
 
 
 class Learner(NamedTuple):
-    """A task's network as functions of one flat vector of parameters.
+    """A task's network as functions of one flat vector of parameters."""
 
-    Attributes:
-      first: ``first(key) -> [d]``.
-      clipped: ``clipped(params, inputs, labels) -> [n, d]``, each example's clipped gradient.
-      update: ``update(params, moments, gradient) -> (params, moments)``, Adam's.
-      moments: ``moments(params)``, at the start.
-      probabilities: ``probabilities(params, inputs) -> [n, classes]``.
-    """
-
-    first: Callable[[jax.Array], jax.Array]
-    clipped: Callable[..., jax.Array]
-    update: Callable[..., tuple[jax.Array, Any]]
-    moments: Callable[[jax.Array], Any]
-    probabilities: Callable[[jax.Array, jax.Array], jax.Array]
+    first: Callable[[jax.Array], jax.Array]  # ``first(key) -> [d]``
+    clipped: Callable[..., jax.Array]  # ``clipped(params, inputs, labels) -> [n, d]``, each example's clipped gradient
+    update: Callable[..., tuple[jax.Array, Any]]  # ``update(params, moments, gradient) -> (params, moments)``, Adam's
+    moments: Callable[[jax.Array], Any]  # ``moments(params)``, at the start
+    probabilities: Callable[[jax.Array, jax.Array], jax.Array]  # ``probabilities(params, inputs) -> [n, classes]``
 
 
 @cache

@@ -33,16 +33,13 @@ FIXED, BUDGETS = (0.01, 0.05, 0.1, 0.5, 1.0), (0.01, 0.05, 1.0)
 class Scale(NamedTuple):
     """Of a federation.
 
-    Attributes:
-      rounds: T.
-      clients_per_round: m.
-      simulated: of m clients, those that are computed; each stands for m/simulated with the same update. The noise on
-        the mean of all messages is that of m clients. It is several tens of times as long as the mean of 20 clipped
-        updates is off that of 1,000, so that a run by 20 learns as one by 1,000 does, for a fiftieth of the time.
+    Of m clients ``simulated`` are computed; each stands for m/simulated with the same update. The noise on the mean of
+    all messages is that of m clients. It is several tens of times as long as the mean of 20 clipped updates is off
+    that of 1,000, so that a run by 20 learns as one by 1,000 does, for a fiftieth of the time.
     """
 
-    rounds: int
-    clients_per_round: int
+    rounds: int  # T
+    clients_per_round: int  # m
     simulated: int
 
 
@@ -73,16 +70,12 @@ RULES: dict[str, Callable[[Scale, float, Any], Rule]] = {  # of a message's nois
 class Run(NamedTuple):
     """One federation, from its first round to its last.
 
-    Attributes:
-      name: of the setting, of RULES or NON_PRIVATE.
-      sensitivity: the noise's standard deviation over C sigma: 1 as Algorithm 3 prints it, 2 as Section 3.1.2 demands;
-        None for no noise.
-      trial: from 0.
+    The noise's standard deviation over C sigma is 1 as Algorithm 3 prints it, 2 as Section 3.1.2 demands.
     """
 
-    name: str
-    sensitivity: int | None
-    trial: int
+    name: str  # of the setting, of RULES or NON_PRIVATE
+    sensitivity: int | None  # of the noise; None for no noise
+    trial: int  # from 0
 
 
 def runs(starts: Sequence[str], sensitivities: Iterable[int], trials: int) -> list[Run]:

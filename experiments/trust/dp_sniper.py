@@ -39,17 +39,11 @@ QUICK = ("laplace", "report_noisy_max3", "one_time_rappor")
 
 
 class Entry(NamedTuple):
-    """A mechanism with the shape of its inputs.
+    """A mechanism with the shape of its inputs."""
 
-    Attributes:
-      apply: ``fn(key, x)``.
-      size: numbers in an input.
-      every: whether neighbours may differ by 1 in every number, not in one only.
-    """
-
-    apply: Callable[[jax.Array, jax.Array], jax.Array]
-    size: int
-    every: bool = False
+    apply: Callable[[jax.Array, jax.Array], jax.Array]  # ``fn(key, x)``
+    size: int  # numbers in an input
+    every: bool = False  # whether neighbours may differ by 1 in every number, not in one only
 
 
 ENTRIES = (

@@ -11,20 +11,13 @@ from typing import NamedTuple
 
 
 class Published(NamedTuple):
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-      linear, network: certified epsilon of DP-Sniper with logistic regression and with a neural network.
-      seconds: wall time of both, search and final estimate, on the authors' machine.
-      rates: the two probabilities behind the larger of the two bounds.
-      statdp: certified epsilon of StatDP-Fixed, first run; None where it failed.
-    """
-
-    linear: float
+    linear: float  # linear, network: certified epsilon of DP-Sniper with logistic regression and with a neural network
     network: float
-    seconds: tuple[float, float]
-    rates: tuple[float, float]
-    statdp: float | None
+    seconds: tuple[float, float]  # wall time of both, search and final estimate, on the authors' machine
+    rates: tuple[float, float]  # the two probabilities behind the larger of the two bounds
+    statdp: float | None  # certified epsilon of StatDP-Fixed, first run; None where it failed
 
 
 PUBLISHED = {
