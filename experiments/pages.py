@@ -1,11 +1,12 @@
 """Builds pages from result rows: a small template language, tables, and the verdicts on a paper's claims.
 
-A template is Markdown with two marks. The values come from functions of the rows, in the module ``page`` beside it:
+A template is Markdown with three marks. The values come from functions of the rows, in the module ``page`` beside it:
 
     [[table_1]]                                          the text that page.table_1(rows) returns
+    [[verdicts]]                                         the table of verdicts on page.CLAIMS
     [[ceiling: At most {most:.2f} of {trials:,} trials.]]     a sentence that must be true
 
-The second calls ``page.ceiling(rows)``, which returns a :class:`Fact`: whether the sentence holds, and its numbers. A
+The last calls ``page.ceiling(rows)``, which returns a :class:`Fact`: whether the sentence holds, and its numbers. A
 sentence that does not hold ends the build, and so does a number that is typed into a template by hand.
 """
 
@@ -56,7 +57,7 @@ def filled(template: str, page: ModuleType, rows: Rows, name: str = "template") 
     refuse_typed_numbers(template, name)
 
     def replacement(mark: re.Match[str]) -> str:
-        made = getattr(page, mark[1])(rows)
+        made = verdicts(page.CLAIMS, rows) if mark[1] == "verdicts" else getattr(page, mark[1])(rows)
         if mark[2] is None:
             return str(made)
         sentence = mark[2].format_map(made.values)

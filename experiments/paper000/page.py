@@ -10,7 +10,7 @@ from dpaudit.report.rows import read_rows
 from experiments import pages
 from experiments.pages import Fact, Rows, fact, interval, number, only, ranged, select, table, values
 from experiments.paper000 import figures
-from experiments.paper000.claims import CLAIMS, PROMISE, at_promise
+from experiments.paper000.claims import PROMISE, at_promise
 from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
 
 FILES = ("ldp_client_audit.json",)
@@ -26,10 +26,6 @@ def draw(rows: Rows, folder: Path) -> None:
     drawn |= {"worst_pair": figures.worst_pair(rows), "angles": figures.angles(rows), "sweep": figures.sweep(rows)}
     for name, figure in drawn.items():
         pages.save(figure, folder / f"ldp_{name}.png")
-
-
-def verdicts(rows: Rows) -> str:
-    return pages.verdicts(CLAIMS, rows)
 
 
 def setting(rows: Rows) -> Fact:

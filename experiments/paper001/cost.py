@@ -41,8 +41,7 @@ OWNERS = ("one", "two", "three")
 WARM = 5  # steps before those that are timed
 SMALL = 10_000  # coordinates, up to which four times as many steps are timed
 RING_BITS = 17  # the paper's: shares modulo 2^(N + 1), N = 16
-PARTS = (TIMES, BY_EPSILON, TABLES) = ("times", "by-epsilon", "tables")
-TYPICAL = EPSILONS.index(2.0)  # of which Table 1's hours and bytes are compared
+PARTS = (TIMES, TABLES) = ("times", "tables")
 MODES = (("noisy", 1), ("noisy", 4), ("plain", 1))  # and the depth of the transfers: IKNP, SoftSpoken
 LINKS: dict[str, tuple[float, float] | None] = {  # megabits a second and milliseconds, each way
     "loopback": None,
@@ -58,7 +57,7 @@ class Training(NamedTuple):
     reading: str  # of its network
     model: Any  # the network
     shape: tuple[int, ...]  # of its input
-    paper_hours: tuple[float, ...]  # at each of EPSILONS, communication and computation together
+    paper_hours: float  # at epsilon 2, communication and computation together
     paper_gb: float  # at epsilon 2, between the servers
     paper_plain_gb: float  # without noise
 
@@ -69,7 +68,7 @@ class Training(NamedTuple):
 
 
 def _training(data: str, reading: str, model: Any, shape: tuple[int, ...]) -> Training:
-    return Training(data, reading, model, shape, HOURS[data], *GIGABYTES[data])
+    return Training(data, reading, model, shape, HOURS[data][EPSILONS.index(2.0)], *GIGABYTES[data])
 
 
 TRAININGS = (
@@ -177,32 +176,10 @@ def costs(rows: Rows, how: dict[str, Any], training: Training, terms: Terms, sec
     gigabytes = count * each * terms.dimension / 1e9
     paper = training.paper_plain_gb if plain else training.paper_gb
     rows.add("gigabytes", how, gigabytes, scale=f"{count:,} steps, between the servers", paper_value=paper)
-    hours, paper_hours = count * seconds / 3600, training.paper_hours[TYPICAL]
+    hours, paper_hours = count * seconds / 3600, training.paper_hours
     row = rows.add("hours", how, hours, scale=f"{count:,} steps", paper_value=None if plain else paper_hours)
     row["times_as_fast"] = None if plain else paper_hours / hours
     print(f"{training.data}: {hours:.3g} h and {gigabytes:.4g} GB for {count:,} steps", flush=True)
-
-
-def by_epsilon(rows: Rows, chosen: tuple[Training, ...], epsilons: tuple[float, ...], count: int) -> None:
-    """Seconds a step, and hours of the whole training, with the noise of the paper's rule for each epsilon."""
-    for training in chosen:
-        for epsilon, paper in zip(EPSILONS, training.paper_hours, strict=True):
-            if epsilon not in epsilons:
-                continue
-            multiplier = gaussian.classical(epsilon=epsilon, delta=DELTA)
-            terms = agreement.terms(
-                owners=OWNERS,
-                dimension=training.parameters,
-                examples=TASKS[training.data].examples,
-                noise_multiplier=multiplier,
-            )
-            timed = 4 * count if terms.dimension < SMALL else count
-            took = whole_steps(terms, multiplier, None, timed)
-            setting = {"data": training.data, "reading": training.reading, "epsilon": epsilon}
-            rows.spread("epsilon_seconds", setting, took, scale=f"{timed} steps after {WARM}, owners and servers")
-            hours = steps(training) * float(np.median(took)) / 3600
-            rows.add("epsilon_hours", setting, hours, scale=f"{steps(training):,} steps", paper_value=paper)
-    rows.finish_part("by epsilon")
 
 
 def tables(rows: Rows, epsilons: Sequence[float], datasets: Sequence[str]) -> None:
@@ -243,8 +220,6 @@ def main() -> None:
         which, links, epsilons, data = TRAININGS, tuple(LINKS), EPSILONS, tuple(TASKS)
     if TIMES in wanted:
         trainings(rows, which, links, 5)
-    if BY_EPSILON in wanted:
-        by_epsilon(rows, which[:3], epsilons, 5)
     if TABLES in wanted:
         rows.run(tables, list(epsilons), list(data))
 

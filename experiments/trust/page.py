@@ -7,7 +7,7 @@ from typing import Any
 from experiments import pages
 from experiments.pages import Fact, Row, Rows, fact, number, select, table, values
 from experiments.trust import figures
-from experiments.trust.claims import CLAIMS, by_trials, rejected, sniper, study
+from experiments.trust.claims import by_trials, rejected, sniper, study
 from experiments.trust.coverage import CONTROL, NO_GAUSSIAN, OTHER_TRUTHS, PROMISED
 from experiments.trust.coverage_peers import PART
 
@@ -25,10 +25,6 @@ NAMES |= {f"svt{i}": f"SVT{i}" for i in range(1, 7)}
 def draw(rows: Rows, folder: Path) -> None:
     own = [row for row in rows if row["quantity"] in ("false_violation_rate", "tightness")]
     pages.save(figures.coverage(own), folder / "coverage.png")
-
-
-def verdicts(rows: Rows) -> str:
-    return pages.verdicts(CLAIMS, rows)
 
 
 def summary(rows: Rows) -> Fact:

@@ -2,10 +2,11 @@
 
 import pytest
 
+from dpaudit.secure.noise import gaussian
 from dpaudit.secure.protocol import agreement
 from experiments.common import Rows
 from experiments.paper001 import cost as spgc_cost
-from experiments.paper001 import page
+from experiments.paper001 import page, published
 from experiments.paper001.cost import EPSILONS, OWNERS, TRAININGS
 
 
@@ -15,7 +16,7 @@ def test_the_networks_are_the_paper_s():
         ("MNIST", "channels together"),
         ("MNIST", "channels apart"),
     ]
-    assert all(len(training.paper_hours) == len(EPSILONS) for training in TRAININGS)
+    assert all(len(published.HOURS[training.data]) == len(EPSILONS) for training in TRAININGS)
 
 
 def test_steps_follow_from_the_paper_s_bytes():
@@ -30,7 +31,7 @@ CANCER = TRAININGS[0]._replace(paper_plain_gb=1e-3)  # five steps
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Cancer with steps of half a second, and of real ones at one epsilon; bytes at one."""
+    """Cancer with steps of half a second; bytes at one epsilon."""
     made = Rows("001", "spgc_cost", str(tmp_path_factory.mktemp("cost")), 0)
     made.add("steps", {"data": "Cancer", "reading": "", "d": 182}, spgc_cost.steps(CANCER), scale="")["epochs"] = 0
     for mode, depth in spgc_cost.MODES:
@@ -41,7 +42,6 @@ def rows(tmp_path_factory):
         how = {"data": "Cancer", "reading": "", "d": 182, "link": "loopback", "mode": mode, "depth": depth}
         made.spread("step_seconds", how, [0.25, 0.5, 0.75], scale="")
         spgc_cost.costs(made, how, CANCER, terms, 0.5)
-    spgc_cost.by_epsilon(made, (CANCER,), EPSILONS[:1], 1)
     spgc_cost.tables(made, (8.0,), ("MNIST",))
     return made.rows
 
@@ -60,12 +60,12 @@ def test_hours_are_seconds_times_steps(rows):
     assert (plain["paper_value"], plain["times_as_fast"]) == (None, None)
 
 
-def test_real_steps_are_timed_at_each_epsilon(rows):
+def test_real_steps_are_timed():
     """Servers learn of the noise by its multiplier, here 378 clip norms; the sum that they open is checked."""
-    (step,), (hours,) = found(rows, "epsilon_seconds"), found(rows, "epsilon_hours")
-    assert step["setting"] == hours["setting"] == {"data": "Cancer", "reading": "", "epsilon": 0.01}
-    assert 0 < step["ours_low"] <= step["ours"] <= step["ours_high"] < 60
-    assert (hours["ours"], hours["paper_value"]) == (pytest.approx(5 * step["ours"] / 3600), 11.03)
+    multiplier = gaussian.classical(epsilon=EPSILONS[0], delta=spgc_cost.DELTA)
+    terms = agreement.terms(owners=OWNERS, dimension=182, examples=30, noise_multiplier=multiplier)
+    (took,) = spgc_cost.whole_steps(terms, multiplier, None, 1)
+    assert 0 < took < 60
 
 
 def test_bytes_of_noise_grow_with_the_table_alone(rows):

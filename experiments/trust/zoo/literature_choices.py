@@ -15,7 +15,6 @@ CLAIM = Claim(1.0)
 LIKELY = math.exp(CLAIM.epsilon) / (1 + math.exp(CLAIM.epsilon))  # of the truth, of two possible answers
 CATEGORIES = 5
 BITS = 8
-ONE_OF_TWO = Claim(2 * CLAIM.epsilon)
 
 CANDIDATES = 10
 VOTES = jnp.zeros((4, CANDIDATES))  # a row of approvals for each voter
