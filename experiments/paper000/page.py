@@ -10,6 +10,7 @@ from dpaudit.report.rows import read_rows
 from experiments import pages
 from experiments.pages import Fact, Rows, fact, interval, number, only, ranged, select, table, values
 from experiments.paper000 import figures
+from experiments.paper000.claims import CLAIMS as CLAIMS
 from experiments.paper000.claims import PROMISE, at_promise
 from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
 from experiments.paper001 import figures
+from experiments.paper001.claims import CLAIMS as CLAIMS
 from experiments.paper001.claims import ends, growth
 from experiments.paper001.cost import LINKS, RING_BITS, WARM, general_bytes, plain_bytes
 from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS, TASKS

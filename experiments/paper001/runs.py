@@ -14,15 +14,14 @@ import optax
 from jax.flatten_util import ravel_pytree
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from dpaudit.cli.command import bars_on_terminal
-from dpaudit.report.rows import read_rows, write_rows
+from dpaudit._engine.fingerprint import Identity
 from dpaudit.secure.crypto.randomness import SEED_BYTES, Stream
 from dpaudit.secure.noise import gaussian
 from dpaudit.secure.protocol import schemes
 from dpaudit.secure.protocol.schemes import Scheme, Step
 from dpaudit.training import models, per_example
 from experiments import fingerprint
-from experiments.common import refuse_stale
+from experiments.common import kept_records
 from experiments.paper001.tasks import CLIP_NORM, DELTA, EPSILONS, OWNERS, TASKS, Records, load
 
 TOGETHER = 250  # examples whose gradients are held at a time, at most
@@ -115,7 +114,7 @@ def learner(name: str, shape: tuple[int, ...]) -> Learner:
 
 
 def play(
-    run: Run, train: Records, test: Records, seed: int, progress: Callable[[], None] = lambda: None
+    run: Run, train: Records, test: Records, seed: int, progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
     """The whole run; its record, with what the network is worth after every epoch."""
     step, learn = step_of(run), learner(run.data, train.inputs.shape[1:])
@@ -134,7 +133,7 @@ def play(
             released = schemes.release(scheme, sums, scheme.noise(params.size, source)) / step.examples
             params, moments = learn.update(params, moments, jnp.asarray(released, jnp.float32))
         curve.append(worth(np.asarray(learn.probabilities(params, jnp.asarray(test.inputs)), np.float64), test.labels))
-        progress()
+        progress(epoch + 1)
     steps = run.epochs * (rows // each)
     return {
         **run._asdict(),
@@ -179,28 +178,13 @@ def _secrets(seed: int, run: Run, *at: int) -> Callable[[int], bytes]:
 
 
 def play_all(wanted: Sequence[Run], work: Path, seed: int, data_dir: str | None) -> list[dict[str, Any]]:
-    """The record of every run, found in ``work`` or made and kept there, with a line for each."""
-    found = []
-    with bars_on_terminal() as bars:
-        for number, run in enumerate(wanted):
-            identity = {"program": str(fingerprint.of_module("paper001.runs"))}
-            file = work / f"seed{seed}" / ("-".join(map(str, run)).replace(" ", "_") + ".json")
-            if not file.exists():
-                task = None if bars is None else bars.add_task(" ".join(map(str, run)), total=run.epochs)
-
-                def shown(task: Any = task) -> None:
-                    if bars is not None and task is not None:
-                        bars.advance(task)
-
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_rows(
-                    [play(run, *load(run.data, data_dir, run.trial), seed, shown) | {"identity": identity}], file
-                )
-            found += read_rows(file)
-            refuse_stale(found[-1], identity, file)
-            last = found[-1]
-            print(
-                f"{number + 1}/{len(wanted)} {run}: {last['accuracy'][-1]:.1%}, {last['seconds_per_step']} s",
-                flush=True,
-            )
-    return found
+    """The record of every run, found in ``work`` or made and kept there."""
+    identity: Identity = {"program": str(fingerprint.of_module("paper001.runs"))}
+    return kept_records(
+        wanted,
+        lambda run, shown: play(run, *load(run.data, data_dir, run.trial), seed, shown) | {"identity": identity},
+        lambda run: work / f"seed{seed}" / ("-".join(map(str, run)).replace(" ", "_") + ".json"),
+        lambda run: identity,
+        lambda record: f"{record['accuracy'][-1]:.1%}, {record['seconds_per_step']} s",
+        lambda run: run.epochs,
+    )

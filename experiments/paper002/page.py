@@ -11,6 +11,7 @@ from experiments import pages
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
 from experiments.paper002 import figures
 from experiments.paper002.claims import AS_PRINTED, KEEPS, SCALE, judge, margins, scale_of, scales
+from experiments.paper002.claims import CLAIMS as CLAIMS
 from experiments.paper002.published import ACCURACY, BUDGETS, COMPARISONS, FINDINGS
 
 FILES = ("clip_size.json", "federated_audit.json")

@@ -15,14 +15,13 @@ from dpaudit import _validate, data
 from dpaudit._engine import hosts
 from dpaudit._engine.fingerprint import Identity, of_run
 from dpaudit._engine.long_run import Parts
-from dpaudit.cli.command import bars_on_terminal
 from dpaudit.federated import clients, clip_size, population
 from dpaudit.federated.clip_size import Rule
 from dpaudit.federated.rounds import Server, diverged, federated, simulate
 from dpaudit.mechanisms import gaussian
-from dpaudit.report.rows import read_rows, write_rows
+from dpaudit.report.rows import read_rows
 from dpaudit.training import models
-from experiments.common import refuse_stale
+from experiments.common import kept_records
 from experiments.paper002.published import DELTA, EPSILON
 
 LOOKS = 100  # at the model, evenly over the rounds
@@ -226,28 +225,16 @@ def short(values: Any) -> Any:
 
 
 def play_all(bench: Bench, wanted: Sequence[Run], work: str | None) -> list[dict[str, Any]]:
-    """The record of every run, found in ``work`` or made and kept there, with a line for each."""
-    found = []
-    with bars_on_terminal() as bars:
-        for i, run in enumerate(wanted):
-            folder = None if work is None else _folder(work, bench, run)
-            kept = None if folder is None else folder.with_suffix(".json")
-            if kept is not None and kept.exists():
-                (row,) = read_rows(kept)
-                refuse_stale(row, bench.identity(run.name, run.sensitivity), kept)
-            else:
-                task = None if bars is None else bars.add_task(f"{run.name}, {run.trial}", total=bench.scale.rounds)
-                shown = None if bars is None or task is None else partial(_show, bars, task)
-                row = record(bench, run, bench.play(run, folder, shown))
-                if bars is not None and task is not None:
-                    bars.remove_task(task)
-                if kept is not None:
-                    write_rows([row], kept)
-            found.append(row)
-            noise = "no noise" if run.sensitivity is None else f"noise of {run.sensitivity} C"
-            accuracy = 100 * row["accuracy"][-1]
-            print(f"{i + 1}/{len(wanted)} {run.name}, {noise}, trial {run.trial}: {accuracy:.2f}%", flush=True)
-    return found
+    """The record of every run, found in ``work`` or made and kept there."""
+    folder: Callable[[Run], Any] = lambda run: None if work is None else _folder(work, bench, run)  # noqa: E731
+    return kept_records(
+        wanted,
+        lambda run, shown: record(bench, run, bench.play(run, folder(run), shown)),
+        lambda run: None if work is None else folder(run).with_suffix(".json"),
+        lambda run: bench.identity(run.name, run.sensitivity),
+        lambda kept: f"{100 * kept['accuracy'][-1]:.2f}%",
+        lambda run: bench.scale.rounds,
+    )
 
 
 def _folder(work: str, bench: Bench, run: Run) -> Path:
@@ -263,7 +250,3 @@ def all_records(work: str) -> list[dict[str, Any]]:
     found = [read_rows(file)[0] for file in sorted(Path(work).glob("*/*/*/*.json"))]
     place = {name: i for i, name in enumerate((NON_PRIVATE, *RULES))}
     return sorted(found, key=lambda row: (row["sensitivity"] or 0, place[row["name"]], row["trial"]))
-
-
-def _show(bars: Any, task: Any, rounds: int) -> None:
-    bars.update(task, completed=rounds)

@@ -10,6 +10,7 @@ from experiments.pages import Fact, Row, Rows, fact, mean, number, only, select,
 from experiments.paper003 import claims, figures
 from experiments.paper003.audit import FAULTY
 from experiments.paper003.bench import DELTA, EPSILON, SCALES
+from experiments.paper003.claims import CLAIMS as CLAIMS
 from experiments.paper003.claims import COMPARISONS, ERRORS, SAME, large, lost, scales
 from experiments.paper003.published import ACCURACY, LARGEST, LOSS, PLAIN_ACCURACY, RATIOS, ROUNDED, UNIT
 from experiments.paper003.questions import CONFIDENCE, DETERMINISTIC, NULLS, TOGETHER

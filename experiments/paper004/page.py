@@ -6,6 +6,7 @@ from typing import Any
 from experiments import pages
 from experiments.pages import Fact, Rows, broken, fact, interval, number, only, ranged, select, table
 from experiments.paper004 import published
+from experiments.paper004.claims import CLAIMS as CLAIMS
 from experiments.paper004.federated import LEARNING_RATES
 from experiments.paper004.figures import transcript_figure, utility_figure
 

@@ -7,6 +7,7 @@ from typing import Any
 from experiments import pages
 from experiments.pages import Fact, Row, Rows, fact, number, select, table, values
 from experiments.trust import figures
+from experiments.trust.claims import CLAIMS as CLAIMS
 from experiments.trust.claims import by_trials, rejected, sniper, study
 from experiments.trust.coverage import CONTROL, NO_GAUSSIAN, OTHER_TRUTHS, PROMISED
 from experiments.trust.coverage_peers import PART
