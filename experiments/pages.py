@@ -128,8 +128,9 @@ def from_interval(low: float, high: float) -> bool | None:
     return True if low > 0 else False if high < 0 else None
 
 
-def table(header: Sequence[str], lines: Iterable[Sequence[Any]], *, left: bool = False) -> str:
-    """A Markdown table; every column but the first is aligned right, unless they are text."""
+def table(header: str | Sequence[str], lines: Iterable[Sequence[Any]], *, left: bool = False) -> str:
+    """A Markdown table, whose header may be one text; columns but the first are aligned right, unless all are text."""
+    header = header.split(" | ") if isinstance(header, str) else header
     rule = ["---"] * len(header) if left else ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in (header, rule, *lines))
 

@@ -25,8 +25,4 @@ HOURS = {  # of a training, at each of these
     "Cancer": (11.03, 10.61, 10.76, 10.63, 10.63),
     "Diabetes": (1.26, 1.27, 1.23, 1.22, 1.21),
 }
-GIGABYTES = {
-    "MNIST": (5_094.6, 289.2),
-    "Cancer": (699.8, 39.5),
-    "Diabetes": (77.5, 4.4),
-}  # epsilon 2; no noise
+GIGABYTES = {"MNIST": (5_094.6, 289.2), "Cancer": (699.8, 39.5), "Diabetes": (77.5, 4.4)}  # epsilon 2; no noise

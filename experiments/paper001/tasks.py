@@ -49,33 +49,9 @@ def standardised(train: np.ndarray, inputs: np.ndarray) -> np.ndarray:
 
 
 TASKS = {
-    "MNIST": Task(
-        "mnist",
-        MNISTNetwork(),
-        lambda _, inputs: inputs,
-        3_000,
-        30,
-        3e-3,
-        published.ACCURACY["MNIST"],
-    ),
-    "Cancer": Task(
-        "breast_cancer",
-        CancerNetwork(),
-        thirds,
-        30,
-        100,
-        3e-3,
-        published.ACCURACY["Cancer"],
-    ),
-    "Diabetes": Task(
-        "pima_diabetes",
-        DiabetesNetwork(),
-        standardised,
-        30,
-        100,
-        3e-3,
-        published.ACCURACY["Diabetes"],
-    ),
+    "MNIST": Task("mnist", MNISTNetwork(), lambda _, inputs: inputs, 3_000, 30, 3e-3, published.ACCURACY["MNIST"]),
+    "Cancer": Task("breast_cancer", CancerNetwork(), thirds, 30, 100, 3e-3, published.ACCURACY["Cancer"]),
+    "Diabetes": Task("pima_diabetes", DiabetesNetwork(), standardised, 30, 100, 3e-3, published.ACCURACY["Diabetes"]),
 }
 
 

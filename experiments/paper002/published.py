@@ -37,6 +37,11 @@ class Comparison(NamedTuple):
     smaller: tuple[str, ...]
 
 
+def place(comparison: Comparison) -> str:
+    """Where the paper says so, or asks."""
+    return f"{'Finding' if comparison.finding in FINDINGS else 'Section'} {comparison.finding}"
+
+
 LOWERED = ("0.05to0.01(20%)", "0.05to0.01(60%)", "poly(0.05)0.5", "poly(0.05)1.0", "poly(0.05)2.0")
 ADAPTIVE = ("quantile(0.01)10%", "quantile(0.01)50%", "adaptive0.01", "adaptive0.05")
 BUDGETS = ("budget(0.01)", "budget(0.05)", "budget(1.0)")  # not the paper's

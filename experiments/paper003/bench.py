@@ -16,15 +16,7 @@ from dpaudit.training import accounting, models
 from dpaudit.training.dp_sgd import Trainer, dp_sgd, train
 from dpaudit.training.dropout import mc_dropout
 from dpaudit.training.many import train_many
-from dpaudit.training.neighbouring import (
-    Neighbours,
-    Rows,
-    hardest_target,
-    perturbed,
-    random_target,
-    split,
-    weighted,
-)
+from dpaudit.training.neighbouring import Neighbours, Rows, hardest_target, perturbed, random_target, split, weighted
 from dpaudit.training.sampling import poisson
 from experiments.common import seconds
 

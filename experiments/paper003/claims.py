@@ -202,12 +202,7 @@ COMMAND = "mc_dropout_risk --scale NAME --work DIR"
 # fmt: off
 CLAIMS = (
     *(Claim(f"{c.question}: {c.text}", "", lambda rows, c=c: by_comparisons(c, rows), COMMAND) for c in COMPARISONS),
-    Claim(
-        "RQ1: by the paper's own estimate, several statistics leak more than one prediction",
-        "2.6 and 3.0 times",
-        more_than_nothing,
-        COMMAND,
-    ),
+    Claim("RQ1: by the paper's own estimate, several statistics leak more than one prediction", "2.6 and 3.0 times", more_than_nothing, COMMAND),
     Claim(f"RQ3: rounding to {UNIT} costs less than a point of accuracy", "< 1 point", keeps_accuracy, COMMAND),
     Claim("No estimate is above about 2.5, though 25.63 is promised", "2.5", largest, COMMAND),
 )

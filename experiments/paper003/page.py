@@ -194,15 +194,7 @@ def defences(rows: Rows) -> str:
         risk = select(own, "epsilon", part=3, seen="label")
         cells = [f"{mean(risk):.2f} ({mean(risk, 'null'):.2f})", most(risk, "honest"), most(risk, "likelihood_ratio")]
         lines.append([f"{name}: label alone", "–", "–", "–", *cells])
-    header = [
-        "published",
-        "accuracy %",
-        "no label %",
-        "calibration error",
-        "estimate (null)",
-        "honest",
-        "likelihood ratio",
-    ]
+    header = "published | accuracy % | no label % | calibration error | estimate (null) | honest | likelihood ratio"
     return table(header, lines)
 
 

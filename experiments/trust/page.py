@@ -50,17 +50,7 @@ def faults(rows: Rows) -> str:
             pages.named(at["source"]),
         ]
         lines.append([at["fault"], *cells])
-    header = [
-        "fault",
-        "claim",
-        "true ε",
-        "caught by",
-        "trials",
-        "attack",
-        "ε at least",
-        "twin ε at least",
-        "where it was made",
-    ]
+    header = "fault | claim | true ε | caught by | trials | attack | ε at least | twin ε at least | where it was made"
     return table(header, lines)
 
 
@@ -157,10 +147,10 @@ def sniper_run(rows: Rows) -> Fact:
 
 
 def sniper_table(rows: Rows) -> str:
-    header = [
-        "mechanism", "ours", "exact, this pair", "DP-Sniper linear / network", "the same, our trials", "StatDP-Fixed",
-        "verdict on 0.1", "attack", "seconds", "their seconds",
-    ]  # fmt: skip
+    header = (
+        "mechanism | ours | exact, this pair | DP-Sniper linear / network | the same, our trials | "
+        "StatDP-Fixed | verdict on 0.1 | attack | seconds | their seconds"
+    )
     return table(header, map(sniper_line, sniper(rows)))
 
 
@@ -236,15 +226,5 @@ def worst_keys(rows: Rows) -> str:
         at = now["setting"]
         cells = [f"{row[name]:.3f}" for row in (now, before) for name in ("ours", "quantile5")]
         lines.append([at["mechanism"], f"{at['trials']:,}", f"{now['truth']:.3f}", now["delta"], *cells, now["above"]])
-    header = [
-        "mechanism",
-        "trials",
-        "true ε",
-        "δ",
-        "mean",
-        "quantile",
-        "mean before",
-        "quantile before",
-        "above truth",
-    ]
+    header = "mechanism | trials | true ε | δ | mean | quantile | mean before | quantile before | above truth"
     return table(header, lines)

@@ -41,8 +41,7 @@ def beyond(standard_deviations: float, direction: jax.Array, sigma: float = SIGM
     """The rule "world 1 where the release has gone so far along ``direction``": the best test of Gaussian noise."""
     unit = direction / jnp.linalg.norm(direction)
     return event(
-        f"beyond {standard_deviations:g} sigma",
-        lambda release: jnp.sum(release * unit) > standard_deviations * sigma,
+        f"beyond {standard_deviations:g} sigma", lambda release: jnp.sum(release * unit) > standard_deviations * sigma
     )
 
 
