@@ -9,20 +9,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from dpaudit._engine import hosts
 from dpaudit._engine.fingerprint import Identity, refuse_another
+from dpaudit._validate import expected
 from dpaudit.auditing.result import json_number
-from dpaudit.cli.command import perform
+from dpaudit.cli.command import bars_on_terminal, perform
 from dpaudit.report.rows import prepare_out, read_rows, write_rows
 from experiments import fingerprint
 
 HERE = Path(__file__).parent
+Run = TypeVar("Run", bound=tuple[Any, ...])
 PROGRAMS = {  # the module that makes each file of rows
     "ldp_client_audit": "paper000.run",
     "spgc": "paper001.run",
@@ -52,14 +55,32 @@ def results(name: str) -> Path:
     return HERE / program(name).partition(".")[0] / "results" / f"{name}.json"
 
 
-def options(description: str, *, seed: int = 0) -> argparse.ArgumentParser:
-    """--quick, --out, --data-dir, --seed."""
+def options(description: str, *, work: str = "", share: bool = False) -> argparse.ArgumentParser:
+    """--quick, --out, --data-dir, --seed; --work, for which what it keeps is told; --share of runs among processes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small version, in under a minute, on bundled data")
     parser.add_argument("--out", default=None, help="directory for results.json; default: the committed results")
     parser.add_argument("--data-dir", default=None, help="where the data sets lie; else $DPAUDIT_DATA")
-    parser.add_argument("--seed", type=int, default=seed)
+    parser.add_argument("--seed", type=int, default=0)
+    if work:
+        parser.add_argument("--work", default=None, metavar="DIR", help=f"keeps {work}, to go on from")
+    if share:
+        parser.add_argument(
+            "--share", default=None, metavar="I/N", help="every N-th run from the I-th on, and no rows"
+        )
     return parser
+
+
+def refuse_homeless(chosen: argparse.Namespace) -> None:
+    """Raises InputError where what takes hours has no --work to be kept in."""
+    if chosen.work is None and not chosen.quick:
+        raise expected("--work", "a folder for what takes hours", "none")
+
+
+def shared_out(wanted: Sequence[Run], share: str | None) -> Sequence[Run]:
+    """The runs that fall to a process: all, or those of ``--share I/N``."""
+    first, every = (0, 1) if share is None else map(int, share.split("/"))
+    return wanted[first::every]
 
 
 def as_command(main: Callable[[], None]) -> None:
@@ -122,6 +143,37 @@ def refuse_stale(record: dict[str, Any], identity: Identity, file: Path) -> None
     """
     if record.get("identity") is not None:
         refuse_another(identity, record["identity"], "experiment", file.name)
+
+
+def kept_records(
+    wanted: Sequence[Run],
+    play: Callable[[Run, Callable[[int], None]], dict[str, Any]],  # its second argument is told what is done
+    file_of: Callable[[Run], Path | None],
+    identity_of: Callable[[Run], Identity],
+    told: Callable[[dict[str, Any]], str],  # a record in a few words
+    total: int,  # of what is done in a run
+) -> list[dict[str, Any]]:
+    """The record of every run, found in its file or made and kept there, with a line for each."""
+    found = []
+    with bars_on_terminal() as bars:
+        for number, run in enumerate(wanted, 1):
+            file, name = file_of(run), ", ".join(str(part) for part in run if part is not None)
+            if file is not None and file.exists():
+                (record,) = read_rows(file)
+                refuse_stale(record, identity_of(run), file)
+            else:
+                shown = (lambda _: None) if bars is None else partial(_show, bars, bars.add_task(name, total=total))
+                record = play(run, shown)
+                if file is not None:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    write_rows([record], file)
+            found.append(record)
+            print(f"{number}/{len(wanted)} {name}: {told(record)}", flush=True)
+    return found
+
+
+def _show(bars: Any, task: Any, done: int) -> None:
+    bars.update(task, completed=done)
 
 
 class Rows:

@@ -23,28 +23,9 @@ def verdicts(folder: str) -> str:
     return pages.verdicts(claims_of(folder), make_results.rows_of(folder))
 
 
-def paper000(rows: Rows) -> str:
-    return verdicts("paper000")
-
-
-def paper001(rows: Rows) -> str:
-    return verdicts("paper001")
-
-
-def paper002(rows: Rows) -> str:
-    return verdicts("paper002")
-
-
-def paper003(rows: Rows) -> str:
-    return verdicts("paper003")
-
-
-def paper004(rows: Rows) -> str:
-    return verdicts("paper004")
-
-
-def trust(rows: Rows) -> str:
-    return verdicts("trust")
+paper000, paper001, paper002, paper003, paper004, trust = (
+    lambda rows, folder=folder: verdicts(folder) for folder in make_results.FOLDERS[:6]
+)
 
 
 def counted(rows: Rows) -> Fact:

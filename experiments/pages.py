@@ -1,11 +1,12 @@
 """Builds pages from result rows: a small template language, tables, and the verdicts on a paper's claims.
 
-A template is Markdown with two marks. The values come from functions of the rows, in the module ``page`` beside it:
+A template is Markdown with three marks. The values come from functions of the rows, in the module ``page`` beside it:
 
     [[table_1]]                                          the text that page.table_1(rows) returns
+    [[verdicts]]                                         the table of verdicts on page.CLAIMS
     [[ceiling: At most {most:.2f} of {trials:,} trials.]]     a sentence that must be true
 
-The second calls ``page.ceiling(rows)``, which returns a :class:`Fact`: whether the sentence holds, and its numbers. A
+The last calls ``page.ceiling(rows)``, which returns a :class:`Fact`: whether the sentence holds, and its numbers. A
 sentence that does not hold ends the build, and so does a number that is typed into a template by hand.
 """
 
@@ -56,7 +57,7 @@ def filled(template: str, page: ModuleType, rows: Rows, name: str = "template") 
     refuse_typed_numbers(template, name)
 
     def replacement(mark: re.Match[str]) -> str:
-        made = getattr(page, mark[1])(rows)
+        made = verdicts(page.CLAIMS, rows) if mark[1] == "verdicts" else getattr(page, mark[1])(rows)
         if mark[2] is None:
             return str(made)
         sentence = mark[2].format_map(made.values)
@@ -76,17 +77,11 @@ def refuse_typed_numbers(template: str, name: str) -> None:
 
 
 class Verdict(NamedTuple):
-    """What rows say of a claim.
+    """What rows say of a claim."""
 
-    Attributes:
-      holds: None where they leave it open.
-      ours: our number, with its range.
-      scale: what was run.
-    """
-
-    holds: bool | None
-    ours: str
-    scale: str
+    holds: bool | None  # None where they leave it open
+    ours: str  # our number, with its range
+    scale: str  # what was run
 
     @property
     def word(self) -> str:
@@ -94,19 +89,12 @@ class Verdict(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One claim of a paper.
+    """One claim of a paper."""
 
-    Attributes:
-      says: in words.
-      paper: the number that it prints, if any.
-      judge: from rows to a verdict.
-      command: what makes the rows, as in ``python -m experiments.COMMAND``.
-    """
-
-    says: str
-    paper: str
-    judge: Callable[[Rows], Verdict]
-    command: str
+    says: str  # in words
+    paper: str  # the number that it prints, if any
+    judge: Callable[[Rows], Verdict]  # from rows to a verdict
+    command: str  # what makes the rows, as in ``python -m experiments.COMMAND``
 
 
 def verdicts(claims: Iterable[Claim], rows: Rows) -> str:
@@ -140,8 +128,9 @@ def from_interval(low: float, high: float) -> bool | None:
     return True if low > 0 else False if high < 0 else None
 
 
-def table(header: Sequence[str], lines: Iterable[Sequence[Any]], *, left: bool = False) -> str:
-    """A Markdown table; every column but the first is aligned right, unless they are text."""
+def table(header: str | Sequence[str], lines: Iterable[Sequence[Any]], *, left: bool = False) -> str:
+    """A Markdown table, whose header may be one text; columns but the first are aligned right, unless all are text."""
+    header = header.split(" | ") if isinstance(header, str) else header
     rule = ["---"] * len(header) if left else ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in (header, rule, *lines))
 

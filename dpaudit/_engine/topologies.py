@@ -74,9 +74,7 @@ class Machine(NamedTuple):
     def shapes(self, tree: Any) -> Any:
         """Returns shapes in place of arrays, whole on every device."""
         placed = (
-            SingleDeviceSharding(self.devices[0])
-            if self.mesh is None
-            else NamedSharding(self.mesh, PartitionSpec())
+            SingleDeviceSharding(self.devices[0]) if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
         )
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _dtype(leaf), sharding=placed), tree)
 
@@ -108,7 +106,8 @@ class Machine(NamedTuple):
         room = MEMORY[self.chip]
         much = "more" if wanted is None else f"{wanted / GIB:.2f} GiB, {(wanted - room) / GIB:.2f} GiB more"
         return _validate.InputError(
-            f"memory: expected a program of at most {room / GIB:.2f} GiB on one {self.chip}, got {much}; lower {reduce}"
+            f"memory: expected a program of at most {room / GIB:.2f} GiB on one {self.chip}, got {much}; "
+            f"lower {reduce}"
         )
 
 
@@ -157,7 +156,9 @@ def refuse_unfit(package: str, module: str, extra: str) -> None:
     version = metadata.version("jax")
     asked = [Requirement(line) for line in metadata.requires("jax") or []]
     (fitting,) = (
-        one for one in asked if one.name == package and one.marker is not None and one.marker.evaluate({"extra": extra})
+        one
+        for one in asked
+        if one.name == package and one.marker is not None and one.marker.evaluate({"extra": extra})
     )
     wanted = f"{package}{fitting.specifier}, as jax {version} asks for"
     try:

@@ -1,8 +1,8 @@
 """Audits whole systems: clients of federated learning, trainings, federated runs and transcripts.
 
 A client audits its own LDP-SGD (:mod:`ldp_client`); canaries audit a training, a federated run and a user-level
-training; the likelihood ratio audits a whole transcript of personalization, of any protocol too. Functions of other libraries are run with
-their noise recorded (:mod:`recording`).
+training; the likelihood ratio audits a whole transcript of personalization, of any protocol too. Functions of other
+libraries are run with their noise recorded (:mod:`recording`).
 """
 
 from typing import TYPE_CHECKING

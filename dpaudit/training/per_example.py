@@ -96,7 +96,11 @@ def in_microbatches(
     shapes = jax.eval_shape(part, 0, *jax.tree.map(lambda leaf: leaf[0], (batch, weights)))
     total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
     infos = jax.tree.map(lambda x: jnp.zeros((parts, *x.shape), x.dtype), shapes[1])
-    used = parts if weights is None or _platform.current() == "gpu" else jnp.max(jnp.where((weights != 0).any(axis=1), jnp.arange(1, parts + 1), 0))
+    used = (
+        parts
+        if weights is None or _platform.current() == "gpu"
+        else jnp.max(jnp.where((weights != 0).any(axis=1), jnp.arange(1, parts + 1), 0))
+    )
     if parts <= run:
         return lax.fori_loop(0, used, add, (total, infos))
 
@@ -189,7 +193,8 @@ def clipped_sum(
       clipping: ``clipping(norms [layers, u], clip_norm) -> factors [layers, u]``: :func:`flat`, :func:`per_layer`,
         :func:`automatic` or your own. A layer is the parameters under one parent in ``params``.
       microbatch: the most examples differentiated at a time, a multiple of ``group_size``; parts behind the last
-        example of nonzero weight are not computed, but on a GPU. Default: all. A CPU takes fewer where its caches hold fewer.
+        example of nonzero weight are not computed, but on a GPU. Default: all. A CPU takes fewer where its caches hold
+        fewer.
       part_of: number of units in all, where the caller adds several sums and one unit may move all of them together by
         at most clip_norm. Default: those of ``batch``.
 

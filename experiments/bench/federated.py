@@ -4,27 +4,33 @@
     python -m experiments.bench.federated --quick --out DIR     # few clients, the small network: under a minute
 
 Expect, on two cores with a device each and one draw of noise: a round of the 26,010-parameter network about 4 times as
-fast as torch.func's vmap and 10 times as fast as a loop over clients; seconds linear in the clients of a round; memory
-that neither they nor the population change. On an accelerator, 10,000 rounds are timed instead of memory and what
-runs on the CPU.
+fast as torch.func's vmap and 10 times as fast as a loop over clients; memory that
+neither they nor the population change. On an accelerator, 10,000 rounds are timed instead of memory and what runs on
+the CPU.
 """
 
 import json
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import Partial
 
 from dpaudit._engine import sharding
-from dpaudit.federated import population
+from dpaudit.federated import clients, clip_size, population, rounds
+from dpaudit.federated.population import Population
 from dpaudit.federated.rounds import simulate
-from experiments.bench import federated_sides as sides
-from experiments.bench.training import in_turn, ratio
-from experiments.bench.training_sides import NETWORKS, SILENT, as_torch, differences, refuse_different, timed
+from dpaudit.training import models
+from experiments.bench import sides
+from experiments.bench.sides import NETWORKS, SILENT, Network, as_torch, differences, in_turn, ratio, timed
 from experiments.common import Rows, growth_gib, options
 
 MODULE = [sys.executable, "-m", "experiments.bench.federated"]
@@ -35,34 +41,115 @@ SIZES = {  # what memory is measured of: the clients of a round, and all there a
     "1,000 of 10,000,000": (1_000, 10_000_000),
     "100,000 of 10,000,000": (100_000, 10_000_000),
 }
+EXAMPLES = 5  # of a client
+CLIP_NORM = 0.05
+NOISE_MULTIPLIER = 1.4042  # (8, 1e-7)-LDP: twice the analytic Gaussian's 0.7021
+LEARNING_RATE = 1.0
+
+# run(key, given, noise_multiplier) -> (params, noisy mean)
+Round = Callable[[jax.Array, "Given", Any], tuple[Any, Any]]
+
+
+class Given(NamedTuple):
+    """What every side starts from."""
+
+    params: Any
+    images: jax.Array  # [rows, h, w, c]
+    labels: jax.Array  # [rows]
+
+
+def drawn(seed: int, network: Network, rows: int) -> Given:
+    """Initial parameters, images of noise and random labels, as the PyTorch peer draws them."""
+    rng = np.random.default_rng(seed)
+    params = models.initial_parameters(jax.random.key(seed), network.ours, network.image_shape)
+    images = rng.random((rows, *network.image_shape), np.float32)
+    return Given(params, jnp.asarray(images), jnp.asarray(rng.integers(0, 10, rows), jnp.int32))
+
+
+def server(
+    network: Network, m: int, noise_multiplier: Any, *, each: bool, mesh: Mesh | None, clip_norm: Any = CLIP_NORM
+) -> rounds.Server:
+    """Ours; its optimiser, without momentum, keeps the mean it was given."""
+    loss = models.cross_entropy(network.ours)
+    update = clients.gradients(lambda params, example: loss(params, *example))
+    return rounds.federated(
+        clients.gaussian(update, noise_multiplier=noise_multiplier, each=each),
+        clip_size.fixed(clip_norm),
+        clients_per_round=m,
+        optimizer=optax.sgd(LEARNING_RATE, momentum=0.0),
+        mesh=mesh,
+    )
+
+
+def ours(
+    network: Network,
+    m: int,
+    everyone: Population,
+    *,
+    each: bool = False,
+    mesh: Mesh | None = None,
+    clip_norm: Any = CLIP_NORM,
+) -> Round:
+    """One round of m clients drawn from a population."""
+
+    def run(key: jax.Array, given: Given, noise_multiplier: Any) -> tuple[Any, Any]:
+        own = server(network, m, noise_multiplier, each=each, mesh=mesh, clip_norm=clip_norm)
+        state, _ = rounds.run(key, own, own.init(given.params), everyone, (given.images, given.labels), 1)
+        return state.params, optax.tree.get(state.opt_state, "trace")
+
+    return run
+
+
+def by_vmap(network: Network, *, each: bool = False, clip_norm: Any = CLIP_NORM) -> Round:
+    """What one would write in JAX: the gradients of all clients at once, of as many as there are rows for."""
+    loss = models.cross_entropy(network.ours)
+
+    def of_client(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
+        return jnp.mean(jax.vmap(loss, (None, 0, 0))(params, images, labels))
+
+    def run(key: jax.Array, given: Given, noise_multiplier: Any) -> tuple[Any, Any]:
+        images, labels = (leaf.reshape(-1, EXAMPLES, *leaf.shape[1:]) for leaf in (given.images, given.labels))
+        total, unflat = ravel_pytree(sides.by_vmap(of_client, clip_norm)(given.params, images, labels))
+        m = len(labels)
+        if each:
+            noise = jax.random.normal(key, (m, total.size)).sum(axis=0)
+        else:
+            noise = jnp.sqrt(m) * jax.random.normal(key, total.shape)
+        mean = unflat((total + clip_norm * noise_multiplier * noise) / m)
+        return jax.tree.map(lambda p, g: p - LEARNING_RATE * g, given.params, mean), mean
+
+    return run
+
+
+def own_rows(m: int) -> Population:
+    """m clients, of whom the first holds the first rows, the next the next, and no two a row in common."""
+    return Population(m, Partial(_own_rows), Partial(_own_rows))
+
+
+def _own_rows(client: jax.Array) -> jax.Array:
+    return client * EXAMPLES + jnp.arange(EXAMPLES)
 
 
 def a_round(rows: Rows, name: str, m: int, rounds: int, torch_python: str | None) -> None:
     """One round of the same clients by every side."""
     network, key = NETWORKS[name], jax.random.key(rows.seed)
-    given, everyone = sides.given(rows.seed, network, m * sides.EXAMPLES), sides.own_rows(m)
-    asked = {
-        "network": name,
-        "clients": m,
-        "examples": sides.EXAMPLES,
-        "seed": rows.seed,
-        "clip_norm": sides.CLIP_NORM,
-    }
-    asked |= {"noise_multiplier": sides.NOISE_MULTIPLIER, "learning_rate": sides.LEARNING_RATE}
+    given, everyone = drawn(rows.seed, network, m * EXAMPLES), own_rows(m)
+    asked = {"network": name, "clients": m, "examples": EXAMPLES, "seed": rows.seed, "clip_norm": CLIP_NORM}
+    asked |= {"noise_multiplier": NOISE_MULTIPLIER, "learning_rate": LEARNING_RATE}
     asked |= {"weights": as_torch(given.params, network).tolist(), "devices": devices(m)}
     on_mesh = [*MODULE, "--part", MESH] if asked["devices"] > 1 else None
-    torch = None if torch_python is None else [torch_python, str(sides.PEER)]
+    torch = sides.torch(torch_python, "torch_federated.py")
     runs = {
-        "vmap(grad)": jax.jit(sides.by_vmap(network, each=True)),
-        "vmap(grad), one draw": jax.jit(sides.by_vmap(network)),
-        "ours": jax.jit(sides.ours(network, m, everyone, each=True)),
-        "ours, one draw": jax.jit(sides.ours(network, m, everyone)),
+        "vmap(grad)": jax.jit(by_vmap(network, each=True)),
+        "vmap(grad), one draw": jax.jit(by_vmap(network)),
+        "ours": jax.jit(ours(network, m, everyone, each=True)),
+        "ours, one draw": jax.jit(ours(network, m, everyone)),
     }
     means = {side: as_torch(run(key, given, SILENT)[1], network) for side, run in runs.items()}
-    timings = {side: timed(run, key, given, sides.NOISE_MULTIPLIER) for side, run in runs.items()}
+    timings = {side: timed(run, key, given, NOISE_MULTIPLIER) for side, run in runs.items()}
     with sides.peer(on_mesh, asked) as many, sides.peer(torch, asked, "PyTorch ") as peer:
-        apart = differences(means | many.means | peer.means)
-        refuse_different(apart, within=3e-4)
+        apart = differences(means | many.computed | peer.computed)
+        sides.refuse_different(apart, within=3e-4)
         _, times = in_turn(timings | many.sides | peer.sides, rounds)
     setting, scale = {"network": name, "clients_per_round": m}, f"{rounds} rounds, all sides in turn"
     for side, values in times.items():
@@ -89,31 +176,18 @@ def on_mesh() -> None:
     count, m, network = asked["devices"], asked["clients"], NETWORKS[asked["network"]]
     jax.config.update("jax_num_cpu_devices", count)
     mesh, key = Mesh(jax.devices(), ("clients",)), jax.random.key(asked["seed"])
-    given, everyone = sides.given(asked["seed"], network, m * sides.EXAMPLES), sides.own_rows(m)
+    given, everyone = drawn(asked["seed"], network, m * EXAMPLES), own_rows(m)
     given = jax.device_put(given, NamedSharding(mesh, PartitionSpec()))
     runs = {
-        f"ours, {count} devices": jax.jit(sides.ours(network, m, everyone, each=True, mesh=mesh)),
-        f"ours, one draw, {count} devices": jax.jit(sides.ours(network, m, everyone, mesh=mesh)),
+        f"ours, {count} devices": jax.jit(ours(network, m, everyone, each=True, mesh=mesh)),
+        f"ours, one draw, {count} devices": jax.jit(ours(network, m, everyone, mesh=mesh)),
     }
     means = {side: as_torch(run(key, given, SILENT)[1], network).tolist() for side, run in runs.items()}
-    timings = {side: timed(run, key, given, sides.NOISE_MULTIPLIER) for side, run in runs.items()}
-    print(json.dumps({"settings": {side: {} for side in runs}, "means": means}), flush=True)
+    timings = {side: timed(run, key, given, NOISE_MULTIPLIER) for side, run in runs.items()}
+    told = {"parameters": len(asked["weights"]), "settings": {side: {} for side in runs}, "computed": means}
+    print(json.dumps(told), flush=True)
     for line in sys.stdin:
         print(timings[line.strip()](), flush=True)
-
-
-def growth(rows: Rows, name: str, sizes: list[int], rounds: int) -> None:
-    """One round of ever more clients out of ten million."""
-    network, key = NETWORKS[name], jax.random.key(rows.seed)
-    given = sides.given(rows.seed, network, DATA)
-    everyone = population.iid(key, DATA)
-    runs = {str(m): jax.jit(sides.ours(network, m, everyone)) for m in sizes}
-    _, times = in_turn({size: timed(run, key, given, sides.NOISE_MULTIPLIER) for size, run in runs.items()}, rounds)
-    for size, values in times.items():
-        setting, scale = {"network": name, "clients_per_round": int(size)}, f"{rounds} rounds, all sizes in turn"
-        rows.spread("size_seconds", setting, values, scale=scale)
-        rows.spread("client_microseconds", setting, np.multiply(values, 1e6 / int(size)).tolist(), scale=scale)
-    rows.finish_part("ever more clients")
 
 
 def memory(rows: Rows, repeats: int) -> None:
@@ -121,32 +195,28 @@ def memory(rows: Rows, repeats: int) -> None:
     for part in SIZES:
         command = [*MODULE, "--part", part]
         runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(repeats)]
-        peaks, planned = np.array([run.split()[-2:] for run in runs], np.float64).T
-        rows.spread("peak_mib", {"clients": part}, peaks, scale=f"{repeats} runs")
-        rows.spread("planned_mib", {"clients": part}, planned, scale="what XLA plans for temporaries")
+        rows.spread("peak_mib", {"clients": part}, [float(run.split()[-1]) for run in runs], scale=f"{repeats} runs")
     rows.finish_part("memory")
 
 
 def peak(m: int, clients: int, seed: int) -> None:
-    """What :func:`memory` runs in a process of its own: prints the peak and the plan, in MiB."""
+    """What :func:`memory` runs in a process of its own: prints the peak in MiB."""
     network, key = NETWORKS["CNN28"], jax.random.key(seed)
-    given = sides.given(seed, network, DATA)
-    run = sides.ours(network, m, population.iid(key, DATA, clients=clients))
-    program = jax.jit(run).lower(key, given, sides.NOISE_MULTIPLIER).compile()
-    growth = growth_gib(lambda: [jax.block_until_ready(program(key, given, sides.NOISE_MULTIPLIER)) for _ in range(2)])
-    plan: Any = program.memory_analysis()
-    print(1024 * growth, plan.temp_size_in_bytes / 2**20)
+    given = drawn(seed, network, DATA)
+    run = ours(network, m, population.iid(key, DATA, clients=clients))
+    program = jax.jit(run).lower(key, given, NOISE_MULTIPLIER).compile()
+    print(1024 * growth_gib(lambda: [jax.block_until_ready(program(key, given, NOISE_MULTIPLIER)) for _ in range(2)]))
 
 
 def long(rows: Rows, name: str, m: int, rounds: int) -> None:
     """A whole federation, round after round, as a user would simulate it."""
     network, key = NETWORKS[name], jax.random.key(rows.seed)
-    given = sides.given(rows.seed, network, DATA)
-    server = sides.server(network, m, sides.NOISE_MULTIPLIER, each=False, mesh=None)
+    given = drawn(rows.seed, network, DATA)
+    own = server(network, m, NOISE_MULTIPLIER, each=False, mesh=None)
     everyone, data = population.iid(key, DATA), (given.images, given.labels)
-    simulate(key, server, given.params, everyone, data, 100)
+    simulate(key, own, given.params, everyone, data, 100)
     ends = [time.perf_counter()]
-    simulate(key, server, given.params, everyone, data, rounds, progress=lambda done: ends.append(time.perf_counter()))
+    simulate(key, own, given.params, everyone, data, rounds, progress=lambda done: ends.append(time.perf_counter()))
     setting = {"network": name, "clients_per_round": m, "rounds": rounds}
     rows.spread("rounds_per_second", setting, (100 / np.diff(ends)).tolist(), scale="in calls of 100 rounds")
     rows.add("run_seconds", setting, ends[-1] - ends[0], scale="measured from the first round to the last")
@@ -170,14 +240,10 @@ def main() -> None:
     rows = Rows("002", "bench_federated", chosen.out, chosen.seed)
     cpu = jax.default_backend() == "cpu"
     torch_python = chosen.torch_python if cpu and not chosen.quick else None
-    if torch_python is None:
-        print("no PyTorch: it is timed on the CPU, beside the large network, where --torch-python names it")
     if chosen.quick:
         a_round(rows, "CNN8", 100, chosen.rounds or 3, None)
-        growth(rows, "CNN8", [100, 1_000], chosen.rounds or 3)
         return
     a_round(rows, "CNN28", 1_000, chosen.rounds or 6, torch_python)
-    growth(rows, "CNN28", [100, 1_000, 10_000, 100_000], 3)
     if cpu:
         memory(rows, 3)
     else:

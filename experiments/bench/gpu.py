@@ -22,8 +22,8 @@ from dpaudit.audits import craft, engines
 from dpaudit.training.many import train_many
 from experiments.bench import federated as bench_federated
 from experiments.bench import ldp as bench_ldp
-from experiments.bench.training import CLIPPED, PLAIN, in_turn, sums
-from experiments.bench.training_sides import timed
+from experiments.bench.sides import in_turn, timed
+from experiments.bench.training import CLIPPED, PLAIN, sums
 from experiments.common import Rows, options, seconds
 from experiments.paper003.bench import SCALES, SHADOWS, Bench
 

@@ -21,7 +21,7 @@ from dpaudit.auditing.attacks.distinguish import cosine_direction
 from dpaudit.audits import craft, engines
 from dpaudit.kernels import philox, randomized_trial
 from dpaudit.mechanisms import ldp_sgd
-from experiments.bench.training_sides import refuse_different
+from experiments.bench.sides import refuse_different
 from experiments.common import Rows, options, seconds
 
 DIMENSION, EPSILON, CLIP_NORM = 26_010, 4.0, 1.0

@@ -1,11 +1,10 @@
-"""Speed of exact user solves beside NumPy and plain JAX, how their cost grows, and user-level sums beside jax-privacy.
+"""Speed of exact user solves beside NumPy and plain JAX, and user-level sums beside jax-privacy.
 
     python -m experiments.bench.personalization                    # a million users; minutes
     python -m experiments.bench.personalization --quick --out DIR  # 20,000 users: under a minute
     python -m experiments.bench.personalization --part solve       # one part alone; the rows of the others stay
 
-Expect, on two cores: a million solves of 20 ratings and rank 32 at least five times as fast as a NumPy loop of them,
-and a cost that is linear in the ratings.
+Expect, on two cores: a million solves of 20 ratings and rank 32 at least five times as fast as a NumPy loop of them.
 """
 
 from typing import Any
@@ -18,8 +17,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from dpaudit.data.ratings import Ratings, from_arrays
 from dpaudit.personalization.als.layout import Users, arranged
 from dpaudit.personalization.als.solve import user_factors
-from experiments.bench.training import in_turn, ratio
-from experiments.bench.training_sides import Side, timed
+from experiments.bench.sides import in_turn, ratio, timed
 from experiments.bench.user_sums import sums
 from experiments.common import Rows, options
 
@@ -28,11 +26,10 @@ COHORTS = {"MLP": 64, "FlaxCNN28": 64, "FlaxCNN32": 32}  # users whose examples 
 ITEMS, RANK, RATINGS, RIDGE = 10_000, 32, 20, 0.05
 SLICE = 10_000  # users whom the other sides solve for; their time for each is the same for more
 OURS, LOOP, STACKED, VMAP = "ours", "NumPy loop", "NumPy, stacked", "JAX vmap of cho_solve"
-LENGTHS = (20, 40, 80, 160, 320)  # ratings of a user, where all have as many
 
 
 def solves(rows: Rows, users: int, rounds: int) -> None:
-    """Exact solves of as many users by every side, the same factors of a sample in float64, and what ratings cost."""
+    """Exact solves of as many users by every side, the same factors of a sample in float64."""
     rng = np.random.default_rng(rows.seed)
     factors = (rng.normal(size=(ITEMS, RANK)) / np.sqrt(RANK)).astype(np.float32)
     prior = (0.1 * factors.T @ factors / ITEMS).astype(np.float32)
@@ -66,29 +63,7 @@ def solves(rows: Rows, users: int, rounds: int) -> None:
     for side in each:
         if side != OURS:
             ratio(rows, "solve_ratio", setting, each, side, OURS, scale)
-    growth(rows, rng, factors, prior, users, rounds)
     rows.finish_part("solves")
-
-
-def growth(
-    rows: Rows, rng: np.random.Generator, factors: np.ndarray, prior: np.ndarray, users: int, rounds: int
-) -> None:
-    """Seconds against ratings: of more users, whose activity is skewed; and of the same users with more ratings."""
-    scale, setting = f"{rounds} rounds, all sizes in turn", {"rank": RANK}
-    for quantity, lengths in {
-        "more users": [skewed(rng, users >> halvings) for halvings in (4, 2, 0)],
-        "longer users": [np.full(users // 40, length) for length in LENGTHS],
-    }.items():
-        laid = [arranged(population(rng, sizes)) for sizes in lengths]
-        runs: dict[str, Side] = {str(i): timed(of_all, factors, prior, buckets) for i, buckets in enumerate(laid)}
-        _, times = in_turn(runs, rounds)
-        counts = [int(sizes.sum()) for sizes in lengths]
-        for (_, values), sizes, count in zip(times.items(), lengths, counts, strict=True):
-            how = setting | {"growth": quantity, "users": len(sizes), "ratings": count}
-            rows.spread("solve_seconds", how, values, scale=scale)
-        logs = np.log(counts), np.log(list(times.values()))
-        slopes = [float(np.polyfit(logs[0], logs[1][:, i], 1)[0]) for i in range(rounds)]
-        rows.spread("solve_exponent", setting | {"growth": quantity}, slopes, scale="slope of log seconds, by round")
 
 
 def population(rng: np.random.Generator, lengths: np.ndarray) -> Ratings:
@@ -100,17 +75,8 @@ def population(rng: np.random.Generator, lengths: np.ndarray) -> Ratings:
     return from_arrays(owners, items, values, num_users=len(lengths), num_items=ITEMS, low=-3, high=3)
 
 
-def skewed(rng: np.random.Generator, users: int) -> np.ndarray:
-    """Ratings of each user: log-normal, 20 in the mean, at most 500."""
-    return np.minimum(500, rng.lognormal(np.log(RATINGS) - 0.5, 1.0, users)).astype(int)
-
-
 def solve(factors: np.ndarray, prior: np.ndarray, users: Users) -> jax.Array:
     return user_factors(jnp.asarray(factors), jnp.asarray(prior), users, ridge=RIDGE)
-
-
-def of_all(factors: np.ndarray, prior: np.ndarray, buckets: tuple[Users, ...]) -> list[jax.Array]:
-    return [solve(factors, prior, users) for users in buckets]
 
 
 def by_loop(factors: np.ndarray, prior: np.ndarray, items: Any, values: Any, weights: Any, index: Any) -> np.ndarray:

@@ -9,28 +9,20 @@ Setting = dict[str, Any]
 
 
 class Figure(NamedTuple):
-    """One line of the table.
+    """One line of the table: a setting's text may be a pattern, and of several rows that agree the best is taken.
 
-    Attributes:
-      what: in words, with the unit.
-      quantity: of the rows that it is taken from.
-      ours: their setting. A text may be a pattern; of several rows that agree, the best is taken.
-      peer: likewise, of the peer's row; None where nothing is compared.
-      ratio: quantity and setting of the row that says how many times as good ours is, formed round by round; {ours}
-        and {peer} stand for the sides. None: the quotient of the two medians.
-      package: what the peer is part of, for its version.
-      more: more is better.
-      peer_quantity: where it is another.
+    A ratio is the quantity and setting of the row that says how many times as good ours is, formed round by round,
+    where {ours} and {peer} stand for the sides; without one it is the quotient of the two medians.
     """
 
-    what: str
-    quantity: str
+    what: str  # in words, with the unit
+    quantity: str  # of the rows that it is taken from
     ours: Setting
-    peer: Setting | None = None
+    peer: Setting | None = None  # None where nothing is compared
     ratio: tuple[str, Setting] | None = None
-    package: str = ""
-    more: bool = False
-    peer_quantity: str = ""
+    package: str = ""  # what the peer is part of, for its version
+    more: bool = False  # more is better
+    peer_quantity: str = ""  # where it is another
 
 
 def sides(

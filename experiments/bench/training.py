@@ -11,21 +11,22 @@ gradient, and many small networks trained together, with dropout, several times 
 import subprocess
 import sys
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpaudit import data
 from dpaudit.training.many import train_many
-from experiments.bench import training_sides as sides
+from experiments.bench import sides
+from experiments.bench.sides import in_turn, ratio
 from experiments.common import Rows, growth_gib, options
 
 BATCH = 256
 TRAINED = 0.05  # how far what rounding makes of a training may be from another order of its sums
 PLAIN, CLIPPED = "ours, plain", "ours, clipped"
-KEPT = (PLAIN, CLIPPED, "vmap(grad) and clip")  # the sides whose memory is measured
+KEPT = (PLAIN, CLIPPED)  # the sides whose memory is measured
 PARTS = GRADIENTS, MEMORY, MANY = "gradients", "memory", "many"
 
 
@@ -48,7 +49,7 @@ def sums(
 
     plain, clipped = compiled(sides.plain_gradients(network)), compiled(sides.clipped_sums(network))
     computed = {side: sides.as_torch(run(*batch), network) for side, run in (plain | clipped).items()}
-    with sides.torch(torch_python, "sums", name, batch, batch_size=size) as peer:
+    with opacus(torch_python, "sums", name, batch, batch_size=size) as peer:
         computed |= peer.computed
         means = {side: of for side, of in computed.items() if "plain" in side}
         apart = sides.differences({side: of for side, of in computed.items() if side not in means})
@@ -59,8 +60,6 @@ def sums(
     setting, scale = {"network": name, "batch": size}, f"{rounds} rounds, all sides in turn"
     for side, values in times.items():
         rows.spread("gradient_seconds", setting | {"side": side}, values, scale=scale)
-    for side in plain:
-        ratio(rows, "gradient_ratio", setting, times, CLIPPED, side, scale)
     for side in times:
         if side != CLIPPED:
             ratio(rows, "gradient_ratio", setting, times, side, CLIPPED, scale)
@@ -72,28 +71,20 @@ def sums(
 def memory(rows: Rows, name: str, repeats: int) -> None:
     """The peak of a side's calls above what its process held before, the program being compiled; a process each."""
     setting, scale = {"network": name, "batch": BATCH}, f"{repeats} runs"
-    peaks = {}
     for side in KEPT:
         command = [sys.executable, "-m", "experiments.bench.training", "--network", name, "--memory-of", side]
         runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(repeats)]
-        peaks[side], planned = np.array([run.split()[-2:] for run in runs], np.float64).T
-        rows.spread("peak_gib", setting | {"side": side}, peaks[side], scale=scale)
-        rows.spread("planned_gib", setting | {"side": side}, planned, scale="what XLA plans for temporaries")
-    for side in peaks:
-        if side != PLAIN:
-            ratio(rows, "peak_ratio", setting, peaks, side, PLAIN, scale)
+        rows.spread("peak_gib", setting | {"side": side}, [float(run.split()[-1]) for run in runs], scale=scale)
     rows.finish_part("memory")
 
 
 def memory_of(side: str, name: str) -> None:
-    """What :func:`memory` runs in a process of its own: prints the peak and the plan, in GiB."""
+    """What :func:`memory` runs in a process of its own: prints the peak in GiB."""
     network = sides.NETWORKS[name]
     batch = sides.batch(jax.random.key(0), network, BATCH)
     run = (sides.plain_gradients(network) | sides.clipped_sums(network))[side]
     program = jax.jit(run).lower(*batch).compile()
-    peak = growth_gib(lambda: [jax.block_until_ready(program(*batch)) for _ in range(3)])
-    plan: Any = program.memory_analysis()
-    print(peak, plan.temp_size_in_bytes / 2**30)
+    print(growth_gib(lambda: [jax.block_until_ready(program(*batch)) for _ in range(3)]))
 
 
 def many(
@@ -120,12 +111,12 @@ def many(
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *in_sequence())
     apart = sides.differences({"one after another": stacked, "together": together(), "plain vmap": mapped(keys)})
     sides.refuse_different(apart, within=TRAINED)
-    with sides.torch(torch_python, "trainings", name, given, batch_size=batch_size, steps=steps) as peer:
+    with opacus(torch_python, "trainings", name, given, batch_size=batch_size, steps=steps) as peer:
         start = sides.as_torch(given.params, network)
         ends = {"ours": sides.as_torch(sides.trained(network, given, batch_size=batch_size), network)} | peer.computed
         moved = {side: end - start for side, end in ends.items()}
         sides.refuse_different(sides.differences(moved), within=tolerance())
-        first, times = in_turn(ours | peer.sides, rounds)
+        _, times = in_turn(ours | peer.sides, rounds)
     rates = {side: [3600 * (networks if side in ours else 1) / took for took in times[side]] for side in times}
     setting = {"network": name, "batch": batch_size, "steps": steps, "dropout": sides.DROPOUT_RATE}
     scale = f"{networks} networks (Opacus: one) a round, {rounds} rounds, all sides in turn"
@@ -134,11 +125,21 @@ def many(
     for side in rates:
         if side != "together":
             ratio(rows, "networks_ratio", setting, rates, "together", side, scale)
-    for side in ours:
-        compiling = [first[side] - float(np.median(times[side]))]
-        rows.spread("compilation_seconds", setting | {"side": side}, compiling, scale="first call less a later one")
     rows.add("trained_difference", setting, apart["together"], scale="L2, relative to one after another")
     rows.finish_part(f"{networks} networks")
+
+
+def opacus(
+    python: str | None, what: str, network: str, given: sides.Batch, *, batch_size: int, steps: int = 0
+) -> AbstractContextManager[sides.Peer]:
+    """The peer in PyTorch and Opacus, on a CPU if JAX is: "sums" of all images, or "trainings" of so many steps."""
+    asked = {"clip_norm": sides.CLIP_NORM, "noise_multiplier": sides.NOISE_MULTIPLIER}
+    asked |= {"learning_rate": sides.LEARNING_RATE, "dropout_rate": sides.DROPOUT_RATE, "check": sides.CHECKED}
+    asked |= {"what": what, "network": network, "batch_size": batch_size, "steps": steps}
+    asked |= {"images": sides.channels_first(given.images), "labels": given.labels.tolist()}
+    asked |= {"weights": sides.as_torch(given.params, sides.NETWORKS[network]).tolist()}
+    asked |= {"device": "cpu" if jax.default_backend() == "cpu" else "cuda"}
+    return sides.peer(sides.torch(python, "torch_dp_sgd.py"), asked)
 
 
 def examples(key: jax.Array, name: str) -> sides.Batch:
@@ -153,21 +154,6 @@ def examples(key: jax.Array, name: str) -> sides.Batch:
 def tolerance() -> float:
     """How far sums may be apart in float32; on accelerators, in whose products it is rounded to fewer bits."""
     return 1e-4 if jax.default_backend() == "cpu" else 1e-2
-
-
-def in_turn(timed: dict[str, sides.Side], rounds: int) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Seconds of every side's first call; and in each round of the second of two calls, the first warming it up."""
-    first = {side: run() for side, run in timed.items()}
-    each = [{side: (run(), run())[1] for side, run in timed.items()} for _ in range(rounds)]
-    return first, {side: [times[side] for times in each] for side in timed}
-
-
-def ratio(
-    rows: Rows, quantity: str, setting: dict[str, Any], measured: dict[str, Any], over: str, under: str, scale: str
-) -> None:
-    """Of two sides, round by round."""
-    values = np.divide(measured[over], measured[under])
-    rows.spread(quantity, setting | {"of": over, "to": under}, values, scale=scale)
 
 
 def main() -> None:

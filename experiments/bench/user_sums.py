@@ -11,8 +11,7 @@ from jax_privacy import clipping
 
 from dpaudit.personalization.user_level import clipped_sum
 from dpaudit.training import models
-from experiments.bench.training import in_turn, ratio
-from experiments.bench.training_sides import FlaxCNN28, FlaxCNN32, differences, refuse_different, timed
+from experiments.bench.sides import FlaxCNN28, FlaxCNN32, by_vmap, differences, in_turn, ratio, refuse_different, timed
 from experiments.common import Rows
 
 EXAMPLES = 5  # of a user, as in "clip size"
@@ -78,11 +77,6 @@ def totals(model: nn.Module) -> dict[str, Callable[..., Any]]:
         logits: Any = model.apply({"params": params}, images)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    def by_vmap(params: Any, images: jax.Array, labels: jax.Array) -> Any:
-        gradients = jax.vmap(jax.grad(of_user), (None, 0, 0))(params, images, labels)
-        factors = jnp.minimum(1, CLIP_NORM / jax.vmap(optax.global_norm)(gradients))
-        return jax.tree.map(lambda leaf: jnp.tensordot(factors, leaf, 1), gradients)
-
     def jax_privacy(**how: Any) -> Callable[..., Any]:
         return clipping.clipped_grad(
             of_user, l2_clip_norm=CLIP_NORM, batch_argnums=(1, 2), keep_batch_dim=False, **how
@@ -90,7 +84,7 @@ def totals(model: nn.Module) -> dict[str, Callable[..., Any]]:
 
     return {
         OURS: ours,
-        "vmap(grad) and clip": by_vmap,
+        "vmap(grad) and clip": by_vmap(of_user, CLIP_NORM),
         "jax-privacy, all users": jax_privacy(),
         **{f"jax-privacy, microbatches of {size}": jax_privacy(microbatch_size=size) for size in MICROBATCHES},
     }

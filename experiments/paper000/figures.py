@@ -1,25 +1,22 @@
 """Draws the propositions, and the sweep of pre-training and L."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates
 from dpaudit.audits import oracle
 from experiments.paper000.published import TABLE_1
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Rows = Sequence[dict[str, Any]]
 COLOURS = {"benign": "#0072B2", "label_flip": "#D55E00", "gradient_flip": "#009E73"}
 
 
-def game() -> "Figure":
+def game() -> Figure:
     """Fig. 1(a): the client crafts two gradients, randomises one of them and guesses which it was."""
-    from matplotlib.figure import Figure
-
     boxes = (
         ("Crafting", "two gradients g0, g1 by one\nof five levels of access;\na coin picks one of them"),
         ("Randomizer", "LDP-SGD with the promised ε\nmakes a release of it"),
@@ -41,9 +38,8 @@ def game() -> "Figure":
     return figure
 
 
-def randomizer() -> "Figure":
+def randomizer() -> Figure:
     """Fig. 2: a gradient's half of the circle, from which a release is drawn with probability Q, and three pairs."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Wedge
 
     epsilon = 4.0
@@ -71,11 +67,9 @@ def randomizer() -> "Figure":
     return figure
 
 
-def worst_pair(rows: Rows) -> "Figure":
+def worst_pair(rows: Rows) -> Figure:
     """Proposition 1: cosine accuracy, cosine epsilon and optimal epsilon over all angles and norms, and where the
     optimiser ended."""
-    from matplotlib.figure import Figure
-
     setting = next(row["setting"] for row in rows if row["quantity"] == "worst_pair_norm")
     epsilon, clip_norm = setting["epsilon"], setting["clip_norm"]
     ends = {row["quantity"]: row["ours"] for row in rows if row["quantity"].startswith("worst_pair")}
@@ -112,10 +106,8 @@ def worst_pair(rows: Rows) -> "Figure":
     return figure
 
 
-def angles(rows: Rows) -> "Figure":
+def angles(rows: Rows) -> Figure:
     """Proposition 2: the angle between a record's gradients under two labels grows with training."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(6.6, 3.6), layout="constrained")
     axes = figure.subplots()
     found = [row for row in rows if row["quantity"] == "angle_degrees"]
@@ -142,11 +134,8 @@ def angles(rows: Rows) -> "Figure":
     return figure
 
 
-def sweep(rows: Rows) -> "Figure":
+def sweep(rows: Rows) -> Figure:
     """Accuracy at epsilon 4 against L, a line for each pre-training; the paper's value as a dashed line."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
     found = [row for row in rows if row["quantity"] == "sweep_accuracy_percent"]
     crafts = list(dict.fromkeys(row["setting"]["craft"] for row in found))
     steps = sorted({row["setting"]["steps"] for row in found})

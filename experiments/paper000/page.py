@@ -10,7 +10,8 @@ from dpaudit.report.rows import read_rows
 from experiments import pages
 from experiments.pages import Fact, Rows, fact, interval, number, only, ranged, select, table, values
 from experiments.paper000 import figures
-from experiments.paper000.claims import CLAIMS, PROMISE, at_promise
+from experiments.paper000.claims import CLAIMS as CLAIMS
+from experiments.paper000.claims import PROMISE, at_promise
 from experiments.paper000.published import EPSILONS, PUBLISHED, QUOTED, TABLE_1
 
 FILES = ("ldp_client_audit.json",)
@@ -32,10 +33,6 @@ def draw(rows: Rows, folder: Path) -> None:
 def promise(rows: Rows) -> str:
     del rows
     return f"{PROMISE:g}"
-
-
-def verdicts(rows: Rows) -> str:
-    return pages.verdicts(CLAIMS, rows)
 
 
 def setting(rows: Rows) -> Fact:

@@ -34,23 +34,14 @@ WEIGHTS = 21_258  # of its network
 
 
 class Variant(NamedTuple):
-    """One way to run the protocol.
+    """One way to run the protocol."""
 
-    Attributes:
-      fault: what is wrong, the same words for the twin that does it right.
-      broken: whether it is the fault or the twin.
-      seen_by: the adversary.
-      case: with the promise that the twin keeps.
-      attack: the same for both.
-      trials: in all.
-    """
-
-    fault: str
-    broken: bool
-    seen_by: str
-    case: Case
-    attack: Distinguisher
-    trials: int
+    fault: str  # what is wrong, the same words for the twin that does it right
+    broken: bool  # whether it is the fault or the twin
+    seen_by: str  # the adversary
+    case: Case  # with the promise that the twin keeps
+    attack: Distinguisher  # the same for both
+    trials: int  # in all
 
 
 def two_steps(key: jax.Array, x: jax.Array, *, reuse: bool) -> jax.Array:

@@ -1,15 +1,13 @@
 """Draws Fig. 1 in our numbers, and accuracy against the number of owners."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from experiments.pages import select
 from experiments.paper001.tasks import EPSILONS, OWNERS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Rows = Sequence[dict[str, Any]]
 COLOURS = dict(zip(EPSILONS, ("#0072B2", "#009E73", "#D55E00"), strict=True))
@@ -23,10 +21,8 @@ def drawn(setting: dict[str, Any]) -> bool:
     return setting["owners"] == OWNERS and (noisy or setting["scheme"] in NOISELESS)
 
 
-def paper_figure(rows: Rows) -> "Figure":
+def paper_figure(rows: Rows) -> Figure:
     """Accuracy by epoch, a panel for each data set: three owners, the paper's rule."""
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(row["setting"]["data"] for row in select(rows, "accuracy")))
     figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
@@ -43,10 +39,8 @@ def paper_figure(rows: Rows) -> "Figure":
     return figure
 
 
-def owners_figure(rows: Rows) -> "Figure":
+def owners_figure(rows: Rows) -> Figure:
     """Accuracy by the number of owners, of data sets that were shared out among more than the paper's."""
-    from matplotlib.figure import Figure
-
     more = (row["setting"]["data"] for row in select(rows, "accuracy") if row["setting"]["owners"] != OWNERS)
     names = list(dict.fromkeys(more))
     figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")

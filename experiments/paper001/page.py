@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from experiments import pages
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
 from experiments.paper001 import figures
-from experiments.paper001.claims import CLAIMS, ends, growth
+from experiments.paper001.claims import CLAIMS as CLAIMS
+from experiments.paper001.claims import ends, growth
 from experiments.paper001.cost import LINKS, RING_BITS, WARM, general_bytes, plain_bytes
 from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS, TASKS
 
@@ -19,10 +19,6 @@ SIDES = {("noisy", 1): "SPGC, IKNP", ("noisy", 4): "SPGC, SoftSpoken", ("plain",
 def draw(rows: Rows, folder: Path) -> None:
     for name, figure in (("accuracy", figures.paper_figure), ("owners", figures.owners_figure)):
         figure(rows).savefig(folder / f"spgc_{name}.png", dpi=110)
-
-
-def verdicts(rows: Rows) -> str:
-    return pages.verdicts(CLAIMS, rows)
 
 
 def delta(rows: Rows) -> str:

@@ -24,12 +24,11 @@ import numpy as np
 from absl import logging
 from scipy.special import ndtr
 
-from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit.auditing.result import json_number
 from dpaudit.secure.noise import accounting, gaussian
 from dpaudit.secure.protocol import fixed_point
-from experiments.common import Rows, options
+from experiments.common import Rows, options, refuse_homeless, shared_out
 from experiments.paper001.figures import drawn
 from experiments.paper001.runs import NOISELESS, Run, play_all, runs, step_of
 from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS, TASKS
@@ -120,14 +119,11 @@ REPRODUCIBLE = {"outside": outside}
 
 def arguments(given: Sequence[str] | None = None) -> Namespace:
     """What was asked for on the command line, or ``given``."""
-    parser = options(__doc__ or "")
+    parser = options(__doc__ or "", work="every run", share=True)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--trials", type=int, default=None, help="of each setting; default: MNIST 1, the others 10")
-    parser.add_argument("--work", default=None, metavar="DIR", help="keeps every run, to go on from")
-    parser.add_argument("--share", default=None, metavar="I/N", help="every N-th run from the I-th on, and no rows")
     chosen = parser.parse_args(given)
-    if chosen.work is None and not chosen.quick:
-        raise _validate.expected("--work", "a folder for what takes hours", "none")
+    refuse_homeless(chosen)
     return chosen
 
 
@@ -147,10 +143,9 @@ def main() -> None:
     chosen = arguments()
     hosts.alone("spgc", "--share shares the runs out")
     logging.set_verbosity("error")  # dp-accounting warns of every Renyi order that it does without
-    first, every = (0, 1) if chosen.share is None else map(int, chosen.share.split("/"))
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(chosen.work or temporary)
-        records = play_all(wanted(chosen)[first::every], work, chosen.seed, chosen.data_dir)
+        records = play_all(shared_out(wanted(chosen), chosen.share), work, chosen.seed, chosen.data_dir)
     if chosen.share is not None:
         return
     rows = Rows("001", "spgc", chosen.out, chosen.seed)

@@ -14,15 +14,14 @@ import optax
 from jax.flatten_util import ravel_pytree
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from dpaudit.cli.command import bars_on_terminal
-from dpaudit.report.rows import read_rows, write_rows
+from dpaudit._engine.fingerprint import Identity
 from dpaudit.secure.crypto.randomness import SEED_BYTES, Stream
 from dpaudit.secure.noise import gaussian
 from dpaudit.secure.protocol import schemes
 from dpaudit.secure.protocol.schemes import Scheme, Step
 from dpaudit.training import models, per_example
 from experiments import fingerprint
-from experiments.common import refuse_stale
+from experiments.common import kept_records
 from experiments.paper001.tasks import CLIP_NORM, DELTA, EPSILONS, OWNERS, TASKS, Records, load
 
 TOGETHER = 250  # examples whose gradients are held at a time, at most
@@ -43,25 +42,15 @@ SCHEMES: dict[str, Callable[[Step], Scheme]] = {
 
 
 class Run(NamedTuple):
-    """One training.
+    """One training."""
 
-    Attributes:
-      data: of TASKS.
-      scheme: of SCHEMES.
-      epsilon: of a step; None without noise.
-      rule: of RULES; None without noise.
-      owners: k.
-      epochs: how many.
-      trial: from 0.
-    """
-
-    data: str
-    scheme: str
-    epsilon: float | None
-    rule: str | None
-    owners: int
-    epochs: int
-    trial: int
+    data: str  # of TASKS
+    scheme: str  # of SCHEMES
+    epsilon: float | None  # of a step; None without noise
+    rule: str | None  # of RULES; None without noise
+    owners: int  # k
+    epochs: int  # how many
+    trial: int  # from 0
 
 
 def runs(tasks: Sequence[str], trials: int, *, epochs: int | None = None) -> list[Run]:
@@ -87,21 +76,13 @@ def step_of(run: Run) -> Step:
 
 
 class Learner(NamedTuple):
-    """A task's network as functions of one flat vector of parameters.
+    """A task's network as functions of one flat vector of parameters."""
 
-    Attributes:
-      first: ``first(key) -> [d]``.
-      clipped: ``clipped(params, inputs, labels) -> [n, d]``, each example's clipped gradient.
-      update: ``update(params, moments, gradient) -> (params, moments)``, Adam's.
-      moments: ``moments(params)``, at the start.
-      probabilities: ``probabilities(params, inputs) -> [n, classes]``.
-    """
-
-    first: Callable[[jax.Array], jax.Array]
-    clipped: Callable[..., jax.Array]
-    update: Callable[..., tuple[jax.Array, Any]]
-    moments: Callable[[jax.Array], Any]
-    probabilities: Callable[[jax.Array, jax.Array], jax.Array]
+    first: Callable[[jax.Array], jax.Array]  # ``first(key) -> [d]``
+    clipped: Callable[..., jax.Array]  # ``clipped(params, inputs, labels) -> [n, d]``, each example's clipped gradient
+    update: Callable[..., tuple[jax.Array, Any]]  # ``update(params, moments, gradient) -> (params, moments)``, Adam's
+    moments: Callable[[jax.Array], Any]  # ``moments(params)``, at the start
+    probabilities: Callable[[jax.Array, jax.Array], jax.Array]  # ``probabilities(params, inputs) -> [n, classes]``
 
 
 @cache
@@ -133,7 +114,7 @@ def learner(name: str, shape: tuple[int, ...]) -> Learner:
 
 
 def play(
-    run: Run, train: Records, test: Records, seed: int, progress: Callable[[], None] = lambda: None
+    run: Run, train: Records, test: Records, seed: int, progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
     """The whole run; its record, with what the network is worth after every epoch."""
     step, learn = step_of(run), learner(run.data, train.inputs.shape[1:])
@@ -152,7 +133,7 @@ def play(
             released = schemes.release(scheme, sums, scheme.noise(params.size, source)) / step.examples
             params, moments = learn.update(params, moments, jnp.asarray(released, jnp.float32))
         curve.append(worth(np.asarray(learn.probabilities(params, jnp.asarray(test.inputs)), np.float64), test.labels))
-        progress()
+        progress(epoch + 1)
     steps = run.epochs * (rows // each)
     return {
         **run._asdict(),
@@ -197,28 +178,13 @@ def _secrets(seed: int, run: Run, *at: int) -> Callable[[int], bytes]:
 
 
 def play_all(wanted: Sequence[Run], work: Path, seed: int, data_dir: str | None) -> list[dict[str, Any]]:
-    """The record of every run, found in ``work`` or made and kept there, with a line for each."""
-    found = []
-    with bars_on_terminal() as bars:
-        for number, run in enumerate(wanted):
-            identity = {"program": str(fingerprint.of_module("paper001.runs"))}
-            file = work / f"seed{seed}" / ("-".join(map(str, run)).replace(" ", "_") + ".json")
-            if not file.exists():
-                task = None if bars is None else bars.add_task(" ".join(map(str, run)), total=run.epochs)
-
-                def shown(task: Any = task) -> None:
-                    if bars is not None and task is not None:
-                        bars.advance(task)
-
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_rows(
-                    [play(run, *load(run.data, data_dir, run.trial), seed, shown) | {"identity": identity}], file
-                )
-            found += read_rows(file)
-            refuse_stale(found[-1], identity, file)
-            last = found[-1]
-            print(
-                f"{number + 1}/{len(wanted)} {run}: {last['accuracy'][-1]:.1%}, {last['seconds_per_step']} s",
-                flush=True,
-            )
-    return found
+    """The record of every run, found in ``work`` or made and kept there."""
+    identity: Identity = {"program": str(fingerprint.of_module("paper001.runs"))}
+    return kept_records(
+        wanted,
+        lambda run, shown: play(run, *load(run.data, data_dir, run.trial), seed, shown) | {"identity": identity},
+        lambda run: work / f"seed{seed}" / ("-".join(map(str, run)).replace(" ", "_") + ".json"),
+        lambda run: identity,
+        lambda record: f"{record['accuracy'][-1]:.1%}, {record['seconds_per_step']} s",
+        lambda run: run.epochs,
+    )

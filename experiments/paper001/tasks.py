@@ -19,25 +19,15 @@ Prepared = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Task(NamedTuple):
-    """What is learned, and how.
+    """What is learned, and how."""
 
-    Attributes:
-      dataset: its name in :mod:`dpaudit.data`.
-      model: of one record.
-      prepared: ``prepared(train inputs, inputs)``, what the network is given.
-      examples: m, of a batch.
-      epochs: not in the paper's text.
-      learning_rate: Adam's, not in the paper.
-      paper: (scheme, epsilon) -> accuracy at the end, percent. LDP's are the paper's differences, taken off SPGC's.
-    """
-
-    dataset: str
-    model: nn.Module
-    prepared: Prepared
-    examples: int
-    epochs: int
-    learning_rate: float
-    paper: dict[tuple[str, float | None], float]
+    dataset: str  # its name in :mod:`dpaudit.data`
+    model: nn.Module  # of one record
+    prepared: Prepared  # ``prepared(train inputs, inputs)``, what the network is given
+    examples: int  # m, of a batch
+    epochs: int  # not in the paper's text
+    learning_rate: float  # Adam's, not in the paper
+    paper: dict[tuple[str, float | None], float]  # (scheme, epsilon) -> accuracy at the end, percent
 
 
 class Records(NamedTuple):
@@ -59,33 +49,9 @@ def standardised(train: np.ndarray, inputs: np.ndarray) -> np.ndarray:
 
 
 TASKS = {
-    "MNIST": Task(
-        "mnist",
-        MNISTNetwork(),
-        lambda _, inputs: inputs,
-        3_000,
-        30,
-        3e-3,
-        published.ACCURACY["MNIST"],
-    ),
-    "Cancer": Task(
-        "breast_cancer",
-        CancerNetwork(),
-        thirds,
-        30,
-        100,
-        3e-3,
-        published.ACCURACY["Cancer"],
-    ),
-    "Diabetes": Task(
-        "pima_diabetes",
-        DiabetesNetwork(),
-        standardised,
-        30,
-        100,
-        3e-3,
-        published.ACCURACY["Diabetes"],
-    ),
+    "MNIST": Task("mnist", MNISTNetwork(), lambda _, inputs: inputs, 3_000, 30, 3e-3, published.ACCURACY["MNIST"]),
+    "Cancer": Task("breast_cancer", CancerNetwork(), thirds, 30, 100, 3e-3, published.ACCURACY["Cancer"]),
+    "Diabetes": Task("pima_diabetes", DiabetesNetwork(), standardised, 30, 100, 3e-3, published.ACCURACY["Diabetes"]),
 }
 
 

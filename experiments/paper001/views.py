@@ -20,17 +20,11 @@ View = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Aggregation(NamedTuple):
-    """What the servers have agreed upon.
+    """What the servers have agreed upon."""
 
-    Attributes:
-      scale: the fixed point.
-      noise: SPGC's, of one release.
-      noise_multiplier: z, of one release, in clip norms.
-    """
-
-    scale: Scale
-    noise: Binomial
-    noise_multiplier: float
+    scale: Scale  # the fixed point
+    noise: Binomial  # SPGC's, of one release
+    noise_multiplier: float  # z, of one release, in clip norms
 
     @property
     def std(self) -> float:
@@ -123,17 +117,11 @@ def own_noise(agreed: Aggregation, owners: int) -> View:
 
 
 class Transcript(NamedTuple):
-    """What one server holds of a step, apart from what is garbled (:mod:`experiments.spgc_evaluator`).
+    """What one server holds of a step, apart from what is garbled (:mod:`experiments.spgc_evaluator`)."""
 
-    Attributes:
-      share: of the owner's sum.
-      bits: the noise that its own bits alone would make.
-      released: the noisy sum.
-    """
-
-    share: jax.Array
-    bits: jax.Array
-    released: jax.Array
+    share: jax.Array  # of the owner's sum
+    bits: jax.Array  # the noise that its own bits alone would make
+    released: jax.Array  # the noisy sum
 
 
 def transcript(agreed: Aggregation, server: int, *, mask_bits: int | None = None) -> Callable[..., Transcript]:

@@ -9,7 +9,7 @@ from scipy import stats
 
 from experiments.pages import Claim, Row, Rows, Verdict, from_interval, number, only, select
 from experiments.paper002 import published
-from experiments.paper002.published import ACCURACY, BUDGETS, COMPARISONS, FINDINGS
+from experiments.paper002.published import ACCURACY, BUDGETS, COMPARISONS
 
 SCALE = ("dataset", "rounds", "clients_per_round", "simulated")
 AS_PRINTED = ("mnist", 10_000, 1_000, 20)  # the paper's rounds
@@ -143,24 +143,15 @@ def tables(rows: Rows) -> Verdict:
 
 
 COMMAND = "clip_size --work DIR --simulated 20"
+# fmt: off
 CLAIMS = (
     Claim("A message is ε-LDP, with the noise of Section 3.1.2 (2C)", "ε = 8", lambda rows: message(2, rows), COMMAND),
-    Claim(
-        "A message is ε-LDP, with the noise that Algorithm 3 prints (C)",
-        "ε = 8",
-        lambda rows: message(1, rows),
-        COMMAND,
-    ),
+    Claim("A message is ε-LDP, with the noise that Algorithm 3 prints (C)", "ε = 8", lambda rows: message(1, rows), COMMAND),
     Claim("What the quantile rule spends in all", "0.006", statistic, COMMAND),
     Claim("Tables 1 and 2: accuracy in ten settings", "89.65 to 94.04%", tables, COMMAND),
     *(
-        Claim(
-            f"{f'Finding {c.finding}' if c.finding in FINDINGS else f'Section {c.finding}'}: {c.text}",
-            of_paper(c),
-            lambda rows, i=i: by_runs(i, rows),
-            COMMAND,
-        )
-        for i, c in enumerate(COMPARISONS)
-        if not set(c.larger) & set(BUDGETS)
+        Claim(f"{published.place(c)}: {c.text}", of_paper(c), lambda rows, i=i: by_runs(i, rows), COMMAND)
+        for i, c in enumerate(COMPARISONS) if not set(c.larger) & set(BUDGETS)
     ),
 )
+# fmt: on

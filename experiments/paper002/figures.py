@@ -1,15 +1,14 @@
 """Draws the figures from the curves of the runs: columns side by side, a row of panels for each quantity."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from dpaudit.federated.clip_size import EDGES
 from experiments.paper002.published import BUDGETS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Curves = Sequence[dict[str, Any]]
 NAMES = {"accuracy": "test accuracy, %", "loss": "test loss", "clip_norm": "C", "norm": "mean norm before clipping"}
@@ -50,39 +49,37 @@ class Column(NamedTuple):
     curves: Curves
 
 
-def fixed(curves: Curves) -> "Figure":
+def fixed(curves: Curves) -> Figure:
     """Figs. 1 and 2."""
     return _grid(_by_noise(curves, FIXED), ("accuracy", "loss"))
 
 
-def schedules(curves: Curves) -> "Figure":
+def schedules(curves: Curves) -> Figure:
     """Fig. 3, and beside it where the adaptive rules went."""
     noise = max(curve["sensitivity"] for curve in curves if curve["sensitivity"] is not None)
     columns = [Column(title, _chosen(curves, names, noise)) for title, names in LOWERED.items()]
     return _grid([*columns, Column("adaptive", _chosen(curves, ADAPTIVE, noise))], ("clip_norm",), log=True)
 
 
-def lowered(curves: Curves, sensitivity: int) -> "Figure":
+def lowered(curves: Curves, sensitivity: int) -> Figure:
     """Figs. 4 and 5, under one of the two noises."""
     return _grid(
         [Column(title, _chosen(curves, names, sensitivity)) for title, names in LOWERED.items()], ("accuracy", "loss")
     )
 
 
-def adaptive(curves: Curves) -> "Figure":
+def adaptive(curves: Curves) -> Figure:
     """Figs. 7 and 8, with the rule that is not the paper's."""
     return _grid(_by_noise(curves, ADAPTIVE), ("accuracy", "loss"))
 
 
-def norms(curves: Curves) -> "Figure":
+def norms(curves: Curves) -> Figure:
     """Fig. 10."""
     return _grid(_by_noise(curves, NORMS), ("norm",), log=True)
 
 
-def histograms(rows: Curves) -> "Figure":
+def histograms(rows: Curves) -> Figure:
     """Fig. 9: the shares of norms in the rule's bins at every update, before and after noise."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(9.5, 1.9 * -(-len(rows) // 5)), layout="constrained")
     places = np.arange(len(EDGES) - 1)
     names = [*(f"≤ 2^{exponent:.0f}" for exponent in np.log2(EDGES[1:-1])), f"> 2^{np.log2(EDGES[-2]):.0f}"]
@@ -97,10 +94,7 @@ def histograms(rows: Curves) -> "Figure":
     return figure
 
 
-def _grid(columns: Sequence[Column], quantities: Sequence[str], *, log: bool = False) -> "Figure":
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
+def _grid(columns: Sequence[Column], quantities: Sequence[str], *, log: bool = False) -> Figure:
     columns = [column for column in columns if column.curves]
     figure = Figure(figsize=(max(6.0, 3.3 * len(columns)), 2.6 * len(quantities) + 0.9), layout="constrained")
     panels = figure.subplots(len(quantities), len(columns), sharex=True, sharey="row", squeeze=False)

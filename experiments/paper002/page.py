@@ -10,7 +10,8 @@ from dpaudit.report.rows import read_rows
 from experiments import pages
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
 from experiments.paper002 import figures
-from experiments.paper002.claims import AS_PRINTED, CLAIMS, KEEPS, SCALE, judge, margins, scale_of, scales
+from experiments.paper002.claims import AS_PRINTED, KEEPS, SCALE, judge, margins, scale_of, scales
+from experiments.paper002.claims import CLAIMS as CLAIMS
 from experiments.paper002.published import ACCURACY, BUDGETS, COMPARISONS, FINDINGS
 
 FILES = ("clip_size.json", "federated_audit.json")
@@ -38,10 +39,6 @@ def drawn(kept: Rows) -> dict[str, Any]:
         if own:
             found[f"histograms_{NOISE[noise]}"] = figures.histograms(own)
     return found
-
-
-def verdicts(rows: Rows) -> str:
-    return pages.verdicts(CLAIMS, rows)
 
 
 def noises(rows: Rows) -> Fact:

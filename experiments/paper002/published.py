@@ -27,22 +27,19 @@ FINDINGS = {  # Section 1
 
 
 class Comparison(NamedTuple):
-    """Every one of ``larger`` is above every one of ``smaller``.
+    """Every one of ``larger`` is above every one of ``smaller``."""
 
-    Attributes:
-      finding: of FINDINGS, or the section that says so, or that asks.
-      text: the claim in words.
-      quantity: "accuracy" (percent), "loss", "norm" (mean, before clipping) or "clip_norm".
-      at: share of the rounds.
-      larger, smaller: settings.
-    """
-
-    finding: int | str
-    text: str
-    quantity: str
-    at: float
-    larger: tuple[str, ...]
+    finding: int | str  # of FINDINGS, or the section that says so, or that asks
+    text: str  # the claim in words
+    quantity: str  # "accuracy" (percent), "loss", "norm" (mean, before clipping) or "clip_norm"
+    at: float  # share of the rounds
+    larger: tuple[str, ...]  # larger, smaller: settings
     smaller: tuple[str, ...]
+
+
+def place(comparison: Comparison) -> str:
+    """Where the paper says so, or asks."""
+    return f"{'Finding' if comparison.finding in FINDINGS else 'Section'} {comparison.finding}"
 
 
 LOWERED = ("0.05to0.01(20%)", "0.05to0.01(60%)", "poly(0.05)0.5", "poly(0.05)1.0", "poly(0.05)2.0")

@@ -25,7 +25,7 @@ from typing import Any
 from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit.report.rows import write_rows
-from experiments.common import Rows, options
+from experiments.common import Rows, options, shared_out
 from experiments.paper002 import rows as clip_size_rows
 from experiments.paper002.published import CLIENTS_PER_ROUND, ROUNDS, TRIALS
 from experiments.paper002.runs import Bench, Scale, all_records, noise_multiplier, play_all, runs
@@ -71,7 +71,7 @@ def scale_of(shared: dict[str, Any], trials: int) -> str:
 
 def arguments(given: Sequence[str] | None = None) -> Namespace:
     """What was asked for on the command line, or ``given``."""
-    parser = options(__doc__ or "")
+    parser = options(__doc__ or "", work="every run", share=True)
     parser.add_argument("--dataset", nargs="+", default=["mnist"], choices=("digits", "mnist", "fashion_mnist"))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--trials", type=int, default=TRIALS)
@@ -81,8 +81,6 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
         "--sensitivity", type=int, nargs="+", choices=(1, 2), default=[1, 2], help="of the noise, over C"
     )
     parser.add_argument("--only", nargs="+", default=None, metavar="NAME", help="settings whose names begin so")
-    parser.add_argument("--work", default=None, metavar="DIR", help="keeps every run, to go on from")
-    parser.add_argument("--share", default=None, metavar="I/N", help="every N-th run from the I-th on, and no rows")
     chosen = parser.parse_args(given)
     if chosen.quick:
         vars(chosen).update(QUICK)
@@ -102,12 +100,11 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
 def main() -> None:
     chosen = arguments()
     hosts.alone("clip_size", "--share shares the runs out")
-    wanted = runs(chosen.only, chosen.sensitivity, chosen.trials)
+    wanted = shared_out(runs(chosen.only, chosen.sensitivity, chosen.trials), chosen.share)
     scale = Scale(chosen.rounds, chosen.clients_per_round, chosen.simulated)
-    first, step = (0, 1) if chosen.share is None else map(int, chosen.share.split("/"))
     records = []
     for dataset in chosen.dataset:
-        records += play_all(Bench(dataset, scale, chosen.seed, chosen.data_dir), wanted[first::step], chosen.work)
+        records += play_all(Bench(dataset, scale, chosen.seed, chosen.data_dir), wanted, chosen.work)
     if chosen.share is not None:
         return
     by_scale: dict[tuple[Any, ...], list[dict[str, Any]]] = {}

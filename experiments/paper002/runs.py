@@ -15,14 +15,13 @@ from dpaudit import _validate, data
 from dpaudit._engine import hosts
 from dpaudit._engine.fingerprint import Identity, of_run
 from dpaudit._engine.long_run import Parts
-from dpaudit.cli.command import bars_on_terminal
 from dpaudit.federated import clients, clip_size, population
 from dpaudit.federated.clip_size import Rule
 from dpaudit.federated.rounds import Server, diverged, federated, simulate
 from dpaudit.mechanisms import gaussian
-from dpaudit.report.rows import read_rows, write_rows
+from dpaudit.report.rows import read_rows
 from dpaudit.training import models
-from experiments.common import refuse_stale
+from experiments.common import kept_records
 from experiments.paper002.published import DELTA, EPSILON
 
 LOOKS = 100  # at the model, evenly over the rounds
@@ -33,16 +32,13 @@ FIXED, BUDGETS = (0.01, 0.05, 0.1, 0.5, 1.0), (0.01, 0.05, 1.0)
 class Scale(NamedTuple):
     """Of a federation.
 
-    Attributes:
-      rounds: T.
-      clients_per_round: m.
-      simulated: of m clients, those that are computed; each stands for m/simulated with the same update. The noise on
-        the mean of all messages is that of m clients. It is several tens of times as long as the mean of 20 clipped
-        updates is off that of 1,000, so that a run by 20 learns as one by 1,000 does, for a fiftieth of the time.
+    Of m clients ``simulated`` are computed; each stands for m/simulated with the same update. The noise on the mean of
+    all messages is that of m clients. It is several tens of times as long as the mean of 20 clipped updates is off
+    that of 1,000, so that a run by 20 learns as one by 1,000 does, for a fiftieth of the time.
     """
 
-    rounds: int
-    clients_per_round: int
+    rounds: int  # T
+    clients_per_round: int  # m
     simulated: int
 
 
@@ -73,16 +69,12 @@ RULES: dict[str, Callable[[Scale, float, Any], Rule]] = {  # of a message's nois
 class Run(NamedTuple):
     """One federation, from its first round to its last.
 
-    Attributes:
-      name: of the setting, of RULES or NON_PRIVATE.
-      sensitivity: the noise's standard deviation over C sigma: 1 as Algorithm 3 prints it, 2 as Section 3.1.2 demands;
-        None for no noise.
-      trial: from 0.
+    The noise's standard deviation over C sigma is 1 as Algorithm 3 prints it, 2 as Section 3.1.2 demands.
     """
 
-    name: str
-    sensitivity: int | None
-    trial: int
+    name: str  # of the setting, of RULES or NON_PRIVATE
+    sensitivity: int | None  # of the noise; None for no noise
+    trial: int  # from 0
 
 
 def runs(starts: Sequence[str], sensitivities: Iterable[int], trials: int) -> list[Run]:
@@ -233,28 +225,16 @@ def short(values: Any) -> Any:
 
 
 def play_all(bench: Bench, wanted: Sequence[Run], work: str | None) -> list[dict[str, Any]]:
-    """The record of every run, found in ``work`` or made and kept there, with a line for each."""
-    found = []
-    with bars_on_terminal() as bars:
-        for i, run in enumerate(wanted):
-            folder = None if work is None else _folder(work, bench, run)
-            kept = None if folder is None else folder.with_suffix(".json")
-            if kept is not None and kept.exists():
-                (row,) = read_rows(kept)
-                refuse_stale(row, bench.identity(run.name, run.sensitivity), kept)
-            else:
-                task = None if bars is None else bars.add_task(f"{run.name}, {run.trial}", total=bench.scale.rounds)
-                shown = None if bars is None or task is None else partial(_show, bars, task)
-                row = record(bench, run, bench.play(run, folder, shown))
-                if bars is not None and task is not None:
-                    bars.remove_task(task)
-                if kept is not None:
-                    write_rows([row], kept)
-            found.append(row)
-            noise = "no noise" if run.sensitivity is None else f"noise of {run.sensitivity} C"
-            accuracy = 100 * row["accuracy"][-1]
-            print(f"{i + 1}/{len(wanted)} {run.name}, {noise}, trial {run.trial}: {accuracy:.2f}%", flush=True)
-    return found
+    """The record of every run, found in ``work`` or made and kept there."""
+    folder: Callable[[Run], Any] = lambda run: None if work is None else _folder(work, bench, run)  # noqa: E731
+    return kept_records(
+        wanted,
+        lambda run, shown: record(bench, run, bench.play(run, folder(run), shown)),
+        lambda run: None if work is None else folder(run).with_suffix(".json"),
+        lambda run: bench.identity(run.name, run.sensitivity),
+        lambda kept: f"{100 * kept['accuracy'][-1]:.2f}%",
+        lambda run: bench.scale.rounds,
+    )
 
 
 def _folder(work: str, bench: Bench, run: Run) -> Path:
@@ -270,7 +250,3 @@ def all_records(work: str) -> list[dict[str, Any]]:
     found = [read_rows(file)[0] for file in sorted(Path(work).glob("*/*/*/*.json"))]
     place = {name: i for i, name in enumerate((NON_PRIVATE, *RULES))}
     return sorted(found, key=lambda row: (row["sensitivity"] or 0, place[row["name"]], row["trial"]))
-
-
-def _show(bars: Any, task: Any, rounds: int) -> None:
-    bars.update(task, completed=rounds)

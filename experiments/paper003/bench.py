@@ -16,15 +16,7 @@ from dpaudit.training import accounting, models
 from dpaudit.training.dp_sgd import Trainer, dp_sgd, train
 from dpaudit.training.dropout import mc_dropout
 from dpaudit.training.many import train_many
-from dpaudit.training.neighbouring import (
-    Neighbours,
-    Rows,
-    hardest_target,
-    perturbed,
-    random_target,
-    split,
-    weighted,
-)
+from dpaudit.training.neighbouring import Neighbours, Rows, hardest_target, perturbed, random_target, split, weighted
 from dpaudit.training.sampling import poisson
 from experiments.common import seconds
 
@@ -37,34 +29,20 @@ PROBED, PROBE = 32, 4  # networks and steps, to estimate the time of all
 
 
 class Scale(NamedTuple):
-    """Of the experiment.
+    """Of the experiment."""
 
-    Attributes:
-      data: name of the data set.
-      pixels: images are averaged down to so many a side.
-      records: |D'|, and of the shadow models' data as well where there are so many.
-      batch_size, epochs: of a training.
-      noise: multiplier, or None for that which promises the paper's epsilon at this scale, by Renyi divergences.
-      models: trainings of one estimate, each on D or on D' by a coin.
-      repeats: estimates of a data set.
-      samples: T.
-      judged: of the first data set's networks, those whose predictions of other records are judged.
-      kept: trainings in a file; a killed run begins again behind its last file.
-      at_once: networks in one program; None for as many as suit the machine, which takes another program to find out.
-    """
-
-    data: str
-    pixels: int
-    records: int
+    data: str  # name of the data set
+    pixels: int  # images are averaged down to so many a side
+    records: int  # |D'|, and of the shadow models' data as well where there are so many
     batch_size: int
     epochs: int
-    noise: float | None
-    models: int
-    repeats: int
-    samples: int = 1_000
-    judged: int = 10
-    kept: int = 20
-    at_once: int | None = None
+    noise: float | None  # multiplier; None for that which promises the paper's epsilon here, by Renyi divergences
+    models: int  # trainings of one estimate, each on D or on D' by a coin
+    repeats: int  # estimates of a data set
+    samples: int = 1_000  # T
+    judged: int = 10  # of the first data set's networks, those whose predictions of other records are judged
+    kept: int = 20  # trainings in a file; a killed run begins again behind its last file
+    at_once: int | None = None  # networks in one program; None for as many as suit the machine
 
     @property
     def steps(self) -> int:

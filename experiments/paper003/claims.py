@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from experiments.pages import Claim, Row, Rows, Verdict, mean, number, only, select
+from experiments.pages import Claim, Row, Rows, Verdict, from_interval, mean, number, only, select
 from experiments.paper003.published import LARGEST, LOSS, RATIOS, UNIT
 from experiments.paper003.questions import DETERMINISTIC, NULLS, TOGETHER
 
@@ -62,8 +62,7 @@ def verdict(low: float, high: float, second: int, same: float) -> bool | None:
     """
     if second == EQUAL:
         return True if -same <= low <= high <= same else False if low > 0 or high < 0 else None
-    low, high = sorted((second * low, second * high))
-    return True if low > 0 else False if high < 0 else None
+    return from_interval(*sorted((second * low, second * high)))
 
 
 def by_advantage(claim: Comparison, rows: Rows, attack: str) -> Tally:
@@ -140,13 +139,18 @@ def ran(rows: Rows) -> str:
     return f"{', '.join(large(rows))}: {ENOUGH:,} networks a data set, small images"
 
 
+def together(tallies: Iterable[Tally]) -> tuple[Tally, bool | None]:
+    """The sum of tallies, and what it says where all its comparisons agree."""
+    found = Tally(*map(sum, zip(Tally(0, 0, 0), *tallies, strict=True)))
+    agree = not found.open and (found.holds == 0) != (found.opposite == 0)
+    return found, found.holds > 0 if agree else None
+
+
 def by_comparisons(claim: Comparison, rows: Rows) -> Verdict:
     """By simultaneous intervals for the difference of advantages, at all scales with enough networks together."""
     tallies = {name: by_advantage(claim, own, "thresholds") for name, own in large(rows).items()}
-    holds, opposite, still = (sum(getattr(found, field) for found in tallies.values()) for field in Tally._fields)
     told = "; ".join(f"{name} {found.holds} / {found.opposite} / {found.open}" for name, found in tallies.items())
-    verdict = True if holds and not opposite + still else False if opposite and not holds + still else None
-    return Verdict(verdict, f"{told} for / against / open", ran(rows))
+    return Verdict(together(tallies.values())[1], f"{told} for / against / open", ran(rows))
 
 
 def ratios(rows: Rows, seen: str, name: str = "ours") -> float:
@@ -163,9 +167,10 @@ def more_than_nothing(rows: Rows) -> Verdict:
         f"{name} {ratios(own, seen):.1f}, and {ratios(own, seen, 'null'):.1f} of nothing"
         for name, own in large(rows).items()
     )
-    held, opposite, still = (sum(getattr(found, field) for found in tallies.values()) for field in Tally._fields)
-    verdict = True if held and not opposite + still else False if opposite and not held + still else None
-    return Verdict(verdict, f"{told}; less that, {held} / {opposite} / {still} for / against / open", ran(rows))
+    found, holds = together(tallies.values())
+    return Verdict(
+        holds, f"{told}; less that, {found.holds} / {found.opposite} / {found.open} for / against / open", ran(rows)
+    )
 
 
 def largest(rows: Rows) -> Verdict:
@@ -197,12 +202,7 @@ COMMAND = "mc_dropout_risk --scale NAME --work DIR"
 # fmt: off
 CLAIMS = (
     *(Claim(f"{c.question}: {c.text}", "", lambda rows, c=c: by_comparisons(c, rows), COMMAND) for c in COMPARISONS),
-    Claim(
-        "RQ1: by the paper's own estimate, several statistics leak more than one prediction",
-        "2.6 and 3.0 times",
-        more_than_nothing,
-        COMMAND,
-    ),
+    Claim("RQ1: by the paper's own estimate, several statistics leak more than one prediction", "2.6 and 3.0 times", more_than_nothing, COMMAND),
     Claim(f"RQ3: rounding to {UNIT} costs less than a point of accuracy", "< 1 point", keeps_accuracy, COMMAND),
     Claim("No estimate is above about 2.5, though 25.63 is promised", "2.5", largest, COMMAND),
 )

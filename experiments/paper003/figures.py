@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dpaudit.report.figures import FAINT, INK, SERIES, save_png
 from dpaudit.training.neighbouring import Neighbours
 from experiments.pages import select
 from experiments.paper003.questions import DETERMINISTIC, TOGETHER
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Rows = Sequence[dict[str, Any]]
 Mark = tuple[float, str, dict[str, Any]]  # a value, its text and its look
@@ -45,7 +44,7 @@ def targets(pairs: Sequence[Neighbours], name: str, file: Path) -> None:
     save_png(figure, file)
 
 
-def risks(rows: Rows) -> "Figure":
+def risks(rows: Rows) -> Figure:
     """Fig. 5: estimates with their deviation, their null, and the bounds, for each data set."""
     found = select(rows, "epsilon", part=1)
     figure = _canvas(9.5, 4.6)
@@ -68,14 +67,14 @@ def risks(rows: Rows) -> "Figure":
     return figure
 
 
-def samples(rows: Rows) -> "Figure":
+def samples(rows: Rows) -> Figure:
     """Fig. 6: the estimate, its null and the honest bound against the number of samples."""
     figure = _canvas(9.5, 6.2)
     _panels(figure, select(rows, "epsilon", part=2), "samples", "samples T", list(TOGETHER))
     return figure
 
 
-def distributions(rows: Rows) -> "Figure":
+def distributions(rows: Rows) -> Figure:
     """Fig. 7: the mean of few and of all samples, over networks trained on D and on D'."""
     found = select(rows, "histogram")
     numbers = _targets(found)
@@ -102,7 +101,7 @@ def distributions(rows: Rows) -> "Figure":
     return figure
 
 
-def rounding(rows: Rows) -> "Figure":
+def rounding(rows: Rows) -> Figure:
     """Fig. 8: against the unit, accuracy and share without a label; estimate, null and bounds of every data set."""
     figure = _canvas(9.5, 5.6)
     sides: Any = figure.subfigures(1, 2, width_ratios=(1, 1.7))
@@ -126,7 +125,7 @@ def rounding(rows: Rows) -> "Figure":
     return figure
 
 
-def overview(scales: dict[str, Rows]) -> "Figure":
+def overview(scales: dict[str, Rows]) -> Figure:
     """For each scale: what was promised, what a white-box canary shows, what the outputs show."""
     figure = _canvas(9.5, 1.0 + 2.9 * len(scales))
     panels = figure.subplots(len(scales), 1, sharex=True, squeeze=False)[:, 0]
@@ -228,8 +227,6 @@ def _kinds() -> list[Any]:
 
 
 def _mark(text: str, **look: Any) -> Any:
-    from matplotlib.lines import Line2D
-
     chosen: dict[str, Any] = {"linestyle": "none"} | look
     return Line2D([], [], label=text, **chosen)
 
@@ -238,7 +235,7 @@ def _promise(rows: Rows) -> str:
     return ", ".join(f"{row['ours']:.1f} ({row['setting']['accounting']})" for row in select(rows, "accounted"))
 
 
-def _log(axes: "Axes", values: Sequence[float]) -> None:
+def _log(axes: Axes, values: Sequence[float]) -> None:
     """A logarithmic axis with a tick for every power of ten."""
     axes.set_xscale("log")
     low, high = (round(float(np.log10(end))) for end in (min(values), max(values)))
@@ -250,7 +247,5 @@ def _targets(rows: Rows) -> list[int]:
     return sorted({row["setting"]["target"] for row in rows})
 
 
-def _canvas(width: float, height: float) -> "Figure":
-    from matplotlib.figure import Figure
-
+def _canvas(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")

@@ -10,7 +10,8 @@ from experiments.pages import Fact, Row, Rows, fact, mean, number, only, select,
 from experiments.paper003 import claims, figures
 from experiments.paper003.audit import FAULTY
 from experiments.paper003.bench import DELTA, EPSILON, SCALES
-from experiments.paper003.claims import CLAIMS, COMPARISONS, ERRORS, SAME, large, lost, scales
+from experiments.paper003.claims import CLAIMS as CLAIMS
+from experiments.paper003.claims import COMPARISONS, ERRORS, SAME, large, lost, scales
 from experiments.paper003.published import ACCURACY, LARGEST, LOSS, PLAIN_ACCURACY, RATIOS, ROUNDED, UNIT
 from experiments.paper003.questions import CONFIDENCE, DETERMINISTIC, NULLS, TOGETHER
 
@@ -31,10 +32,6 @@ def draw(rows: Rows, folder: Path) -> None:
     for name, own in scales(rows).items():
         for kind in ("risks", "samples", "distributions", "rounding"):
             pages.save(getattr(figures, kind)(own), folder / f"mc_dropout_{name}_{kind}.png")
-
-
-def verdicts(rows: Rows) -> str:
-    return pages.verdicts(CLAIMS, rows)
 
 
 def what_was_run(rows: Rows) -> str:
@@ -197,15 +194,7 @@ def defences(rows: Rows) -> str:
         risk = select(own, "epsilon", part=3, seen="label")
         cells = [f"{mean(risk):.2f} ({mean(risk, 'null'):.2f})", most(risk, "honest"), most(risk, "likelihood_ratio")]
         lines.append([f"{name}: label alone", "–", "–", "–", *cells])
-    header = [
-        "published",
-        "accuracy %",
-        "no label %",
-        "calibration error",
-        "estimate (null)",
-        "honest",
-        "likelihood ratio",
-    ]
+    header = "published | accuracy % | no label % | calibration error | estimate (null) | honest | likelihood ratio"
     return table(header, lines)
 
 

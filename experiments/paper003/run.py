@@ -19,9 +19,8 @@ from pathlib import Path
 import jax
 from absl import logging
 
-from dpaudit import _validate
 from dpaudit._engine import hosts
-from experiments.common import Rows, options, results
+from experiments.common import Rows, options, refuse_homeless, results
 from experiments.paper003 import beyond, questions, runs
 from experiments.paper003.bench import SCALES, Bench
 from experiments.paper003.figures import targets
@@ -53,13 +52,11 @@ def risk(rows: Rows, name: str, work: Path, pictures: Path, data_dir: str | None
 
 
 def main() -> None:
-    parser = options(__doc__ or "")
+    parser = options(__doc__ or "", work="every network's predictions")
     parser.add_argument("--scale", choices=[name for name in SCALES if name != QUICK], default="cifar10-8x8")
-    parser.add_argument("--work", default=None, metavar="DIR", help="keeps every network's predictions, to go on from")
     chosen = parser.parse_args()
     name = QUICK if chosen.quick else chosen.scale
-    if chosen.work is None and name != QUICK:
-        raise _validate.expected("--work", "a folder for what takes hours", "none")
+    refuse_homeless(chosen)
     hosts.alone("mc_dropout_risk", "which uses all of its devices")
     logging.set_verbosity("error")  # dp-accounting warns of every Renyi order that it does without
     rows = Rows("003", f"mc_dropout_risk.{name}", chosen.out, chosen.seed)

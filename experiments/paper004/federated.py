@@ -31,28 +31,18 @@ VARIANTS = (POISSON, *STRATEGIES)
 
 
 class Scale(NamedTuple):
-    """Of a training.
+    """Of a training."""
 
-    Attributes:
-      users_per_round: m, of as many users as the training data has rows for, 5 each of their own.
-      epochs: how often a user takes part.
-    """
-
-    users_per_round: int
-    epochs: int
+    users_per_round: int  # m, of as many users as the training data has rows for, 5 each of their own
+    epochs: int  # how often a user takes part
 
 
 class Settings(NamedTuple):
-    """The same for all kinds of noise.
+    """The same for all kinds of noise."""
 
-    Attributes:
-      clip_norm, learning_rate: of plain SGD.
-      delta: of the promise.
-    """
-
-    clip_norm: float = 0.3
+    clip_norm: float = 0.3  # clip_norm, learning_rate: of plain SGD
     learning_rate: float = 0.5
-    delta: float = 1e-5
+    delta: float = 1e-5  # of the promise
 
 
 def accuracies(

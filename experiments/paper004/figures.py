@@ -1,10 +1,11 @@
 """Error of ratings and recall against epsilon, a line for each method; and one round, drawn from its transcript."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from matplotlib.figure import Figure
 
 from dpaudit.personalization.als import least_squares, steps
 from dpaudit.personalization.als.layout import arranged
@@ -16,18 +17,13 @@ from dpaudit.report.boundary_figure import round_figure
 from experiments.pages import select
 from experiments.paper004.population import PLACES, population
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Rows = Sequence[dict[str, Any]]
 COLOURS = ("#888888", "#0072B2", "#D55E00", "#009E73")
 PANELS = {"rmse": "RMSE of held-out ratings", "recall@20": "recall@20"}
 
 
-def utility_figure(rows: Rows) -> "Figure":
+def utility_figure(rows: Rows) -> Figure:
     """A panel for each measure; no privacy at the right end."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     for axes, (quantity, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         own = select(rows, quantity)
@@ -49,7 +45,7 @@ def utility_figure(rows: Rows) -> "Figure":
     return figure
 
 
-def transcript_figure() -> "Figure":
+def transcript_figure() -> Figure:
     """Who sees what of a round of private alternating least squares: 200 made-up users, 40 items, 4 factors."""
     train, _ = population(0, users=200, items=40)
     (users,) = arranged(train, buckets=[PLACES])

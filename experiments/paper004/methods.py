@@ -31,20 +31,16 @@ class Told(NamedTuple):
     epsilon: float
 
 
+Fit = Callable[[jax.Array, Ratings, Choice, float, float], Told]
+
+
 class Method(NamedTuple):
-    """One way to learn.
+    """One way to learn."""
 
-    Attributes:
-      fit: ``fit(key, train, choice, epsilon, mu) -> Told``; epsilon infinite and mu 0 stand for no noise.
-      space: field -> values to choose from; the first of each is where choosing begins.
-      ranks: whether it ranks items, and is scored by recall; else by the error of ratings.
-      gaussian: whether all releases of a model are one Gaussian, so that those of several models compose exactly.
-    """
-
-    fit: Callable[[jax.Array, Ratings, Choice, float, float], Told]
-    space: Mapping[str, tuple[Any, ...]]
-    ranks: bool = False
-    gaussian: bool = True
+    fit: Fit  # ``fit(key, train, choice, epsilon, mu)``; epsilon infinite and mu 0 stand for no noise
+    space: Mapping[str, tuple[Any, ...]]  # field -> values to choose from; choosing begins at the first of each
+    ranks: bool = False  # it ranks items, and is scored by recall; else by the error of ratings
+    gaussian: bool = True  # all releases of a model are one Gaussian, so that those of several compose exactly
 
 
 def catalogue(ratings: Ratings, *, features: bool) -> Catalogue:
@@ -67,7 +63,7 @@ def private(mu: float) -> dict[str, Any]:
     return {"noise_multiplier": 1 / mu if mu else 0.0, "mesh": hosts.mesh("users")}
 
 
-def alternating(*, features: bool, **fixed: Any) -> Callable[[jax.Array, Ratings, Choice, float, float], Told]:
+def alternating(*, features: bool, **fixed: Any) -> Fit:
     """:func:`dpaudit.personalization.als.recommender.fit`."""
 
     def fit(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:

@@ -6,7 +6,7 @@ from typing import Any
 from experiments import pages
 from experiments.pages import Fact, Rows, broken, fact, interval, number, only, ranged, select, table
 from experiments.paper004 import published
-from experiments.paper004.claims import CLAIMS
+from experiments.paper004.claims import CLAIMS as CLAIMS
 from experiments.paper004.federated import LEARNING_RATES
 from experiments.paper004.figures import transcript_figure, utility_figure
 
@@ -16,10 +16,6 @@ FILES = ("personalization*.json",)
 def draw(rows: Rows, folder: Path) -> None:
     pages.save(transcript_figure(), folder / "personalization_round.png")
     utility_figure(rows).savefig(folder / "personalization_utility.png", dpi=110)
-
-
-def verdicts(rows: Rows) -> str:
-    return pages.verdicts(CLAIMS, rows)
 
 
 def what_was_run(rows: Rows) -> Fact:

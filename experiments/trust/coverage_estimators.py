@@ -17,17 +17,11 @@ GAUSSIAN_DELTA = 1e-5  # of estimators that know no delta of 0
 
 
 class Bounds(NamedTuple):
-    """What audits have certified, and by which rules.
+    """What audits have certified, and by which rules."""
 
-    Attributes:
-      lower: [audits], epsilon in nats.
-      threshold: [audits], of the rule that each bound was computed for; None where it speaks of no single rule.
-      above: [audits], whether the rule guesses world 1 above it.
-    """
-
-    lower: np.ndarray
-    threshold: np.ndarray | None = None
-    above: Any = True
+    lower: np.ndarray  # [audits], epsilon in nats
+    threshold: np.ndarray | None = None  # [audits], of each bound's rule; None where it speaks of no single rule
+    above: Any = True  # [audits], whether the rule guesses world 1 above it
 
 
 Estimator = Callable[[np.ndarray, Known, float], Bounds]  # scores [2, audits, half], known, confidence

@@ -17,26 +17,17 @@ Rates = Callable[[Any], tuple[np.ndarray, np.ndarray]]
 
 
 class Known(NamedTuple):
-    """A mechanism on its worst pair (on equal inputs: on any), scored by the likelihood ratio.
+    """A mechanism on its worst pair (on equal inputs: on any), scored by the likelihood ratio."""
 
-    Attributes:
-      name: for tables.
-      mechanism, x0, x1: what is audited.
-      epsilon, delta: the truth: no larger delta-loss exists between x0 and x1, and ``threshold`` attains it.
-      threshold: of the rule "world 1 where score > threshold".
-      rates: the exact (FPR, FNR) of such a rule for any threshold.
-      score: of one release.
-    """
-
-    name: str
+    name: str  # for tables
     mechanism: Mechanism
     x0: Any
     x1: Any
-    epsilon: float
+    epsilon: float  # the truth: no larger delta-loss exists between x0 and x1, and ``threshold`` attains it
     delta: float
-    threshold: float
-    rates: Rates
-    score: Callable[[Any], jax.Array]
+    threshold: float  # of the rule "world 1 where score > threshold"
+    rates: Rates  # the exact (FPR, FNR) of such a rule for any threshold
+    score: Callable[[Any], jax.Array]  # of one release
 
     def play(self, key: jax.Array, audits: int, half: int) -> np.ndarray:
         """Scores of complete audits, [2, audits, half]: releases of the mechanism as shipped."""

@@ -11,7 +11,9 @@ the published family and the two most promising pairs kept; both are trained on 
 promising attack kept; the threshold is chosen; the bound is computed.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -26,8 +28,7 @@ from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.auditing.result import json_number
 from experiments.common import Rows, options
 from experiments.trust import sniper_exact
-from experiments.trust import sniper_mechanisms as mechanisms
-from experiments.trust.sniper_published import PUBLISHED
+from experiments.trust import sniper_mechanisms as sniper
 
 CONFIDENCE = 0.95
 SELECTING = 0.6  # confidence at which pairs and attacks are ranked: few trials must tell of what many would show
@@ -38,42 +39,44 @@ FINALISTS = 2  # pairs on which both are trained at length
 QUICK = ("laplace", "report_noisy_max3", "one_time_rappor")
 
 
-class Entry(NamedTuple):
-    """A mechanism with the shape of its inputs.
+class Published(NamedTuple):
+    """What DP-Sniper's authors published for a mechanism: bounds at confidence 0.9 from 200 million final samples of
+    each world, of attacks that are kept to events of probability 0.01 or more.
 
-    Attributes:
-      apply: ``fn(key, x)``.
-      size: numbers in an input.
-      every: whether neighbours may differ by 1 in every number, not in one only.
+    Source: repository eth-sri/dp-sniper, eval_sp2021/reference-results: dd_search_reg_data.log, dd_search_mlp_data.log
+    and statdp_1_data.log; entries ``eps_lcb``, ``p1``, ``p2``, ``time_dd_search``, ``time_final_estimate_eps`` and
+    ``statdp_result``.
     """
 
-    apply: Callable[[jax.Array, jax.Array], jax.Array]
-    size: int
-    every: bool = False
+    linear: float  # certified epsilon of DP-Sniper with logistic regression
+    network: float  # with a neural network
+    seconds: list[float]  # wall time of both, search and final estimate, on the authors' machine
+    rates: list[float]  # the two probabilities behind the larger of the two bounds
+    statdp: float | None  # certified epsilon of StatDP-Fixed, first run; None where it failed
 
 
+class Entry(NamedTuple):
+    """A mechanism with the shape of its inputs."""
+
+    apply: Callable[[jax.Array, jax.Array], jax.Array]  # ``fn(key, x)``
+    size: int  # numbers in an input
+    every: bool = False  # whether neighbours may differ by 1 in every number, not in one only
+
+
+MAXIMA = (sniper.report_noisy_max1, sniper.report_noisy_max2, sniper.report_noisy_max3, sniper.report_noisy_max4)
+SVTS = (sniper.svt1, sniper.svt2, sniper.svt3, sniper.svt4, sniper.svt5, sniper.svt6)
 ENTRIES = (
-    Entry(mechanisms.laplace, 1),
-    Entry(mechanisms.truncated_geometric, 1),
-    Entry(mechanisms.noisy_hist1, 5),
-    Entry(mechanisms.noisy_hist2, 5),
-    Entry(mechanisms.report_noisy_max1, 5, every=True),
-    Entry(mechanisms.report_noisy_max2, 5, every=True),
-    Entry(mechanisms.report_noisy_max3, 5, every=True),
-    Entry(mechanisms.report_noisy_max4, 5, every=True),
-    Entry(mechanisms.svt1, 10, every=True),
-    Entry(mechanisms.svt2, 10, every=True),
-    Entry(mechanisms.svt3, 10, every=True),
-    Entry(mechanisms.svt4, 10, every=True),
-    Entry(mechanisms.svt5, 10, every=True),
-    Entry(mechanisms.svt6, 10, every=True),
-    Entry(mechanisms.rappor, 1),
-    Entry(mechanisms.one_time_rappor, 1),
-    Entry(mechanisms.laplace_parallel, 1),
-    Entry(mechanisms.svt34_parallel, 10, every=True),
-    Entry(mechanisms.prefix_sum, 10, every=True),
-    Entry(mechanisms.numerical_svt, 10, every=True),
+    *(Entry(apply, 1) for apply in (sniper.laplace, sniper.truncated_geometric)),
+    *(Entry(apply, 5) for apply in (sniper.noisy_hist1, sniper.noisy_hist2)),
+    *(Entry(apply, 5, every=True) for apply in MAXIMA),
+    *(Entry(apply, 10, every=True) for apply in SVTS),
+    *(Entry(apply, 1) for apply in (sniper.rappor, sniper.one_time_rappor, sniper.laplace_parallel)),
+    *(Entry(apply, 10, every=True) for apply in (sniper.svt34_parallel, sniper.prefix_sum, sniper.numerical_svt)),
 )
+PUBLISHED = {
+    name: Published(**row)
+    for name, row in json.loads(Path(__file__).with_name("sniper_published.json").read_text()).items()
+}
 
 
 def pairs(size: int, every: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -138,7 +141,7 @@ def audited(key: jax.Array, entry: Entry, trials: dict[str, int]) -> tuple[Audit
         found += [(trained(train_key, releases, layers=layers, **full), pair) for layers in LAYERS]
     attack, pair = max(found, key=lambda one: one[0].promise)
     chosen = distinguish.Distinguisher(lambda *_: attack.score, None, attack.name)
-    settings = {"trials": trials["final"], "claim": Claim(mechanisms.EPSILON), "confidence": CONFIDENCE}
+    settings = {"trials": trials["final"], "claim": Claim(sniper.EPSILON), "confidence": CONFIDENCE}
     result = audit(entry.apply, *pair, key=final_key, distinguisher=chosen, mesh=hosts.mesh("trials"), **settings)
     return result, attack.name, np.asarray(pair, np.float64)
 
@@ -159,7 +162,7 @@ def compare(rows: Rows, entry: Entry, result: AuditResult, attack: str, pair: np
         "mechanism": name,
         "pair": pair.tolist(),
         "attack": attack,
-        "claim": mechanisms.EPSILON,
+        "claim": sniper.EPSILON,
         "verdict": result.verdict,
         "fpr": result.fpr,
         "fnr": result.fnr,

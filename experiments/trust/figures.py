@@ -1,25 +1,21 @@
 """Draws the coverage study: how often each estimator is wrong, and how close it comes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.stats import binom
 
 from experiments.trust.coverage import CONTROL, LEVEL, PROMISED
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Rows = Sequence[dict[str, Any]]
 COLOURS = ("#56B4E9", "#0072B2", "#222222")
 WRONG, FAINT = "#D55E00", "#8a8a8a"
 
 
-def coverage(rows: Rows) -> "Figure":
+def coverage(rows: Rows) -> Figure:
     """Left: false-violation rate of each pair and size, with what noise allows. Right: lower bound over the truth."""
-    from matplotlib.figure import Figure
-
     rates, shares = (
         [row for row in rows if row["quantity"] == quantity and row["setting"]["confidence"] == 0.95]
         for quantity in ("false_violation_rate", "tightness")

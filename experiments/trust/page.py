@@ -7,7 +7,8 @@ from typing import Any
 from experiments import pages
 from experiments.pages import Fact, Row, Rows, fact, number, select, table, values
 from experiments.trust import figures
-from experiments.trust.claims import CLAIMS, by_trials, rejected, sniper, study
+from experiments.trust.claims import CLAIMS as CLAIMS
+from experiments.trust.claims import by_trials, rejected, sniper, study
 from experiments.trust.coverage import CONTROL, NO_GAUSSIAN, OTHER_TRUTHS, PROMISED
 from experiments.trust.coverage_peers import PART
 
@@ -25,10 +26,6 @@ NAMES |= {f"svt{i}": f"SVT{i}" for i in range(1, 7)}
 def draw(rows: Rows, folder: Path) -> None:
     own = [row for row in rows if row["quantity"] in ("false_violation_rate", "tightness")]
     pages.save(figures.coverage(own), folder / "coverage.png")
-
-
-def verdicts(rows: Rows) -> str:
-    return pages.verdicts(CLAIMS, rows)
 
 
 def summary(rows: Rows) -> Fact:
@@ -53,17 +50,7 @@ def faults(rows: Rows) -> str:
             pages.named(at["source"]),
         ]
         lines.append([at["fault"], *cells])
-    header = [
-        "fault",
-        "claim",
-        "true ε",
-        "caught by",
-        "trials",
-        "attack",
-        "ε at least",
-        "twin ε at least",
-        "where it was made",
-    ]
+    header = "fault | claim | true ε | caught by | trials | attack | ε at least | twin ε at least | where it was made"
     return table(header, lines)
 
 
@@ -160,10 +147,10 @@ def sniper_run(rows: Rows) -> Fact:
 
 
 def sniper_table(rows: Rows) -> str:
-    header = [
-        "mechanism", "ours", "exact, this pair", "DP-Sniper linear / network", "the same, our trials", "StatDP-Fixed",
-        "verdict on 0.1", "attack", "seconds", "their seconds",
-    ]  # fmt: skip
+    header = (
+        "mechanism | ours | exact, this pair | DP-Sniper linear / network | the same, our trials | "
+        "StatDP-Fixed | verdict on 0.1 | attack | seconds | their seconds"
+    )
     return table(header, map(sniper_line, sniper(rows)))
 
 
@@ -239,15 +226,5 @@ def worst_keys(rows: Rows) -> str:
         at = now["setting"]
         cells = [f"{row[name]:.3f}" for row in (now, before) for name in ("ours", "quantile5")]
         lines.append([at["mechanism"], f"{at['trials']:,}", f"{now['truth']:.3f}", now["delta"], *cells, now["above"]])
-    header = [
-        "mechanism",
-        "trials",
-        "true ε",
-        "δ",
-        "mean",
-        "quantile",
-        "mean before",
-        "quantile before",
-        "above truth",
-    ]
+    header = "mechanism | trials | true ε | δ | mean | quantile | mean before | quantile before | above truth"
     return table(header, lines)

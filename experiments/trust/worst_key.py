@@ -20,11 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import binom, norm
+from scipy.stats import binom
 
 import dpaudit
 from dpaudit import Claim
@@ -74,17 +74,8 @@ def name_and_shame(key: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def normal_epsilon(mu: float, delta: float) -> float:
-    """The epsilon at delta of normal noise whose standard deviation is 1/mu of the sensitivity.
-
-    Source: Balle and Wang 2018, Theorem 5: delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
-    """
-
-    def excess(epsilon: float) -> float:
-        first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-        return float(norm.cdf(first) - math.exp(epsilon) * norm.cdf(second)) - delta
-
-    root: Any = brentq(excess, 0, 20)
-    return float(root)
+    """The epsilon at delta of normal noise whose standard deviation is 1/mu of the sensitivity."""
+    return dp_accounting.get_epsilon_gaussian(1 / mu, delta)
 
 
 def known() -> dict[str, Known]:

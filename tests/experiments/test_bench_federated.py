@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpaudit.training import models
-from experiments.bench import federated_sides as sides
-from experiments.bench.training_sides import SILENT, Network, as_torch, differences
+from experiments.bench import federated as bench
+from experiments.bench.sides import SILENT, Network, as_torch, differences
 
 M = 9  # clients
 
@@ -25,22 +25,22 @@ class Flat(nn.Module):
 
 
 SMALL = Network(Flat(), Flat(), (8, 8, 1), 650)
-GIVEN = sides.given(0, SMALL, M * sides.EXAMPLES)
+GIVEN = bench.drawn(0, SMALL, M * bench.EXAMPLES)
 SIDES = {
-    "vmap(grad)": partial(sides.by_vmap, SMALL),
-    "ours": partial(sides.ours, SMALL, M, sides.own_rows(M)),
+    "vmap(grad)": partial(bench.by_vmap, SMALL),
+    "ours": partial(bench.ours, SMALL, M, bench.own_rows(M)),
 }
 
 
 @jax.jit
-def gradients(given: sides.Given) -> Any:
+def gradients(given: bench.Given) -> Any:
     """One client after another, leaves [m, ...]."""
     loss = models.cross_entropy(SMALL.ours)
 
     def mean(params: Any, examples: Any) -> jax.Array:
         return jnp.mean(jax.lax.map(lambda example: loss(params, *example), examples))
 
-    cut = jax.tree.map(lambda leaf: leaf.reshape(M, sides.EXAMPLES, *leaf.shape[1:]), (given.images, given.labels))
+    cut = jax.tree.map(lambda leaf: leaf.reshape(M, bench.EXAMPLES, *leaf.shape[1:]), (given.images, given.labels))
     return jax.lax.map(lambda examples: jax.grad(mean)(given.params, examples), cut)
 
 
@@ -61,7 +61,7 @@ def test_a_side_makes_the_round_of_a_loop_over_clients(side, each):
     apart = differences(means)
     assert apart[side] < 1e-5  # units are clipped a little below the clip norm
     assert 1e-3 < apart["wrong"] < 0.011
-    step = jax.tree.map(lambda p, g: p - sides.LEARNING_RATE * g, GIVEN.params, mean)
+    step = jax.tree.map(lambda p, g: p - bench.LEARNING_RATE * g, GIVEN.params, mean)
     np.testing.assert_allclose(as_torch(params, SMALL), as_torch(step, SMALL), atol=1e-7)
 
     loud = 1e4  # a noise multiplier beside which no gradient is seen

@@ -35,19 +35,5 @@ def test_images_of_noise_are_read_as_cifar10(tmp_path):
     assert abs(np.asarray(found.inputs[:100]).std() - np.sqrt(1 / 12)) < 0.01  # uniform; far beyond its standard error
 
 
-def test_as_many_devices_as_are_asked_for():
-    assert bench_scaling.first(1).size == 1
-    with pytest.raises(ValueError, match="reshape"):
-        bench_scaling.first(1_000)
-
-
 def test_every_curve_has_sizes_and_a_side():
     assert bench_scaling.SIDES.keys() == bench_scaling.SCALES.keys() == bench_scaling.QUICK.keys()
-
-
-def test_work_that_another_number_of_devices_does_otherwise_ends_the_benchmark():
-    sizes, same = bench_scaling.QUICK["trials"]
-    once, again, other = (bench_scaling.trials(pairs, same) for pairs in (sizes[0], sizes[0], 2 * sizes[0]))
-    bench_scaling.refuse_other_results({"1": once, "2": again})
-    with pytest.raises(AssertionError, match="sides that compute different things"):
-        bench_scaling.refuse_other_results({"1": once, "2": lambda: other()[..., sizes[0] :]})

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.bench import training_sides as sides
+from experiments.bench import sides
 
 
 class Flat(nn.Module):

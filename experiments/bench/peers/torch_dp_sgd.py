@@ -6,10 +6,11 @@ The first line of standard input is JSON with ``what`` ("sums" or "trainings"), 
 ``labels`` [n], ``device`` ("cpu" or "cuda"), ``batch_size``, ``steps``, ``clip_norm``, ``noise_multiplier``,
 ``learning_rate``, ``dropout_rate`` (of trainings: sums are without dropout), ``weights`` (a flat list in PyTorch's
 order) and ``check``, the steps of the trainings that are compared. On CUDA, products and convolutions of float32 are
-in TF32, as XLA's are. Answered is JSON with the number of ``parameters``, the ``sides``, and what they ``computed``,
-flat as the weights: the sums; or the weights after the steps to compare on the first batch, all of which is taken
-every time, without noise or dropout. Then every line that names a side is answered with the seconds of one
-call of it. Needs `pip install torch opacus`.
+in TF32, as XLA's are. Answered is
+JSON with the number of ``parameters``, the ``settings`` of each side, and what they ``computed``, flat as the weights:
+the sums; or the weights after the steps to compare on the first batch, all of which is taken every time, without noise
+or dropout. Then every line that names a side is answered with the seconds of one call of it. Needs
+`pip install torch opacus`.
 """
 
 import copy
@@ -18,6 +19,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -188,6 +190,13 @@ def checked(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -
     return computed
 
 
+def serve(given: dict[str, Any], settings: dict[str, Any], sides: dict[str, Callable[[], float]], **told: Any) -> None:
+    """Answers what was asked for, and then every line that names a side with the seconds of one call of it."""
+    print(json.dumps({"parameters": len(given["weights"]), "settings": settings, **told}), flush=True)
+    for line in sys.stdin:
+        print(sides[line.strip()](), flush=True)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
@@ -202,15 +211,16 @@ def main() -> None:
         computed = {name: torch.cat([g.flatten() for g in side()]).tolist() for name, side in sides.items()}
     else:
         sides, computed = trainings(given, images, labels), checked(given, images, labels)
-    answer = {"parameters": len(given["weights"]), "sides": list(sides), "computed": computed}
-    print(json.dumps(answer), flush=True)
-    for line in sys.stdin:
-        run = sides[line.strip()]
+
+    def seconds(run: Callable[[], object]) -> float:
         began = time.perf_counter()
         run()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        print(time.perf_counter() - began, flush=True)
+        return time.perf_counter() - began
+
+    settings = {side: {} for side in sides}
+    serve(given, settings, {side: partial(seconds, run) for side, run in sides.items()}, computed=computed)
 
 
 if __name__ == "__main__":

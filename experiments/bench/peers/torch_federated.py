@@ -5,10 +5,9 @@ python experiments/peers/torch_federated.py
 The first line of standard input is JSON with ``clients`` m, ``examples`` n of each, ``seed``, ``weights`` (a flat list
 in PyTorch's order), ``clip_norm``, ``noise_multiplier`` and ``learning_rate``. Images [m, n, 1, 28, 28] and labels
 [m, n] are NumPy's ``random`` and then ``integers`` of ``default_rng(seed)``, so that whoever asks can draw them too.
-Answered is JSON with the number of ``parameters``; the ``sides``; each one's ``settings``, the fastest of a quick
-sweep; and the ``means`` of the clients' clipped gradients without noise by "vmap" and by "loop", flat as the weights.
-Then every line that names a side is answered with the seconds of one round of it. Needs
-`pip install torch opacus`.
+Answered is JSON with the number of ``parameters``; each side's ``settings``, the fastest of a quick sweep; and the
+``computed`` the means of the clients' clipped gradients without noise by "vmap" and by "loop", flat as the weights.
+Then every line that names a side is answered with the seconds of one round of it. Needs `pip install torch opacus`.
 """
 
 import json
@@ -24,7 +23,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-from torch_dp_sgd import cnn28
+from torch_dp_sgd import cnn28, serve
 
 THREADS = (1, 2)
 CHUNKS = (25, 50, 100, 200)
@@ -127,12 +126,9 @@ def main() -> None:
         "vmap": by_vmap(network, given["clip_norm"], clients, 0.0, chunk=settings["vmap"]["chunk"]),
         "loop": by_loop(network, given["clip_norm"], clients, 0.0),
     }
-    answer = {"parameters": len(given["weights"]), "sides": list(sides), "settings": settings}
-    answer |= {"means": {side: (total / given["clients"]).tolist() for side, total in totals.items()}}
-    print(json.dumps(answer), flush=True)
-    for line in sys.stdin:
-        side = line.strip()
-        print(seconds(sides[side], clients, **settings[side]), flush=True)
+    computed = {side: (total / given["clients"]).tolist() for side, total in totals.items()}
+    timed = {side: partial(seconds, run, clients, **settings[side]) for side, run in sides.items()}
+    serve(given, settings, timed, computed=computed)
 
 
 if __name__ == "__main__":

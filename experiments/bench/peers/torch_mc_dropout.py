@@ -12,11 +12,12 @@ seconds of one call of it. Needs `pip install torch opacus`.
 import json
 import sys
 import time
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn.utils import vector_to_parameters
-from torch_dp_sgd import NETWORKS
+from torch_dp_sgd import NETWORKS, serve
 
 CHUNKS = (1, 4, 16, 64)  # samples of all images that go through the network as one batch
 SWEEP_SAMPLES = 64
@@ -62,11 +63,10 @@ def main() -> None:
     with torch.inference_mode():
         logits = network.eval()(images)
     network.train()
-    answer = {"parameters": len(given["weights"]), "settings": settings, "logits": logits.tolist()}
-    answer |= {"mean": found.mean(dim=0).tolist(), "variance": found.var(dim=0, correction=0).tolist()}
-    print(json.dumps(answer), flush=True)
-    for line in sys.stdin:
-        print(seconds(network, images, samples, **settings[line.strip()]), flush=True)
+    told = {"logits": logits.tolist(), "mean": found.mean(dim=0).tolist()}
+    told |= {"variance": found.var(dim=0, correction=0).tolist()}
+    timed = {side: partial(seconds, network, images, samples, **how) for side, how in settings.items()}
+    serve(given, settings, timed, **told)
 
 
 if __name__ == "__main__":

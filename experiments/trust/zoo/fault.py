@@ -18,27 +18,18 @@ SIGMA = dp_accounting.get_sigma_gaussian(GAUSSIAN.epsilon, GAUSSIAN.delta)  # 3.
 class Fault(NamedTuple):
     """One mistake, the same mechanism without it, and how to look for it.
 
-    Attributes:
-      name: the mistake in a few words.
-      source: where it was made, or what it gets wrong.
-      fault, twin: a mechanism, a pair and a claim each. The twin keeps its claim for all neighbours, up to the
-        rounding of float32 where the fault is not one of rounding.
-      true_epsilon: of the fault at the claim's delta: on its pair where the noise is Gaussian, else of the mechanism.
-      attacks: distinguishers to try, each in an audit of its own.
-      trials: of each audit, at most.
-      last_bits: whether the loss is in a float's last bits alone, so that moving the release by 2^20 rounds it away.
-      look: what :func:`dpaudit.inspect` is told of both, such as the sensitivity that the noise was made for.
+    The twin keeps its claim for all neighbours, up to the rounding of float32 where the fault is not one of rounding.
     """
 
-    name: str
-    source: str
+    name: str  # the mistake in a few words
+    source: str  # where it was made, or what it gets wrong
     fault: Case
     twin: Case
-    true_epsilon: float
-    attacks: tuple[Distinguisher, ...] = (projection,)
-    trials: int = 200_000
-    last_bits: bool = False
-    look: dict[str, Any] = {}  # noqa: RUF012
+    true_epsilon: float  # at the claim's delta: of the pair where the noise is Gaussian, else of the mechanism
+    attacks: tuple[Distinguisher, ...] = (projection,)  # to try, each in an audit of its own
+    trials: int = 200_000  # of each audit, at most
+    last_bits: bool = False  # the loss is in a float's last bits alone, so that moving by 2^20 rounds it away
+    look: dict[str, Any] = {}  # noqa: RUF012  # what :func:`dpaudit.inspect` is told, such as the sensitivity
 
 
 def event(name: str, happens: Callable[[Any], jax.Array]) -> Distinguisher:
@@ -50,8 +41,7 @@ def beyond(standard_deviations: float, direction: jax.Array, sigma: float = SIGM
     """The rule "world 1 where the release has gone so far along ``direction``": the best test of Gaussian noise."""
     unit = direction / jnp.linalg.norm(direction)
     return event(
-        f"beyond {standard_deviations:g} sigma",
-        lambda release: jnp.sum(release * unit) > standard_deviations * sigma,
+        f"beyond {standard_deviations:g} sigma", lambda release: jnp.sum(release * unit) > standard_deviations * sigma
     )
 
 

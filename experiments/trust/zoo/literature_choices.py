@@ -15,7 +15,6 @@ CLAIM = Claim(1.0)
 LIKELY = math.exp(CLAIM.epsilon) / (1 + math.exp(CLAIM.epsilon))  # of the truth, of two possible answers
 CATEGORIES = 5
 BITS = 8
-ONE_OF_TWO = Claim(2 * CLAIM.epsilon)
 
 CANDIDATES = 10
 VOTES = jnp.zeros((4, CANDIDATES))  # a row of approvals for each voter
@@ -83,12 +82,7 @@ FAULTS = (
         "Wang, Blocki, Li and Jha 2017: the truth has probability e^epsilon/(e^epsilon + k - 1), for k = 2 alone over "
         "e^epsilon + 1",
         Case(partial(one_category, truth=LIKELY), jnp.int32(0), jnp.int32(1), CLAIM),
-        Case(
-            partial(one_category, truth=math.e / (math.e + CATEGORIES - 1)),
-            jnp.int32(0),
-            jnp.int32(1),
-            CLAIM,
-        ),
+        Case(partial(one_category, truth=math.e / (math.e + CATEGORIES - 1)), jnp.int32(0), jnp.int32(1), CLAIM),
         CLAIM.epsilon + math.log(CATEGORIES - 1),
         attacks=(projection, event("category 1", lambda release: release == 1)),
     ),

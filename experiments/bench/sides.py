@@ -1,8 +1,8 @@
-"""Computes what training compares: every way to one batch's gradient, plain or clipped, and to a trained network."""
+"""Times sides in turn, and computes what they compare: a batch's gradient, plain or clipped, and a trained network."""
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,9 @@ import optax
 from jax_privacy import clipping
 
 from dpaudit.training import dp_sgd, models, per_example, sampling
-from experiments.common import answering, seconds
+from experiments.common import Rows, answering, seconds
 
-PEER = Path(__file__).parent / "peers" / "torch_dp_sgd.py"
+PEERS = Path(__file__).parent / "peers"
 CLIP_NORM = 1.0
 NOISE_MULTIPLIER = 1.0
 LEARNING_RATE = 0.1
@@ -120,6 +120,17 @@ def plain_gradients(network: Network) -> dict[str, Callable[..., Any]]:
     }
 
 
+def by_vmap(loss: Callable[..., jax.Array], clip_norm: Any) -> Callable[..., Any]:
+    """``total(params, images, labels)``: clipped gradients as one would write them, all of them held at once."""
+
+    def total(params: Any, images: jax.Array, labels: jax.Array) -> Any:
+        gradients = jax.vmap(jax.grad(loss), (None, 0, 0))(params, images, labels)
+        factors = jnp.minimum(1, clip_norm / jax.vmap(optax.global_norm)(gradients))
+        return jax.tree.map(lambda leaf: jnp.tensordot(factors, leaf, 1), gradients)
+
+    return total
+
+
 def clipped_sums(network: Network, clip_norm: float = CLIP_NORM) -> dict[str, Callable[..., Any]]:
     """``total(params, images, labels)``: the sum of clipped gradients, as each library's user would have it."""
     loss, batch_loss = models.cross_entropy(network.ours), _batch_loss(network.flax)
@@ -127,16 +138,11 @@ def clipped_sums(network: Network, clip_norm: float = CLIP_NORM) -> dict[str, Ca
     def ours(params: Any, images: jax.Array, labels: jax.Array) -> Any:
         return per_example.clipped_sum(lambda p, e: loss(p, *e), params, (images, labels), clip_norm=clip_norm)[0]
 
-    def by_vmap(params: Any, images: jax.Array, labels: jax.Array) -> Any:
-        gradients = jax.vmap(jax.grad(loss), (None, 0, 0))(params, images, labels)
-        factors = jnp.minimum(1, clip_norm / jax.vmap(optax.global_norm)(gradients))
-        return jax.tree.map(lambda leaf: jnp.tensordot(factors, leaf, 1), gradients)
-
     def jax_privacy(loss: Callable, **how: Any) -> Callable:
         return clipping.clipped_grad(loss, l2_clip_norm=clip_norm, batch_argnums=(1, 2), **how)
 
     return {
-        "vmap(grad) and clip": by_vmap,
+        "vmap(grad) and clip": by_vmap(loss, clip_norm),
         "ours, clipped": ours,
         "jax-privacy, whole batch": jax_privacy(batch_loss),
         f"jax-privacy, microbatches of {MICROBATCH}": jax_privacy(batch_loss, microbatch_size=MICROBATCH),
@@ -234,41 +240,62 @@ def timed(run: Callable[..., Any], *arguments: Any) -> Side:
     return lambda: seconds(lambda: run(*arguments))
 
 
-class Torch(NamedTuple):
-    """What a PyTorch process offers."""
+def in_turn(timed: dict[str, Side], rounds: int) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Seconds of every side's first call; and in each round of the second of two calls, the first warming it up."""
+    first = {side: run() for side, run in timed.items()}
+    each = [{side: (run(), run())[1] for side, run in timed.items()} for _ in range(rounds)]
+    return first, {side: [times[side] for times in each] for side in timed}
 
-    sides: dict[str, Side]
-    computed: dict[str, np.ndarray]  # by each, in the order of :func:`as_torch`
+
+def ratio(
+    rows: Rows, quantity: str, setting: dict[str, Any], measured: dict[str, Any], over: str, under: str, scale: str
+) -> None:
+    """Of two sides, round by round."""
+    values = np.divide(measured[over], measured[under])
+    rows.spread(quantity, setting | {"of": over, "to": under}, values, scale=scale)
+
+
+class Peer(NamedTuple):
+    """What another process offers."""
+
+    sides: dict[str, Side]  # by name
+    settings: dict[str, dict[str, Any]]  # of its sides
+    computed: dict[str, np.ndarray]  # by its sides, in the order of :func:`as_torch`
+    told: dict[str, Any]  # all that it answered at first
 
 
 @contextmanager
-def torch(
-    python: str | None, what: str, network: str, given: Batch, *, batch_size: int, steps: int = 0
-) -> Iterator[Torch]:
-    """A process of the interpreter ``python`` that times one call for every line it is sent, on a CPU if JAX is.
+def peer(command: Sequence[str] | None, asked: dict[str, Any], prefix: str = "") -> Iterator[Peer]:
+    """A process that is told what is wanted and then times one call of a side for every line that names it.
 
     Args:
-      python: an interpreter that has torch and opacus; None offers no sides, and says so.
-      what: "sums", or "trainings" of ``steps`` steps.
-      network: name in ``NETWORKS``.
-      given: parameters of the sums and of the training that is compared, and all examples.
-      batch_size: of a training; sums are of all images.
-      steps: of a training.
+      command: that starts it; None offers no sides.
+      asked: JSON, with the ``weights`` of a network in the order of :func:`as_torch`.
+      prefix: of its sides' names.
     """
-    if python is None:
-        print(f"{what} of {network}: no torch; name an interpreter that has it and opacus with --torch-python")
-        yield Torch({}, {})
+    if command is None:
+        yield Peer({}, {}, {}, {})
         return
-    asked = {"clip_norm": CLIP_NORM, "noise_multiplier": NOISE_MULTIPLIER, "learning_rate": LEARNING_RATE}
-    asked |= {"what": what, "network": network, "batch_size": batch_size, "steps": steps, "dropout_rate": DROPOUT_RATE}
-    asked |= {"images": np.moveaxis(np.asarray(given.images), -1, 1).tolist(), "labels": given.labels.tolist()}
-    asked |= {"weights": as_torch(given.params, NETWORKS[network]).tolist(), "check": CHECKED}
-    asked |= {"device": "cpu" if jax.default_backend() == "cpu" else "cuda"}
-    with answering([python, str(PEER)]) as ask:
-        hello = ask(json.dumps(asked))
-        assert hello["parameters"] == NETWORKS[network].parameters
-        computed = {side: np.array(vector) for side, vector in hello["computed"].items()}
-        yield Torch({side: partial(ask, side) for side in hello["sides"]}, computed)
+    with answering(command) as ask:
+        told = ask(json.dumps(asked))
+        assert told["parameters"] == len(asked["weights"])
+        sides = {prefix + side: partial(ask, side) for side in told["settings"]}
+        settings = {prefix + side: how for side, how in told["settings"].items()}
+        computed = {prefix + side: np.array(vector) for side, vector in told.get("computed", {}).items()}
+        yield Peer(sides, settings, computed, told)
+
+
+def torch(python: str | None, script: str) -> list[str] | None:
+    """The command of a peer in PyTorch; None without an interpreter that has it, and says so."""
+    if python is None:
+        print(f"{script}: no torch; name an interpreter that has it and opacus with --torch-python")
+        return None
+    return [python, str(PEERS / script)]
+
+
+def channels_first(images: Any) -> list[Any]:
+    """Images [n, h, w, c] as PyTorch has them, in lists."""
+    return np.moveaxis(np.asarray(images), -1, 1).tolist()
 
 
 def _batch_loss(model: nn.Module) -> Callable[..., Any]:
