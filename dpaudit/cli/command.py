@@ -119,7 +119,7 @@ def perform(
     try:
         if measures:
             with _warned_in_one_line(program), sigterm_interrupts(lambda: f"{program}: interrupted{to_go_on()}"):
-                hosts.join()
+                hosts.join_hosts()
                 keep_compiled()
                 status = run()
         else:
