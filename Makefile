@@ -56,11 +56,11 @@ docs: .venv/.docs  ## the documentation, in site/: open site/index.html
 notebooks: .venv/.dev  ## execute the notebooks and keep their outputs; ONLY="personalization": these alone
 	REPOSITORY=$(REPOSITORY) $(BIN)/python colab/execute.py $(ONLY)
 
-results: .venv/.core  ## rewrite experiments/README.md from the committed results
+results: .venv/.dev  ## rewrite experiments/README.md from the committed results
 	$(BIN)/python -m experiments.make_results
 
 # ONLY="spgc_audit coverage": these experiments alone. SECONDS_EACH: leave parts that took longer, 60 if not given.
-reproduce: .venv/.core  ## make a sample of the committed rows again from what they carry, and compare: minutes
+reproduce: .venv/.dev  ## make a sample of the committed rows again from what they carry, and compare: minutes
 	$(BIN)/python -m experiments.reproduce $(if $(ONLY),--only $(ONLY)) $(if $(SECONDS_EACH),--seconds $(SECONDS_EACH))
 
 # ONLY="training secure": these parts alone. TORCH_PYTHON: an interpreter that has torch and opacus. ROUNDS: of timing.
@@ -86,7 +86,7 @@ install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-
 .venv/.core: $(PINS) | $(BIN)/pip
 	@echo "Installing pinned dependencies into .venv: a minute or two, once."
 	@$(call install,$(BIN)) setuptools
-	@$(call install,$(BIN)) --editable .
+	@$(call install,$(BIN)) --editable '.[data,report]'
 	@touch $@
 
 .venv/.dev: .venv/.core

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dpaudit import secure as secure
     from dpaudit import training as training
     from dpaudit._engine.game import play as play
+    from dpaudit._engine.hosts import join_hosts as join_hosts
     from dpaudit._validate import InputError as InputError
     from dpaudit.auditing import domain as domain
     from dpaudit.auditing import estimators as estimators
@@ -71,6 +72,7 @@ __getattr__, __dir__, __all__ = attach(
         "from_samples": "auditing.given",
         "from_scores": "auditing.given",
         "inspect": "auditing.lint.inspect",
+        "join_hosts": "_engine.hosts",
         "on_host": "auditing.host",
         "one_run": "auditing.one_training",
         "oracle": "audits.oracle",

@@ -35,6 +35,32 @@ def expected(name: str, wanted: str, value: object) -> InputError:
     return InputError(f"{name}: expected {wanted}, got {_short(value)}")
 
 
+class extra:
+    """Names the extra that a missing library belongs to, in one line, in place of an ImportError::
+
+        with _validate.extra("data"):
+            from sklearn.datasets import load_digits
+
+    Args:
+      name: of the extra, in pyproject.toml.
+
+    Raises:
+      InputError: the library is not installed, or something that it needs is not.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ImportError):
+            library = (error.name or "library").split(".")[0]
+            wanted = f"an installed library (pip install 'dpaudit[{self.name}]')"
+            raise expected(library, wanted, str(error)) from None
+
+
 def one_line(text: str, longest: int = 200) -> str:
     """Puts somebody else's text on one line of at most ``longest`` characters, fit for a message."""
     text = " ".join(text.split())

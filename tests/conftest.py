@@ -24,6 +24,12 @@ hypothesis.settings.register_profile("dpaudit", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("dpaudit")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the folders of the integration tier where it is not asked for: importing them takes as long as
+    importing all others."""
+    return True if collection_path in INTEGRATION and "not integration" in config.option.markexpr else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are picked by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what lies in ``integration``, and the experiments'; a test that starts a process elsewhere is marked

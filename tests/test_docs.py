@@ -76,7 +76,11 @@ def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     elif program == "make":
         assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif program == "pip":
-        assert rest == ["install", "."]
+        assert rest[0] == "install"
+        (asked,) = re.findall(r"^\.(?:\[(.*)\])?$", rest[1])
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+        assert {name for name in asked.split(",") if name} <= set(extras)
+        assert rest[2:] == []
     elif program == "sbatch":
         assert (ROOT / rest[0]).is_file()
     elif words[:2] == ["python", "-m"]:

@@ -124,7 +124,8 @@ class FolderCheckpoint(NamedTuple):
           step: steps taken.
           arrays: nested dictionaries and lists of NumPy arrays, none of them empty.
         """
-        from orbax.checkpoint import args
+        with _validate.extra("train"):
+            from orbax.checkpoint import args
 
         items = args.Composite(arrays=args.StandardSave(arrays), identity=args.JsonSave(self.identity))
         with _manager(self.folder, writing=True) as manager:
@@ -136,12 +137,13 @@ class FolderCheckpoint(NamedTuple):
         Raises:
           InputError: a folder that is torn, or that another training has made; it is left unchanged.
         """
+        with _validate.extra("train"):  # before any work that could not be saved
+            from orbax.checkpoint import args
+
         if not self.folder.exists():
             return None
         if not self.folder.is_dir():
             raise _validate.expected("checkpoint", "a folder", f"the file {self.folder.name}")
-        from orbax.checkpoint import args
-
         items = args.Composite(arrays=args.StandardRestore(), identity=args.JsonRestore())
         with _manager(self.folder, writing=False) as manager:
             if manager.latest_step() is None:
@@ -157,7 +159,8 @@ class FolderCheckpoint(NamedTuple):
 
 def save_parameters(folder: Path, params: Any) -> None:
     """Writes a pytree of arrays alone and replaces what was there; ``StandardCheckpointer().restore`` reads it."""
-    from orbax.checkpoint import StandardCheckpointer
+    with _validate.extra("train"):
+        from orbax.checkpoint import StandardCheckpointer
 
     with StandardCheckpointer() as checkpointer:
         checkpointer.save(os.path.abspath(folder), params, force=True)
@@ -169,7 +172,8 @@ def _manager(folder: Path, *, writing: bool) -> "CheckpointManager":
     Orbax removes it in the background, so a reader that is closed at once would remove what the next writer has just
     begun.
     """
-    from orbax.checkpoint import CheckpointManager, CheckpointManagerOptions  # takes a second
+    with _validate.extra("train"):
+        from orbax.checkpoint import CheckpointManager, CheckpointManagerOptions  # takes a second
 
     options = CheckpointManagerOptions(
         max_to_keep=1, create=True, cleanup_tmp_directories=writing, enable_async_checkpointing=False

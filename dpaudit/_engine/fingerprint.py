@@ -110,8 +110,12 @@ def _spelled(jaxpr: Any, known: dict[int, tuple[str, list[Any]]]) -> tuple[str, 
                         objects.append(leaf)  # JAX ensures that all of these can be compared
         return outputs
 
-    # Constants are inputs here, told apart by their places alone; `closed_over` gives their values.
-    results = walk(jaxpr, [name for name, _ in given], step, literal=lambda atom: _number(atom.val, atom.aval))
+    # Constants are told apart by their places alone; `closed_over` gives their values.
+    names = [name for name, _ in given]
+    split = len(jaxpr.constvars)
+    results = walk(
+        jaxpr, names[split:], step, constants=names[:split], literal=lambda atom: _number(atom.val, atom.aval)
+    )
     known[id(jaxpr)] = f"({' '.join([*words, *results])})", objects
     return known[id(jaxpr)]
 

@@ -1,6 +1,6 @@
 """Joins processes on several hosts into one machine, turns SIGTERM into an interruption, and ends processes cleanly.
 
-    hosts.join()
+    dpaudit.join_hosts()
     result = dpaudit.audit(mechanism, x0, x1, key=key, mesh=hosts.mesh("trials"))
     if hosts.first():
         print(result.to_json())
@@ -38,7 +38,7 @@ SECONDS = 20  # for the computation under way; one of several processes may wait
 SECONDS_OF_SEVERAL = 5
 
 
-def join(seconds: int = PATIENCE) -> None:
+def join_hosts(seconds: int = PATIENCE) -> None:
     """Joins the processes that were started together into one machine; a single process returns at once.
 
     Tasks of a SLURM array are separate jobs: each joins only the tasks of its own step, usually none. Call this before

@@ -25,7 +25,7 @@ without the canary and N(mu, 1) with it, mu = |C Delta|/s.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,8 +42,10 @@ from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.transcript import Transcript
 from dpaudit.personalization.user_level import NAME, Loss, Training, Users, dp_ftrl
-from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import Sampling
+
+if TYPE_CHECKING:
+    from dpaudit.training.matrix_noise import Strategy
 
 
 class Recipe(NamedTuple):
@@ -131,7 +133,7 @@ def release(
     return one
 
 
-def worst_user(recipe: Recipe, strategy: Strategy) -> Seat:
+def worst_user(recipe: Recipe, strategy: "Strategy") -> Seat:
     """Finds the user whose participation, in the order of ``recipe.users``, moves the releases furthest.
 
     Args:
@@ -144,7 +146,7 @@ def worst_user(recipe: Recipe, strategy: Strategy) -> Seat:
     return Seat(user, table[:, user], float(lengths[user]))
 
 
-def statistic(recipe: Recipe, strategy: Strategy, seat: Seat) -> Callable[[jax.Array], jax.Array]:
+def statistic(recipe: Recipe, strategy: "Strategy", seat: Seat) -> Callable[[jax.Array], jax.Array]:
     """Makes T of a release: N(0, 1) without the canary, N(seat.length/s, 1) with it, s = noise_multiplier sens(C).
 
     Args:
@@ -271,7 +273,7 @@ def takes_part(recipe: Recipe, everyone: Users) -> np.ndarray:
 
 
 def one_run(
-    key: jax.Array, recipe: Recipe, strategy: Strategy, *, canaries: int, delta: float, confidence: float
+    key: jax.Array, recipe: Recipe, strategy: "Strategy", *, canaries: int, delta: float, confidence: float
 ) -> tuple[Estimate, Any]:
     """Trains once with k canaries among the users, each with a random direction as its gradient, and estimates mu.
 
@@ -345,7 +347,7 @@ def _last_as_canaries(everyone: Users, canaries: int) -> tuple[Users, Users]:
 
 
 def _scores(
-    directions: Any, transcript: Transcript, strategy: Strategy, moved: np.ndarray
+    directions: Any, transcript: Transcript, strategy: "Strategy", moved: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Computes sqrt(D) <c_j, Y_j>/|Y_j| and |C Delta_j|, [k] each, by inner products in float64."""
     c, g = (

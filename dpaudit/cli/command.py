@@ -17,6 +17,7 @@ from rich.table import Table
 from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit._engine.hosts import sigterm_interrupts
+from dpaudit.report.figures import in_style
 from dpaudit.report.rows import prepare_out, write_rows
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def perform(
     try:
         if measures:
             with _warned_in_one_line(program), sigterm_interrupts(lambda: f"{program}: interrupted{to_go_on()}"):
-                hosts.join()
+                hosts.join_hosts()
                 keep_compiled()
                 status = run()
         else:
@@ -164,9 +165,14 @@ def to_go_on(options: Any) -> str:
 
 
 def prepare(common: Common) -> Path | None:
-    """Prepares the output directory before any work; None if there is none."""
+    """Prepares the output directory before any work; None if there is none.
+
+    Raises:
+      InputError: a directory that is in use, or no Matplotlib to draw the page's figures.
+    """
     if common.out is None:
         return None
+    in_style()
     out = Path(common.out)
     hosts.once(lambda: str(prepare_out(out, common.force)))
     return out

@@ -107,10 +107,8 @@ def run(options: Secure) -> None:
       InputError: options are unusable, or differ from the peer's.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failures are reported in our own log lines
-    try:
-        from dpaudit.secure.service import certificates
-    except ImportError as missing:
-        raise _validate.expected("secure", "its libraries (pip install 'dpaudit[secure]')", missing) from None
+    from dpaudit.secure.service import certificates
+
     command = options.command
     if isinstance(command, Server):
         _serve(command)

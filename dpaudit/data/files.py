@@ -13,7 +13,8 @@ from dpaudit.data import formats
 
 def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
     """Loads 1,797 handwritten digits ``[n, 8, 8, 1]``, scaled from 0..16 to [0, 1]; 1,437 train, 360 test."""
-    from sklearn.datasets import load_digits  # takes a second to import
+    with _validate.extra("data"):
+        from sklearn.datasets import load_digits  # takes a second to import
 
     bunch: Any = load_digits()
     rows = stratified(bunch["target"], split, train_size=1437)
@@ -22,7 +23,8 @@ def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 def breast_cancer(split: str) -> tuple[np.ndarray, np.ndarray]:
     """Loads 569 biopsies ``[n, 30]``, 0 malignant and 1 benign; 390 train, 179 test, the sizes of paper 001."""
-    from sklearn.datasets import load_breast_cancer
+    with _validate.extra("data"):
+        from sklearn.datasets import load_breast_cancer
 
     bunch: Any = load_breast_cancer()
     rows = stratified(bunch["target"], split, train_size=390)
@@ -37,7 +39,8 @@ def stratified(labels: np.ndarray, split: str, *, train_size: int) -> np.ndarray
       split: ``"train"`` or ``"test"``.
       train_size: records in train; the rest is test.
     """
-    from sklearn.model_selection import train_test_split
+    with _validate.extra("data"):
+        from sklearn.model_selection import train_test_split
 
     rows = np.arange(len(labels))
     train, test = train_test_split(rows, train_size=train_size, stratify=labels, random_state=0)

@@ -55,10 +55,8 @@ def read(
     Raises:
       InputError: TensorFlow Datasets is not installed, or could not download, prepare or read the data set.
     """
-    try:
+    with _validate.extra("tfds"):
         tfds = importlib.import_module("tensorflow_datasets")
-    except ImportError as error:
-        raise _validate.expected(name, 'TensorFlow Datasets (pip install "dpaudit[tfds]")', str(error)) from error
     try:
         builder = tfds.builder(BUILDERS[name], data_dir=tfds_dir)
         config = tfds.download.DownloadConfig(manual_dir=manual_dir)
@@ -266,7 +264,7 @@ def _not_found(name: str, split: str, root: Path | None, *, tfds_helps: bool) ->
     else:
         direct = " or directly" if root in files.folders(name, root) else ""
         wanted += f"a folder {' or '.join(FILES[name].folders)}{direct} in {formats.printable(root)}"
-    install = ' or install TensorFlow Datasets: pip install "dpaudit[tfds]"' if tfds_helps else ""
+    install = " or install TensorFlow Datasets: pip install 'dpaudit[tfds]'" if tfds_helps else ""
     message = _validate.expected(name, wanted, "none of them" if root else "no folder")
     return _validate.InputError(f"{message}; name a folder that has them{install}")
 

@@ -16,7 +16,7 @@ Zhang 2018 (users clipped as one); Kairouz et al. 2021 (DP-FTRL).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +32,10 @@ from dpaudit.mechanisms.clipping import wide
 from dpaudit.personalization.boundary.processes import Memory, Process, Release, correlated, gaussian
 from dpaudit.personalization.boundary.protocol import Protocol
 from dpaudit.training import per_example
-from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import Sampling
+
+if TYPE_CHECKING:
+    from dpaudit.training.matrix_noise import Strategy
 
 NAME = "gradients"  # the name of the process that releases once a round
 ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -163,7 +165,7 @@ def dp_sgd(
 def dp_ftrl(
     loss_fn: Loss,
     *,
-    strategy: Strategy,
+    strategy: "Strategy",
     sampling: Sampling,
     clip_norm: float,
     noise_multiplier: float,

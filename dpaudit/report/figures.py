@@ -9,6 +9,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,14 +52,20 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def in_style() -> AbstractContextManager[None]:
+    """Returns the context in which figures are drawn and saved."""
+    with _validate.extra("report"):
+        import matplotlib
+
+    return matplotlib.rc_context(STYLE)
+
+
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a function that draws do so in the style of all figures."""
 
     @functools.wraps(draw)
     def styled(*args: Any, **named: Any) -> Any:
-        import matplotlib
-
-        with matplotlib.rc_context(STYLE):
+        with in_style():
             return draw(*args, **named)
 
     return styled
@@ -66,7 +73,8 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 def canvas(width: float, height: float) -> "Figure":
     """Returns an empty figure, its size in inches."""
-    from matplotlib.figure import Figure
+    with _validate.extra("report"):
+        from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
@@ -172,13 +180,14 @@ def guess_figure(rows: Rows) -> "Figure":
     Raises:
       InputError: no rows, or rows of several data sets.
     """
-    import matplotlib
+    with _validate.extra("report"):
+        from matplotlib import colormaps
 
     rows = _one_source(rows)
     crafts, losses = words.distinct(rows, "craft"), words.epsilons(rows)
     figure = canvas(6, 1.3 + 0.45 * len(crafts))
     axes: Axes = figure.subplots()
-    ramp = matplotlib.colormaps["viridis"](np.linspace(0.72, 0.05, len(losses)))
+    ramp = colormaps["viridis"](np.linspace(0.72, 0.05, len(losses)))
     marks = [("coin toss\n50", 50.0, FAINT)]
     lines = [50.0, *(100 * words.worst_case(epsilon) for epsilon in losses)]
     axes.axvline(50, color=FAINT, linewidth=1)
@@ -239,10 +248,8 @@ def to_svg(figure: "Figure", name: str, alt: str) -> str:
       name: letters, digits and dashes; keeps the identifiers of several figures on one page apart.
       alt: what the figure shows, for those who cannot see it.
     """
-    import matplotlib
-
     stream = io.StringIO()
-    with matplotlib.rc_context(STYLE):
+    with in_style():
         figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
@@ -253,9 +260,7 @@ def to_svg(figure: "Figure", name: str, alt: str) -> str:
 
 def save_png(figure: "Figure", path: str | os.PathLike[str]) -> None:
     """Saves the figure as a PNG at 150 dots an inch; the same figure gives the same bytes."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
+    with in_style():
         figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
 
 
@@ -311,7 +316,8 @@ def _clear(share: float, lines: Sequence[float], dots: Sequence[float]) -> tuple
 
 def _key(figure: "Figure", *texts: str) -> None:
     """Draws the meaning of the marks in one line above the axes."""
-    from matplotlib.lines import Line2D
+    with _validate.extra("report"):
+        from matplotlib.lines import Line2D
 
     marks = {
         "cosine": {"marker": "o", "color": SERIES[0][0]},

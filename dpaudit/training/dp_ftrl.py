@@ -12,7 +12,7 @@ gradient is always zero, or "replace", where it is exchanged for any other, whic
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dp_accounting
 import jax
@@ -23,8 +23,10 @@ from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.training import per_example
 from dpaudit.training.dp_sgd import Noise, Trainer, add_noise, noisy_sums
-from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import Participation
+
+if TYPE_CHECKING:
+    from dpaudit.training.matrix_noise import Strategy
 
 SHIFTS = {"zero_out": 1, "replace": 2}  # how far one example moves a sum of clipped gradients, in clip norms
 
@@ -32,7 +34,7 @@ SHIFTS = {"zero_out": 1, "replace": 2}  # how far one example moves a sum of cli
 def dp_ftrl(
     loss_fn: Callable[..., jax.Array],
     *,
-    strategy: Strategy,
+    strategy: "Strategy",
     clip_norm: Any,
     noise_multiplier: Any,
     batch_size: int,
@@ -77,7 +79,7 @@ def dp_ftrl(
     )
 
 
-def correlated(strategy: Strategy, stddev: Any) -> Noise:
+def correlated(strategy: "Strategy", stddev: Any) -> Noise:
     """Returns noise C^-1 z over the rounds, z of standard deviation ``stddev`` in float32; NaN past the last round."""
 
     def init(params: Any) -> tuple[jax.Array, Any]:
@@ -94,7 +96,7 @@ def correlated(strategy: Strategy, stddev: Any) -> Noise:
 
 
 def epsilon(
-    strategy: Strategy,
+    strategy: "Strategy",
     noise_multiplier: float,
     *,
     delta: float,
@@ -127,7 +129,7 @@ def epsilon(
 
 
 def claim(
-    strategy: Strategy,
+    strategy: "Strategy",
     noise_multiplier: float,
     *,
     participation: Participation | None = None,
@@ -152,7 +154,7 @@ def claim(
 
 
 def noise_multiplier(
-    strategy: Strategy,
+    strategy: "Strategy",
     target: float,
     *,
     delta: float,
@@ -174,7 +176,7 @@ def noise_multiplier(
     return float(dp_accounting.get_sigma_gaussian(target, delta)) * relative
 
 
-def _relative_sensitivity(strategy: Strategy, participation: Participation | None, neighbouring: str) -> float:
+def _relative_sensitivity(strategy: "Strategy", participation: Participation | None, neighbouring: str) -> float:
     shift = SHIFTS[_validate.one_of(SHIFTS, neighbouring=neighbouring)]
     asked = strategy.pattern if participation is None else participation
     return shift * strategy.sensitivity(asked) / strategy.sensitivity(strategy.pattern)

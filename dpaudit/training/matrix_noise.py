@@ -22,12 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jax_privacy.matrix_factorization import buffered_toeplitz, sensitivity, streaming_matrix
-from jax_privacy.matrix_factorization import toeplitz as _toeplitz
-from jax_privacy.matrix_factorization.streaming_matrix import StreamingMatrix
 
 from dpaudit import _validate
 from dpaudit.training.sampling import Participation, participation
+
+with _validate.extra("train"):
+    from jax_privacy.matrix_factorization import buffered_toeplitz, sensitivity, streaming_matrix
+    from jax_privacy.matrix_factorization import toeplitz as _toeplitz
+    from jax_privacy.matrix_factorization.streaming_matrix import StreamingMatrix
 
 
 class Strategy(NamedTuple):

@@ -59,5 +59,7 @@ def test_a_file_that_is_not_the_published_one_is_one_line(manual_dir, tmp_path):
 
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(_validate.InputError, match=r'mnist: expected .* \(pip install "dpaudit\[tfds\]"\), got'):
+    with pytest.raises(
+        _validate.InputError, match=r"tensorflow_datasets: expected .* \(pip install 'dpaudit\[tfds\]'\), got"
+    ):
         sources.read("mnist", "train")

@@ -97,7 +97,7 @@ def test_what_the_server_trained_is_the_same_for_two_processes(folder):
 
 def test_who_cannot_join_says_so_in_one_line(tmp_path):
     """Nobody listens at the address."""
-    code = "from dpaudit._engine import hosts; hosts.join(seconds=2)"
+    code = "import dpaudit; dpaudit.join_hosts(seconds=2)"
     ((status, out, said),) = ended(start(code, folder=tmp_path, variables=ours(free_address(), 1)))
     assert (status, out) == (2, "")
     last = "dpaudit: processes: expected 2 to join within 2 s, got no answer from all"
@@ -114,7 +114,7 @@ def test_variables_that_tell_nothing_are_refused(tmp_path):
 def test_a_number_of_processes_is_a_number(monkeypatch):
     monkeypatch.setenv("JAX_NUM_PROCESSES", "many")
     with pytest.raises(_validate.InputError, match=r"^JAX_NUM_PROCESSES: expected a whole number, got many$"):
-        hosts.join()
+        hosts.join_hosts()
 
 
 @pytest.mark.parametrize("array", [True, False])
@@ -131,7 +131,7 @@ def test_a_single_task_joins_nobody(monkeypatch, array):
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
         monkeypatch.setenv("SLURM_STEP_NODELIST", "node[1-4]")
         monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
-    hosts.join()
+    hosts.join_hosts()
     assert not hosts.several()
     assert hosts.first()
     assert hosts.mesh("trials") is None

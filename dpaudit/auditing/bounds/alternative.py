@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import bdtr, bdtrik, ndtr, ndtri
+from scipy.special import bdtr, bdtrik, ndtr
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds import gdp, plan
 from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_bounds, epsilon_from_rates
-from dpaudit.auditing.bounds.roots import increasing_root
 
 CHOOSING_CONFIDENCE = 0.9995  # at which the threshold of a normal score is chosen, as an audit does
 ALIKE = 0.75  # both events of a rule show about as much from this ratio on
@@ -104,7 +103,7 @@ def gaussian(aside: int, *, delta: float, confidence: float) -> Alternative:
     strict = max(confidence, CHOOSING_CONFIDENCE)
 
     def rates(epsilon: float) -> Rates:
-        half, draws = float(mu_from_epsilon(epsilon, delta)) / 2, np.random.default_rng(0)
+        half, draws = float(gdp.mu_from_epsilon(epsilon, delta)) / 2, np.random.default_rng(0)
         below0, below1 = ndtr(THRESHOLDS + half), ndtr(THRESHOLDS - half)  # of a score, in each world
         cells = (np.diff(below, prepend=0.0, append=1.0) for below in (below0, below1))
         seen0, seen1 = (np.cumsum(draws.multinomial(aside, cell, CHOICES), axis=1)[:, :-1] for cell in cells)
@@ -154,21 +153,6 @@ def of_curve(fpr: Any, fnr: Any, aside: int, *, shown: float, delta: float, conf
         return np.concatenate([one for one, _ in each]), np.concatenate([other for _, other in each])
 
     return Alternative(rates, f"the threshold that {aside:,} trials of each world would choose")
-
-
-def mu_from_epsilon(epsilon: float, delta: float) -> np.ndarray:
-    """Returns the mu of the Gaussian trade-off curve that is (epsilon, delta)-DP for no smaller epsilon.
-
-    Args:
-      epsilon: in nats, >= 0.
-      delta: in (0, 1).
-
-    Source: Dong, Roth and Su 2022, Corollary 2.13, solved for mu.
-    """
-    _validate.open_unit(delta=delta)
-    low = np.zeros(np.shape(epsilon))
-    high = np.sqrt(2 * np.asarray(epsilon, np.float64)) - 2 * ndtri(delta / 2)
-    return increasing_root(lambda mu: gdp.epsilon_from_mu(mu, delta) - epsilon, low, high)
 
 
 def looks_normal(scores: np.ndarray) -> bool:

@@ -15,6 +15,8 @@ from dpaudit import _validate
 from dpaudit.auditing.bounds.estimate import clopper_pearson, error_table
 from dpaudit.auditing.bounds.roots import increasing_root
 
+LEAST_MU = 1e-12  # where a search for mu begins: nothing is lost at any delta that a float64 tells from 0
+
 
 def mu_from_rates(fpr: Any, fnr: Any) -> np.ndarray:
     """Returns mu = Phi^-1(1 - FPR) - Phi^-1(FNR): two unit normals this far apart have a test with these error rates.
@@ -113,11 +115,32 @@ def epsilon_from_mu(mu: Any, delta: float) -> np.ndarray:
         inside**2 / 2 - inside * ndtri(delta), 0.0
     )  # where the first term alone has come down to delta
 
-    def missing(epsilon: np.ndarray) -> np.ndarray:
-        first = log_ndtr(inside / 2 - epsilon / inside)
-        second = epsilon + log_ndtr(-inside / 2 - epsilon / inside)
-        with np.errstate(divide="ignore"):
-            return np.log(delta) - first - np.log(-np.expm1(np.minimum(second - first, 0.0)))
-
-    epsilon = increasing_root(missing, np.zeros_like(inside), highest)
+    epsilon = increasing_root(lambda epsilon: _log_missing(inside, epsilon, delta), np.zeros_like(inside), highest)
     return np.select([mu == 0, np.isinf(mu)], [0.0, np.inf], epsilon)
+
+
+def mu_from_epsilon(epsilon: Any, delta: float) -> np.ndarray:
+    """Returns the mu of the Gaussian trade-off curve that is (epsilon, delta)-DP for no smaller epsilon.
+
+    Args:
+      epsilon: in nats, >= 0, any shape.
+      delta: in (0, 1).
+
+    Raises:
+      InputError: delta out of range.
+
+    Source: as for :func:`epsilon_from_mu`, solved for mu.
+    """
+    _validate.open_unit(delta=delta)
+    epsilon = np.asarray(epsilon, np.float64)
+    high = np.sqrt(2 * epsilon) + 2 * ndtri((1 + delta) / 2)  # there the curve's delta at epsilon is larger
+    return increasing_root(lambda mu: -_log_missing(mu, epsilon, delta), np.full_like(epsilon, LEAST_MU), high)
+
+
+def _log_missing(mu: np.ndarray, epsilon: np.ndarray, delta: float) -> np.ndarray:
+    """Computes ln delta - ln(Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)), which increases in epsilon
+    and decreases in mu."""
+    first = log_ndtr(mu / 2 - epsilon / mu)
+    second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    with np.errstate(divide="ignore"):
+        return np.log(delta) - first - np.log(-np.expm1(np.minimum(second - first, 0.0)))

@@ -20,14 +20,15 @@ import struct
 from collections import deque
 from typing import NamedTuple, NoReturn
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 from dpaudit import _validate
 from dpaudit.secure.channel import HEADER, Channel, ChannelError
+
+with _validate.extra("secure"):
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 OVERHEAD = HEADER.size + 16  # bytes of a message beside its payload
 SECONDS = 1e9  # no deadline: in one process a message is either there or will never come

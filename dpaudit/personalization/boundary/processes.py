@@ -15,7 +15,7 @@ same noise again. Every release therefore carries a fingerprint of its draw, and
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import dp_accounting
@@ -27,8 +27,10 @@ from dp_accounting import DpEvent
 from dpaudit import _validate
 from dpaudit.training import dp_ftrl
 from dpaudit.training.dp_sgd import Noise, add_noise
-from dpaudit.training.matrix_noise import Strategy
 from dpaudit.training.sampling import participation
+
+if TYPE_CHECKING:
+    from dpaudit.training.matrix_noise import Strategy
 
 DRAW_WORDS = 4  # words of a fingerprint; two different draws share one with probability 2^-128
 
@@ -182,7 +184,7 @@ def poisson_gaussian(name: str, *, rate: float, noise_multiplier: float) -> Proc
     return Process(name, lambda n: dp_accounting.SelfComposedDpEvent(one, n), _independent(multiplier))
 
 
-def correlated(name: str, strategy: Strategy, noise_multiplier: float) -> Process:
+def correlated(name: str, strategy: "Strategy", noise_multiplier: float) -> Process:
     """Makes the process of DP-FTRL: round t releases total_t + sensitivity noise_multiplier sens(C) (C^-1 z)_t.
 
     ``sensitivity`` is that of one total and the same in every round. All releases together are C x + noise, one

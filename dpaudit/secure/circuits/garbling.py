@@ -47,10 +47,12 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpaudit import _validate
 from dpaudit.secure.circuits.circuit import Circuit, run
+
+with _validate.extra("secure"):
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 # The hash.
 

@@ -21,12 +21,14 @@ hash.
 import hashlib
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import SEED_BYTES, Source, system
+
+with _validate.extra("secure"):
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 # Points of the curve P-256.
 

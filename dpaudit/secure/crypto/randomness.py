@@ -9,9 +9,11 @@ import secrets
 from collections.abc import Callable
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpaudit import _validate
+
+with _validate.extra("secure"):
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Source = Callable[[int], bytes]
 

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel
@@ -38,6 +37,9 @@ from dpaudit.secure.protocol import agreement, storage
 from dpaudit.secure.protocol.storage import IDENTITY_BYTES, NONE, Ledger, Past
 from dpaudit.secure.protocol.transfer_noise import First, Second, Share
 from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Opening, Received, checked_count
+
+with _validate.extra("secure"):
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Block = TypeVar("Block", bound=Garbled | Received | Share)
 

@@ -16,21 +16,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import grpc
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
-from cryptography.x509.oid import NameOID
-
 from dpaudit import _validate
 from dpaudit.secure.protocol import storage
 from dpaudit.secure.protocol.agreement import SERVERS, checked_name
+
+with _validate.extra("secure"):
+    import grpc
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+    from cryptography.x509.oid import NameOID
 
 PIECE = 1 << 20  # bytes in a frame between the servers
 _MORE = 1 << 17  # bytes in a message besides its values

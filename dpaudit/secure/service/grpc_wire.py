@@ -9,11 +9,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
-import grpc
-
+from dpaudit import _validate
 from dpaudit.secure.channel import Part, Pipe
 from dpaudit.secure.service import certificates
 from dpaudit.secure.service.certificates import PIECE, Tls
+
+with _validate.extra("secure"):
+    import grpc
 
 _AHEAD = 8 << 20
 _LINGER = 1.0  # seconds

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-import grpc
 import numpy as np
 
 from dpaudit import _validate
@@ -20,7 +19,11 @@ from dpaudit.secure.protocol.two_server_sum import KEPT
 from dpaudit.secure.service import certificates, monitoring
 from dpaudit.secure.service.certificates import Tls
 from dpaudit.secure.service.records import Records
-from dpaudit.secure.service.spgc_pb2 import Opened, Receipt, Share, Wanted
+
+with _validate.extra("secure"):
+    import grpc
+
+    from dpaudit.secure.service.spgc_pb2 import Opened, Receipt, Share, Wanted
 
 SPLIT_BYTES = 16
 SERVICE = "dpaudit.secure.Owners"

@@ -6,7 +6,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
-import grpc
 import numpy as np
 
 from dpaudit import _validate
@@ -16,10 +15,14 @@ from dpaudit.secure.protocol import agreement
 from dpaudit.secure.protocol.agreement import SERVERS, Budget, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
 from dpaudit.secure.service import certificates
-from dpaudit.secure.service import spgc_pb2 as messages
 from dpaudit.secure.service.certificates import Tls
 from dpaudit.secure.service.inbox import SERVICE, SPLIT_BYTES
 from dpaudit.secure.service.records import Opened
+
+with _validate.extra("secure"):
+    import grpc
+
+    from dpaudit.secure.service import spgc_pb2 as messages
 
 _PAUSE = 0.1  # seconds until an unreachable server is tried again
 _LOOK = 1.0  # seconds to wait for one server before asking the other

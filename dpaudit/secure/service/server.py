@@ -20,8 +20,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
-
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel, ChannelError
 from dpaudit.secure.protocol import agreement
@@ -33,6 +31,9 @@ from dpaudit.secure.service.grpc_wire import GrpcWire, Listener
 from dpaudit.secure.service.inbox import Inbox, OwnersService
 from dpaudit.secure.service.records import Records
 from dpaudit.secure.service.session import PEER, Session
+
+with _validate.extra("secure"):
+    import grpc
 
 _PAUSE = 0.3  # seconds between two calls to an unreachable peer
 _GREETING = 10.0  # seconds for a caller to state its terms; longer only to copy a result

@@ -16,7 +16,6 @@ import jax
 import numpy as np
 from scipy.special import logit
 from scipy.stats import multivariate_normal
-from sklearn.covariance import ledoit_wolf
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds import plan
@@ -26,6 +25,9 @@ from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.training.dropout import threshold_search
 from dpaudit.training.dropout.threshold_search import KINDS, Found, Rule, errors
+
+with _validate.extra("data"):
+    from sklearn.covariance import ledoit_wolf
 
 MEAN, STD, MINIMUM, MAXIMUM = range(4)  # the columns of statistics and of gaussian_features
 HALF = 0.5  # replaces an error count of zero

@@ -32,10 +32,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import entr
 from scipy.stats import t as student
-from sklearn.metrics import roc_auc_score
 
 from dpaudit import _validate
 from dpaudit.training.dropout import membership, threshold_search
+
+with _validate.extra("data"):
+    from sklearn.metrics import roc_auc_score
 
 LEAST = 4  # networks of each world: two in a half
 HALVINGS = 5
