@@ -23,6 +23,7 @@ from dpaudit.auditing.result import AuditResult
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PLAYED = 10_000  # pairs of an alternative, at most: a rate of 0.01 is then known to a tenth
+FEW = 10_000  # pairs set aside, up to which luck has a say in the threshold
 READINGS = ("gaussian",)
 MOST_TRIALS = 1 << 31
 
@@ -121,10 +122,15 @@ def with_foresight(
         power = alternative.power(fixed, 0.0, claim.epsilon, pairs, pairs, **settings, refuted=refuting)
     if claim.is_curve:
         return dataclasses.replace(result, power=power)
-    normal = result.normal if expected is None else expected.normal
-    rates = (result.fpr, result.fnr) if expected is None else (float(expected.fpr[0]), float(expected.fnr[0]))
-    gaussian = normal and result.delta > 0 and aside > 0
-    worse = alternative.gaussian(aside, **settings) if gaussian else alternative.event(*rates, delta=result.delta)
+    if expected is None:
+        worse = (noise_like(result, aside) if aside <= FEW or result.normal else None) or alternative.event(
+            result.fpr, result.fnr, delta=result.delta, trials=result.negatives
+        )
+    elif expected.normal and result.delta > 0 and aside > 0:
+        worse = alternative.gaussian(aside, **settings)
+    else:
+        rates = float(expected.fpr[0]), float(expected.fnr[0])
+        worse = alternative.event(*rates, delta=result.delta, trials=min(pairs, PLAYED) / 2)
     detectable = alternative.detectable(worse, claim.epsilon, pairs, pairs, **settings, refuted=refuted)
     reason = result.reason
     if reason is None and result.epsilon_lower <= claim.epsilon and detectable > 2 * claim.epsilon:
@@ -132,9 +138,27 @@ def with_foresight(
             f"with this many trials, a loss of twice the claim is found with probability below 0.8 by {worse.name}: "
             f"that takes an ε of {detectable:.3g}"
         )
-        if gaussian:
+        if worse.name == alternative.GAUSSIAN:
             reason += f"; {_takes(claim, result, aside + pairs)}"
     return dataclasses.replace(result, detectable=detectable, reason=reason, power=power)
+
+
+def noise_like(result: AuditResult, aside: int) -> Alternative | None:
+    """Returns the mechanisms that have less of the noise which the scores show, Gaussian or Laplace; None for others.
+
+    Args:
+      result: of an audit.
+      aside: pairs on which a rule is chosen.
+    """
+    settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
+    if aside > 0 and result.normal and result.delta > 0:
+        return alternative.gaussian(aside, **settings)
+    seen = result.band
+    if aside > 0 and seen is not None:
+        rates = {"fpr": (seen.fpr_low, seen.fpr_high), "fnr": (seen.fnr_low, seen.fnr_high)}
+        if alternative.looks_laplace(**rates, shown=result.epsilon_hat, delta=result.delta):
+            return alternative.laplace(aside, **settings)
+    return None
 
 
 def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:

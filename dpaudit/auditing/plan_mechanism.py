@@ -17,6 +17,7 @@ from dpaudit.auditing.bounds import alternative, plan, sequential
 from dpaudit.auditing.bounds.alternative import Alternative
 from dpaudit.auditing.bounds.betting import outcomes
 from dpaudit.auditing.bounds.estimate import epsilon_bounds
+from dpaudit.auditing.foresight import noise_like
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PILOT = 10_000  # trials
@@ -67,11 +68,10 @@ def plan_mechanism(
 
     def family(pairs: int) -> Alternative:
         aside = max(1, pairs // (CHOOSING_SHARE - 1))
-        if pilot.normal and claim.delta > 0:
-            return alternative.gaussian(aside, **settings)
         if pilot.band is None:  # a threshold fixed in advance
-            return alternative.event(pilot.fpr, pilot.fnr, delta=claim.delta)
-        return alternative.of_curve(pilot.band.fpr, pilot.band.fnr, aside, shown=pilot.epsilon_hat, **settings)
+            return alternative.event(pilot.fpr, pilot.fnr, delta=claim.delta, trials=pilot.negatives)
+        more = {"shown": pilot.epsilon_hat, "trials": pilot.negatives, **settings}
+        return noise_like(pilot, aside) or alternative.of_curve(pilot.band.fpr, pilot.band.fnr, aside, **more)
 
     def power(pairs: int) -> float:
         return alternative.power(family(pairs), true, claim.epsilon, pairs, pairs, **settings)

@@ -47,7 +47,7 @@ def violations(draw, epsilon: float, n: int, aside: int, delta: float) -> float:
     draws, found = np.random.default_rng(11), 0.0
     for _ in range(AUDITS):
         scores = draw(draws, epsilon, n + aside)
-        rule = choose_rule(scores[:, :aside], delta=delta, confidence=alternative.CHOOSING_CONFIDENCE)
+        rule = choose_rule(scores[:, :aside], delta=delta, confidence=0.95)
         lower, _ = epsilon_bounds(*errors(scores[:, aside:], *rule), n, n, delta=delta, confidence=0.95)
         found += float(lower > 1.0)
     return found / AUDITS
@@ -61,7 +61,7 @@ def test_four_fifths_of_the_audits_see_what_is_called_detectable(draw, delta):
     if alternative.looks_normal(pilot):
         family = alternative.gaussian(aside, **settings)
     else:
-        rule = choose_rule(pilot, delta=delta, confidence=alternative.CHOOSING_CONFIDENCE)
+        rule = choose_rule(pilot, delta=delta, confidence=0.95)
         family = alternative.event(*(count / aside for count in errors(pilot, *rule)), delta=delta)
     found = alternative.detectable(family, 1.0, n, n, **settings)
     assert violations(draw, found, n, aside, delta) == pytest.approx(0.8, abs=0.1)

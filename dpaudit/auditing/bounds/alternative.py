@@ -3,7 +3,8 @@
 An audit of Laplace noise and one of Gaussian noise with as many trials do not see the same: the best event of Laplace
 noise attains epsilon with probability 1/2, that of Gaussian noise at a small delta almost never happens. So the
 smallest loss that an audit would have noticed depends on the mechanism, and is computed for a family that continues
-it: :func:`event` keeps the probability of the event that the attack looks for, :func:`gaussian` lowers the noise.
+it: :func:`event` keeps the probability of the event that the attack looks for, :func:`gaussian` and :func:`laplace`
+lower the noise.
 """
 
 from collections.abc import Callable
@@ -13,20 +14,21 @@ import numpy as np
 from scipy.special import bdtr, bdtrik, ndtr
 
 from dpaudit import _validate
-from dpaudit.auditing.bounds import gdp, plan
-from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_bounds, epsilon_from_rates
+from dpaudit.auditing.bounds import gdp, plan, threshold
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
 
-CHOOSING_CONFIDENCE = 0.9995  # at which the threshold of a normal score is chosen, as an audit does
 ALIKE = 0.75  # both events of a rule show about as much from this ratio on
+CHANCE = 2.0  # standard errors of their difference, within which they pass for equal
 THRESHOLDS = np.linspace(-5.0, 5.0, 101)  # standard deviations from the middle between both means
 NODES = 24  # equally likely counts of false positives
-CHOICES = 12  # simulated choices of a threshold
+CHOICES = 24  # simulated choices of a threshold
 BETWEEN = 10  # thresholds for each of which rates were seen
-SIMULATED = 48  # and where there are few to choose from
+DISTINCT = 15  # thresholds with rates of their own, from which on a score hardly ever repeats
 NORMAL = (
     1.3  # of sqrt(n) times the Kolmogorov distance, mean and deviation estimated; 5% of normal scores exceed 0.895
 )
 
+GAUSSIAN = "the best threshold for Gaussian noise"
 
 Rates = tuple[np.ndarray, np.ndarray]
 Refuted = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -45,7 +47,7 @@ class Alternative(NamedTuple):
     name: str
 
 
-def event(fpr: float, fnr: float, *, delta: float = 0.0) -> Alternative:
+def event(fpr: float, fnr: float, *, delta: float = 0.0, trials: float = np.inf) -> Alternative:
     """Continues a rule that was seen: what it showed grows, and the probability of its better event stays.
 
     The rule's events, "world 1" and "world 0", show s1 = ln((1 - delta - FNR)/FPR) and s0 = ln((1 - delta - FPR)/FNR).
@@ -69,6 +71,10 @@ def event(fpr: float, fnr: float, *, delta: float = 0.0) -> Alternative:
     says1 = shown1 >= shown0  # the better event is "world 1"
     most, least = max(shown1, shown0), max(min(shown1, shown0), 0.0)
     kept = max(1 - fnr if says1 else 1 - fpr, delta)
+    if least >= ALIKE * most > 0:
+        errors = ((rate, 1 / max(rate, 1e-12) - 1 / max(whole - rate, 1e-12)) for rate in (fpr, fnr))
+        spread = np.sqrt(sum(rate * (1 - rate) * slope**2 for rate, slope in errors) / trials)
+        least = most if most - least <= CHANCE * spread else least
 
     def rates(epsilon: float) -> Rates:
         rarer = np.exp(-epsilon)
@@ -100,22 +106,70 @@ def gaussian(aside: int, *, delta: float, confidence: float) -> Alternative:
     """
     _validate.open_unit(delta=delta)
     _validate.at_least(1, aside=aside)
-    strict = max(confidence, CHOOSING_CONFIDENCE)
 
     def rates(epsilon: float) -> Rates:
-        half, draws = float(gdp.mu_from_epsilon(epsilon, delta)) / 2, np.random.default_rng(0)
-        below0, below1 = ndtr(THRESHOLDS + half), ndtr(THRESHOLDS - half)  # of a score, in each world
-        cells = (np.diff(below, prepend=0.0, append=1.0) for below in (below0, below1))
-        seen0, seen1 = (np.cumsum(draws.multinomial(aside, cell, CHOICES), axis=1)[:, :-1] for cell in cells)
-        lower, _ = epsilon_bounds(aside - seen0, seen1, aside, aside, delta=delta, confidence=strict)
-        lost = np.abs(THRESHOLDS) / 1e6  # where nothing shows, the middle
-        best = np.argmax(lower - lost, axis=1)
-        return 1 - below0[best], below1[best]
+        half = float(gdp.mu_from_epsilon(epsilon, delta)) / 2
+        fpr, fnr = 1 - ndtr(THRESHOLDS + half), ndtr(THRESHOLDS - half)  # of a score, in each world
+        return _chosen(fpr, fnr, aside, delta=delta, confidence=confidence, averaged=True)
 
-    return Alternative(rates, "the best threshold for Gaussian noise")
+    return Alternative(rates, GAUSSIAN)
 
 
-def of_curve(fpr: Any, fnr: Any, aside: int, *, shown: float, delta: float, confidence: float) -> Alternative:
+def laplace(aside: int, *, delta: float, confidence: float) -> Alternative:
+    """Continues Laplace noise: the mechanism that loses epsilon at ``delta`` has less of it.
+
+    Args:
+      aside, delta, confidence: as for :func:`gaussian`; delta may be 0.
+    """
+    _validate.at_least(1, aside=aside)
+    settings: dict[str, Any] = {"delta": delta, "confidence": confidence}
+
+    def rates(epsilon: float) -> Rates:
+        pure = _pure(epsilon, delta)
+        places = pure / 2 + THRESHOLDS
+        fpr, fnr = _laplace_above(places), 1 - _laplace_above(places - pure)
+        return _chosen(fpr, fnr, aside, **settings, averaged=True)
+
+    return Alternative(rates, "the best threshold for Laplace noise")
+
+
+def looks_laplace(fpr: Any, fnr: Any, *, shown: float, delta: float) -> bool:
+    """Tells whether Laplace noise that shows as much has error rates within all bounds that were measured.
+
+    Args:
+      fpr, fnr: (low, high) of both rates at several thresholds, [2, t] each.
+      shown: epsilon that the best threshold shows, in nats.
+      delta: of epsilon.
+    """
+    (least, most), (lowest, highest) = np.asarray(fpr, np.float64), np.asarray(fnr, np.float64)
+    pure = max(_pure(shown, delta), 0.0)
+    if len(np.unique(fpr, axis=1)[0]) < DISTINCT or not np.isfinite(pure):
+        return False
+    first, last = (1 - _laplace_above(_laplace_place(rate) - pure) for rate in (least, most))  # the curve falls
+    return bool(((last <= highest) & (first >= lowest)).all())
+
+
+def _pure(epsilon: float, delta: float) -> float:
+    """Returns the epsilon at delta 0 of Laplace noise that loses ``epsilon`` at ``delta``: the least delta at epsilon
+    is 1 - exp((epsilon - pure)/2)."""
+    return epsilon - 2 * float(np.log1p(-delta))
+
+
+def _laplace_above(x: np.ndarray) -> np.ndarray:
+    """Returns the probability that a standard Laplace number is above x."""
+    tail = 0.5 * np.exp(-np.abs(x))
+    return np.where(x > 0, tail, 1 - tail)
+
+
+def _laplace_place(rate: np.ndarray) -> np.ndarray:
+    """Returns x with this probability above it."""
+    with np.errstate(divide="ignore"):
+        return np.where(rate < 0.5, -np.log(2 * rate), np.log(2 * (1 - rate)))
+
+
+def of_curve(
+    fpr: Any, fnr: Any, aside: int, *, shown: float, delta: float, confidence: float, trials: float = np.inf
+) -> Alternative:
     """Continues a score whose rates were seen at several thresholds, each as :func:`event` does: a threshold that
     shows a part of what the mechanism loses goes on showing that part.
 
@@ -128,31 +182,39 @@ def of_curve(fpr: Any, fnr: Any, aside: int, *, shown: float, delta: float, conf
       shown: epsilon that the best of them shows, in nats.
       delta: of every epsilon.
       confidence: of the bound.
+      trials: as for :func:`event`.
 
     Raises:
       InputError: a value out of range.
     """
     _validate.at_least(1, aside=aside)
-    fpr, fnr = np.asarray(fpr, np.float64), np.asarray(fnr, np.float64)
-    order, draws = np.lexsort((fnr, -fpr)), np.random.default_rng(0)
-    fpr, fnr = fpr[order], np.maximum.accumulate(fnr[order])
-    whole = np.concatenate([[1.0], fpr, [0.0]]), np.concatenate([[0.0], fnr, [1.0]])
-    between = np.linspace(0, len(fpr) + 1, BETWEEN * (len(fpr) + 1) + 1)[1:-1]  # more thresholds, more luck
-    fpr, fnr = (np.interp(between, np.arange(len(fpr) + 2), rate) for rate in whole)
-    cells = (np.diff(below, prepend=0.0, append=1.0) for below in (1 - fpr, fnr))
-    seen0, seen1 = (np.cumsum(draws.multinomial(aside, cell, SIMULATED), axis=1)[:, :-1] for cell in cells)
-    strict = max(confidence, CHOOSING_CONFIDENCE)
-    lower, _ = epsilon_bounds(aside - seen0, seen1, aside, aside, delta=delta, confidence=strict)
-    errors = (aside - seen0 + seen1) / (2 * aside)
-    best = np.argmax(np.where(lower.max(1, keepdims=True) > 0, lower, -errors), axis=1)  # as choose.look does
-    rules = [event(float(fpr[i]), float(fnr[i]), delta=delta) for i in best]
-    part = np.minimum(epsilon_from_rates(fpr[best], fnr[best], delta) / max(shown, 1e-9), 1.0)
+    fpr, fnr = np.unique(np.stack([-np.asarray(fpr, np.float64), np.asarray(fnr, np.float64)]), axis=1)
+    averaged = len(fpr) >= DISTINCT
+    if averaged:
+        whole = np.concatenate([[1.0], -fpr, [0.0]]), np.concatenate([[0.0], np.maximum.accumulate(fnr), [1.0]])
+        between = np.linspace(0, len(fpr) + 1, BETWEEN * (len(fpr) + 1) + 1)[1:-1]
+        fpr, fnr = (np.interp(between, np.arange(len(fpr) + 2), rate) for rate in whole)
+    else:
+        fpr = -fpr
+    rules = [event(float(a), float(b), delta=delta, trials=trials) for a, b in zip(fpr, fnr, strict=True)]
+    part = np.minimum(epsilon_from_rates(fpr, fnr, delta) / max(shown, 1e-9), 1.0).tolist()
 
     def rates(epsilon: float) -> Rates:
-        each = [rule.rates(epsilon * own) for rule, own in zip(rules, part.tolist(), strict=True)]
-        return np.concatenate([one for one, _ in each]), np.concatenate([other for _, other in each])
+        each = np.array([rule.rates(epsilon * own) for rule, own in zip(rules, part, strict=True)])[..., 0]
+        wrong, missed = np.minimum.accumulate(each[:, 0]), np.maximum.accumulate(each[:, 1])
+        return _chosen(wrong, missed, aside, delta=delta, confidence=confidence, averaged=averaged)
 
     return Alternative(rates, f"the threshold that {aside:,} trials of each world would choose")
+
+
+def _chosen(fpr: np.ndarray, fnr: np.ndarray, aside: int, **settings: Any) -> Rates:
+    """Simulates, from one fixed seed, which rule so many trials of each world would choose among thresholds with these
+    true rates, rising; returns the rates of each choice."""
+    draws = np.random.default_rng(0)
+    cells = (np.diff(below, prepend=0.0, append=1.0) for below in (1 - fpr, fnr))
+    below0, below1 = (np.cumsum(draws.multinomial(aside, cell, CHOICES), axis=1)[:, :-1] for cell in cells)
+    best, above = threshold.best(aside - below0, aside - below1, aside, **settings)
+    return np.where(above, fpr[best], 1 - fpr[best]), np.where(above, fnr[best], 1 - fnr[best])
 
 
 def looks_normal(scores: np.ndarray) -> bool:

@@ -37,8 +37,8 @@ def best(
     chosen, certain = flat.argmax(-1), flat.max(-1)
     if averaged:
         mild = _shown(*wrong, n, min(1 - confidence, MILD), delta)
-        places = ndtri((2 * n - above0 - above1 + 0.5) / (2 * n + 1))
-        smooth = _averaged(np.stack([places, places], -2), mild).reshape(flat.shape)
+        below = (2 * n - above0 - above1).reshape(-1, above0.shape[-1]).mean(0)  # of several sets, on average
+        smooth = _averaged(ndtri((below + 0.5) / (2 * n + 1)), mild).reshape(flat.shape)
         middle, highest = smooth.argmax(-1), smooth.max(-1)
         shows = np.take_along_axis(mild.reshape(flat.shape), middle[..., None], -1)[..., 0]
         take = (highest > 0) & (shows >= certain)  # else a narrow peak shows more, even at the stricter level
@@ -64,10 +64,17 @@ def _shown(wrong0: np.ndarray, wrong1: np.ndarray, n: int, error: float, delta: 
 
 
 def _averaged(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Averages functions, 0 beyond the first and the last x, over what is within NEARBY of each x, by the trapezoidal
-    rule. Along the last axis, of [..., t] each."""
+    """Averages functions of rising x [t], y [..., t], over what is within NEARBY of each x, by the trapezoidal rule;
+    beyond the first and the last x they count as 0."""
     areas = np.cumsum(np.diff(x) * (y[..., 1:] + y[..., :-1]) / 2, axis=-1)
     areas = np.concatenate([np.zeros((*areas.shape[:-1], 1)), areas], axis=-1)
-    flat = zip(x.reshape(-1, x.shape[-1]), areas.reshape(-1, x.shape[-1]), strict=True)
-    found = [np.interp(own + NEARBY, own, area) - np.interp(own - NEARBY, own, area) for own, area in flat]
-    return np.reshape(found, x.shape) / (2 * NEARBY)
+    places = (np.interp(x + way, x, np.arange(len(x))) for way in (NEARBY, -NEARBY))
+    upper, lower = (_between(areas, place) for place in places)
+    return (upper - lower) / (2 * NEARBY)
+
+
+def _between(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Interpolates values [..., t] at real indices [k]."""
+    first = np.minimum(places.astype(int), values.shape[-1] - 1)
+    after = np.minimum(first + 1, values.shape[-1] - 1)
+    return values[..., first] + (places - first) * (values[..., after] - values[..., first])

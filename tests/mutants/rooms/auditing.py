@@ -175,7 +175,7 @@ MUTANTS = [
     ),
     *of(
         "dpaudit/auditing/attacks/scoring",
-        "auditing/test_portfolio",
+        "auditing/test_scoring auditing/test_portfolio",
         (
             "return xp.concatenate([numbers[..., arrays.singles], of_tables[..., m:]",
             "return xp.concatenate([numbers[..., arrays.singles], 0 * of_tables[..., m:]",
