@@ -74,9 +74,7 @@ class Machine(NamedTuple):
     def shapes(self, tree: Any) -> Any:
         """Returns shapes in place of arrays, whole on every device."""
         placed = (
-            SingleDeviceSharding(self.devices[0])
-            if self.mesh is None
-            else NamedSharding(self.mesh, PartitionSpec())
+            SingleDeviceSharding(self.devices[0]) if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
         )
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _dtype(leaf), sharding=placed), tree)
 
@@ -157,7 +155,9 @@ def refuse_unfit(package: str, module: str, extra: str) -> None:
     version = metadata.version("jax")
     asked = [Requirement(line) for line in metadata.requires("jax") or []]
     (fitting,) = (
-        one for one in asked if one.name == package and one.marker is not None and one.marker.evaluate({"extra": extra})
+        one
+        for one in asked
+        if one.name == package and one.marker is not None and one.marker.evaluate({"extra": extra})
     )
     wanted = f"{package}{fitting.specifier}, as jax {version} asks for"
     try:

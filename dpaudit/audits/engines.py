@@ -90,9 +90,7 @@ def plane(
     return sweep(one, repeats, **how).transpose(1, 2, 0, 3)
 
 
-def plane_game(
-    key: jax.Array, pair: Pair, trials: int, *, epsilons: Sequence[float], clip_norm: float
-) -> Partial:
+def plane_game(key: jax.Array, pair: Pair, trials: int, *, epsilons: Sequence[float], clip_norm: float) -> Partial:
     """Returns what :func:`plane` sweeps: the number of a repeat -> its codes."""
     key = trial_key(key)
     turns = [np.atleast_1d(_word(pair.angle / (2 * np.pi))), np.atleast_1d(pair.angle == 0)]

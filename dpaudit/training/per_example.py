@@ -96,7 +96,11 @@ def in_microbatches(
     shapes = jax.eval_shape(part, 0, *jax.tree.map(lambda leaf: leaf[0], (batch, weights)))
     total = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
     infos = jax.tree.map(lambda x: jnp.zeros((parts, *x.shape), x.dtype), shapes[1])
-    used = parts if weights is None or _platform.current() == "gpu" else jnp.max(jnp.where((weights != 0).any(axis=1), jnp.arange(1, parts + 1), 0))
+    used = (
+        parts
+        if weights is None or _platform.current() == "gpu"
+        else jnp.max(jnp.where((weights != 0).any(axis=1), jnp.arange(1, parts + 1), 0))
+    )
     if parts <= run:
         return lax.fori_loop(0, used, add, (total, infos))
 

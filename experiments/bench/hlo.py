@@ -198,9 +198,7 @@ def host_calls(program: Program) -> list[str]:
 
 def kinds(program: Program) -> set[str]:
     """Returns the types of all arrays."""
-    return {
-        array.kind for own in program.computations.values() for one in own.values() for array in one.arrays
-    }
+    return {array.kind for own in program.computations.values() for one in own.values() for array in one.arrays}
 
 
 def loose_products(program: Program) -> list[str]:

@@ -107,7 +107,7 @@ ENTRY %main.1 (x.1: f32[64,4]) -> f32[64,4] {
 }
 """
 GEMM = (
-    'ENTRY %main.1 (x.1: f32[8,8]) -> f32[8,8] {{\n  %x.1 = f32[8,8]{{1,0}} parameter(0)\n'
+    "ENTRY %main.1 (x.1: f32[8,8]) -> f32[8,8] {{\n  %x.1 = f32[8,8]{{1,0}} parameter(0)\n"
     '  %y.1 = (f32[8,8]{{1,0}}, s8[4096]{{0}}) custom-call(%x.1, %x.1), custom_call_target="__cublas$lt$matmul", '
     'backend_config={{"gemm_backend_config":{{"precision_config":{{"operand_precision":["{0}","{0}"]}}}}}}\n}}\n'
 )
