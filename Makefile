@@ -80,7 +80,7 @@ tfds: .venv-tfds/.core  ## MNIST through TensorFlow Datasets, in an environment 
 # Compiling is slow, running is not needed: nothing is timed, and no accelerator has to be there. ONLY="-k kernel -m
 # integration": these tests alone. `$(ACCELERATORS)/python -m experiments.bench.accelerators` writes the table's rows.
 accelerators: .venv-accelerators/.core  ## every program compiled for a TPU and an H100 without either: an hour or two
-	JAX_PLATFORMS=cpu $(ACCELERATORS)/pytest -rs --durations=15 $(if $(ONLY),$(ONLY),-m '') tests/accelerators
+	JAX_PLATFORMS=cpu JAX_ENABLE_COMPILATION_CACHE=false $(ACCELERATORS)/pytest -rs --durations=15 $(if $(ONLY),$(ONLY),-m '') tests/accelerators
 
 clean:  ## remove environments, caches and builds; results stay
 	rm -rf .venv .venv-tfds .venv-accelerators .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info site

@@ -8,9 +8,9 @@ The words are those of :func:`dpaudit.mechanisms.sampling.normal` for the same P
 trial of the shipped mechanism, up to rounding. It is not the shipped code: an audit that should find bugs in that code
 plays the mechanism itself.
 
-Coordinates lie in tiles of cipher blocks. A cell of the grid takes some trials and one tile. On a GPU it writes its own
-part of each sum, and the parts are added outside; a TPU takes one cell after another, and adds each to the sums of the
-cells before it, because parts of three numbers each would be padded to 128.
+Coordinates lie in tiles of cipher blocks. A cell of the grid takes some trials and one tile. On a GPU it writes its
+own part of each sum, and the parts are added outside; a TPU takes one cell after another, and adds each to the sums of
+the cells before it, because parts of three numbers each would be padded to 128.
 """
 
 import math

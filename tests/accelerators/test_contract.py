@@ -1,7 +1,7 @@
 """Every public program is compiled for accelerators that are not at hand, and held to the contract.
 
-`make accelerators` runs all of it, an hour on two cores; `make integration` runs the quick part where the wheels are at
-hand. Bounds that are asserted here are of compiled programs; none is a time.
+`make accelerators` runs all of it, an hour on two cores; `make integration` runs the quick part where the wheels are
+at hand. Bounds that are asserted here are of compiled programs; none is a time.
 """
 
 from typing import Any

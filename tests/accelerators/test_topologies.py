@@ -51,8 +51,6 @@ def test_a_platform_is_named_for_what_is_inside() -> None:
 
 
 def test_bytes_that_a_program_wanted_are_read() -> None:
-    said = (
-        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 21.50G of 15"
-    )
+    said = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in hbm. Used 21.50G of 15"
     assert topologies._wanted(said) == 21.5 * (1 << 30)
     assert topologies._wanted("RESOURCE_EXHAUSTED: out of memory") is None

@@ -170,8 +170,9 @@ def statistics(step: Step, shared: Common, slices: Slice, users: Users) -> Stati
 def added(total: Statistics, items: jax.Array, messages: Statistics) -> Statistics:
     """Adds the devices' messages about their items, int32 [u, w], to the aggregator's sums.
 
-    On a CPU it goes user by user, because a scatter of few rows is done in place, six times as fast as one of all rows.
-    An accelerator would wait for every user; it takes all rows at once, and a GPU adds those of one item in any order.
+    On a CPU it goes user by user, because a scatter of few rows is done in place, six times as fast as one of all
+    rows. An accelerator would wait for every user, and takes all rows at once; a GPU adds those of one item in any
+    order.
     """
     if not _platform.on_cpu():
         rows, packed, rank = items.ravel(), messages.gram.shape[-1], messages.moment.shape[-1]
