@@ -18,7 +18,7 @@ from tests.accelerators.conftest import machine
 from tests.accelerators.contract import breaches
 from tests.test_full_precision import NET, PARAMS, forgotten, loss
 
-UNITS, PER_UNIT = 24, 5
+UNITS = 24
 pytestmark = pytest.mark.integration
 
 
@@ -29,27 +29,27 @@ def on_h100(trace: Callable[[topologies.Machine], Any]) -> hlo.Program:
 
 
 def clipped(here: topologies.Machine) -> Any:
-    """A clipped sum of users, of a network whose own products are in full precision."""
-    tokens = jax.ShapeDtypeStruct((UNITS * PER_UNIT, 5), np.int32)
+    """A clipped sum, of a network whose own products are in full precision."""
+    tokens = jax.ShapeDtypeStruct((UNITS, 5), np.int32)
 
     def run(params: Any, tokens: jax.Array) -> Any:
-        return per_example.clipped_sum(loss, params, tokens, clip_norm=1.0, group_size=PER_UNIT)
+        return per_example.clipped_sum(loss, params, tokens, clip_norm=1.0)
 
     return jax.jit(run).trace(*here.shapes((PARAMS, tokens)))
 
 
-def of_users(program: hlo.Program) -> list[str]:
-    return breaches(program, counts=(UNITS, UNITS * PER_UNIT), decides=True)
+def of_units(program: hlo.Program) -> list[str]:
+    return breaches(program, counts=(UNITS,), decides=True)
 
 
 def test_a_clipped_sum_keeps_the_contract() -> None:
     assert NET is not None
-    assert of_users(on_h100(clipped)) == []
+    assert of_units(on_h100(clipped)) == []
 
 
 def test_a_loop_that_is_put_back_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit_gradients, "WRITTEN", 1)  # one unit at a time
-    found = of_users(on_h100(clipped))
+    found = of_units(on_h100(clipped))
     assert found
     assert all(text.startswith(f"a loop of {UNITS} trips") for text in found)
 
@@ -57,7 +57,7 @@ def test_a_loop_that_is_put_back_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_precision_that_is_dropped_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     for function in ("einsum", "tensordot"):
         monkeypatch.setattr(jnp, function, forgotten(getattr(jnp, function)))
-    found = of_users(on_h100(clipped))
+    found = of_units(on_h100(clipped))
     assert found
     assert all(text.startswith("a product that is not in full precision") for text in found)
 
@@ -89,12 +89,17 @@ def by_the_host(key: jax.Array, x: jax.Array, **settings: Any) -> jax.Array:
 
 @pytest.mark.parametrize(
     ("randomize", "told"),
-    [(ldp_sgd.randomize, None), (in_float64, "float64"), (by_the_host, "a call to the host")],
+    [(ldp_sgd.randomize, None), (in_float64, "float64")],
 )
 def test_a_mechanism_that_breaks_the_contract_fails(randomize: Any, told: str | None) -> None:
     found = breaches(on_h100(full(randomize)))
     assert (found == []) == (told is None)
     assert all(text.startswith(str(told)) for text in found)
+
+
+def test_a_mechanism_that_calls_the_host_does_not_compile() -> None:
+    with pytest.raises(RuntimeError, match="Unknown backend: 'gpu' requested"):
+        on_h100(full(by_the_host))
 
 
 def test_a_program_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
