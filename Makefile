@@ -10,9 +10,10 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
 	$$p -c '$(usable)' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 TFDS := .venv-tfds/bin
+ACCELERATORS := .venv-accelerators/bin
 PINS := pyproject.toml constraints/py311.txt constraints/py312.txt
 
-.PHONY: help audit test integration mutants verify docs notebooks results reproduce bench bench-gpu tfds clean
+.PHONY: help audit test integration mutants verify docs notebooks results reproduce bench bench-gpu tfds accelerators clean
 
 # The public project, owner/name on GitHub: badges of notebooks and links of the documentation lead there.
 REPOSITORY ?= PROJECT_OWNER/dpaudit
@@ -76,8 +77,13 @@ bench-gpu: .venv/.dev  ## the same of one accelerator; JAX for it must be in .ve
 tfds: .venv-tfds/.core  ## MNIST through TensorFlow Datasets, in an environment of its own
 	$(TFDS)/pytest -rs tests/data/test_tfds.py
 
+# Compiling is slow, running is not needed: nothing is timed, and no accelerator has to be there. ONLY="-k kernel -m
+# integration": these tests alone. `$(ACCELERATORS)/python -m experiments.bench.accelerators` writes the table's rows.
+accelerators: .venv-accelerators/.core  ## every program compiled for a TPU and an H100 without either: an hour or two
+	JAX_PLATFORMS=cpu JAX_ENABLE_COMPILATION_CACHE=false $(ACCELERATORS)/pytest -rs --durations=15 $(if $(ONLY),$(ONLY),-m '') tests/accelerators
+
 clean:  ## remove environments, caches and builds; results stay
-	rm -rf .venv .venv-tfds .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info site
+	rm -rf .venv .venv-tfds .venv-accelerators .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info site
 
 # pip shows errors only. A stamp is touched last, so an interrupted installation is taken up again.
 install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-isolation \
@@ -103,6 +109,13 @@ install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-
 	@echo "Installing TensorFlow Datasets into .venv-tfds: a few minutes, once."
 	@$(call install,$(TFDS)) setuptools
 	@$(call install,$(TFDS)) --editable '.[tfds]' hypothesis pytest
+	@touch $@
+
+.venv-accelerators/.core: $(PINS) | $(ACCELERATORS)/pip
+	@echo "Installing what compiles for TPUs and H100s into .venv-accelerators: a few minutes, once."
+	@$(call install,$(ACCELERATORS)) setuptools
+	@$(call install,$(ACCELERATORS)) --editable . hypothesis pytest 'libtpu==0.0.42.*'
+	@$(call install,$(ACCELERATORS)) --no-deps jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2
 	@touch $@
 
 %/bin/pip:

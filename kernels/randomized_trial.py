@@ -8,8 +8,9 @@ The words are those of :func:`dpaudit.mechanisms.sampling.normal` for the same P
 trial of the shipped mechanism, up to rounding. It is not the shipped code: an audit that should find bugs in that code
 plays the mechanism itself.
 
-Coordinates lie in tiles of cipher blocks. A cell of the grid takes some trials and one tile, and writes its own part
-of each sum; the parts are added outside. Cells share nothing, so their order does not matter.
+Coordinates lie in tiles of cipher blocks. A cell of the grid takes some trials and one tile. On a GPU it writes its
+own part of each sum, and the parts are added outside; a TPU takes one cell after another, and adds each to the sums of
+the cells before it, because parts of three numbers each would be padded to 128.
 """
 
 import math
@@ -213,15 +214,16 @@ def _on_tpu(keys: jax.Array, directions: jax.Array, *, interpret: bool = False) 
 
     def cell(keys: Any, numbers: Any, weights: Any, out: Any) -> None:
         tile = [[weights[m, side] for side in range(sides)] for m in range(sums)]
+        first = pl.program_id(1) == 0
 
         def trial(t: Any, _: None) -> None:
             key = [keys[t, word] for word in range(4)]
             for m, added in enumerate(_sums(key, numbers[...], tile, half, TPU)):
-                out[0, t, m] = jnp.sum(added)
+                out[t, m] = jnp.where(first, 0, out[t, m]) + jnp.sum(added)
 
         lax.fori_loop(0, trials, trial, None)
 
-    parts = pl.pallas_call(
+    return pl.pallas_call(
         cell,
         grid=(len(keys) // trials, rows // TPU_ROWS),
         in_specs=[
@@ -229,11 +231,10 @@ def _on_tpu(keys: jax.Array, directions: jax.Array, *, interpret: bool = False) 
             pl.BlockSpec((TPU_ROWS, LANES), lambda i, j: (j, 0)),
             pl.BlockSpec((sums, sides, TPU_ROWS, LANES), lambda i, j: (0, 0, j, 0)),
         ],
-        out_specs=pl.BlockSpec((1, trials, sums), lambda i, j: (j, i, 0), memory_space=pltpu.SMEM),
-        out_shape=jax.ShapeDtypeStruct((rows // TPU_ROWS, len(keys), sums), jnp.float32),
+        out_specs=pl.BlockSpec((trials, sums), lambda i, j: (i, 0), memory_space=pltpu.SMEM),
+        out_shape=jax.ShapeDtypeStruct((len(keys), sums), jnp.float32),
         interpret=interpret,
-    )(keys, numbers, weights)
-    return parts.sum(axis=0)[:n]
+    )(keys, numbers, weights)[:n]
 
 
 @partial(jax.jit, static_argnames="interpret")

@@ -105,10 +105,8 @@ class Machine(NamedTuple):
     def _too_small(self, wanted: float | None, reduce: str) -> _validate.InputError:
         room = MEMORY[self.chip]
         much = "more" if wanted is None else f"{wanted / GIB:.2f} GiB, {(wanted - room) / GIB:.2f} GiB more"
-        return _validate.InputError(
-            f"memory: expected a program of at most {room / GIB:.2f} GiB on one {self.chip}, got {much}; "
-            f"lower {reduce}"
-        )
+        most = f"expected a program of at most {room / GIB:.2f} GiB on one {self.chip}"
+        return _validate.InputError(f"memory: {most}, got {much}; lower {reduce}")
 
 
 def machine(name: str) -> Machine:

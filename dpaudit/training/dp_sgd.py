@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit._engine.fingerprint import Identity, of_run
 from dpaudit._engine.long_run import Parts, in_parts
 from dpaudit.kernels import philox
@@ -63,6 +63,24 @@ class Info(NamedTuple):
     dropped: jax.Array
 
 
+class Rows(NamedTuple):
+    """Examples that are gathered where they are used, so that an accelerator holds those of a microbatch alone.
+
+    Attributes:
+      indices: [b], of the examples in the data.
+      flat: pytree, leaves [examples, numbers of one]: the last axis of an image, which a TPU pads, is short.
+      like: pytree of the shapes of one example.
+    """
+
+    indices: jax.Array
+    flat: Any
+    like: Any
+
+    def example(self, row: jax.Array) -> Any:
+        """Returns one example."""
+        return jax.tree.map(lambda leaf, like: leaf[row].reshape(like.shape), self.flat, self.like)
+
+
 class Noise(NamedTuple):
     """Makes a sum of gradients private, step after step.
 
@@ -84,11 +102,13 @@ class Trainer(NamedTuple):
         is 1 for the examples that take part, in front, and 0 for padding. Every call needs a fresh key,
         as :func:`train` derives it from the number of the step: noise that is drawn twice hides nothing.
       batch_size: by which sums are divided, that of the sampling; None for a trainer that does not divide.
+      gathers: whether ``step`` also takes :class:`Rows` as its batch.
     """
 
     init: Callable[[Any], State]
     step: Callable[[jax.Array, State, Any, jax.Array], tuple[State, Info]]
     batch_size: int | None = None
+    gathers: bool = False
 
 
 def dp_sgd(
@@ -175,11 +195,17 @@ def noisy_sums(
 
     def step(key: jax.Array, state: State, batch: Any, weights: jax.Array) -> tuple[State, Info]:
         dropout_key, noise_key = jax.random.split(key)
+        loss_of, examples = loss_fn, batch
+        if isinstance(batch, Rows):
+            examples = batch.indices
+
+            def loss_of(params: Any, row: jax.Array, *key: jax.Array) -> jax.Array:
+                return loss_fn(params, batch.example(row), *key)
 
         total, info = per_example.clipped_sum(
-            loss_fn,
+            loss_of,
             state.params,
-            batch,
+            examples,
             clip_norm=clip_norm,
             weights=weights,
             key=dropout_key if dropout else None,
@@ -196,7 +222,7 @@ def noisy_sums(
         after = State(optax.apply_updates(state.params, updates), opt_state, state.step + 1, memory)
         return after, Info(loss, *(jnp.sum(count) for count in counts))
 
-    return Trainer(init, step, batch_size)
+    return Trainer(init, step, batch_size, gathers=True)
 
 
 def add_noise(key: jax.Array, tree: Any, stddev: Any) -> Any:
@@ -257,9 +283,13 @@ def train(
         )
     draw_key, step_key = jax.random.split(philox.from_key(key))
 
+    later = trainer.gathers and not _platform.on_cpu()
+    flat = jax.tree.map(lambda leaf: jnp.reshape(leaf, (sampling.examples, -1)), data)
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf)[1:], jnp.result_type(leaf)), data)
+
     def step(state: State, _: None) -> tuple[State, Info]:
         indices, weights = sampling.draw(draw_key, state.step)
-        batch = jax.tree.map(lambda leaf: leaf[indices], data)
+        batch = Rows(indices, flat, like) if later else jax.tree.map(lambda leaf: leaf[indices], data)
         return trainer.step(jax.random.fold_in(step_key, state.step), state, batch, weights)
 
     return jax.lax.scan(step, state, None, length=steps)

@@ -67,7 +67,9 @@ def measure(rows: Rows, name: str, machine: topologies.Machine) -> None:
     if PROGRAMS[name].trials:
         played = math.prod(traced.out_info.shape) / len(machine.devices)
         found["bytes_per_1024_trials"] = 1024 * found["bytes_moved"] / played
-    if machine.chip in PEAKS:
+    if PROGRAMS[name].only == "gpu":  # its grid is not in the trace
+        del found["operations_in_products"], found["other_operations"]
+    elif machine.chip in PEAKS:
         found["roofline_microseconds"] = roofline(machine.chip, found)
     for quantity, value in found.items():
         rows.add(quantity, {"program": name, "machine": machine.name}, value, scale=SCALE, seconds=took)

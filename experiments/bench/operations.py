@@ -1,7 +1,7 @@
 """Counts the arithmetic of a traced program: products of matrices, and all other operations on numbers.
 
-Random words are Philox's, in the form of the platform. A product of [m, k] and [k, n] is 2 m k n operations; any
-other operation is one for each number of its result, whatever it is. A loop counts once per trip, of a branch the
+A product of [m, k] and [k, n] is 2 m k n operations; any other operation is one for each number of its result,
+whatever it is. Random words are Philox's, in the form of the platform. A loop counts once per trip, of a branch the
 longer one, and a loop of unknown length once.
 """
 

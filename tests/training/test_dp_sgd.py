@@ -9,7 +9,7 @@ import optax
 import pytest
 from scipy.stats import kstest, norm
 
-from dpaudit import InputError
+from dpaudit import InputError, _platform
 from dpaudit.training.dp_sgd import Noise, add_noise, dp_sgd, noisy_sums, train
 from dpaudit.training.sampling import poisson
 
@@ -231,3 +231,25 @@ def test_a_loss_of_the_whole_batch_is_refused():
     trainer = dp_sgd(lambda params, example: example[0] * params["w"] + params["b"], **SETTINGS)
     with pytest.raises(InputError, match="loss_fn: expected one floating-point number"):
         train(KEY, trainer, trainer.init(PARAMS), problem(), poisson(N, BATCH), 1)
+
+
+def test_an_accelerator_gathers_in_microbatches_and_trains_alike() -> None:
+    """The same training, and a batch of images is formed nowhere but on a CPU."""
+    images, labels = jax.random.normal(KEY, (40, 3, 4, 2)), jnp.arange(40) % 3
+
+    def loss(params, example, key):
+        image, label = example
+        shown = image * jax.random.bernoulli(key, 0.5, image.shape)
+        return jnp.square(jnp.tensordot(params, shown, 3) - label)
+
+    how: dict[str, Any] = {"clip_norm": 1.0, "noise_multiplier": 1.0, "batch_size": 8, "optimizer": optax.sgd(0.1)}
+    trainer, sampling = dp_sgd(loss, dropout=True, **how), poisson(40, 8, capacity=20)
+    found = []
+    for kind in ("cpu", "tpu"):
+        with _platform.named(kind):
+            given = KEY, trainer, trainer.init(jnp.ones((3, 4, 2))), (images, labels), sampling, 2
+            program = str(train.trace(*given).jaxpr)
+            found.append((train(*given)[0].params, f"f32[{sampling.capacity},3,4,2]" in program))
+    (here, whole), (there, still_whole) = found
+    np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-6)
+    assert (whole, still_whole) == (True, False)

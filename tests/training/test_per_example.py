@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit.training import models, per_example
 from tests.training import by_vmap
 
@@ -361,3 +361,23 @@ def test_bad_input(batch: Batch, change: dict[str, Any], message: str) -> None:
     }
     with pytest.raises(_validate.InputError, match=message):
         per_example.clipped_sum(settings.pop("loss_fn"), settings.pop("params"), settings.pop("batch"), **settings)
+
+
+def test_the_form_for_an_accelerator_is_the_same_sum() -> None:
+    """Of units with several positions, more of them than are added plainly; without a loop over them."""
+    inputs = jax.random.normal(jax.random.key(3), (70, 3, 20))
+    params = {"kernel": jnp.ones((20, 15)), "scale": jnp.ones(15)}
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(x @ params["kernel"]) * params["scale"])
+
+    found = []
+    for kind in ("cpu", "gpu"):
+        with _platform.named(kind):
+            call = jax.jit(partial(per_example.clipped_sum, loss, clip_norm=0.7))
+            program = str(jax.make_jaxpr(call)(params, inputs))
+            found.append((call(params, inputs), "length=70" in program))
+    ((here, info), loops), ((there, same), also) = found
+    for own, other in zip(jax.tree.leaves((here, info)), jax.tree.leaves((there, same)), strict=True):
+        np.testing.assert_allclose(own, other, rtol=2e-6, atol=1e-6)
+    assert (loops, also) == (True, False)

@@ -157,7 +157,7 @@ MUTANTS = [
         ("highest.sum(axis=-1) == 1", "highest.sum(axis=-1) >= 1"),
     ),
     *of(
-        "dpaudit/training/per_example",
+        "dpaudit/training/microbatches",
         "training/test_per_example training/test_dp_sgd",
         ("jnp.arange(1, parts + 1), 0))", "jnp.arange(parts), 0))"),
     ),

@@ -1,0 +1,136 @@
+"""Writes docs/accelerators.md from the rows of experiments.bench.accelerators, now and before the mending.
+
+python -m experiments.bench.accelerators_page
+"""
+
+import math
+from pathlib import Path
+
+from dpaudit.report.rows import read_rows, replace_text
+from experiments.pages import table
+
+RESULTS = Path(__file__).parent / "results"
+NOW, BEFORE = RESULTS / "bench_accelerators.json", RESULTS / "bench_accelerators_before.json"
+PAGE = Path(__file__).parents[2] / "docs" / "accelerators.md"
+CHIPS = {"h100": "One H100", "v5e": "One chip of a TPU v5e"}
+SCALES = {"h100": ("h100:1x2x4", "h100:1x128x8")}
+DEVICES = {"h100": 1, "h100:1x2x4": 8, "h100:1x128x8": 1_024, "v5p:8x16x16": 2_048}
+
+HEAD = """# Accelerators
+
+Every program of dpaudit is compiled for a TPU and for an H100 on a machine that has neither (`make accelerators`), and
+held to a contract: it compiles, has no loop over examples, clients, users or networks, no float64, no call to the host,
+and its temporaries stay under a ceiling.
+
+!!! warning "Bounds, not times"
+
+    Nothing on this page was run. All numbers are read from compiled programs: bytes that a call reads and writes on one
+    device, operations as the program states them, temporaries as XLA plans them. The roofline is the time that a call
+    takes at least if nothing but bytes and operations stood in the way; the true time is longer, by an unknown factor.
+
+A call of `full` or `plane` plays a block of trials, one of `DP-SGD`, `64 networks` and `federated round` takes 20 steps
+or rounds. "Before" is the same program before it was mended for accelerators; a dash stands where it was not compiled.
+Loops whose length is known only when they run are counted as one trip: before, on both chips, and today on a TPU,
+`DP-SGD` and `64 networks` are counted with one microbatch a step. Today on an H100 they are counted with all eight, of
+which every one is computed, so that the host is not asked whether it is needed: their columns do not compare.
+"""
+
+ROOFLINE = """The roofline of an H100 assumes 3.35 TB/s, 494 TFLOP/s in products and 33.5 T other operations a second;
+that of a v5e 819 GB/s, 197 TFLOP/s and 6.1 T. Products in full precision, which decide every bound, take three to six
+passes, so that they alone may take as many times longer.
+"""
+
+TAIL = """## With more devices
+
+Devices share trials; the clients of a round are 1,000 on one device and on eight, and four for each of more. What one
+device moves follows the number of devices to the power of the exponent: -1 is perfect sharing, 0 is a fixed share.
+
+{scale}
+
+`tests/accelerators` compiles them too; a round has one all-reduce, and gathers the norms and the losses of its clients.
+What a machine cannot hold is refused in one line, with the bytes that were wanted.
+"""
+
+
+class Read:
+    """Values by program, machine and quantity."""
+
+    def __init__(self, file: Path):
+        rows = read_rows(file) if file.exists() else []
+        self.known = {(r["setting"]["program"], r["setting"]["machine"], r["quantity"]): r["ours"] for r in rows}
+
+    def get(self, program: str, machine: str, quantity: str) -> float | None:
+        return self.known.get((program, machine, quantity))
+
+    def programs(self, machine: str) -> list[str]:
+        return list(dict.fromkeys(program for program, where, _ in self.known if where == machine))
+
+
+def short(value: float | None, unit: float = 1) -> str:
+    if value is None:
+        return "–"
+    value /= unit
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def pair(now: Read, before: Read, key: tuple[str, str, str], unit: float = 1) -> str:
+    """The value before, an arrow, and the value now; one value where they are the same."""
+    found = [short(rows.get(*key), unit) for rows in (before, now)]
+    return found[1] if found[0] == found[1] else " → ".join(found)
+
+
+def on(machine: str, now: Read, before: Read) -> str:
+    heads = ["program", "operations in products, 10⁹", "other operations, 10⁹", "MB moved", "MB of temporaries"]
+    heads += ["kernels", "longest loop", "roofline, ms"]
+    lines = []
+    for program in now.programs(machine):
+
+        def both(quantity: str, unit: float = 1, program: str = program) -> str:
+            return pair(now, before, (program, machine, quantity), unit)
+
+        arithmetic = [
+            short(now.get(program, machine, what), 1e9) for what in ("operations_in_products", "other_operations")
+        ]
+        planned = [both("bytes_moved", 1e6), both("bytes_of_temporaries", 1e6), both("kernels_launched")]
+        bound = short(now.get(program, machine, "roofline_microseconds"), 1e3)
+        lines.append([program, *arithmetic, *planned, both("longest_loop"), bound])
+    return table(heads, lines)
+
+
+def exponent(one: float, many: float, ratio: float) -> float:
+    return math.log(many / one) / math.log(ratio)
+
+
+def scale(now: Read) -> str:
+    lines = []
+    for one, larger in SCALES.items():
+        for program in now.programs(one):
+            for machine in larger:
+                moved = [now.get(program, where, "bytes_moved") for where in (one, machine)]
+                if moved[0] and moved[1]:
+                    grown = exponent(moved[0], moved[1], DEVICES[machine] / DEVICES[one])
+                    held = short(now.get(program, machine, "bytes_of_temporaries"), 1e6)
+                    together = short(now.get(program, machine, "collectives"))
+                    row = [program, machine, f"{DEVICES[machine]:,}", *(short(x, 1e6) for x in moved)]
+                    lines.append([*row, f"{grown:.2f}", held, together])
+    for program in now.programs("v5p:8x16x16"):
+        moved, held, together = (
+            now.get(program, "v5p:8x16x16", what) for what in ("bytes_moved", "bytes_of_temporaries", "collectives")
+        )
+        lines.append([program, "v5p:8x16x16", "2,048", "–", short(moved, 1e6), "–", short(held, 1e6), short(together)])
+    heads = ["program", "machine", "devices", "MB moved by one alone", "MB moved by each", "exponent"]
+    return table([*heads, "MB of temporaries", "collectives"], lines)
+
+
+def page() -> str:
+    now, before = Read(NOW), Read(BEFORE)
+    chips = [f"## {title}\n\n{on(machine, now, before)}" for machine, title in CHIPS.items()]
+    return "\n\n".join([HEAD.strip(), *chips, ROOFLINE.strip(), TAIL.strip().format(scale=scale(now))]) + "\n"
+
+
+def main() -> None:
+    replace_text(PAGE, page())
+
+
+if __name__ == "__main__":
+    main()
