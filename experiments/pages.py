@@ -57,7 +57,7 @@ def filled(template: str, page: ModuleType, rows: Rows, name: str = "template") 
     refuse_typed_numbers(template, name)
 
     def replacement(mark: re.Match[str]) -> str:
-        made = verdicts(page.CLAIMS, rows) if mark[1] == "verdicts" else getattr(page, mark[1])(rows)
+        made: Any = verdicts(page.CLAIMS, rows) if mark[1] == "verdicts" else getattr(page, mark[1])(rows)
         if mark[2] is None:
             return str(made)
         sentence = mark[2].format_map(made.values)

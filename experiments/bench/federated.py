@@ -159,8 +159,6 @@ def a_round(rows: Rows, name: str, m: int, rounds: int, torch_python: str | None
         for side in times:
             if own.startswith("ours") and not side.startswith("ours"):
                 ratio(rows, "round_ratio", setting, times, side, own, scale)
-    for side, difference in apart.items():
-        rows.add("mean_difference", setting | {"side": side}, difference, scale="L2, relative to the first side's")
     rows.finish_part("a round")
 
 

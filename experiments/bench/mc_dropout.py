@@ -106,8 +106,6 @@ def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, t
     for side in times:
         if side != STATISTICS:
             ratio(rows, "sample_ratio", setting, times, side, STATISTICS, scale)
-    for side, difference in apart.items():
-        rows.add("output_difference", setting | {"side": side}, difference, scale="L2, relative to sample's")
     if laws is not None:
         rows.add("torch_logits_difference", setting, laws.logits, scale="L2, relative to ours, without dropout")
         rows.add("torch_difference", setting, laws.means, scale="of means, in their standard error: about 1")

@@ -54,7 +54,6 @@ def solves(rows: Rows, users: int, rounds: int) -> None:
     for side, found in computed.items():
         error = np.linalg.norm(np.asarray(found) - exact) / np.linalg.norm(exact)
         assert error < 1e-5, f"{side} is not the solution: {error}"
-        rows.add("solve_error", setting | {"side": side}, float(error), scale="L2, relative to float64")
     _, times = in_turn(runs, rounds)
     each = {side: np.divide(times[side], users if side == OURS else len(given[0])).tolist() for side in times}
     for side, values in each.items():

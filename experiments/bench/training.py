@@ -63,8 +63,6 @@ def sums(
     for side in times:
         if side != CLIPPED:
             ratio(rows, "gradient_ratio", setting, times, side, CLIPPED, scale)
-    for side, difference in apart.items():
-        rows.add("clipped_sum_difference", setting | {"side": side}, difference, scale="L2, relative to vmap's")
     rows.finish_part("gradients")
 
 
@@ -125,7 +123,6 @@ def many(
     for side in rates:
         if side != "together":
             ratio(rows, "networks_ratio", setting, rates, "together", side, scale)
-    rows.add("trained_difference", setting, apart["together"], scale="L2, relative to one after another")
     rows.finish_part(f"{networks} networks")
 
 

@@ -53,8 +53,6 @@ def sums(rows: Rows, key: jax.Array, name: str, users: int, rounds: int) -> None
         rows.spread("user_sum_seconds", setting | {"side": side}, values, scale=scale)
         if side != OURS:
             ratio(rows, "user_sum_ratio", setting, times, side, OURS, scale)
-    for side, difference in apart.items():
-        rows.add("user_sum_difference", setting | {"side": side}, difference, scale="L2, relative to ours")
     rows.finish_part(f"user-level sums, {name}")
 
 

@@ -9,7 +9,6 @@ from dpaudit.training.windows import Conv
 
 def sign(x: jax.Array) -> jax.Array:
     """1 where x >= 0, else -1; its derivative is taken for that of x clipped to [-1, 1].
-
     Source: Hubara et al. 2016, Binarized Neural Networks, Eqs. (1) and (4): the straight-through estimator.
     """
     passed = jnp.clip(x, -1.0, 1.0)
@@ -22,7 +21,6 @@ class MNISTNetwork(nn.Module):
     The paper's second layer has windows of 1 x 5 x 5 with 32 outputs each and shares no weights along the first axis,
     the 16 channels. Read as an ordinary convolution over all 16 (which have a weight each) it makes 21,258 parameters
     in all; with ``apart``, where every channel goes by itself into 32 of its own, 141,738.
-
     Source: Section 5.2.4.
     """
 

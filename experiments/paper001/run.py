@@ -67,9 +67,6 @@ def gather(rows: Rows, records: Sequence[dict[str, Any]]) -> None:
             )
             if measure == "accuracy" and drawn(setting):
                 row["curve"] = [round(float(value), 2) for value in curves.mean(axis=0)]
-        middle = float(np.median([record["seconds_per_step"] for record in own]))
-        row = rows.add("seconds_per_step", shown, middle, scale=scale_text, seconds=took)
-        row["device"] = last["device"]
     for own in of_setting.values():
         _spent(rows, Run(**{name: own[0][name] for name in Run._fields}), own[0]["parameters"])
     rows.finish_part(records[0]["data"])

@@ -186,5 +186,5 @@ def play_all(wanted: Sequence[Run], work: Path, seed: int, data_dir: str | None)
         lambda run: work / f"seed{seed}" / ("-".join(map(str, run)).replace(" ", "_") + ".json"),
         lambda run: identity,
         lambda record: f"{record['accuracy'][-1]:.1%}, {record['seconds_per_step']} s",
-        lambda run: run.epochs,
+        max((run.epochs for run in wanted), default=0),
     )

@@ -29,16 +29,13 @@ MEDIAN_BINS = np.r_[0, np.searchsorted(rounds.EDGES, clip_size.EDGES[1:-1]) + 1]
 
 def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> None:
     """One setting, over its trials: the mean, and mean ± standard deviation where there are several."""
-    ends = np.asarray(own[0]["round"])
     values = {name: np.array([_values(record, name) for record in own]) for name in CURVES}
     as_in_the_paper = labels["dataset"] == "mnist" and labels["rounds"] == ROUNDS
     paper = ACCURACY.get(labels["name"], (None,))[0] if as_in_the_paper else None
     took = sum(record["seconds_per_round"] * record["rounds"] for record in own)
     found = {
         "accuracy_percent": 100 * values["accuracy"][:, -1],
-        "best_accuracy_percent": 100 * values["accuracy"].max(axis=1),
         "loss": values["loss"][:, -1],
-        "lowest_loss_round": ends[values["loss"].argmin(axis=1)],
         "clip_norm": values["clip_norm"][:, -1],
         "seconds_per_round": np.array([record["seconds_per_round"] for record in own]),
     }

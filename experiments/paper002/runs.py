@@ -226,14 +226,17 @@ def short(values: Any) -> Any:
 
 def play_all(bench: Bench, wanted: Sequence[Run], work: str | None) -> list[dict[str, Any]]:
     """The record of every run, found in ``work`` or made and kept there."""
-    folder: Callable[[Run], Any] = lambda run: None if work is None else _folder(work, bench, run)  # noqa: E731
+
+    def folder(run: Run) -> Path | None:
+        return None if work is None else _folder(work, bench, run)
+
     return kept_records(
         wanted,
         lambda run, shown: record(bench, run, bench.play(run, folder(run), shown)),
-        lambda run: None if work is None else folder(run).with_suffix(".json"),
+        lambda run: None if (kept := folder(run)) is None else kept.with_suffix(".json"),
         lambda run: bench.identity(run.name, run.sensitivity),
         lambda kept: f"{100 * kept['accuracy'][-1]:.2f}%",
-        lambda run: bench.scale.rounds,
+        bench.scale.rounds,
     )
 
 

@@ -135,7 +135,6 @@ class Table:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values, in the order given: the smallest times n, the next times n - 1, ..., not falling, at most 1.
-
     Source: Holm 1979.
     """
     order = np.argsort(p_values, kind="stable")

@@ -42,7 +42,6 @@ QUICK = ("laplace", "report_noisy_max3", "one_time_rappor")
 class Published(NamedTuple):
     """What DP-Sniper's authors published for a mechanism: bounds at confidence 0.9 from 200 million final samples of
     each world, of attacks that are kept to events of probability 0.01 or more.
-
     Source: repository eth-sri/dp-sniper, eval_sp2021/reference-results: dd_search_reg_data.log, dd_search_mlp_data.log
     and statdp_1_data.log; entries ``eps_lcb``, ``p1``, ``p2``, ``time_dd_search``, ``time_final_estimate_eps`` and
     ``statdp_result``.

@@ -35,7 +35,6 @@ def truncated_geometric_pmf(count: int, *, epsilon: float = EPSILON, people: int
     Two-sided geometric noise on the count, P[j] proportional to r^|j|, with the tails heaped on 0 and people: with
     k = ceil(ln(2/epsilon)) and r = 2^k/(2^k + 1), the distribution function is r^(count-1-z)/(2 + 2^-k) below the
     count and 1 - r^(z-count)/(2 + 2^-k) from it on. It satisfies ln(1 + 2^-k), 0.118 at the default, not 0.1.
-
     Source: Balcer and Vadhan 2018, Algorithm 4.8 and Theorem 4.7.
     """
     power = 2.0 ** math.ceil(math.log(2 / epsilon))
@@ -104,7 +103,6 @@ def svt1(
     """Sparse vector technique, correct: x [n] -> [n] of TRUE, FALSE, ABORTED; epsilon-DP.
 
     Threshold noise Lap(2/epsilon), query noise Lap(4 cutoff/epsilon).
-
     Source: Lyu, Su and Li, VLDB 2017, Algorithm 1.
     """
     _, above = _above(key, x, threshold, 2 / epsilon, 4 * cutoff / epsilon)
@@ -117,7 +115,6 @@ def svt2(
     """Sparse vector technique, correct, with a fresh threshold after every TRUE: x [n] -> [n]; epsilon-DP.
 
     Threshold noise Lap(2 cutoff/epsilon), query noise Lap(4 cutoff/epsilon).
-
     Source: Lyu, Su and Li, VLDB 2017, Algorithm 2.
     """
     threshold_key, query_key = jax.random.split(key)
@@ -139,7 +136,6 @@ def svt3(
     """Sparse vector technique that releases the noisy answer for TRUE: x [n] -> [n]; no finite epsilon.
 
     Threshold noise Lap(2/epsilon), query noise Lap(2 cutoff/epsilon). FALSE is -1000, ABORTED -2000.
-
     Source: Lyu, Su and Li, VLDB 2017, Algorithm 3.
     """
     noisy, above = _above(key, x, threshold, 2 / epsilon, 2 * cutoff / epsilon)
@@ -152,7 +148,6 @@ def svt4(
     """Sparse vector technique with query noise that ignores the cutoff: x [n] -> [n]; (1 + 6 cutoff)/4 epsilon-DP.
 
     Threshold noise Lap(4/epsilon), query noise Lap(4/(3 epsilon)).
-
     Source: Lyu, Su and Li, VLDB 2017, Algorithm 4.
     """
     _, above = _above(key, x, threshold, 4 / epsilon, 4 / (3 * epsilon))
@@ -163,7 +158,6 @@ def svt5(key: jax.Array, x: jax.Array, *, epsilon: float = EPSILON, threshold: f
     """Sparse vector technique without query noise, which never aborts: x [n] -> [n]; no finite epsilon.
 
     Threshold noise Lap(2/epsilon).
-
     Source: Lyu, Su and Li, VLDB 2017, Algorithm 5.
     """
     _, above = _above(key, x, threshold, 2 / epsilon, 0.0)
@@ -174,7 +168,6 @@ def svt6(key: jax.Array, x: jax.Array, *, epsilon: float = EPSILON, threshold: f
     """Sparse vector technique that never aborts: x [n] -> [n]; epsilon grows with n, without a finite bound.
 
     Threshold noise Lap(2/epsilon), query noise Lap(2/epsilon).
-
     Source: Lyu, Su and Li, VLDB 2017, Algorithm 6.
     """
     _, above = _above(key, x, threshold, 2 / epsilon, 2 / epsilon)
@@ -188,7 +181,6 @@ def numerical_svt(
 
     Threshold noise Lap(3/epsilon), query noise Lap(6 cutoff/epsilon), answer noise Lap(3 cutoff/epsilon). FALSE is 0,
     ABORTED -1000.
-
     Source: Wang et al., PLDI 2019.
     """
     key, answer_key = jax.random.split(key)
@@ -207,7 +199,6 @@ def svt34_parallel(
 
 def prefix_sum(key: jax.Array, x: jax.Array, *, epsilon: float = EPSILON) -> jax.Array:
     """Running sums of x + Lap(1/epsilon): x [n] -> [n]; n epsilon where every answer may change by 1.
-
     Source: Wang et al., PLDI 2019.
     """
     return jnp.cumsum(noisy_hist1(key, x, epsilon=epsilon))
@@ -215,7 +206,6 @@ def prefix_sum(key: jax.Array, x: jax.Array, *, epsilon: float = EPSILON) -> jax
 
 def murmur3(text: str, *, seed: int) -> int:
     """MurmurHash3 (x86, 32 bits) of UTF-8 text as a signed number.
-
     Source: Austin Appleby's public-domain definition.
     """
     data, state, word = text.encode(), seed, 0xFFFFFFFF
@@ -250,7 +240,6 @@ def _bits(key: jax.Array, x: jax.Array, one_if_set: float, one_if_not: float) ->
 def one_time_rappor(key: jax.Array, x: jax.Array, *, f: float = 0.95) -> jax.Array:
     """RAPPOR, Steps 1 and 2: x [1] -> [20] bits; a bit that is set stays 1 with probability 1 - f/2, others become 1
     with probability f/2. Two values whose filters differ in m bits: epsilon m ln((2 - f)/f).
-
     Source: Erlingsson, Pihur and Korolova, CCS 2014.
     """
     return _bits(key, x, 1 - f / 2, f / 2)
@@ -258,7 +247,6 @@ def one_time_rappor(key: jax.Array, x: jax.Array, *, f: float = 0.95) -> jax.Arr
 
 def rappor(key: jax.Array, x: jax.Array, *, f: float = 0.75, p: float = 0.45, q: float = 0.55) -> jax.Array:
     """RAPPOR, Steps 1 to 3: x [1] -> [20] bits; after Step 2 a 1 is reported as 1 with probability q, a 0 with p.
-
     Source: Erlingsson, Pihur and Korolova, CCS 2014.
     """
     return _bits(key, x, q * (1 - f / 2) + p * f / 2, p * (1 - f / 2) + q * f / 2)

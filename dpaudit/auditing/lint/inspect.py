@@ -1,4 +1,7 @@
-"""Finds faults that trials cannot see, by reading a mechanism's program and replaying its randomness."""
+"""Finds faults that trials cannot see, by reading a mechanism's program and replaying its randomness.
+
+Releases of both worlds under the same keys show large shifts, shared noise, and values that are not finite.
+"""
 
 import itertools
 import math
@@ -6,18 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.auditing.lint import releases, trace
+from dpaudit.auditing.lint import trace
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 ORDERS = (1, 2, math.inf)
-SUSPECTS, PLACES, SALTS = (
-    4,
-    3,
-    2,
-)  # keys tried per pair of lines, uses of one key per line, other keys tried in its place
+SUSPECTS, PLACES, SALTS = 4, 3, 2  # keys tried per pair of lines, its uses per line, other keys tried in its place
+KEYS = 32  # a binary release of two clients agrees by chance on all of them with probability 2^-32
+SHIFT_KEYS = 8  # under some keys a sampled record is left out
 
 
 class Finding(NamedTuple):
@@ -129,10 +131,10 @@ def inspect(
 
     program = _traced(apply, key, x0)
     found = [finding for x in (x0, x1) for finding in _of_trace(program, key, x)]
-    release, keys, shift = jax.jit(apply), jax.random.split(key, releases.KEYS), None
-    if any(releases.not_finite(release, keys, x) for x in (x0, x1)):
+    release, keys, shift = jax.jit(apply), jax.random.split(key, KEYS), None
+    if any(_not_finite(release, keys, x) for x in (x0, x1)):
         found.append(Finding("non_finite", "A release holds NaN or infinity though its input is finite."))
-    if releases.shares_noise(release, keys, x0, x1, per_client):
+    if _shares_noise(release, keys, x0, x1, per_client):
         found.append(
             Finding("shared_noise", "Clients with equal inputs get the same random release, under every key.")
         )
@@ -141,7 +143,7 @@ def inspect(
         pairs = list(itertools.combinations(factors, 2))
         if claim is None or claim.neighbouring != "replace":  # the record that is absent in x0 stays absent
             pairs = [pair for pair in pairs if pair[0] == 0]
-        largest = releases.largest_shift(release, keys, pairs, x0, x1, norm_order)
+        largest = _largest_shift(release, keys, pairs, x0, x1, norm_order)
         shift = largest.size
         if not shift <= sensitivity * (1 + 1e-4) + largest.rounding:
             found.append(_exceeded(largest, sensitivity, norm_order))
@@ -210,7 +212,7 @@ def _reuse(first: trace.Use, second: trace.Use) -> Finding:
     return Finding("key_reuse", f"A key of one value is {how}{also}: the draws are not independent.", first.where)
 
 
-def _exceeded(shift: releases.Shift, sensitivity: float, norm_order: float) -> Finding:
+def _exceeded(shift: "_Shift", sensitivity: float, norm_order: float) -> Finding:
     names = {0.0: "x0", 1.0: "x1"}
     inputs = " and ".join(names.get(s, f"x0 {'-' if s < 0 else '+'} {abs(s):g} (x1 - x0)") for s in shift.factors)
     return Finding(
@@ -232,3 +234,117 @@ def _traced(apply: Callable[..., Any], key: jax.Array, x: Any) -> Any:
 
 def _shapes(x: Any) -> Any:
     return jax.tree.map(lambda leaf: (np.shape(leaf), str(jax.numpy.result_type(leaf))), x)
+
+
+class _Shift(NamedTuple):
+    """A distance between two releases under one key: of x0 + s (x1 - x0) for two factors s."""
+
+    size: float
+    rounding: float
+    factors: tuple[float, float]
+
+
+def _not_finite(release: Callable[..., Any], keys: jax.Array, x: Any) -> bool:
+    """Tells whether some release of x holds NaN or infinity."""
+    leaves = [leaf for key in keys[:SHIFT_KEYS] for leaf in jax.tree.leaves(release(key, x))]
+    return any(not np.isfinite(_wide(leaf)).all() for leaf in leaves if _is_real(leaf))
+
+
+def _largest_shift(
+    release: Callable[..., Any], keys: jax.Array, pairs: Sequence[tuple[float, float]], x0: Any, x1: Any, order: float
+) -> _Shift:
+    """Finds the largest |release(x0 + s (x1 - x0)) - release(x0 + t (x1 - x0))|, less its rounding, over ``pairs`` (s,
+    t).
+
+    For additive noise this is what the record changes before the noise. Only what differs between x0 and x1 moves, so
+    that the two stay neighbours. A shift that is not finite counts as infinite.
+    """
+    inputs = {factor: _stretched(x0, x1, factor) for pair in pairs for factor in pair}
+    found = []
+    for key in keys[:SHIFT_KEYS]:
+        flat = {factor: _flat(release(key, x)) for factor, x in inputs.items()}
+        found += [_shift(flat[pair[0]], flat[pair[1]], pair, order) for pair in pairs]
+    return max(found, key=lambda shift: shift.size - shift.rounding if math.isfinite(shift.size) else math.inf)
+
+
+def _shift(left: np.ndarray, right: np.ndarray, pair: tuple[float, float], order: float) -> _Shift:
+    size = float(np.linalg.norm(right - left, order)) if left.size else 0.0
+    largest = max(np.abs(left).max(initial=0), np.abs(right).max(initial=0))
+    rounding = 8 * float(np.finfo(np.float32).eps) * float(largest) * math.sqrt(left.size)
+    return _Shift(math.inf if math.isnan(size) else size, rounding, pair)
+
+
+def _shares_noise(release: Callable[..., Any], keys: jax.Array, x0: Any, x1: Any, per_client: bool | None) -> bool:
+    """Tells whether clients with equal inputs get equal releases under every key, though the releases depend on the
+    key.
+
+    With ``per_client`` None, only where every client's release is seen to depend on that client's input alone.
+    """
+    clients = _clients(x0, least_rank=1 if per_client else 2)
+    if clients is None or per_client is False:
+        return False
+    same = jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf)[:1], jnp.shape(leaf)), x0)
+    for rows in _released_rows(release, keys, same, clients):
+        groups: dict[bytes, list[int]] = {}
+        for client in range(clients):
+            groups.setdefault(rows[:, client].tobytes(), []).append(client)
+        shared = [group for group in groups.values() if len(group) > 1]
+        random = any((rows[1:, group[0]] != rows[:1, group[0]]).any() for group in shared)
+        if random and (per_client or _is_local(release, keys, same, (x0, x1), clients)):
+            return True
+    return False
+
+
+def _is_local(release: Callable[..., Any], keys: jax.Array, same: Any, worlds: Sequence[Any], clients: int) -> bool:
+    """Tells whether another input of client 0 changes the release of client 0 and of no other."""
+    for world in worlds:
+        for client in range(clients):
+            changed = jax.tree.map(lambda s, w, c=client: jnp.asarray(s).at[0].set(jnp.asarray(w)[c]), same, world)
+            if all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(changed), jax.tree.leaves(same), strict=True)):
+                continue
+            before, after = (list(_released_rows(release, keys, x, clients)) for x in (same, changed))
+            moved = [(a != b).any(axis=(0, *range(2, a.ndim))) for a, b in zip(before, after, strict=True)]
+            return all(not m[1:].any() for m in moved) and any(m[0] for m in moved)
+    return False
+
+
+def _released_rows(release: Callable[..., Any], keys: jax.Array, x: Any, clients: int) -> Iterator[np.ndarray]:
+    """Yields each leaf of the release that has a row per client, [keys, clients, ...]."""
+    releases = [jax.tree.leaves(release(key, x)) for key in keys]
+    for leaves in zip(*releases, strict=True):
+        if np.ndim(leaves[0]) and np.shape(leaves[0])[0] == clients:
+            yield np.stack([np.asarray(leaf) for leaf in leaves])
+
+
+def _clients(x: Any, least_rank: int) -> int | None:
+    """Returns the length of the leading axis that all inputs share, if it can be one of clients."""
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(x)]
+    leading = {shape[:1] for shape in shapes}
+    if len(leading) != 1 or max(map(len, shapes)) < least_rank or leading == {()}:
+        return None
+    (clients,) = leading.pop()
+    return clients if clients >= 2 else None
+
+
+def _stretched(x0: Any, x1: Any, factor: float) -> Any:
+    """Returns x0 + factor (x1 - x0); a leaf that is not floating takes its value in x1."""
+
+    def move(a: Any, b: Any) -> Any:
+        if not jnp.issubdtype(jnp.result_type(b), jnp.inexact):
+            return b
+        return jnp.asarray(a + factor * (jnp.asarray(b) - a), jnp.result_type(b))
+
+    return (x0, x1)[int(factor)] if factor in (0, 1) else jax.tree.map(move, x0, x1)
+
+
+def _flat(release: Any) -> np.ndarray:
+    leaves = [_wide(leaf).ravel() for leaf in jax.tree.leaves(release) if _is_real(leaf)]
+    return np.concatenate(leaves) if leaves else np.zeros(0)
+
+
+def _is_real(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+
+
+def _wide(leaf: Any) -> np.ndarray:
+    return np.asarray(leaf).astype(np.float64)

@@ -73,7 +73,6 @@ def whole_noise(key: jax.Array, shape: tuple[int, ...] = (), *, scale: float = 1
 
 def gaussian_epsilon(shift: float, *, delta: float = GAUSSIAN.delta) -> float:
     """The epsilon of N(0, 1) against N(shift, 1), exactly.
-
     Source: Balle and Wang 2018, Theorem 8, solved by dp-accounting.
     """
     return dp_accounting.get_epsilon_gaussian(1 / shift, delta)
