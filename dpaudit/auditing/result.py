@@ -28,7 +28,7 @@ class Band(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """An attack of a family, as the trials set aside saw it: what was chosen by, never a bound.
+    """An attack of the family and what it showed on the trials set aside, by which one is chosen; not a bound.
 
     Attributes:
       name: what it looks at.

@@ -21,6 +21,15 @@ def test_epsilon_from_mu_agrees_with_dp_accounting(delta):
     np.testing.assert_allclose(gdp.epsilon_from_mu(mu, delta).ravel(), expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("delta", [1e-7, 1e-3, 0.3, 0.99])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 30.0])
+def test_mu_is_the_inverse_of_epsilon(epsilon, delta):
+    mu = gdp.mu_from_epsilon(epsilon, delta)
+    shown = norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+    assert shown == pytest.approx(delta, rel=1e-5)
+    assert gdp.epsilon_from_mu(mu + 1e-4, delta) > epsilon
+
+
 def test_epsilon_from_mu_at_the_ends():
     np.testing.assert_array_equal(gdp.epsilon_from_mu([0.0, 1.0, np.inf], 0.0), [0, np.inf, np.inf])
     np.testing.assert_array_equal(gdp.epsilon_from_mu([0.0, 1e-7, np.inf], 1e-6), [0, 0, np.inf])

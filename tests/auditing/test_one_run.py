@@ -188,6 +188,8 @@ def test_the_ceiling_is_what_an_audit_gives_where_every_guess_is_right():
     included = np.arange(400) % 2 == 0
     plans = [Plan(count, count) for count in (10, 40, 200)]
     highest = one_run.ceiling(400, plans, delta=1e-3, confidence=0.95)
-    assert one_run.audit(included - 0.5, included, plans, delta=1e-3, confidence=0.95).epsilon_lower == highest
+    assert one_run.audit(included - 0.5, included, plans, delta=1e-3, confidence=0.95).epsilon_lower == pytest.approx(
+        highest, abs=1e-9
+    )
     one_wrong = np.where(np.arange(400) < 2, 1.0, included)  # the second canary looks included, as the first is
     assert 0 < one_run.audit(one_wrong, included, plans, delta=1e-3, confidence=0.95).epsilon_lower < highest

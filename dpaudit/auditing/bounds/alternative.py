@@ -1,10 +1,10 @@
 """Predicts what an audit would have seen of a mechanism that loses more than the audited one.
 
-An audit of Laplace noise and one of Gaussian noise with as many trials do not see the same: the best event of Laplace
-noise attains epsilon with probability 1/2, that of Gaussian noise at a small delta almost never happens. So the
-smallest loss that an audit would have noticed depends on the mechanism, and is computed for a family that continues
-it: :func:`event` keeps the probability of the event that the attack looks for, :func:`gaussian` and :func:`laplace`
-lower the noise.
+With equally many trials, audits of Laplace noise and of Gaussian noise do not detect the same losses: the best event
+of Laplace noise attains epsilon with probability 1/2, that of Gaussian noise at a small delta is rare. The smallest
+loss that an audit would have noticed therefore depends on the mechanism. It is computed for a family of mechanisms
+that lose more than the audited one: :func:`event` keeps the probability of the event that the attack looks for,
+:func:`gaussian` and :func:`laplace` lower the noise.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ Refuted = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Alternative(NamedTuple):
-    """Mechanisms that lose more and more, as the attack of an audit sees them.
+    """A family of mechanisms with increasing loss, as the attack of an audit sees them.
 
     Attributes:
       rates: ``rates(epsilon) -> (fpr, fnr)``, each [k]: of k equally likely rules that the audit would choose for the
@@ -48,7 +48,7 @@ class Alternative(NamedTuple):
 
 
 def event(fpr: float, fnr: float, *, delta: float = 0.0, trials: float = np.inf) -> Alternative:
-    """Continues a rule that was seen: what it showed grows, and the probability of its better event stays.
+    """Extrapolates a rule's error rates to larger losses, keeping the probability of its better event.
 
     The rule's events, "world 1" and "world 0", show s1 = ln((1 - delta - FNR)/FPR) and s0 = ln((1 - delta - FPR)/FNR).
     Where one shows much more than the other, as the tail of Laplace noise does, a mechanism that loses epsilon gives
@@ -91,10 +91,10 @@ def event(fpr: float, fnr: float, *, delta: float = 0.0, trials: float = np.inf)
 
 
 def gaussian(aside: int, *, delta: float, confidence: float) -> Alternative:
-    """Continues Gaussian noise: the mechanism that loses epsilon at ``delta`` has two normal scores mu apart.
+    """Extrapolates Gaussian noise: the mechanism that loses epsilon at ``delta`` has two normal scores mu apart.
 
-    Which threshold the trials set aside would choose is simulated from one fixed seed, as a small delta asks for rare
-    events, whose luck decides.
+    Which threshold the trials set aside would choose is simulated from one fixed seed: a small delta needs rare
+    events, whose counts vary much.
 
     Args:
       aside: trials of each world on which the threshold is chosen.
@@ -170,11 +170,12 @@ def _laplace_place(rate: np.ndarray) -> np.ndarray:
 def of_curve(
     fpr: Any, fnr: Any, aside: int, *, shown: float, delta: float, confidence: float, trials: float = np.inf
 ) -> Alternative:
-    """Continues a score whose rates were seen at several thresholds, each as :func:`event` does: a threshold that
-    shows a part of what the mechanism loses goes on showing that part.
+    """Extrapolates a score's error rates at several thresholds to larger losses, as :func:`event` does for one.
 
-    Which threshold few trials set aside would choose is simulated from one fixed seed: the fewer there are, the more
-    often it is a lucky one that shows little.
+    A threshold that shows a fraction of the mechanism's loss keeps showing that fraction.
+
+    Which threshold the trials set aside would choose is simulated from one fixed seed: with few trials it is often
+    one that looked good by chance.
 
     Args:
       fpr, fnr: at the thresholds, [t], in any order.

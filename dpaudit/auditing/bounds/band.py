@@ -2,8 +2,7 @@
 
 A band is a table of upper bounds [n + 1] on an error rate, one for each count of errors among n trials. It holds for
 all thresholds together with probability >= 1 - alpha, in finite samples and whatever the law of the scores, ties
-included, so the largest epsilon over all thresholds may be reported as it stands. Scores are read one way: larger
-means world 1.
+included, so the largest epsilon over all thresholds may be reported as it stands. Larger scores mean world 1.
 """
 
 import functools
@@ -54,8 +53,8 @@ def equal_level(trials: int, *, alpha: float) -> np.ndarray:
     The bound for k errors is the 1 - eta quantile of Beta(k + 1, n - k), the law of the next order statistic of n
     uniforms; eta is the largest with Pr[every order statistic within its bound] >= 1 - alpha, which
     :func:`stays_below` computes exactly: for alpha = 0.025, alpha/17 at n = 50, alpha/68 at 10^4, alpha/119 at 10^6.
-    Narrow where it matters: with no error among 10^4 it allows a rate of 7.9e-4 (a threshold fixed in advance 3.7e-4,
-    :func:`dkw` 1.4e-2). In large samples some ranks are not checked but bounded by the next one that is.
+    It is narrow at small rates: with no error among 10^4 it allows a rate of 7.9e-4 (a threshold fixed in advance
+    3.7e-4, :func:`dkw` 1.4e-2). In large samples some ranks are not checked but bounded by the next one that is.
 
     Args:
       trials: n >= 1.
@@ -99,8 +98,8 @@ def _checked_ranks(n: int) -> np.ndarray:
 def stays_below(ranks: np.ndarray, bounds: np.ndarray, n: int) -> float:
     """Computes Pr[U_(rank) <= bound for every rank] for the order statistics of n uniforms, up to 1e-13 a step.
 
-    The number of uniforms below t is a Poisson process of rate n, given that it ends at n. Its law is carried from
-    bound to bound, each time without the paths that have too few points.
+    The number of uniforms below t is a Poisson process of rate n, given that it ends at n. Its law is propagated from
+    bound to bound; at each one, paths with too few points are dropped.
 
     Args:
       ranks: increasing, in 1..n.

@@ -1,4 +1,4 @@
-"""Bets against a claim: evidence that may be looked at after every trial. NumPy float64 throughout.
+"""Tests a claim by bets against it, whose wealth may be looked at after every trial. NumPy float64 throughout.
 
 Trials come in pairs, one of each world. Let X0 and X1 be 1 where the guess is world 1, in world 0 and in world 1; then
 FPR = E X0 and FNR = 1 - E X1. If the mechanism is (epsilon, delta)-private, with u = e^epsilon + delta,
@@ -13,12 +13,12 @@ A gambler who believes none of the three puts money on each, in bets that are fa
   and 1 + y with x + y = (FPR + FNR - 2q)(p/q - (1 - p)/(1 - q)) <= 0, so that of the product is at most 1.
 
 The capital is split among the bets once, at the start. It is then a non-negative supermartingale for as long as the
-claim holds, so the probability that it ever exceeds 1/alpha times its start is at most alpha (Ville 1939): whoever
-stops when it does may look as often as they like. All bets are constant, so the wealth depends on the counts of the
-four outcomes alone, not on how trials were batched.
+claim holds, so the probability that it ever exceeds 1/alpha times its start is at most alpha (Ville 1939): an audit
+that stops when this happens may look after every trial. All bets are constant, so the wealth depends on the counts of
+the four outcomes alone, not on how trials were batched.
 
-Against a promise that is a curve, one bet is enough (:func:`bet_on_line`): a line below the curve and a guess of both
-rates, from trials set aside, tell which test of the two is likelier by most.
+Against a promise that is a curve, one bet is enough (:func:`bet_on_line`): it is chosen by a line below the curve and
+by estimates of both rates on trials set aside.
 
 Source: Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting", JRSSB 86.
 """

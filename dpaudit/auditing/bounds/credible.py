@@ -1,6 +1,6 @@
 """Computes credible bounds from counts, under a Jeffreys prior on the two error rates. NumPy float64 throughout.
 
-These are statements of belief. Averaged over rates drawn from the prior, a bound fails exactly as often as it states.
+These bounds are Bayesian. Averaged over rates drawn from the prior, a bound fails exactly as often as it states.
 At one fixed rate it may fail more often, most of all where few errors are expected (up to 8% for a Jeffreys bound at
 2.5%): no monotone upper bound on a binomial rate below Clopper-Pearson's keeps its level everywhere. A verdict
 therefore belongs to :func:`estimate.epsilon_bounds`.

@@ -2,8 +2,8 @@
 
 A rule has true error rates (a, b) and is played n0 and n1 times; x false positives and y false negatives are seen. A
 promise f is broken where b < f(a). For any rates, U0 = Pr[Bin(n0, a) <= x] and U1 = Pr[Bin(n1, b) <= y] are
-independent and no smaller than uniform, so Pr[U0 U1 <= t] <= t (1 - log t): Fisher's way to join two tests. Were the
-promise kept, (a, b) would be on the curve or above it, where U0 U1 is at most ::
+independent and stochastically no smaller than uniform, so Pr[U0 U1 <= t] <= t (1 - log t), as in Fisher's combination
+of two tests. If the promise is kept, (a, b) is on the curve or above it, where U0 U1 is at most ::
 
     T = max over a of Pr[Bin(n0, a) <= x] Pr[Bin(n1, f(a)) <= y]
 
@@ -80,8 +80,8 @@ def violated(
 def tangent(claim: Claim, false_positives: int, false_negatives: int, negatives: int, positives: int) -> Claim:
     """Chooses the (epsilon, delta) of a curve that these counts refute most strongly.
 
-    The curve promises each of its (epsilon, delta), so that to break this one is to break the curve. What is made for
-    such a claim, betting whenever one looks above all, so tests a curve too; it loses what other points would add.
+    The curve promises each of its (epsilon, delta), so a violation of this one violates the curve. Methods for such a
+    claim, betting above all, therefore test a curve too, without the evidence of its other points.
 
     Args:
       claim: any.
@@ -118,9 +118,9 @@ def tangent(claim: Claim, false_positives: int, false_negatives: int, negatives:
 def choose_threshold(claim: Claim, scores: Any) -> tuple[float, float]:
     """Chooses the threshold at which these scores refute the promise most strongly; its p-value must not be reported.
 
-    The p-value weighs the gap below the curve by how surely these scores show it, so that a lucky extreme score counts
-    for little, and no level of choosing has to be set. Among many thresholds its logarithm is averaged over those
-    nearby, which follows chance less; where that would miss a narrow peak by more than chance, the peak is taken.
+    The p-value weighs the gap below the curve by its certainty, so a lucky extreme score counts for little, and no
+    confidence level for the choice has to be set. Among many thresholds its logarithm is averaged over those nearby,
+    which reduces the influence of chance; a narrow peak that is higher than chance explains is taken instead.
 
     Args:
       claim: any.

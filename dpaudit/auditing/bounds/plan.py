@@ -67,7 +67,7 @@ def plan(
     trials: int | None = None,
     rate: float | None = None,
 ) -> Plan:
-    """Computes how many trials a question needs, with a number fixed in advance and with early stopping.
+    """Computes how many trials a claim needs, with a number fixed in advance and with early stopping.
 
     The attack is taken to be perfect and its threshold to be fixed; what is set aside to choose one comes on top.
 

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+RELATIVE = 4 * np.finfo(float).eps  # the smallest relative tolerance that SciPy accepts
+LARGEST = 1e100  # in place of infinity, which Algorithm 748 refuses
+
 
 def increasing_root(
     function: Callable[[np.ndarray], np.ndarray],
@@ -23,13 +26,16 @@ def increasing_root(
     Returns:
       The roots, in that shape.
 
-    Source: Chandrupatla 1997, Advances in Engineering Software 28, by SciPy.
+    Source: Chandrupatla 1997, Advances in Engineering Software 28; for a single function, Alefeld, Potra and Shi 1995,
+    Algorithm 748, which has a tenth of its overhead. Both are SciPy's.
     """
-    from scipy.optimize.elementwise import find_root  # scipy.optimize takes long to import
-
     low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
     if not low.size:
         return low
+    if low.size == 1:
+        return np.full(low.shape, _single(function, low.shape, low.item(), high.item(), tolerance))
+    from scipy.optimize.elementwise import find_root  # scipy.optimize takes long to import
+
     points = low.copy()
 
     def at(x: np.ndarray, place: np.ndarray) -> np.ndarray:
@@ -42,3 +48,16 @@ def increasing_root(
     found: Any = find_root(at, (low, high), args=(places,), tolerances=tolerances)
     one_sign = found.status == -1
     return np.where(one_sign, np.where(found.f_bracket[0] >= 0, low, high), found.x)
+
+
+def _single(
+    function: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], low: float, high: float, tolerance: float
+) -> float:
+    from scipy.optimize import toms748
+
+    def at(x: float) -> float:
+        return min(max(np.asarray(function(np.full(shape, x))).item(), -LARGEST), LARGEST)
+
+    if at(low) >= 0:
+        return low
+    return high if at(high) <= 0 else toms748(at, low, high, xtol=tolerance, rtol=RELATIVE)

@@ -1,4 +1,4 @@
-"""Audits that may stop at any time: a state, its update with the next trials, and the rules by which to stop.
+"""Runs audits that may stop at any time: a state, its update with the next trials, and rules that say when to stop.
 
     watch = sequential.start(claim, confidence=0.999)
     watch = sequential.update(watch, guesses0, guesses1)     # as often as one likes, with as many trials as one likes
@@ -8,9 +8,8 @@ All statements hold at every time at once, so looking after each trial and stopp
 allowed. What a sequence of trials leads to does not depend on how it was cut into updates.
 
 An audit that chooses its rule may choose it again when it has seen more (:func:`next_stage`): the capital is split
-equally among the stages beforehand, what a stage has won is kept, and the mean over the stages is the wealth. So a
-fault that shows at once needs few trials, and one that only many trials show is attacked by a rule that many have
-chosen.
+equally among the stages beforehand, what a stage has won is kept, and the mean over the stages is the wealth. An
+obvious fault therefore needs few trials, and a subtle one is tested by a rule that was chosen on many.
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ Until = Callable[["Watch", np.ndarray], np.ndarray]
 
 
 class Watch(NamedTuple):
-    """What is known after some trials; every epsilon in nats.
+    """The state of an audit after some trials; every epsilon in nats.
 
     Attributes:
       claim: the promise, or None.

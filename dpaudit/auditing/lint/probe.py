@@ -1,8 +1,8 @@
 """Refuses in one line, before any trial, a mechanism that cannot be audited: one that fails or is no pure function.
 
-What Python computes while JAX traces a function is frozen into the program: a counter, a draw of ``numpy.random``, the
-time. Such a function is found by tracing it twice, which gives two programs; one that asks whether it is being traced
-is found by running it once as Python does and once as compiled.
+Anything that Python computes while JAX traces a function is frozen into the program: a counter, a draw of
+``numpy.random``, the time. Such a function is found by tracing it twice, which gives two programs; one that asks
+whether it is being traced is found by running it once as Python does and once as compiled.
 """
 
 import random
@@ -34,7 +34,7 @@ QUICKLY = {"xla_backend_optimization_level": 0}  # of a CPU, whose compiler know
 
 
 def refuse_changing(trace: Trace, first: ClosedJaxpr, name: str) -> None:
-    """Refuses a function that is another program when it is traced again.
+    """Refuses a function that gives another program when it is traced again.
 
     Functions that were jitted are traced anew too, although JAX has kept what they were. Where Python's or NumPy's
     global generator has moved on, the function is traced up to ``MOST`` times.
@@ -72,7 +72,7 @@ def refuse_other_when_traced(apply: Callable[[Any, Any], Any], x: Any, program: 
     differ at all, what counts is the traced program carried out one operation after another, as Python does.
 
     A program with a loop (which may be a whole training), one that calls Python, and one of more than ``SMALL``
-    different operations are not run: each operation costs a compilation. What tracing twice shows, it shows of them.
+    different operations are not run: each operation costs a compilation. Such programs are only traced twice.
 
     Args:
       apply: the mechanism's function.

@@ -98,6 +98,7 @@ def from_bits(noise: Binomial, bits: np.ndarray) -> np.ndarray:
     return noise.step * heads + uniforms - noise.reach
 
 
+@lru_cache(maxsize=8)
 def noisy_sum(noise: Binomial, *, bits: int) -> Circuit:
     """Builds the circuit of ``share + Z + c`` modulo 2^bits, with the noise Z and its reach c.
 

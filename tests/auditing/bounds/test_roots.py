@@ -1,6 +1,7 @@
 """Bracketed roots of many functions at once."""
 
 import numpy as np
+import pytest
 from scipy.special import ndtr, ndtri
 
 from dpaudit.auditing.bounds.roots import increasing_root
@@ -40,3 +41,22 @@ def test_no_root_is_further_away_than_the_tolerance():
             lambda x: ndtr(x) - levels, np.full(2000, -4.0), np.full(2000, 4.0), tolerance=tolerance
         )
         assert np.abs(found - ndtri(levels)).max() <= tolerance
+
+
+@pytest.mark.parametrize(
+    "function, root",
+    [
+        (lambda x: ndtr(8 * x - 4) - 0.3, (4 + ndtri(0.3)) / 8),
+        (lambda x: np.where(x < 0.3, -1.0, 5.0), 0.3),
+        (lambda x: np.where(x < 0.4, -np.inf, x - 0.6), 0.6),
+        (lambda x: np.where(x < 0.6, -1e-3, np.inf), 0.6),
+        (lambda x: np.maximum(x - 0.7, 0) ** 3 - 1e-9, 0.701),
+        (lambda x: x + 1, 0.0),
+        (lambda x: x - 9, 1.0),
+    ],
+)
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_one_function_has_the_same_root_as_many(function, root, shape):
+    found = increasing_root(function, np.zeros(shape), np.ones(shape))
+    assert found.shape == shape
+    np.testing.assert_allclose(found, root, rtol=0, atol=1e-9)

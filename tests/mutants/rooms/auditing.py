@@ -58,7 +58,8 @@ MUTANTS = [
         "dpaudit/auditing/bounds/gdp",
         "auditing/test_gdp",
         ("-ndtri(fpr) - ndtri(fnr))", "-ndtri(fpr))"),
-        ("log_ndtr(inside / 2 - epsilon / inside)", "log_ndtr(inside - epsilon / inside)"),
+        ("log_ndtr(mu / 2 - epsilon / mu)", "log_ndtr(mu - epsilon / mu)"),
+        ("+ 2 * ndtri((1 + delta) / 2)", "- 2 * ndtri(delta / 2)"),
         (
             "alpha = (1 - _validate.open_unit(confidence=confidence)) / 2",
             "alpha = 1 - _validate.open_unit(confidence=confidence)",
