@@ -12,7 +12,7 @@ class Side(NamedTuple):
     Attributes:
       release: for :func:`dpaudit.on_host`.
       setup: makes its state, or None.
-      trials: of an audit that lasts some ten seconds.
+      trials: of an audit that lasts some seconds.
       workers: of the audit, and processes of the plain loop.
     """
 
@@ -106,9 +106,9 @@ def opacus(rng: np.random.Generator, x: float, state: Any) -> np.ndarray:
 
 
 SIDES = {
-    "numpy": Side(numpy_at_once, None, 16_000_000, 0),
-    "opendp": Side(opendp, opendp_laplace, 100_000),
-    "diffprivlib": Side(diffprivlib, diffprivlib_laplace, 200_000),
-    "pure_ldp": Side(pure_ldp, pure_ldp_unary, 200_000),
-    "opacus": Side(opacus, opacus_step, 256),
+    "numpy": Side(numpy_at_once, None, 8_000_000, 0),
+    "opendp": Side(opendp, opendp_laplace, 20_000),
+    "diffprivlib": Side(diffprivlib, diffprivlib_laplace, 40_000),
+    "pure_ldp": Side(pure_ldp, pure_ldp_unary, 40_000),
+    "opacus": Side(opacus, opacus_step, 128),
 }
