@@ -28,9 +28,7 @@ RULES = {
     "not above": "world 1 where the score is not above {}",
     "either": "the score above {}, or not above it: both were looked at, each with half of the error",
 }
-NOT_REPRODUCIBLE = (
-    "it draws from elsewhere than its generator: the bounds hold, but no run plays the same trials again"
-)
+NOT_REPRODUCIBLE = "it draws from elsewhere than its generator: bounds hold, but no run plays the same trials again"
 POWER = "(the probability of calling the alternative a violation)"
 CERTIFIED = (  # names, digits of a percentage, and what it speaks of
     ("advantage", 1, "TPR - FPR"),

@@ -39,6 +39,9 @@ def test_until_and_learned_run_on_it_too():
     )
     assert early.verdict == "violation"
     assert early.trials < 20_000
+    settings = {"key": KEY, "trials": 20_000, "claim": Claim(0.5, 1e-3), "until": sequential.violation()}
+    named = dpaudit.audit(dpaudit.on_host(half_noise), ZERO, ONE, distinguisher=distinguish.projection, **settings)
+    assert named.verdict == "violation"
     number = dpaudit.on_host(lambda rng, x: x + rng.laplace())
     assert dpaudit.audit(number, 0.0, 3.0, key=KEY, distinguisher=distinguish.learned).epsilon_lower > 2
 

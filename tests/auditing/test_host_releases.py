@@ -47,6 +47,12 @@ def test_tokens_tell_values_apart():
     assert token(np.float64(1.5)) == token(1.5)
 
 
+def test_a_set_is_read_the_same_in_any_order():
+    one, other = (set(order) for order in ([0, 8, 16, 24], [24, 16, 8, 0]))  # all in one place of a hash table
+    assert list(one) != list(other)
+    assert read(one, in_words=True) == read(other, in_words=True)
+
+
 @pytest.mark.parametrize("value", [iter([1]), lambda: 0, (x for x in "a")])
 def test_what_has_no_content_is_refused(value):
     with pytest.raises(Unreadable, match=r"^expected a value that can be read, got a "):

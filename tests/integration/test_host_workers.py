@@ -1,5 +1,6 @@
-"""Mechanisms on the host in worker processes: the same result for any number of them, one line for each failure."""
+"""Mechanisms on the host in worker processes: one result for any number of them, and one line for each failure."""
 
+import subprocess
 import sys
 import time
 
@@ -12,9 +13,14 @@ from dpaudit import Claim, InputError
 from dpaudit.auditing.bounds import sequential
 from tests.integration import host_functions as functions
 from tests.interrupting import Killed, killed_at
-from tests.processes import run_python
+from tests.processes import ROOT, environment
 
 KEY = jax.random.key(27)
+
+
+def python(*arguments):
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, env=environment(1), cwd=ROOT, text=True, capture_output=True, timeout=300)
 
 
 def audited(function, x0=0.0, x1=1.0, *, trials=4000, setup=None, workers=2, seconds_per_call=60.0, **more):
@@ -66,8 +72,9 @@ def test_randomness_of_the_system_is_told():
 
 
 def test_wide_releases_arrive_whole():
-    one = audited(dpaudit_wide := functions.wide, np.zeros(2000), np.ones(2000) / 20, trials=1000, workers=1)
-    assert one == audited(dpaudit_wide, np.zeros(2000), np.ones(2000) / 20, trials=1000, workers=0)
+    pair = np.zeros(2000), np.ones(2000) / 20
+    one, other = (audited(functions.wide, *pair, trials=1000, workers=workers) for workers in (1, 0))
+    assert one == other
 
 
 @pytest.mark.parametrize(
@@ -117,11 +124,11 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
         "def noisy(rng, x):\n    return x + rng.laplace()\n"
         "dpaudit.audit(dpaudit.on_host(noisy, workers=1), 0.0, 1.0, key=jax.random.key(0), trials=400)\n"
     )
-    ended = run_python(script)
+    ended = python(script)
     assert ended.returncode == 1
     assert "must keep its calls under if __name__ == '__main__'" in ended.stderr.splitlines()[-1]
 
 
 def test_workers_load_no_jax():
-    ended = run_python("-c", "import sys, dpaudit.auditing.host.worker; print('jax' in sys.modules)")
-    assert ended.stdout.strip() == "False", sys.path
+    ended = python("-c", "import sys, dpaudit.auditing.host.worker; print('jax' in sys.modules)")
+    assert ended.stdout.strip() == "False"

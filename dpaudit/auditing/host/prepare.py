@@ -65,7 +65,7 @@ class Prepared(NamedTuple):
       game: to be counted.
       family: of attacks, or None where one was named.
       other: a game of the alternative, or None.
-      pilot: pairs on which the family was fitted.
+      pilot: pairs on which the family was fitted; 0 without one.
       reproducible: the same key plays the same trials again.
       kept: ``kept(matters) -> Checkpoint``, or None without a file.
     """
@@ -189,7 +189,7 @@ def prepared(
             return Checkpoint(Path(terms.checkpoint), parts, False)
 
         other = None if worse is None else like(worse.apply, other_key)
-        yield Prepared(whole, family, other, pilot.pairs, pilot.reproducible, kept)
+        yield Prepared(whole, family, other, pilot.pairs if family else 0, pilot.reproducible, kept)
 
 
 def same(x0: Any, x1: Any) -> bool:
@@ -222,7 +222,7 @@ def _pilot(
         last = max(1, -(-pairs // plan.chunk))
         if last > 1:
             raw = tuple(part + more for part, more in zip(raw, player.take(range(1, last)), strict=True))
-        seconds = (time.perf_counter() - began) / (last * plan.chunk)
+        seconds = (time.perf_counter() - began) / min(last * plan.chunk, plan.trials)
         first = tuple(games.releases(part, pairs if family else plan.chunk) for part in raw)
         encoder = encoders.learn((first[0], first[1]), plan.features)
         if not family and encoder.layout is None:

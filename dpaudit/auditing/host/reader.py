@@ -131,11 +131,19 @@ def _note(found: Read, path: str, relation: str, value: Any, times: int = 1) -> 
 
 
 def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:
-        text = type(value).__name__
+    text = _in_words(value)
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _in_words(value: Any) -> str:
+    """Returns a value as text, sets in an order that does not depend on the process."""
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(_in_words, value))) + "}"
+    if type(value) in (list, tuple):
+        return "({})".format(", ".join(map(_in_words, value)))
+    with suppress(Exception):
+        return repr(value)
+    return type(value).__name__
 
 
 def _read(found: Read, value: Any, path: str, depth: int) -> None:
@@ -280,6 +288,8 @@ def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) ->
             _order(found, values, path)
         return
     numbers = np.array([_as_float(one) for one in known])
+    if not ordered:
+        numbers = np.sort(numbers)  # of a set, whose order a sum must not depend on
     with np.errstate(invalid="ignore", over="ignore"):
         summaries: dict[str, Callable[[np.ndarray], Any]] = {
             "sum": np.sum,
