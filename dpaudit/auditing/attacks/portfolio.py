@@ -106,11 +106,14 @@ class Portfolio(NamedTuple):
       game: of [2, scores] a trial.
       attacks: the finalists.
       like: ``like(apply, key)``, the same game of another mechanism on trials of its own.
+      narrow: ``narrow(game, needs, number)``, the same game of what is needed alone, and of one score where NumPy can
+        leave out the others.
     """
 
     game: Game
     attacks: Family
     like: Callable[[Callable[..., Any], jax.Array], Game]
+    narrow: Callable[[Any, np.ndarray, int | None], Any]
 
     def narrowed(self, game: Game, number: int, *, alone: bool) -> Game:
         """Returns the same game without what the chosen score does not need; the other scores are 0.
@@ -120,15 +123,18 @@ class Portfolio(NamedTuple):
           number: of the score that was chosen.
           alone: whether NumPy may leave out the other scores.
         """
-        consts, (bases, _) = game.one.args
-        read = game.read
-        assert isinstance(read, partial)
-        needs = self.attacks.needs(number)
-        settings: dict[str, Any] = {"wanted": needs[:OTHERS]}
-        if alone and read.func is scoring.read_on_host:
-            settings["number"] = number
-        one = Partial(game.one.func, consts, [bases, needs[OTHERS]])
-        return game._replace(one=one, read=partial(read, **settings), begun=None)
+        return self.narrow(game, self.attacks.needs(number), number if alone else None)
+
+
+def _narrowed(game: Game, needs: np.ndarray, number: int | None) -> Game:
+    consts, (bases, _) = game.one.args
+    read = game.read
+    assert isinstance(read, partial)
+    settings: dict[str, Any] = {"wanted": needs[:OTHERS]}
+    if number is not None and read.func is scoring.read_on_host:
+        settings["number"] = number
+    one = Partial(game.one.func, consts, [bases, needs[OTHERS]])
+    return game._replace(one=one, read=partial(read, **settings), begun=None)
 
 
 def pilot_pairs(mechanism: Mechanism, x0: Any, aside: int) -> int:
@@ -174,7 +180,7 @@ def portfolio(
     """
     others = [] if mechanism.log_prob is None else [distinguish.likelihood_ratio]
     scores = [attack.fit(fit_key, mechanism, x0, x1) for attack in others]
-    scores += [_score(attack, jax.random.fold_in(fit_key, i), mechanism, x0, x1) for i, attack in enumerate(attacks)]
+    scores += [score_of(attack, jax.random.fold_in(fit_key, i), mechanism, x0, x1) for i, attack in enumerate(attacks)]
     others += attacks
     shapes = _shapes(mechanism, x0)
     arrays_of = scoring.layout(shapes)
@@ -205,7 +211,7 @@ def portfolio(
     def like(apply: Callable[..., Any], key: jax.Array) -> Game:
         return of(apply, key)._replace(block=whole.block, blocks=whole.blocks, read=whole.read)
 
-    return Portfolio(whole, fitted, like)
+    return Portfolio(whole, fitted, like, _narrowed)
 
 
 def family(
@@ -216,6 +222,7 @@ def family(
     pilot: int,
     delta: float,
     confidence: float,
+    rename: Callable[[list[str]], list[str]] | None = None,
     mesh: Mesh | None = None,
 ) -> Family:
     """Fits the family to a pilot.
@@ -226,12 +233,14 @@ def family(
       others: names of the attacks beside the family.
       pilot: pairs.
       delta, confidence: those of the bound.
+      rename: ``rename(names)`` of the family's numbers, for tables.
       mesh: whose first process decides.
     """
     arrays, shown = scoring.fitted(leaves, given, delta=delta, confidence=confidence)
     if several_processes(mesh):
         arrays, shown = of_first_process((arrays, shown))
     names = features.names(arrays.sight)
+    names = names if rename is None else rename(names)
     finalists = [
         *([] if given is None else [Finalist("projection on x1 - x0", False)]),
         Finalist("projection on the difference of means", len(arrays.sight.centre) > pilot / FAR_MORE),
@@ -302,7 +311,7 @@ def _shapes(mechanism: Mechanism, x0: Any) -> Any:
     return jax.eval_shape(lambda key: jax.tree.map(jnp.asarray, mechanism.apply(key, x0)), of_trials())
 
 
-def _score(attack: Distinguisher, key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
+def score_of(attack: Distinguisher, key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
     """Fits an attack beside the family and returns its score.
 
     Raises:

@@ -1,0 +1,75 @@
+"""Mechanisms on the host for worker processes, which import them by name."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def noisy(rng, x):
+    return x + rng.laplace()
+
+
+def noisy_at_once(rng, x, n):
+    return x + rng.laplace(size=n)
+
+
+def some(rng, x):
+    """Membership by randomised response, as a set."""
+    return {k for k in "abcdefgh" if (rng.random() < 0.731) == (k in x)}
+
+
+def set_up():
+    return {"scale": 0.5, "process": os.getpid()}
+
+
+def by_state(rng, x, state):
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert state["process"] == os.getpid()
+    return x + state["scale"] * rng.laplace()
+
+
+def prints(rng, x):
+    print("a line", {"kind": "done"}, flush=True)
+    os.write(1, b"bytes\n")
+    return x + rng.laplace()
+
+
+def of_the_system(rng, x):
+    return x + np.random.default_rng().laplace()
+
+
+def dies(rng, x):
+    if rng.random() < 0.01:
+        os._exit(7)
+    return x
+
+
+def dies_once(rng, x):
+    """Of x, a file says whether it has died already."""
+    file, number = x
+    if rng.random() < 0.01 and not Path(file).exists():
+        Path(file).touch()
+        os._exit(7)
+    return number + rng.laplace()
+
+
+def hangs(rng, x):
+    if rng.random() < 0.01:
+        time.sleep(1000)
+    return x + rng.laplace()
+
+
+def raises(rng, x):
+    if rng.random() < 0.01:
+        raise ValueError("no luck")
+    return x
+
+
+def no_setup():
+    raise RuntimeError("no such table")
+
+
+def wide(rng, x, n):
+    return x + rng.normal(size=(n, 2000))
