@@ -21,7 +21,7 @@ from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pai
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.conclude import carries_verdict
 from dpaudit.auditing.estimators import Estimator
-from dpaudit.auditing.finish import finished
+from dpaudit.auditing.finish import CHOOSING_SHARE, finished
 from dpaudit.auditing.foresight import checked_reading, mechanism_like, play_alternative
 from dpaudit.auditing.host import prepare
 from dpaudit.auditing.host.mechanism import HostMechanism
@@ -29,7 +29,6 @@ from dpaudit.auditing.lint import probe
 from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
-CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold
 CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # with early stopping: pairs, and expected errors at the claim
 # Small rates take many trials to estimate, but an obvious fault should be found early. So with early stopping, if the
 # claim has a delta or is a curve, the rule is first chosen after a few pairs, or after twice the portfolio's pilot:

@@ -30,7 +30,7 @@ def from_counts(
     threshold: float = 0.0,
     both_events: bool = False,
     perfect: bool = True,
-    estimator: Estimator = estimators.clopper_pearson,
+    estimator: Estimator | None = None,
     beside: np.ndarray | None = None,
 ) -> AuditResult:
     """Returns the result of a test whose rule was fixed before these trials.
@@ -49,7 +49,7 @@ def from_counts(
       both_events: look at the opposite guesses as well, each with half of the error: where the rule says nothing of
         which side of the threshold tells of world 1.
       perfect: compute ``detectable``, as of a perfect attack; False leaves it to the caller.
-      estimator: one that reads four counts.
+      estimator: one that reads four counts; None for Clopper-Pearson.
       beside: [5 or more, 2], false positives and false negatives of the rules that :func:`certified.thresholds` chose,
         and of others for the band; None to certify everything by the one rule.
 
@@ -57,6 +57,7 @@ def from_counts(
       InputError: a value out of range; an estimator that needs more than counts, or that carries no verdict where
         there is a claim.
     """
+    estimator = estimators.clopper_pearson if estimator is None else estimator
     _validate.at_least(1, negatives=negatives)
     _validate.at_least(1, positives=positives)
     for name, count, most in (

@@ -13,6 +13,8 @@ from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.foresight import Expected, with_foresight, with_reading
 from dpaudit.auditing.result import AuditResult
 
+CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold
+
 
 def finished(
     account: Account,
@@ -47,9 +49,11 @@ def finished(
     if family is not None:
         attacks = family.tried(account.seen, account.order)
         method = f"{attacks[0].name}, chosen from {len(attacks)} attacks"
-    part = f"first {2 * aside} trials" if stops else "first quarter of the trials"
+    part = "first quarter of the trials"
     if trials[0] != trials[1]:
         part = f"first {aside} trials of each world"
+    elif stops or aside < trials[0] // CHOOSING_SHARE:
+        part = f"first {2 * aside} trials"
     if aside and not keep_scores:
         method += f", {'side and bet' if threshold is not None else 'threshold'} from the {part}"
     if keep_scores:

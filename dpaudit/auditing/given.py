@@ -14,11 +14,11 @@ from dpaudit import _validate
 from dpaudit.auditing import read
 from dpaudit.auditing.attacks import scoring
 from dpaudit.auditing.attacks.portfolio import PILOT_BYTES, PILOT_LEAST, PILOT_MOST, Family, family
-from dpaudit.auditing.audit import CHOOSING_SHARE, fitting
+from dpaudit.auditing.audit import fitting
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.count import Account, fresh, looks
 from dpaudit.auditing.estimators import Estimator
-from dpaudit.auditing.finish import finished
+from dpaudit.auditing.finish import CHOOSING_SHARE, finished
 from dpaudit.auditing.foresight import checked_reading
 from dpaudit.auditing.ranks import rank
 from dpaudit.auditing.result import AuditResult, checked_delta
@@ -96,33 +96,37 @@ def from_samples(
     """Bounds epsilon from below by releases of two inputs, played by anything, with the family of attacks.
 
     The first min(n0, n1) // 4 releases of each world fit the attacks and choose one with its rule
-    (:mod:`dpaudit.auditing.attacks.portfolio`); the others are counted. Releases are read in their own type, float64
-    and 64-bit integers included.
+    (:mod:`dpaudit.auditing.attacks.portfolio`); the others are counted. Numbers are read in their own type, float64
+    and 64-bit integers included; of other releases, what to read is learned on the first ones, too.
 
     Args:
-      samples0, samples1: [n0, ...] and [n1, ...], independent releases of world 0 and of world 1 in the order in which
-        they were drawn: arrays, lists of numbers or arrays of one shape, or dictionaries of these.
+      samples0, samples1: n0 and n1 independent releases of world 0 and of world 1 in the order in which they were
+        drawn: arrays [n, ...] or dictionaries of them, lists of numbers or of arrays of one shape, or lists of
+        anything else that Python can hold, such as strings, sets, dictionaries and rows of any length.
       claim, delta, confidence, estimator, reading: as for :func:`from_scores`.
 
     Returns:
       An :class:`AuditResult`; its ``attacks`` are all that were tried.
 
     Raises:
-      InputError: releases that are not numbers, differ in shape, are too few, or sorted; a value out of range; an
-        estimator that does not fit.
+      InputError: releases that cannot be read, arrays of different shapes, too few or sorted ones; a value out of
+        range; an estimator that does not fit.
     """
-    worlds, counts = read.leaves(samples0=samples0, samples1=samples1)
     terms = _terms(claim, delta, confidence, estimator, reading)
+    given = {"samples0": samples0, "samples1": samples1}
+    of_numbers = all(map(read.is_numbers, given.values()))
+    counts, listed = read.counted(given, of_numbers=of_numbers)
     aside = min(counts) // CHOOSING_SHARE
-    size = scoring.size(scoring.layout([leaf[0] for leaf in worlds[0]]))
-    pilot = min(aside // 2, PILOT_MOST, max(PILOT_LEAST, PILOT_BYTES // (8 * size)))
-    if pilot < PILOT_LEAST:
+    if aside // 2 < PILOT_LEAST:
         wanted = f"at least {2 * PILOT_LEAST * CHOOSING_SHARE} releases of each world, of which a quarter choose"
         raise _validate.expected("samples0" if counts[0] <= counts[1] else "samples1", wanted, min(counts))
+    worlds, rename = (read.arrays(given), None) if of_numbers else read.encoded(listed, min(aside // 2, PILOT_MOST))
+    size = scoring.size(scoring.layout([leaf[0] for leaf in worlds[0]]))
+    pilot = min(aside // 2, PILOT_MOST, max(PILOT_LEAST, PILOT_BYTES // (8 * size)))
     if len(worlds[0]) == 1 and worlds[0][0][0].size == 1:
         for name, (leaf,) in zip(("samples0", "samples1"), worlds, strict=True):
             read.refuse_sorted(name, leaf.reshape(-1))
-    how = {name: terms["promise"][name] for name in ("delta", "confidence")}
+    how = {name: terms["promise"][name] for name in ("delta", "confidence")} | {"rename": rename}
     attacks = family([np.stack([a[:pilot], b[:pilot]]) for a, b in zip(*worlds, strict=True)], pilot=pilot, **how)
     everything = np.ones(scoring.OTHERS, bool)
     firsts = [[leaf[:aside] for leaf in leaves] for leaves in worlds]

@@ -1,6 +1,8 @@
 """Reads scores and releases that were obtained elsewhere as arrays of numbers."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.auditing.host.encoder import learn
+from dpaudit.auditing.host.prepare import renamed
+from dpaudit.auditing.host.reader import Unreadable
 
 UNLIKELY = math.log(1e-9)  # probability at which values in order are taken for sorted ones
 
@@ -31,23 +36,45 @@ def row(**named: Any) -> np.ndarray:
     return found
 
 
-def leaves(**named: Any) -> tuple[list[list[np.ndarray]], tuple[int, int]]:
-    """Returns the arrays of both worlds' releases, [n, *shape] each, and both n.
+def is_numbers(samples: Any) -> bool:
+    """Tells whether releases are arrays of numbers, a dictionary of them, or lists that become some."""
+    try:
+        return all(_kind_of_number(np.asarray(part).dtype) for part in _parts(samples)[0])
+    except ValueError:  # of different lengths
+        return False
+
+
+def counted(given: dict[str, Any], *, of_numbers: bool) -> tuple[list[int], list[list[Any]]]:
+    """Returns the number of releases of both worlds, and the releases as lists where they are no arrays of numbers.
 
     Raises:
-      InputError: releases that are not numbers or of different shapes.
+      InputError: no releases, or arrays of different lengths.
     """
-    worlds, forms, counts = [], [], []
-    for name, given in named.items():
-        parts, form = jax.tree.flatten(given, is_leaf=lambda part: not isinstance(part, dict))
-        arrays = [_numbers(name, part) for part in parts]
-        lengths = {len(array) if array.ndim else 0 for array in arrays}
+    counts, listed = [], []
+    for name, samples in given.items():
+        if not of_numbers and (isinstance(samples, (str, bytes, dict)) or not hasattr(samples, "__len__")):
+            raise _validate.expected(name, "a list or an array of releases", samples)
+        parts = [np.asarray(part) for part in _parts(samples)[0]] if of_numbers else [samples]
+        lengths = {0 if of_numbers and part.ndim == 0 else len(part) for part in parts}
         if len(lengths) != 1 or 0 in lengths:
             raise _validate.expected(name, "releases [n, ...], as many in every array", f"{sorted(lengths)} releases")
-        worlds.append(arrays)
-        forms.append((form, [array.shape[1:] for array in arrays]))
         counts.append(lengths.pop())
-    one, other = named
+        listed.append([] if of_numbers else list(samples))
+    return counts, listed
+
+
+def arrays(given: dict[str, Any]) -> list[list[np.ndarray]]:
+    """Returns the arrays of both worlds' releases, [n, *shape] each, of one type in both.
+
+    Raises:
+      InputError: releases of different shapes, or without any number.
+    """
+    one, other = given
+    worlds, forms = [], []
+    for samples in given.values():
+        parts, form = _parts(samples)
+        worlds.append([np.asarray(part) for part in parts])
+        forms.append((form, [array.shape[1:] for array in worlds[-1]]))
     if forms[0] != forms[1]:
         shapes = [str([list(shape) for shape in shapes]) for _, shapes in forms]
         raise _validate.expected(other, f"releases like those of {one}, of shape {shapes[0]}", f"shape {shapes[1]}")
@@ -55,7 +82,39 @@ def leaves(**named: Any) -> tuple[list[list[np.ndarray]], tuple[int, int]]:
         raise _validate.expected(one, "releases of at least one number", "none")
     pairs = zip(*worlds, strict=True)
     alike = [[leaf.astype(np.result_type(first, second)) for leaf in (first, second)] for first, second in pairs]
-    return [list(own) for own in zip(*alike, strict=True)], (counts[0], counts[1])
+    return [list(own) for own in zip(*alike, strict=True)]
+
+
+def encoded(worlds: list[list[Any]], pilot: int) -> tuple[list[list[np.ndarray]], Callable[[list[str]], list[str]]]:
+    """Turns releases of any kind into arrays, by what their first ones hold.
+
+    Args:
+      worlds: both worlds' releases.
+      pilot: of each, to learn from.
+
+    Returns:
+      (the arrays [n, *shape] of both worlds, what names numbers after what they stand for).
+
+    Raises:
+      InputError: releases that have no content to read.
+    """
+    try:
+        encoder = learn((worlds[0][:pilot], worlds[1][:pilot]), None)
+        found = [encoder.encode(releases, None) for releases in worlds]
+    except (Unreadable, ValueError) as error:
+        raise _validate.expected("samples0", "releases that can be read", _validate.one_line(str(error))) from None
+    if not sum(array[0].size for array in found[0]):
+        raise _validate.expected("samples0", "releases that hold something", "nothing in the first ones")
+    return found, partial(renamed, known=encoder.names)
+
+
+def _parts(samples: Any) -> tuple[list[Any], Any]:
+    """Returns the arrays or lists that samples are made of, and their form."""
+    return jax.tree.flatten(samples, is_leaf=lambda part: not isinstance(part, dict))
+
+
+def _kind_of_number(kind: np.dtype) -> bool:
+    return kind.kind in "biuf" or bool(jnp.issubdtype(kind, jnp.floating))
 
 
 def _numbers(name: str, given: Any) -> np.ndarray:
@@ -68,7 +127,7 @@ def _numbers(name: str, given: Any) -> np.ndarray:
         found = np.asarray(given)
     except ValueError:  # of different lengths
         raise _validate.expected(name, "numbers or arrays of one shape", "different shapes") from None
-    if found.dtype.kind in "biuf" or jnp.issubdtype(found.dtype, jnp.floating):
+    if _kind_of_number(found.dtype):
         return found
     if found.size == 0:
         return found.astype(np.float64)

@@ -146,14 +146,35 @@ def test_worlds_may_differ_in_number(estimator):
     assert (fewer.negatives, fewer.positives) == (5_500, 1_500)
 
 
-def test_extra_trials_count_where_they_are():
+@pytest.mark.parametrize("sizes", [(50, 30), (30, 50)])
+def test_extra_trials_count_where_they_are(sizes):
     """By hand: errors of the rule on every counted score, of worlds of 50 and 30."""
-    scores = draws(lambda g, n: g.normal(size=n)[:50], lambda g, n: 1 + g.normal(size=n)[:30])
+    scores = draws(lambda g, n: g.normal(size=n)[: sizes[0]], lambda g, n: 1 + g.normal(size=n)[: sizes[1]])
     found = dpaudit.from_scores(*scores)
     aside = 30 // 4
     above = found.side == "above"
     rest = [(row[aside:] > found.threshold) == above for row in scores]
-    assert (found.fpr, found.fnr) == (rest[0].mean(), 1 - rest[1].mean())
+    assert (found.fpr, found.fnr) == (rest[0].mean(), (~rest[1]).mean())
+
+
+def sets(generator, kept: float, n: int) -> list[list[str]]:
+    """The keys of a table: the last one is there with the probability ``kept``, the others nearly always."""
+    there = generator.random((n, 4)) < np.array([0.9, 0.9, 0.9, kept])
+    return [sorted(np.array(["anna", "bert", "carl", "dora"])[row].tolist()) for row in there]
+
+
+def test_releases_of_any_kind_are_read():
+    """A key is released with probability 0.25 or 0.75: epsilon is ln 3. With 0.5 in both worlds, nothing."""
+    generator = np.random.default_rng(7)
+    found = dpaudit.from_samples(sets(generator, 0.25, 4_000), sets(generator, 0.75, 4_000), claim=Claim(0.5))
+    assert found.verdict == "violation"
+    assert 0.8 < found.epsilon_lower < math.log(3)
+    assert any("dora" in attack.name for attack in found.attacks)
+    blind = dpaudit.from_samples(sets(generator, 0.5, 4_000), sets(generator, 0.5, 4_000), claim=Claim(0.5))
+    assert blind.verdict != "violation"
+    rows = [[{"n": len(keys), "first": keys[:1]} for keys in sets(generator, p, 2_000)] for p in (0.1, 0.9)]
+    assert dpaudit.from_samples(*rows).epsilon_lower > 0.3
+    assert dpaudit.from_samples(["a"] * 500, ROW[:500].tolist()).epsilon_lower > 3
 
 
 def test_low_order_bits_of_float64_are_seen():
@@ -213,7 +234,9 @@ def test_order_does_not_matter_where_nothing_is_chosen():
 
 BAD_SAMPLES = [
     ((ROW, ROW[:100]), "samples1: expected at least 128 releases of each world, of which a quarter choose, got 100"),
-    ((["a"] * 500, ROW), "samples0: expected numbers or arrays of one shape, got str_ np.str_"),
+    ((["a"] * 500, "a"), "samples1: expected a list or an array of releases, got a"),
+    ((["a"] * 500, ROW[:9].tolist()), "samples1: expected at least 128 releases of each world"),
+    (([iter("a")] * 500, ["a"] * 500), "samples0: expected releases that can be read, got "),
     (
         (ROW, ROW[:, None]),
         r"samples1: expected releases like those of samples0, of shape \[\[\]\], got shape \[\[1\]\]",

@@ -221,8 +221,8 @@ def family(
     pilot: int,
     delta: float,
     confidence: float,
+    rename: Callable[[list[str]], list[str]] | None = None,
     mesh: Mesh | None = None,
-    say: Callable[[list[str]], list[str]] = list,
 ) -> Family:
     """Fits the family to a pilot.
 
@@ -232,13 +232,14 @@ def family(
       others: names of the attacks beside the family.
       pilot: pairs.
       delta, confidence: those of the bound.
+      rename: ``rename(names)`` of the family's numbers, for tables.
       mesh: whose first process decides.
-      say: the names of the family's numbers, from those that speak of coordinates.
     """
     arrays, shown = scoring.fitted(leaves, given, delta=delta, confidence=confidence)
     if several_processes(mesh):
         arrays, shown = of_first_process((arrays, shown))
-    names = say(features.names(arrays.sight))
+    names = features.names(arrays.sight)
+    names = names if rename is None else rename(names)
     finalists = [
         *([] if given is None else [Finalist("projection on x1 - x0", False)]),
         Finalist("projection on the difference of means", len(arrays.sight.centre) > pilot / FAR_MORE),

@@ -200,21 +200,24 @@ def of_releases(releases: list[np.ndarray], arrays: Arrays, wanted: np.ndarray, 
     def read(start: int) -> np.ndarray:
         part = [leaf[start : start + block] for leaf in releases]
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            return of_family(np, part, (len(part[0]),), wanted, arrays)[:, number].astype(np.float64)
+            return of_leaves(np, part, np.zeros((len(part[0]), 0), np.float32), wanted, arrays)[:, number]
 
     with ThreadPoolExecutor(min(THREADS, sharding.cores())) as pool:
-        return np.concatenate(list(pool.map(read, range(0, len(releases[0]), block))))
+        parts = list(pool.map(read, range(0, len(releases[0]), block)))
+    return np.concatenate(parts).astype(np.float64)
 
 
 def _scores(xp: Any, seen: Any, wanted: Any, arrays: Arrays, *, arrays_of: Layout, others: int) -> Any:
     """Maps what was played of releases, [..., others + w], to their scores, [..., scores]."""
-    release, own = leaves(seen[..., others:], arrays_of), seen[..., :others].view(np.float32)
-    return xp.concatenate([of_family(xp, release, seen.shape[:-1], wanted, arrays), own], -1)
+    own = seen[..., :others].view(np.float32)
+    return of_leaves(xp, leaves(seen[..., others:], arrays_of), own, wanted, arrays)
 
 
-def of_family(xp: Any, release: list[Any], lead: tuple[int, ...], wanted: Any, arrays: Arrays) -> Any:
-    """Maps the arrays of releases, [*lead, *shape] each, to the scores of the family, [*lead, scores]."""
-    where, of = (_where if xp is jnp else _where_on_host), arrays.reference
+def of_leaves(xp: Any, release: list[Any], own: Any, wanted: Any, arrays: Arrays) -> Any:
+    """Maps the arrays [..., *shape] of releases, and scores beside the family [..., others], to their scores
+    [..., scores]."""
+    where = _where if xp is jnp else _where_on_host
+    lead, of = own.shape[:-1], arrays.reference
     found = [features.project(xp, features.numbers(xp, release, of, len(lead)), arrays.sight)]
     singles, listed, m = len(arrays.singles), len(arrays.listed), len(arrays.tables.start)
 
@@ -238,7 +241,7 @@ def of_family(xp: Any, release: list[Any], lead: tuple[int, ...], wanted: Any, a
         return xp.concatenate([numbers[..., arrays.singles], of_tables[..., m:], last], -1)
 
     found.append(where(wanted[FEATURES], family, (*lead, singles + listed + len(SUMS) + 1)))
-    return xp.concatenate([features.cast(part, np.float32) for part in found], -1)
+    return xp.concatenate([features.cast(part, np.float32) for part in (*found, own)], -1)
 
 
 def _where(wanted: Any, compute: Callable[[], jax.Array], shape: tuple[int, ...]) -> jax.Array:

@@ -164,16 +164,16 @@ def tradeoff(scores: Any, *, confidence: float, band: Band = equal_level) -> Tra
     thresholds = np.union1d(np.concatenate(ordered), [-np.inf])
     false_positives = n0 - np.searchsorted(ordered[0], thresholds, side="right")
     false_negatives = np.searchsorted(ordered[1], thresholds, side="right")
-    high0 = band(n0, alpha=alpha)
-    high1 = high0 if n1 == n0 else band(n1, alpha=alpha)
+    high = [band(n, alpha=alpha) for n in (n0, n1)]
+    low = [1 - bounds[::-1] for bounds in high]
     return Tradeoff(
         thresholds,
         false_positives / n0,
         false_negatives / n1,
-        (1 - high0[::-1])[false_positives],
-        high0[false_positives],
-        (1 - high1[::-1])[false_negatives],
-        high1[false_negatives],
+        low[0][false_positives],
+        high[0][false_positives],
+        low[1][false_negatives],
+        high[1][false_negatives],
     )
 
 

@@ -20,7 +20,7 @@ from dpaudit._engine.sharding import cores
 from dpaudit.auditing.attacks import distinguish, scoring
 from dpaudit.auditing.attacks.base import Distinguisher
 from dpaudit.auditing.attacks.portfolio import PILOT_BYTES, PILOT_MOST, Family, Portfolio
-from dpaudit.auditing.attacks.portfolio import family as family_of
+from dpaudit.auditing.attacks.portfolio import family as fit_family
 from dpaudit.auditing.host import encoder as encoders
 from dpaudit.auditing.host import game as games
 from dpaudit.auditing.host import named
@@ -157,14 +157,14 @@ def prepared(
         fitted: Family | None = None
         if distinguisher is None:
             given = _direction(x0, x1, pilot.encoder)
-            fitted = family_of(
+            fitted = fit_family(
                 [np.ascontiguousarray(np.moveaxis(leaf[: pilot.pairs], 1, 0)) for leaf in pilot.begun],
                 given,
                 [attack.name for attack in own],
                 pilot=pilot.pairs,
                 delta=terms.delta,
                 confidence=terms.confidence,
-                say=partial(_renamed, known=pilot.encoder.names),
+                rename=partial(renamed, known=pilot.encoder.names),
             )
             read = partial(_read, arrays=fitted.arrays, wanted=np.ones(4, bool), beside=beside, block=block)
         else:
@@ -295,7 +295,7 @@ def _direction(x0: Any, x1: Any, encoder: Encoder) -> np.ndarray | None:
         return None
 
 
-def _renamed(names: list[str], known: list[str]) -> list[str]:
+def renamed(names: list[str], known: list[str]) -> list[str]:
     """Writes the names of a vocabulary in place of the numbers of coordinates."""
     found = []
     for name in names:

@@ -42,7 +42,7 @@ MUTANTS = [
             "alpha = (1 - _validate.open_unit(confidence=confidence)) / 2",
             "alpha = 1 - _validate.open_unit(confidence=confidence)",
         ),
-        ("low = 1 - high[::-1]", "low = high[::-1]"),
+        ("low = [1 - bounds[::-1] for bounds in high]", "low = [bounds[::-1] for bounds in high]"),
     ),
     *of(
         "dpaudit/auditing/bounds/credible",
@@ -168,6 +168,19 @@ MUTANTS = [
             "tied = (ordered[1:] == ordered[:-1])",
             "tied = (ordered[1:] != ordered[1:])",
         ),
+    ),
+    *of(
+        "dpaudit/auditing/given",
+        "auditing/test_given",
+        ("lambda _: (rows[0][aside:], rows[1][aside:])", "lambda _: rows"),
+        ("int((~guesses[1][pairs:]).sum())", "int(guesses[1][pairs:].sum())"),
+        ("[leaf[aside:] for leaf in leaves]", "leaves"),
+    ),
+    *of(
+        "dpaudit/auditing/read",
+        "auditing/test_given",
+        ("< UNLIKELY", "> 0"),
+        ("leaf.astype(np.result_type(first, second))", "leaf.astype(np.float32)"),
     ),
     *of(
         "dpaudit/auditing/audit",
