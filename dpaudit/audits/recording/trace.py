@@ -10,6 +10,7 @@ import numpy as np
 
 NO_NOISE = -1  # the id of a number without noise
 FAR = 25.0  # in units of the scale
+FOLDERS = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))  # of files that are named from there on
 OWN = ("dpaudit.audits.recording",)
 LIBRARIES = ("numpy", "scipy", "torch", "random", "secrets", "functools", "contextlib", "statistics", "copy")
 
@@ -267,7 +268,7 @@ def caller() -> str:
 
 
 def _short(file: str) -> str:
-    for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")):
+    for folder in FOLDERS:
         if file.startswith(folder + "/"):
             return file[len(folder) + 1 :]
     return file
