@@ -1,4 +1,4 @@
-"""The faults that dp-recorder's own tests plant are found, their mended twins are not accused; rows are the committed."""
+"""Faults of the kinds of dp-recorder's own tests are found, mended twins are not accused, and rows are committed."""
 
 import pytest
 
