@@ -73,7 +73,7 @@ class Adapter(NamedTuple):
                 trace.is_open = True
             shape = np.shape(noisy.plain(value))
             raw = trace.draw(self.function, self.law, shape, lambda: np.asarray(made))
-            ids = trace.block(max(1, raw.size), self.law, lattice=self.lattice, draw=len(trace.draws) - 1)
+            ids = trace.block(max(1, raw.size), self.law, lattice=self.lattice / scale, draw=len(trace.draws) - 1)
             out = np.asarray(raw) if shape else np.asarray(raw)[()]
             offset = noisy.parts(noisy.plain(value))[0]
             tag = noisy.tag_of(value)

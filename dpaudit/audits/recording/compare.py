@@ -16,6 +16,7 @@ from dpaudit.mechanisms.claim import Claim
 ROUNDING = 1e-9  # relative to the scale of the noise, or to the value where that is larger by far
 NORM = {"gaussian": 2.0}  # of the difference; otherwise 1
 CONTINUOUS = {"laplace", "gaussian", "gumbel", "logistic", "exponential", "uniform", "cauchy"}
+WITH_COINS = {"noise_reuse", "constant_seed"}
 ONE_SIDED = {"uniform": lambda z: z, "exponential": lambda z: -math.expm1(-z)}  # mass that cannot occur in the other
 
 
@@ -59,6 +60,7 @@ class Comparison(NamedTuple):
       returned: the loss of the releases that were seen in what was returned.
       faults: what is wrong, each with whether it proves that outputs of the two inputs can be told apart for certain.
       left: why replaying does not tell all, in words.
+      coins: whether randomness was used that was not added to a value.
     """
 
     noises: tuple[Noise, ...]
@@ -66,6 +68,7 @@ class Comparison(NamedTuple):
     returned: Loss
     faults: tuple[tuple[Finding, bool], ...]
     left: tuple[str, ...]
+    coins: bool
 
 
 class _Element(NamedTuple):
@@ -103,7 +106,7 @@ class _Comparer:
         self.pure, self.apart = 0.0, 0.0
         self.bad_scale = False
         self.elements: list[_Element] = []
-        self.pure_uses: dict[int, int] = {}  # ids that were returned as they are -> node
+        self.observed: set[int] = set()
         self.same_noise = _twins(self.then)
 
     def fault(self, kind: str, sentence: str, where: str, proves: bool) -> None:
@@ -117,9 +120,10 @@ class _Comparer:
         hidden = self._observed(coins)
         leaves = [k for k in range(self.aligned) if k not in self.then.consumed or k in returned]
         for k in leaves:
-            if self.then.nodes[k].kind != "compared":
+            if self.then.nodes[k].kind not in ("compared", "observed"):
                 self._release(k, hidden, seen=k in returned or k in self.intact, tagged=k in returned)
-        met = {element.id for element in self.elements}
+        self._entries(hidden)
+        met = {element.id for element in self.elements if element.ratio}
         for k in leaves:
             node = self.then.nodes[k]
             ids = node.tag.ids[node.tag.ids >= 0]
@@ -134,8 +138,10 @@ class _Comparer:
         if coins:
             self.left.append(f"randomness that is not added to a value is used at {coins[0]}")
         whole, seen = self._composed()
+        # with coins, an output that differs under one outcome of them may occur under another
+        faults = [(one, proves and (not coins or one.kind in WITH_COINS)) for one, proves in self.faults.values()]
         return Comparison(
-            tuple(self._noises()), whole, seen, tuple(self.faults.values()), tuple(dict.fromkeys(self.left))
+            tuple(self._noises()), whole, seen, tuple(faults), tuple(dict.fromkeys(self.left)), bool(coins)
         )
 
     def _draws(self) -> list[str]:
@@ -163,30 +169,30 @@ class _Comparer:
         return coins
 
     def _observed(self, coins: list[str]) -> set[int]:
-        """Follows what was computed of noisy values other than sums: comparisons, rounding, other functions. Returns
-        the ids whose values were seen in such a way, of which the output may show less than the value itself, and adds
-        to ``coins`` where uniform numbers were compared with what does not depend on data."""
+        """Follows what was computed of noisy values other than sums. Returns the ids whose values were compared with
+        others, of which the output may show less than the value itself, and adds to ``coins`` where uniform numbers
+        were used in a way that does not depend on data."""
         hidden: set[int] = set()
         for k in range(self.aligned):
             then, now = self.then.nodes[k], self.now.nodes[k]
             if then.kind == "compared":
                 coins += self._compared(then, now, hidden)
-            elif then.kind == "derived":
+            elif then.kind == "observed":
                 for one in then.inputs:
-                    self._release(one, hidden, seen=False, tagged=False)
-                    ids = self.then.nodes[one].tag.ids
-                    hidden.update(ids[ids >= 0].tolist())
-                pairs = zip(then.operands, now.operands, strict=False)
-                if not all(bool(np.all(same(np.asarray(p), np.asarray(q)))) for p, q in pairs):
-                    sentence = "a released value is combined with data in a function that is not linear"
-                    self.fault("data_after_noise", sentence, then.where, False)
-                    self.left.append(sentence)
+                    tag, other = self.then.nodes[one].tag, self.now.nodes[one].tag
+                    ids = tag.ids[tag.ids >= 0]
+                    self.observed.update(ids.tolist())
+                    laws = {self.then.blocks[number].law for number in np.unique(self.then.law_of(ids))}
+                    if "uniform" in laws and np.array_equal(tag.offset, other.offset):
+                        coins.append(then.where)
         return hidden
 
     def _compared(self, then: Any, now: Any, hidden: set[int]) -> list[str]:
         tag, other = then.tag, now.tag
         ids = tag.ids[tag.ids >= 0]
         hidden.update(ids.tolist())
+        if other.offset.shape != tag.offset.shape:
+            return []
         difference = other.offset - tag.offset
         moved = (tag.ids >= 0) & (np.abs(difference) > ROUNDING * np.abs(tag.coefficient))
         blocks = [self.then.blocks[one] for one in np.unique(self.then.law_of(ids))]
@@ -201,10 +207,19 @@ class _Comparer:
             self._elements(then, now, False)
         return []
 
+    def _entries(self, hidden: set[int]) -> None:
+        """Adds the values that noise hid first, where they were used on the way and are in no result themselves."""
+        known = {element.id for element in self.elements if element.ratio}
+        for one, k in self.now.entries.items():
+            if k < self.aligned and (one not in known or one in self.observed):
+                self._elements(self.then.nodes[k], self.now.nodes[k], False, only=one)
+
     def _release(self, k: int, hidden: set[int], *, seen: bool, tagged: bool) -> None:
         then, now = self.then.nodes[k], self.now.nodes[k]
         ids = then.tag.ids[then.tag.ids >= 0]
         self._elements(then, now, seen and not hidden & set(ids.tolist()))
+        if then.tag.ids.shape != now.tag.ids.shape:
+            return
         bare = (then.tag.ids < 0) & (now.tag.ids < 0)
         moved = bare & ~np.asarray(same(np.asarray(then.tag.offset), np.asarray(now.tag.offset)))
         moved &= ~(np.abs(then.tag.offset - now.tag.offset) <= 1e-12 * np.abs(then.tag.offset))
@@ -215,17 +230,20 @@ class _Comparer:
             )
             self.fault("missing_noise", f"{sentence} between the inputs", then.where, tagged)
 
-    def _elements(self, then: Any, now: Any, seen: bool) -> None:
+    def _elements(self, then: Any, now: Any, seen: bool, only: int | None = None) -> None:
         tag, other = then.tag, now.tag
         flat = [
             np.ravel(one) for one in (tag.ids, tag.offset, tag.coefficient, other.ids, other.offset, other.coefficient)
         ]
-        if flat[0].size == 0:
+        if flat[0].size == 0 or flat[0].shape != flat[3].shape:
             return
+        followed = np.ravel(self.now.same.get(tag.node, np.zeros(flat[0].shape, bool)))
         numbers = self.then.law_of(flat[0])
-        for id0, o0, c0, id1, o1, c1, number in zip(*flat, numbers, strict=True):
-            if id0 < 0 and id1 < 0:
+        for id0, o0, c0, id1, o1, c1, number, follows in zip(*flat, numbers, followed, strict=True):
+            if (id0 < 0 and id1 < 0) or (only is not None and id0 != only):
                 continue
+            if follows and o0 != o1 and int(id0) not in self.now.entries:
+                continue  # a sum of released values, which says no more than they do
             same_scale = id0 == id1 and abs(c0 - c1) <= ROUNDING * max(abs(c0), abs(c1))
             block = self.then.blocks[number] if id0 >= 0 else self.now.blocks[int(self.now.law_of(np.array([id1]))[0])]
             if not same_scale:
@@ -315,7 +333,7 @@ class _Comparer:
         return found
 
     def _reused(self, uses: list[_Element], seen: list[_Element]) -> bool:
-        ratios = {float(f"{one.ratio:.6g}") for one in uses}
+        ratios = {float(f"{one.ratio:.6g}") for one in uses if one.ratio or one.seen}
         if len(ratios) < 2:
             return False
         shown = {float(f"{one.ratio:.6g}") for one in seen}

@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from typing import NamedTuple
+from functools import cache, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
@@ -12,6 +13,7 @@ from dpaudit.mechanisms.claim import Claim
 
 DISTINCT = 16  # different Laplace ratios that are composed one by one
 INTERVAL = 1e-3  # of the discretised losses of Laplace noise with a delta
+FINEST = 20_000  # steps of the whole loss
 SLACK = 1e-6  # relative
 GRID = np.linspace(0.0, 12.0, 49)  # epsilons at which a curve is compared
 
@@ -34,9 +36,9 @@ class Loss(NamedTuple):
     def epsilon(self, delta: float) -> float:
         """Returns the least epsilon at this delta, infinity where there is none.
 
-        It is exact for Laplace noise alone without a delta and for Gaussian noise alone. Otherwise losses are
-        discretised, rounded down to multiples of 0.001, and the epsilon is that much too small at most for each
-        different ratio.
+        It is exact for Laplace noise alone without a delta, for one Laplace noise and for Gaussian noise alone.
+        Otherwise losses are rounded down to multiples of 0.001, or of a 20,000th of the whole loss, and the epsilon is
+        too small by at most that for each noise.
         """
         if self.apart > delta:
             return math.inf
@@ -47,21 +49,10 @@ class Loss(NamedTuple):
             return (Claim.gaussian(self.mu).epsilon_at(delta) if self.mu else 0.0) + self.pure
         if not math.isfinite(total + self.mu):
             return math.inf
-        distribution = None
-        counted = Counter(float(f"{ratio:.9g}") for ratio in self.ratios)
-        for ratio, count in counted.most_common(DISTINCT):
-            one = privacy_loss_distribution.from_laplace_mechanism(
-                1 / ratio, value_discretization_interval=INTERVAL, pessimistic_estimate=False
-            ).self_compose(count)
-            distribution = one if distribution is None else distribution.compose(one)
-        if self.mu:
-            one = privacy_loss_distribution.from_gaussian_mechanism(
-                1 / self.mu, value_discretization_interval=INTERVAL, pessimistic_estimate=False
-            )
-            distribution = one if distribution is None else distribution.compose(one)
-        assert distribution is not None
-        left = sum(ratio * count for ratio, count in counted.most_common()[DISTINCT:])
-        return min(float(distribution.get_epsilon_for_delta(delta)) + left, math.inf if self.mu else total) + self.pure
+        counted = Counter(float(f"{ratio:.9g}") for ratio in self.ratios).most_common()
+        rest = sum(ratio * count for ratio, count in counted[DISTINCT:])
+        found = _composed(float(f"{self.mu:.9g}"), tuple(counted[:DISTINCT]), delta) + rest
+        return min(found, math.inf if self.mu else total) + self.pure
 
     def exceeds(self, claim: Claim) -> bool:
         """Tells whether this is more than the claim allows; a curve is compared at 49 values of epsilon."""
@@ -71,6 +62,21 @@ class Loss(NamedTuple):
             return True
         promised = [(e, claim.delta_at(float(e))) for e in GRID]
         return any(self.epsilon(d * (1 + SLACK)) > e * (1 + SLACK) + 1e-9 for e, d in promised if 1e-12 < d < 1)
+
+
+@cache
+def _composed(mu: float, ratios: tuple[tuple[float, int], ...], delta: float) -> float:
+    """Composes Gaussian noise and Laplace noise of these ratios, each so many times."""
+    if not mu and len(ratios) == 1 and ratios[0][1] == 1:
+        return max(0.0, ratios[0][0] + 2 * math.log1p(-delta))
+    how: dict[str, Any] = {"pessimistic_estimate": False, "use_connect_dots": False}
+    how["value_discretization_interval"] = max(INTERVAL, sum(ratio * count for ratio, count in ratios) / FINEST)
+    parts = [
+        privacy_loss_distribution.from_laplace_mechanism(1 / ratio, **how).self_compose(count)
+        for ratio, count in ratios
+    ]
+    parts += [privacy_loss_distribution.from_gaussian_mechanism(1 / mu, **how)] if mu else []
+    return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(delta))
 
 
 def two_scales(law: str, centre0: float, scale0: float, centre1: float, scale1: float, epsilon: float) -> float:

@@ -71,10 +71,20 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[st
         return _into(out, trace.node("compared", result, *made, inputs=nodes)[0])
     made = _linear(trace, name, method, inputs, kwargs, np.shape(result))
     if made is not None:
-        return _into(out, wrap(*trace.node("affine", result, *made, inputs=nodes)))
-    operands = tuple(value for value, one in zip(values, inputs, strict=True) if tag_of(one) is None)
-    made = affine.derived(trace, name, tags, np.shape(result))
-    return _into(out, wrap(*trace.node("derived", result, *made, inputs=nodes, operands=operands)))
+        alone = name not in ("add", "subtract") or len(tags) == len(inputs)
+        pure = alone and all(tag.pure for tag in tags)
+        return _into(out, wrap(*trace.node("affine", result, *made, inputs=nodes, pure=pure)))
+    return _into(out, nonlinear(name, tags, result))
+
+
+def nonlinear(name: str, tags: list[Tag], result: Any) -> Any:
+    """Returns a function of noise as new noise, and a function of anything else as it is."""
+    trace, nodes, shape = tags[0].trace, tuple(tag.node for tag in tags), np.shape(result)
+    if all(tag.pure for tag in tags):
+        made = affine.derived(trace, name, tags, shape)
+        return wrap(*trace.node("derived", result, *made, inputs=nodes, pure=True))
+    trace.node("observed", result, 0.0, 0.0, NO_NOISE, inputs=nodes)
+    return result
 
 
 def _linear(
@@ -194,9 +204,8 @@ class NoisyArray(np.ndarray):
         if tag is None or value.dtype.kind not in "biuf":
             return value
         if value.dtype.kind != "f":
-            made = affine.derived(tag.trace, "trunc", [tag], value.shape)
-            return wrap(*tag.trace.node("derived", value, *made, inputs=(tag.node,)))
-        return wrap(*tag.trace.node("affine", value, *parts(self), inputs=(tag.node,)))
+            return nonlinear("trunc", [tag], value)
+        return wrap(*tag.trace.node("affine", value, *parts(self), inputs=(tag.node,), pure=tag.pure))
 
     def round(self, decimals: int = 0, out: Any = None) -> Any:
         return np.divide(np.rint(np.multiply(self, 10.0**decimals)), 10.0**decimals)
@@ -228,7 +237,8 @@ def structural(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) 
         return value
     made = [function(*mapped(args, part), **kwargs) for part in (1, 2, 3)]
     inputs = tuple(dict.fromkeys(tag.node for tag in tags))
-    return wrap(*tags[0].trace.node("affine", value, *made, inputs=inputs))
+    pure = len(tags) == 1 and tags[0].pure
+    return wrap(*tags[0].trace.node("affine", value, *made, inputs=inputs, pure=pure))
 
 
 def _forward(ufunc: np.ufunc) -> Callable[..., Any]:

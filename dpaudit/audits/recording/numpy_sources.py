@@ -94,7 +94,8 @@ def followed(
     pure = (np.zeros(shape), np.broadcast_to(scale_parts[0], shape), ids)
     made = affine.add(trace, location_parts, pure)
     inputs = tuple(tag.node for tag in map(noisy.tag_of, (location, scale)) if tag is not None)
-    return noisy.wrap(*trace.node("draw", value[()] if lone else value, *made, inputs=inputs))
+    alone = not inputs and not np.any(location_parts[0])
+    return noisy.wrap(*trace.node("draw", value[()] if lone else value, *made, inputs=inputs, pure=alone))
 
 
 def _followed_method(name: str, law: str, defaults: dict[str, Any]) -> Callable[..., Any]:

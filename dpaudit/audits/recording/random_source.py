@@ -48,7 +48,9 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
         shared.seed(fresh_seed(trace))
 
     stage.at_begin.append(begin)
-    basic = {name: getattr(real, name) for name in (*PLAIN.split(), "random", "seed", "setstate", "getstate")}
+    basic = {
+        name: getattr(real, name) for name in (*PLAIN.split(), "expovariate", "random", "seed", "setstate", "getstate")
+    }
 
     def uniform_from(name: str, generator: Any) -> Callable[[Any], Any]:
         return lambda shape: np.asarray(basic[name](own(generator)))

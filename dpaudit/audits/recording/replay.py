@@ -63,8 +63,7 @@ def record(
     * ``data_dependent_scale``, ``data_dependent_shape``, ``data_dependent_law``, ``control_flow``: what is drawn
       depends on the data otherwise than through released values;
     * ``data_dependent_output``: the keys, the shape or a value of the output depends on the data whatever the noise;
-    * ``rounded_noise``: noise in whole steps on a value that is not; ``data_after_noise``: data meets a released
-      value in a function that is not linear.
+    * ``rounded_noise``: noise in whole steps on a value that is not.
 
     What it shows is exact for these two inputs and the noise of a few runs, and says nothing of other inputs. Choices
     at random, subsampling, noise of a law that is not known and functions of noisy values that are not linear are not
@@ -104,7 +103,8 @@ def record(
     intact, constant = _intact(firsts[0], far), constant_draws(firsts)
     pairs = [compare(one, two, constant, intact, claim) for one, two in zip(firsts, seconds, strict=True)]
     faults, left = _gathered(pairs, [one.output for one in firsts], [two.output for two in seconds])
-    if claim is not None and all(pair.returned.exceeds(claim) for pair in pairs):
+    coins = any(pair.coins for pair in pairs)
+    if claim is not None and not coins and all(pair.returned.exceeds(claim) for pair in pairs):
         faults.append((_too_small(pairs[0], claim), True))
     elif claim is not None and any(pair.whole.exceeds(claim) for pair in pairs) and not left:
         left.append("what is released on the way is more than the claim allows, but not all of it is returned")
@@ -224,7 +224,7 @@ def _gathered(
             faults[finding.kind, finding.where] = (finding, proves or (known is not None and known[1]))
     left = list(dict.fromkeys(one for pair in pairs for one in pair.left))
     found = told_apart(firsts, seconds)
-    coins = any(one.startswith("randomness") for one in left)
+    coins = any(pair.coins for pair in pairs)
     if found is not None:
         path, what = found
         same = "is the same for x0 whatever the noise, and another one for x1"
@@ -237,7 +237,7 @@ def _gathered(
         differ = [
             path
             for first, second in zip(firsts, seconds, strict=True)
-            for path in first.values
+            for path in first.values.keys() - first.tags.keys()
             if path not in second.values or not np.all(outputs.same(first.values[path], second.values[path]))
         ]
         if differ:

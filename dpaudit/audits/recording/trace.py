@@ -10,6 +10,7 @@ import numpy as np
 
 NO_NOISE = -1  # the id of a number without noise
 FAR = 25.0  # in units of the scale
+FOLDERS = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))  # of files that are named from there on
 OWN = ("dpaudit.audits.recording",)
 LIBRARIES = ("numpy", "scipy", "torch", "random", "secrets", "functools", "contextlib", "statistics", "copy")
 
@@ -62,6 +63,7 @@ class Tag(NamedTuple):
       trace: the run it belongs to.
       node: its number there.
       offset, coefficient, ids: of the shape of the array.
+      pure: whether nothing was added to the noise, not even 0.
     """
 
     trace: "Trace"
@@ -69,17 +71,18 @@ class Tag(NamedTuple):
     offset: np.ndarray
     coefficient: np.ndarray
     ids: np.ndarray
+    pure: bool
 
 
 class Node(NamedTuple):
     """One value with noise in it.
 
     Attributes:
-      kind: "draw", "affine", "derived" (a function of the inputs that is not linear) or "compared".
+      kind: "draw", "affine", "compared", "derived" (a function of pure noise that is not linear) or "observed" (such a
+        function of anything else; its value is followed no further).
       value: what the program saw.
       tag: how it is made.
       inputs: the nodes that it was computed of.
-      operands: what else a derived value was computed of.
       where: ``file:line``.
     """
 
@@ -87,7 +90,6 @@ class Node(NamedTuple):
     value: Any
     tag: Tag
     inputs: tuple[int, ...]
-    operands: tuple[Any, ...]
     where: str
 
 
@@ -133,6 +135,11 @@ class Trace:
         self.consumed: set[int] = set()
         self.diverged: Diverged | None = None
         self.threads: set[int] = set()
+        self.spent = np.zeros(64, bool)  # ids of noise that hides data already
+        self.entries: dict[int, int] = {}  # id -> the node where noise first met data
+        self.same: dict[
+            int, np.ndarray
+        ] = {}  # of a node, where its value needed no noise to be that of the earlier run
         self.aligned = 0  # nodes of a replay that stand for those of the earlier run
         self.size = 0
         self.is_open = True
@@ -142,6 +149,8 @@ class Trace:
         """Allots ids to new random numbers, [size]."""
         self.blocks.append(Block(self.size, size, law, **more))
         self.size += size
+        if self.size > self.spent.size:
+            self.spent = np.concatenate([self.spent, np.zeros(2 * self.size, bool)])
         return np.arange(self.size - size, self.size)
 
     def draw(
@@ -194,7 +203,8 @@ class Trace:
         coefficient: Any,
         ids: Any,
         inputs: tuple[int, ...] = (),
-        operands: tuple[Any, ...] = (),
+        *,
+        pure: bool = False,
     ) -> tuple[Any, Tag]:
         """Adds a value with noise in it; in a replay the program sees the value that x0 gave, so that what is
         computed of released values stays the same."""
@@ -202,22 +212,47 @@ class Trace:
         shape = np.shape(value)
         offset, coefficient = (np.broadcast_to(np.asarray(one, float), shape) for one in (offset, coefficient))
         ids = np.broadcast_to(np.asarray(ids), shape)
-        earlier, place = self.replayed, len(self.nodes)
-        if earlier is not None and self.diverged is None:
-            then = earlier.nodes[place] if place < len(earlier.nodes) else None
-            if then is None or (then.kind, then.where) != (kind, where):
-                self._diverge("noise is used differently than for x0", where, "operations")
-            elif np.shape(then.value) != shape:
+        place = len(self.nodes)
+        if self.replayed is not None and self.diverged is None:
+            value = self._released(kind, value, offset, coefficient, ids, where)
+            pure = self.replayed.nodes[place].tag.pure if self.diverged is None else pure
+        tag = Tag(self, place, offset, coefficient, ids, pure)
+        held = value.copy() if isinstance(value, np.ndarray) else value
+        self.nodes.append(Node(kind, held, tag, inputs, where))
+        self.consumed.update(inputs)
+        return value, tag
+
+    def _released(
+        self, kind: str, value: Any, offset: np.ndarray, coefficient: np.ndarray, ids: np.ndarray, where: str
+    ) -> Any:
+        """Returns what the program sees of a noisy value in a replay: where data meets noise that has hidden nothing
+        so far, the value that x0 released; elsewhere the value itself, which differs where more data was added."""
+        assert self.replayed is not None
+        place, shape = len(self.nodes), np.shape(value)
+        then = self.replayed.nodes[place] if place < len(self.replayed.nodes) else None
+        fresh = (ids >= 0) & ~self.spent[np.maximum(ids, 0)]
+        if then is None or (then.kind, then.where) != (kind, where):
+            self._diverge("noise is used differently than for x0", where, "operations")
+            return value
+        if np.shape(then.value) != shape:
+            if fresh.any():
                 said = f"a noisy value of shape {shape}, for x0 of shape {np.shape(then.value)}"
                 self._diverge(said, where, "shape")
             else:
-                value = then.value
                 self.aligned = place + 1
-        tag = Tag(self, place, offset, coefficient, ids)
-        held = value.copy() if isinstance(value, np.ndarray) else value
-        self.nodes.append(Node(kind, held, tag, inputs, operands, where))
-        self.consumed.update(inputs)
-        return value, tag
+            return value
+        self.aligned = place + 1
+        with np.errstate(invalid="ignore"):
+            same = np.asarray(value) == np.asarray(then.value)
+            moved = (offset != then.tag.offset) | (coefficient != then.tag.coefficient)
+        self.same[place] = same
+        self.spent[ids[fresh & moved]] = True
+        for one in np.unique(ids[fresh & moved]).tolist():
+            self.entries.setdefault(one, place)
+        if same.all():
+            return value
+        mixed = np.where(fresh, then.value, value)
+        return mixed if isinstance(value, np.ndarray) else mixed[()]
 
     def _diverge(self, said: str, where: str, what: str) -> None:
         self.diverged = Diverged(said, where, what)
@@ -267,7 +302,7 @@ def caller() -> str:
 
 
 def _short(file: str) -> str:
-    for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")):
+    for folder in FOLDERS:
         if file.startswith(folder + "/"):
             return file[len(folder) + 1 :]
     return file

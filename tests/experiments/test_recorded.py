@@ -1,0 +1,21 @@
+"""Faults of the kinds of dp-recorder's own tests are found, mended twins are not accused, and rows are committed."""
+
+import pytest
+
+from dpaudit.report.rows import read_rows
+from experiments.libraries import recorded
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return read_rows(recorded.RESULTS)
+
+
+@pytest.mark.parametrize("kind", recorded.CASES)
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_case_is_the_committed_row(kind, mended, committed):
+    found = recorded.by_dpaudit(*recorded.CASES[kind], mended)
+    assert found["verdict"] == ("consistent" if mended else "violation")
+    (row,) = (row for row in committed if (row["kind"], row["mended"]) == (kind, mended))
+    assert [found[name] for name in ("verdict", "findings")] == [row[name] for name in ("verdict", "findings")]
+    assert row["dp_recorder_found"] is not mended
