@@ -1,0 +1,37 @@
+"""Defines what a library promises of one of its mechanisms, with a pair of inputs on which to try it."""
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpaudit import Claim
+
+
+class Promise(NamedTuple):
+    """A row of the table: the plain call audits ``release`` on ``x0`` and ``x1`` against ``claim``.
+
+    Attributes:
+      name: of the mechanism, as its library calls it.
+      claim: what the library says, computed by the library itself where it computes it.
+      release: ``release(rng, x)``, for :func:`dpaudit.on_host`.
+      x0, x1: neighbours in the sense of the claim.
+      trials: of the audit, half of them in each world.
+      issue: the public issue that names a fault; None for a mechanism that is believed to be sound.
+    """
+
+    name: str
+    claim: Claim
+    release: Callable[[np.random.Generator, Any], Any]
+    x0: Any
+    x1: Any
+    trials: int = 20_000
+    issue: str | None = None
+
+
+def seed_globals(rng: np.random.Generator) -> None:
+    """Seeds Python's and NumPy's global generators, from which many libraries draw."""
+    seed = int(rng.integers(2**32))
+    random.seed(seed)
+    np.random.seed(seed)

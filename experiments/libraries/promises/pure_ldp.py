@@ -1,0 +1,36 @@
+"""pure-LDP 1.2.0, in which unary encoding is mended."""
+
+from pure_ldp.frequency_oracles import direct_encoding, hadamard_response, histogram_encoding, local_hashing
+from pure_ldp.frequency_oracles.apple_cms import CMSClient
+from pure_ldp.frequency_oracles.rappor import RAPPORClient
+from pure_ldp.frequency_oracles.unary_encoding import UEClient
+
+from dpaudit import Claim
+from experiments.libraries.promise import Promise, seed_globals
+
+LIBRARY = "pure-ldp"
+DOMAIN = 4
+
+
+def promise(name, client, epsilon=1.0, **settings):
+    """What a client tells of its user's item: item 1 against item 2 of four."""
+
+    def release(rng, x):
+        seed_globals(rng)
+        return client.privatise(x)
+
+    return Promise(name, Claim(epsilon), release, 1, 2, **settings)
+
+
+def unary_encoding(issue=None):
+    """The two promises of issue 11."""
+    for name, optimal in (("OUE", True), ("SUE", False)):
+        yield promise(f"unary encoding, {name}", UEClient(0.5, DOMAIN, use_oue=optimal), 0.5, issue=issue)
+
+
+def promises():
+    yield from unary_encoding()
+    yield promise("direct encoding", direct_encoding.DEClient(1.0, DOMAIN))
+    for name, optimal in (("OLH", True), ("BLH", False)):
+        yield promise(f"local hashing, {name}", local_hashing.LHClient(1.0, DOMAIN, use_olh=optimal))
+    yield promise("histogram encoding, THE", histogram_encoding.HEClient(1.0, DOMAIN))
