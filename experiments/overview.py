@@ -47,6 +47,10 @@ def trust(rows: Rows) -> str:
     return verdicts("trust")
 
 
+def libraries(rows: Rows) -> str:
+    return verdicts("libraries")
+
+
 def counted(rows: Rows) -> Fact:
     """How the claims of the papers came out."""
     words = []

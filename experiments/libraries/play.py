@@ -18,6 +18,7 @@ from dpaudit import AuditResult, InputError, audit, on_host
 from experiments.libraries.promise import Promise
 
 CONFIDENCE = 0.999
+WITHHELD = "to be reported to its authors first"
 
 
 def play(promise: Promise, seed: int) -> AuditResult:
@@ -34,11 +35,13 @@ def line(environment: str, library: str, promise: Promise, seed: int) -> dict[st
     began = time.perf_counter()
     about = {"environment": environment, "library": library, "version": version(library), "promise": promise.name}
     about |= {name: getattr(promise.claim, name) for name in ("epsilon", "delta", "neighbouring")}
-    about |= {"issue": promise.issue}
+    about |= {"issue": promise.issue, "confidence": CONFIDENCE, "attack": None, "trials": 0}
+    if promise.release is None:
+        return about | {"verdict": WITHHELD, "seconds": 0.0}
     try:
         result = play(promise, seed)
     except InputError as refusal:
-        return about | {"verdict": f"refused: {refusal}", "trials": 0, "seconds": time.perf_counter() - began}
+        return about | {"verdict": f"refused: {refusal}", "seconds": time.perf_counter() - began}
     chosen = result.attacks[0].name if result.attacks else None
     bounds = {"estimate": result.epsilon_hat, "lower": result.epsilon_lower, "upper": result.epsilon_upper}
     about |= {"verdict": result.verdict, "attack": chosen, "trials": promise.trials}

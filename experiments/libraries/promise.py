@@ -15,7 +15,8 @@ class Promise(NamedTuple):
     Attributes:
       name: of the mechanism, as its library calls it.
       claim: what the library says, computed by the library itself where it computes it.
-      release: ``release(rng, x)``, for :func:`dpaudit.on_host`.
+      release: ``release(rng, x)``, for :func:`dpaudit.on_host`; None where the claim is broken in a way that no public
+        issue names, and its authors come first.
       x0, x1: neighbours in the sense of the claim.
       trials: of the audit, half of them in each world.
       issue: the public issue that names a fault; None for a mechanism that is believed to be sound.
@@ -23,9 +24,9 @@ class Promise(NamedTuple):
 
     name: str
     claim: Claim
-    release: Callable[[np.random.Generator, Any], Any]
-    x0: Any
-    x1: Any
+    release: Callable[[np.random.Generator, Any], Any] | None = None
+    x0: Any = None
+    x1: Any = None
     trials: int = 20_000
     issue: str | None = None
 

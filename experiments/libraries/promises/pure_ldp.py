@@ -1,8 +1,10 @@
 """pure-LDP 1.2.0, in which unary encoding is mended."""
 
-from pure_ldp.frequency_oracles import direct_encoding, hadamard_response, histogram_encoding, local_hashing
 from pure_ldp.frequency_oracles.apple_cms import CMSClient
-from pure_ldp.frequency_oracles.rappor import RAPPORClient
+from pure_ldp.frequency_oracles.direct_encoding import DEClient
+from pure_ldp.frequency_oracles.hadamard_mechanism import HadamardMechClient
+from pure_ldp.frequency_oracles.hadamard_response import HadamardResponseClient
+from pure_ldp.frequency_oracles.local_hashing import LHClient
 from pure_ldp.frequency_oracles.unary_encoding import UEClient
 
 from dpaudit import Claim
@@ -17,7 +19,8 @@ def promise(name, client, epsilon=1.0, **settings):
 
     def release(rng, x):
         seed_globals(rng)
-        return client.privatise(x)
+        told = client.privatise(x)
+        return list(told) if isinstance(told, zip) else told
 
     return Promise(name, Claim(epsilon), release, 1, 2, **settings)
 
@@ -30,7 +33,10 @@ def unary_encoding(issue=None):
 
 def promises():
     yield from unary_encoding()
-    yield promise("direct encoding", direct_encoding.DEClient(1.0, DOMAIN))
+    yield promise("direct encoding", DEClient(1.0, DOMAIN))
     for name, optimal in (("OLH", True), ("BLH", False)):
-        yield promise(f"local hashing, {name}", local_hashing.LHClient(1.0, DOMAIN, use_olh=optimal))
-    yield promise("histogram encoding, THE", histogram_encoding.HEClient(1.0, DOMAIN))
+        yield promise(f"local hashing, {name}", LHClient(1.0, DOMAIN, use_olh=optimal))
+    yield promise("Hadamard mechanism", HadamardMechClient(1.0, DOMAIN, t=1))
+    yield promise("Hadamard response", HadamardResponseClient(1.0, DOMAIN, hash_funcs=None))
+    for name, hadamard in (("CMS", False), ("HCMS", True)):
+        yield promise(f"count mean sketch, {name}", CMSClient(1.0, [int], DOMAIN, is_hadamard=hadamard))

@@ -1,12 +1,26 @@
 """smartnoise-synth, newest: the covariance matrix of its regression."""
 
+import importlib.util
+from importlib.metadata import files
+
 import pandas as pd
-from snsynth.models.dp_covariance import DPcovariance
 
 from dpaudit import Claim
 from experiments.libraries.promise import Promise, seed_globals
 
 LIBRARY = "smartnoise-synth"
+
+
+def loaded(ending):
+    """A module by its file: the package that it lies in imports a module that scikit-learn no longer has."""
+    (file,) = (file for file in files(LIBRARY) or [] if str(file).endswith(ending))
+    spec = importlib.util.spec_from_file_location(file.stem, str(file.locate()))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+DPcovariance = loaded("models/dp_covariance.py").DPcovariance
 
 
 def covariance(rng, x):
