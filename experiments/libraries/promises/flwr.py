@@ -6,11 +6,13 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, compute_stdv
+from flwr.supercore.task_identity import TaskIdentity
 
 from dpaudit import Claim
 from experiments.libraries.promise import Promise, seed_globals
 
 LIBRARY = "flwr"
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages are made within a task
 logging.getLogger("flwr").setLevel(logging.ERROR)
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 from importlib.metadata import files
 
+import numpy as np
 import pandas as pd
 
 from dpaudit import Claim
@@ -24,16 +25,16 @@ DPcovariance = loaded("models/dp_covariance.py").DPcovariance
 
 
 def covariance(rng, x):
-    """The variance of a column whose values are promised to lie in [0, 1]."""
+    """The covariances of two columns whose values are promised to lie in [0, 1]."""
     seed_globals(rng)
-    made = DPcovariance(len(x), [0], pd.DataFrame({0: [0.0, 1.0]}), global_eps=1.0)
-    return made.release(pd.DataFrame({0: x}))[0]
+    made = DPcovariance(len(x), [0, 1], pd.DataFrame({0: [0.0, 1.0], 1: [0.0, 1.0]}), global_eps=1.0)
+    return np.array(made.release(pd.DataFrame(x, columns=[0, 1])))
 
 
 def outlier(issue=None):
-    """One of ten values is replaced by another that is far out of the promised range."""
-    x0 = [0.1, 0.9, 0.3, 0.7, 0.2, 0.8, 0.4, 0.6, 0.5, 0.35]
-    return Promise("DPcovariance", Claim(1.0), covariance, x0, [*x0[:-1], 50.0], trials=4_000, issue=issue)
+    """One of eight records is replaced by another that is far out of the promised range."""
+    x0 = [[0.1, 0.9], [0.3, 0.7], [0.2, 0.8], [0.4, 0.6], [0.55, 0.35], [0.9, 0.2], [0.8, 0.45], [0.65, 0.15]]
+    return Promise("DPcovariance", Claim(1.0), covariance, x0, [*x0[:-1], [50.0, 50.0]], trials=2_000, issue=issue)
 
 
 def promises():
