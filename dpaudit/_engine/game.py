@@ -79,6 +79,11 @@ class Game(NamedTuple):
         """Returns the number of trials that a call plays; in the last call those beyond ``trials`` are padding."""
         return self.block * self.blocks * sharding.devices(self.mesh)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of what one trial gives before it is read."""
+        return self.traced.out_avals[0].shape
+
     def call(self, done: int) -> Any:
         """Plays the trials from number ``done`` on, [size, ...]; they stay on the devices unless ``read`` moves
         them."""

@@ -1,16 +1,18 @@
 """Audits a mechanism on one pair of inputs, in one call."""
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jax.tree_util import Partial
 
 from dpaudit import _validate
+from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.checkpoint import of_pilot
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
@@ -21,6 +23,8 @@ from dpaudit.auditing.bounds import betting, sequential
 from dpaudit.auditing.conclude import carries_verdict, from_band, from_counts
 from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.foresight import checked_reading, mechanism_like, play_alternative, with_foresight, with_reading
+from dpaudit.auditing.host import prepare
+from dpaudit.auditing.host.mechanism import HostMechanism
 from dpaudit.auditing.lint import probe
 from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim, Mechanism
@@ -115,10 +119,12 @@ def audit(
         if not isinstance(value, kind | None):
             raise _validate.expected(name, f"a {kind.__name__} or None", value)
     delta = checked_delta(delta, claim)
-    _validate.finite(x0=x0)
-    _validate.finite(x1=x1)
-    probe.examine(mechanism, x0, x1)
-    if _same(x0, x1):
+    on_host = isinstance(mechanism.apply, HostMechanism)
+    if not on_host:
+        _validate.finite(x0=x0)
+        _validate.finite(x1=x1)
+        probe.examine(mechanism, x0, x1)
+    if prepare.same(x0, x1) if on_host else _same(x0, x1):
         raise _validate.expected(
             "x1", "an input other than x0 (nothing tells a pair of equal inputs apart)", "the same"
         )
@@ -129,10 +135,10 @@ def audit(
         raise _validate.expected("attacks", "none where a distinguisher is named", [attack.name for attack in attacks])
     estimator = _fitting(estimator, claim, until)
     checked_reading(reading, delta)
-    worse = None if alternative is None else mechanism_like(alternative, mechanism, x0)
+    worse = None if alternative is None else mechanism_like(alternative, mechanism, x0, on_host=on_host)
     if worse is not None and claim is None:
         raise _validate.expected("alternative", "None where no claim could be violated", alternative)
-    aside = half // CHOOSING_SHARE
+    aside = min(half // CHOOSING_SHARE, prepare.ASIDE_MOST) if on_host else half // CHOOSING_SHARE
     if until is not None and _is_curve(claim):
         aside = min(aside, CURVE_PAIRS)
     elif until is not None and claim is not None:
@@ -141,40 +147,57 @@ def audit(
         aside = int(min(aside, least if distinguisher is not None else 2 * least))
     in_stages = until is not None and claim is not None and (claim.is_curve or claim.delta > 0)
     first = min(aside, 2 * EARLY_PILOT) if in_stages else aside
-    pilot = pilot_pairs(mechanism, x0, first) if distinguisher is None else 0
-    if distinguisher is None and pilot < PILOT_LEAST and not attacks:
+    pilot = pilot_pairs(mechanism, x0, first) if distinguisher is None and not on_host else 0
+    if distinguisher is None and pilot < PILOT_LEAST and not attacks and not on_host:
         distinguisher = distinguish.projection if mechanism.log_prob is None else distinguish.likelihood_ratio
     if distinguisher is not None and distinguisher.threshold is None and half < CHOOSING_SHARE:
         raise _validate.expected("trials", f"at least {2 * CHOOSING_SHARE} where a threshold is chosen", trials)
-    with probe.failures_named(mechanism):
-        if until is not None and batch is None:
+    with probe.failures_named(mechanism), contextlib.ExitStack() as stack:
+        if until is not None and batch is None and not on_host:
             batch = 1
         promise = {"claim": claim, "delta": delta, "confidence": float(confidence)}
         fit_key, play_key = _keys(key)
         other_key = jax.random.fold_in(play_key, 1 << 31)  # trials have smaller numbers
-        pair, family, threshold, other = (mechanism, x0, x1), None, None, None
+        pair, threshold, reproducible = (mechanism, x0, x1), None, True
         if distinguisher is not None:
-            score, threshold = distinguisher.fit(fit_key, *pair), distinguisher.threshold
+            threshold = distinguisher.threshold
             if estimator.simultaneous is not None:
                 aside = 0
-            one = both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score)
-            if worse is not None:
-                trial = both_worlds(other_key, lambda key, world: worse.apply(key, (x0, x1)[world]), score)
-                other = game(trial, half, batch=batch, mesh=mesh)
+        if on_host:
+            terms = prepare.Terms(half, first, until is not None, delta, float(confidence), batch, checkpoint)
+            how = {"distinguisher": distinguisher, "attacks": attacks, "worse": worse, "terms": terms}
+            whole, family, other, pilot, reproducible, kept = stack.enter_context(
+                prepare.prepared(*pair, fit_key, play_key, other_key, **how)
+            )
         else:
-            settings = {"delta": delta, "confidence": confidence, "batch": batch, "mesh": mesh}
-            settings["checkpoint"] = None if checkpoint is None else of_pilot(checkpoint)
-            family = portfolio(fit_key, play_key, *pair, attacks, half, aside=first, pilot=pilot, **settings)
-            one = family.game.one
-            if worse is not None:
-                other = family.like(worse.apply, other_key)
+            family, other = None, None
+            if distinguisher is not None:
+                score = distinguisher.fit(fit_key, *pair)
+                one = both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score)
+                whole = game(one, half, batch=batch, mesh=mesh)
+                if worse is not None:
+                    trial = both_worlds(other_key, lambda key, world: worse.apply(key, (x0, x1)[world]), score)
+                    other = game(trial, half, batch=batch, mesh=mesh)
+            else:
+                settings = {"delta": delta, "confidence": confidence, "batch": batch, "mesh": mesh}
+                settings["checkpoint"] = None if checkpoint is None else of_pilot(checkpoint)
+                family = portfolio(fit_key, play_key, *pair, attacks, half, aside=first, pilot=pilot, **settings)
+                whole = family.game
+                if worse is not None:
+                    other = family.like(worse.apply, other_key)
+            kept = partial(_kept, checkpoint, whole)
         name = "" if distinguisher is None else distinguisher.name
         if threshold is not None:  # of a curve, its side and a bet
             cuts = (min(aside, FIRST_CHOICE),) if until is not None and _is_curve(claim) and aside else ()
         else:
             cuts = _cuts(aside, (2 * pilot or FIRST_CHOICE) if in_stages else aside)
-        how = {"batch": batch, "mesh": mesh, "checkpoint": checkpoint, "progress": progress, "reading": reading}
-        return _carry_out(one, name, family, threshold, half, cuts, until, estimator, promise, other=other, **how)
+        how = {"kept": kept, "progress": progress, "reading": reading}
+        result = _carry_out(whole, name, family, threshold, half, cuts, until, estimator, promise, other=other, **how)
+        return dataclasses.replace(result, reproducible=reproducible)
+
+
+def _kept(checkpoint: str | os.PathLike[str] | None, whole: Game, matters: dict[str, Any]) -> Checkpoint | None:
+    return checkpoint_of(checkpoint, whole.one, whole.traced, whole.trials, matters, mesh=whole.mesh)
 
 
 def _fitting(estimator: Estimator | None, claim: Claim | None, until: sequential.Until | None) -> Estimator:
@@ -212,7 +235,7 @@ def _cuts(aside: int, first: int) -> tuple[int, ...]:
 
 
 def _carry_out(
-    one: Partial,
+    whole: Any,
     name: str,
     family: Portfolio | None,
     threshold: float | None,
@@ -222,19 +245,17 @@ def _carry_out(
     estimator: Estimator,
     promise: dict[str, Any],
     *,
-    other: Game | None,
+    other: Any,
     reading: str | None,
-    batch: int | None,
-    mesh: Mesh | None,
-    checkpoint: str | os.PathLike[str] | None,
+    kept: Callable[[dict[str, Any]], Checkpoint | None],
     progress: Callable[[int], None] | None,
 ) -> AuditResult:
-    """Plays and concludes the audit of a trial ``one``, with the named attack or a family, and ``half`` of the trials
-    in each world; ``promise`` holds claim, delta and confidence, ``other`` is a game of the alternative."""
+    """Plays and concludes the audit of a game, with the named attack or a family, and ``half`` of the trials in each
+    world; ``promise`` holds claim, delta and confidence, ``other`` is a game of the alternative, ``kept`` gives the
+    checkpoint."""
     both_events, keep_scores = threshold is not None and not cuts, estimator.simultaneous is not None
     stages = 1 if until is None else max(1, len(cuts))
     watch = sequential.start(**promise, until=until, both_events=both_events, stages=stages)
-    whole = game(one, half, batch=batch, mesh=mesh) if family is None else family.game
     matters = {"threshold": threshold, "cuts": cuts, "scores": keep_scores}
     if family is not None:
         matters["family"] = family.digest
@@ -243,7 +264,6 @@ def _carry_out(
         matters |= {"until": until, **promise, **terms}
     elif threshold is None:
         matters |= promise | terms
-    file = checkpoint_of(checkpoint, whole.one, whole.traced, half, matters, mesh=mesh)
     account, watch = count.count(
         whole,
         watch,
@@ -252,7 +272,7 @@ def _carry_out(
         at_every_pair=until is not None,
         keep_scores=keep_scores,
         family=family,
-        checkpoint=file,
+        checkpoint=kept(matters),
         progress=progress,
     )
     rule, method, attacks, aside = account.rule, name, (), int(account.chosen)

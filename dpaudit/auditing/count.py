@@ -122,10 +122,10 @@ def count(
     Raises:
       InputError: scores that are not one number a trial; a checkpoint that :meth:`Checkpoint.restore` refuses.
     """
-    (score,) = game.traced.out_avals
+    shape = game.shape
     scores = 1 if family is None else len(family.finalists)
-    if family is None and score.shape != (2,):
-        raise _validate.expected("scores", "one number for each release", f"shape {list(score.shape[1:])}")
+    if family is None and shape != (2,):
+        raise _validate.expected("scores", "one number for each release", f"shape {list(shape[1:])}")
     undecided = bool(cuts)
     fixed = 0.0 if threshold is None else threshold  # of scores that are kept, any will do
     account = Account(

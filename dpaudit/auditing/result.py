@@ -79,6 +79,9 @@ class AuditResult:
       reading: "gaussian" where the next three say what epsilon would be, were the trade-off curve Gaussian; no verdict
         rests on them.
       reading_hat, reading_lower, reading_upper: that epsilon and its bounds, in nats.
+      reproducible: the same key plays the same trials again. False of a function on the host that was seen to draw
+        from elsewhere: another run, and one that goes on from a checkpoint, then plays other trials. The bounds hold
+        all the same.
     """
 
     epsilon_hat: float
@@ -110,6 +113,7 @@ class AuditResult:
     reading_hat: float | None = None
     reading_lower: float | None = None
     reading_upper: float | None = None
+    reproducible: bool = True
 
     @property
     def verdict(self) -> str:

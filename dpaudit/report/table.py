@@ -28,6 +28,7 @@ RULES = {
     "not above": "world 1 where the score is not above {}",
     "either": "the score above {}, or not above it: both were looked at, each with half of the error",
 }
+NOT_REPRODUCIBLE = "it draws from elsewhere than its generator: the bounds hold, but no run plays the same trials again"
 POWER = "(the probability of calling the alternative a violation)"
 CERTIFIED = (  # names, digits of a percentage, and what it speaks of
     ("advantage", 1, "TPR - FPR"),
@@ -167,6 +168,7 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
         *([] if result.reading is None else [("if Gaussian", _reading(result, bound))]),
         *([] if result.certified is None else certified_lines(result.certified)),
         ("method", result.method),
+        *([] if result.reproducible else [("not reproducible", NOT_REPRODUCIBLE)]),
         ("rule", RULES[result.side].format(f"{result.threshold:.6g}")),
         *([("attacks", tried(result.attacks))] if result.attacks else []),
         ("neighbours", NEIGHBOURS.get(result.neighbouring, result.neighbouring)),

@@ -62,6 +62,8 @@ class Portfolio(NamedTuple):
       screened: names of all numbers that were screened on the pilot, with what they showed there.
       pilot: pairs of trials.
       like: ``like(apply, key)``, the same game of another mechanism on trials of its own.
+      narrow: ``narrow(game, needs, number)``, the same game of what is needed alone, and of one score where NumPy can
+        leave out the others.
     """
 
     game: Game
@@ -70,6 +72,7 @@ class Portfolio(NamedTuple):
     screened: list[tuple[str, float]]
     pilot: int
     like: Callable[[Callable[..., Any], jax.Array], Game]
+    narrow: Callable[[Any, np.ndarray, int | None], Any]
 
     @property
     def digest(self) -> str:
@@ -106,15 +109,42 @@ class Portfolio(NamedTuple):
           number: of the score that was chosen.
           alone: whether NumPy may leave out the other scores.
         """
-        consts, (bases, _) = game.one.args
-        read = game.read
-        assert isinstance(read, partial)
         needs = np.isin(np.arange(4), self.finalists[number].needs)
-        settings: dict[str, Any] = {"wanted": needs[:OTHERS]}
-        if alone and read.func is scoring.read_on_host:
-            settings["number"] = number
-        one = Partial(game.one.func, consts, [bases, needs[OTHERS]])
-        return game._replace(one=one, read=partial(read, **settings), begun=None)
+        return self.narrow(game, needs, number if alone else None)
+
+
+def _narrowed(game: Game, needs: np.ndarray, number: int | None) -> Game:
+    consts, (bases, _) = game.one.args
+    read = game.read
+    assert isinstance(read, partial)
+    settings: dict[str, Any] = {"wanted": needs[:OTHERS]}
+    if number is not None and read.func is scoring.read_on_host:
+        settings["number"] = number
+    one = Partial(game.one.func, consts, [bases, needs[OTHERS]])
+    return game._replace(one=one, read=partial(read, **settings), begun=None)
+
+
+def finalists_of(
+    arrays: scoring.Arrays, names: Sequence[str], pilot: int, *, given: bool, others: Sequence[str]
+) -> list[Finalist]:
+    """Lists the scores that are compared, in the order of :func:`scoring.of_leaves`.
+
+    Args:
+      arrays: fitted on the pilot.
+      names: of the family's numbers.
+      pilot: pairs of trials.
+      given: whether one direction was given.
+      others: names of the attacks beside the family.
+    """
+    return [
+        *([Finalist("projection on x1 - x0", False)] if given else []),
+        Finalist("projection on the difference of means", len(arrays.sight.centre) > pilot / FAR_MORE),
+        *(Finalist(names[i], True, (FEATURES,)) for i in arrays.singles),
+        *(Finalist(f"frequencies of {names[i]}", True, (FEATURES, FREQUENCIES)) for i in arrays.listed),
+        *(Finalist(f"frequencies of {what}", True, (FEATURES, FREQUENCIES)) for what in scoring.SUMS),
+        Finalist("network", True, (FEATURES, FREQUENCIES, NETWORK)),
+        *(Finalist(name, False, (OTHERS,)) for name in others),
+    ]
 
 
 def pilot_pairs(mechanism: Mechanism, x0: Any, aside: int) -> int:
@@ -160,7 +190,7 @@ def portfolio(
     """
     others = [] if mechanism.log_prob is None else [distinguish.likelihood_ratio]
     scores = [attack.fit(fit_key, mechanism, x0, x1) for attack in others]
-    scores += [_score(attack, jax.random.fold_in(fit_key, i), mechanism, x0, x1) for i, attack in enumerate(attacks)]
+    scores += [score_of(attack, jax.random.fold_in(fit_key, i), mechanism, x0, x1) for i, attack in enumerate(attacks)]
     others += attacks
     shapes = _shapes(mechanism, x0)
     arrays_of = scoring.layout(shapes)
@@ -186,15 +216,7 @@ def portfolio(
     if several_processes(mesh):
         arrays, shown = of_first_process((arrays, shown))
     names = features.names(arrays.sight)
-    finalists = [
-        *([] if given is None else [Finalist("projection on x1 - x0", False)]),
-        Finalist("projection on the difference of means", len(arrays.sight.centre) > pilot / FAR_MORE),
-        *(Finalist(names[i], True, (FEATURES,)) for i in arrays.singles),
-        *(Finalist(f"frequencies of {names[i]}", True, (FEATURES, FREQUENCIES)) for i in arrays.listed),
-        *(Finalist(f"frequencies of {what}", True, (FEATURES, FREQUENCIES)) for what in scoring.SUMS),
-        Finalist("network", True, (FEATURES, FREQUENCIES, NETWORK)),
-        *(Finalist(attack.name, False, (OTHERS,)) for attack in others),
-    ]
+    finalists = finalists_of(arrays, names, pilot, given=given is not None, others=[attack.name for attack in others])
     screened = [(name, float(bound)) for name, bound in zip(names, shown, strict=True)]
     wait(ahead)  # an error there is raised again where the program is used
     read = scoring.read_on_host if soon else scoring.read_on_devices
@@ -203,7 +225,7 @@ def portfolio(
     def like(apply: Callable[..., Any], key: jax.Array) -> Game:
         return of(apply, key)._replace(block=whole.block, blocks=whole.blocks, read=whole.read)
 
-    return Portfolio(whole, arrays, finalists, screened, pilot, like)
+    return Portfolio(whole, arrays, finalists, screened, pilot, like, _narrowed)
 
 
 def _alike_in_size(x0: Any, x1: Any, shapes: Any) -> bool:
@@ -263,7 +285,7 @@ def _shapes(mechanism: Mechanism, x0: Any) -> Any:
     return jax.eval_shape(lambda key: jax.tree.map(jnp.asarray, mechanism.apply(key, x0)), of_trials())
 
 
-def _score(attack: Distinguisher, key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
+def score_of(attack: Distinguisher, key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
     """Fits an attack beside the family and returns its score.
 
     Raises:

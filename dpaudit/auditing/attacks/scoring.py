@@ -185,10 +185,15 @@ def read_on_host(
 
 def _scores(xp: Any, seen: Any, wanted: Any, arrays: Arrays, *, arrays_of: Layout, others: int) -> Any:
     """Maps what was played of releases, [..., others + w], to their scores, [..., scores]."""
-    where = _where if xp is jnp else _where_on_host
-    lead = seen.shape[:-1]
+    own = seen[..., :others].view(np.float32)
+    return of_leaves(xp, leaves(seen[..., others:], arrays_of), own, wanted, arrays)
 
-    release, of = leaves(seen[..., others:], arrays_of), arrays.reference
+
+def of_leaves(xp: Any, release: list[Any], own: Any, wanted: Any, arrays: Arrays) -> Any:
+    """Maps the arrays [..., *shape] of releases, and scores beside the family [..., others], to their scores
+    [..., scores]."""
+    where = _where if xp is jnp else _where_on_host
+    lead, of = own.shape[:-1], arrays.reference
     found = [features.project(xp, features.numbers(xp, release, of, len(lead)), arrays.sight)]
     singles, listed, m = len(arrays.singles), len(arrays.listed), len(arrays.tables.start)
 
@@ -212,7 +217,6 @@ def _scores(xp: Any, seen: Any, wanted: Any, arrays: Arrays, *, arrays_of: Layou
         return xp.concatenate([numbers[..., arrays.singles], of_tables[..., m:], last], -1)
 
     found.append(where(wanted[FEATURES], family, (*lead, singles + listed + len(SUMS) + 1)))
-    own = seen[..., :others].view(np.float32)
     return xp.concatenate([features.cast(part, np.float32) for part in (*found, own)], -1)
 
 

@@ -1,0 +1,195 @@
+"""Plays chunks of trials of a function on the host. Imports no JAX, so that a worker process starts quickly.
+
+The trials of a chunk share one generator, seeded by (key, world, number of the chunk); the size of a chunk is fixed.
+So releases depend neither on the number of processes nor on how many chunks are played at a time.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpaudit.auditing.host.reader import Unreadable, token
+
+ONE_BY_ONE, AT_ONCE = 32, 1 << 12  # trials of a chunk: called one by one, and in one call
+PROBED = 8  # trials that are played twice
+MUTABLE = (np.ndarray, list, set, dict, bytearray)
+
+
+class Plan(NamedTuple):
+    """Everything that a process needs to play a function's trials.
+
+    Attributes:
+      function: ``function(rng, x) -> release``, or ``function(rng, x, n) -> n releases`` where it is ``batched``.
+      inputs: of both worlds.
+      setup: called once in each process, or None; what it returns, unless None, is passed on as ``state=``.
+      features: ``features(release) -> numbers``, or None.
+      batched: whether one call plays a whole chunk.
+      chunk: trials that share a generator.
+      trials: of each world.
+      words: of the key.
+    """
+
+    function: Callable[..., Any]
+    inputs: tuple[Any, Any]
+    setup: Callable[[], Any] | None
+    features: Callable[[Any], Any] | None
+    batched: bool
+    chunk: int
+    trials: int
+    words: tuple[int, ...]
+
+
+class Stacked(NamedTuple):
+    """Releases of one call as arrays with a leading axis, alone or in a tuple or dictionary."""
+
+    tree: Any
+
+
+def count(plan: Plan, number: int) -> int:
+    """Returns how many trials the chunk of this number has: the last one may be shorter."""
+    return min(plan.chunk, plan.trials - number * plan.chunk)
+
+
+def generator(plan: Plan, world: int, number: int) -> np.random.Generator:
+    """Returns the generator of a chunk."""
+    return np.random.default_rng(np.random.SeedSequence([*plan.words, world, number]))
+
+
+def ready(plan: Plan) -> Callable[..., Any]:
+    """Calls ``setup`` and returns the function to call, with the state that it made."""
+    state = None if plan.setup is None else plan.setup()
+    if state is None:
+        return plan.function
+
+    def with_state(*arguments: Any) -> Any:
+        return plan.function(*arguments, state=state)
+
+    return with_state
+
+
+def play(
+    plan: Plan,
+    function: Callable[..., Any],
+    world: int,
+    number: int,
+    tick: Callable[[], None],
+    *,
+    trials: int | None = None,
+    rng: np.random.Generator | None = None,
+) -> list[Any] | Stacked:
+    """Returns the releases of a chunk.
+
+    Args:
+      plan: what is played.
+      function: from :func:`ready`.
+      world, number: of the chunk.
+      tick: called before each call of the function.
+      trials: play only so many, the first ones; None for all. (A call for fewer may draw others where it is batched.)
+      rng: the generator, for a caller that looks at it later.
+
+    Raises:
+      Exception: whatever the function raises.
+      ValueError: not as many releases as were asked for.
+    """
+    rng = generator(plan, world, number) if rng is None else rng
+    x, trials = plan.inputs[world], count(plan, number) if trials is None else trials
+    if plan.batched:
+        tick()
+        return _stacked(function(rng, x, trials), trials)
+    releases = []
+    for _ in range(trials):
+        tick()
+        release = function(rng, x)
+        releases.append(release.copy() if isinstance(release, MUTABLE) else release)  # it may be written to later
+    return releases
+
+
+class Probed(NamedTuple):
+    """What a function does that is played twice with generators of one seed.
+
+    Attributes:
+      repeats: its releases are the same.
+      draws: it draws from its generator.
+      varies: its releases differ from trial to trial.
+      keeps: it leaves its input as it was.
+    """
+
+    repeats: bool
+    draws: bool
+    varies: bool
+    keeps: bool
+
+
+def probe(plan: Plan, function: Callable[..., Any]) -> Probed:
+    """Plays the first few trials of world 0 twice.
+
+    Raises:
+      Exception: whatever the function raises; a release that cannot be read.
+    """
+    before, rng = _token_of(plan.inputs[0]), generator(plan, 0, 0)
+    start, trials = str(rng.bit_generator.state), min(PROBED, plan.trials)
+    runs = []
+    for own in (rng, generator(plan, 0, 0)):
+        releases = play(plan, function, 0, 0, _no_tick, trials=trials, rng=own)
+        runs.append([token(release) for release in one_by_one(releases)])
+    draws = str(rng.bit_generator.state) != start
+    varies = len({*runs[0], *runs[1]}) > 1
+    return Probed(runs[0] == runs[1], draws, varies, before == _token_of(plan.inputs[0]))
+
+
+def _token_of(x: Any) -> str | None:
+    try:
+        return token(x)
+    except Unreadable:
+        return None
+
+
+def _no_tick() -> None:
+    pass
+
+
+def _stacked(releases: Any, trials: int) -> list[Any] | Stacked:
+    """Checks what a batched call has returned."""
+    if isinstance(releases, list):
+        found, stacked = len(releases), releases
+    elif isinstance(releases, tuple) and len(releases) == trials and not all(map(_is_rows(trials), releases)):
+        found, stacked = trials, list(releases)
+    else:
+        sizes = {len(leaf) if np.ndim(leaf) else 0 for leaf in leaves(releases)}
+        found, stacked = sizes.pop() if len(sizes) == 1 else 0, Stacked(releases)
+    if found != trials:
+        raise ValueError(f"expected {trials} releases from one call, got {found or type(releases).__name__}")
+    return stacked
+
+
+def _is_rows(trials: int) -> Callable[[Any], bool]:
+    return lambda leaf: isinstance(leaf, np.ndarray) and leaf.ndim > 0 and len(leaf) == trials
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Yields the arrays of a tuple or dictionary, or the array itself."""
+    if isinstance(tree, dict):
+        for value in tree.values():
+            yield from leaves(value)
+    elif isinstance(tree, tuple):
+        for value in tree:
+            yield from leaves(value)
+    else:
+        yield np.asarray(tree)
+
+
+def one_by_one(releases: list[Any] | Stacked) -> list[Any]:
+    """Returns the releases as a list."""
+    if isinstance(releases, list):
+        return releases
+    trials = len(next(leaves(releases.tree)))
+    return [_row(releases.tree, i) for i in range(trials)]
+
+
+def _row(tree: Any, i: int) -> Any:
+    if isinstance(tree, dict):
+        return {name: _row(value, i) for name, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_row(value, i) for value in tree)
+    return tree[i]

@@ -1,0 +1,277 @@
+"""Turns releases into arrays of numbers, by a layout or a vocabulary learned on the pilot's releases alone.
+
+Releases that are numbers or arrays of one shape stay what they are, float64 and integers of 64 bits included. Any
+others become a vector: how often each item of a vocabulary occurs in them, and their numbers by name. The vocabulary
+holds the items and numbers that tell the two worlds apart most in the pilot, and some that are merely common.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpaudit.auditing.host import chunks
+from dpaudit.auditing.host.chunks import Stacked
+from dpaudit.auditing.host.reader import Item, Read, read
+
+TELLING, COMMON = 48, 16  # items, and as many numbers, that are kept for either reason
+WHOLE = {"f": (np.float32, np.float64), "i": (np.int32, np.int64), "u": (np.uint32, np.uint64), "b": (np.bool_,)}
+
+
+class Leaf(NamedTuple):
+    """An array of every release: where it stands in it, its shape and type."""
+
+    path: str
+    shape: tuple[int, ...]
+    kind: str
+
+
+class Encoder(NamedTuple):
+    """How releases become arrays.
+
+    Attributes:
+      layout: the arrays that every release is made of; None where releases are read by the vocabulary.
+      items: of the vocabulary, each with its words.
+      numbers: of the vocabulary, by name.
+      own: how many numbers the user's function makes of a release; 0 without one.
+    """
+
+    layout: tuple[Leaf, ...] | None
+    items: tuple[tuple[Item, str], ...] = ()
+    numbers: tuple[str, ...] = ()
+    own: int = 0
+
+    def encode(self, releases: list[Any] | Stacked, features: Callable[[Any], Any] | None) -> list[np.ndarray]:
+        """Returns the arrays [n, *shape] of n releases; a release of another form becomes missing numbers.
+
+        Raises:
+          Unreadable: a release that has no content to read.
+        """
+        found = self._by_vocabulary(releases) if self.layout is None else _by_layout(self.layout, releases)
+        if features is not None:
+            rows = [_own(features, release, self.own) for release in chunks.one_by_one(releases)]
+            found.append(np.array(rows, np.float64).reshape(len(rows), self.own))
+        return found
+
+    @property
+    def shapes(self) -> list[tuple[tuple[int, ...], np.dtype]]:
+        """Returns shape and type of each array of a release."""
+        if self.layout is None:
+            found = [((len(self.items) + len(self.numbers),), np.dtype(np.float64))]
+        else:
+            found = [(leaf.shape, np.dtype(leaf.kind)) for leaf in self.layout]
+        return [*found, ((self.own,), np.dtype(np.float64))] if self.own else found
+
+    @property
+    def names(self) -> list[str]:
+        """Names each number of :attr:`shapes`; empty names where its place says it all."""
+        own = [f"own feature {i}" for i in range(self.own)]
+        if self.layout is None:
+            return [*(words for _, words in self.items), *self.numbers, *own]
+        found = []
+        for leaf in self.layout:
+            places = [""] if not leaf.shape else [str(list(place)) for place in np.ndindex(*leaf.shape)]
+            found += [f"{leaf.path}{place}" if leaf.path else "" for place in places]
+        return [*found, *own]
+
+    def _by_vocabulary(self, releases: list[Any] | Stacked) -> list[np.ndarray]:
+        rows = chunks.one_by_one(releases)
+        found = np.full((len(rows), len(self.items) + len(self.numbers)), np.nan)
+        for row, release in zip(found, rows, strict=True):
+            seen = read(release)
+            row[: len(self.items)] = [seen.items.get(item, 0) for item, _ in self.items]
+            row[len(self.items) :] = [seen.numbers.get(name, np.nan) for name in self.numbers]
+        return [found]
+
+
+def learn(worlds: tuple[list[Any], list[Any]], features: Callable[[Any], Any] | None) -> Encoder:
+    """Learns an encoder from the pilot's releases of both worlds.
+
+    Raises:
+      Unreadable: a release that has no content to read.
+      ValueError: features that are no numbers.
+    """
+    both = [*worlds[0], *worlds[1]]
+    own = 0 if features is None else np.size(np.asarray(features(both[0]), np.float64))
+    layout = _layout(both)
+    if layout is not None:
+        return Encoder(layout, own=own)
+    seen = [[read(release, in_words=True) for release in releases] for releases in worlds]
+    return Encoder(None, _items(seen), _numbers(seen), own)
+
+
+def restored(told: dict[str, Any]) -> Encoder:
+    """Returns the encoder that ``json`` wrote from :meth:`Encoder._asdict`."""
+    layout = told["layout"]
+    leaves = None if layout is None else tuple(Leaf(path, tuple(shape), kind) for path, shape, kind in layout)
+    items = tuple(((path, relation, name), words) for (path, relation, name), words in told["items"])
+    return Encoder(leaves, items, tuple(told["numbers"]), told["own"])
+
+
+def _own(features: Callable[[Any], Any], release: Any, size: int) -> np.ndarray:
+    found = np.asarray(features(release), np.float64).reshape(-1)
+    if len(found) != size:
+        raise ValueError(f"features: expected {size} numbers of every release, got {len(found)}")
+    return found
+
+
+def _layout(releases: list[Any]) -> tuple[Leaf, ...] | None:
+    """Returns the arrays that all releases are made of; None where they differ in form."""
+    kinds: dict[tuple[str, tuple[int, ...]], set[np.dtype]] = defaultdict(set)
+    first = None
+    for release in releases:
+        parts = _arrays(release)
+        if parts is None:
+            return None
+        form = [(path, array.shape) for path, array in parts]
+        first = form if first is None else first
+        if form != first:
+            return None
+        for place, (_, array) in zip(form, parts, strict=True):
+            kinds[place].add(array.dtype)
+    found = []
+    for path, shape in first or ():
+        kind = np.result_type(*kinds[path, shape])
+        lossy = kind.kind == "f" and any(one.kind in "iu" and one.itemsize == 8 for one in kinds[path, shape])
+        if lossy and not any(one.kind == "f" for one in kinds[path, shape]):
+            return None  # integers of 64 bits with and without a sign
+        kind = np.dtype(np.float64) if kind.itemsize > 8 else kind
+        found.append(Leaf(path, shape, kind.name))
+    return tuple(found) or None
+
+
+def _arrays(release: Any, path: str = "") -> list[tuple[str, np.ndarray]] | None:
+    """Returns the arrays of numbers that a release is made of, in order; None where it holds anything else."""
+    if isinstance(release, Mapping):
+        parts = [(f"{path}[{name!r}]", one) for name, one in release.items()]
+    elif isinstance(release, (list, tuple)):
+        if len(release) > 1 and all(isinstance(one, (bool, int, np.integer)) for one in release):
+            return None  # items as much as numbers
+        parts = [(f"{path}[{i}]", one) for i, one in enumerate(release)]
+    else:
+        if isinstance(release, int) and not -(1 << 63) <= release < 1 << 63:
+            return None
+        if not isinstance(release, (bool, int, float, complex, np.number, np.bool_)) and not hasattr(
+            release, "__array__"
+        ):
+            return None
+        if hasattr(release, "columns") or hasattr(release, "to_dict"):
+            return None
+        array = np.asarray(release)
+        if array.dtype.kind == "c":
+            return [(f"{path}.real", array.real), (f"{path}.imag", array.imag)]
+        return [(path, array)] if array.dtype.kind in "biuf" else None
+    found = []
+    for name, one in parts:
+        arrays = _arrays(one, name)
+        if arrays is None:
+            return None
+        found += arrays
+    return found or None
+
+
+def _by_layout(layout: tuple[Leaf, ...], releases: list[Any] | Stacked) -> list[np.ndarray]:
+    if isinstance(releases, Stacked):
+        found = _stacked(layout, releases.tree)
+        if found is not None:
+            return found
+        releases = chunks.one_by_one(releases)
+    if len(layout) == 1 and not layout[0].path:
+        found = _fitting(layout[0], _quietly_stacked(releases), len(releases))
+        if found is not None:
+            return [found]
+    blank = [_missing(leaf) for leaf in layout]
+    rows = [_row(layout, release) or blank for release in releases]
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _stacked(layout: tuple[Leaf, ...], tree: Any) -> list[np.ndarray] | None:
+    """Returns the arrays of stacked releases without a loop over them; None where they have another form."""
+    parts = _arrays(tree)
+    if parts is None or [path for path, _ in parts] != [leaf.path for leaf in layout]:
+        return None
+    found = [_fitting(leaf, array, len(array)) for leaf, (_, array) in zip(layout, parts, strict=True)]
+    return None if any(array is None for array in found) else [array for array in found if array is not None]
+
+
+def _quietly_stacked(releases: list[Any]) -> np.ndarray | None:
+    try:
+        return np.array(releases)
+    except (ValueError, TypeError, OverflowError):  # of several shapes
+        return None
+
+
+def _fitting(leaf: Leaf, array: np.ndarray | None, n: int) -> np.ndarray | None:
+    """Returns an array of n releases in the type of the leaf; None if it does not fit."""
+    if array is None or array.shape != (n, *leaf.shape) or array.dtype.kind not in "biuf":
+        return None
+    if array.dtype.kind == "f" and leaf.kind[0] != "f":
+        return None
+    if array.dtype.kind == "u" and leaf.kind[0] == "i" and array.dtype.itemsize == 8:
+        return None
+    return np.ascontiguousarray(array.astype(leaf.kind, copy=False))
+
+
+def _row(layout: tuple[Leaf, ...], release: Any) -> list[np.ndarray] | None:
+    parts = _arrays(release)
+    if parts is None or [(path, array.shape) for path, array in parts] != [(leaf.path, leaf.shape) for leaf in layout]:
+        return None
+    found = [_fitting(leaf, array[None], 1) for leaf, (_, array) in zip(layout, parts, strict=True)]
+    return None if any(array is None for array in found) else [array[0] for array in found if array is not None]
+
+
+def _missing(leaf: Leaf) -> np.ndarray:
+    kind = np.dtype(leaf.kind)
+    value = np.nan if kind.kind == "f" else False if kind.kind == "b" else np.iinfo(kind).min
+    return np.full(leaf.shape, value, kind)
+
+
+def _items(seen: list[list[Read]]) -> tuple[tuple[Item, str], ...]:
+    """Chooses the items of the vocabulary."""
+    shares = [Counter(item for one in world for item in one.items) for world in seen]
+    words = {item: text for world in seen for one in world for item, text in (one.words or {}).items()}
+    sizes = [max(1, len(world)) for world in seen]
+
+    def apart(item: Item) -> float:
+        rates = [share[item] / size for share, size in zip(shares, sizes, strict=True)]
+        middle = sum(rates) / 2
+        return abs(rates[1] - rates[0]) / (middle * (1 - middle) + 1 / min(sizes)) ** 0.5
+
+    def common(item: Item) -> float:
+        return -abs(sum(share[item] / size for share, size in zip(shares, sizes, strict=True)) / 2 - 0.5)
+
+    often = sorted(item for item in words if shares[0][item] + shares[1][item] > 1)
+    return tuple((item, words[item]) for item in _kept(often, apart, common))
+
+
+def _numbers(seen: list[list[Read]]) -> tuple[str, ...]:
+    """Chooses the numbers of the vocabulary."""
+    values: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for world, reads in enumerate(seen):
+        for one in reads:
+            for name, number in one.numbers.items():
+                values[name][world].append(number)
+    sizes = [max(1, len(world)) for world in seen]
+
+    def apart(name: str) -> float:
+        own = [np.array([x for x in world if np.isfinite(x)]) for world in values[name]]
+        there = abs(len(own[0]) / sizes[0] - len(own[1]) / sizes[1])
+        if min(map(len, own)) < 2:
+            return there
+        ranks = np.argsort(np.argsort(np.concatenate(own), kind="stable")) / sum(map(len, own))  # of any scale
+        one, other = ranks[: len(own[0])], ranks[len(own[0]) :]
+        tails = [np.abs(part - 0.5).mean() for part in (one, other)]
+        return there + abs(other.mean() - one.mean()) + abs(tails[1] - tails[0])
+
+    def common(name: str) -> float:
+        return float(sum(map(len, values[name])))
+
+    return tuple(_kept(sorted(values), apart, common))
+
+
+def _kept(names: list[Any], apart: Callable[[Any], float], common: Callable[[Any], float]) -> Iterable[Any]:
+    """Returns the names that tell the worlds apart most, then those that are common."""
+    telling = sorted(names, key=apart, reverse=True)[:TELLING]
+    rest = sorted(set(names) - set(telling))
+    return [*telling, *sorted(rest, key=common, reverse=True)[:COMMON]]

@@ -1,0 +1,164 @@
+"""Wraps mechanisms that are not JAX: Python functions of a NumPy generator, which may release anything."""
+
+import inspect
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpaudit import _validate
+from dpaudit.auditing.host import chunks
+from dpaudit.auditing.host.chunks import Plan
+
+SECONDS_PER_CALL = 600.0
+
+
+class HostMechanism:
+    """A function on the host as a mechanism, made by :func:`on_host`.
+
+    :func:`dpaudit.audit` plays its trials itself. Everything else that takes a function of (key, x), such as
+    :func:`dpaudit.play`, calls it from JAX, one trial at a time; its releases must then be numbers of one shape.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        workers: int | None,
+        setup: Callable[[], Any] | None,
+        features: Callable[[Any], Any] | None,
+        batched: bool,
+        chunk: int,
+        seconds_per_call: float,
+    ) -> None:
+        self.__name__ = type(function).__name__
+        update_wrapper(self, function, updated=())
+        self.function, self.setup, self.features = function, setup, features
+        self.workers, self.seconds_per_call = workers, seconds_per_call
+        self.batched, self.chunk = batched, chunk
+        self._ready: Callable[..., Any] | None = None
+
+    def plan(self, x0: Any, x1: Any, trials: int, key: jax.Array) -> Plan:
+        """Returns what is played of ``trials`` in each world."""
+        words = tuple(int(word) for word in np.asarray(jax.random.key_data(key)).reshape(-1))
+        inputs = _off_device(x0), _off_device(x1)
+        return Plan(self.function, inputs, self.setup, self.features, self.batched, self.chunk, trials, words)
+
+    def told(self) -> list[bytes]:
+        """Returns bytes that identify the function by its name and its own code; what it calls is not looked at."""
+        found = [self.__name__.encode(), str((self.batched, self.chunk)).encode()]
+        for function in (self.function, self.setup, self.features):
+            code = getattr(function, "__code__", None)
+            if code is not None:
+                plain = [one for one in code.co_consts if not hasattr(one, "co_code")]
+                found += [code.co_code, repr((code.co_names, plain)).encode()]
+        return found
+
+    def __call__(self, key: jax.Array, x: Any) -> Any:
+        """Plays one trial from JAX; the generator is seeded by the key alone."""
+        x = _off_device(x)
+        leaves, structure = jax.tree.flatten(self._release(np.random.default_rng(0), x))
+        shapes = [jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) for leaf in leaves]
+
+        def call(words: Any) -> list[np.ndarray]:
+            """Maps words [..., k], one key a row, to the leaves of as many releases, [..., *shape] each."""
+            words = np.asarray(words)
+            rows = words.reshape(-1, words.shape[-1])
+            releases = [jax.tree.leaves(self._release(np.random.default_rng(row), x)) for row in rows]
+            return [
+                np.stack(column).astype(shape.dtype).reshape((*words.shape[:-1], *shape.shape))
+                for column, shape in zip(zip(*releases, strict=True), shapes, strict=True)
+            ]
+
+        words = jax.random.key_data(key)
+        return jax.tree.unflatten(structure, jax.pure_callback(call, shapes, words, vmap_method="expand_dims"))
+
+    def _release(self, rng: np.random.Generator, x: Any) -> Any:
+        """Returns one release with NumPy arrays of numbers as leaves."""
+        if self._ready is None:
+            plan = Plan(self.function, (None, None), self.setup, None, self.batched, 1, 1, ())
+            self._ready = chunks.ready(plan)
+        release = self._ready(rng, x, 1) if self.batched else self._ready(rng, x)
+        return jax.tree.map(lambda leaf: _array(leaf)[0] if self.batched else _array(leaf), release)
+
+
+def on_host(
+    function: Callable[..., Any],
+    *,
+    workers: int | None = None,
+    setup: Callable[[], Any] | None = None,
+    features: Callable[[Any], Any] | None = None,
+    batched: bool | None = None,
+    chunk: int | None = None,
+    seconds_per_call: float = SECONDS_PER_CALL,
+) -> HostMechanism:
+    """Makes a mechanism of a Python function of any library, which JAX cannot trace.
+
+        dpaudit.audit(dpaudit.on_host(fn), x0, x1, key=key, trials=10_000, claim=dpaudit.Claim(1.0))
+
+    The inputs may be any objects: lists of rows, strings, tables. So may releases be: numbers and arrays of one shape
+    are kept in their own types, float64 and integers of 64 bits included; of anything else (text, bytes, None, sets,
+    dictionaries, lists of any length, tables, Decimal, large integers) the audit reads how often items occur, sizes,
+    order, numbers and their summaries, by a vocabulary that it learns from the pilot among the trials set aside.
+
+    Trials come in chunks. Each has a generator of its own, a function of the audit's key, the world and the number of
+    the chunk, so an audit is the same for any number of workers, batch size or restart, as long as the function draws
+    from nothing else. Where it does (libraries draw from the operating system), the result says that it is not
+    reproducible; its bounds hold all the same.
+
+    Args:
+      function: ``function(rng, x) -> release`` with a ``numpy.random.Generator`` and the input as it was given, JAX
+        arrays as NumPy's; or ``function(rng, x, n) -> n releases``, in a list or as arrays with a leading axis.
+      workers: processes that play trials, each with one thread. They are started by spawning, so ``function``,
+        ``setup``, ``features`` and the inputs must be picklable, functions of an importable module, and a script must
+        keep its calls under ``if __name__ == "__main__"``. None or 0 plays in this process, which is faster where a
+        call takes a few microseconds. What the function prints goes to the standard error.
+      setup: called once in each process before the first trial, to import and to build what is slow to build. What it
+        returns, unless None, is passed to each call as ``state=``.
+      features: ``features(release) -> numbers`` of your own, as many for each release, read beside the others.
+      batched: whether ``function`` takes n; None looks for a parameter named ``n``, or a third one without default.
+      chunk: trials that share a generator, and releases of a batched call; 32, or 4,096 where batched. Name a smaller
+        one where so many releases do not fit into memory.
+      seconds_per_call: a worker in which one call takes longer is ended, and the audit with it.
+
+    Returns:
+      A function of (key, x) that :func:`dpaudit.audit` and :class:`dpaudit.Mechanism` take.
+
+    Raises:
+      InputError: not a function; a value out of range.
+    """
+    if not callable(function):
+        raise _validate.expected("function", "a function of (rng, x)", function)
+    for name, value in (("setup", setup), ("features", features)):
+        if value is not None and not callable(value):
+            raise _validate.expected(name, "a function or None", value)
+    workers = None if workers is None else _validate.at_least(0, workers=workers)
+    batched = _takes_n(function) if batched is None else bool(batched)
+    chunk = (chunks.AT_ONCE if batched else chunks.ONE_BY_ONE) if chunk is None else _validate.at_least(1, chunk=chunk)
+    _validate.positive(seconds_per_call=seconds_per_call)
+    return HostMechanism(function, workers, setup, features, batched, chunk, float(seconds_per_call))
+
+
+def _takes_n(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of C
+        return False
+    places = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    third = places[2:3]
+    return any(one.name == "n" or (one.default is one.empty and one.name != "state") for one in third)
+
+
+def _off_device(x: Any) -> Any:
+    """Returns an input with NumPy arrays in place of JAX's, on which a computation would be traced."""
+    if not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x)):
+        return x
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, x)
+
+
+def _array(leaf: Any) -> np.ndarray:
+    leaf = np.asarray(leaf)
+    if leaf.dtype.kind not in "biuf":
+        raise _validate.expected("release", "numbers", f"type {leaf.dtype}")
+    return leaf

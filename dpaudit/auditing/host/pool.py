@@ -1,0 +1,278 @@
+"""Plays chunks of trials in this process, or in several worker processes that are watched."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from multiprocessing import connection
+from typing import Any, NamedTuple, Protocol
+
+from dpaudit import _validate
+from dpaudit.auditing.host import chunks, worker
+from dpaudit.auditing.host.chunks import Plan, Probed
+from dpaudit.auditing.host.encoder import Encoder
+
+THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "RAYON")  # libraries, told to take one each
+AHEAD = 2  # tasks that a worker is given at a time, so that it need not wait for the next one
+TRIES = 2  # of a task whose worker dies
+POLL = 0.5  # seconds between two looks at workers that are silent
+SETUP = "setup of a worker"
+
+Task = tuple[int, tuple[int, ...]]  # world and numbers of chunks
+
+
+class Player(Protocol):
+    """Plays chunks of trials; :meth:`take` gives one result for each chunk of both worlds, in order."""
+
+    def probe(self) -> Probed:
+        """Plays a few trials twice."""
+        ...
+
+    def use(self, encoder: Encoder) -> None:
+        """Has releases encoded from now on."""
+        ...
+
+    def take(self, wanted: range, ahead: Iterable[int] = ()) -> tuple[list[Any], list[Any]]:
+        """Returns what was played of the chunks of both worlds; those ``ahead`` may be begun."""
+        ...
+
+    def close(self) -> None:
+        """Ends all processes."""
+        ...
+
+
+class InProcess:
+    """Plays in this process."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self._plan, self._name, self._encoder = plan, name, None
+        self._function: Any = None
+
+    def probe(self) -> Probed:
+        with self._named():
+            return chunks.probe(self._plan, self._ready())
+
+    def use(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    def take(self, wanted: range, ahead: Iterable[int] = ()) -> tuple[list[Any], list[Any]]:
+        with self._named():
+            function = self._ready()
+            one, other = (
+                [worker.played(self._plan, function, world, number, _no_tick, self._encoder) for number in wanted]
+                for world in range(2)
+            )
+        return one, other
+
+    def close(self) -> None:
+        pass
+
+    def _ready(self) -> Any:
+        if self._function is None:
+            self._function = chunks.ready(self._plan)
+        return self._function
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        with contextlib.redirect_stdout(sys.stderr):
+            try:
+                yield
+            except _validate.InputError:
+                raise
+            except Exception as error:
+                raise failure(worker.one_line(error), self._name) from None
+
+
+def failure(cause: str, name: str) -> _validate.InputError:
+    """Returns the error for a trial that failed."""
+    return _validate.InputError(
+        f"mechanism: expected a release in every trial, got {_validate.one_line(cause)} (raised by {name})"
+    )
+
+
+class _Worker(NamedTuple):
+    process: Any
+    pipe: connection.Connection
+    calls: Any
+    tasks: "deque[Task | None]"  # that it is at, in order; None is a probe
+
+
+class Pool:
+    """Plays in worker processes, which are started by spawning, with one thread each.
+
+    A worker that dies is replaced once for each task; one whose call takes longer than ``seconds_per_call`` ends the
+    audit.
+    """
+
+    def __init__(self, plan: Plan, name: str, workers: int, seconds_per_call: float) -> None:
+        try:
+            self._packed = pickle.dumps(plan)
+        except Exception as error:
+            raise _validate.expected(
+                "workers",
+                f"None for a function, inputs or a setup that cannot be pickled ({name})",
+                f"{workers} ({_validate.one_line(str(error), 60)})",
+            ) from None
+        self._name, self._limit, self._encoder = name, seconds_per_call, None
+        self._context = multiprocessing.get_context("spawn")
+        self._waiting: deque[Task] = deque()
+        self._found: dict[tuple[int, int], Any] = {}
+        self._asked: set[tuple[int, int]] = set()
+        self._tries: Counter[Task] = Counter()
+        self._probed: Probed | None = None
+        self._changed: dict[int, tuple[int, float]] = {}  # by process: calls, and when they last grew
+        self._ready: set[int] = set()
+        self._workers = [self._start() for _ in range(workers)]
+        self.chunks_of_task = 1
+
+    def probe(self) -> Probed:
+        self._send(self._workers[0], None, ("probe",))
+        while self._probed is None:
+            self._serve()
+        return self._probed
+
+    def use(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        for one in self._workers:
+            one.pipe.send(("encoder", encoder))
+
+    def take(self, wanted: range, ahead: Iterable[int] = ()) -> tuple[list[Any], list[Any]]:
+        self._ask(wanted)
+        self._ask(ahead)
+        places = [(world, number) for world in range(2) for number in wanted]
+        while not all(place in self._found for place in places):
+            self._serve()
+        self._asked.difference_update(places)
+        one, other = ([self._found.pop((world, number)) for number in wanted] for world in range(2))
+        return one, other
+
+    def close(self) -> None:
+        for one in self._workers:
+            one.pipe.close()
+            one.process.terminate()
+        for one in self._workers:
+            one.process.join(5)
+            if one.process.is_alive():
+                one.process.kill()
+
+    def _ask(self, numbers: Iterable[int]) -> None:
+        """Queues the chunks that were not asked for yet, a few of one world in a task."""
+        for world in range(2):
+            new = [number for number in numbers if (world, number) not in self._asked]
+            self._asked.update((world, number) for number in new)
+            step = self.chunks_of_task
+            self._waiting.extend((world, tuple(new[i : i + step])) for i in range(0, len(new), step))
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        calls = self._context.RawValue("Q", 0)
+        process = self._context.Process(target=worker.run, args=(theirs, self._packed, calls), daemon=True)
+        with _one_thread():
+            process.start()
+        theirs.close()
+        found = _Worker(process, ours, calls, deque())
+        if self._encoder is not None:
+            ours.send(("encoder", self._encoder))
+        return found
+
+    def _send(self, one: _Worker, task: Task | None, message: tuple[Any, ...]) -> None:
+        if not one.tasks:
+            self._changed[one.process.pid] = (one.calls.value, time.monotonic())
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead worker is noticed by its silence
+            one.pipe.send(message)
+        one.tasks.append(task)
+
+    def _serve(self) -> None:
+        """Hands out tasks and takes in what has been played."""
+        for depth in range(AHEAD):  # the first for each before the second for any
+            for one in self._workers:
+                if self._waiting and len(one.tasks) <= depth:
+                    task = self._waiting.popleft()
+                    self._send(one, task, ("play", *task))
+        ready: Any = connection.wait([one.pipe for one in self._workers], POLL)
+        for place, one in enumerate(self._workers):
+            if one.pipe not in ready:
+                self._refuse_hanging(one)
+                continue
+            try:
+                kind, found = pickle.loads(one.pipe.recv_bytes())
+            except (EOFError, ConnectionResetError):
+                self._replace(place)
+                continue
+            self._changed[one.process.pid] = (one.calls.value, time.monotonic())
+            self._receive(one, kind, found)
+
+    def _receive(self, one: _Worker, kind: str, found: Any) -> None:
+        if kind == "ready":
+            self._ready.add(one.process.pid)
+            return
+        if kind == "unready":
+            raise _validate.expected(
+                "workers", f"a function and setup that a new process can use ({self._name})", found
+            )
+        task = one.tasks.popleft()
+        if kind == "failed":
+            raise failure(found, self._name)
+        if task is None:
+            self._probed = found
+            return
+        world, numbers = task
+        self._found.update({(world, number): part for number, part in zip(numbers, found, strict=True)})
+
+    def _replace(self, place: int) -> None:
+        """Starts a worker in place of one that died, and gives its tasks out again.
+
+        Raises:
+          InputError: one that died before it was ready, or twice at the same task.
+        """
+        one = self._workers[place]
+        one.process.join(5)
+        status = one.process.exitcode
+        if one.process.pid not in self._ready:
+            raise _validate.expected(
+                "workers",
+                "a process that starts (a script must keep its calls under if __name__ == '__main__')",
+                f"one that ended with status {status}",
+            )
+        tasks = [task for task in one.tasks if task is not None]
+        if tasks:
+            self._tries[tasks[0]] += 1
+        if len(tasks) < len(one.tasks) or (tasks and self._tries[tasks[0]] >= TRIES):
+            raise failure(f"a worker that died with status {status}", self._name)
+        self._waiting.extendleft(reversed(tasks))
+        self._workers[place] = self._start()
+
+    def _refuse_hanging(self, one: _Worker) -> None:
+        if not one.tasks or one.process.pid not in self._ready:
+            return
+        now, calls = time.monotonic(), one.calls.value
+        before, since = self._changed[one.process.pid]
+        if calls != before:
+            self._changed[one.process.pid] = (calls, now)
+        elif now - since > self._limit:
+            one.process.kill()
+            raise failure(f"none in {self._limit:g} s, the limit of seconds_per_call", self._name)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Has a process that is started meanwhile use one thread, and the same order of sets as all others."""
+    wanted = {f"{library}_NUM_THREADS": "1" for library in THREADS} | {"PYTHONHASHSEED": "0"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _no_tick() -> None:
+    pass

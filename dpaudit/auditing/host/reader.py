@@ -1,0 +1,305 @@
+"""Reads any Python value as counted items and named numbers, and gives it a name of 16 letters (its token).
+
+Equal values have equal tokens in every process; sets are read without their order, dictionaries and lists with it.
+"""
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LEADING, LAST = 48, 4  # numbers of a sequence that are read one by one, at its start and end
+CHARACTERS, WORDS = 256, 64  # of a text that are counted
+DEEPEST = 6
+EXACT = 1 << 53  # integers that float64 holds
+SIMPLE = (str, int, bool, type(None), bytes)
+MOST_KNOWN = 1 << 16
+
+Item = tuple[str, str, str]  # path, relation and token
+_known: dict[tuple[type, Any], str] = {}
+
+
+class Unreadable(ValueError):
+    """Refuses a value that has no content to read, such as an iterator."""
+
+
+class Read(NamedTuple):
+    """What a value shows.
+
+    Attributes:
+      items: how often it holds each item: ``(where, relation, token)``.
+      numbers: by name; each may be missing in other values.
+      words: of each item, for tables; None where they are not wanted.
+    """
+
+    items: Counter[Item]
+    numbers: dict[str, float]
+    words: dict[Item, str] | None
+
+
+def token(value: Any) -> str:
+    """Returns a name that only equal values of one type have, up to a chance of 2^-64.
+
+    Raises:
+      Unreadable: an iterator, a function and the like.
+    """
+    if type(value) in SIMPLE:
+        key = (type(value), value)
+        found = _known.get(key)
+        if found is None:
+            if len(_known) >= MOST_KNOWN:
+                _known.clear()
+            found = _known[key] = blake2b(_spelled(value), digest_size=8).hexdigest()
+        return found
+    return blake2b(_spelled(value), digest_size=8).hexdigest()
+
+
+def _spelled(value: Any) -> bytes:
+    """Returns bytes that determine the value."""
+    value = plain(value)
+    if value is None or isinstance(value, (bool, int, Decimal, Fraction, complex)):
+        return f"{type(value).__name__} {value}".encode()
+    if isinstance(value, float):
+        return f"float {value.hex()}".encode()
+    if isinstance(value, (str, bytes, bytearray)):
+        text = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
+        return type(value).__name__.encode() + b" " + text
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "OV":
+            return f"array {value.dtype} {value.shape} ".encode() + np.ascontiguousarray(value).tobytes()
+        value = value.tolist()
+    if isinstance(value, (set, frozenset)):
+        return b"set" + b"".join(sorted(token(one).encode() for one in value))
+    if isinstance(value, Mapping):
+        return b"dict" + b"".join(token(name).encode() + token(one).encode() for name, one in value.items())
+    if isinstance(value, Sequence):
+        kind = b"list" if isinstance(value, list) else b"tuple"
+        return kind + b"".join(token(one).encode() for one in value)
+    try:
+        return type(value).__name__.encode() + pickle.dumps(value)
+    except Exception:
+        raise Unreadable(f"expected a value that can be read, got a {type(value).__name__}") from None
+
+
+def plain(value: Any) -> Any:
+    """Returns the value as Python's own or NumPy's types: tensors as arrays, tables as dictionaries of columns, NumPy's
+    scalars as numbers, objects as dictionaries of their attributes."""
+    if isinstance(value, (str, bytes, int, float, list, tuple, dict, set, frozenset, np.ndarray)) or value is None:
+        return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (Decimal, Fraction, complex, bytearray, Mapping, Sequence)):
+        return value
+    if hasattr(value, "columns") and hasattr(value, "__getitem__"):
+        return {name: list(value[name]) for name in value.columns}
+    if hasattr(value, "index") and hasattr(value, "to_dict"):  # a column
+        return value.to_dict()
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    if hasattr(value, "__dict__") and not callable(value) and not hasattr(value, "__next__") and vars(value):
+        return dict(vars(value))
+    return value
+
+
+def read(value: Any, *, in_words: bool = False) -> Read:
+    """Reads a value, with the words of its items if asked.
+
+    Raises:
+      Unreadable: an iterator, a function and the like.
+    """
+    found = Read(Counter(), {}, {} if in_words else None)
+    _note(found, "", "the whole is", value)
+    _read(found, plain(value), "", DEEPEST)
+    return found
+
+
+def _note(found: Read, path: str, relation: str, value: Any, times: int = 1) -> None:
+    item = (path, relation, token(value))
+    if found.words is not None and item not in found.words:
+        found.words[item] = f"{path} {relation} {_short(value)}".strip()
+    found.items[item] += times
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:
+        text = type(value).__name__
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _read(found: Read, value: Any, path: str, depth: int) -> None:
+    """Adds what a value within another shows."""
+    if path:
+        _note(found, path, "is", value)
+    if isinstance(value, (bool, int, float, Decimal, Fraction, complex)):
+        _number(found, value, path)
+    elif isinstance(value, (str, bytes, bytearray)):
+        _text(found, value, path)
+    elif value is None or depth == 0:
+        return
+    elif isinstance(value, np.ndarray):
+        _array(found, value, path, depth)
+    elif isinstance(value, (set, frozenset)):
+        found.numbers[f"{path} size".strip()] = len(value)
+        _members(found, value, path)
+        _summary(found, list(value), path, ordered=False)
+    elif isinstance(value, Mapping):
+        _mapping(found, value, path, depth)
+    elif isinstance(value, Sequence):
+        _sequence(found, value, path, depth)
+
+
+def _number(found: Read, value: Any, path: str) -> None:
+    name = path or "the number"
+    if isinstance(value, complex):
+        found.numbers[f"{name}, real part"], found.numbers[f"{name}, imaginary part"] = value.real, value.imag
+        return
+    found.numbers[name] = _as_float(value)
+    if isinstance(value, Fraction):
+        _number(found, value.numerator, f"{name}, numerator")
+        _number(found, value.denominator, f"{name}, denominator")
+    elif isinstance(value, Decimal):
+        exponent = value.as_tuple().exponent
+        found.numbers[f"{name}, exponent"] = float(exponent) if isinstance(exponent, int) else np.nan
+        found.numbers[f"{name}, last digit"] = value.as_tuple().digits[-1] if value.is_finite() else np.nan
+    elif isinstance(value, int) and not -EXACT <= value <= EXACT:
+        found.numbers[f"{name}, low bits"] = value & 0xFFFFFF
+        found.numbers[f"{name}, length in bits"] = value.bit_length()
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf if value > 0 else -np.inf
+    except ValueError:
+        return np.nan
+
+
+def _text(found: Read, value: Any, path: str) -> None:
+    found.numbers[f"{path} length".strip()] = len(value)
+    if not len(value):
+        return
+    few = value[:CHARACTERS]
+    for character, times in Counter(few).items():
+        _note(found, path, "holds the character" if isinstance(value, str) else "holds the byte", character, times)
+    _note(found, path, "begins with", value[:1])
+    _note(found, path, "ends with", value[-1:])
+    if isinstance(value, str):
+        for word, times in Counter(_words(value)).items():
+            _note(found, path, "holds the word", word, times)
+        try:
+            found.numbers[f"{path} as a number".strip()] = float(value)
+        except ValueError:
+            pass
+    else:
+        for i, byte in enumerate(value[:8]):
+            found.numbers[f"{path} byte {i}".strip()] = byte
+
+
+def _words(text: str) -> list[str]:
+    return "".join(c if c.isalnum() or c in "_.-+" else " " for c in text[: WORDS * 16]).split()[:WORDS]
+
+
+def _array(found: Read, value: np.ndarray, path: str, depth: int) -> None:
+    if value.dtype.kind in "OSUV" or value.ndim == 0:
+        _read(found, value.tolist(), path, depth - 1)
+        return
+    _note(found, path, "has the shape", value.shape)
+    flat = value.reshape(-1)
+    if flat.dtype.kind in "mM":
+        flat = flat.view(np.int64)
+    _sequence(found, flat.tolist(), path, depth)
+
+
+def _members(found: Read, values: Iterable[Any], path: str) -> None:
+    for one in values:
+        _note(found, path, "holds", one)
+
+
+def _mapping(found: Read, value: Mapping[Any, Any], path: str, depth: int) -> None:
+    found.numbers[f"{path} size".strip()] = len(value)
+    names = list(value)
+    for place in (0, -1) if names else ():
+        _note(found, path, "has the first key" if place == 0 else "has the last key", names[place])
+    for name, one in value.items():
+        _note(found, path, "has the key", name)
+        _read(found, plain(one), f"{path}[{_short(name)}]", depth - 1)
+    _summary(found, list(value.values()), path, ordered=False)
+    columns = [one for one in value.values() if isinstance(one, list)]
+    if columns and len(columns) == len(value) and len({len(column) for column in columns}) == 1:
+        _members(found, zip(*columns, strict=True), f"{path} rows".strip())
+
+
+def _sequence(found: Read, value: Sequence[Any], path: str, depth: int) -> None:
+    found.numbers[f"{path} size".strip()] = len(value)
+    if not len(value):
+        return
+    _members(found, value, path)
+    _note(found, path, "has the first item", value[0])
+    _note(found, path, "has the last item", value[-1])
+    _summary(found, value, path, ordered=True)
+    fields = _fields([plain(one) for one in value])
+    for name, column in fields.items():
+        _sequence(found, column, f"{path}[*][{name}]", depth - 1) if depth else None
+
+
+def _fields(rows: list[Any]) -> dict[str, list[Any]]:
+    """Returns the columns of rows, by place or name; empty where elements are no rows."""
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        if isinstance(row, np.ndarray):
+            row = row.reshape(-1).tolist()
+        if isinstance(row, Mapping):
+            parts: Iterable[tuple[Any, Any]] = row.items()
+        elif isinstance(row, (list, tuple)):
+            parts = enumerate(row[:LEADING])
+        else:
+            return {}
+        for name, one in parts:
+            found.setdefault(_short(name), []).append(one)
+    return found
+
+
+def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) -> None:
+    """Adds what the numbers among the values add up to, and in an ordered sequence where they stand."""
+    known = [one for one in values if isinstance(one, (bool, int, float, np.number, Decimal, Fraction))]
+    if not known:
+        if ordered:
+            _order(found, values, path)
+        return
+    numbers = np.array([_as_float(one) for one in known])
+    with np.errstate(invalid="ignore", over="ignore"):
+        summaries: dict[str, Callable[[np.ndarray], Any]] = {
+            "sum": np.sum,
+            "mean": np.mean,
+            "least": np.min,
+            "largest": np.max,
+            "variance": np.var,
+        }
+        for name, of in summaries.items():
+            found.numbers[f"{path} {name}".strip()] = float(of(numbers))
+    if not ordered:
+        return
+    for i, number in enumerate(numbers[:LEADING]):
+        found.numbers[f"{path}[{i}]"] = number
+    for i in range(1, min(LAST, len(numbers)) + 1):
+        found.numbers[f"{path}[-{i}]"] = numbers[-i]
+    found.numbers[f"{path} place of the largest".strip()] = int(np.argmax(numbers))
+    _order(found, numbers.tolist(), path)
+
+
+def _order(found: Read, values: Sequence[Any], path: str) -> None:
+    try:
+        descents = sum(b < a for a, b in zip(values, values[1:], strict=False))
+    except TypeError:
+        return
+    found.numbers[f"{path} descents".strip()] = descents

@@ -1,0 +1,70 @@
+"""Plays chunks in a process of its own, for :mod:`pool`. Imports no JAX.
+
+The parent sends ``("encoder", encoder)``, ``("probe",)`` and ``("play", world, chunks)``; the worker answers
+``("ready", None)``, and each of the last two by ``("done", found)`` or ``("failed", cause)``.
+"""
+
+import os
+import pickle
+import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from dpaudit.auditing.host import chunks
+from dpaudit.auditing.host.chunks import Plan
+from dpaudit.auditing.host.encoder import Encoder
+
+
+def one_line(error: BaseException) -> str:
+    """Returns an exception as text."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def run(connection: Connection, packed: bytes, calls: Any) -> None:
+    """Serves the parent until it closes the connection.
+
+    Args:
+      connection: to the parent.
+      packed: the plan, pickled.
+      calls: a shared number, raised before each call of the function.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    sys.stdout.flush()
+    os.dup2(2, 1)  # what the function prints must not be taken for results
+    try:
+        plan: Plan = pickle.loads(packed)
+        function = chunks.ready(plan)
+    except Exception as error:
+        connection.send(("unready", one_line(error)))
+        return
+    connection.send(("ready", None))
+    encoder: Encoder | None = None
+
+    def tick() -> None:
+        calls.value += 1
+
+    while True:
+        try:
+            kind, *wanted = connection.recv()
+        except (EOFError, OSError):
+            return
+        if kind == "encoder":
+            (encoder,) = wanted
+            continue
+        try:
+            if kind == "probe":
+                found: Any = chunks.probe(plan, function)
+            else:
+                world, numbers = wanted
+                found = [played(plan, function, world, number, tick, encoder) for number in numbers]
+            answer = pickle.dumps(("done", found), protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            answer = pickle.dumps(("failed", one_line(error)))
+        connection.send_bytes(answer)
+
+
+def played(plan: Plan, function: Any, world: int, chunk: int, tick: Any, encoder: Encoder | None) -> Any:
+    """Returns the releases of a chunk, encoded where there is an encoder already."""
+    releases = chunks.play(plan, function, world, chunk, tick)
+    return releases if encoder is None else encoder.encode(releases, plan.features)
