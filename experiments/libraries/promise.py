@@ -27,7 +27,7 @@ class Promise(NamedTuple):
     release: Callable[[np.random.Generator, Any], Any] | None = None
     x0: Any = None
     x1: Any = None
-    trials: int = 20_000
+    trials: int = 10_000
     issue: str | None = None
 
 

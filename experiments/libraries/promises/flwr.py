@@ -38,7 +38,7 @@ def average(rng, x):
 
 
 def promises():
-    yield Promise("LocalDpMod", Claim(1.0, 0.01), local(1.0, 0.01), -1.0, 1.0, trials=10_000)
+    yield Promise("LocalDpMod", Claim(1.0, 0.01), local(1.0, 0.01), -1.0, 1.0)
     curve = Claim.gaussian(1.0, neighbouring="add_remove")
     yield Promise("central noise", curve, average, [1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0])
     yield Promise("LocalDpMod", Claim(8.0, 0.1))

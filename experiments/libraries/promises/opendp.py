@@ -56,4 +56,4 @@ def promises():
     categories = dp.t.make_count_by_categories(*NAMES, ["a", "b"]) >> dp.m.then_laplace(scale=1.0)
     yield promise("counts by categories", categories, ["a", "b"], ["a", "b", "b"], 1)
     keys = dp.t.make_count_by(*NAMES) >> dp.m.then_laplace_threshold(scale=1.0, threshold=5)
-    yield promise("laplace threshold", keys, [], ["a"], 1, issue=THRESHOLD, trials=40_000)
+    yield promise("laplace threshold", keys, [], ["a"], 1, issue=THRESHOLD, trials=30_000)
