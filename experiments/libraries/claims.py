@@ -35,7 +35,12 @@ def scale(rows: Rows) -> str:
 
 
 def found_by_the_plain_call(rows: Rows) -> Verdict:
-    own = known(rows)
+    own = [row for row in known(rows) if not row["setting"]["asked"]]
+    return Verdict(violated(own) == len(own), f"{violated(own)} of {len(own)} promises broken", scale(own))
+
+
+def found_in_last_bits(rows: Rows) -> Verdict:
+    own = [row for row in known(rows) if row["setting"]["asked"]]
     return Verdict(violated(own) == len(own), f"{violated(own)} of {len(own)} promises broken", scale(own))
 
 
@@ -46,5 +51,6 @@ def no_false_alarm(rows: Rows) -> Verdict:
 
 CLAIMS = (
     Claim("The plain call finds every fault that a public issue names", "", found_by_the_plain_call, COMMAND),
+    Claim("What floating point leaks by last bits is found by the attack that reads them", "", found_in_last_bits, COMMAND),
     Claim("It accuses no mended version and no sound mechanism, of 30 and more", "", no_false_alarm, COMMAND),
 )

@@ -15,6 +15,7 @@ from importlib.metadata import version
 import jax
 
 from dpaudit import AuditResult, InputError, audit, on_host
+from dpaudit.auditing.result import json_number
 from experiments.libraries.promise import Promise
 
 CONFIDENCE = 0.999
@@ -26,7 +27,7 @@ def play(promise: Promise, seed: int) -> AuditResult:
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(promise.name.encode()))
     return audit(
         on_host(promise.release), promise.x0, promise.x1,
-        key=key, trials=promise.trials, claim=promise.claim, confidence=CONFIDENCE,
+        key=key, trials=promise.trials, claim=promise.claim, confidence=CONFIDENCE, attacks=promise.attacks,
     )  # fmt: skip
 
 
@@ -34,8 +35,9 @@ def line(environment: str, library: str, promise: Promise, seed: int) -> dict[st
     """What the table says of a promise."""
     began = time.perf_counter()
     about = {"environment": environment, "library": library, "version": version(library), "promise": promise.name}
-    about |= {name: getattr(promise.claim, name) for name in ("epsilon", "delta", "neighbouring")}
-    about |= {"issue": promise.issue, "confidence": CONFIDENCE, "attack": None, "trials": 0}
+    about |= {name: json_number(getattr(promise.claim, name)) for name in ("epsilon", "delta", "neighbouring")}
+    about |= {"asked": [attack.name for attack in promise.attacks], "issue": promise.issue}
+    about |= {"confidence": CONFIDENCE, "attack": None, "trials": 0}
     if promise.release is None:
         return about | {"verdict": WITHHELD, "seconds": 0.0}
     try:

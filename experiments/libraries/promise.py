@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpaudit import Claim
+from dpaudit import Claim, distinguish
 
 
 class Promise(NamedTuple):
@@ -20,6 +20,7 @@ class Promise(NamedTuple):
       x0, x1: neighbours in the sense of the claim.
       trials: of the audit, half of them in each world.
       issue: the public issue that names a fault; None for a mechanism that is believed to be sound.
+      attacks: beside the plain call's own, only for what it leaves out on purpose: the last bits of floats.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Promise(NamedTuple):
     x1: Any = None
     trials: int = 10_000
     issue: str | None = None
+    attacks: tuple[distinguish.Distinguisher, ...] = ()
 
 
 def seed_globals(rng: np.random.Generator) -> None:

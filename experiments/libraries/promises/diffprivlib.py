@@ -5,7 +5,7 @@ from diffprivlib import mechanisms, tools
 from diffprivlib.accountant import BudgetAccountant
 from diffprivlib.models import LinearRegression
 
-from dpaudit import Claim
+from dpaudit import Claim, distinguish
 from experiments.libraries.promise import Promise
 
 LIBRARY = "diffprivlib"
@@ -64,6 +64,7 @@ def promises():
     yield Promise("count_nonzero", local, count, [1, 0, 1, 0], [1, 0, 1, 1])
     yield Promise("histogram", one, histogram, [0.5, 1.5], [0.5, 1.5, 1.5])
     laplace = of(mechanisms.Laplace, epsilon=1.0, sensitivity=1.0)
-    yield Promise("Laplace", one, laplace, 0.0, 1.0, issue=FLOATING_POINT)
+    low = {"issue": FLOATING_POINT, "attacks": (distinguish.lowest_bits,)}
+    yield Promise("Laplace", one, laplace, 0.0, 1.0, **low)
     x0 = np.array([[0.01, 0.0]])
     yield Promise("LinearRegression", local, regression, x0, np.array([[100.0, 0.0]]), trials=4_000, issue=REGRESSION)
