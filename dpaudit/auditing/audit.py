@@ -12,9 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpaudit import _validate
-from dpaudit._engine.checkpoint import Checkpoint
+from dpaudit._engine.checkpoint import Checkpoint, of_pilot
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
-from dpaudit._engine.checkpoint import of_pilot
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
 from dpaudit.auditing import count, estimators
 from dpaudit.auditing.attacks import distinguish

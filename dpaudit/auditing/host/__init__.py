@@ -1,7 +1,8 @@
 """Plays mechanisms that are no JAX: Python functions, of any library, that release anything Python can hold.
 
 :func:`on_host` wraps such a function. :mod:`chunks` plays its trials, :mod:`pool` spreads them over processes,
-:mod:`reader` and :mod:`encoder` turn releases into numbers, and :mod:`game` makes them a game of the family of attacks.
+:mod:`reader` and :mod:`encoder` turn releases into numbers, :mod:`game` makes a game of them, and :mod:`prepare` fits
+the family of attacks.
 """
 
 from typing import TYPE_CHECKING

@@ -55,6 +55,6 @@ def scores_of(
         names = ", ".join(attack.name for attack in attacks)
         raise _validate.expected("attacks", "none where releases are not arrays of one shape", names)
     scores = [score_of(attack, jax.random.fold_in(key, i), mechanism, x0, x1) for i, attack in enumerate(attacks)]
-    paths, structure = jax.tree_util.tree_flatten_with_path(jax.eval_shape(mechanism.apply, key, x0))
+    paths, structure = jax.tree_util.tree_flatten_with_path(jax.eval_shape(lambda: mechanism.apply(key, x0)))
     places = [leaf.path for leaf in encoder.layout]
     return Named(scores, [places.index(jax.tree_util.keystr(path)) for path, _ in paths], structure, block)

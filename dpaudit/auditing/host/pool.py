@@ -20,7 +20,6 @@ THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "RAYON")  # li
 AHEAD = 2  # tasks that a worker is given at a time, so that it need not wait for the next one
 TRIES = 2  # of a task whose worker dies
 POLL = 0.5  # seconds between two looks at workers that are silent
-SETUP = "setup of a worker"
 
 Task = tuple[int, tuple[int, ...]]  # world and numbers of chunks
 

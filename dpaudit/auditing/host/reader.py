@@ -6,9 +6,11 @@ Equal values have equal tokens in every process; sets are read without their ord
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,8 +89,8 @@ def _spelled(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Returns the value as Python's own or NumPy's types: tensors as arrays, tables as dictionaries of columns, NumPy's
-    scalars as numbers, objects as dictionaries of their attributes."""
+    """Returns the value as Python's own or NumPy's types: tensors as arrays, tables as dictionaries of columns,
+    NumPy's scalars as numbers, objects as dictionaries of their attributes."""
     if isinstance(value, (str, bytes, int, float, list, tuple, dict, set, frozenset, np.ndarray)) or value is None:
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, np.generic):
@@ -196,10 +198,8 @@ def _text(found: Read, value: Any, path: str) -> None:
     if isinstance(value, str):
         for word, times in Counter(_words(value)).items():
             _note(found, path, "holds the word", word, times)
-        try:
+        with suppress(ValueError):
             found.numbers[f"{path} as a number".strip()] = float(value)
-        except ValueError:
-            pass
     else:
         for i, byte in enumerate(value[:8]):
             found.numbers[f"{path} byte {i}".strip()] = byte
@@ -299,7 +299,7 @@ def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) ->
 
 def _order(found: Read, values: Sequence[Any], path: str) -> None:
     try:
-        descents = sum(b < a for a, b in zip(values, values[1:], strict=False))
+        descents = sum(b < a for a, b in pairwise(values))
     except TypeError:
         return
     found.numbers[f"{path} descents".strip()] = descents
