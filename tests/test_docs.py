@@ -18,6 +18,7 @@ import pytest
 
 from dpaudit import __version__
 from dpaudit.cli import main
+from experiments.libraries import first
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -30,7 +31,7 @@ SMALL = {
     "plan": ["--rate", "1000"],
     "train": ["--epochs", "1"],
 }
-BY_HAND = {"owner"}  # blocks that tests/integration/test_docs_secure.py runs
+BY_HAND = {"owner", *first.blocks()}  # blocks that test_docs_secure.py and test_libraries.py of tests/integration run
 
 
 class Block(NamedTuple):

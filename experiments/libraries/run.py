@@ -12,11 +12,13 @@ Expect a violation for each promise with an issue, and no other.
 import json
 import os
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from experiments import fingerprint
 from experiments.common import Rows, as_command, options
-from experiments.libraries import environments
+from experiments.libraries import environments, first
 
 REPRODUCIBLE: dict[str, Any] = {}  # each needs an environment of its own: `make libraries` makes the rows again
 QUICK_TRIALS = 2_000
@@ -29,19 +31,25 @@ def audit_library(rows: Rows, name: str, trials: int | None = None) -> None:
     except RuntimeError as error:
         print(f"{name}: left out: {error}")
         return
-    command = [python, "-m", "experiments.libraries.play", name, "--seed", rows.seed]
-    command += [] if trials is None else ["--trials", trials]
-    with subprocess.Popen(
-        [str(word) for word in command], cwd=environments.ROOT, stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(environments.ROOT)},
-    ) as process:  # fmt: skip
+    if name in first.blocks():
+        (told,) = printed(python, "first", name)
+        rows.add(f"first_{name}", {"environment": name, **told}, told["lines"], scale="the page's own")
+    for found in printed(python, "play", name, "--seed", rows.seed, *([] if trials is None else ["--trials", trials])):
+        add(rows, found)
+    rows.finish_part(name)
+
+
+def printed(python: Path, program: str, *words: object) -> Iterator[dict[str, Any]]:
+    """The lines of JSON that a program of this folder prints in an environment, as they come."""
+    command = [str(word) for word in (python, "-m", f"experiments.libraries.{program}", *words)]
+    own = os.environ | {"PYTHONPATH": str(environments.ROOT)}
+    with subprocess.Popen(command, cwd=environments.ROOT, stdout=subprocess.PIPE, text=True, env=own) as process:
         assert process.stdout is not None
         for text in process.stdout:
             if text.startswith("{"):  # libraries print too
-                add(rows, json.loads(text))
+                yield json.loads(text)
     if process.returncode:
-        raise SystemExit(f"{name}: its process ended with status {process.returncode}")
-    rows.finish_part(name)
+        raise SystemExit(f"{words[0]}: {program} ended with status {process.returncode}")
 
 
 def add(rows: Rows, found: dict[str, Any]) -> None:
