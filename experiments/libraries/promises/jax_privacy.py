@@ -26,4 +26,4 @@ def promises():
 
     x1 = [[1.0, 0.0], [0.0, 1.0], [9.0, 0.0]]
     curve = Claim.gaussian(1.0, neighbouring="add_remove")
-    yield Promise("clipped sum and noise", curve, release, [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], x1)
+    yield Promise("clipped sum and noise", curve, release, [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], x1, trials=2_000)

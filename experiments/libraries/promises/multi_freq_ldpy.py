@@ -15,7 +15,7 @@ DOMAIN, EPSILON = 4, 1.0
 
 def promise(name, client, *settings):
     """What a client tells of its user's item: item 0 against item 1 of four."""
-    return Promise(name, Claim(EPSILON), lambda rng, x: client(x, DOMAIN, EPSILON, *settings), 0, 1)
+    return Promise(name, Claim(EPSILON), lambda rng, x: client(x, DOMAIN, EPSILON, *settings), 0, 1, trials=4_000)
 
 
 def promises():
