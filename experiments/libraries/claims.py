@@ -51,6 +51,11 @@ def no_false_alarm(rows: Rows) -> Verdict:
 
 CLAIMS = (
     Claim("The plain call finds every fault that a public issue names", "", found_by_the_plain_call, COMMAND),
-    Claim("What floating point leaks by last bits is found by the attack that reads them", "", found_in_last_bits, COMMAND),
+    Claim(
+        "What floating point leaks by last bits is found by the attack that reads them",
+        "",
+        found_in_last_bits,
+        COMMAND,
+    ),
     Claim("It accuses no mended version and no sound mechanism, of 30 and more", "", no_false_alarm, COMMAND),
 )

@@ -42,7 +42,9 @@ def promises():
     yield promise("canonical noise", canonical, 0.0, 1.0, 1.0)
     response = dp.m.make_randomized_response(["red", "green", "blue"], prob=0.6)
     yield promise("randomized response, strings", response, "red", "blue", 1, "replace")
-    yield promise("randomized response, bool", dp.m.make_randomized_response_bool(prob=0.75), False, True, 1, "replace")
+    yield promise(
+        "randomized response, bool", dp.m.make_randomized_response_bool(prob=0.75), False, True, 1, "replace"
+    )
     largest = dp.m.make_noisy_max(*SCORES, dp.max_divergence(), scale=1.0)
     yield promise("noisy max", largest, [1, 1, 0], [0, 2, 1], 1)
     count = dp.t.make_count(*RECORDS) >> dp.m.then_laplace(scale=1.0)

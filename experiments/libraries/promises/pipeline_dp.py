@@ -31,7 +31,11 @@ def promises():
     yield Promise("Laplace mechanism", one, lambda rng, x: dp_computations.apply_laplace_mechanism(x, 1.0, 1.0), 0, 1)
     gaussian = Claim(1.0, DELTA, "add_remove")
     yield Promise(
-        "Gaussian mechanism", gaussian, lambda rng, x: dp_computations.apply_gaussian_mechanism(x, 1.0, DELTA, 1.0), 0, 1
+        "Gaussian mechanism",
+        gaussian,
+        lambda rng, x: dp_computations.apply_gaussian_mechanism(x, 1.0, DELTA, 1.0),
+        0,
+        1,
     )
     people = [(1, "a"), (2, "b"), (3, "b")]
     yield Promise("counts of partitions", one, aggregated, people, people[:2], trials=4_000)

@@ -28,7 +28,9 @@ def promise(name, client, epsilon=1.0, **settings):
 def unary_encoding(issue=None):
     """The two promises of issue 11."""
     for name, optimal in (("OUE", True), ("SUE", False)):
-        yield promise(f"unary encoding, {name}", UEClient(0.5, DOMAIN, use_oue=optimal), 0.5, issue=issue, trials=100_000)
+        yield promise(
+            f"unary encoding, {name}", UEClient(0.5, DOMAIN, use_oue=optimal), 0.5, issue=issue, trials=100_000
+        )
 
 
 def promises():

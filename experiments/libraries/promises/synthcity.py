@@ -11,7 +11,7 @@ from dpaudit import Claim
 from experiments.libraries.promise import Promise, seed_globals
 
 LIBRARY = "synthcity"
-PRIVBAYES = "https://github.com/ObliviousAI/dp-recorder/blob/main/ARTIFACT_APPENDIX.md"
+PRIVBAYES = "https://arxiv.org/abs/2602.17454"
 REST = {
     "plugins.core.dataloader": "DataLoader", "plugins.core.distribution": "Distribution",
     "plugins.core.plugin": "Plugin", "plugins.core.schema": "Schema",
@@ -47,4 +47,4 @@ def table(rng, x):
 
 
 def promises():
-    yield Promise("PrivBayes", Claim(1.0), table, 8, 9, trials=600, issue=PRIVBAYES)
+    yield Promise("PrivBayes", Claim(1.0), table, 8, 9, trials=300, issue=PRIVBAYES)

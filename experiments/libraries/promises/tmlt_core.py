@@ -1,9 +1,8 @@
 """Tumult Core: its noise mechanisms, which draw from the operating system and need no Spark session."""
 
+import numpy as np
 from tmlt.core.domains.numpy_domains import NumpyFloatDomain
 from tmlt.core.measurements.noise_mechanisms import AddGeometricNoise, AddLaplaceNoise
-
-import numpy as np
 
 from dpaudit import Claim
 from experiments.libraries.promise import Promise
