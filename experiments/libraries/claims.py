@@ -35,12 +35,12 @@ def scale(rows: Rows) -> str:
 
 
 def found_by_the_plain_call(rows: Rows) -> Verdict:
-    own = [row for row in known(rows) if not row["setting"]["asked"]]
+    own = [row for row in known(rows) if not row["setting"].get("asked")]
     return Verdict(violated(own) == len(own), f"{violated(own)} of {len(own)} promises broken", scale(own))
 
 
 def found_in_last_bits(rows: Rows) -> Verdict:
-    own = [row for row in known(rows) if row["setting"]["asked"]]
+    own = [row for row in known(rows) if row["setting"].get("asked")]
     return Verdict(violated(own) == len(own), f"{violated(own)} of {len(own)} promises broken", scale(own))
 
 

@@ -1,7 +1,7 @@
 """Makes an environment for each library, with the versions of its file in ``requirements/``.
 
-python -m experiments.libraries.environments opendp              # makes it if it is not there, and prints its interpreter
-python -m experiments.libraries.environments opendp --pin        # writes its requirements from what it has now
+python -m experiments.libraries.environments opendp          # makes it if it is not there, prints its interpreter
+python -m experiments.libraries.environments opendp --pin    # writes its requirements from what it has now
 """
 
 import argparse

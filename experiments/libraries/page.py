@@ -54,12 +54,10 @@ def link(address: str | None) -> str:
 
 def unnamed(rows: Rows) -> str:
     """What no public issue names: library, version and claim alone."""
-    lines = [
-        [row["setting"]["library"], row["setting"]["version"], f"{row['setting']['epsilon']:g}, {row['setting']['delta']:g}"]
-        for row in rows
-        if row["quantity"].startswith("promise_") and row["setting"]["verdict"] == WITHHELD
-    ]  # fmt: skip
-    return table(["library", "version", "ε, δ"], lines, left=True)
+    own = [row["setting"] for row in rows if row["quantity"].startswith("promise_")]
+    own = [at for at in own if at["verdict"] == WITHHELD]
+    lines = [[at["library"], at["version"], f"{at['promise']}: {at['epsilon']:g}, {at['delta']:g}"] for at in own]
+    return table(["library", "version", "claim"], lines, left=True)
 
 
 def other_auditors(rows: Rows) -> str:

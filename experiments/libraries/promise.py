@@ -37,4 +37,4 @@ def seed_globals(rng: np.random.Generator) -> None:
     """Seeds Python's and NumPy's global generators, from which many libraries draw."""
     seed = int(rng.integers(2**32))
     random.seed(seed)
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (the generator that they draw from)

@@ -24,8 +24,13 @@ REPRODUCIBLE: dict[str, Any] = {}  # each needs an environment of its own: `make
 QUICK_TRIALS = 2_000
 
 
-def audit_library(rows: Rows, name: str, trials: int | None = None) -> None:
-    """A row for each promise of a library, all printed by a process of its environment."""
+def audit_library(rows: Rows, name: str, trials: int | None = None, containing: str = "") -> None:
+    """A row for each promise of a library whose name contains this, all printed by a process of its environment."""
+    rows.rows += [
+        row
+        for row in rows.earlier
+        if row["quantity"] == f"promise_{name}" and containing not in row["setting"]["promise"]
+    ]
     try:
         python = environments.make(name)
     except RuntimeError as error:
@@ -34,7 +39,8 @@ def audit_library(rows: Rows, name: str, trials: int | None = None) -> None:
     if name in first.blocks():
         (told,) = printed(python, "first", name)
         rows.add(f"first_{name}", {"environment": name, **told}, told["lines"], scale="the page's own")
-    for found in printed(python, "play", name, "--seed", rows.seed, *([] if trials is None else ["--trials", trials])):
+    words = ["--seed", rows.seed, "--only", containing, *([] if trials is None else ["--trials", trials])]
+    for found in printed(python, "play", name, *words):
         add(rows, found)
     rows.finish_part(name)
 
@@ -67,12 +73,13 @@ def add(rows: Rows, found: dict[str, Any]) -> None:
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--only", nargs="+", choices=environments.names(), default=environments.names())
+    parser.add_argument("--promise", default="", help="promises whose name contains this; the others' rows stay")
     given = parser.parse_args()
     rows = Rows("libraries", "libraries", given.out, given.seed, keep=True)
     for name in given.only:
         made_of = [fingerprint.of_module(f"libraries.{module}") for module in ("play", f"promises.{name}")]
         rows.made_by["program"] = fingerprint.of(made_of)
-        rows.run(audit_library, name, QUICK_TRIALS if given.quick else None)
+        rows.run(audit_library, name, QUICK_TRIALS if given.quick else None, given.promise)
 
 
 if __name__ == "__main__":

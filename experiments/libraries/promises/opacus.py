@@ -53,7 +53,7 @@ def trained(rng, x, *, batch_size, noise_multiplier, dimensions, steps):
     return next(model.parameters()).detach().numpy()[0].copy()
 
 
-def promise(name, x0, x1, *, issue=None, trials=10_000, **settings):
+def promise(name, x0, x1, *, issue=None, trials=4_000, **settings):
     """What the engine's own accountant says after the same steps."""
     engine = private(*x1, settings["batch_size"], settings["noise_multiplier"], settings["dimensions"])[0]
     engine.accountant.history.clear()
@@ -66,5 +66,5 @@ def promises():
     full = {"batch_size": FULL, "noise_multiplier": 2.0, "dimensions": 200, "steps": 1}
     yield promise("a step on all of 2 or 3 records", (2, False), (3, False), issue=BATCH_SIZE, **full)
     part = {"batch_size": OF_FOUR, "noise_multiplier": 1.0, "dimensions": 2}
-    yield promise("a step on a batch of 10 or 11 records", (10, False), (11, True), steps=1, trials=2_000, **part)
-    yield promise("a training of 6 steps", (10, False), (11, True), steps=6, trials=1_000, **part)
+    yield promise("a step on a batch of 10 or 11 records", (10, False), (11, True), steps=1, trials=600, **part)
+    yield promise("a training of 6 steps", (10, False), (11, True), steps=6, trials=600, **part)
