@@ -21,10 +21,6 @@ def sound(rows: Rows) -> list[Row]:
     return [row for row in played(rows) if row["setting"]["issue"] is None]
 
 
-def peers(rows: Rows) -> list[Row]:
-    return [row for row in rows if row["quantity"] == "peer"]
-
-
 def violated(rows: Rows) -> int:
     return sum(row["setting"]["verdict"] == "violation" for row in rows)
 

@@ -1,6 +1,6 @@
-"""Makes the page of what libraries promise: a line for each promise, and what other auditors made of some of them."""
+"""Makes the page of what libraries promise: a line for each promise."""
 
-from experiments.libraries.claims import CLAIMS, known, peers, played, sound
+from experiments.libraries.claims import CLAIMS, known, played, sound
 from experiments.libraries.play import WITHHELD
 from experiments.pages import Fact, Row, Rows, fact, number, table, verdicts
 
@@ -58,13 +58,3 @@ def unnamed(rows: Rows) -> str:
     own = [at for at in own if at["verdict"] == WITHHELD]
     lines = [[at["library"], at["version"], f"{at['promise']}: {at['epsilon']:g}, {at['delta']:g}"] for at in own]
     return table(["library", "version", "claim"], lines, left=True)
-
-
-def other_auditors(rows: Rows) -> str:
-    """The same mechanisms by other tools, each as its own documentation uses it."""
-    lines = [
-        [row["setting"]["mechanism"], row["setting"]["tool"], row["setting"]["says"], number(row["ours"]),
-         f"{row['setting']['trials']:,}", f"{row['seconds']:.1f}"]
-        for row in peers(rows)
-    ]  # fmt: skip
-    return table(["mechanism", "tool", "says", "ε at least", "trials", "seconds"], lines, left=True)

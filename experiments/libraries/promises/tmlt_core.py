@@ -13,7 +13,7 @@ LIBRARY = "tmlt-core"
 def promise(name, measurement, kind):
     """What the measurement's own privacy function says of inputs at distance 1."""
     claim = Claim(float(measurement.privacy_function(1).to_float(round_up=True)), neighbouring="add_remove")
-    return Promise(name, claim, lambda rng, x: measurement(kind(x)), 0, 1)
+    return Promise(name, claim, lambda rng, x: measurement(kind(x)), 0, 1, trials=4_000)
 
 
 def promises():
