@@ -30,14 +30,12 @@ def scale(rows: Rows) -> str:
     return f"{min(trials):,} to {max(trials):,} trials a promise"
 
 
-def found_by_the_plain_call(rows: Rows) -> Verdict:
-    own = [row for row in known(rows) if not row["setting"].get("asked")]
-    return Verdict(violated(own) == len(own), f"{violated(own)} of {len(own)} promises broken", scale(own))
-
-
-def found_in_last_bits(rows: Rows) -> Verdict:
-    own = [row for row in known(rows) if row["setting"].get("asked")]
-    return Verdict(violated(own) == len(own), f"{violated(own)} of {len(own)} promises broken", scale(own))
+def all_found(rows: Rows) -> Verdict:
+    own = known(rows)
+    asked = [row for row in own if row["setting"].get("asked")]
+    plain = [row for row in own if row not in asked]
+    told = f"{violated(plain)} of {len(plain)} by the plain call, {violated(asked)} of {len(asked)} by last bits"
+    return Verdict(violated(own) == len(own), told, scale(own))
 
 
 def no_false_alarm(rows: Rows) -> Verdict:
@@ -46,12 +44,11 @@ def no_false_alarm(rows: Rows) -> Verdict:
 
 
 CLAIMS = (
-    Claim("The plain call finds every fault that a public issue names", "", found_by_the_plain_call, COMMAND),
     Claim(
-        "What floating point leaks by last bits is found by the attack that reads them",
+        "Faults that public issues name are found; last bits of floats where they are asked for",
         "",
-        found_in_last_bits,
+        all_found,
         COMMAND,
     ),
-    Claim("It accuses no mended version and no sound mechanism, of 30 and more", "", no_false_alarm, COMMAND),
+    Claim("No mended version and no sound mechanism, of 30 and more, is accused", "", no_false_alarm, COMMAND),
 )
