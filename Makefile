@@ -13,7 +13,7 @@ TFDS := .venv-tfds/bin
 ACCELERATORS := .venv-accelerators/bin
 PINS := pyproject.toml constraints/py311.txt constraints/py312.txt
 
-.PHONY: help audit test integration mutants verify docs notebooks results reproduce bench bench-gpu tfds accelerators clean
+.PHONY: help audit test integration mutants verify docs notebooks results reproduce libraries bench bench-gpu tfds accelerators clean
 
 # The public project, owner/name on GitHub: badges of notebooks and links of the documentation lead there.
 REPOSITORY ?= PROJECT_OWNER/dpaudit
@@ -64,6 +64,10 @@ results: .venv/.dev  ## rewrite experiments/README.md from the committed results
 reproduce: .venv/.dev  ## make a sample of the committed rows again from what they carry, and compare: minutes
 	$(BIN)/python -m experiments.reproduce $(if $(ONLY),--only $(ONLY)) $(if $(SECONDS_EACH),--seconds $(SECONDS_EACH))
 
+# ONLY="opendp opacus": these alone. Each library is installed into an environment of its own below .venv-libraries.
+libraries: .venv/.core  ## audit what libraries of differential privacy promise: an hour, and 20 GB for all of them
+	$(BIN)/python -m experiments.libraries.run $(if $(ONLY),--only $(ONLY))
+
 # ONLY="training secure": these parts alone. TORCH_PYTHON: an interpreter that has torch and opacus. ROUNDS: of timing.
 BENCH = $(BIN)/python -m experiments.bench.run $(if $(TORCH_PYTHON),--torch-python $(TORCH_PYTHON)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
@@ -83,7 +87,7 @@ accelerators: .venv-accelerators/.core  ## every program compiled for a TPU and 
 	JAX_PLATFORMS=cpu JAX_ENABLE_COMPILATION_CACHE=false $(ACCELERATORS)/pytest -rs --durations=15 $(if $(ONLY),$(ONLY),-m '') tests/accelerators
 
 clean:  ## remove environments, caches and builds; results stay
-	rm -rf .venv .venv-tfds .venv-accelerators .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info site
+	rm -rf .venv .venv-tfds .venv-accelerators .venv-libraries .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info site
 
 # pip shows errors only. A stamp is touched last, so an interrupted installation is taken up again.
 install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-isolation \

@@ -40,6 +40,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "coverage": "trust.coverage",
     "dp_sniper": "trust.dp_sniper",
     "fault_zoo": "trust.fault_zoo",
+    "libraries": "libraries.run",
     "worst_key": "trust.worst_key",
 }
 

@@ -14,7 +14,7 @@ from dpaudit.report.rows import read_rows, replace_text
 from experiments.pages import Row, filled
 
 HERE = Path(__file__).parent
-FOLDERS = ("paper000", "paper001", "paper002", "paper003", "paper004", "trust", "bench")
+FOLDERS = ("paper000", "paper001", "paper002", "paper003", "paper004", "trust", "libraries", "bench")
 MOST = {"README.md": 150, "RESULTS.md": 300}  # lines
 
 

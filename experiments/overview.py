@@ -28,6 +28,10 @@ paper000, paper001, paper002, paper003, paper004, trust = (
 )
 
 
+def libraries(rows: Rows) -> str:
+    return verdicts("libraries")
+
+
 def counted(rows: Rows) -> Fact:
     """How the claims of the papers came out."""
     words = []

@@ -19,6 +19,7 @@ import pytest
 
 from dpaudit import __version__
 from dpaudit.cli import main
+from experiments.libraries import first
 from tests.processes import environment
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,7 @@ SMALL = {
     "plan": ["--rate", "1000"],
     "train": ["--epochs", "1"],
 }
-BY_HAND = {"owner"}  # blocks that tests/integration/test_docs_secure.py runs
+BY_HAND = {"owner", *first.blocks()}  # blocks that test_docs_secure.py and test_libraries.py of tests/integration run
 FILES = {"play.py", "test_privacy.py"}  # blocks that commands of their page run
 
 

@@ -1,0 +1,28 @@
+"""Runs first audits of docs/howto/libraries.md on real packages, each in an environment made for it.
+
+Those that install in under a minute are tried here, `make libraries` tries all.
+"""
+
+import pytest
+
+from experiments.libraries import environments, first
+from experiments.libraries.run import printed
+
+pytestmark = pytest.mark.integration
+FAST = ("opendp", "pure_ldp")
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_first_audit_takes_five_lines_and_accuses_nobody(name):
+    try:
+        python = environments.make(name)
+    except RuntimeError as error:
+        pytest.skip(f"its environment cannot be made here: {error}")
+    (told,) = printed(python, "first", name)
+    assert told["lines"] <= 5
+    assert told["verdict"] == "consistent"
+
+
+def test_every_first_audit_has_an_environment_and_five_lines_at_most():
+    assert set(first.blocks()) <= set(environments.names())
+    assert {name: len(text.splitlines()) for name, text in first.blocks().items() if len(text.splitlines()) > 5} == {}
