@@ -26,8 +26,8 @@ from dpaudit.training import many, models, per_example
 from dpaudit.training.dp_sgd import dp_sgd, train
 from dpaudit.training.dropout import mc_dropout
 from dpaudit.training.sampling import poisson
-from experiments.bench import federated_sides
-from experiments.bench.training_sides import NETWORKS
+from experiments.bench import federated as federated_bench
+from experiments.bench.sides import NETWORKS
 
 NETWORKS_TOGETHER = 64
 CLIENTS, EXAMPLES = 1_000, 5
@@ -155,7 +155,7 @@ def federated(machine: Machine) -> Any:
     """Rounds of 1,000 clients, or of 4 for each device where there are more devices than would share those."""
     devices = sharding.devices(machine.mesh)
     m = CLIENTS if devices <= 8 else 4 * devices
-    server = federated_sides.server(NETWORKS["CNN28"], m, 1.0, each=False, mesh=machine.mesh)
+    server = federated_bench.server(NETWORKS["CNN28"], m, 1.0, each=False, mesh=machine.mesh)
     everyone = population.iid(jax.random.key(0), RECORDS)
     params, *data = batch("CNN28", RECORDS)
     state = jax.eval_shape(server.init, params)

@@ -124,7 +124,7 @@ def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
 def gates(rows: Rows, dimension: int, rounds: int) -> None:
     """Garbling and evaluating the noise's circuit, and transfers, each by one thread."""
     opening = terms("noisy", dimension, 1).opening()
-    circuit = opening.circuit
+    circuit = opening.gates
     draw = np.random.default_rng(0)
     zeros = draw.integers(0, 256, (circuit.inputs, dimension, BLOCK), np.uint8)
     delta = draw.integers(0, 256, BLOCK, np.uint8) | np.uint8(1)

@@ -235,7 +235,7 @@ def tables(rows: Rows, epsilons: Sequence[float], datasets: Sequence[str]) -> No
                 noise_multiplier=multiplier,
                 clip_norm=CLIP_NORM,
             ).opening()
-            for circuit, ands in (("table", table), ("binomial", ours.circuit.ands)):
+            for circuit, ands in (("table", table), ("binomial", ours.gates.ands)):
                 setting = {"data": data, "epsilon": epsilon, "circuit": circuit}
                 row = rows.add("table_bytes", setting, 2 * BLOCK * ands, scale="counted: AND gates of a coordinate")
                 row |= {"ands": ands, "std": std}

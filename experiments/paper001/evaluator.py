@@ -78,11 +78,11 @@ def _opened(channel: Channel, received: two_server_sum.Received, share: np.ndarr
     labels = channel.receive("labels", bits * COUNT * BLOCK).reshape(bits, COUNT, BLOCK)
     decoding = np.unpackbits(channel.receive("decoding", bits * COUNT // 8)).reshape(bits, COUNT)
     inputs = np.concatenate([labels, received.labels])
-    gates = tuple(gate._replace(last=()) for gate in KIND.circuit.gates)
-    every = KIND.circuit._replace(gates=gates, outputs=tuple(range(2, 2 + len(inputs) + len(gates))))
+    gates = tuple(gate._replace(last=()) for gate in KIND.gates.gates)
+    every = KIND.gates._replace(gates=gates, outputs=tuple(range(2, 2 + len(inputs) + len(gates))))
     keys = GateKeys(received.seed.tobytes())
     wires = np.concatenate(list(garbling.evaluate(every, garbling.chunks(inputs), received.tables, keys)), axis=1)
-    read = wires[np.array(KIND.circuit.outputs) - 2] ^ decoding
+    read = wires[np.array(KIND.gates.outputs) - 2] ^ decoding
     values = (1 << np.arange(bits)) @ read.astype(np.int64)
     opened = shares.smod(values - share - LAW.offset, 1 << (bits - 1))
     channel.send("opened", opened.astype(two_server_sum.KEPT))

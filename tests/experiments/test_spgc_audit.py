@@ -130,7 +130,7 @@ def test_the_evaluator_s_release_is_the_record_and_the_noise(evaluator_s):
 
 def test_the_evaluator_s_view_is_its_share_and_bits_and_every_wire_s(evaluator_s):
     kind = spgc_evaluator.KIND
-    circuit, bits = kind.circuit, kind.ring_bits
+    circuit, bits = kind.gates, kind.ring_bits
     wires = circuit.inputs + len(circuit.gates)
     sizes = [1, 2 * bits, kind.mixed, wires, 2 * circuit.inputs, 4 * circuit.ands, bits, bits]
     assert evaluator_s.shape == (spgc_evaluator.COUNT, sum(sizes))

@@ -245,7 +245,7 @@ def test_what_is_torn_or_foreign_is_refused_and_burnt(tmp_path: Path) -> None:
         with pytest.raises(_validate.InputError, match=rf"block: expected {size} bytes \(it is now used up\), got "):
             one.take(number)
         assert not list(tmp_path.glob("*.block"))
-    other = KIND._replace(circuit=KIND.circuit._replace(outputs=KIND.circuit.outputs[::-1]))
+    other = KIND._replace(circuit=KIND.gates._replace(outputs=KIND.gates.outputs[::-1]))
     one.put(3, identity(3), block)
     with pytest.raises(
         _validate.InputError, match=r"block: expected one made for this opening \(it is now used up\), got "

@@ -97,7 +97,7 @@ def test_lengths_are_those_that_are_told(kind: two_server_sum.Opening, depth: in
         session_start |= {"ggm.sums": (depth - 1) * 128 // depth * 32}
     assert spoken == wanted | session_start
     assert [len(table) for table in session.payloads("tables")] == [
-        32 * kind.circuit.ands * count for count in (128, 4096, 1, 1)
+        32 * kind.gates.ands * count for count in (128, 4096, 1, 1)
     ]
 
 

@@ -66,10 +66,10 @@ def repeated_queries(played: Session) -> bool:
     for block, (side, seed) in enumerate(zip(played.first, played.payloads("seed"), strict=True)):
         mixed = garbling.choose(played.zeros(KIND, block), side.bits(KIND), played.delta)
         inputs = garbling.chunks(np.concatenate([side.prepared.zeros, mixed]))
-        tables += garbling.garble(KIND.circuit, inputs, played.delta, recorded(seed))
+        tables += garbling.garble(KIND.gates, inputs, played.delta, recorded(seed))
     assert [part.tables.tobytes() for part in tables] == played.payloads("tables")  # so those were the queries
     inputs = [np.frombuffer(b"".join(calls), "<u8").reshape(-1, 2) for calls in asked.values()]
-    assert sum(map(len, inputs)) == 4 * KIND.circuit.ands * sum(len(side.opened) for side in played.first)
+    assert sum(map(len, inputs)) == 4 * KIND.gates.ands * sum(len(side.opened) for side in played.first)
     return any(len(np.unique(blocks, axis=0)) < len(blocks) for blocks in inputs)
 
 

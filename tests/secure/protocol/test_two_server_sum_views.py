@@ -66,11 +66,11 @@ def evaluators(
     decoding: np.ndarray | None,
 ) -> np.ndarray:
     """Makes H2's rows. It has a last bit of every wire; without a decoding, one that gives the output."""
-    gates = tuple(gate._replace(last=()) for gate in KIND.circuit.gates)
-    laid_open = KIND.circuit._replace(gates=gates, outputs=tuple(range(2, 2 + KIND.circuit.inputs + len(gates))))
+    gates = tuple(gate._replace(last=()) for gate in KIND.gates.gates)
+    laid_open = KIND.gates._replace(gates=gates, outputs=tuple(range(2, 2 + KIND.gates.inputs + len(gates))))
     chunks = garbling.evaluate(laid_open, garbling.chunks(labels), tables, GateKeys(seed))
     wires = np.concatenate(list(chunks), axis=1)
-    read = wires[np.array(KIND.circuit.outputs) - 2]
+    read = wires[np.array(KIND.gates.outputs) - 2]
     if decoding is None:
         decoding = read ^ binary(opened + SHARES[1] + LAW.reach, KIND.ring_bits)
     halves = np.concatenate(tables, axis=-1)[:, :, 0].astype(np.uint8)
@@ -89,8 +89,8 @@ def real_evaluator(session: Session) -> np.ndarray:
 
 def simulated_evaluator(source: Source) -> np.ndarray:
     opened, own = output(source), two_server_sum.fair_bits(source, (KIND.mixed, COUNT))
-    labels = np.frombuffer(source(KIND.circuit.inputs * COUNT * BLOCK), np.uint8)
-    size = KIND.circuit.ands, 2, 2, CHUNK
+    labels = np.frombuffer(source(KIND.gates.inputs * COUNT * BLOCK), np.uint8)
+    size = KIND.gates.ands, 2, 2, CHUNK
     tables = [np.frombuffer(source(8 * int(np.prod(size))), np.uint64).reshape(size) for _ in range(COUNT // CHUNK)]
     return evaluators(opened, own, labels.reshape(-1, COUNT, BLOCK), tables, source(BLOCK), None)
 
