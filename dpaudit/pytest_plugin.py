@@ -79,10 +79,10 @@ def _audited(
     from dpaudit.auditing.bounds import sequential
 
     marker = request.node.get_closest_marker("dpaudit")
-    settings = {} if marker is None else dict(marker.kwargs)
-    unknown = [name for name in settings if name not in OPTIONS]
-    if unknown or (marker is not None and marker.args):
-        raise _validate.expected("mark.dpaudit", f"{', '.join(OPTIONS)} by name", unknown or marker.args)
+    settings, given = ({}, ()) if marker is None else (dict(marker.kwargs), marker.args)
+    unknown = [*given, *(name for name in settings if name not in OPTIONS)]
+    if unknown:
+        raise _validate.expected("mark.dpaudit", f"{', '.join(OPTIONS)} by name", unknown)
     claim = getattr(what[0], "claim", None) if claim is None else claim
     if claim is None:
         raise _validate.expected("claim", "the promise that the test is about", claim)

@@ -126,7 +126,7 @@ def from_samples(
     if len(worlds[0]) == 1 and worlds[0][0][0].size == 1:
         for name, (leaf,) in zip(("samples0", "samples1"), worlds, strict=True):
             read.refuse_sorted(name, leaf.reshape(-1))
-    how = {name: terms["promise"][name] for name in ("delta", "confidence")} | {"rename": rename}
+    how: dict[str, Any] = {name: terms["promise"][name] for name in ("delta", "confidence")} | {"rename": rename}
     attacks = family([np.stack([a[:pilot], b[:pilot]]) for a, b in zip(*worlds, strict=True)], pilot=pilot, **how)
     everything = np.ones(scoring.OTHERS, bool)
     firsts = [[leaf[:aside] for leaf in leaves] for leaves in worlds]
