@@ -11,6 +11,7 @@ import json
 import time
 import zlib
 from importlib.metadata import version
+from typing import Any
 
 import jax
 
@@ -25,16 +26,22 @@ WITHHELD = "to be reported to its authors first"
 def play(promise: Promise, seed: int) -> AuditResult:
     """Audits a promise; its key depends on the seed and on the promise's name alone."""
     key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(promise.name.encode()))
+    assert promise.release is not None
     return audit(
         on_host(promise.release), promise.x0, promise.x1,
         key=key, trials=promise.trials, claim=promise.claim, confidence=CONFIDENCE, attacks=promise.attacks,
     )  # fmt: skip
 
 
-def line(environment: str, library: str, promise: Promise, seed: int) -> dict[str, object]:
+def line(environment: str, library: str, promise: Promise, seed: int) -> dict[str, Any]:
     """What the table says of a promise."""
     began = time.perf_counter()
-    about = {"environment": environment, "library": library, "version": version(library), "promise": promise.name}
+    about: dict[str, Any] = {
+        "environment": environment,
+        "library": library,
+        "version": version(library),
+        "promise": promise.name,
+    }
     about |= {name: json_number(getattr(promise.claim, name)) for name in ("epsilon", "delta", "neighbouring")}
     about |= {"asked": [attack.name for attack in promise.attacks], "issue": promise.issue}
     about |= {"confidence": CONFIDENCE, "attack": None, "trials": 0}
