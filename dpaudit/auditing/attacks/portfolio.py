@@ -56,7 +56,7 @@ class Portfolio(NamedTuple):
     """The finalists, as a game of several scores.
 
     Attributes:
-      game: of [2, scores] a trial.
+      game: of [2, scores] a trial; on JAX's devices a :class:`Game`, on the host its counterpart there.
       arrays: that the scores are computed from.
       finalists: of each score.
       screened: names of all numbers that were screened on the pilot, with what they showed there.
@@ -66,12 +66,12 @@ class Portfolio(NamedTuple):
         leave out the others.
     """
 
-    game: Game
+    game: Any
     arrays: scoring.Arrays
     finalists: list[Finalist]
     screened: list[tuple[str, float]]
     pilot: int
-    like: Callable[[Callable[..., Any], jax.Array], Game]
+    like: Callable[[Callable[..., Any], jax.Array], Any]
     narrow: Callable[[Any, np.ndarray, int | None], Any]
 
     @property
@@ -101,7 +101,7 @@ class Portfolio(NamedTuple):
         rest = [Tried(name, max(0.0, shown), None) for name, shown in self.screened if name not in known]
         return (*found, *sorted(rest, key=lambda one: -one.bound))
 
-    def narrowed(self, game: Game, number: int, *, alone: bool) -> Game:
+    def narrowed(self, game: Any, number: int, *, alone: bool) -> Any:
         """Returns the same game without what the chosen score does not need; the other scores are 0.
 
         Args:
@@ -125,7 +125,7 @@ def _narrowed(game: Game, needs: np.ndarray, number: int | None) -> Game:
 
 
 def finalists_of(
-    arrays: scoring.Arrays, names: Sequence[str], pilot: int, *, given: bool, others: Sequence[str]
+    arrays: scoring.Arrays, names: list[str], pilot: int, *, given: bool, others: Sequence[str]
 ) -> list[Finalist]:
     """Lists the scores that are compared, in the order of :func:`scoring.of_leaves`.
 
