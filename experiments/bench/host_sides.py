@@ -107,8 +107,8 @@ def opacus(rng: np.random.Generator, x: float, state: Any) -> np.ndarray:
 
 SIDES = {
     "numpy": Side(numpy_at_once, None, 8_000_000, 0),
-    "opendp": Side(opendp, opendp_laplace, 20_000),
-    "diffprivlib": Side(diffprivlib, diffprivlib_laplace, 40_000),
+    "opendp": Side(opendp, opendp_laplace, 40_000),
+    "diffprivlib": Side(diffprivlib, diffprivlib_laplace, 100_000),
     "pure_ldp": Side(pure_ldp, pure_ldp_unary, 40_000),
     "opacus": Side(opacus, opacus_step, 128),
 }

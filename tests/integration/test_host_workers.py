@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,7 +24,9 @@ def python(*arguments):
     return subprocess.run(command, env=environment(1), cwd=ROOT, text=True, capture_output=True, timeout=300)
 
 
-def audited(function, x0=0.0, x1=1.0, *, trials=4000, setup=None, workers=2, seconds_per_call=60.0, **more):
+def audited(
+    function, x0: Any = 0.0, x1: Any = 1.0, *, trials=4000, setup=None, workers=2, seconds_per_call=60.0, **more
+):
     wrapped = dpaudit.on_host(function, workers=workers, setup=setup, seconds_per_call=seconds_per_call)
     return dpaudit.audit(wrapped, x0, x1, key=KEY, trials=trials, claim=Claim(1.0), **more)
 

@@ -103,7 +103,7 @@ class Portfolio(NamedTuple):
     """The finalists, as a game of several scores.
 
     Attributes:
-      game: of [2, scores] a trial.
+      game: of [2, scores] a trial; on JAX's devices a :class:`Game`, on the host its counterpart there.
       attacks: the finalists.
       like: ``like(apply, key)``, the same game of another mechanism on trials of its own.
       narrow: ``narrow(game, needs, number)``, the same game of what is needed alone, and of one score where NumPy can

@@ -160,7 +160,7 @@ def _arrays(release: Any, path: str = "") -> list[tuple[str, np.ndarray]] | None
             return None
         array = np.asarray(release)
         if array.dtype.kind == "c":
-            return [(f"{path}.real", array.real), (f"{path}.imag", array.imag)]
+            return [(f"{path}.real", np.real(array)), (f"{path}.imag", np.imag(array))]
         return [(path, array)] if array.dtype.kind in "biuf" else None
     found = []
     for name, one in parts:

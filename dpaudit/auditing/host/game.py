@@ -70,11 +70,11 @@ class HostGame(NamedTuple):
 
     def _played(self, done: int, pairs: int) -> list[np.ndarray]:
         """Returns the arrays of releases of so many pairs, [pairs, 2, *shape] each."""
-        parts, known = [], 0 if self.begun is None else len(self.begun[0])
-        if self.begun is not None and done < known:
-            parts.append([leaf[done : done + pairs] for leaf in self.begun])
-            pairs -= len(parts[0][0])
-            done = known
+        parts: list[list[np.ndarray]] = []
+        if self.begun is not None and done < len(self.begun[0]):
+            known = [leaf[done : done + pairs] for leaf in self.begun]
+            parts.append(known)
+            pairs, done = pairs - len(known[0]), done + len(known[0])
         if pairs > 0:
             parts.append(self._fresh(done, pairs))
         return [np.concatenate(column) if len(column) > 1 else column[0] for column in zip(*parts, strict=True)]
