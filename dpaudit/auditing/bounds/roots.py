@@ -60,4 +60,7 @@ def _single(
 
     if at(low) >= 0:
         return low
-    return high if at(high) <= 0 else toms748(at, low, high, xtol=tolerance, rtol=RELATIVE)
+    if at(high) <= 0:
+        return high
+    found: Any = toms748(at, low, high, xtol=tolerance, rtol=RELATIVE)
+    return found
