@@ -27,7 +27,7 @@ def increasing_root(
       The roots, in that shape.
 
     Source: Chandrupatla 1997, Advances in Engineering Software 28; for a single function, Alefeld, Potra and Shi 1995,
-    Algorithm 748, which has a tenth of its overhead. Both are SciPy's.
+    Algorithm 748, which takes a third of the time. Both are SciPy's.
     """
     low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
     if not low.size:
