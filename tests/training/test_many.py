@@ -78,7 +78,8 @@ def test_as_many_at_once_as_memory_holds(monkeypatch):
     monkeypatch.setattr(many.sharding, "cores", lambda: 1)
 
     def large(x):
-        return jnp.linalg.norm(jnp.sin(x + jnp.arange(1 << 20)).reshape(1024, 1024) @ jnp.ones((1024, 4)))
+        values = jax.lax.optimization_barrier(jnp.sin(x + jnp.arange(1 << 20)))  # not fused with what reads them
+        return jnp.linalg.norm(values.reshape(1024, 1024) @ jnp.ones((1024, 4)))
 
     def chosen(**settings) -> int:
         done: list[int] = []

@@ -27,7 +27,7 @@ def increasing_root(
       The roots, in that shape.
 
     Source: Chandrupatla 1997, Advances in Engineering Software 28; for a single function, Alefeld, Potra and Shi 1995,
-    Algorithm 748, which has a tenth of its overhead. Both are SciPy's.
+    Algorithm 748, which takes a third of the time. Both are SciPy's.
     """
     low, high = np.broadcast_arrays(np.asarray(low, np.float64), np.asarray(high, np.float64))
     if not low.size:
@@ -60,4 +60,7 @@ def _single(
 
     if at(low) >= 0:
         return low
-    return high if at(high) <= 0 else toms748(at, low, high, xtol=tolerance, rtol=RELATIVE)
+    if at(high) <= 0:
+        return high
+    found: Any = toms748(at, low, high, xtol=tolerance, rtol=RELATIVE)
+    return found

@@ -146,6 +146,7 @@ MUTANTS = [
         ("np.where(found.f_bracket[0] >= 0, low, high)", "np.where(found.f_bracket[0] <= 0, low, high)"),
         ("one_sign = found.status == -1", "one_sign = found.status == 0"),
         ('"xatol": tolerance', '"xatol": 1e6 * tolerance'),
+        ("xtol=tolerance", "xtol=1e6 * tolerance"),
     ),
     *of(
         "dpaudit/audits/craft",
