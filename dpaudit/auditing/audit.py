@@ -15,7 +15,7 @@ from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.checkpoint import of_pilot
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
 from dpaudit.auditing import count, estimators
-from dpaudit.auditing.attacks import distinguish
+from dpaudit.auditing.attacks import checked, distinguish
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
 from dpaudit.auditing.bounds import betting, sequential
 from dpaudit.auditing.conclude import carries_verdict, from_band, from_counts
@@ -154,7 +154,8 @@ def audit(
         other_key = jax.random.fold_in(play_key, 1 << 31)  # trials have smaller numbers
         pair, family, threshold, other = (mechanism, x0, x1), None, None, None
         if distinguisher is not None:
-            score, threshold = distinguisher.fit(fit_key, *pair), distinguisher.threshold
+            score = checked.fitted("distinguisher", distinguisher, fit_key, *pair)
+            threshold = distinguisher.threshold
             if estimator.simultaneous is not None:
                 aside = 0
             one = both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpaudit.auditing.bounds import certified, curve, threshold
-from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates, errors
 from dpaudit.mechanisms.claim import Claim
 
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
@@ -75,9 +75,11 @@ def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence
     n, numbers = scores.shape[1], np.where(np.isnan(scores), np.inf, scores)
     above, p = curve.choose_threshold(claim, numbers)
     below, other = curve.choose_threshold(claim, -numbers)  # world 1 where -score > t: not score > the number below -t
-    rule = Rule(above) if p <= other else Rule(float(np.nextafter(-below, -np.inf)), False)
-    says1 = (scores > rule.threshold) | np.isnan(scores)
-    false_positives, false_negatives = np.sum(says1[0] == rule.above), np.sum(says1[1] != rule.above)
+    rules = Rule(above), Rule(float(np.nextafter(-below, -np.inf)), False)
+    wrong = [errors(scores, *rule) for rule in rules]
+    shows = min(p, other) <= curve.NOTHING
+    first = p <= other if shows else sum(wrong[0]) <= sum(wrong[1])
+    rule, (false_positives, false_negatives) = (rules[0], wrong[0]) if first else (rules[1], wrong[1])
     bound, accuracy = _shown(false_positives, false_negatives, n, delta=delta, confidence=confidence)
     return Seen(rule, bound, accuracy, -float(np.log(min(p, other))))
 
