@@ -16,7 +16,7 @@ from dpaudit._engine.checkpoint import Checkpoint, of_pilot
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
 from dpaudit.auditing import count, estimators
-from dpaudit.auditing.attacks import distinguish
+from dpaudit.auditing.attacks import checked, distinguish
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.conclude import carries_verdict
@@ -171,7 +171,7 @@ def audit(
         else:
             family, other = None, None
             if distinguisher is not None:
-                score = distinguisher.fit(fit_key, *pair)
+                score = checked.fitted("distinguisher", distinguisher, fit_key, *pair)
                 one = both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score)
                 whole = game(one, half, batch=batch, mesh=mesh)
                 if worse is not None:

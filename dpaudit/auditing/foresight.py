@@ -153,8 +153,9 @@ def noise_like(result: AuditResult, aside: int) -> Alternative | None:
     settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
     if aside > 0 and result.normal and result.delta > 0:
         return alternative.gaussian(aside, **settings)
-    seen = result.band
-    if aside > 0 and seen is not None:
+    seen, claim = result.band, result.claim
+    shows = claim is not None and result.epsilon_lower >= claim.epsilon / 2  # of less, many laws fit the rates
+    if aside > 0 and seen is not None and shows:
         rates = {"fpr": (seen.fpr_low, seen.fpr_high), "fnr": (seen.fnr_low, seen.fnr_high)}
         if alternative.looks_laplace(**rates, shown=result.epsilon_hat, delta=result.delta):
             return alternative.laplace(aside, **settings)

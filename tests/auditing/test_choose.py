@@ -9,6 +9,7 @@ import pytest
 from dpaudit.auditing.attacks.choose import STRICT, Rule, best, choose_rule, look
 from dpaudit.auditing.bounds import threshold
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
+from dpaudit.mechanisms.claim import Claim
 
 SETTINGS: dict[str, Any] = {"delta": 0.0, "confidence": 0.95}
 
@@ -121,3 +122,15 @@ def test_a_threshold_is_chosen_for_what_its_neighbours_show(law, delta, mean, qu
         found.append(float(epsilon_bounds(*errors(scores[:, 1250:], *rule), 3750, 3750, **settings)[0]))
     assert np.mean(found) > mean
     assert np.quantile(found, 0.05) > quantile
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_against_a_curve_that_is_kept_a_rule_still_says_both_worlds(sign):
+    """With a threshold beyond all scores, the audit would be called blind where it saw nothing wrong."""
+    for seed in range(20):
+        scores = np.random.default_rng(seed).normal(size=(2, 400)) + sign * np.array([[0.0], [0.3]])
+        seen = look(scores, **SETTINGS, claim=Claim.gaussian(1.0))
+        wrong, missed = errors(scores, *seen.rule)
+        assert 40 < wrong < 360
+        assert 40 < missed < 360
+        assert seen.accuracy > 0.5

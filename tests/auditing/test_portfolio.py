@@ -1,6 +1,7 @@
 """The family that a plain audit plays: it finds what no single attack does, in one program, and accuses nobody."""
 
 import math
+import random
 from typing import Any, cast
 
 import jax
@@ -287,6 +288,10 @@ BAD: list[tuple[Any, str]] = [
         r"^attacks: expected scores that jax.jit can trace, got mine, which needs a number \(Tracer",
     ),
     (
+        (distinguish.Distinguisher(lambda *_: lambda z: z[0] + random.random(), None, "mine"),),
+        r"^attacks: expected a score that depends on the release alone, got mine, which changes each time",
+    ),
+    (
         (distinguish.Distinguisher(cast(Any, lambda *_: lambda z: z), None, "mine"),),
         r"^attacks: expected one number for each release, got shape \[3\] \(from mine\)$",
     ),
@@ -301,6 +306,10 @@ BAD: list[tuple[Any, str]] = [
 def test_attacks_that_cannot_be_played_are_refused_in_one_line(attacks, message):
     with pytest.raises(_validate.InputError, match=message) as refused:
         plain(shifted, attacks=attacks)
+    assert "\n" not in str(refused.value)
+    named = message.replace("^attacks", "^distinguisher").replace("Distinguishers", "a Distinguisher or None")
+    with pytest.raises(_validate.InputError, match=named) as refused:
+        plain(shifted, distinguisher=attacks[0])
     assert "\n" not in str(refused.value)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpaudit.auditing.bounds import certified, curve, threshold
-from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
+from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates, errors
 from dpaudit.mechanisms.claim import Claim
 
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
@@ -66,18 +66,27 @@ def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | 
     values, distinct = _candidates(ordered)
     above0, above1 = (n - np.searchsorted(world, values, side="right") for world in ordered)
     settings = {"delta": delta, "confidence": confidence}
-    at, above = threshold.best(above0, above1, n, **settings, averaged=distinct >= n)  # of 2 n: few repeat
-    wrong = (above0[at], n - above1[at]) if above else (n - above0[at], above1[at])
-    return Seen(Rule(float(values[at]), bool(above)), *_shown(*wrong, n, **settings))
+
+    def best_of(*, averaged: bool) -> tuple[Rule, tuple[float, float]]:
+        at, above = threshold.best(above0, above1, n, **settings, averaged=averaged)
+        wrong = (above0[at], n - above1[at]) if above else (n - above0[at], above1[at])
+        return Rule(float(values[at]), bool(above)), _shown(*wrong, n, **settings)
+
+    rule, (bound, accuracy) = best_of(averaged=False)
+    if distinct >= n:  # of 2 n: few repeat; attacks are compared by the same bound as where many do
+        rule, (_, accuracy) = best_of(averaged=True)
+    return Seen(rule, bound, accuracy)
 
 
 def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence: float) -> Seen:
     n, numbers = scores.shape[1], np.where(np.isnan(scores), np.inf, scores)
     above, p = curve.choose_threshold(claim, numbers)
     below, other = curve.choose_threshold(claim, -numbers)  # world 1 where -score > t: not score > the number below -t
-    rule = Rule(above) if p <= other else Rule(float(np.nextafter(-below, -np.inf)), False)
-    says1 = (scores > rule.threshold) | np.isnan(scores)
-    false_positives, false_negatives = np.sum(says1[0] == rule.above), np.sum(says1[1] != rule.above)
+    rules = Rule(above), Rule(float(np.nextafter(-below, -np.inf)), False)
+    wrong = [errors(scores, *rule) for rule in rules]
+    shows = min(p, other) <= curve.NOTHING
+    first = p <= other if shows else sum(wrong[0]) <= sum(wrong[1])
+    rule, (false_positives, false_negatives) = (rules[0], wrong[0]) if first else (rules[1], wrong[1])
     bound, accuracy = _shown(false_positives, false_negatives, n, delta=delta, confidence=confidence)
     return Seen(rule, bound, accuracy, -float(np.log(min(p, other))))
 

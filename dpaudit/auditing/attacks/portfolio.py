@@ -20,16 +20,14 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from dpaudit import _validate
 from dpaudit._engine import fingerprint, worlds
 from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
-from dpaudit._engine.game import Game, game, of_trials, of_worlds
+from dpaudit._engine.game import Game, game, of_worlds
 from dpaudit._engine.sharding import cores, devices, of_first_process, several_processes
-from dpaudit.auditing.attacks import choose, distinguish, features, scoring
+from dpaudit.auditing.attacks import checked, choose, distinguish, features, scoring
 from dpaudit.auditing.attacks.base import Distinguisher, Score
 from dpaudit.auditing.attacks.scoring import FEATURES, FREQUENCIES, NETWORK, OTHERS
-from dpaudit.auditing.lint import probe
 from dpaudit.auditing.result import Tried
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
@@ -140,7 +138,7 @@ def _narrowed(game: Game, needs: np.ndarray, number: int | None) -> Game:
 def pilot_pairs(mechanism: Mechanism, x0: Any, aside: int) -> int:
     """Returns how many pairs of trials are read as raw releases: at most half of those set aside, and what memory
     allows."""
-    size = scoring.size(scoring.layout(_shapes(mechanism, x0)))
+    size = scoring.size(scoring.layout(checked.shapes_of(mechanism, x0)))
     return min(aside // 2, PILOT_MOST, PILOT_BYTES // max(1, 8 * size))
 
 
@@ -180,9 +178,10 @@ def portfolio(
     """
     others = [] if mechanism.log_prob is None else [distinguish.likelihood_ratio]
     scores = [attack.fit(fit_key, mechanism, x0, x1) for attack in others]
-    scores += [score_of(attack, jax.random.fold_in(fit_key, i), mechanism, x0, x1) for i, attack in enumerate(attacks)]
+    pair = mechanism, x0, x1
+    scores += [checked.fitted("attacks", one, jax.random.fold_in(fit_key, i), *pair) for i, one in enumerate(attacks)]
     others += attacks
-    shapes = _shapes(mechanism, x0)
+    shapes = checked.shapes_of(mechanism, x0)
     arrays_of = scoring.layout(shapes)
 
     def of(apply: Callable[..., Any], key: jax.Array) -> Game:
@@ -319,35 +318,3 @@ def _pilot(whole: Game, pilot: int, kept: Checkpoint | None) -> tuple[np.ndarray
     if kept is not None:
         kept.save(played=raw)
     return raw, whole._replace(begun=begun)
-
-
-def _shapes(mechanism: Mechanism, x0: Any) -> Any:
-    return jax.eval_shape(lambda key: jax.tree.map(jnp.asarray, mechanism.apply(key, x0)), of_trials())
-
-
-def score_of(attack: Distinguisher, key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Score:
-    """Fits an attack beside the family and returns its score.
-
-    Raises:
-      InputError: one that raises, cannot be traced, or gives no number.
-    """
-    name = attack.name
-    try:
-        score = attack.fit(key, mechanism, x0, x1)
-        found = jax.eval_shape(score, _shapes(mechanism, x0))
-    except _validate.InputError:
-        raise
-    except probe.NOT_JITTABLE as error:
-        wanted = "scores that jax.jit can trace"
-        raise _validate.InputError(
-            f"attacks: expected {wanted}, got {name}, which needs a number ({type(error).__name__})"
-        ) from None
-    except Exception as error:
-        cause = _validate.one_line(f"{type(error).__name__}: {error}")
-        raise _validate.InputError(
-            f"attacks: expected a score of every release, got {cause} (raised by {name})"
-        ) from None
-    if getattr(found, "shape", None) != () or (not jnp.issubdtype(found.dtype, jnp.number) and found.dtype != bool):
-        shape = f"shape {list(found.shape)}" if hasattr(found, "shape") else type(found).__name__
-        raise _validate.InputError(f"attacks: expected one number for each release, got {shape} (from {name})")
-    return score

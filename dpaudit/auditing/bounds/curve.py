@@ -31,6 +31,7 @@ NEAR, FAR = 400, 60  # points of the grid around what was seen, and elsewhere
 REACH = 12.0  # standard errors around it
 SLOPES = 200  # of tangents that are looked at
 CANDIDATES = 256  # thresholds that are looked at, evenly spread over the log-odds of a score's rank
+NOTHING = 0.5  # a p-value from which on the best threshold shows nothing
 NEARBY = 0.2  # how far thresholds count as near, in ranks over the number of scores
 CHANCE = 1.5  # standard deviations of log p, about sqrt(-2 log p) by the normal law, that a choice by chance gains
 
@@ -119,8 +120,9 @@ def choose_threshold(claim: Claim, scores: Any) -> tuple[float, float]:
     """Chooses the threshold at which these scores refute the promise most strongly; its p-value must not be reported.
 
     The p-value weighs the gap below the curve by its certainty, so a lucky extreme score counts for little, and no
-    confidence level for the choice has to be set. Among many thresholds its logarithm is averaged over those nearby,
-    which reduces the influence of chance; a narrow peak that is higher than chance explains is taken instead.
+    confidence level for the choice has to be set. Where no threshold shows anything, it is the most accurate one.
+    Among many thresholds its logarithm is averaged over those nearby, which reduces the influence of chance; a narrow
+    peak that is higher than chance explains is taken instead.
 
     Args:
       claim: any.
@@ -150,6 +152,8 @@ def choose_threshold(claim: Claim, scores: Any) -> tuple[float, float]:
         best = int(np.argmin(_averaged(places / places[-1], logs)))
     if logs[best] > logs[peak] + CHANCE * np.sqrt(1 - 2 * logs[peak]):  # of log p, a standard deviation or so
         best = peak
+    if p[best] > NOTHING:
+        best = int(np.argmin(false_positives + false_negatives))
     return float(values[best]), float(p[best])
 
 

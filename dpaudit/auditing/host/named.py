@@ -9,7 +9,7 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.auditing.attacks.base import Distinguisher
-from dpaudit.auditing.attacks.portfolio import score_of
+from dpaudit.auditing.attacks.checked import fitted
 from dpaudit.auditing.host import game as games
 from dpaudit.auditing.host.encoder import Encoder
 from dpaudit.mechanisms.claim import Mechanism
@@ -54,7 +54,9 @@ def scores_of(
     if encoder.layout is None:
         names = ", ".join(attack.name for attack in attacks)
         raise _validate.expected("attacks", "none where releases are not arrays of one shape", names)
-    scores = [score_of(attack, jax.random.fold_in(key, i), mechanism, x0, x1) for i, attack in enumerate(attacks)]
+    scores = [
+        fitted("attacks", attack, jax.random.fold_in(key, i), mechanism, x0, x1) for i, attack in enumerate(attacks)
+    ]
     paths, structure = jax.tree_util.tree_flatten_with_path(jax.eval_shape(lambda: mechanism.apply(key, x0)))
     places = [leaf.path for leaf in encoder.layout]
     return Named(scores, [places.index(jax.tree_util.keystr(path)) for path, _ in paths], structure, block)
