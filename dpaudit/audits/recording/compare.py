@@ -334,7 +334,7 @@ class _Comparer:
 
     def _reused(self, uses: list[_Element], seen: list[_Element]) -> bool:
         ratios = {float(f"{one.ratio:.6g}") for one in uses if one.ratio or one.seen}
-        if len(ratios) < 2:
+        if len(ratios) < 2 or self.bad_scale:
             return False
         shown = {float(f"{one.ratio:.6g}") for one in seen}
         places = list(dict.fromkeys(one.where for one in uses))

@@ -151,6 +151,9 @@ class Trace:
         self.size += size
         if self.size > self.spent.size:
             self.spent = np.concatenate([self.spent, np.zeros(2 * self.size, bool)])
+        parents = list(more.get("parents", ()))
+        if parents and self.spent[parents].all():  # computed of released values
+            self.spent[self.size - size : self.size] = True
         return np.arange(self.size - size, self.size)
 
     def draw(
@@ -247,7 +250,8 @@ class Trace:
             moved = (offset != then.tag.offset) | (coefficient != then.tag.coefficient)
         self.same[place] = same
         self.spent[ids[fresh & moved]] = True
-        for one in np.unique(ids[fresh & moved]).tolist():
+        hides = fresh & moved & (~same | (kind == "draw"))  # the same value is a sum of released ones
+        for one in np.unique(ids[hides]).tolist():
             self.entries.setdefault(one, place)
         if same.all():
             return value
