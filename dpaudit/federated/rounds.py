@@ -161,7 +161,8 @@ def federated(
         _, send_key, noise_key, rule_key = jax.random.split(key, 4)
         clip_norm = state.rule.clip_norm
         everywhere = sharding.shared_out(partial(sent_by, chunk), mesh, (*[ALIKE] * 5, CUT), ALIKE)
-        sent = everywhere(send_key, state.params, clip_norm, rows_of, data, draw(key, clients))
+        drawn = sharding.whole(draw(key, clients), mesh)  # else drawn in parts, which devices would have to exchange
+        sent = everywhere(send_key, state.params, clip_norm, rows_of, data, drawn)
         total = client.noise(noise_key, sent.total, clip_norm, m)
         mean = jax.tree.map(lambda leaf: leaf / m, total)
         updates, opt_state = optimizer.update(mean, state.opt_state, state.params)

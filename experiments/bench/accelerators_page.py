@@ -19,20 +19,22 @@ DEVICES = {"h100": 1, "h100:1x2x4": 8, "h100:1x128x8": 1_024, "v5p:8x16x16": 2_0
 HEAD = """# Accelerators
 
 Every program of dpaudit is compiled for a TPU and for an H100 on a machine that has neither (`make accelerators`), and
-held to a contract: it compiles, has no loop over examples, clients, users or networks, no float64, no call to the host,
-and its temporaries stay under a ceiling.
+held to a contract: it compiles, has no loop over examples, clients, users or networks, no float64, no call to the
+host, and its temporaries stay under a ceiling.
 
 !!! warning "Bounds, not times"
 
-    Nothing on this page was run. All numbers are read from compiled programs: bytes that a call reads and writes on one
-    device, operations as the program states them, temporaries as XLA plans them. The roofline is the time that a call
-    takes at least if nothing but bytes and operations stood in the way; the true time is longer, by an unknown factor.
+    Nothing on this page was run. All numbers are read from compiled programs: bytes that a call reads and writes on
+    one device, operations as the program states them, temporaries as XLA plans them. The roofline is the time that a
+    call takes at least if nothing but bytes and operations stood in the way; the true time is longer, by an unknown
+    factor.
 
-A call of `full` or `plane` plays a block of trials, one of `DP-SGD`, `64 networks` and `federated round` takes 20 steps
-or rounds. "Before" is the same program before it was mended for accelerators; a dash stands where it was not compiled.
-Loops whose length is known only when they run are counted as one trip: before, on both chips, and today on a TPU,
-`DP-SGD` and `64 networks` are counted with one microbatch a step. Today on an H100 they are counted with all eight, of
-which every one is computed, so that the host is not asked whether it is needed: their columns do not compare.
+A call of `full` or `plane` plays a block of trials, one of `DP-SGD`, `64 networks` and `federated round` takes 20
+steps or rounds. An arrow leads from the program before it was mended for accelerators to that of today; a program that
+was not compiled for a chip since is not listed there. Loops whose length is known only when they run are counted as
+one trip: before, on both chips, and today on a TPU, `DP-SGD` and `64 networks` are counted with one microbatch a step.
+Today on an H100 they are counted with all eight, every one of which is computed, so that the host need not be asked:
+there the numbers on both sides of an arrow do not compare.
 """
 
 ROOFLINE = """The roofline of an H100 assumes 3.35 TB/s, 494 TFLOP/s in products and 33.5 T other operations a second;
@@ -42,13 +44,14 @@ passes, so that they alone may take as many times longer.
 
 TAIL = """## With more devices
 
-Devices share trials; the clients of a round are 1,000 on one device and on eight, and four for each of more. What one
-device moves follows the number of devices to the power of the exponent: -1 is perfect sharing, 0 is a fixed share.
+What one device moves follows the number of devices to the power of the exponent. Devices of `full`, `plane` and `user
+solves` are given as much work each as one alone, so that 0 is perfect; user solves gather all results on every device.
+The clients of a round are 1,000 on one device and on eight, so that -1 is perfect, and 4 for each of more.
 
 {scale}
 
-`tests/accelerators` compiles them too; a round has one all-reduce, and gathers the norms and the losses of its clients.
-What a machine cannot hold is refused in one line, with the bytes that were wanted.
+A round has one all-reduce, and gathers the norms and the losses of its clients. What a machine cannot hold is refused
+in one line, with the bytes that were wanted.
 """
 
 
@@ -112,7 +115,7 @@ def scale(now: Read) -> str:
                     held = short(now.get(program, machine, "bytes_of_temporaries"), 1e6)
                     together = short(now.get(program, machine, "collectives"))
                     row = [program, machine, f"{DEVICES[machine]:,}", *(short(x, 1e6) for x in moved)]
-                    lines.append([*row, f"{grown:.2f}", held, together])
+                    lines.append([*row, f"{round(grown, 2) + 0.0:.2f}", held, together])
     for program in now.programs("v5p:8x16x16"):
         moved, held, together = (
             now.get(program, "v5p:8x16x16", what) for what in ("bytes_moved", "bytes_of_temporaries", "collectives")
