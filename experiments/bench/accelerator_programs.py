@@ -177,7 +177,8 @@ def dropout(machine: Machine) -> Any:
 def users(u: int) -> Users:
     shape = (u, RATINGS)
     integers, floats = jax.ShapeDtypeStruct(shape, np.int32), jax.ShapeDtypeStruct(shape, np.float32)
-    return Users(integers, floats, floats, jax.ShapeDtypeStruct((u,), np.int32))
+    leaves: Any = (integers, floats, floats, jax.ShapeDtypeStruct((u,), np.int32))
+    return Users(*leaves)
 
 
 def solves(machine: Machine) -> Any:
@@ -196,8 +197,8 @@ def summed(machine: Machine) -> Any:
     packed = solve.coordinates(RANK)
 
     def of(*lead: int) -> steps.Statistics:
-        rows, place = (jnp.zeros((*lead, n)) for n in (packed, RANK)), lead[:-1]
-        return steps.Statistics(*rows, jnp.zeros((*place, packed)))
+        gram, moment = (jnp.zeros((*lead, n)) for n in (packed, RANK))
+        return steps.Statistics(gram, moment, jnp.zeros((*lead[:-1], packed)))
 
     shapes = jax.eval_shape(lambda: (of(ITEMS), jnp.zeros((USERS, RATINGS), jnp.int32), of(USERS, RATINGS)))
     return jax.jit(steps.added).trace(*machine.shapes(shapes))

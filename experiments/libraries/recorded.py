@@ -83,7 +83,7 @@ def sum_unclipped(tools: Tools, rows: np.ndarray, clipped: bool) -> Any:
     return tools.laplace(np.array([(kept if clipped else rows).sum()]), 5.0, EPSILON)[0]
 
 
-CASES = {
+CASES: dict[str, tuple[Any, Any, Any]] = {
     "private number of rows": (mean_by_rows, np.full(3, 0.5), np.full(2, 0.5)),
     "categories read off the data": (count_by_category, np.array([0, 1, 2, 0]), np.array([0, 1, 0])),
     "budget spent twice": (two_queries, np.zeros(100), np.append(np.zeros(100), 1.0)),
@@ -140,7 +140,7 @@ def rows() -> list[dict[str, Any]]:
     """Plays all cases, faulty and mended."""
     there = importlib.util.find_spec("dp_recorder") is not None
     record(lambda one: one + np.random.laplace(), 0.0, 1.0, trials=0)  # noqa: NPY002 - loads what a first call loads
-    cases = [(kind, *case, mended) for kind, case in CASES.items() for mended in (False, True)]
+    cases: list[Any] = [(kind, *case, mended) for kind, case in CASES.items() for mended in (False, True)]
     ours = [by_dpaudit(*case) for _, *case in cases]
     theirs = [by_dp_recorder(*case) if there else dict.fromkeys(RIVAL) for _, *case in cases]
     fixed = {"epsilon": EPSILON, "delta": DELTA, "numpy": metadata.version("numpy")}

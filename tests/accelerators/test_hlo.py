@@ -16,7 +16,7 @@ ROWS = jnp.ones((60, 8))
 
 
 def program(function: Callable[..., Any], *arguments: Any) -> hlo.Program:
-    return hlo.read(jax.jit(function).lower(*arguments).compile().as_text())
+    return hlo.read(str(jax.jit(function).lower(*arguments).compile().as_text()))
 
 
 def one(row: jax.Array) -> jax.Array:

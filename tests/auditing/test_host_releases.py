@@ -66,6 +66,7 @@ def test_numbers_and_items_of_a_value():
     assert found.numbers["['ages'][0]"] == 3
     assert found.numbers["['ages'] descents"] == 1
     assert found.numbers["['n'], last 24 bits"] == 5
+    assert found.words is not None
     words = Counter({found.words[item]: times for item, times in found.items.items()})
     assert words["has the key 'name'"] == 1
     assert words["['name'] holds the character 'n'"] == 2

@@ -10,7 +10,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, distinguish
-from dpaudit.auditing.bounds import alternative, plan
+from dpaudit.auditing.bounds import gdp, plan
 from dpaudit.auditing.plan_mechanism import plan_mechanism
 from dpaudit.mechanisms import ldp_sgd
 from tests.integration.test_cli import run
@@ -64,7 +64,7 @@ def discrete_laplace(epsilon):
 
 def normal(epsilon):
     """The noise that loses this much at delta 0.05."""
-    mu = float(alternative.mu_from_epsilon(epsilon, 0.05))
+    mu = float(gdp.mu_from_epsilon(epsilon, 0.05))
     return lambda key, x: x + jax.random.normal(key) / mu
 
 
@@ -99,7 +99,7 @@ def planned_and_detectable(law: str, audits: int, **more: Any) -> tuple[float, f
 @pytest.mark.parametrize("law", LAWS)
 def test_as_many_trials_as_planned_show_twice_the_claim_four_times_in_five(law):
     of, x0, x1, claim = LAWS[law]
-    how = {"distinguisher": distinguish.projection}
+    how: dict[str, Any] = {"distinguisher": distinguish.projection}
     found = plan_mechanism(of(1.0), x0, x1, key=KEY, claim=claim, **how)
     share = share_of_violations(of(2.0), x0, x1, claim, found.fixed, AUDITS, **how)
     assert share == pytest.approx(0.8, abs=3 * np.sqrt(0.8 * 0.2 / AUDITS))

@@ -14,7 +14,7 @@ def committed():
 @pytest.mark.parametrize("kind", recorded.CASES)
 @pytest.mark.parametrize("mended", [False, True])
 def test_a_case_is_the_committed_row(kind, mended, committed):
-    found = recorded.by_dpaudit(*recorded.CASES[kind], mended)
+    found = recorded.by_dpaudit(*recorded.CASES[kind], mended=mended)
     assert found["verdict"] == ("consistent" if mended else "violation")
     (row,) = (row for row in committed if (row["kind"], row["mended"]) == (kind, mended))
     assert [found[name] for name in ("verdict", "findings")] == [row[name] for name in ("verdict", "findings")]

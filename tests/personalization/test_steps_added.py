@@ -1,5 +1,7 @@
 """The aggregator's sums of the devices' messages are the same by either form."""
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -12,7 +14,7 @@ def test_messages_add_up_alike_on_every_platform() -> None:
     rng = np.random.default_rng(0)
     items = rng.integers(0, 7, (9, 4)).astype(np.int32)
 
-    def of(*shape: int) -> np.ndarray:
+    def of(*shape: int) -> Any:
         return rng.normal(size=shape).astype(np.float32)
 
     total, messages = Statistics(of(7, 3), of(7, 2), of(3)), Statistics(of(9, 4, 3), of(9, 4, 2), of(9, 3))

@@ -77,7 +77,7 @@ class HostGame(NamedTuple):
             pairs, done = pairs - len(known[0]), done + len(known[0])
         if pairs > 0:
             parts.append(self._fresh(done, pairs))
-        return [np.concatenate(column) if len(column) > 1 else column[0] for column in zip(*parts, strict=True)]
+        return parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def _fresh(self, done: int, pairs: int) -> list[np.ndarray]:
         first, last = done // self.plan.chunk, -(-(done + pairs) // self.plan.chunk)

@@ -327,8 +327,7 @@ def _read(
     def of_block(part: list[np.ndarray]) -> np.ndarray:
         *release, own = part
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            found = scoring.of_family(np, release, own.shape[:-1], wanted, arrays)
-            return np.concatenate([found, own], -1)[chosen]
+            return scoring.of_leaves(np, release, own, wanted, arrays)[chosen]
 
     with ThreadPoolExecutor(min(scoring.THREADS, cores())) as pool:
         parts = games.in_blocks(of_block, [*leaves, own], block)

@@ -273,8 +273,9 @@ class _Scalar:
         return np.abs(self)
 
     def __round__(self, digits: int | None = None) -> Any:
+        own: Any = self
         scale = 10.0 ** (digits or 0)
-        rounded = np.rint(self * scale if digits else self)
+        rounded = np.rint(own * scale if digits else own)
         return _whole(rounded) if digits is None else rounded / scale
 
     def round(self, decimals: int = 0) -> Any:
@@ -293,13 +294,14 @@ class _Scalar:
         return int(plain(np.trunc(self)))
 
     def __bool__(self) -> bool:
-        return bool(np.not_equal(self, 0))
+        own: Any = self
+        return bool(np.not_equal(own, 0))
 
     def __hash__(self) -> int:
         return hash(plain(self))
 
     def __repr__(self) -> str:
-        return float.__repr__(self) if isinstance(self, float) else int.__repr__(self)
+        return repr(plain(self))
 
     def __reduce__(self) -> Any:
         return (float if isinstance(self, float) else int), (plain(self),)

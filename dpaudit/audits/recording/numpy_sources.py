@@ -105,7 +105,9 @@ def _followed_method(name: str, law: str, defaults: dict[str, Any]) -> Callable[
         draw = getattr(self.twin, name)
         if not self.trace.is_open:
             return draw(*args, **kwargs)
-        given = {"size": args or None} if name in UNSHAPED else defaults | dict(zip(names, args)) | kwargs  # noqa: B905
+        given: dict[str, Any] = {"size": args or None}
+        if name not in UNSHAPED:
+            given = defaults | dict(zip(names, args)) | kwargs  # noqa: B905
         given = {key: one for key, one in given.items() if key not in ("dtype", "method")}
         size, out = given.pop("size", None), given.pop("out", None)
         size = np.shape(out) if out is not None else size
@@ -282,7 +284,8 @@ def resumed(stage: Stage, made: Any) -> Any:
     def begin(trace: Trace) -> None:
         made.trace = trace
         seed = fresh_seed(trace)
-        made.twin = STATE(seed % 2**32) if isinstance(made, STATE) else GENERATOR(np.random.PCG64(seed))
+        twin: Any = STATE(seed % 2**32) if isinstance(made, STATE) else GENERATOR(np.random.PCG64(seed))
+        vars(made)["twin"] = twin
 
     stage.at_begin.append(begin)
     return made

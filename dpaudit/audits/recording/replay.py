@@ -276,7 +276,8 @@ def _allowed(noise: Noise, claim: Claim | None) -> float | None:
     def above(mu: float) -> float:
         return Claim.gaussian(mu).epsilon_at(claim.delta) - claim.epsilon
 
-    return noise.scale * float(optimize.brentq(above, 1e-6, 1e3))
+    mu: Any = optimize.brentq(above, 1e-6, 1e3)
+    return noise.scale * float(mu)
 
 
 def _audited(

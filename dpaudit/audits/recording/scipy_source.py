@@ -25,7 +25,7 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
         if isinstance(given, int | np.integer):
             stage.trace.seeds.append(Seed(f"scipy.stats.{self.name}.rvs", repr(given), caller()))
             given = STATE(given)
-        twin = getattr(given, "twin", None) or np.random.mtrand._rand.twin
+        twin = getattr(given, "twin", None) or vars(np.random.mtrand._rand)["twin"]
         kwargs.pop("discrete", None)
         own, location, scale, size = self._parse_args_rvs(*args, **kwargs)
         # _parse_args_rvs fills in a size of its own where none was given
@@ -36,7 +36,7 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
         def make(shape: Any) -> Any:
             return np.asarray(real(self, *own, **more, size=shape, random_state=twin))
 
-        law = LAWS.get(self.name, self.name)
+        law = str(LAWS.get(self.name, self.name))
         shape_parameters = {f"shape{place}": one for place, one in enumerate(own)}
         settings = (location, 1 if whole else scale, None if lone else size)
         return followed(stage.trace, f"scipy.stats.{self.name}.rvs", law, *settings, make, **shape_parameters)

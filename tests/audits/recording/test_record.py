@@ -74,7 +74,7 @@ def test_losses_are_composed_as_by_hand(delta):
         return [x + rng.laplace(0, 4) for _ in range(3)] + [x + rng.normal(0, 5) if delta else 0.0]
 
     found = record(queries, LOW, HIGH, claim=Claim(3.0, delta), trials=0)
-    event = [dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(4), 3)]
+    event: list[dp_accounting.DpEvent] = [dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(4), 3)]
     event += [dp_accounting.GaussianDpEvent(5)] if delta else []
     accountant = dp_accounting.pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
     accountant.compose(dp_accounting.ComposedDpEvent(event))
