@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "fixed": {"distinguisher": total(3.0)},
     "violation": {
         "until": sequential.violation(),
-        "claim": Claim(0.8),
+        "claim": Claim(0.9),
         "distinguisher": distinguish.projection,
     },
     "width": {"until": sequential.width(0.35), "distinguisher": distinguish.projection},
@@ -189,5 +189,8 @@ def test_a_torn_checkpoint_is_refused_and_kept(tmp_path):
 
 def test_scores_that_are_no_number_each_are_refused():
     vectors = distinguish.Distinguisher(lambda *_: lambda z: z[:3], 0.0, "own")
-    with pytest.raises(_validate.InputError, match=r"^scores: expected one number for each release, got shape \[3\]$"):
+    with pytest.raises(
+        _validate.InputError,
+        match=r"^distinguisher: expected one number for each release, got shape \[3\] \(from own\)$",
+    ):
         dpaudit.audit(noisy, X0, X1, key=KEY, trials=100, distinguisher=vectors)

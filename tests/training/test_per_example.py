@@ -11,7 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from dpaudit import _platform, _validate
-from dpaudit.training import models, per_example
+from dpaudit.training import microbatches, models, per_example
 from tests.training import by_vmap
 
 Batch = tuple[jax.Array, jax.Array]
@@ -135,7 +135,7 @@ def test_a_cpu_takes_as_many_examples_as_its_caches_hold(
     params: Any, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loops(cached: int) -> int:
-        monkeypatch.setattr(per_example, "CACHED", cached)
+        monkeypatch.setattr(microbatches, "CACHED", cached)
         call = partial(per_example.clipped_sum, loss, clip_norm=1.0)
         return str(jax.make_jaxpr(call)(params, batch)).count("length=8")
 
