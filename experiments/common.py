@@ -41,6 +41,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "dp_sniper": "trust.dp_sniper",
     "fault_zoo": "trust.fault_zoo",
     "libraries": "libraries.run",
+    "recorded": "libraries.recorded",
     "worst_key": "trust.worst_key",
 }
 

@@ -26,8 +26,9 @@ from dpaudit.report.rows import read_rows
 from experiments import fingerprint
 from experiments.common import HERE, PROGRAMS, Rows, program
 
+ELSEWHERE = ("mc_dropout_risk", "libraries", "recorded")  # hours of trainings; environments of their own
 EXPERIMENTS: dict[str, ModuleType] = {
-    name: import_module(f"experiments.{module}") for name, module in PROGRAMS.items() if name != "mc_dropout_risk"
+    name: import_module(f"experiments.{module}") for name, module in PROGRAMS.items() if name not in ELSEWHERE
 }
 TOLERANCE = 1e-4  # of a number, relative: what another processor's rounding makes of one trial in many
 LEARNED = {"federated_audit": 0.02, "ldp_client_audit": 0.02, "personalization": 1e-3, "training_audit": 0.02}

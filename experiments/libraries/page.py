@@ -2,9 +2,10 @@
 
 from experiments.libraries.claims import CLAIMS, known, played, sound
 from experiments.libraries.play import WITHHELD
-from experiments.pages import Fact, Row, Rows, fact, number, table, verdicts
+from experiments.pages import Fact, Row, Rows, fact, number, only, select, table, verdicts
 
 FILES = ("*.json",)
+SAID = {True: "found", False: "nothing", None: "–"}
 
 
 def claims(rows: Rows) -> str:
@@ -26,6 +27,23 @@ def faults(rows: Rows) -> str:
 
 def others(rows: Rows) -> str:
     return promises(sound(rows))
+
+
+def recorded(rows: Rows) -> str:
+    """What recording and replaying found of each kind of fault, beside dp-recorder."""
+    lines = []
+    for row in select(rows, "replayed_fault", mended=False):
+        at, mended = row["setting"], only(rows, "replayed_fault", kind=row["setting"]["kind"], mended=True)
+        theirs, twin = at["dp_recorder"], mended["setting"]["dp_recorder"]
+        cells = [
+            ", ".join(at["findings"]),
+            f"{at['verdict']} / {mended['setting']['verdict']}",
+            f"{row['seconds']:.2g}",
+        ]
+        cells += [f"{SAID[theirs['found']]} / {SAID[twin['found']]}", f"{theirs['seconds']:.2g}"]
+        lines.append([at["kind"], *cells])
+    header = ["fault", "finding", "dpaudit: faulty / mended", "seconds", "dp-recorder: faulty / mended", "seconds"]
+    return table(header, lines, left=True)
 
 
 def promises(rows: Rows) -> str:

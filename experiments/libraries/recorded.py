@@ -1,6 +1,6 @@
 """Runs six kinds of faulty mechanism, and each mended, by recording and replaying: by dpaudit and by dp-recorder.
 
-    python -m experiments.libraries.recorded [--out FILE]
+    python -m experiments.libraries.recorded
 
 The kinds are those of dp-recorder's own tests (github.com/ObliviousAI/dp-recorder): a private number of rows used as
 public, categories read off the data, a budget spent twice, NaN that passes a clip, a scale that falls to 0, and a clip
@@ -9,22 +9,18 @@ sensitivity, values that must not depend on data are declared, and where both ru
 runs the plain function. Without dp-recorder on the path its columns are empty. About ten seconds.
 """
 
-import argparse
 import contextlib
 import importlib.util
 import io
 import time
 from collections.abc import Callable
-from importlib import metadata
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpaudit import Claim, record
-from dpaudit.report.rows import write_rows
+from experiments.common import Rows, as_command, options
 
-RESULTS = Path(__file__).with_name("results") / "recorded.json"
 EPSILON, DELTA = 1.0, 1e-5
 SAMPLES = 10_000
 
@@ -136,36 +132,30 @@ def by_dp_recorder(mechanism: Callable[..., Any], x0: Any, x1: Any, mended: bool
     return {"found": found, "stage": stage, "epsilon": epsilon, "seconds": seconds}
 
 
-def rows() -> list[dict[str, Any]]:
-    """Plays all cases, faulty and mended."""
-    there = importlib.util.find_spec("dp_recorder") is not None
-    record(lambda one: one + np.random.laplace(), 0.0, 1.0, trials=0)  # noqa: NPY002 - loads what a first call loads
-    cases: list[Any] = [(kind, *case, mended) for kind, case in CASES.items() for mended in (False, True)]
-    ours = [by_dpaudit(*case) for _, *case in cases]
-    theirs = [by_dp_recorder(*case) if there else dict.fromkeys(RIVAL) for _, *case in cases]
-    fixed = {"epsilon": EPSILON, "delta": DELTA, "numpy": metadata.version("numpy")}
-    return [
-        {"kind": kind, "mended": mended}
-        | fixed
-        | one
-        | {f"dp_recorder_{name}": value for name, value in other.items()}
-        for (kind, *_, mended), one, other in zip(cases, ours, theirs, strict=True)
-    ]
-
-
 RIVAL = ("found", "stage", "epsilon", "seconds")
 
 
+def replayed(rows: Rows) -> None:
+    """Plays all cases, faulty and mended."""
+    there = importlib.util.find_spec("dp_recorder") is not None
+    record(lambda one: one + np.random.laplace(), 0.0, 1.0, trials=0)  # noqa: NPY002 - loads what a first call loads
+    for kind, case in CASES.items():
+        for mended in (False, True):
+            ours = by_dpaudit(*case, mended=mended)
+            theirs = by_dp_recorder(*case, mended=mended) if there else dict.fromkeys(RIVAL)
+            setting = {"kind": kind, "mended": mended, "epsilon": EPSILON, "delta": DELTA}
+            setting |= {name: ours[name] for name in ("verdict", "findings", "where")} | {"dp_recorder": theirs}
+            found, seconds = float(ours["verdict"] == "violation"), ours["seconds"]
+            rows.add("replayed_fault", setting, found, scale="one replay", seconds=seconds)
+            print(f"{kind}{', mended' * mended}: {ours['verdict']} in {seconds} s; dp-recorder: {theirs['found']}")
+    rows.finish_part("recorded and replayed")
+
+
 def main() -> None:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="file of rows; default: the committed one")
-    made = rows()
-    write_rows(made, parser.parse_args().out)
-    for row in made:
-        said = f"{row['verdict']} ({', '.join(row['findings']) or 'nothing'}) in {row['seconds']} s"
-        print(f"{row['kind']}{', mended' * row['mended']}: {said}; dp-recorder: {row['dp_recorder_found']}")
+    chosen = options(__doc__ or "").parse_args()
+    rows = Rows("libraries", "recorded", chosen.out, chosen.seed)
+    rows.run(replayed)
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -20,7 +20,6 @@ from experiments import fingerprint
 from experiments.common import Rows, as_command, options
 from experiments.libraries import environments, first
 
-REPRODUCIBLE: dict[str, Any] = {}  # each needs an environment of its own: `make libraries` makes the rows again
 QUICK_TRIALS = 2_000
 
 

@@ -3,12 +3,13 @@
 import pytest
 
 from dpaudit.report.rows import read_rows
+from experiments.common import results
 from experiments.libraries import recorded
 
 
 @pytest.fixture(scope="module")
 def committed():
-    return read_rows(recorded.RESULTS)
+    return [row["setting"] for row in read_rows(results("recorded"))]
 
 
 @pytest.mark.parametrize("kind", recorded.CASES)
@@ -18,4 +19,4 @@ def test_a_case_is_the_committed_row(kind, mended, committed):
     assert found["verdict"] == ("consistent" if mended else "violation")
     (row,) = (row for row in committed if (row["kind"], row["mended"]) == (kind, mended))
     assert [found[name] for name in ("verdict", "findings")] == [row[name] for name in ("verdict", "findings")]
-    assert row["dp_recorder_found"] is not mended
+    assert row["dp_recorder"]["found"] is not mended
