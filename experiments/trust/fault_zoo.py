@@ -176,6 +176,7 @@ def main() -> None:
     for name in names:
         rows.run(examine, name, all_attacks=not chosen.quick)
         rows.run(plain, name, [] if chosen.quick else forms_of(ZOO[name][1]), QUICK_TRIALS if chosen.quick else None)
+        jax.clear_caches()  # thousands of programs need more maps of memory than a process may have
     audits, trials = (QUICK_AUDITS, QUICK_TRIALS) if chosen.quick else (AUDITS, AUDIT_TRIALS)
     rows.run(false_alarms, names, audits, trials)
 
