@@ -297,7 +297,8 @@ class _Comparer:
             elif block.law in ("laplace", "gaussian"):
                 proves = claim.delta == 0 or losses.two_scales(block.law, *p, *q, claim.epsilon) > claim.delta
         self.bad_scale = True
-        self.fault("data_dependent_scale", sentence, where, proves)
+        if not block.parents:  # else it may be the share of released values that depends on data
+            self.fault("data_dependent_scale", sentence, where, proves)
         self.left.append("the scale of noise depends on the data")
 
     def _composed(self) -> tuple[Loss, Loss]:

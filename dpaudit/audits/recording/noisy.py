@@ -192,7 +192,7 @@ class NoisyArray(np.ndarray):
     def squeeze(self, *axis: Any) -> Any:
         return structural(lambda one: np.asarray(one).squeeze(*axis), (self,), {})
 
-    def copy(self, *order: Any) -> Any:
+    def copy(self, order: Any = "C") -> Any:
         return structural(lambda one: np.array(one), (self,), {})
 
     def __copy__(self) -> Any:

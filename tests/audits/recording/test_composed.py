@@ -48,6 +48,19 @@ def running_sum(rng, x):
     return sums
 
 
+def clipped_steps(rng, x):
+    weights, rows = np.zeros(2), np.stack([x, 1 - x], 1)
+    for _ in range(3):
+        each = weights - rows
+        each = each / np.maximum(1, np.linalg.norm(each, axis=1, keepdims=True))
+        weights = weights - 0.1 * (each.sum(0) + rng.normal(0, 8, 2)) / 4
+    return weights
+
+
+def sorted_values(rng, x):
+    return np.sort(x + rng.laplace(0, 1, 4))
+
+
 @pytest.mark.parametrize("fn", [until_in_range, noise_until_small, refuses_far_values])
 def test_noise_far_out_ends_no_recording(fn):
     assert record(fn, X0, X1, claim=Claim(3.0), trials=0).verdict in ("consistent", "underpowered")
@@ -70,3 +83,13 @@ def test_noises_that_cancel_are_found_by_the_audit():
 def test_a_sum_with_new_noise_for_every_value_is_not_accused():
     assert not record(running_sum, X0, X1, claim=Claim(1.0), trials=0).findings
     assert record(running_sum, X0, X1, claim=Claim(1.0), trials=1_000).verdict == "consistent"
+
+
+def test_steps_of_clipped_gradients_are_not_accused():
+    found = record(clipped_steps, X0, X1, claim=Claim(2.0, 1e-5), trials=0)
+    assert not found.findings, str(found)
+    assert found.verdict == "underpowered"
+
+
+def test_noisy_values_can_be_sorted():
+    assert record(sorted_values, X0, X1, claim=Claim(1.0), trials=0).verdict == "consistent"
