@@ -316,3 +316,8 @@ def test_whole_scores_that_float64_does_not_hold_are_refused():
 def test_a_stopping_rule_that_is_none_is_refused_in_one_line():
     with pytest.raises(_validate.InputError, match="until"):
         dpaudit.audit(laplace, 0.0, 1.0, key=KEY, trials=1_000, claim=Claim(1.0), until="violation")
+
+
+def test_releases_whose_length_alone_differs_between_the_worlds_are_told_apart():
+    found = dpaudit.from_samples([[0.0] * 3] * 400, [[0.0] * 2] * 400, claim=Claim(1.0))
+    assert found.verdict == "violation"
