@@ -205,6 +205,8 @@ def fitting(estimator: Estimator | None, claim: Claim | None, until: sequential.
     Raises:
       InputError: one that does not fit.
     """
+    if until is not None and not callable(until):
+        raise _validate.expected("until", "a rule such as sequential.violation(), or None", until)
     if estimator is None:
         return estimators.clopper_pearson if until is None else estimators.betting_bounds
     if not isinstance(estimator, Estimator):

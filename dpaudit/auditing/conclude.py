@@ -14,6 +14,8 @@ from dpaudit.auditing.result import UNSTATED, AuditResult, Band, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
 BAND_POINTS = 64  # of a band that a result keeps
+SURE = 1 - 1e-6  # confidence from which guesses that are wrong too often are taken for the opposite ones
+BACKWARDS = "the opposite guesses would have been right: what tells of world 1 was taken to tell of world 0"
 
 
 def from_counts(
@@ -104,7 +106,8 @@ def from_counts(
         claim=claim,
         threshold=threshold,
         side="either" if both_events else "above",
-        reason=too_few(negatives + positives, ceiling, claim, confidence=tested["confidence"]),
+        reason=too_few(negatives + positives, ceiling, claim, confidence=tested["confidence"])
+        or (None if both_events or lower > 0 else _backwards(*counts, delta)),
         p_value=p_value,
         certified=certified.of_counts(
             rules[: len(Certificates._fields)] if len(rules) > 1 else rules[0],
@@ -153,6 +156,10 @@ def from_band(
     perfect = Counted(0, 0, n0, n1, np.zeros(4), (np.zeros(n0), np.ones(n1)))
     ceiling, _ = estimator.bounds(perfect, **settings)
     thin = np.unique(np.linspace(0, len(lower) - 1, BAND_POINTS).astype(int))
+    reason = None
+    if lower.max() <= 0:
+        turned = band.tradeoff([-np.asarray(row) for row in scores], confidence=SURE, band=estimator.simultaneous)
+        reason = BACKWARDS if epsilon_from_rates(turned.fpr_high, turned.fnr_high, delta).max() > 0 else None
     return AuditResult(
         epsilon_hat=shown(fpr, fnr, delta, both_events=False),
         epsilon_lower=float(lower[best]),
@@ -169,7 +176,7 @@ def from_band(
         detectable=None,
         claim=claim,
         threshold=float(rates.thresholds[best]),
-        reason=too_few(n0 + n1, ceiling, claim, confidence=confidence),
+        reason=too_few(n0 + n1, ceiling, claim, confidence=confidence) or reason,
         certified=certified.of_band(rates),
         band=Band(*(tuple(float(rate) for rate in rate[thin]) for rate in rates[1:])),
         **settings,
@@ -216,6 +223,12 @@ def shown(fpr: float, fnr: float, delta: float, *, both_events: bool) -> float:
     """Returns the epsilon at these rates, or the larger one of the rule and its opposite where both events count."""
     rates = np.array([[fpr, fnr], [1 - fpr, 1 - fnr]] if both_events else [[fpr, fnr]])
     return float(epsilon_from_rates(rates[:, 0], rates[:, 1], delta).max())
+
+
+def _backwards(false_positives: int, false_negatives: int, negatives: int, positives: int, delta: float) -> str | None:
+    """Says that the opposite guesses would have been right, where that is no chance."""
+    opposite = Counted(negatives - false_positives, positives - false_negatives, negatives, positives, np.zeros(4))
+    return BACKWARDS if estimators.clopper_pearson.bounds(opposite, delta=delta, confidence=SURE)[0] > 0 else None
 
 
 def too_few(counted: int, ceiling: float, claim: Claim | None, *, confidence: float) -> str | None:

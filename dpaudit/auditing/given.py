@@ -115,6 +115,8 @@ def from_samples(
     terms = _terms(claim, delta, confidence, estimator, reading)
     given = {"samples0": samples0, "samples1": samples1}
     of_numbers = all(map(read.is_numbers, given.values()))
+    if of_numbers and isinstance(samples0, list) and isinstance(samples1, list):  # rows that differ in length alone
+        of_numbers = np.shape(samples0[:1]) == np.shape(samples1[:1])
     counts, listed = read.counted(given, of_numbers=of_numbers)
     aside = min(counts) // CHOOSING_SHARE
     if aside // 2 < PILOT_LEAST:

@@ -11,6 +11,8 @@ from dpaudit.auditing.bounds import one_run as guesses
 from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
+SURE = 0.999  # confidence from which scores that tell the opposite are taken to be turned
+
 
 def one_run(
     scores: Any, included: Any, *, claim: Claim | None = None, delta: float | None = None, confidence: float = 0.95
@@ -54,6 +56,12 @@ def one_run(
     reason = None
     if claim is not None and ceiling <= claim.epsilon:
         reason = f"even if every guess were right, {m:,} canaries would certify an ε of {ceiling:.2f} at most"
+    elif scores.min() == scores.max():
+        reason = "all scores are equal: this attack saw nothing"
+    elif lower <= 0:
+        turned = estimators.of_one_training(-scores, included)
+        if estimators.one_run.bounds(turned, delta=delta, confidence=SURE)[0] > 0:
+            reason = "the scores are larger for canaries that were left out: change their sign"
     return AuditResult(
         epsilon_hat=math.inf if most == 1 else max(0.0, math.log(most / (1 - most))) if most > 0 else 0.0,
         epsilon_lower=lower,

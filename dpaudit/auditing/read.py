@@ -14,6 +14,7 @@ from dpaudit.auditing.host.encoder import learn
 from dpaudit.auditing.host.prepare import renamed
 from dpaudit.auditing.host.reader import Unreadable
 
+EXACT = 2**53  # up to which float64 holds every whole number
 UNLIKELY = math.log(1e-9)  # probability at which values in order are taken for sorted ones
 
 
@@ -29,6 +30,8 @@ def row(**named: Any) -> np.ndarray:
         raise _validate.expected(name, "scores of shape [n]", f"shape {list(found.shape)}")
     if not len(found):
         raise _validate.expected(name, "at least one score", "none")
+    if found.dtype.kind in "iu" and max(abs(int(found.min())), abs(int(found.max()))) > EXACT:
+        raise _validate.expected(name, "whole numbers up to 2^53, or their ranks", "larger ones")
     found = found.astype(np.float64)
     missing = np.flatnonzero(np.isnan(found))
     if len(missing):

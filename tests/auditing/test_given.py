@@ -277,3 +277,47 @@ def test_a_result_is_whole():
     assert found.certified is not None
     assert dpaudit.AuditResult.from_json(found.to_json()) == found
     assert dataclasses.replace(found, claim=None).verdict == "measured"
+
+
+@pytest.mark.parametrize("band", [estimators.dkw, estimators.equal_level])
+def test_scores_that_are_larger_in_world_0_are_not_called_consistent_by_a_band(band):
+    draws = np.random.default_rng(0)
+    larger, smaller = draws.laplace(1, size=2_000), draws.laplace(0, size=2_000)
+    found = dpaudit.from_scores(larger, smaller, claim=Claim(0.1), estimator=band)
+    assert found.verdict == "underpowered"
+    assert "opposite guesses" in found.reason
+    assert dpaudit.from_scores(smaller, larger, claim=Claim(0.1), estimator=band).verdict == "violation"
+    other = draws.laplace(1, size=2_000)
+    assert "opposite" not in str(dpaudit.from_scores(larger, other, claim=Claim(0.1), estimator=band).reason)
+
+
+@pytest.mark.parametrize("claim", [Claim(1.0), Claim.gaussian(1.0)])
+def test_counts_of_guesses_that_are_always_wrong_are_not_called_consistent(claim):
+    found = dpaudit.from_counts(1_000, 1_000, 1_000, 1_000, claim=claim)
+    assert found.verdict == "underpowered"
+    assert "opposite guesses" in found.reason
+    assert dpaudit.from_counts(510, 505, 1_000, 1_000, claim=claim).verdict == "consistent"
+
+
+def test_one_training_says_when_its_scores_are_blind_or_turned():
+    included, claim = np.random.default_rng(0).random(400) < 0.5, Claim(1.0, 1e-5, "add_remove")
+    blind, turned = (dpaudit.one_run(scores, included, claim=claim) for scores in (np.zeros(400), -1.0 * included))
+    assert blind.verdict == turned.verdict == "underpowered"
+    assert "equal" in blind.reason
+    assert "sign" in turned.reason
+    assert dpaudit.one_run(1.0 * included, included, claim=claim).verdict == "violation"
+
+
+def test_whole_scores_that_float64_does_not_hold_are_refused():
+    with pytest.raises(_validate.InputError, match="2\\^53"):
+        dpaudit.from_scores(np.full(100, 2**60), np.full(100, 2**60 + 1), claim=Claim(1.0))
+
+
+def test_a_stopping_rule_that_is_none_is_refused_in_one_line():
+    with pytest.raises(_validate.InputError, match="until"):
+        dpaudit.audit(laplace, 0.0, 1.0, key=KEY, trials=1_000, claim=Claim(1.0), until="violation")
+
+
+def test_releases_whose_length_alone_differs_between_the_worlds_are_told_apart():
+    found = dpaudit.from_samples([[0.0] * 3] * 400, [[0.0] * 2] * 400, claim=Claim(1.0))
+    assert found.verdict == "violation"

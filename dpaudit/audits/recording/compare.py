@@ -72,7 +72,8 @@ class Comparison(NamedTuple):
 
 
 class _Element(NamedTuple):
-    """One number of one release: its noise, the difference in units of it, and whether it was returned."""
+    """One number of one release: its noise, the difference in units of it, whether it was returned, and whether it was
+    only seen on the way, where other noise may have been added."""
 
     id: int
     block: Block
@@ -81,6 +82,7 @@ class _Element(NamedTuple):
     scale: float
     seen: bool
     where: str
+    passing: bool = False
 
 
 def compare(first: Run, second: Run, constant: set[int], intact: set[int], claim: Claim | None) -> Comparison:
@@ -123,6 +125,7 @@ class _Comparer:
             if self.then.nodes[k].kind not in ("compared", "observed"):
                 self._release(k, hidden, seen=k in returned or k in self.intact, tagged=k in returned)
         self._entries(hidden)
+        self._lent(leaves)
         met = {element.id for element in self.elements if element.ratio}
         for k in leaves:
             node = self.then.nodes[k]
@@ -196,8 +199,8 @@ class _Comparer:
         difference = other.offset - tag.offset
         moved = (tag.ids >= 0) & (np.abs(difference) > ROUNDING * np.abs(tag.coefficient))
         blocks = [self.then.blocks[one] for one in np.unique(self.then.law_of(ids))]
-        if not moved.any():
-            return [then.where] * any(block.law == "uniform" for block in blocks)
+        if not moved.any():  # noise of which a comparison chooses has another law than it was drawn with
+            return [then.where] * (tag.pure or any(block.law == "uniform" for block in blocks))
         if all(block.law == "uniform" for block in blocks):
             with np.errstate(divide="ignore", invalid="ignore"):
                 p, q = (np.clip(-one.offset[moved] / one.coefficient[moved], 0.0, 1.0) for one in (tag, other))
@@ -212,7 +215,27 @@ class _Comparer:
         known = {element.id for element in self.elements if element.ratio}
         for one, k in self.now.entries.items():
             if k < self.aligned and (one not in known or one in self.observed):
-                self._elements(self.then.nodes[k], self.now.nodes[k], False, only=one)
+                self._elements(self.then.nodes[k], self.now.nodes[k], False, only=one, passing=True)
+
+    def _lent(self, leaves: list[int]) -> None:
+        """Leaves open what is computed of released values and, besides, of the bare noise of another release."""
+        entered = set(self.now.entries.values())
+        for k in leaves:
+            node = self.then.nodes[k]
+            numbers = np.unique(self.then.law_of(node.tag.ids[node.tag.ids >= 0]))
+            if node.kind in ("compared", "observed") or not any(self.then.blocks[one].parents for one in numbers):
+                continue
+            waiting, known = [k], {k}
+            while waiting:
+                one = waiting.pop()
+                made = self.then.nodes[one]
+                if one in entered:
+                    continue
+                if made.tag.pure and self.now.entries.keys() & set(np.ravel(made.tag.ids).tolist()):
+                    self.left.append(f"noise of other releases is part of that at {node.where}")
+                if not made.tag.pure:
+                    waiting += [each for each in made.inputs if each not in known]
+                    known.update(made.inputs)
 
     def _release(self, k: int, hidden: set[int], *, seen: bool, tagged: bool) -> None:
         then, now = self.then.nodes[k], self.now.nodes[k]
@@ -230,7 +253,7 @@ class _Comparer:
             )
             self.fault("missing_noise", f"{sentence} between the inputs", then.where, tagged)
 
-    def _elements(self, then: Any, now: Any, seen: bool, only: int | None = None) -> None:
+    def _elements(self, then: Any, now: Any, seen: bool, only: int | None = None, passing: bool = False) -> None:
         tag, other = then.tag, now.tag
         flat = [
             np.ravel(one) for one in (tag.ids, tag.offset, tag.coefficient, other.ids, other.offset, other.coefficient)
@@ -256,7 +279,9 @@ class _Comparer:
             rounding = max(ROUNDING, 1e-14 * (abs(o0) + abs(o1)) / scale if math.isfinite(o0 + o1) else 0.0)
             ratio = 0.0 if ratio <= rounding else ratio
             self.elements.append(
-                _Element(int(id0 if id0 >= 0 else id1), block, ratio, abs(difference), scale, seen, then.where)
+                _Element(
+                    int(id0 if id0 >= 0 else id1), block, ratio, abs(difference), scale, seen, then.where, passing
+                )
             )
 
     def _two_scales(
@@ -272,7 +297,8 @@ class _Comparer:
             elif block.law in ("laplace", "gaussian"):
                 proves = claim.delta == 0 or losses.two_scales(block.law, *p, *q, claim.epsilon) > claim.delta
         self.bad_scale = True
-        self.fault("data_dependent_scale", sentence, where, proves)
+        if not block.parents:  # else it may be the share of released values that depends on data
+            self.fault("data_dependent_scale", sentence, where, proves)
         self.left.append("the scale of noise depends on the data")
 
     def _composed(self) -> tuple[Loss, Loss]:
@@ -338,6 +364,9 @@ class _Comparer:
             return False
         shown = {float(f"{one.ratio:.6g}") for one in seen}
         places = list(dict.fromkeys(one.where for one in uses))
+        if len({float(f"{one.ratio:.6g}") for one in uses if not one.passing}) < 2:
+            self.left.append(f"what the noise at {places[-1]} hides may be hidden by other noise, too")
+            return False
         sentence = "one draw hides several values, which their difference shows"
         self.fault("noise_reuse", f"{sentence} ({', '.join(places)})", places[-1], len(shown) > 1)
         return len(shown) > 1

@@ -68,7 +68,10 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[st
     trace, nodes, name = tags[0].trace, tuple(tag.node for tag in tags), ufunc.__name__
     if name in COMPARISONS and method == "__call__":
         made = affine.add(trace, parts(inputs[0]), parts(inputs[1]), -1.0)
-        return _into(out, trace.node("compared", result, *made, inputs=nodes)[0])
+        pure = len(tags) == 1 and tags[0].pure
+        with np.errstate(all="ignore"):
+            margin = np.subtract(*(np.asarray(value, float) for value in values))
+        return _into(out, trace.node("compared", result, *made, inputs=nodes, pure=pure, margin=margin)[0])
     made = _linear(trace, name, method, inputs, kwargs, np.shape(result))
     if made is not None:
         alone = name not in ("add", "subtract") or len(tags) == len(inputs)
@@ -189,7 +192,7 @@ class NoisyArray(np.ndarray):
     def squeeze(self, *axis: Any) -> Any:
         return structural(lambda one: np.asarray(one).squeeze(*axis), (self,), {})
 
-    def copy(self, *order: Any) -> Any:
+    def copy(self, order: Any = "C") -> Any:
         return structural(lambda one: np.array(one), (self,), {})
 
     def __copy__(self) -> Any:

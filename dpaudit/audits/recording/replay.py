@@ -25,10 +25,11 @@ from dpaudit.audits.recording.outputs import Output
 from dpaudit.audits.recording.result import Recording
 from dpaudit.audits.recording.runs import constant_draws, told_apart
 from dpaudit.audits.recording.sources import Sources
-from dpaudit.audits.recording.trace import Trace
+from dpaudit.audits.recording.trace import Endless, Trace
 from dpaudit.mechanisms.claim import Claim
 
 RUNS = 3
+FAR_DRAWS = 100  # that a run with noise far out may draw beside twice as many as the first run
 UNRECORDED = ("opendp", "jax", "tensorflow", "numba", "cupy", "cryptography", "Crypto", "randomgen", "time", "uuid")
 BY_AUDIT = {"control_flow", "data_dependent_shape"}  # with a delta, these may be private
 
@@ -99,8 +100,7 @@ def record(
     firsts = [played.run(x0, "x0", Trace(_seeds(seed, run))) for run in range(RUNS)]
     _check_sources(fn, firsts[0], played.run(x0, "x0", Trace(_seeds(seed, 0), firsts[0].trace)))
     seconds = [played.run(x1, "x1", Trace(_seeds(seed, run), first.trace)) for run, first in enumerate(firsts)]
-    far = played.run(x0, "x0", Trace(_seeds(seed, 0), far=True))
-    intact, constant = _intact(firsts[0], far), constant_draws(firsts)
+    intact, constant = _intact(firsts[0], played.far(x0, _seeds(seed, 0), firsts[0])), constant_draws(firsts)
     pairs = [compare(one, two, constant, intact, claim) for one, two in zip(firsts, seconds, strict=True)]
     faults, left = _gathered(pairs, [one.output for one in firsts], [two.output for two in seconds])
     coins = any(pair.coins for pair in pairs)
@@ -159,6 +159,13 @@ class _Runner:
             raise _validate.expected("fn", "draws in the calling thread alone", f"{len(trace.threads)} threads")
         return Run(trace, output)
 
+    def far(self, x0: Any, seed: int, first: Run) -> Run | None:
+        """Runs with noise far out; None where the function refuses such noise, or draws until it gets other."""
+        try:
+            return self.run(x0, "x0", Trace(seed, far=True, most=2 * len(first.trace.draws) + FAR_DRAWS))
+        except (Endless, _validate.InputError):
+            return None
+
 
 def _arguments(fn: Callable[..., Any]) -> int:
     try:
@@ -198,10 +205,12 @@ def _root(value: Any) -> str:
     return name.split(".")[0] if isinstance(name, str) else ""
 
 
-def _intact(first: Run, far: Run) -> set[int]:
+def _intact(first: Run, far: Run | None) -> set[int]:
     """Returns the nodes whose values are in the output as they are, also with noise far out: neither clipped nor
-    rounded on the way."""
-    found = set()
+    rounded on the way. None are known to be where there was no such run."""
+    found: set[int] = set()
+    if far is None:
+        return found
     for number, (then, now) in enumerate(zip(first.trace.nodes, far.trace.nodes, strict=False)):
         if (then.kind, then.where, np.shape(then.value)) != (now.kind, now.where, np.shape(now.value)):
             break

@@ -121,13 +121,20 @@ class Diverged(NamedTuple):
     what: str
 
 
+class Endless(BaseException):
+    """Stops a run that draws again and again, and that no ``except Exception`` of the function may go on with."""
+
+
 class Trace:
     """Records one run; with ``replayed``, gives it the draws and the noisy values of an earlier one."""
 
-    def __init__(self, seed: int, replayed: "Trace | None" = None, *, far: bool = False) -> None:
+    def __init__(
+        self, seed: int, replayed: "Trace | None" = None, *, far: bool = False, most: int | None = None
+    ) -> None:
         self.random = np.random.Generator(np.random.PCG64(seed))
         self.replayed = replayed
         self.far = far  # noise of unbounded laws is moved far out, to see what is kept of it
+        self.most = most  # draws, after which the run is stopped
         self.draws: list[Draw] = []
         self.nodes: list[Node] = []
         self.blocks: list[Block] = []
@@ -140,6 +147,7 @@ class Trace:
         self.same: dict[
             int, np.ndarray
         ] = {}  # of a node, where its value needed no noise to be that of the earlier run
+        self.margins: dict[int, np.ndarray] = {}  # of comparisons: what lies between the two values
         self.aligned = 0  # nodes of a replay that stand for those of the earlier run
         self.size = 0
         self.is_open = True
@@ -169,6 +177,8 @@ class Trace:
         """Returns what ``make`` draws, or in a replay what was drawn before in its place."""
         if not self.follows:
             return make()
+        if self.most is not None and len(self.draws) >= self.most:
+            raise Endless
         self.threads.add(threading.get_ident())
         where = caller()
         parameters = {} if parameters is None else parameters
@@ -208,14 +218,17 @@ class Trace:
         inputs: tuple[int, ...] = (),
         *,
         pure: bool = False,
+        margin: Any = None,
     ) -> tuple[Any, Tag]:
         """Adds a value with noise in it; in a replay the program sees the value that x0 gave, so that what is
-        computed of released values stays the same."""
+        computed of released values stays the same. The margin of a comparison is the difference that it looks at."""
         where = caller()
         shape = np.shape(value)
         offset, coefficient = (np.broadcast_to(np.asarray(one, float), shape) for one in (offset, coefficient))
         ids = np.broadcast_to(np.asarray(ids), shape)
         place = len(self.nodes)
+        if margin is not None:
+            self.margins[place] = np.asarray(margin)
         if self.replayed is not None and self.diverged is None:
             value = self._released(kind, value, offset, coefficient, ids, where)
             pure = self.replayed.nodes[place].tag.pure if self.diverged is None else pure
@@ -245,8 +258,9 @@ class Trace:
                 self.aligned = place + 1
             return value
         self.aligned = place + 1
+        seen, before = self.margins.get(place, value), self.replayed.margins.get(place, then.value)
         with np.errstate(invalid="ignore"):
-            same = np.asarray(value) == np.asarray(then.value)
+            same = np.asarray(seen) == np.asarray(before)
             moved = (offset != then.tag.offset) | (coefficient != then.tag.coefficient)
         self.same[place] = same
         self.spent[ids[fresh & moved]] = True

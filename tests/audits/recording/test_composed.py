@@ -1,0 +1,95 @@
+"""Noise that decides, that is drawn until it suits, or that is part of several releases."""
+
+import numpy as np
+import pytest
+
+from dpaudit import Claim, record
+
+X0 = np.array([0.2, 0.7, 0.4, 0.9])
+X1 = np.array([0.2, 0.7, 0.4, 0.1])
+
+
+def until_in_range(rng, x):
+    while True:
+        released = x.sum() + rng.laplace(0, 1)
+        if -3 < released < 7:
+            return released
+
+
+def noise_until_small(rng, x):
+    while True:
+        noise = rng.laplace(0, 1)
+        if abs(noise) < 3:  # what is left has bounded support, so no epsilon holds
+            return x.sum() + noise
+
+
+def refuses_far_values(rng, x):
+    released = x.sum() + rng.laplace(0, 1)
+    if abs(released) > 1e6:
+        raise ValueError("this is no sum")
+    return released
+
+
+def one_noisy_threshold(rng, x):
+    threshold = 2 + rng.laplace(0, 2)
+    return [bool(value >= threshold) for value in (x.sum(), np.sum(x > 0.5), x.max(), x.min())]
+
+
+def noises_that_cancel(rng, x):
+    first, second = rng.laplace(0, 1), rng.laplace(0, 1)
+    return x.sum() + first - second, x.sum() + second - first
+
+
+def running_sum(rng, x):
+    total, sums = 0, []
+    for value in x:
+        total = total + value + rng.laplace(0, 1)
+        sums.append(total)
+    return sums
+
+
+def clipped_steps(rng, x):
+    weights, rows = np.zeros(2), np.stack([x, 1 - x], 1)
+    for _ in range(3):
+        each = weights - rows
+        each = each / np.maximum(1, np.linalg.norm(each, axis=1, keepdims=True))
+        weights = weights - 0.1 * (each.sum(0) + rng.normal(0, 8, 2)) / 4
+    return weights
+
+
+def sorted_values(rng, x):
+    return np.sort(x + rng.laplace(0, 1, 4))
+
+
+@pytest.mark.parametrize("fn", [until_in_range, noise_until_small, refuses_far_values])
+def test_noise_far_out_ends_no_recording(fn):
+    assert record(fn, X0, X1, claim=Claim(3.0), trials=0).verdict in ("consistent", "underpowered")
+
+
+@pytest.mark.parametrize("fn", [noise_until_small, one_noisy_threshold, noises_that_cancel])
+def test_replaying_does_not_absolve(fn):
+    found = record(fn, X0, X1, claim=Claim(3.0), trials=0)
+    assert found.verdict in ("underpowered", "fault"), str(found)
+
+
+def test_one_noise_for_all_queries_of_a_sparse_vector_is_used_again():
+    assert record(one_noisy_threshold, X0, X1, claim=Claim(1.0), trials=0).kinds == {"noise_reuse"}
+
+
+def test_noises_that_cancel_are_found_by_the_audit():
+    assert record(noises_that_cancel, X0, X1, claim=Claim(1.0), trials=2_000).verdict == "violation"
+
+
+def test_a_sum_with_new_noise_for_every_value_is_not_accused():
+    assert not record(running_sum, X0, X1, claim=Claim(1.0), trials=0).findings
+    assert record(running_sum, X0, X1, claim=Claim(1.0), trials=1_000).verdict == "consistent"
+
+
+def test_steps_of_clipped_gradients_are_not_accused():
+    found = record(clipped_steps, X0, X1, claim=Claim(2.0, 1e-5), trials=0)
+    assert not found.findings, str(found)
+    assert found.verdict == "underpowered"
+
+
+def test_noisy_values_can_be_sorted():
+    assert record(sorted_values, X0, X1, claim=Claim(1.0), trials=0).verdict == "consistent"
