@@ -9,13 +9,12 @@ import numpy as np
 from dpaudit.auditing.lint.inspect import Finding
 from dpaudit.audits.recording import losses
 from dpaudit.audits.recording.losses import Loss
-from dpaudit.audits.recording.outputs import Output, same
-from dpaudit.audits.recording.trace import Block, Trace
+from dpaudit.audits.recording.outputs import Output, same, texts
+from dpaudit.audits.recording.trace import Block, Trace, twins
 from dpaudit.mechanisms.claim import Claim
 
 ROUNDING = 1e-9  # relative to the scale of the noise, or to the value where that is larger by far
 NORM = {"gaussian": 2.0}  # of the difference; otherwise 1
-CONTINUOUS = {"laplace", "gaussian", "gumbel", "logistic", "exponential", "uniform", "cauchy"}
 WITH_COINS = {"noise_reuse", "constant_seed"}
 ONE_SIDED = {"uniform": lambda z: z, "exponential": lambda z: -math.expm1(-z)}  # mass that cannot occur in the other
 
@@ -109,7 +108,7 @@ class _Comparer:
         self.bad_scale = False
         self.elements: list[_Element] = []
         self.observed: set[int] = set()
-        self.same_noise = _twins(self.then)
+        self.same_noise = twins(self.then)
 
     def fault(self, kind: str, sentence: str, where: str, proves: bool) -> None:
         known = self.faults.get((kind, where))
@@ -160,7 +159,7 @@ class _Comparer:
             )
             if equal:
                 chosen = then.law == "choice" and then.parameters.get("p") is not None
-                if not then.followed and not chosen and not seeds & _texts(then.raw):
+                if not then.followed and not chosen and not seeds & texts(then.raw):
                     coins.append(then.where)
                 continue
             epsilon = losses.choice(then.law, then.parameters, now.parameters)
@@ -397,22 +396,3 @@ class _Comparer:
             seen = all(one.seen for one in found.values())
             noises.append(Noise(source, law, where, len(found), scale, difference, norm, epsilon, seen))
         return noises
-
-
-def _twins(trace: Trace) -> dict[int, int]:
-    """Maps the ids of noise that was drawn again, by a generator whose state or seed was used before, to the first."""
-    first: dict[tuple[str, float], int] = {}
-    twins: dict[int, int] = {}
-    for block in trace.blocks:
-        if block.draw is None or block.law not in CONTINUOUS:
-            continue
-        for place, value in enumerate(np.ravel(np.asarray(trace.draws[block.draw].raw, float))):
-            earlier = first.setdefault((block.law, float(value)), block.start + place)
-            if earlier != block.start + place:
-                twins[block.start + place] = earlier
-    return twins
-
-
-def _texts(raw: Any) -> set[str]:
-    """Returns how a draw may look where it is a seed."""
-    return {repr(raw), repr(int.from_bytes(raw, "big"))} if isinstance(raw, bytes) else {repr(raw)}

@@ -78,3 +78,8 @@ def same(first: Any, second: Any) -> Any:
             equal = equal | (np.isnan(first) & np.isnan(second))
         return np.asarray(equal)
     return np.asarray(type(first) is type(second) and np.shape(first) == np.shape(second) and bool(first == second))
+
+
+def texts(raw: Any) -> set[str]:
+    """Returns how a draw may look where it is a seed."""
+    return {repr(raw), repr(int.from_bytes(raw, "big"))} if isinstance(raw, bytes) else {repr(raw)}

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from dpaudit.audits.recording.compare import CONTINUOUS, Run
+from dpaudit.audits.recording.compare import Run
 from dpaudit.audits.recording.outputs import Output, same
+from dpaudit.audits.recording.trace import CONTINUOUS
 
 
 def constant_draws(runs: list[Run]) -> set[int]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+CONTINUOUS = {"laplace", "gaussian", "gumbel", "logistic", "exponential", "uniform", "cauchy"}
 NO_NOISE = -1  # the id of a number without noise
 FAR = 25.0  # in units of the scale
 FOLDERS = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))  # of files that are named from there on
@@ -324,3 +325,17 @@ def _short(file: str) -> str:
         if file.startswith(folder + "/"):
             return file[len(folder) + 1 :]
     return file
+
+
+def twins(trace: Trace) -> dict[int, int]:
+    """Maps the ids of noise that was drawn again, by a generator whose state or seed was used before, to the first."""
+    first: dict[tuple[str, float], int] = {}
+    twins: dict[int, int] = {}
+    for block in trace.blocks:
+        if block.draw is None or block.law not in CONTINUOUS:
+            continue
+        for place, value in enumerate(np.ravel(np.asarray(trace.draws[block.draw].raw, float))):
+            earlier = first.setdefault((block.law, float(value)), block.start + place)
+            if earlier != block.start + place:
+                twins[block.start + place] = earlier
+    return twins
