@@ -103,11 +103,15 @@ def diffprivlib() -> tuple[Adapter, ...]:
 
 
 def opendp() -> tuple[Adapter, ...]:
-    """Returns an adapter for OpenDP's measurements, whose scale is read off the loss that they state for a distance of
-    1: right for additive noise on numbers, Laplace where they state an epsilon and Gaussian where a rho."""
+    """Returns an adapter for OpenDP's measurements of pure differential privacy, whose Laplace scale is read off the
+    epsilon that they state for a distance of 1: right for additive noise on numbers. Other measurements are refused.
+    """
 
     def scale(given: dict[str, Any]) -> float:
         measurement = given["self"]
+        measure = str(measurement.output_measure)
+        if not measure.startswith("MaxDivergence"):
+            raise _validate.expected("adapters.opendp", "a measurement that states an epsilon", measure)
         stated = measurement.map(1 if "i" in str(measurement.input_distance_type) else 1.0)
         return 1.0 / float(stated)
 

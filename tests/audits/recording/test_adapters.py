@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpaudit import Claim, record
+from dpaudit import Claim, InputError, record
 from dpaudit.audits.recording import adapters
 
 
@@ -37,3 +37,11 @@ def test_opendp():
     )
     assert (kept.verdict, kept.epsilon) == ("consistent", pytest.approx(1.5)), str(kept)
     assert (broken.verdict, broken.kinds) == ("violation", {"budget"}), str(broken)
+
+
+def test_opendp_s_gaussian_is_refused_rather_than_read_as_laplace():
+    dp = pytest.importorskip("opendp.prelude")
+    dp.enable_features("contrib")
+    gaussian = dp.m.make_gaussian(dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float), scale=1.0)
+    with pytest.raises(InputError, match=r"^adapters.opendp: expected a measurement that states an epsilon, got Zero"):
+        record(lambda x: gaussian(x), 0.0, 1.0, claim=Claim(1.0), adapters=adapters.opendp(), trials=0)
