@@ -135,7 +135,7 @@ def test_a_mistake_is_one_line(runs, mark, call, wanted):
 def test_what_could_show_nothing_is_a_warning(runs):
     body = f"{TRIALS}def test_it(audit_privacy):\n    audit_privacy(noisy, x0, x1, dpaudit.Claim(30.0))\n"
     assert outcome(runs(body)[0])["passed"] == 1
-    found, _ = runs(body, "-W", "error::UserWarning")
+    found, _ = runs(body, "-W", "error::dpaudit._validate.InputWarning")
     assert "could have shown no violation: even a perfect attack" in message(found)
 
 

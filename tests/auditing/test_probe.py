@@ -199,7 +199,7 @@ def coin(key, x):
 
 
 def by_time(key, x):
-    return x + jax.random.normal(key) * time.perf_counter()
+    return x + jax.random.normal(key) * (time.perf_counter() % 1)  # float32 does not tell two large times apart
 
 
 STATE = np.zeros(3, np.float32)

@@ -96,6 +96,12 @@ def test_table_holds_every_mechanism() -> None:
     assert len(CASES) >= 5
 
 
+@pytest.fixture(autouse=True)
+def traces() -> None:
+    """Counts traces anew: tests of other platforms clear what was compiled."""
+    chex.clear_trace_counter()
+
+
 @every
 def test_shape_type_and_purity(name: str) -> None:
     for x in CASES[name].inputs:
