@@ -1,5 +1,6 @@
 """Computes what a number of trials can show, before any is played."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -286,6 +287,7 @@ def _corner(epsilon: float, delta: float) -> float:
 
 def smallest_seen(seen: Callable[[float], float], claimed: float) -> float:
     """Finds the smallest epsilon above ``claimed`` at which ``seen``, an increasing probability, reaches 0.8."""
+    seen = functools.cache(seen)  # the ends of a bracket are asked for again by the search for the root
     low, step = claimed, CLOSE
     if seen(low) >= POWER:  # where confidence is little
         return low
