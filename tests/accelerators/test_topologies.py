@@ -26,7 +26,7 @@ def version_of(installed: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wheels_that_fit_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     version_of(metadata.version("jax"), monkeypatch)
-    topologies.refuse_unfit(*CUDA)
+    assert topologies.refuse_unfit(*CUDA) is None
 
 
 @pytest.mark.parametrize(("installed", "got"), [("0.6.1", "got 0.6.1"), (None, "got none: run `make acc")])

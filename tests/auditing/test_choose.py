@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.auditing.attacks.choose import STRICT, Rule, best, choose_rule, look
+from dpaudit.auditing.attacks.choose import STRICT, Rule, best, choose_rule, look, screen
 from dpaudit.auditing.bounds import threshold
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.mechanisms.claim import Claim
@@ -134,3 +134,17 @@ def test_against_a_curve_that_is_kept_a_rule_still_says_both_worlds(sign):
         assert 40 < wrong < 360
         assert 40 < missed < 360
         assert seen.accuracy > 0.5
+
+
+def test_where_no_bound_shows_anything_a_rare_event_of_one_world_comes_before_a_lucky_coin():
+    """Of 250 pairs, 13 times in one world alone, beside a coin that is right in 54 of 100."""
+    n = 250
+    rare, coin = np.zeros((2, n)), np.zeros((2, n))
+    rare[1, :13] = 1
+    coin[0, :115], coin[1, :135] = 1, 1
+    seen = [look(scores, delta=0.0, confidence=0.95) for scores in (coin, rare)]
+    assert [one.bound for one in seen] == [0, 0]
+    assert seen[0].accuracy > seen[1].accuracy
+    assert best(seen) == [1, 0]
+    screened = screen(np.stack([coin, rare], -1), delta=0.0, confidence=0.95)
+    assert screened[0] < screened[1] < 0

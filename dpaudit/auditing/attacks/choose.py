@@ -4,7 +4,7 @@ The bound that was maximised in choosing must not be reported: compute the repor
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,12 +33,14 @@ class Seen(NamedTuple):
       bound: the epsilon that its rates show at the strict level, in nats; 0 where nothing is certain.
       accuracy: of the rule.
       evidence: against a promise that is a curve, -ln p; 0 for other promises, for which the bound decides.
+      apart: standard errors between both worlds' rates of the event (:func:`apart`), which decide where no bound does.
     """
 
     rule: Rule
     bound: float
     accuracy: float
     evidence: float = 0.0
+    apart: float = 0.0
 
 
 def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:
@@ -67,15 +69,15 @@ def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | 
     above0, above1 = (n - np.searchsorted(world, values, side="right") for world in ordered)
     settings = {"delta": delta, "confidence": confidence}
 
-    def best_of(*, averaged: bool) -> tuple[Rule, tuple[float, float]]:
+    def best_of(*, averaged: bool) -> tuple[Rule, tuple[float, float, float]]:
         at, above = threshold.best(above0, above1, n, **settings, averaged=averaged)
         wrong = (above0[at], n - above1[at]) if above else (n - above0[at], above1[at])
         return Rule(float(values[at]), bool(above)), _shown(*wrong, n, **settings)
 
-    rule, (bound, accuracy) = best_of(averaged=False)
+    rule, (bound, accuracy, gap) = best_of(averaged=False)
     if distinct >= n:  # of 2 n: few repeat; attacks are compared by the same bound as where many do
-        rule, (_, accuracy) = best_of(averaged=True)
-    return Seen(rule, bound, accuracy)
+        rule, (_, accuracy, gap) = best_of(averaged=True)
+    return Seen(rule, bound, accuracy, apart=gap)
 
 
 def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence: float) -> Seen:
@@ -87,15 +89,30 @@ def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence
     shows = min(p, other) <= curve.NOTHING
     first = p <= other if shows else sum(wrong[0]) <= sum(wrong[1])
     rule, (false_positives, false_negatives) = (rules[0], wrong[0]) if first else (rules[1], wrong[1])
-    bound, accuracy = _shown(false_positives, false_negatives, n, delta=delta, confidence=confidence)
-    return Seen(rule, bound, accuracy, -float(np.log(min(p, other))))
+    bound, accuracy, gap = _shown(false_positives, false_negatives, n, delta=delta, confidence=confidence)
+    return Seen(rule, bound, accuracy, -float(np.log(min(p, other))), gap)
 
 
-def _shown(wrong0: int, wrong1: int, n: int, *, delta: float, confidence: float) -> tuple[float, float]:
-    """Returns (the bound at the level at which attacks are compared, the accuracy) of a rule with so many errors."""
+def apart(wrong0: Any, wrong1: Any, n: int) -> Any:
+    """Returns by how many standard errors the rates of a rule's event differ between the worlds.
+
+    Where a bound shows nothing yet, an event that is rare but belongs to one world is more certain to differ than one
+    whose rule is a little more accurate.
+
+    Args:
+      wrong0, wrong1: errors in either world, any shape.
+      n: trials of each.
+    """
+    share = (wrong0 + n - wrong1) / (2 * n)  # of both worlds' trials that are in the event
+    return (n - wrong0 - wrong1) / np.sqrt(np.maximum(2 * n * share * (1 - share), 1e-9))
+
+
+def _shown(wrong0: int, wrong1: int, n: int, *, delta: float, confidence: float) -> tuple[float, float, float]:
+    """Returns (the bound at the level at which attacks are compared, the accuracy, standard errors) of a rule."""
     alpha = min(1 - confidence, STRICT) / 2
     fpr, fnr = (clopper_pearson(count, n, alpha=alpha)[1] for count in (wrong0, wrong1))
-    return float(epsilon_from_rates(fpr, fnr, delta)), float(1 - (wrong0 + wrong1) / (2 * n))
+    bound = float(epsilon_from_rates(fpr, fnr, delta))
+    return bound, float(1 - (wrong0 + wrong1) / (2 * n)), float(apart(wrong0, wrong1, n))
 
 
 def beside(scores: np.ndarray, rule: Rule, *, confidence: float) -> np.ndarray:
@@ -127,7 +144,7 @@ def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray
       delta, confidence: as for :func:`choose_rule`.
 
     Returns:
-      [m] in nats; where nothing is certain, less than 0 and the larger the more accurate.
+      [m] in nats; where nothing is certain, less than 0 and the larger the further :func:`apart`.
     """
     n = scores.shape[1]
     pooled = scores.reshape(2 * n, -1)
@@ -144,8 +161,8 @@ def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray
         for wrong0, wrong1 in ((false_positives, false_negatives), (n - false_positives, n - false_negatives))
     ]
     found = np.where(tied, 0, np.maximum(*shown)).max(0)
-    accuracy = np.abs(np.where(tied, n, false_positives + false_negatives) - n).max(0) / n
-    return np.where(found > 0, found, accuracy - 2)
+    gap = np.where(tied, 0, np.abs(apart(false_positives, false_negatives, n))).max(0)
+    return np.where(found > 0, found, gap / (1 + gap) - 2)
 
 
 def best(seen: Sequence[Seen]) -> list[int]:
@@ -153,7 +170,7 @@ def best(seen: Sequence[Seen]) -> list[int]:
 
     The earliest score within ``CLOSE`` of the best one comes first, since simple scores are listed first.
     """
-    order = sorted(range(len(seen)), key=lambda i: (-seen[i].evidence, -seen[i].bound, -seen[i].accuracy, i))
+    order = sorted(range(len(seen)), key=lambda i: (-seen[i].evidence, -seen[i].bound, -seen[i].apart, i))
     shown = [one.evidence if seen[order[0]].evidence > 0 else one.bound for one in seen]
     enough = (1 - CLOSE) * shown[order[0]]
     first = min(i for i in order if shown[i] >= enough) if enough > 0 else order[0]
