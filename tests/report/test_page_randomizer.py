@@ -34,6 +34,7 @@ def test_numbers_are_those_of_the_closed_form(degrees, norm, epsilon):
     assert found.right == pytest.approx(1 - (fpr + fnr) / 2)
     xs, ys = ldp_sgd_tradeoff(g0, g1, epsilon=epsilon, clip_norm=1.0)
     assert found.ratio == pytest.approx((1 - ys[1]) / xs[1])
+    assert found.near == pytest.approx(found.ratio / (1 + found.ratio))
     assert found.telling == pytest.approx((xs[1] + 1 - ys[1]) if degrees < 180 else 1)
 
 
