@@ -25,8 +25,9 @@ audit: .venv/.core  ## the main job: audit LDP-SGD on the bundled digits, report
 	$(BIN)/dpaudit ldp --data digits --craft all --epsilon 0.5 1 2 4 --trials 10000 --repeats 10 \
 		--out results/audit --force
 
-# Most programs of the tests run once, so that compiling them takes most of the time: it halves without LLVM's passes and,
-# where jaxlib can do without them, its fusion emitters. The long proofs are compiled as users' programs are.
+# Most programs of the tests run once, so that compiling them takes most of the time: it falls to a third without LLVM's
+# passes and, where jaxlib can do without them, without its fusion emitters. The long proofs are compiled as users'
+# programs are.
 QUICKLY = --xla_backend_optimization_level=0 $(shell $(BIN)/python -c \
 	'import jaxlib; print("--xla_cpu_use_fusion_emitters=false" * jaxlib.__version__.startswith("0.10."))')
 PYTEST = XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" $(BIN)/pytest -rs --numprocesses 2 --dist worksteal --durations=15

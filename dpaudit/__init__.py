@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from dpaudit.auditing.examine import examine as examine
     from dpaudit.auditing.given import from_samples as from_samples
     from dpaudit.auditing.given import from_scores as from_scores
+    from dpaudit.auditing.given import one_run as one_run
     from dpaudit.auditing.host import on_host as on_host
     from dpaudit.auditing.lint.inspect import Finding as Finding
     from dpaudit.auditing.lint.inspect import Inspection as Inspection
     from dpaudit.auditing.lint.inspect import inspect as inspect
-    from dpaudit.auditing.one_training import one_run as one_run
     from dpaudit.auditing.result import AuditResult as AuditResult
     from dpaudit.auditing.search import SearchResult as SearchResult
     from dpaudit.auditing.search import search as search
@@ -47,37 +47,4 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.claim import Claim as Claim
     from dpaudit.mechanisms.claim import Mechanism as Mechanism
 
-_ROOMS = "auditing audits data federated kernels mechanisms personalization report secure training"
-
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {room: room for room in _ROOMS.split()}
-    | {
-        "AuditResult": "auditing.result",
-        "Case": "auditing.domain",
-        "Claim": "mechanisms.claim",
-        "Domain": "auditing.domain",
-        "Examination": "auditing.examine",
-        "Finding": "auditing.lint.inspect",
-        "InputError": "_validate",
-        "Inspection": "auditing.lint.inspect",
-        "Mechanism": "mechanisms.claim",
-        "SearchResult": "auditing.search",
-        "audit": "auditing.audit",
-        "distinguish": "auditing.attacks.distinguish",
-        "domain": "auditing.domain",
-        "estimators": "auditing.estimators",
-        "examine": "auditing.examine",
-        "from_counts": "auditing.conclude",
-        "from_samples": "auditing.given",
-        "from_scores": "auditing.given",
-        "inspect": "auditing.lint.inspect",
-        "join_hosts": "_engine.hosts",
-        "on_host": "auditing.host",
-        "one_run": "auditing.one_training",
-        "oracle": "audits.oracle",
-        "play": "_engine.game",
-        "record": "audits.recording.replay",
-        "search": "auditing.search",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -54,7 +54,7 @@ def memory_bytes() -> float | None:
 
 @contextmanager
 def named(kind: str, *, memory_bytes: float = math.inf) -> Iterator[None]:
-    """Traces programs for another kind of device, which need not be at hand.
+    """Traces programs for another kind of device, which the machine need not have.
 
     JAX keeps traces by their arguments and does not know of the name, so its caches are emptied on both ends.
 

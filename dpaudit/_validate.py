@@ -23,7 +23,7 @@ from jax.core import Tracer
 
 
 class InputWarning(UserWarning):
-    """Warns of input that is accepted but promises less than it seems to."""
+    """Warns about input that is accepted but promises less than it seems to."""
 
 
 class InputError(ValueError):
@@ -36,7 +36,7 @@ def expected(name: str, wanted: str, value: object) -> InputError:
 
 
 class extra:
-    """Names the extra that a missing library belongs to, in one line, in place of an ImportError::
+    """Turns the ImportError of a missing library into one line that names the extra it belongs to::
 
         with _validate.extra("data"):
             from sklearn.datasets import load_digits
@@ -62,7 +62,7 @@ class extra:
 
 
 def one_line(text: str, longest: int = 200) -> str:
-    """Puts somebody else's text on one line of at most ``longest`` characters, fit for a message."""
+    """Puts text from elsewhere on one line of at most ``longest`` characters, for a message."""
     text = " ".join(text.split())
     return text if len(text) <= longest else text[: longest - 3] + "..."
 

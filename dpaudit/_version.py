@@ -1,3 +1,3 @@
-"""Holds the version of the package, its only place."""
+"""Holds the version of the package."""
 
 __version__ = "0.2.0"

@@ -48,13 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def audit_privacy(request: pytest.FixtureRequest) -> "Callable[..., AuditResult]":
-    """Returns a function that audits a mechanism, and fails the test where its claim is violated.
+    """Returns a function that audits a mechanism, and fails the test if its claim is violated.
 
-    ``audit_privacy(mechanism, x0, x1, claim=None, **more) -> AuditResult`` takes what :func:`dpaudit.audit` takes. Its
-    seed is made from the test's node id, so every test has trials of its own and sees the same ones again. With
-    ``seconds`` of the marker, 5 by default and without those of compilation, the bound holds whenever time runs out; a
-    slower machine plays fewer trials. With ``trials``, so many are played, and the result is the same on every machine
-    of a kind. An audit that could have shown nothing is a warning.
+    ``audit_privacy(mechanism, x0, x1, claim=None, **more) -> AuditResult`` takes the arguments of
+    :func:`dpaudit.audit`. Its seed is derived from the test's node id, so every test has its own trials, the same ones
+    in each run. With ``seconds`` of the marker, 5 by default and without compilation, the bound holds whenever time
+    runs out; a slower machine runs fewer trials. With ``trials``, exactly that many are run, and the result is the
+    same on all machines of a kind. An underpowered audit is a warning.
     """
     calls = 0
 
@@ -110,7 +110,7 @@ def _audited(
 
 class _Clock:
     """Stops an audit once a violation is certain or its time is over. The clock starts with the second call to the
-    devices, as compilation belongs to the first one."""
+    devices, because the first one includes compilation."""
 
     def __init__(self, seconds: float, certain: "Until") -> None:
         self._seconds, self._certain = seconds, certain

@@ -41,19 +41,20 @@ PROGRAMS = {  # the module that makes each file of rows
     "dp_sniper": "trust.dp_sniper",
     "fault_zoo": "trust.fault_zoo",
     "libraries": "libraries.run",
+    "peers": "libraries.peers",
     "recorded": "libraries.recorded",
     "worst_key": "trust.worst_key",
 }
 
 
 def program(name: str) -> str:
-    """The module below this folder that makes the rows of a file."""
+    """Returns the module below this folder that makes the rows of a file."""
     stem = name.partition(".")[0]
     return PROGRAMS.get(stem, f"bench.{stem.removeprefix('bench_')}")
 
 
 def results(name: str) -> Path:
-    """The committed rows of a name."""
+    """Returns the committed rows of a name."""
     return HERE / program(name).partition(".")[0] / "results" / f"{name}.json"
 
 
@@ -80,14 +81,14 @@ def refuse_homeless(chosen: argparse.Namespace) -> None:
 
 
 def shared_out(wanted: Sequence[Run], share: str | None) -> Sequence[Run]:
-    """The runs that fall to a process: all, or those of ``--share I/N``."""
+    """Returns the runs that fall to a process: all, or those of ``--share I/N``."""
     first, every = (0, 1) if share is None else map(int, share.split("/"))
     return wanted[first::every]
 
 
 def as_command(main: Callable[[], None]) -> None:
-    """An experiment as a command: on all devices of all processes that were started together, of which one speaks, and
-    until SIGTERM, from which the same command goes on where ``--work`` keeps what was done."""
+    """Runs an experiment as a command: on all devices of all processes that were started together, of which one
+    speaks, and until SIGTERM, from which the same command goes on where ``--work`` keeps what was done."""
 
     def one_speaks() -> None:
         if hosts.first():
@@ -95,12 +96,12 @@ def as_command(main: Callable[[], None]) -> None:
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
             main()
 
-    to_go_on = "; the same command goes on" if any(part.startswith("--work") for part in sys.argv) else ""
-    perform(Path(sys.argv[0]).stem, one_speaks, lambda: to_go_on)
+    how_to_resume = "; the same command goes on" if any(part.startswith("--work") for part in sys.argv) else ""
+    perform(Path(sys.argv[0]).stem, one_speaks, lambda: how_to_resume)
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Of one call, until the arrays that it returns are there."""
+    """Times one call, until the arrays that it returns are there."""
     began = time.perf_counter()
     jax.block_until_ready(run())
     return time.perf_counter() - began
@@ -113,7 +114,7 @@ def peak_gib() -> float:
 
 
 def growth_gib(run: Callable[[], Any]) -> float:
-    """How far this process's memory rises while ``run()`` works, above what it holds before."""
+    """Measures how far this process's memory rises while ``run()`` works, above what it holds before."""
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far, such as that of a compilation
     before = peak_gib()
     run()
@@ -122,7 +123,8 @@ def growth_gib(run: Callable[[], Any]) -> float:
 
 @contextmanager
 def answering(command: Sequence[str]) -> Iterator[Callable[[str], Any]]:
-    """A process to talk to: ``ask(line)`` returns what it answers, one line of JSON. It ends when its input does."""
+    """Starts a process to talk to: ``ask(line)`` returns what it answers, one line of JSON. It ends when its input
+    does."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -155,7 +157,7 @@ def kept_records(
     told: Callable[[dict[str, Any]], str],  # a record in a few words
     total: int,  # of what is done in a run
 ) -> list[dict[str, Any]]:
-    """The record of every run, found in its file or made and kept there, with a line for each."""
+    """Returns the record of every run, found in its file or made and kept there, with a line for each."""
     found = []
     with bars_on_terminal() as bars:
         for number, run in enumerate(wanted, 1):
@@ -240,7 +242,7 @@ class Rows:
         paper_value: float | None = None,
         seconds: float | None = None,
     ) -> dict[str, Any]:
-        """One number of ours, with its range, beside the paper's; the row, to which more may be added.
+        """Adds one number of ours, with its range, beside the paper's; the row, to which more may be added.
 
         ``seconds`` is how long what it tells of took; where that is not given, the time since the part began.
         """
@@ -253,12 +255,12 @@ class Rows:
         return self.rows[-1]
 
     def signature(self) -> dict[str, Any]:
-        """What a row carries of what made it."""
+        """Returns the fields of a row that identify what made it."""
         known = self.made_by["program"] is not None
         return {"fingerprint": fingerprint.of(self.made_by, self.seed) if known else None, "made_by": self.made_by}
 
     def spread(self, quantity: str, setting: dict[str, Any], values: Sequence[float], *, scale: str) -> None:
-        """The median of what was measured several times, with its range; printed as it comes."""
+        """Adds the median of what was measured several times, with its range; printed as it comes."""
         middle, low, high = (float(of(values)) for of in (np.median, np.min, np.max))
         self.add(quantity, setting, middle, (low, high), scale=scale)
         print(f"{quantity} {setting}: {middle:.4g} [{low:.4g}, {high:.4g}]  {scale}", flush=True)

@@ -20,14 +20,15 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def of(*parts: Any) -> str:
-    """The first digits of the SHA-256 of JSON values."""
+    """Returns the first digits of the SHA-256 of JSON values."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 @cache
 def of_module(name: str) -> str | None:
-    """Of a module of this folder and of every module that it imports, and they, from this repository.
+    """Returns the fingerprint of a module of this folder and of every module that it imports, and they, from this
+    repository.
 
     None where there is no such module.
     """
@@ -36,7 +37,7 @@ def of_module(name: str) -> str | None:
 
 
 def closure(first: str) -> list[str]:
-    """The modules of this repository that are imported on the way to this one, itself among them, in order."""
+    """Returns the modules of this repository that are imported on the way to this one, itself among them, in order."""
     found, ahead = set[str](), [first]
     while ahead:
         module = ahead.pop()
@@ -48,7 +49,7 @@ def closure(first: str) -> list[str]:
 
 @cache
 def imported(module: str) -> tuple[str, ...]:
-    """The modules of this repository that one imports or uses itself, with the packages that they lie in."""
+    """Returns the modules of this repository that one imports or uses itself, with the packages that they lie in."""
     file, names, bound = _file(module), set[str](), dict[str, str]()
     for node in _run(_parsed(file)):
         if isinstance(node, ast.Import):
@@ -72,7 +73,7 @@ def imported(module: str) -> tuple[str, ...]:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a tree that run; imports for a type checker do not."""
+    """Yields the nodes of a tree that run; imports for a type checker do not."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
@@ -101,7 +102,7 @@ def _inside(package: str, name: str) -> str:
 
 
 def _reached(node: ast.Attribute, bound: dict[str, str]) -> Iterator[str]:
-    """The modules that a dotted name goes through, such as that of ``audit`` in ``dpaudit.audit``."""
+    """Yields the modules that a dotted name goes through, such as that of ``audit`` in ``dpaudit.audit``."""
     dotted = ast.unparse(node).split(".")
     place = bound.get(dotted[0], "")
     for name in dotted[1:]:
@@ -113,12 +114,12 @@ def _reached(node: ast.Attribute, bound: dict[str, str]) -> Iterator[str]:
 
 @cache
 def of_source(file: Path) -> str:
-    """Of one file."""
+    """Returns the fingerprint of one file."""
     return of(list(_spelled(_parsed(file))))
 
 
 def _spelled(node: Any) -> Iterator[Any]:
-    """A syntax tree, less its docstrings, positions and empty fields, which differ among versions of Python."""
+    """Yields a syntax tree, less its docstrings, positions and empty fields, which differ among versions of Python."""
     if isinstance(node, ast.AST):
         yield type(node).__name__
         for field, value in ast.iter_fields(node):

@@ -19,7 +19,7 @@ MOST = {"README.md": 150, "RESULTS.md": 300}  # lines
 
 
 def rows_of(folder: str) -> list[Row]:
-    """All rows that a folder's page is made of."""
+    """Returns all rows that a folder's page is made of."""
     found = HERE / folder / "results"
     return [
         row for pattern in page_of(folder).FILES for file in sorted(found.glob(pattern)) for row in read_rows(file)
@@ -27,12 +27,12 @@ def rows_of(folder: str) -> list[Row]:
 
 
 def page_of(folder: str) -> ModuleType:
-    """The module that has the functions of a folder's template."""
+    """Returns the module that has the functions of a folder's template."""
     return importlib.import_module(f"experiments.{folder}.page")
 
 
 def text_of(folder: str, rows: Sequence[Row]) -> str:
-    """A folder's page; the figures are expected to have been drawn."""
+    """Returns a folder's page; the figures are expected to have been drawn."""
     template = (HERE / folder / "template.md").read_text(encoding="utf-8")
     return filled(template, page_of(folder), rows, f"{folder}/template.md")
 

@@ -33,7 +33,7 @@ def libraries(rows: Rows) -> str:
 
 
 def counted(rows: Rows) -> Fact:
-    """How the claims of the papers came out."""
+    """Counts the papers' claims by verdict."""
     words = []
     for folder in make_results.FOLDERS[:5]:
         own = make_results.rows_of(folder)
@@ -43,7 +43,7 @@ def counted(rows: Rows) -> Fact:
 
 
 def bench(rows: Rows) -> str:
-    """A few of the benchmarks' ratios, from the very rows of their table."""
+    """Returns a few of the benchmarks' ratios, from the rows of their table."""
     lines = []
     for row in make_results.rows_of("bench"):
         wanted = HEADLINES.get(row["figure"], ())

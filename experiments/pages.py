@@ -49,7 +49,7 @@ def fact(holds: object, /, **values: Any) -> Fact:
 
 
 def filled(template: str, page: ModuleType, rows: Rows, name: str = "template") -> str:
-    """The template with every mark replaced.
+    """Returns the template with every mark replaced.
 
     Raises:
       Untrue: a sentence that does not hold, or a number that no function gave.
@@ -98,7 +98,7 @@ class Claim(NamedTuple):
 
 
 def verdicts(claims: Iterable[Claim], rows: Rows) -> str:
-    """The table that opens a page: a line for each claim."""
+    """Returns the table that opens a page: a line for each claim."""
     lines = []
     for claim in claims:
         found = claim.judge(rows)
@@ -111,20 +111,20 @@ RANGE = {2: 1.13, 3: 1.69, 5: 2.33, 10: 3.08}  # of so many normal values, in st
 
 
 def standard_error(row: Row, trials: int) -> float:
-    """Of a mean over trials, from their range; infinite for a single trial."""
+    """Returns the standard error of a mean over trials, from their range; infinite for a single trial."""
     if trials not in RANGE:
         return float("inf")
     return (row["ours_high"] - row["ours_low"]) / RANGE[trials] / trials**0.5
 
 
 def apart(one: Row, other: Row, trials: int) -> tuple[float, float]:
-    """By how much one mean exceeds another, and two standard errors of that."""
+    """Returns by how much one mean exceeds another, and two standard errors of that."""
     errors = [standard_error(row, trials) for row in (one, other)]
     return one["ours"] - other["ours"], 2 * math.hypot(*errors)
 
 
 def from_interval(low: float, high: float) -> bool | None:
-    """Whether a difference is positive: None where its interval includes zero."""
+    """Tells whether a difference is positive: None where its interval includes zero."""
     return True if low > 0 else False if high < 0 else None
 
 
@@ -136,24 +136,24 @@ def table(header: str | Sequence[str], lines: Iterable[Sequence[Any]], *, left: 
 
 
 def select(rows: Rows, quantity: str, **setting: Any) -> list[Row]:
-    """The rows of a quantity whose setting agrees."""
+    """Returns the rows of a quantity whose setting agrees."""
     found = (row for row in rows if row.get("quantity") == quantity)
     return [row for row in found if all(row["setting"].get(name) == value for name, value in setting.items())]
 
 
 def only(rows: Rows, quantity: str, **setting: Any) -> Row:
-    """The one row that agrees."""
+    """Returns the one row that agrees."""
     (row,) = select(rows, quantity, **setting)
     return row
 
 
 def values(rows: Rows, name: str) -> list[Any]:
-    """The different values of a field of the setting, in order of appearance."""
+    """Returns the different values of a field of the setting, in order of appearance."""
     return list(dict.fromkeys(row["setting"][name] for row in rows if name in row["setting"]))
 
 
 def number(value: Any, digits: int = 2) -> str:
-    """A row's number: the text "inf" is infinity, None is missing."""
+    """Returns a row's number: the text "inf" is infinity, None is missing."""
     if value is None:
         return "–"
     return "∞" if value in ("inf", np.inf) else f"{value:.{digits}f}"
@@ -197,7 +197,7 @@ SHORT_NAMES = {
 
 
 def named(text: str) -> str:
-    """A row's text with papers by their short names."""
+    """Returns a row's text with papers by their short names."""
     for number_of, name in SHORT_NAMES.items():
         text = text.replace(number_of, name)
     return text

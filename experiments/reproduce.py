@@ -1,4 +1,4 @@
-"""Makes a sample of the committed rows again, each from what it carries, and compares.
+"""Recomputes a sample of the committed rows, each from what it carries, and compares.
 
     make reproduce                                             # the cheapest part of every experiment: minutes
     python -m experiments.reproduce --seconds 600              # of parts that took up to so long, the longest
@@ -26,7 +26,7 @@ from dpaudit.report.rows import read_rows
 from experiments import fingerprint
 from experiments.common import HERE, PROGRAMS, Rows, program
 
-ELSEWHERE = ("mc_dropout_risk", "libraries", "recorded")  # hours of trainings; environments of their own
+ELSEWHERE = ("mc_dropout_risk", "libraries", "peers", "recorded")  # hours of trainings; environments of their own
 EXPERIMENTS: dict[str, ModuleType] = {
     name: import_module(f"experiments.{module}") for name, module in PROGRAMS.items() if name not in ELSEWHERE
 }
@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 def parts_of(rows: Sequence[dict[str, Any]], made: Sequence[str]) -> list[Part]:
-    """The parts, among those that can be ``made`` again, that rows say they are of, in their order."""
+    """Returns the parts, among those that can be ``made`` again, that rows say they are of, in their order."""
     found: dict[str, Part] = {}
     for row in rows:
         by = row["made_by"]
@@ -69,7 +69,7 @@ def parts_of(rows: Sequence[dict[str, Any]], made: Sequence[str]) -> list[Part]:
 
 
 def made_again(experiment: str, part: Part, run: Callable[..., Any], data_dir: str | None) -> Sequence[dict[str, Any]]:
-    """The rows of a part, from nothing but what its rows carry."""
+    """Returns the rows of a part, from nothing but what its rows carry."""
     with tempfile.TemporaryDirectory() as folder:
         rows = Rows(part.rows[0]["paper"], experiment, folder, part.seed, data_dir=data_dir)
         rows.rows += [{"quantity": ""}] * part.at  # on whose number keys depend
@@ -89,7 +89,8 @@ def differences(committed: Sequence[dict[str, Any]], again: Sequence[dict[str, A
 
 
 def same(one: Any, other: Any, within: float) -> bool:
-    """Whether two JSON values are equal, numbers within a relative tolerance; measured times are not compared."""
+    """Tells whether two JSON values are equal, numbers within a relative tolerance; measured times are not
+    compared."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(
             same(one[name], other[name], within) for name in one if TIMES not in name
@@ -110,7 +111,7 @@ def sample(parts: Sequence[Part], seconds: float, *, every: bool) -> list[Part]:
 
 
 def reproduce(name: str, rows: Sequence[dict[str, Any]], seconds: float, data_dir: str | None, *, every: bool) -> bool:
-    """Whether what was made again of an experiment is the same; says what was, and what was left."""
+    """Tells whether what was made again of an experiment is the same; says what was, and what was left."""
     made, good = EXPERIMENTS[name].REPRODUCIBLE, True
     parts = parts_of(rows, list(made))
     for part in sample(parts, seconds, every=every):

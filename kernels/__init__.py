@@ -1,7 +1,4 @@
-"""Computes with Pallas kernels what XLA alone computes slowly, each beside a reference in plain JAX.
-
-Nothing here is imported until it is asked for.
-"""
+"""Holds Pallas kernels for computations that are slow in XLA, each beside a reference in plain JAX."""
 
 from typing import TYPE_CHECKING
 
@@ -11,4 +8,4 @@ if TYPE_CHECKING:
     from dpaudit.kernels import philox as philox
     from dpaudit.kernels import randomized_trial as randomized_trial
 
-__getattr__, __dir__, __all__ = attach(__name__, {"philox": "philox", "randomized_trial": "randomized_trial"})
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -1,4 +1,4 @@
-"""Plays LDP-SGD's trial without writing its release: inner products with a random direction drawn on the fly.
+"""Runs LDP-SGD's trial without writing its release: inner products with a random direction drawn on the fly.
 
 An observer of LDP-SGD sees a release z = +-n/|n| only through <z, g0> and <z, g1>, so a trial needs |n|^2 and <n, g>
 of a normal vector n: a few sums over coordinates that exist for as long as they are added. Drawn as an array, n is

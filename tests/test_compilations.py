@@ -11,7 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from dpaudit import Claim, audit, play
+import dpaudit
+from dpaudit import Claim, Mechanism, audit, distinguish, play
 from dpaudit.audits import engines
 from dpaudit.federated.rounds import federated, simulate
 from dpaudit.personalization.als.layout import arranged
@@ -51,6 +52,21 @@ def score(z: jax.Array) -> jax.Array:
 
 def trials(key: jax.Array, change: int) -> Any:
     return play(key, release, score, 300 + change)
+
+
+def searches(key: jax.Array, change: int) -> Any:
+    """By functions that are made anew for each."""
+    where, noise = dpaudit.domain.ball(2, 1.0 + change), jnp.full(2, 1.0 + change)
+    settings: dict[str, Any] = {"starts": 4, "steps": 2, "trials": 1000, "distinguishers": [distinguish.projection]}
+    return dpaudit.search(lambda key, x: x + noise * jax.random.normal(key, (2,)), where, key=key, **settings).x1
+
+
+def directions(key: jax.Array, change: int) -> Any:
+    """Of releases that have not their inputs' size, by the named attacks that play a pilot."""
+    x1 = jnp.array([1.0 + change, 0.5])
+    mechanism = Mechanism(lambda key, x: x.sum() + jax.random.laplace(key, (3,)))
+    scores = [attack.fit(key, mechanism, jnp.zeros(2), x1) for attack in (distinguish.projection, distinguish.moments)]
+    return [score(jnp.ones(3)) for score in scores]
 
 
 def audits(key: jax.Array, change: int) -> Any:
@@ -99,7 +115,7 @@ def least_squares(key: jax.Array, change: int) -> Any:
     return model.factors
 
 
-@pytest.mark.parametrize("work", [trials, audits, engine, networks, rounds, least_squares])
+@pytest.mark.parametrize("work", [trials, searches, directions, audits, engine, networks, rounds, least_squares])
 def test_another_key_or_setting_compiles_nothing(work: Callable[[jax.Array, int], Any]):
     with compilations() as first:
         one = work(jax.random.key(0), 0)

@@ -25,7 +25,8 @@ from tests.processes import environment
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HEAVY = {  # names of pages
-    "ci", "clip_norm", "dropout", "federated", "mechanism", "personalization", "protocols", "training",
+    "bounds", "ci", "clip_norm", "dropout", "federated", "mechanism", "personalization", "protocols", "scores",
+    "training",
 }  # fmt: skip
 SMALL = {
     "audit": ["--trials", "4000"],

@@ -58,3 +58,18 @@ def test_all_rooms_have_mutants_and_every_one_has_tests_that_exist():
             file, _, name = test.partition("::")
             assert not name or re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), test
             assert (ROOT / file).exists(), test
+
+
+def test_a_result_holds_when_words_change_and_not_when_the_program_or_its_tests_do(tmp_path):
+    module, tests = tmp_path / "one.py", tmp_path / "test_one.py"
+    mutant = Mutant("one.py", "a = 1", "a = 2", ("test_one.py::test_a",))
+
+    def fingerprint(code: str, test: str) -> str:
+        module.write_text(code)
+        tests.write_text(test)
+        return mutant.fingerprint(tmp_path)
+
+    first = fingerprint('"""Says."""\na = 1  # one\n', "def test_a():\n    assert a == 1\n")
+    assert fingerprint('"""Says it better."""\na = (1)\n', 'def test_a():\n    "Why."\n    assert a == 1\n') == first
+    assert fingerprint('"""Says."""\na = 1\nb = 1\n', "def test_a():\n    assert a == 1\n") != first
+    assert fingerprint('"""Says."""\na = 1\n', "def test_a():\n    assert a != 1\n") != first

@@ -1,6 +1,6 @@
-"""Saves what a killed run resumes from, in a form that is whole at any moment and that only the same run accepts.
+"""Saves the state from which a killed run resumes, written atomically and accepted only by the same run.
 
-Counts and scores are one NumPy file (:class:`Checkpoint`), the state of a training is a folder of Orbax
+Counts and scores are one NumPy file (:class:`Checkpoint`); the state of a training is an Orbax folder
 (:class:`FolderCheckpoint`).
 """
 
@@ -24,14 +24,14 @@ from dpaudit._engine.sharding import several_processes
 if TYPE_CHECKING:
     from orbax.checkpoint import CheckpointManager
 
-NO_FOLDER, NO_FILE = -2, -1  # in place of a file's size
+NO_FOLDER, NO_FILE = -2, -1  # stands for the size of a missing file
 
 
 class Checkpoint(NamedTuple):
     """A file of arrays and the run that it belongs to.
 
-    Where several processes play one game, process 0 alone writes and reads the file, and sends the others its content,
-    so they need no file system in common.
+    If several processes share one game, only process 0 writes and reads the file, and sends its content to the others,
+    so they need no common file system.
 
     Attributes:
       file: where.
@@ -44,7 +44,7 @@ class Checkpoint(NamedTuple):
     shared: bool
 
     def save(self, **arrays: Any) -> None:
-        """Writes beside the old file and replaces it in one step, so that a kill at any moment leaves a whole file."""
+        """Replaces the file atomically, so that a kill at any moment leaves either the old or the new one."""
         if self.shared and jax.process_index() > 0:
             return
         beside = self.file.with_name(self.file.name + ".partial")
@@ -55,10 +55,10 @@ class Checkpoint(NamedTuple):
         os.replace(beside, self.file)
 
     def restore(self) -> dict[str, np.ndarray] | None:
-        """Returns the arrays last saved, or None where there is no file yet.
+        """Returns the arrays last saved, or None if there is no file yet.
 
         Raises:
-          InputError: a file that is torn, or that another run has made; it is left unchanged.
+          InputError: a file that is damaged or of another run; it is left unchanged.
         """
         content = self._read()
         if content is None:
@@ -67,13 +67,13 @@ class Checkpoint(NamedTuple):
             with np.load(io.BytesIO(content), allow_pickle=False) as saved:
                 arrays = dict(saved)
             found = dict(json.loads(str(arrays.pop("identity"))))
-        except Exception as error:  # every way a file can be torn
+        except Exception as error:  # there are many ways in which a file can be damaged
             raise _validate.expected("checkpoint", "a whole checkpoint", f"{self.file.name}: {error}") from None
         refuse_another(self.identity, found, "audit", self.file.name)
         return arrays
 
     def made_once(self, make: Callable[[], Any]) -> Any:
-        """Returns the pytree of arrays that ``make`` returns, from the file if there is one, else made and saved.
+        """Returns the pytree of arrays that ``make`` returns, read from the file if there is one, else made and saved.
 
         Raises:
           InputError: as for :meth:`restore`.
@@ -107,10 +107,10 @@ class Checkpoint(NamedTuple):
 
 
 class FolderCheckpoint(NamedTuple):
-    """A folder of Orbax with the arrays of the last step saved, and the training that they belong to.
+    """An Orbax folder with the arrays of the last step saved, and the training that they belong to.
 
     Attributes:
-      folder: where; created if it is not there.
+      folder: where; created if missing.
       identity: of the training, part by part.
     """
 
@@ -118,7 +118,7 @@ class FolderCheckpoint(NamedTuple):
     identity: Identity
 
     def save(self, step: int, arrays: Any) -> None:
-        """Writes the step beside the one before, then removes that one; a kill at any moment leaves a whole one.
+        """Writes the step, then removes the previous one, so that a kill at any moment leaves a complete step.
 
         Args:
           step: steps taken.
@@ -132,12 +132,12 @@ class FolderCheckpoint(NamedTuple):
             manager.save(step, args=items)
 
     def restore(self) -> Any:
-        """Returns the arrays last saved, or None where there are none yet.
+        """Returns the arrays last saved, or None if there are none yet.
 
         Raises:
-          InputError: a folder that is torn, or that another training has made; it is left unchanged.
+          InputError: a folder that is damaged or of another training; it is left unchanged.
         """
-        with _validate.extra("train"):  # before any work that could not be saved
+        with _validate.extra("train"):  # refuse now rather than after work that could not be saved
             from orbax.checkpoint import args
 
         if not self.folder.exists():
@@ -151,14 +151,14 @@ class FolderCheckpoint(NamedTuple):
             try:
                 found = manager.restore(manager.latest_step(), args=items)
                 arrays, identity = found["arrays"], dict(found["identity"])
-            except Exception as error:  # every way a folder can be torn
+            except Exception as error:  # there are many ways in which a folder can be damaged
                 raise _validate.expected("checkpoint", "a whole checkpoint", f"{self.folder.name}: {error}") from None
         refuse_another(self.identity, identity, "training", self.folder.name)
         return arrays
 
 
 def save_parameters(folder: Path, params: Any) -> None:
-    """Writes a pytree of arrays alone and replaces what was there; ``StandardCheckpointer().restore`` reads it."""
+    """Writes only a pytree of arrays, replacing what was there; ``StandardCheckpointer().restore`` reads it."""
     with _validate.extra("train"):
         from orbax.checkpoint import StandardCheckpointer
 
@@ -167,13 +167,13 @@ def save_parameters(folder: Path, params: Any) -> None:
 
 
 def _manager(folder: Path, *, writing: bool) -> "CheckpointManager":
-    """Opens a folder; only a writer removes what killed writers left.
+    """Opens a folder; only a writer removes the remains of killed writers.
 
-    Orbax removes it in the background, so a reader that is closed at once would remove what the next writer has just
+    Orbax removes them in the background, so a reader that is closed at once might remove what the next writer has just
     begun.
     """
     with _validate.extra("train"):
-        from orbax.checkpoint import CheckpointManager, CheckpointManagerOptions  # takes a second
+        from orbax.checkpoint import CheckpointManager, CheckpointManagerOptions  # takes a second to import
 
     options = CheckpointManagerOptions(
         max_to_keep=1, create=True, cleanup_tmp_directories=writing, enable_async_checkpointing=False
@@ -182,22 +182,22 @@ def _manager(folder: Path, *, writing: bool) -> "CheckpointManager":
 
 
 def of_pilot(file: str | os.PathLike[str]) -> Path:
-    """Where the releases of an audit's pilot are kept: beside its own file."""
+    """Returns the file, beside an audit's checkpoint, that stores the releases of its pilot."""
     return Path(f"{os.fspath(file)}.pilot")
 
 
 def checkpoint(
     file: str | os.PathLike[str] | None, one: Any, traced: ClosedJaxpr, trials: int, *settings: Any, mesh: Mesh | None
 ) -> Checkpoint | None:
-    """Returns the checkpoint of a run, or None where no file is given.
+    """Returns the checkpoint of a run, or None if no file is given.
 
     Args:
       file: where it is saved.
       one: the function of a trial; its arrays, if it is a ``Partial``, belong to the run's data.
       traced: the same as a program.
-      trials: how many there are.
+      trials: their number.
       settings: what else the run depends on.
-      mesh: over whose devices it is played; neither the mesh nor the batch size is part of the identity.
+      mesh: on whose devices it runs; neither the mesh nor the batch size is part of the identity.
     """
     if file is None:
         return None

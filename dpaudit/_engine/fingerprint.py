@@ -1,4 +1,4 @@
-"""Identifies a run, part by part, so that only the same run resumes from its checkpoint.
+"""Identifies a run by digests of its parts, so that only the same run resumes from its checkpoint.
 
     identity = {"key": digest([raw(key)]), "program": digest(program(traced)), "data": digest(map(raw, leaves))}
 
@@ -22,7 +22,7 @@ from dpaudit._engine.walk import walk
 
 Identity = dict[str, str]
 TOLD = frozenset((type(None), bool, int, float, complex, str, bytes))  # types whose text describes them completely
-DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")  # hold functions that only derivatives need
+DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")  # parameters that only derivatives need
 
 
 def raw(leaf: Any) -> bytes:
@@ -47,7 +47,7 @@ def _without_addresses(words: str) -> str:
 def program(traced: ClosedJaxpr) -> list[bytes]:
     """Returns a program as text, operation by operation, and all arrays that it and programs inside it close over.
 
-    JAX's own print of a program takes four times as long, and leaves out how its random bits are made.
+    JAX's own text of a program takes four times as long, and omits how its random bits are generated.
     """
     return spelled(traced)[0]
 
@@ -55,7 +55,7 @@ def program(traced: ClosedJaxpr) -> list[bytes]:
 def spelled(traced: ClosedJaxpr) -> tuple[list[bytes], tuple[Any, ...]]:
     """Returns :func:`program`, and the parts that text does not describe: functions called on the host, and objects.
 
-    Two programs of one process that agree in both compute the same.
+    Two programs of one process for which both are equal compute the same.
     """
     words, objects = _spelled(traced.jaxpr, {})
     return [words.encode(), *map(raw, closed_over(traced))], tuple(objects)
@@ -68,9 +68,9 @@ def standing(traced: ClosedJaxpr) -> list[Any]:
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
-    """Tells whether two programs, from :func:`standing`, are the same but for the functions they call on the host.
+    """Tells whether two programs, from :func:`standing`, are the same except for functions they call on the host.
 
-    An array that both hold is not compared by its numbers.
+    An array object that both hold is not compared by its numbers.
     """
     if len(one) != len(other):
         return False
@@ -107,7 +107,7 @@ def _spelled(jaxpr: Any, known: dict[int, tuple[str, list[Any]]]) -> tuple[str, 
                 else:
                     words.append(_without_addresses(str(leaf)))
                     if eqn.primitive.name not in DERIVATIVES:
-                        objects.append(leaf)  # JAX ensures that all of these can be compared
+                        objects.append(leaf)  # JAX requires that all of these can be compared
         return outputs
 
     # Constants are told apart by their places alone; `closed_over` gives their values.
@@ -138,7 +138,7 @@ def _leaves(value: Any) -> Any:
 
 
 def _told(value: Any) -> bool:
-    """Tells whether its text describes a value completely."""
+    """Tells whether a value is completely described by its text."""
     if type(value) is tuple:
         return all(map(_told, value))
     return type(value) in TOLD or isinstance(value, (np.dtype, Enum))
@@ -170,7 +170,7 @@ def of_run(step: Callable[[Any, Any, Any], Any], *, key: Any, start: Any, data: 
 
 
 def refuse_another(wanted: Identity, found: Identity, run: str, name: str) -> None:
-    """Refuses the checkpoint ``name`` where it is not of this ``run``.
+    """Refuses the checkpoint ``name`` if it is not of this ``run``.
 
     Raises:
       InputError: a checkpoint of another run; the message names the parts that differ.

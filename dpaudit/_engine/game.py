@@ -1,10 +1,10 @@
 """Plays the game many times as one program: world b in {0, 1} -> release(key, b) -> observation -> score.
 
-Trial i of world b sees ``fold_in(fold_in(key, b), i)`` and nothing else. Trials run in blocks of a fixed shape that
-depends on one trial's arrays and the kind of device alone, so batch size, device count and restarts decide only how
-many blocks go to the device at a time, never what a block computes: scores are bit-identical for all of them. The
-block is part of what a kind of device computes, as its arithmetic is: on a CPU it stays in a core's cache, on an
-accelerator it grows with the memory, and there the last bits of scores may be others.
+Trial i of world b draws only from ``fold_in(fold_in(key, b), i)``. Trials run in blocks of a fixed shape that depends
+only on one trial's arrays and the kind of device. Batch size, device count and restarts decide how many blocks go to
+the device at a time, never what a block computes, so scores are bit-identical for all of them. Between kinds of
+devices the last bits of scores may differ, by their arithmetic and their blocks: on a CPU a block stays in a core's
+cache, on an accelerator it grows with the memory.
 """
 
 import math
@@ -27,7 +27,7 @@ from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.kernels import philox
 
-HOST_BLOCK_TRIALS = 64  # where a trial calls Python: blocks are played whole, and such trials are slow
+HOST_BLOCK_TRIALS = 64  # for trials that call Python: blocks run as a whole, and such trials are slow
 TRIAL = jax.ShapeDtypeStruct((), np.uint32)  # its number
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
 
@@ -61,8 +61,8 @@ class Game(NamedTuple):
       blocks: that each device plays in a call.
       mesh: of these devices, or None for one.
       traced: one trial, as a program.
-      read: what becomes of what a call has played, [size, ...], or None.
-      begun: what the first call has played already, or None.
+      read: a function applied to the results of a call, [size, ...], or None.
+      begun: results of the first call that are known already, or None.
     """
 
     one: Partial
@@ -81,7 +81,7 @@ class Game(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of what one trial gives before it is read."""
+        """Returns the shape of one trial's result before ``read``."""
         return self.traced.out_avals[0].shape
 
     def call(self, done: int) -> Any:
@@ -97,7 +97,7 @@ class Game(NamedTuple):
         return _run.trace(*shapes((self.one, np.uint32(0))), block=self.block, blocks=self.blocks, mesh=self.mesh)
 
     def fitted(self, step: Callable[["Game"], Played]) -> tuple[Played, "Game"]:
-        """Returns (step(game), game), with a game of smaller calls where memory runs out."""
+        """Returns (step(game), game), with a game of smaller calls if memory runs out."""
         of = f"blocks of {self.block} trials"
         played, blocks = memory.fitting(
             lambda blocks: step(self._replace(blocks=blocks)), self.blocks, of=of, mesh=self.mesh
@@ -114,7 +114,7 @@ class Game(NamedTuple):
         return np.concatenate(parts)
 
     def first(self, played: Any, rows: int) -> np.ndarray:
-        """Returns the first ``rows`` of what a call has played, on the host of every process."""
+        """Returns the first ``rows`` of a call's results, on the host of every process."""
         if isinstance(played, np.ndarray):
             return played[:rows]
         within = played.is_fully_addressable
@@ -137,7 +137,7 @@ def play(
     """Plays ``trials`` games in each world and returns their scores.
 
     Args:
-      key: a jax.random key, consumed; trial i of world b is a function of (key, b, i) alone.
+      key: a jax.random key, consumed; trial i of world b is a function of only (key, b, i).
       release: ``release(key, world) -> observation``, jittable; ``world`` is the Python integer 0 or 1. A fresh pair
         of inputs every trial is a release that draws the pair from its key and returns it with the observation.
       score: ``score(observation) -> float`` (or an array of a fixed shape), jittable; larger means world 1.
@@ -148,7 +148,7 @@ def play(
       Scores, [2, trials, ...], one row per world, in the score's own type.
 
     Raises:
-      InputError: trials or batch out of range; a checkpoint that is torn or belongs to another game.
+      InputError: trials or batch out of range; a checkpoint that is damaged or belongs to another game.
     """
     key = trial_key(key)
     one = both_worlds(key, release, score)
@@ -165,15 +165,16 @@ def play_on(
     batch: int = 1,
     mesh: Mesh | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yields the scores of :func:`play`, bit for bit, call by call, for callers that may stop early.
+    """Yields the scores of :func:`play`, bit for bit, one call to the device at a time, for callers that may stop
+    early.
 
     Args:
-      key, release, score, trials: as for :func:`play`; ``trials`` per world is the most that are played.
+      key, release, score, trials: as for :func:`play`; ``trials`` is the largest number per world.
       batch: trials sent to each device at a time, rounded up to whole blocks.
       mesh: as for :func:`sweep`.
 
     Yields:
-      Scores, [2, n, ...], those of the next n trials; nothing is computed ahead.
+      Scores, [2, n, ...], of the next n trials; nothing is computed in advance.
 
     Raises:
       InputError: trials or batch out of range.
@@ -209,10 +210,11 @@ def trials_per_second(
 
 
 def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score: Callable[[Any], Any]) -> Partial:
-    """Returns trial -> scores [2, ...], one trial in both worlds; the key, from :func:`trial_key`, is data of it."""
+    """Returns trial -> scores [2, ...], one trial in both worlds, with the key, from :func:`trial_key`, as its
+    data."""
 
     def one(bases: jax.Array, trial: jax.Array) -> jax.Array:
-        keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)  # both at once: half of the program
+        keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)  # vmapped: half the program of two calls
         return worlds.both((lambda key: score(release(key, 0)), lambda key: score(release(key, 1))), keys)
 
     return Partial(one, of_worlds(key))
@@ -250,16 +252,16 @@ def sweep(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """Returns ``one(i)`` for i = 0 .. trials - 1, computed in blocks of a fixed shape: the engine below every audit.
+    """Returns ``one(i)`` for i = 0 .. trials - 1, computed in blocks of a fixed shape. All audits are built on it.
 
     Args:
       one: a jittable function of the trial's number (a uint32 scalar) to an array of a fixed shape; its randomness
-        comes from a key by fold_in. Arrays that it closes over, or that a ``jax.tree_util.Partial`` holds, travel to
-        the device as data, and functions that compute the same share a compiled program.
+        comes from a key by fold_in. Arrays that it closes over, or that a ``jax.tree_util.Partial`` holds, are passed
+        to the device as data, and functions that compute the same share a compiled program.
       trials: >= 1 and at most 2^31.
-      batch: trials sent to each device at a time, rounded up to whole blocks; None chooses. A matter of memory and
-        speed: results do not depend on it. Where memory runs out, half as many blocks are sent from then on (not
-        where devices are several processes').
+      batch: trials sent to each device at a time, rounded up to whole blocks; None chooses. It affects memory and
+        speed, not results. When memory runs out, half as many blocks are sent from then on (except to devices of
+        several processes).
       mesh: a device mesh over whose devices the trials are split, or None for one device.
       checkpoint: a file that receives the results after each call to the device, and from which an interrupted sweep
         resumes; a file of another sweep is refused. None saves nothing.
@@ -269,12 +271,12 @@ def sweep(
       [trials, ...], in the type of ``one``.
 
     Raises:
-      InputError: trials or batch out of range; a checkpoint that is torn or belongs to another sweep; a single block
-        that does not fit into a device's memory.
+      InputError: trials or batch out of range; a checkpoint that is damaged or belongs to another sweep; a single
+        block that does not fit into a device's memory.
     """
     whole = game(one, trials, batch=batch, mesh=mesh)
     trials, result = whole.trials, whole.traced.out_avals[0]
-    kind = result.dtype if result.dtype.kind in "biuf" else np.dtype(np.float32)  # bfloat16 has no place in a file
+    kind = result.dtype if result.dtype.kind in "biuf" else np.dtype(np.float32)  # NumPy files cannot hold bfloat16
     results = np.zeros((trials, *result.shape), kind)
     file = checkpoint_of(checkpoint, whole.one, whole.traced, trials, mesh=mesh)
     kept = None if file is None else file.restore()
@@ -325,18 +327,18 @@ def _read(whole: Game, done: int) -> np.ndarray:
 def accelerator_room(memory_bytes: float) -> Room:
     """Returns the limits of a block on an accelerator: a part of its memory that leaves room for all of its arrays.
 
-    Each of a block's steps costs an accelerator some 10 microseconds beside its work, whatever its size, so that a
-    block has to be as large as memory allows: of trials of 26,010 numbers, 2,048 fit into 256 MiB.
+    Each step of a block has an overhead of some 10 microseconds on an accelerator, so a block should be as large as
+    memory allows: 2,048 trials of 26,010 numbers fit into 256 MiB.
 
     Args:
-      memory_bytes: of the device, as it states it; the power of two below counts, so that devices of a kind agree.
+      memory_bytes: as the device states it; rounded down to a power of two, so that devices of a kind agree.
     """
     share = min(max(memory_bytes / SHARE, LEAST), MOST)
     return Room(1 << int(math.log2(share)), ACCELERATOR_TRIALS)
 
 
 def block_size(trial_bytes: int, room: Room) -> int:
-    """Returns how many trials a block holds: a power of two that keeps its largest array within the limits.
+    """Returns how many trials a block holds: the largest power of two that keeps its largest array within the limits.
 
     Args:
       trial_bytes: size of the largest array of one trial.

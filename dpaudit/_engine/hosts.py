@@ -5,8 +5,8 @@
     if hosts.first():
         print(result.to_json())
 
-SLURM (``srun``) and Open MPI tell the processes of each other; without them, set ``JAX_COORDINATOR_ADDRESS``,
-``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``. The rest is left to :func:`jax.distributed.initialize`.
+SLURM (``srun``) and Open MPI let the processes find each other; without them, set ``JAX_COORDINATOR_ADDRESS``,
+``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``. :func:`jax.distributed.initialize` does the rest.
 
 Schedulers send SIGTERM before they reclaim a machine; :func:`sigterm_interrupts` turns it into KeyboardInterrupt, so
 that finished work is saved and the process ends with status 143.
@@ -29,12 +29,12 @@ from jax.sharding import Mesh
 
 from dpaudit import _validate
 
-COUNTS = ("JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")  # number started together
+COUNTS = ("JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")  # number of processes started together
 OWN = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}  # JAX looks up the address itself
 PATIENCE = 300  # seconds to wait for the others at the start and at the end
 LEAVING = 15  # seconds to wait for the others before ending without them
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # exit statuses, as shells count them
-SECONDS = 20  # for the computation under way; one of several processes may wait in vain for another's part
+SECONDS = 20  # that a running computation may take to finish, since it may wait for another process forever
 SECONDS_OF_SEVERAL = 5
 
 
@@ -45,7 +45,7 @@ def join_hosts(seconds: int = PATIENCE) -> None:
     any computation. On CPUs the processes communicate by Gloo.
 
     Args:
-      seconds: how long to wait for the others; then the process ends with status 2 and one line.
+      seconds: how long to wait for the others before the process ends with status 2 and a one-line message.
 
     Raises:
       InputError: variables that do not identify the other processes.
@@ -54,23 +54,24 @@ def join_hosts(seconds: int = PATIENCE) -> None:
     if count == 1 or several():
         return
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM itself
+    jax.config.update("jax_enable_preemption_service", False)  # JAX would handle SIGTERM itself
     given: dict[str, Any] = {argument: _whole_number(name) for argument, name in OWN.items()}
     if "JAX_COORDINATOR_ADDRESS" in os.environ and None not in given.values():
-        given["cluster_detection_method"] = "deactivate"  # there is nothing left to detect
-    # JAX ends a process that waits in vain with a core dump, so this one ends earlier.
+        given["cluster_detection_method"] = "deactivate"  # the environment already describes the processes
+    # JAX ends a process that waits too long with a core dump, so end it earlier.
     with _within(seconds, f"processes: expected {count} to join within {seconds} s, got no answer from all"), _quiet():
         try:
             jax.distributed.initialize(**given, initialization_timeout=seconds + 60, shutdown_timeout_seconds=PATIENCE)
         except (ValueError, RuntimeError) as error:
             raise _validate.expected(
-                "processes", f"{count} that know of each other", _validate.one_line(str(error))
+                "processes", f"{count} that can find each other", _validate.one_line(str(error))
             ) from None
         multihost_utils.sync_global_devices("dpaudit")
 
 
 def mesh(axis: str) -> Mesh | None:
-    """Returns all devices of all processes in a row, as the ``mesh`` argument of this library; None for a single one.
+    """Returns a one-axis mesh of all devices of all processes, as the ``mesh`` argument of this library; None for a
+    single device.
 
     Virtual devices of one CPU share its threads, and linear algebra or Fourier transforms may need more threads than
     there are devices: the environment variable NPROC sets their number at the start (:mod:`dpaudit._engine.game`).
@@ -84,10 +85,10 @@ def several() -> bool:
 
 
 def alone(name: str, why: str) -> None:
-    """Refuses several processes, in each of them.
+    """Refuses to run in several processes.
 
     Raises:
-      InputError: several processes have joined, and ``name`` is for one.
+      InputError: several processes have joined, and ``name`` supports only one.
     """
     if several():
         raise _validate.expected(name, f"one process ({why})", f"{jax.process_count()} of them")
@@ -99,10 +100,10 @@ def first() -> bool:
 
 
 def once(do: Callable[[], Any]) -> Any:
-    """Calls ``do()`` in the first process alone and returns its value in all of them.
+    """Calls ``do()`` only in the first process and returns its value in all of them.
 
     Args:
-      do: returns a JSON value. If it refuses its input, all processes do.
+      do: returns a JSON value. An InputError that it raises is raised in all processes.
 
     Raises:
       InputError: the one that ``do`` raises.
@@ -124,10 +125,10 @@ def once(do: Callable[[], Any]) -> Any:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process before its work is done; one of several waits a while for the others to end too.
+    """Ends the process before its work is done; one of several processes first waits a while for the others.
 
-    A process that loses the first one ends with a core dump, and a process that exits in the usual way during a
-    computation may wait for another's part of it, or crash as its devices are shut down.
+    If the first process ends, JAX ends the others with a core dump; and a process that exits normally during a
+    computation may wait for the contribution of another, or crash while its devices are shut down.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -163,7 +164,7 @@ def _within(seconds: float, line: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences Gloo, which reports its connections on the standard output, where results are printed."""
+    """Silences Gloo, which would report its connections on standard output, among the results."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -188,12 +189,12 @@ def status(interruption: KeyboardInterrupt) -> int:
 def sigterm_interrupts(last_words: Callable[[], str]) -> Iterator[None]:
     """Makes SIGTERM raise :class:`Terminated` in the main thread, once.
 
-    A main thread that computes handles no signal until the device answers, which may take a long compilation, or never
-    happen where another process was interrupted before it sent its part. A second thread therefore waits a little less
-    than schedulers do and then ends the process with the same status. Files are written as a whole or not at all.
+    A main thread that computes handles no signal until the device answers. That may take a long compilation, or never
+    happen if another process was interrupted before it sent its part. A second thread therefore waits a little less
+    than schedulers do and then ends the process with the same status. No file is left partly written.
 
     Args:
-      last_words: returns the line to print in that case.
+      last_words: returns the line to print before the second thread ends the process.
     """
 
     def interrupt(*_: Any) -> NoReturn:
@@ -226,14 +227,12 @@ def sigterm_interrupts(last_words: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if (
-            signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-        ):  # raised in a callback, and reported by JAX in its own way
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:  # raised in a callback: JAX reports it as its own error
             raise Terminated from None
         raise
     finally:
         if leaving.is_set():
-            watcher.join()  # it ends the process
+            watcher.join()  # the second thread ends the process
         signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)
         signal.set_wakeup_fd(wakeup)
         writing.close()

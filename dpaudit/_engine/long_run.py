@@ -58,7 +58,7 @@ def in_parts(
       :class:`Parts`.
 
     Raises:
-      InputError: a value out of range; a checkpoint that is torn, further on than ``steps``, or of another run.
+      InputError: a value out of range; a checkpoint that is damaged, beyond ``steps``, or of another run.
     """
     _validate.at_least(1, **{unit: steps})
     _validate.at_least(1, every=every)
@@ -70,7 +70,7 @@ def in_parts(
             shapes = jax.eval_shape(lambda state: advance(state, 1)[1], state)
             info, done = _filled(shapes, found["info"]), int(found["done"])
     if done > steps:
-        raise _validate.expected(unit, f"at least the {done} that the checkpoint has made", steps)
+        raise _validate.expected(unit, f"at least the {done} of the checkpoint", steps)
     if progress is not None and done:
         progress(done)
     while done < steps:
@@ -89,7 +89,7 @@ def in_parts(
 
 
 def _plain(tree: Any) -> dict[str, np.ndarray]:
-    """Returns the leaves by number, keys as their data, without empty ones, which Orbax refuses."""
+    """Returns the leaves by number, keys as their data; empty ones are left out because Orbax refuses them."""
     leaves = (jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in jax.tree.leaves(tree))
     return {str(i): np.asarray(leaf) for i, leaf in enumerate(leaves) if np.size(leaf)}
 

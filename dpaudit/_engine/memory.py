@@ -1,4 +1,4 @@
-"""Reads how much memory devices have, and retries with half as much work where it runs out."""
+"""Reads how much memory devices have, and retries with half as much work when it runs out."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def ran_out(error: BaseException) -> bool:
-    """Tells whether an error is XLA's for a lack of device memory; a call that fails at once raises ValueError."""
+    """Tells whether an error is XLA's for a lack of device memory; calls that fail immediately raise ValueError."""
     text = str(error)
     if isinstance(error, JaxRuntimeError):
         return "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
@@ -33,14 +33,14 @@ def fitting(attempt: Callable[[int], Result], size: int, *, of: str, mesh: Mesh 
         again after it has failed.
       size: >= 1.
       of: the word for the units, in the plural, for the message.
-      mesh: of the devices. Nothing is retried where they belong to several processes: one process that took smaller
-        steps than the others would wait for them forever.
+      mesh: of the devices. Nothing is retried if they belong to several processes, because a process that takes
+        smaller steps than the others would wait for them forever.
 
     Returns:
       (result, the size that fitted), once the result is computed.
 
     Raises:
-      InputError: memory ran out where only one was computed at a time.
+      InputError: memory ran out although only one unit was computed at a time.
     """
     while True:
         try:
@@ -52,7 +52,7 @@ def fitting(attempt: Callable[[int], Result], size: int, *, of: str, mesh: Mesh 
             if size == 1 or several_processes(mesh):
                 wanted = f"room on a device for {of}, {size} at a time"
                 raise _validate.expected("memory", wanted, str(error).splitlines()[0]) from None
-        size //= 2  # outside the handler, where the failed attempt's memory has been released
+        size //= 2  # after the handler, when the memory of the failed attempt has been released
 
 
 def limit(mesh: Mesh | None) -> float:

@@ -1,19 +1,19 @@
 """Turns programs of JAX into other forms: the arrays they close over into arguments, and functions into tapes.
 
-An array that a function closes over travels to the devices as data, so that one compiled program serves all its values
-(:func:`as_data`). Compiled into the program, large arrays take long; and a compiler that sees values simplifies sums
-with them in another order for several devices than for one, which changes the last bits of scores. Python's own
-numbers stay part of the program: another number is another program, so that no call plays what an earlier one
-compiled.
+An array that a function closes over becomes an argument, so that one compiled program serves all its values
+(:func:`as_data`). Large arrays take long to compile into a program; and a compiler that sees values may simplify sums
+in a different order for several devices than for one, which changes the last bits of scores. Python numbers stay part
+of the program: a different number is a different program, so that no call reuses a program compiled for another one.
 
 A tape (:func:`record`) is a function as a flat list of primitive operations: JAX's trace with the calls inside it
-inlined and its values as numbered slots. That makes it easy to follow a value through its views and uses, whether the
+inlined and its values as numbered slots. It makes it easy to follow a value through its views and uses, whether the
 function was written with Flax, with another library or by hand.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,18 +23,18 @@ from jax.tree_util import Partial
 from dpaudit._engine import fingerprint
 from dpaudit._engine.walk import walk
 
-_CALLS = {"jit", "remat2"}  # calls that only cache or rematerialise what is inside them
+_CALLS = {"jit", "remat2"}  # calls that only cache or rematerialise their contents
 
 
 @dataclass(frozen=True)
 class Opened:
     """A function whose constants are arguments.
 
-    Two of the same program and types of constants are equal, and so share one compiled program, whatever functions
+    Two with the same program and types of constants are equal, and so share one compiled program, whichever functions
     they were traced from.
 
     Attributes:
-      program: its digest, with the constants of programs inside it that stay closed over.
+      program: its digest, which includes the constants that programs inside it still close over.
       objects: parts of it that text does not describe completely (:func:`dpaudit._engine.fingerprint.spelled`).
       types: of the constants.
       run: (*constants, *leaves, trial) -> [result].
@@ -66,6 +66,34 @@ def as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
     return Partial(alike, list(flat.consts), jax.tree.leaves(one))
 
 
+def shared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns ``function`` compiled: functions that compute the same share a program, whatever they close over.
+
+    :func:`jax.jit` of a function that is made anew for each call compiles anew for each call. This one traces it for
+    each kind of arguments, and compiles only a program that it has not seen.
+
+    Args:
+      function: pure and jittable, of arrays or pytrees to a pytree of arrays.
+    """
+    known: dict[Any, tuple[Partial, Any]] = {}
+
+    def call(*arguments: Any) -> Any:
+        leaves, structure = jax.tree.flatten(arguments)
+        kind = structure, tuple(map(jax.typeof, leaves))
+        if kind not in known:
+            traced, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
+            known[kind] = as_data(Partial(function), traced), jax.tree.structure(result)
+        held, structure = known[kind]
+        return jax.tree.unflatten(structure, _carried_out(held.func, held.args[0], leaves))
+
+    return call
+
+
+@partial(jax.jit, static_argnums=0)
+def _carried_out(opened: Opened, constants: list[Any], leaves: list[Any]) -> list[jax.Array]:
+    return opened.run(*constants, *leaves)
+
+
 def without_calls(traced: ClosedJaxpr) -> ClosedJaxpr:
     """Inlines calls of jitted functions that close over arrays, so that the arrays are the program's own constants.
 
@@ -80,7 +108,7 @@ def _inlined(equation: Any, inputs: list[Any]) -> list[Any]:
     """Carries out one operation, or all of a call that holds constants."""
     if _holds_constants(equation):
         return walk(equation.params["jaxpr"], inputs, _inlined)
-    with equation.ctx.manager:  # the settings under which it was written
+    with equation.ctx.manager:  # the settings under which it was traced
         results = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
     return results if equation.primitive.multiple_results else [results]
 
@@ -106,7 +134,7 @@ class Step(NamedTuple):
 
 
 def run_step(number: int, step: Step, inputs: list[Any]) -> list[Any]:
-    """Carries out a step as it was recorded."""
+    """Evaluates a step as it was recorded."""
     return step.run(inputs)
 
 
@@ -115,7 +143,7 @@ def played(
     values: Mapping[int, Any],
     each: Callable[[int, Step, list[Any]], list[Any]] = run_step,
 ) -> dict[int, Any]:
-    """Returns values by slot together with all that the steps compute, step i by ``each(i, step, inputs)``."""
+    """Returns values by slot, including all that the steps compute, step i by ``each(i, step, inputs)``."""
     known = dict(values)
     for i, step in enumerate(steps):
         inputs = [read(known, slot) for slot in step.inputs]

@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-ALIKE, CUT = False, True  # an argument or a result that is the same on all devices; one whose rows are divided
+ALIKE, CUT = False, True  # of an argument or result: the same on all devices, or with its rows divided
 
 
 def flat(mesh: Mesh | None) -> Mesh | None:
@@ -39,7 +39,7 @@ def several_processes(mesh: Mesh | None) -> bool:
 def placed(mesh: Mesh | None, cut: bool) -> NamedSharding | None:
     """Returns where to put an array before a call: with its rows divided, or whole on every device.
 
-    None leaves it where it is: only compiled programs reach the devices of several processes.
+    None means to leave it where it is, since only compiled programs reach the devices of several processes.
     """
     return None if mesh is None or several_processes(mesh) else NamedSharding(mesh, _spec(mesh, cut))
 
@@ -84,7 +84,7 @@ def whole(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def of_first_process(tree: Any) -> Any:
-    """The arrays of the first process, to the last bit: what is sent is added up, which would turn -0 into 0."""
+    """Returns the arrays of the first process, bit by bit: they are sent as a sum, which would turn -0 into 0."""
     leaves, structure = jax.tree.flatten(tree)
     leaves = [np.asarray(leaf) for leaf in leaves]
     sizes = [leaf.nbytes for leaf in leaves]

@@ -1,4 +1,4 @@
-"""Compiles programs for accelerators that are not at hand, which shows their memory, loops and collectives.
+"""Compiles programs for accelerators that the machine lacks, to show their memory, loops and collectives.
 
     chips = machine("v5e:2x2")                       # or "h100:1x2x4": two hosts of four; "v5e", "h100": one device
     with chips.traced():
@@ -29,13 +29,13 @@ GIB = 1 << 30
 MEMORY = {"v4": 32 * GIB, "v5e": 16 * GIB, "v5p": 95 * GIB, "v6e": 32 * GIB, "h100": 84_942_979_072}  # bytes a device
 ONE = {"v4": "2x2x1", "v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2", "h100": "1x1x1"}  # the smallest machine with one
 TPU = {
-    "TPU_SKIP_MDS_QUERY": "1",  # do not ask the cloud what this machine is
+    "TPU_SKIP_MDS_QUERY": "1",  # libtpu would otherwise query the cloud's metadata server
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_LOG_DIR": "disabled",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # two processes at once
 }
-GPU_OPTIONS = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}  # choices that need the device
+GPU_OPTIONS = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}  # autotuning would need the device
 H100 = """gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
   threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
@@ -72,7 +72,7 @@ class Machine(NamedTuple):
         return _platform.named(self.devices[0].platform, memory_bytes=MEMORY[self.chip])
 
     def shapes(self, tree: Any) -> Any:
-        """Returns shapes in place of arrays, whole on every device."""
+        """Returns the shapes of a pytree's arrays, replicated on every device."""
         placed = (
             SingleDeviceSharding(self.devices[0]) if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
         )
@@ -83,7 +83,7 @@ class Machine(NamedTuple):
 
         Args:
           lowered: for these devices.
-          reduce: the argument to lower where memory is too small, for the message.
+          reduce: the argument that the message advises to lower if memory is too small.
 
         Raises:
           InputError: a program that does not fit into a device's memory.
@@ -110,7 +110,7 @@ class Machine(NamedTuple):
 
 
 def machine(name: str) -> Machine:
-    """Returns the accelerators of a name, which need not be at hand.
+    """Returns the accelerators of a name, which the machine need not have.
 
     Args:
       name: a chip, for one device, or ``chip:topology``: ``v5e:2x2``, ``v6e:2x2``, ``v5p:8x16x16``, or

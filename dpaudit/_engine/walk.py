@@ -1,7 +1,7 @@
-"""Replays a program of JAX operation by operation, with whatever is to stand for its values.
+"""Interprets a JAX program operation by operation, on values of the caller's choice.
 
-The values may be arrays (evaluation), names (a program in words), slots of a tape (inlining) or arrays with a label
-(taint): what is done at each operation is a function of the caller's.
+The values may be arrays (evaluation), names (a program as text), slots of a tape (inlining) or arrays with a label
+(taint); the caller passes the function that carries out each operation.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,16 +19,16 @@ def walk(
     constant: Callable[[Any], Any] = lambda value: value,
     literal: Callable[[Literal], Any] = lambda atom: atom.val,
 ) -> list[Any]:
-    """Replays a program and returns what stands for its results.
+    """Interprets a program and returns the values of its results.
 
     Args:
-      program: closed, or a Jaxpr with ``constants`` of the caller's.
-      arguments: what stands for its inputs.
-      step: ``step(equation, inputs) -> outputs``, called for each operation in order; it decides itself whether to go
-        into the programs inside the operation.
-      constants: what stands for the arrays that the program closes over, in order; None: ``constant`` of each.
-      constant: what stands for an array that the program closes over.
-      literal: what stands for a number written into the program.
+      program: closed, or a Jaxpr with ``constants``.
+      arguments: values of its inputs.
+      step: ``step(equation, inputs) -> outputs``, called for each operation in order; it decides whether to enter the
+        programs inside the operation.
+      constants: values of the arrays that the program closes over, in order; None: ``constant`` of each.
+      constant: makes the value of an array that the program closes over.
+      literal: makes the value of a number written into the program.
     """
     jaxpr = getattr(program, "jaxpr", program)
     if constants is None:

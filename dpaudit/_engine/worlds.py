@@ -1,8 +1,8 @@
 """Evaluates both worlds of a trial in one program, sequentially where concurrent calls would deadlock.
 
-On a CPU, LAPACK calls of jaxlib before 0.11 and Fourier transforms from 0.11 on run on one of the device's threads,
-divide their work over all of them, and wait: as many calls at a time as there are threads deadlock. With two cores
-the same call in each world is enough, so both worlds of such a trial run one after the other.
+On a CPU, LAPACK calls of jaxlib before 0.11 and Fourier transforms from 0.11 on occupy one of the device's threads,
+divide their work over all of them, and wait, so as many concurrent calls as there are threads deadlock. With two cores
+one such call in each world is enough, so both worlds of such a trial run one after the other.
 """
 
 import os
@@ -43,7 +43,7 @@ def enough_threads(program: Any, mesh: Mesh | None) -> None:
       mesh: the devices to play it on.
 
     Raises:
-      InputError: a program that waits for threads, of which there are no more than devices.
+      InputError: a program that waits for threads, on a CPU with no more threads than devices.
     """
     if mesh is None or mesh.devices.flat[0].platform != "cpu":
         return

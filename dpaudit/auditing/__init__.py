@@ -1,10 +1,10 @@
 """Audits mechanisms: plays games on two inputs, and bounds the privacy loss that an attack attained.
 
-:mod:`audit` measures one pair of inputs, :mod:`search` looks for the worst pair, and :mod:`examine` tries everything
-at hand within a budget of time. :mod:`domain` says which inputs are neighbours, :mod:`estimators` how counts become
-bounds. :func:`from_counts`, :func:`from_scores`, :func:`from_samples` and :func:`one_run` take what was obtained
-elsewhere.
-The attacks are in :mod:`attacks`, the statistics in :mod:`bounds`, and checks of the program itself in :mod:`lint`.
+:mod:`audit` measures one pair of inputs, :mod:`search` looks for the worst pair, and :mod:`examine` runs all checks
+and attacks within a time budget. :mod:`domain` defines which inputs are neighbours, :mod:`estimators` how counts
+become bounds. :func:`from_counts`, :func:`from_scores`, :func:`from_samples` and :func:`one_run` audit data that were
+obtained elsewhere. The attacks are in :mod:`attacks`, the statistics in :mod:`bounds`, and checks of the program
+itself in :mod:`lint`.
 """
 
 from typing import TYPE_CHECKING
@@ -28,33 +28,9 @@ if TYPE_CHECKING:
     from dpaudit.auditing.examine import Examination as Examination
     from dpaudit.auditing.given import from_samples as from_samples
     from dpaudit.auditing.given import from_scores as from_scores
+    from dpaudit.auditing.given import one_run as one_run
     from dpaudit.auditing.host import on_host as on_host
-    from dpaudit.auditing.one_training import one_run as one_run
     from dpaudit.auditing.result import AuditResult as AuditResult
     from dpaudit.auditing.search import SearchResult as SearchResult
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "AuditResult": "result",
-        "Case": "domain",
-        "Domain": "domain",
-        "Estimator": "estimators",
-        "Examination": "examine",
-        "SearchResult": "search",
-        "attacks": "attacks",
-        "audit": "audit",
-        "bounds": "bounds",
-        "domain": "domain",
-        "estimators": "estimators",
-        "examine": "examine",
-        "from_counts": "conclude",
-        "from_samples": "given",
-        "from_scores": "given",
-        "lint": "lint",
-        "on_host": "host",
-        "one_run": "one_training",
-        "plan_mechanism": "plan_mechanism",
-        "search": "search",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -34,7 +34,7 @@ CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # with early stopping: pairs, and exp
 # claim has a delta or is a curve, the rule is first chosen after a few pairs, or after twice the portfolio's pilot:
 FIRST_CHOICE, EARLY_PILOT = 64, 128
 AGAIN = 4  # and again after each fourfold increase
-CURVE_PAIRS = 4_000  # set aside at most with early stopping against a curve, which singles out no rate
+CURVE_PAIRS = 4_000  # set aside at most with early stopping against a curve, which determines no rate to estimate
 
 
 def audit(
@@ -67,31 +67,31 @@ def audit(
       key: a jax.random key, consumed.
       trials: K of Algorithm 3: the total, half of it in each world (an odd one is not played).
       claim: the promise; defaults to the mechanism's own.
-      distinguisher: an attack to play alone. None plays a family of attacks on the same releases and chooses one on
-        the trials set aside (see :mod:`dpaudit.auditing.attacks.portfolio`), at no cost in confidence. With fewer than
-        256 trials: the likelihood ratio where the mechanism has a density, else the projection on x1 - x0.
-      attacks: your own attacks, played beside the family; not with a distinguisher.
+      distinguisher: a single attack to use. None runs a family of attacks on the same releases and chooses one on the
+        trials set aside (see :mod:`dpaudit.auditing.attacks.portfolio`), at no cost in confidence. With fewer than
+        256 trials: the likelihood ratio if the mechanism has a density, else the projection on x1 - x0.
+      attacks: your own attacks, in addition to the family; not with a distinguisher.
       delta: of every epsilon; defaults to the claim's, else 0.
       confidence: of each bound.
       until: when to stop before all ``trials`` are played: ``sequential.violation()``, ``sequential.width(0.2)`` or a
-        rule of your own. All bounds then hold at every time at once. None plays all trials.
+        rule of your own. All bounds then hold at all times together. None runs all trials.
       estimator: how the bounds are computed (:mod:`dpaudit.estimators`): Clopper-Pearson by default, betting with
-        ``until``. A band sets no trials aside where a distinguisher is named, takes larger scores to mean x1, and
-        works neither with ``until`` nor with a curve. Estimators with a caveat are for audits without a claim.
-      alternative: a worse mechanism, say the same one with 0.8 of the noise: ``power`` is then the probability that
-        this audit would have called it a violation, and ``detectable`` refers to mechanisms that continue it. It is
-        played with the same attack on trials of its own, which are not counted; needs a claim.
-      reading: "gaussian" adds to the result what epsilon would be if the trade-off curve were Gaussian, from the most
+        ``until``. A band sets no trials aside if a distinguisher is named, takes larger scores to mean x1, and works
+        neither with ``until`` nor with a curve. Estimators with a caveat are for audits without a claim.
+      alternative: a worse mechanism, for example the same one with 0.8 of the noise: ``power`` is then the probability
+        that this audit would have called it a violation, and ``detectable`` is extrapolated from it. It is attacked
+        in the same way on separate trials, which are not counted; needs a claim.
+      reading: "gaussian" adds to the result the epsilon that follows if the trade-off curve is Gaussian, from the most
         accurate rule; no verdict rests on it. For Gaussian noise, trials can hardly test a claim of one (epsilon,
         delta) with a tiny delta; prefer a claim that is the accountant's curve.
       batch: trials of each world sent to each device at a time, rounded up to whole blocks. The result depends
         neither on it nor on the mesh or an interruption.
-      mesh: a device mesh over whose devices the trials are split, those of several processes too
-        (``jax.distributed``): each of them makes the same call and gets the same result. None for one device.
-      checkpoint: a file that keeps the counts after each call to the devices, from which the same audit resumes, on
-        any devices. A file of another audit is refused, except that a rule of your own for ``until`` is compared by
-        its name alone. Of several processes, the first one writes the file. Where a family of attacks is played,
-        ``FILE.pilot`` beside it keeps the releases that they were fitted on.
+      mesh: a device mesh, possibly of several processes (``jax.distributed``), over which the trials are split: each
+        process makes the same call and gets the same result. None for one device.
+      checkpoint: a file that stores the counts after each call to the devices, from which the same audit resumes, on
+        any devices. A file of another audit is refused, except that your own rule for ``until`` is compared only by
+        its name. Of several processes, the first one writes the file. With a family of attacks, ``FILE.pilot`` beside
+        it stores the releases that they were fitted on.
       progress: called with the number of trials played so far, of both worlds, first with those of the checkpoint.
 
     Returns:
@@ -101,7 +101,7 @@ def audit(
 
     Raises:
       InputError: a value out of range, an estimator or an alternative that does not fit, a release that is not a
-        number, a checkpoint that is torn or belongs to another audit, and what :func:`probe.examine` refuses: a
+        number, a checkpoint that is damaged or belongs to another audit, and what :func:`probe.examine` refuses: a
         mechanism that raises, cannot be traced, ignores its key or gives x0 and x1 releases of different shape.
 
     Source: paper 000, Algorithm 3.
@@ -157,7 +157,7 @@ def audit(
         promise = {"claim": claim, "delta": delta, "confidence": float(confidence)}
         fit_key, play_key = _keys(key)
         other_key = jax.random.fold_in(play_key, 1 << 31)  # trials have smaller numbers
-        pair, threshold, reproducible = (mechanism, x0, x1), None, True
+        pair, threshold, reproducible, low_bits = (mechanism, x0, x1), None, True, None
         if distinguisher is not None:
             threshold = distinguisher.threshold
             if estimator.simultaneous is not None:
@@ -165,7 +165,7 @@ def audit(
         if on_host:
             terms = prepare.Terms(half, first, until is not None, delta, float(confidence), batch, checkpoint)
             how = {"distinguisher": distinguisher, "attacks": attacks, "worse": worse, "terms": terms}
-            whole, family, other, pilot, reproducible, kept = stack.enter_context(
+            whole, family, other, pilot, reproducible, low_bits, kept = stack.enter_context(
                 prepare.prepared(*pair, fit_key, play_key, other_key, **how)
             )
         else:
@@ -192,7 +192,7 @@ def audit(
             cuts = _cuts(aside, (2 * pilot or FIRST_CHOICE) if in_stages else aside)
         how = {"kept": kept, "progress": progress, "reading": reading}
         result = _carry_out(whole, name, family, threshold, half, cuts, until, estimator, promise, other=other, **how)
-        return dataclasses.replace(result, reproducible=reproducible)
+        return dataclasses.replace(result, reproducible=reproducible, low_bits=low_bits)
 
 
 def _kept(checkpoint: str | os.PathLike[str] | None, whole: Game, matters: dict[str, Any]) -> Checkpoint | None:
@@ -251,8 +251,8 @@ def _carry_out(
     kept: Callable[[dict[str, Any]], Checkpoint | None],
     progress: Callable[[int], None] | None,
 ) -> AuditResult:
-    """Plays and concludes the audit of a game, with the named attack or a family, and ``half`` of the trials in each
-    world; ``promise`` holds claim, delta and confidence, ``other`` is a game of the alternative, ``kept`` gives the
+    """Runs and concludes the audit of a game, with the named attack or a family, and ``half`` of the trials in each
+    world; ``promise`` holds claim, delta and confidence, ``other`` is a game of the alternative, ``kept`` makes the
     checkpoint."""
     both_events, keep_scores = threshold is not None and not cuts, estimator.simultaneous is not None
     stages = 1 if until is None else max(1, len(cuts))

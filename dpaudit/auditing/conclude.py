@@ -14,8 +14,8 @@ from dpaudit.auditing.result import UNSTATED, AuditResult, Band, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
 BAND_POINTS = 64  # of a band that a result keeps
-SURE = 1 - 1e-6  # confidence from which guesses that are wrong too often are taken for the opposite ones
-BACKWARDS = "the opposite guesses would have been right: what tells of world 1 was taken to tell of world 0"
+SURE = 1 - 1e-6  # confidence at which guesses that are wrong too often are called reversed
+BACKWARDS = "the opposite guesses would have been right: the attack's scores have the wrong sign"
 
 
 def from_counts(
@@ -46,14 +46,14 @@ def from_counts(
       delta: of every epsilon; defaults to the claim's, else 0. One below the claim's is refused: what holds at a
         smaller delta would not contradict the claim.
       confidence: of each bound, in (0, 1).
-      trials: all trials played where some were set aside.
+      trials: all trials, including those set aside; None if there are none.
       threshold: of the rule.
-      both_events: look at the opposite guesses as well, each with half of the error: where the rule says nothing of
-        which side of the threshold tells of world 1.
+      both_events: test the opposite guesses as well, each at half of the error, because the rule does not determine
+        which side of the threshold means world 1.
       perfect: compute ``detectable``, as of a perfect attack; False leaves it to the caller.
       estimator: one that reads four counts; None for Clopper-Pearson.
       beside: [5 or more, 2], false positives and false negatives of the rules that :func:`certified.thresholds` chose,
-        and of others for the band; None to certify everything by the one rule.
+        and of others for the band; None to certify everything by the single rule.
 
     Raises:
       InputError: a value out of range; an estimator that needs more than counts, or that carries no verdict where
@@ -131,8 +131,8 @@ def from_band(
 ) -> AuditResult:
     """Returns the result of an audit that reads every score by a simultaneous band; larger means world 1.
 
-    The rates, the accuracy and the threshold are those of the threshold whose lower bound is largest; its rates were
-    chosen by these same trials, its bounds were not: they hold for all thresholds together.
+    The rates, the accuracy and the threshold are those of the threshold with the largest lower bound. It was chosen on
+    these same trials, but its bounds are still valid, because they hold for all thresholds together.
 
     Args:
       scores: one row per world, [n0] and [n1].
@@ -184,7 +184,7 @@ def from_band(
 
 
 def carries_verdict(estimator: Estimator, claim: Claim | None) -> None:
-    """Refuses an estimator on which no verdict may rest where there is a claim to judge.
+    """Refuses an estimator that cannot support a verdict if there is a claim to judge.
 
     Raises:
       InputError: one with a caveat, or none for a curve.
@@ -203,7 +203,7 @@ def measured_band(rules: list[tuple[int, int, int, int]], *, confidence: float, 
     """Bounds the rates of several rules, each at its share of the error, so that all bounds of a kind hold
     together."""
     fp, fn, n0, n1 = np.unique(np.array(rules, np.float64), axis=0).T
-    alpha = (1 - confidence) / (2 * len(rules))  # equal counts are drawn once, but were not known to be equal
+    alpha = (1 - confidence) / (2 * len(rules))  # equal counts are drawn once, but each has its share of the error
     (fpr_low, fpr_high), (fnr_low, fnr_high) = bounds(fp, n0, alpha=alpha), bounds(fn, n1, alpha=alpha)
     rates = (fp / n0, fn / n1, fpr_low, fpr_high, fnr_low, fnr_high)
     return Band(*(tuple(float(rate) for rate in one) for one in rates))
@@ -226,13 +226,13 @@ def shown(fpr: float, fnr: float, delta: float, *, both_events: bool) -> float:
 
 
 def _backwards(false_positives: int, false_negatives: int, negatives: int, positives: int, delta: float) -> str | None:
-    """Says that the opposite guesses would have been right, where that is no chance."""
+    """Says that the opposite guesses would have been right, if chance does not explain it."""
     opposite = Counted(negatives - false_positives, positives - false_negatives, negatives, positives, np.zeros(4))
     return BACKWARDS if estimators.clopper_pearson.bounds(opposite, delta=delta, confidence=SURE)[0] > 0 else None
 
 
 def too_few(counted: int, ceiling: float, claim: Claim | None, *, confidence: float) -> str | None:
-    """Says why so many trials could have shown no violation of the claim; None where they could."""
+    """Says why this number of trials could not have shown a violation of the claim; None if it could."""
     if claim is not None and claim.is_curve:
         if curve.p_value(claim, 0, 0, counted // 2, counted // 2) <= 1 - confidence:
             return None

@@ -70,7 +70,7 @@ class Estimator(NamedTuple):
         >= confidence, in the sense that ``caveat`` restricts.
       needs_scores: whether it reads every score; otherwise the counts of one rule.
       needs_split: whether the rule must be chosen on trials that are not counted.
-      anytime: whether its bounds hold at every time at once, as ``audit(..., until=)`` requires.
+      anytime: whether its bounds hold at all times together, as ``audit(..., until=)`` requires.
       caveat: why it cannot support a verdict; empty if it can.
       rate: ``rate(errors, trials, alpha=) -> (low, high)``, its bounds on one error rate.
       simultaneous: the band that holds for all thresholds together, if it is one.
@@ -152,7 +152,7 @@ clopper_pearson = Estimator("Clopper-Pearson", _of_counts(epsilon_bounds))
 """Exact binomial bounds on both error rates: :func:`estimate.epsilon_bounds`. The default."""
 
 betting_bounds = Estimator("betting", _bet, anytime=True, rate=betting.rate_bounds)
-"""Bets against each epsilon (:mod:`betting`): a little wider, and valid at every time at once."""
+"""Bets against each epsilon (:mod:`betting`): a little wider, and valid at all times together."""
 
 equal_level = Estimator(
     "equal-level band", _of_band(band.equal_level), needs_scores=True, needs_split=False, simultaneous=band.equal_level

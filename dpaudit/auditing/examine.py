@@ -1,4 +1,4 @@
-"""Examines a mechanism with everything at hand (program, sensitivity, worst pair, attacks) and gives one verdict."""
+"""Examines a mechanism by all checks (program, sensitivity, worst pair, attacks) and gives one verdict."""
 
 import time
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit._engine import programs
 from dpaudit._engine.game import trials_per_second
 from dpaudit.auditing.audit import audit
 from dpaudit.auditing.bounds import alternative
@@ -49,9 +50,9 @@ class Examination(NamedTuple):
     """What an examination found.
 
     Attributes:
-      verdict: "violation" where an audit proved a loss above the claim; "fault" where reading the program or its
-        sensitivity found what no private mechanism does, though no audit saw more than the claim; else as the last
-        audit says: "underpowered" or "consistent".
+      verdict: "violation" if an audit proved a loss above the claim; "fault" if the program or its sensitivity has a
+        fault although no audit showed more than the claim; otherwise that of the last audit: "underpowered" or
+        "consistent".
       sentence: the verdict in one sentence.
       steps: everything that was tried, in order, with what it found.
       findings: faults of the program.
@@ -127,7 +128,7 @@ def examine(
     norm_order: float = 2,
     progress: Callable[[str, float], None] | None = None,
 ) -> Examination:
-    """Tries everything on a mechanism within a budget of seconds, and gives one verdict.
+    """Runs all checks on a mechanism within a budget of seconds, and gives one verdict.
 
     In this order it checks that the mechanism is a pure function of its key; reads its program for faults
     (:func:`dpaudit.inspect`); compares its sensitivity with the declared one, by brute force over pairs of the domain
@@ -140,10 +141,10 @@ def examine(
 
     Args:
       mechanism: as for :func:`dpaudit.audit`.
-      domain: which pairs are neighbours (:mod:`dpaudit.domain`), or the one pair (x0, x1) to look at.
+      domain: which pairs are neighbours (:mod:`dpaudit.domain`), or a single pair (x0, x1).
       claim: the promise; defaults to the mechanism's own.
       key: a jax.random key, consumed.
-      seconds: about how long to go on, >= 1; a step that has begun is finished.
+      seconds: about how long the examination may take, >= 1; a step that has begun is finished.
       confidence: of all bounds together.
       sensitivity: the most that releases of neighbours may differ under one key, for mechanisms that add noise. None:
         not checked.
@@ -191,7 +192,7 @@ class _Diary:
         return self._budget - self.passed()
 
     def do(self, name: str, action: Callable[[], Any], say: Callable[[Any], str]) -> Any:
-        """Does one thing and notes what ``say`` makes of its result."""
+        """Carries out one step and notes its result in the words of ``say``."""
         if self._progress is not None:
             self._progress(name, self.passed())
         before = self.passed()
@@ -209,7 +210,7 @@ class _Attacks:
         self.pairs: list[Pair] = []
 
     def play(self, name: str, pair: Pair, key: jax.Array, *, trials: int, share: float) -> bool:
-        """Audits a pair; whether its loss is proved to exceed the claim."""
+        """Audits a pair, and returns whether its loss is proved to exceed the claim."""
         settings = {"trials": trials, "claim": self._claim, "confidence": 1 - share * (1 - self._confidence)}
         result = self._diary.do(
             f"attack {name} in {trials:,} trials",
@@ -247,7 +248,7 @@ def _carry_out(
     drawn = _drawn(domain, draw_key)
     pair, attacks = _widest(drawn), _Attacks(diary, mechanism, claim, confidence)
     diary.do(
-        "ask whether it is a pure function of its key",
+        "check whether it is a pure function of its key",
         lambda: probe.examine(mechanism, *pair),
         lambda _: "It is, as far as tracing and running it twice can show.",
     )
@@ -287,7 +288,8 @@ def _carry_out(
 def _drawn(domain: Domain | Pair, key: jax.Array) -> Pair:
     """Draws pairs of the domain, leaves [n, ...]."""
     if isinstance(domain, Domain):
-        return jax.jit(jax.vmap(checked_domain(domain=domain).draw))(jax.random.split(key, CANDIDATES))
+        draw = programs.shared(jax.vmap(checked_domain(domain=domain).draw))
+        return draw(jax.random.split(key, CANDIDATES))
     if isinstance(domain, tuple) and len(domain) == 2:
         x0, x1 = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], domain)
         return x0, x1
@@ -323,7 +325,7 @@ def _too_far(
         scale = jnp.maximum(jnp.abs(one), jnp.abs(other)).max()  # of the rounding of what is compared
         return jnp.stack([jnp.linalg.norm(one - other, norm_order), one.size * scale])
 
-    shifts = np.asarray(jax.jit(lambda pairs: jax.lax.map(shift, pairs, batch_size=16))(drawn), np.float64)
+    shifts = np.asarray(programs.shared(lambda pairs: jax.lax.map(shift, pairs, batch_size=16))(drawn), np.float64)
     excess = shifts[:, 0] - sensitivity - ROUNDING * shifts[:, 1]
     worst = int(np.argmax(excess))
     if not excess[worst] > 0:
@@ -350,12 +352,12 @@ def _judged(results: list[AuditResult], findings: list[Finding], claim: Claim) -
     if findings:
         return (
             "fault",
-            f"The program has a fault, though no attack saw more than the promised {promised}: {findings[0]}",
+            f"The program has a fault, although no attack showed more than the promised {promised}: {findings[0]}",
         )
     verdict = results[-1].verdict
     if verdict == "underpowered":
-        return verdict, f"Too little was played to know whether {promised} is kept; at least {lower} is lost."
-    return verdict, f"Nothing that was tried breaks the promise of {promised}; at least {lower} is lost."
+        return verdict, f"Too few trials to know whether {promised} is kept; the loss is at least {lower}."
+    return verdict, f"No attack that was tried breaks the promise of {promised}; the loss is at least {lower}."
 
 
 def _first_number(release: Any) -> jax.Array:

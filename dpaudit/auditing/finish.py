@@ -37,7 +37,7 @@ def finished(
       name: of the attack; of a family, the chosen one is named.
       family: of which one was chosen, or None.
       threshold: fixed in advance, or None.
-      trials: of both worlds, had the audit not been stopped.
+      trials: of both worlds, if the audit is not stopped.
       estimator: of the bounds.
       promise: claim, delta and confidence.
       reading: as for :func:`audit`.
@@ -89,7 +89,7 @@ def finished(
 
 
 def _blind(account: Account, *, of_rule: bool) -> str | None:
-    """Says why the attack saw nothing, or None where it saw something. Without ``of_rule``, scores that vary are
+    """Says why the attack shows nothing, or None if it shows something. Without ``of_rule``, scores that vary are
     enough."""
     if not of_rule and (account.low != account.high).any():
         return None

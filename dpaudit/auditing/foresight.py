@@ -1,8 +1,9 @@
-"""Computes what an audit would have detected: among mechanisms that lose more, or of an alternative that a user names.
+"""Computes what an audit would have detected, among mechanisms that lose more or for a user's alternative.
 
-The alternative is played with the same attack as the audit, on trials of its own: half of them choose a rule as the
-audit would, the others estimate its error rates. The two rates give the power, which is the probability that the audit
-calls the alternative a violation, and what is detectable among mechanisms that continue it (:mod:`alternative`).
+The alternative is attacked in the same way as the audited mechanism, on separate trials: half of them choose a rule as
+the audit would, the others estimate its error rates. The two rates give the power, which is the probability that the
+audit calls the alternative a violation, and the detectable loss among mechanisms extrapolated from it
+(:mod:`alternative`).
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from dpaudit.auditing.result import AuditResult
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PLAYED = 10_000  # pairs of an alternative, at most: a rate of 0.01 is then known to a tenth
-FEW = 10_000  # pairs set aside, up to which luck has a say in the threshold
+FEW = 10_000  # pairs set aside, up to which the threshold depends on chance
 READINGS = ("gaussian",)
 MOST_TRIALS = 1 << 31
 
@@ -154,7 +155,7 @@ def noise_like(result: AuditResult, aside: int) -> Alternative | None:
     if aside > 0 and result.normal and result.delta > 0:
         return alternative.gaussian(aside, **settings)
     seen, claim = result.band, result.claim
-    shows = claim is not None and result.epsilon_lower >= claim.epsilon / 2  # of less, many laws fit the rates
+    shows = claim is not None and result.epsilon_lower >= claim.epsilon / 2  # fewer fit many laws
     if aside > 0 and seen is not None and shows:
         rates = {"fpr": (seen.fpr_low, seen.fpr_high), "fnr": (seen.fnr_low, seen.fnr_high)}
         if alternative.looks_laplace(**rates, shown=result.epsilon_hat, delta=result.delta):

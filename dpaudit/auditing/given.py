@@ -1,30 +1,34 @@
 """Audits scores or releases that were obtained elsewhere, by the rules of :func:`dpaudit.audit`.
 
-The order in which scores or releases are given is the order in which they were drawn, independently: the first
-min(n0, n1) // 4 of each world are set aside to choose by and are not counted, all others are counted. Where nothing is
-chosen (a threshold fixed in advance, or a band, which holds for all thresholds together) all are counted.
+Scores or releases of two worlds must be given in the order in which they were drawn, independently: the first
+min(n0, n1) // 4 of each world are set aside to choose the rule and are not counted, all others are counted. If nothing
+is chosen (a threshold fixed in advance, or a band, which holds for all thresholds together) all are counted.
+:func:`one_run` audits one training with many canaries, each included by its own coin, from one score for each.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.auditing import read
+from dpaudit.auditing import estimators, read
 from dpaudit.auditing.attacks import scoring
 from dpaudit.auditing.attacks.portfolio import PILOT_BYTES, PILOT_LEAST, PILOT_MOST, Family, family
 from dpaudit.auditing.audit import fitting
+from dpaudit.auditing.bounds import one_run as guesses
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.count import Account, fresh, looks
 from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.finish import CHOOSING_SHARE, finished
 from dpaudit.auditing.foresight import checked_reading
 from dpaudit.auditing.ranks import rank
-from dpaudit.auditing.result import AuditResult, checked_delta
+from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
 Worlds = tuple[np.ndarray, np.ndarray]
+SURE = 0.999  # confidence at which canaries' scores are called reversed
 
 
 def from_scores(
@@ -204,10 +208,79 @@ def _counted(account: Account, own: Worlds) -> Account:
 def _terms(
     claim: Claim | None, delta: float | None, confidence: float, estimator: Estimator | None, reading: str | None
 ) -> dict[str, Any]:
-    """Checks what the audit is to say, and returns it."""
+    """Checks the settings of the audit's conclusion, and returns them."""
     if not isinstance(claim, Claim | None):
         raise _validate.expected("claim", "a Claim or None", claim)
     delta = checked_delta(delta, claim)
     checked_reading(reading, delta)
     promise = {"claim": claim, "delta": delta, "confidence": float(_validate.open_unit(confidence=confidence))}
     return {"promise": promise, "estimator": fitting(estimator, claim), "reading": reading}
+
+
+def one_run(
+    scores: Any, included: Any, *, claim: Claim | None = None, delta: float | None = None, confidence: float = 0.95
+) -> AuditResult:
+    """Bounds the epsilon of one training from below, by how well its canaries' scores reveal which were included.
+
+    Args:
+      scores: [m], one for each canary, from the training's output alone; larger means "was included".
+      included: [m] booleans, from independent coins with probability 1/2.
+      claim: the promise, of adding or removing one record; None to measure without one.
+      delta: of epsilon; defaults to the claim's, else 0.
+      confidence: of the bound.
+
+    Returns:
+      An :class:`AuditResult`. Its trials are the canaries, its rates and accuracy those of guessing the half with the
+      larger scores; epsilon_upper is infinite, because one training gives no upper bound, and nothing else is
+      certified.
+
+    Raises:
+      InputError: scores that are not numbers, coins that are not fair, a claim that is a curve or about replacing,
+        a value out of range.
+
+    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
+    """
+    delta = checked_delta(delta, claim)
+    if claim is not None and (claim.is_curve or claim.neighbouring != "add_remove"):
+        raise _validate.expected("claim", "an epsilon and delta of adding or removing a record", claim)
+    scores, included = read.row(scores=scores), np.asarray(included)
+    if len(scores) < 4 or included.shape != scores.shape or included.dtype != bool:
+        wanted = f"booleans, one for each of at least 4 scores, here {len(scores)}"
+        raise _validate.expected("included", wanted, f"{included.dtype} {list(included.shape)}")
+    settings = {"delta": delta, "confidence": _validate.open_unit(confidence=confidence)}
+    counted = estimators.of_one_training(scores, included)
+    lower, upper = estimators.one_run.bounds(counted, **settings)
+    m = len(scores)
+    plans = [guesses.Plan(max(1, m // share), max(1, m // share)) for share in estimators.GUESSES]
+    ceiling = guesses.ceiling(m, plans, **settings)
+    fpr, fnr = counted.false_positives / counted.negatives, counted.false_negatives / counted.positives
+    shares = [int(guesses.count_correct(scores, included, plan)) / sum(plan) for plan in plans]
+    most = max(shares)
+    reason = None
+    if claim is not None and ceiling <= claim.epsilon:
+        reason = f"even if every guess were right, {m:,} canaries would certify an ε of {ceiling:.2f} at most"
+    elif scores.min() == scores.max():
+        reason = "all scores are equal: this attack saw nothing"
+    elif lower <= 0:
+        turned = estimators.of_one_training(-scores, included)
+        if estimators.one_run.bounds(turned, delta=delta, confidence=SURE)[0] > 0:
+            reason = "the scores are larger for canaries that were left out: change their sign"
+    return AuditResult(
+        epsilon_hat=math.inf if most == 1 else max(0.0, math.log(most / (1 - most))) if most > 0 else 0.0,
+        epsilon_lower=lower,
+        epsilon_upper=upper,
+        accuracy=1 - (fpr + fnr) / 2,
+        fpr=fpr,
+        fnr=fnr,
+        negatives=counted.negatives,
+        positives=counted.positives,
+        trials=m,
+        method=f"scores of one training; {estimators.one_run.name}",
+        neighbouring=UNSTATED if claim is None else claim.neighbouring,
+        ceiling=ceiling,
+        detectable=None,
+        claim=claim,
+        threshold=float(np.median(scores)),
+        reason=reason,
+        **settings,
+    )

@@ -1,7 +1,7 @@
-"""Plans how many trials the audit of one mechanism needs, from what a pilot audit sees of it.
+"""Plans how many trials the audit of one mechanism needs, from a pilot audit.
 
 :mod:`plan` assumes an attack that attains the corner of (epsilon, delta), which few mechanisms allow. Here a small
-audit is played first, and what its best rule sees is extrapolated to mechanisms that lose more (:mod:`alternative`).
+audit runs first, and the rates of its best rule are extrapolated to mechanisms that lose more (:mod:`alternative`).
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def plan_mechanism(
     distinguisher: Distinguisher | None = None,
     worse: Mechanism | Callable[[jax.Array, Any], Any] | None = None,
 ) -> plan.Plan:
-    """Computes how many trials show that a mechanism like this one loses ``true_epsilon``, those set aside included.
+    """Computes how many trials, including those set aside, show that a mechanism like this one loses ``true_epsilon``.
 
     Args:
       mechanism, x0, x1, key, claim, distinguisher: as for :func:`dpaudit.audit`.
@@ -47,7 +47,7 @@ def plan_mechanism(
       true_epsilon: the loss that the audit shall detect; twice the claim by default.
       trials: of both worlds together, for which bounds are predicted; by default the fixed number that is needed.
       rate: trials a second.
-      worse: a mechanism to extrapolate from in place of the audited one, say the same with 0.8 of the noise.
+      worse: a mechanism to extrapolate from instead of the audited one, for example the same with 0.8 of the noise.
 
     Raises:
       InputError: a value out of range, no claim or one that is a curve, a true_epsilon that the claim allows or that

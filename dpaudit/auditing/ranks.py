@@ -1,4 +1,4 @@
-"""Puts scores of any type in order as integers, by which a CPU that flushes subnormals to zero tells them apart."""
+"""Maps scores of any type to integers in the same order, which stay distinct on a CPU that flushes subnormals."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}  # its bits
 
 
 def bar(threshold: float, kind: np.dtype) -> np.ndarray:
-    """Returns the rank of the largest number of the scores' type that is <= threshold, which cuts scores alike."""
+    """Returns the rank of the largest number of the scores' type that is <= threshold, which splits scores equally."""
     kind = wide(kind)
     if kind.kind == "f":
         with np.errstate(over="ignore"):
@@ -33,7 +33,7 @@ def wide(kind: np.dtype) -> np.dtype:
 def rank(numbers: Any) -> Any:
     """Returns integers in the order of the numbers, NumPy's or JAX's, with NaN on top.
 
-    Integers, because a CPU that flushes subnormals to zero does not tell the smallest floats apart.
+    A CPU that flushes subnormals to zero cannot distinguish the smallest floats, but it can distinguish integers.
     """
     if numbers.dtype.kind != "f":
         return numbers

@@ -15,7 +15,7 @@ from dpaudit.auditing.host.prepare import renamed
 from dpaudit.auditing.host.reader import Unreadable
 
 EXACT = 2**53  # up to which float64 holds every whole number
-UNLIKELY = math.log(1e-9)  # probability at which values in order are taken for sorted ones
+UNLIKELY = math.log(1e-9)  # probability below which ordered values are considered sorted
 
 
 def row(**named: Any) -> np.ndarray:
@@ -48,7 +48,7 @@ def is_numbers(samples: Any) -> bool:
 
 
 def counted(given: dict[str, Any], *, of_numbers: bool) -> tuple[list[int], list[list[Any]]]:
-    """Returns the number of releases of both worlds, and the releases as lists where they are no arrays of numbers.
+    """Returns the number of releases of both worlds, and the releases as lists if they are not arrays of numbers.
 
     Raises:
       InputError: no releases, or arrays of different lengths.
@@ -89,17 +89,17 @@ def arrays(given: dict[str, Any]) -> list[list[np.ndarray]]:
 
 
 def encoded(worlds: list[list[Any]], pilot: int) -> tuple[list[list[np.ndarray]], Callable[[list[str]], list[str]]]:
-    """Turns releases of any kind into arrays, by what their first ones hold.
+    """Turns releases of any kind into arrays, by an encoder learned on the first ones.
 
     Args:
       worlds: both worlds' releases.
       pilot: of each, to learn from.
 
     Returns:
-      (the arrays [n, *shape] of both worlds, what names numbers after what they stand for).
+      (the arrays [n, *shape] of both worlds, a function that names the numbers).
 
     Raises:
-      InputError: releases that have no content to read.
+      InputError: releases without readable content.
     """
     try:
         encoder = learn((worlds[0][:pilot], worlds[1][:pilot]), None)
@@ -139,7 +139,7 @@ def _numbers(name: str, given: Any) -> np.ndarray:
 
 
 def refuse_sorted(name: str, values: np.ndarray) -> None:
-    """Refuses values in order, as the first of them would be no sample of the others.
+    """Refuses sorted values, because the first of them would not be a sample of the others.
 
     Raises:
       InputError: values that independent trials give in this order with a probability below 1e-9.

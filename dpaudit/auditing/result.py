@@ -1,4 +1,4 @@
-"""Defines AuditResult: what an audit found, beside what was promised."""
+"""Defines AuditResult: the outcome of an audit, with the promise that it tested."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ ENDS = ("", "_lower", "_upper")  # of the fields of Certified in a row
 
 
 class Band(NamedTuple):
-    """Error rates of several thresholds of the score that decided, [t] each; all upper bounds hold together, and all
+    """Error rates of several thresholds of the deciding score, [t] each; all upper bounds hold together, and so do all
     lower ones."""
 
     fpr: tuple[float, ...]
@@ -28,12 +28,12 @@ class Band(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """An attack of the family and what it showed on the trials set aside, by which one is chosen; not a bound.
+    """An attack of the family, with its epsilon on the trials set aside, which is not a bound.
 
     Attributes:
-      name: what it looks at.
-      bound: epsilon that its best rule showed at the level at which rules are compared, in nats.
-      accuracy: of that rule; None for one that only the pilot, the first of them, was looked at for.
+      name: of what it reads.
+      bound: epsilon of its best rule at the level at which rules are compared, in nats.
+      accuracy: of that rule; None for an attack that was only screened on the pilot, the first of these trials.
     """
 
     name: str
@@ -56,32 +56,36 @@ class AuditResult:
       delta: the delta of every epsilon here.
       confidence: of each bound.
       method: how the guess was made and how the bound was computed.
-      neighbouring: the relation and unit that the numbers speak of.
-      ceiling: the largest epsilon_lower that this many counted trials could ever certify.
-      detectable: the smallest true epsilon that would have been called a violation with probability 0.8: where a
-        family of attacks was played, by the chosen one on mechanisms that lose more than this one
-        (:mod:`dpaudit.auditing.bounds.alternative`); where one was named, were it perfect. None without a claim
-        and for a curve.
+      neighbouring: the relation and unit that the numbers refer to.
+      ceiling: the largest epsilon_lower that this many counted trials can certify.
+      detectable: the smallest true epsilon that would have been called a violation with probability 0.8: for a family
+        of attacks, by the chosen attack on mechanisms that lose more than this one
+        (:mod:`dpaudit.auditing.bounds.alternative`); for a named attack, by a perfect one. None without a claim and
+        for a curve.
       claim: the promise, or None.
-      threshold: the rule was "world 1 where score > threshold".
-      side: "above"; "not above" where the rule was "world 1 where not score > threshold"; "either" for a rule fixed
-        in advance, of which both events were looked at, the score above the threshold and not above it, each with half
-        of the error: the rates and the accuracy are those of the rule, the epsilons the larger ones.
-      reason: why the trials could have shown no violation, in words; None where they could.
-      p_value: of "the promise is kept", where it is a curve (:func:`curve.p_value`); else None.
-      attacks: all that were tried, as the trials set aside saw them; the first one was chosen. Empty where one was
-        named.
+      threshold: of the rule "world 1 where score > threshold".
+      side: "above"; "not above" if the rule was "world 1 where not score > threshold"; "either" for a rule fixed in
+        advance, for which both events were tested, the score above the threshold and not above it, each at half of the
+        error: the rates and the accuracy are those of the rule, the epsilons the larger ones.
+      reason: why the trials could not have shown a violation; None if they could.
+      p_value: of the hypothesis that the promise is kept, if it is a curve (:func:`curve.p_value`); else None.
+      attacks: all that were tried, with their results on the trials set aside; the first one was chosen. Empty if the
+        attack was named.
       certified: advantage, accuracy, TPR at a small FPR and posterior, with bounds.
-      band: the trade-off curve that was measured; None where only the counts of one rule are known.
-      normal: the scores set aside pass for normal in both worlds.
-      power: the probability that this audit would have called the alternative that was named a violation, by the rates
-        seen of it; None without one.
-      reading: "gaussian" where the next three say what epsilon would be, were the trade-off curve Gaussian; no verdict
-        rests on them.
+      band: the measured trade-off curve; None if only the counts of one rule are known.
+      normal: whether the scores set aside are consistent with normal ones in both worlds.
+      power: the probability that this audit would have called the given alternative a violation, by the error rates
+        measured on it; None without one.
+      reading: "gaussian" if the next three hold the epsilon that follows if the trade-off curve is Gaussian; no
+        verdict rests on them.
       reading_hat, reading_lower, reading_upper: that epsilon and its bounds, in nats.
       reproducible: the same key plays the same trials again. False of a function on the host that was seen to draw
         from elsewhere: another run, and one that goes on from a checkpoint, then plays other trials. The bounds hold
         all the same.
+      low_bits: with probability >= confidence, epsilon is at least this by the last digits of floats alone, which
+        nearly every mechanism that adds floats leaks. No other number here, and no verdict, rests on them unless
+        :data:`distinguish.lowest_bits` is among the attacks. None where they were not looked at: in JAX, where an
+        attack was named alone, and where releases hold no floats.
     """
 
     epsilon_hat: float
@@ -114,6 +118,7 @@ class AuditResult:
     reading_lower: float | None = None
     reading_upper: float | None = None
     reproducible: bool = True
+    low_bits: float | None = None
 
     @property
     def verdict(self) -> str:

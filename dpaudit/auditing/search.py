@@ -1,5 +1,4 @@
-"""Searches for the worst pair of inputs and the best rejection region for it, then certifies them on trials of their
-own."""
+"""Searches for the worst pair of inputs and the best rejection region for it, then certifies both on fresh trials."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit._engine import programs
 from dpaudit._engine.game import of_trials, play, trial_key
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.attacks.base import Distinguisher, Score
@@ -32,10 +32,11 @@ class SearchResult(NamedTuple):
 
     Attributes:
       x0, x1: the pair.
-      result: the audit of that pair and region, on trials that the search has not seen; all bounds are its own.
-      distinguisher: the region, for further audits of the pair: a score that is fitted and a threshold that is fixed.
-      history: [steps], the epsilon that the search saw at each step; not a bound, as the pairs were picked for it.
-      by_gradient: whether derivatives of the mechanism were used beside evolution.
+      result: the audit of that pair and region, on trials that the search has not used.
+      distinguisher: the region, for further audits of the pair: a fitted score and a fixed threshold.
+      history: [steps], the epsilon that the search estimated at each step; not a bound, because the pairs were
+        selected by it.
+      by_gradient: whether derivatives of the mechanism were used besides evolution.
       trials: played by the search, both worlds together; those of the certification are ``result.trials``.
     """
 
@@ -66,12 +67,12 @@ def search(
     """Looks for the pair of neighbours that can be told apart best, and audits it.
 
     A population of random pairs evolves. Each member is compared with a move toward the best members, a random move
-    and, where the mechanism has derivatives, a move along the gradient; the best of them in a short game with the same
-    randomness stays. (Gradients are used where some random pair has one that is not zero: the Gaussian mechanism's
-    release moves with its input; Laplace's jumps on its grid and LDP-SGD's from side to side.) Then the region is
+    and, if the mechanism has derivatives, a move along the gradient; the best of them in a short game with the same
+    randomness is kept. (Gradients are used if some random pair has a nonzero one: the Gaussian mechanism's release
+    moves with its input, while Laplace's jumps on its grid and LDP-SGD's from side to side.) Then the region is
     chosen: a threshold for each distinguisher, and the distinguisher with the largest bound on further trials.
 
-    The pair and the region are fixed before the first trial of the audit, which draws from a key of its own. So its
+    The pair and the region are fixed before the first trial of the audit, which draws from a separate key. So its
     bounds hold as if both had been known, however long the search was. A search that finds nothing proves nothing.
 
     Args:
@@ -80,13 +81,13 @@ def search(
       key: a jax.random key, consumed.
       trials: of the audit, both worlds together; as many again choose the region.
       claim, delta, confidence, until: as for :func:`dpaudit.audit`.
-      distinguishers: attacks to choose from. None takes the likelihood ratio where there is a density, the moments
-        of the releases and, where releases are of their input's size, the projection. One that cannot be fitted in a
+      distinguishers: attacks to choose from. None takes the likelihood ratio if there is a density, the moments of the
+        releases and, if releases have their input's size, the projection. One that cannot be fitted in a
         compiled program, such as ``distinguish.learned``, is used only after the pair is found.
       starts: random pairs to start from, the population.
       steps: of the search.
-      look_trials: of one look at one pair, both worlds together. Events rarer than about one in a hundred of them
-        cannot guide the search.
+      look_trials: of one short game of one pair, both worlds together. Events rarer than about one in a hundred of
+        them cannot guide the search.
 
     Returns:
       A :class:`SearchResult`.
@@ -106,7 +107,7 @@ def search(
     if not isinstance(claim, Claim | None):
         raise _validate.expected("claim", "a Claim or None", claim)
     delta = checked_delta(delta, claim)
-    example = jax.jit(checked_domain(domain=domain).draw)(search_key)
+    example = programs.shared(checked_domain(domain=domain).draw)(search_key)
     _takes_any_input(mechanism, example)
     probe.examine(mechanism, *example)
     attacks = _default(mechanism, example) if distinguishers is None else list(distinguishers)
@@ -125,7 +126,7 @@ def search(
         settings: dict[str, Any] = {"delta": delta, "confidence": confidence}
         region = _best_region(region_key, mechanism, pair, attacks, half, **settings)
     played = 2 * (games + half)
-    region = region._replace(name=f"{region.name}, pair and region searched on {played:,} trials of their own")
+    region = region._replace(name=f"{region.name}, pair and region searched on {played:,} separate trials")
     settings |= {"trials": trials, "claim": claim, "distinguisher": region, "until": until}
     result = audit(mechanism, *pair, key=audit_key, **settings)
     return SearchResult(*pair, result, region, history, by_gradient, played)
@@ -145,29 +146,29 @@ def _worst_pair(
     """Searches for a pair; returns (pair, history, by_gradient, games played in each world)."""
     setting: dict[str, Any] = {"mechanism": mechanism, "distinguishers": distinguishers, "trials": trials}
 
-    @jax.jit
+    @programs.shared
     def keys_of_step(key: jax.Array, step: jax.Array) -> list[jax.Array]:
         return list(jax.random.split(jax.random.split(key, steps)[step], 3))
 
-    @jax.jit
+    @programs.shared
     def draw(key: jax.Array) -> Pair:
         return jax.vmap(domain.draw)(jax.random.split(key, starts))
 
-    @jax.jit
+    @programs.shared
     def judge(key: jax.Array, pairs: Pair) -> Look:
         return jax.lax.map(lambda pair: look(key, pair, delta=delta, **setting), pairs)
 
-    @jax.jit
+    @programs.shared
     def slopes(key: jax.Array, pairs: Pair) -> Pair:
         return jax.lax.map(lambda pair: ascent(key, pair, **setting), pairs)
 
-    @jax.jit
+    @programs.shared
     def rivals(key: jax.Array, members: Pair, fresh: Pair, values: jax.Array, slopes: Pair | None) -> list[Pair]:
         ranked, keys, numbers = jnp.argsort(-values), jax.random.split(key, starts), jnp.arange(starts)
         one = partial(challengers, domain=domain, members=members, fresh=fresh, ranked=ranked)
         return jax.vmap(lambda key, i, slope: one(key, i=i, slope=slope))(keys, numbers, slopes)
 
-    @jax.jit
+    @programs.shared
     def survivors(pairs: list[Pair], looks: list[Look]) -> tuple[Pair, jax.Array, jax.Array]:
         values = jnp.stack([seen.value for seen in looks])
         winner, numbers = jnp.argmax(values, axis=0), jnp.arange(starts)
@@ -175,7 +176,7 @@ def _worst_pair(
         bounds = jnp.stack([seen.bound for seen in looks])
         return members, values.max(axis=0), bounds.reshape(-1)[jnp.argmax(values)]
 
-    @jax.jit
+    @programs.shared
     def best(members: Pair, looks: list[Look]) -> Pair:
         return take(members, jnp.argmax(sum(seen.value for seen in looks)))
 

@@ -1,8 +1,8 @@
 """Judges pairs of inputs for a search by short games, and proposes new pairs from old ones.
 
-A look decides where to search and is never reported, since the pairs were picked for their numbers. New pairs need no
-step size: lengths are those between the members of the population and between random pairs. Integers cannot be moved a
-little; they take the value of another member or of a random pair instead.
+The result of a short game (a look) guides the search and is never reported, because pairs are selected by it. New
+pairs need no step size: lengths are those between the members of the population and between random pairs. Integers
+cannot be moved by small amounts; they take the value of another member or of a random pair instead.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ SHORTEST = 1e-2  # shortest random move, in lengths between two random pairs
 
 
 class Look(NamedTuple):
-    """What a short game showed.
+    """The result of a short game.
 
     Attributes:
-      bound: the epsilon of the best rule, each rate taken ``SURE`` standard errors worse, never below 0.
-      separation: E sigmoid((s1 - s0)/spread) of the best score, both worlds with the same randomness; 1/2 where it
-        sees nothing. Smooth.
+      bound: the epsilon of the best rule, with each rate ``SURE`` standard errors worse, never below 0.
+      separation: E sigmoid((s1 - s0)/spread) of the best score, both worlds with the same randomness; 1/2 for a score
+        that shows nothing. Smooth.
     """
 
     bound: jax.Array
@@ -38,7 +38,7 @@ class Look(NamedTuple):
 
     @property
     def value(self) -> jax.Array:
-        """Ranks pairs: where the bound is flat, the separation shows the way."""
+        """Ranks pairs: by the bound and, where that is flat, by the separation."""
         return self.bound + SLOPE * self.separation
 
 
@@ -118,7 +118,7 @@ def _scores(
         return jnp.stack([jnp.asarray(score(release), jnp.float32) for score in fits])
 
     worlds = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pair)
-    keys = jax.random.split(play_key, trials)  # the same in both worlds, so that what they share cancels
+    keys = jax.random.split(play_key, trials)  # the same in both worlds, so that common noise cancels
     return jnp.moveaxis(jax.vmap(jax.vmap(one, (0, None)), (None, 0))(keys, worlds), -1, 0)
 
 

@@ -1,8 +1,8 @@
 """Audits whole systems: clients of federated learning, trainings, federated runs and transcripts.
 
 A client audits its own LDP-SGD (:mod:`ldp_client`); canaries audit a training, a federated run and a user-level
-training; the likelihood ratio audits a whole transcript of personalization, of any protocol too. Functions of other
-libraries are run with their noise recorded (:mod:`recording`).
+training; the likelihood ratio audits a whole transcript, of personalization or of any protocol. :mod:`recording` runs
+functions of other libraries with their noise recorded.
 """
 
 from typing import TYPE_CHECKING
@@ -23,20 +23,4 @@ if TYPE_CHECKING:
     from dpaudit.audits.ldp_client import audit_client as audit_client
     from dpaudit.audits.ldp_client import audit_craft as audit_craft
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "audit_client": "ldp_client",
-        "audit_craft": "ldp_client",
-        "craft": "craft",
-        "federated_canary": "federated_canary",
-        "ldp_client": "ldp_client",
-        "oracle": "oracle",
-        "protocol_audit": "protocol_audit",
-        "recording": "recording",
-        "train_audited": "audited_training",
-        "training_canary": "training_canary",
-        "transcript_audit": "transcript_audit",
-        "user_canary": "user_canary",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -19,8 +19,8 @@ from dpaudit.training.dp_sgd import Trainer, dp_sgd
 from dpaudit.training.models import accuracy
 from dpaudit.training.sampling import poisson
 
-GUESSED = (0.025, 0.05, 0.1, 0.25)  # shares of the canaries that a plan guesses as "in", and as many as "out"
-GUESSED_IN = 0.05  # the share that one more plan guesses as "in", with none "out", for steps that seldom take a canary
+GUESSED = (0.025, 0.05, 0.1, 0.25)  # share of the canaries that each plan guesses as "in", and as many as "out"
+GUESSED_IN = 0.05  # share that one more plan guesses as "in", with none "out", for steps that rarely take a canary
 
 
 def train_audited(
@@ -42,16 +42,16 @@ def train_audited(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Callable[[int, Callable[[], float]], None] | None = None,
 ) -> tuple[dict[str, Any], Any]:
-    """Trains the data set's network with Poisson batches of records and canaries, and audits what was accounted.
+    """Trains the data set's network with Poisson batches of records and canaries, and audits the accounted epsilon.
 
-    All accounting is of the n + m rows that are trained on: each takes part in a step with probability
-    batch_size/(n + m). A canary that is absent has no gradient, which is a neighbour under either relation.
+    The accounting covers the n + m rows that are trained on: each takes part in a step with probability
+    batch_size/(n + m). An absent canary has no gradient, so the two data sets are neighbours under either relation.
 
     Args:
       key: JAX random key, consumed.
       train_data: n images to train on.
       test_data: images to test on.
-      epsilon: the target, in nats, > 0; the noise multiplier is the least that keeps it.
+      epsilon: the target, in nats, > 0; the noise multiplier is the least that meets it.
       delta: in (0, 1).
       steps, batch_size, clip_norm, optimizer: of the training.
       neighbouring: "add_remove" or "replace".
@@ -63,11 +63,11 @@ def train_audited(
 
     Returns:
       (row, params): what was promised, spent and found, as a flat dictionary of JSON values; and the network. The
-      verdict is "violation" where epsilon_lower exceeds the accounted epsilon, "underpowered" where right guesses
-      alone could not have shown that, else "consistent".
+      verdict is "violation" if epsilon_lower exceeds the accounted epsilon, "underpowered" if even right guesses alone
+      could not have shown that, else "consistent".
 
     Raises:
-      InputError: a value out of range, a target that cannot be reached, images that no network is for.
+      InputError: a value out of range, a target that cannot be reached, images of a shape that has no network.
     """
     _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)
@@ -132,7 +132,7 @@ def train_audited(
 
 
 def plans(canaries: int) -> list[one_run.Plan]:
-    """Lists the numbers of guesses of which :func:`train_audited` takes the best."""
+    """Lists the numbers of guesses among which :func:`train_audited` chooses the best."""
     counts = sorted({max(1, int(share * canaries)) for share in GUESSED})
     return [*(one_run.Plan(count, count) for count in counts), one_run.Plan(max(1, int(GUESSED_IN * canaries)))]
 

@@ -1,8 +1,8 @@
-"""Crafts the pairs of gradients that a client can bring about, by level of access.
+"""Crafts the pairs of gradients that a client can produce, by level of access.
 
 Each function returns ``craft(key) -> (g0, g1)``, jittable and a pytree (``jax.tree_util.Partial``), so that its data
-are arguments of the compiled program. A gradient function is ``gradient(image, label) -> [d]``; give a ``Partial``
-where it holds parameters. Records are drawn uniformly with replacement; a pair never holds one record twice.
+are arguments of the compiled program. A gradient function is ``gradient(image, label) -> [d]``, a ``Partial`` if it
+holds parameters. Records are drawn uniformly with replacement; a pair never holds one record twice.
 
 Source: paper 000, Section 5.4; the two counter-examples from Section 4.1.
 """
@@ -57,7 +57,7 @@ def label_flip(
       labels: [n], in 0 .. num_classes - 1.
       num_classes: >= 2.
       choose: ``choose(key, image, label) -> other label``; None draws it uniformly. A client who can run the model may
-        rather take the likeliest wrong label (:func:`likeliest_other`), whose gradient points furthest away.
+        choose the likeliest wrong label (:func:`likeliest_other`), whose gradient has the largest angle.
     """
     _validate.at_least(2, num_classes=num_classes)
     if choose is None:
@@ -128,7 +128,7 @@ def collusion(gradient: Gradient, images: Any, labels: Any, trained_label: int) 
 def dummy(dimension: int, clip_norm: float) -> Partial:
     """Crafts lambda = L/sqrt(d) in every coordinate, and its negative, without any data (Section 5.4.5).
 
-    A millionth is added, so that rounding cannot leave the norm short of L.
+    Lambda is increased by a millionth, so that rounding cannot make the norm smaller than L.
     """
     value = (
         (1 + 1e-6) * _validate.positive(clip_norm=clip_norm) / math.sqrt(_validate.at_least(1, dimension=dimension))
@@ -140,7 +140,7 @@ def dummy(dimension: int, clip_norm: float) -> Partial:
 def zero_against_large(dimension: int, clip_norm: float) -> Partial:
     """Crafts (0, ..., 0) against (lambda, ..., lambda), lambda = 10 L: the first counter-example of Section 4.1.
 
-    Norm projection turns zero into a fair coin and shortens the other one to L.
+    Norm projection sends zero to either direction with probability 1/2, and shortens the other one to L.
     """
     _validate.at_least(1, dimension=dimension)
     _validate.positive(clip_norm=clip_norm)

@@ -1,7 +1,7 @@
 """Plays the game of LDP-SGD by Monte Carlo: `plane` in the plane of the two gradients, `full` with the real mechanism.
 
 Only `full` can find a bug in the mechanism; a third engine, `exact`, is the closed form in
-:mod:`dpaudit.audits.oracle`. An observer can use three bits of a release z, which an engine returns as one code a
+:mod:`dpaudit.audits.oracle`. An observer can use three bits of a release z, which an engine returns as one code per
 trial:
 
 * ``GUESS``: the cosine rule says g1, cos(z, g1) > cos(z, g0) (Eq. (3) of paper 000; ties go to g0);
@@ -36,7 +36,7 @@ def pairs(key: jax.Array, craft: Callable[[jax.Array], tuple[jax.Array, jax.Arra
 
     Args:
       key: a jax.random key, consumed; pair i is a function of (key, i) alone.
-      craft: ``craft(key) -> (g0, g1)``, jittable (a ``Partial`` where it holds data).
+      craft: ``craft(key) -> (g0, g1)``, jittable (a ``Partial`` if it holds data).
       count: number of pairs.
       **how: batch, mesh, checkpoint, progress of :func:`dpaudit._engine.game.sweep`.
 
@@ -71,8 +71,8 @@ def plane(
 ) -> np.ndarray:
     """Samples trials in the plane, one angle and one coin each: exact in distribution, whatever the dimension.
 
-    The plane is a circle of 2^32 steps with g0 at 0 and g1 at theta. The direction v falls on it uniformly; the
-    release is v or -v, on its gradient's side with probability Q. All comparisons are sign bits of 32-bit differences.
+    The plane is a circle of 2^32 steps with g0 at 0 and g1 at theta. The direction v is uniform on it; the release is
+    v or -v, on its gradient's side with probability Q. All comparisons are sign bits of 32-bit differences.
 
     Args:
       key: a jax.random key, consumed; trial i of a repeat is a function of (key, repeat, i, trials).
@@ -91,7 +91,7 @@ def plane(
 
 
 def plane_game(key: jax.Array, pair: Pair, trials: int, *, epsilons: Sequence[float], clip_norm: float) -> Partial:
-    """Returns what :func:`plane` sweeps: the number of a repeat -> its codes."""
+    """Returns the function that :func:`plane` sweeps over: the number of a repeat -> its codes."""
     key = trial_key(key)
     turns = [np.atleast_1d(_word(pair.angle / (2 * np.pi))), np.atleast_1d(pair.angle == 0)]
     keep = [
@@ -114,7 +114,7 @@ def _plane_repeat(
     words = jax.random.bits(jax.random.fold_in(key, repeat), (2, *keep.shape[:2], trials), jnp.uint32)
     direction, coin = words
 
-    def ahead(z: jax.Array) -> jax.Array:  # the half circle that is centred a quarter turn further on
+    def ahead(z: jax.Array) -> jax.Array:  # in the half circle centred a quarter turn further on
         return z < HALF
 
     own = jnp.stack([jnp.zeros_like(angle), angle])[:, None, :]  # where g_0 and g_1 lie
@@ -181,7 +181,7 @@ def full_game(
     fresh: bool = True,
     randomize: Callable[..., jax.Array] = ldp_sgd.randomize,
 ) -> Partial:
-    """Returns what :func:`full` sweeps: the number of a trial -> its codes."""
+    """Returns the function that :func:`full` sweeps over: the number of a trial -> its codes."""
     for epsilon in epsilons:
         _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)

@@ -1,25 +1,24 @@
 """Audits federated learning as seen on the wire, in the transcript of all rounds, and in the final model.
 
     claim = dpaudit.Claim(8.0, 1e-7)
-    result = message(key, client, params, claim, clip_norm=0.05, trials=1_000)    # one message of one's own client
+    result = message(key, client, params, claim, clip_norm=0.05, trials=1_000)    # one message of your own client
 
     found, params = one_run(key, federation, canaries=500)                        # a whole run, with canaries
-    transcript(found, 10, delta=1e-7, confidence=0.95).epsilon_lower              # for those who saw every round
-    final_model(found, 10, delta=1e-7, confidence=0.95).epsilon_lower             # for those who saw the last model
+    transcript(found, 10, delta=1e-7, confidence=0.95).epsilon_lower              # for those who see every round
+    final_model(found, 10, delta=1e-7, confidence=0.95).epsilon_lower             # for those who see the final model
     accounted(10, noise_multiplier=1.4042, clients_per_round=200, delta=1e-7)     # what the noise allows
 
 ``client`` is ``client(update) -> Client``, such as ``partial(clients.gaussian, noise_multiplier=1.4042)``.
 
-Local privacy claims that one message tells little about its sender. The server uses sums of m messages, in which the
+Local privacy claims that one message reveals little about its sender. The server uses sums of m messages, in which the
 noise of all hides each one much better. Both claims are audited here by clients with a linear loss, <theta, x>, whose
-gradient x is of their choice. It goes through the same clipping, sampling, summing, noise and server step as any
+gradient is the x that they choose. It goes through the same clipping, sampling, summing, noise and server step as any
 other, so a fault in any of these shows.
 
 A canary client sends the same direction c_j, uniform on the sphere of all D parameters, whenever it is drawn. Anything
 independent of c_j has a cosine N(0, 1/D) with it, for any model and any data, so sqrt(D) times the cosine is a score
 N(0, 1) for a client that was absent. Its mean over clients that were present is the mu of Gaussian differential
-privacy, because nearly all of a sum's length is noise. Its standard error is 1/sqrt(canaries), at the price of one
-run.
+privacy, because nearly all of a sum's length is noise. Its standard error after a single run is 1/sqrt(canaries).
 """
 
 import math
@@ -58,7 +57,7 @@ class Federation(NamedTuple):
       params: the server's first model.
       population, data, clients_per_round, rounds: as for :func:`dpaudit.federated.rounds.run`; without canaries.
       rule: of the clip norm. An adaptive one also sees the canaries' gradients, 100 times as long as its first norm.
-      optimizer: the server's; for :func:`final_model`, ``optax.sgd`` of a constant rate.
+      optimizer: the server's; for :func:`final_model`, ``optax.sgd`` with a constant rate.
       client: ``client(update) -> Client``.
       update: ``update(loss_fn) -> Update``.
       make: a function like :func:`dpaudit.federated.rounds.federated`; bind further settings, such as a mesh, by
@@ -95,11 +94,11 @@ class Canaries(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """How well a client's presence can be told, with bounds that each hold with the stated confidence.
+    """How well a client's presence can be detected; each bound holds with the stated confidence.
 
     Attributes:
       mu, mu_lower, mu_upper: in standard deviations, never below 0.
-      epsilon, epsilon_lower, epsilon_upper: what they mean, in nats at the stated delta.
+      epsilon, epsilon_lower, epsilon_upper: the corresponding epsilons, in nats at the stated delta.
     """
 
     mu: float
@@ -122,24 +121,24 @@ def message(
 ) -> AuditResult:
     """Audits one message of a client at the worst pair: opposite updates, longer than the clip norm.
 
-    The score is the projection on their difference, which is the likelihood ratio of Gaussian noise and, by its sign,
-    of LDP-SGD.
+    The score is the projection on their difference. It is a monotone function of the likelihood ratio of Gaussian
+    noise, and its sign is one for LDP-SGD.
 
     Args:
       key: a jax.random key, consumed.
       client: ``client(update) -> Client``.
       params: a pytree like the model's parameters; their values do not matter. Fewer of them make faster trials.
-      claim: what a message promises, "replace".
+      claim: the promise of one message, "replace".
       clip_norm: C.
       update: ``update(loss_fn) -> Update``.
-      settings: more of :func:`dpaudit.audit`, such as ``trials`` and ``confidence``.
+      settings: further arguments of :func:`dpaudit.audit`, such as ``trials`` and ``confidence``.
 
     Returns:
       An :class:`dpaudit.AuditResult`, which assumes nothing about the noise. With a delta as small as 1e-7 it depends
-      on events nearly as rare; :func:`as_gaussian` uses common ones, for a Gaussian message.
+      on events nearly as rare; for a Gaussian message, :func:`as_gaussian` uses common ones.
 
     Raises:
-      InputError: what :func:`dpaudit.audit` refuses; a value out of range.
+      InputError: as :func:`dpaudit.audit`; a value out of range.
     """
     direction_key, audit_key = jax.random.split(_validate.key(key=key))
     mechanism = clients.message(client(update(linear)), params, clip_norm, claim)
@@ -152,7 +151,7 @@ def as_gaussian(result: AuditResult) -> tuple[float, float]:
     """Bounds epsilon from the error rates of an audit, **assuming the message is Gaussian**.
 
     Args:
-      result: as from :func:`message`. Its threshold was fixed, or chosen on trials that were not counted.
+      result: as from :func:`message`, whose threshold was fixed, or chosen on trials that are not counted.
 
     Returns:
       (lower, upper) in nats at the result's delta, each with its confidence.
@@ -165,15 +164,15 @@ def as_gaussian(result: AuditResult) -> tuple[float, float]:
 
 
 def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[Canaries, Any]:
-    """Plays a federation once, with k canary clients among its clients, and scores them.
+    """Runs a federation once, with k canary clients among its clients, and scores them.
 
     Scores are N(mu, 1) for canaries that are present if there are far fewer of them than D/mu^2: their sum must be
-    short compared with the noise, or mu is underestimated. The transcript takes rounds x D numbers of memory, and the
-    directions k x D.
+    short compared with the noise, or mu is underestimated. The transcript takes the memory of rounds x D numbers, and
+    the directions that of k x D.
 
     Args:
       key: JAX random key, consumed.
-      federation: what is audited.
+      federation: to be audited.
       canaries: k >= 1.
 
     Returns:
@@ -182,8 +181,8 @@ def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[C
     Raises:
       InputError: a value out of range; a run in which no canary took part.
 
-    Source: Andrew et al. 2023, "One-shot Empirical Privacy Estimation for Federated Learning", Algorithm 1; the scores
-    of an absent canary are not estimated, which biases mu upward, but known.
+    Source: Andrew et al. 2023, "One-shot Empirical Privacy Estimation for Federated Learning", Algorithm 1. The scores
+    of an absent canary are known here; estimating them, as there, biases mu upward.
     """
     _validate.at_least(1, rounds=federation.rounds)
     direction_key, run_key = jax.random.split(_validate.key(key=key))
@@ -205,11 +204,11 @@ def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[C
 
 
 def final_model(found: Canaries, participations: int, *, delta: float, confidence: float) -> Estimate:
-    """Estimates what the final model alone tells about a client that took part r times: mu = r times a round's.
+    """Estimates what the final model alone reveals about a client that took part r times: mu = r times a round's.
 
-    The sum of T rounds hides a client better than the separate rounds, by sqrt(r/T), and the rest of the model's
-    movement hides it further. **It assumes a server that adds up means at a constant rate, Gaussian noise, and an
-    adversary who knows only the direction.**
+    The sum of T rounds hides a client better than the separate rounds, by a factor of sqrt(r/T), and the rest of the
+    model's movement hides it further. **It assumes a server that adds up means at a constant rate, Gaussian noise, and
+    an adversary who knows only the direction.**
 
     Args:
       found: as from :func:`one_run`.
@@ -218,8 +217,8 @@ def final_model(found: Canaries, participations: int, *, delta: float, confidenc
       confidence: in (0, 1), of each bound.
 
     Returns:
-      An :class:`Estimate`, of one client added or removed. The standard error of mu is 1/sqrt(k) where all canaries
-      took part r times.
+      An :class:`Estimate`, of one client added or removed. The standard error of mu is 1/sqrt(k) if all canaries took
+      part r times.
 
     Raises:
       InputError: a value out of range.
@@ -232,7 +231,7 @@ def final_model(found: Canaries, participations: int, *, delta: float, confidenc
 
 
 def transcript(found: Canaries, participations: int, *, delta: float, confidence: float) -> Estimate:
-    """Estimates what all noisy means tell about a client that took part r times: mu = sqrt(r) times a round's.
+    """Estimates what all noisy means reveal about a client that took part r times: mu = sqrt(r) times a round's.
 
     **It assumes that the noise is Gaussian with the same scale in every round, and that the adversary knows in which
     rounds the client took part**: then rounds compose as Gaussian releases do. The scores of one canary in two rounds
@@ -258,7 +257,8 @@ def transcript(found: Canaries, participations: int, *, delta: float, confidence
 
 
 def accounted(participations: int, *, noise_multiplier: float, clients_per_round: int, delta: float) -> float:
-    """Computes the cost of a client that takes part r times in sums of m noisy messages, if only sums are seen.
+    """Computes the privacy loss of a client that takes part r times in sums of m noisy messages, if only sums are
+    seen.
 
     The client moves r sums by C, each with noise of standard deviation z C sqrt(m): mu = sqrt(r/m)/z. An absent client
     still sends noise, so m stays the same. The claim does not cover single messages, nor clients who reveal their
@@ -277,7 +277,7 @@ def accounted(participations: int, *, noise_multiplier: float, clients_per_round
       InputError: a value out of range.
     """
     m = _validate.at_least(1, clients_per_round=clients_per_round)
-    half = 2 * _validate.positive(noise_multiplier=noise_multiplier)  # a client replaced moves a sum by 2 C
+    half = 2 * _validate.positive(noise_multiplier=noise_multiplier)  # replacing a client moves a sum by 2 C
     return accounting.gaussian(participations, noise_multiplier=half * math.sqrt(m), delta=delta)
 
 
@@ -287,7 +287,7 @@ class _Row(NamedTuple):
 
 
 def _planted(federation: Federation, directions: Any) -> Update:
-    """Makes an update that is, for every client, that of its records or that of its direction."""
+    """Makes an update that comes from a client's records, or from its direction if it is a canary."""
     length = STRETCH * federation.rule.init().clip_norm
 
     def of_record(params: Any, row: _Row) -> jax.Array:
@@ -313,7 +313,7 @@ def _planted(federation: Federation, directions: Any) -> Update:
 
 
 def _with_clients(federation: Federation, canaries: int) -> tuple[Population, _Row]:
-    """Adds canary clients to the population, each with one row behind the data."""
+    """Adds canary clients to the population, each with one row appended to the data."""
     refuse_missing_rows(federation.population, federation.data)
     rows = len(jax.tree.leaves(federation.data)[0])
     records = jax.tree.map(
@@ -363,7 +363,8 @@ def _recorded(count: int) -> optax.GradientTransformation:
 
 @jax.jit
 def _cosines(directions: Any, moved: Any, means: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Computes the cosines of directions with the model's move [k] and the means [rounds, k], and of the means."""
+    """Computes the cosines of directions with the model's movement [k] and with the means [rounds, k], and the cosines
+    between the means."""
     c = jax.vmap(lambda tree: ravel_pytree(tree)[0])(directions)
     moved, means = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (ravel_pytree(moved)[0], means))
     return c @ moved, means @ c.T, means @ means.T
@@ -377,12 +378,12 @@ def _scores(directions: Any, moved: Any, means: jax.Array) -> tuple[np.ndarray, 
 
 def _participations(found: Canaries, participations: int) -> int:
     if _validate.at_least(1, participations=participations) > len(found.taken):
-        raise _validate.expected("participations", f"at most the {len(found.taken)} rounds there were", participations)
+        raise _validate.expected("participations", f"at most the {len(found.taken)} rounds of the run", participations)
     return int(participations)
 
 
 def estimate(mu: float, error: float, delta: float, confidence: float) -> Estimate:
-    """Makes an estimate from mu and its standard error, assuming it is normally distributed."""
+    """Makes an estimate from mu and its standard error, assuming that mu's error is normally distributed."""
     _validate.open_unit(delta=delta)
     reach = float(ndtri(_validate.open_unit(confidence=confidence))) * error
     mus = np.maximum([mu, mu - reach, mu + reach], 0.0)

@@ -37,7 +37,7 @@ ACCESS = {
     "collusion": "the client's gradient and the server's model",
     "dummy": "the client's gradient, made up without data",
 }
-VARIANTS = {"likeliest_flip": "the labels of the client's images, and what the server's model says of them"}
+VARIANTS = {"likeliest_flip": "the labels of the client's images, chosen by the server's model"}
 COUNTER_EXAMPLES = {
     "zero_against_large": "a zero gradient against a large one (Section 4.1)",
     "watermark": "a zero gradient against one marked coordinate (Section 4.1)",
@@ -46,14 +46,14 @@ CRAFTS = (*ACCESS, *VARIANTS, *COUNTER_EXAMPLES)
 WITHOUT_DATA = ("dummy", *COUNTER_EXAMPLES)
 ENGINES = ("full", "plane", "exact")
 READINGS = ("fresh", "fixed")
-COLLUSION_STEPS, TRAINED_LABEL = 200, 0  # of the malicious server, which trains on one label
-PRETRAINING_STEPS, CLIP_NORM = 100, 0.2  # stated nowhere in the paper; where a sweep comes closest to its Table 1
+COLLUSION_STEPS, TRAINED_LABEL = 200, 0  # steps and the only label of the malicious server's training
+PRETRAINING_STEPS, CLIP_NORM = 100, 0.2  # not in the paper; values at which a sweep came closest to Table 1
 
 Progress = Callable[[str, int], Callable[[int], None]]
 
 
 class Client(NamedTuple):
-    """The models and data that a client and its server bring to the audit.
+    """The models and data of a client and its server.
 
     Attributes:
       gradient: of the server's model, ``gradient(image, label) -> [d]``.
@@ -86,7 +86,7 @@ def client(
     mesh: Mesh | None = None,
     checkpoint: Path | None = None,
 ) -> Client:
-    """Trains the server's models and hands them to the client.
+    """Trains the server's models and returns the client that receives them.
 
     Args:
       key: a jax.random key, consumed.
@@ -94,12 +94,12 @@ def client(
       client_data: the client's records, not seen by the server.
       pretraining_steps: Adam steps of the honest model; 0 leaves it as initialised.
       clip_norm: L.
-      crafts: what it is for; a model that none of them uses is not trained.
-      mesh: on which the models are to be used: every process is given those of the first one.
-      checkpoint: a file that keeps the models.
+      crafts: settings to be audited; a model that none of them uses is not trained.
+      mesh: device mesh on which the models will be used; every process receives those of the first one.
+      checkpoint: a file that stores the models.
 
     Raises:
-      InputError: a value out of range; a checkpoint that is torn or of other models.
+      InputError: a value out of range; a checkpoint that is damaged or of other models.
     """
     _validate.at_least(0, pretraining_steps=pretraining_steps)
     _validate.positive(clip_norm=clip_norm)
@@ -174,27 +174,28 @@ def audit_client(
     """Audits one data set: trains the server's models, then audits one craft setting after the other.
 
     Args:
-      key: a jax.random key, consumed; a setting's rows do not depend on which others are asked for.
+      key: a jax.random key, consumed; a setting's rows do not depend on which other settings are audited.
       server_data: what the server trains on.
       client_data: the client's records, not seen by the server.
       crafts: names in ``CRAFTS``.
       clip_norm: L.
       pretraining_steps: Adam steps of the honest model.
       epsilons: promised losses, one row each.
-      confidence: with which all bounds of the table hold together: each of them is given its share (Bonferroni).
+      confidence: with which all bounds of the table hold together; each bound gets an equal share of the error
+        (Bonferroni).
       datasets: how many such calls make the table.
-      mesh: a device mesh over whose devices pairs and trials are split, those of several processes too; rows do not
-        depend on it.
-      checkpoint: a folder that keeps the models, pairs and trials, made if need be; the same test goes on from it, on
-        any devices. Of several processes, the first one keeps it for all.
+      mesh: a device mesh, possibly of several processes, over which pairs and trials are split; rows do not depend on
+        it.
+      checkpoint: a folder for the models, pairs and trials, made if necessary, from which the same test resumes on
+        any devices. Of several processes, the first one writes it.
       progress: ``progress(stage, total) -> advance(done)``.
       **games: trials, repeats, engine, pair, as for :func:`audit_craft`.
 
     Yields:
-      The rows of one setting, complete but for the seed behind ``key``.
+      The rows of one setting, complete except for the seed of ``key``.
 
     Raises:
-      InputError: a value out of range; a checkpoint that is torn or of another test.
+      InputError: a value out of range; a checkpoint that is damaged or of another test.
     """
     for name in crafts:
         _validate.one_of(CRAFTS, craft=name)
@@ -202,7 +203,7 @@ def audit_client(
     _validate.at_least(1, number_of_epsilons=len(epsilons))
     _validate.open_unit(confidence=confidence)
     _validate.at_least(1, datasets=datasets)
-    bounds = 2 * datasets * len(crafts) * len(epsilons)  # of the cosine rule and of the optimal test
+    bounds = 2 * datasets * len(crafts) * len(epsilons)  # bounds of the cosine rule and of the optimal test
     games |= {"epsilons": epsilons, "confidence": 1 - (1 - confidence) / bounds}
     training = None if progress is None else progress("the server trains", 1)
     folder = None if checkpoint is None else Path(checkpoint)
@@ -253,22 +254,22 @@ def audit_craft(
       crafted: ``craft(key) -> (g0, g1)`` of :mod:`dpaudit.audits.craft`.
       epsilons: promised losses, one row each.
       clip_norm: L.
-      trials: K per repeat, half of it in each world.
+      trials: K per repeat, half of them in each world.
       repeats: tests to average; all of them use the same pairs with new randomness, and their pooled counts give
         the bounds.
       engine: "full", "plane" or "exact" (:mod:`dpaudit.audits.engines`).
-      pair: "fresh" for a pair of its own in every trial (used once in each world and repeat), "fixed" for one pair.
+      pair: "fresh" for a new pair in every trial (used once in each world and repeat), "fixed" for one pair.
       confidence: of each bound.
       randomize: the mechanism that ``full`` runs.
       mesh: as for :func:`audit_client`.
-      checkpoint: how the names of the two files begin that keep pairs and trials.
+      checkpoint: prefix of the names of the two files that store pairs and trials.
       progress: ``progress(stage, total) -> advance(done)``.
 
     Returns:
-      Flat rows of JSON values, the fields of an :class:`AuditResult` among them. The cosine rule gives ``accuracy``,
+      Flat rows of JSON values, including the fields of an :class:`AuditResult`. The cosine rule gives ``accuracy``,
       ``fpr``, ``fnr`` (pooled), ``epsilon_hat`` and its ``_std`` (over repeats), ``epsilon_lower``, ``epsilon_upper``
       (pooled) and ``epsilon_exact``; the likelihood-ratio region of the same trials gives ``epsilon_optimal`` (exact)
-      with ``epsilon_optimal_lower``, ``epsilon_optimal_upper`` (pooled). The verdict is "violation" where either lower
+      with ``epsilon_optimal_lower``, ``epsilon_optimal_upper`` (pooled). The verdict is "violation" if either lower
       bound exceeds the promise.
     """
     _validate.at_least(1, number_of_epsilons=len(epsilons))
@@ -336,7 +337,7 @@ def _exact(planes: oracle.Pair, epsilon: float, clip_norm: float) -> dict[str, A
 
 
 def _closed_form(exact: dict[str, Any]) -> dict[str, Any]:
-    """Returns the row of the engine `exact`, which plays no trials and says nothing about an implementation."""
+    """Returns the row of the engine `exact`, which runs no trials and cannot find a fault in an implementation."""
     epsilon, optimal = exact["epsilon_exact"], exact["epsilon_optimal"]
     return {
         "accuracy": exact["accuracy_exact"],
@@ -376,7 +377,7 @@ def _measured(
     several = repeats > 1 and np.isfinite(hats).all()
     row = pooled.to_row()
     kept = ("fpr", "fnr", "accuracy", "epsilon_lower", "epsilon_upper", "method", "ceiling", "detectable", "verdict")
-    if low > epsilon:  # all bounds hold together, so either test may find the violation
+    if low > epsilon:  # the bounds hold jointly, so either test may find the violation
         row["verdict"] = "violation"
     return {name: row[name] for name in kept} | {
         "accuracy_std": float(np.std(1 - (fpr + fnr) / 2, ddof=1)) if repeats > 1 else None,
@@ -388,12 +389,12 @@ def _measured(
 
 
 def _entered(codes: np.ndarray, pattern: int) -> np.ndarray:
-    """Tells which trials fell into the optimal test's region (:func:`dpaudit.audits.oracle.optimal_test`)."""
+    """Returns which trials fell into the optimal test's region (:func:`dpaudit.audits.oracle.optimal_test`)."""
     wanted = engines.SIDE1 if pattern == 0 else engines.SIDE0
     return (codes & (engines.SIDE0 | engines.SIDE1)) == wanted
 
 
 def versions() -> str:
-    """Names the versions a row was made with, e.g. "dpaudit 0.2.0, jax 0.10.2"."""
+    """Returns the versions that a row was made with, e.g. "dpaudit 0.2.0, jax 0.10.2"."""
     others = (f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib", "numpy", "scipy"))
     return ", ".join([f"dpaudit {__version__}", *others])

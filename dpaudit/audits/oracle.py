@@ -1,8 +1,8 @@
-"""Computes the error rates of LDP-SGD in closed form, to which the game converges.
+"""Computes the error rates of LDP-SGD in closed form, to which those of the game converge.
 
-A release is a uniform unit vector up to one sign, so a pair of gradients matters only through its plane: each one's
-probability Q of keeping its side (:func:`dpaudit.mechanisms.ldp_sgd.far_side_probability`) and the angle theta between
-them. NumPy float64 on the host; every function takes many pairs at once.
+A release is a uniform unit vector up to its sign, so a pair of gradients matters only through its plane: through each
+gradient's probability Q of a release on its own side (:func:`dpaudit.mechanisms.ldp_sgd.far_side_probability`) and the
+angle theta between them. NumPy float64 on the host; every function takes many pairs at once.
 """
 
 from typing import Any, NamedTuple
@@ -21,8 +21,8 @@ class Pair(NamedTuple):
 
     Attributes:
       norm0, norm1: L2 norms before clipping.
-      angle: between the two, in [0, pi]. A zero vector counts as opposite to the other one (its side is a fair coin,
-        so that its release is uniform whichever way it points); two zero vectors count as parallel: nothing but ties.
+      angle: between the two, in [0, pi]. A zero vector counts as opposite to the other one (any direction would do,
+        because its release is uniform); two zero vectors count as parallel, so that every trial is a tie.
     """
 
     norm0: np.ndarray
@@ -56,7 +56,7 @@ def settle_angle(norm0: np.ndarray, norm1: np.ndarray, angle: np.ndarray) -> np.
 
 
 def far_sides(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """Computes (1 - Q0, 1 - Q1): each world's probability of a release on the far side of its own gradient."""
+    """Computes (1 - Q0, 1 - Q1), each world's probability of a release on the far side of its gradient."""
     _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)
     far0, far1 = (far_side_probability(norm, epsilon=epsilon, clip_norm=clip_norm) for norm in pair[:2])
@@ -89,12 +89,12 @@ def cosine_rates(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.nd
 def wedges(pair: Pair, *, epsilon: float, clip_norm: float) -> np.ndarray:
     """Computes the probabilities of the four sign patterns of (<z, g1>, <z, g0>) in both worlds.
 
-    A release shows of the pair only the two signs. Under the uniform law the signs differ with probability theta/pi;
-    world i multiplies a pattern's probability by 2 Q_i or 2 (1 - Q_i), as its own sign is plus or minus.
+    All that a release reveals about the pair are the two signs. Under the uniform law they differ with probability
+    theta/pi; world i multiplies a pattern's probability by 2 Q_i if its own sign is plus, else by 2 (1 - Q_i).
 
     Returns:
-      [..., 4, 2]: patterns (+-, ++, --, -+) in order of falling likelihood ratio between the worlds' ends; worlds (0,
-      1).
+      [..., 4, 2]: patterns (+-, ++, --, -+), of which the first is relatively likeliest in world 1 and the last in
+      world 0; worlds (0, 1).
     """
     far0, far1 = far_sides(pair, epsilon=epsilon, clip_norm=clip_norm)
     differ = pair.angle / (2 * np.pi)
@@ -108,7 +108,7 @@ def wedges(pair: Pair, *, epsilon: float, clip_norm: float) -> np.ndarray:
 def ldp_sgd_tradeoff(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
     """Computes the optimal trade-off curve of LDP-SGD for a pair: no test has a smaller FNR at the same FPR.
 
-    The four sign patterns of :func:`wedges` are taken into the region "guess g1" in order of falling likelihood ratio
+    The four sign patterns of :func:`wedges` enter the region "guess g1" in order of falling likelihood ratio
     (Neyman-Pearson); the curve is straight between vertices (randomised tests).
 
     Args:
@@ -120,7 +120,7 @@ def ldp_sgd_tradeoff(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> t
       (fpr, fnr): vertices from (0, 1) to (1, 0), patterns of probability zero left out.
     """
     world0, world1 = wedges(pair(g0, g1), epsilon=epsilon, clip_norm=clip_norm).T
-    possible = world0 > 0  # then so is world1: both are positive multiples of the pattern's size
+    possible = world0 > 0  # where world0 is 0, so is world1: both are positive multiples of the pattern's size
     world0, world1 = world0[possible], world1[possible]
     order = np.argsort(-world1 / world0, kind="stable")
     fpr = np.concatenate([[0.0], np.cumsum(world0[order])])
@@ -135,7 +135,7 @@ class OptimalTest(NamedTuple):
     Attributes:
       pattern: 0 for {<z, g1> > 0 > <z, g0>}, 3 for {<z, g0> > 0 > <z, g1>}.
       rate0, rate1: the region's probability in world 0 and in world 1.
-      epsilon: |ln(rate1/rate0)|, the privacy loss that the region shows; 0 where it is never entered.
+      epsilon: |ln(rate1/rate0)|, the privacy loss that the region shows; 0 if no release ever lies in it.
     """
 
     pattern: int
@@ -145,10 +145,11 @@ class OptimalTest(NamedTuple):
 
 
 def optimal_test(pair: Pair, *, epsilon: float, clip_norm: float) -> OptimalTest:
-    """Returns the better of the two regions in which the signs differ, for one pair or a fresh pair every trial.
+    """Returns the better of the two regions in which the signs differ, for one pair or for a fresh pair in every
+    trial.
 
-    For a single pair that does not point the same way, no event has a larger ratio of probabilities, and with norms
-    >= L the ratio is e^epsilon exactly. Over many pairs the region is used in every trial with that trial's own pair.
+    For a single pair of gradients that are not parallel, no event has a larger ratio of probabilities, and with norms
+    >= L the ratio is e^epsilon exactly. With many pairs, each trial uses the region of its own pair.
 
     Args:
       pair: one pair or many.
@@ -165,13 +166,13 @@ def optimal_test(pair: Pair, *, epsilon: float, clip_norm: float) -> OptimalTest
 
 
 def geometry(g0: jax.Array, g1: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Computes the plane of one pair inside a jitted program, so that gradients need not leave the device.
+    """Computes the plane of one pair inside a jitted program, so that the gradients need not leave the device.
 
     Args:
       g0, g1: gradients, [d].
 
     Returns:
-      (norm0, norm1, angle), scalars; :func:`settle_angle` remains to be applied on the host.
+      (norm0, norm1, angle), scalars, to which the host still has to apply :func:`settle_angle`.
     """
     (norm0, unit0), (norm1, unit1) = norm_and_direction(g0), norm_and_direction(g1)
     angle = 2 * jnp.arctan2(norm_and_direction(unit0 - unit1)[0], norm_and_direction(unit0 + unit1)[0])

@@ -1,20 +1,20 @@
-"""Audits any protocol of the trust boundary: is one user more there, to somebody who reads the whole transcript?
+"""Audits any protocol of the trust boundary: can a reader of the whole transcript tell whether one user took part?
 
     devices = each(everything, gradient, clip_norm=1.0)
     steps = private(devices, gaussian("gradient", noise_multiplier=4.0), update=update)
     hidden = of_protocol(steps, weights, users, canary, rounds=20, delta=1e-6)
     dpaudit.audit(hidden, ABSENT, PRESENT, key=key, trials=20_000)
 
-Users are any pytree with a leading axis; the canary is one of them, or a worst one made by hand. The release is all
-that the transcript holds. Where the boundary itself bounds and adds the noise
-(:func:`dpaudit.personalization.boundary.protocol.private`) and devices draw nothing, the likelihood ratio of the whole
-transcript is known too: the adversary replays the server's state, computes every total s_t of the others and the
-canary's own message Delta_t, both in standard deviations of the noise, and reads
+Users are any pytree with a leading axis; the canary is one of them, or a worst case made by hand. The release is the
+whole transcript. If the boundary itself clips messages and adds the noise
+(:func:`dpaudit.personalization.boundary.protocol.private`) and devices draw no randomness, the likelihood ratio of the
+transcript is known too: the adversary recomputes the server's state, every total s_t of the others and the canary's
+message Delta_t, both in standard deviations of the noise, and computes
 
     sum_t <y_t - s_t, Delta_t> - |Delta_t|^2/2
 
-off the releases y_t, whatever was released before (Neyman and Pearson). For other protocols the attacks of
-:func:`dpaudit.audit` read the transcript's numbers, and the claim is what its author accounted.
+from the releases y_t (Neyman and Pearson). For other protocols the attacks of :func:`dpaudit.audit` read the
+transcript's numbers, and the claim is the accounting of the protocol's author.
 """
 
 import math
@@ -39,11 +39,11 @@ __all__ = ["ABSENT", "PRESENT", "Told", "of_protocol"]
 
 
 class Told(NamedTuple):
-    """What a run lets out.
+    """The releases of a run.
 
     Attributes:
       values: all released values by the name of their process, with a leading axis of rounds.
-      seen: what they say about the canary in each round
+      seen: what they reveal about the canary in each round
         (:class:`dpaudit.audits.transcript_audit.Seen`, in standard deviations); () where it cannot be computed.
     """
 
@@ -52,7 +52,8 @@ class Told(NamedTuple):
 
 
 class _Devices(NamedTuple):
-    """The devices of the others, or of everybody: ``users`` are (is the canary there?, everybody, the others)."""
+    """The devices of everybody, or of all but the canary: ``users`` is (whether it is present, everybody, the
+    others)."""
 
     devices: Callable[[jax.Array, Any, Any], Any]
 
@@ -75,20 +76,21 @@ def of_protocol(
 
     Args:
       protocol: one round.
-      state: that the server begins with.
-      users: the others, a pytree with a leading axis of users, or a tuple of buckets of them where
-        ``protocol.devices`` takes one.
-      canary: one user more: the same pytree with a leading axis of 1 (a bucket of one, where users are a tuple).
+      state: the server's initial state.
+      users: the others, a pytree with a leading axis of users, or a tuple of such buckets if ``protocol.devices``
+        takes one.
+      canary: the additional user: the same pytree with a leading axis of 1 (a bucket of one if users are a tuple).
       rounds: >= 1.
       memory: of the aggregator; None for the first run of a protocol made by ``private``.
-      delta: in (0, 1), of the claim; None for the whole curve that was accounted, of which fewer trials show a fault.
+      delta: in (0, 1), of the claim; None claims the whole accounted curve, against which fewer trials suffice to
+        show a fault.
 
     Returns:
       A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT`` that releases :class:`Told`, with the
-      claim that the transcript is accounted with ("add_remove"), and with ``log_prob`` where it is known.
+      accounting of the transcript as its claim ("add_remove"), and with ``log_prob`` if it is known.
 
     Raises:
-      InputError: a canary of another shape; a run that is accounted with no privacy at all.
+      InputError: a canary of another shape; a run whose accounted epsilon is infinite.
     """
     _validate.at_least(1, rounds=rounds)
     everybody = _joined(users, canary)
@@ -116,7 +118,7 @@ def of_protocol(
 
 
 def _reader(protocol: Protocol, state: Any, users: Any, canary: Any) -> Callable[[Any, Any], tuple[Any, Seen]] | None:
-    """Returns ``read(state, releases) -> (next state, Seen)`` of one round, or None where it cannot be known."""
+    """Returns ``read(state, releases) -> (next state, Seen)`` of one round, or None if it cannot be computed."""
     release = protocol.release
     if not enforced(protocol) or not isinstance(release, Noised):
         return None
@@ -124,7 +126,7 @@ def _reader(protocol: Protocol, state: Any, users: Any, canary: Any) -> Callable
     model = jax.eval_shape(protocol.broadcast, state)
     program = jax.make_jaxpr(protocol.devices)(zero, model, users)
     used = dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))[1]
-    if used[0]:  # devices draw: what they sent is not known, and their noise is not the boundary's
+    if used[0]:  # devices add their own randomness: what they sent is unknown
         return None
 
     def scaled(total: Any) -> jax.Array:

@@ -1,11 +1,11 @@
 """Audits a training as shipped, by gradient canaries in its noisy sums or by the loss of one record.
 
-:func:`white_box` plays many trainings whose every step is seen, :func:`one_run` trains once with many canaries,
-:func:`per_step` includes them anew in every step of one training, and :func:`black_box` sees one record's final loss.
+:func:`white_box` runs many trainings and reads their every step, :func:`one_run` trains once with many canaries,
+:func:`per_step` includes them anew in every step of one training, and :func:`black_box` reads one record's final loss.
 
-A gradient canary is a record whose loss moves a parameter of its own and nothing else. Its gradient is as long as
-needed and orthogonal to everybody else's, the worst record that differential privacy has to hide. It goes through the
-same sampling, clipping, summing and noise as the data, so a fault in any of them shows.
+A gradient canary is a record whose loss depends only on a parameter of its own. Its gradient is as long as needed and
+orthogonal to all others, which makes it the record that is hardest to hide. It goes through the same sampling,
+clipping, summing and noise as the data, so a fault in any of them shows.
 
     recipe = Recipe(loss_fn, params, data, steps=100, clip_norm=1.0, noise_multiplier=1.0, batch_size=64,
                     optimizer=optax.sgd(0.1))
@@ -33,7 +33,7 @@ from dpaudit.training.dp_sgd import State, Trainer, dp_sgd, fit, train
 from dpaudit.training.neighbouring import weighted, with_target, world
 from dpaudit.training.sampling import poisson
 
-ABSENT, PRESENT = 0.0, 1.0  # the two inputs of an audit: is the canary in the data?
+ABSENT, PRESENT = 0.0, 1.0  # the two inputs of an audit: whether the canary is in the data
 STRETCH = 100.0  # a canary's gradient before clipping, in clip norms
 MEDIAN = 0.6745  # of |x|, x ~ N(0, 1)
 
@@ -41,7 +41,7 @@ Loss = Callable[..., jax.Array]
 
 
 class Recipe(NamedTuple):
-    """The settings of a training with Poisson batches, which every audit here takes.
+    """The settings of a training with Poisson batches; every audit of this module takes them.
 
     Attributes:
       loss_fn: as for :func:`dpaudit.training.dp_sgd.dp_sgd`. If ``make`` has ``dropout=True`` bound, it is
@@ -64,9 +64,9 @@ class Recipe(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """Data with canaries behind the records; every leaf has a leading axis of n + m."""
+    """The records followed by the canaries; every leaf has a leading axis of n + m."""
 
-    records: Any  # the canaries' own are copies of the first record, and unused
+    records: Any  # those of canaries are copies of the first record, and unused
     canary: jax.Array  # [n + m], which canary a row is, -1 for a record
     present: jax.Array  # [n + m], 1 or 0: a row that is absent has no gradient
 
@@ -83,12 +83,12 @@ def white_box(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
 
     Every step takes the canary with probability q = batch_size/(n + 1). The accounting of Poisson sampling is tight
     for this pair, so an audit falls short of the accounted epsilon only for lack of trials: with delta 1e-5 the events
-    that cost most are as rare as that. If batches are full, the trade-off curve is Gaussian and
+    that reveal the most have a probability of that order. If batches are full, the trade-off curve is Gaussian and
     :mod:`dpaudit.auditing.bounds.gdp` estimates it from common events.
 
     Args:
-      recipe: of the training; the canary is one record more.
-      delta: of the claim; None for the whole curve that was accounted, of which fewer trials show a fault.
+      recipe: of the training; the canary is an additional record.
+      delta: of the claim; None claims the whole accounted curve, against which fewer trials suffice to show a fault.
 
     Returns:
       A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT``: releases [steps], the canary's coordinate
@@ -116,7 +116,7 @@ def white_box(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
 
 
 def _claim(sampling: Any, recipe: Recipe, delta: float | None) -> Claim:
-    """What the training is accounted with: at one delta, or at all of them."""
+    """Returns the accounted claim, at one delta or as a whole curve."""
     spent = sampling, recipe.noise_multiplier, recipe.steps
     if delta is None:
         return accounting.claim(*spent)
@@ -132,10 +132,10 @@ def one_run(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Canaries, Any]:
-    """Trains once, with every one of m canaries included by a fair coin, and scores them all.
+    """Trains once, with each of m canaries included by a fair coin, and scores them all.
 
-    The scores estimate z from the coordinates' median size instead of taking the recipe's. This detects too little
-    noise much sooner and makes next to no difference to a sound training.
+    The scores estimate z from the median size of the coordinates instead of using the recipe's z. This detects too
+    little noise with far fewer canaries, and hardly changes the scores of a sound training.
 
     Args:
       key: JAX random key, consumed.
@@ -143,7 +143,7 @@ def one_run(
       canaries: m >= 1; the data become n + m rows, of which about m/2 stay empty, and each takes part in a step with
         probability batch_size/(n + m).
       every, checkpoint, progress: as for :func:`dpaudit.training.fit`; all steps in one call by default. The
-        checkpoint tells which canaries were included.
+        checkpoint reveals which canaries were included.
 
     Returns:
       (canaries, params): :class:`Canaries` for :func:`dpaudit.auditing.bounds.one_run.audit`, and the trained network.
@@ -174,19 +174,19 @@ def one_run(
 
 
 def per_step(key: jax.Array, recipe: Recipe, *, canaries: int = 1) -> tuple[Canaries, Any]:
-    """Trains once, with every one of m canaries included by its own fair coin in every step.
+    """Trains once, with each of m canaries included by its own fair coin in every step.
 
-    The coins replace the sampling for the canaries, not for the records. The steps x m guesses between N(0, z^2) and
+    The coins replace the sampling of the canaries, not of the records. The steps x m guesses between N(0, z^2) and
     N(1, z^2) measure the noise, and :func:`epsilon_lower` computes what a training with that much noise spends.
 
     Args:
       key: JAX random key, consumed.
       recipe: of the training.
-      canaries: m >= 1, each with a coordinate of its own, so that they do not affect the network; they are additional
-        rows of every batch.
+      canaries: m >= 1, each with its own coordinate, so that they do not affect the network; they are additional rows
+        of every batch.
 
     Returns:
-      (canaries, params): :class:`Canaries` [steps m], step after step, and the trained network.
+      (canaries, params): :class:`Canaries` [steps m], ordered by step, and the trained network.
 
     Raises:
       InputError: a value out of range.
@@ -217,11 +217,11 @@ def per_step(key: jax.Array, recipe: Recipe, *, canaries: int = 1) -> tuple[Cana
 
 
 def epsilon_lower(found: Canaries, recipe: Recipe, *, delta: float, confidence: float) -> float:
-    """Bounds the epsilon of a whole training from below, by the noise that :func:`per_step` has seen.
+    """Bounds the epsilon of a whole training from below, by the noise that :func:`per_step` measured.
 
-    Guessing by the sign of the scores bounds a step's mu from below, hence the noise multiplier by 1/mu from above;
-    the accounting of Poisson batches says what that much noise costs. **It assumes that the noise is Gaussian and the
-    batches are as specified**: to find faults in the sampling, use :func:`white_box` or :func:`one_run`.
+    Guessing by the sign of the scores bounds a step's mu from below, and so the noise multiplier by 1/mu from above;
+    the accounting of Poisson batches computes the epsilon of that much noise. **It assumes that the noise is Gaussian
+    and the batches are as specified**: to find faults in the sampling, use :func:`white_box` or :func:`one_run`.
 
     Args:
       found: as from :func:`per_step`.
@@ -230,7 +230,7 @@ def epsilon_lower(found: Canaries, recipe: Recipe, *, delta: float, confidence: 
       confidence: in (0, 1), of the bound.
 
     Returns:
-      epsilon in nats ("add_remove"); 0 where nothing was seen.
+      epsilon in nats ("add_remove"); 0 if the guesses show nothing.
 
     Raises:
       InputError: a value out of range.
@@ -246,13 +246,13 @@ def black_box(recipe: Recipe, target: Any, *, delta: float | None = None) -> Mec
     """Makes a whole training a mechanism of "is the target in the data?", seen only through the target's loss.
 
     Args:
-      recipe: of the training; the target is one record more.
-      target: one example, like those that ``loss_fn`` takes; for inputs ``ABSENT`` and ``PRESENT``.
-      delta: of the claim; None for the whole curve that was accounted, of which fewer trials show a fault.
+      recipe: of the training; the target is an additional record.
+      target: one example, of the form that ``loss_fn`` takes.
+      delta: of the claim; None claims the whole accounted curve, against which fewer trials suffice to show a fault.
 
     Returns:
-      A :class:`dpaudit.Mechanism`: releases are minus the trained network's loss on the target, a scalar, larger for a
-      target that it knows; with the accounted claim ("add_remove").
+      A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT``: a release is minus the trained network's
+      loss on the target, a scalar, larger for a target in the data; with the accounted claim ("add_remove").
 
     Raises:
       InputError: a value out of range.
@@ -273,7 +273,8 @@ def black_box(recipe: Recipe, target: Any, *, delta: float | None = None) -> Mec
 
 
 def _planted(recipe: Recipe, canaries: int) -> tuple[Planted, Trainer, Any]:
-    """Returns the data with all canaries present, a trainer that records their coordinates, and its start."""
+    """Returns the data with all canaries present, a trainer that records their coordinates, and its initial
+    parameters."""
     _validate.at_least(1, steps=recipe.steps)
     n = {leaf.shape[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(recipe.data)}
     if len(n) != 1 or 0 in n:
@@ -303,7 +304,7 @@ def _trainer(recipe: Recipe, loss_fn: Loss, optimizer: optax.GradientTransformat
 
 
 def _with_canaries(loss_fn: Loss, length: float) -> Loss:
-    """Returns the loss of a planted row: a record's own, or length w_j for canary j."""
+    """Returns the loss of a planted row: that of its record, or length w_j for canary j."""
 
     def loss(params: Any, row: Planted, *key: jax.Array) -> jax.Array:
         own = length * params["canary"][row.canary]
@@ -313,7 +314,7 @@ def _with_canaries(loss_fn: Loss, length: float) -> Loss:
 
 
 def _coordinates(recipe: Recipe, state: State) -> jax.Array:
-    """Returns the canaries' own coordinates of every step's noisy sum, in clip norms, [steps, m]."""
+    """Returns the canaries' coordinates of every step's noisy sum, in clip norms, [steps, m]."""
     return state.opt_state[0].gradients * (recipe.batch_size / recipe.clip_norm)
 
 
@@ -329,7 +330,7 @@ class _Record(NamedTuple):
 
 
 def _recorded(steps: int, canaries: int) -> optax.GradientTransformation:
-    """Records every step's noisy gradient of the canaries' own parameters; changes nothing."""
+    """Records every step's noisy gradient of the canaries' parameters; changes nothing."""
 
     def init(params: Any) -> _Record:
         return _Record(jnp.zeros((steps, canaries)), jnp.int32(0))

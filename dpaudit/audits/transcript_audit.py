@@ -4,15 +4,15 @@
     recipe = Recipe(made, noise_multiplier, model, memory, buckets, extreme(item=0), rounds=5)
     dpaudit.audit(whole(recipe, delta=1e-5), ABSENT, PRESENT, key=key, trials=200_000)
 
-From the transcript the adversary replays the server's state before every round, and computes what would have been
-released without noise: s_t for the others, s_t + Delta_t with the canary. If the noise on every number of a round's
-releases x_t is N(0, z^2),
+From the transcript the adversary recomputes the server's state before every round, and the noiseless releases of that
+round: s_t for the others alone, s_t + Delta_t with the canary. If the noise on every number of a round's releases x_t
+is N(0, z^2),
 
     y_t = <x_t - s_t, Delta_t>/|Delta_t|
 
 is N(0, z^2) without the canary and N(|Delta_t|, z^2) with it, whatever was released before. The sum over rounds of
 (y_t - |Delta_t|/2) |Delta_t|/z^2 is therefore the optimal statistic. A canary that attains the sensitivity, 1, in each
-of T rounds has mu = sqrt(T)/z, which is all that was accounted.
+of T rounds has mu = sqrt(T)/z, the whole accounted mu.
 """
 
 from collections.abc import Callable
@@ -40,13 +40,13 @@ class Recipe(NamedTuple):
     Attributes:
       make: ``make(noise_multiplier=z) -> Protocol``, such as
         :func:`dpaudit.personalization.als.least_squares.alternating` with its settings bound by ``functools.partial``:
-        with z > 0 the one that is audited, with 0 the same without noise, which tells the adversary what the noise was
-        added to. Its devices do not draw at random.
-      noise_multiplier: z > 0, the standard deviation of the noise on every number that is released.
-      state: that the server begins with.
+        with z > 0 the audited protocol; with 0 the same without noise, by which the adversary computes what the noise
+        was added to. Its devices draw no randomness.
+      noise_multiplier: z > 0, the standard deviation of the noise on every released number.
+      state: the server's initial state.
       memory: of the aggregator.
       users: the others, in buckets.
-      canary: a bucket of one user more.
+      canary: a bucket with one additional user.
       rounds: T >= 1.
     """
 
@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """All that a transcript says about the canary.
+    """All that a transcript reveals about the canary.
 
     Attributes:
       along: y, [T].
@@ -72,12 +72,12 @@ class Seen(NamedTuple):
 
 
 def extreme(*, item: int, rating: float = LONGEST) -> Users:
-    """Makes the user who moves alternating minimisation furthest: one item, and a rating that nobody would give.
+    """Makes the user who moves alternating minimisation furthest, with one item and an impossibly large rating.
 
-    Both their factor and the rest of the rating are as long as their clipping allows, and their one weight is 1.
+    The user's factor and the residual of the rating are both as long as clipping allows, and the only weight is 1.
 
     Args:
-      item: an item whose factor is not 0 in any round.
+      item: an item whose factor is nonzero in every round.
       rating: far larger than any clip norm, but with a finite square.
     """
     one = jnp.ones((1, 1))
@@ -91,14 +91,15 @@ def whole(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
 
     Args:
       recipe: of the run.
-      delta: in (0, 1), of the claim; None for the whole curve that was accounted, of which fewer trials show a fault.
+      delta: in (0, 1), of the claim; None claims the whole accounted curve, against which fewer trials suffice to
+        show a fault.
 
     Returns:
       A :class:`dpaudit.Mechanism` for the inputs ``ABSENT`` and ``PRESENT``: releases :class:`Seen`; with the log
-      density that noise of deviation z gives them, and a claim: what the transcript is accounted with ("add_remove").
+      density that noise of deviation z gives them, and the accounting of the transcript as its claim ("add_remove").
 
     Raises:
-      InputError: a value out of range; a run that is accounted with no privacy at all.
+      InputError: a value out of range; a run whose accounted epsilon is infinite.
 
     Source: the likelihood ratio of Gaussian releases (Neyman and Pearson).
     """

@@ -1,6 +1,6 @@
-"""Audits user-level trainings by canary users, seen by an adversary who reads the whole transcript.
+"""Audits user-level trainings by canary users, for an adversary who reads the whole transcript.
 
-Many trainings give the scores of two worlds for :func:`dpaudit.play`::
+Many trainings give the scores of two worlds by :func:`dpaudit.play`::
 
     recipe = Recipe(loss_fn, params, everyone, rounds=16, sampling=cohorts, clip_norm=0.3, noise_multiplier=1.0,
                     optimizer=optax.sgd(0.5), make=partial(dp_ftrl, strategy=strategy))
@@ -13,11 +13,11 @@ One training with canaries estimates mu with a known error::
     found, params = one_run(key, recipe, strategy, canaries=500, delta=1e-5, confidence=0.95)
     found.mu, found.epsilon_lower
 
-A canary user's examples move a parameter of their own and nothing else. Their gradient is far longer than the clip
-norm and orthogonal to everybody else's, which makes the canary the hardest user to hide. It goes through the same
+The loss of a canary user's examples depends only on a parameter of their own. Their gradient is far longer than the
+clip norm and orthogonal to everybody else's, which makes the canary the hardest user to hide. It goes through the same
 cohorts, clipping, sums, noise and boundary as any other, so a fault in any of these shows.
 
-If the rounds in which the canary takes part are known, Delta [rounds] of zeros and ones, its coordinate x of all
+Let Delta [rounds], of zeros and ones, be the known rounds in which the canary takes part. Its coordinate x of all
 releases, in clip norms, is Delta + s C^-1 z, and T = <C Delta, C x>/(s |C Delta|) is the optimal statistic: N(0, 1)
 without the canary and N(mu, 1) with it, mu = |C Delta|/s.
 """
@@ -87,7 +87,7 @@ class Seat(NamedTuple):
     Attributes:
       user: the number.
       taken: [rounds], 1 where the user takes part, else 0.
-      length: |C taken|: how far the decorrelated releases are moved, in clip norms.
+      length: |C taken|: how far the user moves the decorrelated releases, in clip norms.
     """
 
     user: int
@@ -104,7 +104,7 @@ class Shift(NamedTuple):
 
 class _Row(NamedTuple):
     record: Any
-    push: jax.Array  # 0 for a record, else the way that the example moves the canaries' parameter
+    push: jax.Array  # 0 for a record, else the sign by which the example moves the canaries' parameter
 
 
 def release(
@@ -115,14 +115,14 @@ def release(
     Args:
       recipe: of the training.
       user: whose place the canary takes.
-      crowd: whether all other users push the canary's coordinate the other way.
-      secret: whether cohorts are drawn anew from the key of each run; else they are those of ``recipe.users``.
+      crowd: whether all other users move the canary's coordinate the other way.
+      secret: whether cohorts are drawn anew from the key of each run; otherwise they are those of ``recipe.users``.
 
     Returns:
       ``release(key, present) -> [rounds]``: the coordinate of the canary's parameter in every release, in clip norms.
 
     Raises:
-      InputError: a user that is not there.
+      InputError: a user that does not exist.
     """
     training, start, everyone = _planted(recipe, user, crowd)
 
@@ -190,7 +190,7 @@ def mu_bounds(scores: np.ndarray, *, threshold: float, confidence: float) -> tup
       confidence: in (0, 1), of each bound.
 
     Returns:
-      (lower, upper), as of :func:`dpaudit.auditing.bounds.gdp.mu_bounds`: a lower bound above what is accounted is a
+      (lower, upper), as of :func:`dpaudit.auditing.bounds.gdp.mu_bounds`: a lower bound above the accounted mu shows a
       fault.
     """
     without, present = np.asarray(scores) > threshold
@@ -200,19 +200,20 @@ def mu_bounds(scores: np.ndarray, *, threshold: float, confidence: float) -> tup
 
 
 def in_crowd(recipe: Recipe, user: int, *, delta: float | None = None) -> Mechanism:
-    """Makes a training whose users all push one coordinate one way, except the canary, who pushes the other way.
+    """Makes a training whose users all move one coordinate one way, except the canary, who moves it the other way.
 
-    If users take part in an order, with equally many in every round, the canary's round visibly lacks one push, even
-    to those who do not know the order. Random sampling hides it, because the size of a round varies.
+    If users take part in a fixed order, with equally many in every round, the canary's round visibly lacks one
+    contribution, even to those who do not know the order. Random sampling hides it, because the size of a round
+    varies.
 
     Args:
       recipe: of the training.
       user: whose place the canary takes.
-      delta: in (0, 1), of the claim; None for the whole curve that was accounted.
+      delta: in (0, 1), of the claim; None claims the whole accounted curve.
 
     Returns:
-      A :class:`dpaudit.Mechanism` of "is the canary there?", 0 or 1, that releases [rounds]; its claim is what the
-      transcript of one run is accounted with. :data:`largest` tells the worlds apart.
+      A :class:`dpaudit.Mechanism` of "is the canary there?", 0 or 1, that releases [rounds]; its claim is the
+      accounting of one run's transcript. :data:`largest` is the distinguisher to use.
 
     Raises:
       InputError: a value out of range.
@@ -228,11 +229,11 @@ def in_crowd(recipe: Recipe, user: int, *, delta: float | None = None) -> Mechan
     return Mechanism(release(recipe, user, crowd=True, secret=True), claim)
 
 
-largest = Distinguisher(lambda key, mechanism, x0, x1: jnp.max, None)  # scores by the largest round
+largest = Distinguisher(lambda key, mechanism, x0, x1: jnp.max, None)  # scores a release by its largest round
 
 
 def _planted(recipe: Recipe, user: int, crowd: bool) -> tuple[Training, Any, Users]:
-    """Returns the training with the canaries' parameter, where it starts, and all users, including the canary."""
+    """Returns the training with the canaries' parameter, its initial parameters, and all users with the canary."""
     n, width = recipe.users.weights.shape
     if _validate.at_least(0, user=user) >= n:
         raise _validate.expected("user", f"one of 0..{n - 1}", user)
@@ -278,8 +279,8 @@ def one_run(
     """Trains once with k canaries among the users, each with a random direction as its gradient, and estimates mu.
 
     Directions c_j are uniform on the sphere of all D parameters. With Y_j = sum_t (C Delta_j)_t (C g)_t of releases
-    g, sqrt(D) <c_j, Y_j>/|Y_j| is N(0, 1) for a direction that had no part, whatever the data and the model, and
-    N(|C Delta_j|/s, 1) for a canary, as nearly all of Y_j is noise: while k is far below s^2 D.
+    g, sqrt(D) <c_j, Y_j>/|Y_j| is N(0, 1) for a direction that had no part, whatever the data and the model. For a
+    canary it is N(|C Delta_j|/s, 1), as long as k is far below s^2 D, because nearly all of Y_j is then noise.
 
     Args:
       key: JAX random key, consumed.
@@ -291,14 +292,14 @@ def one_run(
       confidence: in (0, 1), of each bound.
 
     Returns:
-      (estimate, params): mu of the participation that the strategy is made for, if the noise is Gaussian, with its
-      bounds, for an adversary who knows the rounds of a user; and the trained model.
+      (estimate, params): mu, with its bounds, of the participation that the strategy is made for, if the noise is
+      Gaussian and the adversary knows the rounds of a user; and the trained model.
 
     Raises:
       InputError: a value out of range; a run in which no canary took part.
 
     Source: Andrew et al. 2023, "One-shot Empirical Privacy Estimation for Federated Learning", Algorithm 1, with the
-    variance of absent canaries' cosines as it is known, and correlated noise.
+    known variance of absent canaries' cosines, and correlated noise.
     """
     direction_key, run_key = jax.random.split(_validate.key(key=key))
     if _validate.at_least(1, canaries=canaries) > len(recipe.users.weights):

@@ -46,45 +46,46 @@ class Audit:
     measured), 1 (violation), 2 (error) or 3 (underpowered: too few trials to know)."""
 
     target: Annotated[str | None, tyro.conf.Positional] = None
-    """FILE:NAME. In the Python file, NAME is a dpaudit.Case(mechanism, x0, x1, claim), or a function of (key, x) or a
-    dpaudit.Mechanism whose pair the file calls x0 and x1, and whose promise, if any, claim."""
+    """FILE:NAME. In the Python file, NAME is a dpaudit.Case(mechanism, x0, x1, claim); or it is a function of (key, x)
+    or a dpaudit.Mechanism, with the inputs in the file's variables x0 and x1 and the promise, if any, in claim."""
     scores: str | None = None
-    """In place of FILE:NAME, a file FILE.csv or FILE.npz with the scores of both worlds, or of one training."""
+    """Instead of FILE:NAME, a file FILE.csv or FILE.npz with the scores of both worlds, or of one training."""
     counts: tuple[int, int, int, int] | None = None
-    """In place of FILE:NAME, the counts of a test fixed in advance: false positives, false negatives, trials of world
-    0 and of world 1."""
+    """Instead of FILE:NAME, the counts of a test fixed in advance: false positives, false negatives, trials of world 0
+    and of world 1."""
     command: str | None = None
-    """In place of FILE:NAME, a program that writes {n} independent releases of world {world}, 0 or 1, as lines of
-    JSON, such as 'python play.py {world} {n}'. It is run without a shell; with --out, its lines are kept there."""
+    """Instead of FILE:NAME, a program that writes {n} independent releases of world {world}, 0 or 1, as lines of JSON,
+    such as 'python play.py {world} {n}'. It is run without a shell; with --out, its lines are kept there."""
     epsilon: float | None = None
-    """Claimed privacy loss, in nats; of FILE:NAME, its claim by default."""
+    """Claimed privacy loss, in nats; by default that of FILE:NAME."""
     neighbouring: str | None = None
-    """Of the claim --epsilon: replace or add_remove; by default replace, for one training add_remove."""
+    """Neighbouring relation of the claim --epsilon: replace or add_remove; by default replace, for scores of one
+    training add_remove."""
     threshold: float | None = None
-    """Of the rule "world 1 where score > threshold", if it was fixed before the scores of --scores were seen."""
+    """Threshold of the rule "world 1 where score > threshold", if it was fixed before the scores were seen."""
     time_limit: float = 600.0
     """Seconds that --command may take for each world."""
     trials: int = 10_000
-    """Games in all, half of them in each world; the most, with --until-violation."""
+    """Number of games, half of them in each world; with --until-violation the largest number."""
     confidence: float = 0.95
-    """Of each bound."""
+    """Confidence of each bound."""
     delta: float | None = None
-    """Of every epsilon; the claim's by default."""
+    """Delta at which every epsilon is computed; by default the claim's."""
     distinguisher: str = "default"
-    """The attack: cosine, projection, likelihood_ratio, lowest_bits or learned; by default a family of attacks, of
-    which the trials set aside choose one."""
+    """Attack: cosine, projection, likelihood_ratio, lowest_bits or learned; by default one of a family of attacks,
+    chosen on trials set aside."""
     until_violation: bool = False
     """Stop as soon as a violation is certain."""
     checkpoint: str | None = None
-    """File that keeps what has been counted, for a run that is interrupted; removed once the audit is finished. One
-    that is there already is refused without --resume."""
+    """File that stores the counts, so that an interrupted audit can be resumed; removed once the audit is finished. An
+    existing one is refused without --resume."""
     resume: bool = False
-    """Go on from the checkpoint of the same audit, on this or another machine; from the start if there is none."""
+    """Resume from the checkpoint of the same audit, on this or another machine; start afresh if there is none."""
     common: Annotated[Common, tyro.conf.arg(name="")]
 
 
 def run(options: Audit) -> int:
-    """Loads, audits and prints; returns the exit status.
+    """Loads the mechanism, audits it and prints the result; returns the exit status.
 
     Raises:
       InputError: unusable options, file or mechanism.
@@ -107,7 +108,7 @@ def run(options: Audit) -> int:
     case, claim = load(target), given.claimed(options)
     prepare(options.common)
     began = time.perf_counter()
-    with failures_in_one_line(target, "to be played to the end"), bars_on_terminal() as bars:
+    with failures_in_one_line(target, "a mechanism that runs in every trial"), bars_on_terminal() as bars:
         result = audit(
             *case[:3],
             key=jax.random.key(options.common.seed),
@@ -137,23 +138,24 @@ def _trials(bars: "Progress", options: Audit) -> Callable[[int], None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Examine:
-    """Try everything on a mechanism of your own: purity, its program, sensitivity, worst pair, all attacks; the status
-    is 0 (consistent), 1 (violation or fault), 2 (error) or 3 (underpowered)."""
+    """Run all checks on a mechanism of your own: purity, its program, sensitivity, the worst pair of inputs, all
+    attacks; the status is 0 (consistent), 1 (violation or fault), 2 (error) or 3 (underpowered)."""
 
     target: Annotated[str, tyro.conf.Positional]
-    """FILE:NAME. In the Python file, NAME is a dpaudit.Case, or a function of (key, x) or a dpaudit.Mechanism whose
-    promise the file calls claim and whose neighbours domain (a dpaudit.Domain) or x0 and x1 (one pair)."""
+    """FILE:NAME. In the Python file, NAME is a dpaudit.Case; or it is a function of (key, x) or a dpaudit.Mechanism,
+    with the promise in the file's variable claim and the neighbours in domain (a dpaudit.Domain) or x0 and x1 (one
+    pair)."""
     seconds: float = 30.0
-    """About how long to go on."""
+    """About how long the examination may take."""
     confidence: float = 0.95
-    """Of all bounds together."""
+    """Confidence of all bounds together."""
     sensitivity: float | None = None
-    """The most that releases of neighbours may differ under one key, where the mechanism adds noise."""
+    """Sensitivity of a mechanism that adds noise: the most that releases of neighbours may differ under one key."""
     common: Annotated[Common, tyro.conf.arg(name="")]
 
 
 def examine(options: Examine) -> int:
-    """Loads, examines and prints; returns the exit status.
+    """Loads the mechanism, examines it and prints the result; returns the exit status.
 
     Raises:
       InputError: unusable options, file or mechanism.
@@ -171,7 +173,7 @@ def examine(options: Examine) -> int:
         raise _validate.expected("--seconds", "a number above 0", options.seconds)
     prepare(options.common)
     began = time.perf_counter()
-    with failures_in_one_line(options.target, "to be examined to the end"), bars_on_terminal() as bars:
+    with failures_in_one_line(options.target, "a mechanism that can be examined"), bars_on_terminal() as bars:
         task = None if bars is None else bars.add_task("examine", total=options.seconds)
 
         def progress(step: str, passed: float) -> None:

@@ -1,4 +1,4 @@
-"""Provides what commands share: options, progress bars, checkpoints, one-line errors, reports and exit statuses."""
+"""Holds what commands share: options, progress bars, checkpoints, one-line errors, reports and exit statuses."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def bars_on_terminal() -> Iterator["Progress | None"]:
-    """Shows progress bars where standard error is the first process's terminal; yields None elsewhere."""
+    """Shows progress bars if this is the first process and its standard error is a terminal; otherwise yields None."""
     if not (sys.stderr.isatty() and hosts.first()):
         yield None
         return
@@ -56,8 +56,8 @@ def keep_compiled() -> None:
     """Turns on JAX's persistent compilation cache, in this user's cache folder, so that the next start is quicker.
 
     ``JAX_COMPILATION_CACHE_DIR`` and ``JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS`` take precedence. Without them
-    every program is cached: there are many small ones, which together take seconds. JAX identifies a program by its
-    text, its options, its version and the kind of processor. Where the folder cannot be written, nothing is cached.
+    every program is cached, because many small ones together take seconds. JAX identifies a program by its text, its
+    options, JAX's version and the kind of processor. If the folder cannot be written, nothing is cached.
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = _cache_home() / "dpaudit"
@@ -83,12 +83,12 @@ def _cache_home() -> Path:
     return Path.home() / ".cache"
 
 
-STATUS = {"consistent": 0, "measured": 0, "violation": 1, "fault": 1, "underpowered": 3}  # 2 is unusable input
+STATUS = {"consistent": 0, "measured": 0, "violation": 1, "fault": 1, "underpowered": 3}  # 2 stands for unusable input
 
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """The options of every command that measures."""
+    """Options of every command that measures something."""
 
     seed: int = 0
     """Seed of all randomness."""
@@ -101,24 +101,24 @@ class Common:
 
 
 def perform(
-    program: str, run: Callable[[], int | None], to_go_on: Callable[[], str] = str, *, measures: bool = True
+    program: str, run: Callable[[], int | None], how_to_resume: Callable[[], str] = str, *, measures: bool = True
 ) -> None:
-    """Runs a command, and reports unusable input in one line. An interrupted process ends here, with status 130, or
-    143 after SIGTERM.
+    """Runs a command and reports unusable input in one line. An interrupted process exits with status 130, or 143
+    after SIGTERM.
 
     Args:
-      program: its name, which begins the line.
-      run: returns the status.
-      to_go_on: returns what the message of an interruption says about resuming.
-      measures: whether it runs long, on all devices of all processes that were started together: compiled programs
-        are then cached, and SIGTERM counts as an interruption.
+      program: the command's name, which begins each line.
+      run: runs the command and returns its status.
+      how_to_resume: returns what the message about an interruption says about resuming.
+      measures: whether the command may run long, on all devices of all processes that were started together: compiled
+        programs are then cached, and SIGTERM counts as an interruption.
 
     Raises:
       SystemExit: the status is not 0: that of ``run``, or 2 for unusable input.
     """
     try:
         if measures:
-            with _warned_in_one_line(program), sigterm_interrupts(lambda: f"{program}: interrupted{to_go_on()}"):
+            with _warned_in_one_line(program), sigterm_interrupts(lambda: f"{program}: interrupted{how_to_resume()}"):
                 hosts.join_hosts()
                 keep_compiled()
                 status = run()
@@ -131,7 +131,7 @@ def perform(
             hosts.leave(2)
         status = 2
     except KeyboardInterrupt as interruption:
-        _say(f"{program}: interrupted{interruption}{to_go_on()}")
+        _say(f"{program}: interrupted{interruption}{how_to_resume()}")
         hosts.leave(hosts.status(interruption))
     if status:
         sys.exit(status)
@@ -158,14 +158,14 @@ def _say(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-def to_go_on(options: Any) -> str:
+def how_to_resume(options: Any) -> str:
     """Describes how to resume an interrupted command, if it can be resumed."""
     kept = getattr(options, "checkpoint", None)
-    return f"; --resume goes on from {Path(kept).name}" if kept and Path(kept).exists() else ""
+    return f"; --resume continues from {Path(kept).name}" if kept and Path(kept).exists() else ""
 
 
 def prepare(common: Common) -> Path | None:
-    """Prepares the output directory before any work; None if there is none.
+    """Prepares the output directory before any work is done, and returns it; None if none was asked for.
 
     Raises:
       InputError: a directory that is in use, or no Matplotlib to draw the page's figures.
@@ -191,7 +191,7 @@ def report(common: Common, rows: Sequence[dict[str, Any]], table: Table, write_p
 
 
 def show(value: Any, table: Table, as_json: bool) -> None:
-    """Prints the value as JSON, or the table: as wide as the terminal, or 100 columns."""
+    """Prints the value as JSON, or the table as wide as the terminal (100 columns if there is none)."""
     if as_json:
         print(json.dumps(value, allow_nan=False))
     else:
@@ -207,13 +207,13 @@ def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | N
     """
     if checkpoint is None:
         if resume:
-            raise _validate.expected("--resume", f"a {kind} to go on from, named by --checkpoint", "none")
+            raise _validate.expected("--resume", f"a {kind} to resume from, named by --checkpoint", "none")
         return None
     kept = Path(checkpoint)
 
     def look() -> None:
         if kept.exists() and not resume:
-            raise _validate.expected("--checkpoint", f"a new {kind}, or --resume to go on from it", kept)
+            raise _validate.expected("--checkpoint", f"a new {kind}, or --resume to continue from it", kept)
         if resume and not kept.exists():
             print(f"dpaudit: {kept.name}: no checkpoint yet, starting afresh", file=sys.stderr)
 
@@ -228,6 +228,6 @@ def failures_in_one_line(name: str, wanted: str) -> Iterator[None]:
         yield
     except _validate.InputError:
         raise
-    except Exception as error:  # a traceback's status, 1, would read as a violation
+    except Exception as error:  # the status of a traceback, 1, would mean a violation
         cause = _validate.one_line(f"{type(error).__name__}: {error}")
         raise _validate.InputError(f"{name}: expected {wanted}, got {cause}") from None

@@ -1,15 +1,24 @@
-"""Carries out ``dpaudit audit`` on scores in a file, on counts, and on what an external program writes."""
+"""Carries out ``dpaudit audit`` on scores in a file, on counts, and on the output of an external program."""
 
+import contextlib
 import csv
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.cli import external
 from dpaudit.cli.command import STATUS, failures_in_one_line, prepare, report
 
 if TYPE_CHECKING:
@@ -18,13 +27,13 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.claim import Claim
 
 SOURCES = ("target", "scores", "counts", "command")
-PLAYED_HERE = ("distinguisher", "until_violation", "checkpoint", "resume")  # options for a mechanism of JAX
+PLAYED_HERE = ("distinguisher", "until_violation", "checkpoint", "resume")  # for mechanisms only
 WANTED = "columns world,score or score,included, or one column of scores for each world"
 TRUTHS = {"0": False, "1": True, "false": False, "true": True}
 
 
 def source(options: "Audit") -> str:
-    """Returns which of the sources is audited.
+    """Returns which of the sources the options ask to audit.
 
     Raises:
       InputError: none or several, or an option that has no effect on it.
@@ -48,19 +57,19 @@ def claimed(options: "Audit", usual: str = "replace") -> "Claim | None":
 
     Args:
       options: of the command.
-      usual: the relation if none is named.
+      usual: the neighbouring relation if the options name none.
     """
     from dpaudit.mechanisms.claim import Claim
 
     if options.epsilon is None:
         if options.neighbouring is not None:
-            raise _validate.expected("--epsilon", "the claim that --neighbouring speaks of", "none")
+            raise _validate.expected("--epsilon", "the claim that --neighbouring qualifies", "none")
         return None
     return Claim(options.epsilon, options.delta or 0.0, options.neighbouring or usual)
 
 
 def run(options: "Audit", kind: str) -> int:
-    """Reads, audits and prints; returns the exit status.
+    """Reads the data, audits it and prints the result; returns the exit status.
 
     Args:
       options: of the command.
@@ -114,7 +123,7 @@ def _of_command(options: "Audit", out: Path | None) -> "tuple[AuditResult, str]"
     each = _validate.at_least(2, trials=options.trials) // 2
     seconds = _validate.positive(time_limit=options.time_limit)
     worlds = [
-        external.releases(command, world, each, seconds=seconds, kept=out and out / f"releases{world}.jsonl")
+        releases(command, world, each, seconds=seconds, kept=out and out / f"releases{world}.jsonl")
         for world in (0, 1)
     ]
     with failures_in_one_line("--command", "releases that can be audited"):
@@ -125,12 +134,12 @@ def _of_command(options: "Audit", out: Path | None) -> "tuple[AuditResult, str]"
 def read_scores(file: Path) -> dict[str, Any]:
     """Reads scores of both worlds, ``scores0`` and ``scores1``, or of one training, ``scores`` and ``included``.
 
-    A CSV file has a header with the columns world and score, or score and included; or one column for each world, with
-    a header of other names or without; or, without a header, the columns world and score, where the first holds 0 and
-    1 alone and the second does not. An NPZ file holds arrays of these names.
+    A CSV file has either a header with the columns world and score, or score and included; or one column for each
+    world, with a header of other names or none; or no header and the columns world and score, where only the first
+    consists of 0 and 1. An NPZ file holds arrays of these names.
 
     Raises:
-      InputError: a file that is not there, or holds something else.
+      InputError: a file that is missing, or holds something else.
     """
     try:
         if file.suffix == ".npz":
@@ -140,7 +149,7 @@ def read_scores(file: Path) -> dict[str, Any]:
                 return _of_rows(file.name, [(i, row) for i, row in enumerate(csv.reader(stream), 1) if any(row)])
     except OSError as error:
         raise _validate.expected(file.name, "a file of scores", error.strerror) from None
-    except (ValueError, csv.Error) as error:  # bytes that are no text, an archive that is none
+    except (ValueError, csv.Error) as error:  # not UTF-8, or not a ZIP archive
         if isinstance(error, _validate.InputError):
             raise
         raise _validate.expected(file.name, "a file of scores", _validate.one_line(str(error))) from None
@@ -176,7 +185,7 @@ def _of_rows(name: str, rows: list[tuple[int, list[str]]]) -> dict[str, Any]:
     if not has_header:
         worlds, binary = ({_cell(row, i) for _, row in rows} <= {"0", "1"} for i in (0, 1))
         if worlds and binary:
-            wanted = "a header, world,score or scores0,scores1, as both columns hold 0 and 1 alone"
+            wanted = "a header, world,score or scores0,scores1, because both columns hold only 0 and 1"
             raise _validate.expected(name, wanted, "none")
         if worlds:
             return _by_world(name, rows, 0, 1)
@@ -196,7 +205,7 @@ def _by_world(name: str, rows: list[tuple[int, list[str]]], world: int, score: i
 
 
 def _without_end(rows: list[tuple[int, list[str]]], column: int) -> list[tuple[int, list[str]]]:
-    """Leaves out the empty cells at the end of a column that is shorter than the other."""
+    """Drops the empty cells at the end of a column that is shorter than the other."""
     last = max((i for i, (_, row) in enumerate(rows) if _cell(row, column)), default=-1)
     return rows[: last + 1]
 
@@ -220,3 +229,131 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+SHOWN = 120  # characters of a failing program's standard error that a message quotes
+
+
+def releases(command: str, world: int, n: int, *, seconds: float, kept: Path | None = None) -> list[Any]:
+    """Runs the program for one world, without a shell, and reads ``n`` releases.
+
+    Args:
+      command: the program and its arguments, in which {world} and {n} are replaced.
+      world: 0 or 1.
+      n: lines to read; a program that writes more is stopped.
+      seconds: after which the program is killed.
+      kept: a file to which the lines are written as they are read, and where they stay if the program fails; None for
+        none.
+
+    Returns:
+      The value of each line: a number, a list, or any other JSON.
+
+    Raises:
+      InputError: a program that cannot be run, fails, takes too long, writes fewer lines or something other than JSON.
+    """
+    found: list[Any] = []
+    with tempfile.TemporaryFile() as errors, contextlib.ExitStack() as stack:
+        file = None if kept is None else stack.enter_context(_replaced(kept))
+
+        def failed(wanted: str, got: str) -> _validate.InputError:
+            program.close()
+            line = f"--command: expected {wanted} in world {world}, got {got}{_said(errors)}"
+            return _validate.InputError(line if kept is None else f"{line}; kept in {kept}: {len(found):,}")
+
+        program = stack.enter_context(contextlib.closing(_Program(_words(command, world, n), seconds, errors)))
+        for line in program.stdout:
+            if not line.strip():
+                continue
+            if len(found) == n:
+                return found
+            try:
+                value = json.loads(line)
+            except ValueError:
+                text = _validate.one_line(line.decode("utf-8", "replace"), 60)
+                raise failed("a release in JSON on every line", f"{text!r} in line {len(found) + 1}") from None
+            found.append(value)
+            if file is not None:
+                file.write(line.strip() + b"\n")
+        status = program.wait()
+        if program.late:
+            raise failed(f"{n:,} releases within {seconds:g} seconds", f"{len(found):,}")
+        if status:
+            raise failed(
+                "a program that ends with status 0", f"status {status} after {len(found):,} of {n:,} releases"
+            )
+        if len(found) < n:
+            raise failed(f"{n:,} lines", f"{len(found):,}")
+    return found
+
+
+@contextlib.contextmanager
+def _replaced(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file beside the old one, which the program may be reading, and replaces the old one at the end."""
+    beside = path.with_name(path.name + ".partial")
+    try:
+        with open(beside, "wb") as file:
+            yield file
+    finally:
+        os.replace(beside, path)
+
+
+class _Program:
+    """A program in its own session, so that it can be killed together with all processes that it started."""
+
+    def __init__(self, words: list[str], seconds: float, errors: IO[bytes]) -> None:
+        self.late = False
+        try:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            )
+        except OSError as error:
+            got = f"{error.strerror}: {words[0]}"
+            raise _validate.expected("--command", "a program that can be run", got) from None
+        assert self._process.stdout is not None
+        self.stdout = self._process.stdout
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end(self) -> None:
+        self.late = self._process.poll() is None
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process.poll() is not None:
+            return
+        if sys.platform == "win32":
+            self._process.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Waits until the program ends, which the time limit guarantees, and returns its status."""
+        return self._process.wait()
+
+    def close(self) -> None:
+        """Stops the program."""
+        self._timer.cancel()
+        self._kill()
+        self._process.wait()
+        self.stdout.close()
+
+
+def _words(command: str, world: int, n: int) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise _validate.expected("--command", "a program and its arguments", f"{error}: {command}") from None
+    if "{world}" not in command:
+        raise _validate.expected("--command", "a program with {world} among its arguments, and {n}", command)
+    return [word.replace("{world}", str(world)).replace("{n}", str(n)) for word in words]
+
+
+def _said(errors: IO[bytes]) -> str:
+    """Returns the last part of a program's standard error, on one line."""
+    errors.seek(0)
+    text = " ".join(errors.read().decode("utf-8", "replace").split())
+    if not text:
+        return ""
+    return f" (it says: {text if len(text) <= SHOWN else '...' + text[-SHOWN:]})"

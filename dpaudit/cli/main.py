@@ -19,11 +19,11 @@ from dpaudit.cli.command import (
     bars_on_terminal,
     checkpoint_path,
     failures_in_one_line,
+    how_to_resume,
     perform,
     prepare,
     report,
     show,
-    to_go_on,
 )
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class Ldp:
     pair: Literal["fresh", "fixed"] = "fresh"
     """Whether every trial gets a fresh pair of gradients, or all trials share one fixed pair."""
     clip_norm: float = 0.2
-    """L2 norm to which gradients are clipped (L). The default is that of the published table."""
+    """L2 norm to which gradients are clipped (L). The default is that of the paper's table."""
     pretraining_steps: int = 100
-    """Adam steps on the server's model before it is sent to clients. The default is that of the published table."""
+    """Adam steps on the server's model before it is sent to clients. The default is that of the paper's table."""
     confidence: float = 0.95
     """Confidence with which all bounds of the table hold together."""
     data_dir: str | None = None
@@ -71,9 +71,9 @@ class Plan:
     """Plan the number of trials of an audit, both fixed in advance and for an audit that may stop at any time."""
 
     target: Annotated[str | None, tyro.conf.Positional] = None
-    """FILE:NAME, as for audit: plan for this mechanism, after a pilot audit; without one, for a perfect attack."""
+    """FILE:NAME, as for audit: plan for this mechanism, after a pilot audit. Without it, plan for a perfect attack."""
     epsilon: float | None = None
-    """Claimed privacy loss, in nats; of a mechanism, its claim by default."""
+    """Claimed privacy loss, in nats; by default the mechanism's claim."""
     delta: float | None = None
     """Claimed delta."""
     confidence: float = 0.95
@@ -113,7 +113,7 @@ def main() -> None:
     }
     others = {Plan: _plan, Data: _data, secure.Secure: secure.run}
     run: Callable[[Any], int | None] = (measure | others)[type(command)]
-    perform("dpaudit", partial(run, command), partial(to_go_on, command), measures=type(command) in measure)
+    perform("dpaudit", partial(run, command), partial(how_to_resume, command), measures=type(command) in measure)
 
 
 def parsed(given: Sequence[str] | None = None) -> Any:
@@ -226,7 +226,7 @@ def _plan(options: Plan) -> None:
 
 
 def _planned(options: Plan) -> "tuple[Any, Callable[[], float]]":
-    """The plan, and what measures its trials a second."""
+    """Returns the plan, and a function that measures its trials per second."""
     import jax
 
     from dpaudit._engine.game import trials_per_second
@@ -247,7 +247,7 @@ def _planned(options: Plan) -> "tuple[Any, Callable[[], float]]":
         claim = Claim(options.epsilon, options.delta or 0.0)
     elif options.delta is not None and claim is not None:
         claim = claim.at(options.delta) if claim.is_curve else Claim(claim.epsilon, options.delta, claim.neighbouring)
-    with failures_in_one_line(options.target, "to be played to the end"):
+    with failures_in_one_line(options.target, "a mechanism that runs in every trial"):
         found = plan_mechanism(*case[:3], key=jax.random.key(options.seed), claim=claim, **asked)
     apply = case.mechanism.apply if isinstance(case.mechanism, Mechanism) else case.mechanism
     pair = case.x0, case.x1

@@ -1,4 +1,4 @@
-"""Implements ``dpaudit secure``: two servers that learn a noisy sum of owners' integers, nothing else (paper 001).
+"""Implements ``dpaudit secure``: two servers learn a noisy sum of owners' integers and nothing else (paper 001).
 
 ``server`` runs one of the two; ``keys`` makes the certificates by which servers and owners authenticate each other.
 """
@@ -16,14 +16,16 @@ from dpaudit import _validate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server:
-    """Run one of the two servers of a secure training (paper 001) until it is interrupted. Its peer and every owner
-    must have the same terms: owners, dimension, examples, clip norm, noise, protocol, ring bits, coins, depth, budget.
+    """Run one of the two servers of a secure training (paper 001) until it is interrupted. The other server and every
+    owner need the same terms: owners, dimension, examples, clip norm, noise, protocol, ring bits, coins, depth,
+      budget.
     """
 
     role: Literal["h1", "h2"]
-    """h1 garbles and calls, h2 evaluates and is called. Parties that do not collude should run them."""
+    """h1 garbles and connects to h2, which evaluates. The two should be run by parties that do not collude."""
     listen: str
-    """HOST:PORT for owners, and for h1. The system chooses the port for 0; the first line of output shows it."""
+    """HOST:PORT on which owners, and h1, reach this server. For port 0 the system chooses one; the first line of
+    output shows it."""
     state: str
     """Directory of the state, from which a server that was killed continues."""
     owners: tuple[str, ...]
@@ -33,20 +35,21 @@ class Server:
     examples: int
     """Largest number of examples of all owners together in a step."""
     peer: str | None = None
-    """HOST:PORT of h2, which h1 calls; h2 ignores it."""
+    """HOST:PORT of h2, to which h1 connects; h2 ignores it."""
     clip_norm: float = 1.0
     """L2 norm to which each example's gradient is clipped."""
     noise_multiplier: float | None = None
-    """Standard deviation of the noise over the clip norm; not for mode plain."""
+    """Standard deviation of the noise divided by the clip norm; not for mode plain."""
     mode: Literal["noisy", "plain"] = "noisy"
     """noisy adds noise; plain opens the sum without noise, which is not private."""
     noise: Literal["binomial", "table"] = "binomial"
-    """Law of the noise. table is the paper's, for comparison: not private, and large in rings beyond 17 bits."""
+    """Distribution of the noise. table is the paper's, for comparison: it is not private, and large in rings of more
+    than 17 bits."""
     protocol: Literal["circuit", "transfers"] | None = None
     """How the servers make the noise: by a garbled circuit, as in the paper, or by oblivious transfers alone, which
     send a third of the bytes and compute less. By default transfers where the noise is binomial."""
     least_owners: int | None = None
-    """Number of owners with which a step proceeds when the time of a round is over; by default all."""
+    """Number of owners with which a step proceeds once --wait is over; by default all."""
     coins: int = 127
     """Number of coins of the binomial noise, 2^k - 1."""
     ring_bits: int = 25
@@ -54,7 +57,7 @@ class Server:
     depth: Literal[1, 2, 4] = 1
     """Depth of the oblivious transfers: a larger one sends fewer bytes and computes more."""
     ahead: int = 0
-    """Number of steps for which the servers prepare garbled blocks in advance, on disk, while they wait for owners."""
+    """Number of steps for which the servers prepare garbled blocks on disk in advance, while they wait for owners."""
     budget: tuple[float, float] | None = None
     """EPSILON DELTA of the whole training, for a record in every step; once it is spent, nothing more is opened."""
     wait: float = 60.0
@@ -62,8 +65,8 @@ class Server:
     deadline: float = 60.0
     """Seconds that a step of the servers may take."""
     rejoin: bool = False
-    """Start anew with the other server, once, after this one's state was restored from a copy or was lost: both
-    discard their prepared blocks, and this one copies the results that it lacks from the other."""
+    """Use once after this server's state was lost or restored from a copy: both servers discard their prepared blocks,
+    and this one copies the results that it lacks from the other."""
     keys: str | None = None
     """This server's folder from `dpaudit secure keys`; without it, only loopback addresses are allowed."""
     metrics: str | None = None
@@ -82,7 +85,8 @@ class Keys:
     """
 
     out: str
-    """Where to put the folders of all parties and of the authority, whose key only adds owners: store it apart."""
+    """Where to put the folders of all parties and of the authority. Store the authority's key elsewhere: it is needed
+    only to add owners."""
     owners: tuple[str, ...]
     """Names of the owners."""
     days: int = 365

@@ -24,18 +24,18 @@ from dpaudit.cli.command import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-PARTS = 20  # parts of a training, each of which ends with progress and a checkpoint
+PARTS = 20  # parts of a training, each of which ends with a progress report and a checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
     """Train a network by DP-SGD to a target epsilon and audit it with canaries in the same run, on one device of one
-    process. The exit status is that of dpaudit audit; --out also stores the trained parameters (Orbax)."""
+    process. The exit status has the meaning of dpaudit audit's; --out also stores the trained parameters (Orbax)."""
 
     data: str = "digits"
     """Image data set: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
     epsilon: float = 4.0
-    """Target privacy loss, in nats; the noise is the least that achieves it."""
+    """Target privacy loss, in nats, which determines the noise."""
     delta: float = 1e-5
     """Delta of the target and of the audit."""
     epochs: float = 30.0
@@ -67,7 +67,7 @@ class Train:
 
 
 def run(options: Train) -> int:
-    """Trains, audits and reports; returns the exit status.
+    """Trains the network, audits the training and reports both; returns the exit status.
 
     Raises:
       InputError: options or data are unusable.

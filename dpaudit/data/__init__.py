@@ -19,6 +19,4 @@ if TYPE_CHECKING:
 
 _SOURCES = ("NAMES", "RATINGS", "Available", "Dataset", "available", "load", "load_ratings", "pooled")
 
-__getattr__, __dir__, __all__ = attach(
-    __name__, dict.fromkeys(_SOURCES, "sources") | {"Ratings": "ratings", "SPLITS": "files", "ratings": "ratings"}
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -1,7 +1,7 @@
 """Simulates federated learning with millions of clients under local differential privacy, and accounts it.
 
-A population says who the clients are, an update what they compute, a client what of it leaves the device, and a rule
-how the clip norm is chosen; a server made of these plays rounds.
+A population defines the clients, an update what they compute, a client what leaves the device, and a rule how the clip
+norm is chosen; a server made of these runs the rounds.
 
 Source: paper 002, on the clip size under local differential privacy.
 """
@@ -24,20 +24,4 @@ if TYPE_CHECKING:
     from dpaudit.federated.rounds import run as run
     from dpaudit.federated.rounds import simulate as simulate
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "Server": "rounds",
-        "accounting": "accounting",
-        "clients": "clients",
-        "clip_size": "clip_size",
-        "diverged": "rounds",
-        "federated": "rounds",
-        "participants": "rounds",
-        "population": "population",
-        "rounds": "rounds",
-        "run": "rounds",
-        "sample_clients": "population",
-        "simulate": "rounds",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -1,11 +1,11 @@
-"""Accounts federated learning: the clients' own messages, and the statistics that steer the clip norm.
+"""Accounts federated learning: the clients' messages, and the statistics that control the clip norm.
 
-A message under local privacy is hidden by its noise only. The server knows who takes part, so sampling does not help,
-and a client's cost depends on how often it was drawn: :func:`gaussian`, :func:`pure`, with :func:`expected_clients`,
-:func:`most_participations` and :func:`counts`.
+A message under local privacy is hidden only by its own noise. The server knows who takes part, so sampling does not
+help, and a client's privacy loss depends on how often it was drawn: :func:`gaussian`, :func:`pure`, with
+:func:`expected_clients`, :func:`most_participations` and :func:`counts`.
 
 A statistic that a trusted aggregator releases (a count of bits, a histogram) is a DpEvent whose noise multiplier is
-the noise over the change that adding or removing one client's report makes. Sampling makes it cheaper towards
+the noise over the change that adding or removing one client's report makes. Sampling amplifies its privacy against
 observers who do not know who took part::
 
     fixed_size   one replaced      exactly m of the N clients take part, as simulated here
@@ -36,10 +36,10 @@ from dpaudit import _validate
 from dpaudit.mechanisms.claim import NEIGHBOURING, Claim
 
 INTERVALS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # grids of privacy losses, in nats, coarse to fine; each rounds upward
-ROUNDING = 0.05, 1e-5  # accepted rounding of the last grid, sqrt(releases) intervals: a share of epsilon, or nats
+ROUNDING = 0.05, 1e-5  # accepted rounding of the last grid, sqrt(releases) intervals: relative to epsilon, or in nats
 TAIL = 1e-20  # mass of the losses beyond a grid, counted as infinite loss
 ORDERS = (*(1 + order / 10 for order in range(1, 100)), *range(11, 64), *range(64, 2048, 16))  # of Renyi divergences
-LEAST = 0.5  # noise multiplier; with less, one release costs tens of nats, and no grid is both fine and short enough
+LEAST = 0.5  # least noise multiplier; below it one release costs tens of nats, too many for a grid of fine steps
 
 
 class Spent(NamedTuple):
@@ -328,7 +328,7 @@ def table(
 def _rate(clients: int, clients_per_round: int, rounds: int) -> float:
     _validate.at_least(1, rounds=rounds)
     if _validate.at_least(1, clients_per_round=clients_per_round) > _validate.at_least(1, clients=clients):
-        raise _validate.expected("clients_per_round", f"at most the {clients} clients there are", clients_per_round)
+        raise _validate.expected("clients_per_round", f"at most the {clients} clients", clients_per_round)
     return clients_per_round / clients
 
 

@@ -2,9 +2,9 @@
 
     client = gaussian(gradients(loss_fn), noise_multiplier=1.4042)   # Federated LDP-SGD, paper 002, Algorithm 3
 
-An *update* is what a client would like the server to subtract: its gradient (FedSGD) or how far some local steps moved
-the model (FedAvg). A *client* turns updates into messages: unchanged, with Gaussian noise, or by a randomiser such as
-LDP-SGD. Both are written for many clients at once, and the server only uses the sum of the messages.
+An *update* is what the server should subtract: a client's gradient (FedSGD) or how far local steps moved the model
+(FedAvg). A *client* turns updates into messages: unchanged, with Gaussian noise, or by a randomiser such as LDP-SGD.
+Both are written for many clients at once, and the server only uses the sum of the messages.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,7 @@ from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import einsum, wide
 from dpaudit.training import per_example
 from dpaudit.training.dp_sgd import add_noise
+from dpaudit.training.forms import quick
 
 Loss = Callable[[Any, Any], jax.Array]
 
@@ -41,7 +42,7 @@ class Sent(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Computes what clients would like the server to subtract from its model.
+    """Computes what the server should subtract from its model for each client.
 
     Attributes:
       clipped_sum: ``clipped_sum(params, batch, clip_norm) -> Sent`` for c clients, batch leaves [c, n, ...]: sum over
@@ -212,7 +213,7 @@ def message(client: Client, params: Any, clip_norm: float, claim: Claim) -> Mech
       client: as from :func:`gaussian` or :func:`randomized`.
       params: the server's model in that round.
       clip_norm: C in that round.
-      claim: what a message promises.
+      claim: the promise of one message.
 
     Returns:
       A :class:`dpaudit.Mechanism` whose input is a client's examples, leaves [n, ...], and whose release is [d].
@@ -241,7 +242,7 @@ def _unclipped(norms: jax.Array, clip_norm: Any) -> jax.Array:
 
 def _mean(loss_fn: Loss) -> Loss:
     def mean(params: Any, examples: Any) -> jax.Array:
-        return jnp.mean(jax.vmap(loss_fn, in_axes=(None, 0))(params, examples))
+        return jnp.mean(jax.vmap(quick(loss_fn), in_axes=(None, 0))(params, examples))
 
     return mean
 

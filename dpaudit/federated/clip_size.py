@@ -157,15 +157,15 @@ def noise_budget(
     """Chooses clip norms whose noise in the whole run is ``share`` times as long as the first model, for local DP.
 
     Under local DP an update is nearly always longer than C. A round then moves the model by at most C along the mean
-    of the updates, and by C n, n = z sqrt(d/m), at random, many times as far. C determines how far that random walk
-    goes before training ends: sqrt(sum_t C_t^2) n. With R_t = (share |theta_0|)^2 - sum_{s<t} (n C_s)^2 left and
-    T - t rounds to go,
+    of the updates, and by C n, n = z sqrt(d/m), in a random direction, which is much further. C determines how far
+    that random walk goes before training ends: sqrt(sum_t C_t^2) n. With R_t = (share |theta_0|)^2 - sum_{s<t}
+    (n C_s)^2 left and T - t rounds to go,
 
         C_t = sqrt(6 R_t (T - t)/((T - t + 1)(2 (T - t) + 1)))/n,    C_0 at most the caller's.
 
     Without the caller's limit that is C_t = C_0 (1 - t/T), the schedule of Eq. (5) with power 1, and C_0 is close to
-    share |theta_0| sqrt(3/T)/n: 0.046 at paper 002's scale, where 0.05 was found by hand. Later rounds spend what an
-    earlier one did not. All of it is public, so the rule costs no privacy and asks clients nothing.
+    share |theta_0| sqrt(3/T)/n: 0.046 at paper 002's scale, where 0.05 was found by hand. What earlier rounds do not
+    use is left to later ones. The rule uses only public values, so it costs no privacy and asks clients nothing.
 
     The rule is for networks trained from a random start, where |theta_0| is the relevant length. A network that is
     already trained tolerates less noise: choose a smaller ``share``.
@@ -173,7 +173,7 @@ def noise_budget(
     Args:
       c0: the largest C of round 0, > 0; its value hardly matters.
       params: theta_0, the model before round 0, not zero.
-      rounds: T, >= 1; from round T on C is the smallest there is, 2^-20.
+      rounds: T, >= 1; from round T on C has its smallest value, 2^-20.
       noise_multiplier: z, the standard deviation of one message's noise over C, > 0.
       clients_per_round: m, >= 1.
       share: of |theta_0|, > 0. 2 was found on MNIST (experiments/README.md) and kept for all other data sets.
@@ -218,8 +218,8 @@ def adaptive_quantile(c0: Any, *, quantile: Any, learning_rate: Any = 0.2, noise
     C converges to where that share is gamma. A client reports the bit |update| <= C. The aggregator releases
     b = 1/2 + (sum_i (bit_i - 1/2) + N(0, sigma^2))/m. A centred bit added moves the sum by 1/2 (a plain one: by up to
     1), so the event's noise multiplier is 2 sigma; one replaced moves it by 1. Over paper 002's 10,000 rounds, at
-    delta 1e-7, that spends epsilon 0.0034 by Poisson sampling at rate 1e-4 (a plain bit 0.0072: the paper's 0.006 is
-    true of the centred one), and 0.0077 where rounds have exactly 1,000 clients and one is replaced by another
+    delta 1e-7, that spends epsilon 0.0034 with Poisson sampling at rate 1e-4 (a plain bit 0.0072; the paper's 0.006
+    holds for the centred one), and 0.0077 if rounds have exactly 1,000 clients and one is replaced by another
     (:mod:`dpaudit.federated.accounting`).
 
     If learning diverges, updates grow without limit and C with them. C is kept in [2^-20, 2^20], including c0, so that
@@ -269,9 +269,9 @@ def adaptive_median(
     A client reports the number of its bin (a, b]; norms beyond the outer edges are in the outer bins. The aggregator
     releases the bins' shares, (counts + N(0, sigma^2 I))/m. A report added moves one count by 1, which is the
     sensitivity in L1 and in L2 (one replaced: 2 and sqrt(2)), and sigma is the smallest for (epsilon, delta): 6.30 for
-    the paper's, which names no noise; its delta above 0 suggests the Gaussian. The server takes the first bin up to
-    which the shares add up to more than 1/2, or else the last one. The lowest default bin's middle is 2^-8 = 0.0039,
-    not the tenth of 0.01 that the paper says.
+    the paper's, which does not name its noise; its delta above 0 suggests the Gaussian. The server takes the first bin
+    up to which the shares add up to more than 1/2, otherwise the last one. The middle of the lowest default bin is
+    2^-8 = 0.0039, not a tenth of 0.01 as the paper says.
 
     Args:
       c0: L2 norm until the first release, > 0.

@@ -33,8 +33,8 @@ class Population(NamedTuple):
       clients: how many there are.
       train: ``train(client) -> [examples]`` rows of the training data that a client trains on, int32.
       test: ``test(client) -> [tests]`` rows of the test data that a client is tested on, int32. They follow the
-        client's own labels, which is what a model for this client is judged by; a model for everyone is judged on
-        the whole test data.
+        client's own labels, as the test of a model for this client should; a model for everyone is tested on the
+        whole test data.
       rows: the number of rows of the training data that ``train`` draws from; :func:`dpaudit.federated.rounds.run`
         refuses data with fewer. None if unknown, in which case JAX silently replaces missing rows by the last one.
 
@@ -113,7 +113,7 @@ def shards(
     examples: int = 5,
     tests: int = 1,
 ) -> Population:
-    """Makes clients that know few labels, from ``per_client`` shards of the training data sorted by label.
+    """Makes clients that have few labels, from ``per_client`` shards of the training data sorted by label.
 
     The sorted rows are cut into equal shards; a client has a uniformly random subset of them, and draws uniformly from
     the rows in it. A test row is drawn uniformly from those with the label of one more such draw.
@@ -130,7 +130,7 @@ def shards(
       A :class:`Population`.
 
     Raises:
-      InputError: a size out of range; data smaller than a client's share; labels that are no labels.
+      InputError: a size out of range; data smaller than a client's share; labels that are not whole numbers >= 0.
 
     Source: McMahan et al. 2017, section 3 (there every shard has one owner; here clients outnumber shards).
     """
@@ -140,7 +140,7 @@ def shards(
     if len(names) % shards:
         raise _validate.expected("shards", f"a divisor of the {len(names)} rows", shards)
     if per_client > shards:
-        raise _validate.expected("per_client", f"at most the {shards} shards there are", per_client)
+        raise _validate.expected("per_client", f"at most the {shards} shards", per_client)
     cut = train.rows.reshape(shards, -1)
     last = jnp.arange(shards - per_client, shards, dtype=jnp.int32)
     size = per_client * cut.shape[1]
@@ -164,11 +164,11 @@ def dirichlet(
     examples: int = 5,
     tests: int = 1,
 ) -> Population:
-    """Makes clients with label proportions q ~ Dirichlet(alpha p) of their own, p those of the training data.
+    """Makes clients, each with its own label proportions q ~ Dirichlet(alpha p), p those of the training data.
 
-    Labels are drawn from q, and rows uniformly from those with the label: of the training or of the test data, by one
-    q. The mean of q is p and its variance p (1 - p)/(alpha + 1): small alpha for clients of one label, large for
-    :func:`iid`. Where Dirichlet(a, ..., a) is meant and labels are equally frequent, alpha is a times their number.
+    Labels are drawn from q, and rows uniformly from those with the label; training and test rows share one q. The mean
+    of q is p and its variance p (1 - p)/(alpha + 1): a small alpha gives clients of one label, a large one
+    :func:`iid`. For Dirichlet(a, ..., a) over equally frequent labels, alpha is a times their number.
 
     q itself is integrated out: the i-th label (from 0) is a new draw from p with probability alpha/(alpha + i), else a
     copy of one of the i draws before it. The distribution is exactly the same, without a Gamma draw for every label.
@@ -184,7 +184,8 @@ def dirichlet(
       A :class:`Population`.
 
     Raises:
-      InputError: a size or alpha out of range; data smaller than a client's share; labels that are no labels.
+      InputError: a size or alpha out of range; data smaller than a client's share; labels that are not whole numbers
+        >= 0.
 
     Source: Hsu, Qi and Brown 2019, section 3; the urn: Blackwell and MacQueen 1973.
     """
@@ -222,7 +223,7 @@ def sample_clients(key: jax.Array, clients: int, count: int) -> jax.Array:
     clients = _numbered(clients)
     count = _validate.at_least(1, count=count)
     if count > clients:
-        raise _validate.expected("count", f"at most the {clients} clients there are", count)
+        raise _validate.expected("count", f"at most the {clients} clients", count)
     draws = _enough(clients, count)
     if draws >= clients:
         return jax.random.permutation(key, jnp.arange(clients, dtype=jnp.int32))[:count]
@@ -232,7 +233,7 @@ def sample_clients(key: jax.Array, clients: int, count: int) -> jax.Array:
 def _enough(clients: int, count: int) -> int:
     """Returns how many draws contain ``count`` distinct clients up to probability ``TOO_FEW``.
 
-    Until there are ``count``, a draw is new with probability 1 - (count - 1)/clients at least.
+    Until there are ``count``, a draw is new with probability at least 1 - (count - 1)/clients.
     """
     sizes = range(count, clients)
     new = 1 - (count - 1) / clients
@@ -250,7 +251,8 @@ def _first_distinct(draws: jax.Array, count: int) -> jax.Array:
 def _below(key: jax.Array, bounds: jax.Array) -> jax.Array:
     """Draws uniform whole numbers from 0 to bound - 1, one for each bound: floor(U bound), U of 64 random bits.
 
-    Every number has probability 1/bound to 2^-64. From 2^16 on, ``jax.random.randint`` is off by as much as 2^-32.
+    Every number has probability 1/bound up to 2^-64. For bounds from 2^16 on, ``jax.random.randint`` is off by up to
+    2^-32.
     """
     high, low = jax.random.bits(key, (2, *bounds.shape), jnp.uint32)
     with jax.enable_x64(True):
@@ -312,7 +314,8 @@ def _bounds(count: int, bound: int) -> jax.Array:
 
 
 def _tables(labels: Any, test_labels: Any, examples: int, tests: int) -> tuple[jax.Array, ByLabel, ByLabel]:
-    """Returns the labels by rank [rows], and the rows of both data sets by it (of training only, if that is all)."""
+    """Returns the rank of each row's label [rows], and the rows of both data sets by rank (both of the training data
+    if there is no test data)."""
     values, names = np.unique(_labels("labels", labels, examples), return_inverse=True)
     train = _by_label(names)
     if test_labels is None:

@@ -1,4 +1,4 @@
-"""Plays rounds of federated learning: draws clients, adds up their messages and steps. Paper 002, Algorithm 1.
+"""Runs rounds of federated learning: draws clients, adds up their messages and steps. Paper 002, Algorithm 1.
 
     server = federated(client, clip_size.fixed(0.05), clients_per_round=1_000, optimizer=optax.sgd(1.0))
     state, info = run(key, server, server.init(params), population.iid(...), (images, labels), rounds=100)
@@ -33,8 +33,8 @@ from dpaudit.federated.population import Population, sample_clients
 from dpaudit.kernels import philox
 
 CHUNK = 1_000  # clients computed at a time
-EDGES = 2.0 ** np.arange(-12, 13)  # of the histogram of norms; there is a bin below the first and above the last
-WORSE = 5.0  # a loss of so many times that of the first round counts as diverged
+EDGES = 2.0 ** np.arange(-12, 13)  # of the histogram of norms, which also has a bin below the first and above the last
+WORSE = 5.0  # a loss this many times that of the first round counts as diverged
 
 
 class State(NamedTuple):
@@ -54,7 +54,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """The simulation's view of a round; not for release, since all but ``released`` is without noise.
+    """Diagnostics of a round; not for release, because all but ``released`` has no noise.
 
     Attributes:
       loss: mean over clients of their mean loss before the round; not finite where a client's is not.
@@ -63,8 +63,8 @@ class Info(NamedTuple):
       clipped: how many updates were longer than C.
       dropped: how many updates were not finite, and so counted as zero.
       histogram: [26] updates by their norms: below EDGES[0], between the powers of two EDGES, from EDGES[-1] on.
-      released: what the rule's aggregator told the server in this round; zeros where it told nothing, None for a rule
-        that never does.
+      released: the statistic that the rule's aggregator released in this round; zeros in rounds without one, None for
+        a rule that releases nothing.
     """
 
     loss: jax.Array
@@ -152,7 +152,7 @@ def federated(
 
     def draw(key: jax.Array, clients: int) -> jax.Array:
         if m > clients:
-            raise _validate.expected("clients_per_round", f"at most the {clients} clients there are", m)
+            raise _validate.expected("clients_per_round", f"at most the {clients} clients", m)
         return sample_clients(jax.random.split(key, 4)[0], clients, m)
 
     def step(
@@ -161,7 +161,9 @@ def federated(
         _, send_key, noise_key, rule_key = jax.random.split(key, 4)
         clip_norm = state.rule.clip_norm
         everywhere = sharding.shared_out(partial(sent_by, chunk), mesh, (*[ALIKE] * 5, CUT), ALIKE)
-        drawn = sharding.whole(draw(key, clients), mesh)  # else drawn in parts, which devices would have to exchange
+        drawn = sharding.whole(
+            draw(key, clients), mesh
+        )  # otherwise JAX draws it in parts, which devices would have to exchange
         sent = everywhere(send_key, state.params, clip_norm, rows_of, data, drawn)
         total = client.noise(noise_key, sent.total, clip_norm, m)
         mean = jax.tree.map(lambda leaf: leaf / m, total)
@@ -272,7 +274,7 @@ def _in_chunks(part: Callable[[Any, int], Sent], start: Any, count: int, size: i
 
 
 def _released(rule: Rule, key: jax.Array, state: State, norms: jax.Array) -> Any:
-    """Returns what the aggregator tells the server, in the rounds in which it does."""
+    """Returns the aggregator's statistic, zeros in rounds without one."""
     if rule.report is None or rule.release is None:
         return None
     report, release = rule.report, rule.release
@@ -321,7 +323,7 @@ def simulate(
     Args:
       key, server, population, data: as for :func:`run`.
       params: the server's first model.
-      rounds: >= 1. With more than a finished run had made, its checkpoint goes on.
+      rounds: >= 1. A finished run resumes from its checkpoint when given more rounds.
       every: rounds between two evaluations, >= 1.
       checkpoint: a folder that keeps the state and all info after each call; the same simulation resumes from it. It
         contains statistics of the clients' data without noise, so it is not for release.
@@ -329,17 +331,19 @@ def simulate(
       progress: called with the number of rounds done after each call and, of a checkpoint, before the first.
 
     Returns:
-      :class:`Parts` with the last :class:`State`, and every round's ``Info``, not for
-      release. A federation that diverges runs to its end; :func:`diverged` says from where on.
+      :class:`Parts` with the last :class:`State` and every round's ``Info``, which is not for release. A federation
+      that diverges still runs to its end; :func:`diverged` finds the round.
 
     Raises:
-      InputError: a value out of range; more clients in a round than there are; a checkpoint that is torn, further on
-        than ``rounds``, or of another simulation.
+      InputError: a value out of range; more clients in a round than there are; a checkpoint that is damaged, beyond
+        ``rounds``, or of another simulation.
     """
     key = _validate.key(key=key)
     start = server.init(params)
 
-    def step(key: jax.Array, state: Any, given: Any) -> Any:  # not compiled: the constants of a loss are seen
+    def step(
+        key: jax.Array, state: Any, given: Any
+    ) -> Any:  # not compiled, so that the identity includes the constants of a loss
         return server.step(key, state, population.clients, *given)
 
     return in_parts(

@@ -20,6 +20,4 @@ if TYPE_CHECKING:
 
 _MODULES = ("clipping", "gaussian", "laplace", "ldp_sgd", "privunit", "randomized_response", "sampling")
 
-__getattr__, __dir__, __all__ = attach(
-    __name__, {module: module for module in _MODULES} | {"Claim": "claim", "Mechanism": "claim"}
-)
+__getattr__, __dir__, __all__ = attach(__name__)

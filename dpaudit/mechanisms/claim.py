@@ -25,7 +25,7 @@ class Claim(_ClaimFields):
     """An (epsilon, delta) promise: Pr[M(x) in S] <= e^epsilon Pr[M(x') in S] + delta for all neighbours x, x'.
 
     A promise may be a whole curve instead: :meth:`gaussian`, :meth:`renyi`, :meth:`pld`, :meth:`trade_off`. Then
-    (epsilon, delta) is the promise of the curve at delta 0 alone, often infinity.
+    (epsilon, delta) is only the curve's promise at delta 0, often infinity.
 
     Args:
       epsilon: privacy loss in nats, finite and > 0.
@@ -107,11 +107,11 @@ class Claim(_ClaimFields):
         """Claims all that a dp-accounting accountant has composed, for its own neighbouring relation.
 
         Args:
-          accountant: a ``PLDAccountant`` or an ``RdpAccountant``. One that has composed nothing promises that both
-            worlds are alike, and one of a release without noise promises nothing: neither is a claim.
+          accountant: a ``PLDAccountant`` or an ``RdpAccountant``. One that has composed nothing would promise that
+            both worlds are equal, and one of a release without noise would promise nothing: both are refused.
 
         Raises:
-          InputError: another accountant or relation; a composition that is no claim.
+          InputError: another accountant or relation; a composition that makes no claim.
         """
         relation = RELATIONS.get(getattr(getattr(accountant, "neighboring_relation", None), "name", ""))
         if relation is None:
@@ -130,7 +130,7 @@ class Claim(_ClaimFields):
 
     @staticmethod
     def trade_off(fpr: ArrayLike, fnr: ArrayLike, *, neighbouring: str = "replace") -> "CurveClaim":
-        """Claims that no test is below a curve, straight between its points and the same in both directions.
+        """Claims that no test is below a curve, linear between its points and the same in both directions.
 
         Args:
           fpr: rising from 0 to 1.
@@ -164,7 +164,7 @@ class Claim(_ClaimFields):
 
     @property
     def directions(self) -> tuple[TradeOff, TradeOff]:
-        """Returns the promise to pairs whose world 1 has the record, and whose world 0 has it; often the same."""
+        """Returns the promises to pairs whose world 1, and whose world 0, has the record; often they are equal."""
         both = curves.approximate(self.epsilon, self.delta)
         return both, both
 
@@ -187,7 +187,7 @@ class Claim(_ClaimFields):
         """Returns the promise at one delta as an (epsilon, delta) claim.
 
         Raises:
-          InputError: a delta at which nothing is promised.
+          InputError: nothing is promised at this delta.
         """
         epsilon = self.epsilon_at(delta)
         if not math.isfinite(epsilon):
@@ -195,7 +195,7 @@ class Claim(_ClaimFields):
         return Claim(max(epsilon, TINY), delta, self.neighbouring)
 
 
-TINY = 1e-12  # the epsilon of a claim that promises 0
+TINY = 1e-12  # in place of 0, which is not a valid epsilon
 
 
 class CurveClaim(Claim):
@@ -205,7 +205,7 @@ class CurveClaim(Claim):
     _directions: tuple[TradeOff, TradeOff]
 
     def __new__(cls, terms: Any, neighbouring: Any, *field: str) -> "CurveClaim":
-        # A named tuple rebuilt from its three fields, as dataclasses.asdict does, has no curve and is no claim.
+        # dataclasses.asdict rebuilds a named tuple from its three fields; without its curve it is not a claim.
         if field:
             return _ClaimFields(terms, neighbouring, *field)  # pyright: ignore[reportReturnType]
         _validate.one_of(NEIGHBOURING, neighbouring=neighbouring)
@@ -245,7 +245,7 @@ class CurveClaim(Claim):
     def __reduce__(self) -> tuple[Any, ...]:
         return CurveClaim, (self._terms, self.neighbouring)
 
-    def _replace(self, **_: Any) -> "CurveClaim":  # a named tuple's own would lose the curve
+    def _replace(self, **_: Any) -> "CurveClaim":  # the inherited one would lose the curve
         raise _validate.InputError("claim: expected a claim of epsilon and delta to replace a value of, got a curve")
 
 
@@ -268,9 +268,9 @@ class Mechanism(NamedTuple):
 
     Attributes:
       apply: ``apply(key, x) -> release``, jittable; the key is consumed.
-      claim: the promise, or None where there is none.
+      claim: the promise, or None.
       log_prob: ``log_prob(release, x)``, the log density of the release up to a constant that does not depend on
-        x, or None where it is not known.
+        x, or None if it is not known.
     """
 
     apply: Callable[[Any, Any], Any]

@@ -1,13 +1,15 @@
-"""Clips arrays, and adds clipped ones, so that their bounds hold after rounding, for every type and size of entries.
+"""Clips arrays and sums clipped ones, so that the bounds hold after rounding, for every type and size of entries.
 
-These functions decide how far one record can move a release, and compute in float32 or wider. Otherwise three things
-would let a clipped gradient exceed its clip norm. Types narrower than float32 hold a sum of thousands of gradients
-only to one or two clip norms. Accelerators round the factors of a matrix product by default, a TPU to bfloat16 and a
-GPU to TF32 where that is on; so every product that decides a bound is an :func:`einsum` of this module. A CPU computes
-in float32 anyway and runs the same program. On an accelerator a product in full precision takes three to six passes of
-a narrow one, but these products are a third of a training step or less: the network's own products, forward and
-backward, keep the precision that they were written with. And a float32 sum of very many summands, added one after
-another, drifts: :func:`plus` keeps what every addition rounds away.
+These functions decide how far one record can move a release, so they guard against three kinds of rounding:
+
+* Types narrower than float32 hold a sum of thousands of gradients only to within one or two clip norms, so everything
+  is computed in float32 or wider.
+* Accelerators round the factors of a matrix product by default, a TPU to bfloat16 and a GPU to TF32 if that is on, so
+  every product that decides a bound is an :func:`einsum` of this module. In full precision it takes three to six times
+  as long on an accelerator, but these products are at most a third of a training step; the network's own products keep
+  the precision that they were written with. A CPU computes in float32 anyway.
+* A float32 sum of very many summands, added one after another, drifts: :func:`plus` keeps what every addition rounds
+  away.
 """
 
 from typing import Any
@@ -36,7 +38,9 @@ def plus(total: tuple[Any, Any], summand: Any) -> tuple[Any, Any]:
 
     Source: the error of one addition is exact, Knuth, The Art of Computer Programming 2, 4.2.2, Theorem B.
     """
-    return _added(total, jax.lax.optimization_barrier(summand))  # fused with it, it might be rounded in two ways
+    return _added(
+        total, jax.lax.optimization_barrier(summand)
+    )  # if fused with the addition, the summand might be rounded in two ways
 
 
 def _added(total: tuple[Any, Any], summand: Any) -> tuple[Any, Any]:
@@ -69,7 +73,7 @@ def value(total: tuple[Any, Any]) -> Any:
 def norm_and_direction(x: Any, ord: int = 2) -> tuple[jax.Array, jax.Array]:
     """Returns |x| and x / |x|, scaling x by its largest entry first so that no square overflows or vanishes.
 
-    The norm is infinite only where it exceeds the largest float; the direction is right even then.
+    The norm is infinite only if it exceeds the largest float; the direction is right even then.
 
     Args:
       x: array of any shape, taken as one vector; computed in float32 or wider.
@@ -92,7 +96,7 @@ def norm_and_direction(x: Any, ord: int = 2) -> tuple[jax.Array, jax.Array]:
 
 
 def at_most(clip_norm: Any) -> jax.Array:
-    """Returns the norm to clip to so that it is at most C after rounding: C (1 - 4 eps), in float32 or wider."""
+    """Returns the norm to clip to so that the result is at most C after rounding: C (1 - 4 eps), float32 or wider."""
     most = wide(clip_norm)
     return most * (1 - 4 * jnp.finfo(most.dtype).eps)
 

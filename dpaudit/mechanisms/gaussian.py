@@ -42,7 +42,7 @@ def noise_std(*, epsilon: float, delta: float, clip_norm: float) -> float:
 def mechanism(*, epsilon: float, delta: float, clip_norm: float) -> Mechanism:
     """Releases clip(x) + N(0, sigma^2 I) with the sigma of :func:`noise_std`.
 
-    ``log_prob(release, x)`` is <c, z - c/2> / sigma^2 with c = clip(x): the log density less that of x = 0.
+    ``log_prob(release, x)`` is <c, z - c/2> / sigma^2 with c = clip(x): the log density minus that of x = 0.
 
     Args:
       epsilon: privacy loss in nats.

@@ -15,17 +15,17 @@ STEPS = 256  # least number of grid steps in one scale of the noise
 
 
 def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
-    """clip(x) + independent Laplace noise of scale 2 L / epsilon on a grid, with x clipped to L1 norm L.
+    """Releases clip(x) + independent Laplace noise of scale 2 L / epsilon on a grid, with x clipped to L1 norm L.
 
     Two clipped arrays are up to 2 L apart in L1, so densities differ by a factor of at most e^epsilon.
-    ``log_prob(release, x)`` is sum(|z| - |z - c|) / scale with c the input on the grid: the log probability less that
+    ``log_prob(release, x)`` is sum(|z| - |z - c|) / scale with c the input on the grid: the log probability minus that
     of x = 0.
 
-    Floating-point Laplace noise has gaps, different ones for different inputs, and an audit finds them at once: the
-    last bits of the release tell the inputs apart (Mironov 2012). So everything here is a whole multiple of a power of
-    two between scale/512 and scale/256: the clipped input is rounded toward zero, which lengthens no distance between
-    the clip ball's ends, and the noise is a difference of two geometric variables, the discrete Laplace law. Sums of
-    such multiples are exact. What remains is the resolution of a float32 exponential in the geometric variables.
+    Floating-point Laplace noise has gaps that differ between inputs, and an audit finds them at once: the last bits of
+    the release reveal the input (Mironov 2012). So everything here is an integer multiple of a power of two between
+    scale/512 and scale/256: the clipped input is rounded toward zero, which cannot lengthen the diameter of the clip
+    ball, and the noise is a difference of two geometric variables, the discrete Laplace distribution. Sums of such
+    multiples are exact. What remains is the resolution of a float32 exponential in the geometric variables.
 
     Args:
       epsilon: privacy loss in nats.
@@ -46,7 +46,9 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
 
     def on_grid(x: Any) -> jax.Array:
         clipped = clip(x, most, ord=1)
-        nearly = 1 + 8 * jnp.finfo(clipped.dtype).eps  # the clip's own rounding costs no step; too little for one more
+        nearly = (
+            1 + 8 * jnp.finfo(clipped.dtype).eps
+        )  # so that the rounding of the clip does not cost a grid step; it is too small to add one
         return jnp.trunc(clipped * nearly / step) * step
 
     def apply(key: jax.Array, x: Any) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Randomises gradients by LDP-SGD: one unit vector per client, which depends on the gradient by a sign alone.
+"""Randomises gradients by LDP-SGD: one unit vector per client, which depends on the gradient only through a sign.
 
 Paper 000 (after Erlingsson et al. 2020): Algorithm 1 is :func:`randomize`, Algorithm 2 is :func:`aggregate` followed
 by :func:`server_update`.
@@ -62,7 +62,7 @@ def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> 
 
 
 def turns(key: jax.Array, norm: jax.Array, *, epsilon: Any, clip_norm: Any) -> jax.Array:
-    """Tells whether a release ends on the far side of its gradient, by the two coins of Algorithm 1 together.
+    """Draws whether a release ends on the far side of its gradient, by both coins of Algorithm 1.
 
     Args:
       key: a jax.random key, consumed.

@@ -1,4 +1,4 @@
-"""Draws random numbers whose law is right where privacy needs it: rare coins, far tails, uniform directions."""
+"""Draws random numbers whose distribution is right where privacy depends on it: rare coins, tails, directions."""
 
 import math
 from collections.abc import Callable
@@ -13,8 +13,8 @@ def bernoulli(key: jax.Array, p: Any, shape: tuple[int, ...] = ()) -> jax.Array:
     """Draws a coin that is True with probability exactly ``p``.
 
     A float32 uniform lives on a grid of step 2^-23, so comparing it with p distorts small probabilities. Here 64
-    random bits are one integer B, and the coin is B < p 2^64. That is exact for p = 0, p = 1 and every float32
-    p >= 2^-41; a smaller p loses less than 2^-64. Near 1 it is p itself that float32 cannot hold: draw the
+    random     bits are one integer B, and the coin is B < p 2^64. That is exact for p = 0, p = 1 and every float32
+    p >= 2^-41; a smaller p loses less than 2^-64. Float32 cannot represent a p that is very close to 1: draw the
     complement, ``~bernoulli(key, 1 - p)``, with 1 - p computed on the host.
 
     Args:
@@ -68,10 +68,10 @@ def exponential(key: jax.Array, shape: tuple[int, ...] = (), dtype: Any = jnp.fl
 
 
 def normal(key: jax.Array, shape: tuple[int, ...] = (), dtype: Any = jnp.float32) -> jax.Array:
-    """Standard normals whose tails end near 9.4: sqrt(2 E) (cos a, sin a), E exponential, a a uniform angle.
+    """Draws standard normals whose tails end near 9.4: sqrt(2 E) (cos a, sin a), E exponential, a a uniform angle.
 
-    float32's ``jax.random.normal`` ends near 5.4. On one coordinate at epsilon 8, delta 1e-7 that alone would leave
-    three releases in 10^5 that the other input cannot make.
+    The tails of float32's ``jax.random.normal`` end near 5.4. On one coordinate at epsilon 8, delta 1e-7 that alone
+    would give three releases in 10^5 that the other input cannot produce.
 
     Args:
       key: JAX random key, consumed.
@@ -107,7 +107,7 @@ def box_muller(
 
 
 def _exponential_of(high: jax.Array, low: jax.Array, dtype: Any) -> jax.Array:
-    """Returns -log of the uniform whose 64 bits are given, at the middle of its step."""
+    """Returns -log of the uniform whose 64 bits are given, taken at the middle of its grid step."""
     uniform = high.astype(dtype) * 2.0**-32 + (low.astype(dtype) + 0.5) * 2.0**-64
     return jnp.abs(jnp.log(uniform))
 

@@ -6,7 +6,7 @@ b >= f(a) for every test, or equivalently all pairs (epsilon, delta) with ::
     delta(epsilon) = max over a of 1 - f(a) - e^epsilon a
     f(a) = max over epsilon of 1 - delta(epsilon) - e^epsilon a
 
-A maximum over some values of epsilon instead of all lies below f: it promises a little less, and stays true.
+A maximum over only some values of epsilon lies below f, so it is still a valid, slightly weaker promise.
 
 Source: Dong, Roth and Su 2022, Gaussian Differential Privacy, Definition 2.2 and Proposition 2.12.
 """
@@ -21,7 +21,7 @@ from scipy.special import expit, log_ndtr, ndtr, ndtri
 
 from dpaudit import _validate
 
-LINES = 1000  # lines that approximate a curve that is not a polygon, each below it
+LINES = 1000  # number of lines, all below it, that approximate a curve that is not a polygon
 ENDS = 28.0  # the largest log-odds of a rate at which a line touches the curve: 1e-12
 ROUNDING = 1e-9  # error allowed in a user's points, which may be rounded in float64
 
@@ -32,7 +32,7 @@ class TradeOff(NamedTuple):
     Attributes:
       fnr: ``fnr(fpr)``, the lowest false negative rate that is allowed, for rates in [0, 1] of any shape.
       delta: ``delta(epsilon)``, the least delta of the promise at this epsilon >= 0.
-      epsilon: ``epsilon(delta)``, the least epsilon >= 0 at this delta in [0, 1); infinite where there is none.
+      epsilon: ``epsilon(delta)``, the least epsilon >= 0 at this delta in [0, 1); infinite if there is none.
     """
 
     fnr: Callable[[Any], np.ndarray]
@@ -72,7 +72,9 @@ def gaussian(mu: float) -> TradeOff:
 
 def polygon(fpr: np.ndarray, fnr: np.ndarray) -> TradeOff:
     """Returns the curve of straight lines between vertices whose fpr goes from 0 to 1."""
-    ends = np.append(np.flatnonzero(np.diff(fpr) > 0), len(fpr) - 1)  # the lowest of the vertices that share an fpr
+    ends = np.append(
+        np.flatnonzero(np.diff(fpr) > 0), len(fpr) - 1
+    )  # keep the lowest of the vertices that share an fpr
     x, y = fpr[ends], fnr[ends]
 
     def delta(epsilon: float) -> float:
@@ -120,16 +122,16 @@ def vertices(fpr: Any, fnr: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def renyi(orders: Any, epsilons: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Turns bounds on the Renyi divergences, both ways, into vertices just below the lowest b that they allow.
+    """Turns bounds on the Renyi divergences in both directions into vertices just below the lowest b that they allow.
 
-    A test's answer is a function of the release, so by data processing its divergences are bounded too. For all
+    A test's answer is a function of the release, so its divergences have the same bounds (data processing). For all
     orders::
 
         (1 - b)^alpha a^(1 - alpha) + b^alpha (1 - a)^(1 - alpha) <= e^((alpha - 1) epsilon_alpha)
 
     and the same with (1 - b, b) and (a, 1 - a) exchanged. The region that these inequalities allow is convex
-    (the left side is jointly so), and each of its points is a test of two coins that satisfies them: nothing sharper
-    follows from the bounds. The vertices are those of tangents, which lie below the curve.
+    (the left side is jointly convex), and each of its points is a test of two coins that satisfies them, so the bounds
+    imply nothing sharper. The vertices are those of tangents, which lie below the curve.
 
     Raises:
       InputError: orders that are not above 1, bounds that are negative or all infinite, lists of unequal or no length.
@@ -191,12 +193,12 @@ def of_losses(losses: np.ndarray, shares: np.ndarray, infinite: float) -> tuple[
       shares: their probabilities.
       infinite: the probability of an infinite loss.
 
-    Source: Doroshenko et al. 2022: between grid points delta is linear in e^epsilon, so that all lines together are
-    the distribution's own curve.
+    Source: Doroshenko et al. 2022: between grid points delta is linear in e^epsilon, so the maximum of all lines is
+    exactly the distribution's curve.
     """
     kept = (np.abs(losses) < 700) | (shares > 0)
     losses, shares = np.clip(losses[kept], -700, 700), np.maximum(shares[kept], 0.0)
-    above = infinite + np.cumsum(shares[::-1])[::-1]  # probabilities of a loss at least as large, in both worlds
+    above = infinite + np.cumsum(shares[::-1])[::-1]  # probability of a loss at least this large, in each world
     other = np.cumsum((shares * np.exp(-losses))[::-1])[::-1]
     below = np.cumsum(shares)
     wanted = np.searchsorted(below, expit(np.linspace(-ENDS, ENDS, LINES)) * below[-1])

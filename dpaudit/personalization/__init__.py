@@ -1,8 +1,8 @@
 """Personalizes models on users' devices and releases what is common to them with differential privacy.
 
-A protocol says what a round computes where and is run inside a trust boundary, which records and accounts all releases
-(:mod:`dpaudit.personalization.boundary`). Shipped protocols: private alternating least squares and recommenders made
-of it (:mod:`dpaudit.personalization.als`), and user-level DP-SGD and DP-FTRL of any model
+A protocol defines what each party computes in a round. It runs inside a trust boundary, which records and accounts all
+releases (:mod:`dpaudit.personalization.boundary`). Shipped protocols are private alternating least squares, with the
+recommenders built on it (:mod:`dpaudit.personalization.als`), and user-level DP-SGD and DP-FTRL of any model
 (:mod:`dpaudit.personalization.user_level`).
 
 Source: paper 004, on personalization on the device.
@@ -43,37 +43,4 @@ if TYPE_CHECKING:
     from dpaudit.personalization.boundary.protocol import rows as rows
     from dpaudit.personalization.boundary.transcript import Transcript as Transcript
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "Budget": "boundary.budget",
-        "Held": "boundary.inference",
-        "Ledger": "boundary.ledger",
-        "OnDevice": "boundary.inference",
-        "Protocol": "boundary.protocol",
-        "Transcript": "boundary.transcript",
-        "aggregated": "boundary.inference",
-        "alternating": "als.least_squares",
-        "assemble": "boundary.parties",
-        "bounded": "boundary.bounds",
-        "clipped": "boundary.bounds",
-        "correlated": "boundary.processes",
-        "counted": "als.least_squares",
-        "each": "boundary.protocol",
-        "everything": "boundary.protocol",
-        "factored": "als.factored",
-        "gaussian": "boundary.processes",
-        "infer": "boundary.inference",
-        "layout": "als.layout",
-        "memoryless": "boundary.processes",
-        "metrics": "als.metrics",
-        "noise_for": "boundary.budget",
-        "private": "boundary.protocol",
-        "recommender": "als.recommender",
-        "replay": "boundary.aggregator",
-        "rows": "boundary.protocol",
-        "run": "boundary.aggregator",
-        "shown": "boundary.inference",
-        "user_level": "user_level",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

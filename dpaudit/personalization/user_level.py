@@ -8,7 +8,7 @@
 
 Round t releases sum_u clip(g_u) + noise over the users u of its cohort, g_u the mean or the sum of the gradients of
 u's examples. Cohorts are formed inside the boundary: by secret random sampling (:func:`dp_sgd`), or in an order that
-may be public and keeps to the participation that the noise is made for (:func:`dp_ftrl`). The server names the round
+may be public and respects the participation for which the noise is made (:func:`dp_ftrl`). The server names the round
 it asks for, and the aggregator counts rounds: it releases NaN to a server that does not ask for the next one.
 
 Source: paper 004, "Factored models and DP alternating minimisation" (general algorithms); McMahan, Ramage, Talwar and
@@ -175,9 +175,8 @@ def dp_ftrl(
 ) -> Training:
     """Makes a training by DP-FTRL: the noise of round t is clip_norm noise_multiplier sens(C) (C^-1 z)_t.
 
-    Its privacy does not depend on random sampling.
-
-    Neighbours differ by one user, whose examples are present or not, in an order that stays the same ("zero_out").
+    Its privacy does not depend on random sampling. Neighbours differ by one user, whose examples are present or not,
+    in an order that stays the same ("zero_out").
 
     Args:
       strategy: C, from :mod:`dpaudit.training.matrix_noise`; rounds after its last one release NaN.

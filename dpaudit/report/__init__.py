@@ -19,21 +19,4 @@ if TYPE_CHECKING:
     from dpaudit.report.table import result_table as result_table
     from dpaudit.report.table import training_table as training_table
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "audit_table": "table",
-        "examination_table": "table",
-        "figures": "figures",
-        "plan_table": "table",
-        "read_rows": "rows",
-        "result_table": "table",
-        "round_figure": "boundary_figure",
-        "training_table": "table",
-        "write_audit_page": "page",
-        "write_examination_page": "page",
-        "write_page": "page",
-        "write_rows": "rows",
-        "write_training_page": "page",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

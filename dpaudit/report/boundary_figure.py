@@ -22,7 +22,7 @@ SEEN = (
     "sees its own record\nand its slice",
     "sees the model and\nwho asks for what",
     "sees messages, their\nsum and its noise",
-    "see the model, releases,\nlengths of closed messages",
+    "see the model, releases,\nlengths of encrypted messages",
 )
 DEVICE, DISTRIBUTOR, AGGREGATOR, SERVER = 0.0, 1.0, 2.0, 4.3
 BOUNDARY = 2.55
@@ -35,8 +35,8 @@ def round_figure(terms: Terms, transcript: Transcript, *, delta: float) -> "Figu
 
     Args:
       terms: of the protocol, from :func:`dpaudit.personalization.boundary.messages.terms`.
-      transcript: of one run, whose cost stands below.
-      delta: of that cost.
+      transcript: of one run, whose epsilon is written below the figure.
+      delta: at which that epsilon is computed.
 
     Returns:
       A figure for :func:`dpaudit.report.figures.save_png`.
@@ -46,7 +46,7 @@ def round_figure(terms: Terms, transcript: Transcript, *, delta: float) -> "Figu
     """
     arrows: list[tuple[float, float, str, str]] = [(SERVER, DISTRIBUTOR, f"model\n{_size(terms.model)}", INK)]
     if terms.message is None:
-        arrows.append((DEVICE, AGGREGATOR, "contributions, of which it keeps the sum", INSIDE))
+        arrows.append((DEVICE, AGGREGATOR, "contributions, of which only the sum is kept", INSIDE))
     else:
         if jax.tree.leaves(terms.request):
             arrows.append((DEVICE, DISTRIBUTOR, f"request\n{_size(terms.request)}", INSIDE))

@@ -1,6 +1,6 @@
 """Draws the papers' plots: theoretical against empirical epsilon, and right guesses out of 100.
 
-Matplotlib without pyplot, imported only when a figure is drawn.
+Matplotlib is used without pyplot and imported only when a figure is drawn.
 """
 
 import functools
@@ -61,7 +61,7 @@ def in_style() -> AbstractContextManager[None]:
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function that draws do so in the style of all figures."""
+    """Decorates a drawing function so that it draws in the style of all figures."""
 
     @functools.wraps(draw)
     def styled(*args: Any, **named: Any) -> Any:
@@ -72,7 +72,7 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def canvas(width: float, height: float) -> "Figure":
-    """Returns an empty figure, its size in inches."""
+    """Returns an empty figure of a size in inches."""
     with _validate.extra("report"):
         from matplotlib.figure import Figure
 
@@ -81,7 +81,7 @@ def canvas(width: float, height: float) -> "Figure":
 
 @styled
 def summary_figure(rows: Rows) -> "Figure":
-    """Draws Fig. 1(b) of paper 000: what every setting attains on one data set beside the promise, one panel an
+    """Draws Fig. 1(b) of paper 000: what every setting attains on one data set beside the promise, one panel per
     epsilon.
 
     Raises:
@@ -126,7 +126,7 @@ def setting_figure(rows: Rows, craft: str, published: Sequence[tuple[float, floa
     Args:
       rows: of any settings and data sets.
       craft: the setting to draw.
-      published: (promised, empirical) epsilons from elsewhere, drawn as stars.
+      published: (promised, empirical) epsilons from a publication, drawn as stars.
 
     Raises:
       InputError: no row of this setting.
@@ -241,12 +241,12 @@ def audit_figure(row: Row) -> "Figure":
 
 
 def to_svg(figure: "Figure", name: str, alt: str) -> str:
-    """Returns the figure as an ``<svg>`` element without outside references; the same figure gives the same text.
+    """Returns the figure as an ``<svg>`` element without external references; equal figures give equal text.
 
     Args:
       figure: of this module.
-      name: letters, digits and dashes; keeps the identifiers of several figures on one page apart.
-      alt: what the figure shows, for those who cannot see it.
+      name: letters, digits and dashes; a prefix that keeps the identifiers of several figures on one page distinct.
+      alt: alternative text.
     """
     stream = io.StringIO()
     with in_style():
@@ -259,7 +259,7 @@ def to_svg(figure: "Figure", name: str, alt: str) -> str:
 
 
 def save_png(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """Saves the figure as a PNG at 150 dots an inch; the same figure gives the same bytes."""
+    """Saves the figure as a PNG at 150 dots per inch; equal figures give equal bytes."""
     with in_style():
         figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
 
@@ -279,14 +279,14 @@ def _top(rows: Rows) -> float:
 
 
 def _bounds(row: dict[str, Any], top: float) -> tuple[float, float]:
-    """Returns how far the pooled bounds lie below and above the dot; an infinite one leaves the figure at ``top``."""
+    """Returns how far the pooled bounds lie below and above the dot, cut off at ``top``, where the axis ends."""
     middle = min(number(row["epsilon_hat"]), top)
     low, high = number(row["epsilon_lower"]), min(number(row["epsilon_upper"]), 2 * top)
     return max(middle - low, 0.0), max(high - middle, 0.0)
 
 
 def _apart(places: list[float], gap: float) -> list[float]:
-    """Moves the places upwards as little as needed, so that no two are closer than ``gap``."""
+    """Moves the places upwards as little as necessary, so that no two are closer than ``gap``."""
     moved, last = dict.fromkeys(range(len(places)), 0.0), -np.inf
     for index in sorted(moved, key=lambda index: places[index]):
         last = moved[index] = max(places[index], last + gap)
@@ -294,9 +294,9 @@ def _apart(places: list[float], gap: float) -> list[float]:
 
 
 def _clear(share: float, lines: Sequence[float], dots: Sequence[float]) -> tuple[tuple[int, int], str, str]:
-    """Finds a place where a dot's label of two digits meets neither a line nor another dot: (offset, ha, va).
+    """Finds a place where a dot's label of two digits overlaps neither a line nor another dot: (offset, ha, va).
 
-    Above the dot, else beside it; a label is less than 3 wide on the axis of right guesses out of 100.
+    Tries above the dot, then beside it. A label is less than 3 wide on the axis of right guesses out of 100.
     """
     sides = {-1: ((-7, 0), "right", "center"), 1: ((7, 0), "left", "center")}
     spans = {((0, 6), "center", "bottom"): (share - 1.6, share + 1.6)}
@@ -315,7 +315,7 @@ def _clear(share: float, lines: Sequence[float], dots: Sequence[float]) -> tuple
 
 
 def _key(figure: "Figure", *texts: str) -> None:
-    """Draws the meaning of the marks in one line above the axes."""
+    """Draws the legend in one line above the axes."""
     with _validate.extra("report"):
         from matplotlib.lines import Line2D
 

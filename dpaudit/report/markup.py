@@ -1,4 +1,4 @@
-"""Makes the few pieces of HTML that a page consists of, and escapes every text from outside."""
+"""Makes the pieces of HTML that pages consist of, and escapes every text that it is given."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -26,7 +26,7 @@ def definitions(items: Iterable[tuple[str, str]]) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "", caption: str = "") -> str:
-    """Renders a table of plain texts; the first cell names its row. A dense one becomes a list on a narrow screen."""
+    """Renders a table of plain texts, its rows named by the first column. A dense one becomes a list on a phone."""
     head = "".join(f'<th scope="col">{escape(header)}</th>' for header in headers)
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
     labels = headers if kind == "dense" else ()
@@ -45,6 +45,6 @@ def _body(rows: Iterable[Sequence[str]], labels: Sequence[str]) -> str:
 
 
 def figure(drawn: "Figure", name: str, caption: str) -> str:
-    """Makes a figure with its caption, on white whatever the reader's colours are."""
+    """Makes a figure with its caption, on white in light and dark mode alike."""
     svg = to_svg(drawn, name, caption)
     return f'<figure><div class="wide paper">{svg}</div><figcaption>{escape(caption)}</figcaption></figure>'

@@ -1,5 +1,5 @@
-"""Writes self-contained HTML pages: of a client's audit (first what the client wants to know, then what an engineer
-wants to check), of one audit or examination of a mechanism, and of one audited training."""
+"""Writes self-contained HTML pages about a client's audit (first what the client wants to know, then what an engineer
+wants to check), about one audit or examination of a mechanism, and about one audited training."""
 
 import os
 from collections.abc import Sequence
@@ -87,13 +87,14 @@ PAGE = """<!DOCTYPE html>
 
 
 def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Writes the report of a client's audit: nothing from elsewhere, readable on a phone; its one script moves the
-    picture of the randomizer, and the page's content policy lets nothing else run.
+    """Writes the report of a client's audit, which loads nothing from elsewhere and is readable on a phone.
+
+    Its only script moves the picture of the randomizer, and the page's content policy blocks every other script.
 
     Args:
       rows: of :func:`dpaudit.audits.ldp_client.audit_craft`, with ``dataset``, ``craft``, ``seed`` and
         ``versions``.
-      path: the file, replaced in one step.
+      path: the file, replaced atomically.
 
     Raises:
       InputError: no rows, or a file that cannot be written.
@@ -106,11 +107,11 @@ def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
 
 
 def write_audit_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes the report of one audit of a mechanism of one's own.
+    """Writes the report of one audit of a user's mechanism.
 
     Args:
       row: :meth:`dpaudit.AuditResult.to_row` with ``target``, ``seed``, ``seconds`` and ``versions``.
-      path: the file, replaced in one step.
+      path: the file, replaced atomically.
 
     Raises:
       InputError: a file that cannot be written.
@@ -123,7 +124,7 @@ def write_examination_page(row: dict[str, Any], path: str | os.PathLike[str]) ->
 
     Args:
       row: of ``dpaudit examine``.
-      path: the file, replaced in one step.
+      path: the file, replaced atomically.
 
     Raises:
       InputError: a file that cannot be written.
@@ -137,7 +138,7 @@ def write_training_page(row: dict[str, Any], path: str | os.PathLike[str]) -> No
     Args:
       row: of :func:`dpaudit.audits.audited_training.train_audited`, with ``optimizer``, ``learning_rate``, ``seed``,
         ``seconds``, ``versions`` and ``device``.
-      path: the file, replaced in one step.
+      path: the file, replaced atomically.
 
     Raises:
       InputError: a file that cannot be written.

@@ -1,4 +1,4 @@
-"""Renders the pages of one audit, one examination and one audited training: the verdict in plain words, then every
+"""Renders the pages about one audit, one examination and one audited training: the verdict in plain words, then every
 number."""
 
 import json
@@ -14,27 +14,27 @@ from dpaudit.report.tradeoff_figure import tradeoff_figure
 VERDICTS = {
     "violation": (
         "The promise is broken",
-        "The releases of the two inputs are told apart more often than the promise allows. The bound fails to hold in "
-        "at most {risk:g} % of all such audits, so chance is no likely explanation; another seed will show it again.",
+        "The releases of the two inputs can be told apart more often than the promise allows. The bound fails to hold "
+        "in at most {risk:g} % of such audits, so chance is an unlikely explanation; another seed will show it again.",
     ),
     "consistent": (
         "No violation was found",
-        "This attack on this pair of inputs did not exceed the promise. That is no proof of privacy: another pair or "
-        "a better attack may show more. {seen}",
+        "This attack on this pair of inputs did not exceed the promise. That is not a proof of privacy: another pair "
+        "or a better attack may show more. {seen}",
     ),
-    "underpowered": ("This could have shown nothing", "No violation could have been seen: {reason}. {next}"),
+    "underpowered": ("This audit could not have shown a violation", "Reason: {reason}. {next}"),
     "measured": (
         "Measured, without a promise",
-        "No promise was given to compare with: the numbers below say what this attack attained on this pair.",
+        "No promise was given to compare with: the numbers below are what this attack attained on this pair.",
     ),
 }
 
-MORE_TRIALS = "The command dpaudit plan tells how many trials the question needs."
-ANOTHER_ATTACK = "Another attack, or another pair of inputs, may see more."
+MORE_TRIALS = "The command dpaudit plan computes how many trials are needed."
+ANOTHER_ATTACK = "Another attack, or another pair of inputs, may show more."
 
 
 def render(row: dict[str, Any]) -> str:
-    """Renders the body of the page, for a row of :meth:`dpaudit.AuditResult.to_row` with its target."""
+    """Renders the body of the page from a row of :meth:`dpaudit.AuditResult.to_row` with its target."""
     result = AuditResult.from_json(json.dumps(row))
     title, explained = VERDICTS[result.verdict]
     how = "By this attack" if result.attacks else "With a perfect attack"
@@ -64,14 +64,14 @@ def render(row: dict[str, Any]) -> str:
 TITLES = {
     "violation": "The promise is broken",
     "fault": "The program has a fault",
-    "consistent": "Nothing that was tried breaks the promise",
-    "underpowered": "Too little was played to know",
+    "consistent": "No attack that was tried breaks the promise",
+    "underpowered": "Too few trials to know",
 }
 ON_THE_CURVE = (
     "Every rule that guesses which input was used has two error rates. The promise keeps them above the dashed line. "
-    "Blue: the band in which the rates of the chosen attack were measured to be, at all its thresholds together. "
-    "Where its upper edge is below the dashed line, the promise is broken: the area between both is dark. Cross: the "
-    "rule that decided, with its own bounds, which are narrower."
+    "Blue: the joint confidence band of the chosen attack's rates, over all its thresholds. "
+    "Where its upper edge is below the dashed line, the promise is broken: the area between them is dark. Cross: the "
+    "rule on which the verdict rests, with its own bounds, which are narrower."
 )
 ON_THE_NUMBER = (
     "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the promise. "
@@ -80,7 +80,7 @@ ON_THE_NUMBER = (
 
 
 def render_examination(row: dict[str, Any]) -> str:
-    """Renders the body of the page, for a row of ``dpaudit examine``."""
+    """Renders the body of the page from a row of ``dpaudit examine``."""
     result = AuditResult.from_json(json.dumps(row))
     steps = [(f"{step['seconds']:.1f} s", f"{step['name']}: {step['found']}") for step in row["steps"]]
     more = [
@@ -107,24 +107,25 @@ def render_examination(row: dict[str, Any]) -> str:
 TRAINING_VERDICTS = {
     "violation": (
         "The accounting is broken",
-        "The noisy sums tell more canaries apart than an ε of {accounted} allows: something between the gradients and "
-        "the noise is not what the accounting takes it for. Chance explains this in at most {risk:g} % of all audits.",
+        "The noisy sums reveal more canaries than an ε of {accounted} allows: something between the gradients and the "
+        "noise is not as the accounting assumes. Chance produces this in at most {risk:g} % of audits.",
     ),
     "consistent": (
         "No violation was found",
-        "The training spent an ε of {accounted} by its accounting, and its canaries show at least {lower}. That is no "
-        "proof of privacy: what lies between is unknown, for {canaries:,} canaries in one run show a part of ε only.",
+        "The training spent an ε of {accounted} according to its accounting, and its canaries show at least {lower}. "
+        "That is not a proof of privacy: the true value may lie anywhere between the two, because {canaries:,} "
+        "canaries in one run reveal only a part of ε.",
     ),
     "underpowered": (
         "Too few canaries to know",
         "Even if every guess had been right, {canaries:,} canaries would have certified an ε of {ceiling} at most, no "
-        "more than the {accounted} that were accounted. More canaries show more.",
+        "more than the {accounted} of the accounting. More canaries raise that limit.",
     ),
 }
 
 
 def render_training(row: dict[str, Any]) -> str:
-    """Renders the body of the page, for a row of :func:`dpaudit.audits.audited_training.train_audited`."""
+    """Renders the body of the page from a row of :func:`dpaudit.audits.audited_training.train_audited`."""
     title, explained = TRAINING_VERDICTS[row["verdict"]]
     explained = explained.format(
         accounted=words.said(row["epsilon_accounted"]),

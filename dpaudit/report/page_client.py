@@ -1,4 +1,4 @@
-"""Renders the client's part of the page: the verdict, and what the promise means for one's own update."""
+"""Renders the client's part of the page: the verdict, and what the promise means for the client's own update."""
 
 import math
 from collections.abc import Sequence
@@ -30,51 +30,52 @@ ACCESS = {
     ),
     "dummy": (
         "The update is made up",
-        "No data of yours is used. The candidates are opposites, made to be as easy to tell apart as can be.",
+        "No data of yours is used. The candidates are opposites, made as easy to tell apart as possible.",
     ),
     "zero_against_large": (
         "An empty update against a strong one",
-        "No data of yours is used. One candidate is zero throughout, the other is far larger than usual.",
+        "No data of yours is used. One candidate is all zeros, the other is far larger than usual.",
     ),
     "watermark": (
         "An empty update against a marked one",
-        "No data of yours is used. One candidate is zero throughout, the other differs from it in a single number.",
+        "No data of yours is used. One candidate is all zeros, the other differs from it in a single number.",
     ),
 }
-NEAR = 0.99  # an attack that attains this share of the promise puts it to the test
+NEAR = 0.99  # the share of the promise from which an attack counts as attaining it
 
 OPENING = """<p>In federated learning your device computes an <em>update</em> from your data and sends it to a
-server. Before the update leaves your device, a <em>randomizer</em> changes it by chance, so that nobody who reads it
-can be sure what it was. How much it hides is promised by one number, called <em>epsilon</em> (ε): the smaller, the
-more private.</p>
+server. Before the update leaves your device, a <em>randomizer</em> changes it at random, so that nobody who reads it
+can be sure what it was. One number, called <em>epsilon</em> (ε), promises how much it hides: the smaller, the more
+private.</p>
 <h2>How often does an observer guess right?</h2>
 <p>Think of a game. There are two candidates for your update. A coin decides which of them is randomised and sent. An
-observer knows both candidates, sees only what was sent, and guesses the candidate that points more nearly the same
-way.</p>"""
+observer knows both candidates, sees only what was sent, and guesses the candidate whose direction is closer to
+it.</p>"""
 
 TELLING = """<h2>Some messages tell more than others</h2>
 <p>How often a guess is right is an average over all messages, and an average can hide something. What your device
-sends may point towards one candidate and away from the other: such a message is <em>telling</em>, for it is much more
-likely to come from the one candidate than from the other. The other messages say less, and guessing from them pulls
-the average down. An observer who waits for a telling message, and only then makes up their mind, uses what is called
-the <em>optimal test</em>.</p>"""
+sends may point towards one candidate and away from the other: such a message is <em>telling</em>, because it is much
+more likely to come from the one candidate than from the other. The other messages reveal less, and guessing from them
+pulls the average down. An observer who waits for a telling message, and only then decides, uses the <em>optimal
+test</em>.</p>"""
 
 CURVE = (
-    "{source}ε = {epsilon:g}: how often an observer can be wrong in one way and in the other. Each line joins what "
-    "an observer attains in one setting: the diamond by speaking up only after a telling message, the dot by the "
-    "everyday guess. No observer may come into the shaded corner, which the promise rules out."
+    "{source}ε = {epsilon:g}: how often an observer makes each of the two possible mistakes. Each line joins what "
+    "an observer attains in one setting: the diamond by deciding only after a telling message, the dot by always "
+    "guessing. The promise rules out the shaded corner."
 )
 UNTESTED = "Not tested here: the numbers above were computed from the randomizer's mathematics, and nothing was run."
 SIMULATED = """<p>These trials were simulated from the randomizer's mathematics; the program that your device runs was
-not run. They show what the method can hide. Whether the program follows the method is tested by the engine called
-<em>full</em>.</p>"""
+not run. They show what the method can hide. The engine called <em>full</em> tests whether the program follows the
+method.</p>"""
 ALARMS = """<p>Chance alone can raise a false alarm. Each line of the engineers' table holds two tests, the everyday
 guess and the optimal test: {tests} in all, each with a confidence of {confidence}, and either can find a violation.
-{chance} A real violation shows again when the tests are repeated with another seed; chance does not.</p>"""
+{chance} A real violation appears again when the tests are repeated with another seed; a false alarm rarely
+does.</p>"""
 
 
 def render(rows: Rows) -> str:
-    """Renders the first part of the page, for rows in order."""
+    """Renders the first part of the page from ordered rows."""
     sources = words.distinct(rows, words.source)
     parts = ["<h1>How private is your update?</h1>", _verdict(rows), OPENING, _reference(rows)]
     for place, source in enumerate(sources):
@@ -112,7 +113,7 @@ def _verdict(rows: Rows) -> str:
         more = f"None of {_tests(able)} found a violation" + (
             f"; {few} had too few trials to find any." if few else "."
         )
-        more += " That is not a proof of privacy: what would have been found is told at the end."
+        more += " That is not a proof of privacy: the end of this part says which violations would have been found."
     return f'<div class="box"><p><b>{escape(answer)}</b> {escape(more)}</p></div>'
 
 
@@ -121,7 +122,7 @@ def _tests(rows: Rows) -> str:
 
 
 def _above(rows: Rows) -> list[str]:
-    """Explains numbers that stand above the most that the promise allows."""
+    """Explains measured numbers that exceed the most that the promise allows."""
     lines = []
     for row in rows:
         shown, most = of_100(row["accuracy"]), of_100(words.worst_case(row["epsilon"]))
@@ -134,7 +135,7 @@ def _above(rows: Rows) -> list[str]:
             text += "Chance does not explain that: the promise is broken."
         else:
             text += f"That breaks no promise: {shown} was counted in {games:,} games, where chance alone moves it by "
-            text += f"{chance:.2g} or so, and both numbers are rounded. The verdict allows for chance."
+            text += f"about {chance:.2g}, and both numbers are rounded. The verdict allows for chance."
         lines.append(text)
     return lines
 
@@ -184,9 +185,9 @@ class Telling(NamedTuple):
 def telling(row: Row) -> Telling:
     """Computes how often the optimal test's region is entered, from the row's exact numbers.
 
-    The region's two probabilities differ by 2A - 1, with A the exact accuracy of the cosine rule (both are
-    theta/pi (Q0 + Q1 - 1), averaged over pairs), and their ratio is e^epsilon_optimal. NaN where no message is
-    telling.
+    The region's two probabilities differ by 2A - 1, with A the exact accuracy of the cosine rule (both this difference
+    and 2A - 1 are theta/pi (Q0 + Q1 - 1), averaged over pairs), and their ratio is e^epsilon_optimal. NaN where no
+    message is telling.
     """
     loss = number(row["epsilon_optimal"])
     if not 0 < loss < math.inf:
@@ -207,15 +208,15 @@ def _telling(rows: Rows) -> str:
         lines.append([_title(row), *numbers, str(of_100(words.worst_case(loss)))])
     first, (title, often, rare, ratio, after) = own[0], lines[0]
     text = (
-        f"For example, at ε = {epsilon:g} ({title.lower()}): a telling message comes {often} times out of 100 if its "
-        f"own candidate was sent and {rare} times out of 100 if the other one was, {ratio}. After one, the observer "
-        f"is right {after} times out of 100, where all guesses together are right {of_100(first['accuracy'])} times."
+        f"For example, at ε = {epsilon:g} ({title.lower()}): a telling message comes {often} times out of 100 if the "
+        f"candidate that it points to was sent and {rare} times out of 100 if the other one was, a ratio of {ratio}. "
+        f"After one, the observer is right {after} times out of 100; over all messages, guesses are right "
+        f"{of_100(first['accuracy'])} times out of 100."
     )
     if number(first["epsilon_optimal"]) > NEAR * epsilon:
-        text += f" That is as sure as the promise ε = {epsilon:g} lets anybody be."
-        text += " It does not break the promise; it is the promise."
-    note = f"At ε = {epsilon:g}, computed; all but the ratio are times out of 100."
-    headers = ("", "telling, its own was sent", "telling, the other was sent", "ratio", "right after it")
+        text += f" That is the most that the promise ε = {epsilon:g} allows. The promise is not broken by it."
+    note = f"Computed, at ε = {epsilon:g}. All columns but the ratio are times out of 100."
+    headers = ("", "telling, its candidate was sent", "telling, the other was sent", "ratio", "right after it")
     return markup.paragraph(text) + markup.table(headers, lines, caption=note)
 
 
@@ -234,7 +235,7 @@ def _chance(played: Rows) -> str:
     alarms = words.false_alarms(played)
     if alarms < 1:
         return f"The probability that any of them raises a false alarm is therefore at most {100 * alarms:.3g}%."
-    return f"On average, up to {alarms:.2g} false alarms are therefore to be expected."
+    return f"Up to {alarms:.2g} false alarms are therefore expected on average."
 
 
 def _judged(played: Rows, epsilon: float) -> str:
@@ -262,10 +263,10 @@ def _judged(played: Rows, epsilon: float) -> str:
 
 
 def _power(played: Rows) -> list[str]:
-    """Says for which settings the probability 0.8 holds; nothing where it was not mentioned."""
+    """Says for which settings the probability 0.8 holds; nothing if no verdict mentioned it."""
     if all(row["verdict"] in ("violation", "underpowered") for row in played):
         return []
     near = [row for row in played if number(row["epsilon_exact"]) >= NEAR * row["epsilon"]]
     names = ", ".join(dict.fromkeys(words.craft_name(row["craft"]) for row in near))
-    strong = f"Here that is so for {names}." if near else "No setting tested here comes near that."
+    strong = f"Here that is so for {names}." if near else "No setting tested here is close to that."
     return [f"The probability 0.8 holds where the observer's guesses are as good as the promise allows. {strong}"]

@@ -22,8 +22,8 @@ METHOD = (
     ),
     (
         "Pairs",
-        "Fresh: trial i crafts a pair of its own, used once in each world and in every repeat. Fixed: one pair for "
-        "all trials. Either way the rates of both worlds speak of the same pairs.",
+        "Fresh: trial i crafts its own pair, used once in each world and in every repeat. Fixed: one pair for "
+        "all trials. Either way the rates of both worlds refer to the same pairs.",
     ),
     (
         "Columns",
@@ -46,32 +46,32 @@ METHOD = (
     (
         "ε exact",
         "With Q the probability that a release lies on its gradient's side and θ the angle of the pair, a guess is "
-        "right with probability Q (π + θ)/2π + (1 - Q)(π - θ)/2π; averaged over the very pairs that were played.",
+        "right with probability Q (π + θ)/2π + (1 - Q)(π - θ)/2π, averaged over the pairs used in the trials.",
     ),
     (
         "ε optimal",
-        "The likelihood-ratio region {<z, g1> > 0 > <z, g0>}, or its mirror image where that shows more: |ln| of the "
+        "The likelihood-ratio region {<z, g1> > 0 > <z, g0>}, or its mirror image if that shows more: |ln| of the "
         "ratio of its probabilities. Exact, and bounded on the same trials. For one pair no event has a larger ratio; "
         "with norms of at least L the ratio is e^ε. With A the exact accuracy, the region occurs with probability "
         "(2A - 1)/(1 - e^-ε_optimal) in its own world.",
     ),
-    ("Ceiling", "The largest lower bound that this many trials could certify: it speaks of trials, not of privacy."),
+    ("Ceiling", "The largest lower bound that this many trials can certify, whatever the mechanism."),
     ("Detectable", "The smallest true ε that would be called a violation with probability 0.8, by a perfect attack."),
     (
         "Verdict",
         "Of the cosine rule. violation: the lower bound exceeds the claim; underpowered: even the ceiling does not; "
-        "consistent: neither; computed: no trial was played.",
+        "consistent: neither; computed: no trial was run.",
     ),
     ("Engines", "; ".join(f"{name}: {meaning}" for name, meaning in words.ENGINES.items()) + "."),
 )
 LOSSY = (
-    "Data marked JPEG went through lossy compression before it was read: the pixels are not those of the original "
+    "Data marked JPEG was compressed lossily before it was read: its pixels are not those of the original "
     "data set. Gradients, and what depends on them, may differ from results on the original."
 )
 
 
 def render(rows: Rows) -> str:
-    """Renders the second part of the page, for rows in order."""
+    """Renders the second part of the page from ordered rows."""
     sources = words.distinct(rows, words.source)
     parts = ["<h1>For engineers</h1>", markup.definitions(_setup(rows))]
     if any("JPEG" in source for source in sources):

@@ -1,7 +1,7 @@
 """Renders the picture of the randomizer on the client's page, Fig. 2 of paper 000, with sliders for angle and norm.
 
-The sliders are moved by a script of the page's own, which the page's content policy names by its hash: nothing else
-may run, and nothing may be fetched. Without scripts the picture stays at a right angle and the full norm.
+An inline script, which the page's content policy allows by its hash, redraws the picture when a slider moves; no other
+script may run, and nothing may be fetched. Without scripts the picture shows a right angle and the full norm.
 """
 
 import base64
@@ -16,15 +16,15 @@ import numpy as np
 from dpaudit.audits import oracle
 from dpaudit.report import words
 
-DEGREES, NORM = 90.0, 1.0  # where the picture begins
+DEGREES, NORM = 90.0, 1.0  # the initial state of the picture
 RADIUS = 100.0
 
 TEXT = """<h2>What the randomizer does to an update</h2>
-<p>Both candidates are drawn as arrows in the circle of the largest norm allowed, L; a longer update is shortened to L.
-What is sent is a direction drawn at random: with a high probability from the half of the circle that the candidate
-points to, else from the other half. The half of g0 is green, the darker the likelier. A shorter update is first turned
-round by chance, the more often the shorter it is. Move the sliders to see how angle and norm change what an observer
-learns.</p>"""
+<p>Both candidates are drawn as arrows in a circle whose radius is the largest norm allowed, L; a longer update is
+shortened to L. What is sent is a direction drawn at random: with a high probability from the half of the circle that
+the candidate points to, otherwise from the other half. The half of g0 is green: the darker, the more likely. An update
+shorter than L is first reversed at random, the more often the shorter it is. Move the sliders to see how angle and
+norm change what an observer learns.</p>"""
 
 SCRIPT = """
 "use strict";
@@ -68,10 +68,10 @@ HEAD = (
 
 
 class Told(NamedTuple):
-    """What one position of the sliders shows.
+    """The numbers that are shown for one position of the sliders.
 
     Attributes:
-      near: Q, the probability that the release lies on the candidate's own side.
+      near: Q, the probability that the release lies on the side of its candidate.
       right: the probability of a right guess by the cosine rule, Eq. (3).
       telling: the probability of a release on the near side of one candidate and the far side of the other.
       ratio: how much likelier such a release is under the candidate that it points to, Q / (1 - Q).
@@ -84,7 +84,7 @@ class Told(NamedTuple):
 
 
 def told(degrees: float, norm: float, epsilon: float) -> Told:
-    """Computes what the page's script shows for two candidates of ``norm`` times L at an angle."""
+    """Computes what the page's script shows for two candidates of norm ``norm`` times L at an angle."""
     theta = math.radians(degrees)
     pair = oracle.Pair(np.asarray(norm), np.asarray(norm), np.asarray(theta))
     far = float(oracle.far_sides(pair, epsilon=epsilon, clip_norm=1.0)[0])
@@ -93,7 +93,8 @@ def told(degrees: float, norm: float, epsilon: float) -> Told:
 
 
 def render(epsilons: Sequence[float]) -> str:
-    """Renders the picture with its sliders, at the largest of the promises ``epsilons``, in rising order."""
+    """Renders the picture with its sliders, initially at the last of the promises ``epsilons``, given in rising
+    order."""
     epsilon, last = epsilons[-1], len(epsilons) - 1
     shown = told(DEGREES, NORM, epsilon)
     sliders = [
@@ -125,7 +126,7 @@ def _slider(name: str, label: str, low: float, high: float, step: float, value: 
 
 
 def _picture(shown: Told) -> str:
-    """Draws the circle of directions, upwards the line of equal angles; candidates lean to either side of it."""
+    """Draws the circle of directions, with the candidates at equal angles to either side of the vertical line."""
     turn = math.radians(DEGREES / 2)
     arrows = []
     for name, side in (("g0", -1), ("g1", 1)):

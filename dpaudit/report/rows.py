@@ -1,4 +1,4 @@
-"""Reads and writes result rows: strict JSON, each file whole or absent, and nothing overwritten by accident."""
+"""Reads and writes result rows as strict JSON, replaces files atomically, and refuses to overwrite by accident."""
 
 import json
 import os
@@ -16,10 +16,10 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
 
     Args:
       rows: flat dictionaries of JSON values.
-      path: the file, replaced in one step.
+      path: the file, replaced atomically.
 
     Raises:
-      InputError: a value that JSON does not know, or a file that cannot be written.
+      InputError: a value that JSON cannot represent, or a file that cannot be written.
     """
     plain = [{name: json_number(value) for name, value in row.items()} for row in rows]
     try:
@@ -33,14 +33,14 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Reads what :func:`write_rows` wrote; infinity stays the text "inf".
 
     Raises:
-      InputError: the file is not there, torn, or not a list of rows.
+      InputError: the file is missing, truncated, or not a list of rows.
     """
     name, wanted = Path(path).name, "a JSON list of result rows"
     try:
         rows = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except OSError as error:
         raise _validate.expected(name, wanted, error.strerror) from None
-    except ValueError as error:  # torn text, or bytes that are no text
+    except ValueError as error:  # truncated JSON, or bytes that are not UTF-8
         raise _validate.expected(name, wanted, f"other text ({error})") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise _validate.expected(name, wanted, f"a JSON {type(rows).__name__} of something else")
@@ -52,7 +52,7 @@ def _refuse_constant(constant: str) -> None:
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes beside the old file and replaces it in one step: a kill at any moment leaves one whole file.
+    """Replaces a file atomically: the text is written beside it and renamed, so that no kill leaves a partial file.
 
     Raises:
       InputError: the file cannot be written.
@@ -70,14 +70,14 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def prepare_out(directory: str | os.PathLike[str], force: bool) -> Path:
-    """Makes the directory for results, or refuses it before any work where it cannot be used.
+    """Makes the directory for results, or refuses an unusable one before any work is done.
 
     Args:
       directory: where results go.
-      force: accept a directory that holds something; files of the same names will be replaced.
+      force: accept a directory that is not empty; files of the same names will be replaced.
 
     Raises:
-      InputError: a file, a directory that cannot be written, or without ``force`` one that is not empty.
+      InputError: a file, a directory that cannot be written, or, without ``force``, one that is not empty.
     """
     path = Path(directory)
     if path.exists() and not path.is_dir():

@@ -18,7 +18,7 @@ from dpaudit.report import words
 
 COLOURS = {"violation": "bold red", "fault": "bold red", "consistent": "green", "underpowered": "yellow"}
 SEEN = "would have been called a violation with probability 0.8"
-DETECTABLE = f"{SEEN}, were the attack perfect"
+DETECTABLE = f"{SEEN}, given a perfect attack"
 NEIGHBOURS = {
     "replace": "replace: one record takes any other value (of a local mechanism: any two inputs)",
     "add_remove": "add_remove: one record is present or absent",
@@ -26,18 +26,18 @@ NEIGHBOURS = {
 RULES = {
     "above": "world 1 where the score is above {}",
     "not above": "world 1 where the score is not above {}",
-    "either": "the score above {}, or not above it: both were looked at, each with half of the error",
+    "either": "the score above {}, or not above it: both were tried, each with half of the error probability",
 }
-NOT_REPRODUCIBLE = "it draws from elsewhere than its generator: bounds hold, but no run plays the same trials again"
+NOT_REPRODUCIBLE = "it draws randomness outside its generator: bounds hold, but the trials cannot be reproduced"
 POWER = "(the probability of calling the alternative a violation)"
-CERTIFIED = (  # names, digits of a percentage, and what it speaks of
+CERTIFIED = (  # name, digits of the percentage, meaning
     ("advantage", 1, "TPR - FPR"),
-    ("accuracy", 1, "right guesses of the rule that makes most of them"),
+    ("accuracy", 1, "right guesses of the rule that makes the most of them"),
     ("TPR at 0.01", 2, "at FPR 0.01"),
     ("TPR at 0.001", 2, "at FPR 0.001"),
-    ("posterior", 1, "of world 1 once it is guessed, where 50 % were believed before"),
+    ("posterior", 1, "posterior probability of world 1 after it was guessed, from a prior of 50 %"),
 )
-SHOWN = 6  # attacks, of all that were tried
+SHOWN = 6  # attacks listed, of all that were tried
 FIRST, LAST = "access", "\nverdict"
 NUMBERS = (
     "ε\nclaim",
@@ -51,8 +51,7 @@ NUMBERS = (
 
 
 def audit_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Makes a table of the rows of :func:`dpaudit.audits.ldp_client.audit_craft` in 100 columns, by data set and
-    setting.
+    """Makes a table, 100 columns wide, of rows of :func:`dpaudit.audits.ldp_client.audit_craft`.
 
     Raises:
       InputError: no rows.
@@ -117,12 +116,12 @@ def _caption(rows: Sequence[dict[str, Any]]) -> Text:
 
 
 def result_table(result: AuditResult) -> Table:
-    """Makes a table of one audit, a line for each number."""
+    """Makes a table of one audit, one line per number."""
     return _lines_table(result.verdict, result_lines(result))
 
 
 def examination_table(row: dict[str, Any]) -> Table:
-    """Makes a table of one examination: its sentence, what was tried, and the decisive audit.
+    """Makes a table of one examination: its verdict in a sentence, what was tried, and the decisive audit.
 
     Args:
       row: of ``dpaudit examine``.
@@ -133,7 +132,7 @@ def examination_table(row: dict[str, Any]) -> Table:
 
 
 def training_table(row: dict[str, Any]) -> Table:
-    """Makes a table of one audited training, a line for each number."""
+    """Makes a table of one audited training, one line per number."""
     return _lines_table(row["verdict"], training_lines(row))
 
 
@@ -148,10 +147,11 @@ def _lines_table(verdict: str, lines: Sequence[tuple[str, str]]) -> Table:
 
 
 def result_lines(result: AuditResult) -> list[tuple[str, str]]:
-    """Lists the numbers of one audit with their names and meanings, to stand beside the verdict."""
+    """Lists the numbers of one audit with their names and meanings."""
     claim = result.claim
     bound = f"with confidence {100 * result.confidence:g}%"
     seen = f"{SEEN}, by this attack" if result.attacks else DETECTABLE
+    most = max(result.epsilon_lower, 0 if claim is None else claim.epsilon)
     detectable = "–" if result.detectable is None else f"{words.said(result.detectable)} or more {seen}"
     return [
         *([] if result.reason is None else [("reason", result.reason)]),
@@ -168,6 +168,7 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
         *([] if result.reading is None else [("if Gaussian", _reading(result, bound))]),
         *([] if result.certified is None else certified_lines(result.certified)),
         ("method", result.method),
+        *([("last digits", _low_bits(result, bound))] if (result.low_bits or 0) > most else []),
         *([] if result.reproducible else [("not reproducible", NOT_REPRODUCIBLE)]),
         ("rule", RULES[result.side].format(f"{result.threshold:.6g}")),
         *([("attacks", tried(result.attacks))] if result.attacks else []),
@@ -176,7 +177,7 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
 
 
 def certified_lines(certified: Certificates) -> list[tuple[str, str]]:
-    """Lists what is certified beside epsilon: each at its observed rates, with its bounds."""
+    """Lists the measures that are certified besides epsilon, each at its observed rates and with its bounds."""
     return [
         (name, f"{100 * one.value:.{digits}f} % [{100 * one.lower:.{digits}f}, {100 * one.upper:.{digits}f}], {what}")
         for (name, digits, what), one in zip(CERTIFIED, certified, strict=True)
@@ -188,6 +189,11 @@ def _reading(result: AuditResult, bound: str) -> str:
     return f"ε of {words.said(result.reading_hat)} {ends} at δ = {result.delta:g} ({bound}; in no verdict)"
 
 
+def _low_bits(result: AuditResult, bound: str) -> str:
+    shown = words.said(result.low_bits)
+    return f"ε at least {shown} by the last digits of floats ({bound}; in no verdict unless lowest_bits is asked for)"
+
+
 def _promised(claim: Claim | None) -> str:
     if claim is None:
         return "nothing"
@@ -195,8 +201,7 @@ def _promised(claim: Claim | None) -> str:
 
 
 def tried(attacks: Sequence[Tried]) -> str:
-    """Lists attacks with the epsilon that their best rules showed on the trials set aside: ``norm 1.31, mean
-    0.02``."""
+    """Lists attacks with the epsilon of their best rules on the trials set aside: ``norm 1.31, mean 0.02``."""
     shown = ", ".join(f"{attack.name} {words.said(attack.bound)}" for attack in attacks[:SHOWN])
     more = f" and {len(attacks) - SHOWN} more" if len(attacks) > SHOWN else ""
     return f"{shown}{more} (on the trials set aside)"
@@ -218,7 +223,7 @@ def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
             f"{row['correct']} of {row['guesses']} on {canaries:,} canaries, {row['included']:,} included",
         ),
         ("ceiling", f"{words.said(row['ceiling'])} (the most that this many canaries could certify)"),
-        ("adversary", "sees the noisy sum of every step, where each canary has a coordinate of its own"),
+        ("adversary", "sees the noisy sum of every step, in which each canary has its own coordinate"),
         ("price", f"{records} are records: canaries cost accuracy"),
         ("trained", f"{trained}, each row with probability {rate:.4f}"),
         ("noise", f"{row['noise_multiplier']:.3f} times the clip norm {row['clip_norm']:g}"),
@@ -227,18 +232,18 @@ def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 _LIMITS = (
-    "Few mechanisms allow one, Gaussian noise least of all: name yours, FILE:NAME, for a plan that speaks of it. "
-    "Choosing a threshold takes a third more of a fixed number of trials."
+    "Few mechanisms allow one, and Gaussian noise does not: name yours, FILE:NAME, for a plan that is made for it. "
+    "Choosing a threshold takes a third more trials when their number is fixed."
 )
 _ASIDE = "A quarter of the trials is set aside to choose a threshold, and included."
 
 
 def plan_table(plan: Plan, rate_of: str) -> Table:
-    """Makes a table of how many trials each question takes and how long they last, with the bounds to expect below.
+    """Makes a table of how many trials each question takes and how long they last; its caption gives expected bounds.
 
     Args:
       plan: from :func:`dpaudit.auditing.bounds.plan.plan`.
-      rate_of: in words, what plays the plan's number of trials a second.
+      rate_of: the mechanism, in words, whose trials per second the plan assumes.
     """
     claim = f"({plan.epsilon:g}, {plan.delta:g})" if plan.delta else f"{plan.epsilon:g}"
     title = f"Trials to check a claim of ε = {claim} at confidence {plan.confidence:g}"
@@ -249,7 +254,7 @@ def plan_table(plan: Plan, rate_of: str) -> Table:
     table.add_column("trials", justify="right", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     questions = (
-        ("could any violation be shown at all?", plan.least),
+        ("could a violation be shown at all?", plan.least),
         (f"would ε = {plan.true_epsilon:g} be called a violation with probability 0.8?", plan.fixed),
         ("stopping as soon as it is certain: half of such audits have stopped by", plan.sequential_median),
         ("80 percent of them have stopped by", plan.sequential_most),
@@ -261,10 +266,10 @@ def plan_table(plan: Plan, rate_of: str) -> Table:
 
 def _plan_caption(plan: Plan, rate_of: str) -> str:
     lines = [
-        f"With {plan.trials:,} trials, a mechanism that spends exactly its claim can expect a lower bound of "
-        f"{plan.honest_lower:.2f}; the largest bound possible is {plan.ceiling:.2f}, and the smallest loss called a "
+        f"With {plan.trials:,} trials, the expected lower bound of a mechanism that spends exactly its claim is "
+        f"{plan.honest_lower:.2f}; the largest possible bound is {plan.ceiling:.2f}, and the smallest loss called a "
         f"violation with probability 0.8 is {plan.detectable:.2f}.",
-        f"The attack is taken to be {plan.assumes}. {_LIMITS if plan.assumes == PERFECT else _ASIDE} "
+        f"The attack is assumed to be {plan.assumes}. {_LIMITS if plan.assumes == PERFECT else _ASIDE} "
         "Stopping times are simulated.",
     ]
     if plan.rate is not None:
@@ -273,7 +278,7 @@ def _plan_caption(plan: Plan, rate_of: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Formats seconds in words: "<1 s", "42 s", "3.5 min", "2.0 h", "5 days"; empty where unknown."""
+    """Formats seconds in words: "<1 s", "42 s", "3.5 min", "2.0 h", "5 days"; empty if unknown."""
     if seconds is None:
         return ""
     if math.isinf(seconds):

@@ -1,4 +1,4 @@
-"""Draws trade-off curves: the error rates that a promise allows, and those that attacks were seen to have."""
+"""Draws trade-off curves: the error rates that a promise allows, and those that attacks attained."""
 
 import math
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ GRID = np.linspace(0.0, 1.0, 1001)
 
 @styled
 def tradeoff_figure(curve: dict[str, Any]) -> "Figure":
-    """Draws the claimed curve, the measured band, what of it breaks the promise, and the rule that decided.
+    """Draws the claimed curve, the measured band, the part of it that breaks the promise, and the decisive rule.
 
     Args:
       curve: of :meth:`dpaudit.Examination.curve`: ``claimed_fpr`` and ``claimed_fnr`` of the promise; ``fpr_low``,
-        ``fpr_high``, ``fnr_low`` and ``fnr_high`` of the decisive rule, between guessing always and never; and, where
-        it was measured, the same of several thresholds after ``band_``.
+        ``fpr_high``, ``fnr_low`` and ``fnr_high`` of the decisive rule, between those of always and never guessing;
+        and, where it was measured, the same four of several thresholds with the prefix ``band_``.
     """
     figure = canvas(5.0, 4.6)
     axes = figure.subplots()
@@ -52,8 +52,9 @@ def tradeoff_figure(curve: dict[str, Any]) -> "Figure":
 def edges(curve: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Computes the band's lower and upper edge at every FPR of ``GRID``.
 
-    The rate of a score's thresholds falls with their FPR, so below it is at least that of any threshold whose FPR is
-    surely larger. Above, rules can be mixed: the lowest straight lines between upper ends.
+    A score's FNR falls as the FPR of its threshold rises. So the lower edge at an FPR is the largest lower bound on
+    the FNR among thresholds whose FPR is certainly larger. The upper edge is the lower convex hull of the upper ends,
+    since an attacker may choose between rules at random.
     """
     name = "band_" if "band_fpr_low" in curve else ""
     x0, x1, y0, y1 = (
@@ -63,7 +64,7 @@ def edges(curve: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     corners = sorted({(0.0, 1.0), (1.0, 0.0), *zip(x1.tolist(), y1.tolist(), strict=True)})
     hull: list[tuple[float, float]] = []
     for x, y in corners:
-        while hull and hull[-1][0] == x:  # the lowest of those that share an FPR
+        while hull and hull[-1][0] == x:  # keep the lowest of the points that share an FPR
             if hull[-1][1] <= y:
                 break
             hull.pop()
@@ -77,7 +78,7 @@ def edges(curve: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _above(first: tuple[float, float], second: tuple[float, float], third: tuple[float, float]) -> bool:
-    """Tells whether the second point is not below the line from the first to the third."""
+    """Returns whether the second point lies on or above the line from the first to the third."""
     across = (second[0] - first[0]) * (third[1] - first[1]) - (second[1] - first[1]) * (third[0] - first[0])
     return across <= 0
 
@@ -87,8 +88,8 @@ def attained_figure(settings: Sequence[tuple[dict[str, Any], tuple[float, float]
     """Draws what observers of LDP-SGD attain under one promise, beside what the promise rules out.
 
     Args:
-      settings: (row, (own, other)): rows of one epsilon; how often a message is telling when its own candidate was
-        sent and when the other one was, NaN where none is.
+      settings: (row, (own, other)) for rows of one epsilon, with the probabilities of a telling message when its own
+        candidate was sent and when the other one was; NaN where no message is telling.
     """
     epsilon = settings[0][0]["epsilon"]
     figure = canvas(5.0, 4.8)
@@ -114,8 +115,8 @@ def attained_figure(settings: Sequence[tuple[dict[str, Any], tuple[float, float]
 
 
 def _attainable(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Computes the lower convex hull of (FPR, FNR) points: what an observer attains who chooses between rules by
-    chance."""
+    """Computes the lower convex hull of (FPR, FNR) points: what an observer attains by choosing between rules at
+    random."""
     hull: list[tuple[float, float]] = []
     for x, y in sorted(points):
         while len(hull) > 1 and (hull[-1][0] - hull[-2][0]) * (y - hull[-2][1]) <= (hull[-1][1] - hull[-2][1]) * (

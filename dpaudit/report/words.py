@@ -1,4 +1,4 @@
-"""Puts rows into words: names, numbers and the order of things, the same in tables, figures and pages."""
+"""Words and formats the contents of rows, so that tables, figures and pages agree on names, numbers and order."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -8,11 +8,11 @@ from dpaudit.audits.ldp_client import CRAFTS
 
 Row = dict[str, Any]
 
-SHORT = {"zero_against_large": "zero vs large"}  # where a name with its underscores replaced would be too long
+SHORT = {"zero_against_large": "zero vs large"}  # for names that are too long for tables
 ENGINES = {
     "full": "the randomizer as shipped, run on whole gradients",
     "plane": "simulated from the randomizer's mathematics in the plane of both gradients; shipped code is not run",
-    "exact": "computed in closed form; no trial is played and no code is tested",
+    "exact": "computed in closed form; no trial is run and no code is tested",
 }
 RELATIONS = {
     "replace": "replace: any two gradients of one client",
@@ -27,7 +27,7 @@ def number(value: Any) -> float:
 
 
 def said(value: Any, digits: int | None = None) -> str:
-    """Formats a row's number for people: ``0.24``, from ten on ``12.3``, ``∞``, and ``–`` where there is none."""
+    """Formats a row's number for readers: ``0.24``, ``12.3`` from ten on, ``∞``, and ``–`` for a missing one."""
     shown = number(value)
     if math.isnan(shown):
         return "–"
@@ -42,7 +42,7 @@ def interval(low: Any, high: Any) -> str:
 
 
 def with_spread(mean: Any, std: Any, digits: int | None = None) -> str:
-    """Formats a mean with its spread, where there is one: ``0.24 ± 0.02``."""
+    """Formats a mean with its spread, if it has one: ``0.24 ± 0.02``."""
     return said(mean, digits) if math.isnan(number(std)) else f"{said(mean, digits)} ± {said(std, digits)}"
 
 
@@ -85,7 +85,7 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 
 def epsilons(rows: Iterable[Row]) -> list[float]:
-    """Returns the promises, from the strictest on."""
+    """Returns the promised epsilons in rising order."""
     return sorted({row["epsilon"] for row in rows})
 
 
@@ -97,7 +97,7 @@ def effort(rows: Sequence[Row]) -> str:
 
 
 def words_of(rows: Sequence[Row], field: str, meaning: dict[str, str]) -> str:
-    """Lists the different values of a field, each by its meaning where there is one."""
+    """Lists the different values of a field, each replaced by its meaning if it has one."""
     return "; ".join(meaning.get(value, str(value)) for value in distinct(rows, field))
 
 
@@ -107,14 +107,16 @@ def confidence(rows: Sequence[Row]) -> str:
 
 
 def false_alarms(rows: Sequence[Row]) -> float:
-    """Returns how many lower bounds may lie too high by chance, on average: two in each row, the cosine rule's and the
-    optimal test's. Below 1 it bounds the probability that any of them does (union bound)."""
+    """Bounds the expected number of lower bounds that lie too high by chance.
+
+    Each row has two, the cosine rule's and the optimal test's. Below 1, the number also bounds the probability that
+    any of them lies too high (union bound)."""
     return 2 * sum(1 - row["confidence"] for row in rows)
 
 
 def assurance(rows: Sequence[Row]) -> str:
-    """Says how sure all bounds are together: ``99.75% for each bound, 95% for all 20 lower bounds together``, or how
-    many of them may fail."""
+    """Describes the joint confidence of all bounds: ``99.75% for each bound, 95% for all 20 lower bounds together``,
+    or how many of them may fail."""
     alarms, bounds = false_alarms(rows), f"{2 * len(rows)} lower bounds"
     if alarms < 1:
         return f"{confidence(rows)} for each bound, {100 * (1 - alarms):.3g}% for all {bounds} together"

@@ -59,23 +59,4 @@ if TYPE_CHECKING:
     from dpaudit.secure.service.owner import Owner as Owner
     from dpaudit.secure.service.server import Server as Server
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "Binomial": "noise.binomial",
-        "ChannelError": "channel",
-        "Owner": "service.owner",
-        "Server": "service.server",
-        "Terms": "protocol.agreement",
-        "accounting": "noise.accounting",
-        "binomial": "noise.binomial",
-        "certificates": "service.certificates",
-        "dequantize": "protocol.fixed_point",
-        "gaussian": "noise.gaussian",
-        "lookup": "noise.lookup",
-        "quantize": "protocol.fixed_point",
-        "schemes": "protocol.schemes",
-        "shares": "crypto.shares",
-        "terms": "protocol.agreement",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -42,40 +42,4 @@ if TYPE_CHECKING:
     from dpaudit.training.sampling import shuffled as shuffled
     from dpaudit.training.sampling import spaced as spaced
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "CNN28": "models",
-        "CNN32": "models",
-        "CNN8": "models",
-        "Participation": "sampling",
-        "Sampling": "sampling",
-        "Strategy": "matrix_noise",
-        "Trainer": "dp_sgd",
-        "accounting": "accounting",
-        "banded": "matrix_noise",
-        "blt": "matrix_noise",
-        "cyclic": "sampling",
-        "dp_ftrl": "dp_ftrl",
-        "dp_sgd": "dp_sgd",
-        "dropout": "dropout",
-        "fit": "dp_sgd",
-        "fixed_size": "sampling",
-        "matrix_noise": "matrix_noise",
-        "model_for": "models",
-        "models": "models",
-        "neighbouring": "neighbouring",
-        "per_example": "per_example",
-        "poisson": "sampling",
-        "pretrain": "models",
-        "restarted": "matrix_noise",
-        "sampling": "sampling",
-        "scheduled": "sampling",
-        "shuffled": "sampling",
-        "spaced": "sampling",
-        "toeplitz": "matrix_noise",
-        "train": "dp_sgd",
-        "train_many": "many",
-        "tree": "matrix_noise",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

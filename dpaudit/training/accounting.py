@@ -6,7 +6,7 @@ move a sum by twice the clip norm, which the accounting of "replace" includes.
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 
 import dp_accounting
 from dp_accounting import DpEvent, NeighboringRelation, PrivacyAccountant
@@ -25,6 +25,7 @@ from dpaudit.training.sampling import Sampling
 
 RELATIONS = {"add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
 TOLERANCE = 1e-4  # of a calibrated noise multiplier, always on the private side
+INTERVAL = 1e-4  # discretisation of privacy loss
 COARSE = 1e-3  # discretisation of the first search for the noise
 NEAR = 5e-4  # relative distance from its result within which the second search looks
 
@@ -32,7 +33,7 @@ Accounting = Callable[[Sampling, NeighboringRelation], tuple[PrivacyAccountant, 
 
 
 def pld(
-    sampling: Sampling, relation: NeighboringRelation, interval: float = 1e-4
+    sampling: Sampling, relation: NeighboringRelation, interval: float = INTERVAL
 ) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
     """Accounts by privacy loss distributions: tight up to the discretisation by ``interval``, which rounds upward.
 
@@ -83,7 +84,7 @@ def epsilon(
     accountant, event = _opened(sampling, delta, neighbouring, accounting)
     if steps == 0:
         return 0.0
-    return float(accountant.compose(event(float(noise_multiplier), steps)).get_epsilon(delta))
+    return float(_composed(accountant, event(float(noise_multiplier), steps), accounting).get_epsilon(delta))
 
 
 def claim(
@@ -109,7 +110,7 @@ def claim(
     _validate.positive(noise_multiplier=noise_multiplier)
     steps = _validate.at_least(1, steps=steps)
     accountant, event = accounting(sampling, RELATIONS[_validate.one_of(RELATIONS, neighbouring=neighbouring)])
-    return Claim.accounted(accountant.compose(event(float(noise_multiplier), steps)))
+    return Claim.accounted(_composed(accountant, event(float(noise_multiplier), steps), accounting))
 
 
 def noise_multiplier(
@@ -154,6 +155,18 @@ def noise_multiplier(
     except NoBracketIntervalFoundError:
         wanted = f"an epsilon that {steps} steps can keep at delta {delta:g}"
         raise _validate.expected("target", wanted, target) from None
+
+
+def _composed(accountant: PrivacyAccountant, event: DpEvent, accounting: Accounting) -> PrivacyAccountant:
+    """Returns the accountant after the event; distributions take a second, and are kept for other deltas."""
+    if accounting is not pld:
+        return accountant.compose(event)
+    return _distribution(accountant.neighboring_relation, event)
+
+
+@lru_cache(maxsize=16)
+def _distribution(relation: NeighboringRelation, event: DpEvent) -> PrivacyAccountant:
+    return _pld.PLDAccountant(relation, INTERVAL).compose(event)
 
 
 def _opened(

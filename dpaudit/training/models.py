@@ -19,7 +19,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpaudit import _validate
-from dpaudit.training.windows import Conv, max_pool
+from dpaudit.training.forms import quick
 
 DIGITS = 24  # binary digits of a dropout rate, as fine as a float32 uniform
 
@@ -78,10 +78,10 @@ class CNN8(_Network):
 
     @nn.compact
     def __call__(self, image: jax.Array, dropout: bool = False) -> jax.Array:
-        x = nn.relu(Conv(8, (3, 3), padding="SAME")(image))
+        x = nn.relu(nn.Conv(8, (3, 3), padding="SAME")(image))
         x = Dropout(self.dropout_rate)(x, dropout)
-        x = max_pool(x, (2, 2), strides=(2, 2), once=dropout)
-        x = nn.relu(Conv(16, (3, 3), padding="VALID")(x))
+        x = nn.max_pool(x, (2, 2), strides=(2, 2))
+        x = nn.relu(nn.Conv(16, (3, 3), padding="VALID")(x))
         x = Dropout(self.dropout_rate)(x, dropout)
         return nn.Dense(self.num_classes)(x.ravel())
 
@@ -95,12 +95,12 @@ class CNN28(_Network):
 
     @nn.compact
     def __call__(self, image: jax.Array, dropout: bool = False) -> jax.Array:
-        x = nn.relu(Conv(16, (8, 8), strides=(2, 2), padding="SAME")(image))
+        x = nn.relu(nn.Conv(16, (8, 8), strides=(2, 2), padding="SAME")(image))
         x = Dropout(self.dropout_rate)(x, dropout)
-        x = max_pool(x, (2, 2), strides=(1, 1))
-        x = nn.relu(Conv(32, (4, 4), strides=(2, 2), padding="VALID")(x))
+        x = nn.max_pool(x, (2, 2), strides=(1, 1))
+        x = nn.relu(nn.Conv(32, (4, 4), strides=(2, 2), padding="VALID")(x))
         x = Dropout(self.dropout_rate)(x, dropout)
-        x = max_pool(x, (2, 2), strides=(1, 1))
+        x = nn.max_pool(x, (2, 2), strides=(1, 1))
         x = nn.relu(nn.Dense(32)(x.ravel()))
         x = Dropout(self.dropout_rate)(x, dropout)
         return nn.Dense(self.num_classes)(x)
@@ -118,9 +118,9 @@ class CNN32(_Network):
     def __call__(self, image: jax.Array, dropout: bool = False) -> jax.Array:
         x = image
         for _ in range(2):
-            x = nn.relu(Conv(64, (5, 5), padding="VALID")(x))
+            x = nn.relu(nn.Conv(64, (5, 5), padding="VALID")(x))
             x = Dropout(self.dropout_rate)(x, dropout)
-            x = max_pool(x, (2, 2), strides=(2, 2), once=dropout)
+            x = nn.max_pool(x, (2, 2), strides=(2, 2))
         x = nn.relu(nn.Dense(512)(x.ravel()))
         x = Dropout(self.dropout_rate)(x, dropout)
         return nn.Dense(self.num_classes)(x)
@@ -152,13 +152,16 @@ def _initial(key: jax.Array, *, model: nn.Module, image_shape: tuple[int, ...]) 
 
 
 def logits(model: nn.Module) -> Callable[..., jax.Array]:
-    """Returns ``logits(params, image, key=None) -> [num_classes]`` of ONE image; with a key dropout is active."""
+    """Returns ``logits(params, image, key=None) -> [num_classes]`` of ONE image; with a key dropout is active.
+
+    In the forms of :func:`dpaudit.training.forms.quick`, as all that is made from it.
+    """
 
     def network(params: Any, image: jax.Array, key: jax.Array | None = None) -> jax.Array:
         active: Any = {} if key is None else {"dropout": True, "rngs": {"dropout": key}}
         return jnp.asarray(model.apply({"params": params}, image, **active))
 
-    return network
+    return quick(network)
 
 
 def cross_entropy(model: nn.Module) -> Callable[..., jax.Array]:
@@ -275,8 +278,8 @@ def _step(
 
 @partial(jax.jit, static_argnames="model")
 def _right(params: Any, images: jax.Array, labels: jax.Array, *, model: nn.Module) -> jax.Array:
-    logits: Any = jax.vmap(lambda image: model.apply({"params": params}, image))(images)
-    return jnp.sum(jnp.argmax(logits, axis=-1) == labels)
+    found = jax.vmap(logits(model), (None, 0))(params, images)
+    return jnp.sum(jnp.argmax(found, axis=-1) == labels)
 
 
 def _examples(images: Any, labels: Any) -> tuple[jax.Array, jax.Array]:

@@ -30,6 +30,7 @@ import numpy as np
 from jax import lax
 
 from dpaudit import _validate
+from dpaudit.training.forms import quick
 
 Loss = Callable[..., jax.Array]
 
@@ -228,7 +229,7 @@ def losses(loss: Loss, shadows: Any, images: Any, labels: Any, rows: Any, *, bat
 @partial(jax.jit, static_argnames=("loss", "steps"))
 def _ascended(shadows: Any, image: Any, label: Any, step_size: Any, *, loss: Loss, steps: int) -> jax.Array:
     def mean_loss(x: jax.Array) -> jax.Array:
-        return jax.vmap(lambda params: loss(params, x, label))(shadows).mean()
+        return jax.vmap(lambda params: quick(loss)(params, x, label))(shadows).mean()
 
     def step(x: jax.Array, _: None) -> tuple[jax.Array, None]:
         return x + (step_size * jnp.sign(jax.grad(mean_loss)(x))).astype(x.dtype), None
@@ -238,7 +239,7 @@ def _ascended(shadows: Any, image: Any, label: Any, step_size: Any, *, loss: Los
 
 @partial(jax.jit, static_argnames="loss")
 def _losses(shadows: Any, images: Any, labels: Any, *, loss: Loss) -> jax.Array:
-    return lax.map(lambda params: jax.vmap(loss, (None, 0, 0))(params, images, labels), shadows)
+    return lax.map(lambda params: jax.vmap(quick(loss), (None, 0, 0))(params, images, labels), shadows)
 
 
 def _without(members: np.ndarray, chosen: int, images: Any, labels: Any, number: int) -> Neighbours:

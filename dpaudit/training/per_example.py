@@ -19,12 +19,14 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpaudit import _platform, _validate
 from dpaudit._engine.programs import Tape, record
 from dpaudit.mechanisms import clipping
 from dpaudit.mechanisms.clipping import at_most, factor, wide
 from dpaudit.training import unit_gradients as tap
+from dpaudit.training.forms import quick
 from dpaudit.training.microbatches import in_microbatches, microbatch_size
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
 
@@ -135,6 +137,7 @@ def clipped_sum(
         raise _validate.expected("weights", f"shape [{n}], one per example", f"shape {list(jnp.shape(weights))}")
     if key is not None:
         _validate.key(key=key)
+    _refuse_other_leaves(params)
     params, batch, weights = jax.tree.map(jnp.asarray, (params, batch, weights))
     tape = _record(loss_fn, params, batch, key)
     units = n // group_size
@@ -260,7 +263,7 @@ def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, key: jax.Array
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise _validate.expected(name, "floating-point numbers", str(leaf.dtype))
     with nn.intercept_methods(_refuse_batch_norm):
-        tape = record(scalar, params, example)
+        tape = record(quick(scalar), params, example)
     used = tape.used()
     for i, (name, _) in enumerate(named):
         if i not in used:
@@ -268,6 +271,14 @@ def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, key: jax.Array
                 f"{name}: expected a parameter that the loss uses, got one that it never touches"
             )
     return tape
+
+
+def _refuse_other_leaves(params: Any) -> None:
+    """Refuses what is no array, such as the functions that an Equinox module holds."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float)):
+            wanted = "an array, the rest being apart (Equinox: eqx.partition(model, eqx.is_inexact_array))"
+            raise _validate.expected(f"params{jax.tree_util.keystr(path)}", wanted, type(leaf).__name__)
 
 
 def _refuse_batch_norm(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Lists the project's compiled programs, at the sizes at which they are held to a contract on accelerators.
+"""Lists the project's compiled programs, at the sizes at which they are tested for accelerators.
 
 Each program is a function of the machine that it is for, and returns it traced. None is run, so all of its arrays are
 shapes, and keys are those of JAX.
@@ -60,7 +60,7 @@ class Subject(NamedTuple):
 
 
 def full(machine: Machine, *, d: int) -> Any:
-    """The mechanism as shipped; a call of one block."""
+    """Returns the mechanism as shipped; a call of one block."""
     one = engines.full_game(
         jax.random.key(0), craft.dummy(d, 1.0), epsilons=[4.0], clip_norm=1.0, repeats=8, pair_key=jax.random.key(1)
     )
@@ -75,7 +75,7 @@ def plane(machine: Machine) -> Any:
 
 
 def audited(machine: Machine) -> game.Game:
-    """The trials of an audit: releases of the Laplace mechanism, as words."""
+    """Returns the trials of an audit: releases of the Laplace mechanism, as words."""
     shipped, x = laplace.mechanism(epsilon=1.0, clip_norm=1.0), jnp.zeros(100)
     key = game.trial_key(jax.random.key(0))
     return portfolio.releases(key, shipped.apply, (x, x + 0.01), (), 1 << 20, mesh=machine.mesh)
@@ -86,7 +86,7 @@ def audit(machine: Machine) -> Any:
 
 
 def portfolio_read(machine: Machine) -> Any:
-    """What reads those releases by every attack of the family."""
+    """Reads those releases by every attack of the family."""
     own, arrays_of = audited(machine), (((100,), "float32"),)
     given = machine.shapes(scoring.blank(own, True, arrays_of))
     return scoring.scored.trace(*given, arrays_of=arrays_of, others=0, block=own.block, mesh=own.mesh)
@@ -115,7 +115,7 @@ def clipped(machine: Machine, *, n: int, network: str = "CNN32") -> Any:
 
 
 def plain(machine: Machine, *, n: int, network: str = "CNN32") -> Any:
-    """The plain gradient of the same batch, beside which a clipped one is put."""
+    """Returns the plain gradient of the same batch, beside which a clipped one is put."""
     params, images, labels = machine.shapes(batch(network, n))
 
     def mean(params: Any, images: Any, labels: Any) -> Any:
@@ -193,7 +193,7 @@ def solves(machine: Machine) -> Any:
 
 
 def summed(machine: Machine) -> Any:
-    """The aggregator's sums of the messages of 3,000 devices."""
+    """Returns the aggregator's sums of the messages of 3,000 devices."""
     packed = solve.coordinates(RANK)
 
     def of(*lead: int) -> steps.Statistics:
@@ -205,7 +205,7 @@ def summed(machine: Machine) -> Any:
 
 
 def kernel(machine: Machine, *, products: randomized_trial.Products, d: int = 26_010) -> Any:
-    """The randomised trial by a Pallas kernel."""
+    """Returns the randomised trial by a Pallas kernel."""
     keys = jax.eval_shape(lambda: jax.random.split(philox.from_key(jax.random.key(0)), TRIALS))
     return jax.jit(products).trace(*machine.shapes((keys, jax.ShapeDtypeStruct((2, d), np.float32))))
 

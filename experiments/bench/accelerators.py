@@ -1,4 +1,4 @@
-"""Compiles every program for accelerators that are not at hand, and bounds what each would take there.
+"""Compiles every program for accelerators that the machine lacks, and bounds what each would take there.
 
     make accelerators                                                  # the tests of the contract
     python -m experiments.bench.accelerators                           # all rows: an hour of two cores
@@ -26,7 +26,7 @@ PEAKS = {"v5e": (819e9, 197e12, 6.1e12), "h100": (3.35e12, 494e12, 33.5e12)}
 
 
 def bound(count: operations.Count, program: hlo.Program, plan: Any) -> dict[str, float]:
-    """What one call takes on one device, by quantity."""
+    """Returns what one call takes on one device, by quantity."""
     return {
         "operations_in_products": count.products,
         "other_operations": count.others,

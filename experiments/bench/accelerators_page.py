@@ -19,39 +19,39 @@ DEVICES = {"h100": 1, "h100:1x2x4": 8, "h100:1x128x8": 1_024, "v5p:8x16x16": 2_0
 HEAD = """# Accelerators
 
 Every program of dpaudit is compiled for a TPU and for an H100 on a machine that has neither (`make accelerators`), and
-held to a contract: it compiles, has no loop over examples, clients, users or networks, no float64, no call to the
-host, and its temporaries stay under a ceiling.
+tested: it compiles, has no loop over examples, clients, users or networks, no float64 and no call to the host, and its
+temporaries stay below a limit.
 
 !!! warning "Bounds, not times"
 
     Nothing on this page was run. All numbers are read from compiled programs: bytes that a call reads and writes on
-    one device, operations as the program states them, temporaries as XLA plans them. The roofline is the time that a
-    call takes at least if nothing but bytes and operations stood in the way; the true time is longer, by an unknown
-    factor.
+    one device, operations as the program states them, temporaries as XLA plans them. The roofline is a lower bound on
+    the time of a call, which only bytes and operations limit; the true time is longer, by an unknown factor.
 
-A call of `full` or `plane` plays a block of trials, one of `DP-SGD`, `64 networks` and `federated round` takes 20
-steps or rounds. An arrow leads from the program before it was mended for accelerators to that of today; a program that
-was not compiled for a chip since is not listed there. Loops whose length is known only when they run are counted as
-one trip: before, on both chips, and today on a TPU, `DP-SGD` and `64 networks` are counted with one microbatch a step.
-Today on an H100 they are counted with all eight, every one of which is computed, so that the host need not be asked:
-there the numbers on both sides of an arrow do not compare.
+A call of `full` or `plane` runs a block of trials; one of `DP-SGD`, `64 networks` and `federated round` takes 20
+steps or rounds. An arrow leads from the program before it was rewritten for accelerators to that of today; a program
+that has not been compiled for a chip since is not listed there. Loops whose length is known only at run time are
+counted as one iteration: before, on both chips, and today on a TPU, `DP-SGD` and `64 networks` are counted with one
+microbatch a step. Today on an H100 they are counted with all eight, because all of them are computed to avoid a query
+to the host: there the numbers on both sides of an arrow are not comparable.
 """
 
 ROOFLINE = """The roofline of an H100 assumes 3.35 TB/s, 494 TFLOP/s in products and 33.5 T other operations a second;
-that of a v5e 819 GB/s, 197 TFLOP/s and 6.1 T. Products in full precision, which decide every bound, take three to six
-passes, so that they alone may take as many times longer.
+that of a v5e 819 GB/s, 197 TFLOP/s and 6.1 T. Products in full precision, which every bound depends on, take three to
+six passes, and may take that many times longer.
 """
 
 TAIL = """## With more devices
 
-What one device moves follows the number of devices to the power of the exponent. Devices of `full`, `plane` and `user
-solves` are given as much work each as one alone, so that 0 is perfect; user solves gather all results on every device.
-The clients of a round are 1,000 on one device and on eight, so that -1 is perfect, and 4 for each of more.
+The bytes that one device moves are proportional to the number of devices to the power of the exponent. In `full`,
+`plane` and `user solves` each device gets as much work as a single one, so that 0 is perfect; user solves gather all
+results on every device. A round has 1,000 clients on one device and on eight, so that -1 is perfect, and 4 for each
+device beyond.
 
 {scale}
 
-A round has one all-reduce, and gathers the norms and the losses of its clients. What a machine cannot hold is refused
-in one line, with the bytes that were wanted.
+A round has one all-reduce, and gathers the norms and the losses of its clients. A program that does not fit into
+memory is refused in one line, with the bytes that it needs.
 """
 
 
@@ -77,7 +77,7 @@ def short(value: float | None, unit: float = 1) -> str:
 
 
 def pair(now: Read, before: Read, key: tuple[str, str, str], unit: float = 1) -> str:
-    """The value before, an arrow, and the value now; one value where they are the same."""
+    """Returns the value before, an arrow, and the value now; one value where they are the same."""
     found = [short(rows.get(*key), unit) for rows in (before, now)]
     return found[1] if found[0] == found[1] else " → ".join(found)
 

@@ -64,7 +64,7 @@ def audits(rows: Rows, rounds: int) -> None:
 
 
 def joint_beta(rows: Rows, rounds: int) -> None:
-    """One table of counts at a time."""
+    """Times one table of counts at a time."""
     rng = np.random.default_rng(0)
     times = []
     for false_positives, false_negatives in rng.integers(0, 500, (20 * rounds, 2)):

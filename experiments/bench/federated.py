@@ -1,4 +1,4 @@
-"""Speed and memory of federated rounds: 1,000 clients of 5 images each, beside a plain vmap and PyTorch.
+"""Measures speed and memory of federated rounds: 1,000 clients of 5 images each, beside a plain vmap and PyTorch.
 
     python -m experiments.bench.federated --torch-python PATH   # an interpreter that has torch and opacus; minutes
     python -m experiments.bench.federated --quick --out DIR     # few clients, the small network: under a minute
@@ -90,7 +90,7 @@ def ours(
     mesh: Mesh | None = None,
     clip_norm: Any = CLIP_NORM,
 ) -> Round:
-    """One round of m clients drawn from a population."""
+    """Makes one round of m clients drawn from a population."""
 
     def run(key: jax.Array, given: Given, noise_multiplier: Any) -> tuple[Any, Any]:
         own = server(network, m, noise_multiplier, each=each, mesh=mesh, clip_norm=clip_norm)
@@ -101,7 +101,8 @@ def ours(
 
 
 def by_vmap(network: Network, *, each: bool = False, clip_norm: Any = CLIP_NORM) -> Round:
-    """What one would write in JAX: the gradients of all clients at once, of as many as there are rows for."""
+    """Makes the round that one would write in JAX: the gradients of all clients at once, of as many as there are rows
+    for."""
     loss = models.cross_entropy(network.ours)
 
     def of_client(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
@@ -131,7 +132,7 @@ def _own_rows(client: jax.Array) -> jax.Array:
 
 
 def a_round(rows: Rows, name: str, m: int, rounds: int, torch_python: str | None) -> None:
-    """One round of the same clients by every side."""
+    """Times one round of the same clients by every side."""
     network, key = NETWORKS[name], jax.random.key(rows.seed)
     given, everyone = drawn(rows.seed, network, m * EXAMPLES), own_rows(m)
     asked = {"network": name, "clients": m, "examples": EXAMPLES, "seed": rows.seed, "clip_norm": CLIP_NORM}
@@ -163,13 +164,14 @@ def a_round(rows: Rows, name: str, m: int, rounds: int, torch_python: str | None
 
 
 def devices(m: int) -> int:
-    """As many CPU devices as there are cores, or fewer that share m clients out evenly; 1 where JAX has no CPU."""
+    """Returns as many CPU devices as there are cores, or fewer that share m clients out evenly; 1 where JAX has no
+    CPU."""
     cores = sharding.cores()
     return max(n for n in range(1, cores + 1) if m % n == 0) if jax.default_backend() == "cpu" else 1
 
 
 def on_mesh() -> None:
-    """What :func:`a_round` runs in a process of its own, a CPU device a core: answers as the PyTorch peer does."""
+    """Runs as a separate process of :func:`a_round`, a CPU device a core: answers as the PyTorch peer does."""
     asked = json.loads(sys.stdin.readline())
     count, m, network = asked["devices"], asked["clients"], NETWORKS[asked["network"]]
     jax.config.update("jax_num_cpu_devices", count)
@@ -189,7 +191,7 @@ def on_mesh() -> None:
 
 
 def memory(rows: Rows, repeats: int) -> None:
-    """The peak of a round above what its process held before, the program being compiled; a process each."""
+    """Measures the peak of a round above what its process held before, the program being compiled; a process each."""
     for part in SIZES:
         command = [*MODULE, "--part", part]
         runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(repeats)]
@@ -198,7 +200,7 @@ def memory(rows: Rows, repeats: int) -> None:
 
 
 def peak(m: int, clients: int, seed: int) -> None:
-    """What :func:`memory` runs in a process of its own: prints the peak in MiB."""
+    """Runs as a separate process of :func:`memory`: prints the peak in MiB."""
     network, key = NETWORKS["CNN28"], jax.random.key(seed)
     given = drawn(seed, network, DATA)
     run = ours(network, m, population.iid(key, DATA, clients=clients))
@@ -207,7 +209,7 @@ def peak(m: int, clients: int, seed: int) -> None:
 
 
 def long(rows: Rows, name: str, m: int, rounds: int) -> None:
-    """A whole federation, round after round, as a user would simulate it."""
+    """Times a whole federation, round after round, as a user would simulate it."""
     network, key = NETWORKS[name], jax.random.key(rows.seed)
     given = drawn(rows.seed, network, DATA)
     own = server(network, m, NOISE_MULTIPLIER, each=False, mesh=None)

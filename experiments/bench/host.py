@@ -1,13 +1,13 @@
-"""Times audits of mechanisms on the host beside a plain loop over the same function, in turns.
+"""Times audits of mechanisms on the host beside a plain loop over the same function, in turns, on one core.
 
-    python -m experiments.bench.host --only numpy                # a minute
-    python -m experiments.bench.host --only opendp               # in an environment that has it; so the others
+    taskset -c 1 python -m experiments.bench.host --only numpy       # a minute
+    taskset -c 1 python -m experiments.bench.host --only opendp      # in an environment that has it; so the others
 
-A plain loop calls the function as it is, in as many processes of one thread as the audit has workers; of NumPy, one
-call draws a million. Rates of an audit are those of the second half of its trials; ``seconds`` is the whole, which
-includes the start of the processes, the pilot and one compilation. ``by_cpu`` compares the CPU time of a trial, of all
-processes together, with that of a call, and so does not depend on what else the machine does. Expect 0.8 of the plain
-loop and more, and of NumPy 0.12.
+Both sides share one core: an audit with one worker, and a loop in one process of one thread, which calls the function
+as it is; of NumPy, one call draws a million. An audit's figures are those of the second half of its trials;
+``seconds`` is the whole, which includes the start of the process, the pilot and one compilation. ``by_cpu`` compares
+the CPU time of a trial, of all processes together, with that of a call, and so depends little on what else the machine
+does; its load stands in each row. Expect 0.8 of the plain loop and more, and of NumPy 0.12.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from experiments.common import Rows, options
 
 AT_ONCE = 1_000_000
 LOOP_SECONDS = 4.0
-CALLS = 32  # of an audit, so that its second half can be timed
+CALLS = 8  # of an audit, so that its second half can be timed
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def measure(rows: Rows, name: str, side: Side, rounds: int, seed: int) -> None:
     for turn in range(rounds):
         loops.append(plain(name, side))
         audits.append(audited(side, jax.random.key(seed + turn)))
-    setting = {"library": name, "processes": max(1, side.workers)}
+    setting = {"library": name, "cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[0], 1)}
     scale = f"{rounds} turns of an audit of {side.trials:,} trials and a plain loop"
 
     def add(quantity: str, values: list[float]) -> None:
@@ -92,29 +92,24 @@ def cpu_of(process: int | None) -> float:
 
 
 def plain(name: str, side: Side) -> Timed:
-    """Times plain loops in as many processes."""
-    began = time.perf_counter()
+    """Times a plain loop, in a process of its own where the audit has a worker."""
     if not side.workers:
         rng = np.random.default_rng(0)
         return timed(lambda: side.release(rng, 1.0, AT_ONCE), AT_ONCE)
     context = multiprocessing.get_context("spawn")
-    gate, answers = context.Barrier(side.workers), context.Queue()
-    processes = [context.Process(target=loop, args=(name, gate, answers)) for _ in range(side.workers)]
-    for process in processes:
-        process.start()
-    found = [answers.get(timeout=600) for _ in processes]
-    for process in processes:
-        process.join()
-    cpu = sum(one.cpu * one.rate for one in found) / sum(one.rate for one in found)
-    return Timed(sum(one.rate for one in found), cpu, time.perf_counter() - began)
+    answers = context.Queue()
+    process = context.Process(target=loop, args=(name, answers))
+    process.start()
+    found = answers.get(timeout=600)
+    process.join()
+    return found
 
 
-def loop(name: str, gate: Any, answers: Any) -> None:
-    """Calls the function for some seconds, in a process of its own."""
+def loop(name: str, answers: Any) -> None:
+    """Calls the function for some seconds."""
     side, rng = SIDES[name], np.random.default_rng()
     state = {} if side.setup is None else {"state": side.setup()}
     side.release(rng, 1.0, **state)
-    gate.wait()
     answers.put(timed(lambda: [side.release(rng, 1.0, **state) for _ in range(10)], 10))
 
 

@@ -1,4 +1,4 @@
-"""Mechanisms of other libraries for the benchmark of audits on the host: each makes what is slow to make once."""
+"""Holds mechanisms of other libraries for the benchmark of audits on the host; slow preparations are made once."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ class Side(NamedTuple):
       release: for :func:`dpaudit.on_host`.
       setup: makes its state, or None.
       trials: of an audit that lasts some seconds.
-      workers: of the audit, and processes of the plain loop.
+      workers: of the audit; 0 plays in its own process.
     """
 
     release: Callable[..., Any]
     setup: Callable[[], Any] | None
     trials: int
-    workers: int = 2
+    workers: int = 1
 
 
 def numpy_at_once(rng: np.random.Generator, x: float, n: int) -> np.ndarray:
@@ -107,8 +107,8 @@ def opacus(rng: np.random.Generator, x: float, state: Any) -> np.ndarray:
 
 SIDES = {
     "numpy": Side(numpy_at_once, None, 8_000_000, 0),
-    "opendp": Side(opendp, opendp_laplace, 40_000),
-    "diffprivlib": Side(diffprivlib, diffprivlib_laplace, 100_000),
-    "pure_ldp": Side(pure_ldp, pure_ldp_unary, 40_000),
+    "opendp": Side(opendp, opendp_laplace, 100_000),
+    "diffprivlib": Side(diffprivlib, diffprivlib_laplace, 400_000),
+    "pure_ldp": Side(pure_ldp, pure_ldp_unary, 200_000),
     "opacus": Side(opacus, opacus_step, 128),
 }

@@ -44,7 +44,7 @@ class Counted(NamedTuple):
 
 
 def counted(run: Callable[..., Any], *arguments: Any) -> Counted:
-    """As XLA counts; the body of a loop once, so these programs have none."""
+    """Returns XLA's counts; the body of a loop once, so these programs have none."""
     lowered = jax.jit(run).lower(*arguments)
     compiled, before = lowered.compile(), lowered.cost_analysis()
     cost, plan = compiled.cost_analysis(), compiled.memory_analysis()
@@ -55,7 +55,7 @@ def counted(run: Callable[..., Any], *arguments: Any) -> Counted:
 
 
 def slope(run: Callable[..., Any], of: Callable[[int], tuple[Any, ...]], few: int, many: int) -> Counted:
-    """What one more of n adds, for ``run(*of(n))``."""
+    """Returns what one more of n adds, for ``run(*of(n))``."""
     ends = [counted(run, *of(n)) for n in (few, many)]
     return Counted(*[(b - a) / (many - few) for a, b in zip(*ends, strict=True)])
 

@@ -1,4 +1,4 @@
-"""Speed and memory of LDP-SGD trials, beside a plain PyTorch loop and a plain vmap, in one run.
+"""Measures speed and memory of LDP-SGD trials, beside a plain PyTorch loop and a plain vmap, in one run.
 
     python -m experiments.bench.ldp --torch-python PATH     # an interpreter that has torch; two minutes
     python -m experiments.bench.ldp --wide                  # 100,000 trials at d = 1,000,000 alone; half an hour
@@ -56,7 +56,7 @@ def grid(rows: Rows, rounds: int) -> None:
 
 
 def full(rows: Rows, rounds: int, torch_python: str | None) -> None:
-    """The mechanism as shipped, a plain vmap of it on JAX's default generator, and the PyTorch loop, in turn."""
+    """Times the mechanism as shipped, a plain vmap of it on JAX's default generator, and the PyTorch loop, in turn."""
     crafted = craft.dummy(DIMENSION, 1.0)
     g0, g1 = crafted(jax.random.key(0))
     direction = cosine_direction(g0, g1)
@@ -110,7 +110,7 @@ def torch_rate(python: str, threads: int) -> float:
 
 
 def memory(rows: Rows, part: str, scale: str) -> None:
-    """One part in a process of its own: its seconds and its peak memory."""
+    """Measures one part in a separate process: its seconds and its peak memory."""
     command = [sys.executable, "-m", "experiments.bench.ldp", "--part", part]
     took, peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-2:]
     rows.spread(f"{part}_seconds", {}, [float(took)], scale=scale)
@@ -124,7 +124,7 @@ def wide() -> None:
 
 
 def gradients() -> None:
-    """The planes of 10,000 pairs of gradients of the 26,010-parameter network, on images of noise."""
+    """Computes the planes of 10,000 pairs of gradients of the 26,010-parameter network, on images of noise."""
     rng = np.random.default_rng(0)
     images, labels = rng.random((2000, 28, 28, 1), np.float32), rng.integers(0, 10, 2000).astype(np.int32)
     noise = data.Dataset("mnist", images, labels, 10, "noise")

@@ -1,4 +1,4 @@
-"""Speed of dropout samples beside their matrix products alone, a plain vmap and PyTorch; and of the threshold search.
+"""Times dropout samples beside their matrix products alone, a plain vmap and PyTorch; and the threshold search.
 
     python -m experiments.bench.mc_dropout --torch-python PATH   # one that has torch and opacus; twenty minutes
     python -m experiments.bench.mc_dropout --quick --out DIR     # the small network, fewer samples: under a minute
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from dpaudit.kernels import philox
 from dpaudit.training import models
 from dpaudit.training.dropout import mc_dropout, membership
-from dpaudit.training.windows import Conv
+from dpaudit.training.forms import quick
 from experiments.bench import sides
 from experiments.bench.sides import (
     DROPOUT_RATE,
@@ -73,7 +74,7 @@ class Laws(NamedTuple):
 
 
 def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, torch_python: str | None) -> None:
-    """The samples of some images and their statistics by every side."""
+    """Times the samples of some images and their statistics by every side."""
     network = mc_dropout.probabilities(NETWORKS[name].ours)
     given = batch(key, NETWORKS[name], IMAGES)
     plain = jax.jit(by_vmap(network, samples, min(samples, VMAPPED[name])))
@@ -115,7 +116,8 @@ def sampling(rows: Rows, key: jax.Array, name: str, samples: int, rounds: int, t
 def of_laws(
     told: Mapping[str, Any], name: str, given: Batch, found: mc_dropout.Statistics, samples: int
 ) -> Laws | None:
-    """How far PyTorch's network is from ours, in its logits without dropout and in its samples; None without PyTorch.
+    """Returns how far PyTorch's network is from ours, in its logits without dropout and in its samples; None without
+    PyTorch.
 
     Raises:
       AssertionError: another network, or other samples.
@@ -174,18 +176,18 @@ def convolved(key: jax.Array, name: str, images: int, samples: int) -> Callable[
     """``run()``: the same, and the patches of the convolution behind the first dropout, made for a few at a time."""
     (m, k, n), *others = PRODUCTS[name].behind
     *_, channels = shape = CONVOLVED[name]
-    layer = Conv(n, (math.isqrt(k // channels),) * 2, padding="VALID")
+    layer = nn.Conv(n, (math.isqrt(k // channels),) * 2, padding="VALID")
     times, (init_key, input_key, key) = images * samples, jax.random.split(key, 3)
     at_once = _at_once(times, 4 * m * k)
     inputs = jax.random.normal(input_key, (at_once, *shape))
     params = layer.init(init_key, inputs[0])
-    convolve = jax.jit(lambda params, inputs: jax.lax.map(partial(layer.apply, params), inputs, batch_size=FEW))
+    convolve = jax.jit(lambda params, inputs: jax.lax.map(quick(partial(layer.apply, params)), inputs, batch_size=FEW))
     rest = multiplied(key, Products(PRODUCTS[name].before, tuple(others)), images, samples)
     return lambda: rest() + [convolve(params, inputs) for _ in range(times // at_once)]
 
 
 def _at_once(times: int, bytes_of_one: int) -> int:
-    """A divisor of ``times``, so that they fit into the caches."""
+    """Returns a divisor of ``times``, so that they fit into the caches."""
     return max(part for part in range(1, max(1, CACHED // bytes_of_one) + 1) if times % part == 0)
 
 

@@ -12,7 +12,7 @@ def machines(rows: Rows) -> str:
 
 
 def machine(name: str, rows: Rows) -> str:
-    """What ran where and when, and the table."""
+    """Writes what ran where and when, and the table."""
     known: dict[str, dict[str, str]] = {}
     for row in rows:
         versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
@@ -26,7 +26,7 @@ def machine(name: str, rows: Rows) -> str:
 
 
 def when(row: Row) -> str:
-    """The date, the load when the part began, and, of later rows, the machine's pace then."""
+    """Returns the date, the load when the part began, and, of later rows, the machine's pace then."""
     if "gflops" not in row:
         return f"{row['date']} at load {row['load']:.1f}"
     pace = f"{row['gflops']:.0f} GFLOP/s and {row['copied_gigabytes_a_second']:.1f} GB/s"

@@ -1,4 +1,4 @@
-"""Speed of exact user solves beside NumPy and plain JAX, and user-level sums beside jax-privacy.
+"""Times exact user solves beside NumPy and plain JAX, and user-level sums beside jax-privacy.
 
     python -m experiments.bench.personalization                    # a million users; minutes
     python -m experiments.bench.personalization --quick --out DIR  # 20,000 users: under a minute
@@ -90,7 +90,7 @@ def by_loop(factors: np.ndarray, prior: np.ndarray, items: Any, values: Any, wei
 
 
 def by_stack(factors: np.ndarray, prior: np.ndarray, items: Any, values: Any, weights: Any, index: Any) -> np.ndarray:
-    """All users in one call."""
+    """Solves for all users in one call."""
     del weights, index
     rows = factors[items]
     matrix = rows.mT @ rows + prior + RIDGE * items.shape[1] * np.eye(RANK, dtype=factors.dtype)
@@ -98,7 +98,7 @@ def by_stack(factors: np.ndarray, prior: np.ndarray, items: Any, values: Any, we
 
 
 def by_vmap(factors: jax.Array, prior: jax.Array, users: Users) -> jax.Array:
-    """The formula for one user, mapped."""
+    """Returns the formula for one user, mapped."""
 
     def one(items: jax.Array, values: jax.Array, weights: jax.Array) -> jax.Array:
         rows = factors[items]

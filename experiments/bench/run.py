@@ -1,4 +1,4 @@
-"""Every benchmark beside its peers, one at a time, and the table of what came out, with the machine that it ran on.
+"""Runs every benchmark beside its peers, one at a time, and writes the table of results with the machine.
 
     python -m experiments.bench.run --torch-python PATH     # an interpreter that has torch and opacus; 75 minutes
     python -m experiments.bench.run --only training secure  # these parts; the lines of the others stay, with dates
@@ -90,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(name: str, chosen: Any, out: Path | None) -> list[dict[str, Any]]:
-    """The rows of one part's program, run in a process of its own; where it fails, this process ends as it did."""
+    """Returns the rows of one part's program, run in a process of its own; where it fails, this process ends as it
+    did."""
     part = PARTS[name]
     command = [sys.executable, "-m", f"experiments.{program(part.program)}", "--seed", str(chosen.seed), *part.extra]
     flags: dict[str, Any] = {"--torch-python": part.torch and chosen.torch_python}
@@ -105,7 +106,7 @@ def run(name: str, chosen: Any, out: Path | None) -> list[dict[str, Any]]:
 
 
 def pace() -> dict[str, float]:
-    """What NumPy does here at this moment: float32 matrix products, and copies of memory; medians of nine."""
+    """Measures NumPy's speed here at this moment: float32 matrix products, and copies of memory; medians of nine."""
     square, long = np.ones((1024, 1024), np.float32), np.ones(1 << 25, np.float32)
     return {
         "gflops": 2 * 1024**3 / 1e9 / _seconds(lambda: square @ square),
@@ -123,7 +124,8 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def describe(device: str) -> dict[str, Any]:
-    """The machine: its processor, the cores that this process may use, its memory, and an accelerator if one ran."""
+    """Returns the machine: its processor, the cores that this process may use, its memory, and an accelerator if one
+    ran."""
     info = Path("/proc/cpuinfo")
     models = re.findall(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE) if info.exists() else []
     machine = {"processor": models[0] if models else platform.processor() or platform.machine()}
@@ -138,7 +140,8 @@ def slug(machine: dict[str, Any]) -> str:
 
 
 def versions(torch_python: str | None) -> dict[str, str]:
-    """Of Python, of the packages that ran here, and of those that ran in the other interpreter."""
+    """Returns the versions of Python, of the packages that ran here, and of those that ran in the other
+    interpreter."""
     known = {"python": platform.python_version()} | {name: metadata.version(name) for name in OURS}
     if torch_python is not None:
         told = subprocess.run([torch_python, "-c", ASK % (PEERS,)], capture_output=True, text=True, check=True)

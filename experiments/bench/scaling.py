@@ -43,14 +43,14 @@ Run = Callable[[], Any]
 
 
 def trials(pairs: int, dimension: int) -> Run:
-    """Of LDP-SGD as shipped, ``2 * REPEATS`` for each pair."""
+    """Makes trials of LDP-SGD as shipped, ``2 * REPEATS`` for each pair."""
     how = {"epsilons": [4.0], "clip_norm": 1.0, "repeats": REPEATS}
     key, crafted = jax.random.key(0), craft.dummy(dimension, 1.0)
     return lambda: engines.full(key, crafted, pairs, pair_key=jax.random.key(1), **how)
 
 
 def a_round(clients: int, name: str) -> Run:
-    """Of so many clients, one draw of noise."""
+    """Makes a round of so many clients, one draw of noise."""
     network, key = NETWORKS[name], jax.random.key(0)
     given = federated.drawn(0, network, 60_000)
     run = jax.jit(federated.ours(network, clients, population.iid(key, 60_000)))

@@ -1,4 +1,4 @@
-"""Speed, bytes and memory of two servers that open noisy sums: between two processes, and each part on one core.
+"""Measures speed, bytes and memory of two servers that open noisy sums: between processes, and parts on one core.
 
     python -m experiments.bench.secure                      # about a minute
     python -m experiments.bench.secure --quick --out DIR    # few coordinates: under a minute
@@ -40,7 +40,8 @@ PEER = "peer"  # a line that both processes are told to start with
 
 
 def terms(mode: str, dimension: int, depth: int) -> Terms:
-    """Of a training like the paper's: three owners, batches of 3,000, n = 127, noise of the size of a clip norm."""
+    """Returns the terms of a training like the paper's: three owners, batches of 3,000, n = 127, noise of the size of
+    a clip norm."""
     how: dict[str, Any] = {"mode": "plain"} if mode == "plain" else {"noise_multiplier": 1.0}
     how |= {AHEAD: {"ahead": 1}, TABLE: {"noise": "table", "ring_bits": 17}}.get(mode, {})
     names = ("one", "two", "three")
@@ -48,7 +49,7 @@ def terms(mode: str, dimension: int, depth: int) -> Terms:
 
 
 def serve(role: str) -> None:
-    """What :func:`between` runs in a process of its own: answers a line, ``mode d depth steps``, with what it took."""
+    """Runs as a separate process of :func:`between`: answers a line, ``mode d depth steps``, with what it took."""
     server = grpc.server(ThreadPoolExecutor(4), options=certificates.options())
     listener = Listener(server, None, print)
     port = certificates.listen(server, "127.0.0.1:0", None)

@@ -19,7 +19,8 @@ Step = Callable[[], list[np.ndarray]]  # what was opened, block by block
 
 
 def noises(rows: Rows, noisy: Terms, depths: Mapping[int, str], rounds: int) -> None:
-    """All of a step by either: processor time of both servers, and bytes; ``depths`` of the transfers, and names."""
+    """Measures a whole step by either: processor time of both servers, and bytes; ``depths`` of the transfers, and
+    names."""
     by_circuit, ring_bits, dimension = noisy.opening(), noisy.ring_bits, noisy.dimension
     law = by_circuit.noise
     assert isinstance(law, Binomial)

@@ -31,7 +31,7 @@ Side = Callable[[], float]  # one call, in seconds
 
 
 class FlaxCNN8(nn.Module):
-    """:class:`dpaudit.training.models.CNN8` of Flax's own layers, for images [..., 8, 8, 1]; same parameters."""
+    """:class:`dpaudit.training.models.CNN8` as users write it, for images [..., 8, 8, 1]; same parameters."""
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -41,7 +41,7 @@ class FlaxCNN8(nn.Module):
 
 
 class FlaxCNN28(nn.Module):
-    """:class:`dpaudit.training.models.CNN28` of Flax's own layers, for images [..., 28, 28, 1]; same parameters."""
+    """:class:`dpaudit.training.models.CNN28` as users write it, for images [..., 28, 28, 1]; same parameters."""
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -54,7 +54,7 @@ class FlaxCNN28(nn.Module):
 
 
 class FlaxCNN32(nn.Module):
-    """:class:`dpaudit.training.models.CNN32` of Flax's own layers, for images [..., 32, 32, 3]; same parameters."""
+    """:class:`dpaudit.training.models.CNN32` as users write it, for images [..., 32, 32, 3]; same parameters."""
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -66,7 +66,7 @@ class FlaxCNN32(nn.Module):
 
 
 class Network(NamedTuple):
-    """One network, as ours and as Flax's, which has no dropout."""
+    """One network, as ours and as users write it, without dropout."""
 
     ours: nn.Module
     flax: nn.Module
@@ -135,15 +135,19 @@ def clipped_sums(network: Network, clip_norm: float = CLIP_NORM) -> dict[str, Ca
     """``total(params, images, labels)``: the sum of clipped gradients, as each library's user would have it."""
     loss, batch_loss = models.cross_entropy(network.ours), _batch_loss(network.flax)
 
-    def ours(params: Any, images: jax.Array, labels: jax.Array) -> Any:
-        return per_example.clipped_sum(lambda p, e: loss(p, *e), params, (images, labels), clip_norm=clip_norm)[0]
+    def ours(loss: Callable) -> Callable:
+        def total(params: Any, images: jax.Array, labels: jax.Array) -> Any:
+            return per_example.clipped_sum(lambda p, e: loss(p, *e), params, (images, labels), clip_norm=clip_norm)[0]
+
+        return total
 
     def jax_privacy(loss: Callable, **how: Any) -> Callable:
         return clipping.clipped_grad(loss, l2_clip_norm=clip_norm, batch_argnums=(1, 2), **how)
 
     return {
         "vmap(grad) and clip": by_vmap(loss, clip_norm),
-        "ours, clipped": ours,
+        "ours, clipped": ours(loss),
+        "ours, clipped, a user's network": ours(batch_loss),
         "jax-privacy, whole batch": jax_privacy(batch_loss),
         f"jax-privacy, microbatches of {MICROBATCH}": jax_privacy(batch_loss, microbatch_size=MICROBATCH),
         "jax-privacy, microbatches of 1": jax_privacy(batch_loss, microbatch_size=1),
@@ -175,7 +179,8 @@ def refuse_different(apart: dict[str, float], within: float = 1e-4) -> None:
 
 
 def as_torch(params: Any, network: Network) -> np.ndarray:
-    """The weights in one vector, in the order of the same network in PyTorch, where channels come before pixels.
+    """Returns the weights in one vector, in the order of the same network in PyTorch, where channels come before
+    pixels.
 
     Args:
       params: of layers in their order; kernels [h, w, in, out] of convolutions, [in, out] of dense layers.
@@ -207,7 +212,8 @@ def training(network: Network, images: Any, labels: Any, *, batch_size: int, ste
 
 
 def trained(network: Network, given: Batch, *, batch_size: int) -> Any:
-    """The parameters after :data:`CHECKED` steps on the first batch, all of it taken each time, with nothing drawn."""
+    """Returns the parameters after :data:`CHECKED` steps on the first batch, all of it taken each time, with nothing
+    drawn."""
     data = given.images[:batch_size], given.labels[:batch_size]
     trainer, batches = _trainer(network, batch_size, batch_size, SILENT, dropout=False)
     run = jax.jit(partial(dp_sgd.train, trainer=trainer, data=data, sampling=batches, steps=CHECKED))
@@ -266,7 +272,7 @@ class Peer(NamedTuple):
 
 @contextmanager
 def peer(command: Sequence[str] | None, asked: dict[str, Any], prefix: str = "") -> Iterator[Peer]:
-    """A process that is told what is wanted and then times one call of a side for every line that names it.
+    """Starts a process that is told what is wanted and then times one call of a side for every line that names it.
 
     Args:
       command: that starts it; None offers no sides.
@@ -286,7 +292,7 @@ def peer(command: Sequence[str] | None, asked: dict[str, Any], prefix: str = "")
 
 
 def torch(python: str | None, script: str) -> list[str] | None:
-    """The command of a peer in PyTorch; None without an interpreter that has it, and says so."""
+    """Returns the command of a peer in PyTorch; None without an interpreter that has it, and says so."""
     if python is None:
         print(f"{script}: no torch; name an interpreter that has it and opacus with --torch-python")
         return None

@@ -1,4 +1,4 @@
-"""The figures that `make bench` takes out of the benchmarks' rows: ours, a peer's, and their ratio."""
+"""Lists the figures that `make bench` takes from the benchmarks' rows: ours, a peer's, and their ratio."""
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -77,7 +77,7 @@ def open_bytes(transfers: str) -> Figure:
 
 
 def noise(what: str, quantity: str) -> Figure:
-    """A step of d = 30,000 by transfers alone beside the same by a circuit."""
+    """Returns a step of d = 30,000 by transfers alone beside the same by a circuit."""
     by = {"noise": "transfers alone", "transfers": "IKNP"}
     return Figure(f"{what} by transfers alone (peer: by a circuit)", quantity, by, by | {"noise": "circuit"})
 
@@ -145,6 +145,7 @@ FIGURES: dict[str, list[Figure]] = {  # by the part of bench
     "training": [
         clipped("CNN32", "ours, plain*"),
         clipped("CNN32", "flax.linen, plain", "flax"),
+        clipped("CNN32", "ours, clipped, a user's network"),
         clipped("CNN32", VMAP, "jax"),
         clipped("CNN32", JAX_PRIVACY, "jax-privacy"),
         clipped("CNN32", "torch, plain", TORCH),
@@ -211,7 +212,7 @@ FIGURES: dict[str, list[Figure]] = {  # by the part of bench
 
 
 def taken(figures: Sequence[Figure], rows: Rows) -> list[dict[str, Any]]:
-    """The rows of the table: those of ours, with the peer's figures and the ratio beside them.
+    """Returns the rows of the table: those of ours, with the peer's figures and the ratio beside them.
 
     Args:
       figures: to be taken; one that was not measured is left out.
@@ -231,7 +232,7 @@ def taken(figures: Sequence[Figure], rows: Rows) -> list[dict[str, Any]]:
 
 
 def _beside(figure: Figure, peer: Setting, own: dict[str, Any], rows: Rows) -> dict[str, Any]:
-    """The peer's part of a line: its name, and its value and the ratio where it was measured."""
+    """Returns the peer's part of a line: its name, and its value and the ratio where it was measured."""
     other = _best(rows, figure.peer_quantity or figure.quantity, peer, figure.more)
     (pattern,) = [value for name, value in peer.items() if name in ("side", "engine", "clients")] or ["fixed number"]
     if other is None:

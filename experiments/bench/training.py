@@ -1,4 +1,5 @@
-"""Speed and memory of clipped gradients and of many private trainings, beside plain ones, jax-privacy and Opacus.
+"""Measures speed and memory of clipped gradients and of many private trainings, beside plain ones, jax-privacy and
+Opacus.
 
     python -m experiments.bench.training --torch-python PATH   # one that has torch and opacus; a quarter of an hour
     python -m experiments.bench.training --quick --out DIR     # the small network, without its memory: under a minute
@@ -40,7 +41,7 @@ def sums(
     size: int = BATCH,
     only: Collection[str] | None = None,
 ) -> None:
-    """One batch's gradient, plain or clipped, by every library; ``only`` by these sides and PyTorch's."""
+    """Times one batch's gradient, plain or clipped, by every library; ``only`` by these sides and PyTorch's."""
     network = sides.NETWORKS[name]
     batch = sides.batch(key, network, size)
 
@@ -67,7 +68,8 @@ def sums(
 
 
 def memory(rows: Rows, name: str, repeats: int) -> None:
-    """The peak of a side's calls above what its process held before, the program being compiled; a process each."""
+    """Measures the peak of a side's calls above what its process held before, the program being compiled; a process
+    each."""
     setting, scale = {"network": name, "batch": BATCH}, f"{repeats} runs"
     for side in KEPT:
         command = [sys.executable, "-m", "experiments.bench.training", "--network", name, "--memory-of", side]
@@ -77,7 +79,7 @@ def memory(rows: Rows, name: str, repeats: int) -> None:
 
 
 def memory_of(side: str, name: str) -> None:
-    """What :func:`memory` runs in a process of its own: prints the peak in GiB."""
+    """Runs as a separate process of :func:`memory`: prints the peak in GiB."""
     network = sides.NETWORKS[name]
     batch = sides.batch(jax.random.key(0), network, BATCH)
     run = (sides.plain_gradients(network) | sides.clipped_sums(network))[side]
@@ -88,7 +90,7 @@ def memory_of(side: str, name: str) -> None:
 def many(
     rows: Rows, key: jax.Array, name: str, networks: int, steps: int, rounds: int, torch_python: str | None
 ) -> None:
-    """The same trainings with dropout one after another, together, and as one plain vmap; and Opacus's."""
+    """Times the same trainings with dropout one after another, together, and as one plain vmap; and Opacus's."""
     batch_size = 64
     network, given = sides.NETWORKS[name], examples(key, name)
     keys = jax.random.split(key, networks)
@@ -129,7 +131,8 @@ def many(
 def opacus(
     python: str | None, what: str, network: str, given: sides.Batch, *, batch_size: int, steps: int = 0
 ) -> AbstractContextManager[sides.Peer]:
-    """The peer in PyTorch and Opacus, on a CPU if JAX is: "sums" of all images, or "trainings" of so many steps."""
+    """Starts the peer in PyTorch and Opacus, on a CPU if JAX is: "sums" of all images, or "trainings" of so many
+    steps."""
     asked = {"clip_norm": sides.CLIP_NORM, "noise_multiplier": sides.NOISE_MULTIPLIER}
     asked |= {"learning_rate": sides.LEARNING_RATE, "dropout_rate": sides.DROPOUT_RATE, "check": sides.CHECKED}
     asked |= {"what": what, "network": network, "batch_size": batch_size, "steps": steps}
@@ -140,7 +143,7 @@ def opacus(
 
 
 def examples(key: jax.Array, name: str) -> sides.Batch:
-    """The bundled digits for the small network, noise for the large one; and parameters to begin with."""
+    """Returns the bundled digits for the small network, noise for the large one; and parameters to begin with."""
     given = sides.batch(key, sides.NETWORKS[name], 1_024)
     if name != "CNN8":
         return given
@@ -149,7 +152,7 @@ def examples(key: jax.Array, name: str) -> sides.Batch:
 
 
 def tolerance() -> float:
-    """How far sums may be apart in float32; on accelerators, in whose products it is rounded to fewer bits."""
+    """Returns how far sums may be apart in float32; on accelerators, in whose products it is rounded to fewer bits."""
     return 1e-4 if jax.default_backend() == "cpu" else 1e-2
 
 

@@ -37,7 +37,7 @@ NETWORKS = {  # with the shape of an image; all of Flax's own layers, the same m
 
 
 def sums(rows: Rows, key: jax.Array, name: str, users: int, rounds: int) -> None:
-    """One cohort's sum of clipped means by every side; they are asserted to agree."""
+    """Times one cohort's sum of clipped means by every side; they are asserted to agree."""
     model, shape = NETWORKS[name]
     init_key, image_key, label_key = jax.random.split(key, 3)
     params = models.initial_parameters(init_key, model, shape)

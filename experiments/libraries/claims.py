@@ -34,7 +34,9 @@ def all_found(rows: Rows) -> Verdict:
     own = known(rows)
     asked = [row for row in own if row["setting"].get("asked")]
     plain = [row for row in own if row not in asked]
-    told = f"{violated(plain)} of {len(plain)} by the plain call, {violated(asked)} of {len(asked)} by last bits"
+    beside = sum((row["setting"].get("low_bits") or 0) > row["setting"]["epsilon"] for row in asked)
+    told = f"{violated(plain)} of {len(plain)} by the plain call; {beside} of {len(asked)} told beside its verdict"
+    told += f", and {violated(asked)} by the verdict where last digits are asked for"
     return Verdict(violated(own) == len(own), told, scale(own))
 
 
@@ -45,10 +47,10 @@ def no_false_alarm(rows: Rows) -> Verdict:
 
 CLAIMS = (
     Claim(
-        "Faults that public issues name are found; last bits of floats where they are asked for",
+        "Faults that public issues name are found; by last digits of floats, where they are asked for",
         "",
         all_found,
         COMMAND,
     ),
-    Claim("No mended version and no sound mechanism, of 30 and more, is accused", "", no_false_alarm, COMMAND),
+    Claim("No fixed version and no sound mechanism, of 30 and more, is accused", "", no_false_alarm, COMMAND),
 )

@@ -4,7 +4,7 @@ from experiments.libraries.claims import CLAIMS, known, played, sound
 from experiments.libraries.play import WITHHELD
 from experiments.pages import Fact, Row, Rows, fact, number, only, select, table, verdicts
 
-FILES = ("*.json",)
+FILES = ("*.json", "../../bench/results/bench_host.json")
 SAID = {True: "found", False: "nothing", None: "–"}
 
 
@@ -47,7 +47,19 @@ def recorded(rows: Rows) -> str:
 
 
 def promises(rows: Rows) -> str:
-    header = ["library", "version", "promise", "ε, δ", "verdict", "ε at least", "attack", "trials", "seconds", "issue"]
+    header = [
+        "library",
+        "version",
+        "promise",
+        "ε, δ",
+        "verdict",
+        "ε at least",
+        "last digits",
+        "attack",
+        "trials",
+        "seconds",
+        "issue",
+    ]
     return table(header, map(line, rows), left=True)
 
 
@@ -55,8 +67,14 @@ def line(row: Row) -> list[str]:
     at = row["setting"]
     delta = f", {at['delta']:.3g}" if at["delta"] else ""
     cells = [at["library"], at["version"], at["promise"], f"{told(at['epsilon'])}{delta}, {at['neighbouring']}"]
-    cells += [at["verdict"], number(row["ours_low"]), at["attack"] or "–", f"{at['trials']:,}"]
+    cells += [at["verdict"], number(row["ours_low"]), digits(row), at["attack"] or "–", f"{at['trials']:,}"]
     return [*cells, f"{row['seconds']:.0f}", link(at["issue"])]
+
+
+def digits(row: Row) -> str:
+    """What the last digits of floats show beside the verdict, where that is more than the claim and than the bound."""
+    shown, claimed = row["setting"].get("low_bits"), row["setting"]["epsilon"]
+    return number(shown) if shown and claimed != "inf" and shown > max(claimed, row["ours_low"]) else "–"
 
 
 def told(epsilon: object) -> str:
@@ -76,3 +94,53 @@ def unnamed(rows: Rows) -> str:
     own = [at for at in own if at["verdict"] == WITHHELD]
     lines = [[at["library"], at["version"], f"{at['promise']}: {at['epsilon']:g}, {at['delta']:g}"] for at in own]
     return table(["library", "version", "claim"], lines, left=True)
+
+
+def peers(rows: Rows) -> str:
+    """What each auditor says of each mechanism: a line for a mechanism, a column for a tool."""
+    own = select(rows, "peer")
+    tools = dict.fromkeys(row["setting"]["tool"] for row in own)
+    lines = []
+    for name in dict.fromkeys((row["setting"]["library"], row["setting"]["version"]) for row in own):
+        of = [row for row in own if (row["setting"]["library"], row["setting"]["version"]) == name]
+        for promise in dict.fromkeys(row["setting"]["promise"] for row in of):
+            said = {row["setting"]["tool"]: row for row in of if row["setting"]["promise"] == promise}
+            at = said["dpaudit"]["setting"]
+            cells = [" ".join(name), promise, told(at["epsilon"]), link(at["issue"]), f"{at['trials']:,}"]
+            lines.append([*cells, *(peer(said[tool]) for tool in tools)])
+    return table(["library", "mechanism", "ε", "fault", "trials", *tools], lines, left=True)
+
+
+def peer(row: Row) -> str:
+    """Whether a tool refutes the claim, the bound that it gives, and the seconds that it took."""
+    if row["setting"]["error"] is not None:
+        return "failed"
+    bound = "" if row["ours"] is None else f" {number(row['ours'])},"
+    return f"{'**found**' if row['setting']['found'] else 'no'},{bound} {row['seconds']:.0f} s"
+
+
+def caught(rows: Rows) -> Fact:
+    """How many faults each tool found, and how many sound mechanisms it accused."""
+    own = select(rows, "peer")
+    told = []
+    for tool in dict.fromkeys(row["setting"]["tool"] for row in own):
+        of = [row["setting"] for row in own if row["setting"]["tool"] == tool]
+        faulty, mended = ([at for at in of if (at["issue"] is None) == sound] for sound in (False, True))
+        found, accused = (sum(bool(at["found"]) for at in some) for some in (faulty, mended))
+        told.append(f"{tool} {found} of {len(faulty)} faults, {accused} of {len(mended)} sound ones")
+    return fact(own, told="; ".join(told))
+
+
+def speed(rows: Rows) -> str:
+    """How fast audits are beside plain loops over the same functions, by the clock and by CPU time."""
+    lines = []
+    for row in rows:
+        name, _, quantity = row["quantity"].partition("_audit_over_loop")
+        if quantity == "_by_cpu":
+            clock = only(rows, f"{name}_audit_over_loop", library=name)
+            cells = [
+                f"{number(one['ours'])} [{number(one['ours_low'])}, {number(one['ours_high'])}]"
+                for one in (row, clock)
+            ]
+            lines.append([name, *cells, str(row["setting"]["cores"]), f"{row['setting']['load']:.1f}"])
+    return table(["library", "by CPU time [range]", "by the clock [range]", "cores", "load"], lines, left=True)

@@ -54,6 +54,7 @@ def line(environment: str, library: str, promise: Promise, seed: int) -> dict[st
     chosen = result.attacks[0].name if result.attacks else None
     bounds = {"estimate": result.epsilon_hat, "lower": result.epsilon_lower, "upper": result.epsilon_upper}
     about |= {"verdict": result.verdict, "attack": chosen, "trials": promise.trials}
+    about |= {"low_bits": json_number(result.low_bits)}
     return about | bounds | {"seconds": time.perf_counter() - began}
 
 

@@ -9,7 +9,7 @@ NEAR = 0.1  # points of accuracy
 
 
 def at_promise(rows: Rows, quantity: str, *crafts: str) -> Rows:
-    """The rows of some settings at the largest epsilon, of all data sets."""
+    """Returns the rows of some settings at the largest epsilon, of all data sets."""
     return [row for row in select(rows, quantity, epsilon=PROMISE) if row["setting"]["craft"] in crafts]
 
 
@@ -35,7 +35,7 @@ def below_promise_under_the_optimal_test(rows: Rows) -> Verdict:
 
 
 def nearer(closer: str, further: str, rows: Rows) -> Verdict:
-    """Whether one setting shows more than another on every data set."""
+    """Tells whether one setting shows more than another on every data set."""
     apart, told = [], []
     for name in values(at_promise(rows, "epsilon_hat", closer), "dataset"):
         more, less = (only(rows, "epsilon_hat", craft=c, dataset=name, epsilon=PROMISE) for c in (closer, further))
@@ -46,7 +46,7 @@ def nearer(closer: str, further: str, rows: Rows) -> Verdict:
 
 
 def stronger_with_the_server(rows: Rows) -> Verdict:
-    """Whether the spoiled model shows more than the honest one, where both negate the gradient."""
+    """Tells whether the spoiled model shows more than the honest one, where both negate the gradient."""
     more, less = (
         only(rows, "accuracy_percent", dataset="mnist", craft=craft, epsilon=PROMISE)
         for craft in ("collusion", "gradient_flip")
@@ -73,7 +73,7 @@ def table_1(rows: Rows) -> Verdict:
 
 
 def worst_pair(rows: Rows) -> Verdict:
-    """Whether the ascent ends at opposite gradients, as near to the limit as it can be and not above."""
+    """Tells whether the ascent ends at opposite gradients, as near to the limit as it can be and not above."""
     right, angle = only(rows, "worst_pair_accuracy_percent"), only(rows, "worst_pair_angle_degrees")
     long = only(rows, "worst_pair_norm")["ours"] >= angle["setting"]["clip_norm"]
     holds = 0 <= right["ours_high"] - right["ours"] < NEAR and angle["ours_low"] > 175 and long
@@ -82,7 +82,7 @@ def worst_pair(rows: Rows) -> Verdict:
 
 
 def opposite_labels(rows: Rows) -> Verdict:
-    """Whether training turns the gradients under two labels away from each other, and how far."""
+    """Tells whether training turns the gradients under two labels away from each other, and how far."""
     own = sorted(select(rows, "angle_degrees", craft="label_flip"), key=lambda row: row["setting"]["steps"])
     first, last = own[0], max(own, key=lambda row: row["ours"])
     ours = f"from {number(first['ours'], 0)} to at most {number(last['ours'], 0)} {interval(last, 0)} degrees"
@@ -90,7 +90,7 @@ def opposite_labels(rows: Rows) -> Verdict:
 
 
 def two_classes(between: str, rows: Rows) -> Verdict:
-    """Whether a pair of a two-class network points opposite ways after every pre-training."""
+    """Tells whether a pair of a two-class network points opposite ways after every pre-training."""
     own = sorted(
         select(rows, "two_class_angle_degrees", between=between), key=lambda row: float(row["setting"]["steps"])
     )
@@ -102,7 +102,7 @@ def two_classes(between: str, rows: Rows) -> Verdict:
 # fmt: off
 CLAIMS = (
     Claim("Observation 1: without manipulation, a client's gradient is protected better than promised (cosine rule)", "0.94 of 4", below_promise, COMMAND),
-    Claim("The same, against the test that reads most from a release", "", below_promise_under_the_optimal_test, COMMAND),
+    Claim("The same, against the most powerful test of a release", "", below_promise_under_the_optimal_test, COMMAND),
     Claim("Observation 2: a negated gradient reaches the promise on MNIST", "3.99 of 4", flipped, COMMAND),
     Claim("A negated gradient shows more than another label", "3.99 against 2.47", lambda rows: nearer("gradient_flip", "label_flip", rows), COMMAND),
     Claim("Observation 3: collusion with the server makes the observer stronger than a negated gradient alone (MNIST)", "98.2% against 93.6%", stronger_with_the_server, COMMAND),
@@ -111,7 +111,7 @@ CLAIMS = (
     Claim("Table 1: right guesses on MNIST in five settings at four epsilons", "20 cells", table_1, COMMAND),
     Claim("Proposition 1: opposite gradients of norm at least L are the worst pair for the cosine rule", "", worst_pair, COMMAND),
     Claim("Proposition 2: after training, gradients under two labels of ten point opposite ways", "180 degrees", opposite_labels, COMMAND),
-    Claim("Proposition 2 as its proof has it: two classes", "180 degrees", lambda rows: two_classes("true", rows), COMMAND),
+    Claim("Proposition 2 in the case that its proof covers: two classes", "180 degrees", lambda rows: two_classes("true", rows), COMMAND),
     Claim("Eqs. (4) and (5) of that proof point opposite ways", "180 degrees", lambda rows: two_classes("equations", rows), COMMAND),
     Claim("Training leads to opposite weights of the two logits", "180 degrees", lambda rows: two_classes("weights", rows), COMMAND),
 )

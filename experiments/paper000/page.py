@@ -112,7 +112,7 @@ def swept(rows: Rows) -> Fact:
 
 
 def together(rows: Rows, names: Sequence[str]) -> tuple[float, Fact]:
-    """How far the best one (steps, L) stays from all three rows of Table 1 at once."""
+    """Returns how far the best one (steps, L) stays from all three rows of Table 1 at once."""
     cells: dict[tuple[int, float], dict[str, float]] = {}
     for row in select(rows, "sweep_accuracy_percent"):
         at = row["setting"]
@@ -129,13 +129,13 @@ def as_worded(rows: Rows) -> Fact:
 
 
 def likeliest_label(rows: Rows) -> Fact:
-    """The likeliest wrong label comes closer to the paper's row than a random one."""
+    """Returns the likeliest wrong label comes closer to the paper's row than a random one."""
     (plain, _), (other, found) = together(rows, PLAIN), together(rows, LIKELIEST)
     return fact(found.holds and other < plain, **found.values)
 
 
 def benign_angle(rows: Rows) -> Fact:
-    """The angle at which benign pairs would have to lie, below the medians of all stages of training."""
+    """Returns the angle at which benign pairs would have to lie, below the medians of all stages of training."""
     benign, flip = (TABLE_1[name][-1] - 50 for name in ("benign", "gradient_flip"))
     needed = 180 * benign / flip
     least = min(row["ours"] for row in select(rows, "angle_degrees", craft="benign"))
@@ -173,7 +173,7 @@ def two_class_setting(rows: Rows) -> Fact:
 
 
 def opposite_from_the_start(rows: Rows) -> Fact:
-    """The true gradients are opposite before any training, and the equations' are not."""
+    """Returns the true gradients are opposite before any training, and the equations' are not."""
     true, written = (
         only(rows, "two_class_angle_degrees", steps=0, between=of)["ours"] for of in ("true", "equations")
     )

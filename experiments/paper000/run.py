@@ -59,13 +59,13 @@ def grid(rows: Rows, datasets: list[str], options: Any) -> list[dict[str, Any]]:
 
 
 def published(setting: str, place: int) -> tuple[float | None, float | None]:
-    """The paper's accuracy, and its empirical epsilon where it quotes one."""
+    """Returns the paper's accuracy, and its empirical epsilon where it quotes one."""
     quoted = QUOTED.get(setting) if EPSILONS[place] == 4 else None
     return TABLE_1.get(setting, (None,) * 4)[place], quoted
 
 
 def compare(rows: Rows, row: dict[str, Any], accuracy_percent: float | None, epsilon: float | None) -> None:
-    """One audit row as three comparisons: right guesses, cosine epsilon, optimal-test epsilon."""
+    """Adds one audit row as three comparisons: right guesses, cosine epsilon, optimal-test epsilon."""
     labels = {
         field: row[field] for field in ("dataset", "craft", "epsilon", "engine", "pretraining_steps", "clip_norm")
     }

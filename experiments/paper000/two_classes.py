@@ -1,4 +1,4 @@
-"""Proposition 2 where its proof stands: a network of two classes, and Eqs. (4) and (5) beside its true gradients.
+"""Tests Proposition 2 where its proof holds: a network of two classes, and Eqs. (4) and (5) beside its true gradients.
 
 With p the probability of the true label y = 1, z+ and z- the two logits and L = -log p, the paper writes
 dL/dW = (p - 1) dz+/dW under y = 1 (Eq. 4) and -p dz-/dW under y = 0 (Eq. 5), and expects w+ = -w- of a trained model.

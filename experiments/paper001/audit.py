@@ -45,13 +45,13 @@ VIEWS: dict[str, Callable[[Aggregation, int], View]] = {
 
 
 def record(agreed: Aggregation, neighbouring: str) -> tuple[jax.Array, jax.Array]:
-    """A record of one clip norm along one coordinate: against its opposite, or against nothing."""
+    """Returns a record of one clip norm along one coordinate: against its opposite, or against nothing."""
     levels = agreed.scale.levels
     return jnp.full(1, -levels if neighbouring == "replace" else 0, jnp.int32), jnp.full(1, levels, jnp.int32)
 
 
 def spent(agreed: Aggregation, scheme: str, owners: int, neighbouring: str) -> float:
-    """The true epsilon of the pair that is audited: exact for the binomial, Gaussian for the others."""
+    """Returns the true epsilon of the pair that is audited: exact for the binomial, Gaussian for the others."""
     if scheme == "SPGC":
         shift = sigma.SENSITIVITY[neighbouring] * agreed.scale.levels
         return accounting.least_epsilon(agreed.noise, shift=shift, delta=DELTA)
@@ -114,7 +114,7 @@ def by_rule(rows: Rows, neighbouring: str, epsilon: float, trials: int) -> None:
 
 
 def by_fault(rows: Rows, number: int, share: float = 1.0) -> None:
-    """A variant, with that share of its trials."""
+    """Audits a variant, with that share of its trials."""
     variant = VARIANTS[number]
     mechanism, x0, x1, claim = variant.case
     assert claim is not None
@@ -125,7 +125,8 @@ def by_fault(rows: Rows, number: int, share: float = 1.0) -> None:
 
 
 def by_view(rows: Rows) -> None:
-    """What a network makes of the evaluator's view, of the release alone, and of a view that tells too much."""
+    """Audits what a network learns from the evaluator's view, of the release alone, and of a view that tells too
+    much."""
     seen = {"the release alone": spgc_evaluator.released, "all that H2 holds": spgc_evaluator.view}
     seen["the same, labels end in the bit that they hide"] = partial(spgc_evaluator.view, telling=True)
     for name, view in seen.items():

@@ -27,7 +27,7 @@ def leads(rows: Rows, data: str, epsilon: float) -> Verdict:
 
 
 def printed(rows: Rows, data: str, scheme: str, epsilon: float) -> Verdict:
-    """Whether the printed accuracy lies within the range of our trials."""
+    """Tells whether the printed accuracy lies within the range of our trials."""
     row = accuracy(rows, data, scheme, epsilon)
     inside = row["ours_low"] <= row["paper_value"] <= row["ours_high"]
     return Verdict(None if trials(row) == 1 else inside, ranged(row, 1), row["scale"])
@@ -50,7 +50,7 @@ def others_depend_on_owners(rows: Rows) -> Verdict:
 
 
 def ends(rows: Rows) -> tuple[int, int]:
-    """The fewest and the most owners."""
+    """Returns the fewest and the most owners."""
     counts = [row["setting"]["owners"] for row in rows]
     return min(counts), max(counts)
 
@@ -78,7 +78,7 @@ def growth(rows: Rows, circuit: str) -> tuple[int, float]:
 
 
 def bytes_grow(rows: Rows) -> Verdict:
-    """Whether noise in circuits must cost more bytes the wider it is: ours, by another law, hardly does."""
+    """Tells whether noise in circuits must cost more bytes the wider it is: ours, by another law, hardly does."""
     (_, table), (_, ours) = growth(rows, "table"), growth(rows, "binomial")
     told = f"{table:.1f} times the bytes with the paper's table, {ours:.2f} times with binomial noise"
     return Verdict(ours > 1.1, told, "counted, ε from 8 to 0.01")
@@ -98,7 +98,7 @@ CLAIMS = (
     Claim("SPGC's privacy does not depend on the number of owners", "", independent_of_owners, AUDIT),
     Claim("Schemes whose owners each add a share of the noise lose privacy as owners are added", "", others_depend_on_owners, AUDIT),
     Claim("The rule for the noise gives the ε that it is asked for", "δ = 0.001", rule, AUDIT),
-    Claim("The noisy sum decodes as it should (the fault of Chase et al. is mended)", "", decoded, TRAIN),
+    Claim("The noisy sum decodes correctly (the fault of Chase et al. is mended)", "", decoded, TRAIN),
     Claim("SPGC is more accurate than LDP on Cancer, ε = 8", "+5.5 points", lambda rows: leads(rows, "Cancer", 8.0), TRAIN),
     Claim("SPGC is more accurate than LDP on Diabetes, ε = 8", "+2.3 points", lambda rows: leads(rows, "Diabetes", 8.0), TRAIN),
     Claim("SPGC is more accurate than LDP on MNIST, ε = 0.5", "+0.4 points", lambda rows: leads(rows, "MNIST", 0.5), TRAIN),

@@ -91,23 +91,23 @@ TRAININGS = (
 
 
 def plain_bytes() -> float:
-    """What a coordinate of a step without noise costs between the servers, with the paper's ring."""
+    """Returns what a coordinate of a step without noise costs between the servers, with the paper's ring."""
     return sum(two_server_sum.plain(ring_bits=RING_BITS).payload_bytes(1).values())
 
 
 def general_bytes() -> float:
-    """The same if both labels of each of H2's bits are sent encrypted, as general transfers do."""
+    """Returns the same if both labels of each of H2's bits are sent encrypted, as general transfers do."""
     return plain_bytes() + 2 * BLOCK * RING_BITS
 
 
 def steps(training: Training) -> int:
-    """How many the paper's training took, if a coordinate cost it without noise what it costs us."""
+    """Returns how many steps the paper's training took, if a coordinate cost it without noise what it costs us."""
     return round(training.paper_plain_gb * 1e9 / (plain_bytes() * training.parameters))
 
 
 @contextmanager
 def servers(terms: Terms, multiplier: float | None, link: tuple[float, float] | None) -> Iterator[tuple[str, str]]:
-    """The addresses of two server processes of these terms, which follow from this noise multiplier."""
+    """Starts two server processes of these terms, which follow from this noise multiplier."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
 

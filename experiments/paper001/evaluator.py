@@ -1,4 +1,4 @@
-"""All that H2 holds of real openings: its share and bits, labels, tables, decoding, and what it makes of them.
+"""Records everything that H2 holds in real openings: its share and bits, labels, tables, decoding, and results.
 
 One session opens many coordinates, each a trial with labels of its own, so that a network can learn from thousands of
 them. The noise is small, so that what the release tells is known exactly, and is much: a view that tells more is found
@@ -37,7 +37,7 @@ _OWN, _LABELS = KIND.mixed * COUNT // 8, KIND.ring_bits * COUNT * BLOCK  # bytes
 
 
 def released(record: int, seed: bytes) -> np.ndarray:
-    """The release alone, [n, 1], of a session in which every coordinate's owner has ``record``."""
+    """Returns the release alone, [n, 1], of a session in which every coordinate's owner has ``record``."""
     return view(record, seed)[:, :1]
 
 
@@ -68,12 +68,13 @@ def view(record: int, seed: bytes, *, telling: bool = False) -> np.ndarray:
 
 
 def _once(source: Source, size: int, change: Callable[[bytes], np.ndarray]) -> Source:
-    """A source whose answers of this size are changed."""
+    """Returns a source whose answers of this size are changed."""
     return lambda count: change(source(count)).tobytes() if count == size else source(count)
 
 
 def _opened(channel: Channel, received: two_server_sum.Received, share: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """What :meth:`dpaudit.secure.protocol.two_server_sum.Evaluator.open` does, by an H2 that keeps all it sees."""
+    """Does what :meth:`dpaudit.secure.protocol.two_server_sum.Evaluator.open` does, by an H2 that keeps all it
+    sees."""
     bits = KIND.ring_bits
     labels = channel.receive("labels", bits * COUNT * BLOCK).reshape(bits, COUNT, BLOCK)
     decoding = np.unpackbits(channel.receive("decoding", bits * COUNT // 8)).reshape(bits, COUNT)
@@ -93,12 +94,12 @@ def _opened(channel: Channel, received: two_server_sum.Received, share: np.ndarr
 
 
 def binary(values: np.ndarray, bits: int) -> np.ndarray:
-    """The lowest bits of numbers, [..., n] -> [..., bits, n]."""
+    """Returns the lowest bits of numbers, [..., n] -> [..., bits, n]."""
     return values[..., None, :] >> np.arange(bits)[:, None] & 1
 
 
 def told(seen: Callable[[int, bytes], np.ndarray], *, seed: int, confidence: float, steps: int = 1_000) -> AuditResult:
-    """An audit of whether the record is there: a network learns from some sessions, others are counted."""
+    """Returns an audit of whether the record is there: a network learns from some sessions, others are counted."""
     worlds = [
         [seen(record, b"%d %d %d" % (seed, world, number)) for number in range(SESSIONS)]
         for world, record in enumerate((0, RECORD))

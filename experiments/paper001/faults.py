@@ -1,4 +1,4 @@
-"""SPGC as it should be and broken, with the attack that tells: cases for ``dpaudit.audit``.
+"""Defines SPGC as it should be and broken, with the attack that shows it: cases for ``dpaudit.audit``.
 
 One record is there or not, at the paper's delta; gradients are in units. One of the variants is broken and yet not
 found out by everybody: with one server's bits fixed to zero, the noise is as fair as ever to all but the other server.
@@ -52,7 +52,8 @@ def two_steps(key: jax.Array, x: jax.Array, *, reuse: bool) -> jax.Array:
 
 
 def one_server_s_bits(key: jax.Array, x: jax.Array, *, fixed: bool, inside: bool) -> jax.Array:
-    """The release where H1's bits are all zero, or not; for H2 (``inside``), less the noise that its own bits make."""
+    """Returns the release where H1's bits are all zero, or not; for H2 (``inside``), less the noise that its own bits
+    make."""
     first, second = (words(own, AGREED.noise, x.shape) for own in jax.random.split(key))
     released = x + noise_of(AGREED.noise, second if fixed else first ^ second)
     return smod(released - noise_of(AGREED.noise, second) if inside else released, RING)
@@ -65,18 +66,18 @@ NUDGE = jnp.zeros(182, jnp.int32), jnp.ones(182, jnp.int32)  # 13.5 units long, 
 
 
 def from_table(key: jax.Array, x: jax.Array) -> jax.Array:
-    """The sum with noise from the paper's table."""
+    """Returns the sum with noise from the paper's table."""
     return x + jnp.asarray(TABLE, jnp.int32)[jax.random.bits(key, x.shape, jnp.uint16)]
 
 
 def impossible(released: jax.Array) -> jax.Array:
-    """Whether a coordinate is none of the table's values, as it must be without the record."""
+    """Tells whether a coordinate is none of the table's values, as it must be without the record."""
     table = jnp.asarray(np.unique(TABLE), jnp.int32)
     return (table[jnp.searchsorted(table, released)] != released).any()
 
 
 def of_real(key: jax.Array, x: jax.Array, *, quantised: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """The release of gradients in fractions of units."""
+    """Returns the release of gradients in fractions of units."""
     return spgc(COARSE, 1)(key, quantised(x).astype(jnp.int32))
 
 
@@ -119,7 +120,7 @@ def pair(
     trials: int,
     claim: Claim = CLAIM,
 ) -> tuple[Variant, ...]:
-    """The protocol without the fault, and with it."""
+    """Returns the protocol without the fault, and with it."""
     return tuple(
         Variant(fault, wrong, seen_by, Case(mechanism, *inputs, claim), attack, trials)
         for wrong, mechanism in ((False, sound), (True, broken))

@@ -16,7 +16,7 @@ NOISELESS = {"non-private": ("#222222", "-"), "MPC only": ("#888888", "--")}
 
 
 def drawn(setting: dict[str, Any]) -> bool:
-    """Whether the paper's Fig. 1 has such a curve: three owners, and the paper's rule where there is noise."""
+    """Tells whether the paper's Fig. 1 has such a curve: three owners, and the paper's rule where there is noise."""
     noisy = setting["scheme"] in ("SPGC", "LDP") and setting["rule"] == "classical"
     return setting["owners"] == OWNERS and (noisy or setting["scheme"] in NOISELESS)
 

@@ -20,7 +20,7 @@ BUFFERED = 1 << 26  # bytes on their way: more than rate times delay of any link
 
 @contextmanager
 def shaped(port: int, megabits: float, delay_ms: float) -> Iterator[int]:
-    """A port of this machine that leads to another one through a link."""
+    """Opens a port of this machine that leads to another one through a link."""
     command = [sys.executable, "-m", "experiments.paper001.link", "--to", f"127.0.0.1:{port}"]
     command += ["--megabits", str(megabits), "--delay-ms", str(delay_ms)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -4,8 +4,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dpaudit.training.windows import Conv
-
 
 def sign(x: jax.Array) -> jax.Array:
     """1 where x >= 0, else -1; its derivative is taken for that of x clipped to [-1, 1].
@@ -29,14 +27,19 @@ class MNISTNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        x = nn.relu(Conv(16, (5, 5), strides=(2, 2), padding="SAME")(image))
+        x = nn.relu(nn.Conv(16, (5, 5), strides=(2, 2), padding="SAME")(image))
         if self.apart:
             each = nn.vmap(
-                Conv, in_axes=-1, out_axes=-1, variable_axes={"params": 0}, split_rngs={"params": True}, axis_size=16
+                nn.Conv,
+                in_axes=-1,
+                out_axes=-1,
+                variable_axes={"params": 0},
+                split_rngs={"params": True},
+                axis_size=16,
             )
             x = each(32, (5, 5), strides=(2, 2), padding="VALID")(x[..., None, :])
         else:
-            x = Conv(32, (5, 5), strides=(2, 2), padding="VALID")(x)
+            x = nn.Conv(32, (5, 5), strides=(2, 2), padding="VALID")(x)
         return nn.Dense(self.num_classes)(nn.relu(x).ravel())
 
 

@@ -35,7 +35,7 @@ def what_was_run(rows: Rows) -> str:
 
 
 def accuracies(rows: Rows) -> str:
-    """The paper's schemes under its own rule, and SPGC under rules that keep their promise."""
+    """Returns the paper's schemes under its own rule, and SPGC under rules that keep their promise."""
     lines = []
     for row in select(rows, "accuracy", owners=OWNERS):
         at = row["setting"]
@@ -180,7 +180,7 @@ def bounds(row: Row) -> str:
 
 
 def steps_of_paper(rows: Rows) -> Fact:
-    """How many times fewer steps the paper's bytes would mean with general transfers."""
+    """Computes how many times fewer steps the paper's bytes would mean with general transfers."""
     fewer = general_bytes() / plain_bytes()
     return fact(fewer > 1, bits=RING_BITS, plain=plain_bytes(), general=general_bytes(), fewer=fewer)
 

@@ -73,14 +73,14 @@ def gather(rows: Rows, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _published(setting: dict[str, Any]) -> float | None:
-    """The paper's accuracy: three owners, its own rule."""
+    """Returns the paper's accuracy: three owners, its own rule."""
     if setting["owners"] != OWNERS or setting["rule"] not in (None, "classical"):
         return None
     return TASKS[setting["data"]].paper.get((setting["scheme"], setting["epsilon"]))
 
 
 def _spent(rows: Rows, run: Run, dimension: int) -> None:
-    """What one step spends, and what all spend on a record, which is in one batch an epoch: by both relations."""
+    """Adds what one step spends, and what all spend on a record, which is in one batch an epoch: by both relations."""
     if run.scheme in NOISELESS or run.epsilon is None or run.owners != OWNERS:
         return
     step = step_of(run)
@@ -115,7 +115,7 @@ REPRODUCIBLE = {"outside": outside}
 
 
 def arguments(given: Sequence[str] | None = None) -> Namespace:
-    """What was asked for on the command line, or ``given``."""
+    """Parses the command line, or ``given``."""
     parser = options(__doc__ or "", work="every run", share=True)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--trials", type=int, default=None, help="of each setting; default: MNIST 1, the others 10")
@@ -125,7 +125,7 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
 
 
 def wanted(chosen: Namespace) -> list[Run]:
-    """The runs asked for."""
+    """Returns the runs asked for."""
     if chosen.quick:
         return [run for run in runs(["Cancer"], 1, epochs=10) if _of_paper(run, QUICK)]
     found = [run for task in chosen.tasks for run in runs([task], chosen.trials or TRIALS[task])]

@@ -69,7 +69,7 @@ def runs(tasks: Sequence[str], trials: int, *, epochs: int | None = None) -> lis
 
 
 def step_of(run: Run) -> Step:
-    """What the run's scheme is made for; at least one example of every owner is in a batch."""
+    """Returns the step that the run's scheme is made for; at least one example of every owner is in a batch."""
     each = max(1, TASKS[run.data].examples // run.owners)
     multiplier = 0.0 if run.rule is None or run.epsilon is None else RULES[run.rule](run.epsilon)
     return Step(run.owners, each * run.owners, CLIP_NORM, multiplier)
@@ -87,7 +87,7 @@ class Learner(NamedTuple):
 
 @cache
 def learner(name: str, shape: tuple[int, ...]) -> Learner:
-    """Of a task, for records of this shape."""
+    """Returns the learner of a task, for records of this shape."""
     task = TASKS[name]
     loss, network = models.cross_entropy(task.model), models.logits(task.model)
     start = models.initial_parameters(jax.random.key(0), task.model, shape)
@@ -116,7 +116,7 @@ def learner(name: str, shape: tuple[int, ...]) -> Learner:
 def play(
     run: Run, train: Records, test: Records, seed: int, progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
-    """The whole run; its record, with what the network is worth after every epoch."""
+    """Returns the whole run; its record, with what the network is worth after every epoch."""
     step, learn = step_of(run), learner(run.data, train.inputs.shape[1:])
     scheme = SCHEMES[run.scheme](step)
     rng = np.random.default_rng([seed, run.trial])
@@ -151,7 +151,7 @@ def play(
 def contributions(
     scheme: Scheme, learn: Learner, params: jax.Array, train: Records, batch: np.ndarray
 ) -> list[np.ndarray]:
-    """What the batch adds to the owners' sums, part by part: whole numbers add up to the same in any parts."""
+    """Returns what the batch adds to the owners' sums, part by part: whole numbers add up to the same in any parts."""
     size = next(n for n in range(min(TOGETHER, len(batch)), 0, -1) if len(batch) % n == 0)
     parts = batch.reshape(-1, size)
     return [
@@ -173,12 +173,12 @@ def worth(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def _secrets(seed: int, run: Run, *at: int) -> Callable[[int], bytes]:
-    """The servers' bits of a step, for this run alone."""
+    """Returns the servers' bits of a step, for this run alone."""
     return Stream(hashlib.sha256(repr((seed, run, at)).encode()).digest()[:SEED_BYTES]).draw
 
 
 def play_all(wanted: Sequence[Run], work: Path, seed: int, data_dir: str | None) -> list[dict[str, Any]]:
-    """The record of every run, found in ``work`` or made and kept there."""
+    """Returns the record of every run, found in ``work`` or made and kept there."""
     identity: Identity = {"program": str(fingerprint.of_module("paper001.runs"))}
     return kept_records(
         wanted,

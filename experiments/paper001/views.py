@@ -28,7 +28,7 @@ class Aggregation(NamedTuple):
 
     @property
     def std(self) -> float:
-        """Of the noise of one release, units."""
+        """Returns the standard deviation of one release's noise, in units."""
         return self.noise.std
 
 
@@ -41,13 +41,14 @@ def aggregation(noise_multiplier: float, *, examples: int = 30, ring_bits: int =
 
 
 def smod(values: jax.Array, ring_bits: int) -> jax.Array:
-    """The representative modulo 2^ring_bits in [-2^(ring_bits - 1), 2^(ring_bits - 1)), int32."""
+    """Returns the representative modulo 2^ring_bits in [-2^(ring_bits - 1), 2^(ring_bits - 1)), int32."""
     spare = 32 - ring_bits
     return jnp.left_shift(values.astype(jnp.int32), spare) >> spare
 
 
 def words(key: jax.Array, noise: Binomial, shape: tuple[int, ...]) -> jax.Array:
-    """One server's secret bits, uint32 [words, *shape]: the coins, 32 a word, and then a word for each uniform."""
+    """Returns one server's secret bits, uint32 [words, *shape]: the coins, 32 a word, and then a word for each
+    uniform."""
     return jax.random.bits(key, (-(-noise.coins // 32) + 2, *shape), jnp.uint32)
 
 
@@ -66,13 +67,13 @@ def gaussian(key: jax.Array, std: float, shape: tuple[int, ...]) -> jax.Array:
 
 
 def others(key: jax.Array, agreed: Aggregation, owners: int, shape: tuple[int, ...]) -> jax.Array:
-    """The sum of the colluding owners' contributions: any that leave the sum its room."""
+    """Returns the sum of the colluding owners' contributions: any that leave the sum its room."""
     most = agreed.scale.levels // max(owners - 1, 1)
     return jax.random.randint(key, (owners - 1, *shape), -most, most + 1).sum(axis=0, dtype=jnp.int32)
 
 
 def spgc(agreed: Aggregation, owners: int) -> View:
-    """The noisy sum less the known owners' contributions. One server's bits say nothing of the noise."""
+    """Returns the noisy sum less the known owners' contributions. One server's bits say nothing of the noise."""
 
     def view(key: jax.Array, x: jax.Array) -> jax.Array:
         known_key, *server_keys = jax.random.split(key, 3)
@@ -85,13 +86,13 @@ def spgc(agreed: Aggregation, owners: int) -> View:
 
 
 def ldp(agreed: Aggregation, owners: int) -> View:
-    """The honest owner's own message: the server is told each owner's, so the others' do not come into it."""
+    """Returns the honest owner's own message: the server is told each owner's, so the others' do not come into it."""
     del owners
     return lambda key, x: x + gaussian(key, agreed.std, x.shape)
 
 
 def reduced(agreed: Aggregation, owners: int) -> View:
-    """The noisy sum less the known owners' contributions and noise: 1/k of the variance remains."""
+    """Returns the noisy sum less the known owners' contributions and noise: 1/k of the variance remains."""
 
     def view(key: jax.Array, x: jax.Array) -> jax.Array:
         known_key, noise_key = jax.random.split(key)
@@ -104,7 +105,7 @@ def reduced(agreed: Aggregation, owners: int) -> View:
 
 
 def own_noise(agreed: Aggregation, owners: int) -> View:
-    """The noisy sum less the known owners' contributions and the server's own noise."""
+    """Returns the noisy sum less the known owners' contributions and the server's own noise."""
 
     def view(key: jax.Array, x: jax.Array) -> jax.Array:
         known_key, *server_keys = jax.random.split(key, 3)
@@ -125,7 +126,7 @@ class Transcript(NamedTuple):
 
 
 def transcript(agreed: Aggregation, server: int, *, mask_bits: int | None = None) -> Callable[..., Transcript]:
-    """What H1 (``server`` 0) or H2 (1) holds of one owner's record.
+    """Returns what H1 (``server`` 0) or H2 (1) holds of one owner's record.
 
     Args:
       agreed: the servers' parameters.

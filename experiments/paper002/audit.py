@@ -74,7 +74,8 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def message(rows: Rows, client: str, dimension: int, trials: int, *, curve: str) -> None:
-    """One message of one client; its bound assumes nothing, or a Gaussian curve at a threshold known beforehand."""
+    """Audits one message of one client; its bound assumes nothing, or a Gaussian curve at a threshold known
+    beforehand."""
     delta, calibrations = WIRE[client]
     for calibration, (true, make) in calibrations.items():
         result = federated_canary.message(

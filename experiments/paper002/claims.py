@@ -48,7 +48,7 @@ def scales(rows: Rows) -> list[tuple[Any, ...]]:
 
 
 def margins(rows: Rows, scale: tuple[Any, ...], sensitivity: int) -> list[Margin]:
-    """Of every claim that was run at a scale."""
+    """Returns the margins of every claim that was run at a scale."""
     found = select(rows, "claim_margin", **dict(zip(SCALE, scale, strict=True)), sensitivity=sensitivity)
     return [_margin(row, rows) for row in found]
 
@@ -68,7 +68,7 @@ def _margin(row: Row, rows: Rows) -> Margin:
 
 
 def _trials(setting: dict[str, Any], name: str, rows: Rows) -> int:
-    """How many a setting was run in; without privacy, under no noise."""
+    """Returns how many trials a setting was run in; without privacy, under no noise."""
     same = {field: setting[field] for field in SCALE} | {"name": name}
     (row,) = (
         row for row in select(rows, "accuracy_percent", **same)
@@ -78,7 +78,7 @@ def _trials(setting: dict[str, Any], name: str, rows: Rows) -> int:
 
 
 def judge(found: Sequence[Margin]) -> list[Judged]:
-    """Every margin with an interval by a paired model: trials differ as much for all margins of one quantity.
+    """Gives every margin an interval by a paired model: trials differ as much for all margins of one quantity.
 
     The standard deviation from trial to trial is shared by the margins of one quantity at one share of the rounds, or,
     where those leave fewer than ``LEAST`` degrees of freedom, by all of the quantity; with fewer still, and for a
@@ -105,14 +105,14 @@ def _judged(margin: Margin, found: Sequence[Margin]) -> Judged:
 
 
 def of_paper(claim: published.Comparison) -> str:
-    """The same margin in the paper's own tables, where they have it."""
+    """Returns the same margin in the paper's own tables, where they have it."""
     if claim.quantity != "accuracy" or claim.at != 1 or not {*claim.larger, *claim.smaller} <= ACCURACY.keys():
         return ""
     return f"{min(ACCURACY[a][0] - ACCURACY[b][0] for a in claim.larger for b in claim.smaller):+.2f}"
 
 
 def by_runs(number_of: int, rows: Rows) -> Verdict:
-    """A comparison between settings, at the paper's scale with the noise that keeps the promise."""
+    """Returns a comparison between settings, at the paper's scale with the noise that keeps the promise."""
     (found,) = (each for each in judge(margins(rows, AS_PRINTED, KEEPS)) if each.margin.claim == number_of)
     at = found.margin.row["setting"]
     trials = f"{found.margin.trials} trial{'s' * (found.margin.trials > 1)}"
@@ -132,7 +132,8 @@ def statistic(rows: Rows) -> Verdict:
 
 
 def tables(rows: Rows) -> Verdict:
-    """Whether the accuracies of Tables 1 and 2 come out within a point, with the noise that keeps the promise."""
+    """Tells whether the accuracies of Tables 1 and 2 come out within a point, with the noise that keeps the
+    promise."""
     same = dict(zip(SCALE, AS_PRINTED, strict=True))
     own = [
         row for row in select(rows, "accuracy_percent", sensitivity=KEEPS, **same) if row["paper_value"] is not None
@@ -147,7 +148,7 @@ COMMAND = "clip_size --work DIR --simulated 20"
 CLAIMS = (
     Claim("A message is ε-LDP, with the noise of Section 3.1.2 (2C)", "ε = 8", lambda rows: message(2, rows), COMMAND),
     Claim("A message is ε-LDP, with the noise that Algorithm 3 prints (C)", "ε = 8", lambda rows: message(1, rows), COMMAND),
-    Claim("What the quantile rule spends in all", "0.006", statistic, COMMAND),
+    Claim("The quantile rule's total ε", "0.006", statistic, COMMAND),
     Claim("Tables 1 and 2: accuracy in ten settings", "89.65 to 94.04%", tables, COMMAND),
     *(
         Claim(f"{published.place(c)}: {c.text}", of_paper(c), lambda rows, i=i: by_runs(i, rows), COMMAND)

@@ -28,7 +28,7 @@ def draw(rows: Rows, folder: Path) -> None:
 
 
 def drawn(kept: Rows) -> dict[str, Any]:
-    """Every figure of one scale, from its curves and histograms."""
+    """Draws every figure of one scale, from its curves and histograms."""
     curves = [row for row in kept if "accuracy" in row]
     noises = sorted({curve["sensitivity"] for curve in curves} - {None})
     found: dict[str, Any] = {"fixed": figures.fixed(curves), "schedules": figures.schedules(curves)}
@@ -68,7 +68,7 @@ def title(scale: tuple[Any, ...], noise: int) -> str:
 
 
 def accuracies(rows: Rows) -> str:
-    """Every setting at every scale."""
+    """Tabulates every setting at every scale."""
     lines, found = [], select(rows, "accuracy_percent")
     for name in values(found, "name"):
         cells = ["–" if name not in ACCURACY else f"{ACCURACY[name][0]} ± {ACCURACY[name][1]}"]
@@ -103,7 +103,7 @@ def few_clients(rows: Rows) -> Fact:
 
 
 def claims(rows: Rows) -> str:
-    """Every claim at every scale: its margin and whether it holds."""
+    """Tabulates every claim at every scale: its margin and whether it holds."""
     found = {column: {each.margin.claim: each for each in judge(margins(rows, *column))} for column in columns(rows)}
     found = {column: own for column, own in found.items() if own}
     lines = []
@@ -123,7 +123,7 @@ def findings(rows: Rows) -> str:
 
 
 def rule(rows: Rows) -> str:
-    """The rule that asks clients nothing, beside the paper's best schedule, in the same trials."""
+    """Returns the rule that asks clients nothing, beside the paper's best schedule, in the same trials."""
     lines = []
     for scale, noise in columns(rows):
         own = {each.margin.row["setting"]["closest"][0]: each for each in judge(margins(rows, scale, noise))}
@@ -138,7 +138,7 @@ def rule(rows: Rows) -> str:
 
 
 def never_behind(rows: Rows) -> Fact:
-    """The rule is nowhere certainly less accurate than the best schedule, and somewhere certainly more."""
+    """Returns the rule is nowhere certainly less accurate than the best schedule, and somewhere certainly more."""
     found = [each for column in columns(rows) for each in judge(margins(rows, *column))]
     own = [each for each in found if each.margin.row["setting"]["closest"][0] in BUDGETS]
     held = [each for each in own if each.holds]
@@ -150,7 +150,7 @@ def commands(rows: Rows) -> str:
 
 
 def commands_of(rows: Rows, scale: tuple[Any, ...]) -> list[str]:
-    """What was run at one scale, a command for each noise and number of trials."""
+    """Lists what was run at one scale, a command for each noise and number of trials."""
     dataset, *numbers = scale
     options = ("--rounds", "--clients-per-round", "--simulated")
     shared = ["--work", "DIR", "--dataset", dataset, *chain(*zip(options, map(str, numbers), strict=True))]
@@ -216,7 +216,7 @@ def messages_judged(rows: Rows) -> Fact:
 
 
 def runs(rows: Rows) -> list[dict[str, Row]]:
-    """The rows of a whole run, sound and faulty, seen from one seat."""
+    """Returns the rows of a whole run, sound and faulty, seen from one seat."""
     found = [row for row in select(rows, "epsilon_lower") if row["setting"]["seat"] != "message"]
     groups: dict[tuple[Any, ...], dict[str, Row]] = {}
     for row in found:

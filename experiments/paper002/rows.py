@@ -28,7 +28,7 @@ MEDIAN_BINS = np.r_[0, np.searchsorted(rounds.EDGES, clip_size.EDGES[1:-1]) + 1]
 
 
 def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> None:
-    """One setting, over its trials: the mean, and mean ± standard deviation where there are several."""
+    """Adds one setting, over its trials: the mean, and mean ± standard deviation where there are several."""
     values = {name: np.array([_values(record, name) for record in own]) for name in CURVES}
     as_in_the_paper = labels["dataset"] == "mnist" and labels["rounds"] == ROUNDS
     paper = ACCURACY.get(labels["name"], (None,))[0] if as_in_the_paper else None
@@ -52,7 +52,8 @@ def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> Non
 
 
 def judge(rows: Rows, labels: dict[str, Any], records: Records, scale: Callable[[int], str]) -> None:
-    """Every claim's margin in each trial: that of its closest pair of settings, with the smallest and the largest.
+    """Adds every claim's margin in each trial: that of its closest pair of settings, with the smallest and the
+    largest.
 
     ``scale(trials)`` tells of so many trials: those that both settings of the closest pair were run in.
     """
@@ -66,7 +67,8 @@ def judge(rows: Rows, labels: dict[str, Any], records: Records, scale: Callable[
 
 
 def margin(claim: Comparison, records: Records) -> tuple[tuple[str, str], list[float], int]:
-    """The closest of a claim's pairs of settings, how far it is apart in each trial, and how many pairs were run."""
+    """Returns the closest of a claim's pairs of settings, how far it is apart in each trial, and how many pairs were
+    run."""
     found = {(record["name"], record["trial"]): _at(record, claim) for record in records}
     trials = sorted({trial for _, trial in found})
     apart: dict[tuple[str, str], list[float]] = {}
@@ -100,7 +102,7 @@ def histograms(labels: dict[str, Any], record: dict[str, Any]) -> list[dict[str,
 
 
 def privacy(rows: Rows, multipliers: dict[int, float]) -> None:
-    """What is really promised, at the paper's scale: by messages, and by the statistics of the adaptive rules."""
+    """Adds what is really promised, at the paper's scale: by messages, and by the statistics of the adaptive rules."""
     scale = f"closed form, {ROUNDS:,} rounds x {CLIENTS_PER_ROUND:,} of {CLIENTS:,} clients"
     for sensitivity, multiplier in multipliers.items():
         epsilon = accounting.gaussian(1, noise_multiplier=multiplier, delta=DELTA)
@@ -123,12 +125,12 @@ def privacy(rows: Rows, multipliers: dict[int, float]) -> None:
 
 
 def _values(record: dict[str, Any], name: str) -> np.ndarray:
-    """A curve; infinite where learning has diverged."""
+    """Returns a curve; infinite where learning has diverged."""
     return np.array([math.inf if value is None else value for value in record[name]])
 
 
 def _at(record: dict[str, Any], claim: Comparison) -> float:
-    """The claim's quantity when its share of the rounds has passed; accuracies in percent."""
+    """Returns the claim's quantity when its share of the rounds has passed; accuracies in percent."""
     ends = np.asarray(record["round"])
     value = float(_values(record, claim.quantity)[np.searchsorted(ends, claim.at * ends[-1])])
     return 100 * value if claim.quantity == "accuracy" else value

@@ -54,7 +54,7 @@ def gather(rows: Rows, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]
 
 
 def privacy(rows: Rows) -> None:
-    """What is promised, in closed form."""
+    """Adds what is promised, in closed form."""
     clip_size_rows.privacy(rows, {sensitivity: noise_multiplier(sensitivity) for sensitivity in (1, 2)})
     rows.finish_part("privacy")
 
@@ -63,14 +63,14 @@ REPRODUCIBLE = {"privacy": privacy}
 
 
 def scale_of(shared: dict[str, Any], trials: int) -> str:
-    """What was really run, in words."""
+    """Describes what was really run."""
     played, meant = shared["simulated"], shared["clients_per_round"]
     people = f"{meant:,} clients" if played == meant else f"{played:,} clients in place of {meant:,}"
     return f"{shared['rounds']:,} rounds x {people} of 5 images, {trials} {'trial' if trials == 1 else 'trials'}"
 
 
 def arguments(given: Sequence[str] | None = None) -> Namespace:
-    """What was asked for on the command line, or ``given``."""
+    """Parses the command line, or ``given``."""
     parser = options(__doc__ or "", work="every run", share=True)
     parser.add_argument("--dataset", nargs="+", default=["mnist"], choices=("digits", "mnist", "fashion_mnist"))
     parser.add_argument("--rounds", type=int, default=ROUNDS)

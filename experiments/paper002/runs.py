@@ -88,7 +88,7 @@ def runs(starts: Sequence[str], sensitivities: Iterable[int], trials: int) -> li
 
 
 def noise_multiplier(sensitivity: int) -> float:
-    """The standard deviation of a message's noise over C: 1.4042 for the sensitivity 2C of local privacy."""
+    """Returns the standard deviation of a message's noise over C: 1.4042 for the sensitivity 2C of local privacy."""
     return gaussian.noise_std(epsilon=EPSILON, delta=DELTA, clip_norm=sensitivity / 2)
 
 
@@ -104,11 +104,11 @@ class Bench:
         self.server, self.identity = cache(self._server), cache(self._identity)
 
     def keys(self, trial: int) -> jax.Array:
-        """Of the clients, the first model and the rounds; a trial has the same in every setting."""
+        """Returns the keys of the clients, the first model and the rounds; a trial has the same in every setting."""
         return jax.random.split(jax.random.fold_in(jax.random.key(self.seed), trial), 3)
 
     def first(self, trial: int) -> Any:
-        """The model that every setting of a trial begins with."""
+        """Returns the model that every setting of a trial begins with."""
         return models.initial_parameters(self.keys(trial)[1], self.model, self.image_shape)
 
     def _server(self, name: str, sensitivity: int | None) -> Server:
@@ -128,7 +128,7 @@ class Bench:
         return federated(client, rule, clients_per_round=m, optimizer=optimizer, mesh=mesh if even else None)
 
     def _identity(self, name: str, sensitivity: int | None) -> Identity:
-        """What a setting's records are of, whatever the trial, which their names tell."""
+        """Identifies a setting's records, whatever the trial, which their names tell."""
         server, (people_key, _, rounds_key) = self.server(name, sensitivity), self.keys(0)
         everyone = population.iid(people_key, len(self.train[1]), len(self.test[1]))
 
@@ -139,7 +139,7 @@ class Bench:
         return of_run(step, key=rounds_key, start=start, data=(everyone.train, self.train), test=len(self.test[1]))
 
     def play(self, run: Run, checkpoint: Path | None = None, progress: Callable[[int], None] | None = None) -> Parts:
-        """The whole run, or what is missing of it."""
+        """Returns the whole run, or what is missing of it."""
         people_key, _, rounds_key = self.keys(run.trial)
         everyone = population.iid(people_key, len(self.train[1]), len(self.test[1]))
         server, before = self.server(run.name, run.sensitivity), time.perf_counter()
@@ -165,7 +165,7 @@ class Bench:
 
 
 def repeated(rule: Rule, times: int) -> Rule:
-    """The rule, each of whose reports counts as many times."""
+    """Returns the rule, each of whose reports counts as many times."""
     if rule.release is None or times == 1:
         return rule
     release = rule.release
@@ -183,7 +183,7 @@ def _tested(params: Any, images: jax.Array, labels: jax.Array, *, model: Any) ->
 
 
 def record(bench: Bench, run: Run, parts: Parts) -> dict[str, Any]:
-    """What is kept of a run: curves at every look, histograms of norms at every tenth of the rounds.
+    """Returns the record of a run: curves at every look, histograms of norms at every tenth of the rounds.
 
     ``clip_norm`` is that of the last round before a look; ``norm`` and ``clipped`` are means over the rounds since the
     look before; ``histogram`` holds the shares of Info.histogram, ``released`` the noisy shares of a histogram rule.
@@ -225,7 +225,7 @@ def short(values: Any) -> Any:
 
 
 def play_all(bench: Bench, wanted: Sequence[Run], work: str | None) -> list[dict[str, Any]]:
-    """The record of every run, found in ``work`` or made and kept there."""
+    """Returns the record of every run, found in ``work`` or made and kept there."""
 
     def folder(run: Run) -> Path | None:
         return None if work is None else _folder(work, bench, run)
@@ -241,7 +241,7 @@ def play_all(bench: Bench, wanted: Sequence[Run], work: str | None) -> list[dict
 
 
 def _folder(work: str, bench: Bench, run: Run) -> Path:
-    """Of the run's checkpoint; its record lies beside it."""
+    """Returns the folder of the run's checkpoint; its record lies beside it."""
     noise = "exact" if run.sensitivity is None else f"{run.sensitivity}C"
     rounds, clients_per_round, simulated = bench.scale
     scale = f"{bench.name}-{rounds}x{clients_per_round}by{simulated}-seed{bench.seed}"
@@ -249,7 +249,7 @@ def _folder(work: str, bench: Bench, run: Run) -> Path:
 
 
 def all_records(work: str) -> list[dict[str, Any]]:
-    """Of every run that has ended in ``work``, in the order of the settings."""
+    """Returns the records of every run that has ended in ``work``, in the order of the settings."""
     found = [read_rows(file)[0] for file in sorted(Path(work).glob("*/*/*/*.json"))]
     place = {name: i for i, name in enumerate((NON_PRIVATE, *RULES))}
     return sorted(found, key=lambda row: (row["sensitivity"] or 0, place[row["name"]], row["trial"]))

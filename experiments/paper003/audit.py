@@ -45,7 +45,7 @@ TRAININGS: dict[str, Make] = {"sound": dp_sgd, "noise halved": noise_halved, "cl
 
 
 def compare(rows: Rows, setting: dict[str, Any], audit: Callable[[jax.Array, Make], Found]) -> None:
-    """One audit of the three trainings, a row each."""
+    """Runs one audit of the three trainings, a row each."""
     for training, make in TRAININGS.items():
         lower, spent, scale = audit(jax.random.fold_in(jax.random.key(rows.seed), len(rows.rows)), make)
         said = {"training": training, "accounted": spent, "confidence": CONFIDENCE}
@@ -55,7 +55,8 @@ def compare(rows: Rows, setting: dict[str, Any], audit: Callable[[jax.Array, Mak
 
 
 def below_five(batch_size: int, steps: int, target: float, delta: float, make: Make) -> training_canary.Recipe:
-    """A training to be made thousands of times over: is a digit below five? Canary or target is one record more."""
+    """Returns a training to be made thousands of times over: is a digit below five? Canary or target is one record
+    more."""
     noise = _noise(batch_size, steps, target, delta)
     return training_canary.Recipe(
         _logistic, jnp.zeros(64), _digits(), steps, 0.5, noise, batch_size, optax.sgd(0.1), make
@@ -68,7 +69,8 @@ def _noise(batch_size: int, steps: int, target: float, delta: float) -> float:
 
 
 def played(key: jax.Array, mechanism: Mechanism, trials: int, *, gaussian: bool = False) -> Found:
-    """The bound of ``dpaudit.audit``; or that for a Gaussian trade-off curve, at a threshold known beforehand."""
+    """Returns the bound of ``dpaudit.audit``; or that for a Gaussian trade-off curve, at a threshold known
+    beforehand."""
     attack = distinguish.likelihood_ratio._replace(threshold=0.0) if gaussian else None
     pair = training_canary.ABSENT, training_canary.PRESENT
     how = {"distinguisher": attack, "confidence": CONFIDENCE, "mesh": hosts.mesh("trials")}
@@ -83,7 +85,7 @@ def played(key: jax.Array, mechanism: Mechanism, trials: int, *, gaussian: bool 
 def white_box(
     rows: Rows, batch_size: int, steps: int, target: float, delta: float, trials: int, *, gaussian: bool = False
 ) -> None:
-    """Every step's noisy sum, of many trainings; the canary is in the data of one in two."""
+    """Audits every step's noisy sum, of many trainings; the canary is in the data of one in two."""
 
     def audit(key: jax.Array, make: Make) -> Found:
         recipe = below_five(batch_size, steps, target, delta, make)
@@ -95,7 +97,7 @@ def white_box(
 
 
 def every_step(rows: Rows, steps: int, canaries: int) -> None:
-    """Every step's noisy sum, of one training of a network, with coins in every step."""
+    """Audits every step's noisy sum, of one training of a network, with coins in every step."""
     digits = data.load("digits")
     model = models.model_for(digits.inputs.shape[1:], digits.num_classes)
     params = models.initial_parameters(jax.random.key(rows.seed), model, digits.inputs.shape[1:])
@@ -125,7 +127,8 @@ def every_step(rows: Rows, steps: int, canaries: int) -> None:
 
 
 def one_run(rows: Rows, name: str, batch_size: int, steps: int) -> None:
-    """Every step's noisy sum, of one training with canaries that are there from beginning to end or not at all."""
+    """Audits every step's noisy sum, of one training with canaries that are there from beginning to end or not at
+    all."""
     try:
         train, test = (data.load(name, split=split, data_dir=rows.data_dir) for split in data.SPLITS)
     except InputError as error:
@@ -156,7 +159,7 @@ def one_run(rows: Rows, name: str, batch_size: int, steps: int) -> None:
 
 
 def black_box(rows: Rows, target: str, batch_size: int, trials: int) -> None:
-    """The loss of one record, of many trainings; it is in the data of one in two."""
+    """Audits the loss of one record, of many trainings; it is in the data of one in two."""
     unlit = jnp.max(_digits()[0], axis=0) == 0
     images = {"watermark": 1.0 * unlit, "test digit": jnp.asarray(data.load("digits", split="test").inputs[0].ravel())}
     steps, delta = 10, 1e-2

@@ -50,7 +50,7 @@ class Scale(NamedTuple):
 
     @property
     def trainings(self) -> int:
-        """Of one data set."""
+        """Counts the trainings of one data set."""
         return self.models * self.repeats
 
 
@@ -91,7 +91,7 @@ class Bench:
         return np.setdiff1d(np.arange(len(self.labels)), used)[:EVALUATED]
 
     def epsilon(self) -> dict[str, float]:
-        """What the training promises, by both accountings."""
+        """Computes what the training promises, by both accountings."""
         spent = partial(accounting.epsilon, self.sampling, self.noise, self.scale.steps, delta=DELTA)
         return {"PLD": spent(accounting=accounting.pld), "Renyi": spent(accounting=accounting.rdp)}
 
@@ -126,12 +126,12 @@ class Bench:
         return run
 
     def _observe(self, key: jax.Array, params: Any, image: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What one network says of one image: logits [k] without dropout, [T, k] under it."""
+        """Returns what one network says about one image: logits [k] without dropout, [T, k] under it."""
         samples = mc_dropout.sample(key, self.network, params, image[None], samples=self.scale.samples)
         return self.network(params, image), samples[:, 0]
 
     def targets(self, shadows: Any) -> list[Neighbours]:
-        """The paper's four pairs of D and D', by the parameters of shadow models."""
+        """Returns the paper's four pairs of D and D', by the parameters of shadow models."""
         first = random_target(self.target_key, self.images, self.labels, self.rows.members)
         third = hardest_target(self.loss, shadows, self.images, self.labels, self.rows.members)
         return [first, perturbed(self.loss, shadows, first), third, perturbed(self.loss, shadows, third)]
@@ -143,7 +143,8 @@ class Bench:
         return self.together(run, (jax.random.split(self.shadow_key, SHADOWS), everyone), shared=shared)
 
     def hours(self) -> float:
-        """All trainings at the pace of a few steps of some networks, on this machine, in hours."""
+        """Estimates the hours of all trainings at the pace of a few steps of some networks, on this machine, in
+        hours."""
         run, shared = self.learner(self.scale.records, PROBE), (self.all_of(self.rows.members),)
         arguments = jax.random.split(self.key, PROBED), jnp.ones((PROBED, self.scale.records))
         probe = partial(train_many, run, arguments, shared=shared, mesh=hosts.mesh("networks"))

@@ -26,7 +26,7 @@ SAMPLES = 100  # T, of so many targets
 
 
 def recipe(bench: Bench, key: jax.Array) -> training_canary.Recipe:
-    """The training of all networks, on D'; a canary is a record more."""
+    """Returns the training of all networks, on D'; a canary is a record more."""
     rows = bench.rows.members
     return training_canary.Recipe(
         lambda params, example, key: bench.loss(params, *example, key),
@@ -42,7 +42,8 @@ def recipe(bench: Bench, key: jax.Array) -> training_canary.Recipe:
 
 
 def white_box(book: Book, key: jax.Array) -> None:
-    """A gradient canary: what every step's noisy sum gives away, of one training and of as many as a target has."""
+    """Audits by a gradient canary what every step's noisy sum reveals, of one training and of as many as a target
+    has."""
     init_key, step_key, play_key = jax.random.split(key, 3)
     own = recipe(book.bench, init_key)
     found, _ = training_canary.per_step(step_key, own, canaries=CANARIES)
@@ -53,7 +54,7 @@ def white_box(book: Book, key: jax.Array) -> None:
 
 
 def played(book: Book, key: jax.Array, mechanism: Any) -> None:
-    """The same game as the targets', with as many networks, for an adversary who sees every step."""
+    """Plays the same game as the targets', with as many networks, for an adversary who sees every step."""
     coin_key, run_key, audit_key = jax.random.split(key, 3)
     count = book.bench.scale.trainings
     member = jax.random.bernoulli(coin_key, 0.5, (count,))
@@ -72,14 +73,14 @@ def played(book: Book, key: jax.Array, mechanism: Any) -> None:
 
 
 def most(book: Book, key: jax.Array) -> float:
-    """The largest bound that so many networks can give: that of an attack which is never wrong."""
+    """Returns the largest bound that so many networks can give: that of an attack which is never wrong."""
     member = np.arange(book.bench.scale.trainings) % 2 == 1
     risk = membership.audit(key, member[:, None].astype(float), member, delta=DELTA, confidence=CONFIDENCE)
     return risk.honest.epsilon_lower
 
 
 def many_targets(book: Book, key: jax.Array, shadows: Any) -> None:
-    """Every record of D' is a target, in the data by a coin of its own: one network bounds epsilon by itself.
+    """Audits every record of D' as a target, in the data by a coin of its own: one network bounds epsilon by itself.
 
     A target's score is the logit of the mean probability of its class, less the same of the shadow models: a record
     that is easy for all tells nothing of its membership.

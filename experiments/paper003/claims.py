@@ -50,13 +50,13 @@ class Tally(NamedTuple):
 
 
 def tally(verdicts: Iterable[bool | None]) -> Tally:
-    """Of comparisons that hold (True), whose opposite holds (False), or which are open (None)."""
+    """Counts comparisons that hold (True), whose opposite holds (False), or which are open (None)."""
     found = list(verdicts)
     return Tally(found.count(True), found.count(False), found.count(None))
 
 
 def verdict(low: float, high: float, second: int, same: float) -> bool | None:
-    """What an interval for "second - first" says of the claim that the second is more, less or equal.
+    """Returns what an interval for "second - first" says of the claim that the second is more, less or equal.
 
     Equal holds where the whole interval is within ``same`` of 0, and its opposite where it does not reach 0 otherwise.
     """
@@ -66,13 +66,13 @@ def verdict(low: float, high: float, second: int, same: float) -> bool | None:
 
 
 def by_advantage(claim: Comparison, rows: Rows, attack: str) -> Tally:
-    """The honest comparison: simultaneous intervals for the difference of membership advantages."""
+    """Returns the honest comparison: simultaneous intervals for the difference of membership advantages."""
     found = compared(claim, rows, attack)
     return tally(verdict(row["low"], row["high"], claim.second, SAME["advantage"]) for row in found)
 
 
 def by_estimate(claim: Comparison, rows: Rows, *, above_null: bool) -> Tally:
-    """The paper's comparison: estimates over their repeats, as they are or less their nulls."""
+    """Counts what the paper's comparison decides: of the estimates over their repeats, or of them less their nulls."""
     trained, found = only(rows, "trained"), []
     for row in compared(claim, rows):
         first, second = (estimate(one, trained["repeats"], above_null) for one in pair(row["setting"], rows))
@@ -82,20 +82,20 @@ def by_estimate(claim: Comparison, rows: Rows, *, above_null: bool) -> Tally:
 
 
 def above_null_alone(rows: Rows) -> Tally:
-    """Of Fig. 5's estimates: those above their nulls."""
+    """Counts Fig. 5's estimates that are above their nulls."""
     trained = only(rows, "trained")
     found = [estimate(row, trained["repeats"], True) for row in select(rows, "epsilon", part=1)]
     return tally(verdict(value - ERRORS * error, value + ERRORS * error, MORE, 0) for value, error in found)
 
 
 def compared(claim: Comparison, rows: Rows, attack: str = "thresholds") -> list[Row]:
-    """The comparisons that a claim is about."""
+    """Returns the comparisons that a claim is about."""
     found = select(rows, "advantage", part=claim.part, attack=attack)
     return [row for row in found if claim.which(row["setting"])]
 
 
 def pair(setting: Row, rows: Rows) -> tuple[Row, Row]:
-    """The estimates of the two outputs that a comparison is of."""
+    """Returns the estimates of the two outputs that a comparison is of."""
     same = {name: setting[name] for name in ("target", "seen")}
     first = {
         1: {"part": 1} | same | {"seen": DETERMINISTIC},
@@ -108,7 +108,7 @@ def pair(setting: Row, rows: Rows) -> tuple[Row, Row]:
 
 
 def estimate(row: Row, repeats: int, above_null: bool = False) -> tuple[float, float]:
-    """An estimate, or its excess over its null, and the standard error; that of a single repeat is infinite.
+    """Returns an estimate, or its excess over its null, and the standard error; that of a single repeat is infinite.
 
     The null is a mean of at least ``NULLS`` estimates, whose deviation is taken for that of the repeats.
     """
@@ -123,7 +123,7 @@ ENOUGH = 1_000  # networks of a data set, as many as the paper's
 
 
 def scales(rows: Rows) -> dict[str, Rows]:
-    """The rows of each scale that was run, but for the quick one."""
+    """Returns the rows of each scale that was run, but for the quick one."""
     names = dict.fromkeys(row["setting"]["scale"] for row in select(rows, "trained"))
     return {name: [row for row in rows if row["setting"].get("scale") == name] for name in names if name != "quick"}
 
@@ -140,45 +140,47 @@ def ran(rows: Rows) -> str:
 
 
 def together(tallies: Iterable[Tally]) -> tuple[Tally, bool | None]:
-    """The sum of tallies, and what it says where all its comparisons agree."""
+    """Returns the sum of tallies, and what it says where all its comparisons agree."""
     found = Tally(*map(sum, zip(Tally(0, 0, 0), *tallies, strict=True)))
     agree = not found.open and (found.holds == 0) != (found.opposite == 0)
     return found, found.holds > 0 if agree else None
 
 
 def by_comparisons(claim: Comparison, rows: Rows) -> Verdict:
-    """By simultaneous intervals for the difference of advantages, at all scales with enough networks together."""
+    """Judges by simultaneous intervals for the difference of advantages, at all scales with enough networks
+    together."""
     tallies = {name: by_advantage(claim, own, "thresholds") for name, own in large(rows).items()}
     told = "; ".join(f"{name} {found.holds} / {found.opposite} / {found.open}" for name, found in tallies.items())
     return Verdict(together(tallies.values())[1], f"{told} for / against / open", ran(rows))
 
 
 def ratios(rows: Rows, seen: str, name: str = "ours") -> float:
-    """The estimate of an output over that of one prediction, means over the data sets; or that of their nulls."""
+    """Returns the estimate of an output over that of one prediction, means over the data sets; or that of their
+    nulls."""
     several, one = (mean(select(rows, "epsilon", part=1, seen=of), name) for of in (seen, DETERMINISTIC))
     return several / one
 
 
 def more_than_nothing(rows: Rows) -> Verdict:
-    """Whether the paper's ratio is more than that of networks which differ in nothing: its estimates less their null."""
+    """Tells whether several statistics leak more by the paper's estimates less their nulls: those of networks that do
+    not differ."""
     tallies = {name: by_estimate(COMPARISONS[0], own, above_null=True) for name, own in large(rows).items()}
     seen = list(RATIOS)[-1]
     told = "; ".join(
-        f"{name} {ratios(own, seen):.1f}, and {ratios(own, seen, 'null'):.1f} of nothing"
+        f"{name} {ratios(own, seen):.1f}, and {ratios(own, seen, 'null'):.1f} under the null"
         for name, own in large(rows).items()
     )
     found, holds = together(tallies.values())
-    return Verdict(
-        holds, f"{told}; less that, {found.holds} / {found.opposite} / {found.open} for / against / open", ran(rows)
-    )
+    counts = f"{found.holds} / {found.opposite} / {found.open} for / against / open"
+    return Verdict(holds, f"{told}; above the null, {counts}", ran(rows))
 
 
 def largest(rows: Rows) -> Verdict:
-    """Whether no estimate is far above the paper's largest."""
+    """Tells whether no estimate is far above the paper's largest."""
     found = [row for own in large(rows).values() for row in select(own, "epsilon", part=1)]
     found = [row for row in found if row["setting"]["seen"] in (DETERMINISTIC, *TOGETHER)]
     best = max(found, key=lambda row: row["ours"])
-    told = f"{number(best['ours'])} ± {number(best['deviation'])}, and {number(best['null'])} of nothing"
+    told = f"{number(best['ours'])} ± {number(best['deviation'])}, and {number(best['null'])} under the null"
     return Verdict(best["ours"] < LARGEST + SAME["estimate"], told, ran(rows))
 
 

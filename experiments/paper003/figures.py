@@ -236,7 +236,7 @@ def _promise(rows: Rows) -> str:
 
 
 def _log(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis with a tick for every power of ten."""
+    """Makes a logarithmic axis with a tick for every power of ten."""
     axes.set_xscale("log")
     low, high = (round(float(np.log10(end))) for end in (min(values), max(values)))
     ticks = [10.0**power for power in range(low, high + 1)]

@@ -54,7 +54,7 @@ def targets(rows: Rows) -> list[int]:
 
 
 def earlier_sampler(rows: Rows) -> Fact:
-    """The scales whose rows an earlier sampler made."""
+    """Returns the scales whose rows an earlier sampler made."""
     found = [name for name, own in scales(rows).items() if any("sampler" in row["made_by"] for row in own)]
     return fact(found, names=" and ".join(found))
 
@@ -83,7 +83,7 @@ def bold(tally: claims.Tally) -> str:
 
 
 def room(rows: Rows) -> Fact:
-    """The largest difference of advantages that the intervals of the first question do not exclude."""
+    """Returns the largest difference of advantages that the intervals of the first question do not exclude."""
     found = {name: max(row["high"] for row in select(own, "advantage", part=1)) for name, own in scales(rows).items()}
     return fact(all(value > 0 for value in found.values()), told="; ".join(f"{n}: {v:.2f}" for n, v in found.items()))
 
@@ -160,7 +160,7 @@ def estimates(rows: Rows) -> str:
 
 
 def ceilings(rows: Rows) -> Fact:
-    """What the honest bounds could be at most, and how far the outputs' are below."""
+    """Returns what the honest bounds could be at most, and how far the outputs' are below."""
     most, shown = {}, {}
     for name, own in scales(rows).items():
         run = only(own, "trained")
@@ -250,7 +250,7 @@ Case = dict[str, Row]
 
 
 def cases(rows: Rows) -> list[Case]:
-    """The three rows of each audit of a whole training."""
+    """Returns the three rows of each audit of a whole training."""
     found = select(rows, "epsilon_lower")
     return [
         {row["setting"]["training"]: row for row in three}
@@ -299,7 +299,8 @@ def trainings_judged(rows: Rows) -> Fact:
 
 
 def rare_events(rows: Rows) -> Fact:
-    """The share of the accounted epsilon that full batches reach: nothing assumed, or read as a Gaussian curve."""
+    """Returns the share of the accounted epsilon that full batches reach: nothing assumed, or read as a Gaussian
+    curve."""
     found = {}
     for curve, delta in (("any", 1e-2), ("any", 1e-5), ("Gaussian", 1e-2), ("Gaussian", 1e-5)):
         own = select(rows, "epsilon_lower", audit="white box", training="sound", rate=1.0, curve=curve, delta=delta)

@@ -56,13 +56,13 @@ def of_samples(
 
 
 def estimate(bench: Bench, key: jax.Array, seen: Seen, member: np.ndarray) -> Estimate:
-    """The paper's estimate for each hundred networks; what it is of nothing; and the bounds.
+    """Returns the paper's estimate for each hundred networks, its null, and the bounds.
 
     Returns:
-      ours, the mean over the repeats, and deviation; ``null``: the same with the coins drawn again, so that networks
-      of "D" and "D'" differ in nothing; ``infinite``: the share of repeats whose estimate is infinite where an error
-      rate of zero is one; ``of_all``: of all networks at once, with its null; ``honest`` and ``likelihood_ratio``:
-      lower bounds from the half of all networks that is not used to choose.
+      ``ours``, the mean over the repeats, and ``deviation``; ``null``: the same with the coins drawn again, so that
+      the networks of "D" and "D'" do not differ; ``infinite``: the share of repeats with an infinite estimate, which
+      an error rate of zero gives; ``of_all``: the estimate of all networks at once, with its null; ``honest`` and
+      ``likelihood_ratio``: lower bounds from the half of all networks that is not used to choose.
     """
     null_key, audit_key = jax.random.split(key)
     null_keys = jax.random.split(null_key, -(-NULLS // bench.scale.repeats))
@@ -126,7 +126,7 @@ class Book:
 
 
 def trained(book: Book, judged: Judged) -> None:
-    """What was trained, how useful it is, and what it promises."""
+    """Adds what was trained, how useful it is, and what it promises."""
     bench = book.bench
     labels = bench.labels[bench.evaluated]
     accuracy = utility(book, judged, labels)

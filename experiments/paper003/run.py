@@ -29,7 +29,7 @@ QUICK = "quick"
 
 
 def risk(rows: Rows, name: str, work: Path, pictures: Path, data_dir: str | None) -> None:
-    """All of one scale."""
+    """Runs all of one scale."""
     bench = Bench(SCALES[name], rows.seed, work / f"{name}-seed{rows.seed}", data_dir)
     book_key, white_key, many_key = jax.random.split(jax.random.fold_in(bench.key, 1 << 16), 3)
     book = questions.Book(bench, name, rows, book_key)
@@ -62,6 +62,8 @@ def main() -> None:
     rows = Rows("003", f"mc_dropout_risk.{name}", chosen.out, chosen.seed)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(chosen.work or temporary)
-        own = chosen.out is None and SCALES[name].data == "digits"  # others' pictures are not ours to give away
+        own = (
+            chosen.out is None and SCALES[name].data == "digits"
+        )  # other data sets' pictures may not be redistributed
         pictures = results(rows.file.stem).parent if own else rows.file.parent if chosen.out else work
         risk(rows, name, work, pictures / f"mc_dropout_targets_{name}.png", chosen.data_dir)

@@ -56,7 +56,7 @@ def shadows(bench: Bench) -> Any:
 
 
 def found(bench: Bench, pair: Neighbours) -> Found:
-    """Of a data set; networks that are in a file are not trained again."""
+    """Returns the networks' outputs of a data set; networks that are in a file are not trained again."""
     scale, run = bench.scale, bench.learner(bench.scale.records, bench.scale.steps)
     rows, image = pair.rows(bench.images, bench.labels), jnp.asarray(pair.image)
     own_key = jax.random.fold_in(bench.key, pair.number)
@@ -65,7 +65,7 @@ def found(bench: Bench, pair: Neighbours) -> Found:
     train_keys, sample_keys = (jax.random.split(key, scale.trainings) for key in (train_key, sample_key))
 
     def whole(key: jax.Array, present: Any, given: Any) -> Any:
-        """One network, from its training to what it says: all that a file's content depends on."""
+        """Trains one network and returns what it says: all that a file's content depends on."""
         _, train_key, sample_key = jax.random.split(key, 3)
         return bench.observe(sample_key, run(train_key, present, given[0]), given[1])
 
@@ -91,7 +91,7 @@ def found(bench: Bench, pair: Neighbours) -> Found:
 
 
 def judged(bench: Bench, params: np.ndarray) -> Judged:
-    """What the networks with these parameters say of the records that are left for it."""
+    """Returns what the networks with these parameters say about the records that are left for it."""
     _, restore = ravel_pytree(bench.first(bench.key))
     images = jnp.asarray(bench.images[bench.evaluated])
 
@@ -117,7 +117,7 @@ def judged(bench: Bench, params: np.ndarray) -> Judged:
 
 
 def kept(file: Path, identity: Identity, make: Callable[[], Kind], kind: type[Kind]) -> Kind:
-    """What ``make`` returns, from the file where it is there; else it is made, and the file appears as a whole.
+    """Returns what ``make`` returns, from the file if it exists; else it is made, and the file appears as a whole.
 
     Args:
       file: ``.npz``.

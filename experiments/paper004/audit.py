@@ -1,4 +1,4 @@
-"""Audits what a whole transcript of private alternating least squares tells of one user.
+"""Audits what a whole transcript of private alternating least squares reveals about one user.
 
     python -m experiments.paper004.audit                     # some minutes, no data needed
     python -m experiments.paper004.audit --quick --out DIR   # under a minute

@@ -8,7 +8,7 @@ UTILITY, AUDIT = "personalization", "paper004.audit"
 
 
 def better(rows: Rows, method: str, other: str) -> Verdict:
-    """Whether a method's error is below another's at every epsilon, by two standard errors over the splits."""
+    """Tells whether a method's error is below another's at every epsilon, by two standard errors over the splits."""
     found = {}
     for epsilon in EPSILONS[:-1]:
         ours, theirs = (only(rows, "rmse", method=name, epsilon=epsilon) for name in (method, other))
@@ -31,13 +31,13 @@ def transcript(rows: Rows) -> Verdict:
 def faults(rows: Rows) -> Verdict:
     own = [row for row in select(rows, "fault") if row["setting"]["fault"] != "none"]
     found = sum(row["setting"]["verdict"] == "violation" for row in own)
-    return Verdict(found == len(own), f"{found} of {len(own)} found out", own[0]["scale"])
+    return Verdict(found == len(own), f"{found} of {len(own)} found", own[0]["scale"])
 
 
 # fmt: off
 CLAIMS = (
-    Claim("All that leaves devices and aggregator together is user-level (ε, δ)-DP", "", transcript, AUDIT),
-    Claim("An implementation that does not keep this is found out from its transcript (ours to show)", "", faults, AUDIT),
+    Claim("Everything that leaves the devices and the aggregator is, together, user-level (ε, δ)-DP", "", transcript, AUDIT),
+    Claim("An audit of the transcript finds implementations that break this promise (our addition)", "", faults, AUDIT),
     Claim("Public features make private alternating minimisation more useful", "", lambda rows: better(rows, PUBLIC, PLAIN), UTILITY),
     Claim("Alternating minimisation suits factored models better than generic gradient steps", "", lambda rows: better(rows, PUBLIC, STEPS), UTILITY),
 )

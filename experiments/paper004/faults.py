@@ -1,4 +1,4 @@
-"""Private alternating least squares as it ships and broken, beside a worst-case user: recipes for an audit.
+"""Makes audit recipes of private alternating least squares, as shipped and broken, with a worst-case user.
 
 Three faults. *Ratings not clipped*: noise calibrated for ratings of size 1 where they reach 3, as public code did on
 MovieLens-10M, with its equal shares of both statistics. *A count on the side*: how many devices took part is released
@@ -30,7 +30,7 @@ Make = Callable[..., Protocol]
 
 
 def model(rank: int) -> Model:
-    """An intercept; a bias that users have with weight 1, pinned if it is all; and other factors."""
+    """Returns an intercept; a bias that users have with weight 1, pinned if it is all; and other factors."""
     factors = 0.3 * jax.random.normal(jax.random.key(1), (ITEMS, rank))
     mean, precision = jnp.zeros(1 + rank).at[1].set(1.0), jnp.full(1 + rank, 5.0)
     precision = precision.at[1].set(jnp.inf) if rank == 1 else precision
@@ -50,7 +50,7 @@ def sound_rounds(rule: Rule = steps.uniform, *, unobserved: float = 0.0, rank: i
 
 
 def not_clipped(*, noise_multiplier: float) -> Protocol:
-    """The noise of ratings clipped at 1, the devices of those that are let go to 3."""
+    """Returns the noise of ratings clipped at 1, the devices of ratings clipped at 3."""
     claimed, real = (sound_rounds(clip=clip)(noise_multiplier=noise_multiplier) for clip in (CLIP, REACH))
     return claimed._replace(devices=real.devices)
 

@@ -54,7 +54,8 @@ def accuracies(
     seed: int,
     data_dir: str | None = None,
 ) -> list[dict[str, Any]]:
-    """A row for every variant and epsilon: its noise, test accuracy, and what its transcript was accounted with.
+    """Returns a row for every variant and epsilon: its noise, test accuracy, and what its transcript was accounted
+    with.
 
     All variants begin with the same model, and all but DP-SGD see the same users in the same rounds.
     """
@@ -104,6 +105,6 @@ def _common(loss: Callable[..., jax.Array], settings: Settings) -> dict[str, Any
 
 
 def _trees(pattern: Participation) -> Strategy:
-    """A tree for every epoch, which every user is in once: its sensitivity is exact."""
+    """Returns a tree for every epoch, which every user is in once: its sensitivity is exact."""
     epoch = pattern.separation
     return restarted(tree(participation(epoch, separation=epoch)), math.ceil(pattern.rounds / epoch))

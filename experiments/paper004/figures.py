@@ -1,4 +1,5 @@
-"""Error of ratings and recall against epsilon, a line for each method; and one round, drawn from its transcript."""
+"""Draws error of ratings and recall against epsilon, a line for each method; and one round, drawn from its
+transcript."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +24,7 @@ PANELS = {"rmse": "RMSE of held-out ratings", "recall@20": "recall@20"}
 
 
 def utility_figure(rows: Rows) -> Figure:
-    """A panel for each measure; no privacy at the right end."""
+    """Returns a panel for each measure; no privacy at the right end."""
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     for axes, (quantity, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         own = select(rows, quantity)

@@ -59,7 +59,7 @@ def device_rows(ratings: Ratings) -> tuple[Users, ...]:
 
 
 def private(mu: float) -> dict[str, Any]:
-    """The noise that a fit is given, and all devices to share its users out over."""
+    """Returns the noise that a fit is given, and all devices to share its users out over."""
     return {"noise_multiplier": 1 / mu if mu else 0.0, "mesh": hosts.mesh("users")}
 
 
@@ -84,7 +84,7 @@ def ranked(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: f
 
 
 def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
-    """The same items for everybody, by noisy popularity alone."""
+    """Returns the same items for everybody, by noisy popularity alone."""
     rows = recommender.seen(device_rows(train))
     nothing = Catalogue(jnp.zeros((train.num_items, 0)), jnp.zeros((train.num_items, 0)))
     model, transcript = recommender.fit_ranking(key, rows, nothing, Ranking(), **private(mu))

@@ -41,14 +41,14 @@ def mu_of(epsilon: float) -> float:
 
 
 def counted(mu: float, times: int) -> float | None:
-    """The epsilon of as many models as were made; None without noise."""
+    """Returns the epsilon of as many models as were made; None without noise."""
     return dp_accounting.get_epsilon_gaussian(1 / (mu * math.sqrt(times)), DELTA) if mu else None
 
 
 def choose(
     key: jax.Array, name: str, epsilon: float, learning: Ratings, choosing: Ratings, most: int
 ) -> dict[str, Any]:
-    """The best of a method's candidates, for users who are not learned from."""
+    """Returns the best of a method's candidates, for users who are not learned from."""
     method = METHODS[name]
     tried = candidates(method.space, most, seed=0)
     if len(tried) == 1:

@@ -28,7 +28,7 @@ def few_false_alarms(rows: Rows) -> Verdict:
 
 
 def plain_call(rows: Rows) -> Verdict:
-    """The call that is told nothing of the fault: more than nine in ten, and no twin."""
+    """Judges the plain call, which knows nothing of the fault: it finds more than nine in ten, and accuses no twin."""
     found = [row["setting"] for row in select(rows, "plain_call", disguise=None)]
     caught, accused = (
         [at["verdict"] == "violation" for at in found if at["of"] == kind] for kind in ("fault", "twin")
@@ -39,7 +39,7 @@ def plain_call(rows: Rows) -> Verdict:
 
 
 def rejected(cell: Row) -> bool:
-    """Whether the study finds that the estimator errs more often than nominal here."""
+    """Tells whether the study finds that the estimator errs more often than nominal here."""
     return cell["holm_p"] <= LEVEL
 
 
@@ -61,12 +61,12 @@ def finds_bad_estimators(rows: Rows) -> Verdict:
 
 
 def sniper(rows: Rows) -> list[Row]:
-    """The rows beside DP-Sniper's table."""
+    """Returns the rows beside DP-Sniper's table."""
     return [row for row in select(rows, "epsilon_lower") if "published" in row["setting"]]
 
 
 def as_good(rows: Rows) -> Verdict:
-    """Whether our bound is at least what their attack's rates would give with as many trials."""
+    """Tells whether our bound is at least what their attack's rates would give with as many trials."""
     found = sniper(rows)
     good = sum(row["ours"] >= row["setting"]["published_rates_at_our_trials"] for row in found)
     return Verdict(good == len(found), f"{good} of {len(found)} mechanisms", found[0]["scale"])
@@ -87,7 +87,7 @@ CLAIMS = (
     Claim("Every planted fault is found by an attack made for it or by the gray-box check", "", all_caught, "trust.fault_zoo"),
     Claim("No correct twin of a fault is accused", "", twins_cleared, "trust.fault_zoo"),
     Claim("False alarms on the twins stay within what the confidence allows", "", few_false_alarms, "trust.fault_zoo"),
-    Claim("A call that is told nothing finds nine faults in ten", "", plain_call, "trust.fault_zoo"),
+    Claim("A plain call, with no distinguisher named, finds nine faults in ten", "", plain_call, "trust.fault_zoo"),
     Claim("No lower bound is wrong more often than it says", "nominal 5%", covers, "trust.coverage"),
     Claim("The same study rejects estimators that are known to be wrong", "", finds_bad_estimators, "trust.coverage"),
     Claim("Bounds are at least those of DP-Sniper's attacks with as many trials", "", as_good, "trust.dp_sniper"),

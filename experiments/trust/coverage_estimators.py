@@ -34,7 +34,7 @@ def error_counts(scores: np.ndarray, threshold: Any) -> tuple[np.ndarray, np.nda
 
 
 def of_counts(bounds: Callable[..., Any]) -> Estimator:
-    """A bound on the counts of the known rule, which was fixed in advance."""
+    """Returns a bound on the counts of the known rule, which was fixed in advance."""
 
     def estimator(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
         half = scores.shape[-1]
@@ -63,7 +63,7 @@ def split(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
 
 
 def best_of(make: band.Band) -> Estimator:
-    """The largest bound over all thresholds on the same scores, at the upper ends of a band."""
+    """Returns the largest bound over all thresholds on the same scores, at the upper ends of a band."""
 
     def estimator(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
         settings = {"delta": known.delta, "confidence": confidence, "band": make}
@@ -74,7 +74,8 @@ def best_of(make: band.Band) -> Estimator:
 
 
 def at_any_time(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
-    """The sequential audit, looked at after every pair and stopped when it calls a violation of the true epsilon."""
+    """Returns the sequential audit, looked at after every pair and stopped when it calls a violation of the true
+    epsilon."""
     claim = Claim(max(known.epsilon, 1e-9), known.delta)  # a claim of 0 there is none
     watch = sequential.start(claim, confidence=confidence, until=sequential.violation())
     ends = [sequential.update(watch, *(own > known.threshold)) for own in np.moveaxis(scores, 1, 0)]
@@ -87,7 +88,7 @@ def at_any_time(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
 
 
 def gaussian(scores: np.ndarray, known: Known, confidence: float) -> Bounds:
-    """The mu of the rule in the middle as an epsilon, assuming a Gaussian trade-off function."""
+    """Returns the mu of the rule in the middle as an epsilon, assuming a Gaussian trade-off function."""
     half, delta = scores.shape[-1], max(known.delta, GAUSSIAN_DELTA)
     lower, _ = gdp.epsilon_bounds(*error_counts(scores, 0.0), half, half, delta=delta, confidence=confidence)
     return Bounds(lower)

@@ -1,4 +1,5 @@
-"""Pairs of inputs whose trade-off curve is known, with the rule that attains the whole of the mechanism's epsilon."""
+"""Defines pairs of inputs whose trade-off curve is known, with the rule that attains the whole of the mechanism's
+epsilon."""
 
 import math
 from collections.abc import Callable
@@ -40,7 +41,8 @@ class Known(NamedTuple):
 
 
 def atoms(losses: np.ndarray, world0: np.ndarray, world1: np.ndarray) -> Rates:
-    """The rates of a score that takes a few values only: ``losses``, with these probabilities in the two worlds."""
+    """Returns the rates of a score that takes a few values only: ``losses``, with these probabilities in the two
+    worlds."""
 
     def rates(threshold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         above = losses > np.asarray(threshold)[..., None] + 1e-3  # scores are float32

@@ -1,4 +1,4 @@
-"""Other tools' estimators on the same scores: jax-privacy in this process, the rest in an interpreter of their own."""
+"""Runs other tools' estimators on the same scores: jax-privacy in this process, the rest in another interpreter."""
 
 import functools
 import json
@@ -62,7 +62,7 @@ def jax_privacy_one_run() -> dict[str, tuple[int, Callable[[CanaryScoreAuditor],
 
 
 def one_by_one(bound: Callable[[CanaryScoreAuditor], float], auditors: list[tuple[np.ndarray, np.ndarray]]) -> Bounds:
-    """A peer's bound of each audit: scores of world 0 and of world 1."""
+    """Returns a peer's bound of each audit: scores of world 0 and of world 1."""
     return Bounds(np.array([bound(CanaryScoreAuditor(inside, outside)) for outside, inside in auditors]))
 
 
@@ -98,7 +98,7 @@ def compare(table: Any, key: jax.Array, rng: np.random.Generator, python: str | 
 
 
 def worlds(run: Run) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The canaries of each audit that were left out, and those that were included."""
+    """Returns the canaries of each audit that were left out, and those that were included."""
     return [(own[~coins], own[coins]) for own, coins in zip(run.scores, run.included, strict=True)]
 
 

@@ -102,7 +102,7 @@ class Attack(NamedTuple):
 
 
 def trained(key: jax.Array, releases: np.ndarray, **shape: int) -> Attack:
-    """An attack trained on the first half of the releases [2, n, d]; its promise is measured on the rest."""
+    """Returns an attack trained on the first half of the releases [2, n, d]; its promise is measured on the rest."""
     train_key, half = jax.random.fold_in(key, shape["layers"]), releases.shape[1] // 2
     score = learned.train(train_key, jnp.asarray(releases[:, :half]), **shape)
     scores = np.asarray(jax.jit(jax.vmap(jax.vmap(score)))(releases[:, half:]))
@@ -178,7 +178,7 @@ def compare(rows: Rows, entry: Entry, result: AuditResult, attack: str, pair: np
 
 
 def largest(epsilons: Iterable[float | None]) -> float | None:
-    """The largest, unless one was not worked out."""
+    """Returns the largest, unless one was not worked out."""
     values = list(epsilons)
     known = [value for value in values if value is not None]
     return max(known) if len(known) == len(values) else None

@@ -40,7 +40,7 @@ QUICK_FAMILIES, QUICK_AUDITS, QUICK_TRIALS = ("clipping", "randomness", "roundin
 
 
 def audit(case: Case, attack: Distinguisher | None, key: jax.Array, **settings: Any) -> AuditResult:
-    """An audit of a case at the zoo's confidence; without an attack the plain call, which is told of none."""
+    """Returns an audit of a case at the zoo's confidence; without an attack the plain call, which is told of none."""
     mechanism, x0, x1, claim = case
     settings |= {"claim": claim, "distinguisher": attack, "confidence": CONFIDENCE, "mesh": hosts.mesh("trials")}
     return run_audit(mechanism, x0, x1, key=key, **settings)
@@ -56,7 +56,7 @@ def catch(fault: Fault, key: jax.Array) -> dict[str, int | None]:
 
 
 def look(case: Case, fault: Fault) -> list[str]:
-    """The kinds of what the gray-box check finds."""
+    """Returns the kinds of what the gray-box check finds."""
     return sorted(inspect(case.mechanism, case.x0, case.x1, claim=case.claim, **fault.look).kinds)
 
 
@@ -83,7 +83,7 @@ def examine(rows: Rows, name: str, *, all_attacks: bool = True) -> None:
 
 
 def forms_of(fault: Fault) -> list[str]:
-    """The disguises that leave the fault's loss in the release."""
+    """Returns the disguises that leave the fault's loss in the release."""
     return [how for how in DISGUISES if not (fault.last_bits and how == "shifted")]
 
 

@@ -89,7 +89,7 @@ def sizes(rows: Rows) -> list[int]:
 
 
 def worst(found: Rows, digits: int = 2) -> str:
-    """The largest of these rates in percent, if there are any."""
+    """Returns the largest of these rates in percent, if there are any."""
     return f"{100 * max(row['ours'] for row in found):.{digits}f}" if found else ""
 
 
@@ -175,7 +175,7 @@ def finite(value: Any) -> str:
 
 
 def shortfall(rows: Rows) -> Fact:
-    """The largest distance by which ours is below a published bound."""
+    """Returns the largest distance by which ours is below a published bound."""
     behind = [
         (row["paper_value"] - row["ours"], NAMES[row["setting"]["mechanism"]])
         for row in sniper(rows)
@@ -199,7 +199,7 @@ MARGIN = 0.02  # by which a bound may be lower than before
 
 
 def _keys(rows: Rows) -> list[tuple[Row, Row]]:
-    """The cells of the worst-key table, (now, before)."""
+    """Returns the cells of the worst-key table, (now, before)."""
     own = [row for row in rows if row["quantity"] == "epsilon_lower" and "code" in row["setting"]]
     now, before = ([row for row in own if row["setting"]["code"] == code] for code in ("now", "before"))
     return list(zip(now, before, strict=True))

@@ -99,7 +99,7 @@ LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def pair_epsilon(name: str, x0: np.ndarray, x1: np.ndarray) -> float | None:
-    """The epsilon that the pair attains under the best test; None where it was not worked out."""
+    """Returns the epsilon that the pair attains under the best test; None where it was not worked out."""
     if name in LAWS:
         return largest_ratio(LAWS[name](x0), LAWS[name](x1))
     moved = np.abs(x0 - x1).sum()

@@ -46,7 +46,7 @@ def truncated_geometric_pmf(count: int, *, epsilon: float = EPSILON, people: int
 
 
 def truncated_geometric(key: jax.Array, x: jax.Array, *, epsilon: float = EPSILON, people: int = 5) -> jax.Array:
-    """A count in 0 .. people with truncated geometric noise: x [1], a whole number -> []."""
+    """Returns a count in 0 .. people with truncated geometric noise: x [1], a whole number -> []."""
     laws = [truncated_geometric_pmf(count, epsilon=epsilon, people=people) for count in range(people + 1)]
     logits = jnp.asarray(np.log(laws), jnp.float32)[x[0].astype(int)]
     return jax.random.categorical(key, logits)
@@ -73,12 +73,14 @@ def report_noisy_max2(key: jax.Array, x: jax.Array, *, epsilon: float = EPSILON)
 
 
 def report_noisy_max3(key: jax.Array, x: jax.Array, *, epsilon: float = EPSILON) -> jax.Array:
-    """The largest noisy value itself, max of x + Lap(2/epsilon): n epsilon/2, not epsilon. Algorithm 7, ibid."""
+    """Returns the largest noisy value itself, max of x + Lap(2/epsilon): n epsilon/2, not epsilon. Algorithm 7,
+    ibid."""
     return jnp.max(x + jax.random.laplace(key, x.shape) * (2 / epsilon))
 
 
 def report_noisy_max4(key: jax.Array, x: jax.Array, *, epsilon: float = EPSILON) -> jax.Array:
-    """The largest noisy value itself, max of x + Exp(2/epsilon): no finite epsilon, as it is >= max x. Algorithm 8."""
+    """Returns the largest noisy value itself, max of x + Exp(2/epsilon): no finite epsilon, as it is >= max x.
+    Algorithm 8."""
     return jnp.max(x + jax.random.exponential(key, x.shape) * (2 / epsilon))
 
 
@@ -92,7 +94,7 @@ def _above(
 
 
 def _until_aborted(above: jax.Array, answers: jax.Array, cutoff: int, aborted: float) -> jax.Array:
-    """The answers, with ``aborted`` in the place of all that follow the ``cutoff``-th TRUE."""
+    """Returns the answers, with ``aborted`` in the place of all that follow the ``cutoff``-th TRUE."""
     before = jnp.cumsum(above) - above
     return jnp.where(before >= cutoff, aborted, answers)
 
@@ -223,7 +225,8 @@ def murmur3(text: str, *, seed: int) -> int:
 
 
 def bloom_filter(value: int) -> np.ndarray:
-    """The bits that RAPPOR sets for a value, [20] of 0 and 1: one bit for each of 4 hashes; hashes may collide."""
+    """Returns the bits that RAPPOR sets for a value, [20] of 0 and 1: one bit for each of 4 hashes; hashes may
+    collide."""
     bits = np.zeros(FILTER_BITS, np.float32)
     for seed in range(HASHES):
         bits[murmur3(str(value), seed=seed) % FILTER_BITS] = 1

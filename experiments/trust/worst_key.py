@@ -74,7 +74,7 @@ def name_and_shame(key: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def normal_epsilon(mu: float, delta: float) -> float:
-    """The epsilon at delta of normal noise whose standard deviation is 1/mu of the sensitivity."""
+    """Returns the epsilon at delta of normal noise whose standard deviation is 1/mu of the sensitivity."""
     return dp_accounting.get_epsilon_gaussian(1 / mu, delta)
 
 

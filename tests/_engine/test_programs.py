@@ -123,3 +123,40 @@ def test_a_checkpoint_of_other_arrays_is_refused(loops, tmp_path):
     values[0] = np.ones(3, np.float32)
     with pytest.raises(_validate.InputError, match="another mechanism or pair of inputs"):
         play(KEY, release, jnp.float32, 1000, checkpoint=file)
+
+
+def scaled(scale, power):
+    """A function that is made anew for each scale and power."""
+    factor, settings = np.full(3, scale, np.float32), {"power": power}
+
+    def function(x, y=None):
+        more = 0 if y is None else y["of"].sum()
+        return {"z": (jnp.asarray(factor) * x["of"]) ** settings["power"] + more, "n": jnp.int32(len(x["of"]))}
+
+    return constants.shared(function), settings
+
+
+def test_functions_that_compute_the_same_share_a_program_whatever_they_close_over():
+    x = {"of": jnp.arange(3.0)}
+    compiled: Any = constants._carried_out
+    (first, _), (second, _) = scaled(2.0, 2), scaled(3.0, 2)
+    np.testing.assert_array_equal(first(x)["z"], [0, 4, 16])
+    programs = compiled._cache_size()
+    np.testing.assert_array_equal(second(x)["z"], [0, 9, 36])
+    assert compiled._cache_size() == programs
+    cubed, settings = scaled(2.0, 3)  # another program, of the same name, shapes and constants
+    np.testing.assert_array_equal(cubed(x)["z"], [0, 8, 64])
+    settings["power"] = 4  # as with jax.jit, what has been traced stays
+    np.testing.assert_array_equal(cubed(x)["z"], [0, 8, 64])
+    np.testing.assert_array_equal(constants.shared(lambda x: x["of"] ** settings["power"])(x), [0, 1, 16])
+
+
+def test_a_shared_program_takes_arguments_of_any_structure_shape_and_type():
+    function, _ = scaled(1.0, 1)
+    assert function({"of": jnp.arange(3)})["z"].tolist() == [0, 1, 2]
+    assert function({"of": jnp.arange(3.0)}, {"of": jnp.ones(5)})["z"].tolist() == [5, 6, 7]
+    assert function({"of": jnp.ones((2, 3))})["n"] == 2
+    mapped = jax.vmap(lambda row: function({"of": row})["z"])(jnp.eye(3))
+    np.testing.assert_array_equal(mapped, jnp.eye(3))
+    with pytest.raises(TypeError, match="incompatible shapes"):
+        function({"of": jnp.ones(2)})

@@ -72,4 +72,4 @@ def test_a_federated_round_launches_under_200_kernels() -> None:
 @pytest.mark.slow
 def test_a_clipped_sum_moves_about_three_times_the_bytes_of_a_plain_gradient() -> None:
     moved = [hlo.moved(held(f"{name}, CNN32 x 1,024", "h100")[1]) for name in ("clipped sum", "plain gradient")]
-    assert moved[0] < 3.1 * moved[1]
+    assert moved[0] < 3.2 * moved[1]

@@ -39,15 +39,15 @@ def test_gaussian_pair_is_bounded_below_and_close_to_its_closed_form():
     delta, shift = 0.05, 1.0
     truth = gaussian_epsilon(shift, delta)
     x1 = jnp.full(4, shift / 2)  # of length 1
-    result = dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=400_000, delta=delta)
+    result = dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=200_000, delta=delta)
     assert "threshold from the first quarter" in result.method
     assert result.method.startswith(f"{result.attacks[0].name}, chosen from {len(result.attacks)} attacks")
     assert truth - 0.2 < result.epsilon_lower < truth
     assert result.epsilon_hat == pytest.approx(truth, abs=0.15)
-    assert (result.negatives, result.positives, result.trials) == (150_000, 150_000, 400_000)
+    assert (result.negatives, result.positives, result.trials) == (75_000, 75_000, 200_000)
     assert (result.verdict, result.delta) == ("measured", delta)
     honest, false = (
-        dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=400_000, claim=Claim(epsilon, delta))
+        dpaudit.audit(add_noise, ZERO, x1, key=KEY, trials=200_000, claim=Claim(epsilon, delta))
         for epsilon in (truth, truth - 0.25)
     )
     assert (honest.verdict, false.verdict) == ("consistent", "violation")
@@ -172,20 +172,26 @@ def test_bad_input_is_refused(change, message):
         dpaudit.audit(given.pop("mechanism"), given.pop("x0"), given.pop("x1"), key=KEY, **given)
 
 
+def signed(sign):
+    sign = jnp.full(1, sign)  # as data, so that both are one compiled program
+    return lambda key, x: sign * x + 0.001 * jax.random.normal(key)
+
+
 @pytest.mark.parametrize("until", [None, sequential.violation()])
 def test_the_side_is_chosen_and_so_the_sign_of_a_release_hides_nothing(until):
     """The first direction that comes to mind, x1 - x0, points the wrong way in a release of opposite sign."""
     results = [
         dpaudit.audit(
-            lambda key, x: sign * x + 0.001 * jax.random.normal(key),  # noqa: B023
-            *(0.0, 1.0),
+            signed(sign),
+            *(np.zeros(1), np.ones(1)),
             key=KEY,
             trials=20_000,
             claim=Claim(1.0),
             until=until,
+            batch=1,  # one program, whether the audit may stop or not
             distinguisher=distinguish.projection,
         )
-        for sign in (1, -1)
+        for sign in (1.0, -1.0)
     ]
     assert [result.verdict for result in results] == ["violation"] * 2
     assert [result.side for result in results] == ["above", "not above"]
@@ -207,6 +213,7 @@ def test_a_rule_that_is_mostly_wrong_shows_as_much_as_its_opposite(until):
             trials=20_000,
             claim=Claim(1.0),
             until=until,
+            batch=1,
             distinguisher=distinguish.Distinguisher(lambda *_: lambda z: z, 0.5, "itself"),
         )
         for mechanism in (opposite, lambda key, x: 1 - opposite(key, x))
@@ -250,7 +257,11 @@ def test_an_attack_that_saw_nothing_is_never_consistent(mechanism, attack, reaso
     assert (found.verdict, found.reason) == ("underpowered", reason)
     assert found.ceiling > 1
     assert dpaudit.AuditResult.from_json(found.to_json()) == found
-    seen = dpaudit.audit(add_noise, ONE, 2 * ONE, claim=Claim(2.0), **{**settings, "distinguisher": None})
+
+
+@pytest.mark.parametrize("until", [None, sequential.violation()])
+def test_a_family_that_saw_something_is_not_called_blind(until):
+    seen = dpaudit.audit(add_noise, ONE, 2 * ONE, claim=Claim(2.0), key=KEY, trials=4000, until=until)
     assert (seen.verdict, seen.reason) == ("consistent", None)
 
 
@@ -259,9 +270,11 @@ def test_an_attack_that_saw_nothing_is_never_consistent(mechanism, attack, reaso
 def test_whole_numbers_reach_the_score_to_the_last_bit(offset, attack):
     """Randomised response at 2.2, next to 2^30: float32 holds every 64th whole number there."""
 
+    place = jnp.full(1, offset, jnp.int32)  # as data, so that all offsets are one compiled program
+
     def response(key, x):
         lie = jax.random.bernoulli(key, 1 / (1 + math.exp(2.2)))
-        return jnp.int32(offset) + jnp.where(lie, 1 - (x - offset), x - offset)
+        return place[0] + jnp.where(lie, 1 - (x - place[0]), x - place[0])
 
     x0, x1 = jnp.int32(offset), jnp.int32(offset + 1)
     found = dpaudit.audit(response, x0, x1, key=KEY, trials=20_000, claim=Claim(1.0), distinguisher=attack)
@@ -297,6 +310,7 @@ def test_what_is_not_finite_is_an_observation(mechanism, attack, until):
         "claim": Claim(1.0),
         "distinguisher": attack,
         "until": until,
+        "batch": 1,
     }
     assert dpaudit.audit(mechanism, x0, x1, **settings).verdict == "violation"
 

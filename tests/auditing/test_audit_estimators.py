@@ -11,6 +11,7 @@ from scipy.special import ndtr, ndtri
 
 import dpaudit
 from dpaudit import AuditResult, Claim, Mechanism, _validate, distinguish, estimators, play
+from dpaudit._engine import game
 from dpaudit.auditing.bounds import alternative, certified, sequential
 from dpaudit.auditing.conclude import from_counts
 from dpaudit.auditing.finish import CHOOSING_SHARE
@@ -93,11 +94,12 @@ def test_a_band_takes_the_side_that_was_chosen():
 
 
 @pytest.mark.parametrize("name", ["betting", "equal level", "DKW"])
-def test_an_interrupted_audit_goes_on(name, tmp_path):
-    more = {"checkpoint": tmp_path / "kept.npz", "trials": 200_000}
+def test_an_interrupted_audit_goes_on(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(game, "CPU", game.CPU._replace(trials=512))  # so that an audit of few trials takes many calls
+    kept = {"checkpoint": tmp_path / "kept.npz"}
     with pytest.raises(Killed):
-        audited(SOUND[name], **more, batch=1, progress=killed_at(100_000))
-    assert audited(SOUND[name], **more) == audited(SOUND[name], trials=200_000)
+        audited(SOUND[name], **kept, batch=1, progress=killed_at(TRIALS // 2))
+    assert audited(SOUND[name], **kept) == audited(SOUND[name])
 
 
 @pytest.mark.parametrize("name", ["equal level", "DKW", "betting"])
@@ -110,18 +112,18 @@ def test_what_is_called_detectable_is_seen_in_four_fifths_of_the_audits(name):
     family = noise_like(found, TRIALS // 2 // CHOOSING_SHARE) or alternative.event(
         found.fpr, found.fnr, trials=found.negatives
     )
-    draws, n = np.random.default_rng(0), found.negatives
+    draws, n, audits = np.random.default_rng(0), found.negatives, 120
 
     def seen(epsilon: float) -> float:
         rates = np.transpose(family.rates(epsilon))  # of each rule that might be chosen
         hits = []
-        for fpr, fnr in draws.choice(rates, 300):
+        for fpr, fnr in draws.choice(rates, audits):
             scores = (draws.random((2, n)) < np.array([[fpr], [1 - fnr]])).astype(float)
             given = estimators.counted(scores, 0.5)
             hits.append(estimator.bounds(given, delta=0.0, confidence=0.95)[0] > 0.9)
         return float(np.mean(hits))
 
-    assert seen(found.detectable) == pytest.approx(0.8, abs=0.1)
+    assert seen(found.detectable) == pytest.approx(0.8, abs=3 * np.sqrt(0.8 * 0.2 / audits))
     assert seen(0.9 + 0.6 * (found.detectable - 0.9)) < 0.7
 
 

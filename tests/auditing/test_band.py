@@ -37,7 +37,7 @@ def test_stays_below_agrees_with_kolmogorov(n, width):
     assert found == pytest.approx(ksone.cdf(width, n), abs=1e-9)
 
 
-@pytest.mark.parametrize("n", [1, 2, 60, 400])
+@pytest.mark.parametrize("n", [1, 2, 60, 300])
 @pytest.mark.parametrize("alpha", [0.3, 0.025, 1e-4])
 def test_bands_err_as_often_as_they_say(n, alpha):
     assert misses(band.equal_level(n, alpha=alpha)) == pytest.approx(alpha, rel=1e-3)
@@ -49,7 +49,7 @@ def test_bands_err_as_often_as_they_say(n, alpha):
 
 def test_equal_level_is_narrow_at_small_rates():
     n = 10_000
-    table, constant = (make(n, alpha=0.025) for make in BANDS)
+    table, constant = (make(n, alpha=(1 - 0.95) / 2) for make in BANDS)  # of the audits below, to the last bit
     assert table[0] * n == pytest.approx(7.91, abs=0.01)  # a fixed threshold: 3.69; the constant band: 136
     assert table[0] < constant[0] / 15
     assert table[5000] < 1.35 * constant[5000]
@@ -66,12 +66,12 @@ def quantile_scores(mu: float, n: int) -> np.ndarray:
 def test_below_and_close_to_the_truth():
     delta, mu = 0.05, 1.0
     truth = gdp.epsilon_from_mu(mu, delta)
-    lower = [band.epsilon_lower(quantile_scores(mu, n), delta=delta, confidence=0.95) for n in (100, 3000, 30_000)]
+    lower = [band.epsilon_lower(quantile_scores(mu, n), delta=delta, confidence=0.95) for n in (100, 1_000, 10_000)]
     epsilons = np.array([found.epsilon_lower for found in lower])
     assert (epsilons < truth).all()
     assert (np.diff(epsilons) > 0).all()
-    assert epsilons[-1] > 0.85 * truth
-    constant = band.epsilon_lower(quantile_scores(mu, 30_000), delta=delta, confidence=0.95, band=band.dkw)
+    assert epsilons[-1] > 0.78 * truth
+    constant = band.epsilon_lower(quantile_scores(mu, 10_000), delta=delta, confidence=0.95, band=band.dkw)
     assert constant.epsilon_lower < epsilons[-1]
     best = lower[-1].threshold
     assert epsilon_from_rates(norm.sf(best), norm.cdf(best - mu), delta) > epsilons[-1]
@@ -80,7 +80,7 @@ def test_below_and_close_to_the_truth():
 @pytest.mark.parametrize("rounding", [None, 0.5])
 def test_all_rates_lie_within_the_band_at_the_stated_rate(rounding):
     rng = np.random.default_rng(6)
-    audits, n, mu, confidence = 1000, 150, 1.0, 0.8
+    audits, n, mu, confidence = 400, 150, 1.0, 0.8
 
     def outside(make: band.Band) -> np.ndarray:
         wrong = np.zeros((2, audits), bool)
@@ -103,7 +103,7 @@ def test_all_rates_lie_within_the_band_at_the_stated_rate(rounding):
 
 def test_covers_where_nothing_leaks():
     rng = np.random.default_rng(7)
-    scores = rng.normal(size=(400, 2, 1000))
+    scores = rng.normal(size=(200, 2, 1000))
     found = {
         make: np.mean([band.epsilon_lower(s, delta=0.0, confidence=0.8, band=make).epsilon_lower > 0 for s in scores])
         for make in (*BANDS, one_threshold)

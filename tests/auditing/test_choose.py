@@ -83,13 +83,13 @@ def test_of_several_scores_the_one_that_shows_most_comes_first():
 
 
 def test_a_split_keeps_the_promise_that_the_naive_maximum_breaks(monkeypatch):
-    """400 audits of a Laplace pair whose every tail threshold has exactly the claimed ratio: e^epsilon, epsilon = 1.
+    """200 audits of a Laplace pair whose every tail threshold has exactly the claimed ratio: e^epsilon, epsilon = 1.
 
     Choosing and counting on different trials calls a violation within the nominal 5% (and 3 binomial standard
     errors); choosing and counting on the same trials, one by one at the bound's own level, does not.
     """
     rng = np.random.default_rng(3)
-    audits, n, epsilon = 400, 10_000, 1.0
+    audits, n, epsilon = 200, 10_000, 1.0
     split, naive = [], 0
     for _ in range(audits):
         scores = rng.laplace(scale=1 / epsilon, size=(2, n)) + np.array([[0.0], [1.0]])

@@ -10,14 +10,23 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, distinguish, play
+from dpaudit._engine import game
 from dpaudit.auditing import count, ranks
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.bounds.estimate import errors
 from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(11)
-X0, X1 = jnp.zeros(2000), jnp.full(2000, 0.02)  # large, so that a call is few trials
+X0, X1 = jnp.zeros(32), jnp.full(32, 0.16)
 TRIALS = 4001
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks():
+    """Blocks of 256 trials, so that an audit of few trials takes several calls to the devices."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(game, "CPU", game.CPU._replace(bytes=256 * X0.nbytes))
+        yield
 
 
 def noisy(key, x):
@@ -34,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "fixed": {"distinguisher": total(3.0)},
     "violation": {
         "until": sequential.violation(),
-        "claim": Claim(0.9),
+        "claim": Claim(1.2),
         "distinguisher": distinguish.projection,
     },
     "width": {"until": sequential.width(0.35), "distinguisher": distinguish.projection},
@@ -47,7 +56,7 @@ def audited(case: str, **more) -> dpaudit.AuditResult:
 
 
 @pytest.fixture(scope="module")
-def whole() -> dict[str, dpaudit.AuditResult]:
+def whole(small_blocks) -> dict[str, dpaudit.AuditResult]:
     return {case: audited(case) for case in CASES}
 
 
@@ -119,7 +128,7 @@ def test_the_result_does_not_depend_on_the_batch(case, batch, whole):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("after", [600, 2500])  # while trials are set aside, and later
-def test_a_killed_audit_goes_on_from_its_checkpoint(tmp_path, case, after, whole):
+def test_a_killed_audit_goes_on_from_its_checkpoint(tmp_path, monkeypatch, case, after, whole):
     file = tmp_path / "audit.npz"
     with pytest.raises(Killed):
         audited(case, checkpoint=file, batch=1, progress=killed_at(after))
@@ -129,8 +138,9 @@ def test_a_killed_audit_goes_on_from_its_checkpoint(tmp_path, case, after, whole
     assert seen[0] < seen[-1]
     assert seen[-1] == TRIALS - 1 or "stopped early" in whole[case].method
     seen.clear()
-    assert audited(case, checkpoint=file, progress=seen.append) == whole[case]
-    assert len(seen) == 1  # a finished checkpoint plays nothing
+    monkeypatch.setattr(game.Game, "call", None)
+    assert audited(case, checkpoint=file, progress=seen.append) == whole[case]  # plays nothing, the pilot included
+    assert len(seen) == 1
     assert file.stat().st_size < 5000  # counts, no scores
 
 
@@ -161,7 +171,7 @@ def test_a_checkpoint_of_another_audit_is_refused_with_the_difference(tmp_path, 
     with pytest.raises(_validate.InputError, match=match + "mechanism or pair of inputs$"):
         dpaudit.audit(lambda key, x: 2 * noisy(key, x), X0, X1, **given, checkpoint=file)
     with pytest.raises(_validate.InputError, match=match + "mechanism or pair of inputs$"):
-        dpaudit.audit(noisy, X0, X1.at[0].set(0.03), **given, checkpoint=file)
+        dpaudit.audit(noisy, X0, X1.at[0].set(0.17), **given, checkpoint=file)
     assert file.read_bytes() == good
 
 

@@ -22,10 +22,16 @@ TABLES = [
 ]
 
 
+@functools.cache
+def quantiles(wrong: int, trials: int) -> np.ndarray:
+    """The posterior's, of one rate."""
+    return beta.ppf((np.arange(100_000) + 0.5) / 100_000, wrong + 0.5, trials - wrong + 0.5)
+
+
 def brute_force(epsilon: float, table: tuple[int, int, int, int], delta: float, *, either_way: bool) -> float:
     """The posterior probability of the region between the trade-off lines, by a midpoint rule over FPR's quantiles."""
     fp, fn, negatives, positives = table
-    x = beta.ppf((np.arange(100_000) + 0.5) / 100_000, fp + 0.5, negatives - fp + 0.5)
+    x = quantiles(fp, negatives)
 
     def line(fpr: np.ndarray) -> np.ndarray:
         return np.maximum.reduce([0 * fpr, 1 - delta - np.exp(epsilon) * fpr, np.exp(-epsilon) * (1 - delta - fpr)])

@@ -11,7 +11,7 @@ from dpaudit.auditing import estimators
 from dpaudit.auditing.bounds import gdp
 from dpaudit.auditing.estimators import Counted, Estimator
 
-AUDITS, PAIRS, CONFIDENCE = 300, 4000, 0.9
+AUDITS, PAIRS, CONFIDENCE = 200, 4000, 0.9
 MOST = binom.ppf(1 - 1e-6, AUDITS, 1 - CONFIDENCE)  # so many errors mean, but for one time in a million, a false bound
 DELTA = 1e-3
 SHIFT = 1.0  # of two Gaussians, whose mu it is

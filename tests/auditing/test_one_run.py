@@ -130,7 +130,7 @@ def test_the_best_of_several_plans_needs_its_correction():
     rng = np.random.default_rng(4)
     plans = [Plan(k) for k in range(1, 101, 3)]
     audit = functools.partial(one_run.audit, delta=0.0, confidence=0.8)
-    runs = [gaussian_run(rng, 200, 0.0) for _ in range(100)]
+    runs = [gaussian_run(rng, 200, 0.0) for _ in range(60)]
     error = 3 * np.sqrt(0.2 * 0.8 / len(runs))
     corrected = [audit(*run, plans).epsilon_lower for run in runs]
     assert np.mean(np.array(corrected) > 0) < 0.2 + error

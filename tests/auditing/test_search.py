@@ -55,8 +55,10 @@ WORST = {
 )
 def test_the_worst_pair_is_found_from_random_starts(name, seed):
     mechanism, where, share = WORST[name]
-    key = jax.random.key(seed)
-    found = searched(mechanism, where, key)
+    key, options = jax.random.key(seed), {"steps": 40}
+    if name == "gaussian" and seed == 0:  # a gradient leads there sooner
+        options = {"steps": 15, "distinguishers": [distinguish.likelihood_ratio]}
+    found = searched(mechanism, where, key, **options)
     assert share(found.x0, found.x1) >= 0.95
     drawn = jax.jit(jax.vmap(where.draw))(jax.random.split(key, 20))
     assert np.median([share(*pair) for pair in zip(*map(np.asarray, drawn), strict=True)]) < 0.9  # without a search
@@ -64,8 +66,8 @@ def test_the_worst_pair_is_found_from_random_starts(name, seed):
     assert found.result.verdict == "consistent"
     assert 0.5 * EPSILON * (name != "gaussian") < found.result.epsilon_lower <= EPSILON
     assert found.result.claim == mechanism.claim
-    assert len(found.history) == 40
-    assert f"pair and region searched on {found.trials:,} trials of their own" in found.result.method
+    assert len(found.history) == options["steps"]
+    assert f"pair and region searched on {found.trials:,} separate trials" in found.result.method
 
 
 def leak_where(x, key):
@@ -108,7 +110,8 @@ def test_whole_numbers_evolve():
     def total(key, x):
         return 2 * noise.apply(key, jnp.zeros(())) + jnp.round(x.sum().astype(jnp.float32))
 
-    found = searched(total, domain.records(domain.box((), 0, 3, jnp.int32), 5), claim=Claim(0.75))
+    where = domain.records(domain.box((), 0, 3, jnp.int32), 5)
+    found = searched(total, where, claim=Claim(0.75), starts=16, steps=15)
     assert not found.by_gradient
     assert sorted(np.abs(np.asarray(found.x1 - found.x0)).tolist()) == [0, 0, 0, 0, 3]
     assert 0.5 < found.result.epsilon_lower <= 0.75
@@ -116,12 +119,12 @@ def test_whole_numbers_evolve():
 
 def test_categories_are_told_apart_and_the_audit_may_stop_early():
     mechanism = randomized_response.mechanism(epsilon=1.0, num_categories=4)
-    options = {"claim": Claim(0.5), "until": sequential.violation(), "trials": 100_000, "steps": 5}
+    options = {"claim": Claim(0.5), "until": sequential.violation(), "trials": 20_000, "steps": 5}
     found = searched(mechanism, domain.choices(range(4)), distinguishers=[distinguish.likelihood_ratio], **options)
     assert found.x0 != found.x1
     assert found.result.verdict == "violation"
     assert found.result.epsilon_lower <= 1.0
-    assert found.result.trials < 100_000
+    assert found.result.trials < 20_000
 
 
 @pytest.mark.slow
@@ -140,12 +143,19 @@ def test_a_leak_in_the_spread_is_found_by_the_moments():
     assert found.result.epsilon_lower > 1.5
 
 
+FEW = {"starts": 4, "steps": 2, "distinguishers": [distinguish.projection]}
+
+
+def of_scale(scale):
+    scale = jnp.full(2, scale, jnp.float32)  # as data, so that searches share their compiled programs
+    return lambda key, x: noisy(key, x) * scale
+
+
 def test_the_search_does_not_depend_on_the_audit_and_the_region_can_be_audited_again():
-    options = {"starts": 4, "steps": 2, "distinguishers": [distinguish.projection]}
-    few, more = (searched(noisy, domain.ball(2, 1.0), trials=trials, **options) for trials in (1000, 2000))
+    few, more = (searched(of_scale(1.0), domain.ball(2, 1.0), trials=trials, **FEW) for trials in (1000, 2000))
     assert (few.x0 == more.x0).all()
     assert (few.history == more.history).all()
-    again = dpaudit.audit(noisy, few.x0, few.x1, key=KEY, trials=1000, distinguisher=few.distinguisher)
+    again = dpaudit.audit(of_scale(1.0), few.x0, few.x1, key=KEY, trials=1000, distinguisher=few.distinguisher)
     assert again.threshold == few.result.threshold
     assert again.negatives == few.result.negatives == 500  # the rule was fixed: every trial counts
 
@@ -199,8 +209,8 @@ def test_refusals(changed, message):
 
 
 def test_a_mechanism_that_never_gives_numbers_is_never_found_consistent():
-    options = {"starts": 4, "steps": 1, "distinguishers": [distinguish.projection], "claim": Claim(1.0)}
-    found = searched(lambda key, x: noisy(key, x) * jnp.nan, domain.ball(2, 1.0), **options)
+    options = FEW | {"claim": Claim(1.0), "trials": 1000}
+    found = searched(of_scale(jnp.nan), domain.ball(2, 1.0), **options)
     assert found.result.verdict == "underpowered"
     assert found.result.reason == "all scores are equal: this attack saw nothing"
 

@@ -389,7 +389,7 @@ def test_a_negative_number_of_rounds_is_refused():
         ({"clients_per_round": 0}, "clients_per_round: expected a whole number >= 1, got 0"),
         ({"clients_per_round": 2.5}, "clients_per_round: expected a whole number >= 1, got 2.5"),
         ({"chunk": 0}, "chunk: expected a whole number >= 1, got 0"),
-        ({"clients_per_round": 1_001}, "clients_per_round: expected at most the 1000 clients there are, got 1001"),
+        ({"clients_per_round": 1_001}, "clients_per_round: expected at most the 1000 clients, got 1001"),
     ],
 )
 def test_bad_input_is_refused(given, message):

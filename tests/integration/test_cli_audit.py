@@ -115,7 +115,11 @@ WRONG = [
     ("mine.py:absent", (), "mine.py: expected a case or mechanism named absent, got no such name"),
     ("mine.py:number", (), "mine.py: number: expected a Case, a Mechanism or a function of (key, x), got 5"),
     ("mine.py:raises", (), "mechanism: expected a release of x0, got RuntimeError: out of luck (raised by raises)"),
-    ("mine.py:broken_density", (), "mine.py:broken_density: expected to be played to the end, got RuntimeError: not"),
+    (
+        "mine.py:broken_density",
+        (),
+        "mine.py:broken_density: expected a mechanism that runs in every trial, got RuntimeError: not",
+    ),
     ("mine.py:unclaimed", ("--until-violation",), "claim: expected the promise that until=violation() is to refute"),
     ("mine.py:noisy_sum", ("--distinguisher", "magic"), "distinguisher: expected one of default, cosine, projection"),
     ("mine.py:noisy_sum", ("--trials", "0"), "trials: expected a whole number >= 2, got 0"),

@@ -192,7 +192,7 @@ WRONG = [
     (("--scores", "word.csv"), "word.csv, line 3: expected a number, got high"),
     (("--scores", "hole.csv"), "hole.csv, line 2: expected a number, got nothing"),
     (("--scores", "nan.csv"), "scores1: expected numbers, got 1 NaN, the first at index 1"),
-    (("--scores", "bits.csv"), "bits.csv: expected a header, world,score or scores0,scores1, as both columns hold"),
+    (("--scores", "bits.csv"), "bits.csv: expected a header, world,score or scores0,scores1, because both columns"),
     (("--scores", "half.csv"), "half.csv, line 2: expected included of 0 or 1, got 0.5"),
     (("--scores", "integer.npz"), "included: expected booleans, one for each of at least 4 scores"),
     (("--scores", "fair.csv", "--threshold", "1"), "--threshold: expected none for the scores of one training"),

@@ -107,11 +107,13 @@ def test_a_checkpoint_that_is_there_is_kept_unless_it_is_resumed(monkeypatch, ca
     assert not kept.exists()
     kept.write_bytes(b"of value")
     assert run(monkeypatch, *command, "--checkpoint", str(kept)) == 2
-    assert capsys.readouterr().err.startswith("dpaudit: --checkpoint: expected a new file, or --resume to go on from ")
+    assert capsys.readouterr().err.startswith(
+        "dpaudit: --checkpoint: expected a new file, or --resume to continue from "
+    )
     assert run(monkeypatch, *command, "--checkpoint", str(kept), "--resume") == 2
     assert capsys.readouterr().err.startswith("dpaudit: checkpoint: expected a whole checkpoint, got kept.npz: ")
     assert kept.read_bytes() == b"of value"
     assert run(monkeypatch, *command, "--resume") == 2
     assert capsys.readouterr().err == (
-        "dpaudit: --resume: expected a file to go on from, named by --checkpoint, got none\n"
+        "dpaudit: --resume: expected a file to resume from, named by --checkpoint, got none\n"
     )

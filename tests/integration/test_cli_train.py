@@ -71,7 +71,7 @@ def test_a_killed_run_goes_on_to_the_row_of_one_left_alone(monkeypatch, capsys, 
     assert 0 < shown[0][1] < shown[1][1] < 3
     assert run(monkeypatch, *TINY, "--checkpoint", str(kept)) == 2
     assert capsys.readouterr().err.startswith(
-        "dpaudit: --checkpoint: expected a new folder, or --resume to go on from"
+        "dpaudit: --checkpoint: expected a new folder, or --resume to continue from"
     )
     assert run(monkeypatch, *TINY, "--checkpoint", str(kept), "--resume", "--out", str(out), "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
@@ -113,7 +113,7 @@ def test_the_table_and_too_few_canaries(monkeypatch, capsys):
         (("--canaries", "1"), "canaries: expected a whole number >= 2, got 1"),
         (("--confidence", "1"), "confidence: expected a number in (0, 1), got 1.0"),
         (("--data", "breast_cancer"), "image_shape: expected images [h, w, channels]"),
-        (("--resume",), "--resume: expected a folder to go on from, named by --checkpoint, got none"),
+        (("--resume",), "--resume: expected a folder to resume from, named by --checkpoint, got none"),
     ],
 )
 def test_a_mistake_is_one_line(monkeypatch, capsys, more, message):

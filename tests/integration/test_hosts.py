@@ -107,7 +107,7 @@ def test_who_cannot_join_says_so_in_one_line(tmp_path):
 def test_variables_that_tell_nothing_are_refused(tmp_path):
     ((_, out, said),) = ended(start(COMMANDS, AUDIT, folder=tmp_path, variables={"JAX_NUM_PROCESSES": "2"}))
     assert out == "status 2\n"
-    assert said.startswith("dpaudit: processes: expected 2 that know of each other, got ")
+    assert said.startswith("dpaudit: processes: expected 2 that can find each other, got ")
     assert said.count("\n") == 1
 
 

@@ -1,6 +1,6 @@
 """Runs first audits of docs/howto/libraries.md on real packages, each in an environment made for it.
 
-Those that install in under a minute are tried here, `make libraries` tries all.
+One that installs in under a minute is tried here, another by `make verify`; `make libraries` tries all.
 """
 
 import pytest
@@ -9,10 +9,9 @@ from experiments.libraries import environments, first
 from experiments.libraries.run import printed
 
 pytestmark = pytest.mark.integration
-FAST = ("opendp", "pure_ldp")
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", ["opendp", pytest.param("pure_ldp", marks=pytest.mark.slow)])
 def test_a_first_audit_takes_five_lines_and_accuses_nobody(name):
     try:
         python = environments.make(name)

@@ -57,7 +57,7 @@ def test_two_processes_that_audit(monkeypatch, capsys, tmp_path):
 
 
 def interrupted(kept: str, between: str = "") -> str:
-    return f"dpaudit: interrupted{between}; --resume goes on from {kept}\n"
+    return f"dpaudit: interrupted{between}; --resume continues from {kept}\n"
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Says what a mutant is: a small deliberate fault of the package, and the tests that have to notice it."""
 
+import ast
 import hashlib
 from pathlib import Path
 from typing import NamedTuple
@@ -43,10 +44,20 @@ class Mutant(NamedTuple):
         return text.replace(self.old, self.new)
 
     def fingerprint(self, root: Path = ROOT) -> str:
-        """A digest of the fault, its module and its tests: a result holds for as long as it stays the same."""
+        """A digest of the fault, its module and its tests, comments and docstrings left out: a result holds for as
+        long as it stays the same."""
         files = [self.file, *(test.partition("::")[0] for test in self.tests)]
-        whole = [self.old, self.new, *self.tests, *((root / file).read_text() for file in files)]
+        whole = [self.old, self.new, *self.tests, *(without_words((root / file).read_text()) for file in files)]
         return hashlib.sha256("\0".join(whole).encode()).hexdigest()[:16]
+
+
+def without_words(source: str) -> str:
+    """A program's text without its comments and docstrings, in one layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body[:1] = [] if node.body[1:] else [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def of(file: str, tests: str, *changes: tuple[str, ...]) -> list[Mutant]:

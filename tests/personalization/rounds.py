@@ -10,7 +10,7 @@ from dpaudit.personalization.boundary import processes
 from dpaudit.personalization.boundary.protocol import Protocol, each, rows
 
 ITEMS, RANK, CAPACITY = 40, 3, 5
-OPTIMIZER = optax.adam(0.1)
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
 SUMS = processes.gaussian("sums", noise_multiplier=2.0)
 COUNTS = processes.gaussian("counts", noise_multiplier=4.0)
 

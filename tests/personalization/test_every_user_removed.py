@@ -1,7 +1,7 @@
 """Sensitivity by brute force: every single user of a hostile population is removed, and no release's total, as it is
 before noise, moves further than what its noise is for."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,9 @@ def moved(protocol, model, everybody=EVERYBODY):
     return jnp.linalg.norm(totals[:-1] - totals[-1], axis=1)
 
 
+@cache
 def alternating(rule, unobserved, rank, *, rating_clip=1.5):
+    """Rounds, the same object for the same settings: one program for all models."""
     return least_squares.alternating(
         Step(0.8, rating_clip, rule, unobserved),
         noise_multiplier=0.0,

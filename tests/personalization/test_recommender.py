@@ -106,7 +106,7 @@ def test_a_prediction_is_made_of_the_model_and_the_user_s_own_ratings():
         ({"rounds": 0}, "rounds: expected a whole number >= 1, got 0"),
         ({"popularity_share": 1.0}, r"popularity_share: expected a number in \[0, 1\), got 1.0"),
         ({"bias_share": 0.0}, r"bias_share: expected a number in \(0, 1\), got 0.0"),
-        ({"bias_share": 0.95}, "bias_share: expected a number that leaves the rounds something, got 0.95"),
+        ({"bias_share": 0.95}, "bias_share: expected a number that leaves a share for the rounds, got 0.95"),
     ],
 )
 def test_settings_out_of_range(change, message, monkeypatch):

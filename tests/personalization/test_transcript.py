@@ -1,5 +1,7 @@
 """The accountant: exact for Gaussians, never short of a release, and of nothing but the transcript."""
 
+from functools import partial
+
 import dp_accounting
 import jax
 import jax.numpy as jnp
@@ -16,9 +18,8 @@ from dpaudit.training import dp_ftrl, matrix_noise
 from dpaudit.training.sampling import participation
 
 
-def told(rounds, *released, before=None, key=7):
-    """(transcript, memory) of rounds in which each of the processes releases two ones, all with the round's key."""
-
+@partial(jax.jit, static_argnums=(0, 1))
+def _told(rounds, released, memory, key):
     def round(memory, key):
         pairs = [
             process.release(key, jnp.ones(2), own, sensitivity=1.0)
@@ -27,8 +28,13 @@ def told(rounds, *released, before=None, key=7):
         made, after = zip(*pairs, strict=True)
         return after, made
 
-    start = tuple(process.init(jnp.zeros(2)) for process in released) if before is None else before
-    after, part = jax.lax.scan(round, start, jax.random.split(jax.random.key(key), rounds))
+    return jax.lax.scan(round, memory, jax.random.split(key, rounds))
+
+
+def told(rounds, *released, before=None, key=7):
+    """(transcript, memory) of rounds in which each of the processes releases two ones, all with the round's key."""
+    start = tuple(process.init(np.zeros(2, np.float32)) for process in released) if before is None else before
+    after, part = _told(rounds, released, start, jax.random.key(key))
     return Transcript((part,)), after
 
 
@@ -53,7 +59,7 @@ def test_secret_samples_are_accounted_by_privacy_loss_distributions():
     renyi = RdpAccountant().compose(transcript.event()).get_epsilon(1e-5)
     assert 0.8 * renyi < epsilon < renyi
     assert epsilon > dp_accounting.get_epsilon_gaussian(2.0 / np.sqrt(20), 1e-5)
-    with pytest.raises(InputError, match="transcript: expected Gaussian events alone, which have a mu"):
+    with pytest.raises(InputError, match="transcript: expected only Gaussian events, which have a mu"):
         transcript.mu()
 
 

@@ -49,7 +49,7 @@ def test_devices_of_which_nothing_is_said_and_secret_samples():
     agreed = terms(protocol, state, sampled.init(state[0]), users(12))
     _, _, transcript = run(jax.random.key(0), PROTOCOL, state, memory, users(12), rounds=3)
     told = texts(round_figure(agreed, transcript, delta=1e-5))
-    assert "contributions, of which it keeps the sum" in told
+    assert "contributions, of which only the sum is kept" in told
     assert not any(text.startswith(("request", "slice", "message")) for text in told)
     assert not any(" times " in text for text in told)
     assert any("of a secret sample, rate 0.25:\nGaussian noise, multiplier 3" in text for text in told)

@@ -104,7 +104,7 @@ def test_a_number_above_the_most_allowed_is_explained(tmp_path):
     _, text, _ = read(tmp_path, [above])
     assert (
         "The update is made up, ε = 4: 99 of 100 were right, and the promise allows 98. That breaks no promise: "
-        "99 was counted in 1,000 games, where chance alone moves it by 0.71 or so" in text
+        "99 was counted in 1,000 games, where chance alone moves it by about 0.71" in text
     )
     assert "Chance does not explain that" in read(tmp_path, [above | {"verdict": "violation"}])[1]
     for unremarkable in (row(craft="dummy", accuracy=0.9824), computed(craft="dummy", accuracy=0.9871)):
@@ -114,7 +114,7 @@ def test_a_number_above_the_most_allowed_is_explained(tmp_path):
 def test_the_trade_off_curve_is_held(tmp_path):
     source, text, _ = read(tmp_path, grid())
     assert source.count("curve-") > 10
-    assert "cifar10 (JPEG), ε = 4: how often an observer can be wrong in one way and in the other." in text
+    assert "cifar10 (JPEG), ε = 4: how often an observer makes each of the two possible mistakes." in text
 
 
 def test_cells_of_a_dense_table_carry_their_headers(tmp_path):

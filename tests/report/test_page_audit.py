@@ -21,9 +21,15 @@ def page(tmp_path, errors, trials, claim, target="my_mechanism.py:noisy_sum"):
 @pytest.mark.parametrize(
     ("errors", "trials", "claim", "title", "sentence"),
     [
-        (10, 1_000, Claim(1.0), "The promise is broken", "in at most 5 % of all such audits"),
+        (10, 1_000, Claim(1.0), "The promise is broken", "in at most 5 % of such audits"),
         (400, 1_000, Claim(1.0), "No violation was found", "a true ε of 1.17 or more would have been called"),
-        (1, 20, Claim(6.0), "This could have shown nothing", "40 counted trials certify an ε of 1.60 at most"),
+        (
+            1,
+            20,
+            Claim(6.0),
+            "This audit could not have shown a violation",
+            "40 counted trials certify an ε of 1.60 at most",
+        ),
         (400, 1_000, None, "Measured, without a promise", "No promise was given"),
     ],
 )
@@ -45,7 +51,7 @@ def test_the_reason_and_the_attacks_are_on_the_page(tmp_path):
     row = {"target": "mine"} | blind.to_row() | {"seed": 3, "seconds": 1.25, "versions": "jax 0.10.2"}
     write_audit_page(row, tmp_path / "report.html")
     _, text, _ = read_page(tmp_path / "report.html")
-    assert f"No violation could have been seen: {reason}. Another attack" in text
+    assert f"Reason: {reason}. Another attack" in text
     assert "norm 1.50, mean 0.00 (on the trials set aside)" in text
 
 

@@ -71,7 +71,7 @@ def test_caption_says_how_much_was_tested():
 
 def test_computed_rows_claim_no_test():
     text = " ".join(rendered(audit_table([computed()])))
-    assert "no trial is played" in text
+    assert "no trial is run" in text
     assert "Ceiling" not in text
     assert "computed" in text
 

@@ -1,6 +1,7 @@
 """One key, several calls: whatever goes on with its old key draws noise that it has not drawn before."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,23 +30,31 @@ def silent(params, example):
     return 0.0 * jnp.sum(params["w"] * example)
 
 
-def of_dp_sgd(state, key):
-    trainer = dp_sgd.dp_sgd(silent, clip_norm=1.0, noise_multiplier=1.0, batch_size=4, optimizer=STEP)
-    return dp_sgd.train(key, trainer, state or trainer.init(PARAMS), DATA, poisson(12, 4), 2)[0]
-
-
-def of_dp_ftrl(state, key):
-    trainer = dp_ftrl.dp_ftrl(
-        silent, strategy=STRATEGY, clip_norm=1.0, noise_multiplier=1.0, batch_size=4, optimizer=STEP
+SETTINGS: dict[str, Any] = {"clip_norm": 1.0, "noise_multiplier": 1.0, "batch_size": 4, "optimizer": STEP}
+TRAININGS = {  # made once: all calls are one program
+    "dp_sgd": (dp_sgd.dp_sgd(silent, **SETTINGS), poisson(12, 4)),
+    "dp_ftrl": (dp_ftrl.dp_ftrl(silent, strategy=STRATEGY, **SETTINGS), cyclic(12, 4)),
+}
+ROWS = Partial(lambda client: client[None])
+SERVERS = {
+    each: rounds.federated(
+        clients.gaussian(clients.gradients(silent), noise_multiplier=1.0, each=each),
+        clip_size.fixed(1.0),
+        clients_per_round=3,
+        optimizer=STEP,
     )
-    return dp_sgd.train(key, trainer, state or trainer.init(PARAMS), DATA, cyclic(12, 4), 2)[0]
+    for each in (False, True)
+}
 
 
-def of_rounds(state, key, *, each):
-    client = clients.gaussian(clients.gradients(silent), noise_multiplier=1.0, each=each)
-    server = rounds.federated(client, clip_size.fixed(1.0), clients_per_round=3, optimizer=STEP)
-    rows = Partial(lambda client: client[None])
-    return rounds.run(key, server, state or server.init(PARAMS), Population(12, rows, rows), DATA, 2)[0]
+def trained(name, state, key):
+    trainer, sampling = TRAININGS[name]
+    return dp_sgd.train(key, trainer, state or trainer.init(PARAMS), DATA, sampling, 2)[0]
+
+
+def of_rounds(each, state, key):
+    server = SERVERS[each]
+    return rounds.run(key, server, state or server.init(PARAMS), Population(12, ROWS, ROWS), DATA, 2)[0]
 
 
 def overlap(one, other):
@@ -54,10 +63,10 @@ def overlap(one, other):
 
 
 WAYS = {
-    "dp_sgd": of_dp_sgd,
-    "dp_ftrl": of_dp_ftrl,
-    "rounds": partial(of_rounds, each=False),
-    "rounds, every client": partial(of_rounds, each=True),
+    "dp_sgd": partial(trained, "dp_sgd"),
+    "dp_ftrl": partial(trained, "dp_ftrl"),
+    "rounds": partial(of_rounds, False),
+    "rounds, every client": partial(of_rounds, True),
 }
 
 
@@ -70,7 +79,7 @@ def test_a_run_that_goes_on_with_its_old_key_draws_other_noise(go_on):
     sums = np.array([ravel_pytree(state.params)[0] for state in states])
     noise = np.diff(sums, axis=0, prepend=0 * sums[:1])
     independent = np.eye(3)
-    if go_on is of_dp_ftrl:  # whose releases are C^-1 z
+    if go_on is WAYS["dp_ftrl"]:  # whose releases are C^-1 z
         calls = np.add.reduceat(np.linalg.inv(STRATEGY.matrix()[:ROUNDS, :ROUNDS]), [0, 2, 4], axis=0)
         calls /= np.linalg.norm(calls, axis=1, keepdims=True)
         independent = calls @ calls.T

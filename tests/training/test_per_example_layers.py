@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from dpaudit._engine.programs import record
 from dpaudit.training import per_example, unit_gradients
-from dpaudit.training.windows import Conv
 from tests.training import by_vmap
 
 N = 6
@@ -62,6 +61,8 @@ def compiled_inside(net: nn.Module) -> Any:
     return lambda params, x: jax.jit(jax.checkpoint(lambda p, x: net.apply({"params": p}, x)))(params, x)
 
 
+MAX = partial(nn.max_pool, window_shape=(3, 2), strides=(1, 2), padding="SAME")
+AVERAGE = partial(nn.avg_pool, window_shape=(2, 1))
 VECTOR, SEQUENCE, IMAGE, TOKENS = (5,), (6, 4), (7, 6, 4), (9,)
 # name: (network, shape of one example, parameters that go the long way)
 CASES: dict[str, tuple[nn.Module, tuple[int, ...], int]] = {
@@ -81,7 +82,7 @@ CASES: dict[str, tuple[nn.Module, tuple[int, ...], int]] = {
     "conv, causal": (Then((nn.Conv(3, (3,), padding="CAUSAL"),)), SEQUENCE, 0),
     "conv, local": (Then((nn.ConvLocal(3, (2, 2)),)), IMAGE, 0),
     "conv, transposed": (Then((nn.ConvTranspose(3, (3, 3), strides=(2, 2)),)), IMAGE, 0),
-    "our conv": (Then((Conv(3, (3, 3)), nn.tanh, Conv(2, (2, 2), 2, "VALID"))), IMAGE, 0),
+    "pools": (Then((nn.Conv(3, (3, 3)), MAX, nn.Conv(4, (2, 2), 2), AVERAGE)), IMAGE, 0),
     "norms": (Then((nn.LayerNorm(), nn.GroupNorm(2), nn.RMSNorm(), nn.InstanceNorm())), IMAGE, 0),
     "embedding": (Then((nn.Embed(5, 4), nn.Dense(3))), TOKENS, 0),
     "shared": (Shared(), (4,), 2),

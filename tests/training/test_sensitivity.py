@@ -46,11 +46,12 @@ def moved(
     call = jax.jit(lambda x, weights: jnp.ravel(clipped(x, weights)))
     removed, replaced = 0.0, 0.0
     for x in inputs(n, dtype, clip_norm):
-        rows = jnp.asarray(x[:, None], jnp.float32)
-        whole = np.asarray(call(rows, jnp.ones(n)), np.float64)
+        rows, ones = np.asarray(x[:, None], np.float32), np.ones(n, np.float32)
+        whole = np.asarray(call(rows, ones), np.float64)
         for i in (0, n // 2 - 1, n - 1):
-            without = np.asarray(call(rows, jnp.ones(n).at[i].set(0)), np.float64)
-            other = np.asarray(call(rows.at[i].set(-5 * clip_norm), jnp.ones(n)), np.float64)
+            here = np.arange(n) == i
+            without = np.asarray(call(rows, np.where(here, 0, ones)), np.float64)
+            other = np.asarray(call(np.where(here[:, None], np.float32(-5 * clip_norm), rows), ones), np.float64)
             removed = max(removed, float(np.linalg.norm(whole - without)))
             replaced = max(replaced, float(np.linalg.norm(whole - other)))
     return removed / clip_norm, replaced / clip_norm
@@ -184,13 +185,16 @@ def test_every_form_of_a_gradient_is_bounded_in_bfloat16(group: int) -> None:
 
 def test_the_same_room_on_one_device_and_on_many() -> None:
     """Four parts of 128 users are clipped as 512: their sum has the bound of the whole."""
-    x, weights = jnp.full((512, 1, 1), 5 * C), jnp.ones((512, 1))
-    how: dict[str, Any] = {"clip_norm": C, "mean": True, "most": 512}
+    x, weights = np.full((512, 1, 1), 5 * C, np.float32), np.ones((512, 1), np.float32)
     params = {"w": jnp.zeros(1)}
-    whole = user_level.clipped_sum(inner, params, x, weights, **how)["w"]
-    part = user_level.clipped_sum(inner, params, x[:128], weights[:128], part_of=512, **how)["w"]
+
+    def total(x: np.ndarray, weights: np.ndarray, **more: Any) -> jax.Array:
+        of = partial(user_level.clipped_sum, inner, clip_norm=C, mean=True, most=512, **more)
+        return jax.jit(of)(params, x, weights)["w"]
+
+    whole, part = total(x, weights), total(x[:128], weights[:128], part_of=512)
     np.testing.assert_allclose(4 * part, whole, rtol=1e-6)
-    alone = user_level.clipped_sum(inner, params, x[:128], weights[:128], **how)["w"]
+    alone = total(x[:128], weights[:128])
     assert abs(4 * float(alone[0]) / float(whole[0]) - 1) > 1e-5
 
 

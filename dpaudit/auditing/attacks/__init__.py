@@ -17,14 +17,4 @@ if TYPE_CHECKING:
     from dpaudit.auditing.attacks.choose import Rule as Rule
     from dpaudit.auditing.attacks.choose import choose_rule as choose_rule
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "Distinguisher": "base",
-        "Rule": "choose",
-        "Score": "base",
-        "choose_rule": "choose",
-        "distinguish": "distinguish",
-        "learned": "learned",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -1,4 +1,4 @@
-"""Fits an attack of the user's, and refuses one that cannot be played in one line."""
+"""Fits a user's attack, or refuses it with a one-line error."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ def fitted(argument: str, attack: Distinguisher, key: jax.Array, mechanism: Mech
       key, mechanism, x0, x1: as for :class:`Distinguisher`.
 
     Raises:
-      InputError: one that raises, cannot be traced, gives no number, or changes from one tracing to the next: both
-        worlds are traced by themselves, and such an attack would tell them apart where nothing else does.
+      InputError: one that raises, cannot be traced, does not return a number, or changes from one tracing to the next:
+        both worlds are traced separately, so such an attack could tell apart two worlds that do not differ.
     """
     name, shapes = attack.name, shapes_of(mechanism, x0)
     try:

@@ -75,7 +75,7 @@ def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | 
         return Rule(float(values[at]), bool(above)), _shown(*wrong, n, **settings)
 
     rule, (bound, accuracy, gap) = best_of(averaged=False)
-    if distinct >= n:  # of 2 n: few repeat; attacks are compared by the same bound as where many do
+    if distinct >= n:  # of 2 n: few repeat; attacks are compared by the same bound as if many did
         rule, (_, accuracy, gap) = best_of(averaged=True)
     return Seen(rule, bound, accuracy, apart=gap)
 
@@ -96,8 +96,8 @@ def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence
 def apart(wrong0: Any, wrong1: Any, n: int) -> Any:
     """Returns by how many standard errors the rates of a rule's event differ between the worlds.
 
-    Where a bound shows nothing yet, an event that is rare but belongs to one world is more certain to differ than one
-    whose rule is a little more accurate.
+    If no bound shows anything yet, a rare event that occurs in one world only is stronger evidence than a rule that is
+    slightly more accurate.
 
     Args:
       wrong0, wrong1: errors in either world, any shape.
@@ -144,7 +144,7 @@ def screen(scores: np.ndarray, *, delta: float, confidence: float) -> np.ndarray
       delta, confidence: as for :func:`choose_rule`.
 
     Returns:
-      [m] in nats; where nothing is certain, less than 0 and the larger the further :func:`apart`.
+      [m] in nats; if nothing is certain, less than 0 and increasing with :func:`apart`.
     """
     n = scores.shape[1]
     pooled = scores.reshape(2 * n, -1)

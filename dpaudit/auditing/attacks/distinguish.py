@@ -1,10 +1,9 @@
-"""Provides the attacks that can be named: each turns a release into a score by which the two worlds are told apart.
+"""Provides the attacks that can be named: each turns a release into a score that distinguishes the two worlds.
 
 A distinguisher is fitted to the mechanism and the pair, and gives the score. If its threshold is a number, the rule is
 fixed in advance: guess world 1 where the score is larger; both this event and its opposite are tested. If the
-  threshold
-is None, it is chosen with its side on a first split of the trials, and the bound is computed on the rest. A score that
-is NaN counts as larger than any number.
+threshold is None, it is chosen with its side on a first split of the trials, and the bound is computed on the rest. A
+score that is NaN counts as larger than any number.
 """
 
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from dpaudit import _validate
+from dpaudit._engine import programs
 from dpaudit._engine.game import of_trials, trial_key
 from dpaudit.auditing.attacks import features
 from dpaudit.auditing.attacks.base import Distinguisher, Score, flat, release_reader
@@ -35,16 +35,16 @@ __all__ = [
     "projection",
 ]
 
-PILOT = 1000  # releases per world behind an estimated direction
-MOMENTS_PILOT = 500  # releases per world behind estimated means and variances; no bound will count them
+PILOT = 1000  # releases per world for estimating a direction
+MOMENTS_PILOT = 500  # releases per world for estimating means and variances; no bound counts them
 LARGEST_LOSS = 1e3  # the most that one number may add to a score, in nats
 
 
 def cosine_direction(x0: jax.Array, x1: jax.Array) -> jax.Array:
     """Returns x1/|x1| - x0/|x0|, [d], whose inner product with a unit vector is the difference of the two cosines.
 
-    A zero vector has cosine 0 with everything. Vectors that point the same way up to float32 rounding give exactly
-    zero, so that every trial is the tie that Eq. (3) gives to x0.
+    A zero vector has cosine 0 with everything. Vectors that are parallel up to float32 rounding give exactly zero, so
+    that every trial is a tie, which Eq. (3) decides for x0.
     """
     difference = norm_and_direction(x1)[1] - norm_and_direction(x0)[1]
     return jnp.where(norm_and_direction(difference)[0] <= 1e-6, 0.0, difference)
@@ -126,7 +126,7 @@ def _fit_moments(key: jax.Array, mechanism: Mechanism, x0: Any, x1: Any) -> Scor
     def release(key: jax.Array, x: Any) -> jax.Array:
         return flat(mechanism.apply(key, x))
 
-    @jax.jit  # one program for both worlds, of which the inputs are data
+    @programs.shared  # one program for both worlds, of which the inputs are data
     def pilot(key: jax.Array, worlds: Any) -> tuple[jax.Array, jax.Array]:
         keys = jax.random.split(trial_key(key), MOMENTS_PILOT)  # the same in both worlds: what they share cancels
         releases = jax.vmap(jax.vmap(release, (0, None)), (None, 0))(keys, worlds)
@@ -153,6 +153,7 @@ def _pilot_direction(
 ) -> jax.Array:
     """Estimates the difference of the mean releases of x1 and x0, from ``PILOT`` releases each that no bound will
     count. Numbers that are not finite count as 0."""
+
     key = trial_key(key)
 
     def add(i: jax.Array, totals: jax.Array) -> jax.Array:
@@ -160,7 +161,7 @@ def _pilot_direction(
         numbers = jnp.stack([read(mechanism.apply(own, x)) for x in (x0, x1)])
         return totals + jnp.where(jnp.isfinite(numbers), numbers, 0)
 
-    @jax.jit
+    @programs.shared
     def means() -> jax.Array:
         start = jnp.zeros_like(jax.eval_shape(add, 0, jnp.zeros((2, 1))))
         total0, total1 = jax.lax.fori_loop(0, PILOT, add, start)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 RESIDUE = 24  # modulus of integers; its residues give those modulo 2, 3, 4, 6, 8 and 12
-NO_BIT, NO_NUMBER = 200.0, 201.0  # in place of the lowest bit of 0, and of a number that is not finite
+NO_BIT, NO_NUMBER = 200.0, 201.0  # stands for the lowest bit of 0, and of a number that is not finite
 DIGITS = 16  # binary digits of a float, below its spread, that are read
 MOST_COORDINATES, MOST_PAIRS, MOST_BITS = 48, 8, 8  # read one by one
 BITS_LOOKED_AT = 1 << 22  # of the pilot's integers, at each place
@@ -41,8 +41,8 @@ class Sight(NamedTuple):
       pairs: [p, 2] of the chosen ones, and signs [p]: their differences (1) or sums (-1).
       bits: [b, 3], bits of integers: the word, the place in it, and the coordinate for names.
       fisher: [k], the direction that tells the worlds apart best where both are normal with one covariance.
-      finest: [k], exponents: lower digits are not read. They tell inputs apart wherever noise is added in floating
-        point (Mironov 2012), whatever its size: :data:`distinguish.lowest_bits` reads them.
+      finest: [k], exponents: lower digits are not read, because they reveal the input whenever noise is added in
+        floating point (Mironov 2012). :data:`distinguish.lowest_bits` reads them.
     """
 
     centre: Any
@@ -309,7 +309,7 @@ def _telling_bits(words: np.ndarray, coordinates: Sequence[int]) -> np.ndarray:
 
 
 def _middle(pooled: np.ndarray) -> np.ndarray:
-    """Returns a value near the median of each column's finite ones, one that was seen, so that exact values stay
+    """Returns a value near the median of each column's finite values, one that occurs, so that exact values stay
     exact."""
     few = np.sort(pooled[:: max(1, len(pooled) // 512)], axis=0)  # NaN and infinity last
     known = np.isfinite(few)

@@ -206,7 +206,7 @@ def _edges(ordered: np.ndarray) -> np.ndarray:
     others = known[~np.isin(known, atoms)]
     inner = others[(np.arange(1, QUANTILES + 1) * len(others)) // (QUANTILES + 1)] if len(others) else others
     below = np.nextafter(atoms, np.float32(-np.inf))
-    tiny = np.finfo(np.float32).tiny  # a CPU that flushes subnormals to zero does not see smaller ones
+    tiny = np.finfo(np.float32).tiny  # smaller ones are 0 on a CPU that flushes subnormals to zero
     below = np.where(np.abs(below) < tiny, -tiny, below)
     return np.unique(np.concatenate([inner, atoms, below]))
 

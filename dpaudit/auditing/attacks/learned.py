@@ -1,4 +1,4 @@
-"""Trains a small neural network to tell the worlds apart, for mechanisms whose leak is not known."""
+"""Trains a small neural network to tell the worlds apart, for mechanisms whose leak is unknown."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -81,18 +81,18 @@ class Reading(NamedTuple):
 def distinguisher(
     *, trials: int = 4096, steps: int = 1000, batch: int = 256, layers: int = 2, hidden: int = 64
 ) -> Distinguisher:
-    """Makes a distinguisher of a neural network that is trained before the audit, on releases of its own.
+    """Makes a distinguisher of a neural network that is trained before the audit, on separate releases.
 
     The network minimises the binary cross-entropy of the world given the release, so that its logit tends to the log
     likelihood ratio ln p(release | x1) - ln p(release | x0), the optimal score (Neyman-Pearson). Nothing is used
     twice: the releases it is trained on are drawn from the fit's key, the threshold is chosen on the first of the
     trials that the audit plays, and the bound is computed on the rest.
 
-    A value that a coordinate takes again and again (a category, an "aborted", a clipped end, NaN) is read as a symbol
-    of its own rather than as a size.
+    A value that a coordinate takes repeatedly (a category, an "aborted", a clipped end, NaN) is read as a symbol
+    rather than as a size.
 
-    A leak of epsilon per release shows in the logit only when ``batch * steps`` and ``trials`` exceed
-    the number of weights over epsilon^2: small epsilons want many trials and few weights.
+    A leak of epsilon per release shows in the logit only when ``batch * steps`` and ``trials`` exceed the number of
+    weights over epsilon^2: small epsilons need many trials and few weights.
 
     Args:
       trials: training releases of each world; all of them are held in memory.

@@ -1,10 +1,10 @@
-"""Plays a family of attacks on the same releases, of which the trials set aside choose the best one.
+"""Runs a family of attacks on the same releases, and chooses the best one on the trials set aside.
 
-The first of the trials set aside are a pilot, which is read as raw releases: :mod:`features` looks at every number of
-them, tables and a small network are fitted, and the scores that show most become the finalists. One program plays
-releases; another one (:mod:`scoring`) scores them, by all finalists at once or by the chosen one alone. One finalist
-is chosen on the trials set aside, and the bound is computed for it on the other trials. So the number of attacks that
-are tried costs no confidence.
+The first of the trials set aside are a pilot, which is read as raw releases: :mod:`features` reads every number of
+them, tables and a small network are fitted, and the scores that show most become the finalists. One program makes
+releases; another one (:mod:`scoring`) scores them, by all finalists or only by the chosen one. One finalist is chosen
+on the trials set aside, and its bound is computed on the other trials, so the number of attacks does not cost
+confidence.
 """
 
 import math

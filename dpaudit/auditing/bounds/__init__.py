@@ -24,19 +24,4 @@ if TYPE_CHECKING:
     from dpaudit.auditing.bounds import plan as plan
     from dpaudit.auditing.bounds import sequential as sequential
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "alternative": "alternative",
-        "band": "band",
-        "betting": "betting",
-        "certified": "certified",
-        "credible": "credible",
-        "curve": "curve",
-        "estimate": "estimate",
-        "gdp": "gdp",
-        "one_run": "one_run",
-        "plan": "plan",
-        "sequential": "sequential",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -1,8 +1,8 @@
-"""Predicts what an audit would have seen of a mechanism that loses more than the audited one.
+"""Predicts the error rates of an audit's attack on mechanisms that lose more than the audited one.
 
 With equally many trials, audits of Laplace noise and of Gaussian noise do not detect the same losses: the best event
 of Laplace noise attains epsilon with probability 1/2, that of Gaussian noise at a small delta is rare. The smallest
-loss that an audit would have noticed therefore depends on the mechanism. It is computed for a family of mechanisms
+loss that an audit would have detected therefore depends on the mechanism. It is computed for a family of mechanisms
 that lose more than the audited one: :func:`event` keeps the probability of the event that the attack looks for,
 :func:`gaussian` and :func:`laplace` lower the noise.
 """
@@ -35,7 +35,7 @@ Refuted = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Alternative(NamedTuple):
-    """A family of mechanisms with increasing loss, as the attack of an audit sees them.
+    """A family of mechanisms with increasing loss, by the error rates of an audit's attack.
 
     Attributes:
       rates: ``rates(epsilon) -> (fpr, fnr)``, each [k]: of k equally likely rules that the audit would choose for the
@@ -51,9 +51,9 @@ def event(fpr: float, fnr: float, *, delta: float = 0.0, trials: float = np.inf)
     """Extrapolates a rule's error rates to larger losses, keeping the probability of its better event.
 
     The rule's events, "world 1" and "world 0", show s1 = ln((1 - delta - FNR)/FPR) and s0 = ln((1 - delta - FPR)/FNR).
-    Where one shows much more than the other, as the tail of Laplace noise does, a mechanism that loses epsilon gives
-    that event the same probability b in its own world and (b - delta) e^-epsilon in the other. Where both show about
-    as much, as in randomised response, both go on doing so: FPR = FNR = (1 - delta)/(1 + e^epsilon) if they are equal.
+    If one shows much more than the other, as the tail of Laplace noise does, a mechanism that loses epsilon gives that
+    event the same probability b in its own world and (b - delta) e^-epsilon in the other. If both show about as much,
+    as in randomised response, they continue to do so: FPR = FNR = (1 - delta)/(1 + e^epsilon) if they are equal.
 
     Args:
       fpr, fnr: of the rule, as seen; in [0, 1].
@@ -116,7 +116,7 @@ def gaussian(aside: int, *, delta: float, confidence: float) -> Alternative:
 
 
 def laplace(aside: int, *, delta: float, confidence: float) -> Alternative:
-    """Continues Laplace noise: the mechanism that loses epsilon at ``delta`` has less of it.
+    """Extrapolates Laplace noise: the mechanism that loses epsilon at ``delta`` has less of it.
 
     Args:
       aside, delta, confidence: as for :func:`gaussian`; delta may be 0.

@@ -1,4 +1,4 @@
-"""Tests a claim by bets against it, whose wealth may be looked at after every trial. NumPy float64 throughout.
+"""Tests a claim by bets against it, whose wealth may be inspected after every trial. NumPy float64 throughout.
 
 Trials come in pairs, one of each world. Let X0 and X1 be 1 where the guess is world 1, in world 0 and in world 1; then
 FPR = E X0 and FNR = 1 - E X1. If the mechanism is (epsilon, delta)-private, with u = e^epsilon + delta,
@@ -192,7 +192,7 @@ def log_wealth_on_line(counts: Any, bet: np.ndarray) -> np.ndarray:
 def epsilon_lower(
     counts: Any, *, delta: float, confidence: float, expected_gap: float = 1.0, both_events: bool = False
 ) -> np.ndarray:
-    """Returns the largest epsilon that the gambler has refuted, a lower bound that holds at every time at once.
+    """Returns the largest epsilon that the gambler has refuted, a lower bound that holds at all times together.
 
     Args:
       counts: of outcomes, [..., 4].
@@ -238,7 +238,7 @@ def most_errors(
 
 
 def rate_bounds(errors: Any, trials: Any, *, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a confidence sequence for one error rate: low <= rate <= high at every time at once.
+    """Returns a confidence sequence for one error rate: low <= rate <= high at all times together.
 
     The rates r at which the likelihood ratio of the Beta(1/2, 1/2) mixture, a martingale if r is true, stays below
     1/alpha.

@@ -2,10 +2,10 @@
 
 Each quantity is a function of one rule's two error rates that falls in both, so Clopper-Pearson bounds on the rates,
 at alpha/2 each, bound it from both sides. The lower bounds hold for the best attack on the mechanism as well; the
-upper ones speak of this rule alone.
+upper ones are about this rule only.
 
-The rule that shows most of epsilon is seldom the most accurate one. An audit therefore chooses a threshold for each
-quantity on the trials set aside (:func:`thresholds`) and counts them all on the others.
+The rule that shows the largest epsilon is rarely the most accurate one. An audit therefore chooses a threshold for
+each quantity on the trials set aside (:func:`thresholds`) and counts them all on the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,13 +33,13 @@ class Certified(NamedTuple):
 
 
 class Certificates(NamedTuple):
-    """What an audit certifies beside epsilon. Each lower bound holds for the mechanism, each upper one for its rule.
+    """What an audit certifies besides epsilon. Each lower bound holds for the mechanism, each upper one for its rule.
 
     Attributes:
       advantage: TPR - FPR.
       accuracy: the share of right guesses where both worlds are equally likely.
       tpr_at_fpr_1_percent, tpr_at_fpr_1_permille: the TPR at an FPR of 0.01 and of 0.001.
-      posterior: what an attacker who believed 1/2 believes of world 1 after the answer "world 1".
+      posterior: the probability of world 1 after the answer "world 1", for an attacker with prior 1/2.
     """
 
     advantage: Certified
@@ -49,7 +49,7 @@ class Certificates(NamedTuple):
     posterior: Certified
 
     def posterior_at(self, prior: float) -> Certified:
-        """Converts the posterior to an attacker who believed ``prior`` before: p r/(1 - p + p r), r = TPR/FPR.
+        """Converts the posterior to another prior p: p r/(1 - p + p r), r = TPR/FPR.
 
         Args:
           prior: p in (0, 1).
@@ -113,10 +113,10 @@ def tpr_at(
 def posterior(
     prior: float, false_positives: Any, false_negatives: Any, negatives: Any, positives: Any, *, confidence: float
 ) -> Certified:
-    """Bounds what an attacker believes of world 1 after the rule has said so: p TPR/(p TPR + (1 - p) FPR).
+    """Bounds the posterior probability of world 1 after the rule has guessed it: p TPR/(p TPR + (1 - p) FPR).
 
     Args:
-      prior: p, what the attacker believed before, in (0, 1).
+      prior: p, the probability before, in (0, 1).
       The other arguments, Raises: as for :func:`advantage`.
 
     Source: Wood et al. 2018 and Desfontaines 2018, the Bayesian reading of (epsilon, 0): at most
@@ -158,7 +158,7 @@ def of_band(curve: Tradeoff) -> Certificates:
 
 
 def thresholds(fpr: np.ndarray, fnr: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Chooses, for each quantity, the threshold that shows most.
+    """Chooses, for each quantity, the threshold that shows the most.
 
     Args:
       fpr, fnr: [t], upper bounds on the rates at each threshold, on trials set aside.
@@ -193,7 +193,7 @@ def _posterior(p: float) -> Quantity:
         total = told + (1 - p) * fpr
         return np.where(
             total > 0, told / np.where(total > 0, total, 1.0), p
-        )  # a rule that never says so tells nothing
+        )  # a rule that never guesses world 1 reveals nothing
 
     return believed
 

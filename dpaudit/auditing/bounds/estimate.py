@@ -40,7 +40,7 @@ def _log_ratio(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
 
 
 def clopper_pearson(successes: Any, trials: Any, *, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Exact bounds on a binomial probability, each of them one-sided at level alpha.
+    """Returns exact bounds on a binomial probability, each of them one-sided at level alpha.
 
     Pr[p < low] <= alpha and Pr[p > high] <= alpha for every true p (so low..high is an interval at 1 - 2 alpha). They
     hold as well for the mean of unequal probabilities of independent trials (Hoeffding 1956), as when every trial has
@@ -77,7 +77,7 @@ def epsilon_bounds(
     alpha = 1 - confidence is shared equally by the two rates, so both rates' bounds hold together with probability
     >= confidence and Eq. (2) at the rates' upper (lower) ends bounds epsilon from below (above). Each of the two
     bounds holds with probability >= confidence. The lower one is a lower bound on the mechanism's epsilon; the upper
-    one speaks of this test alone: another test may attain more.
+    one is about this test only: another test may attain more.
 
     Args:
       false_positives: guesses of world 1 among ``negatives`` trials of world 0.

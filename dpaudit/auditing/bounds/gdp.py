@@ -43,7 +43,7 @@ def mu_bounds(
 
     alpha = 1 - confidence is shared equally by the two rates; each of the two bounds holds with probability
     >= confidence. The lower one bounds the mu of every mu-GDP promise that the mechanism could keep, whatever its
-    trade-off function; the upper one speaks of this test alone.
+    trade-off function; the upper one is about this test only.
 
     Args:
       false_positives: guesses of world 1 among ``negatives`` trials of world 0.

@@ -2,8 +2,8 @@
 
 The guesser sees the run's output only: a score for each canary, larger means "was included". It guesses "in" for the
 ``guesses_in`` largest scores, "out" for the ``guesses_out`` smallest, and abstains on the rest; how many of the
-guesses are right bounds epsilon. **The numbers of guesses are part of the test**: picked after a look at which
-canaries were included they make the confidence false. :func:`audit` therefore takes them as a plan made beforehand; of
+guesses are right bounds epsilon. **The numbers of guesses are part of the test**: if they are chosen after looking at
+which canaries were included, the confidence is false. :func:`audit` therefore takes them as a plan made beforehand; of
 several plans each is tested at its share of the error probability (Bonferroni). A plan may also be chosen on canaries
 that are set aside and not counted.
 
@@ -23,14 +23,14 @@ from dpaudit.auditing.bounds.roots import increasing_root
 
 
 class Plan(NamedTuple):
-    """How many guesses to make, fixed before it is known which canaries were included."""
+    """The number of guesses to make, fixed before it is known which canaries were included."""
 
     guesses_in: int  # for the largest scores
     guesses_out: int = 0  # for the smallest scores
 
 
 class OneRun(NamedTuple):
-    """What one run has shown: ``correct`` of the plan's guesses among ``canaries``, and the bound."""
+    """The result of one run: ``correct`` of the plan's guesses among ``canaries``, and the bound."""
 
     epsilon_lower: float
     plan: Plan
@@ -39,7 +39,7 @@ class OneRun(NamedTuple):
 
 
 def p_value(correct: Any, guesses: Any, canaries: Any, epsilon: Any, *, delta: float) -> np.ndarray:
-    """The largest probability of this many right guesses under any (epsilon, delta)-DP mechanism.
+    """Computes the largest probability of this many right guesses under any (epsilon, delta)-DP mechanism.
 
     With W ~ Binomial(r, 1/(1 + e^-epsilon)):
     Pr[correct >= v] <= Pr[W >= v] + 2 m delta max_{i = 1..v} Pr[v - i <= W < v]/i.
@@ -204,7 +204,7 @@ def audit(
 
 
 def ceiling(canaries: int, plans: Sequence[Plan], *, delta: float, confidence: float) -> float:
-    """Returns the largest bound that :func:`audit` could give, were every guess of every plan right.
+    """Returns the largest bound that :func:`audit` can give: the one for which every guess of every plan is right.
 
     Args:
       canaries: m >= 1.

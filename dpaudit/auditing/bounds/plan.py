@@ -1,4 +1,4 @@
-"""Computes what a number of trials can show, before any is played."""
+"""Computes, before an audit, what a number of trials can show."""
 
 import functools
 from collections.abc import Callable
@@ -22,12 +22,12 @@ QUANTILES = 64  # of each count, for an expectation over both
 
 
 class Plan(NamedTuple):
-    """What it takes to check a claim with a perfect attack; trials of both worlds together, every epsilon in nats.
+    """The trials needed to check a claim with a perfect attack, both worlds together; every epsilon in nats.
 
     Attributes:
       epsilon, delta, confidence: the claim, and the confidence of its refutation.
-      true_epsilon: the loss that is to be found out.
-      least: the fewest trials of a fixed number with which any violation at all could be shown.
+      true_epsilon: the loss to detect.
+      least: the smallest fixed number of trials with which any violation could be shown.
       fixed: a fixed number of trials with which ``true_epsilon`` is called a violation with probability 0.8.
       sequential_median, sequential_most: trials after which half, and 80 percent, of the audits that may stop at any
         time have called it one.
@@ -70,12 +70,12 @@ def plan(
 ) -> Plan:
     """Computes how many trials a claim needs, with a number fixed in advance and with early stopping.
 
-    The attack is taken to be perfect and its threshold to be fixed; what is set aside to choose one comes on top.
+    The attack is assumed to be perfect and its threshold fixed; trials set aside to choose one are additional.
 
     Args:
       epsilon, delta: the claim.
-      confidence: with which a violation shall be called one.
-      true_epsilon: the loss that is to be found out; twice the claim by default.
+      confidence: of calling a violation.
+      true_epsilon: the loss to detect; twice the claim by default.
       trials: of both worlds together, for the bounds to expect; by default as many as a fixed number needs.
       rate: trials a second (:func:`dpaudit._engine.game.trials_per_second` measures it).
 
@@ -200,7 +200,7 @@ def ceiling(negatives: int, positives: int, *, delta: float, confidence: float) 
       delta, confidence: those of the bound.
 
     Returns:
-      epsilon in nats. An audited lower bound near it is a statement about the number of trials, not about privacy.
+      epsilon in nats. An audited lower bound near it says more about the number of trials than about the mechanism.
     """
     lower, _ = epsilon_bounds(0, 0, negatives, positives, delta=delta, confidence=confidence)
     return float(lower)
@@ -243,7 +243,7 @@ def _upper_bounds(trials: int, rate: float, confidence: float) -> tuple[np.ndarr
 
 
 def detectable(claimed: float, negatives: int, positives: int, *, delta: float, confidence: float) -> float:
-    """Finds the smallest true epsilon that would be called a violation with probability 0.8, were the attack perfect.
+    """Finds the smallest true epsilon that would be called a violation with probability 0.8, by a perfect attack.
 
     Args:
       claimed: the promised loss in nats.
@@ -261,7 +261,7 @@ def detectable(claimed: float, negatives: int, positives: int, *, delta: float, 
 
 
 def detectable_by_betting(claimed: float, pairs: int, *, delta: float, confidence: float) -> float:
-    """Finds what is :func:`detectable` by an audit that stops as soon as a violation is certain.
+    """Finds the :func:`detectable` epsilon of an audit that stops as soon as a violation is certain.
 
     Only the bets on the sum of both error rates are counted, and only at the last trial: the power is at least 0.8.
 
@@ -287,7 +287,7 @@ def _corner(epsilon: float, delta: float) -> float:
 
 def smallest_seen(seen: Callable[[float], float], claimed: float) -> float:
     """Finds the smallest epsilon above ``claimed`` at which ``seen``, an increasing probability, reaches 0.8."""
-    seen = functools.cache(seen)  # the ends of a bracket are asked for again by the search for the root
+    seen = functools.cache(seen)  # the root search evaluates the ends of the bracket again
     low, step = claimed, CLOSE
     if seen(low) >= POWER:  # where confidence is little
         return low

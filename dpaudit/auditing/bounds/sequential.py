@@ -1,10 +1,10 @@
 """Runs audits that may stop at any time: a state, its update with the next trials, and rules that say when to stop.
 
     watch = sequential.start(claim, confidence=0.999)
-    watch = sequential.update(watch, guesses0, guesses1)     # as often as one likes, with as many trials as one likes
+    watch = sequential.update(watch, guesses0, guesses1)     # any number of times, with any number of trials
     watch.violation, watch.epsilon_lower, watch.epsilon_upper
 
-All statements hold at every time at once, so looking after each trial and stopping because of what was seen is
+All statements hold at all times together, so looking after each trial and stopping because of what was seen is
 allowed. What a sequence of trials leads to does not depend on how it was cut into updates.
 
 An audit that chooses its rule may choose it again when it has seen more (:func:`next_stage`): the capital is split
@@ -102,9 +102,9 @@ def start(
       claim: the promise, or None to measure without one.
       delta: of every epsilon; defaults to the claim's, else 0.
       confidence: of each bound, for all times together.
-      until: when to stop: :func:`violation`, :func:`width` or a function of one's own; None goes on for ever.
-      both_events: test the opposite guesses as well; where the side was not chosen on other trials.
-      stages: how often at most the rule will be chosen.
+      until: when to stop: :func:`violation`, :func:`width` or your own function; None never stops.
+      both_events: test the opposite guesses as well, if the side was not chosen on other trials.
+      stages: the largest number of times that the rule will be chosen.
 
     Raises:
       InputError: a value out of range; a rule that needs a claim without one.
@@ -344,10 +344,10 @@ def conclude(
 
 
 def rate_bounds(watch: Watch) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
-    """Bounds on one error rate, ``(errors, trials, alpha=) -> (low, high)``, for all times and stages together."""
+    """Returns bounds on one error rate, ``(errors, trials, alpha=) -> (low, high)``, for all times and stages."""
     return partial(_rate_bounds, stages=watch.stages)
 
 
 def _rate_bounds(errors: Any, trials: Any, *, alpha: float, stages: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds on an error rate at every time at once, whichever stage the audit stops in."""
+    """Bounds on an error rate at all times together, whichever stage the audit stops in."""
     return betting.rate_bounds(errors, trials, alpha=alpha / stages)

@@ -1,8 +1,8 @@
 """Chooses a threshold by what the error rates at many thresholds show. NumPy float64 throughout.
 
-Among a thousand thresholds far out in a tail the best one is so by luck. Rates are therefore compared at a stricter
-level than bounds are reported at. Where scores hardly ever repeat, what a threshold shows hardly differs from what its
-neighbours show: bounds are then averaged over those nearby, which follows luck less and allows a milder level.
+The best of a thousand thresholds far out in a tail is best by chance. Rates are therefore compared at a stricter level
+than bounds are reported at. If scores hardly ever repeat, neighbouring thresholds show nearly the same: bounds are
+then averaged over those nearby, which reduces the influence of chance and allows a milder level.
 """
 
 import numpy as np

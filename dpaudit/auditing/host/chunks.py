@@ -1,10 +1,12 @@
-"""Plays chunks of trials of a function on the host. Imports no JAX, so that a worker process starts quickly.
+"""Runs chunks of trials of a function on the host. Imports no JAX, so that a worker process starts quickly.
 
-The trials of a chunk share one generator, seeded by (key, world, number of the chunk); the size of a chunk is fixed.
-So releases depend neither on the number of processes nor on how many chunks are played at a time.
+The trials of a chunk share one generator, seeded by (key, world, number of the chunk), and the size of a chunk is
+fixed, so releases depend neither on the number of processes nor on how many chunks run at a time.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,18 +15,19 @@ from dpaudit.auditing.host.reader import Unreadable, token
 
 ONE_BY_ONE, AT_ONCE = 32, 1 << 12  # trials of a chunk: called one by one, and in one call
 PROBED = 8  # trials that are played twice
+TICK = 0.05  # seconds between two ticks, which would cost as much as a quick call
 MUTABLE = (np.ndarray, list, set, dict, bytearray)
 
 
 class Plan(NamedTuple):
-    """Everything that a process needs to play a function's trials.
+    """Everything that a process needs to run a function's trials.
 
     Attributes:
       function: ``function(rng, x) -> release``, or ``function(rng, x, n) -> n releases`` where it is ``batched``.
       inputs: of both worlds.
-      setup: called once in each process, or None; what it returns, unless None, is passed on as ``state=``.
+      setup: called once in each process, or None; its result, unless None, is passed on as ``state=``.
       features: ``features(release) -> numbers``, or None.
-      batched: whether one call plays a whole chunk.
+      batched: whether one call runs a whole chunk.
       chunk: trials that share a generator.
       trials: of each world.
       words: of the key.
@@ -47,25 +50,19 @@ class Stacked(NamedTuple):
 
 
 def count(plan: Plan, number: int) -> int:
-    """Returns how many trials the chunk of this number has: the last one may be shorter."""
+    """Returns the number of trials of a chunk; the last chunk may be shorter."""
     return min(plan.chunk, plan.trials - number * plan.chunk)
 
 
 def generator(plan: Plan, world: int, number: int) -> np.random.Generator:
     """Returns the generator of a chunk."""
-    return np.random.default_rng(np.random.SeedSequence([*plan.words, world, number]))
+    return np.random.default_rng(np.random.SeedSequence(np.array([*plan.words, world, number], np.uint32)))
 
 
 def ready(plan: Plan) -> Callable[..., Any]:
-    """Calls ``setup`` and returns the function to call, with the state that it made."""
+    """Calls ``setup`` and returns the function with the resulting state bound."""
     state = None if plan.setup is None else plan.setup()
-    if state is None:
-        return plan.function
-
-    def with_state(*arguments: Any) -> Any:
-        return plan.function(*arguments, state=state)
-
-    return with_state
+    return plan.function if state is None else partial(plan.function, state=state)
 
 
 def play(
@@ -81,32 +78,35 @@ def play(
     """Returns the releases of a chunk.
 
     Args:
-      plan: what is played.
+      plan: of the trials.
       function: from :func:`ready`.
       world, number: of the chunk.
-      tick: called before each call of the function.
+      tick: called before calls of the function, of quick ones before some.
       trials: play only so many, the first ones; None for all. (A call for fewer may draw others where it is batched.)
       rng: the generator, for a caller that looks at it later.
 
     Raises:
       Exception: whatever the function raises.
-      ValueError: not as many releases as were asked for.
+      ValueError: another number of releases than asked for.
     """
     rng = generator(plan, world, number) if rng is None else rng
     x, trials = plan.inputs[world], count(plan, number) if trials is None else trials
     if plan.batched:
         tick()
         return _stacked(function(rng, x, trials), trials)
-    releases = []
+    releases, due = [], 0.0
     for _ in range(trials):
-        tick()
+        now = monotonic()
+        if now >= due:
+            tick()
+            due = now + TICK
         release = function(rng, x)
-        releases.append(release.copy() if isinstance(release, MUTABLE) else release)  # it may be written to later
+        releases.append(release.copy() if isinstance(release, MUTABLE) else release)  # fn may write to it later
     return releases
 
 
 class Probed(NamedTuple):
-    """What a function does that is played twice with generators of one seed.
+    """The behaviour of a function that is run twice with generators of one seed.
 
     Attributes:
       repeats: its releases are the same.
@@ -122,7 +122,7 @@ class Probed(NamedTuple):
 
 
 def probe(plan: Plan, function: Callable[..., Any]) -> Probed:
-    """Plays the first few trials of world 0 twice.
+    """Runs the first few trials of world 0 twice.
 
     Raises:
       Exception: whatever the function raises; a release that cannot be read.
@@ -150,7 +150,7 @@ def _no_tick() -> None:
 
 
 def _stacked(releases: Any, trials: int) -> list[Any] | Stacked:
-    """Checks what a batched call has returned."""
+    """Checks the result of a batched call."""
     if isinstance(releases, list):
         found, stacked = len(releases), releases
     elif isinstance(releases, tuple) and len(releases) == trials and not all(map(_is_rows(trials), releases)):

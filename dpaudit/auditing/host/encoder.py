@@ -1,8 +1,8 @@
-"""Turns releases into arrays of numbers, by a layout or a vocabulary learned on the pilot's releases alone.
+"""Turns releases into arrays of numbers, by a layout or a vocabulary learned only from the pilot's releases.
 
-Releases that are numbers or arrays of one shape stay what they are, float64 and integers of 64 bits included. Any
-others become a vector: how often each item of a vocabulary occurs in them, and their numbers by name. The vocabulary
-holds the items and numbers that tell the two worlds apart most in the pilot, and some that are merely common.
+Releases that are numbers or arrays of one shape keep their types, including float64 and 64-bit integers. Any others
+become a vector: how often each item of a vocabulary occurs in them, and their numbers by name. The vocabulary holds
+the items and numbers that best distinguish the two worlds in the pilot, and some that are merely common.
 """
 
 from collections import Counter, defaultdict
@@ -15,12 +15,12 @@ from dpaudit.auditing.host import chunks
 from dpaudit.auditing.host.chunks import Stacked
 from dpaudit.auditing.host.reader import Item, Read, read
 
-TELLING, COMMON = 48, 16  # items, and as many numbers, that are kept for either reason
+TELLING, COMMON = 48, 16  # number of items, and of numbers, that are kept for each of the two reasons
 WHOLE = {"f": (np.float32, np.float64), "i": (np.int32, np.int64), "u": (np.uint32, np.uint64), "b": (np.bool_,)}
 
 
 class Leaf(NamedTuple):
-    """An array of every release: where it stands in it, its shape and type."""
+    """An array in every release: its path, shape and type."""
 
     path: str
     shape: tuple[int, ...]
@@ -28,13 +28,13 @@ class Leaf(NamedTuple):
 
 
 class Encoder(NamedTuple):
-    """How releases become arrays.
+    """Turns releases into arrays.
 
     Attributes:
-      layout: the arrays that every release is made of; None where releases are read by the vocabulary.
-      items: of the vocabulary, each with its words.
+      layout: the arrays that every release consists of; None if releases are read by the vocabulary.
+      items: of the vocabulary, each with its description.
       numbers: of the vocabulary, by name.
-      own: how many numbers the user's function makes of a release; 0 without one.
+      own: how many numbers the user's function returns for a release; 0 without one.
     """
 
     layout: tuple[Leaf, ...] | None
@@ -65,7 +65,7 @@ class Encoder(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Names each number of :attr:`shapes`; empty names where its place says it all."""
+        """Names each number of :attr:`shapes`; a name is empty if the place suffices."""
         own = [f"own feature {i}" for i in range(self.own)]
         if self.layout is None:
             return [*(words for _, words in self.items), *self.numbers, *own]
@@ -90,7 +90,7 @@ def learn(worlds: tuple[list[Any], list[Any]], features: Callable[[Any], Any] | 
 
     Raises:
       Unreadable: a release that has no content to read.
-      ValueError: features that are no numbers.
+      ValueError: features that are not numbers.
     """
     both = [*worlds[0], *worlds[1]]
     own = 0 if features is None else np.size(np.asarray(features(both[0]), np.float64))
@@ -102,7 +102,7 @@ def learn(worlds: tuple[list[Any], list[Any]], features: Callable[[Any], Any] | 
 
 
 def restored(told: dict[str, Any]) -> Encoder:
-    """Returns the encoder that ``json`` wrote from :meth:`Encoder._asdict`."""
+    """Restores an encoder from the JSON of :meth:`Encoder._asdict`."""
     layout = told["layout"]
     leaves = None if layout is None else tuple(Leaf(path, tuple(shape), kind) for path, shape, kind in layout)
     items = tuple(((path, relation, name), words) for (path, relation, name), words in told["items"])
@@ -117,7 +117,7 @@ def _own(features: Callable[[Any], Any], release: Any, size: int) -> np.ndarray:
 
 
 def _layout(releases: list[Any]) -> tuple[Leaf, ...] | None:
-    """Returns the arrays that all releases are made of; None where they differ in form."""
+    """Returns the arrays that all releases consist of; None if their forms differ."""
     kinds: dict[tuple[str, tuple[int, ...]], set[np.dtype]] = defaultdict(set)
     first = None
     for release in releases:
@@ -135,19 +135,19 @@ def _layout(releases: list[Any]) -> tuple[Leaf, ...] | None:
         kind = np.result_type(*kinds[path, shape])
         lossy = kind.kind == "f" and any(one.kind in "iu" and one.itemsize == 8 for one in kinds[path, shape])
         if lossy and not any(one.kind == "f" for one in kinds[path, shape]):
-            return None  # integers of 64 bits with and without a sign
+            return None  # signed and unsigned 64-bit integers
         kind = np.dtype(np.float64) if kind.itemsize > 8 else kind
         found.append(Leaf(path, shape, kind.name))
     return tuple(found) or None
 
 
 def _arrays(release: Any, path: str = "") -> list[tuple[str, np.ndarray]] | None:
-    """Returns the arrays of numbers that a release is made of, in order; None where it holds anything else."""
+    """Returns the arrays of numbers that a release consists of, in order; None if it holds anything else."""
     if isinstance(release, Mapping):
         parts = [(f"{path}[{name!r}]", one) for name, one in release.items()]
     elif isinstance(release, (list, tuple)):
         if len(release) > 1 and all(isinstance(one, (bool, int, np.integer)) for one in release):
-            return None  # items as much as numbers
+            return None  # as items and as numbers
         parts = [(f"{path}[{i}]", one) for i, one in enumerate(release)]
     else:
         if isinstance(release, int) and not -(1 << 63) <= release < 1 << 63:
@@ -187,7 +187,7 @@ def _by_layout(layout: tuple[Leaf, ...], releases: list[Any] | Stacked) -> list[
 
 
 def _stacked(layout: tuple[Leaf, ...], tree: Any) -> list[np.ndarray] | None:
-    """Returns the arrays of stacked releases without a loop over them; None where they have another form."""
+    """Returns the arrays of stacked releases without a loop over them; None if they have another form."""
     parts = _arrays(tree)
     if parts is None or [path for path, _ in parts] != [leaf.path for leaf in layout]:
         return None
@@ -271,7 +271,7 @@ def _numbers(seen: list[list[Read]]) -> tuple[str, ...]:
 
 
 def _kept(names: list[Any], apart: Callable[[Any], float], common: Callable[[Any], float]) -> Iterable[Any]:
-    """Returns the names that tell the worlds apart most, then those that are common."""
+    """Returns the names that best distinguish the worlds, then those that are common."""
     telling = sorted(names, key=apart, reverse=True)[:TELLING]
     rest = sorted(set(names) - set(telling))
     return [*telling, *sorted(rest, key=common, reverse=True)[:COMMON]]

@@ -1,4 +1,4 @@
-"""Makes a game of a function on the host, of which the counts and the family of attacks know no difference."""
+"""Makes a game of a function on the host, which counts and attacks treat like one in JAX."""
 
 import math
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from dpaudit.auditing.host.chunks import Plan
 from dpaudit.auditing.host.encoder import Encoder
 from dpaudit.auditing.host.pool import Player, Pool
 
-SECONDS, SECONDS_UNTIL = 1.0, 0.25  # that a call takes, and one after which the audit may stop
-CALL_BYTES, CALL_MOST = 1 << 27, 1 << 17  # of the releases of a call; pairs of it
-BLOCK, BLOCK_NUMBERS = 1 << 12, 1 << 21  # pairs that are scored at a time, and numbers of them
+SECONDS, SECONDS_UNTIL = 1.0, 0.25  # target of a call, and of one after which the audit may stop
+CALL_BYTES, CALL_MOST = 1 << 27, 1 << 17  # most bytes of a call's releases; most pairs
+BLOCK, BLOCK_NUMBERS = 1 << 12, 1 << 21  # most pairs that are scored at a time, and most numbers in them
 
 Played = TypeVar("Played")
 
 
 class HostGame(NamedTuple):
-    """Trials on the host that are played call by call; the counterpart of :class:`dpaudit._engine.game.Game`.
+    """Trials on the host that run call by call; the counterpart of :class:`dpaudit._engine.game.Game`.
 
     Attributes:
       player: of the chunks.
@@ -28,8 +28,8 @@ class HostGame(NamedTuple):
       trials: of each world.
       size: pairs of a call, whole chunks.
       read: ``read(leaves [n, 2, *shape]) -> scores [n, 2, ...]``.
-      shape: of the scores of a pair, or less where a family has several.
-      begun: the first pairs, encoded, which need not be played again.
+      shape: of the scores of a pair, without the axis of a family's attacks.
+      begun: the first pairs, encoded, which need not run again.
       mesh: None: all trials are on one host.
     """
 
@@ -44,8 +44,8 @@ class HostGame(NamedTuple):
     mesh: None = None
 
     def call(self, done: int) -> np.ndarray:
-        """Plays the pairs from number ``done`` on and returns their scores, [size, 2, ...]; those beyond the last are
-        zeros."""
+        """Runs the pairs from number ``done`` on and returns their scores, [size, 2, ...]; beyond the last pair they
+        are zeros."""
         there = min(self.size, self.trials - done)
         scores = self.read(self._played(done, there))
         padded = np.zeros((self.size, *scores.shape[1:]), scores.dtype)
@@ -53,11 +53,11 @@ class HostGame(NamedTuple):
         return padded
 
     def fitted(self, step: Callable[["HostGame"], Played]) -> tuple[Played, "HostGame"]:
-        """Returns (step(game), game): memory is never short of a call."""
+        """Returns (step(game), game): a call on the host always fits into memory."""
         return step(self), self
 
     def head(self, trials: int) -> np.ndarray:
-        """Plays the first pairs and returns their scores, [trials, 2, ...]."""
+        """Runs the first pairs and returns their scores, [trials, 2, ...]."""
         parts, done = [], 0
         while done < trials:
             parts.append(self.call(done)[: trials - done])
@@ -65,11 +65,11 @@ class HostGame(NamedTuple):
         return np.concatenate(parts)
 
     def first(self, played: np.ndarray, rows: int) -> np.ndarray:
-        """Returns the first rows of what a call has played."""
+        """Returns the first rows of a call's results."""
         return played[:rows]
 
     def _played(self, done: int, pairs: int) -> list[np.ndarray]:
-        """Returns the arrays of releases of so many pairs, [pairs, 2, *shape] each."""
+        """Returns the arrays of the releases of these pairs, [pairs, 2, *shape] each."""
         parts: list[list[np.ndarray]] = []
         if self.begun is not None and done < len(self.begun[0]):
             known = [leaf[done : done + pairs] for leaf in self.begun]
@@ -94,7 +94,7 @@ def joined(worlds: tuple[list[Any], list[Any]]) -> list[np.ndarray]:
 def call_size(
     plan: Plan, encoder: Encoder, seconds_per_pair: float, *, batch: int | None, until: bool, processes: int
 ) -> int:
-    """Chooses how many pairs a call plays: whole chunks, for about a second, within memory."""
+    """Chooses how many pairs a call runs: whole chunks, for about a second, within memory."""
     most = math.ceil(plan.trials / plan.chunk)
     if batch is not None:
         return plan.chunk * min(most, math.ceil(batch / plan.chunk))
@@ -105,13 +105,13 @@ def call_size(
 
 
 def share_out(player: Player, plan: Plan, size: int, processes: int) -> None:
-    """Has a pool cut a call of this size into a few tasks for each process."""
+    """Makes a pool divide a call of this size into a few tasks for each process."""
     if isinstance(player, Pool):
         player.chunks_of_task = max(1, 2 * math.ceil(size / plan.chunk) // (4 * processes))
 
 
 def block_of(encoder: Encoder) -> int:
-    """Returns how many pairs are scored at a time: always as many, so that no bit of a score depends on the call."""
+    """Returns how many pairs are scored at a time, always the same, so that no bit of a score depends on the call."""
     width = sum(int(np.prod(shape)) for shape, _ in encoder.shapes)
     return min(BLOCK, 1 << max(4, (BLOCK_NUMBERS // max(1, 2 * width)).bit_length() - 1))
 
@@ -119,7 +119,7 @@ def block_of(encoder: Encoder) -> int:
 def in_blocks(
     read: Callable[[list[np.ndarray]], np.ndarray], leaves: list[np.ndarray], block: int
 ) -> list[Callable[[], np.ndarray]]:
-    """Returns the readings of blocks of pairs; the last one is filled up with copies of its first pair."""
+    """Returns the scores of blocks of pairs; the last block is padded with copies of its first pair."""
 
     def part(start: int) -> Callable[[], np.ndarray]:
         def compute() -> np.ndarray:

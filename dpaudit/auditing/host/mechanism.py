@@ -1,4 +1,4 @@
-"""Wraps mechanisms that are not JAX: Python functions of a NumPy generator, which may release anything."""
+"""Wraps mechanisms that are not JAX: Python functions of a NumPy generator, with releases of any type."""
 
 import inspect
 from collections.abc import Callable
@@ -18,7 +18,7 @@ SECONDS_PER_CALL = 600.0
 class HostMechanism:
     """A function on the host as a mechanism, made by :func:`on_host`.
 
-    :func:`dpaudit.audit` plays its trials itself. Everything else that takes a function of (key, x), such as
+    :func:`dpaudit.audit` runs its trials directly. Everything else that takes a function of (key, x), such as
     :func:`dpaudit.play`, calls it from JAX, one trial at a time; its releases must then be numbers of one shape.
     """
 
@@ -40,13 +40,13 @@ class HostMechanism:
         self._ready: Callable[..., Any] | None = None
 
     def plan(self, x0: Any, x1: Any, trials: int, key: jax.Array) -> Plan:
-        """Returns what is played of ``trials`` in each world."""
+        """Returns the plan of ``trials`` trials in each world."""
         words = tuple(int(word) for word in np.asarray(jax.random.key_data(key)).reshape(-1))
         inputs = _off_device(x0), _off_device(x1)
         return Plan(self.function, inputs, self.setup, self.features, self.batched, self.chunk, trials, words)
 
     def told(self) -> list[bytes]:
-        """Returns bytes that identify the function by its name and its own code; what it calls is not looked at."""
+        """Returns bytes that identify the function by its name and code, not by the functions that it calls."""
         found = [self.__name__.encode(), str((self.batched, self.chunk)).encode()]
         for function in (self.function, self.setup, self.features):
             code = getattr(function, "__code__", None)
@@ -56,7 +56,7 @@ class HostMechanism:
         return found
 
     def __call__(self, key: jax.Array, x: Any) -> Any:
-        """Plays one trial from JAX; the generator is seeded by the key alone."""
+        """Runs one trial from JAX; the generator is seeded only by the key."""
         x = _off_device(x)
         leaves, structure = jax.tree.flatten(self._release(np.random.default_rng(0), x))
         shapes = [jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) for leaf in leaves]
@@ -93,34 +93,34 @@ def on_host(
     chunk: int | None = None,
     seconds_per_call: float = SECONDS_PER_CALL,
 ) -> HostMechanism:
-    """Makes a mechanism of a Python function of any library, which JAX cannot trace.
+    """Makes a mechanism of any Python function, in particular one that JAX cannot trace.
 
         dpaudit.audit(dpaudit.on_host(fn), x0, x1, key=key, trials=10_000, claim=dpaudit.Claim(1.0))
 
-    The inputs may be any objects: lists of rows, strings, tables. So may releases be: numbers and arrays of one shape
-    are kept in their own types, float64 and integers of 64 bits included; of anything else (text, bytes, None, sets,
-    dictionaries, lists of any length, tables, Decimal, large integers) the audit reads how often items occur, sizes,
-    order, numbers and their summaries, by a vocabulary that it learns from the pilot among the trials set aside.
+    Inputs may be any objects: lists of rows, strings, tables. So may releases. Numbers and arrays of one shape keep
+    their types, including float64 and 64-bit integers. From anything else (text, bytes, None, sets, dictionaries,
+    lists of any length, tables, Decimal, large integers) the audit reads how often items occur, sizes, order, numbers
+    and their summaries, by a vocabulary that it learns from a pilot among the trials set aside.
 
-    Trials come in chunks. Each has a generator of its own, a function of the audit's key, the world and the number of
-    the chunk, so an audit is the same for any number of workers, batch size or restart, as long as the function draws
-    from nothing else. Where it does (libraries draw from the operating system), the result says that it is not
-    reproducible; its bounds hold all the same.
+    Trials run in chunks. Each chunk has its own generator, a function of the audit's key, the world and the number of
+    the chunk, so results do not depend on the number of workers, the batch size or restarts, as long as the function
+    draws from nothing else. If it does (libraries may draw from the operating system), the result says that it is not
+    reproducible; its bounds still hold.
 
     Args:
       function: ``function(rng, x) -> release`` with a ``numpy.random.Generator`` and the input as it was given, JAX
         arrays as NumPy's; or ``function(rng, x, n) -> n releases``, in a list or as arrays with a leading axis.
-      workers: processes that play trials, each with one thread. They are started by spawning, so ``function``,
-        ``setup``, ``features`` and the inputs must be picklable, functions of an importable module, and a script must
-        keep its calls under ``if __name__ == "__main__"``. None or 0 plays in this process, which is faster where a
-        call takes a few microseconds. What the function prints goes to the standard error.
-      setup: called once in each process before the first trial, to import and to build what is slow to build. What it
-        returns, unless None, is passed to each call as ``state=``.
-      features: ``features(release) -> numbers`` of your own, as many for each release, read beside the others.
+      workers: number of processes that run trials, each with one thread. They are started by spawning, so
+        ``function``, ``setup``, ``features`` and the inputs must be picklable, the functions defined in an importable
+        module, and a script must keep its calls under ``if __name__ == "__main__"``. None or 0 runs them in this
+        process, which is faster if a call takes a few microseconds. What the function prints goes to standard error.
+      setup: called once in each process before the first trial, for slow imports and preparations. Its result, unless
+        None, is passed to each call as ``state=``.
+      features: ``features(release) -> numbers`` of your own, equally many for each release, read besides the others.
       batched: whether ``function`` takes n; None looks for a parameter named ``n``, or a third one without default.
-      chunk: trials that share a generator, and releases of a batched call; 32, or 4,096 where batched. Name a smaller
-        one where so many releases do not fit into memory.
-      seconds_per_call: a worker in which one call takes longer is ended, and the audit with it.
+      chunk: number of trials that share a generator, and of releases of a batched call; by default 32, or 4,096 if
+        batched. Choose a smaller one if so many releases do not fit into memory.
+      seconds_per_call: the audit fails if one call in a worker takes longer.
 
     Returns:
       A function of (key, x) that :func:`dpaudit.audit` and :class:`dpaudit.Mechanism` take.
@@ -151,7 +151,7 @@ def _takes_n(function: Callable[..., Any]) -> bool:
 
 
 def _off_device(x: Any) -> Any:
-    """Returns an input with NumPy arrays in place of JAX's, on which a computation would be traced."""
+    """Returns an input with NumPy arrays instead of JAX's, whose operations could be traced."""
     if not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x)):
         return x
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, x)

@@ -1,4 +1,4 @@
-"""Scores releases of the host by attacks that JAX compiles, in float64, so that no digit is lost."""
+"""Scores host releases by attacks that JAX compiles, in float64, so that no digits are lost."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +49,7 @@ def scores_of(
     """Fits attacks to a mechanism on the host.
 
     Raises:
-      InputError: an attack that raises, cannot be traced, or gives no number; releases that are no arrays.
+      InputError: an attack that raises, cannot be traced, or does not return numbers; releases that are not arrays.
     """
     if encoder.layout is None:
         names = ", ".join(attack.name for attack in attacks)

@@ -1,4 +1,4 @@
-"""Plays chunks of trials in this process, or in several worker processes that are watched."""
+"""Runs chunks of trials in this process, or in several supervised worker processes."""
 
 import contextlib
 import multiprocessing
@@ -16,27 +16,27 @@ from dpaudit.auditing.host import chunks, worker
 from dpaudit.auditing.host.chunks import Plan, Probed
 from dpaudit.auditing.host.encoder import Encoder
 
-THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "RAYON")  # libraries, told to take one each
-AHEAD = 2  # tasks that a worker is given at a time, so that it need not wait for the next one
-TRIES = 2  # of a task whose worker dies
-POLL = 0.5  # seconds between two looks at workers that are silent
+THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM", "RAYON")  # libraries, limited to one thread
+AHEAD = 2  # tasks queued at each worker, so that it need not wait for the next one
+TRIES = 2  # most deaths of workers at one task
+POLL = 0.5  # seconds between checks of workers that are silent
 
 Task = tuple[int, tuple[int, ...]]  # world and numbers of chunks
 
 
 class Player(Protocol):
-    """Plays chunks of trials; :meth:`take` gives one result for each chunk of both worlds, in order."""
+    """Runs chunks of trials; :meth:`take` returns one result for each chunk of both worlds, in order."""
 
     def probe(self) -> Probed:
-        """Plays a few trials twice."""
+        """Runs a few trials twice."""
         ...
 
     def use(self, encoder: Encoder) -> None:
-        """Has releases encoded from now on."""
+        """Encodes releases from now on."""
         ...
 
     def take(self, wanted: range, ahead: Iterable[int] = ()) -> tuple[list[Any], list[Any]]:
-        """Returns what was played of the chunks of both worlds; those ``ahead`` may be begun."""
+        """Returns the results of the wanted chunks of both worlds; the chunks ``ahead`` may be started."""
         ...
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class Player(Protocol):
 
 
 class InProcess:
-    """Plays in this process."""
+    """Runs trials in this process."""
 
     def __init__(self, plan: Plan, name: str) -> None:
         self._plan, self._name, self._encoder = plan, name, None
@@ -97,13 +97,13 @@ class _Worker(NamedTuple):
     process: Any
     pipe: connection.Connection
     calls: Any
-    tasks: "deque[Task | None]"  # that it is at, in order; None is a probe
+    tasks: "deque[Task | None]"  # in progress or queued, in order; None is a probe
 
 
 class Pool:
-    """Plays in worker processes, which are started by spawning, with one thread each.
+    """Runs trials in spawned worker processes of one thread each.
 
-    A worker that dies is replaced once for each task; one whose call takes longer than ``seconds_per_call`` ends the
+    A worker that dies is replaced once for each task; a call that takes longer than ``seconds_per_call`` ends the
     audit.
     """
 
@@ -123,7 +123,7 @@ class Pool:
         self._asked: set[tuple[int, int]] = set()
         self._tries: Counter[Task] = Counter()
         self._probed: Probed | None = None
-        self._changed: dict[int, tuple[int, float]] = {}  # by process: calls, and when they last grew
+        self._changed: dict[int, tuple[int, float]] = {}  # by process: the number of calls, and when it last rose
         self._ready: set[int] = set()
         self._workers = [self._start() for _ in range(workers)]
         self.chunks_of_task = 1
@@ -159,7 +159,7 @@ class Pool:
                 one.process.kill()
 
     def _ask(self, numbers: Iterable[int]) -> None:
-        """Queues the chunks that were not asked for yet, a few of one world in a task."""
+        """Queues the chunks that are not queued yet, a few of one world per task."""
         for world in range(2):
             new = [number for number in numbers if (world, number) not in self._asked]
             self._asked.update((world, number) for number in new)
@@ -186,8 +186,8 @@ class Pool:
         one.tasks.append(task)
 
     def _serve(self) -> None:
-        """Hands out tasks and takes in what has been played."""
-        for depth in range(AHEAD):  # the first for each before the second for any
+        """Hands out tasks and receives results."""
+        for depth in range(AHEAD):  # every worker gets its first task before any gets a second
             for one in self._workers:
                 if self._waiting and len(one.tasks) <= depth:
                     task = self._waiting.popleft()
@@ -223,10 +223,10 @@ class Pool:
         self._found.update({(world, number): part for number, part in zip(numbers, found, strict=True)})
 
     def _replace(self, place: int) -> None:
-        """Starts a worker in place of one that died, and gives its tasks out again.
+        """Replaces a worker that died, and hands out its tasks again.
 
         Raises:
-          InputError: one that died before it was ready, or twice at the same task.
+          InputError: a worker died before it was ready, or twice at the same task.
         """
         one = self._workers[place]
         one.process.join(5)
@@ -259,7 +259,7 @@ class Pool:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Has a process that is started meanwhile use one thread, and the same order of sets as all others."""
+    """Makes processes that are started within the context use one thread and the same hash seed (order of sets)."""
     wanted = {f"{library}_NUM_THREADS": "1" for library in THREADS} | {"PYTHONHASHSEED": "0"}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

@@ -1,4 +1,4 @@
-"""Prepares the audit of a function on the host: plays a pilot, learns to read its releases, and fits the attacks."""
+"""Prepares the audit of a function on the host: runs a pilot, learns to read its releases, and fits the attacks."""
 
 import contextlib
 import json
@@ -17,13 +17,13 @@ from dpaudit import _validate
 from dpaudit._engine import fingerprint, hosts
 from dpaudit._engine.checkpoint import Checkpoint, of_pilot
 from dpaudit._engine.sharding import cores
-from dpaudit.auditing.attacks import distinguish, scoring
+from dpaudit.auditing.attacks import distinguish, features, scoring
 from dpaudit.auditing.attacks.base import Distinguisher
 from dpaudit.auditing.attacks.portfolio import PILOT_BYTES, PILOT_MOST, Family, Portfolio
 from dpaudit.auditing.attacks.portfolio import family as fit_family
 from dpaudit.auditing.host import encoder as encoders
 from dpaudit.auditing.host import game as games
-from dpaudit.auditing.host import named
+from dpaudit.auditing.host import low_bits, named
 from dpaudit.auditing.host.chunks import Plan
 from dpaudit.auditing.host.encoder import Encoder
 from dpaudit.auditing.host.game import HostGame
@@ -34,11 +34,11 @@ from dpaudit.auditing.host.worker import one_line
 from dpaudit.mechanisms.claim import Mechanism
 
 PILOT_LEAST = 4  # pairs
-ASIDE_MOST = 1 << 17  # pairs set aside; more would cost time and choose no better
+ASIDE_MOST = 1 << 17  # pairs set aside; more would take longer and not improve the choice
 
 
 class Terms(NamedTuple):
-    """What an audit has decided before anything is played.
+    """The settings of an audit that are fixed before any trial runs.
 
     Attributes:
       trials: of each world.
@@ -59,7 +59,7 @@ class Terms(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What :func:`prepared` has made ready.
+    """The result of :func:`prepared`.
 
     Attributes:
       game: to be counted.
@@ -67,6 +67,7 @@ class Prepared(NamedTuple):
       other: a game of the alternative, or None.
       pilot: pairs on which the family was fitted; 0 without one.
       reproducible: the same key plays the same trials again.
+      low_bits: what the last digits of floats show (:func:`low_bits.lower`); None where an attack was named alone.
       kept: ``kept(matters) -> Checkpoint``, or None without a file.
     """
 
@@ -75,6 +76,7 @@ class Prepared(NamedTuple):
     other: Any
     pilot: int
     reproducible: bool
+    low_bits: float | None
     kept: Callable[[dict[str, Any]], Checkpoint | None]
 
 
@@ -83,7 +85,7 @@ class _Pilot(NamedTuple):
 
     Attributes:
       encoder: learned on the first ``pairs`` of them.
-      begun: all of them, encoded, [n, 2, *shape].
+      begun: all trials, encoded, [n, 2, *shape].
       pairs: of the pilot.
       reproducible: as of :class:`Prepared`.
       seconds: of a pair.
@@ -110,7 +112,7 @@ def prepared(
     worse: Mechanism | None,
     terms: Terms,
 ) -> Iterator[Prepared]:
-    """Prepares an audit; the processes that play end with the context.
+    """Prepares an audit; its processes end with the context.
 
     Args:
       mechanism: whose ``apply`` is a :class:`HostMechanism`.
@@ -118,7 +120,7 @@ def prepared(
       fit_key: for attacks that are fitted.
       play_key, other_key: of the trials, and of those of the alternative.
       distinguisher: one attack instead of the family.
-      attacks: beside the family.
+      attacks: in addition to the family.
       worse: the alternative, or None.
       terms: of the audit.
 
@@ -155,7 +157,9 @@ def prepared(
             own.insert(0, distinguish.likelihood_ratio)
         beside = named.scores_of(own, fit_key, mechanism, x0, x1, pilot.encoder, block) if own else None
         fitted: Family | None = None
+        shown: float | None = None
         if distinguisher is None:
+            shown = low_bits.lower(pilot.begun, delta=terms.delta, confidence=terms.confidence)
             given = _direction(x0, x1, pilot.encoder)
             fitted = fit_family(
                 [np.ascontiguousarray(np.moveaxis(leaf[: pilot.pairs], 1, 0)) for leaf in pilot.begun],
@@ -189,7 +193,7 @@ def prepared(
             return Checkpoint(Path(terms.checkpoint), parts, False)
 
         other = None if worse is None else like(worse.apply, other_key)
-        yield Prepared(whole, family, other, pilot.pairs if family else 0, pilot.reproducible, kept)
+        yield Prepared(whole, family, other, pilot.pairs if family else 0, pilot.reproducible, shown, kept)
 
 
 def same(x0: Any, x1: Any) -> bool:
@@ -203,7 +207,7 @@ def same(x0: Any, x1: Any) -> bool:
 def _pilot(
     player: Player, plan: Plan, name: str, terms: Terms, identity: fingerprint.Identity, *, family: bool
 ) -> _Pilot:
-    """Plays the first trials, or reads them from the file beside the checkpoint."""
+    """Runs the first trials, or reads them from the file beside the checkpoint."""
     file = None
     if terms.checkpoint is not None:
         settings = fingerprint.digest([fingerprint.text((terms.aside, family))])
@@ -269,7 +273,7 @@ def _vary(releases: list[Any]) -> bool:
 
 
 def _identity(host: HostMechanism, plan: Plan, x0: Any, x1: Any) -> fingerprint.Identity:
-    """Identifies what is played: the function by its name and code, the inputs by their content."""
+    """Identifies the trials: the function by its name and code, the inputs by their content."""
     inputs = []
     for x in (x0, x1):
         try:
@@ -284,7 +288,7 @@ def _identity(host: HostMechanism, plan: Plan, x0: Any, x1: Any) -> fingerprint.
 
 
 def _direction(x0: Any, x1: Any, encoder: Encoder) -> np.ndarray | None:
-    """Returns x1 - x0 where both inputs have as many numbers as a release."""
+    """Returns x1 - x0 if both inputs have as many numbers as a release."""
     size = sum(int(np.prod(shape)) for shape, _ in encoder.shapes)
     if encoder.layout is None or encoder.own:
         return None
@@ -296,7 +300,7 @@ def _direction(x0: Any, x1: Any, encoder: Encoder) -> np.ndarray | None:
 
 
 def renamed(names: list[str], known: list[str]) -> list[str]:
-    """Writes the names of a vocabulary in place of the numbers of coordinates."""
+    """Replaces the numbers of coordinates by the names of a vocabulary."""
     found = []
     for name in names:
         words = name.split(" ")
@@ -317,16 +321,20 @@ def _read(
     block: int,
     number: int | None = None,
 ) -> np.ndarray:
-    """Scores releases [n, 2, *shape] by all finalists, or by the one of a number alone."""
+    """Scores releases [n, 2, *shape] by all finalists, or only by the one of this number."""
     own = np.zeros((len(leaves[0]), 2, 0), np.float32)
     if beside is not None:
         needed = wanted[scoring.OTHERS]
         own = beside(leaves) if needed else np.zeros((len(leaves[0]), 2, beside.count), np.float32)
     chosen = ... if number is None else (..., number)
+    along = None if number is None or wanted.any() else slice(number, number + 1)  # a direction: the first scores
 
     def of_block(part: list[np.ndarray]) -> np.ndarray:
         *release, own = part
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            if along is not None:
+                sight = arrays.sight._replace(directions=arrays.sight.directions[along])
+                return features.project(np, features.numbers(np, release, arrays.reference, 2), sight)[..., 0]
             return scoring.of_leaves(np, release, own, wanted, arrays)[chosen]
 
     with ThreadPoolExecutor(min(scoring.THREADS, cores())) as pool:
@@ -345,7 +353,7 @@ def _narrowed(game: HostGame, needs: np.ndarray, number: int | None) -> HostGame
 
 
 def _refuse_other_form(player: Player, plan: Plan, encoder: Encoder) -> None:
-    """Refuses an alternative whose releases have not the form of the mechanism's."""
+    """Refuses an alternative whose releases do not have the form of the mechanism's."""
     if encoder.layout is None:
         return
     raw = player.take(range(1))

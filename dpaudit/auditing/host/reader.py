@@ -1,6 +1,6 @@
-"""Reads any Python value as counted items and named numbers, and gives it a name of 16 letters (its token).
+"""Reads any Python value as counted items and named numbers, and computes its token, a hash of 16 letters.
 
-Equal values have equal tokens in every process; sets are read without their order, dictionaries and lists with it.
+Equal values have equal tokens in every process; the order of sets is ignored, that of dictionaries and lists is not.
 """
 
 import pickle
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LEADING, LAST = 48, 4  # numbers of a sequence that are read one by one, at its start and end
-CHARACTERS, WORDS = 256, 64  # of a text that are counted
+LEADING, LAST = 48, 4  # numbers at the start and end of a sequence that are read one by one
+CHARACTERS, WORDS = 256, 64  # most parts of a text that are counted
 DEEPEST = 6
-EXACT, LOW = 1 << 53, 24  # integers that float64 holds; bits of larger ones
+EXACT, LOW = 1 << 53, 24  # integers that float64 represents exactly; low bits read of larger ones
 RESIDUE = 24  # modulus of integers, as in :mod:`dpaudit.auditing.attacks.features`
 SIMPLE = (str, int, bool, type(None), bytes)
 MOST_KNOWN = 1 << 16
@@ -28,16 +28,16 @@ _known: dict[tuple[type, Any], str] = {}
 
 
 class Unreadable(ValueError):
-    """Refuses a value that has no content to read, such as an iterator."""
+    """Raised for a value without readable content, such as an iterator."""
 
 
 class Read(NamedTuple):
-    """What a value shows.
+    """The items and numbers read from a value.
 
     Attributes:
-      items: how often it holds each item: ``(where, relation, token)``.
+      items: how often it contains each item: ``(where, relation, token)``.
       numbers: by name; each may be missing in other values.
-      words: of each item, for tables; None where they are not wanted.
+      words: a description of each item, for tables; None if not asked for.
     """
 
     items: Counter[Item]
@@ -46,7 +46,7 @@ class Read(NamedTuple):
 
 
 def token(value: Any) -> str:
-    """Returns a name that only equal values of one type have, up to a chance of 2^-64.
+    """Returns a hash of type and value, which two different values share with probability 2^-64.
 
     Raises:
       Unreadable: an iterator, a function and the like.
@@ -90,8 +90,8 @@ def _spelled(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Returns the value as Python's own or NumPy's types: tensors as arrays, tables as dictionaries of columns,
-    NumPy's scalars as numbers, objects as dictionaries of their attributes."""
+    """Converts a value to Python's or NumPy's types: tensors to arrays, tables to dictionaries of columns, NumPy
+    scalars to numbers, objects to dictionaries of their attributes."""
     if isinstance(value, (str, bytes, int, float, list, tuple, dict, set, frozenset, np.ndarray)) or value is None:
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, np.generic):
@@ -112,7 +112,7 @@ def plain(value: Any) -> Any:
 
 
 def read(value: Any, *, in_words: bool = False) -> Read:
-    """Reads a value, with the words of its items if asked.
+    """Reads a value, with descriptions of its items if asked for.
 
     Raises:
       Unreadable: an iterator, a function and the like.
@@ -136,7 +136,7 @@ def _short(value: Any) -> str:
 
 
 def _in_words(value: Any) -> str:
-    """Returns a value as text, sets in an order that does not depend on the process."""
+    """Returns a value as text, with sets in an order that does not depend on the process."""
     if isinstance(value, (set, frozenset)):
         return "{" + ", ".join(sorted(map(_in_words, value))) + "}"
     if type(value) in (list, tuple):
@@ -147,7 +147,7 @@ def _in_words(value: Any) -> str:
 
 
 def _read(found: Read, value: Any, path: str, depth: int) -> None:
-    """Adds what a value within another shows."""
+    """Adds the items and numbers of a nested value."""
     if path:
         _note(found, path, "is", value)
     if isinstance(value, (bool, int, float, Decimal, Fraction, complex)):
@@ -264,7 +264,7 @@ def _sequence(found: Read, value: Sequence[Any], path: str, depth: int) -> None:
 
 
 def _fields(rows: list[Any]) -> dict[str, list[Any]]:
-    """Returns the columns of rows, by place or name; empty where elements are no rows."""
+    """Returns the columns of rows, by place or name; empty if the elements are not rows."""
     found: dict[str, list[Any]] = {}
     for row in rows:
         if isinstance(row, np.ndarray):
@@ -281,7 +281,7 @@ def _fields(rows: list[Any]) -> dict[str, list[Any]]:
 
 
 def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) -> None:
-    """Adds what the numbers among the values add up to, and in an ordered sequence where they stand."""
+    """Adds summaries of the numbers among the values, and of an ordered sequence their places."""
     known = [one for one in values if isinstance(one, (bool, int, float, np.number, Decimal, Fraction))]
     if not known:
         if ordered:
@@ -289,7 +289,7 @@ def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) ->
         return
     numbers = np.array([_as_float(one) for one in known])
     if not ordered:
-        numbers = np.sort(numbers)  # of a set, whose order a sum must not depend on
+        numbers = np.sort(numbers)  # sorted, so that the sum of a set does not depend on its order
     with np.errstate(invalid="ignore", over="ignore"):
         summaries: dict[str, Callable[[np.ndarray], Any]] = {
             "sum": np.sum,

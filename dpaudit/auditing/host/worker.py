@@ -1,4 +1,4 @@
-"""Plays chunks in a process of its own, for :mod:`pool`. Imports no JAX.
+"""Runs chunks of trials in a worker process of :mod:`pool`. Imports no JAX, so that it starts quickly.
 
 The parent sends ``("encoder", encoder)``, ``("probe",)`` and ``("play", world, chunks)``; the worker answers
 ``("ready", None)``, and each of the last two by ``("done", found)`` or ``("failed", cause)``.
@@ -27,11 +27,11 @@ def run(connection: Connection, packed: bytes, calls: Any) -> None:
     Args:
       connection: to the parent.
       packed: the plan, pickled.
-      calls: a shared number, raised before each call of the function.
+      calls: a shared number, raised as calls of the function begin.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     sys.stdout.flush()
-    os.dup2(2, 1)  # what the function prints must not be taken for results
+    os.dup2(2, 1)  # keep what the function prints out of the parent's standard output
     try:
         plan: Plan = pickle.loads(packed)
         function = chunks.ready(plan)
@@ -65,6 +65,6 @@ def run(connection: Connection, packed: bytes, calls: Any) -> None:
 
 
 def played(plan: Plan, function: Any, world: int, chunk: int, tick: Any, encoder: Encoder | None) -> Any:
-    """Returns the releases of a chunk, encoded where there is an encoder already."""
+    """Returns the releases of a chunk, encoded if there is an encoder already."""
     releases = chunks.play(plan, function, world, chunk, tick)
     return releases if encoder is None else encoder.encode(releases, plan.features)

@@ -13,11 +13,4 @@ if TYPE_CHECKING:
     from dpaudit.auditing.lint.inspect import Finding as Finding
     from dpaudit.auditing.lint.inspect import Inspection as Inspection
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "Finding": "inspect",
-        "Inspection": "inspect",
-        "inspect": "inspect",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -1,6 +1,6 @@
-"""Finds faults that trials cannot see, by reading a mechanism's program and replaying its randomness.
+"""Finds faults that trials may miss, by reading a mechanism's program and replaying its randomness.
 
-Releases of both worlds under the same keys show large shifts, shared noise, and values that are not finite.
+Releases of both worlds under the same keys reveal large shifts, shared noise, and values that are not finite.
 """
 
 import itertools
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit._engine import programs
 from dpaudit.auditing.lint import trace
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
@@ -73,7 +74,7 @@ def inspect(
     stretches: Sequence[float] = (-1.0, 1e3, -1e3),
     per_client: bool | None = None,
 ) -> Inspection:
-    """Looks inside a mechanism for faults of its randomness and of its sensitivity.
+    """Searches a mechanism's program for faults of its randomness and of its sensitivity.
 
     The mechanism is traced once and evaluated equation by equation in both worlds with the same key. It finds
 
@@ -131,9 +132,9 @@ def inspect(
 
     program = _traced(apply, key, x0)
     found = [finding for x in (x0, x1) for finding in _of_trace(program, key, x)]
-    release, keys, shift = jax.jit(apply), jax.random.split(key, KEYS), None
+    release, keys, shift = programs.shared(apply), jax.random.split(key, KEYS), None
     if any(_not_finite(release, keys, x) for x in (x0, x1)):
-        found.append(Finding("non_finite", "A release holds NaN or infinity though its input is finite."))
+        found.append(Finding("non_finite", "A release holds NaN or infinity although its input is finite."))
     if _shares_noise(release, keys, x0, x1, per_client):
         found.append(
             Finding("shared_noise", "Clients with equal inputs get the same random release, under every key.")
@@ -158,7 +159,7 @@ def _of_trace(program: Any, key: jax.Array, x: Any) -> Iterator[Finding]:
         )
     for dtype, where in run.tape.coarse:
         yield Finding(
-            "low_precision", f"Noise is {dtype} before it is added: its tails end where few bits end.", where
+            "low_precision", f"Noise is {dtype} before it is added: few distinct values and short tails.", where
         )
     yield from _reused(program, key, x, run)
 

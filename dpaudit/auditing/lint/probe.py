@@ -1,8 +1,8 @@
-"""Refuses in one line, before any trial, a mechanism that cannot be audited: one that fails or is no pure function.
+"""Refuses, before any trial and in one line, a mechanism that fails or is not a pure function.
 
 Anything that Python computes while JAX traces a function is frozen into the program: a counter, a draw of
-``numpy.random``, the time. Such a function is found by tracing it twice, which gives two programs; one that asks
-whether it is being traced is found by running it once as Python does and once as compiled.
+``numpy.random``, the time. Such a function is found by tracing it twice, which gives two programs; one that checks
+whether it is being traced is found by running it once in Python and once compiled.
 """
 
 import random
@@ -34,10 +34,10 @@ QUICKLY = {"xla_backend_optimization_level": 0}  # of a CPU, whose compiler know
 
 
 def refuse_changing(trace: Trace, first: ClosedJaxpr, name: str) -> None:
-    """Refuses a function that gives another program when it is traced again.
+    """Refuses a function that gives a different program when it is traced again.
 
-    Functions that were jitted are traced anew too, although JAX has kept what they were. Where Python's or NumPy's
-    global generator has moved on, the function is traced up to ``MOST`` times.
+    Jitted functions are traced again, too, although JAX has cached them. If Python's or NumPy's global generator has
+    advanced, the function is traced up to ``MOST`` times.
 
     Args:
       trace: traces the function.
@@ -66,10 +66,10 @@ def refuse_changing(trace: Trace, first: ClosedJaxpr, name: str) -> None:
 
 
 def refuse_other_when_traced(apply: Callable[[Any, Any], Any], x: Any, program: ClosedJaxpr, name: str) -> None:
-    """Refuses a function that releases something else when it is called as Python does than when it is compiled.
+    """Refuses a function whose release in plain Python differs from that of the compiled program.
 
-    Both are run once, with one key. Operations that were fused may round otherwise, which is no fault: where the two
-    differ at all, what counts is the traced program carried out one operation after another, as Python does.
+    Both are run once, with one key. Fused operations may round differently, which is not a fault: if the two differ,
+    the release is compared with that of the traced program evaluated operation by operation, as Python does.
 
     A program with a loop (which may be a whole training), one that calls Python, and one of more than ``SMALL``
     different operations are not run: each operation costs a compilation. Such programs are only traced twice.
@@ -77,7 +77,7 @@ def refuse_other_when_traced(apply: Callable[[Any, Any], Any], x: Any, program: 
     Args:
       apply: the mechanism's function.
       x: its input.
-      program: what it was traced to, for a key.
+      program: its trace, for a key.
       name: of the function, for the message.
 
     Raises:

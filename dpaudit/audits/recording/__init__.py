@@ -11,13 +11,4 @@ if TYPE_CHECKING:
     from dpaudit.audits.recording.replay import record as record
     from dpaudit.audits.recording.result import Recording as Recording
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "Adapter": "adapters",
-        "Noise": "compare",
-        "Recording": "result",
-        "adapters": "adapters",
-        "record": "replay",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

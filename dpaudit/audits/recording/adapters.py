@@ -1,4 +1,4 @@
-"""Describes sources of noise that Python does not draw, or that a library draws in a way of its own."""
+"""Describes sources of noise that are drawn outside Python, or by a library's own methods."""
 
 import functools
 import importlib
@@ -20,11 +20,11 @@ class Adapter(NamedTuple):
     Attributes:
       function: ``"module:function"`` or ``"module:Class.method"``.
       value: the argument that noise is added to.
-      law: ``"laplace"``, ``"gaussian"`` or any other name; of another law the difference is reported, and what it
-        gives away is left to the audit.
-      scale: of the noise: an argument's name, or a function of the dictionary of all arguments. None where it is not
+      law: ``"laplace"``, ``"gaussian"`` or any other name; for other distributions the difference is reported, and its
+        privacy loss is left to the audit.
+      scale: of the noise: an argument's name, or a function of the dictionary of all arguments. None if it is not
         known.
-      lattice: the spacing of noise in whole steps, else 0.
+      lattice: the spacing of noise on a grid, else 0.
     """
 
     function: str
@@ -34,7 +34,7 @@ class Adapter(NamedTuple):
     lattice: float = 0.0
 
     def put(self, stage: Stage, put: Callable[..., None]) -> None:
-        """Replaces the function, where its module is loaded.
+        """Replaces the function, if its module is loaded.
 
         Raises:
           InputError: the module has no such function, or the function no such argument.
@@ -66,7 +66,7 @@ class Adapter(NamedTuple):
             scale = (
                 1.0 if self.scale is None else given[self.scale] if isinstance(self.scale, str) else self.scale(given)
             )
-            trace.is_open = False  # its own draws are not followed
+            trace.is_open = False  # its internal draws are not followed
             try:
                 made = real(*args, **kwargs)
             finally:
@@ -103,8 +103,8 @@ def diffprivlib() -> tuple[Adapter, ...]:
 
 
 def opendp() -> tuple[Adapter, ...]:
-    """Returns an adapter for OpenDP's measurements of pure differential privacy, whose Laplace scale is read off the
-    epsilon that they state for a distance of 1: right for additive noise on numbers. Other measurements are refused.
+    """Returns an adapter for OpenDP's measurements of pure differential privacy. It takes the Laplace scale from the
+    epsilon that they state for a distance of 1, which is right for additive noise on numbers; others are refused.
     """
 
     def scale(given: dict[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""Arithmetic of values with noise in them: offset, coefficient and which noise, element by element."""
+"""Computes with noisy values, each an offset, a coefficient and the id of its noise, element by element."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,8 @@ Parts = tuple[np.ndarray, np.ndarray, np.ndarray]  # offset, coefficient, ids
 
 
 def add(trace: Trace, first: Parts, second: Parts, sign: float = 1.0) -> Parts:
-    """Adds two noisy values. Where both hold different noise, their sum is new noise: Gaussian if both are, else of an
-    unknown law."""
+    """Adds two noisy values. The sum of two different noises is a new one: Gaussian if both are, else of an unknown
+    distribution."""
     (o1, c1, i1), (o2, c2, i2) = first, second
     o1, c1, i1, o2, c2, i2 = np.broadcast_arrays(o1, c1, i1, o2, sign * c2, i2)
     none1, none2, same = i1 < 0, i2 < 0, i1 == i2
@@ -32,14 +32,14 @@ def add(trace: Trace, first: Parts, second: Parts, sign: float = 1.0) -> Parts:
 
 
 def law_of(trace: Trace, ids: np.ndarray) -> tuple[str, float]:
-    """Returns the one law of these numbers, or "unknown", and the spacing that all of them share, or 0."""
+    """Returns the law that all of these numbers share, or "unknown", and their common spacing, or 0."""
     blocks = [trace.blocks[one] for one in np.unique(trace.law_of(ids)) if one >= 0]
     laws, lattices = {block.law for block in blocks}, {block.lattice for block in blocks}
     return (laws.pop() if len(laws) == 1 else "unknown", lattices.pop() if len(lattices) == 1 else 0.0)
 
 
 def roots(trace: Trace, ids: np.ndarray) -> frozenset[int]:
-    """Returns the draws that these numbers were computed of."""
+    """Returns the draws that these numbers were computed from."""
     found: set[int] = set()
     for one in np.unique(ids[ids >= 0]):
         block = trace.blocks[int(trace.law_of(np.array([one]))[0])]
@@ -60,7 +60,7 @@ def total(trace: Trace, made: Parts, shape: tuple[int, ...], sums: Callable[[np.
 
 
 def derived(trace: Trace, name: str, tags: list[Tag], shape: tuple[int, ...]) -> Parts:
-    """Returns new noise: a function of other noise that is not linear. Rounding keeps the law as an upper bound."""
+    """Returns a nonlinear function of noise as new noise. After rounding, its old law still bounds the loss."""
     law, size = "unknown", int(np.prod(shape))
     scale, lattice = 1.0, 0.0
     if name in ROUNDINGS:

@@ -1,5 +1,5 @@
-"""Compares a run on x0 with its replay on x1: what each noise hides, what no noise hides, and what the noise of one
-value is used for besides."""
+"""Compares a run on x0 with its replay on x1: the differences that each noise hides, those that none hides, and noise
+that is used for more than one value."""
 
 import math
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from dpaudit.audits.recording.outputs import Output, same, texts
 from dpaudit.audits.recording.trace import Block, Trace, twins
 from dpaudit.mechanisms.claim import Claim
 
-ROUNDING = 1e-9  # relative to the scale of the noise, or to the value where that is larger by far
+ROUNDING = 1e-9  # relative to the scale of the noise, or to the value if that is much larger
 NORM = {"gaussian": 2.0}  # of the difference; otherwise 1
 WITH_COINS = {"noise_reuse", "constant_seed"}
 ONE_SIDED = {"uniform": lambda z: z, "exponential": lambda z: -math.expm1(-z)}  # mass that cannot occur in the other
@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """One call of a source whose noise data met.
+    """One call of a source whose noise was added to data.
 
     Attributes:
       source, law, where: of the call.
@@ -35,8 +35,8 @@ class Noise(NamedTuple):
       scale: of the noise as it was released, the largest.
       difference: |value0 - value1| of what it was added to, in the norm of the noise.
       norm: 1 or 2.
-      epsilon: of this noise alone at the claim's delta, None where it is not known.
-      seen: whether all of it is in what the function returned.
+      epsilon: of this noise alone at the claim's delta, None if it is not known.
+      seen: whether the function returned all of it.
     """
 
     source: str
@@ -54,12 +54,13 @@ class Comparison(NamedTuple):
     """What one pair of runs showed.
 
     Attributes:
-      noises: every noise that data met.
-      whole: the loss of all releases together; an upper bound, since not all that is released is returned.
-      returned: the loss of the releases that were seen in what was returned.
-      faults: what is wrong, each with whether it proves that outputs of the two inputs can be told apart for certain.
-      left: why replaying does not tell all, in words.
-      coins: whether randomness was used that was not added to a value.
+      noises: every noise that was added to data.
+      whole: the loss of all releases together; an upper bound, because not all releases are returned.
+      returned: the loss of the releases that were found in the output.
+      faults: the faults found, each with whether it proves that outputs of the two inputs can be told apart with
+        certainty.
+      left: the reasons why replaying is not conclusive.
+      coins: whether randomness was used other than by adding it to a value.
     """
 
     noises: tuple[Noise, ...]
@@ -71,8 +72,8 @@ class Comparison(NamedTuple):
 
 
 class _Element(NamedTuple):
-    """One number of one release: its noise, the difference in units of it, whether it was returned, and whether it was
-    only seen on the way, where other noise may have been added."""
+    """One number of one release: its noise, the difference in units of its scale, whether it was returned, and whether
+    it was only seen before the end, so that other noise may have been added."""
 
     id: int
     block: Block
@@ -91,7 +92,7 @@ def compare(first: Run, second: Run, constant: set[int], intact: set[int], claim
       first: of x0.
       second: of x1, with the noise of the first.
       constant: draws that were the same in an independent run, by number.
-      intact: nodes whose values were found in the output wherever the noise lay.
+      intact: nodes whose values were found in the output, whatever the noise.
       claim: the promise, for its delta.
     """
     return _Comparer(first, second, constant, intact, claim).compared()
@@ -135,19 +136,20 @@ class _Comparer:
         if self.now.diverged is not None:
             what = self.now.diverged
             kind = "data_dependent_shape" if what.what == "shape" else "control_flow"
-            self.fault(kind, f"what is drawn depends on the data: {what.said}", what.where, False)
-            self.left.append("the runs part, and what follows is not compared")
+            self.fault(kind, f"the draws depend on the data: {what.said}", what.where, False)
+            self.left.append("the runs diverge, and the rest is not compared")
         if coins:
-            self.left.append(f"randomness that is not added to a value is used at {coins[0]}")
+            self.left.append(f"randomness is used other than as additive noise at {coins[0]}")
         whole, seen = self._composed()
-        # with coins, an output that differs under one outcome of them may occur under another
+        # with coins, an output that differs under one outcome may occur under another one
         faults = [(one, proves and (not coins or one.kind in WITH_COINS)) for one, proves in self.faults.values()]
         return Comparison(
             tuple(self._noises()), whole, seen, tuple(faults), tuple(dict.fromkeys(self.left)), bool(coins)
         )
 
     def _draws(self) -> list[str]:
-        """Compares what laws depend on; returns where draws were made that are not followed and depend on nothing."""
+        """Compares the parameters of all draws; returns where draws were made that are not followed and are the
+        same."""
         coins, seeds = [], {seed.seed for seed in self.then.seeds}
         for then, now in zip(self.then.draws, self.now.draws, strict=False):
             if (then.law, then.shape) != (now.law, now.shape):
@@ -171,9 +173,9 @@ class _Comparer:
         return coins
 
     def _observed(self, coins: list[str]) -> set[int]:
-        """Follows what was computed of noisy values other than sums. Returns the ids whose values were compared with
-        others, of which the output may show less than the value itself, and adds to ``coins`` where uniform numbers
-        were used in a way that does not depend on data."""
+        """Examines what was computed from noisy values other than sums. Returns the ids whose values were only
+        compared with others, so that the output may reveal less than the value itself, and adds to ``coins`` the
+        places where uniform numbers were used independently of the data."""
         hidden: set[int] = set()
         for k in range(self.aligned):
             then, now = self.then.nodes[k], self.now.nodes[k]
@@ -198,7 +200,7 @@ class _Comparer:
         difference = other.offset - tag.offset
         moved = (tag.ids >= 0) & (np.abs(difference) > ROUNDING * np.abs(tag.coefficient))
         blocks = [self.then.blocks[one] for one in np.unique(self.then.law_of(ids))]
-        if not moved.any():  # noise of which a comparison chooses has another law than it was drawn with
+        if not moved.any():  # noise that a comparison selects no longer has the distribution that it was drawn from
             return [then.where] * (tag.pure or any(block.law == "uniform" for block in blocks))
         if all(block.law == "uniform" for block in blocks):
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -210,14 +212,14 @@ class _Comparer:
         return []
 
     def _entries(self, hidden: set[int]) -> None:
-        """Adds the values that noise hid first, where they were used on the way and are in no result themselves."""
+        """Adds the values that noise hid first, if they were used further and are not in the output themselves."""
         known = {element.id for element in self.elements if element.ratio}
         for one, k in self.now.entries.items():
             if k < self.aligned and (one not in known or one in self.observed):
                 self._elements(self.then.nodes[k], self.now.nodes[k], False, only=one, passing=True)
 
     def _lent(self, leaves: list[int]) -> None:
-        """Leaves open what is computed of released values and, besides, of the bare noise of another release."""
+        """Leaves open whatever is computed from released values together with the bare noise of another release."""
         entered = set(self.now.entries.values())
         for k in leaves:
             node = self.then.nodes[k]
@@ -231,7 +233,7 @@ class _Comparer:
                 if one in entered:
                     continue
                 if made.tag.pure and self.now.entries.keys() & set(np.ravel(made.tag.ids).tolist()):
-                    self.left.append(f"noise of other releases is part of that at {node.where}")
+                    self.left.append(f"noise of other releases is part of the noise at {node.where}")
                 if not made.tag.pure:
                     waiting += [each for each in made.inputs if each not in known]
                     known.update(made.inputs)
@@ -265,7 +267,7 @@ class _Comparer:
             if (id0 < 0 and id1 < 0) or (only is not None and id0 != only):
                 continue
             if follows and o0 != o1 and int(id0) not in self.now.entries:
-                continue  # a sum of released values, which says no more than they do
+                continue  # a sum of released values, which reveals no more than they do
             same_scale = id0 == id1 and abs(c0 - c1) <= ROUNDING * max(abs(c0), abs(c1))
             block = self.then.blocks[number] if id0 >= 0 else self.now.blocks[int(self.now.law_of(np.array([id1]))[0])]
             if not same_scale:
@@ -296,7 +298,7 @@ class _Comparer:
             elif block.law in ("laplace", "gaussian"):
                 proves = claim.delta == 0 or losses.two_scales(block.law, *p, *q, claim.epsilon) > claim.delta
         self.bad_scale = True
-        if not block.parents:  # else it may be the share of released values that depends on data
+        if not block.parents:  # otherwise the weight of released values may be what depends on the data
             self.fault("data_dependent_scale", sentence, where, proves)
         self.left.append("the scale of noise depends on the data")
 
@@ -318,19 +320,19 @@ class _Comparer:
                 continue
             shown = max(seen, key=lambda one: one.ratio) if seen else None
             if worst.block.draw in self.constant:
-                sentence = f"{worst.block.law} noise is the same in every run, so whoever knows it can subtract it"
+                sentence = f"{worst.block.law} noise is the same in every run, so anyone who knows it can subtract it"
                 place = self.then.draws[worst.block.draw].where
                 self.fault("constant_seed", sentence, place, shown is not None and shown.ratio > 0)
                 apart = max(apart, float(shown is not None))
             if worst.block.lattice:
                 steps = worst.ratio / worst.block.lattice
                 if abs(steps - round(steps)) > 1e-6:
-                    sentence = "the noise is in whole steps and the value is not, so what is left of a step shows"
+                    sentence = "the noise is on a grid and the value is not, so the remainder reveals the value"
                     proves = shown is not None and shown.ratio > 0
                     self.fault("rounded_noise", sentence, worst.where, proves)
                     apart = max(apart, float(proves))
             if worst.block.parents & shared:
-                self.left.append(f"noise of other releases is part of that at {worst.where}")
+                self.left.append(f"noise of other releases is part of the noise at {worst.where}")
             if worst.block.law in whole:
                 whole[worst.block.law].append(worst.ratio)
                 if shown is not None and shown.ratio and not worst.block.lattice:
@@ -364,9 +366,9 @@ class _Comparer:
         shown = {float(f"{one.ratio:.6g}") for one in seen}
         places = list(dict.fromkeys(one.where for one in uses))
         if len({float(f"{one.ratio:.6g}") for one in uses if not one.passing}) < 2:
-            self.left.append(f"what the noise at {places[-1]} hides may be hidden by other noise, too")
+            self.left.append(f"what the noise at {places[-1]} hides may also be hidden by other noise")
             return False
-        sentence = "one draw hides several values, which their difference shows"
+        sentence = "one draw hides several values, so their difference reveals them"
         self.fault("noise_reuse", f"{sentence} ({', '.join(places)})", places[-1], len(shown) > 1)
         return len(shown) > 1
 

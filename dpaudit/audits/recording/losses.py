@@ -1,4 +1,4 @@
-"""Composes what the noise of one pair of runs gives away: Gaussian and Laplace noise, and choices at random."""
+"""Composes the privacy loss of one pair of runs: of Gaussian and Laplace noise, and of random choices."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from dpaudit.mechanisms.claim import Claim
 
-DISTINCT = 16  # different Laplace ratios that are composed one by one
+DISTINCT = 16  # most different Laplace ratios that are composed one by one
 INTERVAL = 1e-3  # of the discretised losses of Laplace noise with a delta
 FINEST = 20_000  # steps of the whole loss
 SLACK = 1e-6  # relative
@@ -34,11 +34,11 @@ class Loss(NamedTuple):
     apart: float = 0.0
 
     def epsilon(self, delta: float) -> float:
-        """Returns the least epsilon at this delta, infinity where there is none.
+        """Returns the least epsilon at this delta, infinity if there is none.
 
-        It is exact for Laplace noise alone without a delta, for one Laplace noise and for Gaussian noise alone.
-        Otherwise losses are rounded down to multiples of 0.001, or of a 20,000th of the whole loss, and the epsilon is
-        too small by at most that for each noise.
+        It is exact for only Laplace noise without a delta, for a single Laplace noise, and for only Gaussian noise.
+        Otherwise losses are rounded down to multiples of 0.001, or of a 20,000th of the whole loss, which makes
+        epsilon too small by at most that much for each noise.
         """
         if self.apart > delta:
             return math.inf
@@ -55,7 +55,7 @@ class Loss(NamedTuple):
         return min(found, math.inf if self.mu else total) + self.pure
 
     def exceeds(self, claim: Claim) -> bool:
-        """Tells whether this is more than the claim allows; a curve is compared at 49 values of epsilon."""
+        """Tells whether this loss is more than the claim allows; curves are compared at 49 values of epsilon."""
         if not claim.is_curve:
             return self.epsilon(claim.delta) > claim.epsilon * (1 + SLACK)
         if self.apart > claim.delta_at(float(GRID[-1])):
@@ -66,7 +66,7 @@ class Loss(NamedTuple):
 
 @cache
 def _composed(mu: float, ratios: tuple[tuple[float, int], ...], delta: float) -> float:
-    """Composes Gaussian noise and Laplace noise of these ratios, each so many times."""
+    """Composes Gaussian noise and Laplace noise of these ratios, each with its number of repetitions."""
     if not mu and len(ratios) == 1 and ratios[0][1] == 1:
         return max(0.0, ratios[0][0] + 2 * math.log1p(-delta))
     how: dict[str, Any] = {"pessimistic_estimate": False, "use_connect_dots": False}
@@ -80,7 +80,7 @@ def _composed(mu: float, ratios: tuple[tuple[float, int], ...], delta: float) ->
 
 
 def two_scales(law: str, centre0: float, scale0: float, centre1: float, scale1: float, epsilon: float) -> float:
-    """Returns delta at this epsilon between the same noise at two places and of two scales, in the worse direction."""
+    """Returns delta at this epsilon between noise of one law at two locations and scales, in the worse direction."""
     of = {"laplace": stats.laplace, "gaussian": stats.norm}[law]
     first, second = of(centre0, abs(scale0)), of(centre1, abs(scale1))
     reach = 40 * max(abs(scale0), abs(scale1)) + abs(centre0 - centre1)
@@ -94,7 +94,7 @@ def two_scales(law: str, centre0: float, scale0: float, centre1: float, scale1: 
 
 
 def choice(law: str, then: dict, now: dict) -> float | None:
-    """Returns the epsilon between two choices at random of different parameters, or None where it is not known."""
+    """Returns the epsilon between two random choices with different parameters, or None if it is not known."""
     try:
         if law == "choice":
             p, q = (np.asarray(one["p"], float) for one in (then, now))

@@ -1,4 +1,4 @@
-"""Numbers and arrays that remember which noise is in them, through sums, products with constants and reshaping."""
+"""Tracks which noise is in numbers and arrays, through sums, products with constants and reshaping."""
 
 import math
 from collections.abc import Callable
@@ -19,13 +19,13 @@ STRUCTURAL = (
 
 
 def tag_of(value: Any) -> Tag | None:
-    """Returns how a noisy value is made, or None for any other value."""
+    """Returns how a noisy value is composed, or None for any other value."""
     tag = getattr(value, "_tag", None) if isinstance(value, NoisyArray | NoisyFloat | NoisyInt) else None
     return tag if tag is not None and tag.trace.is_open else None
 
 
 def plain(value: Any) -> Any:
-    """Returns the value as the program sees it, without its tag."""
+    """Returns the value without its tag."""
     if isinstance(value, NoisyArray):
         return value.view(np.ndarray)
     if isinstance(value, NoisyFloat):
@@ -34,7 +34,7 @@ def plain(value: Any) -> Any:
 
 
 def wrap(value: Any, tag: Tag) -> Any:
-    """Returns the value with its tag, of a type that passes for its own."""
+    """Returns the value with its tag, as an instance of a subclass of its type."""
     if isinstance(value, np.ndarray):
         wrapped = value.view(NoisyArray)
     elif isinstance(value, bool | np.bool_):
@@ -81,7 +81,7 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[st
 
 
 def nonlinear(name: str, tags: list[Tag], result: Any) -> Any:
-    """Returns a function of noise as new noise, and a function of anything else as it is."""
+    """Returns a function of pure noise as new noise, and a function of anything else unchanged."""
     trace, nodes, shape = tags[0].trace, tuple(tag.node for tag in tags), np.shape(result)
     if all(tag.pure for tag in tags):
         made = affine.derived(trace, name, tags, shape)
@@ -93,7 +93,7 @@ def nonlinear(name: str, tags: list[Tag], result: Any) -> Any:
 def _linear(
     trace: Trace, name: str, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any], shape: tuple[int, ...]
 ) -> Parts | None:
-    """Returns how the result is made, if the function is linear in the noise."""
+    """Returns how the result is composed, if the function is linear in the noise."""
     if kwargs.get("where", True) is not True:
         return None
     if method == "reduce" and name == "add":
@@ -123,7 +123,7 @@ def _linear(
 
 
 def _into(out: Any, result: Any) -> Any:
-    """Writes the result where the caller wanted it, and returns it with its tag."""
+    """Writes the result into the caller's ``out``, and returns it with its tag."""
     if out is None or out[0] is None:
         return result
     target = out[0]
@@ -259,7 +259,7 @@ def _scalar(ufunc: np.ufunc, *inputs: Any) -> Any:
 
 
 class _Scalar:
-    """What noisy numbers share."""
+    """Methods that noisy numbers share."""
 
     _tag: Tag | None = None
 

@@ -1,5 +1,4 @@
-"""Records NumPy's generators, new and legacy: every method, with noise that is followed where it has a location and a
-scale."""
+"""Records all methods of NumPy's generators, new and legacy, and follows noise that has a location and a scale."""
 
 from collections.abc import Callable
 from functools import partial
@@ -78,7 +77,7 @@ def followed(
     """Draws noise that is followed: ``location + scale * z``, with z from ``make(shape)``.
 
     Args:
-      more: parameters of the law besides.
+      more: further parameters of the distribution.
     """
     lone = size is None and np.ndim(location) == np.ndim(scale) == 0 and not any(map(np.ndim, more.values()))
     free = tuple(np.shape(one) for one in (location, scale, *more.values()))
@@ -136,7 +135,7 @@ def _recorded_method(name: str, names: list[str]) -> Callable[..., Any]:
         size = given.get("size")
         shape = None if size is None else tuple(np.atleast_1d(size).tolist())
         record = partial(self.trace.draw, f"{self.named}.{name}", name, followed=False)
-        if name in MOVING and np.ndim(given["x"]):  # which places are taken: what lies there may be data
+        if name in MOVING and np.ndim(given["x"]):  # records places, not their contents, which may be data
             items, count = args[0], len(args[0])
             order = record((count,), lambda: self.twin.permutation(count))
             if name != "shuffle":
@@ -203,21 +202,21 @@ for _recording in (RecordingGenerator, RecordingState):
 
 
 def generator(trace: Trace, of: np.random.Generator) -> RecordingGenerator:
-    """Returns a recording generator that goes on where another one is."""
+    """Returns a recording generator that continues another one's stream."""
     made = RecordingGenerator(of.bit_generator)
     made.trace, made.twin = trace, of
     return made
 
 
 def state(trace: Trace, of: np.random.RandomState) -> RecordingState:
-    """Returns a recording legacy generator that goes on where another one is."""
+    """Returns a recording legacy generator that continues another one's stream."""
     made = RecordingState(of._bit_generator)
     made.trace, made.twin = trace, of
     return made
 
 
 def fresh_seed(trace: Trace) -> int:
-    """Returns the seed of a generator that was given none: a function of the run's own."""
+    """Returns the seed of a generator that was given none, as a function of the run's seed."""
     return int(trace.random.integers(FIRST_STATE))
 
 
@@ -256,7 +255,7 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
 
 
 def standing_for(real: type, make: Callable[..., Any]) -> Any:
-    """Returns a class that passes for the real one in ``isinstance``, and that makes what ``make`` returns."""
+    """Returns a class that equals the real one for ``isinstance``, and whose calls return what ``make`` returns."""
 
     class Meta(type):
         def __instancecheck__(cls, instance: Any) -> bool:
@@ -279,7 +278,7 @@ def _seed_text(seed: Any) -> str:
 
 
 def resumed(stage: Stage, made: Any) -> Any:
-    """Gives a recording generator that outlives a run a stream of its own in each of them."""
+    """Gives a recording generator that outlives a run a new stream in each run."""
 
     def begin(trace: Trace) -> None:
         made.trace = trace
@@ -292,5 +291,5 @@ def resumed(stage: Stage, made: Any) -> Any:
 
 
 def fresh(trace: Trace) -> RecordingGenerator:
-    """Returns a recording generator of a stream of its own."""
+    """Returns a recording generator with a new stream."""
     return generator(trace, GENERATOR(np.random.PCG64(fresh_seed(trace))))

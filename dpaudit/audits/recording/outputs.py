@@ -1,4 +1,4 @@
-"""Reads what a function returned as a flat dictionary of leaves, whatever it is made of."""
+"""Reads any output of a function as a flat dictionary of leaves."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ DEEPEST = 8
 
 
 def leaves(output: Any, path: str = "output", deep: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields the place and the value of every leaf; of a set or a dictionary, its keys are places."""
+    """Yields the place and the value of every leaf; the keys of a set or dictionary are part of the place."""
     output = noisy_array_of(output)
     is_array = isinstance(output, np.ndarray) and output.dtype.kind != "O"
     if is_array or isinstance(output, np.generic | str | bytes | int | float | complex | None):
@@ -39,11 +39,11 @@ def leaves(output: Any, path: str = "output", deep: int = 0) -> Iterator[tuple[s
 
 
 class Output:
-    """What one run returned.
+    """The output of one run.
 
     Attributes:
-      tags: how its noisy leaves are made, by place.
-      values: the leaves without tags, as arrays of numbers or as they are, by place.
+      tags: how its noisy leaves are composed, by place.
+      values: the other leaves, as arrays of numbers or unchanged, by place.
     """
 
     def __init__(self, output: Any) -> None:
@@ -71,7 +71,7 @@ def _copied(value: Any) -> Any:
 
 
 def same(first: Any, second: Any) -> Any:
-    """Compares two leaves bit by bit, NaN equal to NaN: an array of truths, or one."""
+    """Compares two leaves bit by bit, NaN equal to NaN; returns an array of booleans, or one."""
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and first.shape == second.shape:
         equal = first == second
         if first.dtype.kind in "fc" and second.dtype.kind in "fc":
@@ -81,5 +81,5 @@ def same(first: Any, second: Any) -> Any:
 
 
 def texts(raw: Any) -> set[str]:
-    """Returns how a draw may look where it is a seed."""
+    """Returns the texts by which a draw may appear as a seed."""
     return {repr(raw), repr(int.from_bytes(raw, "big"))} if isinstance(raw, bytes) else {repr(raw)}

@@ -1,4 +1,4 @@
-"""Records the module ``random``, its generators, and what the operating system draws through ``os.urandom``."""
+"""Records the module ``random``, its generators, and the operating system's randomness (``os.urandom``)."""
 
 import os
 import random
@@ -16,7 +16,7 @@ RANDOM = random.Random
 
 
 def resumed(stage: Stage, old: random.Random) -> Any:
-    """Returns a generator that stands for one that a module holds, with a stream of its own in every run."""
+    """Returns a generator that replaces one held by a module, with its own stream in every run."""
     made: Any = stage.random_class(0)
     stage.at_begin.append(lambda trace: made.setstate(RANDOM(fresh_seed(trace)).getstate()))
     return made

@@ -1,4 +1,4 @@
-"""Records a Python function's noise on one input, replays it on another, and compares what the noise hides."""
+"""Records a Python function's noise on one input, replays it on another, and compares the values that it hides."""
 
 import copy
 import inspect
@@ -29,9 +29,9 @@ from dpaudit.audits.recording.trace import Endless, Trace
 from dpaudit.mechanisms.claim import Claim
 
 RUNS = 3
-FAR_DRAWS = 100  # that a run with noise far out may draw beside twice as many as the first run
+FAR_DRAWS = 100  # more draws than twice those of the first run that a run with extreme noise may make
 UNRECORDED = ("opendp", "jax", "tensorflow", "numba", "cupy", "cryptography", "Crypto", "randomgen", "time", "uuid")
-BY_AUDIT = {"control_flow", "data_dependent_shape"}  # with a delta, these may be private
+BY_AUDIT = {"control_flow", "data_dependent_shape"}  # findings that a claim with a delta may allow
 
 
 def record(
@@ -45,40 +45,40 @@ def record(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Recording:
-    """Runs a function on x0 with its noise recorded, replays the noise on x1, and compares what the noise is added to.
+    """Runs a function on x0 with its noise recorded, replays the noise on x1, and compares the values that it hides.
 
         found = dpaudit.record(fn, x0, x1, claim=dpaudit.Claim(1.0))
         print(found)
 
-    Recorded are NumPy's generators, new and legacy, the module ``random``, ``secrets`` and ``os.urandom``, SciPy's
-    ``rvs``, torch where it is imported, and what ``adapters`` name. Noise is followed through sums, products with
-    numbers, reshaping and comparisons. Where it meets data, the replay goes on with the value that x0 released, so
-    what follows from released values alone stays the same, and every other difference is one that no noise hides. The
-    differences are compared with the scales of the noise, and composed by dp-accounting.
+    It records NumPy's generators, new and legacy, the module ``random``, ``secrets`` and ``os.urandom``, SciPy's
+    ``rvs``, torch if it is imported, and the sources that ``adapters`` name. Noise is followed through sums, products
+    with numbers, reshaping and comparisons. Wherever noise was added to data, the replay continues with the value that
+    x0 released. Everything computed from released values alone is then the same in both runs, and any other difference
+    is hidden by no noise. The differences are compared with the scales of the noise, and composed by dp-accounting.
 
     It finds
 
     * ``sensitivity``, ``budget``: one noise, or all of them together, is too small for the difference that it hides;
     * ``missing_noise``: numbers that differ and get no noise; ``noise_reuse``: one draw that hides several values,
-      also where a generator was seeded or set back to the same state; ``constant_seed``: the same noise in every run;
-    * ``data_dependent_scale``, ``data_dependent_shape``, ``data_dependent_law``, ``control_flow``: what is drawn
-      depends on the data otherwise than through released values;
+      also because a generator was reseeded or reset to the same state; ``constant_seed``: the same noise in every run;
+    * ``data_dependent_scale``, ``data_dependent_shape``, ``data_dependent_law``, ``control_flow``: the draws depend on
+      the data other than through released values;
     * ``data_dependent_output``: the keys, the shape or a value of the output depends on the data whatever the noise;
-    * ``rounded_noise``: noise in whole steps on a value that is not.
+    * ``rounded_noise``: noise on a grid is added to a value that is not on that grid.
 
-    What it shows is exact for these two inputs and the noise of a few runs, and says nothing of other inputs. Choices
-    at random, subsampling, noise of a law that is not known and functions of noisy values that are not linear are not
-    judged by replaying: then the function is audited on the two inputs (:func:`dpaudit.audit`).
+    The result is exact for these two inputs and the noise of a few runs, and says nothing about other inputs.
+    Replaying cannot judge random choices, subsampling, noise of an unknown distribution and nonlinear functions of
+    noisy values: for these the function is audited on the two inputs (:func:`dpaudit.audit`).
 
     Args:
-      fn: ``fn(x)``, or ``fn(rng, x)`` with a ``numpy.random.Generator``, told apart by the number of arguments. It
-        draws in one thread and returns anything: numbers, arrays, dictionaries, objects.
+      fn: ``fn(x)``, or ``fn(rng, x)`` with a ``numpy.random.Generator``, by the number of its arguments. It draws in
+        one thread and may return anything: numbers, arrays, dictionaries, objects.
       x0, x1: two neighbouring inputs, copied for every run.
       claim: the promise.
-      adapters: sources of a library's own (:class:`Adapter`).
-      trials: of the audit of what replaying does not tell; 0 plays none.
+      adapters: further sources of noise, those of libraries (:class:`Adapter`).
+      trials: of the audit of what replaying cannot judge; 0 for no audit.
       confidence: of that audit.
-      seed: of the noise that is drawn; a result is a function of it.
+      seed: of the noise; the result is a function of it.
 
     Returns:
       A :class:`Recording`.
@@ -107,7 +107,7 @@ def record(
     if claim is not None and not coins and all(pair.returned.exceeds(claim) for pair in pairs):
         faults.append((_too_small(pairs[0], claim), True))
     elif claim is not None and any(pair.whole.exceeds(claim) for pair in pairs) and not left:
-        left.append("what is released on the way is more than the claim allows, but not all of it is returned")
+        left.append("internal releases spend more than the claim allows, but not all of them are returned")
     proved = any(proves for _, proves in faults)
     result = None
     if trials and not proved and (left or faults):
@@ -156,11 +156,11 @@ class _Runner:
             said = f"{type(error).__name__}: {_validate.one_line(str(error))}"
             raise _validate.InputError(f"fn: expected {wanted}, got {said}") from error
         if trace.threads - {threading.get_ident()}:
-            raise _validate.expected("fn", "draws in the calling thread alone", f"{len(trace.threads)} threads")
+            raise _validate.expected("fn", "draws only in the calling thread", f"{len(trace.threads)} threads")
         return Run(trace, output)
 
     def far(self, x0: Any, seed: int, first: Run) -> Run | None:
-        """Runs with noise far out; None where the function refuses such noise, or draws until it gets other."""
+        """Runs with extreme noise; None if the function refuses such noise, or redraws until it gets other noise."""
         try:
             return self.run(x0, "x0", Trace(seed, far=True, most=2 * len(first.trace.draws) + FAR_DRAWS))
         except (Endless, _validate.InputError):
@@ -175,7 +175,7 @@ def _arguments(fn: Callable[..., Any]) -> int:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [one for one in parameters if one.kind in positional and one.default is inspect.Parameter.empty]
     if len(needed) not in (1, 2):
-        raise _validate.expected("fn", "a function of x or of (rng, x)", f"one of {len(needed)} arguments")
+        raise _validate.expected("fn", "a function of x or of (rng, x)", f"a function of {len(needed)} arguments")
     return len(needed)
 
 
@@ -184,7 +184,7 @@ def _seeds(seed: int, run: int) -> int:
 
 
 def _check_sources(fn: Callable[..., Any], first: Run, again: Run) -> None:
-    """Refuses a function that draws from elsewhere: with its recorded noise replayed on x0, it returns the same."""
+    """Refuses a function with unrecorded randomness: its recorded noise, replayed on x0, must give the same output."""
     values, others = first.output.values, again.output.values
     differ = [path for path in values if path not in others or not np.all(outputs.same(values[path], others[path]))]
     parted = again.trace.diverged
@@ -195,7 +195,7 @@ def _check_sources(fn: Callable[..., Any], first: Run, again: Run) -> None:
     suspects = [name for name in UNRECORDED if name in roots and name in sys.modules]
     of = f" (perhaps of {', '.join(suspects)})" if suspects else ""
     raise _validate.InputError(
-        f"fn: expected randomness of recorded sources alone, got another one{of}: {what} with its noise replayed on "
+        f"fn: expected randomness only from recorded sources, got another one{of}: {what} with its noise replayed on "
         f"x0; name it in adapters"
     )
 
@@ -206,8 +206,8 @@ def _root(value: Any) -> str:
 
 
 def _intact(first: Run, far: Run | None) -> set[int]:
-    """Returns the nodes whose values are in the output as they are, also with noise far out: neither clipped nor
-    rounded on the way. None are known to be where there was no such run."""
+    """Returns the nodes whose values are in the output unchanged, even with extreme noise, so that they are neither
+    clipped nor rounded on the way. Without a run with extreme noise, none are known."""
     found: set[int] = set()
     if far is None:
         return found
@@ -225,7 +225,7 @@ def _intact(first: Run, far: Run | None) -> set[int]:
 def _gathered(
     pairs: list[Comparison], firsts: list[Output], seconds: list[Output]
 ) -> tuple[list[tuple[Finding, bool]], list[str]]:
-    """Gathers the faults of all pairs of runs, each once, and what replaying left open."""
+    """Gathers the faults of all pairs of runs, each once, and the reasons why replaying is not conclusive."""
     faults: dict[tuple[str, str], tuple[Finding, bool]] = {}
     for pair in pairs:
         for finding, proves in pair.faults:
@@ -236,7 +236,7 @@ def _gathered(
     coins = any(pair.coins for pair in pairs)
     if found is not None:
         path, what = found
-        same = "is the same for x0 whatever the noise, and another one for x1"
+        same = "is the same for x0 whatever the noise, and different for x1"
         sentence = f"{path}{'' if what == 'value' else ': its structure'} {same}"
         if not coins:
             faults["data_dependent_output", path] = (Finding("data_dependent_output", sentence), True)
@@ -250,7 +250,7 @@ def _gathered(
             if path not in second.values or not np.all(outputs.same(first.values[path], second.values[path]))
         ]
         if differ:
-            sentence = f"{differ[0]} differs between the inputs though all released values are the same"
+            sentence = f"{differ[0]} differs between the inputs although all released values are the same"
             faults["data_dependent_output", differ[0]] = (Finding("data_dependent_output", sentence), False)
     return list(faults.values()), left
 
@@ -267,12 +267,12 @@ def _too_small(pair: Comparison, claim: Claim) -> Finding:
             return Finding("sensitivity", sentence, noise.where)
     delta = 0.0 if claim.is_curve else claim.delta
     spent = [noise for noise in pair.noises if noise.difference]
-    sentence = f"{len(spent)} noises together give away epsilon {pair.returned.epsilon(delta):.6g} at delta {delta:g}"
+    sentence = f"{len(spent)} noises together spend epsilon {pair.returned.epsilon(delta):.6g} at delta {delta:g}"
     return Finding("budget", f"{sentence}, more than the claim", spent[-1].where if spent else "")
 
 
 def _allowed(noise: Noise, claim: Claim | None) -> float | None:
-    """Returns the difference that the scale allows, had this noise the whole claim for itself."""
+    """Returns the difference that this noise could hide if it alone spent the whole claim."""
     if claim is None or noise.law not in ("laplace", "gaussian"):
         return None
     if noise.law == "laplace":
@@ -292,7 +292,7 @@ def _allowed(noise: Noise, claim: Claim | None) -> float | None:
 def _audited(
     played: _Runner, x0: Any, x1: Any, claim: Claim | None, trials: int, confidence: float, seed: int
 ) -> tuple[AuditResult | None, list[str]]:
-    """Audits the function on the two inputs; returns why not, where its output is no array of numbers."""
+    """Audits the function on the two inputs; returns the reason if its output is not an array of numbers."""
 
     def trial(rng: np.random.Generator, world: Any) -> Any:
         trace = Trace(int(rng.integers(2**63)))
@@ -325,17 +325,17 @@ def _sentence(verdict: str, faults: list[tuple[Finding, bool]], left: list[str],
     pair = "on these two inputs"
     if verdict == "violation" and (result is None or result.verdict != "violation"):
         shown = next(fault for fault, proves in faults if proves)
-        return f"{pair}, the noise of {RUNS} runs replayed shows more than the claim allows: {shown.sentence}"
+        return f"{pair}, replaying the noise of {RUNS} runs shows more than the claim allows: {shown.sentence}"
     if result is not None:
         open_ = "; ".join(left) or "; ".join(fault.sentence for fault, _ in faults)
         bound = f"epsilon is at least {result.epsilon_lower:.3g} with confidence {result.confidence:g}"
-        return f"replaying does not tell all ({open_}); by {result.trials:,} trials {pair} {bound}"
+        return f"replaying is not conclusive ({open_}); by {result.trials:,} trials {pair} {bound}"
     if verdict == "consistent":
-        return f"{pair} and the noise of {RUNS} runs, all that is released keeps the claim; others were not tried"
+        return f"{pair} and the noise of {RUNS} runs, all releases keep the claim; other inputs were not tried"
     if verdict == "fault":
-        return f"{pair}, {faults[0][0].sentence}; what that gives away is not known without an audit"
+        return f"{pair}, {faults[0][0].sentence}; its privacy loss is not known without an audit"
     if verdict == "underpowered":
-        return f"replaying does not tell all, and no audit was played: {'; '.join(left)}"
+        return f"replaying is not conclusive, and no audit was run: {'; '.join(left)}"
     return f"{pair}, by the noise of {RUNS} runs" + (
-        f"; replaying does not tell all: {'; '.join(left)}" if left else ""
+        f"; replaying is not conclusive: {'; '.join(left)}" if left else ""
     )

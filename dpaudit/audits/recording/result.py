@@ -1,4 +1,4 @@
-"""Defines Recording: what replaying noise on two inputs showed, and the audit of what replaying does not tell."""
+"""Defines Recording: the outcome of replaying noise on two inputs, and the audit of what replaying cannot judge."""
 
 import json
 from typing import Any, NamedTuple
@@ -18,27 +18,26 @@ COLUMNS = ("where", "source", "scale", "allows", "differs", "ε alone")
 class Recording(NamedTuple):
     """The outcome of recording a function on x0 and replaying its noise on x1; every epsilon in nats.
 
-    All of it speaks of these two inputs alone.
+    Everything in it holds for these two inputs only.
 
     Attributes:
-      verdict: "violation" where the returned values give away more than the claim allows, or an audit proved it;
-        "fault" where something is wrong of which neither shows how much it gives away; "consistent" where all that was
-        released keeps the claim, by the laws of the noise, or else as far as the audit saw; "underpowered" where
-        replaying does not tell and no audit was played, or one that could not have shown a violation; "measured"
-        without a claim.
-      sentence: the verdict in words, and what it rests on.
-      findings: what is wrong, each with its line.
-      noises: every noise that data met.
-      allowed: for each of them, the difference that its scale would allow, had it the whole claim for itself; None
-        where it is not known.
-      epsilon: of all releases together, the largest over the runs; None where it is not known. The function may
-        return less.
-      epsilon_returned: of those that are in what it returned, the smallest over the runs.
+      verdict: "violation" if the returned values reveal more than the claim allows, or an audit proved it; "fault" if
+        there is a fault whose privacy loss neither could measure; "consistent" if all releases keep the claim, by the
+        distributions of the noise or as far as the audit shows; "underpowered" if replaying is not conclusive and
+        there was no audit, or one that could not have shown a violation; "measured" without a claim.
+      sentence: the verdict in words, and its grounds.
+      findings: the faults, each with its line.
+      noises: every noise that was added to data.
+      allowed: for each of them, the difference that it could hide if it alone spent the whole claim; None if that is
+        not known.
+      epsilon: of all releases together, the largest over the runs; None if it is not known. The function may return
+        less.
+      epsilon_returned: of the releases that it returned, the smallest over the runs.
       delta: of every epsilon.
-      left: what replaying could not tell, in words.
+      left: what replaying could not judge, in words.
       runs: pairs of runs.
       claim: the promise, or None.
-      audit: of the function on the two inputs, where replaying does not tell all; else None.
+      audit: of the function on the two inputs, if replaying is not conclusive; else None.
     """
 
     verdict: str

@@ -1,4 +1,4 @@
-"""Compares independent runs: noise that is the same in all of them, and output that is told apart by any noise."""
+"""Compares independent runs, to find noise that is the same in all of them, and outputs that no noise hides."""
 
 import numpy as np
 
@@ -21,8 +21,8 @@ def constant_draws(runs: list[Run]) -> set[int]:
 
 
 def told_apart(firsts: list[Output], seconds: list[Output]) -> tuple[str, str] | None:
-    """Returns a place of the output that was the same in every run on x0, whatever the noise, and something else in
-    every run on x1, with what it is: "structure" or "value"."""
+    """Returns a place of the output that had one value in every run on x0, whatever the noise, and a different one in
+    every run on x1, and what differs: "structure" or "value"."""
     known = [set(one.structure.items()) for one in firsts]
     always = set.intersection(*known)
     for path, shape in sorted(always, key=str):

@@ -1,4 +1,4 @@
-"""Records what SciPy's distributions draw."""
+"""Records the draws of SciPy's distributions."""
 
 import sys
 from collections.abc import Callable
@@ -13,7 +13,7 @@ LAWS = {"norm": "gaussian", "laplace": "laplace", "uniform": "uniform", "expon":
 
 
 def put(stage: Stage, put: Callable[..., None]) -> None:
-    """Replaces ``rvs`` of all distributions, where SciPy's statistics are imported."""
+    """Replaces ``rvs`` of all distributions, if scipy.stats is imported."""
     infrastructure = sys.modules.get("scipy.stats._distn_infrastructure")
     if infrastructure is None:
         return
@@ -28,7 +28,7 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
         twin = getattr(given, "twin", None) or vars(np.random.mtrand._rand)["twin"]
         kwargs.pop("discrete", None)
         own, location, scale, size = self._parse_args_rvs(*args, **kwargs)
-        # _parse_args_rvs fills in a size of its own where none was given
+        # _parse_args_rvs fills in a size if none was given
         lone = kwargs.get("size") is None and len(args) <= self.numargs + 2
         whole = infrastructure.rv_discrete in type(self).__mro__
         more = {"loc": 0} if whole else {"loc": 0.0, "scale": 1.0}

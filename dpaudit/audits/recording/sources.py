@@ -1,8 +1,8 @@
-"""Puts recording sources of randomness in the place of the real ones while a function runs.
+"""Replaces sources of randomness by recording ones while a function runs.
 
 NumPy's factories and legacy functions, the module ``random``, ``os.urandom`` (and so ``secrets``), SciPy's ``rvs``
-and, where it is imported, torch are replaced in every loaded module that holds them, and generators that modules hold
-are replaced by recording ones with a stream of their own in each run.
+and, if it is imported, torch are replaced in every loaded module that holds them. Generators that modules hold are
+replaced by recording ones with a new stream in each run.
 """
 
 import random
@@ -25,13 +25,13 @@ LOCK = threading.RLock()  # sources are replaced in the whole process
 
 
 class Swap(NamedTuple):
-    """One source and what stands in its place while a function runs.
+    """One source and its replacement while a function runs.
 
     Attributes:
       holder: a module, a class, a module's dictionary or a closure's cell.
       name: in the holder.
-      old, new: the source and what stands for it.
-      inherited: whether the holder does not have the name itself.
+      old, new: the source and its replacement.
+      inherited: whether the holder inherits the name.
     """
 
     holder: Any
@@ -71,7 +71,7 @@ class Sources:
         self.swaps.append(Swap(holder, name, getattr(holder, name), new, inherited))
 
     def _put_in_modules(self, function: Any) -> None:
-        """Finds what modules and the function hold of the sources under names of their own, and their generators."""
+        """Finds sources that modules and the function hold under other names, and the generators that they hold."""
         known = {id(swap.old): swap.new for swap in self.swaps}
         spaces = {
             id(vars(module)): vars(module)
@@ -99,9 +99,9 @@ class Sources:
 
     @contextmanager
     def recorded(self, trace: Trace) -> Iterator[np.random.Generator]:
-        """Replaces all sources while it is open; gives a recording generator for the function's own argument."""
+        """Replaces all sources within the context, and yields a recording generator for the function's argument."""
         with LOCK:
-            rng = numpy_sources.fresh(trace)  # first, so that its stream does not depend on which others there are
+            rng = numpy_sources.fresh(trace)  # made first, so that its stream does not depend on the other sources
             self.stage.begin(trace)
             done: list[Swap] = []
             try:

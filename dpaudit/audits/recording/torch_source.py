@@ -1,7 +1,7 @@
-"""Records torch's draws, where torch is imported; its noise is followed by NumPy's rules on the CPU.
+"""Records torch's draws, if torch is imported, and follows their noise on the CPU by the rules for NumPy.
 
-A noisy tensor keeps an array of :mod:`noisy` beside it: sums, products with constants, comparisons and reshaping are
-those of the array. Through any other operation, and through autograd, noise is not followed.
+A noisy tensor carries an array of :mod:`noisy`, on which sums, products with constants, comparisons and reshaping are
+computed too. Noise is not followed through any other operation, nor through autograd.
 """
 
 import sys
@@ -69,14 +69,14 @@ def _tensor_class() -> Any:
 
         @classmethod
         def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with torch._C.DisableTorchFunctionSubclass():  # its attributes are functions of torch too
+            with torch._C.DisableTorchFunctionSubclass():  # torch passes attribute access here, too
                 return _applied(torch, function, args, kwargs or {})
 
     return NoisyTensor
 
 
 def _applied(torch: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Applies a function of torch by NumPy's rules, where it is one that noise is followed through."""
+    """Applies a torch function by the rules for NumPy, if it is one through which noise is followed."""
     name = getattr(function, "__name__", "")
     bare, reverse, in_place = _operation(name)
     grad = any(getattr(one, "requires_grad", False) for one in args)
@@ -119,7 +119,7 @@ def _plain(value: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """Returns a tensor as NumPy's array, with its noise where it has any."""
+    """Returns a tensor as a NumPy array, with its noise if it has any."""
     held = getattr(value, "_noisy", None)
     if held is not None or not hasattr(value, "detach"):
         return value if held is None else held
@@ -127,7 +127,7 @@ def _array(value: Any) -> Any:
 
 
 def _back(value: Any, like: Any) -> Any:
-    """Returns an array as a tensor, of the type of ``like`` where the array has no dimensions."""
+    """Returns an array as a tensor, of the type of ``like`` if the array has no dimensions."""
     torch: Any = sys.modules["torch"]
     made = torch.from_numpy(np.array(noisy.plain(value)))
     made = made if made.ndim or like is None else made.to(like.dtype)
@@ -138,7 +138,7 @@ def _back(value: Any, like: Any) -> Any:
 
 
 def noisy_array_of(value: Any) -> Any:
-    """Returns the array behind a noisy tensor, an array for any other tensor, and other values as they are."""
+    """Returns the array of a noisy tensor, any other tensor as an array, and other values unchanged."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return value
@@ -146,7 +146,7 @@ def noisy_array_of(value: Any) -> Any:
 
 
 def put(stage: Stage, put: Callable[..., None]) -> None:
-    """Replaces torch's sources, if torch is there."""
+    """Replaces torch's sources, if torch is imported."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "normal"):
         return

@@ -1,4 +1,4 @@
-"""Holds what one recorded run did: its draws, the values that noise was added to, and where each of them happened."""
+"""Holds the record of one run: its draws, the values that noise was added to, and where in the code they happened."""
 
 import sys
 import sysconfig
@@ -17,13 +17,13 @@ LIBRARIES = ("numpy", "scipy", "torch", "random", "secrets", "functools", "conte
 
 
 class Block(NamedTuple):
-    """Random numbers that were drawn, or computed of others, together.
+    """Random numbers that were drawn, or computed from others, together.
 
     Attributes:
       start, size: their ids are start, ..., start + size - 1.
       law: of each in units of its scale: "laplace", "gaussian", "uniform", another name, or "unknown".
-      lattice: the spacing of their possible values in units of their scale, or 0 where they have none.
-      parents: the ids that they were computed of; empty for a draw.
+      lattice: the spacing of their possible values in units of their scale, or 0 if they are not on a grid.
+      parents: the ids that they were computed from; empty for a draw.
       draw: the number of the draw, or None.
     """
 
@@ -42,10 +42,11 @@ class Draw(NamedTuple):
       source: such as ``"numpy.random.Generator.laplace"``.
       law: its distribution.
       parameters: those that are neither location nor scale, and those of draws that are not followed any further.
-      shape: of what was drawn, or None where it has none.
-      raw: what was drawn, in units of the scale.
+      shape: of the numbers drawn, or None.
+      raw: the numbers drawn, in units of the scale.
       where: ``file:line`` of the call.
-      followed: whether the numbers are followed into what they are added to; otherwise only the call is recorded.
+      followed: whether the numbers are followed into the values that they are added to; otherwise only the call is
+        recorded.
     """
 
     source: str
@@ -58,7 +59,7 @@ class Draw(NamedTuple):
 
 
 class Tag(NamedTuple):
-    """How an array is made: ``offset + coefficient * noise[ids]``, element by element.
+    """How an array is composed: ``offset + coefficient * noise[ids]``, element by element.
 
     Attributes:
       trace: the run it belongs to.
@@ -79,11 +80,11 @@ class Node(NamedTuple):
     """One value with noise in it.
 
     Attributes:
-      kind: "draw", "affine", "compared", "derived" (a function of pure noise that is not linear) or "observed" (such a
-        function of anything else; its value is followed no further).
-      value: what the program saw.
-      tag: how it is made.
-      inputs: the nodes that it was computed of.
+      kind: "draw", "affine", "compared", "derived" (a nonlinear function of pure noise) or "observed" (a nonlinear
+        function of anything else, whose value is not followed any further).
+      value: the value that the program received.
+      tag: how it is composed.
+      inputs: the nodes that it was computed from.
       where: ``file:line``.
     """
 
@@ -109,10 +110,10 @@ class Seed(NamedTuple):
 
 
 class Diverged(NamedTuple):
-    """The first point where the run on x1 did something else than the run on x0.
+    """The first point at which the run on x1 did something other than the run on x0.
 
     Attributes:
-      said: what, in words.
+      said: the difference, in words.
       where: ``file:line``.
       what: "calls", "shape", "law" or "operations".
     """
@@ -123,19 +124,19 @@ class Diverged(NamedTuple):
 
 
 class Endless(BaseException):
-    """Stops a run that draws again and again, and that no ``except Exception`` of the function may go on with."""
+    """Stops a run that draws endlessly. Not an Exception, so that the function cannot catch it by mistake."""
 
 
 class Trace:
-    """Records one run; with ``replayed``, gives it the draws and the noisy values of an earlier one."""
+    """Records one run; with ``replayed``, gives it the draws and the noisy values of an earlier run."""
 
     def __init__(
         self, seed: int, replayed: "Trace | None" = None, *, far: bool = False, most: int | None = None
     ) -> None:
         self.random = np.random.Generator(np.random.PCG64(seed))
         self.replayed = replayed
-        self.far = far  # noise of unbounded laws is moved far out, to see what is kept of it
-        self.most = most  # draws, after which the run is stopped
+        self.far = far  # whether unbounded noise is made extreme, to see whether the function keeps it
+        self.most = most  # the number of draws after which the run is stopped
         self.draws: list[Draw] = []
         self.nodes: list[Node] = []
         self.blocks: list[Block] = []
@@ -143,16 +144,14 @@ class Trace:
         self.consumed: set[int] = set()
         self.diverged: Diverged | None = None
         self.threads: set[int] = set()
-        self.spent = np.zeros(64, bool)  # ids of noise that hides data already
-        self.entries: dict[int, int] = {}  # id -> the node where noise first met data
-        self.same: dict[
-            int, np.ndarray
-        ] = {}  # of a node, where its value needed no noise to be that of the earlier run
-        self.margins: dict[int, np.ndarray] = {}  # of comparisons: what lies between the two values
-        self.aligned = 0  # nodes of a replay that stand for those of the earlier run
+        self.spent = np.zeros(64, bool)  # ids of noise that already hides data
+        self.entries: dict[int, int] = {}  # id -> the node at which the noise was first added to data
+        self.same: dict[int, np.ndarray] = {}  # of a node, where its value equals the earlier run's without noise
+        self.margins: dict[int, np.ndarray] = {}  # of comparisons: the gap between the two values
+        self.aligned = 0  # nodes of a replay that correspond to those of the earlier run
         self.size = 0
         self.is_open = True
-        self.follows = True  # False where the function only runs, for the trials of an audit
+        self.follows = True  # False if the function is only run, for the trials of an audit
 
     def block(self, size: int, law: str, **more: Any) -> np.ndarray:
         """Allots ids to new random numbers, [size]."""
@@ -161,7 +160,7 @@ class Trace:
         if self.size > self.spent.size:
             self.spent = np.concatenate([self.spent, np.zeros(2 * self.size, bool)])
         parents = list(more.get("parents", ()))
-        if parents and self.spent[parents].all():  # computed of released values
+        if parents and self.spent[parents].all():  # computed from released values
             self.spent[self.size - size : self.size] = True
         return np.arange(self.size - size, self.size)
 
@@ -175,7 +174,7 @@ class Trace:
         *,
         followed: bool = True,
     ) -> Any:
-        """Returns what ``make`` draws, or in a replay what was drawn before in its place."""
+        """Returns what ``make`` draws; in a replay, the corresponding draw of the earlier run."""
         if not self.follows:
             return make()
         if self.most is not None and len(self.draws) >= self.most:
@@ -196,7 +195,7 @@ class Trace:
         if earlier is None or self.diverged is not None:
             return None
         if place >= len(earlier.draws):
-            self._diverge(f"a draw of {law} noise that x0 does not cause", where, "calls")
+            self._diverge(f"a draw of {law} noise that x0 does not draw", where, "calls")
             return None
         then = earlier.draws[place]
         if (then.source, then.law) != (source, law):
@@ -221,8 +220,9 @@ class Trace:
         pure: bool = False,
         margin: Any = None,
     ) -> tuple[Any, Tag]:
-        """Adds a value with noise in it; in a replay the program sees the value that x0 gave, so that what is
-        computed of released values stays the same. The margin of a comparison is the difference that it looks at."""
+        """Adds a value with noise in it. In a replay the program receives the value of the run on x0, so that
+        everything computed from released values stays the same. The margin of a comparison is the difference whose
+        sign it tests."""
         where = caller()
         shape = np.shape(value)
         offset, coefficient = (np.broadcast_to(np.asarray(one, float), shape) for one in (offset, coefficient))
@@ -242,8 +242,8 @@ class Trace:
     def _released(
         self, kind: str, value: Any, offset: np.ndarray, coefficient: np.ndarray, ids: np.ndarray, where: str
     ) -> Any:
-        """Returns what the program sees of a noisy value in a replay: where data meets noise that has hidden nothing
-        so far, the value that x0 released; elsewhere the value itself, which differs where more data was added."""
+        """Returns the value that the program receives in a replay. If this noise hides data for the first time, that
+        is the value that x0 released; otherwise the value itself, which differs if more data was added."""
         assert self.replayed is not None
         place, shape = len(self.nodes), np.shape(value)
         then = self.replayed.nodes[place] if place < len(self.replayed.nodes) else None
@@ -265,7 +265,7 @@ class Trace:
             moved = (offset != then.tag.offset) | (coefficient != then.tag.coefficient)
         self.same[place] = same
         self.spent[ids[fresh & moved]] = True
-        hides = fresh & moved & (~same | (kind == "draw"))  # the same value is a sum of released ones
+        hides = fresh & moved & (~same | (kind == "draw"))  # an equal value is a sum of released ones
         for one in np.unique(ids[hides]).tolist():
             self.entries.setdefault(one, place)
         if same.all():
@@ -285,13 +285,13 @@ class Trace:
             self._diverge(f"{left.law} noise that x0 draws is not drawn", left.where, "calls")
 
     def law_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the number of the block of each id, [n]; -1 where there is no noise."""
+        """Returns the number of the block of each id, [n]; -1 for no noise."""
         starts = np.array([block.start for block in self.blocks], int)
         return np.where(ids < 0, -1, np.searchsorted(starts, ids, side="right") - 1)
 
 
 class Stage:
-    """Where the run that is on is found by what stands in the place of the sources."""
+    """Holds the current run, for the functions that replace the sources."""
 
     def __init__(self) -> None:
         self.trace = Trace(0)

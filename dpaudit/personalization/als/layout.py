@@ -153,7 +153,7 @@ def by_user(buckets: Sequence[Users], results: Sequence[jax.Array], num_users: i
 
 
 def _doubling(counts: np.ndarray) -> list[int]:
-    """Returns the largest count among users with up to 4, with 5 to 8, with 9 to 16, ... ratings."""
+    """Returns the largest counts among users with up to 4, 5 to 8, 9 to 16, ... ratings."""
     octave = np.ceil(np.log2(np.maximum(counts, NARROWEST)))
     return [max(1, int(counts[octave == number].max())) for number in np.unique(octave)]
 

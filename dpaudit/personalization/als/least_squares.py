@@ -1,4 +1,4 @@
-"""Private alternating least squares: factored models whose user factors never leave the devices, as protocols.
+"""Defines private alternating least squares as protocols: factored models whose user factors never leave the devices.
 
     model, _, popular = run(key, counted(items=1_682, noise_multiplier=10.0), model, memoryless(), buckets, rounds=1)
     protocol = alternating(step, noise_multiplier=4.0, features=features, prior=prior)
@@ -15,9 +15,9 @@ so T rounds of noise multiplier z have mu = sqrt(T)/z, or rho = T/(2 z^2) of zer
 
 A bias for each item is the special case of one factor whose user part is pinned: mean 1, precision infinite, L = 1.
 
-The one round of :func:`counted` releases how popular items are, which weights and features may depend on. A user of n
-ratings adds 1/sqrt(n) to each of their items, so that one user moves all counts together by at most 1 and no ratings
-have to be dropped.
+The single round of :func:`counted` releases the popularity of items, on which weights and features may depend. A user
+with n ratings adds 1/sqrt(n) to each of their items, so that one user moves all counts together by at most 1 and no
+ratings have to be dropped.
 
 Source: Chien et al. 2021, "Private Alternating Least Squares", Algorithm 1; Jain et al. 2021 (the billboard model);
 Krichene et al. 2023, arXiv 2302.07975 (counts; there a user's first k ratings add 1 each); paper 004, "DP alternating
@@ -45,7 +45,7 @@ CHUNK = 1_024  # devices computed at a time
 
 
 class Shares(NamedTuple):
-    """The part of mu^2 that each statistic gets; they add up to 1.
+    """The share of mu^2 that each statistic gets; they add up to 1.
 
     Attributes:
       gram: q_A.

@@ -1,6 +1,6 @@
 """Fits recommenders in one call, and predicts with them on the devices.
 
-Ratings: popularity, a bias for each item, then rounds of alternating minimisation::
+For ratings, it releases popularity, then a bias for each item, then rounds of alternating minimisation::
 
     model, transcript = fit(key, arranged(train), Catalogue(public, features), Recipe(centre=3.5),
                             noise_multiplier=3.73)
@@ -11,8 +11,8 @@ Each phase is a run of its own (:mod:`dpaudit.personalization.als.least_squares`
 What stays on a device costs nothing: a user's intercept, their taste in public features, the weight they give to an
 item's bias, and their factor.
 
-Rankings of items by how likely a user is to rate them next, where a rated item is a 1 and any other a 0 of small
-weight::
+Rankings order items by how likely a user is to rate them next; a rated item counts as a 1 and any other as a 0 of
+small weight::
 
     model, transcript = fit_ranking(key, seen(arranged(train)), Catalogue(public, features), Ranking(),
                                     noise_multiplier=0.892)
@@ -196,7 +196,7 @@ def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh:
     counted = recipe.popularity_share
     bias = recipe.bias_share if rounds else 1 - counted
     if rounds and counted + bias >= 1:
-        raise _validate.expected("bias_share", "a number that leaves the rounds something", bias)
+        raise _validate.expected("bias_share", "a number that leaves a share for the rounds", bias)
     rule = steps.adaptive(recipe.power)
 
     def alternating(name: str, share: float, length: float, variance: list[float]) -> Protocol:

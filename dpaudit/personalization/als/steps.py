@@ -1,4 +1,4 @@
-"""The two steps of alternating minimisation: users' factors on their devices, item factors on the server.
+"""Computes the two steps of alternating minimisation: users' factors on their devices, item factors on the server.
 
 **The user step.** With the item factors of the last round, z_j = (x_j, v_j) of item j, where x_j is a public part that
 everybody has and v_j the learned one, a device solves for its user's factor exactly,

@@ -31,4 +31,4 @@ _MODULES = (
     "transcript",
 )
 
-__getattr__, __dir__, __all__ = attach(__name__, {module: module for module in _MODULES})
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -1,4 +1,4 @@
-"""Bounds the cost of releases by a budget, and computes the noise that keeps to it.
+"""Limits the privacy loss of releases by a budget, and computes the noise that stays within it.
 
 budget = Budget(epsilon=1.0, delta=1e-6)
 z = noise_for(1.0, 1e-6, rounds=100)                      # every user in all 100 rounds
@@ -22,7 +22,7 @@ from dp_accounting.pld import PLDAccountant
 
 from dpaudit import _validate
 
-SLACK = 1e-9  # relative, so that a budget pays for the noise made for it in spite of rounding
+SLACK = 1e-9  # relative tolerance, so that a budget pays for noise calibrated to it in spite of rounding
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def mu_squared(event: DpEvent) -> float | None:
 
 
 def noise_for(epsilon: float, delta: float, *, rounds: int, participation: int | None = None) -> float:
-    """Computes the least noise multiplier of a Gaussian process that keeps to a budget.
+    """Computes the least noise multiplier of a Gaussian process that stays within a budget.
 
     A user who takes part k times moves k releases by one sensitivity each: mu = sqrt(k)/z.
 
@@ -119,7 +119,7 @@ def noise_for(epsilon: float, delta: float, *, rounds: int, participation: int |
 
 
 def affordable(pays: Callable[[int], bool], most: int) -> int:
-    """Finds the largest r <= most with ``pays(r)``, which must then hold for all below; 0 if there is none."""
+    """Finds the largest r <= most with ``pays(r)``, which must be monotone; 0 if there is none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,7 +1,7 @@
 """Connects parties that know each other's public keys by encrypted, authenticated channels over an untrusted network.
 
-A :class:`~dpaudit.secure.channel.Channel` keeps messages to their order, kind and length; the wire beneath
-it, :class:`SealedWire`, keeps them secret and authentic. Both ends contribute a one-time X25519 key e beside their
+A :class:`~dpaudit.secure.channel.Channel` enforces the order, kind and length of messages; the wire beneath it,
+:class:`SealedWire`, keeps them secret and authentic. Both ends contribute a one-time X25519 key e beside their
 long-term key s. From the four agreements (e e', e s', s e', s s') and both ends' names and public keys they derive,
 with HKDF-SHA256, one ChaCha20-Poly1305 key for each direction. A peer whose long-term key is not the expected one
 derives other keys, so its first message is refused; recorded traffic stays unreadable if long-term keys leak later.
@@ -31,13 +31,13 @@ with _validate.extra("secure"):
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 OVERHEAD = HEADER.size + 16  # bytes of a message beside its payload
-SECONDS = 1e9  # no deadline: in one process a message is either there or will never come
+SECONDS = 1e9  # no deadline: within one process a message is either there or never arrives
 _LENGTH = struct.Struct("<Q")
 _PROTOCOL = b"dpaudit personalization channel 2"
 
 
 class Identity:
-    """A party's name and long-term key. It shows only its public key when printed, and cannot be pickled."""
+    """A party's name and long-term key. Printing it shows only the public key, and it cannot be pickled."""
 
     __slots__ = ("_key", "name", "public")
 

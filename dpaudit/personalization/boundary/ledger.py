@@ -6,8 +6,8 @@
 
 A run is charged before it starts: its line is on the disk before any noise is drawn, so a process that is killed can
 leave a ledger that has charged too much, but never too little. Each line ends with a hash of everything up to it. The
-last line may be torn if the process was killed before the run started, and is then dropped. The ledger belongs inside
-the boundary, like the aggregator's memory.
+last line may be incomplete if the process was killed before the run started, and is then dropped. The ledger belongs
+inside the boundary, like the aggregator's memory.
 """
 
 import fcntl
@@ -66,7 +66,7 @@ class Ledger:
       path: of the file.
 
     Raises:
-      InputError: a file that is no ledger, has another schema, or was changed.
+      InputError: a file that is not a ledger, has another schema, or was changed.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -80,7 +80,7 @@ class Ledger:
             pass
 
     def spent(self, delta: float, user: int | str | None = None) -> float:
-        """Computes the epsilon of all charges of one user; None for the user who spent most.
+        """Computes the epsilon of all charges of one user; None for the user who spent the most.
 
         Raises:
           InputError: delta out of range.
@@ -215,7 +215,7 @@ class Ledger:
         text, _, found = line.rpartition(b"\t")
         if found != self._hashed(text):
             raise _validate.expected(
-                "ledger", "a file as its Ledgers wrote it", f"{self.path}, changed at byte {self._read}"
+                "ledger", "a file that only Ledgers have written", f"{self.path}, changed at byte {self._read}"
             )
         record = json.loads(text)
         if not self._read and record != HEADER:

@@ -1,4 +1,4 @@
-"""Works out the messages of a round before it is played: the shapes of everything sent, and pytrees as bytes.
+"""Works out the messages of a round before it runs: the shapes of everything sent, and pytrees as bytes.
 
 Both follow from the shapes of the protocol alone, so the length of every message is known to all parties in advance.
 """

@@ -1,4 +1,4 @@
-"""Plays rounds between separate parties: objects that share nothing but a network and talk over encrypted channels.
+"""Runs rounds between separate parties: objects that share only a network and communicate over encrypted channels.
 
     parties = assemble(protocol, state, memory, {"anna": anna, "bert": bert}, Network())
     releases = parties.play(key, 0)
@@ -6,12 +6,10 @@
 The result is that of :func:`dpaudit.personalization.boundary.aggregator.run`, computed one device at a time. Outsiders
 see the releases, who sent a message to whom, and its length, which the shapes of the protocol determine. Neither
 depends on what a device asks for, and the network cannot read contents. The distributor and the aggregator are inside
-the boundary but their administrators are not: an aggregator can only be printed and pickled as the releases it has
-made.
+the boundary but their administrators are not: printing or pickling an aggregator shows only the releases it has made.
 
-That a machine really runs this program and keeps its memory closed would have to be attested by its hardware, which is
-out of scope. In one Python process the parties are separated by the references they hold, not by force. Needs the
-extra ``secure``.
+Hardware attestation that a machine really runs this program and protects its memory is out of scope. Within one Python
+process the parties are separated only by the references they hold. Needs the extra ``secure``.
 """
 
 from collections.abc import Callable, Collection
@@ -75,7 +73,7 @@ class Device:
 
 
 class Distributor:
-    """The trusted distributor, which knows who downloaded what and tells nobody.
+    """The trusted distributor, which knows who downloaded what and does not reveal it.
 
     Args:
       links: to the server and all devices.
@@ -102,7 +100,7 @@ class Distributor:
 
 
 class Aggregator:
-    """The trusted aggregator, which adds up messages and forgets them. Its administrator sees ``outside``.
+    """The trusted aggregator, which adds up messages and forgets them. Its administrator sees only ``outside``.
 
     Its secrets (keys, the sum so far, the memory of the noise) are in no attribute and are not printed. Pickling or
     copying it gives the result of :meth:`outside`, not an aggregator.
@@ -175,7 +173,7 @@ class Aggregator:
 
 
 class Server:
-    """The untrusted server, which keeps all that it is told.
+    """The untrusted server, which records everything that it receives.
 
     Args:
       links: to the distributor and the aggregator.
@@ -225,7 +223,7 @@ class Parties(NamedTuple):
     def play(
         self, key: jax.Array, t: int, *, away: Collection[str] = (), leaving: Collection[str] = ()
     ) -> tuple[Release, ...]:
-        """Plays round ``t`` of a run with this key, by all devices.
+        """Runs round ``t`` of a run with this key on all devices.
 
         Args:
           key: JAX random key, of the run.
@@ -260,7 +258,7 @@ class Parties(NamedTuple):
 def assemble(
     protocol: Protocol, state: Any, memory: Any, users: dict[str, Any], network: Network, *, minimum_users: int = 0
 ) -> Parties:
-    """Creates the parties with keys of their own, pins each other's public keys and opens their channels.
+    """Creates the parties, each with its own key, pins each other's public keys and opens their channels.
 
     Args:
       protocol: of a round; its devices made by :func:`dpaudit.personalization.boundary.protocol.each`.

@@ -1,4 +1,4 @@
-"""Makes releases, which may leave the boundary, by processes that know what their releases cost together.
+"""Makes releases, the values that may leave the boundary, by processes that account all their releases together.
 
     gramians = gaussian("gramians", noise_multiplier=4.0)
     memory = gramians.init(total)
@@ -25,6 +25,7 @@ import numpy as np
 from dp_accounting import DpEvent
 
 from dpaudit import _validate
+from dpaudit.mechanisms.clipping import wide
 from dpaudit.training import dp_ftrl
 from dpaudit.training.dp_sgd import Noise, add_noise
 from dpaudit.training.sampling import participation
@@ -107,7 +108,7 @@ class Release:
     Attributes:
       process: that made it.
       value: pytree of arrays; in a transcript with a leading axis of rounds.
-      number: which of its process's releases it is, from 0, int32.
+      number: its number among the releases of its process, from 0, int32.
       draw: fingerprint of its noise, uint32 [4]; two are equal only if key, name and number are.
       fresh: whether it is unchanged since its process made it. After a compiled function, ``jax.vmap`` or
         ``jax.tree.map`` it is not, because its contents may have changed.
@@ -219,6 +220,8 @@ def correlated(name: str, strategy: "Strategy", noise_multiplier: float) -> Proc
 
 def _independent(multiplier: float) -> Callable[[Any], Noise]:
     def noise(sensitivity: Any) -> Noise:
+        if multiplier == 0:  # nothing is drawn, and nothing has to be compiled that draws
+            return Noise(lambda total: (), lambda key, total, _: (wide(total), ()))
         return Noise(lambda total: (), lambda key, total, _: (add_noise(key, total, sensitivity * multiplier), ()))
 
     return noise

@@ -17,7 +17,7 @@ from dpaudit.personalization.boundary.processes import DRAW_WORDS, Process, Rele
 
 
 class Transcript(NamedTuple):
-    """All that the untrusted server, and with it everybody, was told. A pytree; ``first + then`` joins two.
+    """Everything that the untrusted server, and so everybody, received. A pytree; ``first + then`` joins two.
 
     Attributes:
       parts: one for each run: the releases of a round, with a leading axis of rounds. Under ``jax.vmap`` axes of runs
@@ -57,7 +57,7 @@ class Transcript(NamedTuple):
         return ComposedDpEvent([process.event(length) for process, length in streams])
 
     def mu(self) -> float:
-        """Computes mu of the one Gaussian that all releases together are: mu^2 = sum of mu_k^2.
+        """Computes mu of all releases together, which are one Gaussian: mu^2 = sum of mu_k^2.
 
         Raises:
           InputError: a release that is not Gaussian; releases that :meth:`event` refuses.
@@ -67,7 +67,7 @@ class Transcript(NamedTuple):
         event = self.event()
         squared = mu_squared(event)
         if squared is None:
-            raise _validate.expected("transcript", "Gaussian events alone, which have a mu", event)
+            raise _validate.expected("transcript", "only Gaussian events, which have a mu", event)
         return math.sqrt(squared)
 
     def epsilon(self, delta: float, *, users: int | None = None) -> float:
@@ -119,7 +119,7 @@ class Transcript(NamedTuple):
         return f"the same noise in {names[run.index(run[second])]} and {names[second]}"
 
     def claim(self) -> Claim:
-        """Returns the claim to one user, added or removed, at every delta: the curve of :meth:`epsilon`.
+        """Returns the claim for one user, added or removed, at every delta: the curve of :meth:`epsilon`.
 
         Raises:
           InputError: no releases, or one without noise; releases that :meth:`event` refuses.

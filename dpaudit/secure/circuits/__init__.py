@@ -8,4 +8,4 @@ if TYPE_CHECKING:
     from dpaudit.secure.circuits import circuit as circuit
     from dpaudit.secure.circuits import garbling as garbling
 
-__getattr__, __dir__, __all__ = attach(__name__, {"circuit": "circuit", "garbling": "garbling"})
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -13,12 +13,4 @@ if TYPE_CHECKING:
     from dpaudit.secure.crypto import randomness as randomness
     from dpaudit.secure.crypto import shares as shares
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "base_transfers": "base_transfers",
-        "correlated_transfers": "correlated_transfers",
-        "randomness": "randomness",
-        "shares": "shares",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -164,7 +164,7 @@ _BLOCK = 64  # transfers made at once; the rest of a block in which a call ends 
 
 
 class Sender:
-    """Sends: the party with delta. Its constructor and the peer's talk to each other (128 base transfers, the trees).
+    """Plays the sender, who holds delta. Its constructor exchanges the base transfers and the trees with the peer's.
 
     Args:
       channel: to the peer's :class:`Receiver`.
@@ -207,7 +207,7 @@ class Sender:
 
 
 class Receiver:
-    """Receives: the party that chooses.
+    """Plays the receiver, who makes the choices.
 
     Args:
       channel: to the peer's :class:`Sender`.

@@ -30,8 +30,7 @@ class Stream:
     """Generates the key stream of AES-128 in counter mode: block i is AES_seed(i), i = 0, 1, ...; no byte is reused.
 
     With a secret uniform seed, m blocks are distinguished from uniform ones with advantage at most m^2 / 2^129 beyond
-    that against AES itself: below 2^-60 for the first 2^34 blocks. The seed determines every byte, past
-    ones included.
+    that against AES itself: below 2^-60 for the first 2^34 blocks. The seed determines every byte, past ones included.
 
     Args:
       seed: 16 bytes, used by this stream only.

@@ -10,7 +10,4 @@ if TYPE_CHECKING:
     from dpaudit.secure.noise import gaussian as gaussian
     from dpaudit.secure.noise import lookup as lookup
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {"accounting": "accounting", "binomial": "binomial", "gaussian": "gaussian", "lookup": "lookup"},
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -13,15 +13,4 @@ if TYPE_CHECKING:
     from dpaudit.secure.protocol import transfer_noise as transfer_noise
     from dpaudit.secure.protocol import two_server_sum as two_server_sum
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {
-        "agreement": "agreement",
-        "fixed_point": "fixed_point",
-        "in_process": "in_process",
-        "prepared": "prepared",
-        "schemes": "schemes",
-        "transfer_noise": "transfer_noise",
-        "two_server_sum": "two_server_sum",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -10,7 +10,4 @@ if TYPE_CHECKING:
     from dpaudit.secure.service.records import Opened as Opened
     from dpaudit.secure.service.server import Server as Server
 
-__getattr__, __dir__, __all__ = attach(
-    __name__,
-    {"Opened": "records", "Owner": "owner", "Server": "server", "certificates": "certificates"},
-)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 _MODULES = ("mc_dropout", "membership", "publishing", "threshold_search")
 
-__getattr__, __dir__, __all__ = attach(__name__, {module: module for module in _MODULES})
+__getattr__, __dir__, __all__ = attach(__name__)

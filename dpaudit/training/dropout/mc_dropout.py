@@ -26,6 +26,7 @@ from jax import lax
 from dpaudit import _platform, _validate
 from dpaudit._engine.programs import Step, Tape, played, read, record
 from dpaudit.kernels import philox
+from dpaudit.training.forms import quick
 from dpaudit.training.models import logits
 
 Network = Callable[..., jax.Array]
@@ -86,7 +87,7 @@ def cut(function: Callable[..., jax.Array], *arguments: Any) -> Cut:
     weights are read M / v times less often: w v / M bytes for one x. The cut minimises the sum over both parts.
     """
     leaves = jax.tree.leaves(arguments)
-    tape, x = record(function, *arguments), len(leaves) - 1
+    tape, x = record(quick(function), *arguments), len(leaves) - 1
     late, bound = _following(tape, {x}), _following(tape, {*range(x), *tape.constants})
     shapes = {slot: jax.typeof(value) for slot, value in [*enumerate(leaves), *tape.constants.items()]}
     for step in tape.steps:

@@ -1,4 +1,4 @@
-"""The peer of bench_training: gradients and trainings in PyTorch and Opacus, one call timed for every line read.
+"""Times gradients and trainings in PyTorch and Opacus for bench_training, one call for every line read.
 
 python experiments/peers/torch_dp_sgd.py
 
@@ -88,14 +88,14 @@ NETWORKS = {"CNN8": cnn8, "CNN28": cnn28, "CNN32": cnn32}
 
 
 def begun(given: dict[str, Any], device: torch.device, dropout_rate: float = 0.0) -> nn.Module:
-    """The network with the weights that it is given."""
+    """Returns the network with the weights that it is given."""
     network = NETWORKS[given["network"]](dropout_rate).to(device)
     vector_to_parameters(torch.tensor(given["weights"], device=device), network.parameters())
     return network
 
 
 def gradients(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], Tensors]]:
-    """Every side's gradient of one batch: the mean loss's for the plain one, else the sum of clipped ones."""
+    """Returns every side's gradient of one batch: the mean loss's for the plain one, else the sum of clipped ones."""
     network, clip_norm = begun(given, images.device), given["clip_norm"]
     cross_entropy = nn.CrossEntropyLoss()
     settings = {"noise_multiplier": 0.0, "max_grad_norm": clip_norm, "expected_batch_size": len(labels)}
@@ -143,7 +143,7 @@ def gradients(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor)
 
 
 def train(given: dict[str, Any], module: nn.Module, data: TensorDataset, mode: str, noise: float, steps: int) -> None:
-    """A network made private and trained with Poisson batches, as the documentation shows it."""
+    """Makes a network private and trains it with Poisson batches, as the documentation shows it."""
     module, optimizer, *criterion, loader = PrivacyEngine().make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=given["learning_rate"]),
@@ -165,7 +165,7 @@ def train(given: dict[str, Any], module: nn.Module, data: TensorDataset, mode: s
 
 
 def trainings(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """A network made and trained with dropout and noise."""
+    """Returns a network made and trained with dropout and noise."""
     data = TensorDataset(images, labels)
 
     def run(mode: str, threads: int) -> None:
@@ -181,7 +181,7 @@ def trainings(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor)
 
 
 def checked(given: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> dict[str, list[float]]:
-    """The weights after a few steps in which nothing is drawn, by every mode."""
+    """Returns the weights after a few steps in which nothing is drawn, by every mode."""
     computed, size = {}, given["batch_size"]
     for name, mode in MODES.items():
         module = begun(given, images.device)

@@ -1,4 +1,4 @@
-"""The peer of bench_federated: rounds of Federated LDP-SGD in PyTorch, one round timed for every line read.
+"""Times rounds of Federated LDP-SGD in PyTorch for bench_federated, one round for every line read.
 
 python experiments/peers/torch_federated.py
 
@@ -39,7 +39,8 @@ class Clients(NamedTuple):
 
 
 def by_vmap(network: nn.Module, clip_norm: float, clients: Clients, stddev: float, *, chunk: int) -> torch.Tensor:
-    """The sum of the clients' clipped gradients, each with noise of its own: all clients of a chunk at a time."""
+    """Returns the sum of the clients' clipped gradients, each with noise of its own: all clients of a chunk at a
+    time."""
     parameters = {name: p.detach() for name, p in network.named_parameters()}
     total = torch.zeros(sum(p.numel() for p in parameters.values()))
 
@@ -57,7 +58,7 @@ def by_vmap(network: nn.Module, clip_norm: float, clients: Clients, stddev: floa
 
 
 def by_loop(network: nn.Module, clip_norm: float, clients: Clients, stddev: float) -> torch.Tensor:
-    """The sum of the clients' clipped gradients, each with noise of its own: one client at a time."""
+    """Returns the sum of the clients' clipped gradients, each with noise of its own: one client at a time."""
     parameters = list(network.parameters())
     total = torch.zeros(sum(p.numel() for p in parameters))
     for images, labels in zip(*clients, strict=True):
@@ -101,7 +102,8 @@ def seconds(run: Callable[..., object], clients: Clients, threads: int, **how: i
 
 
 def fastest(side: str, run: Callable[..., object], clients: Clients) -> dict[str, int]:
-    """The side's best setting for a few of the clients: those that seem far off at first are not tried again."""
+    """Returns the side's best setting for a few of the clients: those that seem far off at first are not tried
+    again."""
     chunks = [{"chunk": chunk} for chunk in CHUNKS] if side.startswith("vmap") else [{}]
     settings = [{"threads": threads} | chunk for threads in THREADS for chunk in chunks]
     few = Clients(*(held[:SWEEP_CLIENTS] for held in clients))

@@ -1,4 +1,4 @@
-"""The peer of bench_ldp: LDP-SGD trials as a plain PyTorch loop. Prints trials a second; needs torch alone.
+"""Times LDP-SGD trials in a plain PyTorch loop for bench_ldp. Prints trials a second; needs only torch.
 
 python experiments/peers/torch_ldp_sgd.py DIMENSION TRIALS THREADS
 """

@@ -1,4 +1,4 @@
-"""The peer of bench_mc_dropout: T dropout samples of n images in PyTorch, one call timed for every line read.
+"""Times T dropout samples of n images in PyTorch for bench_mc_dropout, one call for every line read.
 
 python experiments/peers/torch_mc_dropout.py
 
@@ -42,7 +42,7 @@ def seconds(network: nn.Module, images: torch.Tensor, samples: int, threads: int
 
 
 def fastest(network: nn.Module, images: torch.Tensor, samples: int, threads: int) -> dict[str, int]:
-    """The best size of a batch for some of the samples."""
+    """Returns the best size of a batch for some of the samples."""
     few = min(samples, SWEEP_SAMPLES)
     seconds(network, images, few, threads, CHUNKS[0])
     took = {chunk: min(seconds(network, images, few, threads, chunk) for _ in range(SWEEP_CALLS)) for chunk in CHUNKS}

@@ -64,7 +64,7 @@ def promise(name, x0, x1, *, issue=None, trials=4_000, **settings):
 
 def promises():
     full = {"batch_size": FULL, "noise_multiplier": 2.0, "dimensions": 200, "steps": 1}
-    yield promise("a step on all of 2 or 3 records", (2, False), (3, False), issue=BATCH_SIZE, **full)
+    yield promise("a step on all of 2 or 3 records", (2, False), (3, False), issue=BATCH_SIZE, trials=12_000, **full)
     part = {"batch_size": OF_FOUR, "noise_multiplier": 1.0, "dimensions": 2}
     yield promise("a step on a batch of 10 or 11 records", (10, False), (11, True), steps=1, trials=600, **part)
     yield promise("a training of 6 steps", (10, False), (11, True), steps=6, trials=600, **part)

@@ -29,7 +29,7 @@ def unary_encoding(issue=None):
     """The two promises of issue 11."""
     for name, optimal in (("OUE", True), ("SUE", False)):
         yield promise(
-            f"unary encoding, {name}", UEClient(0.5, DOMAIN, use_oue=optimal), 0.5, issue=issue, trials=40_000
+            f"unary encoding, {name}", UEClient(0.5, DOMAIN, use_oue=optimal), 0.5, issue=issue, trials=400_000
         )
 
 

@@ -25,4 +25,4 @@ def promises():
     for name, what in (("count", "COUNT(*)"), ("sum", "SUM(age)")):
         query = f"SELECT {what} FROM s.people"
         claim = Claim(1.0, neighbouring="add_remove")
-        yield Promise(name, claim, lambda rng, x, query=query: people_of(x).execute(query)[1:], 10, 9, trials=400)
+        yield Promise(name, claim, lambda rng, x, query=query: people_of(x).execute(query)[1:], 10, 9, trials=2_000)

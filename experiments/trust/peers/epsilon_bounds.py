@@ -1,4 +1,4 @@
-"""The peers of coverage: other tools' bounds on given scores, as JSON. Each tool that is not installed is left out.
+"""Computes other tools' bounds on given scores for coverage, as JSON. Each tool that is not installed is left out.
 
 python experiments/peers/epsilon_bounds.py SCORES.npz
 

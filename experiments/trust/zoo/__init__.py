@@ -1,4 +1,4 @@
-"""Faults that private mechanisms really have had, each a few lines beside its correct twin: one family a file."""
+"""Collects faults that private mechanisms have really had, each beside its correct twin, one family per file."""
 
 from experiments.trust.zoo import (
     calibration,

@@ -1,4 +1,4 @@
-"""Faults of calibration: the noise is made for another sensitivity, relation, number of rounds or sampling."""
+"""Plants faults of calibration: the noise is made for another sensitivity, relation, number of rounds or sampling."""
 
 import math
 from functools import partial
@@ -44,7 +44,7 @@ def one_record(key: jax.Array, x: jax.Array, *, sigma: float) -> jax.Array:
 
 
 def total(key: jax.Array, x: jax.Array) -> jax.Array:
-    """The sum, with the noise of the mean."""
+    """Returns the sum, with the noise of the mean."""
     return noisy(key, jnp.sum(clip(x, axis=1), axis=0), SIGMA / len(x))
 
 
@@ -53,7 +53,7 @@ def mean(key: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def rounds(key: jax.Array, x: jax.Array, *, sigma: float) -> jax.Array:
-    """The same record in every round: mu^2 adds up, so sigma must grow by sqrt(ROUNDS)."""
+    """Returns the same record in every round: mu^2 adds up, so sigma must grow by sqrt(ROUNDS)."""
     keys = jax.random.split(key, ROUNDS)
     return jax.vmap(lambda key: one_record(key, x, sigma=sigma))(keys)
 

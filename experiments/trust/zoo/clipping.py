@@ -1,4 +1,4 @@
-"""Faults of clipping: a record can move the release by more than the noise was made for.
+"""Plants faults of clipping: a record can move the release by more than the noise was made for.
 
 Records are gradients, [n, d]; the absent one is zero. Every release is a sum or mean with Gaussian noise.
 """
@@ -17,7 +17,7 @@ REPLACE = Claim(GAUSSIAN.epsilon, GAUSSIAN.delta, "replace")
 
 
 def record(gradient: jax.Array) -> jax.Array:
-    """The records with this one in the third place."""
+    """Returns the records with this one in the third place."""
     return ABSENT.at[2].set(gradient)
 
 

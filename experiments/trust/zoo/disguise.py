@@ -22,7 +22,7 @@ def signed(leaf: jax.Array) -> jax.Array:
 
 
 def permuted(leaf: jax.Array) -> jax.Array:
-    """The entries in another order, the same at every call."""
+    """Returns the entries in another order, the same at every call."""
     order = np.random.default_rng(25).permutation(leaf.size)
     return leaf.reshape(-1)[order].reshape(leaf.shape)
 
@@ -36,7 +36,7 @@ DISGUISES: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def disguised(case: Case, how: str) -> Case:
-    """The case whose releases are given another form, without a density: that was of the old form.
+    """Returns the case whose releases are given another form, without a density: that was of the old form.
 
     Args:
       case: any.

@@ -33,12 +33,14 @@ class Fault(NamedTuple):
 
 
 def event(name: str, happens: Callable[[Any], jax.Array]) -> Distinguisher:
-    """The rule "world 1 where ``happens(release)``", fixed before any trial: no trials are spent on choosing."""
+    """Returns the rule "world 1 where ``happens(release)``", fixed before any trial: no trials are spent on
+    choosing."""
     return Distinguisher(lambda *_: lambda release: jnp.asarray(happens(release), jnp.float32), 0.5, name)
 
 
 def beyond(standard_deviations: float, direction: jax.Array, sigma: float = SIGMA) -> Distinguisher:
-    """The rule "world 1 where the release has gone so far along ``direction``": the best test of Gaussian noise."""
+    """Returns the rule "world 1 where the release has gone so far along ``direction``": the best test of Gaussian
+    noise."""
     unit = direction / jnp.linalg.norm(direction)
     return event(
         f"beyond {standard_deviations:g} sigma", lambda release: jnp.sum(release * unit) > standard_deviations * sigma
@@ -46,7 +48,7 @@ def beyond(standard_deviations: float, direction: jax.Array, sigma: float = SIGM
 
 
 def with_learned(*attacks: Distinguisher) -> tuple[Distinguisher, ...]:
-    """The two that know nothing of the fault, before those made for it."""
+    """Returns the two that know nothing of the fault, before those made for it."""
     return projection, learned, *attacks
 
 
@@ -61,7 +63,7 @@ def noisy(key: jax.Array, x: jax.Array, sigma: float = SIGMA) -> jax.Array:
 
 
 def noisy_count(key: jax.Array, x: jax.Array, *, scale: float, limit: float) -> jax.Array:
-    """A number of at most ``limit`` in size with Laplace noise on a grid, so without gaps."""
+    """Returns a number of at most ``limit`` in size with Laplace noise on a grid, so without gaps."""
     return laplace.mechanism(epsilon=2 * limit / scale, clip_norm=limit).apply(key, x)
 
 
@@ -72,7 +74,7 @@ def whole_noise(key: jax.Array, shape: tuple[int, ...] = (), *, scale: float = 1
 
 
 def gaussian_epsilon(shift: float, *, delta: float = GAUSSIAN.delta) -> float:
-    """The epsilon of N(0, 1) against N(shift, 1), exactly.
+    """Returns the epsilon of N(0, 1) against N(shift, 1), exactly.
     Source: Balle and Wang 2018, Theorem 8, solved by dp-accounting.
     """
     return dp_accounting.get_epsilon_gaussian(1 / shift, delta)

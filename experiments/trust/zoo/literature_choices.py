@@ -1,4 +1,4 @@
-"""Faults of the literature in coins and choices: wrong odds, a shuffle left out, noise fixed by the answer."""
+"""Plants faults of the literature in coins and choices: wrong odds, a shuffle left out, noise fixed by the answer."""
 
 import math
 from functools import partial
@@ -32,20 +32,20 @@ WITH_VICTIM = jnp.ones(8)
 
 
 def one_category(key: jax.Array, x: jax.Array, *, truth: float) -> jax.Array:
-    """The true category with this probability, else one of the others."""
+    """Returns the true category with this probability, else one of the others."""
     coin_key, other_key = jax.random.split(key)
     other = (x + jax.random.randint(other_key, (), 1, CATEGORIES)) % CATEGORIES
     return jnp.where(sampling.bernoulli(coin_key, 1 - truth), other, x)
 
 
 def unary(key: jax.Array, x: jax.Array, *, epsilon: float) -> jax.Array:
-    """A bit for every category, each told truly with odds e^epsilon; two inputs differ in two bits."""
+    """Returns a bit for every category, each told truly with odds e^epsilon; two inputs differ in two bits."""
     bits = jax.nn.one_hot(x, BITS, dtype=jnp.int32)
     return bits ^ sampling.bernoulli(key, 1 / (1 + math.exp(epsilon)), bits.shape)
 
 
 def chosen(key: jax.Array, x: jax.Array, *, factor: float) -> jax.Array:
-    """A candidate with probability ~ e^(factor approvals); a voter changes every count by at most 1."""
+    """Returns a candidate with probability ~ e^(factor approvals); a voter changes every count by at most 1."""
     return jax.random.categorical(key, factor * jnp.sum(jnp.clip(x, 0.0, 1.0), axis=0))
 
 

@@ -1,4 +1,5 @@
-"""Faults of the literature in decisions on the data without noise: which cells, how much noise, whether at all."""
+"""Plants faults of the literature in decisions on the data without noise: which cells, how much noise, whether at
+all."""
 
 import math
 from functools import partial
@@ -47,13 +48,14 @@ def cells_that_exist(key: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def common_keys(key: jax.Array, x: jax.Array, *, least: int) -> jax.Array:
-    """The noisy counts of keys that occur and whose noisy count is at least so large, 0 for the others."""
+    """Returns the noisy counts of keys that occur and whose noisy count is at least so large, 0 for the others."""
     noisy = cells_that_exist(key, x)
     return jnp.where(noisy >= least, noisy, 0.0)
 
 
 def proposed(key: jax.Array, x: jax.Array, *, scale: float) -> jax.Array:
-    """The most common key if it leads by LAST + 1 after noise, else -1; one record changes the lead by at most 1."""
+    """Returns the most common key if it leads by LAST + 1 after noise, else -1; one record changes the lead by at most
+    1."""
     counts = histogram(x)
     second, first = jnp.sort(counts)[-2:]
     return jnp.where(first - second + whole_noise(key, scale=scale) > LAST, jnp.argmax(counts), -1)
@@ -73,7 +75,7 @@ def smooth_sensitivity(values: jax.Array) -> jax.Array:
 
 
 def noisy_median(key: jax.Array, x: jax.Array, *, smooth: bool) -> jax.Array:
-    """The median with Laplace noise, on a grid of 2^-6, so without the noise's last bits."""
+    """Returns the median with Laplace noise, on a grid of 2^-6, so without the noise's last bits."""
     x = jnp.clip(x, 0.0, 1.0)
     scale = 2 / MEDIAN.epsilon * (smooth_sensitivity(x) if smooth else local_sensitivity(x))
     up, down = sampling.exponential(key, (2,))
@@ -81,7 +83,7 @@ def noisy_median(key: jax.Array, x: jax.Array, *, smooth: bool) -> jax.Array:
 
 
 def halved(key: jax.Array, x: jax.Array, *, scale: float) -> jax.Array:
-    """A median by binary search in [0, 1): the middle of the last of 2^HALVINGS intervals."""
+    """Returns a median by binary search in [0, 1): the middle of the last of 2^HALVINGS intervals."""
     low, width = jnp.float32(0.0), 1.0
     for step_key in jax.random.split(key, HALVINGS):
         width = width / 2

@@ -1,4 +1,4 @@
-"""Faults of the literature in the noise itself: its support, its seed, its ends, its scale and its norm."""
+"""Plants faults of the literature in the noise itself: its support, its seed, its ends, its scale and its norm."""
 
 import math
 from functools import partial
@@ -55,7 +55,7 @@ def cells(key: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def of_a_process_id(key: jax.Array) -> jax.Array:
-    """A generator that is seeded with 15 bits."""
+    """Returns a generator that is seeded with 15 bits."""
     return jax.random.key(jax.random.bits(key, dtype=jnp.uint32) >> (32 - SEED_BITS))
 
 
@@ -64,13 +64,13 @@ def few_seeds(key: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def spelled(histogram: jax.Array) -> jax.Array:
-    """A histogram as one number of 32 bits, which two of them rarely share."""
+    """Returns a histogram as one number of 32 bits, which two of them rarely share."""
     steps = jnp.round(histogram / STEP).astype(jnp.int32).astype(jnp.uint32)
     return jnp.sum(steps * jnp.array([1, 40503, 2654435761, 2246822519], jnp.uint32), dtype=jnp.uint32)
 
 
 def all_seeds(*_: Any) -> Any:
-    """The attack of one who draws the noise of every seed beforehand."""
+    """Returns the attack of one who draws the noise of every seed beforehand."""
 
     @jax.vmap
     def of_world_1(seed: jax.Array) -> jax.Array:
@@ -101,7 +101,7 @@ def one_record(key: jax.Array, x: jax.Array, *, sigma: float) -> jax.Array:
 
 
 def in_every_coordinate(key: jax.Array, x: jax.Array, *, scale: float) -> jax.Array:
-    """A gradient of L2 norm 1, so of L1 norm up to sqrt(DIMENSION)."""
+    """Returns a gradient of L2 norm 1, so of L1 norm up to sqrt(DIMENSION)."""
     return noisy_count(key, clip(x), scale=scale, limit=10.0)
 
 

@@ -1,4 +1,4 @@
-"""Faults of the literature in sums: what is added up, over how many, and what the sum is divided by."""
+"""Plants faults of the literature in sums: what is added up, over how many, and what the sum is divided by."""
 
 import math
 from functools import partial
@@ -34,7 +34,7 @@ STABILITY = 0.01
 
 
 def noisy_sum(key: jax.Array, x: jax.Array, *, dtype: type) -> jax.Array:
-    """The sum of zeros and ones in a whole number of this type."""
+    """Returns the sum of zeros and ones in a whole number of this type."""
     return noisy_count(key, jnp.sum(x, dtype=dtype).astype(jnp.float32), scale=1.0, limit=128.0)
 
 
@@ -48,7 +48,7 @@ def histogram(x: jax.Array) -> jax.Array:
 
 
 def consistent(cells: jax.Array, total: jax.Array) -> jax.Array:
-    """The cells, moved so that they add up to the total."""
+    """Returns the cells, moved so that they add up to the total."""
     return cells + (total - jnp.sum(cells)) / ROWS
 
 
@@ -94,7 +94,7 @@ def epsilon_of_the_size() -> float:
 
 
 def normalised(key: jax.Array, x: jax.Array, *, stability: float) -> jax.Array:
-    """The sum of gradients over their norms, each of norm at most 1."""
+    """Returns the sum of gradients over their norms, each of norm at most 1."""
     norms = jnp.linalg.norm(x, axis=1, keepdims=True)
     return noisy(key, jnp.sum(x / (norms + stability), axis=0), 2 * SIGMA)
 

@@ -1,4 +1,4 @@
-"""Faults of a client's own release: what it sends tells more than the randomised direction."""
+"""Plants faults of a client's own release: what it sends tells more than the randomised direction."""
 
 import math
 from functools import partial
@@ -45,7 +45,7 @@ def privunit_in_space(key: jax.Array, x: jax.Array, *, coin: float, cap: float) 
 
 
 def with_raw_norm(key: jax.Array, x: jax.Array) -> dict[str, jax.Array]:
-    """The gradient is private; its norm goes with it, so that the server can undo the clipping."""
+    """Returns the gradient is private; its norm goes with it, so that the server can undo the clipping."""
     return {"gradient": MESSAGE.apply(key, x), "norm": jnp.linalg.norm(x)}
 
 

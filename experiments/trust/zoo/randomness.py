@@ -1,4 +1,4 @@
-"""Faults of keys: noise that is drawn once and used twice cancels in a difference."""
+"""Plants faults of keys: noise that is drawn once and used twice cancels in a difference."""
 
 import math
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def sharded(key: jax.Array, x: jax.Array, *, key_of: Callable[[jax.Array, jax.Ar
 
 
 def by_round(key: jax.Array, x: jax.Array, *, key_of: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
-    """A noisy update a round; one client may change all of them, so mu^2 is shared out over the rounds."""
+    """Returns a noisy update a round; one client may change all of them, so mu^2 is shared out over the rounds."""
     sigma = SIGMA * math.sqrt(len(x))
 
     def step(number: jax.Array, update: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,4 @@
-"""Faults of finite precision: narrow noise, gaps, probabilities and grids that are rounded."""
+"""Plants faults of finite precision: narrow noise, gaps, probabilities and grids that are rounded."""
 
 import math
 

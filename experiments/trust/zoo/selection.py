@@ -1,4 +1,4 @@
-"""Faults of selection: sparse vector techniques and report-noisy-max that spend more than they claim.
+"""Plants faults of selection: sparse vector techniques and report-noisy-max that spend more than they claim.
 
 Of the six sparse vector algorithms that Lyu, Su and Li 2017 compare, 1 and 2 are private (twins here) and 3 to 6 are
 not. Two more mistakes make six: noise for monotone queries on others, and answers beyond the cutoff passed on raw.
@@ -38,7 +38,7 @@ def for_monotone(key: jax.Array, x: jax.Array, *, epsilon: float) -> jax.Array:
 
 
 def rest_is_raw(key: jax.Array, x: jax.Array, *, epsilon: float) -> jax.Array:
-    """The first two answers above the threshold get noise, and those after them are not withheld."""
+    """Returns the first two answers above the threshold get noise, and those after them are not withheld."""
     answers = sniper.numerical_svt(key, x, epsilon=epsilon, threshold=THRESHOLD)
     return jnp.where(answers == sniper.NO_VALUE, x, answers)
 
@@ -50,7 +50,7 @@ MAX_PAIR = moved(1, 9)
 
 
 def small_answer_after_false(release: jax.Array) -> jax.Array:
-    """The answer bounds the threshold from above, and the threshold all that were FALSE."""
+    """Returns the answer bounds the threshold from above, and the threshold all that were FALSE."""
     is_false = (release == sniper.NO_VALUE) | (release == 0.0)  # as svt3 and as numerical_svt write it
     return jnp.all(is_false[:4]) & ~is_false[4] & (release[4] < 1.5)
 

@@ -155,7 +155,7 @@ def test_randomised_response_is_left_to_the_audit():
     broken = record(respond, LOW, HIGH, claim=Claim(0.6), trials=4_000, confidence=0.999)
     assert (kept.verdict, broken.verdict) == ("consistent", "violation")
     assert kept.audit is not None
-    assert "randomness that is not added to a value" in kept.left[0]
+    assert "randomness is used other than as additive noise" in kept.left[0]
     assert record(respond, LOW, HIGH, claim=Claim(1.0), trials=0).verdict == "underpowered"
 
 
@@ -219,13 +219,13 @@ def raises_on_one(rng, x):
 
 REFUSED = [
     (5, r"^fn: expected a function of x or of \(rng, x\), got 5$"),
-    (lambda: 0, r"^fn: expected a function of x or of \(rng, x\), got one of 0 arguments$"),
+    (lambda: 0, r"^fn: expected a function of x or of \(rng, x\), got a function of 0 arguments$"),
     (raises_on_one, "^fn: expected an output for x1, as for x0, got KeyError: 'no such row'$"),
     (lambda rng, x: x / 0, "^fn: expected an output for x0, got ZeroDivisionError: float division by zero$"),
-    (threaded, "^fn: expected draws in the calling thread alone, got 1 threads$"),
+    (threaded, "^fn: expected draws only in the calling thread, got 1 threads$"),
     (
         lambda x: add_noise(x, 1.0),
-        r"^fn: expected randomness of recorded sources alone, got another one \(perhaps of jax, time\): output "
+        r"^fn: expected randomness only from recorded sources, got another one \(perhaps of jax, time\): output "
         "differs with its noise replayed on x0; name it in adapters$",
     ),
 ]

@@ -177,7 +177,7 @@ SOUND = [
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_sound_mechanism_is_not_accused(function, other, claim, seed):
     found = record(function, X0, other, claim=claim, trials=0, seed=seed)
-    if function is stable_histogram:  # what is drawn depends on the data: the audit decides, as there is a delta
+    if function is stable_histogram:  # the draws depend on the data: the audit decides, as there is a delta
         assert found.kinds <= {"control_flow", "data_dependent_shape"}
         return
     assert found.verdict in ("consistent", "underpowered"), str(found)

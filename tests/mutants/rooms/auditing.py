@@ -185,7 +185,7 @@ MUTANTS = [
     ),
     *of(
         "dpaudit/auditing/audit",
-        "auditing/test_host",
+        "auditing/test_count",
         ("None if checkpoint is None else of_pilot(checkpoint)", "None"),
     ),
     *of(

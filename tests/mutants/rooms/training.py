@@ -82,7 +82,7 @@ MUTANTS = [
             "a tried case, in twice the time.",
         ),
         ("TOLERANCE = 1e-4", "TOLERANCE = 1e-1"),
-        ("interval: float = 1e-4", "interval: float = 1e-1"),
+        ("INTERVAL = 1e-4", "INTERVAL = 1e-1"),
         ("    if steps == 0:\n        return 0.0\n", "    if steps <= 1:\n        return 0.0\n"),
     ),
     *of(

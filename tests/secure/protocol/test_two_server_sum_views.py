@@ -118,7 +118,7 @@ def simulated_garbler(source: Source) -> np.ndarray:
     return garblers(output(source), two_server_sum.fair_bits(source, (KIND.mixed, COUNT)), *made_up)
 
 
-def told(made_up: Sequence[np.ndarray], seen: Sequence[np.ndarray], steps: int = 1000) -> AuditResult:
+def told(made_up: Sequence[np.ndarray], seen: Sequence[np.ndarray], steps: int = 400) -> AuditResult:
     """Audits the two worlds' rows: a network learns from half of the sessions, the others are counted."""
     half = len(seen) // 2
     worlds = [

@@ -12,6 +12,7 @@ from dpaudit import _validate
 from dpaudit.secure.channel import ChannelError, Wire
 from dpaudit.secure.crypto.randomness import Stream
 from dpaudit.secure.protocol import agreement
+from dpaudit.secure.protocol.agreement import Terms
 from tests.secure import servers
 from tests.secure.servers import play, terms, total
 from tests.secure.transcript import Transcript
@@ -104,46 +105,67 @@ def test_all_that_servers_say_is_pinned(tmp_path, protocol, ahead, pin):
     assert Transcript(first.said, second.said).hash() == pin
 
 
+SHARED = FIRST.index("step")  # messages before the first step, which do not depend on the protocol
+TOGETHER = 3  # messages that go wrong one after another in sessions of the same two servers
+
+
 @pytest.mark.parametrize("protocol", KINDS)
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_message_of_a_step_goes_wrong(tmp_path, name, protocol):
-    every = [(side, number) for side, kinds in enumerate(KINDS[protocol]) for number in range(len(kinds))]
+    every = [range(SHARED * (protocol != "circuit"), len(kinds)) for kinds in KINDS[protocol]]
+    some = [(side, own[i : i + TOGETHER]) for side, own in enumerate(every) for i in range(0, len(own), TOGETHER)]
     with ThreadPoolExecutor(8) as pool:
-        completed = list(pool.map(lambda where: _one_goes_wrong(tmp_path / f"{where}", name, protocol, *where), every))
-    assert completed == [{1, 2}] * len(every)
+        broken = pool.map(lambda where: _some_go_wrong(tmp_path / f"{where}", name, protocol, *where), some)
+        assert sum(broken) == sum(map(len, every))
 
 
-def _one_goes_wrong(folder: Path, name: str, protocol: str, side: int, number: int) -> set[int]:
-    """Breaks a step, which fails on both sides in time or is complete; the next session has secrets of its own.
+def _some_go_wrong(folder: Path, name: str, protocol: str, side: int, numbers: range) -> int:
+    """Breaks one session after another, each at a message of its own, until one has begun to release; each time the
+    session after the last one is whole.
 
     Returns:
-      The steps that are complete in the end.
+      How many were broken.
     """
+    ended, broken = [], 0
+    for number in numbers:
+        ended.append(_one_goes_wrong(folder / f"{broken}", name, protocol, side, number))
+        begun = max(one.releases for one in ended[-1])
+        if begun or number == numbers[-1]:
+            _is_completed(folder / f"{broken}", terms(protocol=protocol), ended)
+            broken, ended = broken + len(ended), []
+    return broken
+
+
+def _one_goes_wrong(folder: Path, name: str, protocol: str, side: int, number: int) -> tuple[servers.Ended, ...]:
+    """Breaks a step, which fails on both sides in time or is complete."""
     mine, (change, after) = terms(protocol=protocol), FAULTS[name]
     faulty = side, lambda wire: _Faulty(wire, number, change, after)
     ended = play(folder, (mine, mine), until=2, changed=faulty, seconds=DEADLINE if name in HANGING else 60.0)
     for one in ended:
         assert isinstance(one.fault, ChannelError), (side, number, one.fault)
         assert "\n" not in str(one.fault)
-    before = {step: opened.values for one in ended for step, opened in one.steps.items()}
-    assert before.keys() <= {1}
-    begun = max(one.releases for one in ended)
+        assert one.steps.keys() <= {1}
     told = any(message.kind == TELLING[protocol] for message in ended[0].said)
-    assert told <= begun <= 1
+    assert told <= max(one.releases for one in ended) <= 1
+    return ended
 
+
+def _is_completed(folder: Path, mine: Terms, broken: list[tuple[servers.Ended, ...]]) -> None:
+    """The next session opens both steps, has secrets of its own, and releases nothing anew that was opened before."""
+    before = {step: opened.values for one in broken[-1] for step, opened in one.steps.items()}
+    begun = max(one.releases for one in broken[-1])
     again = play(folder, (mine, mine), until=2)
-    assert [one.fault for one in again] == [None, None], (side, number)
+    assert [one.fault for one in again] == [None, None]
     for step in (1, 2):
         np.testing.assert_array_equal(again[0].steps[step].values, again[1].steps[step].values)
         assert (np.abs(again[0].steps[step].values - total(step)) <= servers.reach(mine)).all()
     if before:
         np.testing.assert_array_equal(again[0].steps[1].values, before[1])  # the same output, no new release
     assert max(one.releases for one in again) == 2 + (begun and not before)
-    first, second = (
-        {said.payload for one in both for said in one.said if said.kind in SECRET} for both in (ended, again)
-    )
-    assert not first & second
-    return again[0].steps.keys() & again[1].steps.keys()
+    secrets = [
+        {said.payload for one in session for said in one.said if said.kind in SECRET} for session in (*broken, again)
+    ]
+    assert sum(map(len, secrets)) == len(set().union(*secrets))
 
 
 @pytest.mark.parametrize(

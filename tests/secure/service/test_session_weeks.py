@@ -37,11 +37,9 @@ def spoil(folder: Path, role: str, how: str, rng: np.random.Generator) -> None:
     ("seed", "sessions", "protocol"),
     [
         (0, 40, "circuit"),
-        (1, 40, "circuit"),
-        (0, 40, "transfers"),
         (1, 40, "transfers"),
-        *(pytest.param(seed, 120, "circuit", marks=pytest.mark.slow) for seed in range(2, 4)),
-        *(pytest.param(seed, 120, "transfers", marks=pytest.mark.slow) for seed in range(2, 4)),
+        *(pytest.param(seed, 120, "circuit", marks=pytest.mark.slow) for seed in range(1, 4)),
+        *(pytest.param(seed, 120, "transfers", marks=pytest.mark.slow) for seed in (0, 2, 3)),
     ],
 )
 def test_whatever_happens_each_sum_is_right_and_each_opening_counts(
