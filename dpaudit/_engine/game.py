@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.errors import JaxRuntimeError
 from jax.extend.core import ClosedJaxpr, jaxprs_in_params
 from jax.sharding import Mesh
 from jax.tree_util import Partial
@@ -32,6 +33,7 @@ TRIAL = jax.ShapeDtypeStruct((), np.uint32)  # its number
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
 
 Played = TypeVar("Played")
+Ahead = dict[tuple[int, int], Any]  # results of calls that were launched early, by their first trial and their size
 
 
 class Room(NamedTuple):
@@ -283,8 +285,10 @@ def sweep(
     done = 0 if kept is None else len(kept["results"])
     if kept is not None:
         results[:done] = kept["results"]
+    # Trials that call Python are not launched early: they would run beside ``progress`` and the checkpoint.
+    ahead: Ahead | None = None if _calls_python(whole.traced) else {}
     while done < trials:
-        part, whole = whole.fitted(partial(_read, done=done))
+        part, whole = whole.fitted(partial(_read, done=done, ahead=ahead))
         results[done : done + len(part)] = part
         done += len(part)
         if file is not None:
@@ -319,9 +323,29 @@ def game(
     return Game(one, trials, block, blocks, sharding.flat(mesh), traced)
 
 
-def _read(whole: Game, done: int) -> np.ndarray:
-    """Plays one call from trial ``done`` on and returns it on the host."""
-    return whole.first(whole.call(done), min(whole.size, whole.trials - done))
+def _read(whole: Game, done: int, ahead: Ahead | None = None) -> np.ndarray:
+    """Plays one call from trial ``done`` on and returns it on the host, the next one being launched before.
+
+    Args:
+      whole: the game.
+      done: trials before the call.
+      ahead: what was launched early, and is changed; None launches nothing early.
+    """
+    rows, following = min(whole.size, whole.trials - done), done + whole.size
+    played = None if ahead is None else ahead.pop((done, whole.size), None)
+    if ahead is not None:
+        ahead.clear()  # what was launched for calls of another size
+    if played is None:
+        played = whole.call(done)
+    try:
+        if ahead is not None and following < whole.trials:
+            ahead[following, whole.size] = whole.call(following)
+        return whole.first(played, rows)
+    except (JaxRuntimeError, ValueError) as error:
+        if not ahead or not memory.ran_out(error):
+            raise
+        ahead.clear()
+    return whole.first(whole.call(done), rows)  # alone in memory
 
 
 def accelerator_room(memory_bytes: float) -> Room:
@@ -346,6 +370,14 @@ def block_size(trial_bytes: int, room: Room) -> int:
     """
     fitting = room.bytes // max(trial_bytes, 1)
     return min(room.trials, 1 << max(fitting.bit_length() - 1, 0))
+
+
+def _calls_python(jaxpr: Any) -> bool:
+    """Tells whether a program calls back to Python."""
+    equations = getattr(jaxpr, "jaxpr", jaxpr).eqns
+    return any(
+        "callback" in one.primitive.name or any(map(_calls_python, jaxprs_in_params(one.params))) for one in equations
+    )
 
 
 def _largest_array(jaxpr: Any, room: Room) -> int:
