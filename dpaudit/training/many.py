@@ -1,10 +1,12 @@
 """Trains many networks of one kind at once (other keys, data sets or clip norms), in as few programs as memory allows.
 
-def run(key, clip_norm):
-    trainer = dp_sgd(loss_fn, clip_norm=clip_norm, ...)
-    return train(key, trainer, trainer.init(params), data, sampling, 1_000)[0].params
+One training is a function of what differs between them::
 
-params = train_many(run, (jax.random.split(key, 64), jnp.linspace(0.1, 1.0, 64)))
+    def run(key, clip_norm):
+        trainer = dp_sgd(loss_fn, clip_norm=clip_norm, ...)
+        return train(key, trainer, trainer.init(params), data, sampling, 1_000)[0].params
+
+    params = train_many(run, (jax.random.split(key, 64), jnp.linspace(0.1, 1.0, 64)))
 """
 
 from collections.abc import Callable
