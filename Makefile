@@ -119,7 +119,7 @@ install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-
 .venv-accelerators/.core: $(PINS) | $(ACCELERATORS)/pip
 	@echo "Installing what compiles for TPUs and H100s into .venv-accelerators: a few minutes, once."
 	@$(call install,$(ACCELERATORS)) setuptools
-	@$(call install,$(ACCELERATORS)) --editable . hypothesis pytest 'libtpu==0.0.42.*'
+	@$(call install,$(ACCELERATORS)) --editable '.[train]' hypothesis pytest 'libtpu==0.0.42.*'
 	@$(call install,$(ACCELERATORS)) --no-deps jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2
 	@touch $@
 

@@ -65,8 +65,8 @@ form; the rest is mostly operands of the products, which are patches of images. 
   millionth. Norms decide how much a unit may weigh, so that this form is refused.
 
 Networks side by side on one device (a microbatch of 15 for each of 64 CNN28) have convolutions with 64 feature groups,
-or products with patches. A TPU computes a convolution with feature groups as if every group read the channels of all,
-but patches take more bytes there, and bytes are its limit. So a GPU multiplies patches and a TPU convolves:
+or products with patches. A GPU takes patches. A TPU takes the convolutions, although it computes them as if every
+group read the channels of all, because patches are padded and copied there:
 
 {beside}
 """
@@ -75,8 +75,8 @@ TAIL = """## With more devices
 
 The bytes that one device moves are proportional to the number of devices to the power of the exponent. In `full`,
 `plane` and `user solves` each device gets as much work as a single one, so that 0 is perfect; user solves gather all
-results on every device. A round has 1,000 clients on one device and on eight, so that -1 is perfect, and 4 for each
-device beyond.
+results on every device. The trials of an audit are divided, so that -1 is perfect. A round has 1,000 clients on one
+device and on eight, so that -1 is perfect, and 4 for each device beyond.
 
 {scale}
 
@@ -180,7 +180,7 @@ def forms(now: Read) -> str:
         least=short(plain + WRITTEN, 1e6),
         least_ratio=f"{(plain + WRITTEN) / plain:.2f}",
         table=table(heads, [row(name, title, "h100") for name, title in titles.items()]),
-        beside=table(heads, [row(name, name, machine) for machine in CHIPS for name in BESIDE]),
+        beside=table(heads, [row(name, name, on) for on in CHIPS for name in BESIDE if name in now.programs(on)]),
     )
 
 

@@ -33,7 +33,7 @@ Network = Callable[..., jax.Array]
 
 CACHED = 16.0  # MiB of values at a time that fit a CPU's caches
 ROOM = 1_024.0  # MiB that keep an accelerator busy
-# What an accelerator writes to memory; its compiler computes other values where they are read.
+# What a GPU writes to memory: its compiler computes other values where they are read. A TPU pads and copies much more.
 WRITTEN = {"conv_general_dilated", "dot_general", "custom_vjp_call", "random_bits", "gather", "sort", "scan", "while"}
 WRITTEN |= {"reduce_window_max", "reduce_window_min", "reduce_window_sum", "cond", "pure_callback"}
 
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
     steps: tuple[Step, ...]
     makes: list[int]  # the slots that later parts read
-    values: int  # bytes of the values that they compute or receive for one x; on an accelerator, of those written
+    values: int  # bytes of the values that they compute or receive for one x; on a GPU, of those written
     weights: int  # bytes of their inputs that do not depend on x
 
     def run(self, values: Mapping[int, Any]) -> dict[int, Any]:
@@ -106,7 +106,7 @@ def cut(function: Callable[..., jax.Array], *arguments: Any) -> Cut:
         handed = {slot for step in steps for slot in step.inputs if isinstance(slot, int)} - made
         makes = made & tape._replace(steps=tuple(later)).used()
         held = made
-        if not _platform.on_cpu():
+        if _platform.current() == "gpu":
             held = makes.union(*(step.outputs for step in steps if step.primitive.name in WRITTEN))
         return Part(tuple(steps), sorted(makes), size(held | (handed & late)), size(handed & bound - late))
 
