@@ -1,8 +1,10 @@
 """Makes the page of what libraries promise: a line for each promise."""
 
+from typing import NamedTuple
+
 from experiments.libraries.claims import CLAIMS, known, played, sound
 from experiments.libraries.play import WITHHELD
-from experiments.pages import Fact, Row, Rows, fact, number, only, select, table, verdicts
+from experiments.pages import Fact, Row, Rows, Untrue, fact, number, only, select, table, verdicts
 
 FILES = ("*.json", "../../bench/results/bench_host.json")
 SAID = {True: "found", False: "nothing", None: "–"}
@@ -119,16 +121,51 @@ def peer(row: Row) -> str:
     return f"{'**found**' if row['setting']['found'] else 'no'},{bound} {row['seconds']:.0f} s"
 
 
-def caught(rows: Rows) -> Fact:
-    """How many faults each tool found, and how many sound mechanisms it accused."""
-    own = select(rows, "peer")
-    told = []
+class Caught(NamedTuple):
+    """How many faults a tool found, and how many sound mechanisms it accused."""
+
+    found: int
+    faulty: int
+    accused: int
+    sound: int
+
+
+def counts(rows: Rows) -> dict[str, Caught]:
+    """What each tool caught."""
+    own, told = select(rows, "peer"), {}
     for tool in dict.fromkeys(row["setting"]["tool"] for row in own):
         of = [row["setting"] for row in own if row["setting"]["tool"] == tool]
         faulty, mended = ([at for at in of if (at["issue"] is None) == sound] for sound in (False, True))
         found, accused = (sum(bool(at["found"]) for at in some) for some in (faulty, mended))
-        told.append(f"{tool} {found} of {len(faulty)} faults, {accused} of {len(mended)} sound ones")
-    return fact(own, told="; ".join(told))
+        told[tool] = Caught(found, len(faulty), accused, len(mended))
+    return told
+
+
+def caught(rows: Rows) -> Fact:
+    """How many faults each tool found, and how many sound mechanisms it accused."""
+    told = [
+        f"{tool} {one.found} of {one.faulty} faults, {one.accused} of {one.sound} sound ones"
+        for tool, one in counts(rows).items()
+    ]
+    return fact(told, told="; ".join(told))
+
+
+def in_readme(rows: Rows) -> str:
+    """The sentence of README.md on the same counts; tools that found as many are named together."""
+    told, groups = counts(rows), dict[int, list[str]]()
+    for tool, one in told.items():
+        groups.setdefault(one.found, []).append(tool)
+    faulty, sound = told["dpaudit"].faulty, told["dpaudit"].sound
+    if any((one.faulty, one.accused, one.sound) != (faulty, 0, sound) for one in told.values()):
+        raise Untrue("README.md: expected the same mechanisms for all tools, and no sound one accused")
+    found = [f"{among(tools)} {many}" for many, tools in sorted(groups.items(), reverse=True)]
+    first = found[0].replace(" ", " found ", 1)
+    said = f"Of {faulty} known faults in libraries, {'; '.join([first, *found[1:]])}."
+    return f"{said} None accused any of {sound} sound mechanisms"
+
+
+def among(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def speed(rows: Rows) -> str:

@@ -12,6 +12,7 @@ from experiments.common import Rows, results
 from experiments.libraries import claims, environments, page, play, run
 from experiments.libraries.promise import Promise
 from experiments.make_results import rows_of
+from experiments.pages import Untrue
 
 
 def noisy(scale):
@@ -86,6 +87,21 @@ def test_committed_rows_of_what_is_withheld_tell_no_figure():
     for row in json.loads(results("libraries").read_text()):
         if row["setting"].get("verdict") == play.WITHHELD:
             assert (row["ours"], row["ours_low"], row["setting"]["trials"]) == (None, None, 0)
+
+
+def test_the_readme_says_what_the_rows_say_of_other_auditors():
+    readme = " ".join((environments.ROOT / "README.md").read_text(encoding="utf-8").split())
+    rows = [row | {"setting": dict(row["setting"])} for row in rows_of("libraries")]
+    assert page.in_readme(rows) in readme
+    (found, *_), (sound, *_) = (
+        [row["setting"] for row in rows if row["quantity"] == "peer" and test(row["setting"])]
+        for test in (lambda at: at["found"], lambda at: at["issue"] is None)
+    )
+    found["found"] = False
+    assert page.in_readme(rows) not in readme
+    sound["found"] = True
+    with pytest.raises(Untrue, match="no sound one accused"):
+        page.in_readme(rows)
 
 
 def test_keys_differ_between_promises():
