@@ -49,28 +49,28 @@ def recorded(rows: Rows) -> str:
 
 
 def promises(rows: Rows) -> str:
-    header = [
-        "library",
-        "version",
-        "promise",
-        "ε, δ",
-        "verdict",
-        "ε at least",
-        "last digits",
-        "attack",
-        "trials",
-        "seconds",
-        "issue",
-    ]
-    return table(header, map(line, rows), left=True)
+    """A line for each promise, without the columns that have nothing in them."""
+    lines = [line(row) for row in rows]
+    kept = [name for name in lines[0] if any(cells[name] != "–" for cells in lines)]
+    return table(kept, [[cells[name] for name in kept] for cells in lines], left=True)
 
 
-def line(row: Row) -> list[str]:
+def line(row: Row) -> dict[str, str]:
+    """The cells of a promise by column, first those that a narrow screen should show."""
     at = row["setting"]
     delta = f", {at['delta']:.3g}" if at["delta"] else ""
-    cells = [at["library"], at["version"], at["promise"], f"{told(at['epsilon'])}{delta}, {at['neighbouring']}"]
-    cells += [at["verdict"], number(row["ours_low"]), digits(row), at["attack"] or "–", f"{at['trials']:,}"]
-    return [*cells, f"{row['seconds']:.0f}", link(at["issue"])]
+    return {
+        "library": f"{at['library']} {at['version']}",
+        "promise": at["promise"],
+        "verdict": at["verdict"],
+        "ε at least": number(row["ours_low"]),
+        "promised ε, δ": f"{told(at['epsilon'])}{delta}, {at['neighbouring'].replace('_', ' or ')}",
+        "issue": link(at["issue"]),
+        "last digits": digits(row),
+        "attack": at["attack"] or "–",
+        "trials": f"{at['trials']:,}",
+        "seconds": f"{row['seconds']:.0f}",
+    }
 
 
 def digits(row: Row) -> str:
@@ -144,8 +144,7 @@ def counts(rows: Rows) -> dict[str, Caught]:
 def caught(rows: Rows) -> Fact:
     """How many faults each tool found, and how many sound mechanisms it accused."""
     told = [
-        f"{tool} {one.found} of {one.faulty} faults, {one.accused} of {one.sound} sound ones"
-        for tool, one in counts(rows).items()
+        f"{tool} {one.found} of {one.faulty} and {one.accused} of {one.sound}" for tool, one in counts(rows).items()
     ]
     return fact(told, told="; ".join(told))
 
@@ -174,10 +173,12 @@ def speed(rows: Rows) -> str:
     for row in rows:
         name, _, quantity = row["quantity"].partition("_audit_over_loop")
         if quantity == "_by_cpu":
-            clock = only(rows, f"{name}_audit_over_loop", library=name)
+            clock = only(rows, f"{name}_audit_over_loop")
             cells = [
                 f"{number(one['ours'])} [{number(one['ours_low'])}, {number(one['ours_high'])}]"
                 for one in (row, clock)
             ]
-            lines.append([name, *cells, str(row["setting"]["cores"]), f"{row['setting']['load']:.1f}"])
+            lines.append(
+                [row["setting"]["library"], *cells, str(row["setting"]["cores"]), f"{row['setting']['load']:.1f}"]
+            )
     return table(["library", "by CPU time [range]", "by the clock [range]", "cores", "load"], lines, left=True)

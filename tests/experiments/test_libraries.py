@@ -9,7 +9,7 @@ import pytest
 
 from dpaudit import Claim
 from experiments.common import Rows, results
-from experiments.libraries import claims, environments, page, play, run
+from experiments.libraries import claims, environments, first, page, play, run
 from experiments.libraries.promise import Promise
 from experiments.make_results import rows_of
 from experiments.pages import Untrue
@@ -46,7 +46,7 @@ def test_rows_of_a_child_keep_the_version_the_verdict_and_the_issue(tmp_path, ca
     assert row["quantity"] == "promise_numpy"
     assert row["setting"]["version"] == np.__version__
     assert row["ours_low"] > 1
-    assert page.line(row)[-1] == "[1](https://example.org/issues/1)"
+    assert page.line(row)["issue"] == "[1](https://example.org/issues/1)"
     assert "violation epsilon >=" in capsys.readouterr().out
 
 
@@ -69,6 +69,27 @@ def test_an_environment_is_made_once_for_its_requirements(tmp_path, monkeypatch)
     monkeypatch.setattr(environments.subprocess, "run", failing)
     with pytest.raises(RuntimeError, match="one: ERROR: no such version"):
         environments.make("one")
+
+
+@pytest.mark.parametrize(
+    "line, got",
+    [
+        ("numpy==0.1", f"got {np.__version__};"),
+        ("no-such-package==1.0", "got none;"),
+        (f"numpy=={np.__version__}", ""),
+    ],
+)
+def test_a_package_that_is_missing_or_of_another_version_is_told_in_one_line(tmp_path, monkeypatch, line, got):
+    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    (tmp_path / "opendp.txt").write_text(f"{line}\n")
+    if not got:
+        return environments.check("opendp")
+    monkeypatch.setattr(sys, "argv", ["play", "opendp"])
+    for program in (play, first):
+        with pytest.raises(
+            SystemExit, match=f"^opendp: expected {line}, {got} make libraries ONLY=opendp installs it$"
+        ):
+            program.main()
 
 
 def failing(command, **named):
