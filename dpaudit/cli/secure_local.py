@@ -79,17 +79,8 @@ def started(options: Train, terms: Terms, folder: Path) -> Iterator[LocalServers
         servers = LocalServers(folder, processes)
 
         def start(name: str, *more: str) -> str:
-            command = [
-                sys.executable,
-                "-m",
-                "dpaudit.cli.main",
-                "secure",
-                "server",
-                "--attached",
-                "--role",
-                name,
-                *more,
-            ]
+            command = [sys.executable, "-m", "dpaudit.cli.main", "secure", "server", "--attached"]
+            command += ["--role", name, *more]
             command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--state", str(folder / name)]
             command += ["--keys", str(folder / "keys" / name), "--deadline", str(options.patience)]
             command += ["--wait", str(options.patience if options.least_owners is None else 5.0)]

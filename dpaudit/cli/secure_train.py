@@ -233,12 +233,14 @@ class Follower:
     def __init__(self, task: "Task", options: Train, terms: "Terms", spending: "Spending") -> None:
         self._task, self._options, self._terms, self._spending = task, options, terms, spending
         self._last: Progress | None = None
+        self._times: list[tuple[int, float]] = []  # of the first completed step and of the last
         self._measured: list[tuple[int, dict[str, float]]] = []
         self._often = max(1, options.steps // TOLD)
 
     def told(self, player: "Participant", show: Any, progress: "Progress") -> None:
         """Notes a completed step, and measures the model now and then."""
         self._last = progress
+        self._times = [*self._times[:1], (progress.step, time.perf_counter())]
         if self._task.measure and (progress.step % self._often == 0 or progress.step == self._options.steps):
             found = {name: float(value) for name, value in self._task.measure(player.model.params).items()}
             self._measured.append((progress.step, found))
@@ -253,6 +255,7 @@ class Follower:
         if terms.noise == "binomial":
             multiplier = Binomial(terms.coins, terms.step_bits).std / terms.levels
         epsilon = last.epsilon if last else 0.0
+        (first, began), (end, ended) = (self._times[0], self._times[-1]) if self._times else ((0, 0.0), (0, 0.0))
         return {
             "owners": len(terms.owners),
             "owners_in_last_step": len(last.opened.owners) if last else 0,
@@ -267,6 +270,7 @@ class Follower:
             "levels": terms.levels,
             "steps": player.step,
             "steps_asked": self._options.steps,
+            "seconds_a_step": (ended - began) / (end - first) if end > first else None,
             "openings": last.releases if last else 0,
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": self._spending.delta,
