@@ -154,9 +154,11 @@ def _start(name: str, learn: Any) -> tuple[Any, Any]:
 def fit(law: Binomial, noise: np.ndarray) -> float:
     """Returns the p-value of a chi-squared test of noise against its law, in cells of one step of its coins."""
     corners = [(2 * at - law.coins) * law.step // 2 for at in range(law.coins + 1)]
-    above = [binomial.tail(law, at) / 2 if at >= 0 else 1 - binomial.tail(law, -at - 1) / 2 for at in corners]
+    edges = [at + 0.5 if at > 0 else at - 0.5 for at in corners]
+    above = [binomial.tail(law, abs(at)) / 2 for at in corners]
+    above = [part if at > 0 else 1 - part for part, at in zip(above, corners, strict=True)]
     masses = -np.diff([1.0, *above, 0.0])
-    counts = np.histogram(noise, [-law.reach - 0.5, *(at + 0.5 for at in corners), law.reach + 0.5])[0]
+    counts = np.histogram(noise, [-law.reach - 0.5, *edges, law.reach + 0.5])[0]
     keep = masses * noise.size >= 10
     expected = np.append(masses[keep], 1 - masses[keep].sum()) * noise.size
     seen = np.append(counts[keep], noise.size - counts[keep].sum())
