@@ -31,6 +31,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "spgc": "paper001.run",
     "spgc_audit": "paper001.audit",
     "spgc_cost": "paper001.cost",
+    "spgc_printed": "paper001.printed",
     "spgc_protocol": "paper001.protocol",
     "clip_size": "paper002.run",
     "federated_audit": "paper002.audit",
