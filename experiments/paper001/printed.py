@@ -172,7 +172,7 @@ REAL = "real numbers"  # the arithmetic of schemes without shares
 
 
 def arms_of_cancer() -> list[Arm]:
-    """Every scheme with equal width, by both readings of the network; and how much thirds and our arithmetic change."""
+    """Every scheme with equal width, both readings of the network; what thirds and our arithmetic change."""
     noisy = [(scheme, epsilon) for scheme in ("SPGC", "LDP") for epsilon in EPSILONS]
     every, shared = [("non-private", None), ("MPC only", None), *noisy], [("MPC only", None), *noisy[:3]]
 

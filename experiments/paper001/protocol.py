@@ -34,8 +34,9 @@ from dpaudit.secure.noise import binomial, gaussian
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import schemes
 from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.fixed_point import dequantize
 from dpaudit.secure.service.records import Records
-from dpaudit.training.two_servers import batches
+from dpaudit.training.two_servers import Model, batches
 from experiments.common import Rows, options
 from experiments.paper001 import cost, learned
 from experiments.paper001.published import COSTED, HOURS
@@ -60,7 +61,8 @@ class Compared(NamedTuple):
     """What was opened beside the plaintext simulation.
 
     Attributes:
-      differing: coordinates of all steps whose difference is no value that the noise can have.
+      differing: coordinates of all steps that are not what the simulation releases; with noise, whose difference is
+        beyond what the noise can reach.
       coordinates: how many there are.
       p_value: of a chi-squared test of the differences against the noise's exact law; None without noise.
       accuracy: of the simulation's model at the end, percent.
@@ -72,8 +74,17 @@ class Compared(NamedTuple):
     accuracy: float
 
 
-def trained(run: Protocol, folder: Path) -> tuple[Terms, dict[str, Any], list[dict[str, Any]]]:
-    """Runs the servers and the owners; returns the terms, what is known of the servers, and each owner's row."""
+class Trained(NamedTuple):
+    """One training that was run."""
+
+    terms: Terms
+    servers: dict[str, float]  # bytes, processor time and memory of each
+    owners: list[dict[str, Any]]  # their rows
+    loads: str  # of the machine
+
+
+def trained(run: Protocol, folder: Path) -> Trained:
+    """Runs the servers and the owners, unless the folder holds such a training."""
     asked = Train(
         target=f"{Path(learned.__file__)}:{run.data.lower()}",
         owners=learned.PLAYERS,
@@ -89,13 +100,18 @@ def trained(run: Protocol, folder: Path) -> tuple[Terms, dict[str, Any], list[di
     params = sum(leaf.size for leaf in _leaves(run.data))
     terms = asked.terms(params, TASKS[run.data].examples)
     words = asked.words(params, TASKS[run.data].examples)[4:]  # an owner's come from its task
+    kept, outs = folder / "servers.json", [folder / f"out-{owner}" for owner in learned.PLAYERS]
+    if kept.exists():
+        said = json.loads(kept.read_text())
+        return Trained(terms, said["servers"], [read_rows(out / "results.json")[0] for out in outs], said["loads"])
+    before = os.getloadavg()[0]
     with started(asked, terms, folder) as servers:
         processes = []
-        for owner in learned.PLAYERS:
+        for owner, out in zip(learned.PLAYERS, outs, strict=True):
             command = [sys.executable, "-m", "dpaudit.cli.main", "secure", "train", asked.target, *words]
             command += ["--batch-size", str(asked.batch_size), "--steps", str(run.steps), "--delta", str(DELTA)]
             command += ["--servers", *servers.addresses, "--owner", owner, "--keys", str(folder / "keys")]
-            command += ["--out", str(folder / f"out-{owner}"), "--json"]
+            command += ["--out", str(out), "--json"]
             processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         rows = []
         for process in processes:
@@ -104,7 +120,9 @@ def trained(run: Protocol, folder: Path) -> tuple[Terms, dict[str, Any], list[di
                 raise RuntimeError(failed)
             rows += json.loads(told)
         figures = servers.figures()
-    return terms, figures, rows
+    loads = f"load {before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    kept.write_text(json.dumps({"servers": figures, "loads": loads}))
+    return Trained(terms, figures, rows, loads)
 
 
 def _leaves(name: str) -> list[Any]:
@@ -122,33 +140,29 @@ def compared(run: Protocol, terms: Terms, folder: Path) -> Compared:
     law = None if run.mode == "plain" else Binomial(terms.coins, terms.step_bits)
     train, test = load(run.data, None, 0)
     learn = learner(run.data, train.inputs.shape[1:])
-    flat, moments = _start(run.data, learn)
+    twin = Model(learned.task(run.data), terms)
     each = terms.examples // OWNERS
     rows = {name: learned.owned(train, name) for name in learned.PLAYERS}
     chosen = {name: batches(len(rows[name]), each, 0, name) for name in learned.PLAYERS}
     records = Records(folder / "h1", "h1", terms)
     differing, noises = 0, []
     for number in range(1, run.steps + 1):
+        flat = jnp.asarray(twin.arrays()["params"])
         owners = (contributions(scheme, learn, flat, train, rows[name][chosen[name](number)]) for name in rows)
         total = np.sum([part for parts in owners for part in parts], axis=0)
         opened = records.opened(number).values
         noise = opened - total
         differing += int((np.abs(noise) > (law.reach if law else 0)).sum())
-        released = schemes.release(scheme, [total], noise) / terms.examples
-        flat, moments = learn.update(flat, moments, jnp.asarray(released, jnp.float32))
+        released = schemes.release(scheme, [total], noise)
+        differing += int((released != dequantize(opened, terms.scale)).sum())
+        twin.learn(opened, terms.examples)
         noises.append(noise)
     records.close()
+    flat = jnp.asarray(twin.arrays()["params"])
     probabilities = np.asarray(learn.probabilities(flat, jnp.asarray(test.inputs)), np.float64)
     accuracy = 100 * worth(probabilities, test.labels)["accuracy"]
     everything = np.concatenate(noises)
     return Compared(differing, everything.size, law and fit(law, everything), accuracy)
-
-
-def _start(name: str, learn: Any) -> tuple[Any, Any]:
-    import jax
-
-    first = learn.first(jax.random.fold_in(jax.random.key(0), 0))
-    return first, learn.moments(first)
 
 
 def fit(law: Binomial, noise: np.ndarray) -> float:
@@ -169,12 +183,10 @@ def fit(law: Binomial, noise: np.ndarray) -> float:
 
 def add(rows: Rows, run: Protocol, folder: Path) -> None:
     """Adds the rows of one training."""
-    load_before = os.getloadavg()[0]
-    terms, figures, owners = trained(run, folder)
+    terms, figures, owners, loads = trained(run, folder)
     found = compared(run, terms, folder)
     setting: dict[str, Any] = {"data": run.data, "d": terms.dimension, "mode": run.mode, "protocol": run.protocol}
     setting |= {"epsilon": EPSILON if run.mode == "noisy" else None, "owners": OWNERS, "steps": run.steps}
-    loads = f"load {load_before:.1f} before and {os.getloadavg()[0]:.1f} after"
     scale = f"{run.steps:,} steps of {terms.examples:,} records, three owner and two server processes, TLS, {loads}"
     seconds = float(np.mean([row["seconds_a_step"] for row in owners]))
 
@@ -204,7 +216,7 @@ def add(rows: Rows, run: Protocol, folder: Path) -> None:
 
 def arguments(given: list[str] | None = None) -> Namespace:
     """Parses the command line, or ``given``."""
-    parser = options(__doc__ or "", work="the servers' state")
+    parser = options(__doc__ or "", work="each training")
     parser.add_argument("--data", nargs="+", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--mnist", type=int, default=STEPS["MNIST"], help="steps of MNIST")
     parser.add_argument("--keep", action="store_true", help="keep the rows of other data sets")
