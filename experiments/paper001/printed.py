@@ -27,6 +27,7 @@ import numpy as np
 from sklearn.preprocessing import KBinsDiscretizer
 
 from dpaudit import data
+from dpaudit.report.rows import read_rows
 from dpaudit.secure.crypto.randomness import SEED_BYTES, Source, Stream
 from dpaudit.secure.crypto.shares import smod
 from dpaudit.secure.noise import gaussian, lookup
@@ -89,6 +90,19 @@ def as_printed(step: Step, noisy: bool) -> Release:
     return release
 
 
+def of_chase(step: Step) -> Release:
+    """Chase et al.: sums modulo twice m C, not scaled to whole numbers, so that +m C and -m C are one value."""
+    half = step.examples * step.clip_norm
+    std = step.noise_multiplier * step.clip_norm
+
+    def release(owners: list[np.ndarray], source: Source) -> np.ndarray:
+        total = np.sum([own.sum(axis=0, dtype=np.float64) for own in owners], axis=0)
+        rng = np.random.Generator(np.random.Philox(key=np.frombuffer(source(16), np.uint64)))
+        return (total + std * rng.standard_normal(total.shape) + half) % (2 * half) - half
+
+    return release
+
+
 def of_scheme(scheme: Scheme) -> Release:
     """A scheme of :mod:`dpaudit.secure.protocol.schemes`, whose examples are rounded one by one."""
 
@@ -103,6 +117,8 @@ def release_of(arm: Arm, step: Step) -> Release:
     """Returns how an arm releases the sum of a step."""
     if arm.scheme in ("non-private", "LDP"):
         return of_scheme((schemes.ldp if arm.scheme == "LDP" else schemes.non_private)(step))
+    if arm.arithmetic == CHASE:
+        return of_chase(step)
     if arm.arithmetic == "as printed":
         return as_printed(step, arm.scheme == "SPGC")
     bits = PAPER_BITS if arm.arithmetic == "examples rounded, 17 bits" else OUR_BITS
@@ -169,6 +185,7 @@ def _gradients(learn: Any, params: jax.Array, train: Records, rows: np.ndarray) 
 
 
 REAL = "real numbers"  # the arithmetic of schemes without shares
+CHASE = "Chase et al."
 
 
 def arms_of_cancer() -> list[Arm]:
@@ -185,6 +202,23 @@ def arms_of_cancer() -> list[Arm]:
     found = of("equal width", 182, "as printed", every) + of("thirds", 182, "as printed", every)
     found += of("equal width", 182, "ours", shared) + of("thirds", 182, "ours", shared)
     return found + of("equal width", 8_372, "as printed", every) + of("thirds", 8_372, "as printed", every)
+
+
+def arms_of_chase() -> list[Arm]:
+    """The scheme whose flaw the paper finds: without noise, and with the widest of Table 1."""
+    return [
+        Arm("Cancer", "equal width", 182, CHASE, *each) for each in (("MPC only", None), ("SPGC", 8.0), ("SPGC", 0.01))
+    ] + [Arm("Cancer", "equal width", 182, how, "SPGC", 0.01) for how in ("as printed", "ours")]
+
+
+def flaw(rows: Rows) -> None:
+    """Adds what a coordinate decodes to on which all examples of a batch agree: +m C, or the opposite."""
+    step = Step(OWNERS, 30, CLIP_NORM, 0.0)
+    all_agree = [np.full((10, 1), CLIP_NORM) for _ in range(OWNERS)]
+    for name, release in ((CHASE, of_chase(step)), ("as printed", as_printed(step, False))):
+        found = float(release(all_agree, Stream(bytes(SEED_BYTES)).draw)[0])
+        rows.add("flaw", {"arithmetic": name, "examples": 30}, found, scale="computed: 30 gradients of +1 each")
+    rows.finish_part("flaw")
 
 
 def arms_of_mnist() -> list[Arm]:
@@ -223,19 +257,32 @@ def _tested(name: str, data_dir: str | None) -> list[np.ndarray]:
 def arguments(given: list[str] | None = None) -> Namespace:
     """Parses the command line, or ``given``."""
     parser = options(__doc__ or "")
+    parser.add_argument("--part", choices=["chase"], default=None, help="one part; rows of the others stay")
     parser.add_argument("--whole", action="store_true", help="of MNIST, the as-printed training of thirty epochs too")
     parser.add_argument("--trials", type=int, default=TRIALS, help="of Cancer")
     return parser.parse_args(given)
 
 
+def _of_chase(row: dict[str, Any]) -> bool:
+    arms = [arm._asdict().items() for arm in arms_of_chase()]
+    return row["quantity"] == "flaw" or any(arm <= row["setting"].items() for arm in arms)
+
+
 def main() -> None:
     chosen = arguments()
     rows = Rows("001", "spgc_printed", chosen.out, chosen.seed)
+    if chosen.part == "chase":
+        rows.rows += [row for row in read_rows(rows.file) if not _of_chase(row)]
+        flaw(rows)
+        add(rows, arms_of_chase(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
+        return
     if chosen.quick:
         add(rows, arms_of_cancer()[:5], 1, 10, None, chosen.data_dir)
         return
     priors(rows, chosen.data_dir)
     add(rows, arms_of_cancer(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
+    flaw(rows)
+    add(rows, arms_of_chase(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
     add(rows, arms_of_mnist(), 1, 1, SHORT, chosen.data_dir)
     if chosen.whole:
         add(rows, arms_of_mnist()[:2], 1, TASKS["MNIST"].epochs, None, chosen.data_dir)
