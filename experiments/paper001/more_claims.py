@@ -1,4 +1,4 @@
-"""Judges the paper's claims beyond its headlines: each accuracy and each time that its text draws a conclusion from."""
+"""Judges the paper's claims beyond its headlines: accuracies and times from which its text draws a conclusion."""
 
 import math
 

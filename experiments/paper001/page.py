@@ -9,6 +9,7 @@ from experiments.paper001.claims import CLAIMS as CLAIMS
 from experiments.paper001.claims import ends, growth
 from experiments.paper001.cost import LINKS, RING_BITS, WARM, general_bytes, plain_bytes
 from experiments.paper001.more_claims import MORE_CLAIMS as MORE_CLAIMS
+from experiments.paper001.page_real import as_guessing as as_guessing
 from experiments.paper001.page_real import as_printed as as_printed
 from experiments.paper001.page_real import equal_sums as equal_sums
 from experiments.paper001.page_real import flaw as flaw
@@ -45,6 +46,10 @@ def what_was_run(rows: Rows) -> str:
         at = row["setting"]
         lines.append([name, f"{at['parameters']:,}", at["epochs"], row["scale"], OWNERS])
     return table(["data", "parameters", "epochs", "run", "owners"], lines)
+
+
+def paper_bits(rows: Rows) -> str:
+    return str(RING_BITS)
 
 
 def more_verdicts(rows: Rows) -> str:

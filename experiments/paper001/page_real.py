@@ -18,7 +18,7 @@ def prior(rows: Rows, data: str) -> str:
 
 
 def headline_lost(rows: Rows) -> Fact:
-    """At epsilon 8 SPGC is less than the paper's points above LDP on Cancer, in every reading of the paper's setting."""
+    """SPGC is fewer than the paper's points above LDP on Cancer at epsilon 8, in every reading of the setting."""
     ours, other = (
         only(rows, "accuracy", data="Cancer", scheme=scheme, epsilon=8.0, rule="classical", owners=3)
         for scheme in ("SPGC", "LDP")
@@ -28,6 +28,19 @@ def headline_lost(rows: Rows) -> Fact:
     readings = [_lead(rows, *reading) for reading in _readings(rows)]
     most = max(readings)
     return fact(more + error < paper and most < paper, paper=paper, more=more, count=len(readings), most=most)
+
+
+def as_guessing(rows: Rows) -> Fact:
+    """The paper's lowest accuracies are those of guessing one class."""
+    cancer, diabetes = (100 - only(rows, "prior", data=data)["ours"] for data in ("Cancer", "Diabetes"))
+    at = {"scheme": "SPGC", "rule": "classical", "owners": 3}
+    printed = [
+        only(rows, "accuracy", data=data, epsilon=epsilon, **at)["paper_value"]
+        for data, epsilon in (("Cancer", 0.5), ("Cancer", 2.0), ("Diabetes", 0.5))
+    ]
+    holds = all(abs(each - (100 - cancer)) < 3 for each in printed[:2]) and abs(printed[2] - diabetes) < 0.5
+    larger = 100 - cancer
+    return fact(holds, one=printed[0], two=printed[1], larger=larger, three=printed[2], smaller=diabetes)
 
 
 def _readings(rows: Rows) -> list[tuple[str, int]]:
