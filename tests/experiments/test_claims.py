@@ -14,7 +14,8 @@ from experiments.paper002.claims import Margin, judge
 from experiments.paper002.published import COMPARISONS
 
 FOLDERS = [folder for folder in pages.FOLDERS if folder != "bench"]
-CLAIMS = [(folder, claim) for folder in FOLDERS for claim in pages.page_of(folder).CLAIMS]
+PAGES = [(folder, pages.page_of(folder)) for folder in FOLDERS]
+CLAIMS = [(folder, claim) for folder, page in PAGES for claim in (*page.CLAIMS, *getattr(page, "MORE_CLAIMS", ()))]
 
 
 @cache
@@ -86,7 +87,9 @@ CHANGES = [
     judged("violation"),
     judged("consistent", inspect=[], needed={"": None}),
     judged("consistent", epsilon_lower=99),
-    *map(doubled, ("benign", "label_flip", "gradient_flip", "collusion", "SPGC", "LDP", "binomial", "table")),
+    *map(
+        doubled, ("benign", "label_flip", "gradient_flip", "collusion", "SPGC", "LDP", "MPC only", "binomial", "table")
+    ),
     *map(doubled, ("alternating", "alternating, public features", "gradient steps, public features", "deterministic")),
     steeper,
     only_samples,
