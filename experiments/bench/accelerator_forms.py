@@ -50,7 +50,7 @@ class Ghost(NamedTuple):
 
     x: jax.Array  # [n, 1, h, w, c]
     d: jax.Array  # [n, 1, i, j, o]
-    window: tuple[int, int]
+    window: tuple[int, ...]
 
     def squared(self) -> jax.Array:
         x, d = self.x[:, 0], self.d[:, 0]
