@@ -21,7 +21,7 @@ ON_CHIPS = [(name, chip) for name, own in PROGRAMS.items() for chip in KIND if o
 ON_MESHES = [(name, mesh) for name, own in PROGRAMS.items() for mesh in MESHES if own.scales]
 # Arrays that a TPU pads more, by the program: what is known to fall short.
 PADDED = {"audit, portfolio": 64.0, "64 networks, CNN28 x 64": 64.0, "user sums": 5.0}
-PADDED |= {"federated round, 1,000 x 5": 11.0, "user solves": 8.0}
+PADDED |= {"federated round, 1,000 x 5": 5.5, "user solves": 8.0}
 # A round adds up what its devices send once, and gathers the norms and losses together.
 COLLECTIVES = {"federated round, 1,000 x 5": {"all-reduce": 1, "all-gather": 1}}
 
