@@ -12,9 +12,9 @@ from experiments.pages import table
 RESULTS = Path(__file__).parent / "results"
 NOW, BEFORE = RESULTS / "bench_accelerators.json", RESULTS / "bench_accelerators_before.json"
 PAGE = Path(__file__).parents[2] / "docs" / "accelerators.md"
-CHIPS = {"h100": "One H100", "v5e": "One chip of a TPU v5e"}
-SCALES = {"h100": ("h100:1x2x4", "h100:1x128x8")}
-DEVICES = {"h100": 1, "h100:1x2x4": 8, "h100:1x128x8": 1_024, "v5p:8x16x16": 2_048}
+CHIPS = {"h100": "One H100", "v5e": "One chip of a TPU v5e", "v6e": "One chip of a TPU v6e"}
+SCALES = {"h100": ("h100:1x2x4", "h100:1x128x8"), "v5e": ("v5e:2x2",)}
+DEVICES = {"h100": 1, "v5e": 1, "v5e:2x2": 4, "h100:1x2x4": 8, "h100:1x128x8": 1_024, "v5p:8x16x16": 2_048}
 
 BATCH = "CNN32 x 1,024"
 OTHERS = ["grouped convolutions", "a second convolution", "inner products of positions"]
@@ -43,8 +43,8 @@ to the host: there the numbers on both sides of an arrow are not comparable.
 """
 
 ROOFLINE = """The roofline of an H100 assumes 3.35 TB/s, 494 TFLOP/s in products and 33.5 T other operations a second;
-that of a v5e 819 GB/s, 197 TFLOP/s and 6.1 T. Products in full precision, which every bound depends on, take three to
-six passes, and may take that many times longer.
+that of a v5e 819 GB/s, 197 TFLOP/s and 6.1 T; none is given for a v6e. Products in full precision, which every bound
+depends on, take three to six passes, and may take that many times longer.
 """
 
 FORMS = """## Forms that are not taken
@@ -107,9 +107,9 @@ def short(value: float | None, unit: float = 1) -> str:
 
 
 def pair(now: Read, before: Read, key: tuple[str, str, str], unit: float = 1) -> str:
-    """Returns the value before, an arrow, and the value now; one value where they are the same."""
+    """Returns the value before, an arrow, and the value now; one value where they are the same or there was none."""
     found = [short(rows.get(*key), unit) for rows in (before, now)]
-    return found[1] if found[0] == found[1] else " → ".join(found)
+    return found[1] if found[0] in (found[1], "–") else " → ".join(found)
 
 
 def on(machine: str, now: Read, before: Read) -> str:
