@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 from dpaudit import _validate
 from dpaudit._engine import memory, sharding
 from dpaudit._engine.sharding import ALIKE, CUT
+from dpaudit.training.forms import side_by_side
 
 CACHED = 4 << 20  # bytes of the trainings that a CPU core runs as one program: small networks together, others alone
 SHARE = 0.8  # of an accelerator's free memory, by default
@@ -145,7 +146,8 @@ class _Group(NamedTuple):
 def _trained(group: _Group, arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> Any:
     def on_one(arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> Any:
         if group.at_once > 1:
-            return jax.vmap(lambda one: group.run(*one, *shared))(arguments)
+            with side_by_side():
+                return jax.vmap(lambda one: group.run(*one, *shared))(arguments)
         alone = group.run(
             *jax.tree.map(lambda leaf: leaf[0], arguments), *shared
         )  # without vmap, which would turn branches into selects
