@@ -93,7 +93,10 @@ def jester(rows: Rows) -> str:
 
 def jester_run(rows: Rows) -> Fact:
     at = select(rows, "jester rmse")[0]
-    return fact(True, scale=at["scale"], public=at["setting"]["public_users"], most=at["setting"]["candidates"])
+    asked = at["setting"]
+    return fact(
+        True, scale=at["scale"], public=asked["public_users"], most=asked["candidates"], delta=asked["delta"]
+    )
 
 
 def jester_factors(rows: Rows) -> Fact:
