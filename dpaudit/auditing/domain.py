@@ -270,11 +270,11 @@ def load_with_neighbours(target: str) -> tuple[Case, Domain | Pair]:
     return Case(found, module.x0, module.x1, getattr(module, "claim", None)), (module.x0, module.x1)
 
 
-def _found(target: str) -> tuple[Any, ModuleType, str]:
-    """Returns what the target names, its module, and a message if the module lacks a pair of inputs.
+def load_module(target: str) -> tuple[ModuleType, Path, str]:
+    """Runs the file of a target ``FILE:NAME``; returns its module, its path, and NAME, which may be missing there.
 
     Raises:
-      InputError: no such file or name, a file that raises when it is run, a name for something else.
+      InputError: the target has another form, there is no such file, or it raises when it is run.
     """
     file, colon, name = target.rpartition(":")
     if not colon or not name.isidentifier():
@@ -282,7 +282,16 @@ def _found(target: str) -> tuple[Any, ModuleType, str]:
     path = Path(file)
     if not path.is_file():
         raise _validate.expected("target", "the path of a Python file before the colon", f"{file}, which is no file")
-    module = _run(path)
+    return _run(path), path, name
+
+
+def _found(target: str) -> tuple[Any, ModuleType, str]:
+    """Returns what the target names, its module, and a message if the module lacks a pair of inputs.
+
+    Raises:
+      InputError: no such file or name, a file that raises when it is run, a name for something else.
+    """
+    module, path, name = load_module(target)
     found = getattr(module, name, None)
     if isinstance(found, Case):
         return found, module, ""

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from dpaudit.report.page import write_audit_page as write_audit_page
     from dpaudit.report.page import write_examination_page as write_examination_page
     from dpaudit.report.page import write_page as write_page
+    from dpaudit.report.page import write_secure_page as write_secure_page
     from dpaudit.report.page import write_training_page as write_training_page
+    from dpaudit.report.page_secure import secure_table as secure_table
     from dpaudit.report.rows import read_rows as read_rows
     from dpaudit.report.rows import write_rows as write_rows
     from dpaudit.report.table import audit_table as audit_table

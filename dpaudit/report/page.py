@@ -1,5 +1,6 @@
 """Writes self-contained HTML pages about a client's audit (first what the client wants to know, then what an engineer
-wants to check), about one audit or examination of a mechanism, and about one audited training."""
+wants to check), about one audit or examination of a mechanism, about one audited training, and about one training
+through two servers."""
 
 import os
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from html import escape
 from typing import Any
 
 from dpaudit import _validate
-from dpaudit.report import page_audit, page_client, page_engineer, page_randomizer, words
+from dpaudit.report import page_audit, page_client, page_engineer, page_randomizer, page_secure, words
 from dpaudit.report.rows import replace_text
 
 STYLE = """
@@ -144,6 +145,19 @@ def write_training_page(row: dict[str, Any], path: str | os.PathLike[str]) -> No
       InputError: a file that cannot be written.
     """
     _write(path, f"Private training on {row['dataset']}", page_audit.render_training(row))
+
+
+def write_secure_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes the report of one training through two servers.
+
+    Args:
+      row: of ``dpaudit secure train``.
+      path: the file, replaced atomically.
+
+    Raises:
+      InputError: a file that cannot be written.
+    """
+    _write(path, "Training through two servers", page_secure.render(row))
 
 
 def _write(path: str | os.PathLike[str], title: str, body: str, head: str = "") -> None:

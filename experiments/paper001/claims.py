@@ -2,7 +2,7 @@
 
 import math
 
-from experiments.pages import Claim, Row, Rows, Verdict, apart, from_interval, interval, number, only, ranged, select
+from experiments.pages import Claim, Row, Rows, Verdict, apart, interval, number, only, ranged, select
 from experiments.paper001.published import COSTED
 from experiments.paper001.tasks import EPSILONS, OWNERS
 
@@ -18,12 +18,18 @@ def accuracy(rows: Rows, data: str, scheme: str, epsilon: float | None, owners: 
     return only(rows, "accuracy", data=data, scheme=scheme, epsilon=epsilon, rule=rule, owners=owners)
 
 
-def leads(rows: Rows, data: str, epsilon: float) -> Verdict:
-    """Whether SPGC is more accurate than LDP, by two standard errors; a single trial leaves it open."""
+def leads(rows: Rows, data: str, epsilon: float, paper: float) -> Verdict:
+    """Tells whether SPGC is more accurate than LDP by the points that the paper prints, within two standard errors.
+
+    It holds where the interval has the paper's sign and reaches the paper's points, fails where it stays below them,
+    and is open otherwise, as with a single trial.
+    """
     ours, other = (accuracy(rows, data, scheme, epsilon) for scheme in ("SPGC", "LDP"))
     more, error = apart(ours, other, trials(ours))
     told = f"{more:+.1f}" + ("" if math.isinf(error) else f" [{more - error:+.1f}, {more + error:+.1f}]") + " points"
-    return Verdict(from_interval(more - error, more + error), told, ours["scale"])
+    sign = math.copysign(1.0, paper)
+    low, high = sign * more - error, sign * more + error
+    return Verdict(False if high < abs(paper) else True if low > 0 else None, told, ours["scale"])
 
 
 def printed(rows: Rows, data: str, scheme: str, epsilon: float) -> Verdict:
@@ -95,13 +101,13 @@ def hours(rows: Rows) -> Verdict:
 
 # fmt: off
 CLAIMS = (
+    Claim("SPGC is more accurate than LDP on Cancer, ε = 8", "+5.6 points (86.6% and 92.1% in the text)", lambda rows: leads(rows, "Cancer", 8.0, 5.5), TRAIN),
     Claim("SPGC's privacy does not depend on the number of owners", "", independent_of_owners, AUDIT),
     Claim("Schemes whose owners each add a share of the noise lose privacy as owners are added", "", others_depend_on_owners, AUDIT),
     Claim("The rule for the noise gives the ε that it is asked for", "δ = 0.001", rule, AUDIT),
     Claim("The noisy sum decodes correctly (the fault of Chase et al. is mended)", "", decoded, TRAIN),
-    Claim("SPGC is more accurate than LDP on Cancer, ε = 8", "+5.5 points", lambda rows: leads(rows, "Cancer", 8.0), TRAIN),
-    Claim("SPGC is more accurate than LDP on Diabetes, ε = 8", "+2.3 points", lambda rows: leads(rows, "Diabetes", 8.0), TRAIN),
-    Claim("SPGC is more accurate than LDP on MNIST, ε = 0.5", "+0.4 points", lambda rows: leads(rows, "MNIST", 0.5), TRAIN),
+    Claim("SPGC is more accurate than LDP on Diabetes, ε = 8", "+2.3 points", lambda rows: leads(rows, "Diabetes", 8.0, 2.3), TRAIN),
+    Claim("SPGC is more accurate than LDP on MNIST, ε = 0.5", "+0.4 points", lambda rows: leads(rows, "MNIST", 0.5, 0.4), TRAIN),
     Claim("SPGC is as accurate on Cancer as printed, ε = 8", "92.1%", lambda rows: printed(rows, "Cancer", "SPGC", 8.0), TRAIN),
     Claim("SPGC's accuracy on Cancer falls to near guessing at ε = 0.5", "60.3%", lambda rows: printed(rows, "Cancer", "SPGC", 0.5), TRAIN),
     Claim("A training on Cancer takes about ten hours", "10.63 hours", hours, COST),

@@ -1,16 +1,30 @@
 """Makes the tables, figures and facts of this paper's page."""
 
 from pathlib import Path
+from typing import Any
 
-from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
+from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values, verdicts
 from experiments.paper001 import figures
 from experiments.paper001.claims import CLAIMS as CLAIMS
 from experiments.paper001.claims import ends, growth
 from experiments.paper001.cost import LINKS, RING_BITS, WARM, general_bytes, plain_bytes
+from experiments.paper001.more_claims import MORE_CLAIMS as MORE_CLAIMS
+from experiments.paper001.page_real import as_guessing as as_guessing
+from experiments.paper001.page_real import as_printed as as_printed
+from experiments.paper001.page_real import equal_sums as equal_sums
+from experiments.paper001.page_real import flaw as flaw
+from experiments.paper001.page_real import headline_lost as headline_lost
+from experiments.paper001.page_real import loaded as loaded
+from experiments.paper001.page_real import prior as prior
+from experiments.paper001.page_real import protocol as protocol
+from experiments.paper001.page_real import rounding as rounding
+from experiments.paper001.page_real import table_one as table_one
+from experiments.paper001.page_real import whole_ratios as whole_ratios
 from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS, TASKS
 
 FILES = ("spgc*.json",)
 RULES = {"classical": "the paper's", "add_remove": "exact, added or removed", "replace": "exact, replaced"}
+EXACT = ("add_remove", "replace")
 RELATIONS = {"add_remove": "added or removed", "replace": "replaced"}
 SHOWN = ("non-private", "MPC only", "SPGC", "LDP")
 SIDES = {("noisy", 1): "SPGC, IKNP", ("noisy", 4): "SPGC, SoftSpoken", ("plain", 1): "MPC only, IKNP"}
@@ -34,22 +48,38 @@ def what_was_run(rows: Rows) -> str:
     return table(["data", "parameters", "epochs", "run", "owners"], lines)
 
 
+def paper_bits(rows: Rows) -> str:
+    return str(RING_BITS)
+
+
+def more_verdicts(rows: Rows) -> str:
+    return verdicts(MORE_CLAIMS, rows)
+
+
 def accuracies(rows: Rows) -> str:
-    """Returns the paper's schemes under its own rule, and SPGC under rules that keep their promise."""
+    """Returns the paper's schemes under its own rule, and SPGC under rules that keep their promise: by epsilon."""
+    found = [row for row in select(rows, "accuracy", owners=OWNERS) if row["setting"]["scheme"] in SHOWN]
     lines = []
-    for row in select(rows, "accuracy", owners=OWNERS):
-        at = row["setting"]
-        if at["scheme"] in SHOWN and (at["rule"] in (None, "classical") or at["scheme"] == "SPGC"):
-            same = {key: at[key] for key in ("data", "scheme", "epsilon", "rule", "owners")}
-            others = (ranged(only(rows, measure, **same), 1) for measure in ("balanced_accuracy", "auc"))
-            cells = [
-                number(at["epsilon"], 1),
-                RULES.get(at["rule"], "–"),
-                ranged(row, 1),
-                number(row["paper_value"], 1),
-            ]
-            lines.append([f"{at['data']}, {at['scheme']}", *cells, *others])
-    return table(["data, scheme", "ε", "rule", "accuracy", "paper", "balanced accuracy", "AUC"], lines)
+    for data in values(found, "data"):
+        largest = prior(rows, data)
+        for first in select(found, "accuracy", data=data):
+            at = first["setting"]
+            if at["epsilon"] not in (None, EPSILONS[0]) or (at["rule"] in EXACT and at["scheme"] != "SPGC"):
+                continue
+            same = {key: at[key] for key in ("data", "scheme", "rule", "owners")}
+            epsilons = (None,) if at["epsilon"] is None else EPSILONS
+            cells = [_worth(rows, same | {"epsilon": epsilon}) for epsilon in epsilons]
+            name = f"{data}, {at['scheme']}" + (f", {RULES[at['rule']]}" if at["rule"] in EXACT else "")
+            lines.append([name, largest, *cells, *[""] * (len(EPSILONS) - len(cells))])
+    return table(["data, scheme", "largest class", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)
+
+
+def _worth(rows: Rows, setting: dict[str, Any]) -> str:
+    """Returns the accuracy, the paper's in parentheses, the balanced accuracy and the AUC."""
+    row = only(rows, "accuracy", **setting)
+    others = (number(only(rows, measure, **setting)["ours"], 1) for measure in ("balanced_accuracy", "auc"))
+    paper = "" if row["paper_value"] is None else f" ({number(row['paper_value'], 1)})"
+    return "; ".join([ranged(row, 1) + paper, *others])
 
 
 def by_owners(rows: Rows) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,14 +86,18 @@ class Learner(NamedTuple):
     probabilities: Callable[[jax.Array, jax.Array], jax.Array]  # ``probabilities(params, inputs) -> [n, classes]``
 
 
-@cache
 def learner(name: str, shape: tuple[int, ...]) -> Learner:
     """Returns the learner of a task, for records of this shape."""
-    task = TASKS[name]
-    loss, network = models.cross_entropy(task.model), models.logits(task.model)
-    start = models.initial_parameters(jax.random.key(0), task.model, shape)
+    return learner_of(TASKS[name].model, TASKS[name].learning_rate, shape)
+
+
+@cache
+def learner_of(model: nn.Module, learning_rate: float, shape: tuple[int, ...]) -> Learner:
+    """Returns the learner of a network, by Adam, for records of this shape."""
+    loss, network = models.cross_entropy(model), models.logits(model)
+    start = models.initial_parameters(jax.random.key(0), model, shape)
     _, restore = ravel_pytree(start)
-    adam = optax.adam(task.learning_rate)
+    adam = optax.adam(learning_rate)
 
     def clipped(params: jax.Array, example: tuple[jax.Array, jax.Array]) -> jax.Array:
         one = jax.tree.map(lambda leaf: leaf[None], example)
@@ -104,7 +109,7 @@ def learner(name: str, shape: tuple[int, ...]) -> Learner:
         return params + jnp.asarray(change), moments
 
     def first(key: jax.Array) -> jax.Array:
-        return ravel_pytree(models.initial_parameters(key, task.model, shape))[0]
+        return ravel_pytree(models.initial_parameters(key, model, shape))[0]
 
     def probabilities(params: jax.Array, inputs: jax.Array) -> jax.Array:
         return jax.nn.softmax(jax.lax.map(lambda x: network(restore(params), x), inputs, batch_size=TOGETHER))

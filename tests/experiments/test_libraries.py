@@ -11,8 +11,7 @@ from dpaudit import Claim
 from experiments.common import Rows, results
 from experiments.libraries import claims, environments, first, page, play, run
 from experiments.libraries.promise import Promise
-from experiments.make_results import rows_of
-from experiments.pages import Untrue
+from experiments.pages import Untrue, rows_of
 
 
 def noisy(scale):

@@ -1,9 +1,11 @@
 """Takes part in a training as an owner: sends shares of its integers to two servers and reads the opened sums."""
 
+import hashlib
 import random
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.crypto import randomness, shares
-from dpaudit.secure.protocol import agreement
+from dpaudit.secure.protocol import agreement, storage
 from dpaudit.secure.protocol.agreement import SERVERS, Budget, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
 from dpaudit.secure.service import certificates
@@ -52,9 +54,12 @@ class Owner:
       addresses: H1's and H2's, host:port.
       own: this owner's certificate, if there is one.
       insecure: whether to connect to other machines without a certificate.
+      kept: file in an existing folder for the shares of the step in progress, readable by its owner alone, so that a
+        new process after a kill sends the same shares (:meth:`send_again`). Both shares together are this owner's
+        integers: keep it where the owner's records are. Without it, shares are in memory only.
 
     Raises:
-      InputError: the name is not in the terms, or an address cannot be used.
+      InputError: the name is not in the terms, an address cannot be used, or ``kept`` belongs to another training.
     """
 
     def __init__(
@@ -65,16 +70,18 @@ class Owner:
         *,
         own: Tls | None = None,
         insecure: bool = False,
+        kept: str | Path | None = None,
     ) -> None:
         self._name, self._terms = terms.owner(name=name), terms
         self._said = agreement.stated(terms.statement())
+        self._kept = None if kept is None else Path(kept)
+        self._split: _Split | None = self._restored()
         size = KEPT.itemsize * terms.dimension
         self._connections = {
             server: certificates.call(address, server, own, insecure=insecure, values=size)
             for server, address in zip(SERVERS, addresses, strict=True)
         }
         self._threads = ThreadPoolExecutor(len(SERVERS))  # a waiting thread costs less than gRPC's futures
-        self._split: _Split | None = None
         self._budget, self._releases = Budget(terms), 0
 
     @property
@@ -84,6 +91,30 @@ class Owner:
         Infinite for terms without a budget.
         """
         return self._budget.epsilon(self._releases)
+
+    @property
+    def releases(self) -> int:
+        """The openings begun in the training, up to the last result that was read."""
+        return self._releases
+
+    @property
+    def pending(self) -> int:
+        """The step whose shares were made last, here or, with ``kept``, by an earlier process; 0 for none."""
+        return self._split.step if self._split else 0
+
+    def send_again(self, *, seconds: float = 60.0) -> None:
+        """Sends the shares of step :attr:`pending` once more; harmless where they have arrived before.
+
+        Args:
+          seconds: time limit of the whole call.
+
+        Raises:
+          InputError: there are none, or a server refuses, in its words.
+          ChannelError: a server could not be reached.
+        """
+        if self._split is None:
+            raise _validate.expected("pending", "a step whose shares were made", 0)
+        self._send(self._split, time.monotonic() + _validate.positive(seconds=seconds))
 
     def submit(self, step: int, integers: np.ndarray, *, seconds: float = 60.0) -> None:
         """Sends the shares of a step to both servers; tries again while one is unreachable or busy.
@@ -148,7 +179,29 @@ class Owner:
         pair = shares.split(integers, ring_bits=self._terms.ring_bits)
         first, second = (share.astype(KEPT).tobytes() for share in pair)
         label = randomness.system(SPLIT_BYTES)
-        return _Split(_validate.at_least(1, step=step), integers.copy(), label, (first, second))
+        split = _Split(_validate.at_least(1, step=step), integers.copy(), label, (first, second))
+        if self._kept is not None:
+            head = agreement.stated({"training": self._training(), "step": step, "label": label.hex()})
+            storage.put(self._kept, head.encode() + b"\n" + first + second)
+        return split
+
+    def _training(self) -> str:
+        """Identifies the owner and the terms."""
+        return hashlib.sha256(f"{self._name}\n{self._said}".encode()).hexdigest()
+
+    def _restored(self) -> _Split | None:
+        """Reads the shares that an earlier process kept, if any."""
+        if self._kept is None or not self._kept.exists():
+            return None
+        head, _, both = self._kept.read_bytes().partition(b"\n")
+        said = agreement.understood(head)
+        size = KEPT.itemsize * self._terms.dimension
+        if said.get("training") != self._training() or len(both) != 2 * size:
+            raise _validate.expected("kept", f"shares of {self._name} in this training", self._kept)
+        pair = both[:size], both[size:]
+        first, second = (np.frombuffer(share, KEPT).astype(np.int64) for share in pair)
+        integers = shares.join(first, second, ring_bits=self._terms.ring_bits)
+        return _Split(said["step"], integers, bytes.fromhex(said["label"]), pair)
 
     def _send(self, split: _Split, until: float) -> None:
         begun = {server: self._threads.submit(self._submit, server, split, until) for server in SERVERS}

@@ -147,6 +147,7 @@ class Server:
             "session_open": self._channel is not None,
             "peer_bytes_sent": sent,
             "peer_bytes_received": received,
+            **monitoring.used(),
         }
         if terms.openings:
             spent = self._budget.epsilon(records.releases)

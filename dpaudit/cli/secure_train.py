@@ -1,0 +1,316 @@
+"""Implements ``dpaudit secure train``: trains a user's model through the two servers (paper 001).
+
+With ``--servers`` it plays the owners of this machine against servers that others run. Without, it also starts both
+servers here, with keys of their own, which is for trying things out: whoever runs both servers learns everything.
+"""
+
+import dataclasses
+import math
+import resource
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from dpaudit import _validate
+from dpaudit._engine import hosts
+from dpaudit.cli.command import Common, bars_on_terminal, checkpoint_path, keep_compiled, prepare, report
+from dpaudit.cli.secure_terms import TermsOptions
+
+if TYPE_CHECKING:
+    from dpaudit.secure.protocol.agreement import Terms
+    from dpaudit.training.two_servers import Participant, Progress, Spending, Task
+
+_LOOK = 0.5  # seconds between looks at the servers of this machine
+TOLD = 20  # values of a measure in the report, at most
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train(TermsOptions):
+    """Train a model by owners whose gradients only the noisy sums of two servers reveal (paper 001).
+
+    Every owner runs it on its own machine with --owner and --servers; without --servers it runs all of them and both
+    servers here, with mutual TLS, to try a training out.
+    """
+
+    target: Annotated[str, tyro.conf.Positional]
+    """FILE:NAME of a dpaudit.training.two_servers.Task: loss, initial parameters, records of an owner, optimizer,
+    and what to measure."""
+    batch_size: int
+    """Examples of each owner in a step."""
+    steps: int
+    """Number of steps."""
+    servers: tuple[str, str] | None = None
+    """HOST:PORT of h1 and of h2; by default both are started on this machine."""
+    owner: tuple[str, ...] = ()
+    """The owners that this process plays; by default all."""
+    keys: str | None = None
+    """Folder of `dpaudit secure keys`, which holds a folder for each owner played here."""
+    delta: float = 1e-5
+    """Delta at which epsilon is shown where there is no budget."""
+    every: int = 50
+    """Steps between two checkpoints."""
+    patience: float = 600.0
+    """Seconds to wait for the servers, and in a step for the other owners."""
+    checkpoint: str | None = None
+    """Folder that stores the training of each owner, and the state of servers started here, so that it can be resumed.
+    Keep it as private as the records: it holds the shares of the step in progress. An existing one is refused without
+    --resume."""
+    resume: bool = False
+    """Resume from the checkpoint of the same training; start afresh if there is none."""
+    insecure: bool = False
+    """Allow servers on other machines without certificates; anyone on the network path can then read both shares."""
+    common: Annotated[Common, tyro.conf.arg(name="")]
+
+
+def run(options: Train) -> None:
+    """Trains, and reports what it took.
+
+    Raises:
+      InputError: options or the task are unusable, a server refuses, or one cannot be reached.
+    """
+    again = "; --resume continues" if options.checkpoint else ""
+    with hosts.sigterm_interrupts(lambda: f"dpaudit: interrupted{again}"):
+        keep_compiled()
+        try:
+            _train(options)
+        except KeyboardInterrupt as interruption:
+            raise type(interruption)(again) from None
+
+
+def _train(options: Train) -> None:
+    import jax
+
+    from dpaudit.audits.ldp_client import versions
+    from dpaudit.report.page import write_secure_page
+    from dpaudit.report.page_secure import secure_table
+    from dpaudit.secure.channel import ChannelError
+    from dpaudit.training.two_servers import Spending
+
+    _validate.at_least(1, steps=options.steps)
+    _validate.at_least(1, every=options.every)
+    task = load_task(options.target)
+    terms = options.terms(_dimension(task), options.batch_size * len(options.owners))
+    if 0 < terms.openings < options.steps:
+        epsilon, delta = options.budget or (math.inf, 0.0)
+        wanted = f"at most {terms.openings}, which spend the budget of epsilon {epsilon:g} at delta {delta:g}"
+        raise _validate.expected("--steps", wanted, options.steps)
+    names = tuple(terms.owner(owner=name) for name in options.owner or options.owners)
+    if options.servers is None and set(names) != set(terms.owners):
+        raise _validate.expected("--servers", "addresses of h1 and h2 for some of the owners", "none")
+    kept, out = checkpoint_path(options.checkpoint, options.resume, "folder"), prepare(options.common)
+    spending, began, cpu = Spending(terms, options.steps, options.delta), time.perf_counter(), _cpu()
+    with ExitStack() as stack:
+        folder = kept or Path(stack.enter_context(TemporaryDirectory()))
+        addresses, keys, processes = options.servers, options.keys, Servers()
+        if addresses is None:
+            from dpaudit.cli.secure_local import started
+
+            processes, keys = stack.enter_context(started(options, terms, folder)), str(folder / "keys")
+            addresses = processes.addresses
+        follow = Follower(task, options, terms, spending)
+        players = _players(options, task, terms, names, addresses, keys, kept)
+        with ExitStack() as closing:
+            for player in players:
+                closing.callback(player.close)
+            try:
+                ended = _played(players, options, processes, follow, spending)
+            except ChannelError as fault:
+                raise _validate.expected("servers", "both to answer", fault) from None
+        row = follow.row(players[0]) | processes.figures() | {"ended": ended}
+    row |= {"target": options.target, "played": list(names), "seconds": time.perf_counter() - began}
+    row |= {"cpu_seconds": _cpu() - cpu, "seed": options.common.seed, "versions": versions()}
+    row |= {"device": jax.devices()[0].device_kind}
+    report(options.common, [row], secure_table(row), partial(write_secure_page, row))
+    if out is not None:
+        _save(out / "params.npz", players[0].model.params)
+
+
+class Servers:
+    """Stands for servers that others run, of which nothing is known here."""
+
+    addresses: tuple[str, str] = ("", "")
+
+    def check(self) -> None:
+        """Raises InputError where a server of this machine has ended."""
+
+    def figures(self) -> dict[str, float]:
+        """Returns what is known of them for the report."""
+        return {}
+
+
+def load_task(target: str) -> "Task":
+    """Runs a user's file and finds the task in it.
+
+    Raises:
+      InputError: no such file or name, a file that raises when it is run, a name for something else.
+    """
+    from dpaudit.auditing.domain import load_module
+    from dpaudit.training.two_servers import Task
+
+    module, path, name = load_module(target)
+    found = getattr(module, name, None)
+    if not isinstance(found, Task):
+        raise _validate.expected(f"{path.name}: {name}", "a dpaudit.training.two_servers.Task", found)
+    return found
+
+
+def _dimension(task: "Task") -> int:
+    import jax
+
+    return sum(leaf.size for leaf in jax.tree.leaves(task.initial))
+
+
+def _players(
+    options: Train,
+    task: "Task",
+    terms: "Terms",
+    names: tuple[str, ...],
+    addresses: tuple[str, str],
+    keys: str | None,
+    kept: Path | None,
+) -> "list[Participant]":
+    from dpaudit.secure.service import certificates
+    from dpaudit.training.two_servers import Participant
+
+    players = []
+    for name in names:
+        own = certificates.read(Path(keys) / name, name=name) if keys else None
+        players.append(
+            Participant(
+                name,
+                task,
+                terms,
+                addresses,
+                batch_size=options.batch_size,
+                seed=options.common.seed,
+                folder=kept and kept / name,
+                patience=options.patience,
+                own=own,
+                insecure=options.insecure,
+            )
+        )
+    return players
+
+
+def _played(
+    players: "list[Participant]", options: Train, servers: Servers, follow: "Follower", spending: "Spending"
+) -> str:
+    """Lets all owners of this process take part; returns why they ended."""
+    with ThreadPoolExecutor(len(players)) as pool, _shown(options.steps) as show:
+        calls = []
+        for player in players:
+            told = partial(follow.told, player, show) if player is players[0] else _silent
+            calls.append(pool.submit(player.run, options.steps, options.every, told, spending))
+        try:
+            while not all(call.done() for call in calls):
+                done, _ = wait(calls, _LOOK, FIRST_EXCEPTION)
+                for call in done:
+                    call.result()
+                servers.check()
+        except BaseException:
+            for player in players:
+                player.close()  # which ends the calls that wait
+            raise
+        return calls[0].result()
+
+
+def _silent(progress: "Progress") -> None:
+    """Shows nothing of the other owners, whose steps are the same."""
+
+
+class Follower:
+    """Follows the training of one owner for the bar and the report."""
+
+    def __init__(self, task: "Task", options: Train, terms: "Terms", spending: "Spending") -> None:
+        self._task, self._options, self._terms, self._spending = task, options, terms, spending
+        self._last: Progress | None = None
+        self._times: list[tuple[int, float]] = []  # of the first completed step and of the last
+        self._measured: list[tuple[int, dict[str, float]]] = []
+        self._often = max(1, options.steps // TOLD)
+
+    def told(self, player: "Participant", show: Any, progress: "Progress") -> None:
+        """Notes a completed step, and measures the model now and then."""
+        self._last = progress
+        self._times = [*self._times[:1], (progress.step, time.perf_counter())]
+        if self._task.measure and (progress.step % self._often == 0 or progress.step == self._options.steps):
+            found = {name: float(value) for name, value in self._task.measure(player.model.params).items()}
+            self._measured.append((progress.step, found))
+        show(progress, self._measured[-1][1] if self._measured else {})
+
+    def row(self, player: "Participant") -> dict[str, Any]:
+        """Returns what the report shows of the training."""
+        from dpaudit.secure.noise.binomial import Binomial
+
+        terms, last = self._terms, self._last
+        multiplier = self._options.noise_multiplier
+        if terms.noise == "binomial":
+            multiplier = Binomial(terms.coins, terms.step_bits).std / terms.levels
+        epsilon = last.epsilon if last else 0.0
+        (first, began), (end, ended) = (self._times[0], self._times[-1]) if self._times else ((0, 0.0), (0, 0.0))
+        return {
+            "owners": len(terms.owners),
+            "owners_in_last_step": len(last.opened.owners) if last else 0,
+            "dimension": terms.dimension,
+            "examples": terms.examples,
+            "clip_norm": terms.clip_norm,
+            "mode": terms.mode,
+            "noise": terms.noise,
+            "protocol": terms.protocol,
+            "noise_multiplier": multiplier,
+            "ring_bits": terms.ring_bits,
+            "levels": terms.levels,
+            "steps": player.step,
+            "steps_asked": self._options.steps,
+            "seconds_a_step": (ended - began) / (end - first) if end > first else None,
+            "openings": last.releases if last else 0,
+            "epsilon": epsilon if math.isfinite(epsilon) else None,
+            "delta": self._spending.delta,
+            "budget": list(self._options.budget) if self._options.budget else None,
+            "measured": [{"step": step} | found for step, found in self._measured],
+        }
+
+
+@contextmanager
+def _shown(steps: int) -> Iterator[Any]:
+    """Shows progress in a bar, or now and then in a line where there is no terminal."""
+    with bars_on_terminal() as bars:
+        task = bars and bars.add_task("training", total=steps)
+        lock, said = threading.Lock(), [time.monotonic()]
+
+        def show(progress: "Progress", measured: dict[str, float]) -> None:
+            spent = f"ε = {progress.epsilon:.3g}" if math.isfinite(progress.epsilon) else "no ε"
+            more = "".join(f", {name} {value:.4g}" for name, value in measured.items())
+            with lock:
+                if bars is not None and task is not None:
+                    bars.update(task, completed=progress.step, description=f"training, {spent}{more}")
+                elif progress.step == steps or time.monotonic() - said[0] > 10:
+                    said[0] = time.monotonic()
+                    print(f"dpaudit: step {progress.step} of {steps}, {spent}{more}", file=sys.stderr, flush=True)
+
+        yield show
+
+
+def _cpu() -> float:
+    """Returns the processor seconds of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _save(file: Path, params: Any) -> None:
+    """Writes the parameters, by their path in the pytree."""
+    import jax
+    import numpy as np
+
+    named: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        named[jax.tree_util.keystr(path, simple=True, separator=".")] = np.asarray(leaf)
+    np.savez(file, allow_pickle=False, **named)

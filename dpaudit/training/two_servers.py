@@ -1,0 +1,311 @@
+"""Trains one model by owners whose gradients only two servers' noisy sums reveal (paper 001).
+
+In each step every owner clips the gradient of each example of its batch, rounds it to whole numbers, adds them up and
+sends shares of the sum to the two servers (:mod:`dpaudit.secure`). All owners read the same opened sum, divide it by
+the number of examples and update their own copy of the model. Nobody but the owner sees its records or gradients.
+
+An owner that was killed goes on from its checkpoint: it reads the sums of the steps since then from the servers, sends
+the very shares of the step in progress that it had made, and arrives at the same model. Copies of the model on
+machines whose floating-point results differ may drift apart in their last digits; each owner's gradients remain
+clipped.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from dpaudit import _validate
+from dpaudit._engine.checkpoint import Checkpoint
+from dpaudit.secure.noise import accounting
+from dpaudit.secure.noise.binomial import Binomial
+from dpaudit.secure.protocol import agreement
+from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.fixed_point import dequantize, quantize
+from dpaudit.secure.service.owner import Owner
+from dpaudit.secure.service.records import Opened
+from dpaudit.training import per_example
+
+TOGETHER = 1 << 22  # coordinates of clipped gradients that are held at a time
+
+
+class Task(NamedTuple):
+    """What a training learns, the same for all owners but for the records.
+
+    Attributes:
+      loss: ``loss(params, example) -> scalar`` of ONE example, as for ``jax.grad``.
+      initial: pytree of floating-point arrays, the parameters at the start.
+      records: ``records(owner) -> pytree`` whose leaves have a leading axis of that owner's examples; it is called
+        for the owners of this process alone.
+      optimizer: takes the noisy mean gradient of a step.
+      measure: ``measure(params) -> {name: number}`` for the progress and the report, such as an accuracy on public
+        test data. Use no owner's records: what it returns is published without noise.
+    """
+
+    loss: Callable[[Any, Any], Any]
+    initial: Any
+    records: Callable[[str], Any]
+    optimizer: optax.GradientTransformation
+    measure: Callable[[Any], dict[str, float]] | None = None
+
+
+class Progress(NamedTuple):
+    """How far one owner's training is.
+
+    Attributes:
+      step: completed steps.
+      releases: openings begun by the servers, of which some may have failed.
+      epsilon: spent on an example that was in every one of them, at the training's delta.
+      opened: the result of the last step.
+    """
+
+    step: int
+    releases: int
+    epsilon: float
+    opened: Opened
+
+
+class Spending:
+    """Computes the epsilon that a training's openings have spent, with or without a budget in its terms.
+
+    Args:
+      terms: of the training.
+      steps: how many the training is to take.
+      delta: of the result; the terms' own where they have a budget.
+    """
+
+    def __init__(self, terms: Terms, steps: int, delta: float) -> None:
+        self._terms, self._most = terms, max(steps, terms.openings)
+        self.delta = terms.delta if terms.openings else _validate.open_unit(delta=delta)
+
+    @cached_property
+    def _curve(self) -> accounting.Spent:
+        terms = self._terms
+        trimmed = accounting.TRIMMED * self.delta / self._most
+        law = Binomial(terms.coins, terms.step_bits)
+        return accounting.spent(law, sensitivity=2 * terms.levels, dimension=terms.dimension, trimmed=trimmed)
+
+    def epsilon(self, openings: int) -> float:
+        """Returns epsilon in nats for a replaced record; infinite without noise or with noise from a table."""
+        if self._terms.noise != "binomial":
+            return math.inf if openings else 0.0
+        return accounting.composed(self._curve, openings, self.delta)
+
+
+class Model:
+    """One owner's copy of the model: its parameters, and the optimizer's state.
+
+    Args:
+      task: of the training.
+      terms: of the training; their dimension must be the number of parameters.
+
+    Attributes:
+      params: the parameters, a pytree as ``task.initial``.
+    """
+
+    def __init__(self, task: Task, terms: Terms) -> None:
+        flat, self._restore = ravel_pytree(task.initial)
+        if flat.size != terms.dimension:
+            raise _validate.expected("dimension", f"{flat.size}, the number of parameters", terms.dimension)
+        self._scale, self._flat = terms.scale, flat
+        self._state = task.optimizer.init(self.params)
+
+        def clipped(flat: jax.Array, example: Any) -> jax.Array:
+            one = jax.tree.map(lambda leaf: leaf[None], example)
+            total, _ = per_example.clipped_sum(task.loss, self._restore(flat), one, clip_norm=terms.clip_norm)
+            return ravel_pytree(total)[0]
+
+        def update(flat: jax.Array, state: Any, gradient: jax.Array) -> tuple[jax.Array, Any]:
+            params = self._restore(flat)
+            change, state = task.optimizer.update(self._restore(gradient.astype(flat.dtype)), state, params)
+            return ravel_pytree(optax.apply_updates(params, change))[0], state
+
+        self._clipped = jax.jit(jax.vmap(clipped, in_axes=(None, 0)))
+        self._update = jax.jit(update)
+
+    @property
+    def params(self) -> Any:
+        """The parameters, a pytree as ``task.initial``."""
+        return self._restore(self._flat)
+
+    def contribution(self, batch: Any) -> np.ndarray:
+        """Adds up the examples' clipped gradients as whole numbers: int64 [d].
+
+        Args:
+          batch: pytree whose leaves have a leading axis of examples; their number should seldom change, as JAX
+            compiles for each.
+        """
+        count = len(jax.tree.leaves(batch)[0])
+        most = max(1, TOGETHER // self._flat.size)
+        size = next(n for n in range(min(most, count), 0, -1) if count % n == 0)
+        total = np.zeros(self._flat.size, np.int64)
+        for start in range(0, count, size):
+            part = jax.tree.map(lambda leaf, start=start: leaf[start : start + size], batch)
+            total += quantize(np.asarray(self._clipped(self._flat, part)), self._scale).sum(axis=0, dtype=np.int64)
+        return total
+
+    def learn(self, total: np.ndarray, examples: int) -> None:
+        """Updates the parameters by a step's opened sum, int64 [d], of so many examples."""
+        mean = dequantize(total, self._scale) / examples
+        self._flat, self._state = self._update(self._flat, self._state, jnp.asarray(mean, jnp.float32))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns all numbers of the model, by name."""
+        leaves = {f"state{place}": leaf for place, leaf in enumerate(jax.tree.leaves(self._state))}
+        return {name: np.asarray(leaf) for name, leaf in ({"params": self._flat} | leaves).items()}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Puts back what :meth:`arrays` returned."""
+        leaves, shape = jax.tree.flatten(self._state)
+        self._flat = jnp.asarray(arrays["params"])
+        self._state = jax.tree.unflatten(shape, [jnp.asarray(arrays[f"state{at}"]) for at in range(len(leaves))])
+
+
+def batches(count: int, size: int, seed: int, owner: str) -> Callable[[int], np.ndarray]:
+    """Returns ``rows(step) -> [size]``: which of an owner's records are in its batch of a step, from 1.
+
+    Every epoch is a permutation of its own, of which a last incomplete batch is left out. The choice is no secret, as
+    the accounting assumes that an example may be in every step.
+
+    Args:
+      count: the owner's records.
+      size: of a batch.
+      seed, owner: determine the permutations.
+
+    Raises:
+      InputError: fewer records than a batch has.
+    """
+    _validate.at_least(1, batch_size=size)
+    if count < size:
+        raise _validate.expected("batch_size", f"at most {count}, the records of {owner}", size)
+    name = int.from_bytes(hashlib.sha256(owner.encode()).digest()[:8], "little")
+
+    def rows(step: int) -> np.ndarray:
+        epoch, place = divmod(step - 1, count // size)
+        order = np.random.default_rng([seed, name, epoch]).permutation(count)
+        return order[place * size : (place + 1) * size]
+
+    return rows
+
+
+class Participant:
+    """Takes part in a training for one owner.
+
+    Args:
+      name: the owner.
+      task: what is learned.
+      terms: of the training.
+      addresses: H1's and H2's, host:port.
+      batch_size: examples of this owner in a step; ``terms.examples`` is that of all owners together.
+      seed: of the choice of batches.
+      folder: where the checkpoint and the shares of the step in progress are kept, readable by their owner alone;
+        None to keep nothing.
+      patience: seconds to wait for a step's result.
+      own, insecure: as for :class:`dpaudit.secure.Owner`.
+
+    Raises:
+      InputError: an argument is unusable, or the folder holds another training.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        task: Task,
+        terms: Terms,
+        addresses: tuple[str, str],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        folder: Path | None = None,
+        patience: float = 600.0,
+        own: Any = None,
+        insecure: bool = False,
+    ) -> None:
+        self.name, self._terms, self._patience = name, terms, _validate.positive(patience=patience)
+        self._records = jax.tree.map(np.asarray, task.records(name))
+        counts = {len(leaf) for leaf in jax.tree.leaves(self._records)}
+        if len(counts) != 1:
+            raise _validate.expected("records", f"leaves of one length for {name}", f"lengths {sorted(counts)}")
+        self._size, self._rows = batch_size, batches(counts.pop(), batch_size, seed, name)
+        if batch_size * len(terms.owners) != terms.examples:
+            wanted = f"{terms.examples}, the examples of the terms, divided among {len(terms.owners)} owners"
+            raise _validate.expected("batch_size", wanted, batch_size)
+        self.model, self.step = Model(task, terms), 0
+        self._checkpoint = None
+        kept = None
+        if folder is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            identity = {"terms": agreement.stated(terms.statement()), "owner": name}
+            identity |= {"batches": f"{batch_size}, {seed}", "start": _digest(task.initial)}
+            self._checkpoint, kept = Checkpoint(folder / "model.npz", identity, False), folder / "shares"
+            if arrays := self._checkpoint.restore():
+                self.step = int(arrays["step"])
+                self.model.restore(arrays)
+        self._owner = Owner(name, terms, addresses, own=own, insecure=insecure, kept=kept)
+
+    def take_part(self) -> Opened:
+        """Takes the next step and returns its result.
+
+        Raises:
+          InputError: a server refuses, or the budget is spent.
+          ChannelError: a server cannot be reached, or there is no result in time.
+        """
+        step = self.step + 1
+        if self._owner.pending == step:
+            self._owner.send_again(seconds=self._patience)
+        elif self._owner.pending < step:
+            rows = self._rows(step)
+            batch = jax.tree.map(lambda leaf: leaf[rows], self._records)
+            self._owner.submit(step, self.model.contribution(batch), seconds=self._patience)
+        opened = self._owner.result(step, seconds=self._patience)
+        self.model.learn(opened.values, self._size * len(opened.owners))
+        self.step = step
+        return opened
+
+    def save(self) -> None:
+        """Writes the checkpoint, if there is a folder for it."""
+        if self._checkpoint:
+            self._checkpoint.save(step=np.array(self.step), **self.model.arrays())
+
+    def run(self, steps: int, every: int, progress: Callable[[Progress], None], spending: Spending) -> str:
+        """Takes all remaining steps.
+
+        Args:
+          steps: of the whole training.
+          every: steps between two checkpoints.
+          progress: called after each step.
+          spending: computes epsilon.
+
+        Returns:
+          Why it ended: "done", or "budget" where the budget was spent before.
+        """
+        while self.step < steps:
+            try:
+                opened = self.take_part()
+            except _validate.InputError as fault:
+                if self._terms.openings and "budget: expected" in str(fault):
+                    self.save()
+                    return "budget"
+                raise
+            if self.step % every == 0 or self.step == steps:
+                self.save()
+            releases = self._owner.releases
+            progress(Progress(self.step, releases, spending.epsilon(releases), opened))
+        return "done"
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._owner.close()
+
+
+def _digest(tree: Any) -> str:
+    flat, _ = ravel_pytree(tree)
+    return hashlib.sha256(np.asarray(flat).tobytes()).hexdigest()

@@ -1,0 +1,180 @@
+"""Makes the page's tables and facts of trainings through the real protocol, of Table 1, and of what is as printed."""
+
+from experiments.pages import Fact, Row, Rows, apart, fact, number, only, ranged, select, table, values
+from experiments.paper001.claims import trials
+from experiments.paper001.more_claims import ratio_of_totals
+from experiments.paper001.published import BY_EPSILON, COSTED, TIMES_LDP
+from experiments.paper001.tasks import EPSILONS
+
+HOW = {
+    ("noisy", "circuit"): "SPGC, circuit",
+    ("noisy", "transfers"): "SPGC, transfers",
+    ("plain", "circuit"): "MPC only",
+}
+
+
+def prior(rows: Rows, data: str) -> str:
+    return f"{only(rows, 'prior', data=data)['ours']:.1f}"
+
+
+def headline_lost(rows: Rows) -> Fact:
+    """SPGC is fewer than the paper's points above LDP on Cancer at epsilon 8, in every reading of the setting."""
+    ours, other = (
+        only(rows, "accuracy", data="Cancer", scheme=scheme, epsilon=8.0, rule="classical", owners=3)
+        for scheme in ("SPGC", "LDP")
+    )
+    more, error = apart(ours, other, trials(ours))
+    paper = ours["paper_value"] - other["paper_value"]
+    readings = [_lead(rows, *reading) for reading in _readings(rows)]
+    most = max(readings)
+    return fact(more + error < paper and most < paper, paper=paper, more=more, count=len(readings), most=most)
+
+
+def as_guessing(rows: Rows) -> Fact:
+    """The paper's lowest accuracies are those of guessing one class."""
+    cancer, diabetes = (100 - only(rows, "prior", data=data)["ours"] for data in ("Cancer", "Diabetes"))
+    at = {"scheme": "SPGC", "rule": "classical", "owners": 3}
+    printed = [
+        only(rows, "accuracy", data=data, epsilon=epsilon, **at)["paper_value"]
+        for data, epsilon in (("Cancer", 0.5), ("Cancer", 2.0), ("Diabetes", 0.5))
+    ]
+    holds = all(abs(each - (100 - cancer)) < 3 for each in printed[:2]) and abs(printed[2] - diabetes) < 0.5
+    larger = 100 - cancer
+    return fact(holds, one=printed[0], two=printed[1], larger=larger, three=printed[2], smaller=diabetes)
+
+
+def _readings(rows: Rows) -> list[tuple[str, int]]:
+    cancer = select(rows, "printed_accuracy", data="Cancer", scheme="LDP")
+    return list(dict.fromkeys((row["setting"]["bins"], row["setting"]["parameters"]) for row in cancer))
+
+
+def _lead(rows: Rows, bins: str, parameters: int) -> float:
+    """Returns the most that the difference could be, by two standard errors."""
+    at = {"bins": bins, "parameters": parameters, "epsilon": 8.0}
+    ours = only(rows, "printed_accuracy", scheme="SPGC", arithmetic="as printed", **at)
+    more, error = apart(ours, only(rows, "printed_accuracy", scheme="LDP", **at), trials(ours))
+    return more + error
+
+
+def as_printed(rows: Rows) -> str:
+    """Returns Cancer's accuracies by reading of the network and bins, scheme and epsilon."""
+    found = select(rows, "printed_accuracy", data="Cancer")
+    lines = []
+    for first in found:
+        at = first["setting"]
+        if at["epsilon"] not in (None, EPSILONS[0]):
+            continue
+        same = {name: at[name] for name in ("bins", "parameters", "arithmetic", "scheme")}
+        if at["epsilon"] is None:
+            cells = [_both(rows, first), "", ""]
+        else:
+            cells = [_both(rows, only(found, "printed_accuracy", epsilon=epsilon, **same)) for epsilon in EPSILONS]
+        name = f"{at['bins']}, {at['parameters']:,}: {at['scheme']}"
+        lines.append([name, at["arithmetic"], *cells])
+    return table(["bins, parameters: scheme", "arithmetic", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)
+
+
+def _both(rows: Rows, row: Row) -> str:
+    balanced = only(rows, "printed_balanced_accuracy", **row["setting"])
+    return f"{ranged(row, 1)}; {balanced['ours']:.1f}"
+
+
+def rounding(rows: Rows) -> str:
+    """Returns MNIST's accuracies without noise, by steps and arithmetic."""
+    found = select(rows, "printed_accuracy", data="MNIST")
+    lines = [
+        [
+            row["setting"]["scheme"],
+            row["setting"]["arithmetic"],
+            f"{row['setting']['steps']:,}",
+            number(row["ours"], 1),
+        ]
+        for row in found
+    ]
+    return table(["scheme", "arithmetic", "steps", "accuracy"], lines)
+
+
+def flaw(rows: Rows) -> Fact:
+    """The scheme without a scale decodes +m C as its opposite, and the paper's decodes it right."""
+    wrong, right = (only(rows, "flaw", arithmetic=name)["ours"] for name in ("Chase et al.", "as printed"))
+    m = only(rows, "flaw", arithmetic="as printed")["setting"]["examples"]
+    learns = only(rows, "printed_accuracy", arithmetic="Chase et al.", epsilon=8.0)
+    filled = only(rows, "printed_accuracy", arithmetic="as printed", scheme="SPGC", epsilon=0.01)
+    holds = wrong < 0 < right and learns["ours"] > 80
+    return fact(holds, m=m, wrong=wrong, learns=ranged(learns, 1), filled=ranged(filled, 1), widest=0.01)
+
+
+def protocol(rows: Rows) -> str:
+    """Returns a line for each training through the real protocol."""
+    lines = []
+    for row in select(rows, "protocol_differing"):
+        at = row["setting"]
+        same = {name: at[name] for name in ("data", "mode", "protocol")}
+        p = select(rows, "protocol_noise_p", **same)
+        minutes, step = only(rows, "protocol_minutes", **same), only(rows, "protocol_step_seconds", **same)
+        cpu, hours = only(rows, "protocol_cpu_seconds", **same), select(rows, "protocol_hours", **same)
+        lines.append(
+            [
+                f"{at['data']}: {HOW[at['mode'], at['protocol']]}",
+                f"{at['steps']:,}",
+                f"{row['ours']:.0f} of {row['coordinates']:,}",
+                number(p[0]["ours"]) if p else "–",
+                number(only(rows, "protocol_accuracy", **same)["ours"], 1),
+                number(minutes["ours"], 1),
+                number(step["ours"], 3),
+                number(only(rows, "protocol_gigabytes", **same)["ours"]),
+                " + ".join(f"{value:.0f}" for value in cpu["of"].values()),
+                number(only(rows, "protocol_peak_gib", **same)["ours"]),
+                f"{hours[0]['times_as_fast']:.1f}" if hours else "–",
+            ]
+        )
+    header = ["training", "steps", "sums that differ", "p of the noise", "accuracy", "minutes", "s a step"]
+    return table([*header, "GB", "CPU s: h1 + h2 + owners", "GiB", "times the paper's speed"], lines)
+
+
+def equal_sums(rows: Rows) -> Fact:
+    """Not a coordinate differs from the simulation, and no noise is unlike its law."""
+    differing, p = select(rows, "protocol_differing"), select(rows, "protocol_noise_p")
+    loads = [float(row["scale"].rsplit("load ", 1)[1].split()[0]) for row in differing]
+    holds = not any(row["ours"] for row in differing) and all(row["ours"] > 0.001 / len(p) for row in p)
+    return fact(holds, coordinates=sum(row["coordinates"] for row in differing), low=min(loads), high=max(loads))
+
+
+def table_one(rows: Rows) -> str:
+    """Returns Table 1: hours of computing and communicating, ours and the paper's, by scheme and epsilon."""
+    lines = []
+    for data in values(select(rows, "training_hours"), "data"):
+        for scheme in ("SPGC", "LDP"):
+            cells = [_hours(rows, data, scheme, epsilon) for epsilon in COSTED]
+            lines.append([f"{data}, {scheme}", *cells])
+        lines.append([f"{data}, MPC only", _hours(rows, data, "MPC only", None), *[""] * (len(COSTED) - 1)])
+        lines.append([f"{data}, non-private", _hours(rows, data, "non-private", None), *[""] * (len(COSTED) - 1)])
+    return table(["hours: ours (paper's)", *(f"ε = {epsilon:g}" for epsilon in COSTED)], lines)
+
+
+def _hours(rows: Rows, data: str, scheme: str, epsilon: float | None) -> str:
+    at = {"data": data, "scheme": scheme, "epsilon": epsilon}
+    found = select(rows, "training_hours", **at)
+    if not found:
+        return "–"
+    parts = [only(rows, f"{name}_hours", **at) for name in ("computing", "communicating")]
+    ours = " + ".join(_small(part["ours"]) for part in parts)
+    return f"{ours} ({' + '.join(number(part['paper_value']) for part in parts)})"
+
+
+def _small(hours: float) -> str:
+    return f"{hours:.2g}" if hours < 0.1 else f"{hours:.2f}"
+
+
+def loaded(rows: Rows) -> Fact:
+    found = [float(row["scale"].rsplit("load ", 1)[1]) for row in select(rows, "training_hours")]
+    return fact(True, low=min(found), high=max(found))
+
+
+def whole_ratios(rows: Rows) -> Fact:
+    """The multiples that the text gives of communication are those of whole hours in its table."""
+    printed = " / ".join(str(times) for times in TIMES_LDP.values())
+    totals = [ratio_of_totals(data) for data in TIMES_LDP]
+    close = all(abs(ratio / times - 1) < 0.1 for ratio, times in zip(totals, TIMES_LDP.values(), strict=True))
+    parts = [BY_EPSILON[data][3].communicating for data in TIMES_LDP]
+    return fact(close and all(parts), printed=printed, totals=" / ".join(f"{ratio:.0f}" for ratio in totals))
