@@ -7,9 +7,7 @@ PUBLIC, PLAIN, STEPS = "alternating, public features", "alternating", "gradient 
 UTILITY, AUDIT = "personalization", "paper004.audit"
 
 
-def better(
-    rows: Rows, method: str, other: str, quantity: str = "rmse", data: str = "MovieLens 100K"
-) -> Verdict:
+def better(rows: Rows, method: str, other: str, quantity: str = "rmse", data: str = "MovieLens 100K") -> Verdict:
     """Tells whether a method's error is below another's at every epsilon, by two standard errors over the splits."""
     found = {}
     for epsilon in (row["setting"]["epsilon"] for row in select(rows, quantity, method=method)):
@@ -20,9 +18,7 @@ def better(
         found[epsilon] = (less, error, from_interval(less - error, less + error))
     verdicts = {holds for _, _, holds in found.values()}
     told = "; ".join(f"{less:+.3f} ± {error:.3f} at ε = {epsilon:g}" for epsilon, (less, error, _) in found.items())
-    return Verdict(
-        verdicts.pop() if len(verdicts) == 1 else None, f"RMSE lower by {told}", f"{data}, {TRIALS} splits"
-    )
+    return Verdict(verdicts.pop() if len(verdicts) == 1 else None, f"RMSE lower by {told}", f"{data}, {TRIALS} splits")
 
 
 def against_steps(rows: Rows) -> Verdict:

@@ -94,9 +94,7 @@ def jester(rows: Rows) -> str:
 def jester_run(rows: Rows) -> Fact:
     at = select(rows, "jester rmse")[0]
     asked = at["setting"]
-    return fact(
-        True, scale=at["scale"], public=asked["public_users"], most=asked["candidates"], delta=asked["delta"]
-    )
+    return fact(True, scale=at["scale"], public=asked["public_users"], most=asked["candidates"], delta=asked["delta"])
 
 
 def jester_factors(rows: Rows) -> Fact:
