@@ -48,6 +48,17 @@ def recorded(rows: Rows) -> str:
     return table(header, lines, left=True)
 
 
+def replayed(rows: Rows) -> str:
+    """What recording and replaying says of a library's versions with and without a published fault."""
+    lines = []
+    for row in select(rows, "replayed_library"):
+        at, theirs = row["setting"], row["setting"]["dp_recorder"]
+        of = f"{at['library']} {at['commit']}, {'mended' if at['mended'] else 'faulty'}"
+        ours = f"{at['verdict']} {', '.join(at['findings'])}".strip()
+        lines.append([of, at["mechanism"], link(at["issue"]), ours, SAID[theirs["found"]]])
+    return table(["library, commit", "mechanism", "issue", "dpaudit", "dp-recorder"], lines, left=True)
+
+
 def promises(rows: Rows) -> str:
     """A line for each promise, without the columns that have nothing in them."""
     lines = [line(row) for row in rows]
