@@ -22,8 +22,8 @@ ON_MESHES = [(name, mesh) for name, own in PROGRAMS.items() for mesh in MESHES i
 # Arrays that a TPU pads more, by the program: what is known to fall short.
 PADDED = {"audit, portfolio": 64.0, "64 networks, CNN28 x 64": 64.0, "user sums": 5.0}
 PADDED |= {"federated round, 1,000 x 5": 5.5, "user solves": 8.0}
-# A round adds up what its devices send once, and gathers the norms and losses together.
-COLLECTIVES = {"federated round, 1,000 x 5": {"all-reduce": 1, "all-gather": 1}}
+# A round adds up what its devices send once, and gathers the norms and losses together: on a TPU in the same operation.
+REDUCED = {"federated round, 1,000 x 5": 1}
 
 
 def marked(name: str, where: str) -> Any:
@@ -50,10 +50,11 @@ def test_on_one_device(name: str, chip: str) -> None:
 def test_on_many_devices(name: str, mesh: str) -> None:
     _, program = held(name, mesh)
     found = hlo.collectives(program)
-    if name in COLLECTIVES:
-        assert found == COLLECTIVES[name]
+    assert found.keys() <= {"all-gather", "all-reduce"}
+    if name in REDUCED:
+        assert found["all-reduce"] == REDUCED[name]
+        assert found.get("all-gather", 0) <= 1
     else:
-        assert found.keys() <= {"all-gather", "all-reduce"}
         assert sum(found.values()) <= 1
 
 
