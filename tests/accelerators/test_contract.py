@@ -22,7 +22,7 @@ ON_MESHES = [(name, mesh) for name, own in PROGRAMS.items() for mesh in MESHES i
 # Arrays that a TPU pads more, by the program: what is known to fall short.
 PADDED = {"audit, portfolio": 64.0, "64 networks, CNN28 x 64": 64.0, "user sums": 5.0}
 PADDED |= {"federated round, 1,000 x 5": 5.5, "user solves": 8.0}
-# A round adds up what its devices send once, and gathers the norms and losses together: on a TPU in the same operation.
+# A round adds up what its devices send once, and gathers norms and losses together; on a TPU that is one operation.
 REDUCED = {"federated round, 1,000 x 5": 1}
 
 
