@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from dpaudit.cli import main
 from tests.test_docs import ROOT, blocks
 
 pytestmark = pytest.mark.integration
@@ -65,5 +66,8 @@ def test_the_training_of_the_page(tmp_path):
     words = shlex.split(first.replace("--steps 100", "--steps 5"))
     done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+    (real,) = (block.text for block in found if "--resume" not in block.text and "--servers" in block.text)
+    training = main.parsed(shlex.split(real.replace("\\\n", " "))[1:]).command
+    assert training.terms(8, 20).openings >= training.steps
     assert "5 of 5" in done.stdout
     assert (tmp_path / "out" / "report.html").exists()
