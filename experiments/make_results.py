@@ -15,7 +15,7 @@ from experiments.pages import Row, filled
 
 HERE = Path(__file__).parent
 FOLDERS = ("paper000", "paper001", "paper002", "paper003", "paper004", "trust", "libraries", "bench")
-MOST = {"README.md": 150, "RESULTS.md": 350}  # lines
+MOST = {"README.md": 150, "RESULTS.md": 360}  # lines
 
 
 def rows_of(folder: str) -> list[Row]:
