@@ -68,6 +68,11 @@ def doubled(name, factor=2):
     return change
 
 
+def repeated(row):
+    """Ten trials that all agree, in place of one."""
+    row["scale"] = f"{row['scale'].rsplit(', ', 1)[0]}, 10 trials"
+
+
 def steeper(row):
     """More at a smaller epsilon."""
     if "epsilon" in row["setting"] and row["setting"]["epsilon"]:
@@ -91,6 +96,7 @@ CHANGES = [
     *map(doubled, ("alternating", "alternating, public features", "gradient steps, public features", "deterministic")),
     *map(doubled, ("MPC only", "non-private", "as printed", "noisy", "plain")),
     *(doubled(name, factor) for name in ("plain", "LDP") for factor in (1.5, 4, 30)),
+    repeated,
     steeper,
     only_samples,
     lambda row: row.update(holm_p=1e-9),
