@@ -39,7 +39,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"Project": project},
     ]
     if REPOSITORY:
-        config.repo_url = f"https://github.com/{REPOSITORY}"
+        config.repo_url, config.repo_name = f"https://github.com/{REPOSITORY}", REPOSITORY
     return config
 
 

@@ -46,6 +46,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "libraries": "libraries.run",
     "peers": "libraries.peers",
     "recorded": "libraries.recorded",
+    "replayed": "libraries.replayed",
     "worst_key": "trust.worst_key",
 }
 

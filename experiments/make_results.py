@@ -4,31 +4,15 @@ make results
 python -m experiments.make_results paper000    # this folder's page alone
 """
 
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
-from dpaudit.report.rows import read_rows, replace_text
-from experiments.pages import Row, filled
+from dpaudit.report.rows import replace_text
+from experiments import overview
+from experiments.pages import FOLDERS, HERE, Row, filled, page_of, rows_of
 
-HERE = Path(__file__).parent
-FOLDERS = ("paper000", "paper001", "paper002", "paper003", "paper004", "trust", "libraries", "bench")
 MOST = {"README.md": 150, "RESULTS.md": 360}  # lines
-
-
-def rows_of(folder: str) -> list[Row]:
-    """Returns all rows that a folder's page is made of."""
-    found = HERE / folder / "results"
-    return [
-        row for pattern in page_of(folder).FILES for file in sorted(found.glob(pattern)) for row in read_rows(file)
-    ]
-
-
-def page_of(folder: str) -> ModuleType:
-    """Returns the module that has the functions of a folder's template."""
-    return importlib.import_module(f"experiments.{folder}.page")
 
 
 def text_of(folder: str, rows: Sequence[Row]) -> str:
@@ -55,7 +39,6 @@ def main() -> None:
         write(HERE / folder / "RESULTS.md", text_of(folder, rows))
     if wanted:
         return
-    overview = importlib.import_module("experiments.overview")
     template = (HERE / "template.md").read_text(encoding="utf-8")
     write(HERE / "README.md", filled(template, overview, [], "experiments/template.md"))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from experiments import make_results, pages
+from experiments import pages
 from experiments.bench.page import ranged
 from experiments.pages import Claim, Fact, Row, Rows, fact, table
 
@@ -16,15 +16,15 @@ HEADLINES = {  # figures of the benchmarks that this page quotes, and the peers 
 
 
 def claims_of(folder: str) -> Sequence[Claim]:
-    return make_results.page_of(folder).CLAIMS
+    return pages.page_of(folder).CLAIMS
 
 
 def verdicts(folder: str) -> str:
-    return pages.verdicts(claims_of(folder), make_results.rows_of(folder))
+    return pages.verdicts(claims_of(folder), pages.rows_of(folder))
 
 
 paper000, paper001, paper002, paper003, paper004, trust = (
-    lambda rows, folder=folder: verdicts(folder) for folder in make_results.FOLDERS[:6]
+    lambda rows, folder=folder: verdicts(folder) for folder in pages.FOLDERS[:6]
 )
 
 
@@ -35,8 +35,8 @@ def libraries(rows: Rows) -> str:
 def counted(rows: Rows) -> Fact:
     """Counts the papers' claims by verdict."""
     words = []
-    for folder in make_results.FOLDERS[:5]:
-        own = make_results.rows_of(folder)
+    for folder in pages.FOLDERS[:5]:
+        own = pages.rows_of(folder)
         words += [claim.judge(own).word for claim in claims_of(folder)]
     holds, fails, still = (words.count(word) for word in ("holds", "fails", "open"))
     return fact(holds + fails + still == len(words), claims=len(words), holds=holds, fails=fails, open=still)
@@ -45,7 +45,7 @@ def counted(rows: Rows) -> Fact:
 def bench(rows: Rows) -> str:
     """Returns a few of the benchmarks' ratios, from the rows of their table."""
     lines = []
-    for row in make_results.rows_of("bench"):
+    for row in pages.rows_of("bench"):
         wanted = HEADLINES.get(row["figure"], ())
         if row["peer"] and any(row["peer"].startswith(name) for name in wanted):
             lines.append([row["figure"], ranged(row, "ours"), row["peer"], ratio(row)])

@@ -10,6 +10,7 @@ The last calls ``page.ceiling(rows)``, which returns a :class:`Fact`: whether th
 sentence that does not hold ends the build, and so does a number that is typed into a template by hand.
 """
 
+import importlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpaudit.report.rows import read_rows
+
 Row = dict[str, Any]
 Rows = Sequence[Row]
+
+HERE = Path(__file__).parent
+FOLDERS = ("paper000", "paper001", "paper002", "paper003", "paper004", "trust", "libraries", "bench")
 
 MARK = re.compile(r"\[\[(\w+)(?::\s+(.*?))?\]\]", re.DOTALL)
 FIELD = re.compile(r"\{\w+(?::[^}]*)?\}")
@@ -31,6 +37,19 @@ NAMES = re.compile(  # numbers that name something: places in a paper, code, lin
     r"|\b[A-Za-zΑ-ω]+[-_]?\d[\w-]*|\b2C\b",
     re.DOTALL,
 )
+
+
+def rows_of(folder: str) -> list[Row]:
+    """Returns all rows that a folder's page is made of."""
+    found = HERE / folder / "results"
+    return [
+        row for pattern in page_of(folder).FILES for file in sorted(found.glob(pattern)) for row in read_rows(file)
+    ]
+
+
+def page_of(folder: str) -> ModuleType:
+    """Returns the module that has the functions of a folder's template."""
+    return importlib.import_module(f"experiments.{folder}.page")
 
 
 class Untrue(Exception):

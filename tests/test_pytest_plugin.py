@@ -147,7 +147,7 @@ def test_the_package_brings_the_plugin():
 @pytest.mark.integration
 def test_the_plugin_imports_no_jax_until_it_is_used(pytester):
     pytester.makepyfile("import sys\ndef test_it():\n    assert not {'jax', 'numpy', 'scipy'} & {*sys.modules}\n")
-    command = (sys.executable, "-m", "pytest", *ONCE, "-p", "dpaudit.pytest_plugin")
+    command = (sys.executable, "-m", "pytest", *ONCE, "-p", "dpaudit.pytest_plugin", "-p", "no:jaxtyping")
     pytester.run(*command).assert_outcomes(passed=1)
     markers = pytester.run(*command, "--markers")
     markers.stdout.fnmatch_lines(["@pytest.mark.dpaudit(seconds=5, confidence=0.999, trials=None)*"])

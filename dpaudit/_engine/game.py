@@ -17,38 +17,23 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, jaxprs_in_params
+from jax.errors import JaxRuntimeError
+from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
 from dpaudit import _validate
 from dpaudit._engine import memory, programs, sharding, worlds
+from dpaudit._engine.blocks import CPU, accelerator_room, block_size, calls_python, largest_array
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.kernels import philox
 
-HOST_BLOCK_TRIALS = 64  # for trials that call Python: blocks run as a whole, and such trials are slow
 TRIAL = jax.ShapeDtypeStruct((), np.uint32)  # its number
 CALL_BLOCKS = 64  # blocks per device and call, unless batch says otherwise
 
 Played = TypeVar("Played")
-
-
-class Room(NamedTuple):
-    """Limits of a block on a kind of device.
-
-    Attributes:
-      bytes: of its largest array.
-      trials: at most so many.
-    """
-
-    bytes: int
-    trials: int
-
-
-CPU = Room(1 << 21, 1 << 12)  # a core's cache
-LEAST, MOST, SHARE = 1 << 21, 1 << 28, 256  # bytes of a block on an accelerator, and the part of its memory
-ACCELERATOR_TRIALS = 1 << 16
+Ahead = dict[tuple[int, int], Any]  # results of calls that were launched early, by their first trial and their size
 
 
 class Game(NamedTuple):
@@ -283,8 +268,10 @@ def sweep(
     done = 0 if kept is None else len(kept["results"])
     if kept is not None:
         results[:done] = kept["results"]
+    # Trials that call Python are not launched early: they would run beside ``progress`` and the checkpoint.
+    ahead: Ahead | None = None if calls_python(whole.traced) else {}
     while done < trials:
-        part, whole = whole.fitted(partial(_read, done=done))
+        part, whole = whole.fitted(partial(_read, done=done, ahead=ahead))
         results[done : done + len(part)] = part
         done += len(part)
         if file is not None:
@@ -313,51 +300,37 @@ def game(
     worlds.enough_threads(traced.jaxpr, mesh)
     one = programs.as_data(one, traced)
     room = CPU if memory.platform(mesh) == "cpu" else accelerator_room(memory.limit(mesh))
-    block = block_size(_largest_array(traced.jaxpr, room), room)
+    block = block_size(largest_array(traced.jaxpr, room), room)
     blocks = CALL_BLOCKS if batch is None else math.ceil(_validate.at_least(1, batch=batch) / block)
     blocks = min(blocks, math.ceil(trials / (block * sharding.devices(mesh))))
     return Game(one, trials, block, blocks, sharding.flat(mesh), traced)
 
 
-def _read(whole: Game, done: int) -> np.ndarray:
-    """Plays one call from trial ``done`` on and returns it on the host."""
-    return whole.first(whole.call(done), min(whole.size, whole.trials - done))
-
-
-def accelerator_room(memory_bytes: float) -> Room:
-    """Returns the limits of a block on an accelerator: a part of its memory that leaves room for all of its arrays.
-
-    Each step of a block has an overhead of some 10 microseconds on an accelerator, so a block should be as large as
-    memory allows: 2,048 trials of 26,010 numbers fit into 256 MiB.
+def _read(whole: Game, done: int, ahead: Ahead | None = None) -> np.ndarray:
+    """Plays one call from trial ``done`` on and returns it on the host, the next one being launched before.
 
     Args:
-      memory_bytes: as the device states it; rounded down to a power of two, so that devices of a kind agree.
+      whole: the game.
+      done: trials before the call.
+      ahead: what was launched early, and is changed; None launches nothing early.
     """
-    share = min(max(memory_bytes / SHARE, LEAST), MOST)
-    return Room(1 << int(math.log2(share)), ACCELERATOR_TRIALS)
-
-
-def block_size(trial_bytes: int, room: Room) -> int:
-    """Returns how many trials a block holds: the largest power of two that keeps its largest array within the limits.
-
-    Args:
-      trial_bytes: size of the largest array of one trial.
-      room: on this kind of device.
-    """
-    fitting = room.bytes // max(trial_bytes, 1)
-    return min(room.trials, 1 << max(fitting.bit_length() - 1, 0))
-
-
-def _largest_array(jaxpr: Any, room: Room) -> int:
-    """Returns the bytes of the largest array that one trial computes, inner programs included.
-
-    A call to Python counts as much as a large array.
-    """
-    sizes = [var.aval.size * getattr(var.aval.dtype, "itemsize", 4) for eqn in jaxpr.eqns for var in eqn.outvars]
-    if any(eqn.primitive.name == "pure_callback" for eqn in jaxpr.eqns):
-        sizes.append(room.bytes // HOST_BLOCK_TRIALS)
-    inner = (sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params))
-    return max([1, *sizes, *(_largest_array(sub, room) for sub in inner)])
+    rows, following = min(whole.size, whole.trials - done), done + whole.size
+    if ahead is None:
+        return whole.first(whole.call(done), rows)
+    played = ahead.pop((done, whole.size), None)
+    ahead.clear()  # what was launched for calls of another size
+    alone = played is None and following >= whole.trials
+    try:
+        played = whole.call(done) if played is None else played
+        if following < whole.trials:
+            ahead[following, whole.size] = whole.call(following)
+        return whole.first(played, rows)
+    except (JaxRuntimeError, ValueError) as error:
+        if alone or not memory.ran_out(error) or sharding.several_processes(whole.mesh):
+            raise
+        played = None
+        ahead.clear()
+    return whole.first(whole.call(done), rows)  # alone in memory
 
 
 @partial(jax.jit, static_argnames=("block", "blocks", "mesh"))

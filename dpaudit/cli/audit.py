@@ -14,7 +14,6 @@ from dpaudit._engine import hosts
 from dpaudit.auditing.attacks import distinguish
 from dpaudit.auditing.attacks.distinguish import Distinguisher
 from dpaudit.auditing.bounds import sequential
-from dpaudit.cli import given
 from dpaudit.cli.command import (
     STATUS,
     Common,
@@ -29,6 +28,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from dpaudit.auditing.examine import Examination
+    from dpaudit.mechanisms.claim import Claim
+
+SOURCES = ("target", "scores", "counts", "command")
+PLAYED_HERE = ("distinguisher", "until_violation", "checkpoint", "resume")  # for mechanisms only
 
 DISTINGUISHERS: dict[str, Distinguisher | None] = {
     "default": None,
@@ -84,6 +87,42 @@ class Audit:
     common: Annotated[Common, tyro.conf.arg(name="")]
 
 
+def source(options: Audit) -> str:
+    """Returns which of the sources the options ask to audit.
+
+    Raises:
+      InputError: none or several, or an option that has no effect on it.
+    """
+    named = [name for name in SOURCES if getattr(options, name) is not None]
+    if len(named) != 1:
+        wanted = "FILE:NAME of a mechanism, or one of --scores, --counts and --command"
+        raise _validate.expected("target", wanted, " and ".join(named) or "none")
+    if named[0] != "target":
+        for name in PLAYED_HERE:
+            if getattr(options, name) != type(options).__dataclass_fields__[name].default:
+                option = f"--{name.replace('_', '-')}"
+                raise _validate.expected(option, f"none with --{named[0]}", getattr(options, name))
+    if options.threshold is not None and named[0] != "scores":
+        raise _validate.expected("--threshold", "none without --scores", options.threshold)
+    return named[0]
+
+
+def claimed(options: Audit, usual: str = "replace") -> "Claim | None":
+    """Returns the claim of the command line, or None.
+
+    Args:
+      options: of the command.
+      usual: the neighbouring relation if the options name none.
+    """
+    from dpaudit.mechanisms.claim import Claim
+
+    if options.epsilon is None:
+        if options.neighbouring is not None:
+            raise _validate.expected("--epsilon", "the claim that --neighbouring qualifies", "none")
+        return None
+    return Claim(options.epsilon, options.delta or 0.0, options.neighbouring or usual)
+
+
 def run(options: Audit) -> int:
     """Loads the mechanism, audits it and prints the result; returns the exit status.
 
@@ -99,13 +138,10 @@ def run(options: Audit) -> int:
     from dpaudit.report.page import write_audit_page
     from dpaudit.report.table import result_table
 
-    kind = given.source(options)
-    if kind != "target":
-        return given.run(options, kind)
     target = str(options.target)
     _validate.one_of(DISTINGUISHERS, distinguisher=options.distinguisher)
     kept = checkpoint_path(options.checkpoint, options.resume, "file")
-    case, claim = load(target), given.claimed(options)
+    case, claim = load(target), claimed(options)
     prepare(options.common)
     began = time.perf_counter()
     with failures_in_one_line(target, "a mechanism that runs in every trial"), bars_on_terminal() as bars:

@@ -19,61 +19,22 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.cli.audit import Audit, claimed
 from dpaudit.cli.command import STATUS, failures_in_one_line, prepare, report
 
 if TYPE_CHECKING:
     from dpaudit.auditing.result import AuditResult
-    from dpaudit.cli.audit import Audit
-    from dpaudit.mechanisms.claim import Claim
 
-SOURCES = ("target", "scores", "counts", "command")
-PLAYED_HERE = ("distinguisher", "until_violation", "checkpoint", "resume")  # for mechanisms only
 WANTED = "columns world,score or score,included, or one column of scores for each world"
 TRUTHS = {"0": False, "1": True, "false": False, "true": True}
 
 
-def source(options: "Audit") -> str:
-    """Returns which of the sources the options ask to audit.
-
-    Raises:
-      InputError: none or several, or an option that has no effect on it.
-    """
-    named = [name for name in SOURCES if getattr(options, name) is not None]
-    if len(named) != 1:
-        wanted = "FILE:NAME of a mechanism, or one of --scores, --counts and --command"
-        raise _validate.expected("target", wanted, " and ".join(named) or "none")
-    if named[0] != "target":
-        for name in PLAYED_HERE:
-            if getattr(options, name) != type(options).__dataclass_fields__[name].default:
-                option = f"--{name.replace('_', '-')}"
-                raise _validate.expected(option, f"none with --{named[0]}", getattr(options, name))
-    if options.threshold is not None and named[0] != "scores":
-        raise _validate.expected("--threshold", "none without --scores", options.threshold)
-    return named[0]
-
-
-def claimed(options: "Audit", usual: str = "replace") -> "Claim | None":
-    """Returns the claim of the command line, or None.
-
-    Args:
-      options: of the command.
-      usual: the neighbouring relation if the options name none.
-    """
-    from dpaudit.mechanisms.claim import Claim
-
-    if options.epsilon is None:
-        if options.neighbouring is not None:
-            raise _validate.expected("--epsilon", "the claim that --neighbouring qualifies", "none")
-        return None
-    return Claim(options.epsilon, options.delta or 0.0, options.neighbouring or usual)
-
-
-def run(options: "Audit", kind: str) -> int:
+def run(options: Audit, kind: str) -> int:
     """Reads the data, audits it and prints the result; returns the exit status.
 
     Args:
       options: of the command.
-      kind: one of ``SOURCES`` other than "target".
+      kind: one of ``audit.SOURCES`` other than "target".
 
     Raises:
       InputError: unusable options or data.
@@ -91,7 +52,7 @@ def run(options: "Audit", kind: str) -> int:
     return STATUS[result.verdict]
 
 
-def _of_scores(options: "Audit", out: Path | None) -> "tuple[AuditResult, str]":
+def _of_scores(options: Audit, out: Path | None) -> "tuple[AuditResult, str]":
     import dpaudit
 
     file = Path(str(options.scores))
@@ -107,7 +68,7 @@ def _of_scores(options: "Audit", out: Path | None) -> "tuple[AuditResult, str]":
     return dpaudit.from_scores(*rows, method=f"scores of {file.name}", **more), file.name
 
 
-def _of_counts(options: "Audit", out: Path | None) -> "tuple[AuditResult, str]":
+def _of_counts(options: Audit, out: Path | None) -> "tuple[AuditResult, str]":
     import dpaudit
 
     assert options.counts is not None
@@ -116,7 +77,7 @@ def _of_counts(options: "Audit", out: Path | None) -> "tuple[AuditResult, str]":
     return result, "counts " + " ".join(map(str, options.counts))
 
 
-def _of_command(options: "Audit", out: Path | None) -> "tuple[AuditResult, str]":
+def _of_command(options: Audit, out: Path | None) -> "tuple[AuditResult, str]":
     import dpaudit
 
     command, claim = str(options.command), claimed(options)

@@ -13,7 +13,7 @@ import tyro
 from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit._version import __version__
-from dpaudit.cli import audit, secure, train
+from dpaudit.cli import audit, given, secure, train
 from dpaudit.cli.command import (
     Common,
     bars_on_terminal,
@@ -107,7 +107,7 @@ def main() -> None:
     command = parsed()
     measure = {
         Ldp: _ldp,
-        audit.Audit: audit.run,
+        audit.Audit: _audited,
         audit.Examine: audit.examine,
         train.Train: train.run,
     }
@@ -116,8 +116,8 @@ def main() -> None:
     perform("dpaudit", partial(run, command), partial(how_to_resume, command), measures=type(command) in measure)
 
 
-def parsed(given: Sequence[str] | None = None) -> Any:
-    """Parses the command line, or ``given``."""
+def parsed(arguments: Sequence[str] | None = None) -> Any:
+    """Parses the command line, or ``arguments``."""
     return tyro.cli(
         Annotated[Ldp, tyro.conf.subcommand("ldp")]
         | Annotated[audit.Audit, tyro.conf.subcommand("audit")]
@@ -126,11 +126,17 @@ def parsed(given: Sequence[str] | None = None) -> Any:
         | Annotated[Plan, tyro.conf.subcommand("plan")]
         | Annotated[Data, tyro.conf.subcommand("data")]
         | Annotated[secure.Secure, tyro.conf.subcommand("secure")],
-        args=given,
+        args=arguments,
         prog="dpaudit",
         description="Measure how private a mechanism really is. `dpaudit --version` prints the version.",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
+
+
+def _audited(options: audit.Audit) -> int:
+    """Audits a mechanism, or what the user already has; returns the exit status."""
+    kind = audit.source(options)
+    return audit.run(options) if kind == "target" else given.run(options, kind)
 
 
 def _ldp(options: Ldp) -> None:

@@ -120,7 +120,7 @@ def _table(path: Path, separator: str, *, header: bool) -> np.ndarray:
         raise _expected(path, f"{HEADER.decode()} in line 1", _text(content[:begin]))
     between = separator.encode()
     one = rb"\d{1,9}+%b\d{1,9}+%b\d{1,3}+(?:\.\d{1,3}+)?+%b\d{1,15}+\r?\n" % ((re.escape(between),) * 3)
-    lines, row = re.compile(b"(?:%b)*+" % one), 0
+    lines, row = re.compile(b"(?:%b)*" % one), 0  # Python 3.11.2 ends a possessive group within a line
     numbers = np.empty((content.count(b"\n", begin), 4))
     while begin < len(content):
         end = content.index(b"\n", min(begin + BLOCK, len(content) - 1)) + 1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.data import files, formats, movielens
+from dpaudit.data import files, formats, jester, movielens
 from dpaudit.data.files import FILES, SPLITS
 from dpaudit.data.movielens import EDITIONS
 from dpaudit.data.ratings import Ratings
@@ -79,7 +79,7 @@ BUNDLED: dict[str, Callable[[str], tuple[np.ndarray, np.ndarray]]] = {
     "breast_cancer": files.breast_cancer,
 }
 NAMES = (*BUNDLED, *FILES)
-RATINGS = tuple(EDITIONS)
+RATINGS = (*EDITIONS, "jester")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -164,7 +164,7 @@ def load(name: str, *, split: str = "train", data_dir: str | os.PathLike[str] | 
 
 
 def load_ratings(name: str, data_dir: str | os.PathLike[str] | None = None) -> Ratings:
-    """Loads MovieLens from the files that GroupLens publishes.
+    """Loads MovieLens from the files that GroupLens publishes, or Jester from those of the University of California.
 
     Args:
       name: one of RATINGS.
@@ -174,19 +174,37 @@ def load_ratings(name: str, data_dir: str | os.PathLike[str] | None = None) -> R
       InputError: an unknown name, files that are not there or not complete, a line that does not parse, a rating
         outside the scale, of an unknown user or item, or given twice.
     """
-    edition, root = EDITIONS[_validate.one_of(RATINGS, name=name)], _root(data_dir)
-    found = files.copies(edition.names, _folders(edition, root)) if root else []
+    published, root = _published(_validate.one_of(RATINGS, name=name)), _root(data_dir)
+    found = files.copies(published.names, _folders(published, root)) if root else []
     if not found:
-        wanted = f"{' and '.join(edition.names)} (or .gz, .xz) in "
-        wanted += f"a folder {' or '.join(edition.folders)} or directly in {formats.printable(root)}" if root else ""
+        wanted = f"{' and '.join(published.names)} (or .gz, .xz) in "
+        wanted += f"a folder {' or '.join(published.folders)} or directly in {formats.printable(root)}" if root else ""
         wanted += "" if root else f"${VARIABLE}, which is not set"
         message = _validate.expected(name, wanted, "none of them" if root else "no folder")
         raise _validate.InputError(
-            f"{message}; name a folder that has them (MovieLens is read from its own files alone)"
+            f"{message}; name a folder that has them (ratings are read from their own files alone)"
         )
-    folder = found[0][0].parent
-    users = files.file(folder, edition.users) if edition.users else None
-    return movielens.read(edition, found[0], users, f"files in {files.folder_of(found[0][0])}")
+    origin = f"files in {files.folder_of(found[0][0])}"
+    if name not in EDITIONS:
+        return jester.read(found[0], origin)
+    edition = EDITIONS[name]
+    users = files.file(found[0][0].parent, edition.users) if edition.users else None
+    return movielens.read(edition, found[0], users, origin)
+
+
+class _Published(NamedTuple):
+    """Files of ratings: their names, where they may lie, and the published number of ratings."""
+
+    names: tuple[str, ...]
+    folders: tuple[str, ...]
+    count: int
+
+
+def _published(name: str) -> _Published:
+    if name not in EDITIONS:
+        return _Published(jester.NAMES, jester.FOLDERS, jester.COUNT)
+    edition = EDITIONS[name]
+    return _Published(edition.names, edition.folders, edition.count)
 
 
 def available(data_dir: str | os.PathLike[str] | None = None) -> list[Available]:
@@ -223,20 +241,20 @@ def _row(name: str, root: Path | None, *, use_tfds: bool) -> Available:
 
 
 def _ratings_row(name: str, root: Path | None) -> Available:
-    edition = EDITIONS[name]
+    published = _published(name)
     try:
-        found = files.copies(edition.names, _folders(edition, root)) if root else []
+        found = files.copies(published.names, _folders(published, root)) if root else []
     except _validate.InputError as error:
         return Available(name, "not found", str(error))
     if not found:
-        return Available(name, "not found", f"looked for a folder {edition.folders[0]}")
-    return Available(name, f"{edition.count:,} ratings", f"files in {files.folder_of(found[0][0])}")
+        return Available(name, "not found", f"looked for a folder {published.folders[0]}")
+    return Available(name, f"{published.count:,} ratings", f"files in {files.folder_of(found[0][0])}")
 
 
-def _folders(edition: movielens.Edition, root: Path) -> list[Path]:
-    """Returns where a copy may be; in ``root`` itself unless its name is another edition's, whose files look alike."""
-    others = {folder for other in EDITIONS.values() if other != edition for folder in other.folders}
-    return [root / folder for folder in edition.folders] + ([root] if root.name not in others else [])
+def _folders(published: _Published, root: Path) -> list[Path]:
+    """Returns where a copy may be; in ``root`` itself unless its name is another set's, whose files may look alike."""
+    others = {folder for name in RATINGS for folder in _published(name).folders} - {*published.folders}
+    return [root / folder for folder in published.folders] + ([root] if root.name not in others else [])
 
 
 def _root(data_dir: str | os.PathLike[str] | None) -> Path | None:

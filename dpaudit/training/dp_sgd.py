@@ -295,6 +295,12 @@ def train(
     return jax.lax.scan(step, state, None, length=steps)
 
 
+# Gives the memory of the state that it is called with to the state that it returns.
+_train_on = partial(jax.jit, static_argnames=("trainer", "sampling", "steps"), donate_argnames=("state",))(
+    inspect.unwrap(train)
+)
+
+
 def fit(
     key: jax.Array,
     trainer: Trainer,
@@ -340,13 +346,18 @@ def fit(
             lambda key, state, data: step(key, state=state, data=data), key=key, start=start, data=data, sampling=sizes
         )
 
+    # Copies for the caller, who may keep what it is shown; all other states are seen by nobody.
     return in_parts(
-        lambda state, part: train(key, trainer, state, data, sampling, part),
-        start,
+        lambda state, part: _train_on(key, trainer, state, data, sampling, part),
+        _copied(start),
         steps,
         every=every,
         identity=identity,
         checkpoint=checkpoint,
-        evaluate=None if evaluate is None else lambda state: evaluate(state.params),
+        evaluate=None if evaluate is None else lambda state: evaluate(_copied(state.params)),
         progress=progress,
     )
+
+
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(jnp.copy, tree)

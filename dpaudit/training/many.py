@@ -1,10 +1,12 @@
 """Trains many networks of one kind at once (other keys, data sets or clip norms), in as few programs as memory allows.
 
-def run(key, clip_norm):
-    trainer = dp_sgd(loss_fn, clip_norm=clip_norm, ...)
-    return train(key, trainer, trainer.init(params), data, sampling, 1_000)[0].params
+One training is a function of what differs between them::
 
-params = train_many(run, (jax.random.split(key, 64), jnp.linspace(0.1, 1.0, 64)))
+    def run(key, clip_norm):
+        trainer = dp_sgd(loss_fn, clip_norm=clip_norm, ...)
+        return train(key, trainer, trainer.init(params), data, sampling, 1_000)[0].params
+
+    params = train_many(run, (jax.random.split(key, 64), jnp.linspace(0.1, 1.0, 64)))
 """
 
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from jax.sharding import Mesh
 from dpaudit import _validate
 from dpaudit._engine import memory, sharding
 from dpaudit._engine.sharding import ALIKE, CUT
+from dpaudit.training.forms import side_by_side
 
 CACHED = 4 << 20  # bytes of the trainings that a CPU core runs as one program: small networks together, others alone
 SHARE = 0.8  # of an accelerator's free memory, by default
@@ -143,7 +146,8 @@ class _Group(NamedTuple):
 def _trained(group: _Group, arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> Any:
     def on_one(arguments: tuple[Any, ...], shared: tuple[Any, ...]) -> Any:
         if group.at_once > 1:
-            return jax.vmap(lambda one: group.run(*one, *shared))(arguments)
+            with side_by_side():
+                return jax.vmap(lambda one: group.run(*one, *shared))(arguments)
         alone = group.run(
             *jax.tree.map(lambda leaf: leaf[0], arguments), *shared
         )  # without vmap, which would turn branches into selects

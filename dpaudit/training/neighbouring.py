@@ -109,7 +109,7 @@ def split(key: jax.Array, records: int, *, members: int, shadow: int) -> Split:
     _validate.at_least(2, members=members)
     _validate.at_least(1, shadow=shadow)
     if members + shadow > _validate.at_least(1, records=records):
-        raise _validate.expected("members + shadow", f"at most the {records} records there are", members + shadow)
+        raise _validate.expected("members + shadow", f"at most {records}, the number of records", members + shadow)
     order = np.asarray(jax.random.permutation(_validate.key(key=key), records))
     return Split(np.sort(order[:members]), np.sort(order[members : members + shadow]))
 

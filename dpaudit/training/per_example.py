@@ -25,7 +25,7 @@ from dpaudit import _platform, _validate
 from dpaudit._engine.programs import Tape, record
 from dpaudit.mechanisms import clipping
 from dpaudit.mechanisms.clipping import at_most, factor, wide
-from dpaudit.training import unit_gradients as tap
+from dpaudit.training import taps
 from dpaudit.training.forms import quick
 from dpaudit.training.microbatches import in_microbatches, microbatch_size
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
@@ -166,17 +166,17 @@ def _clipped_sum(
     tape: Tape, params: Any, examples: Any, weights: Any, clip_norm: Any, group: int, clipping: Clipping
 ) -> tuple[Any, Info]:
     leaves, treedef = jax.tree.flatten(params)
-    found = tap.sites(tape, leaves)
+    found = taps.sites(tape, leaves)
     free = {i: leaf for i, leaf in enumerate(leaves) if i not in found}
 
     def loss(wanted: tuple[dict, dict], example: Any) -> tuple[jax.Array, Any]:
-        taps, free = wanted
+        zeros, free = wanted
         known = [free.get(i, leaf) for i, leaf in enumerate(leaves)]
-        value, others = tap.tapped(tape, found, taps, [*known, *jax.tree.leaves(example)])
+        value, others = taps.tapped(tape, found, zeros, [*known, *jax.tree.leaves(example)])
         return value, (value, others)
 
     per_example = jax.vmap(jax.grad(loss, has_aux=True), in_axes=(None, 0))
-    (d, gradients), (losses, others) = per_example((tap.zero_taps(found), free), examples)
+    (d, gradients), (losses, others) = per_example((taps.zero_taps(found), free), examples)
     d, gradients = wide((d, gradients))
     if weights is not None:
         d, gradients, losses = _weighted((d, gradients, losses), weights)

@@ -266,7 +266,7 @@ def fitting(examples: int, batch_size: int) -> int:
     """Returns ``batch_size`` as an int, and refuses one below 1 or above the number of examples."""
     _validate.at_least(1, examples=examples)
     if _validate.at_least(1, batch_size=batch_size) > examples:
-        raise _validate.expected("batch_size", f"at most the {examples} examples there are", batch_size)
+        raise _validate.expected("batch_size", f"at most {examples}, the number of examples", batch_size)
     return int(batch_size)
 
 

@@ -6,15 +6,13 @@ factor times gradient. The caller gives a unit whose square is not finite the fa
 so that NaN never spreads. Everything is in float32 or wider, with products in full precision, because these numbers
 decide how much a clipped unit weighs.
 
-The gradients come from taps. If a parameter p enters the loss only through one operation y = L_a(p), linear in p, with
-a the other operand, then its gradient is L_a^T d, where d = dloss/dy is the gradient for a tap: a zero added to y. One
-backward pass for the taps of a whole batch therefore holds the gradient of every example, as the pair (a, d).
-:func:`sites` finds such parameters, :func:`tapped` evaluates the loss with their taps.
+The gradients come from taps (:mod:`dpaudit.training.taps`): of each example the operand a that meets a parameter, and
+the cotangent d of the output.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -23,94 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpaudit import _platform
-from dpaudit._engine.programs import Step, Tape
 from dpaudit.mechanisms.clipping import HIGHEST, einsum, wide
+from dpaudit.training.taps import Site
 from dpaudit.training.windows import patches
-
-_VIEWS = {"reshape", "transpose", "squeeze", "broadcast_in_dim", "convert_element_type", "copy"}  # same numbers, moved
-_LINEAR = {
-    "dot_general": (0, 1),
-    "conv_general_dilated": (1,),
-    "gather": (0,),
-    "mul": (0, 1),
-    "add": (0, 1),
-    "sub": (0, 1),
-    "div": (0,),
-}
-
-
-class Site(NamedTuple):
-    """The only use of a parameter: step ``at`` takes it, seen through ``views``, as input ``operand``."""
-
-    leaf: int  # which parameter
-    at: int
-    operand: int
-    views: tuple[Step, ...]
-    step: Step
-
-    def seen(self, parameter: jax.Array) -> jax.Array:
-        """Returns the parameter as the operation sees it, but in its own dtype."""
-        for view in self.views:
-            if view.primitive.name != "convert_element_type":
-                (parameter,) = view.run([parameter])
-        return parameter
-
-    def without(self, inputs: list[Any]) -> list[Any]:
-        """Returns the inputs of the step without the parameter."""
-        return inputs[: self.operand] + inputs[self.operand + 1 :]
-
-    def use(self, parameter: jax.Array, others: list[Any]) -> jax.Array:
-        """Returns the output of the step."""
-        (output,) = self.step.run([*others[: self.operand], self.seen(parameter), *others[self.operand :]])
-        return output
-
-
-def sites(tape: Tape, parameters: Sequence[Any]) -> dict[int, Site]:
-    """Finds the site of every parameter (argument i of the tape) that has exactly one use, a linear one."""
-    uses: dict[int, list[tuple[int, int]]] = {}
-    for at, step in enumerate(tape.steps):
-        for operand, slot in enumerate(step.inputs):
-            if isinstance(slot, int):
-                uses.setdefault(slot, []).append((at, operand))
-    found = {}
-    for leaf, parameter in enumerate(parameters):
-        slot, views = leaf, []
-        while len(uses.get(slot, ())) == 1 and slot != tape.result:
-            ((at, operand),) = uses[slot]
-            step = tape.steps[at]
-            if operand in _LINEAR.get(step.primitive.name, ()) and step.params.get("batch_group_count", 1) == 1:
-                found[leaf] = Site(leaf, at, operand, tuple(views), step)
-                break
-            if step.primitive.name not in _VIEWS or not _keeps_numbers(step, parameter):
-                break
-            views.append(step)
-            (slot,) = step.outputs
-    return found
-
-
-def _keeps_numbers(step: Step, parameter: Any) -> bool:
-    (shape,) = step.shapes
-    return len(step.inputs) == 1 and shape.size == parameter.size and jnp.issubdtype(shape.dtype, jnp.floating)
-
-
-def zero_taps(found: dict[int, Site]) -> dict[int, jax.Array]:
-    """Returns a zero for every step that is a site."""
-    return {site.at: jnp.zeros(site.step.shapes[0].shape, site.step.shapes[0].dtype) for site in found.values()}
-
-
-def tapped(
-    tape: Tape, found: dict[int, Site], taps: dict[int, jax.Array], arguments: Sequence[Any]
-) -> tuple[jax.Array, dict[int, list[Any]]]:
-    """Evaluates the loss with the taps added to their steps' outputs; returns it and each site's other operands."""
-    others: dict[int, list[Any]] = {}
-
-    def each(at: int, step: Step, inputs: list[Any]) -> list[Any]:
-        others.update({site.leaf: site.without(inputs) for site in found.values() if site.at == at})
-        outputs = step.run(inputs)
-        return [outputs[0] + taps[at]] if at in taps else outputs
-
-    return tape.play(arguments, each), others
-
 
 WRITTEN = 1 << 29  # bytes of gradients that an accelerator writes out at a time, only to square them
 
@@ -272,6 +185,8 @@ def _convolution(site: Site, parameter: jax.Array, x: jax.Array, d: jax.Array, g
     batch, channel, *space = (1 + i for i in lhs)
     x = x.transpose(0, batch, *space, channel)
     n, many = x.shape[:2]
+    if _platform.current() == "gpu" and (both := _both_sides(site, parameter, x, d, group)) is not None:
+        return both
     seen = patches(
         x.reshape(n * many, *x.shape[2:]),
         window,
@@ -292,6 +207,37 @@ def _convolution(site: Site, parameter: jax.Array, x: jax.Array, d: jax.Array, g
     return _product(site, parameter, a, d, group, rearranged)
 
 
+def _both_sides(site: Site, parameter: jax.Array, x: jax.Array, d: jax.Array, group: int) -> UnitGradients | None:
+    """Writes out a convolution's gradients from rows of patches and rows of shifted cotangents, where these are fewer.
+
+    With h rows of a window, a patch of h w c numbers for each position takes h times the numbers of x rows with w c;
+    the h shifts of d, side by side, stand for the other rows. The operands of CNN32's second convolution are half.
+    """
+    params = site.step.params
+    _, rhs, out = params["dimension_numbers"]
+    shape = jax.eval_shape(site.seen, parameter).shape
+    features, channels, high, *window = (shape[i] for i in rhs)
+    simple = {*params["window_strides"], *params["lhs_dilation"], *params["rhs_dilation"], x.shape[1]} == {1}
+    if not simple or params["feature_group_count"] != 1:
+        return None
+    d = d.transpose(0, *(1 + i for i in (out[0], *out[2:], out[1])))[:, 0]  # [n, *out, o]
+    n, rows, t = len(d), d.shape[1] + high - 1, math.prod(d.shape[1:-1])
+    k, o = math.prod(window) * channels, high * features
+    if rows * (t // d.shape[1]) * (k + o) > t * high * k or high * k * features > group * t * (high * k + features):
+        return None
+    ones = (1,) * (1 + len(window))
+    a = patches(x[:, 0], (1, *window), ones, params["padding"], input_dilation=ones, kernel_dilation=ones)
+    shifts = [jnp.pad(d, [(0, 0), (i, high - 1 - i)] + [(0, 0)] * (d.ndim - 2)) for i in range(high)]
+    a, d = a.reshape(n // group, -1, 1, k), jnp.concatenate(shifts, axis=-1).reshape(n // group, -1, 1, o)
+
+    def rearranged(p: jax.Array) -> jax.Array:
+        weights = site.seen(p).transpose(*rhs[3:], rhs[1], rhs[2], rhs[0])
+        return weights.reshape(1, k, o)
+
+    back = jax.linear_transpose(rearranged, parameter)
+    return Moved(Explicit(_written(a, d, group)), lambda total: back(total.swapaxes(1, 2))[0])
+
+
 def _product(
     site: Site,
     parameter: jax.Array,
@@ -308,8 +254,26 @@ def _product(
     small = k * o <= t * (k + o)  # no more numbers than a and d themselves: as fast as a plain gradient
     back = jax.linear_transpose(lambda p: rearranged(site.seen(p)), parameter)
     if t > 1 and small:
-        return Moved(Explicit(einsum("utbo,utbk->ubok", d, a)), lambda total: back(total.swapaxes(1, 2))[0])
+        return Moved(Explicit(_written(a, d, group)), lambda total: back(total.swapaxes(1, 2))[0])
     return Moved(Product(a, d), lambda total: back(total)[0])
+
+
+def _written(a: jax.Array, d: jax.Array, group: int) -> jax.Array:
+    """Returns the gradients of units from a [u, t, b, k] and d [u, t, b, o], written out: [u, b, o, k].
+
+    On a TPU those of a unit's examples are added up afterwards: a and d of all its examples as one axis of positions
+    would be two more copies, in which the few numbers of a position are padded to 128.
+    """
+    if _platform.on_cpu():
+        return einsum("utbo,utbk->ubok", d, a)
+    units = len(a)
+    if _platform.current() == "tpu" and group > 1:
+        a, d = (x.reshape(units * group, -1, *x.shape[2:]) for x in (a, d))
+    if a.shape[2] == 1:  # an axis of one block would keep XLA from reading d where it lies
+        written = einsum("uto,utk->uok", d[:, :, 0], a[:, :, 0])[:, None]
+    else:
+        written = einsum("utbo,utbk->ubok", d, a)
+    return written if len(written) == units else _units(written, group).sum(axis=1)
 
 
 def _lookup(site: Site, parameter: jax.Array, index: jax.Array, d: jax.Array, group: int) -> UnitGradients:

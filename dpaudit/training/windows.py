@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpaudit import _platform
+
 FEW = 16  # number of channels below which axis by axis is faster on a CPU, in longer runs: measured from 4 to 16
 
 Along = tuple[int, int, int]  # a window along one axis: size, stride, dilation
@@ -39,7 +41,7 @@ def patches(
 def _seen(x: jax.Array, windows: tuple[Along, ...], spatial: tuple[int, ...]) -> jax.Array:
     """Slices [n, *spatial, c] into [n, *out, elements c], all at once, or axis by axis for few channels."""
     axes = range(1, 1 + len(windows))
-    if x.shape[-1] < FEW:
+    if x.shape[-1] < FEW and _platform.current() != "gpu":  # which would write and read the first axis's slices
         for axis, window in reversed(list(zip(axes, windows, strict=True))):
             x = jnp.concatenate(along(x, axis, window), axis=-1)
         return x

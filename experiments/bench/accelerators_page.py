@@ -16,6 +16,12 @@ CHIPS = {"h100": "One H100", "v5e": "One chip of a TPU v5e"}
 SCALES = {"h100": ("h100:1x2x4", "h100:1x128x8")}
 DEVICES = {"h100": 1, "h100:1x2x4": 8, "h100:1x128x8": 1_024, "v5p:8x16x16": 2_048}
 
+BATCH = "CNN32 x 1,024"
+OTHERS = ["grouped convolutions", "a second convolution", "inner products of positions"]
+BESIDE = ["64 networks, convolutions", "64 networks, patches"]
+# Bytes of the gradients of both convolutions of CNN32, 5 x 5, 3 to 64 and 64 to 64 channels: written once, read twice.
+WRITTEN = 3.0 * 4 * 1_024 * 25 * 64 * (3 + 64)
+
 HEAD = """# Accelerators
 
 Every program of dpaudit is compiled for a TPU and for an H100 on a machine that has neither (`make accelerators`), and
@@ -39,6 +45,30 @@ to the host: there the numbers on both sides of an arrow are not comparable.
 ROOFLINE = """The roofline of an H100 assumes 3.35 TB/s, 494 TFLOP/s in products and 33.5 T other operations a second;
 that of a v5e 819 GB/s, 197 TFLOP/s and 6.1 T. Products in full precision, which every bound depends on, take three to
 six passes, and may take that many times longer.
+"""
+
+FORMS = """## Forms that are not taken
+
+A clipped sum of CNN32 at 1,024 on an H100 moves {ratio} times the bytes of the plain gradient: {clipped} MB for
+{plain}. The gradients of the convolutions are written out for every example, read once for the norms and once for the
+sum, which is {written} MB. With the plain gradient's, {least} MB or {least_ratio} times cannot be avoided in this
+form; the rest is mostly operands of the products, which are patches of images. Other forms were compiled:
+
+{table}
+
+- *Grouped convolutions* compute each example's gradient as one feature group. They move more bytes, because their
+  result is copied to another layout, and cuDNN's speed for groups of one channel cannot be known without a device.
+- *A second convolution* with scaled cotangents replaces the sum over gradients that are written out. It computes every
+  weight gradient twice, in full precision, which is bound to take longer than what the bytes save.
+- *Inner products of positions* give norms without gradients. Where positions cancel, what is left is rounding: a norm
+  is known only to about 3/10,000 of the length of what cancels, where gradients that are written out show a tenth of a
+  millionth. Norms decide how much a unit may weigh, so that this form is refused.
+
+Networks side by side on one device (a microbatch of 15 for each of 64 CNN28) have convolutions with 64 feature groups,
+or products with patches. A TPU computes a convolution with feature groups as if every group read the channels of all,
+but patches take more bytes there, and bytes are its limit. So a GPU multiplies patches and a TPU convolves:
+
+{beside}
 """
 
 TAIL = """## With more devices
@@ -87,6 +117,8 @@ def on(machine: str, now: Read, before: Read) -> str:
     heads += ["kernels", "longest loop", "roofline, ms"]
     lines = []
     for program in now.programs(machine):
+        if program in OTHERS + BESIDE:
+            continue
 
         def both(quantity: str, unit: float = 1, program: str = program) -> str:
             return pair(now, before, (program, machine, quantity), unit)
@@ -125,10 +157,38 @@ def scale(now: Read) -> str:
     return table([*heads, "MB of temporaries", "collectives"], lines)
 
 
+def forms(now: Read) -> str:
+    """Returns the part on other forms."""
+
+    def moved(name: str) -> float:
+        found = now.get(name, "h100", "bytes_moved")
+        assert found is not None
+        return found
+
+    def row(name: str, title: str, machine: str) -> list[str]:
+        quantities = [("bytes_moved", 1e6), ("bytes_of_temporaries", 1e6), ("operations_in_products", 1e9)]
+        return [title, machine, *(short(now.get(name, machine, what), unit) for what, unit in quantities)]
+
+    clipped, plain = moved(f"clipped sum, {BATCH}"), moved(f"plain gradient, {BATCH}")
+    titles = {f"clipped sum, {BATCH}": "as shipped"} | {name: name for name in OTHERS}
+    heads = ["form", "machine", "MB moved", "MB of temporaries", "operations in products, 10⁹"]
+    return FORMS.strip().format(
+        ratio=f"{clipped / plain:.2f}",
+        clipped=short(clipped, 1e6),
+        plain=short(plain, 1e6),
+        written=short(WRITTEN, 1e6),
+        least=short(plain + WRITTEN, 1e6),
+        least_ratio=f"{(plain + WRITTEN) / plain:.2f}",
+        table=table(heads, [row(name, title, "h100") for name, title in titles.items()]),
+        beside=table(heads, [row(name, name, machine) for machine in CHIPS for name in BESIDE]),
+    )
+
+
 def page() -> str:
     now, before = Read(NOW), Read(BEFORE)
     chips = [f"## {title}\n\n{on(machine, now, before)}" for machine, title in CHIPS.items()]
-    return "\n\n".join([HEAD.strip(), *chips, ROOFLINE.strip(), TAIL.strip().format(scale=scale(now))]) + "\n"
+    parts = [HEAD.strip(), *chips, ROOFLINE.strip(), forms(now), TAIL.strip().format(scale=scale(now))]
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:

@@ -1,13 +1,14 @@
-"""Times audits of mechanisms on the host beside a plain loop over the same function, in turns, on one core.
+"""Times audits of mechanisms on the host beside a plain loop over the same function, in turns, on as many cores.
 
     taskset -c 1 python -m experiments.bench.host --only numpy       # a minute
-    taskset -c 1 python -m experiments.bench.host --only opendp      # in an environment that has it; so the others
+    taskset -c 0,1 python -m experiments.bench.host --only opendp diffprivlib pure_ldp opacus     # where all four are
 
-Both sides share one core: an audit with one worker, and a loop in one process of one thread, which calls the function
-as it is; of NumPy, one call draws a million. An audit's figures are those of the second half of its trials;
-``seconds`` is the whole, which includes the start of the process, the pilot and one compilation. ``by_cpu`` compares
-the CPU time of a trial, of all processes together, with that of a call, and so depends little on what else the machine
-does; its load stands in each row. Expect 0.8 of the plain loop and more, and of NumPy 0.12.
+Both sides have the cores that the command may use: an audit with a worker for each, and a loop in a process for each,
+of one thread, which calls the function as it is; of NumPy, one call draws a million, in one process. An audit's
+figures are those of the second half of its trials; ``seconds`` is the whole, which includes the start of the
+processes, the pilot and one compilation. ``by_cpu`` compares the CPU time of a trial, of all processes together, with
+that of a call, and so depends little on what else the machine does; its load stands in each row. Expect 0.8 of the
+plain loop and more, and of NumPy 0.12.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from experiments.common import Rows, options
 
 AT_ONCE = 1_000_000
 LOOP_SECONDS = 4.0
+CORES = len(os.sched_getaffinity(0))
 CALLS = 8  # of an audit, so that its second half can be timed
 
 
@@ -45,11 +47,13 @@ def measure(rows: Rows, name: str, side: Side, rounds: int, seed: int) -> None:
     for turn in range(rounds):
         loops.append(plain(name, side))
         audits.append(audited(side, jax.random.key(seed + turn)))
-    setting = {"library": name, "cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[0], 1)}
+    cores = CORES if side.workers else 1
+    of = f"{name}_on_{cores}_cores" if cores > 1 else name
+    setting = {"library": name, "cores": cores, "load": round(os.getloadavg()[0], 1)}
     scale = f"{rounds} turns of an audit of {side.trials:,} trials and a plain loop"
 
     def add(quantity: str, values: list[float]) -> None:
-        rows.spread(f"{name}_{quantity}", setting, values, scale=scale)
+        rows.spread(f"{of}_{quantity}", setting, values, scale=scale)
 
     add("audit_trials_per_second", [one.rate for one in audits])
     add("loop_calls_per_second", [one.rate for one in loops])
@@ -75,7 +79,7 @@ def audited(side: Side, key: jax.Array) -> Timed:
         children = sum(cpu_of(process.pid) for process in multiprocessing.active_children())
         reports.append((time.perf_counter(), time.process_time() + children, done))
 
-    mechanism = dpaudit.on_host(side.release, workers=side.workers, setup=side.setup)
+    mechanism = dpaudit.on_host(side.release, workers=CORES if side.workers else 0, setup=side.setup)
     settings = {"claim": dpaudit.Claim(1.0), "batch": max(32, side.trials // CALLS), "progress": progress}
     began = time.perf_counter()
     dpaudit.audit(mechanism, 0.0, 1.0, key=key, trials=side.trials, **settings)
@@ -92,24 +96,28 @@ def cpu_of(process: int | None) -> float:
 
 
 def plain(name: str, side: Side) -> Timed:
-    """Times a plain loop, in a process of its own where the audit has a worker."""
+    """Times a plain loop, in as many processes as the audit has workers."""
     if not side.workers:
         rng = np.random.default_rng(0)
         return timed(lambda: side.release(rng, 1.0, AT_ONCE), AT_ONCE)
     context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    process = context.Process(target=loop, args=(name, answers))
-    process.start()
-    found = answers.get(timeout=600)
-    process.join()
-    return found
+    answers, together = context.Queue(), context.Barrier(CORES)
+    processes = [context.Process(target=loop, args=(name, answers, together)) for _ in range(CORES)]
+    for process in processes:
+        process.start()
+    found = [answers.get(timeout=600) for _ in processes]
+    for process in processes:
+        process.join()
+    cpu, seconds = (float(np.mean([one[at] for one in found])) for at in (1, 2))
+    return Timed(sum(one.rate for one in found), cpu, seconds)
 
 
-def loop(name: str, answers: Any) -> None:
-    """Calls the function for some seconds."""
+def loop(name: str, answers: Any, together: Any) -> None:
+    """Calls the function for some seconds, at the same time as the other processes."""
     side, rng = SIDES[name], np.random.default_rng()
     state = {} if side.setup is None else {"state": side.setup()}
     side.release(rng, 1.0, **state)
+    together.wait()
     answers.put(timed(lambda: [side.release(rng, 1.0, **state) for _ in range(10)], 10))
 
 

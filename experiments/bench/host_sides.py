@@ -13,13 +13,13 @@ class Side(NamedTuple):
       release: for :func:`dpaudit.on_host`.
       setup: makes its state, or None.
       trials: of an audit that lasts some seconds.
-      workers: of the audit; 0 plays in its own process.
+      workers: whether the audit has any; otherwise it plays in its own process.
     """
 
     release: Callable[..., Any]
     setup: Callable[[], Any] | None
     trials: int
-    workers: int = 1
+    workers: bool = True
 
 
 def numpy_at_once(rng: np.random.Generator, x: float, n: int) -> np.ndarray:
@@ -106,7 +106,7 @@ def opacus(rng: np.random.Generator, x: float, state: Any) -> np.ndarray:
 
 
 SIDES = {
-    "numpy": Side(numpy_at_once, None, 8_000_000, 0),
+    "numpy": Side(numpy_at_once, None, 8_000_000, False),
     "opendp": Side(opendp, opendp_laplace, 100_000),
     "diffprivlib": Side(diffprivlib, diffprivlib_laplace, 400_000),
     "pure_ldp": Side(pure_ldp, pure_ldp_unary, 200_000),

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax_privacy import clipping
 
 from dpaudit.training import dp_sgd, models, per_example, sampling
 from experiments.common import Rows, answering, seconds
@@ -142,6 +141,8 @@ def clipped_sums(network: Network, clip_norm: float = CLIP_NORM) -> dict[str, Ca
         return total
 
     def jax_privacy(loss: Callable, **how: Any) -> Callable:
+        from jax_privacy import clipping  # here, because the environment of accelerators lacks it
+
         return clipping.clipped_grad(loss, l2_clip_norm=clip_norm, batch_argnums=(1, 2), **how)
 
     return {

@@ -8,6 +8,7 @@ import argparse
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -48,6 +49,22 @@ def make(name: str) -> Path:
             raise RuntimeError(f"{name}: {said[-1]}")
     stamp.write_text(wanted, encoding="utf-8")
     return interpreter(name)
+
+
+def check(name: str) -> None:
+    """Checks that this interpreter has every version that an environment is made of.
+
+    Raises:
+      SystemExit: with the first package that is missing or of another version.
+    """
+    for line in (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        package, _, wanted = line.partition("==")
+        try:
+            found = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found = "none"
+        if wanted not in (found, found.partition("+")[0]):  # 2.13.0+cpu is a build of 2.13.0
+            raise SystemExit(f"{name}: expected {line}, got {found}; make libraries ONLY={name} installs it")
 
 
 def pin(name: str) -> None:

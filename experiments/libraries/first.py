@@ -8,6 +8,8 @@ import re
 import sys
 from pathlib import Path
 
+from experiments.libraries import environments
+
 PAGE = Path(__file__).parents[2] / "docs/howto/libraries.md"
 
 
@@ -19,6 +21,7 @@ def blocks() -> dict[str, str]:
 
 def main() -> None:
     name, names = sys.argv[1], {}
+    environments.check(name)
     program = blocks()[name]
     exec(compile(program, f"{PAGE.name}, {name}", "exec"), names)
     print(json.dumps({"lines": len(program.splitlines()), "verdict": names["result"].verdict}))

@@ -1,8 +1,10 @@
 """Makes the page of what libraries promise: a line for each promise."""
 
+from typing import NamedTuple
+
 from experiments.libraries.claims import CLAIMS, known, played, sound
 from experiments.libraries.play import WITHHELD
-from experiments.pages import Fact, Row, Rows, fact, number, only, select, table, verdicts
+from experiments.pages import Fact, Row, Rows, Untrue, fact, number, only, select, table, verdicts
 
 FILES = ("*.json", "../../bench/results/bench_host.json")
 SAID = {True: "found", False: "nothing", None: "–"}
@@ -46,29 +48,40 @@ def recorded(rows: Rows) -> str:
     return table(header, lines, left=True)
 
 
+def replayed(rows: Rows) -> str:
+    """What recording and replaying says of a library's versions with and without a published fault."""
+    lines = []
+    for row in select(rows, "replayed_library"):
+        at, theirs = row["setting"], row["setting"]["dp_recorder"]
+        of = f"{at['library']} {at['commit']}, {'mended' if at['mended'] else 'faulty'}"
+        ours = f"{at['verdict']} {', '.join(at['findings'])}".strip()
+        lines.append([of, at["mechanism"], link(at["issue"]), ours, SAID[theirs["found"]]])
+    return table(["library, commit", "mechanism", "issue", "dpaudit", "dp-recorder"], lines, left=True)
+
+
 def promises(rows: Rows) -> str:
-    header = [
-        "library",
-        "version",
-        "promise",
-        "ε, δ",
-        "verdict",
-        "ε at least",
-        "last digits",
-        "attack",
-        "trials",
-        "seconds",
-        "issue",
-    ]
-    return table(header, map(line, rows), left=True)
+    """A line for each promise, without the columns that have nothing in them."""
+    lines = [line(row) for row in rows]
+    kept = [name for name in lines[0] if any(cells[name] != "–" for cells in lines)]
+    return table(kept, [[cells[name] for name in kept] for cells in lines], left=True)
 
 
-def line(row: Row) -> list[str]:
+def line(row: Row) -> dict[str, str]:
+    """The cells of a promise by column, first those that a narrow screen should show."""
     at = row["setting"]
     delta = f", {at['delta']:.3g}" if at["delta"] else ""
-    cells = [at["library"], at["version"], at["promise"], f"{told(at['epsilon'])}{delta}, {at['neighbouring']}"]
-    cells += [at["verdict"], number(row["ours_low"]), digits(row), at["attack"] or "–", f"{at['trials']:,}"]
-    return [*cells, f"{row['seconds']:.0f}", link(at["issue"])]
+    return {
+        "library": f"{at['library']} {at['version']}",
+        "promise": at["promise"],
+        "verdict": at["verdict"],
+        "ε at least": number(row["ours_low"]),
+        "promised ε, δ": f"{told(at['epsilon'])}{delta}, {at['neighbouring'].replace('_', ' or ')}",
+        "issue": link(at["issue"]),
+        "last digits": digits(row),
+        "attack": at["attack"] or "–",
+        "trials": f"{at['trials']:,}",
+        "seconds": f"{row['seconds']:.0f}",
+    }
 
 
 def digits(row: Row) -> str:
@@ -119,16 +132,50 @@ def peer(row: Row) -> str:
     return f"{'**found**' if row['setting']['found'] else 'no'},{bound} {row['seconds']:.0f} s"
 
 
-def caught(rows: Rows) -> Fact:
-    """How many faults each tool found, and how many sound mechanisms it accused."""
-    own = select(rows, "peer")
-    told = []
+class Caught(NamedTuple):
+    """How many faults a tool found, and how many sound mechanisms it accused."""
+
+    found: int
+    faulty: int
+    accused: int
+    sound: int
+
+
+def counts(rows: Rows) -> dict[str, Caught]:
+    """What each tool caught."""
+    own, told = select(rows, "peer"), {}
     for tool in dict.fromkeys(row["setting"]["tool"] for row in own):
         of = [row["setting"] for row in own if row["setting"]["tool"] == tool]
         faulty, mended = ([at for at in of if (at["issue"] is None) == sound] for sound in (False, True))
         found, accused = (sum(bool(at["found"]) for at in some) for some in (faulty, mended))
-        told.append(f"{tool} {found} of {len(faulty)} faults, {accused} of {len(mended)} sound ones")
-    return fact(own, told="; ".join(told))
+        told[tool] = Caught(found, len(faulty), accused, len(mended))
+    return told
+
+
+def caught(rows: Rows) -> Fact:
+    """How many faults each tool found, and how many sound mechanisms it accused."""
+    told = [
+        f"{tool} {one.found} of {one.faulty} and {one.accused} of {one.sound}" for tool, one in counts(rows).items()
+    ]
+    return fact(told, told="; ".join(told))
+
+
+def in_readme(rows: Rows) -> str:
+    """The sentence of README.md on the same counts; tools that found as many are named together."""
+    told, groups = counts(rows), dict[int, list[str]]()
+    for tool, one in told.items():
+        groups.setdefault(one.found, []).append(tool)
+    faulty, sound = told["dpaudit"].faulty, told["dpaudit"].sound
+    if any((one.faulty, one.accused, one.sound) != (faulty, 0, sound) for one in told.values()):
+        raise Untrue("README.md: expected the same mechanisms for all tools, and no sound one accused")
+    found = [f"{among(tools)} {many}" for many, tools in sorted(groups.items(), reverse=True)]
+    first = found[0].replace(" ", " found ", 1)
+    said = f"Of {faulty} known faults in libraries, {'; '.join([first, *found[1:]])}."
+    return f"{said} None accused any of {sound} sound mechanisms"
+
+
+def among(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def speed(rows: Rows) -> str:
@@ -137,10 +184,12 @@ def speed(rows: Rows) -> str:
     for row in rows:
         name, _, quantity = row["quantity"].partition("_audit_over_loop")
         if quantity == "_by_cpu":
-            clock = only(rows, f"{name}_audit_over_loop", library=name)
+            clock = only(rows, f"{name}_audit_over_loop")
             cells = [
                 f"{number(one['ours'])} [{number(one['ours_low'])}, {number(one['ours_high'])}]"
                 for one in (row, clock)
             ]
-            lines.append([name, *cells, str(row["setting"]["cores"]), f"{row['setting']['load']:.1f}"])
+            lines.append(
+                [row["setting"]["library"], *cells, str(row["setting"]["cores"]), f"{row['setting']['load']:.1f}"]
+            )
     return table(["library", "by CPU time [range]", "by the clock [range]", "cores", "load"], lines, left=True)

@@ -141,6 +141,7 @@ TOOLS = {  # and whether they judge scores
 
 def lines(environment: str) -> None:
     """Prints what each tool says of each mechanism of an environment."""
+    environments.check(environment)
     module = importlib.import_module(f"experiments.libraries.promises.{environment}")
     names, trials = MECHANISMS[environment]
     for promise in module.promises():

@@ -17,6 +17,7 @@ import jax
 
 from dpaudit import AuditResult, InputError, audit, on_host
 from dpaudit.auditing.result import json_number
+from experiments.libraries import environments
 from experiments.libraries.promise import Promise
 
 CONFIDENCE = 0.999
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="promises whose name contains this")
     parser.add_argument("--trials", type=int, help="instead of each promise's own")
     given = parser.parse_args()
+    environments.check(given.environment)
     module = importlib.import_module(f"experiments.libraries.promises.{given.environment}")
     for promise in module.promises():
         if given.only in promise.name:

@@ -67,7 +67,7 @@ def alternating(*, features: bool, **fixed: Any) -> Fit:
     """:func:`dpaudit.personalization.als.recommender.fit`."""
 
     def fit(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
-        recipe = Recipe(centre=CENTRE, **{**fixed, **choice})
+        recipe = Recipe(**{"centre": CENTRE, **fixed, **choice})
         known = catalogue(train, features=features)
         model, transcript = recommender.fit(key, device_rows(train), known, recipe, **private(mu))
         return Told(model, transcript.epsilon(DELTA, users=train.num_users))
@@ -91,10 +91,19 @@ def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: 
     return Told(model, transcript.epsilon(DELTA, users=train.num_users))
 
 
-def gradient_steps(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
+def gradient_steps(
+    key: jax.Array,
+    train: Ratings,
+    choice: Choice,
+    epsilon: float,
+    mu: float,
+    *,
+    features: bool = True,
+    centre: float = CENTRE,
+) -> Told:
     """User-level DP-SGD on biases and factors of the same model, users' halves solved for on their devices."""
-    chosen = Recipe(centre=CENTRE, rank=choice["rank"])
-    known, rank = catalogue(train, features=True).public, choice["rank"]
+    chosen = Recipe(centre=centre, rank=choice["rank"])
+    known, rank = catalogue(train, features=features).public, choice["rank"]
     tastes = known.shape[1] - 1
     mean = jnp.array([chosen.centre] + tastes * [0.0] + [1.0] + rank * [0.0])
     precision = [chosen.intercept_precision] + tastes * [chosen.taste_precision] + [chosen.bias_precision]

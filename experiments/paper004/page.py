@@ -83,6 +83,31 @@ def many_users(rows: Rows) -> Fact:
     )
 
 
+def jester(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "jester rmse"):
+        at = row["setting"]
+        lines.append([at["method"], number(infinite(at["epsilon"]), 0), ranged(row, 3), choice(at["choice"])])
+    return table(["method", "ε", "RMSE", "chosen by public users"], lines)
+
+
+def jester_run(rows: Rows) -> Fact:
+    at = select(rows, "jester rmse")[0]
+    asked = at["setting"]
+    return fact(True, scale=at["scale"], public=asked["public_users"], most=asked["candidates"], delta=asked["delta"])
+
+
+def jester_factors(rows: Rows) -> Fact:
+    """Factors pay at every epsilon, whichever way they are learned."""
+    found = select(rows, "jester rmse")
+    gains = [
+        only(found, "jester rmse", method="item bias", epsilon=row["setting"]["epsilon"])["ours"] - row["ours"]
+        for row in found
+        if row["setting"]["method"] != "item bias"
+    ]
+    return fact(min(gains) > 0, least=min(gains), most=max(gains))
+
+
 def federated(rows: Rows) -> str:
     lines = []
     for row in select(rows, "federated accuracy"):

@@ -27,7 +27,7 @@ from dpaudit import data
 from dpaudit.data.ratings import Ratings, split, split_users
 from experiments.common import Rows, options
 from experiments.paper004.federated import LEARNING_RATES, Scale, Settings, accuracies
-from experiments.paper004.methods import DELTA, METHODS, candidates, score
+from experiments.paper004.methods import DELTA, METHODS, Method, candidates, score
 from experiments.paper004.population import population
 
 EPSILONS = (1.0, 5.0, 10.0, 20.0, math.inf)
@@ -46,15 +46,12 @@ def counted(mu: float, times: int) -> float | None:
 
 
 def choose(
-    key: jax.Array, name: str, epsilon: float, learning: Ratings, choosing: Ratings, most: int
+    key: jax.Array, method: Method, epsilon: float, train: Ratings, seen: Ratings, held_out: Ratings, most: int
 ) -> dict[str, Any]:
-    """Returns the best of a method's candidates, for users who are not learned from."""
-    method = METHODS[name]
+    """Returns the best of a method's candidates, fitted to ``train`` and scored by the users of the other two."""
     tried = candidates(method.space, most, seed=0)
     if len(tried) == 1:
         return tried[0]
-    train, _, _ = split(learning, seed=0)
-    seen, held_out, _ = split(choosing, seed=0)
     found = []
     for i, choice in enumerate(tried):
         model = method.fit(jax.random.fold_in(key, i), train, choice, epsilon, mu_of(epsilon)).model
@@ -70,9 +67,11 @@ def compare(
     learning, choosing = split_users(ratings, seed=rows.seed)
     key = jax.random.key(rows.seed)
     splits = [split(learning, seed=1 + trial) for trial in range(trials)]
+    first, _, _ = split(learning, seed=0)
+    seen, asked, _ = split(choosing, seed=0)
     for place, (name, epsilon) in enumerate((name, epsilon) for name in names for epsilon in epsilons):
         method, part_key = METHODS[name], jax.random.fold_in(key, place)
-        choice = choose(jax.random.fold_in(part_key, 0), name, epsilon, learning, choosing, most)
+        choice = choose(jax.random.fold_in(part_key, 0), method, epsilon, first, seen, asked, most)
         found, told = [], math.nan
         for trial, (train, _, held_out) in enumerate(splits):
             model, told = method.fit(jax.random.fold_in(part_key, 1 + trial), train, choice, epsilon, mu_of(epsilon))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from jax.errors import JaxRuntimeError
 
 from dpaudit import _validate, play
 from dpaudit._engine import game
@@ -56,6 +57,51 @@ def test_another_key_plays_another_game(whole):
 def test_scores_are_bit_identical_for_any_batch_and_extend(batch, whole):
     for trials in (1, 256, 300, TRIALS):
         np.testing.assert_array_equal(play(KEY, release, score, trials, batch=batch), whole[:, :trials])
+
+
+def watched(monkeypatch, fails=lambda done, call: False):
+    """Notes what is launched and read; a launch may fail for a lack of memory."""
+    seen, launch, first = [], game.Game.call, game.Game.first
+
+    def call(self, done):
+        seen.append(("launched", done))
+        if fails(done, len(seen)):
+            raise JaxRuntimeError("RESOURCE_EXHAUSTED: by the test")
+        return launch(self, done)
+
+    def read(self, played, rows):
+        seen.append(("read", rows))
+        return first(self, played, rows)
+
+    monkeypatch.setattr(game.Game, "call", call)
+    monkeypatch.setattr(game.Game, "first", read)
+    return seen
+
+
+def test_the_next_call_is_launched_before_the_last_is_read(whole, monkeypatch):
+    seen = watched(monkeypatch)
+    np.testing.assert_array_equal(play(KEY, release, score, TRIALS, batch=1), whole)
+    launched = [done for what, done in seen if what == "launched"]
+    assert len(launched) > 2
+    assert launched == sorted(set(launched))  # each once, in order
+    assert [what for what, _ in seen][:4] == ["launched", "launched", "read", "launched"]
+
+
+def test_a_call_that_does_not_fit_beside_the_last_is_launched_after_it(whole, monkeypatch):
+    seen = watched(monkeypatch, lambda done, place: done > 0 and place == 2)
+    np.testing.assert_array_equal(play(KEY, release, score, TRIALS, batch=1), whole)
+    sizes = {rows for what, rows in seen if what == "read"}
+    assert len(sizes) <= 2  # whole calls, of one size, and the last
+
+
+def test_trials_that_call_python_are_not_launched_early(monkeypatch):
+    def asked(z):
+        return jax.pure_callback(np.asarray, jax.ShapeDtypeStruct(z.shape, z.dtype), z, vmap_method="broadcast_all")[0]
+
+    seen = watched(monkeypatch)
+    play(KEY, release, asked, 200, batch=1)
+    assert [what for what, _ in seen] == ["launched", "read"] * (len(seen) // 2)
+    assert len(seen) > 2
 
 
 def test_a_matrix_product_in_the_trial_is_bit_identical_too():

@@ -70,6 +70,12 @@ def test_a_federated_round_launches_under_200_kernels() -> None:
 
 
 @pytest.mark.slow
-def test_a_clipped_sum_moves_about_three_times_the_bytes_of_a_plain_gradient() -> None:
+def test_a_clipped_sum_moves_about_two_and_a_half_times_the_bytes_of_a_plain_gradient() -> None:
     moved = [hlo.moved(held(f"{name}, CNN32 x 1,024", "h100")[1]) for name in ("clipped sum", "plain gradient")]
-    assert moved[0] < 3.2 * moved[1]
+    assert moved[0] < 2.6 * moved[1]
+
+
+@pytest.mark.slow
+def test_dropout_takes_all_images_at_once_on_an_h100() -> None:
+    _, program = held("dropout, 1,000 samples", "h100")
+    assert max([loop.trips or 0 for loop in hlo.loops(program)], default=0) <= 1

@@ -154,6 +154,7 @@ def test_the_order_of_tied_canaries_tells_nothing():
         ({"scores": np.zeros((2, 3))}, r"scores: expected numbers of shape \[m\], got shape \[2, 3\]"),
         ({"scores": np.array([np.nan, 1.0, 2.0, 3.0])}, "scores: expected numbers"),
         ({"included": np.array([1, 0, 1, 0])}, "included: expected booleans"),
+        ({"included": np.arange(3) > 1}, r"included: expected booleans .*, got bool \[3\]"),
         ({"scores": np.zeros(100), "included": np.ones(100, bool)}, "included: expected independent coins"),
         ({"plans": []}, "plans: expected at least one Plan"),
         ({"plans": [Plan(3, 2)]}, "plans: expected 1 to 4 guesses in all"),

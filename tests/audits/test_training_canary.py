@@ -312,13 +312,13 @@ def test_the_final_loss_is_without_dropout():
 def test_bad_input_is_refused():
     with pytest.raises(dpaudit.InputError, match="steps: expected a whole number >= 1, got 0"):
         white_box(FULL._replace(steps=0), delta=DELTA)
-    with pytest.raises(dpaudit.InputError, match="batch_size: expected at most the 25 examples there are, got 26"):
+    with pytest.raises(dpaudit.InputError, match="batch_size: expected at most 25, the number of examples, got 26"):
         white_box(FULL._replace(batch_size=26), delta=DELTA)
     with pytest.raises(dpaudit.InputError, match=r"data: expected arrays with one leading axis of n >= 1 examples"):
         white_box(FULL._replace(data=(jnp.ones((3, D)), jnp.ones(4))), delta=DELTA)
     with pytest.raises(dpaudit.InputError, match="canaries: expected a whole number >= 1, got 0"):
         one_run(KEY, FULL, canaries=0)
-    with pytest.raises(dpaudit.InputError, match="batch_size: expected at most the 24 examples there are, got 25"):
+    with pytest.raises(dpaudit.InputError, match="batch_size: expected at most 24, the number of examples, got 25"):
         per_step(KEY, FULL)
 
 

@@ -48,7 +48,7 @@ def write(folder: Path, name: str, **changed: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", data.RATINGS)
+@pytest.mark.parametrize("name", movielens.EDITIONS)
 def test_each_format_is_read_as_it_is_published(tmp_path, name):
     for folder in movielens.EDITIONS[name].folders:
         write(tmp_path / folder, name)

@@ -7,20 +7,20 @@ from itertools import pairwise
 
 import pytest
 
-from experiments import make_results
+from experiments import pages
 from experiments.pages import apart
 from experiments.paper002 import claims as clip_size
 from experiments.paper002.claims import Margin, judge
 from experiments.paper002.published import COMPARISONS
 
-FOLDERS = [folder for folder in make_results.FOLDERS if folder != "bench"]
-PAGES = [(folder, make_results.page_of(folder)) for folder in FOLDERS]
+FOLDERS = [folder for folder in pages.FOLDERS if folder != "bench"]
+PAGES = [(folder, pages.page_of(folder)) for folder in FOLDERS]
 CLAIMS = [(folder, claim) for folder, page in PAGES for claim in (*page.CLAIMS, *getattr(page, "MORE_CLAIMS", ()))]
 
 
 @cache
 def committed(folder):
-    return make_results.rows_of(folder)
+    return pages.rows_of(folder)
 
 
 def scaled(factor):
@@ -142,7 +142,7 @@ def test_some_twin_makes_a_claim_hold_and_some_twin_does_not(folder, claim):
 def test_a_claim_names_a_command_that_there_is():
     for _, claim in CLAIMS:
         name = claim.command.split()[0].replace(".", "/")
-        assert (make_results.HERE / f"{name}.py").exists(), claim.command
+        assert (pages.HERE / f"{name}.py").exists(), claim.command
 
 
 ROW = {"setting": {}}

@@ -9,9 +9,9 @@ import pytest
 
 from dpaudit import Claim
 from experiments.common import Rows, results
-from experiments.libraries import claims, environments, page, play, run
+from experiments.libraries import claims, environments, first, page, play, run
 from experiments.libraries.promise import Promise
-from experiments.make_results import rows_of
+from experiments.pages import Untrue, rows_of
 
 
 def noisy(scale):
@@ -45,7 +45,7 @@ def test_rows_of_a_child_keep_the_version_the_verdict_and_the_issue(tmp_path, ca
     assert row["quantity"] == "promise_numpy"
     assert row["setting"]["version"] == np.__version__
     assert row["ours_low"] > 1
-    assert page.line(row)[-1] == "[1](https://example.org/issues/1)"
+    assert page.line(row)["issue"] == "[1](https://example.org/issues/1)"
     assert "violation epsilon >=" in capsys.readouterr().out
 
 
@@ -70,6 +70,27 @@ def test_an_environment_is_made_once_for_its_requirements(tmp_path, monkeypatch)
         environments.make("one")
 
 
+@pytest.mark.parametrize(
+    "line, got",
+    [
+        ("numpy==0.1", f"got {np.__version__};"),
+        ("no-such-package==1.0", "got none;"),
+        (f"numpy=={np.__version__}", ""),
+    ],
+)
+def test_a_package_that_is_missing_or_of_another_version_is_told_in_one_line(tmp_path, monkeypatch, line, got):
+    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    (tmp_path / "opendp.txt").write_text(f"{line}\n")
+    if not got:
+        return environments.check("opendp")
+    monkeypatch.setattr(sys, "argv", ["play", "opendp"])
+    for program in (play, first):
+        with pytest.raises(
+            SystemExit, match=f"^opendp: expected {line}, {got} make libraries ONLY=opendp installs it$"
+        ):
+            program.main()
+
+
 def failing(command, **named):
     if named.get("check"):
         return SimpleNamespace(returncode=0)
@@ -86,6 +107,21 @@ def test_committed_rows_of_what_is_withheld_tell_no_figure():
     for row in json.loads(results("libraries").read_text()):
         if row["setting"].get("verdict") == play.WITHHELD:
             assert (row["ours"], row["ours_low"], row["setting"]["trials"]) == (None, None, 0)
+
+
+def test_the_readme_says_what_the_rows_say_of_other_auditors():
+    readme = " ".join((environments.ROOT / "README.md").read_text(encoding="utf-8").split())
+    rows = [row | {"setting": dict(row["setting"])} for row in rows_of("libraries")]
+    assert page.in_readme(rows) in readme
+    (found, *_), (sound, *_) = (
+        [row["setting"] for row in rows if row["quantity"] == "peer" and test(row["setting"])]
+        for test in (lambda at: at["found"], lambda at: at["issue"] is None)
+    )
+    found["found"] = False
+    assert page.in_readme(rows) not in readme
+    sound["found"] = True
+    with pytest.raises(Untrue, match="no sound one accused"):
+        page.in_readme(rows)
 
 
 def test_keys_differ_between_promises():

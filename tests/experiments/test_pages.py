@@ -52,22 +52,22 @@ def test_what_a_verdict_is_called():
     ]
 
 
-@pytest.mark.parametrize("folder", make_results.FOLDERS)
+@pytest.mark.parametrize("folder", pages.FOLDERS)
 def test_a_committed_page_is_what_its_template_and_rows_make(folder):
-    committed = (make_results.HERE / folder / "RESULTS.md").read_text(encoding="utf-8")
-    made = make_results.text_of(folder, make_results.rows_of(folder))
+    committed = (pages.HERE / folder / "RESULTS.md").read_text(encoding="utf-8")
+    made = make_results.text_of(folder, pages.rows_of(folder))
     assert made.strip() == committed.strip()
     for file in re.findall(r"!\[[^]]*\]\(([^)]*)\)", committed):
-        assert (make_results.HERE / folder / file).exists(), file
+        assert (pages.HERE / folder / file).exists(), file
     assert len(committed.splitlines()) <= make_results.MOST["RESULTS.md"]
 
 
 def test_the_first_page_is_what_the_folders_rows_make():
-    template = (make_results.HERE / "template.md").read_text(encoding="utf-8")
-    committed = (make_results.HERE / "README.md").read_text(encoding="utf-8")
+    template = (pages.HERE / "template.md").read_text(encoding="utf-8")
+    committed = (pages.HERE / "README.md").read_text(encoding="utf-8")
     assert filled(template, overview, []).strip() == committed.strip()
     assert len(committed.splitlines()) <= make_results.MOST["README.md"]
-    for folder in make_results.FOLDERS:
+    for folder in pages.FOLDERS:
         assert f"({folder}/RESULTS.md)" in committed
 
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit.data.ratings import split, split_users
+from dpaudit.data.ratings import Ratings, split, split_users
 from dpaudit.personalization.als import recommender
 from dpaudit.personalization.als.steps import Model
 from experiments.common import Rows
-from experiments.paper004 import page
+from experiments.paper004 import jester, page
 from experiments.paper004 import run as personalization
 from experiments.paper004.methods import METHODS, Method, Told, candidates, device_rows, score
 from experiments.paper004.population import NOISE, population
@@ -55,10 +55,40 @@ def test_the_best_candidate_of_the_choosing_users_is_taken(monkeypatch: pytest.M
         bias = jnp.full((30, 1), 0.0 if choice["sound"] else 3.0)
         return Told(Model(ones, bias, jnp.zeros(30), mean, jnp.array([5.0, jnp.inf])), 0.0)
 
-    monkeypatch.setitem(METHODS, "spoiled", Method(fit, {"sound": (False, True)}))
-    chosen = personalization.choose(jax.random.key(0), "spoiled", math.inf, learning, choosing, most=2)
+    method = Method(fit, {"sound": (False, True)})
+    seen, held_out, _ = split(choosing, seed=0)
+    chosen = personalization.choose(jax.random.key(0), method, math.inf, learning, seen, held_out, most=2)
     assert chosen == {"sound": True}
     assert asked == [learning.num_users] * 2
+
+
+def test_public_users_choose_alone_and_count_several_times(tmp_path, monkeypatch) -> None:
+    """No candidate is fitted to a private user's rating, and every split is fitted once."""
+    ratings = jester.made_up(0, 2_000)
+    private, public = split_users(ratings, seed=0)
+    seen, _, _ = split(public, seed=0)
+    asked: list[Ratings] = []
+    method = METHODS["item bias"]
+
+    def fit(key, train, choice, epsilon, mu) -> Told:
+        asked.append(train)
+        return method.fit(key, train, choice, epsilon, mu)
+
+    fixed = {"rating_clip": (7.5, 5.0), "rating_variance": (2.5,), "bias_variance": (2.5,)}
+    monkeypatch.setattr(jester, "METHODS", {"watched": Method(fit, fixed)})
+    rows = Rows("004", "personalization_jester", str(tmp_path), 0)
+    jester.compare(rows, ratings, [5.0], trials=2, most=2)
+    assert [train.num_users for train in asked] == [9 * public.num_users] * 2 + [private.num_users] * 2
+    for train in asked[:2]:
+        assert len(train.values) == 9 * len(seen.values)
+        for copy in range(9):
+            own = train.users // public.num_users == copy
+            np.testing.assert_array_equal(train.users[own] % public.num_users, seen.users)
+            np.testing.assert_array_equal(train.values[own], seen.values)
+    (row,) = rows.rows
+    assert row["setting"]["transcript_epsilon"] == pytest.approx(5.0, rel=2e-3)
+    assert row["setting"]["public_users"] == public.num_users
+    assert "| watched | 5 |" in page.jester(rows.rows)
 
 
 def test_choosing_is_counted() -> None:

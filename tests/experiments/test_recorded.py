@@ -20,3 +20,12 @@ def test_a_case_is_the_committed_row(kind, mended, committed):
     (row,) = (row for row in committed if (row["kind"], row["mended"]) == (kind, mended))
     assert [found[name] for name in ("verdict", "findings")] == [row[name] for name in ("verdict", "findings")]
     assert row["dp_recorder"]["found"] is not mended
+
+
+def test_a_library_s_fault_is_found_by_both_and_its_fix_is_not_accused():
+    versions = {row["setting"]["mended"]: row["setting"] for row in read_rows(results("replayed"))}
+    assert {mended: at["dp_recorder"]["found"] for mended, at in versions.items()} == {False: True, True: False}
+    assert (versions[False]["verdict"], versions[False]["findings"]) == ("fault", ["data_dependent_shape"])
+    assert (versions[True]["verdict"], versions[True]["findings"]) == ("underpowered", [])
+    for at in versions.values():
+        assert not any("/" in one and one.split(" at ")[-1].startswith("/") for one in at["left"])

@@ -79,6 +79,13 @@ def test_one_round_of_two_clients_on_paper():
     assert np.flatnonzero(info.histogram[0]).tolist() == [12, 15]  # 2^-1 <= 0.5 < 2^0 and 2^2 <= 5 < 2^3
 
 
+def test_an_update_that_overflows_is_dropped_and_not_counted_as_clipped():
+    server = toy(clients.gaussian(FEDSGD, noise_multiplier=QUIET), optax.sgd(0.5))
+    _, info = of(server, ONES, 1, population=TWO, data=(TOY[0].at[3].set(1e30), TOY[1]))
+    assert (info.clipped[0], info.dropped[0]) == (1, 1)
+    assert math.isinf(info.norm[0])  # and not NaN, which is above no clip norm
+
+
 def test_noise_of_rounds_on_paper():
     """The mean of two messages of noise 2 z has noise sqrt(2) 2 z/2, in every round another."""
     z, runs = 1.5, 5_000

@@ -105,7 +105,7 @@ def test_the_table_and_too_few_canaries(monkeypatch, capsys):
         (("--delta", "1"), "delta: expected a number in (0, 1), got 1.0"),
         (("--steps", "0"), "steps: expected a whole number >= 1, got 0"),
         (("--batch-size", "0"), "batch_size: expected a whole number >= 1, got 0"),
-        (("--batch-size", "2000"), "batch_size: expected at most the 1637 examples there are, got 2000"),
+        (("--batch-size", "2000"), "batch_size: expected at most 1637, the number of examples, got 2000"),
         (("--clip-norm", "-1"), "clip_norm: expected a finite number > 0, got -1.0"),
         (("--learning-rate", "nan"), "learning_rate: expected a finite number > 0, got nan"),
         (("--optimizer", "magic"), "optimizer: expected one of sgd, adam, got magic"),

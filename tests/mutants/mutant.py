@@ -65,8 +65,9 @@ def of(file: str, tests: str, *changes: tuple[str, ...]) -> list[Mutant]:
 
     Args:
       file: the module, without its ``.py``.
-      tests: test files without ``tests/`` and ``.py``, separated by spaces.
+      tests: test files without ``tests/`` and ``.py``, or FILE::TEST, separated by spaces.
       changes: the faults.
     """
-    named = tuple(f"tests/{test}.py" for test in tests.split())
+    parts = [test.partition("::") for test in tests.split()]
+    named = tuple(f"tests/{file}.py{between}{test}" for file, between, test in parts)
     return [Mutant(f"{file}.py", old, new, named, *argument) for old, new, *argument in changes]

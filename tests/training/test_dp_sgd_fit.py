@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import dpaudit
-from dpaudit.training.dp_sgd import Noise, add_noise, dp_sgd, fit, noisy_sums, train
+from dpaudit.training.dp_sgd import Noise, _train_on, add_noise, dp_sgd, fit, noisy_sums, train
 from dpaudit.training.sampling import poisson
 from tests.interrupting import Killed, killed_at
 
@@ -174,3 +174,25 @@ def test_bad_input_is_refused(tmp_path):
     names = iter("ab")
     with pytest.raises(dpaudit.InputError, match="evaluate: expected the names step, a, as before, got step, b"):
         run(evaluate=lambda params: {next(names): 0.0})
+
+
+def test_a_state_that_nobody_sees_gives_its_memory_to_the_next() -> None:
+    given = KEY, SOUND, SOUND.init(PARAMS), data(), SAMPLING, 2
+    plans: list[Any] = [of.lower(*given).compile().memory_analysis() for of in (train, _train_on)]
+    assert [plan.alias_size_in_bytes for plan in plans] == [0, sum(leaf.nbytes for leaf in jax.tree.leaves(given[2]))]
+
+
+def test_what_a_caller_holds_stays() -> None:
+    """The first parameters, those that were shown, and those of ``train``'s first argument."""
+    shown = []
+
+    def keep(params: Any) -> dict[str, float]:
+        shown.append(params)
+        return {"offset": float(params["b"])}
+
+    fitted = fit(KEY, SOUND, PARAMS, data(), SAMPLING, 6, every=2, evaluate=keep)
+    assert [float(params["b"]) for params in shown] == list(fitted.evaluations["offset"])
+    assert float(PARAMS["b"]) == 0
+    state = SOUND.init(PARAMS)
+    train(KEY, SOUND, state, data(), SAMPLING, 2)
+    assert int(state.step) == 0

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit.training import many
 from dpaudit.training.dp_sgd import dp_sgd, train
 from dpaudit.training.many import train_many
@@ -55,6 +55,35 @@ def test_together_as_alone(settings, alone):
     np.testing.assert_array_equal(keys, jax.random.key_data(ARGUMENTS[0]))
     assert done == sorted(done)
     assert done[-1] == COUNT
+
+
+def test_convolutions_side_by_side_are_products_on_a_gpu():
+    """Whatever was traced before: groups of one are convolutions, groups of three products with patches."""
+    images, labels = jax.random.normal(KEY, (N, 6, 6, 1)), jnp.arange(N) / N
+    start = jax.random.normal(jax.random.key(2), (3, 3, 1, 2))
+
+    def convolved(kernel, example):
+        how = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+        return example[1] * jnp.sum(jnp.sin(jax.lax.conv_general_dilated(example[0][None], kernel, **how)))
+
+    trainer = dp_sgd(convolved, clip_norm=1.0, noise_multiplier=1.0, batch_size=8, optimizer=optax.sgd(0.1))
+
+    def one(key):
+        return train(key, trainer, trainer.init(start), (images, labels), poisson(N, 8), 2)[0].params
+
+    def convolves(at_once):
+        return "conv_general_dilated" in str(
+            many._trained.trace(many._Group(one, at_once, None), (keys[:at_once],), ()).jaxpr
+        )
+
+    keys = jax.random.split(KEY, 3)
+    here = train_many(one, (keys,), at_once=3)
+    with _platform.named("tpu"):
+        assert convolves(3)
+    with _platform.named("gpu"):
+        assert [convolves(at_once) for at_once in (1, 3, 1)] == [True, False, True]
+        there = train_many(one, (keys,), at_once=3)
+    np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_shared_is_no_part_of_the_program(alone):

@@ -241,7 +241,7 @@ def test_a_bad_input_is_refused_by_name():
     for settings, message in [
         ({"members": 1, "shadow": 3}, "members: expected a whole number >= 2, got 1"),
         ({"members": 3, "shadow": 0}, "shadow: expected a whole number >= 1, got 0"),
-        ({"members": 8, "shadow": 3}, r"members \+ shadow: expected at most the 10 records there are, got 11"),
+        ({"members": 8, "shadow": 3}, r"members \+ shadow: expected at most 10, the number of records, got 11"),
     ]:
         with pytest.raises(expected, match=message):
             split(KEY, 10, **settings)

@@ -12,7 +12,7 @@ from flax import nnx
 
 from dpaudit import _validate
 from dpaudit._engine.programs import record
-from dpaudit.training import per_example, unit_gradients
+from dpaudit.training import per_example, taps
 from dpaudit.training.dropout import mc_dropout
 from dpaudit.training.forms import quick
 from tests.training import by_vmap
@@ -89,7 +89,7 @@ def test_a_network_works_as_it_is(of: Callable[[], Given]) -> None:
     assert by_vmap.relative_error(total, wanted) < 1e-5
     assert by_vmap.relative_error(info.norms, norms) < 1e-5
     tape = record(quick(loss), params, IMAGES[0])
-    assert len(unit_gradients.sites(tape, jax.tree.leaves(params))) == len(jax.tree.leaves(params)) == 6
+    assert len(taps.sites(tape, jax.tree.leaves(params))) == len(jax.tree.leaves(params)) == 6
     assert not {"conv_general_dilated", "reduce_window_max"} & {step.primitive.name for step in tape.steps}
     found = mc_dropout.sample(jax.random.key(2), network, params, IMAGES[:1], samples=50)
     plain = network(params, IMAGES[0])

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpaudit import _platform
 from dpaudit._engine.programs import record
-from dpaudit.training import per_example, unit_gradients
+from dpaudit.training import per_example, taps, unit_gradients
 from tests.training import by_vmap
 
 N = 6
@@ -113,8 +114,8 @@ def assert_as_by_vmap(loss: Any, params: Any, batch: Any, units: Any = (RAGGED,)
         assert by_vmap.relative_error(info.norms, norms) < 1e-5
 
 
-def found(loss: Any, params: Any, batch: Any) -> dict[int, unit_gradients.Site]:
-    return unit_gradients.sites(record(loss, params, batch[0]), jax.tree.leaves(params))
+def found(loss: Any, params: Any, batch: Any) -> dict[int, taps.Site]:
+    return taps.sites(record(loss, params, batch[0]), jax.tree.leaves(params))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -185,3 +186,29 @@ def test_random_networks(layers: list[nn.Module], repeated: bool) -> None:
     net = Then((nn.Dense(4), nn.tanh, *layers, *((nn.Dense(4), shared, nn.tanh, shared) if repeated else ())))
     params, batch = prepared(net, (4, 3, 2))
     assert_as_by_vmap(lambda params, x: net.apply({"params": params}, x), params, batch)
+
+
+@pytest.mark.parametrize("name", ["conv", "conv, strides and dilation", "conv, groups", "conv, causal"])
+def test_convolutions_for_accelerators_are_the_same_sum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU from rows of patches and shifts where these are fewer, on a TPU without joining a unit's examples."""
+    net, shape, _ = CASES[name]
+    params, batch = prepared(net, shape)
+    by_both_sides, rows = [], unit_gradients._both_sides
+
+    def loss(params: Any, x: jax.Array) -> Any:
+        return net.apply({"params": params}, x)
+
+    def seen(*arguments: Any) -> Any:
+        by_both_sides.append(rows(*arguments) is not None)
+        return rows(*arguments)
+
+    monkeypatch.setattr(unit_gradients, "_both_sides", seen)
+    found = []
+    for kind in ("cpu", "gpu", "tpu"):
+        with _platform.named(kind):
+            call = partial(per_example.clipped_sum, loss, clip_norm=0.5, group_size=3, weights=RAGGED[1])
+            found.append(jax.jit(call)(params, batch))
+    for other in found[1:]:
+        for own, wanted in zip(jax.tree.leaves(other), jax.tree.leaves(found[0]), strict=True):
+            np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-6)
+    assert any(by_both_sides) == (name == "conv")

@@ -121,7 +121,7 @@ def test_a_batch_depends_on_key_and_step_alone(make):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: poisson(10, 11), "batch_size: expected at most the 10 examples there are, got 11"),
+        (lambda: poisson(10, 11), "batch_size: expected at most 10, the number of examples, got 11"),
         (lambda: shuffled(10, 0), "batch_size: expected a whole number >= 1, got 0"),
         (lambda: fixed_size(0, 1), "examples: expected a whole number >= 1, got 0"),
         (lambda: participation(0), "rounds: expected a whole number >= 1, got 0"),

@@ -97,7 +97,7 @@ TWICE = [[0, 1], [2, 3], [0, 2], [0, 1]]
             "neighbouring: expected replace for scheduled batches, got add_remove",
         ),
         (lambda: spaced(KEY, 23, 3, 10, separation=8), "separation: expected at most the 7 rounds of an epoch, got 8"),
-        (lambda: spaced(KEY, 2, 3, 10, separation=1), "batch_size: expected at most the 2 examples there are, got 3"),
+        (lambda: spaced(KEY, 2, 3, 10, separation=1), "batch_size: expected at most 2, the number of examples, got 3"),
         (lambda: spaced(KEY, 5, 2, 0, separation=1), "rounds: expected a whole number >= 1, got 0"),
     ],
 )

@@ -33,6 +33,9 @@ Network = Callable[..., jax.Array]
 
 CACHED = 16.0  # MiB of values at a time that fit a CPU's caches
 ROOM = 1_024.0  # MiB that keep an accelerator busy
+# What an accelerator writes to memory; its compiler computes other values where they are read.
+WRITTEN = {"conv_general_dilated", "dot_general", "custom_vjp_call", "random_bits", "gather", "sort", "scan", "while"}
+WRITTEN |= {"reduce_window_max", "reduce_window_min", "reduce_window_sum", "cond", "pure_callback"}
 
 
 class Part(NamedTuple):
@@ -40,7 +43,7 @@ class Part(NamedTuple):
 
     steps: tuple[Step, ...]
     makes: list[int]  # the slots that later parts read
-    values: int  # bytes of the values that they compute or receive for one x
+    values: int  # bytes of the values that they compute or receive for one x; on an accelerator, of those written
     weights: int  # bytes of their inputs that do not depend on x
 
     def run(self, values: Mapping[int, Any]) -> dict[int, Any]:
@@ -102,7 +105,10 @@ def cut(function: Callable[..., jax.Array], *arguments: Any) -> Cut:
         made = {slot for step in steps for slot in step.outputs}
         handed = {slot for step in steps for slot in step.inputs if isinstance(slot, int)} - made
         makes = made & tape._replace(steps=tuple(later)).used()
-        return Part(tuple(steps), sorted(makes), size(made | (handed & late)), size(handed & bound - late))
+        held = made
+        if not _platform.on_cpu():
+            held = makes.union(*(step.outputs for step in steps if step.primitive.name in WRITTEN))
+        return Part(tuple(steps), sorted(makes), size(held | (handed & late)), size(handed & bound - late))
 
     def parts(at: int) -> tuple[Part, Part]:
         return part(behind[:at], behind[at:]), part(behind[at:], [])

@@ -13,8 +13,9 @@ from experiments.libraries.promise import Promise
 
 LIBRARY = "opacus"
 BATCH_SIZE = "https://github.com/meta-pytorch/opacus/issues/571"
+ROUNDED_DOWN = "https://github.com/meta-pytorch/opacus/issues/819"  # as many expected records as are left whole
 DELTA = 1e-5
-FULL, OF_FOUR = None, 4
+FULL, OF_FOUR, OF_TWO = None, 4, 2
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
@@ -65,6 +66,10 @@ def promise(name, x0, x1, *, issue=None, trials=4_000, **settings):
 def promises():
     full = {"batch_size": FULL, "noise_multiplier": 2.0, "dimensions": 200, "steps": 1}
     yield promise("a step on all of 2 or 3 records", (2, False), (3, False), issue=BATCH_SIZE, trials=12_000, **full)
+    half = full | {"batch_size": OF_TWO}  # 3 and 4 records are both sampled at 1/2, and expected to be 1 and 2
+    yield promise(
+        "a step on half of 3 or 4 records", (3, False), (4, False), issue=ROUNDED_DOWN, trials=12_000, **half
+    )
     part = {"batch_size": OF_FOUR, "noise_multiplier": 1.0, "dimensions": 2}
     yield promise("a step on a batch of 10 or 11 records", (10, False), (11, True), steps=1, trials=600, **part)
     yield promise("a training of 6 steps", (10, False), (11, True), steps=6, trials=600, **part)

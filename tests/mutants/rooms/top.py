@@ -43,8 +43,12 @@ MUTANTS = [
         "integration/test_cli integration/test_cli_audit",
         ('"violation": 1, "fault": 1', '"violation": 0, "fault": 1'),
         ('"underpowered": 3}', '"underpowered": 0}'),
-        ("if kept.exists() and not resume", "if kept.exists() and resume"),
         ("hosts.leave(2)\n        status = 2", "hosts.leave(2)\n        status = 0"),
+    ),
+    *of(
+        "dpaudit/cli/command",
+        "integration/test_cli_resume::test_a_checkpoint_that_is_there_is_kept_unless_it_is_resumed",
+        ("if kept.exists() and not resume", "if kept.exists() and resume"),
     ),
     *of(
         "dpaudit/cli/command",
