@@ -37,7 +37,7 @@ SMALL = {
     "train": ["--epochs", "1"],
 }
 BY_HAND = {"owner", *first.blocks()}  # blocks that test_docs_secure.py and test_libraries.py of tests/integration run
-FILES = {"play.py", "test_privacy.py"}  # blocks that commands of their page run
+FILES = {"mine.py", "play.py", "test_privacy.py"}  # blocks that commands of their page run
 
 
 class Block(NamedTuple):

@@ -9,6 +9,7 @@ from experiments.paper001.claims import CLAIMS as CLAIMS
 from experiments.paper001.claims import ends, growth
 from experiments.paper001.cost import LINKS, RING_BITS, WARM, general_bytes, plain_bytes
 from experiments.paper001.more_claims import MORE_CLAIMS as MORE_CLAIMS
+from experiments.paper001.page_real import NONE
 from experiments.paper001.page_real import as_guessing as as_guessing
 from experiments.paper001.page_real import as_printed as as_printed
 from experiments.paper001.page_real import equal_sums as equal_sums
@@ -26,7 +27,6 @@ FILES = ("spgc*.json",)
 RULES = {"classical": "the paper's", "add_remove": "exact, added or removed", "replace": "exact, replaced"}
 EXACT = ("add_remove", "replace")
 RELATIONS = {"add_remove": "added or removed", "replace": "replaced"}
-SHOWN = ("non-private", "MPC only", "SPGC", "LDP")
 SIDES = {("noisy", 1): "SPGC, IKNP", ("noisy", 4): "SPGC, SoftSpoken", ("plain", 1): "MPC only, IKNP"}
 
 
@@ -58,20 +58,20 @@ def more_verdicts(rows: Rows) -> str:
 
 def accuracies(rows: Rows) -> str:
     """Returns the paper's schemes under its own rule, and SPGC under rules that keep their promise: by epsilon."""
-    found = [row for row in select(rows, "accuracy", owners=OWNERS) if row["setting"]["scheme"] in SHOWN]
+    found = [row for row in select(rows, "accuracy", owners=OWNERS) if row["setting"]["scheme"] in NONE]
     lines = []
-    for data in values(found, "data"):
-        largest = prior(rows, data)
-        for first in select(found, "accuracy", data=data):
-            at = first["setting"]
-            if at["epsilon"] not in (None, EPSILONS[0]) or (at["rule"] in EXACT and at["scheme"] != "SPGC"):
-                continue
-            same = {key: at[key] for key in ("data", "scheme", "rule", "owners")}
-            epsilons = (None,) if at["epsilon"] is None else EPSILONS
-            cells = [_worth(rows, same | {"epsilon": epsilon}) for epsilon in epsilons]
-            name = f"{data}, {at['scheme']}" + (f", {RULES[at['rule']]}" if at["rule"] in EXACT else "")
-            lines.append([name, largest, *cells, *[""] * (len(EPSILONS) - len(cells))])
-    return table(["data, scheme", "largest class", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)
+    for first in select(found, "accuracy", epsilon=EPSILONS[0]):
+        at = first["setting"]
+        if at["rule"] in EXACT and at["scheme"] != "SPGC":
+            continue
+        same = {key: at[key] for key in ("data", "scheme", "rule", "owners")}
+        none = {"data": at["data"], "scheme": NONE[at["scheme"]], "owners": OWNERS}
+        cells = ["–" if at["rule"] in EXACT else _worth(rows, none)]
+        cells += [_worth(rows, same | {"epsilon": epsilon}) for epsilon in EPSILONS]
+        name = f"{at['data']}, {at['scheme']}" + (f", {RULES[at['rule']]}" if at["rule"] in EXACT else "")
+        lines.append([name, prior(rows, at["data"]), *cells])
+    header = ["data, scheme", "largest class", "no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
+    return table(header, lines)
 
 
 def _worth(rows: Rows, setting: dict[str, Any]) -> str:

@@ -56,22 +56,22 @@ def _lead(rows: Rows, bins: str, parameters: int) -> float:
     return more + error
 
 
+NONE = {"SPGC": "MPC only", "LDP": "non-private"}  # a scheme without its noise
+
+
 def as_printed(rows: Rows) -> str:
     """Returns Cancer's accuracies by reading of the network and bins, scheme and epsilon."""
     found = select(rows, "printed_accuracy", data="Cancer")
     lines = []
-    for first in found:
+    for first in select(found, "printed_accuracy", epsilon=EPSILONS[0]):
         at = first["setting"]
-        if at["epsilon"] not in (None, EPSILONS[0]):
-            continue
-        same = {name: at[name] for name in ("bins", "parameters", "arithmetic", "scheme")}
-        if at["epsilon"] is None:
-            cells = [_both(rows, first), "", ""]
-        else:
-            cells = [_both(rows, only(found, "printed_accuracy", epsilon=epsilon, **same)) for epsilon in EPSILONS]
-        name = f"{at['bins']}, {at['parameters']:,}: {at['scheme']}"
-        lines.append([name, at["arithmetic"], *cells])
-    return table(["bins, parameters: scheme", "arithmetic", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)
+        same = {"bins": at["bins"], "parameters": at["parameters"], "arithmetic": at["arithmetic"]}
+        none = select(found, "printed_accuracy", scheme=NONE[at["scheme"]], **same)
+        noisy = [only(found, "printed_accuracy", scheme=at["scheme"], epsilon=e, **same) for e in EPSILONS]
+        cells = [_both(rows, none[0]) if none else "–", *(_both(rows, row) for row in noisy)]
+        lines.append([f"{at['bins']}, {at['parameters']:,}: {at['scheme']}", at["arithmetic"], *cells])
+    header = ["bins, parameters: scheme", "arithmetic", "no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
+    return table(header, lines)
 
 
 def _both(rows: Rows, row: Row) -> str:
@@ -144,12 +144,10 @@ def table_one(rows: Rows) -> str:
     """Returns Table 1: hours of computing and communicating, ours and the paper's, by scheme and epsilon."""
     lines = []
     for data in values(select(rows, "training_hours"), "data"):
-        for scheme in ("SPGC", "LDP"):
-            cells = [_hours(rows, data, scheme, epsilon) for epsilon in COSTED]
+        for scheme, without in NONE.items():
+            cells = [_hours(rows, data, without, None), *(_hours(rows, data, scheme, epsilon) for epsilon in COSTED)]
             lines.append([f"{data}, {scheme}", *cells])
-        lines.append([f"{data}, MPC only", _hours(rows, data, "MPC only", None), *[""] * (len(COSTED) - 1)])
-        lines.append([f"{data}, non-private", _hours(rows, data, "non-private", None), *[""] * (len(COSTED) - 1)])
-    return table(["hours: ours (paper's)", *(f"ε = {epsilon:g}" for epsilon in COSTED)], lines)
+    return table(["hours: ours (paper's)", "no noise", *(f"ε = {epsilon:g}" for epsilon in COSTED)], lines)
 
 
 def _hours(rows: Rows, data: str, scheme: str, epsilon: float | None) -> str:

@@ -272,7 +272,7 @@ def main() -> None:
     chosen = arguments()
     rows = Rows("001", "spgc_printed", chosen.out, chosen.seed)
     if chosen.part == "chase":
-        rows.rows += [row for row in read_rows(rows.file) if not _of_chase(row)]
+        rows.rows += [row for row in read_rows(rows.file) if not _of_chase(row)] if rows.file.exists() else []
         flaw(rows)
         add(rows, arms_of_chase(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
         return

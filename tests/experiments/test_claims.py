@@ -58,14 +58,19 @@ def judged(verdict, **more):
     return change
 
 
-def doubled(name):
+def doubled(name, factor=2):
     """One side of a comparison alone."""
 
     def change(row):
         if name in row["setting"].values():
-            scaled(2)(row)
+            scaled(factor)(row)
 
     return change
+
+
+def repeated(row):
+    """Ten trials that all agree, in place of one."""
+    row["scale"] = f"{row['scale'].rsplit(', ', 1)[0]}, 10 trials"
 
 
 def steeper(row):
@@ -87,10 +92,11 @@ CHANGES = [
     judged("violation"),
     judged("consistent", inspect=[], needed={"": None}),
     judged("consistent", epsilon_lower=99),
-    *map(
-        doubled, ("benign", "label_flip", "gradient_flip", "collusion", "SPGC", "LDP", "MPC only", "binomial", "table")
-    ),
+    *map(doubled, ("benign", "label_flip", "gradient_flip", "collusion", "SPGC", "LDP", "binomial", "table")),
     *map(doubled, ("alternating", "alternating, public features", "gradient steps, public features", "deterministic")),
+    *map(doubled, ("MPC only", "non-private", "as printed", "noisy", "plain")),
+    *(doubled(name, factor) for name in ("plain", "LDP") for factor in (1.5, 4, 30)),
+    repeated,
     steeper,
     only_samples,
     lambda row: row.update(holm_p=1e-9),

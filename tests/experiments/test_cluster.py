@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit.cli import main
+from dpaudit.cli import main, secure
 from experiments.paper002 import run as clip_size
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "cluster"
@@ -22,8 +22,8 @@ def accepted(words: list[str]) -> Any:
     return clip_size.arguments(words[3:])
 
 
-def test_both_scripts_are_there():
-    assert [script.name for script in SCRIPTS] == ["array.sbatch", "nodes.sbatch"]
+def test_the_scripts_are_there():
+    assert [script.name for script in SCRIPTS] == ["array.sbatch", "nodes.sbatch", "secure.sbatch"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
@@ -32,6 +32,7 @@ def test_a_script_starts_a_command_that_is_taken(script):
     (line,) = (line for line in script.read_text().splitlines() if line.startswith("srun "))
     line = line.replace("$SLURM_ARRAY_TASK_ID", "3").replace("$SLURM_ARRAY_TASK_COUNT", "20")
     found = accepted(shlex.split(line)[1:])
+    found = found.command if isinstance(found, secure.Secure) else found
     assert getattr(found, "resume", None) or found.share == "3/20"
 
 
@@ -64,3 +65,22 @@ def test_the_job_finds_its_own_service():
     (rule,) = spec["podFailurePolicy"]["rules"]
     assert rule["onExitCodes"]["containerName"] == container["name"]
     assert accepted(container["command"] + container["args"]).resume
+
+
+def test_a_server_and_an_owner_agree_on_the_terms():
+    yaml = pytest.importorskip("yaml")
+    service, server, owner = yaml.safe_load_all((FOLDER / "secure.yaml").read_text())
+    pods = [each["spec"]["template"]["spec"] for each in (server, owner)]
+    (first,), (second,) = (pod["containers"] for pod in pods)
+    serving, training = (accepted(each["command"] + each["args"]).command for each in (first, second))
+    mine, theirs = serving.terms(serving.dimension, serving.examples), training.terms(8, 2 * training.batch_size)
+    assert mine == theirs
+    assert mine.openings >= training.steps
+    assert serving.listen.endswith(f":{service['spec']['ports'][0]['port']}")
+    assert training.servers[1].endswith(f":{service['spec']['ports'][0]['port']}")
+    assert training.resume
+    assert serving.state.startswith("/kept/")
+    for container, pod, name in ((first, pods[0], "h2"), (second, pods[1], "anna")):
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert mounts["keys"] == f"/keys/{name}"
+        assert pod["volumes"][-1]["secret"]["secretName"] == name

@@ -1,4 +1,4 @@
-"""``dpaudit secure train``: a user's model through two server processes; a kill changes no sum; the page tells of it."""
+"""``dpaudit secure train``: a user's model through two server processes; a kill changes no sum; the page."""
 
 import json
 import subprocess

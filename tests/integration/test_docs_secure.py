@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from dpaudit.cli import main
 from tests.test_docs import ROOT, blocks
 
 pytestmark = pytest.mark.integration
@@ -33,7 +34,7 @@ def test_two_servers_and_two_owners(tmp_path, monkeypatch):
     found = blocks(ROOT / "docs/howto/secure.md")
     commands = [shlex.split(here(block.text).replace("\\\n", " ")) for block in found if block.language == "sh"]
     (program,) = (here(block.text) for block in found if block.title == "owner")
-    started = [[sys.executable, "-m", *words] for words in commands]
+    started = [[sys.executable, "-m", *words] for words in commands if words[2] in ("keys", "server")]
     with contextlib.ExitStack() as stack:
         subprocess.run(started[0], check=True, capture_output=True)
         for command in started[1:]:
@@ -55,3 +56,18 @@ def test_two_servers_and_two_owners(tmp_path, monkeypatch):
     # noise of 4 clip norms in each of 182 coordinates; the mean is known to within 4/sqrt(182)
     assert abs(anna["total"].mean() - 30 / np.sqrt(182)) < 5 * 4 / np.sqrt(182)
     assert 2 < anna["total"].std() < 8
+
+
+def test_the_training_of_the_page(tmp_path):
+    found = blocks(ROOT / "docs/howto/secure.md")
+    (file,) = (block for block in found if block.title == "mine.py")
+    (tmp_path / file.title).write_text(file.text)
+    (first, *_) = (block.text for block in found if block.text.startswith("dpaudit secure train"))
+    words = shlex.split(first.replace("--steps 100", "--steps 5"))
+    done = subprocess.run([sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (real,) = (block.text for block in found if "--resume" not in block.text and "--servers" in block.text)
+    training = main.parsed(shlex.split(real.replace("\\\n", " "))[1:]).command
+    assert training.terms(8, 20).openings >= training.steps
+    assert "5 of 5" in done.stdout
+    assert (tmp_path / "out" / "report.html").exists()

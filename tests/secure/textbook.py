@@ -38,6 +38,12 @@ def negative(point: Affine) -> Affine:
     return point and (point[0], -point[1] % FIELD)
 
 
+def on_curve(x: int) -> bool:
+    """Tells whether x is that of a point, by Euler's criterion."""
+    b = (GENERATOR[1] ** 2 - GENERATOR[0] ** 3 + 3 * GENERATOR[0]) % FIELD
+    return pow(x**3 - 3 * x + b, (FIELD - 1) // 2, FIELD) in (0, 1)
+
+
 def encode(point: Affine) -> bytes:
     """Encodes a point as 4, x, y."""
     assert point is not None

@@ -43,9 +43,10 @@ TASK = Task(loss, {"w": jnp.zeros((4, 2)), "b": jnp.zeros(2)}, records, optax.ad
 
 
 def terms(mode: str = "noisy", **more: Any) -> Terms:
-    noise = {"noise_multiplier": 0.5} if mode == "noisy" else {}
-    size = {"owners": OWNERS, "dimension": 10, "examples": BATCH * len(OWNERS), "clip_norm": 0.7}
-    return agreement.terms(**size | {"mode": mode} | noise | more)
+    noise: dict[str, Any] = {"noise_multiplier": 0.5} if mode == "noisy" else {}
+    size: dict[str, Any] = {"owners": OWNERS, "dimension": 10, "examples": BATCH * len(OWNERS), "clip_norm": 0.7}
+    asked: dict[str, Any] = {**size, "mode": mode, **noise, **more}
+    return agreement.terms(**asked)
 
 
 def participant(both: Pair, mine: Terms, name: str, **more: Any) -> Participant:

@@ -1,21 +1,25 @@
 """Runs 128 random oblivious transfers by public-key cryptography, once a session; all later transfers extend them.
 
 For each index the sender ends with two seeds, the receiver with the one that its choice bit selects. With A = aG the
-sender's point and B = bG + cA the receiver's for choice c, the seeds are hashes of aB and of a(B - A) = aB - a^2 G;
-the receiver knows bA, which is seed number c of the two. Each index has a b of its own, and its number, A and B are
-hashed with the product.
+sender's point and a number b of each index, the receiver computes bG and bA, sends B = bG for choice 0 and B = bA for
+choice 1, and hashes the other. The sender hashes aB for seed 0 and a^-1 B for seed 1: for choice 0 aB = bA, for choice
+1 a^-1 B = bG. Points are hashed by their x, with the index, A and B. Only the x of B is sent: P and -P have one x, and
+so have their multiples.
 
-Guaranteed against parties that follow the protocol and do not collude (semi-honest): whatever c is, B is uniform to
-within 2^-250, so the sender learns nothing about the choices; the receiver's other seed is as good as random while the
-computational Diffie-Hellman problem on P-256 is hard and SHA-256 behaves like a random oracle. Every received point is
-checked to lie on the curve. Nothing is guaranteed against parties that depart from the protocol.
+Guaranteed against parties that follow the protocol and do not collude (semi-honest): bG and bA are both uniform among
+the points other than infinity, as the order of P-256 is a prime, so B has the same distribution for either choice and
+the sender learns nothing of it, whatever it computes. The receiver's other seed hashes a^-1 B = a^-1 bG for choice 0
+and aB = a^2 bG for choice 1, where it knows b and A = aG alone. Computing a^-1 G or a^2 G from aG is as hard as the
+computational Diffie-Hellman problem (Bao, Deng and Zhu 2003), so the seed is as good as random while that is hard on
+P-256 and SHA-256 behaves like a random oracle. Every received point is checked to lie on the curve. Nothing is
+guaranteed against parties that depart from the protocol.
 
-OpenSSL multiplies secret numbers in constant time. It offers no addition of points, which is done here with Python's
-integers, whose running time is not constant. The only secret among them is the receiver's bG, which enters a single
-addition, computed for either choice and with a blinded inversion; only all 128 results are sent together.
+OpenSSL does everything with points, in constant time; there is no addition of points, which it does not offer and
+which other protocols (Chou and Orlandi 2015) need. Python's integers, whose running time is not constant, invert a
+once a session, multiplied by another random number.
 
-Source: Chou and Orlandi, The simplest protocol for oblivious transfer (2015), with the index and both points in the
-hash.
+Source: Bellare and Micali 1989, Non-interactive oblivious transfer, for two keys of which the receiver can know one;
+Bao, Deng and Zhu 2003, Variations of Diffie-Hellman problem, for the inverse and the square.
 """
 
 import hashlib
@@ -36,8 +40,8 @@ Secret = ec.EllipticCurvePrivateKey  # a number a in [1, order), with the point 
 Point = ec.EllipticCurvePublicKey  # a point of the curve; OpenSSL makes none at infinity
 
 POINT_BYTES = 65  # uncompressed: 4, then x and y as 32 bytes each (SEC 1, section 2.3.3)
+X_BYTES = 32
 _CURVE = ec.SECP256R1()
-_FIELD = 2**256 - 2**224 + 2**192 + 2**96 - 1
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
@@ -67,38 +71,35 @@ def decode_point(data: bytes) -> Point:
     raise _validate.expected("point", f"{POINT_BYTES} bytes of an uncompressed point of P-256", data.hex())
 
 
+def decode_x(data: bytes) -> Point:
+    """Returns the point of this x whose y is even.
+
+    Raises:
+      InputError: the bytes are not the x of a point of the curve.
+    """
+    if len(data) == X_BYTES:
+        try:
+            return ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, b"\x02" + data)
+        except ValueError:
+            pass
+    raise _validate.expected("point", f"{X_BYTES} bytes, the x of a point of P-256", data.hex())
+
+
 def multiply(number: Secret, point: Point) -> bytes:
     """Returns x(aP), 32 bytes: the same for P and -P."""
     return number.exchange(ec.ECDH(), point)
 
 
-def add_points(point: Point, other: Point, blind: int) -> Point:
-    """Adds two points of different x, by the chord through them.
+def inverse(number: Secret, blind: Secret) -> Secret:
+    """Returns 1/a modulo the order of the curve.
 
     Args:
-      point, other: P and Q.
-      blind: a number that the field's prime does not divide: 1 where P and Q are public. A random one makes the time
-        of the inversion, which varies most of all operations, independent of secret points. With secret points, call
-        this once only, so that its time cannot be measured apart from the rest.
-
-    Raises:
-      InputError: P = Q or P = -Q.
-
-    Source: SEC 1, section 2.2.1, rule 4.
+      number: a.
+      blind: a random number used for nothing else: only its product with a is inverted, so that the time of the
+        inversion tells nothing of a.
     """
-    p, q = point.public_numbers(), other.public_numbers()
-    if p.x == q.x:
-        raise _validate.expected("point", "neither its summand nor the negative of it", "the same x")
-    slope = (q.y - p.y) * blind * pow((q.x - p.x) * blind, -1, _FIELD) % _FIELD
-    x = (slope * slope - p.x - q.x) % _FIELD
-    y = (slope * (p.x - x) - p.y) % _FIELD
-    return ec.EllipticCurvePublicNumbers(x, y, _CURVE).public_key()
-
-
-def negate_point(point: Point) -> Point:
-    """Returns -P."""
-    p = point.public_numbers()
-    return ec.EllipticCurvePublicNumbers(p.x, _FIELD - p.y, _CURVE).public_key()
+    a, r = (each.private_numbers().private_value for each in (number, blind))
+    return ec.derive_private_key(r * pow(a * r % _ORDER, -1, _ORDER) % _ORDER, _CURVE)
 
 
 # The transfers.
@@ -120,19 +121,18 @@ def send(channel: Channel, source: Source = system) -> np.ndarray:
       ChannelError: a message did not arrive, or is not a list of points that the protocol can produce.
     """
     number = secret_number(source)
-    mine = number.public_key()
-    channel.send("base-ot.sender", encode_point(mine))
-    data = channel.receive("base-ot.receiver", COUNT * POINT_BYTES).tobytes()
-    minus_mine = negate_point(mine)
+    numbers = number, inverse(number, secret_number(source))
+    mine = encode_point(number.public_key())
+    channel.send("base-ot.sender", mine)
+    data = channel.receive("base-ot.receiver", COUNT * X_BYTES).tobytes()
     seeds = []
     for index in range(COUNT):
-        theirs = data[index * POINT_BYTES : (index + 1) * POINT_BYTES]
+        theirs = data[index * X_BYTES : (index + 1) * X_BYTES]
         try:
-            point = decode_point(theirs)
-            points = point, add_points(point, minus_mine, blind=1)
+            point = decode_x(theirs)
         except _validate.InputError as fault:
             channel.refuse(f"base OT {index}: {fault}")
-        seeds += [_seed(index, encode_point(mine), theirs, multiply(number, point)) for point in points]
+        seeds += [_seed(index, mine, theirs, multiply(each, point)) for each in numbers]
     return np.frombuffer(b"".join(seeds), np.uint8).reshape(COUNT, 2, SEED_BYTES).copy()
 
 
@@ -154,24 +154,22 @@ def receive(channel: Channel, choices: np.ndarray, source: Source = system) -> n
     if choices.shape != (COUNT,) or choices.dtype != bool:
         raise _validate.expected("choices", f"bool [{COUNT}]", f"{choices.dtype} {list(choices.shape)}")
     numbers = [secret_number(source) for _ in range(COUNT)]
-    their_data = channel.receive("base-ot.sender", POINT_BYTES).tobytes()
+    theirs = channel.receive("base-ot.sender", POINT_BYTES).tobytes()
     try:
-        theirs = decode_point(their_data)
-        both = [_either(number.public_key(), theirs, source) for number in numbers]
+        point = decode_point(theirs)
     except _validate.InputError as fault:
         channel.refuse(f"base OT: {fault}")
-    mine = np.frombuffer(b"".join(both), np.uint8).reshape(COUNT, 2, -1)[np.arange(COUNT), choices.astype(int)]
+    both = b"".join(_x(number.public_key()) + multiply(number, point) for number in numbers)
+    places, chosen = np.arange(COUNT), choices.astype(int)
+    of_choice = np.frombuffer(both, np.uint8).reshape(COUNT, 2, X_BYTES)
+    mine, other = of_choice[places, chosen], of_choice[places, 1 - chosen]
     channel.send("base-ot.receiver", mine)
-    seeds = [
-        _seed(index, their_data, mine[index].tobytes(), multiply(number, theirs))
-        for index, number in enumerate(numbers)
-    ]
+    seeds = [_seed(index, theirs, mine[index].tobytes(), other[index].tobytes()) for index in range(COUNT)]
     return np.frombuffer(b"".join(seeds), np.uint8).reshape(COUNT, SEED_BYTES).copy()
 
 
-def _either(point: Point, theirs: Point, source: Source) -> bytes:
-    """Returns the message for choice 0, then that for choice 1."""
-    return encode_point(point) + encode_point(add_points(point, theirs, blind=int.from_bytes(source(32), "big")))
+def _x(point: Point) -> bytes:
+    return encode_point(point)[1 : 1 + X_BYTES]
 
 
 def _seed(index: int, sender: bytes, receiver: bytes, product: bytes) -> bytes:

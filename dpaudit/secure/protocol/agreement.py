@@ -29,7 +29,7 @@ from dpaudit.secure.protocol import fixed_point, transfer_noise, two_server_sum
 from dpaudit.secure.protocol.fixed_point import Scale
 from dpaudit.secure.protocol.two_server_sum import Opening
 
-VERSION = 3  # of the messages between the parties
+VERSION = 4  # of the messages between the parties
 MOST_OWNERS = 10_000
 SERVERS = ("h1", "h2")
 MODES = ("noisy", "plain")

@@ -3,11 +3,16 @@
 A share is accepted as a whole or not at all: exactly d whole numbers of the ring, from an owner of the training, for
 the next step. Sending the same share again is harmless; a different one for the same step is refused. Accepted shares
 stay until the step is completed, also when an opening fails.
+
+An owner may have a few calls at a time, one of which may wait for a result: the others are asked to try again, so that
+no owner keeps another from submitting or from waiting.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -28,6 +33,7 @@ with _validate.extra("secure"):
 SPLIT_BYTES = 16
 SERVICE = "dpaudit.secure.Owners"
 WAITING = 32  # owners that may wait for a result, a thread each; others are asked to try again
+CALLS = 4  # of one owner at a time
 _ALIVE = 0.2  # seconds between checks whether an owner is still connected
 _LOOK = 0.1  # seconds between checks whether to stop
 
@@ -125,6 +131,43 @@ class Inbox:
             return self._changed.wait_for(lambda: step <= self._completed, seconds)
 
 
+class Places:
+    """Counts the calls of each owner, and those that wait for a result. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: Counter[str] = Counter()
+        self._waiting: set[str] = set()
+
+    def enter(self, owner: str) -> bool:
+        """Counts a call, unless the owner has :data:`CALLS` already; tells whether it was counted."""
+        with self._lock:
+            if self._calls[owner] >= CALLS:
+                return False
+            self._calls[owner] += 1
+            return True
+
+    def leave(self, owner: str) -> None:
+        """Ends a call that was counted."""
+        with self._lock:
+            self._calls[owner] -= 1
+            if not self._calls[owner]:
+                del self._calls[owner]
+
+    def wait(self, owner: str) -> bool:
+        """Takes a place to wait in, if the owner has none yet and one of :data:`WAITING` is free."""
+        with self._lock:
+            if owner in self._waiting or len(self._waiting) >= WAITING:
+                return False
+            self._waiting.add(owner)
+            return True
+
+    def go(self, owner: str) -> None:
+        """Gives the place back."""
+        with self._lock:
+            self._waiting.discard(owner)
+
+
 class OwnersService:
     """Serves owners over gRPC. An error in a call goes to its owner and to ``log`` and affects no other owner.
 
@@ -150,7 +193,7 @@ class OwnersService:
     ) -> None:
         self._terms, self._inbox, self._records, self._budget = terms, inbox, records, budget
         self._tls, self._log = own, log
-        self._waiting = threading.BoundedSemaphore(WAITING)
+        self._places = Places()
         submit = grpc.unary_unary_rpc_method_handler(
             self._submit, request_deserializer=Share.FromString, response_serializer=Receipt.SerializeToString
         )
@@ -161,8 +204,12 @@ class OwnersService:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     def _submit(self, share: Share, context: grpc.ServicerContext) -> Receipt:
+        certificates.require(context, share.owner, self._tls, self._log)
+        with self._call(share.owner, context):
+            return self._taken(share, context)
+
+    def _taken(self, share: Share, context: grpc.ServicerContext) -> Receipt:
         try:
-            certificates.require(context, share.owner, self._tls, self._log)
             agreement.same(self._terms, agreement.understood(share.terms))
             if share.step > self._records.completed:
                 self._budget.require(self._records.releases)
@@ -175,7 +222,23 @@ class OwnersService:
 
     def _result(self, wanted: Wanted, context: grpc.ServicerContext) -> Opened:
         certificates.require(context, wanted.owner, self._tls, self._log)
-        waits = self._waiting.acquire(blocking=False)
+        with self._call(wanted.owner, context):
+            return self._told(wanted, context)
+
+    @contextmanager
+    def _call(self, owner: str, context: grpc.ServicerContext) -> Iterator[None]:
+        """Counts a call of an owner; refuses one beyond its number."""
+        if not self._places.enter(owner):
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {CALLS} calls of an owner at a time: ask again"
+            )
+        try:
+            yield
+        finally:
+            self._places.leave(owner)
+
+    def _told(self, wanted: Wanted, context: grpc.ServicerContext) -> Opened:
+        waits = self._places.wait(wanted.owner)
         try:
             while not self._inbox.wait(wanted.owner, wanted.step, _ALIVE if waits else 0.0):
                 if not waits:
@@ -186,7 +249,7 @@ class OwnersService:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(fault))
         finally:
             if waits:
-                self._waiting.release()
+                self._places.go(wanted.owner)
         try:
             opened = self._records.opened(wanted.step)
         except _validate.InputError as fault:

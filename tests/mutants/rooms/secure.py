@@ -94,12 +94,12 @@ MUTANTS = [
         "secure/crypto/test_base_transfers",
         ("+ sender + receiver + product", "+ sender + receiver"),
         ("np.arange(COUNT), choices.astype(int)", "np.arange(COUNT), 0 * choices.astype(int)"),
+        ("multiply(each, point)) for each in numbers", "multiply(number, point)) for each in numbers"),
     ),
     *of(
         "dpaudit/secure/crypto/base_transfers",
         "secure/crypto/test_base_transfers_points",
-        ("x = (slope * slope - p.x - q.x) % _FIELD", "x = (slope * slope - p.x) % _FIELD"),
-        ("_FIELD - p.y, _CURVE", "p.y, _CURVE"),
+        ("pow(a * r % _ORDER, -1, _ORDER) % _ORDER", "pow(a, -1, _ORDER) % _ORDER"),
     ),
     *of(
         "dpaudit/secure/crypto/correlated_transfers",

@@ -22,7 +22,7 @@ def test_seeds_are_the_textbook_s() -> None:
         lambda channel: base_transfers.send(channel, Stream(SENDER).draw),
         lambda channel: base_transfers.receive(channel, CHOICES, Stream(RECEIVER).draw),
     )
-    assert said.lengths() == [("base-ot.sender", 65), ("base-ot.receiver", 128 * 65)]
+    assert said.lengths() == [("base-ot.sender", 65), ("base-ot.receiver", 128 * 32)]
     np.testing.assert_array_equal(chosen, both[np.arange(128), CHOICES.astype(int)])
     a = int.from_bytes(Stream(SENDER).draw(32), "big")
     numbers = np.frombuffer(Stream(RECEIVER).draw(128 * 32), np.uint8).reshape(128, 32)
@@ -31,16 +31,26 @@ def test_seeds_are_the_textbook_s() -> None:
     checked = [0, 125]
     assert sorted(CHOICES[checked].tolist()) == [False, True]
     for index in checked:
-        theirs = textbook.times(int.from_bytes(numbers[index].tobytes(), "big"))
-        theirs = textbook.add(theirs, mine) if CHOICES[index] else theirs
-        encoded = textbook.encode(theirs)
-        assert said.second[0].payload[65 * index : 65 * (index + 1)] == encoded
-        for choice, point in enumerate((theirs, textbook.add(theirs, textbook.negative(mine)))):
-            product = textbook.times(a, point)
+        b = int.from_bytes(numbers[index].tobytes(), "big")
+        theirs = textbook.times(b, mine) if CHOICES[index] else textbook.times(b)
+        assert theirs is not None
+        sent = theirs[0].to_bytes(32, "big")
+        assert said.second[0].payload[32 * index : 32 * (index + 1)] == sent
+        for choice, factor in enumerate((a, pow(a, -1, textbook.ORDER))):
+            product = textbook.times(factor, theirs)
             assert product is not None
-            hashed = hashlib.sha256(b"dpaudit base OT" + index.to_bytes(4, "big") + textbook.encode(mine) + encoded)
+            hashed = hashlib.sha256(b"dpaudit base OT" + index.to_bytes(4, "big") + textbook.encode(mine) + sent)
             hashed.update(product[0].to_bytes(32, "big"))
             assert both[index, choice].tobytes() == hashed.digest()[:16]
+
+
+def test_what_is_sent_for_one_choice_could_have_been_sent_for_the_other() -> None:
+    """For every b and choice there is one b' that sends the same point for the other choice: b a, or b / a."""
+    a, b = 12345678901234567890, 987654321
+    mine = textbook.times(a)
+    for_one, for_zero = textbook.times(b, mine), textbook.times(b)
+    assert for_one == textbook.times(a * b)
+    assert for_zero == textbook.times(b * pow(a, -1, textbook.ORDER), mine)
 
 
 def test_system_seeds_agree_and_never_repeat() -> None:
@@ -55,19 +65,15 @@ def test_system_seeds_agree_and_never_repeat() -> None:
 
 
 def test_a_receiver_s_points_are_checked() -> None:
-    def receiver(last: int) -> None:
-        def answer(channel: Channel) -> None:
-            theirs = channel.receive("base-ot.sender", 65).tobytes()
-            good = textbook.encode(textbook.GENERATOR)
-            bad = theirs if last == 0 else good[:-1] + bytes([good[-1] ^ 1])
-            channel.send("base-ot.receiver", good * 127 + bad)
+    good = textbook.GENERATOR[0].to_bytes(32, "big")
+    bad = next(x.to_bytes(32, "big") for x in range(1, 99) if not textbook.on_curve(x))
 
+    def answer(channel: Channel) -> None:
+        channel.receive("base-ot.sender", 65)
+        channel.send("base-ot.receiver", good * 127 + bad)
+
+    with pytest.raises(ChannelError, match=r"^base OT 127: point: expected 32 bytes, the x of a point of P-256"):
         in_process.together(in_process.channels(), base_transfers.send, answer)
-
-    with pytest.raises(ChannelError, match=r"^base OT 127: point: expected neither its summand"):
-        receiver(0)
-    with pytest.raises(ChannelError, match=r"^base OT 127: point: expected 65 bytes of an uncompressed point"):
-        receiver(1)
 
 
 def test_a_sender_s_point_is_checked() -> None:

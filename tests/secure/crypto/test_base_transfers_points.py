@@ -22,26 +22,27 @@ def test_products_are_the_textbook_s(number: int) -> None:
     expected = textbook.times(7 * number)
     assert expected is not None
     assert base_transfers.multiply(_secret(number), point) == expected[0].to_bytes(32, "big")
-    assert base_transfers.multiply(_secret(number), base_transfers.negate_point(point)) == expected[0].to_bytes(
-        32, "big"
-    )
+    negative = base_transfers.decode_point(textbook.encode(textbook.negative(textbook.times(7))))
+    assert base_transfers.multiply(_secret(number), negative) == expected[0].to_bytes(32, "big")
 
 
-@pytest.mark.parametrize("a, b", [(1, 2), (2, 1), (NUMBERS[4], 5), (NUMBERS[4], NUMBERS[3]), (10**70, 3**140)])
-def test_sums_are_openssl_s_whatever_the_blind(a: int, b: int) -> None:
-    p, q = (_secret(number % textbook.ORDER).public_key() for number in (a, b))
-    expected = base_transfers.encode_point(_secret((a + b) % textbook.ORDER).public_key())
-    for blind in (1, 2**255 + 12345):
-        assert base_transfers.encode_point(base_transfers.add_points(p, q, blind)) == expected
-    back = base_transfers.add_points(base_transfers.decode_point(expected), base_transfers.negate_point(q), blind=1)
-    assert base_transfers.encode_point(back) == base_transfers.encode_point(p)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_inverses_are_those_modulo_the_order_whatever_the_blind(number: int) -> None:
+    for blind in (1, 2, NUMBERS[-1] // 3, textbook.ORDER - 1):
+        found = base_transfers.inverse(_secret(number), _secret(blind)).private_numbers().private_value
+        assert found * number % textbook.ORDER == 1
 
 
-def test_points_of_one_line_with_infinity_are_refused() -> None:
-    point = _secret(9).public_key()
-    for other in (point, base_transfers.negate_point(point)):
-        with pytest.raises(_validate.InputError, match=r"^point: expected neither its summand nor the negative of it"):
-            base_transfers.add_points(point, other, blind=1)
+def test_a_point_is_known_by_its_x_up_to_its_sign() -> None:
+    for number in (7, 8, NUMBERS[-1]):
+        point = textbook.times(number)
+        assert point is not None
+        found = base_transfers.encode_point(base_transfers.decode_x(point[0].to_bytes(32, "big")))
+        assert found in (textbook.encode(point), textbook.encode(textbook.negative(point)))
+    outside = next(x for x in range(1, 99) if not textbook.on_curve(x))
+    for data in (outside.to_bytes(32, "big"), textbook.FIELD.to_bytes(32, "big"), bytes(31), bytes(33)):
+        with pytest.raises(_validate.InputError, match=r"^point: expected 32 bytes, the x of a point of P-256, got"):
+            base_transfers.decode_x(data)
 
 
 def test_secret_numbers_are_drawn_until_they_fit() -> None:

@@ -107,8 +107,8 @@ def test_delta_never_crosses_the_wire(depth: int) -> None:
 @pytest.mark.parametrize(
     "depth, expected",
     [
-        (1, "09682af499f247bb5d676c9dff2413979e4266e2ee7c0cfbd9e87f556368c167"),
-        (4, "ba1144a4396faa5d9208cb7bb01124cf361febf5170fd2ad01b93caf9c36121b"),
+        (1, "92cba004f7cb673e79d09fe653c1584a4599d86ec67c16c265d26c2fa2044e7a"),
+        (4, "cdd6eb3b6bea9b080944ebf6290e0583cfc7f01cc41504ecfef98666f6cc1f82"),
     ],
 )
 def test_the_wire_is_pinned(depth: int, expected: str) -> None:  # whoever changes it makes a new protocol version

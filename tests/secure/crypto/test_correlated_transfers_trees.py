@@ -29,7 +29,7 @@ def test_all_leaves_but_one(depth: int) -> None:
     assert said.lengths() == [
         ("base-ot.sender", 65),
         *[("ggm.sums", 32 * trees)] * (depth - 1),
-        ("base-ot.receiver", 128 * 65),
+        ("base-ot.receiver", 128 * 32),
     ]
     pairs, _, _ = record(
         lambda channel: base_transfers.send(channel, Stream(OWNER).draw),

@@ -107,13 +107,13 @@ def test_lengths_are_those_that_are_told(depth: int) -> None:
     [
         (
             1,
-            "96e1937282eecb9afca8ef4cacd9401a25a186365e94c48e0a699bee0e59cd9e",
-            "69aac2c5844419ce3bfdb3a481944f04018d8728a0ad0a40277ead055c13dd8c",
+            "616c50095b409cd08454addae650844f5066f4b422c34e9b59dd7602aa2462a7",
+            "168f47bc3f0f0c540df5bf9ea2ec05bf032162c3b672b3b3aba8d9576365c834",
         ),
         (
             4,
-            "bbbbfa56f3b280b57f15596bd1f3900319bde67c0df49af13a20196e553b0b9e",
-            "1fc23a56c7ff639f11d27158ff1b1e9d5ca48bf1947cfbd0526a0e22eb369099",
+            "ef5baa1a9b4f0a49532cbd39b0b70a04bbf0a104b1b42b8cea53c0c3130e8448",
+            "a79d5e188f481819c1f3710e56ceb3e7a397b95314c0ada8a15ddc7e1ed92be0",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from dpaudit import _validate
 from dpaudit.secure.protocol.two_server_sum import KEPT
-from dpaudit.secure.service.inbox import Inbox
+from dpaudit.secure.service.inbox import CALLS, WAITING, Inbox, Places
 from tests.secure.servers import DIMENSION, OWNERS, submit, terms
 
 SPLIT = bytes(16)
@@ -85,3 +85,22 @@ def test_who_waits_for_a_step():
     assert inbox.wait("bob", 1, 0.0)
     with pytest.raises(_validate.InputError, match=r"^owner: expected one of alice, bob, carol, got mallory$"):
         inbox.wait("mallory", 1, 0.0)
+
+
+def test_an_owner_has_a_few_calls_at_a_time_and_one_place_to_wait_in():
+    places = Places()
+    assert [places.enter("alice") for _ in range(CALLS + 1)] == [True] * CALLS + [False]
+    assert places.enter("bob")
+    places.leave("alice")
+    assert places.enter("alice")
+    assert (places.wait("alice"), places.wait("alice"), places.wait("bob")) == (True, False, True)
+    places.go("alice")
+    assert places.wait("alice")
+
+
+def test_no_more_owners_wait_than_there_are_places():
+    places = Places()
+    assert all(places.wait(f"owner-{number}") for number in range(WAITING))
+    assert not places.wait("late")
+    places.go("owner-0")
+    assert places.wait("late")

@@ -176,7 +176,7 @@ def test_owners_who_wait_for_results_keep_nobody_from_submitting(tmp_path):
             serializer, deserializer = spgc_pb2.Wanted.SerializeToString, spgc_pb2.Opened.FromString
             result = connection.unary_unary(f"/{SERVICE}/Result", serializer, deserializer)
             calls = [result.future(spgc_pb2.Wanted(owner="alice", step=1), timeout=60) for _ in range(3 * WAITING)]
-            until(lambda: sum(call.done() for call in calls) >= 2 * WAITING)
+            until(lambda: sum(call.done() for call in calls) >= 3 * WAITING - 1)  # one of an owner's waits
             assert {call.code() for call in calls if call.done()} <= {
                 grpc.StatusCode.ABORTED,
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -184,7 +184,7 @@ def test_owners_who_wait_for_results_keep_nobody_from_submitting(tmp_path):
             for one in others:
                 one.submit(1, integers(1)[one._name], seconds=20)
             waiting = [call for call in calls if not call.done() or call.code() is grpc.StatusCode.OK]
-            assert 0 < len(waiting) <= WAITING
+            assert len(waiting) == 1
             wanted = integers(1)["bob"] + integers(1)["carol"]
             for call in waiting:
                 np.testing.assert_array_equal(np.frombuffer(call.result().values, "<i4"), wanted)
