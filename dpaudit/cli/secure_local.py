@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpaudit import _validate
-from dpaudit.cli.secure_train import Servers, Train
+from dpaudit.cli.secure_terms import Servers, TermsOptions
 from dpaudit.secure.protocol import storage
 from dpaudit.secure.protocol.agreement import SERVERS, Terms
 from dpaudit.secure.service import certificates
@@ -66,8 +66,14 @@ class LocalServers(Servers):
 
 
 @contextlib.contextmanager
-def started(options: Train, terms: Terms, folder: Path) -> Iterator[LocalServers]:
+def started(options: TermsOptions, terms: Terms, folder: Path, *, patience: float) -> Iterator[LocalServers]:
     """Starts both servers, with state in ``folder``; ends them afterwards.
+
+    Args:
+      options: of the training.
+      terms: what they say.
+      folder: of states, certificates and logs.
+      patience: seconds that a step may take.
 
     Raises:
       InputError: a server refuses its options or its state.
@@ -82,8 +88,8 @@ def started(options: Train, terms: Terms, folder: Path) -> Iterator[LocalServers
             command = [sys.executable, "-m", "dpaudit.cli.main", "secure", "server", "--attached"]
             command += ["--role", name, *more]
             command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--state", str(folder / name)]
-            command += ["--keys", str(folder / "keys" / name), "--deadline", str(options.patience)]
-            command += ["--wait", str(options.patience if options.least_owners is None else 5.0)]
+            command += ["--keys", str(folder / "keys" / name), "--deadline", str(patience)]
+            command += ["--wait", str(patience if options.least_owners is None else 5.0)]
             log = stack.enter_context(open(folder / f"{name}.log", "a", encoding="utf-8"))
             words = [*command, *options.words(terms.dimension, terms.examples)]
             pipe = subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Defines the options by which a party states the terms of a secure training."""
+"""Defines the options by which a party states the terms of a secure training, and what it knows of the servers."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Literal
@@ -58,3 +58,16 @@ class TermsOptions:
                 values = value if isinstance(value, tuple) else (value,)
                 words += [f"--{field.name.replace('_', '-')}", *(str(each) for each in values)]
         return words
+
+
+class Servers:
+    """Stands for servers that others run, of which nothing is known here."""
+
+    addresses: tuple[str, str] = ("", "")
+
+    def check(self) -> None:
+        """Raises InputError where a server of this machine has ended."""
+
+    def figures(self) -> dict[str, float]:
+        """Returns what is known of them for the report."""
+        return {}

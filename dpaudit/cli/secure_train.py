@@ -23,7 +23,7 @@ import tyro
 from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit.cli.command import Common, bars_on_terminal, checkpoint_path, keep_compiled, prepare, report
-from dpaudit.cli.secure_terms import TermsOptions
+from dpaudit.cli.secure_terms import Servers, TermsOptions
 
 if TYPE_CHECKING:
     from dpaudit.secure.protocol.agreement import Terms
@@ -114,7 +114,7 @@ def _train(options: Train) -> None:
         if addresses is None:
             from dpaudit.cli.secure_local import started
 
-            processes, keys = stack.enter_context(started(options, terms, folder)), str(folder / "keys")
+            processes, keys = stack.enter_context(started(options, terms, folder, patience=options.patience)), str(folder / "keys")
             addresses = processes.addresses
         follow = Follower(task, options, terms, spending)
         players = _players(options, task, terms, names, addresses, keys, kept)
@@ -132,19 +132,6 @@ def _train(options: Train) -> None:
     report(options.common, [row], secure_table(row), partial(write_secure_page, row))
     if out is not None:
         _save(out / "params.npz", players[0].model.params)
-
-
-class Servers:
-    """Stands for servers that others run, of which nothing is known here."""
-
-    addresses: tuple[str, str] = ("", "")
-
-    def check(self) -> None:
-        """Raises InputError where a server of this machine has ended."""
-
-    def figures(self) -> dict[str, float]:
-        """Returns what is known of them for the report."""
-        return {}
 
 
 def load_task(target: str) -> "Task":
