@@ -20,7 +20,7 @@ NAMED = os.environ.get("REPOSITORY", "")  # owner/name
 REPOSITORY = "" if NAMED.startswith("PROJECT_OWNER/") else NAMED  # the Makefile's placeholder names none
 PAGES = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 PAGES["security.md"] = "SECURITY.md"
-RESULTS = re.compile(r"^RESULTS:(\w+)$", re.MULTILINE)
+RESULTS = re.compile(r"^([A-Z]+):(\w+)$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Puts results in their places and mends links."""
     place = page.file.src_uri
     source = PAGES.get(place, place if place.startswith("experiments/") else f"docs/{place}")
-    markdown = RESULTS.sub(lambda found: _shown_results(found[1], place), markdown)
+    markdown = RESULTS.sub(lambda found: _shown_results(found[1], found[2], place), markdown)
     parts = FENCE.split(markdown)
     parts[::2] = [LINK.sub(lambda found: _link(found, source, place, files), part) for part in parts[::2]]
     return "".join(parts)
@@ -86,9 +86,9 @@ def _link(found: re.Match[str], source: str, place: str, files: Files) -> str:
     return f"{image}[{text}](https://github.com/{REPOSITORY}/blob/main/{wanted})" if REPOSITORY else text
 
 
-def _shown_results(name: str, place: str) -> str:
-    """The results of one paper, or where they are."""
-    results = ROOT / "experiments" / name / "RESULTS.md"
+def _shown_results(page: str, name: str, place: str) -> str:
+    """A page of results of one paper, or where they are."""
+    results = ROOT / "experiments" / name / f"{page}.md"
     if not results.is_file():
         return "The numbers, the paper's beside ours, are in the [results](../../experiments/README.md)."
     there = posixpath.relpath(f"experiments/{name}", posixpath.dirname(f"docs/{place}"))
@@ -103,7 +103,8 @@ def _shown_results(name: str, place: str) -> str:
 
 
 def _results() -> list[Path]:
-    return sorted((ROOT / "experiments").glob("**/*.md"), key=lambda path: (len(path.parts), path))
+    found = (path for path in (ROOT / "experiments").glob("**/*.md") if not path.name.startswith("template"))
+    return sorted(found, key=lambda path: (len(path.parts), path))
 
 
 def _rooms() -> dict[str, list[str]]:

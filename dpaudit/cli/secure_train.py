@@ -114,7 +114,10 @@ def _train(options: Train) -> None:
         if addresses is None:
             from dpaudit.cli.secure_local import started
 
-            processes, keys = stack.enter_context(started(options, terms, folder, patience=options.patience)), str(folder / "keys")
+            processes, keys = (
+                stack.enter_context(started(options, terms, folder, patience=options.patience)),
+                str(folder / "keys"),
+            )
             addresses = processes.addresses
         follow = Follower(task, options, terms, spending)
         players = _players(options, task, terms, names, addresses, keys, kept)

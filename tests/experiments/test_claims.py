@@ -101,7 +101,7 @@ CHANGES = [
     *map(doubled, ("benign", "label_flip", "gradient_flip", "collusion", "SPGC", "LDP", "binomial", "table")),
     *map(doubled, ("alternating", "alternating, public features", "gradient steps, public features", "deterministic")),
     *map(doubled, ("MPC only", "non-private", "as printed", "noisy", "plain")),
-    *(doubled(name, factor) for name in ("plain", "LDP") for factor in (1.5, 4, 30)),
+    *(doubled(name, factor) for name in ("plain", "LDP") for factor in (0.25, 1.5, 4, 30)),
     slower,
     repeated,
     steeper,
