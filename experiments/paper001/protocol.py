@@ -105,7 +105,7 @@ def trained(run: Protocol, folder: Path) -> Trained:
         said = json.loads(kept.read_text())
         return Trained(terms, said["servers"], [read_rows(out / "results.json")[0] for out in outs], said["loads"])
     before = os.getloadavg()[0]
-    with started(asked, terms, folder) as servers:
+    with started(asked, terms, folder, patience=asked.patience) as servers:
         processes = []
         for owner, out in zip(learned.PLAYERS, outs, strict=True):
             command = [sys.executable, "-m", "dpaudit.cli.main", "secure", "train", asked.target, *words]
