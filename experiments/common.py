@@ -39,6 +39,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "mc_dropout_risk": "paper003.run",
     "training_audit": "paper003.audit",
     "personalization": "paper004.run",
+    "personalization_jester": "paper004.jester",
     "personalization_audit": "paper004.audit",
     "coverage": "trust.coverage",
     "dp_sniper": "trust.dp_sniper",

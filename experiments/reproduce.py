@@ -26,7 +26,8 @@ from dpaudit.report.rows import read_rows
 from experiments import fingerprint
 from experiments.common import HERE, PROGRAMS, Rows, program
 
-ELSEWHERE = ("mc_dropout_risk", "libraries", "peers", "recorded")  # hours of trainings; environments of their own
+# Hours of trainings; environments of their own; processes and times.
+ELSEWHERE = ("mc_dropout_risk", "libraries", "peers", "recorded", "replayed", "spgc_protocol", "spgc_table")
 EXPERIMENTS: dict[str, ModuleType] = {
     name: import_module(f"experiments.{module}") for name, module in PROGRAMS.items() if name not in ELSEWHERE
 }

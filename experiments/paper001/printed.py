@@ -263,6 +263,9 @@ def arguments(given: list[str] | None = None) -> Namespace:
     return parser.parse_args(given)
 
 
+REPRODUCIBLE = {"flaw": flaw}
+
+
 def _of_chase(row: dict[str, Any]) -> bool:
     arms = [arm._asdict().items() for arm in arms_of_chase()]
     return row["quantity"] == "flaw" or any(arm <= row["setting"].items() for arm in arms)
@@ -273,7 +276,7 @@ def main() -> None:
     rows = Rows("001", "spgc_printed", chosen.out, chosen.seed)
     if chosen.part == "chase":
         rows.rows += [row for row in read_rows(rows.file) if not _of_chase(row)] if rows.file.exists() else []
-        flaw(rows)
+        rows.run(flaw)
         add(rows, arms_of_chase(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
         return
     if chosen.quick:
@@ -281,7 +284,7 @@ def main() -> None:
         return
     priors(rows, chosen.data_dir)
     add(rows, arms_of_cancer(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
-    flaw(rows)
+    rows.run(flaw)
     add(rows, arms_of_chase(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
     add(rows, arms_of_mnist(), 1, 1, SHORT, chosen.data_dir)
     if chosen.whole:

@@ -24,7 +24,7 @@ from experiments.paper004.methods import DELTA, Method, alternating, candidates,
 from experiments.paper004.run import choose, mu_of
 
 CENTRE = 0.0  # of ratings from -10 to 10
-EPSILONS = (1.0, 5.0, math.inf)
+EPSILONS = (1.0, 5.0, None)  # None: no noise
 TRIALS, CANDIDATES = 5, 10
 BIAS_SPACE = {"rating_clip": (7.5, 5.0, 10.0), "bias_variance": (2.5, 1.0), "intercept_precision": (3.0, 1.0, 5.0)}
 METHODS = {
@@ -100,13 +100,27 @@ def made_up(seed: int, users: int) -> Ratings:
     return from_arrays(of, rated, shown[of, rated], num_users=users, num_items=items, low=-10, high=10)
 
 
+def whole(rows: Rows, epsilons: Sequence[float | None], trials: int, most: int) -> None:
+    """Plays all methods on Jester; None is no noise."""
+    losses = [math.inf if epsilon is None else epsilon for epsilon in epsilons]
+    compare(rows, data.load_ratings("jester", rows.data_dir), losses, trials=trials, most=most)
+
+
+def small(rows: Rows, users: int, epsilon: float) -> None:
+    """Plays all methods once on made-up ratings."""
+    compare(rows, made_up(rows.seed, users), [epsilon], trials=1, most=1)
+
+
+REPRODUCIBLE = {"whole": whole, "small": small}
+
+
 def main() -> None:
     chosen = options(__doc__ or "").parse_args()
-    rows = Rows("004", "personalization_jester", chosen.out, chosen.seed)
+    rows = Rows("004", "personalization_jester", chosen.out, chosen.seed, data_dir=chosen.data_dir)
     if chosen.quick:
-        compare(rows, made_up(chosen.seed, 5_000), [5.0], trials=1, most=1)
+        rows.run(small, 5_000, 5.0)
         return
-    compare(rows, data.load_ratings("jester", chosen.data_dir), EPSILONS, trials=TRIALS, most=CANDIDATES)
+    rows.run(whole, EPSILONS, TRIALS, CANDIDATES)
 
 
 if __name__ == "__main__":
