@@ -9,7 +9,8 @@ with what the plaintext simulation (:mod:`dpaudit.secure.protocol.schemes`) rele
 noise they are the same to the bit; with noise their difference is the noise that nobody knew, which is tested against
 its exact law. Time, bytes and processor time are those of these very trainings, under the load that the row states.
 
-Expect no coordinate to differ, and trainings several times as fast as the paper's on a machine with nothing else to
+Expect next to no coordinate to differ (gradients are computed once more, and a last bit may round to the other
+integer), and trainings several times as fast as the paper's on a machine with nothing else to
 do.
 """
 
