@@ -39,7 +39,8 @@ def records(owner: str) -> tuple[np.ndarray, np.ndarray]:
     return FEATURES[own], LABELS[own]
 
 
-TASK = Task(loss, {"w": jnp.zeros((4, 2)), "b": jnp.zeros(2)}, records, optax.adam(0.1))
+# An optimizer with a state, and whose steps grow with the gradient: Adam's would be the same of a wrong mean.
+TASK = Task(loss, {"w": jnp.zeros((4, 2)), "b": jnp.zeros(2)}, records, optax.sgd(0.5, momentum=0.9))
 
 
 def terms(mode: str = "noisy", **more: Any) -> Terms:
@@ -120,6 +121,17 @@ def test_an_owner_s_contribution_is_the_sum_of_its_clipped_gradients() -> None:
     assert np.abs(dequantize(monkey.contribution(batch), mine.scale) - clipped.sum(axis=0)).max() > 1e-2
 
 
+def test_a_step_goes_along_the_mean_of_the_sum() -> None:
+    mine = terms("plain")
+    model = Model(TASK, mine)
+    total = model.contribution(records("bob"))
+    model.learn(total, EACH)
+    wanted = -0.5 * dequantize(total, mine.scale) / EACH
+    found = np.concatenate([np.ravel(model.params["b"]), np.ravel(model.params["w"])])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+    assert np.abs(wanted).max() > 1e-2
+
+
 def test_a_killed_owner_goes_on_with_the_shares_that_it_had_made(tmp_path: Path) -> None:
     """Bob is killed after his shares of step 2 have arrived, and his last checkpoint is of step 1."""
     mine = terms("plain")
@@ -150,6 +162,24 @@ def test_a_killed_owner_goes_on_with_the_shares_that_it_had_made(tmp_path: Path)
     np.testing.assert_array_equal(sums, alone)
     assert (tmp_path / "kept" / "bob" / "shares").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "kept" / "bob").stat().st_mode & 0o777 == 0o700
+
+
+def test_shares_that_never_left_are_sent_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = terms("plain")
+    with pair(tmp_path, mine, lambda line: None) as both:
+        with players(both, mine, tmp_path / "kept") as all_of:
+            step(all_of)
+            all_of[1].save()
+            with monkeypatch.context() as killed:
+                killed.setattr(all_of[1]._owner, "_send", lambda split, until: None)
+                all_of[1]._owner.submit(2, np.arange(10))
+            all_of[1].close()
+            all_of[1] = again = participant(both, mine, "bob", folder=tmp_path / "kept" / "bob")
+            assert (again.step, again._owner.pending) == (1, 2)
+            rows = [batches(EACH, BATCH, 3, name)(2) for name in ("alice", "carol")]
+            others = zip((all_of[0], all_of[2]), rows, strict=True)
+            sums = [player.model.contribution(tuple(leaf[own] for leaf in player._records)) for player, own in others]
+            np.testing.assert_array_equal(step(all_of), sums[0] + sums[1] + np.arange(10))
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:

@@ -34,4 +34,10 @@ MUTANTS = [
         ("[rows, :, :, None] / 16", "[rows, :, :, None] / 15"),
         ('train if split == "train" else test)', 'test if split == "train" else test)'),
     ),
+    *of(
+        "dpaudit/data/jester",
+        "data/test_jester",
+        ("rated.sum(axis=1) != table[:, 0]", "rated.sum(axis=1) > table[:, 0]"),
+        ("rated & ~(", "rated & (values < LOW) & ~("),
+    ),
 ]

@@ -161,4 +161,17 @@ MUTANTS = [
         "training/test_per_example training/test_dp_sgd",
         ("jnp.arange(1, parts + 1), 0))", "jnp.arange(parts), 0))"),
     ),
+    *of(
+        "dpaudit/training/two_servers",
+        "training/test_two_servers",
+        ("dequantize(total, self._scale) / examples", "dequantize(total, self._scale)"),
+        ("self._size * len(opened.owners)", "self._size"),
+        ("order[place * size : (place + 1) * size]", "order[:size]"),
+        (
+            "if self._owner.pending == step:",
+            "if False:",
+            "Owner.result sends the shares again, too, to a server that lacks them.",
+        ),
+        ("sensitivity=2 * terms.levels", "sensitivity=terms.levels"),
+    ),
 ]
