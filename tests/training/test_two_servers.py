@@ -166,20 +166,19 @@ def test_a_killed_owner_goes_on_with_the_shares_that_it_had_made(tmp_path: Path)
 
 def test_shares_that_never_left_are_sent_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = terms("plain")
-    with pair(tmp_path, mine, lambda line: None) as both:
-        with players(both, mine, tmp_path / "kept") as all_of:
-            step(all_of)
-            all_of[1].save()
-            with monkeypatch.context() as killed:
-                killed.setattr(all_of[1]._owner, "_send", lambda split, until: None)
-                all_of[1]._owner.submit(2, np.arange(10))
-            all_of[1].close()
-            all_of[1] = again = participant(both, mine, "bob", folder=tmp_path / "kept" / "bob")
-            assert (again.step, again._owner.pending) == (1, 2)
-            rows = [batches(EACH, BATCH, 3, name)(2) for name in ("alice", "carol")]
-            others = zip((all_of[0], all_of[2]), rows, strict=True)
-            sums = [player.model.contribution(tuple(leaf[own] for leaf in player._records)) for player, own in others]
-            np.testing.assert_array_equal(step(all_of), sums[0] + sums[1] + np.arange(10))
+    with pair(tmp_path, mine, lambda line: None) as both, players(both, mine, tmp_path / "kept") as all_of:
+        step(all_of)
+        all_of[1].save()
+        with monkeypatch.context() as killed:
+            killed.setattr(all_of[1]._owner, "_send", lambda split, until: None)
+            all_of[1]._owner.submit(2, np.arange(10))
+        all_of[1].close()
+        all_of[1] = again = participant(both, mine, "bob", folder=tmp_path / "kept" / "bob")
+        assert (again.step, again._owner.pending) == (1, 2)
+        rows = [batches(EACH, BATCH, 3, name)(2) for name in ("alice", "carol")]
+        others = zip((all_of[0], all_of[2]), rows, strict=True)
+        sums = [player.model.contribution(tuple(leaf[own] for leaf in player._records)) for player, own in others]
+        np.testing.assert_array_equal(step(all_of), sums[0] + sums[1] + np.arange(10))
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
