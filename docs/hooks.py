@@ -20,7 +20,7 @@ NAMED = os.environ.get("REPOSITORY", "")  # owner/name
 REPOSITORY = "" if NAMED.startswith("PROJECT_OWNER/") else NAMED  # the Makefile's placeholder names none
 PAGES = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 PAGES["security.md"] = "SECURITY.md"
-RESULTS = re.compile(r"^([A-Z]+):(\w+)$", re.MULTILINE)
+RESULTS = re.compile(r"^([A-Z_]+):(\w+)$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 

@@ -36,6 +36,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "spgc_table": "paper001.table_one",
     "clip_size": "paper002.run",
     "federated_audit": "paper002.audit",
+    "mc_dropout_full": "paper003.full_scale",
     "mc_dropout_risk": "paper003.run",
     "training_audit": "paper003.audit",
     "personalization": "paper004.run",
@@ -188,8 +189,8 @@ def _show(bars: Any, task: Any, done: int) -> None:
 class Rows:
     """Collects comparison rows, prints each as it comes, and writes the file after every part.
 
-    With ``keep``, the rows of quantities that are not measured this time stay in the file. ``data_dir`` is where data
-    sets lie, for parts that read them.
+    With ``keep``, the rows of quantities that are not measured this time stay in the file, or those of which a
+    ``keep(row)`` says so. ``data_dir`` is where data sets lie, for parts that read them.
 
     Every row carries ``made_by``: the fingerprint of the program, the part of it and its arguments (null outside
     :meth:`run`), and how many rows were there before, on which the keys of some parts depend; and the ``fingerprint``
@@ -197,7 +198,14 @@ class Rows:
     """
 
     def __init__(
-        self, paper: str, name: str, out: str | None, seed: int, *, keep: bool = False, data_dir: str | None = None
+        self,
+        paper: str,
+        name: str,
+        out: str | None,
+        seed: int,
+        *,
+        keep: bool | Callable[[dict[str, Any]], bool] = False,
+        data_dir: str | None = None,
     ):
         self.paper, self.seed, self.rows, self.data_dir = paper, seed, [], data_dir
         self.made_by: dict[str, Any] = {"program": fingerprint.of_module(program(name))}
@@ -206,6 +214,7 @@ class Rows:
         if out is not None:
             hosts.once(lambda: str(prepare_out(out, force=True)))
         self.earlier = read_rows(self.file) if keep and self.file.exists() else []
+        self.keep = keep if callable(keep) else self._not_measured
         self.began = time.perf_counter()
 
     @contextmanager
@@ -272,10 +281,12 @@ class Rows:
 
     def finish_part(self, title: str) -> None:
         """Writes what there is; nothing computed so far can be lost."""
-        measured = {row["quantity"] for row in self.rows}
-        self.write([row for row in self.earlier if row["quantity"] not in measured] + self.rows)
+        self.write([row for row in self.earlier if self.keep(row)] + self.rows)
         print(f"{title}: {len(self.rows)} rows in {self.file.name}, {time.perf_counter() - self.began:.0f} s")
         self.began = time.perf_counter()
+
+    def _not_measured(self, row: dict[str, Any]) -> bool:
+        return row["quantity"] not in {own["quantity"] for own in self.rows}
 
     def write(self, rows: Sequence[dict[str, Any]], ending: str = "") -> None:
         """These rows, in the file or in one beside it whose name ends so; the first process writes for all."""

@@ -24,10 +24,11 @@ NORMS = ("non-private", "clip0.01", "clip0.05", "0.05to0.01(20%)")
 SMALL = 1e-4  # a clip norm below which nothing is drawn: polynomials end at 0
 FEW_DECADES = 4.5  # in which a logarithmic axis has ticks between the powers of ten
 BLUE, RED, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+INDIGO = "#332288"
 COLOURS = {
     "non-private": "#222222",
     **dict(zip((f"clip{c}" for c in (0.01, 0.05, 0.1, 0.5, 1.0)), (BLUE, RED, GREEN, PINK, ORANGE), strict=True)),
-    "0.05to0.01(20%)": GREEN,
+    "0.05to0.01(20%)": INDIGO,
     "0.05to0.01(60%)": ORANGE,
     **{
         f"poly({c0}){power}": colour
@@ -94,10 +95,28 @@ def histograms(rows: Curves) -> Figure:
     return figure
 
 
+def whole(curves: Curves) -> Figure:
+    """Runs with all clients, a column for each number of rounds."""
+    return _grid(_by_rounds(curves), ("accuracy", "loss"))
+
+
+def whole_clip_norms(curves: Curves) -> Figure:
+    """Figs. 3 and 10's kind: C, and how long gradients were before clipping."""
+    return _grid(_by_rounds(curves), ("clip_norm", "norm"), log=True)
+
+
+def _by_rounds(curves: Curves) -> list[Column]:
+    lengths = sorted({curve["round"][-1] for curve in curves}, reverse=True)
+    return [
+        Column(f"{length:,} rounds, all clients", [curve for curve in curves if curve["round"][-1] == length])
+        for length in lengths
+    ]
+
+
 def _grid(columns: Sequence[Column], quantities: Sequence[str], *, log: bool = False) -> Figure:
     columns = [column for column in columns if column.curves]
     figure = Figure(figsize=(max(6.0, 3.3 * len(columns)), 2.6 * len(quantities) + 0.9), layout="constrained")
-    panels = figure.subplots(len(quantities), len(columns), sharex=True, sharey="row", squeeze=False)
+    panels = figure.subplots(len(quantities), len(columns), sharex="col", sharey="row", squeeze=False)
     for line, quantity in zip(panels, quantities, strict=True):
         for axes, column in zip(line, columns, strict=True):
             for curve in column.curves:

@@ -10,9 +10,10 @@ from dpaudit.report.rows import read_rows
 from experiments import pages
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
 from experiments.paper002 import figures
-from experiments.paper002.claims import AS_PRINTED, KEEPS, SCALE, judge, margins, scale_of, scales
 from experiments.paper002.claims import CLAIMS as CLAIMS
-from experiments.paper002.published import ACCURACY, BUDGETS, COMPARISONS, FINDINGS
+from experiments.paper002.claims import FEW, KEEPS, SCALE, judge, margins, scale_of, scales
+from experiments.paper002.published import ACCURACY, ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS
+from experiments.paper002.substitution import DIRECTIONS
 
 FILES = ("clip_size.json", "federated_audit.json")
 NOISE = {1: "C", 2: "2C"}
@@ -22,9 +23,12 @@ BEST = "poly(0.05)1.0"  # the paper's best schedule
 
 
 def draw(rows: Rows, folder: Path) -> None:
-    kept = [row for row in read_rows(folder / "clip_size_curves.json") if scale_of(row) == AS_PRINTED]
-    for name, figure in drawn(kept).items():
+    kept = read_rows(folder / "clip_size_curves.json")
+    for name, figure in drawn([row for row in kept if scale_of(row) == FEW]).items():
         pages.save(figure, folder / f"{PICTURE}_{name}.png")
+    whole = [row for row in kept if "accuracy" in row and of_all(scale_of(row))]
+    for name, figure in (("curves", figures.whole(whole)), ("clip_norms", figures.whole_clip_norms(whole))):
+        pages.save(figure, folder / f"clip_size_whole_{name}.png")
 
 
 def drawn(kept: Rows) -> dict[str, Any]:
@@ -50,9 +54,19 @@ def noises(rows: Rows) -> Fact:
     )  # fmt: skip
 
 
-def columns(rows: Rows) -> list[tuple[tuple[Any, ...], int]]:
-    """Scales and noises that were run, the paper's first."""
-    found = [(scale, noise) for scale in scales(rows) for noise in NOISE]
+def of_all(scale: tuple[Any, ...]) -> bool:
+    """Tells whether all clients of a round were computed."""
+    _, _, meant, played = scale
+    return meant == played
+
+
+Columns = Sequence[tuple[tuple[Any, ...], int]]
+
+
+def columns(rows: Rows, *, whole: bool) -> Columns:
+    """Returns the scales and noises that were run with all clients, or with a few in place of them, the paper's
+    first."""
+    found = [(scale, noise) for scale in scales(rows) for noise in NOISE if of_all(scale) == whole]
     return [
         (scale, noise) for scale, noise in found if select(rows, "accuracy_percent", sensitivity=noise, **named(scale))
     ]
@@ -68,16 +82,26 @@ def title(scale: tuple[Any, ...], noise: int) -> str:
 
 
 def accuracies(rows: Rows) -> str:
-    """Tabulates every setting at every scale."""
+    return accuracies_of(rows, columns(rows, whole=True))
+
+
+def few_accuracies(rows: Rows) -> str:
+    return accuracies_of(rows, columns(rows, whole=False))
+
+
+def accuracies_of(rows: Rows, columns: Columns) -> str:
+    """Tabulates every setting that was run at some of these scales."""
     lines, found = [], select(rows, "accuracy_percent")
     for name in values(found, "name"):
-        cells = ["–" if name not in ACCURACY else f"{ACCURACY[name][0]} ± {ACCURACY[name][1]}"]
-        for scale, noise in columns(rows):
+        cells = []
+        for scale, noise in columns:
             own = select(found, "accuracy_percent", name=name, **named(scale))
             own = [row for row in own if row["setting"]["sensitivity"] in (None, noise)]
             cells.append(spread(own[0]) if own else "–")
-        lines.append([name, *cells])
-    return table(["setting", "paper", *(title(*column) for column in columns(rows))], lines)
+        if set(cells) != {"–"}:
+            stated = "–" if name not in ACCURACY else f"{ACCURACY[name][0]} ± {ACCURACY[name][1]}"
+            lines.append([name, stated, *cells])
+    return table(["setting", "paper", *(title(*column) for column in columns)], lines)
 
 
 def spread(row: Row) -> str:
@@ -102,12 +126,57 @@ def few_clients(rows: Rows) -> Fact:
     )  # fmt: skip
 
 
+def leading(rows: Rows) -> Fact:
+    """A few clients' error is as large as the noise where updates differ most, and small beside it over all
+    directions."""
+    found = {
+        (row["setting"]["sensitivity"], row["setting"]["directions"] == DIRECTIONS): row
+        for row in select(rows, "error_over_noise")
+    }
+    wide, narrow, all_wide, all_narrow = (found[of] for of in ((2, True), (1, True), (2, False), (1, False)))
+    at = wide["setting"]
+    return fact(
+        wide["ours"] > 1.5 and narrow["ours"] > 1.5 and all_narrow["ours"] < 1.1,
+        rounds=at["rounds_before"], clip_norm=at["clip_norm"], directions=DIRECTIONS,
+        low_wide=wide["ours_low"], high_wide=wide["ours_high"], low_narrow=narrow["ours_low"],
+        high_narrow=narrow["ours_high"], all_wide=all_wide["ours"], all_narrow=all_narrow["ours"],
+    )  # fmt: skip
+
+
+def reports(rows: Rows) -> Fact:
+    few, every = (row["ours"] for row in select(rows, "report_deviation"))
+    return fact(few > 5 * every, few=few, every=every)
+
+
+def wandering(rows: Rows) -> Fact:
+    """The adaptive rule's C leaves its first value far behind, and comes back."""
+    curves = read_rows(pages.HERE / "paper002" / "results" / "clip_size_curves.json")
+    (own,) = (
+        row["clip_norm"] for row in curves
+        if row["name"] == "adaptive0.05" and row.get("sensitivity") == 1 and scale_of(row) == FEW and "accuracy" in row
+    )  # fmt: skip
+    first = next(value for value in own if value != own[0])
+    return fact(min(own) < first / 10 and own[-1] == first, first=first, low=min(own), last=own[-1])
+
+
 def claims(rows: Rows) -> str:
-    """Tabulates every claim at every scale: its margin and whether it holds."""
-    found = {column: {each.margin.claim: each for each in judge(margins(rows, *column))} for column in columns(rows)}
+    return claims_of(rows, columns(rows, whole=True))
+
+
+def few_claims(rows: Rows) -> str:
+    return claims_of(rows, columns(rows, whole=False))
+
+
+def claims_of(rows: Rows, columns: Columns) -> str:
+    """Tabulates the claims at some scales: margins and whether they hold; no adaptive rule is judged by a few
+    clients."""
+    found = {column: {each.margin.claim: each for each in judge(margins(rows, *column))} for column in columns}
     found = {column: own for column, own in found.items() if own}
     lines = []
     for i, claim in enumerate(COMPARISONS):
+        adapts = {*claim.larger, *claim.smaller} & set(ADAPTIVE)
+        if not any(i in own for own in found.values()) or (adapts and not all(of_all(scale) for scale, _ in columns)):
+            continue
         cells = []
         for own in found.values():
             each = own.get(i)
@@ -125,7 +194,7 @@ def findings(rows: Rows) -> str:
 def rule(rows: Rows) -> str:
     """Returns the rule that asks clients nothing, beside the paper's best schedule, in the same trials."""
     lines = []
-    for scale, noise in columns(rows):
+    for scale, noise in (*columns(rows, whole=True), *columns(rows, whole=False)):
         own = {each.margin.row["setting"]["closest"][0]: each for each in judge(margins(rows, scale, noise))}
         if set(BUDGETS) <= own.keys():
             find = {
@@ -139,14 +208,19 @@ def rule(rows: Rows) -> str:
 
 def never_behind(rows: Rows) -> Fact:
     """Returns the rule is nowhere certainly less accurate than the best schedule, and somewhere certainly more."""
-    found = [each for column in columns(rows) for each in judge(margins(rows, *column))]
+    every = (*columns(rows, whole=True), *columns(rows, whole=False))
+    found = [each for column in every for each in judge(margins(rows, *column))]
     own = [each for each in found if each.margin.row["setting"]["closest"][0] in BUDGETS]
     held = [each for each in own if each.holds]
     return fact(held and all(each.holds is not False for each in own), compared=len(own), more=len(held))
 
 
 def commands(rows: Rows) -> str:
-    return "\n".join(chain.from_iterable(commands_of(rows, scale) for scale in scales(rows)))
+    return "\n".join(chain.from_iterable(commands_of(rows, scale) for scale in scales(rows) if of_all(scale)))
+
+
+def few_commands(rows: Rows) -> str:
+    return "\n".join(chain.from_iterable(commands_of(rows, scale) for scale in scales(rows) if not of_all(scale)))
 
 
 def commands_of(rows: Rows, scale: tuple[Any, ...]) -> list[str]:
@@ -263,7 +337,7 @@ def runs_judged(rows: Rows) -> Fact:
     return fact(holds, faults=len(seen) * len(FAULTS), sound=len(found))
 
 
-def images(rows: Rows) -> str:
+def few_images(rows: Rows) -> str:
     titles: Sequence[tuple[str, str]] = (
         ("fixed", "Figs. 1 and 2: fixed C"),
         ("schedules", "Fig. 3: C over the rounds"),

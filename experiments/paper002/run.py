@@ -5,8 +5,9 @@
     python -m experiments.clip_size --work DIR --simulated 20          # all rounds, 20 clients for the 1,000 of each
 
 Every run (setting, noise, trial) keeps a checkpoint and, at its end, a record in --work: a sweep that was killed goes
-on, and no run is made twice. Rows are written of all that --work holds. Processes may share the runs out; on a CPU,
-one for each core is fastest:
+on, and no run is made twice. Records of all clients at all of the paper's rounds are committed beside the rows, which
+are written of these and of all that --work holds; rows of runs that left no record stay. Processes may share the runs
+out; on a CPU, one for each core is fastest:
 
     for i in 0 1; do
       XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c $i \\
@@ -24,13 +25,15 @@ from typing import Any
 
 from dpaudit import _validate
 from dpaudit._engine import hosts
-from dpaudit.report.rows import write_rows
+from dpaudit.report.rows import read_rows, write_rows
 from experiments.common import Rows, options, shared_out
 from experiments.paper002 import rows as clip_size_rows
 from experiments.paper002.published import CLIENTS_PER_ROUND, ROUNDS, TRIALS
-from experiments.paper002.runs import Bench, Scale, all_records, noise_multiplier, play_all, runs
+from experiments.paper002.runs import Bench, Scale, all_records, in_order, noise_multiplier, play_all, runs
+from experiments.paper002.substitution import substitution
 
 QUICK = {"dataset": ["digits"], "rounds": 100, "trials": 1, "clients_per_round": 200, "sensitivity": [2]}
+SUBSTITUTION = {"quick": (10, 20, 100), "paper": (300, 20, 1_000)}  # rounds, clients for all, updates
 QUICK_ONLY = ("non", "clip0.01", "clip0.05", "0.05to0.01(20%)", "poly(0.05)1", "quantile(0.01)5", "adaptive0.01")
 
 
@@ -59,7 +62,31 @@ def privacy(rows: Rows) -> None:
     rows.finish_part("privacy")
 
 
-REPRODUCIBLE = {"privacy": privacy}
+REPRODUCIBLE = {"privacy": privacy, "substitution": substitution}
+
+
+def of_setting(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Which setting a record, a curve or a row's setting is of."""
+    return *(row[name] for name in ("dataset", *Scale._fields, "name")), row["sensitivity"] or 0
+
+
+def of_run(record: dict[str, Any]) -> tuple[Any, ...]:
+    return *of_setting(record), record["trial"]
+
+
+def of_claim(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Which claim, at which scale and under which noise, a margin is of."""
+    return tuple(row["setting"][name] for name in ("dataset", *Scale._fields, "sensitivity", "claim"))
+
+
+def extent(row: dict[str, Any]) -> tuple[int, int]:
+    """How many pairs of settings, and trials of the closest one, a margin is of."""
+    return row["setting"]["pairs"], len(row.get("apart", ()))
+
+
+def whole(record: dict[str, Any]) -> bool:
+    """Whether all clients of all of the paper's rounds were computed."""
+    return record["rounds"] == ROUNDS and record["simulated"] == record["clients_per_round"]
 
 
 def scale_of(shared: dict[str, Any], trials: int) -> str:
@@ -107,12 +134,38 @@ def main() -> None:
         records += play_all(Bench(dataset, scale, chosen.seed, chosen.data_dir), wanted, chosen.work)
     if chosen.share is not None:
         return
+    played = records if chosen.work is None else all_records(chosen.work)
+    rows, kept = Rows("002", "clip_size", chosen.out, chosen.seed, keep=chosen.out is None), []
+    played = joined(rows, played)
     by_scale: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for record in records if chosen.work is None else all_records(chosen.work):
+    for record in played:
         by_scale.setdefault(tuple(record[name] for name in ("dataset", *Scale._fields)), []).append(record)
-    rows, kept = Rows("002", "clip_size", chosen.out, chosen.seed), []
     for _, own in sorted(by_scale.items(), reverse=True):
         with rows.of_records(own):
             kept += [row | rows.signature() for row in gather(rows, own)]
     rows.run(privacy)
-    write_rows(kept, rows.file.with_name(rows.file.stem + "_curves.json"))
+    rows.run(substitution, chosen.dataset[0], *SUBSTITUTION["quick" if chosen.quick else "paper"])
+    curves = rows.file.with_name(f"{rows.file.stem}_curves.json")
+    earlier = read_rows(curves) if rows.earlier else []
+    write_rows([row for row in earlier if of_setting(row) not in set(map(of_setting, kept))] + kept, curves)
+    rows.write([record for record in played if whole(record)], "_records")
+
+
+def joined(rows: Rows, played: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the committed records and these, each run once; rows of settings that they tell of are made again.
+
+    A margin stays where the records have fewer of its claim's pairs of settings, or fewer trials of as many.
+    """
+    file = rows.file.with_name(f"{rows.file.stem}_records.json")
+    found = {of_run(record): record for record in read_rows(file)} if rows.earlier and file.exists() else {}
+    found |= {of_run(record): record for record in played}
+    settings = {of_setting(record) for record in found.values()}
+
+    def keep(row: dict[str, Any]) -> bool:
+        if row["quantity"] == "claim_margin":
+            made = {of_claim(own): extent(own) for own in rows.rows if own["quantity"] == "claim_margin"}
+            return extent(row) > made.get(of_claim(row), (0, 0))
+        return "name" in row["setting"] and of_setting(row["setting"]) not in settings
+
+    rows.keep = keep
+    return in_order(found.values())

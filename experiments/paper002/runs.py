@@ -250,6 +250,10 @@ def _folder(work: str, bench: Bench, run: Run) -> Path:
 
 def all_records(work: str) -> list[dict[str, Any]]:
     """Returns the records of every run that has ended in ``work``, in the order of the settings."""
-    found = [read_rows(file)[0] for file in sorted(Path(work).glob("*/*/*/*.json"))]
+    return in_order(read_rows(file)[0] for file in sorted(Path(work).glob("*/*/*/*.json")))
+
+
+def in_order(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns records in the order of noises, settings and trials."""
     place = {name: i for i, name in enumerate((NON_PRIVATE, *RULES))}
-    return sorted(found, key=lambda row: (row["sensitivity"] or 0, place[row["name"]], row["trial"]))
+    return sorted(records, key=lambda row: (row["sensitivity"] or 0, place[row["name"]], row["trial"]))

@@ -14,7 +14,7 @@ from dpaudit.federated.clip_size import EDGES
 from dpaudit.report.rows import read_rows, write_rows
 from dpaudit.training import models
 from experiments.common import Rows, results
-from experiments.paper002 import page
+from experiments.paper002 import page, substitution
 from experiments.paper002 import rows as clip_size_rows
 from experiments.paper002 import run as clip_size
 from experiments.paper002 import runs as clip_size_runs
@@ -175,6 +175,30 @@ def test_rows_are_of_all_that_a_folder_holds(bench, tmp_path):
     assert clip_size_runs.all_records(str(tmp_path)) == records[::-1]
 
 
+def test_committed_records_and_new_ones_make_rows_together(tmp_path):
+    """Rows of settings without a record stay, as does a margin of more settings or trials than the records have."""
+    at = dict(zip(("dataset", *Scale._fields), ("mnist", 10_000, 1_000, 1_000), strict=True))
+    first, second, again = (
+        at | run._asdict() | {"accuracy": [accuracy]}
+        for run, accuracy in ((Run("clip0.01", 2, 0), 0.1), (Run("clip0.05", 2, 0), 0.2), (Run("clip0.01", 2, 0), 0.3))
+    )
+    rows = Rows("002", "clip_size", str(tmp_path), 0)
+    write_rows([first], tmp_path / "results_records.json")
+    rows.earlier = [{}]
+    assert clip_size.joined(rows, [second]) == [first, second]
+    assert clip_size.joined(rows, [again]) == [again]
+    own, other = ({"quantity": "loss", "setting": at | {"name": n, "sensitivity": 2}} for n in ("clip0.01", "clip0.1"))
+    assert [rows.keep(own), rows.keep(other)] == [False, True]
+    margin = {"quantity": "claim_margin", "setting": at | {"sensitivity": 2, "claim": 0, "pairs": 1}, "apart": [1.0]}
+    assert rows.keep(margin)
+    rows.rows = [margin]
+    assert not rows.keep(margin)
+    assert rows.keep(margin | {"apart": [1.0, 2.0]})
+    assert rows.keep(margin | {"setting": margin["setting"] | {"pairs": 2}})
+    assert clip_size.whole(first)
+    assert not clip_size.whole(first | {"simulated": 20})
+
+
 def test_histograms_in_the_bins_of_the_median_rule():
     norms = np.random.default_rng(0).uniform(0, 0.2, 500)
     fine = np.histogram(norms, [0, *rounds.EDGES, np.inf])[0] / 500
@@ -235,3 +259,22 @@ def test_the_page_says_what_the_rows_say(tmp_path):
     assert found.holds
     assert found.values["spent"] == pytest.approx(18.30, abs=0.01)
     assert page.drawn(kept).keys() == {"fixed", "schedules", "lowered_2C", "adaptive", "norms", "histograms_2C"}
+
+
+def test_variances_along_the_leading_directions_of_other_updates():
+    """Ten directions of deviation 3 among 40 of deviation 1: both halves' means are elsewhere."""
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.normal(size=(50, 50)))[0]
+    deviations = np.repeat([3.0, 1.0], [substitution.DIRECTIONS, 40])
+    first, second = (rng.normal(size=(4_000, 50)) * deviations @ basis + shift for shift in (5.0, -2.0))
+    along, total = substitution.variances_of(first, second)
+    assert along == pytest.approx(np.full(substitution.DIRECTIONS, 9.0), rel=0.1)
+    assert total == pytest.approx(9 * substitution.DIRECTIONS + 40, rel=0.03)
+
+
+def test_updates_are_clipped(bench):
+    found = substitution.updates(jax.random.key(0), bench, bench.first(0), 8)
+    norms = np.linalg.norm(found, axis=1)
+    assert found.shape[0] == 8
+    assert norms.max() <= substitution.CLIP_NORM * (1 + 1e-5)
+    assert np.median(norms) > 0.5 * substitution.CLIP_NORM
