@@ -22,5 +22,6 @@ if TYPE_CHECKING:
     from dpaudit.audits.audited_training import train_audited as train_audited
     from dpaudit.audits.ldp_client import audit_client as audit_client
     from dpaudit.audits.ldp_client import audit_craft as audit_craft
+    from dpaudit.audits.user_search import worst_user as worst_user
 
 __getattr__, __dir__, __all__ = attach(__name__)

@@ -13,8 +13,11 @@ message Delta_t, both in standard deviations of the noise, and computes
 
     sum_t <y_t - s_t, Delta_t> - |Delta_t|^2/2
 
-from the releases y_t (Neyman and Pearson). For other protocols the attacks of :func:`dpaudit.audit` read the
-transcript's numbers, and the claim is the accounting of the protocol's author.
+from the releases y_t (Neyman and Pearson). For other protocols the claim is the accounting of the protocol's author,
+and the attacks of :func:`dpaudit.audit` read the transcript's numbers and, where devices draw no randomness, what is
+left of them without the others' part: the release minus one that the aggregator makes of s_t with a fixed key. If
+noise is added, that is Delta_t and the noise, up to a constant, so its changes from round to round show noise that is
+used again.
 """
 
 import math
@@ -35,6 +38,8 @@ from dpaudit.personalization.boundary.bounds import Noised
 from dpaudit.personalization.boundary.budget import mu_squared
 from dpaudit.personalization.boundary.protocol import Protocol
 
+BITS = 10
+
 __all__ = ["ABSENT", "PRESENT", "Told", "of_protocol"]
 
 
@@ -43,8 +48,10 @@ class Told(NamedTuple):
 
     Attributes:
       values: all released values by the name of their process, with a leading axis of rounds.
-      seen: what they reveal about the canary in each round
-        (:class:`dpaudit.audits.transcript_audit.Seen`, in standard deviations); () where it cannot be computed.
+      seen: what they reveal about the canary in each round: a :class:`dpaudit.audits.transcript_audit.Seen`, in
+        standard deviations; for protocols of other authors, what is left of each release without the others' part,
+        and its changes; () where devices draw randomness. All numbers beside such rests are rounded to ``BITS`` bits:
+        the last bits of float32 noise tell more than noise of real numbers would (Mironov 2012).
     """
 
     values: dict[str, Any]
@@ -93,7 +100,7 @@ def of_protocol(
       InputError: a canary of another shape; a run whose accounted epsilon is infinite.
     """
     _validate.at_least(1, rounds=rounds)
-    everybody = _joined(users, canary)
+    everybody = joined(users, canary)
     watched = protocol._replace(devices=_Devices(protocol.devices))
     if memory is None and isinstance(protocol.release, Noised):
         memory = protocol.release.init()
@@ -101,49 +108,66 @@ def of_protocol(
     def played(key: jax.Array, present: Any) -> Any:
         return run(key, watched, state, memory, (present, everybody, users), rounds)[2]
 
-    read = _reader(protocol, state, users, _alone(users, canary))
+    read = None
+    if not _drawing(protocol, state, users):
+        known = enforced(protocol)
+        read = _likely(protocol, users, alone(users, canary)) if known else _left(protocol, users, memory)
 
     def apply(key: jax.Array, present: Any) -> Told:
         transcript = played(key, present)
         names = [release.process.name for release in transcript.parts[0]]
         values = {name: transcript.values(name) for name in names}
-        return Told(values, () if read is None else jax.lax.scan(read, state, transcript.parts[0])[1])
+        seen = () if read is None else jax.lax.scan(read, state, transcript.parts[0])[1]
+        if read is None or isinstance(seen, Seen):
+            return Told(values, seen)
+        changes = jax.tree.map(lambda leaf: jnp.diff(leaf, axis=0), seen)
+        return jax.tree.map(_rounded, Told(values, (seen, changes)))
 
     def log_prob(told: Told, present: Any) -> jax.Array:
         return -0.5 * jnp.sum((told.seen.along - present * told.seen.reach) ** 2)
 
     accounted = played(jax.random.key(0), PRESENT)
     claim = accounted.claim() if delta is None else Claim(accounted.epsilon(delta), delta, "add_remove")
-    return Mechanism(apply, claim, None if read is None else log_prob)
+    return Mechanism(apply, claim, log_prob if read is not None and enforced(protocol) else None)
 
 
-def _reader(protocol: Protocol, state: Any, users: Any, canary: Any) -> Callable[[Any, Any], tuple[Any, Seen]] | None:
-    """Returns ``read(state, releases) -> (next state, Seen)`` of one round, or None if it cannot be computed."""
-    release = protocol.release
-    if not enforced(protocol) or not isinstance(release, Noised):
-        return None
-    zero = jax.random.key(0)
+def _rounded(leaf: jax.Array) -> jax.Array:
+    real = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jax.lax.reduce_precision(leaf, exponent_bits=8, mantissa_bits=BITS) if real else leaf
+
+
+def _drawing(protocol: Protocol, state: Any, users: Any) -> bool:
+    """Tells whether devices add randomness of their own, so that nobody else knows what they sent."""
     model = jax.eval_shape(protocol.broadcast, state)
-    program = jax.make_jaxpr(protocol.devices)(zero, model, users)
-    used = dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))[1]
-    if used[0]:  # devices add their own randomness: what they sent is unknown
-        return None
+    program = jax.make_jaxpr(protocol.devices)(jax.random.key(0), model, users)
+    return dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))[1][0]
 
-    def scaled(total: Any) -> jax.Array:
-        pairs = zip(release.processes, release.add.parts(total), strict=True)
-        numbers = []
-        for process, (bound, part) in pairs:
-            squared = mu_squared(process.event(1))
-            assert squared, "a shipped process is Gaussian"
-            numbers.append(ravel_pytree(part)[0] * (math.sqrt(squared) / bound.sensitivity(part)))
-        return jnp.concatenate(numbers)
+
+def _left(protocol: Protocol, users: Any, memory: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Returns ``read(state, releases) -> (next state, what is left without the others' part)`` of one round."""
+    key = jax.random.key(0)
+
+    def read(state: Any, releases: Any) -> tuple[Any, Any]:
+        others, _ = protocol.release(key, protocol.devices(key, protocol.broadcast(state), users), memory)
+        left = [
+            jax.tree.map(jnp.subtract, told.value, known.value) for told, known in zip(releases, others, strict=True)
+        ]
+        return protocol.update(state, releases), left
+
+    return read
+
+
+def _likely(protocol: Protocol, users: Any, canary: Any) -> Callable[[Any, Any], tuple[Any, Seen]]:
+    """Returns ``read(state, releases) -> (next state, Seen)`` of a round of a protocol that the boundary enforces."""
+    zero = jax.random.key(0)
+    assert isinstance(protocol.release, Noised)
+    names = protocol.release.add.names
 
     def read(state: Any, releases: Any) -> tuple[Any, Seen]:
         model = protocol.broadcast(state)
-        others, moved = (scaled(protocol.devices(zero, model, who)) for who in (users, canary))
+        others, moved = (scaled(protocol, protocol.devices(zero, model, who)) for who in (users, canary))
         told = [each.value for each in releases]
-        names = release.add.names
-        noisy = scaled(dict(zip(names, told, strict=True)) if names else told[0])
+        noisy = scaled(protocol, dict(zip(names, told, strict=True)) if names else told[0])
         reach = jnp.linalg.norm(moved)
         along = (noisy - others) @ (moved / jnp.maximum(reach, jnp.finfo(reach.dtype).tiny))
         return protocol.update(state, releases), Seen(along, reach)
@@ -151,13 +175,30 @@ def _reader(protocol: Protocol, state: Any, users: Any, canary: Any) -> Callable
     return read
 
 
-def _alone(users: Any, canary: Any) -> Any:
+def scaled(protocol: Protocol, total: Any) -> jax.Array:
+    """Returns the numbers of a total, or of what is released of it, [n], in standard deviations of their noise.
+
+    Args:
+      protocol: one that the boundary enforces.
+      total: of its devices.
+    """
+    release, numbers = protocol.release, []
+    assert isinstance(release, Noised)
+    for process, (bound, part) in zip(release.processes, release.add.parts(total), strict=True):
+        squared = mu_squared(process.event(1))
+        assert squared, "a shipped process is Gaussian"
+        numbers.append(ravel_pytree(part)[0] * (math.sqrt(squared) / bound.sensitivity(part)))
+    return jnp.concatenate(numbers)
+
+
+def alone(users: Any, canary: Any) -> Any:
+    """Returns the canary as the users of a protocol: a bucket of one is a tuple if users are a tuple of buckets."""
     return (canary,) if isinstance(users, tuple) and not hasattr(users, "_fields") else canary
 
 
-def _joined(users: Any, canary: Any) -> Any:
+def joined(users: Any, canary: Any) -> Any:
     """Returns the others and the canary, in a pytree like ``users``."""
-    if _alone(users, canary) is not canary:
+    if alone(users, canary) is not canary:
         return (*users, canary)
     own, one = (
         jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf)[1:])}", who)

@@ -11,7 +11,7 @@ Expect factors to pay at every epsilon, and gradient steps to be ahead of altern
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import jax
@@ -67,14 +67,23 @@ def repeated(ratings: Ratings, times: int) -> Ratings:
     )
 
 
-def compare(rows: Rows, ratings: Ratings, epsilons: Sequence[float], *, trials: int, most: int) -> None:
+def compare(
+    rows: Rows,
+    ratings: Ratings,
+    epsilons: Sequence[float],
+    *,
+    trials: int,
+    most: int,
+    methods: Mapping[str, Method] = METHODS,
+    quantity: str = "jester rmse",
+) -> None:
     """Plays every method at every epsilon, over new splits of the private users' ratings."""
     private, public = split_users(ratings, seed=rows.seed)
     seen, asked, _ = split(public, seed=0)
     often = repeated(seen, private.num_users // public.num_users)
     key = jax.random.key(rows.seed)
-    for place, (name, epsilon) in enumerate((name, epsilon) for name in METHODS for epsilon in epsilons):
-        method, part_key = METHODS[name], jax.random.fold_in(key, place)
+    for place, (name, epsilon) in enumerate((name, epsilon) for name in methods for epsilon in epsilons):
+        method, part_key = methods[name], jax.random.fold_in(key, place)
         choice = choose(jax.random.fold_in(part_key, 0), method, epsilon, often, seen, asked, most)
         found, told = [], math.nan
         for trial in range(trials):
@@ -87,7 +96,7 @@ def compare(rows: Rows, ratings: Ratings, epsilons: Sequence[float], *, trials: 
         setting |= {"candidates": len(candidates(method.space, most, seed=0)), "public_users": public.num_users}
         scale = f"{ratings.origin}; {private.num_users:,} private users, {trials} splits"
         mean = float(np.mean(found))
-        rows.add("jester rmse", setting, mean, (min(found), max(found)), scale=scale)
+        rows.add(quantity, setting, mean, (min(found), max(found)), scale=scale)
         rows.finish_part(f"{name}, epsilon {epsilon:g}: rmse {mean:.4f}, {choice}")
 
 

@@ -20,12 +20,18 @@ from dpaudit.training.accounting import noise_multiplier
 from dpaudit.training.sampling import poisson
 
 Choice = Mapping[str, Any]
-DELTA = 1e-5
+DELTA = 1e-5  # of up to MANY users
+MANY = 50_000
 CENTRE = 3.5  # of ratings from 1 to 5, guessed without a look at any: people rate what they expect to like
 
 
+def delta_for(users: int) -> float:
+    """Returns a delta below one over the number of users: DELTA, or a tenth of 1/users where they are many."""
+    return DELTA if users <= MANY else 0.1 / users
+
+
 class Told(NamedTuple):
-    """A model and what it cost: epsilon at DELTA, as the transcript has it."""
+    """A model and what it cost: epsilon at :func:`delta_for` its users, as the transcript has it."""
 
     model: Model
     epsilon: float
@@ -70,7 +76,7 @@ def alternating(*, features: bool, **fixed: Any) -> Fit:
         recipe = Recipe(**{"centre": CENTRE, **fixed, **choice})
         known = catalogue(train, features=features)
         model, transcript = recommender.fit(key, device_rows(train), known, recipe, **private(mu))
-        return Told(model, transcript.epsilon(DELTA, users=train.num_users))
+        return Told(model, transcript.epsilon(delta_for(train.num_users), users=train.num_users))
 
     return fit
 
@@ -80,7 +86,7 @@ def ranked(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: f
     rows = recommender.seen(device_rows(train))
     known = catalogue(train, features=True)
     model, transcript = recommender.fit_ranking(key, rows, known, Ranking(**choice), **private(mu))
-    return Told(model, transcript.epsilon(DELTA, users=train.num_users))
+    return Told(model, transcript.epsilon(delta_for(train.num_users), users=train.num_users))
 
 
 def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
@@ -88,7 +94,7 @@ def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: 
     rows = recommender.seen(device_rows(train))
     nothing = Catalogue(jnp.zeros((train.num_items, 0)), jnp.zeros((train.num_items, 0)))
     model, transcript = recommender.fit_ranking(key, rows, nothing, Ranking(), **private(mu))
-    return Told(model, transcript.epsilon(DELTA, users=train.num_users))
+    return Told(model, transcript.epsilon(delta_for(train.num_users), users=train.num_users))
 
 
 def gradient_steps(
@@ -116,7 +122,7 @@ def gradient_steps(
     (rows,) = arranged(train, buckets=[int(np.bincount(train.users).max())])
     sampling = poisson(examples=len(rows.index), batch_size=choice["batch_size"])
     rounds = choice["rounds"]
-    multiplier = noise_multiplier(sampling, epsilon, rounds, delta=DELTA) if mu else 1e-6
+    multiplier = noise_multiplier(sampling, epsilon, rounds, delta=delta_for(train.num_users)) if mu else 1e-6
     training = user_level.dp_sgd(
         factored.loss(model, items=train.num_items),
         sampling=sampling,
@@ -131,7 +137,7 @@ def gradient_steps(
     everyone = factored.everyone(cohort_key, rows)
     state, _, transcript = run(key, training.protocol, *training.init(params), everyone, rounds)
     learned = Model(known, state.params, jnp.zeros(train.num_items), mean, jnp.array(precision))
-    return Told(learned, transcript.epsilon(DELTA, users=train.num_users) if mu else np.inf)
+    return Told(learned, transcript.epsilon(delta_for(train.num_users), users=train.num_users) if mu else np.inf)
 
 
 BIAS_SPACE = {"rating_clip": (1.5, 1.0, 2.0), "bias_variance": (0.1, 0.05, 0.2), "power": (0.15, 0.0, 0.3)}

@@ -27,7 +27,7 @@ from dpaudit import data
 from dpaudit.data.ratings import Ratings, split, split_users
 from experiments.common import Rows, options
 from experiments.paper004.federated import LEARNING_RATES, Scale, Settings, accuracies
-from experiments.paper004.methods import DELTA, METHODS, Method, candidates, score
+from experiments.paper004.methods import DELTA, METHODS, Method, candidates, delta_for, score
 from experiments.paper004.population import population
 
 EPSILONS = (1.0, 5.0, 10.0, 20.0, math.inf)
@@ -35,9 +35,9 @@ TRIALS, CANDIDATES = 5, 8
 PARTS = (RATINGS, RANKINGS, POPULATION, FEDERATED) = ("ratings", "rankings", "population", "federated")
 
 
-def mu_of(epsilon: float) -> float:
-    """Of the Gaussian that is worth epsilon at DELTA; 0 for no noise."""
-    return 0.0 if math.isinf(epsilon) else 1 / dp_accounting.get_sigma_gaussian(epsilon, DELTA)
+def mu_of(epsilon: float, delta: float = DELTA) -> float:
+    """Of the Gaussian that is worth epsilon at delta; 0 for no noise."""
+    return 0.0 if math.isinf(epsilon) else 1 / dp_accounting.get_sigma_gaussian(epsilon, delta)
 
 
 def counted(mu: float, times: int) -> float | None:
@@ -92,16 +92,16 @@ def compare(
 def large(rows: Rows, users: int, epsilons: Sequence[float | None]) -> None:
     """Factors pay where users are many: the same population, with and without them; None is no noise."""
     train, held_out = population(rows.seed, users=users)
-    key = jax.random.key(rows.seed)
+    key, delta = jax.random.key(rows.seed), delta_for(users)
     factors = {"rank": 4, "rounds": 10, "bias_share": 0.1, "factor_norm": 2.0, "factor_variance": 1.0, "first": 0.6}
     choices = {"item bias": {}, "alternating": factors | {"factor_precision": 2.0}}
     losses = [math.inf if epsilon is None else epsilon for epsilon in epsilons]
     for place, (name, epsilon) in enumerate((name, epsilon) for name in choices for epsilon in losses):
         method, choice = METHODS[name], choices[name] | {"power": 0.0, "popularity_share": 0.0, "rating_clip": 3.0}
         began = time.perf_counter()
-        model, told = method.fit(jax.random.fold_in(key, place), train, choice, epsilon, mu_of(epsilon))
+        model, told = method.fit(jax.random.fold_in(key, place), train, choice, epsilon, mu_of(epsilon, delta))
         taken = time.perf_counter() - began
-        setting = {"method": name, "epsilon": None if math.isinf(epsilon) else epsilon, "delta": DELTA, "users": users}
+        setting = {"method": name, "epsilon": None if math.isinf(epsilon) else epsilon, "delta": delta, "users": users}
         setting |= {"transcript_epsilon": None if math.isinf(told) else told, "choice": choice, "fit_seconds": taken}
         found = score(method, model, choice, train, held_out)
         rows.add("population rmse", setting, found, scale=f"{users:,} users, {len(train.values):,} ratings")

@@ -132,7 +132,16 @@ def test_every_experiment_whose_rows_are_not_times_can_be_made_again_in_part():
 
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize(
-    "name", ["dp_sniper", "fault_zoo", "federated_audit", "personalization_audit", "spgc_audit", "training_audit"]
+    "name",
+    [
+        "dp_sniper",
+        "fault_zoo",
+        "federated_audit",
+        "personalization_audit",
+        "personalization_protocols",
+        "spgc_audit",
+        "training_audit",
+    ],
 )
 def test_a_command_is_made_of_parts_that_can_be_made_again(name, quick, tmp_path, monkeypatch):
     """With every part's name and arguments in its rows, and nothing of the place where it ran."""

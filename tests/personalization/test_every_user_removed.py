@@ -45,10 +45,10 @@ def moved(protocol, model, everybody=EVERYBODY):
 
 
 @cache
-def alternating(rule, unobserved, rank, *, rating_clip=1.5):
+def alternating(rule, unobserved, rank, *, rating_clip=1.5, together=False):
     """Rounds, the same object for the same settings: one program for all models."""
     return least_squares.alternating(
-        Step(0.8, rating_clip, rule, unobserved),
+        Step(0.8, rating_clip, rule, unobserved, together),
         noise_multiplier=0.0,
         features=jnp.zeros((people.ITEMS, 0)),
         prior=Prior(jnp.ones(rank), 1.0, 1.0),
@@ -56,11 +56,12 @@ def alternating(rule, unobserved, rank, *, rating_clip=1.5):
     )
 
 
-@pytest.mark.parametrize("unobserved", [0.0, 0.5])
+@pytest.mark.parametrize("unobserved, together", [(0.0, False), (0.5, False), (0.0, True)])
 @pytest.mark.parametrize("rule", RULES)
-def test_no_user_moves_the_statistics_further_than_the_sensitivity(rule, unobserved):
+def test_no_user_moves_the_statistics_further_than_the_sensitivity(rule, unobserved, together):
     for name, model in MODELS.items():
-        found = np.asarray(moved(alternating(RULES[rule], unobserved, model.factors.shape[1]), model))
+        protocol = alternating(RULES[rule], unobserved, model.factors.shape[1], together=together)
+        found = np.asarray(moved(protocol, model))
         assert np.isfinite(found).all(), name
         assert found.max() <= CLOSE, name
         if name != "crooked server":

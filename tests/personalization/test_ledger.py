@@ -1,5 +1,6 @@
 """The ledger: every user's spending over runs, never too little, whatever happens to its process or its file."""
 
+import json
 import os
 import shutil
 import signal
@@ -250,3 +251,18 @@ def test_names_that_are_none_are_refused(path, who, message):
     with pytest.raises(InputError, match=message):
         charged(Ledger(path), "1", 1, (A, 0), who=who)
     assert Ledger(path).spent(DELTA) == 0
+
+
+@pytest.mark.parametrize("every", [40, pytest.param(7, marks=pytest.mark.integration)])
+def test_a_kill_before_any_instruction_charges_too_much_and_never_too_little(tmp_path, every):
+    """A real process, SIGKILL: what was released is charged, at most one run more is, and the file can be used."""
+    program = [sys.executable, "-W", "ignore", "-m", "tests.personalization.killed"]
+    command = [*program, str(tmp_path / "kept"), str(every)]
+    (tmp_path / "kept").mkdir()
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = [json.loads(line) for line in told.splitlines()]
+    assert len(found) > 500 // every
+    for number, released, charged, after in found:
+        assert released <= charged <= released + 1, f"instruction {number}"
+        assert after == charged + 1, f"instruction {number}"
+    assert {(released, charged) for _, released, charged, _ in found} == {(0, 0), (0, 1), (1, 1), (1, 2), (2, 2)}

@@ -195,3 +195,21 @@ def test_a_release_that_was_mapped_is_not_fresh():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_noise_is_of_the_key_the_name_and_the_number():
+    """The same three draw the same noise and fingerprint; any other of them draws another of both."""
+    a, b, total = (*(gaussian(name, noise_multiplier=1.0) for name in "ab"), jnp.zeros(8))
+    begun = a.init(total)
+
+    def released(seed, process, memory):
+        release, after = process.release(jax.random.key(seed), total, memory, sensitivity=1.0)
+        return np.asarray(release.value), np.asarray(release.draw), after
+
+    value, draw, after = released(0, a, begun)
+    again = released(0, a, begun)
+    np.testing.assert_array_equal(value, again[0])
+    np.testing.assert_array_equal(draw, again[1])
+    for other in (released(1, a, begun), released(0, b, begun), released(0, a, after)):
+        assert (value != other[0]).all()
+        assert (draw != other[1]).any()

@@ -69,6 +69,7 @@ class Recipe(NamedTuple):
       popularity_share, bias_share: of mu^2, for the first two phases; the rounds share the rest equally. Without
         rounds, the bias gets all that popularity leaves.
       rating_clip: Y.
+      clip_together: whether Y bounds all of a user's weighted rests of ratings together, in norm, and not each rest.
       factor_norm: L in the rounds; the bias is one with L = 1.
       power: of adaptive weights, 0 for uniform ones.
       bias_variance, factor_variance: of an item about its features' prediction.
@@ -96,6 +97,7 @@ class Recipe(NamedTuple):
     bias_precision: float = 5.0
     factor_precision: float = 10.0
     first: float = 0.3
+    clip_together: bool = False
 
 
 def fit(
@@ -201,7 +203,7 @@ def _phases(catalogue: Catalogue, recipe: Recipe, noise_multiplier: float, mesh:
 
     def alternating(name: str, share: float, length: float, variance: list[float]) -> Protocol:
         return least_squares.alternating(
-            Step(length, recipe.rating_clip, rule),
+            Step(length, recipe.rating_clip, rule, together=recipe.clip_together),
             noise_multiplier=noise_multiplier / share**0.5,
             features=catalogue.features,
             prior=Prior(jnp.array(variance), recipe.feature_ridge, recipe.rating_variance),

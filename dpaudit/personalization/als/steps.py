@@ -10,8 +10,10 @@ to |u_v| <= L, and u_x the rest, it sends
 
     A_j = w_ij u_v u_v',     b_j = w_ij clip(y_ij - u_x' x_j, Y) u_v,     G = u_v u_v'.
 
-Since sum_j w_ij^2 <= 1, one user moves all A_j together by at most L^2, all b_j by Y L, and G by L^2. The factor
-itself is never released.
+Since sum_j w_ij^2 <= 1, one user moves all A_j together by at most L^2, all b_j by Y L, and G by L^2. The same holds
+where the vector of all w_ij (y_ij - u_x' x_j) is clipped to the norm Y instead (``together``). A typical user's
+is much shorter than the largest single rest, so Y can be smaller, and the noise with it. The factor itself is never
+released.
 
 **The item step.** The devices' ratings of item j give b_j = A_j v_j + noise, A_j = sum_i w_ij u_i u_i',
 b_j = sum_i w_ij y_ij u_i. To a server that knows only the released A_j and b_j, this is a linear regression with noise
@@ -34,7 +36,7 @@ import jax
 import jax.numpy as jnp
 
 from dpaudit import _platform, _validate
-from dpaudit.mechanisms.clipping import einsum, factor, wide
+from dpaudit.mechanisms.clipping import clip, einsum, factor, wide
 from dpaudit.personalization.als import solve
 from dpaudit.personalization.als.layout import Users
 from dpaudit.personalization.als.solve import ridge, spectrum
@@ -71,12 +73,14 @@ class Step(NamedTuple):
       rating_clip: Y, > 0, the largest absolute rest of a rating.
       weights: the weights of a user's ratings.
       unobserved: a_0, >= 0, the weight of "no rating" as a rating of 0; 0 to use ratings only.
+      together: whether Y is the norm of all of a user's weighted rests, and not the size of each.
     """
 
     factor_norm: float
     rating_clip: float
     weights: Rule
     unobserved: float = 0.0
+    together: bool = False
 
 
 class Common(NamedTuple):
@@ -161,10 +165,13 @@ def statistics(step: Step, shared: Common, slices: Slice, users: Users) -> Stati
     usable = jnp.isfinite(norms) & jnp.any(users.weights > 0, axis=1, keepdims=True)
     learned = jnp.where(usable, learned * factor(norms, step.factor_norm), 0)
     left = users.values - einsum("uwp,up->uw", slices.public, own[:, :public])
-    left = jnp.clip(jnp.nan_to_num(left), -step.rating_clip, step.rating_clip)
     weights = jax.vmap(step.weights)(slices.popularity, users.weights)
+    if step.together:
+        moved = jax.vmap(lambda rest: clip(rest, step.rating_clip))(weights * jnp.nan_to_num(left))
+    else:
+        moved = weights * jnp.clip(jnp.nan_to_num(left), -step.rating_clip, step.rating_clip)
     square = solve.packed_square(learned)
-    return Statistics(weights[..., None] * square[:, None], (weights * left)[..., None] * learned[:, None], square)
+    return Statistics(weights[..., None] * square[:, None], moved[..., None] * learned[:, None], square)
 
 
 def added(total: Statistics, items: jax.Array, messages: Statistics) -> Statistics:

@@ -35,6 +35,9 @@ class Bound(NamedTuple):
     clip_norm: float
 
     def __call__(self, message: Any) -> Any:
+        for leaf in jax.tree.leaves(message):
+            if not any(jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+                raise _validate.expected("compute", "a message of real numbers", f"some of type {leaf.dtype}")
         wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.promote_types(leaf.dtype, jnp.float32)), message)
         numbers, restored = ravel_pytree(wide)
         within = jnp.clip(numbers, self.low, self.high)
@@ -59,6 +62,8 @@ class Bounded(NamedTuple):
     names: tuple[str, ...] = ()
 
     def __call__(self, total: Any, messages: Any) -> Any:
+        if not jax.tree.leaves(messages):
+            raise _validate.expected("compute", "a message of at least one array", messages)
         sums = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), jax.vmap(self._one)(messages))
         return sums if total is None else jax.tree.map(jnp.add, total, sums)
 

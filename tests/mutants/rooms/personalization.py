@@ -26,6 +26,53 @@ MUTANTS = [
         ("        if n > rounds:\n", "        if n > rounds + 1:\n"),
     ),
     *of(
+        "dpaudit/personalization/boundary/bounds",
+        "personalization/test_hostile_users",
+        ("clip(sound, self.clip_norm * (1 - MARGIN))", "clip(sound, self.clip_norm * 1.01)"),
+        ("jnp.where(jnp.all(jnp.isfinite(within)), within, 0)", "within"),
+        ("max(abs(self.low), abs(self.high))", "abs(self.high)"),
+        ("within = jnp.clip(numbers, self.low, self.high)", "within = numbers"),
+        (
+            'raise _validate.expected("compute", "a message of real numbers"',
+            'print("compute", "a message of real numbers"',
+        ),
+    ),
+    *of(
+        "dpaudit/personalization/boundary/budget",
+        "personalization/test_budget",
+        ("<= self.epsilon * (1 + SLACK)", "<= self.epsilon * 1.01"),
+        ("return math.sqrt(most) * float(", "return float("),
+        ("low, high = 0, most\n", "low, high = 0, most + 1\n"),
+    ),
+    *of(
+        "dpaudit/personalization/boundary/ledger",
+        "personalization/test_ledger",
+        ('            append({"run": run, "users": users, "streams": charged})\n', ""),
+        ("if run in self._runs:", "if False:"),
+        ("if r >= most", "if r > most"),
+        ("if found != self._hashed(text):", "if False:"),
+        ("os.ftruncate(descriptor, self._read)", "pass"),
+        ("if number is None or (began and max(self._streams[number].events) != began):", "if number is None:"),
+        ("            self._everybody |= added\n", "            self._everybody = added\n"),
+    ),
+    *of(
+        "dpaudit/personalization/boundary/aggregator",
+        "personalization/test_aggregator",
+        ("named(jax.random.fold_in(philox.from_key(key), t), repr", "named(philox.from_key(key), repr"),
+        ("own = jax.random.fold_in(own, part.number)", "own = jax.random.fold_in(own, 0)"),
+    ),
+    *of(
+        "dpaudit/personalization/boundary/processes",
+        "personalization/test_processes",
+        ("jax.random.fold_in(named(key, self.name), memory.number)", "named(key, self.name)"),
+        ("jax.random.fold_in(named(key, self.name), memory.number)", "jax.random.fold_in(key, memory.number)"),
+    ),
+    *of(
+        "dpaudit/personalization/als/steps",
+        "personalization/test_every_user_removed",
+        ("clip(rest, step.rating_clip)", "rest"),
+    ),
+    *of(
         "dpaudit/personalization/boundary/transcript",
         "personalization/test_transcript",
         (

@@ -1,0 +1,42 @@
+"""Protocols of the documentation are all audited as the page has them, and an author's faults are found."""
+
+import re
+
+import jax
+import pytest
+
+import dpaudit
+from dpaudit import InputError
+from dpaudit.audits.protocol_audit import ABSENT, PRESENT, of_protocol
+from experiments.paper004.authored import FAR, FAULTS, OTHERS, ROUNDS, START, Author, authored, memory
+from experiments.paper004.protocols import PAGE, PROTOCOLS
+
+NOT_PROTOCOLS = {"The worst user by search", "Faults"}
+
+
+def audited(author, canary, trials):
+    mechanism = of_protocol(authored(author), START, OTHERS, canary, rounds=ROUNDS, memory=memory(author))
+    return dpaudit.audit(mechanism, ABSENT, PRESENT, key=jax.random.key(0), trials=trials)
+
+
+def test_every_protocol_of_the_page_is_audited():
+    titles = set(re.findall(r"^## (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)) - NOT_PROTOCOLS
+    assert {title.partition(" over ")[0].lower() for title in titles} == set(PROTOCOLS)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_refused_or_found(name):
+    author, canary = FAULTS[name]
+    if author.draws == "same key":
+        with pytest.raises(InputError, match="new noise for every release"):
+            audited(author, canary, 8)
+    else:
+        assert audited(author, canary, 20_000).verdict == "violation"
+
+
+@pytest.mark.integration
+def test_the_sound_author_is_not_accused():
+    """Nor for a canary whose message changes from round to round."""
+    assert audited(Author(), FAR, 20_000).verdict in ("consistent", "underpowered")
+    assert audited(Author(), FAULTS["noise reused, drawn once"][1], 20_000).verdict in ("consistent", "underpowered")
