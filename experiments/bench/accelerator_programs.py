@@ -221,8 +221,8 @@ MB = 1e6
 PROGRAMS = {
     "full, d = 26,010": Subject(partial(full, d=26_010), (), 1_600 * MB, scales=True, trials=True),
     "full, d = 932,170": Subject(partial(full, d=932_170), (), 2_000 * MB, trials=True),
-    "kernel, d = 26,010": Subject(partial(fixed, d=26_010), (), 100 * MB, scales=True, trials=True),
-    "kernel, d = 932,170": Subject(partial(fixed, d=932_170), (), 100 * MB, trials=True),
+    "kernel, d = 26,010": Subject(partial(fixed, d=26_010), (), 1_000 * MB, scales=True, trials=True),
+    "kernel, d = 932,170": Subject(partial(fixed, d=932_170), (), 1_000 * MB, trials=True),
     "plane": Subject(plane, (), 1_500 * MB, scales=True, trials=True),
     "audit, trials": Subject(audit, (), 1_500 * MB, scales=True),
     "audit, portfolio": Subject(portfolio_read, (), 4_000 * MB, scales=True),
