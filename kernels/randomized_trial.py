@@ -8,14 +8,16 @@ The words are those of :func:`dpaudit.mechanisms.sampling.normal` for the same P
 trial of the shipped mechanism, up to rounding. It is not the shipped code: an audit that should find bugs in that code
 plays the mechanism itself.
 
-Coordinates lie in tiles of cipher blocks. A cell of the grid takes some trials and one tile. On a GPU it writes its
-own part of each sum, and the parts are added outside; a TPU takes one cell after another, and adds each to the sums of
-the cells before it, because parts of three numbers each would be padded to 128.
+Each lane of a vector, or each thread, is a trial, and all take one cipher block after another, whose weights are the
+same for all of them. So no sum crosses lanes, no array has a short last axis that a TPU would pad, and where a row of
+words does not begin with a block, the words that are left over wait for the next block: three ciphers for four pairs
+of normals, whatever the dimension. A cell of the grid takes one tile of trials through one chunk of blocks. A TPU
+takes one cell after another and adds up their sums in place; a GPU writes the sums of each, which are added outside.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +28,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit.kernels import philox
 from dpaudit.mechanisms import ldp_sgd, sampling
 from dpaudit.mechanisms.clipping import norm_and_direction
@@ -35,10 +37,10 @@ Cipher = Callable[[Sequence[jax.Array], Sequence[jax.Array]], philox.Words]
 Products = Callable[[jax.Array, jax.Array], jax.Array]
 
 WORDS = 4  # of a cipher block; three blocks make as many pairs of normals
-LANES = 128  # blocks in a row of a tile
-TRIALS = 32  # of a cell, which reads its tile once for all
-TPU_ROWS = 8  # a vector register of the TPU is one tile
-GPU_ROWS = 2  # two blocks, sixteen normals, for each thread of a warp group
+LANES = 128  # trials in a row of a tile
+TPU_ROWS = 8  # a tile is one vector register
+GPU_ROWS = 1  # a tile is one trial for each thread of a warp group
+CHUNK = 256  # cipher blocks, 2,048 normals; short enough to be added one by one without loss
 
 
 class Chip(NamedTuple):
@@ -58,11 +60,11 @@ GPU = Chip(sqrt=_sqrt_by_rsqrt)  # Mosaic GPU has no square root
 
 
 class Coordinates(NamedTuple):
-    """Layout of d coordinates in rows of cipher blocks; padding has weight 0 in every sum."""
+    """Coordinates by normal pairs; what pads them to whole blocks has weight 0 in every sum."""
 
     half: int  # ceil(d / 2), the normal pairs; pair j is coordinates j and half + j
-    numbers: jax.Array  # [rows, LANES] uint32, of the blocks
-    weights: jax.Array  # [1 + k, 2 WORDS, rows, LANES]: 1 for |n|^2, then the directions; first, then second of a pair
+    chunk: int  # blocks that are added one by one
+    weights: jax.Array  # [1 + k, 2, pairs]: 1 for |n|^2, then the directions; of the first and the second of each pair
 
 
 def products(keys: jax.Array, directions: jax.Array) -> jax.Array:
@@ -78,9 +80,12 @@ def products(keys: jax.Array, directions: jax.Array) -> jax.Array:
     Raises:
       InputError: keys of another kind; directions not of that shape.
     """
-    return lax.platform_dependent(
-        *_checked(keys, directions), tpu=_on_tpu, cuda=_on_gpu, default=partial(_in_one_loop, chip=CPU)
-    )
+    return on(_platform.current())(keys, directions)
+
+
+def on(platform: str) -> Products:
+    """Returns the form of :func:`products` for a kind of device: "cpu", "gpu" or "tpu"."""
+    return {"tpu": products_tpu, "gpu": products_gpu}.get(platform, products_reference)
 
 
 def products_reference(keys: jax.Array, directions: jax.Array, *, chip: Chip = CPU) -> jax.Array:
@@ -103,22 +108,45 @@ def products_gpu(keys: jax.Array, directions: jax.Array, *, interpret: Any = Fal
     return _on_gpu(*_checked(keys, directions), interpret=interpret)
 
 
+@cache
+def together(products: Products) -> Products:
+    """Returns the same function, which under ``jax.vmap`` draws for all trials in one call instead of one call each.
+
+    Args:
+      products: one of this file; its directions have to be the same for all trials.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def of_words(keys: jax.Array, directions: jax.Array) -> jax.Array:
+        return products(jax.random.wrap_key_data(keys, impl=philox.IMPL), directions)
+
+    @of_words.def_vmap
+    def of_trials(size: int, batched: Any, keys: jax.Array, directions: jax.Array) -> tuple[jax.Array, bool]:
+        if batched[1]:
+            raise _validate.expected("directions", "the same ones in all trials", "others in each trial")
+        found = of_words(keys.reshape(-1, WORDS), directions)
+        return found.reshape(size, -1, found.shape[1]), True
+
+    return lambda keys, directions: of_words(*_checked(keys, directions))
+
+
 def cosines(
     keys: jax.Array,
-    gradient: jax.Array,
-    other: jax.Array,
+    pair: jax.Array,
+    world: Any,
     *,
     epsilon: Any,
     clip_norm: Any,
     products: Products = products,
 ) -> jax.Array:
-    """Computes (<z, gradient>/|gradient|, <z, other>/|other|) of the release z of ``gradient`` for every key.
+    """Computes (<z, g0>/|g0|, <z, g1>/|g1|) of the release z of g0 or g1 for every key.
 
     Args:
       keys: Philox keys, [n]; each is what :func:`dpaudit.mechanisms.ldp_sgd.randomize` would be given.
-      gradient: x, [d]; its world's.
-      other: [d], of the other world.
-      epsilon, clip_norm: of the mechanism.
+      pair: g0 and g1, [2, d].
+      world: 0 or 1, whose gradient is released, a scalar or [n].
+      epsilon: of the mechanism, a scalar or [n].
+      clip_norm: of the mechanism.
       products: draws the directions; one of this file.
 
     Returns:
@@ -128,14 +156,17 @@ def cosines(
     """
     _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)
+    world = jnp.broadcast_to(world, keys.shape)
     coin_keys, sphere_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-    norm, direction = norm_and_direction(gradient)
-    units = jnp.stack([direction, norm_and_direction(other)[1]])
-    turned = jax.vmap(lambda key: ldp_sgd.turns(key, norm, epsilon=epsilon, clip_norm=clip_norm))(coin_keys)
+    norms, units = jax.vmap(norm_and_direction)(pair)
+    turned = jax.vmap(lambda key, norm, epsilon: ldp_sgd.turns(key, norm, epsilon=epsilon, clip_norm=clip_norm))(
+        coin_keys, norms[world], jnp.broadcast_to(epsilon, keys.shape)
+    )
     squared, *inner = products(sphere_keys, units).T
     first = units[:, :1]  # of a vector without length, which stands for the first axis
     v = jnp.where(squared > 0, jnp.stack(inner) / jnp.sqrt(squared), first)
-    return jnp.where((v[0] >= 0) ^ turned, v, -v).T
+    own = jnp.where(world == 0, v[0], v[1])
+    return jnp.where((own >= 0) ^ turned, v, -v).T
 
 
 def words(key: Any, numbers: jax.Array, half: int, cipher: Cipher = philox.block) -> list[Sequence[jax.Array]]:
@@ -167,110 +198,151 @@ def words(key: Any, numbers: jax.Array, half: int, cipher: Cipher = philox.block
     return [row(m * half) for m in range(3)]
 
 
-def _sums(key: Any, numbers: jax.Array, weights: Any, half: int, chip: Chip) -> list[jax.Array]:
-    """Adds the terms of every sum over the eight normals of each block: 1 + k arrays like ``numbers``."""
-    sums = [jnp.zeros(numbers.shape, jnp.float32) for _ in weights]
-    for place, (high, low, angle) in enumerate(zip(*words(key, numbers, half, chip.cipher), strict=True)):
-        pair = sampling.box_muller(high, low, angle, jnp.float32, chip.sqrt)
-        for normal, side in zip(pair, (place, WORDS + place), strict=True):
-            factors = [normal, *[np.float32(1)] * (len(sums) - 1)]
-            sums = [s + w[side] * normal * f for s, w, f in zip(sums, weights, factors, strict=True)]
-    return sums
+def _terms(words: Sequence[Sequence[jax.Array]], weights: Any, chip: Chip) -> list[jax.Array]:
+    """Returns the terms of every sum, 1 + k, over the eight normals of a block.
+
+    Args:
+      words: of :func:`words`.
+      weights: [1 + k][2 WORDS], each a scalar or like a word.
+      chip: its arithmetic.
+    """
+    high, low, angle = words
+    pairs = [sampling.box_muller(*of, jnp.float32, chip.sqrt) for of in zip(high, low, angle, strict=True)]
+    normals = [first for first, _ in pairs] + [second for _, second in pairs]
+
+    def weighted(own: Any, terms: Sequence[jax.Array]) -> jax.Array:
+        return reduce(jnp.add, [w * term for w, term in zip(own, terms, strict=True)])
+
+    squares = [normal * normal for normal in normals]
+    return [weighted(weights[0], squares), *(weighted(own, normals) for own in weights[1:])]
 
 
-def _coordinates(directions: jax.Array, tile: int) -> Coordinates:
-    """Lays coordinates out in whole tiles of that many rows."""
-    k, d = directions.shape
+def _of_blocks(key: Sequence[jax.Array], first: Any, count: int, weight: Any, half: int, sums: int, chip: Chip) -> Any:
+    """Adds up the terms of consecutive blocks for a tile of trials.
+
+    Args:
+      key: the four words of the trials' keys, arrays of one shape.
+      first: number of the first block.
+      count: of blocks.
+      weight: ``weight(m, side, i)``, a scalar, of block ``first + i``.
+      half: of :class:`Coordinates`.
+      sums: 1 + k.
+      chip: its arithmetic.
+
+    Returns:
+      ``sums`` arrays like ``key``.
+    """
+    k0, k1, c2, c3 = key
+    zero = k0 ^ k0
+    rows = [divmod(m * half, WORDS) for m in range(3)]  # each row's first block, and its first word in that block
+
+    def block(number: Any) -> philox.Words:
+        return chip.cipher((k0, k1), (zero + jnp.uint32(number), zero, c2, c3))
+
+    def step(i: Any, carry: Any) -> Any:
+        left, added = carry
+        drawn = [block(first + i + start + (shift > 0)) for start, shift in rows]
+        both = [(*before, *now)[:WORDS] for before, now in zip(left, drawn, strict=True)]
+        weights = [[weight(m, side, i) for side in range(2 * WORDS)] for m in range(sums)]
+        added = [total + term for total, term in zip(added, _terms(both, weights, chip), strict=True)]
+        return [now[shift:] if shift else () for now, (_, shift) in zip(drawn, rows, strict=True)], added
+
+    left = [block(first + start)[shift:] if shift else () for start, shift in rows]
+    return lax.fori_loop(0, count, step, (left, [zero.astype(jnp.float32)] * sums))[1]
+
+
+def _coordinates(directions: jax.Array) -> Coordinates:
+    """Pairs coordinates, and pads the pairs to whole blocks and chunks."""
+    d = directions.shape[1]
     half = -(-d // 2)
-    rows = -(-half // (WORDS * LANES * tile)) * tile
+    chunk = min(CHUNK, -(-half // WORDS))
     every = jnp.concatenate([jnp.ones((1, d)), directions])
-    sides = jnp.pad(every, ((0, 0), (0, 2 * half - d))).reshape(1 + k, 2, half)
-    padded = jnp.pad(sides, ((0, 0), (0, 0), (0, rows * LANES * WORDS - half)))
-    weights = padded.reshape(1 + k, 2, rows, LANES, WORDS).transpose(0, 1, 4, 2, 3)
-    numbers = jnp.arange(rows * LANES, dtype=jnp.uint32).reshape(rows, LANES)
-    return Coordinates(half, numbers, weights.reshape(1 + k, 2 * WORDS, rows, LANES))
+    sides = jnp.pad(every, ((0, 0), (0, 2 * half - d))).reshape(len(every), 2, half)
+    return Coordinates(half, chunk, jnp.pad(sides, ((0, 0), (0, 0), (0, -half % (WORDS * chunk)))))
 
 
 @partial(jax.jit, static_argnames="chip")
 def _in_one_loop(keys: jax.Array, directions: jax.Array, *, chip: Chip) -> jax.Array:
-    half, numbers, weights = _coordinates(directions, 1)
+    half, _, weights = _coordinates(directions)
+    numbers = jnp.arange(weights.shape[-1] // WORDS, dtype=jnp.uint32)
+    of_block = jnp.moveaxis(weights.reshape(*weights.shape[:2], -1, WORDS), 3, 2).reshape(len(weights), 2 * WORDS, -1)
 
     def one(key: jax.Array) -> jax.Array:
-        sums = _sums(key, numbers, weights, half, chip)
+        sums = _terms(words(key, numbers, half, chip.cipher), of_block, chip)
 
         def add(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
             return [x + y for x, y in zip(a, b, strict=True)]
 
-        return jnp.stack(lax.reduce(sums, [np.float32(0)] * len(sums), add, (0, 1)))
+        return jnp.stack(lax.reduce(sums, [np.float32(0)] * len(sums), add, (0,)))
 
     return jax.vmap(one)(keys)
 
 
 @partial(jax.jit, static_argnames="interpret")
 def _on_tpu(keys: jax.Array, directions: jax.Array, *, interpret: bool = False) -> jax.Array:
-    half, numbers, weights = _coordinates(directions, TPU_ROWS)
-    keys, trials, n = _whole_cells(keys)
-    sums, sides, rows, _ = weights.shape
+    half, blocks, weights = _coordinates(directions)
+    tiles, sums = _tiles(keys, TPU_ROWS), len(weights)
+    rows, chunks = tiles.shape[1], weights.shape[2] // (WORDS * blocks)
 
-    def cell(keys: Any, numbers: Any, weights: Any, out: Any) -> None:
-        tile = [[weights[m, side] for side in range(sides)] for m in range(sums)]
-        first = pl.program_id(1) == 0
+    def cell(keys: Any, weights: Any, out: Any) -> None:
+        chunk = pl.program_id(1)
+        key = [keys[word] for word in range(WORDS)]
 
-        def trial(t: Any, _: None) -> None:
-            key = [keys[t, word] for word in range(4)]
-            for m, added in enumerate(_sums(key, numbers[...], tile, half, TPU)):
-                out[t, m] = jnp.where(first, 0, out[t, m]) + jnp.sum(added)
+        def weight(m: int, side: int, i: Any) -> Any:
+            return weights[2 * m + side // WORDS, WORDS * i + side % WORDS]
 
-        lax.fori_loop(0, trials, trial, None)
+        for m, added in enumerate(_of_blocks(key, chunk * blocks, blocks, weight, half, sums, TPU)):
+            out[m] = jnp.where(chunk == 0, 0, out[m]) + added
 
-    return pl.pallas_call(
+    found = pl.pallas_call(
         cell,
-        grid=(len(keys) // trials, rows // TPU_ROWS),
+        grid=(rows // TPU_ROWS, chunks),
         in_specs=[
-            pl.BlockSpec((trials, 4), lambda i, j: (i, 0), memory_space=pltpu.SMEM),
-            pl.BlockSpec((TPU_ROWS, LANES), lambda i, j: (j, 0)),
-            pl.BlockSpec((sums, sides, TPU_ROWS, LANES), lambda i, j: (0, 0, j, 0)),
+            pl.BlockSpec((WORDS, TPU_ROWS, LANES), lambda i, j: (0, i, 0)),
+            pl.BlockSpec((2 * sums, WORDS * blocks), lambda i, j: (0, j), memory_space=pltpu.SMEM),
         ],
-        out_specs=pl.BlockSpec((trials, sums), lambda i, j: (i, 0), memory_space=pltpu.SMEM),
-        out_shape=jax.ShapeDtypeStruct((len(keys), sums), jnp.float32),
+        out_specs=pl.BlockSpec((sums, TPU_ROWS, LANES), lambda i, j: (0, i, 0)),
+        out_shape=jax.ShapeDtypeStruct((sums, rows, LANES), jnp.float32),
         interpret=interpret,
-    )(keys, numbers, weights)[:n]
+    )(tiles, weights.reshape(2 * sums, -1))
+    return _untiled(found, len(keys))
 
 
 @partial(jax.jit, static_argnames="interpret")
 def _on_gpu(keys: jax.Array, directions: jax.Array, *, interpret: Any = False) -> jax.Array:
-    half, numbers, weights = _coordinates(directions, GPU_ROWS)
-    keys, trials, n = _whole_cells(keys)
-    sums, sides, rows, _ = weights.shape
+    half, blocks, weights = _coordinates(directions)
+    tiles, sums = _tiles(keys, GPU_ROWS), len(weights)
+    rows, chunks = tiles.shape[1], weights.shape[2] // (WORDS * blocks)
 
-    def cell(keys: Any, numbers: Any, weights: Any, out: Any) -> None:
-        i, j = lax.axis_index("trials"), lax.axis_index("tiles")
-        own = pl.ds(j * GPU_ROWS, GPU_ROWS)
-        tile = [[weights[m, side, own] for side in range(sides)] for m in range(sums)]
-        of_tile = numbers[own]
+    def cell(keys: Any, weights: Any, out: Any) -> None:
+        tile, chunk = lax.axis_index("tiles"), lax.axis_index("chunks")
+        own = pl.ds(tile * GPU_ROWS, GPU_ROWS)
+        key = [keys[word, own] for word in range(WORDS)]
 
-        def trial(t: Any, _: None) -> None:
-            key = [keys[i * trials + t, word] for word in range(4)]
-            for m, added in enumerate(_sums(key, of_tile, tile, half, GPU)):
-                out[j, i * trials + t, m] = jnp.sum(added)
+        def weight(m: int, side: int, i: Any) -> Any:
+            return weights[m, side // WORDS, WORDS * (chunk * blocks + i) + side % WORDS]
 
-        lax.fori_loop(0, trials, trial, None)
+        for m, added in enumerate(_of_blocks(key, chunk * blocks, blocks, weight, half, sums, GPU)):
+            out[chunk, m, own] = added
 
     parts = plgpu.kernel(
         cell,
-        out_type=jax.ShapeDtypeStruct((rows // GPU_ROWS, len(keys), sums), jnp.float32),
-        grid=(len(keys) // trials, rows // GPU_ROWS),
-        grid_names=("trials", "tiles"),
+        out_type=jax.ShapeDtypeStruct((chunks, sums, rows, LANES), jnp.float32),
+        grid=(rows // GPU_ROWS, chunks),
+        grid_names=("tiles", "chunks"),
         interpret=interpret,
-    )(keys, numbers, weights)
-    return parts.sum(axis=0)[:n]
+    )(tiles, weights)
+    return _untiled(parts.sum(axis=0), len(keys))
 
 
-def _whole_cells(keys: jax.Array) -> tuple[jax.Array, int, int]:
-    """Pads keys to whole cells; returns them, the trials of a cell, and the number of keys."""
-    n = len(keys)
-    trials = min(TRIALS, n)
-    return jnp.pad(keys, ((0, -n % trials), (0, 0))), trials, n
+def _tiles(keys: jax.Array, rows: int) -> jax.Array:
+    """Returns the words of the keys, [n, WORDS], in whole tiles of trials, [WORDS, a multiple of ``rows``, LANES]."""
+    return jnp.pad(keys, ((0, -len(keys) % (rows * LANES)), (0, 0))).T.reshape(WORDS, -1, LANES)
+
+
+def _untiled(sums: jax.Array, n: int) -> jax.Array:
+    """Returns the sums of the first n trials, [n, 1 + k]."""
+    return sums.reshape(len(sums), -1)[:, :n].T
 
 
 def _checked(keys: jax.Array, directions: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,6 +1,7 @@
 """Plays the game of LDP-SGD by Monte Carlo: `plane` in the plane of the two gradients, `full` with the real mechanism.
 
-Only `full` can find a bug in the mechanism; a third engine, `exact`, is the closed form in
+Only `full` can find a bug in the mechanism. `kernel` plays the trials of `full` on a TPU or a recent GPU without
+writing their releases, by the program in :mod:`dpaudit.kernels.randomized_trial`, and `exact` is the closed form in
 :mod:`dpaudit.audits.oracle`. An observer can use three bits of a release z, which an engine returns as one code per
 trial:
 
@@ -11,6 +12,7 @@ The game is paired: trial i uses the same pair of gradients in both worlds, so t
 mixture of pairs, and Eq. (2) bounds epsilon for one pair for all trials as well as for a fresh pair in each.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -18,15 +20,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
+from dpaudit._engine import memory
 from dpaudit._engine.game import sweep, trial_key
 from dpaudit.auditing.attacks.distinguish import cosine_direction
 from dpaudit.audits.oracle import Pair, far_sides, geometry, settle_angle
 from dpaudit.mechanisms import ldp_sgd
 from dpaudit.mechanisms.clipping import norm_and_direction
 
+TOGETHER = 512  # trials that `kernel` draws at a time
+HOPPER = 9.0  # compute capability that Mosaic's GPU programs need
 GUESS, SIDE1, SIDE0, NOT_A_NUMBER = 1, 2, 4, 8
 QUARTER, HALF = np.uint32(1 << 30), np.uint32(1 << 31)  # turns of a circle in units of 2^-32
 
@@ -125,6 +131,12 @@ def _plane_repeat(
     return _code(guess, side1, side0)
 
 
+def _seen(cosine0: jax.Array, cosine1: jax.Array, tie: jax.Array) -> jax.Array:
+    """Returns what an observer sees of releases whose cosines with g0 and g1 are given."""
+    broken = NOT_A_NUMBER * jnp.isnan(cosine0 + cosine1).astype(jnp.uint8)
+    return _code((cosine1 > cosine0) & ~tie, cosine1 > 0, cosine0 > 0) | broken
+
+
 def _code(guess: jax.Array, side1: jax.Array, side0: jax.Array) -> jax.Array:
     return (GUESS * guess + SIDE1 * side1 + SIDE0 * side0).astype(jnp.uint8)
 
@@ -163,7 +175,11 @@ def full(
       InputError: epsilon or clip_norm not positive; a release that holds NaN.
     """
     setting: dict[str, Any] = {"clip_norm": clip_norm, "repeats": repeats, "fresh": fresh, "randomize": randomize}
-    codes = sweep(full_game(key, craft, epsilons=epsilons, pair_key=pair_key, **setting), trials, **how)
+    return _numbers(sweep(full_game(key, craft, epsilons=epsilons, pair_key=pair_key, **setting), trials, **how))
+
+
+def _numbers(codes: np.ndarray) -> np.ndarray:
+    """Returns codes [trials, E, repeats, 2] as [2, E, repeats, trials]; refuses releases that hold NaN."""
     bad = int((codes & NOT_A_NUMBER > 0).sum())
     if bad:
         raise _validate.InputError(f"mechanism: expected releases of numbers, got NaN in {bad} of {codes.size} trials")
@@ -212,10 +228,116 @@ def _full_trial(
         epsilon, g = losses[index // (2 * repeats)], pair[index % 2]
         z = randomize(jax.random.fold_in(trial_key, index), g, epsilon=epsilon, clip_norm=clip_norm)
         cosine0, cosine1 = jnp.sum(units * z, axis=-1)
-        broken = NOT_A_NUMBER * jnp.isnan(cosine0 + cosine1).astype(jnp.uint8)
-        return _code((cosine1 > cosine0) & ~tie, cosine1 > 0, cosine0 > 0) | broken
+        return _seen(cosine0, cosine1, tie)
 
     return jax.lax.map(game, jnp.arange(2 * repeats * len(losses))).reshape(len(losses), repeats, 2)
+
+
+def kernel(
+    key: jax.Array,
+    craft: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    trials: int,
+    *,
+    epsilons: Sequence[float],
+    clip_norm: float,
+    repeats: int = 1,
+    pair_key: jax.Array,
+    mesh: Mesh | None = None,
+    **how: Any,
+) -> np.ndarray:
+    """Plays the trials of :func:`full` with one fixed pair, by a program that draws releases without writing them.
+
+    A trial has the key and the random words that it has in :func:`full`, so its code is the same unless rounding
+    decides. It is not the mechanism as shipped: it cannot find a bug in that one. Units of ``TOGETHER`` trials are
+    drawn side by side.
+
+    Args:
+      key, craft, trials, epsilons, clip_norm, repeats, pair_key: as for :func:`full`, with ``fresh=False``.
+      mesh: a device mesh over which the trials are split, or None for one device.
+      **how: batch, checkpoint, progress of :func:`dpaudit._engine.game.sweep`, whose unit is ``TOGETHER`` trials.
+
+    Returns:
+      Codes, uint8 [2, len(epsilons), repeats, trials].
+
+    Raises:
+      InputError: epsilon or clip_norm not positive; a release that holds NaN; a device that cannot run it.
+    """
+    refuse_device(mesh)
+    from dpaudit.kernels import randomized_trial
+
+    games: dict[str, Any] = {"epsilons": epsilons, "clip_norm": clip_norm, "pair_key": pair_key, "repeats": repeats}
+    one = kernel_game(key, craft, products=randomized_trial.on(memory.platform(mesh)), **games)
+    codes = sweep(one, math.ceil(trials / TOGETHER), mesh=mesh, **how)
+    return _numbers(codes.reshape(-1, *codes.shape[2:])[:trials])
+
+
+def refuse_device(mesh: Mesh | None) -> None:
+    """Refuses devices that cannot run `kernel`: all but TPUs and GPUs of compute capability 9.0 (Hopper) and later.
+
+    Raises:
+      InputError: such a device.
+    """
+    found = memory.platform(mesh)
+    if found == "gpu" and _platform.memory_bytes() is None:  # at hand, not named
+        device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+        if float(device.compute_capability) < HOPPER:
+            found = f"{device.device_kind}, of {device.compute_capability}"
+    if found not in ("tpu", "gpu"):
+        able = f"full on this device; kernel needs a TPU or a GPU of compute capability {HOPPER} or later"
+        raise _validate.expected("engine", able, f"kernel on {found}")
+
+
+def kernel_game(
+    key: jax.Array,
+    craft: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    *,
+    epsilons: Sequence[float],
+    clip_norm: float,
+    pair_key: jax.Array,
+    repeats: int = 1,
+    products: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
+) -> Partial:
+    """Returns the function that :func:`kernel` sweeps over: the number of a unit -> the codes of its trials.
+
+    Args:
+      key, craft, epsilons, clip_norm, pair_key, repeats: as for :func:`kernel`.
+      products: of :mod:`dpaudit.kernels.randomized_trial`; None for the device's own.
+    """
+    from dpaudit.kernels import randomized_trial
+
+    for epsilon in epsilons:
+        _validate.positive(epsilon=epsilon)
+    _validate.positive(clip_norm=clip_norm)
+    drawn = randomized_trial.together(products or randomized_trial.products)
+    run = partial(_kernel_trials, products=drawn, clip_norm=clip_norm, repeats=repeats)
+    return Partial(run, trial_key(key), trial_key(pair_key), _partial(craft), jnp.asarray(epsilons, jnp.float32))
+
+
+def _kernel_trials(
+    key: jax.Array,
+    pair_key: jax.Array,
+    craft: Partial,
+    losses: jax.Array,
+    unit: jax.Array,
+    *,
+    products: Callable[[jax.Array, jax.Array], jax.Array],
+    clip_norm: float,
+    repeats: int,
+) -> jax.Array:
+    """Plays all epsilons, repeats and worlds of a unit's trials -> codes [TOGETHER, E, repeats, 2]."""
+    from dpaudit.kernels.randomized_trial import cosines
+
+    pair = jnp.stack(craft(jax.random.fold_in(pair_key, 0)))
+    of_one = 2 * repeats * len(losses)
+    play = jnp.arange(TOGETHER * of_one, dtype=jnp.uint32)
+    trial, index = unit * TOGETHER + play // of_one, play % of_one
+    keys = jax.vmap(lambda trial, index: jax.random.fold_in(jax.random.fold_in(key, trial), index))(trial, index)
+    how: dict[str, Any] = {"epsilon": losses[index // (2 * repeats)], "clip_norm": clip_norm, "products": products}
+    inner0, inner1 = cosines(keys, pair, index % 2, **how).T
+    there0, there1 = (jnp.any(norm_and_direction(g)[1] != 0) for g in pair)
+    cosine0, cosine1 = jnp.where(there0, inner0, -inner1), jnp.where(there1, inner1, -inner0)  # as _or_opposite
+    tie = ~jnp.any(cosine_direction(*pair) != 0)
+    return _seen(cosine0, cosine1, tie).reshape(TOGETHER, len(losses), repeats, 2)
 
 
 def _or_opposite(unit: jax.Array, other: jax.Array) -> jax.Array:

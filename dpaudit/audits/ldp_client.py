@@ -44,7 +44,7 @@ COUNTER_EXAMPLES = {
 }
 CRAFTS = (*ACCESS, *VARIANTS, *COUNTER_EXAMPLES)
 WITHOUT_DATA = ("dummy", *COUNTER_EXAMPLES)
-ENGINES = ("full", "plane", "exact")
+ENGINES = ("full", "plane", "exact", "kernel")
 READINGS = ("fresh", "fixed")
 COLLUSION_STEPS, TRAINED_LABEL = 200, 0  # steps and the only label of the malicious server's training
 PRETRAINING_STEPS, CLIP_NORM = 100, 0.2  # not in the paper; values at which a sweep came closest to Table 1
@@ -257,7 +257,7 @@ def audit_craft(
       trials: K per repeat, half of them in each world.
       repeats: tests to average; all of them use the same pairs with new randomness, and their pooled counts give
         the bounds.
-      engine: "full", "plane" or "exact" (:mod:`dpaudit.audits.engines`).
+      engine: "full", "plane", "exact" or "kernel" (:mod:`dpaudit.audits.engines`).
       pair: "fresh" for a new pair in every trial (used once in each world and repeat), "fixed" for one pair.
       confidence: of each bound.
       randomize: the mechanism that ``full`` runs.
@@ -282,6 +282,8 @@ def audit_craft(
     if engine != "full" and randomize is not ldp_sgd.randomize:
         raise _validate.expected("engine", "full, the only one that runs a mechanism of your own", engine)
     _validate.one_of(READINGS, pair=pair)
+    if engine == "kernel" and pair != "fixed":
+        raise _validate.expected("pair", "fixed, the only one that the engine kernel plays", pair)
     _validate.open_unit(confidence=confidence)
     began = time.perf_counter()
     pair_key, play_key = jax.random.split(key)
@@ -297,17 +299,14 @@ def audit_craft(
     codes = None
     if engine == "plane":
         codes = engines.plane(play_key, planes, half, **games, **how("trials", repeats))
+    elif engine == "kernel":
+        units = -(-half // engines.TOGETHER)
+        codes = engines.kernel(play_key, crafted, half, **games, pair_key=pair_key, **how("trials", units))
     elif engine == "full":
         codes = engines.full(
-            play_key,
-            crafted,
-            half,
-            **games,
-            pair_key=pair_key,
-            fresh=pair == "fresh",
-            randomize=randomize,
+            play_key, crafted, half, **games, pair_key=pair_key, fresh=pair == "fresh", randomize=randomize,
             **how("trials", half),
-        )
+        )  # fmt: skip
     seconds = (time.perf_counter() - began) / len(epsilons)
     shared = {"engine": engine, "pair": pair, "clip_norm": clip_norm, "trials": 2 * half, "repeats": repeats}
     shared |= {"confidence": confidence, "delta": 0.0, "neighbouring": "replace", "seconds": seconds}

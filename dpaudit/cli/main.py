@@ -46,8 +46,9 @@ class Ldp:
     """Games per repeat (K of Algorithm 3), half of them in each world."""
     repeats: int = 10
     """Number of tests to average; the bounds pool all of them."""
-    engine: Literal["full", "plane", "exact"] = "full"
-    """full runs the shipped mechanism, plane samples in the plane of the two gradients, exact is the closed form."""
+    engine: Literal["full", "plane", "exact", "kernel"] = "full"
+    """full runs the shipped mechanism, plane samples in the plane of the two gradients, exact is the closed form,
+    kernel plays full's trials of a fixed pair on a TPU or a recent GPU without writing releases."""
     pair: Literal["fresh", "fixed"] = "fresh"
     """Whether every trial gets a fresh pair of gradients, or all trials share one fixed pair."""
     clip_norm: float = 0.2

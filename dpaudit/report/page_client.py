@@ -228,7 +228,8 @@ def _kept(rows: Rows) -> str:
     parts.append(markup.bullets(_judged(played, epsilon) for epsilon in words.epsilons(played)))
     parts += map(markup.paragraph, _power(played))
     parts.append(ALARMS.format(tests=2 * len(played), confidence=words.confidence(played), chance=_chance(played)))
-    return "\n".join(parts + [SIMULATED] * ("plane" in words.distinct(played, "engine")))
+    shipped = set(words.distinct(played, "engine")) <= {"full"}
+    return "\n".join(parts + [SIMULATED] * (not shipped))
 
 
 def _chance(played: Rows) -> str:

@@ -12,6 +12,7 @@ SHORT = {"zero_against_large": "zero vs large"}  # for names that are too long f
 ENGINES = {
     "full": "the randomizer as shipped, run on whole gradients",
     "plane": "simulated from the randomizer's mathematics in the plane of both gradients; shipped code is not run",
+    "kernel": "the trials of full by a program of their own, which never writes a release; shipped code is not run",
     "exact": "computed in closed form; no trial is run and no code is tested",
 }
 RELATIONS = {

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +24,7 @@ from dpaudit import _platform, _validate
 from dpaudit._engine.programs import Tape, record
 from dpaudit.mechanisms import clipping
 from dpaudit.mechanisms.clipping import at_most, factor, wide
-from dpaudit.training import taps
+from dpaudit.training import _batch_norm, taps
 from dpaudit.training.forms import quick
 from dpaudit.training.microbatches import in_microbatches, microbatch_size
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
@@ -262,7 +261,7 @@ def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, key: jax.Array
     for name, leaf in named:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise _validate.expected(name, "floating-point numbers", str(leaf.dtype))
-    with nn.intercept_methods(_refuse_batch_norm):
+    with _batch_norm.refused():
         tape = record(quick(scalar), params, example)
     used = tape.used()
     for i, (name, _) in enumerate(named):
@@ -279,19 +278,6 @@ def _refuse_other_leaves(params: Any) -> None:
         if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float)):
             wanted = "an array, the rest being apart (Equinox: eqx.partition(model, eqx.is_inexact_array))"
             raise _validate.expected(f"params{jax.tree_util.keystr(path)}", wanted, type(leaf).__name__)
-
-
-def _refuse_batch_norm(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
-    module = context.module
-    if isinstance(module, nn.BatchNorm) and context.method_name == "__call__" and not module.is_initializing():
-        given = args[1] if len(args) > 1 else kwargs.get("use_running_average")
-        if not (module.use_running_average if given is None else given):
-            raise _validate.InputError(
-                "loss_fn: expected examples that do not depend on each other, got a BatchNorm in training mode, which "
-                "normalises by the whole batch: no example has a gradient of its own; use GroupNorm or LayerNorm, or "
-                "use_running_average=True"
-            )
-    return method(*args, **kwargs)
 
 
 def _length(batch: Any) -> int:

@@ -67,6 +67,13 @@ def full(machine: Machine, *, d: int) -> Any:
     return game.game(one, 1 << 20, batch=1, mesh=machine.mesh).program(machine.shapes)
 
 
+def fixed(machine: Machine, *, d: int) -> Any:
+    """Returns the engine `kernel`: trials of one fixed pair whose releases are never written; a call of one block."""
+    how: dict[str, Any] = {"epsilons": [4.0], "clip_norm": 1.0, "repeats": 8, "pair_key": jax.random.key(1)}
+    one = engines.kernel_game(jax.random.key(0), craft.dummy(d, 1.0), **how)
+    return game.game(one, 1 << 20, batch=1, mesh=machine.mesh).program(machine.shapes)
+
+
 def plane(machine: Machine) -> Any:
     """Trials in the plane, whatever the dimension."""
     pair = oracle.Pair(np.array(1.0), np.array(0.7), np.array(2.0))
@@ -214,6 +221,8 @@ MB = 1e6
 PROGRAMS = {
     "full, d = 26,010": Subject(partial(full, d=26_010), (), 1_600 * MB, scales=True, trials=True),
     "full, d = 932,170": Subject(partial(full, d=932_170), (), 2_000 * MB, trials=True),
+    "kernel, d = 26,010": Subject(partial(fixed, d=26_010), (), 1_000 * MB, scales=True, trials=True),
+    "kernel, d = 932,170": Subject(partial(fixed, d=932_170), (), 1_000 * MB, trials=True),
     "plane": Subject(plane, (), 1_500 * MB, scales=True, trials=True),
     "audit, trials": Subject(audit, (), 1_500 * MB, scales=True),
     "audit, portfolio": Subject(portfolio_read, (), 4_000 * MB, scales=True),

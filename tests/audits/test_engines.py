@@ -6,6 +6,8 @@ right, all comparisons of one test together would fail with probability 10^-6.
 
 import math
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,9 @@ import scipy.stats
 from jax.tree_util import Partial
 
 from dpaudit import _validate
+from dpaudit._engine import game
 from dpaudit.audits import engines, oracle
+from dpaudit.kernels import randomized_trial
 from dpaudit.mechanisms import ldp_sgd
 
 CLIP_NORM = 1.0
@@ -139,6 +143,38 @@ def test_full_agrees_with_exact_on_a_fixed_pair_and_finds_faulty_mechanisms(rand
     excess = largest_excess(codes, oracle.pair(g0[None], g1[None]), np.zeros(10_000, int))
     assert excess <= 1 if right else excess > 1.2
     assert len({codes[b, e, r].tobytes() for b in (0, 1) for e in (0, 1) for r in range(3)}) == 12  # all games differ
+
+
+@pytest.mark.parametrize("index", range(len(PAIRS)))
+def test_kernel_plays_the_trials_of_full(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "TOGETHER", 100)
+    g0, g1 = (jnp.asarray(g[index]) for g in gradients(41))
+    crafted, keys = Partial(lambda g0, g1, key: (g0, g1), g0, g1), (jax.random.key(2), jax.random.key(0))
+    games: dict[str, Any] = {"epsilons": EPSILONS, "clip_norm": CLIP_NORM, "repeats": 2, "pair_key": keys[1]}
+    interpreted = partial(randomized_trial.products_tpu, interpret=True)
+    one = engines.kernel_game(keys[0], crafted, products=interpreted, **games)
+    assert str(jax.make_jaxpr(jax.vmap(one))(jnp.arange(2, dtype=jnp.uint32))).count("grid=(2, 1)") == 1  # one call
+    codes = game.sweep(one, 2).reshape(-1, 2, 2, 2).transpose(3, 1, 2, 0)
+    apart = np.sum(codes != engines.full(keys[0], crafted, 200, fresh=False, **games))
+    assert apart <= (2 if PAIRS[index][0] in (1e-3, math.pi - 1e-3) else 0)  # of 1,600; rounding decides
+    assert len(np.unique(codes)) > 1 or not np.any(g0 + g1)
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability", "told"),
+    [("cpu", None, "cpu"), ("gpu", "8.0", "A100, of 8.0"), ("gpu", "9.0", None), ("tpu", None, None)],
+)
+def test_devices_that_cannot_run_the_kernel_are_refused(platform: str, capability: str, told: str) -> None:
+    device = SimpleNamespace(platform=platform, compute_capability=capability, device_kind="A100")
+    mesh: Any = SimpleNamespace(devices=np.array([device]))
+    if told is None:
+        assert engines.refuse_device(mesh) is None
+    else:
+        message = (
+            f"^engine: expected full on this device; kernel needs a TPU or .* 9.0 or later, got kernel on {told}$"
+        )
+        with pytest.raises(_validate.InputError, match=message):
+            engines.refuse_device(mesh)
 
 
 def test_plane_agrees_with_exact_on_fresh_pairs_and_rejects_wrong_parameters():

@@ -12,7 +12,7 @@ import pytest
 from jax.tree_util import Partial
 
 from dpaudit import _validate
-from dpaudit.audits import ldp_client
+from dpaudit.audits import engines, ldp_client
 from dpaudit.data import load
 from dpaudit.mechanisms import ldp_sgd
 from dpaudit.training import models
@@ -74,7 +74,7 @@ def by_place(rows: list[dict]) -> dict[tuple[str, float], dict]:
     return {(row["craft"], row["epsilon"]): row for row in rows}
 
 
-@pytest.mark.parametrize("engine", ldp_client.ENGINES)
+@pytest.mark.parametrize("engine", GAMES)
 def test_rows_are_flat_strict_json_and_have_every_field(tables, engine):
     rows = tables[engine]
     assert [(row["craft"], row["epsilon"]) for row in rows] == [(c, e) for c in GAMES[engine][0] for e in EPSILONS]
@@ -212,6 +212,12 @@ def test_the_same_key_gives_the_same_numbers_and_another_key_others(engine):
     assert first[0]["trials"] == 8000
 
 
+def test_kernel_gives_the_rows_of_full_for_a_fixed_pair(monkeypatch):
+    monkeypatch.setattr(engines, "refuse_device", lambda mesh: None)  # plain JAX takes the kernel's place on a CPU
+    (full,), (kernel,) = (audited(engine=engine, pair="fixed", trials=1000) for engine in ("full", "kernel"))
+    assert kernel == full | {"engine": "kernel", "seconds": kernel["seconds"]}
+
+
 def test_repeats_give_a_mean_and_a_standard_deviation():
     (row,) = audited(engine="plane", repeats=40)
     q = 1 / (1 + math.exp(-2))
@@ -288,7 +294,9 @@ def test_progress_is_told_of_every_stage():
         ({"clip_norm": -1.0}, "^clip_norm: expected a finite number > 0, got -1.0$"),
         ({"trials": 1}, "^trials: expected a whole number >= 2, got 1$"),
         ({"repeats": 0}, "^repeats: expected a whole number >= 1, got 0$"),
-        ({"engine": "fast"}, "^engine: expected one of full, plane, exact, got fast$"),
+        ({"engine": "fast"}, "^engine: expected one of full, plane, exact, kernel, got fast$"),
+        ({"engine": "kernel"}, "^pair: expected fixed, the only one that the engine kernel plays, got fresh$"),
+        ({"engine": "kernel", "pair": "fixed"}, "^engine: expected full on this device; .*, got kernel on cpu$"),
         ({"pair": "some"}, "^pair: expected one of fresh, fixed, got some$"),
         ({"confidence": 1.0}, r"^confidence: expected a number in \(0, 1\), got 1.0$"),
     ],

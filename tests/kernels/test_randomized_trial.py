@@ -45,14 +45,13 @@ G0, G1 = unit((1, 1)), unit((1, 1), (5, 2))
 
 @pytest.fixture(scope="module")
 def interpreted() -> Callable[[jax.Array, Any], jax.Array]:
-    """The TPU kernel on this machine, with tiles so small that there are several."""
+    """The TPU kernel on this machine, with chunks so short that there are two, the second one not full."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(randomized_trial, "LANES", 2)
-        patch.setattr(randomized_trial, "TPU_ROWS", 1)
+        patch.setattr(randomized_trial, "CHUNK", 4)
         kernel = partial(randomized_trial.products_tpu, interpret=True)
         program = str(jax.make_jaxpr(kernel)(keys(TRIALS), AXES))
         assert program.count("interpret=True") == 1
-        assert f"grid=({TRIALS // randomized_trial.TRIALS}, 3)" in program
+        assert "grid=(8, 2)" in program
         compiled = jax.jit(kernel).lower(keys(TRIALS), AXES).compile()
         return lambda keys, directions: compiled(keys, directions)
 
@@ -80,9 +79,34 @@ def test_kernel_draws_what_the_reference_draws(interpreted: Callable) -> None:
     np.testing.assert_allclose(found[:, 0], jnp.sum(normals**2, axis=1), rtol=2e-6)
 
 
-def test_kernel_plays_the_trials_of_the_shipped_mechanism(interpreted: Callable) -> None:
-    releases = jax.jit(jax.vmap(lambda key: ldp_sgd.randomize(key, 0.4 * G0, **HOW)))(keys(TRIALS))
-    found = randomized_trial.cosines(keys(TRIALS), 0.4 * G0, G1, **HOW, products=interpreted)
+@pytest.mark.parametrize("d", [38, 39, 43, 45])  # between them rows begin with every word of a block
+def test_kernel_draws_what_the_reference_draws_in_other_dimensions(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(randomized_trial, "CHUNK", 3)
+    directions = jax.random.normal(jax.random.key(d), (3, d))
+    found = randomized_trial.products_tpu(keys(70, d), directions, interpret=True)
+    expected = randomized_trial.products_reference(keys(70, d), directions)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize(("d", "before"), [(39, 0), (41, 2), (43, 1)])
+def test_four_pairs_of_normals_take_three_ciphers(d: int, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the loop are traced once; before it, each row that does not begin with a block takes one."""
+    drawn = []
+
+    def cipher(key: Sequence[jax.Array], counter: Sequence[jax.Array]) -> philox.Words:
+        drawn.append(counter)
+        return philox.block(key, counter)
+
+    monkeypatch.setattr(randomized_trial, "TPU", Chip(cipher=cipher))
+    jax.make_jaxpr(randomized_trial.products_tpu)(keys(3), jnp.ones((2, d)))
+    assert len(drawn) == before + 3
+
+
+@pytest.mark.parametrize("world", [0, 1])
+def test_kernel_plays_the_trials_of_the_shipped_mechanism(world: int, interpreted: Callable) -> None:
+    pair = jnp.stack([0.4 * G0, G1])
+    releases = jax.jit(jax.vmap(lambda key: ldp_sgd.randomize(key, pair[world], **HOW)))(keys(TRIALS))
+    found = randomized_trial.cosines(keys(TRIALS), pair, world, **HOW, products=interpreted)
     np.testing.assert_allclose(found, releases @ np.stack([G0, G1]).T, atol=1e-6)
 
 
@@ -91,14 +115,15 @@ def test_without_length_a_direction_is_the_first_axis() -> None:
         return jnp.zeros((len(keys), 1 + len(directions)))
 
     first, both = unit((0, 1), d=2), unit((0, 1), (1, 1), d=2)
-    found = randomized_trial.cosines(keys(TRIALS), first, both, **HOW, products=nothing)
+    found = randomized_trial.cosines(keys(TRIALS), jnp.stack([first, both]), 0, **HOW, products=nothing)
     np.testing.assert_allclose(np.abs(found), np.tile([1, np.sqrt(0.5)], (TRIALS, 1)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("platform, call", [("tpu", "tpu_custom_call"), ("cuda", "mosaic_gpu")])
 def test_lowers_for_both_accelerators(platform: str, call: str) -> None:
     """As far as it goes on any machine: the kernel in its accelerator's dialect, which that one's compiler takes."""
-    lower = jax.export.export(jax.jit(randomized_trial.products), platforms=[platform])
+    kind = {"tpu": "tpu", "cuda": "gpu"}[platform]
+    lower = jax.export.export(jax.jit(randomized_trial.on(kind)), platforms=[platform])
     try:
         program = lower(keys(40), jnp.ones((2, 9000))).mlir_module()
     except ImportError as error:

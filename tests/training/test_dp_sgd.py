@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import kstest, norm
 
 from dpaudit import InputError, _platform
+from dpaudit.training import dp_sgd as module
 from dpaudit.training.dp_sgd import Noise, add_noise, dp_sgd, noisy_sums, train
 from dpaudit.training.sampling import poisson
 
@@ -257,3 +258,21 @@ def test_an_accelerator_gathers_in_microbatches_and_trains_alike() -> None:
     (here, whole), (there, still_whole) = found
     np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-6)
     assert (whole, still_whole) == (True, False)
+
+
+def test_fit_gives_the_memory_of_each_state_to_the_next_and_leaves_the_callers_arrays_alive():
+    start, shown = PLAIN.init(PARAMS), []
+    how = KEY, PLAIN, start, problem(), SAMPLING, 2
+    planned: Any = module._train_on.lower(*how).compile().memory_analysis()
+    assert planned.alias_size_in_bytes >= sum(leaf.nbytes for leaf in jax.tree.leaves(start.params))
+    kept: Any = train.lower(*how).compile().memory_analysis()
+    assert kept.alias_size_in_bytes == 0  # its caller may use the state once more
+
+    def evaluate(params: Any) -> dict[str, float]:
+        shown.append(params)
+        return {}
+
+    data = problem()
+    module.fit(KEY, PLAIN, PARAMS, data, SAMPLING, 6, every=2, evaluate=evaluate)
+    assert len(shown) == 3
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((PARAMS, data, shown)))

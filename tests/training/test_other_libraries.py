@@ -40,6 +40,33 @@ class NNX(nnx.Module):
         return self.head(x.ravel())
 
 
+class Normalised(nnx.Module):
+    def __init__(self, train: bool) -> None:
+        self.first, self.norm = nnx.Linear(4, 3, rngs=nnx.Rngs(1)), nnx.BatchNorm(3, rngs=nnx.Rngs(2))
+        self.live = train
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.sum(self.norm(self.first(x), use_running_average=not self.live) ** 2)
+
+
+def test_batch_norm_of_nnx_is_refused_in_training_mode_alone() -> None:
+    x, own = jax.random.normal(jax.random.key(1), (6, 5, 4)), nnx.BatchNorm.__call__
+
+    def summed(train: bool) -> jax.Array:
+        graph, params, rest = nnx.split(Normalised(train), nnx.Param, ...)
+
+        def loss(params: Any, x: jax.Array) -> jax.Array:
+            return nnx.merge(graph, params, rest, copy=True)(x)
+
+        return per_example.clipped_sum(loss, params, x, clip_norm=1.0)[1].norms
+
+    assert jnp.all(jnp.isfinite(summed(False)))
+    with pytest.raises(_validate.InputError, match=r"loss_fn: expected examples .*, got a BatchNorm in training mode"):
+        summed(True)
+    assert nnx.BatchNorm.__call__ is own
+    assert jnp.isfinite(Normalised(True)(x[0]))
+
+
 def of_nnx() -> Given:
     graph, params = nnx.split(NNX(nnx.Rngs(1)))
 

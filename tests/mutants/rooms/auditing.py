@@ -91,6 +91,10 @@ MUTANTS = [
             "side1, side0 = ahead(z - angle + QUARTER), ahead(z + QUARTER)",
             "side1, side0 = ahead(z - angle), ahead(z + QUARTER)",
         ),
+        ('"epsilon": losses[index // (2 * repeats)]', '"epsilon": losses[index // 2 % 2]'),
+        ("jnp.where(there0, inner0, -inner1)", "inner0"),
+        ("unit * TOGETHER + play // of_one", "unit + play // of_one"),
+        ("if float(device.compute_capability) < HOPPER:", "if False:"),
     ),
     *of(
         "dpaudit/_engine/game",

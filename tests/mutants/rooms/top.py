@@ -14,7 +14,10 @@ MUTANTS = [
     *of(
         "kernels/randomized_trial",
         "kernels/test_randomized_trial",
-        ("jnp.where((v[0] >= 0) ^ turned, v, -v)", "jnp.where(v[0] >= 0, v, -v)"),
+        ("jnp.where((own >= 0) ^ turned, v, -v)", "jnp.where(own >= 0, v, -v)"),
+        ("own = jnp.where(world == 0, v[0], v[1])", "own = v[0]"),
+        ("drawn = [block(first + i + start + (shift > 0))", "drawn = [block(first + i + start)"),
+        ("jnp.where(chunk == 0, 0, out[m]) + added", "added"),
         ("((0, 0), (0, 2 * half - d))", "((0, 0), (2 * half - d, 0))"),
     ),
     *of(

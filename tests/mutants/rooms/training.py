@@ -36,6 +36,9 @@ MUTANTS = [
         ("lambda noisy: noisy / batch_size, noised", "lambda noisy: noisy / jnp.sum(weights), noised"),
         ("(stddev * draw).reshape(leaf.shape)", "(stddev * draw.astype(leaf.dtype)).reshape(leaf.shape)"),
         ("opt_state, state.step + 1, memory)", "opt_state, state.step, memory)"),
+        (', donate_argnames=("state",))', ")"),
+        ("        _copied(start),\n", "        start,\n"),
+        ("evaluate(_copied(state.params))", "evaluate(state.params)"),
     ),
     *of(
         "dpaudit/training/per_example",
@@ -53,6 +56,12 @@ MUTANTS = [
             "d = jnp.where(((index >= 0) & (index < rows))[..., None], d, 0)",
             "d = jnp.where((index < rows)[..., None], d, 0)",
         ),
+    ),
+    *of(
+        "dpaudit/training/_batch_norm",
+        "training/test_other_libraries training/test_per_example",
+        ("    if layer is not None:\n        layer.__call__ = _checked(plain)\n", ""),
+        ("        if layer is not None:\n            layer.__call__ = plain\n", ""),
     ),
     *of(
         "dpaudit/training/matrix_noise",
