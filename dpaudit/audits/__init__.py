@@ -1,8 +1,8 @@
 """Audits whole systems: clients of federated learning, trainings, federated runs and transcripts.
 
-A client audits its own randomizer (:mod:`ldp_client`, :mod:`randomizers`); canaries audit a training, a federated run and a user-level
-training; the likelihood ratio audits a whole transcript, of personalization or of any protocol. :mod:`recording` runs
-functions of other libraries with their noise recorded.
+A client audits its own randomizer (:mod:`ldp_client`, :mod:`randomizers`); canaries audit a training, a federated run
+and a user-level training; the likelihood ratio audits a whole transcript, of personalization or of any protocol.
+:mod:`recording` runs functions of other libraries with their noise recorded.
 """
 
 from typing import TYPE_CHECKING

@@ -43,7 +43,6 @@ CRAFTS = (*ACCESS, *VARIANTS, *COUNTER_EXAMPLES)
 WITHOUT_DATA = ("dummy", *COUNTER_EXAMPLES)
 ENGINES = ("full", "plane", "exact")
 READINGS = ("fresh", "fixed")
-LDP_SGD = randomizers.ldp_sgd()
 COLLUSION_STEPS, TRAINED_LABEL = 200, 0  # steps and the only label of the malicious server's training
 PRETRAINING_STEPS, CLIP_NORM = 100, 0.2  # not in the paper; values at which a sweep came closest to Table 1
 
@@ -201,7 +200,7 @@ def audit_client(
     _validate.at_least(1, number_of_epsilons=len(epsilons))
     _validate.open_unit(confidence=confidence)
     _validate.at_least(1, datasets=datasets)
-    _offered(games.get("randomizer", LDP_SGD), games.get("engine", "full"))
+    _offered(games.get("randomizer"), games.get("engine", "full"))
     bounds = 2 * datasets * len(crafts) * len(epsilons)  # bounds of the cosine rule and of the optimal test
     games |= {"epsilons": epsilons, "confidence": 1 - (1 - confidence) / bounds}
     training = None if progress is None else progress("the server trains", 1)
@@ -241,7 +240,7 @@ def audit_craft(
     engine: str = "full",
     pair: str = "fresh",
     confidence: float = 0.95,
-    randomizer: Randomizer = LDP_SGD,
+    randomizer: Randomizer | None = None,
     randomize: Callable[..., jax.Array] | None = None,
     mesh: Mesh | None = None,
     checkpoint: Path | None = None,
@@ -261,7 +260,7 @@ def audit_craft(
       pair: "fresh" for a new pair in every trial (used once in each world and repeat), "fixed" for one pair.
       confidence: of each bound.
       randomizer: what the client promises to run, and how its releases are judged
-        (:mod:`dpaudit.audits.randomizers`).
+        (:mod:`dpaudit.audits.randomizers`); None for LDP-SGD.
       randomize: the program that ``full`` runs in its place, ``randomize(key, x, *, epsilon, clip_norm) -> release``;
         None for the shipped one.
       mesh: as for :func:`audit_client`.
@@ -281,7 +280,7 @@ def audit_craft(
     _validate.positive(clip_norm=clip_norm)
     half = _validate.at_least(2, trials=trials) // 2
     _validate.at_least(1, repeats=repeats)
-    _offered(randomizer, engine)
+    randomizer = _offered(randomizer, engine)
     if engine != "full" and randomize not in (None, randomizer.randomize):
         raise _validate.expected("engine", "full, the only one that runs a mechanism of your own", engine)
     _validate.one_of(READINGS, pair=pair)
@@ -325,11 +324,13 @@ def audit_craft(
     return rows
 
 
-def _offered(randomizer: Randomizer, engine: str) -> None:
-    """Refuses an engine that does not exist, or not for this randomizer."""
+def _offered(randomizer: Randomizer | None, engine: str) -> Randomizer:
+    """Returns the randomizer, or LDP-SGD for None, after refusing an engine that does not exist, or not for it."""
+    randomizer = randomizers.ldp_sgd() if randomizer is None else randomizer
     _validate.one_of(ENGINES, engine=engine)
-    if engine not in randomizer.engines:
-        raise _validate.expected("engine", f"{' or '.join(randomizer.engines)} for {randomizer.name}", engine)
+    if engine not in randomizer.offers:
+        raise _validate.expected("engine", f"{' or '.join(randomizer.offers)} for {randomizer.name}", engine)
+    return randomizer
 
 
 def versions() -> str:

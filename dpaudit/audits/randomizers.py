@@ -32,7 +32,7 @@ class Randomizer(NamedTuple):
     Attributes:
       name: as in rows.
       delta: of the promise (epsilon, delta).
-      engines: those that can play or compute it.
+      offers: the engines that can play or compute it.
       randomize: ``randomize(key, x, *, epsilon, clip_norm) -> release``, the program that ``full`` runs.
       observe: for :func:`dpaudit.audits.engines.full`.
       cosine: ``cosine(pairs, **setting) -> (fpr, fnr)`` of the cosine rule, exact, one of each for a pair.
@@ -44,7 +44,7 @@ class Randomizer(NamedTuple):
 
     name: str
     delta: float
-    engines: tuple[str, ...]
+    offers: tuple[str, ...]
     randomize: Callable[..., Any]
     observe: Callable[..., engines.Observer]
     cosine: Callable[..., tuple[np.ndarray, np.ndarray]]
@@ -58,7 +58,7 @@ def ldp_sgd() -> Randomizer:
     return Randomizer(
         name="ldp_sgd",
         delta=0.0,
-        engines=("full", "plane", "exact"),
+        offers=("full", "plane", "exact"),
         randomize=ldp_sgd_noise.randomize,
         observe=engines.signs,
         cosine=lambda pairs, *, dimension, **at: oracle.cosine_rates(pairs, **at),
@@ -95,7 +95,7 @@ def gaussian(*, delta: float) -> Randomizer:
     return Randomizer(
         name="gaussian",
         delta=delta,
-        engines=("full", "exact"),
+        offers=("full", "exact"),
         randomize=partial(_gaussian, delta=delta),
         observe=partial(_observe, sides=_likelier),
         cosine=lambda pairs, *, dimension, **at: oracle_gaussian.cosine_rates(pairs, delta=delta, **at),
@@ -126,7 +126,7 @@ def privunit() -> Randomizer:
     return Randomizer(
         name="privunit",
         delta=0.0,
-        engines=("full", "exact"),
+        offers=("full", "exact"),
         randomize=_privunit,
         observe=partial(_observe, sides=_in_caps),
         cosine=lambda pairs, *, clip_norm, **at: oracle_privunit.cosine_rates(pairs, **at),

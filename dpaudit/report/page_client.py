@@ -92,16 +92,17 @@ def _tests(rows: Rows) -> str:
 
 
 def _above(rows: Rows) -> list[str]:
-    """Explains measured numbers that exceed the most that the promise allows."""
+    """Explains measured numbers that exceed the most that the promise, or the randomizer itself, allows."""
     lines = []
     for row in rows:
-        shown, most = of_100(row["accuracy"]), of_100(words.worst_case(row["epsilon"], row["delta"]))
+        most = of_100(row.get("accuracy_most", words.worst_case(row["epsilon"], row["delta"])))
+        shown, allows = of_100(row["accuracy"]), "the randomizer" if "accuracy_most" in row else "the promise"
         if shown <= most or not row["trials"]:
             continue
         games = row["trials"] * row["repeats"]
         chance = 200 * math.sqrt(row["accuracy"] * (1 - row["accuracy"]) / games)
         text = f"{title(row)}, {words.promise(row['epsilon'], row['delta'])}: "
-        text += f"{shown} of 100 were right, and the promise allows {most}. "
+        text += f"{shown} of 100 were right, and {allows} allows {most}. "
         if row["verdict"] == "violation":
             text += "Chance does not explain that: the promise is broken."
         else:

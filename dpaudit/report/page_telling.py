@@ -51,9 +51,9 @@ CAPS = SIDES.replace(
     "sends may lie in the cap around one candidate and outside the cap around the other: such",
 )
 LIKELIHOODS = """<h2>Some messages tell more than others</h2>
-<p>The everyday guess looks at directions alone. An observer who knows the noise can do better, and compare how likely
-the message is under either candidate. No other way to read one message tells more: this is the <em>optimal test</em>.
-It depends on nothing but the distance between the candidates, measured against the noise. A message halfway between
+<p>The everyday guess looks at directions alone. An observer can do better by comparing how likely the message is under
+either candidate. No other way to read one message tells more: this is the <em>optimal test</em>. How much it tells
+depends on nothing but the distance between the candidates, measured against the noise. A message halfway between
 them tells nothing; one far out on the side of a candidate tells much, and how much has no limit. Such messages are
 rare: δ bounds how often they may tell more than ε.</p>"""
 
