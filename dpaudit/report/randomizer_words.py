@@ -13,9 +13,9 @@ QUIET = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'non
 NOISE = """<h2>What the randomizer does to an update</h2>
 <p>An update that is longer than the largest norm allowed, L = {clip_norm}, is shortened to L. Then a random number is
 added to each of its numbers, drawn from a bell curve around zero. Any two updates are then at most 2 L apart, and the
-width of the curve (its standard deviation) is made for that distance: {widths}. This is more than the promise of ε and
-δ: where the noise is as wide as it is said to be, the observer's mistakes are at least those of the dotted line in the
-figure below, and that line is tested.</p>"""
+width of the curve (its standard deviation) is made for that distance: {widths}. The noise promises more than ε and δ
+do: while it is that wide, the observer's mistakes lie on or above the dotted line in the figure below, and that is
+what is tested.</p>"""
 CAP = """<h2>What the randomizer does to an update</h2>
 <p>Only a direction is sent, whatever the length of the update. Around the direction of your update lies a
 <em>cap</em>: all directions that are close to it. What is sent is drawn at random from the cap more often than chance
