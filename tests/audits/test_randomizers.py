@@ -36,8 +36,8 @@ def cosine_guesses(z: np.ndarray, g0: np.ndarray, g1: np.ndarray) -> np.ndarray:
     return z @ u1 > z @ u0 + 1e-12
 
 
-def near(share: float, exact: float) -> bool:
-    return abs(share - exact) <= 5 * math.sqrt(0.25 / POINTS)
+def near(share: float, exact: float | np.ndarray) -> bool:
+    return abs(share - float(exact)) <= 5 * math.sqrt(0.25 / POINTS)
 
 
 @pytest.mark.parametrize("place", range(len(PAIRS.angle)))

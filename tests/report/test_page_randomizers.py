@@ -18,9 +18,9 @@ from tests.report.test_page import read
 
 
 def shown(rows) -> str:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(audit_table(rows))
-    return " ".join(console.file.getvalue().split())
+    text = io.StringIO()
+    Console(file=text, width=100).print(audit_table(rows))
+    return " ".join(text.getvalue().split())
 
 
 def strongest(make, **changes):
