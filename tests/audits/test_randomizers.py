@@ -57,6 +57,16 @@ def test_gaussian_rates_are_those_of_sampled_noise_and_not_of_half_of_it(place):
         assert agree == (scale == 1 or not (g0 - g1).any())
 
 
+def test_the_side_of_a_gaussian_release_changes_halfway_between_the_clipped_updates():
+    client, units = CLIENTS["gaussian"], np.array([[1.0, 0.0], [math.cos(1), math.sin(1)]])
+    observer = client.observe(client.randomize, EPSILONS, CLIP_NORM)
+    norms = jnp.array(0.2), jnp.array(3.0)
+    c0, c1 = 0.2 * units[0], CLIP_NORM * units[1]
+    for step, sides in ((-1e-3, (False, True)), (1e-3, (True, False))):
+        z = (c0 + c1) / 2 + step * (c1 - c0)
+        assert tuple(map(bool, observer.sides(jnp.asarray(units @ z), norms, 0, 2))) == sides
+
+
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 def test_the_loss_of_the_gaussian_optimal_test_is_the_largest_over_all_thresholds(epsilon):
     """By a search over thresholds of the projection, which knows nothing of Gaussian differential privacy."""
