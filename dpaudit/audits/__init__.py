@@ -1,8 +1,8 @@
 """Audits whole systems: clients of federated learning, trainings, federated runs and transcripts.
 
-A client audits its own LDP-SGD (:mod:`ldp_client`); canaries audit a training, a federated run and a user-level
-training; the likelihood ratio audits a whole transcript, of personalization or of any protocol. :mod:`recording` runs
-functions of other libraries with their noise recorded.
+A client audits its own randomizer (:mod:`ldp_client`, :mod:`randomizers`); canaries audit a training, a federated run
+and a user-level training; the likelihood ratio audits a whole transcript, of personalization or of any protocol.
+:mod:`recording` runs functions of other libraries with their noise recorded.
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dpaudit.audits import ldp_client as ldp_client
     from dpaudit.audits import oracle as oracle
     from dpaudit.audits import protocol_audit as protocol_audit
+    from dpaudit.audits import randomizers as randomizers
     from dpaudit.audits import recording as recording
     from dpaudit.audits import training_canary as training_canary
     from dpaudit.audits import transcript_audit as transcript_audit

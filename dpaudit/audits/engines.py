@@ -1,4 +1,4 @@
-"""Plays the game of LDP-SGD by Monte Carlo: `plane` in the plane of the two gradients, `full` with the real mechanism.
+"""Plays the client's game by Monte Carlo: `full` with the real mechanism, `plane` for LDP-SGD in the gradients' plane.
 
 Only `full` can find a bug in the mechanism. `kernel` plays the trials of `full` on a TPU or a recent GPU without
 writing their releases, by the program in :mod:`dpaudit.kernels.randomized_trial`, and `exact` is the closed form in
@@ -6,7 +6,8 @@ writing their releases, by the program in :mod:`dpaudit.kernels.randomized_trial
 trial:
 
 * ``GUESS``: the cosine rule says g1, cos(z, g1) > cos(z, g0) (Eq. (3) of paper 000; ties go to g0);
-* ``SIDE1``, ``SIDE0``: <z, g1> > 0 and <z, g0> > 0, which is all that the optimal test needs.
+* ``SIDE1``, ``SIDE0``: <z, g1> > 0 and <z, g0> > 0, which is all that the optimal test of LDP-SGD needs; for another
+  randomizer, what its :class:`Observer` reads.
 
 The game is paired: trial i uses the same pair of gradients in both worlds, so that both error rates are about the same
 mixture of pairs, and Eq. (2) bounds epsilon for one pair for all trials as well as for a fresh pair in each.
@@ -15,7 +16,7 @@ mixture of pairs, and Eq. (2) bounds epsilon for one pair for all trials as well
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,7 @@ from dpaudit.mechanisms.clipping import norm_and_direction
 
 TOGETHER = 512  # trials that `kernel` draws at a time
 HOPPER = 9.0  # compute capability that Mosaic's GPU programs need
+Sides = tuple[jax.Array, jax.Array]
 GUESS, SIDE1, SIDE0, NOT_A_NUMBER = 1, 2, 4, 8
 QUARTER, HALF = np.uint32(1 << 30), np.uint32(1 << 31)  # turns of a circle in units of 2^-32
 
@@ -131,10 +133,10 @@ def _plane_repeat(
     return _code(guess, side1, side0)
 
 
-def _seen(cosine0: jax.Array, cosine1: jax.Array, tie: jax.Array) -> jax.Array:
-    """Returns what an observer sees of releases whose cosines with g0 and g1 are given."""
+def _seen(cosine0: jax.Array, cosine1: jax.Array, tie: jax.Array, sides: Sides) -> jax.Array:
+    """Returns what an observer sees of releases whose cosines with g0 and g1, and sides (1, 0), are given."""
     broken = NOT_A_NUMBER * jnp.isnan(cosine0 + cosine1).astype(jnp.uint8)
-    return _code((cosine1 > cosine0) & ~tie, cosine1 > 0, cosine0 > 0) | broken
+    return _code((cosine1 > cosine0) & ~tie, *sides) | broken
 
 
 def _code(guess: jax.Array, side1: jax.Array, side0: jax.Array) -> jax.Array:
@@ -152,6 +154,7 @@ def full(
     pair_key: jax.Array,
     fresh: bool = True,
     randomize: Callable[..., jax.Array] = ldp_sgd.randomize,
+    observe: Callable[..., "Observer"] | None = None,
     **how: Any,
 ) -> np.ndarray:
     """Plays trials of the mechanism as shipped, on whole gradients.
@@ -166,6 +169,7 @@ def full(
       pair_key: the key of the pairs, as given to :func:`pairs`.
       fresh: False for one fixed pair, pair 0, in all trials.
       randomize: the mechanism, ``randomize(key, x, epsilon=..., clip_norm=...)``; another one to audit it instead.
+      observe: ``observe(randomize, epsilons, clip_norm) -> Observer``; None for :func:`signs`.
       **how: batch, mesh, checkpoint, progress of :func:`dpaudit._engine.game.sweep`.
 
     Returns:
@@ -175,6 +179,7 @@ def full(
       InputError: epsilon or clip_norm not positive; a release that holds NaN.
     """
     setting: dict[str, Any] = {"clip_norm": clip_norm, "repeats": repeats, "fresh": fresh, "randomize": randomize}
+    setting |= {"observe": observe}
     return _numbers(sweep(full_game(key, craft, epsilons=epsilons, pair_key=pair_key, **setting), trials, **how))
 
 
@@ -184,6 +189,42 @@ def _numbers(codes: np.ndarray) -> np.ndarray:
     if bad:
         raise _validate.InputError(f"mechanism: expected releases of numbers, got NaN in {bad} of {codes.size} trials")
     return codes.transpose(3, 1, 2, 0)
+
+
+class Observer(NamedTuple):
+    """How an observer gets and reads releases of every epsilon; ``place`` is the position of one among them.
+
+    Attributes:
+      release: ``release(key, x, place) -> z``.
+      sides: ``sides(inner, norms, place, dimension) -> (SIDE1, SIDE0)``, from <z, u_i> with the directions u_0, u_1,
+        and from the norms before clipping; both are pairs in the order (0, 1).
+    """
+
+    release: Partial
+    sides: Partial
+
+
+def signs(randomize: Callable[..., jax.Array], epsilons: Sequence[float], clip_norm: float) -> Observer:
+    """Returns the observer of LDP-SGD, who reads the sign of <z, g>. Other epsilons find the same compiled program."""
+    release = partial(_with_traced_loss, randomize=randomize, clip_norm=clip_norm)
+    return Observer(Partial(release, jnp.asarray(epsilons, jnp.float32)), Partial(_signs))
+
+
+def _with_traced_loss(
+    losses: jax.Array,
+    key: jax.Array,
+    x: jax.Array,
+    place: jax.Array,
+    *,
+    randomize: Callable[..., Any],
+    clip_norm: float,
+) -> jax.Array:
+    return randomize(key, x, epsilon=losses[place], clip_norm=clip_norm)
+
+
+def _signs(inner: Sides, norms: Sides, place: jax.Array, dimension: int) -> Sides:
+    del norms, place, dimension
+    return inner[1] > 0, inner[0] > 0
 
 
 def full_game(
@@ -196,41 +237,42 @@ def full_game(
     repeats: int = 1,
     fresh: bool = True,
     randomize: Callable[..., jax.Array] = ldp_sgd.randomize,
+    observe: Callable[..., Observer] | None = None,
 ) -> Partial:
     """Returns the function that :func:`full` sweeps over: the number of a trial -> its codes."""
     for epsilon in epsilons:
         _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)
-    run = partial(_full_trial, randomize=randomize, clip_norm=clip_norm, repeats=repeats, fresh=fresh)
-    return Partial(run, trial_key(key), trial_key(pair_key), _partial(craft), jnp.asarray(epsilons, jnp.float32))
+    observer = (observe or signs)(randomize, epsilons, clip_norm)
+    run = partial(_full_trial, losses=len(epsilons), repeats=repeats, fresh=fresh)
+    return Partial(run, trial_key(key), trial_key(pair_key), _partial(craft), observer)
 
 
 def _full_trial(
     key: jax.Array,
     pair_key: jax.Array,
     craft: Partial,
-    losses: jax.Array,
+    observer: Observer,
     trial: jax.Array,
     *,
-    randomize: Callable[..., jax.Array],
-    clip_norm: float,
+    losses: int,
     repeats: int,
     fresh: bool,
 ) -> jax.Array:
     """Plays all epsilons, repeats and worlds of one trial -> codes [E, repeats, 2]; its pair is crafted once."""
     pair = jnp.stack(craft(jax.random.fold_in(pair_key, trial if fresh else 0)))
-    unit0, unit1 = (norm_and_direction(g)[1] for g in pair)
+    (norm0, unit0), (norm1, unit1) = (norm_and_direction(g) for g in pair)
     tie = ~jnp.any(cosine_direction(*pair) != 0)
     units = jnp.stack([_or_opposite(unit0, unit1), _or_opposite(unit1, unit0)])
     trial_key = jax.random.fold_in(key, trial)
 
     def game(index: jax.Array) -> jax.Array:
-        epsilon, g = losses[index // (2 * repeats)], pair[index % 2]
-        z = randomize(jax.random.fold_in(trial_key, index), g, epsilon=epsilon, clip_norm=clip_norm)
+        place, g = index // (2 * repeats), pair[index % 2]
+        z = observer.release(jax.random.fold_in(trial_key, index), g, place)
         cosine0, cosine1 = jnp.sum(units * z, axis=-1)
-        return _seen(cosine0, cosine1, tie)
+        return _seen(cosine0, cosine1, tie, observer.sides((cosine0, cosine1), (norm0, norm1), place, z.size))
 
-    return jax.lax.map(game, jnp.arange(2 * repeats * len(losses))).reshape(len(losses), repeats, 2)
+    return jax.lax.map(game, jnp.arange(2 * repeats * losses)).reshape(losses, repeats, 2)
 
 
 def kernel(
@@ -337,7 +379,7 @@ def _kernel_trials(
     there0, there1 = (jnp.any(norm_and_direction(g)[1] != 0) for g in pair)
     cosine0, cosine1 = jnp.where(there0, inner0, -inner1), jnp.where(there1, inner1, -inner0)  # as _or_opposite
     tie = ~jnp.any(cosine_direction(*pair) != 0)
-    return _seen(cosine0, cosine1, tie).reshape(TOGETHER, len(losses), repeats, 2)
+    return _seen(cosine0, cosine1, tie, (cosine1 > 0, cosine0 > 0)).reshape(TOGETHER, len(losses), repeats, 2)
 
 
 def _or_opposite(unit: jax.Array, other: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Audits LDP-SGD as a client of federated learning can: every craft setting and epsilon (paper 000, Section 6)."""
+"""Audits the randomizer of a client of federated learning: every craft setting and epsilon (paper 000, Section 6)."""
 
 import importlib.metadata
 import os
@@ -21,13 +21,10 @@ from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.fingerprint import digest, raw, text
 from dpaudit._engine.sharding import several_processes
 from dpaudit._version import __version__
-from dpaudit.auditing.bounds.estimate import epsilon_bounds, epsilon_from_rates
-from dpaudit.auditing.conclude import from_counts
 from dpaudit.auditing.result import json_number
-from dpaudit.audits import craft, engines, oracle
+from dpaudit.audits import client_row, craft, engines, randomizers
+from dpaudit.audits.randomizers import Randomizer
 from dpaudit.data import Dataset
-from dpaudit.mechanisms import ldp_sgd
-from dpaudit.mechanisms.claim import Claim
 from dpaudit.training import models
 
 ACCESS = {
@@ -189,7 +186,7 @@ def audit_client(
       checkpoint: a folder for the models, pairs and trials, made if necessary, from which the same test resumes on
         any devices. Of several processes, the first one writes it.
       progress: ``progress(stage, total) -> advance(done)``.
-      **games: trials, repeats, engine, pair, as for :func:`audit_craft`.
+      **games: trials, repeats, engine, pair, randomizer, as for :func:`audit_craft`.
 
     Yields:
       The rows of one setting, complete except for the seed of ``key``.
@@ -203,6 +200,7 @@ def audit_client(
     _validate.at_least(1, number_of_epsilons=len(epsilons))
     _validate.open_unit(confidence=confidence)
     _validate.at_least(1, datasets=datasets)
+    _offered(games.get("randomizer"), games.get("engine", "full"))
     bounds = 2 * datasets * len(crafts) * len(epsilons)  # bounds of the cosine rule and of the optimal test
     games |= {"epsilons": epsilons, "confidence": 1 - (1 - confidence) / bounds}
     training = None if progress is None else progress("the server trains", 1)
@@ -242,7 +240,8 @@ def audit_craft(
     engine: str = "full",
     pair: str = "fresh",
     confidence: float = 0.95,
-    randomize: Callable[..., jax.Array] = ldp_sgd.randomize,
+    randomizer: Randomizer | None = None,
+    randomize: Callable[..., jax.Array] | None = None,
     mesh: Mesh | None = None,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
@@ -260,7 +259,10 @@ def audit_craft(
       engine: "full", "plane", "exact" or "kernel" (:mod:`dpaudit.audits.engines`).
       pair: "fresh" for a new pair in every trial (used once in each world and repeat), "fixed" for one pair.
       confidence: of each bound.
-      randomize: the mechanism that ``full`` runs.
+      randomizer: what the client promises to run, and how its releases are judged
+        (:mod:`dpaudit.audits.randomizers`); None for LDP-SGD.
+      randomize: the program that ``full`` runs in its place, ``randomize(key, x, *, epsilon, clip_norm) -> release``;
+        None for the shipped one.
       mesh: as for :func:`audit_client`.
       checkpoint: prefix of the names of the two files that store pairs and trials.
       progress: ``progress(stage, total) -> advance(done)``.
@@ -268,7 +270,7 @@ def audit_craft(
     Returns:
       Flat rows of JSON values, including the fields of an :class:`AuditResult`. The cosine rule gives ``accuracy``,
       ``fpr``, ``fnr`` (pooled), ``epsilon_hat`` and its ``_std`` (over repeats), ``epsilon_lower``, ``epsilon_upper``
-      (pooled) and ``epsilon_exact``; the likelihood-ratio region of the same trials gives ``epsilon_optimal`` (exact)
+      (pooled) and ``epsilon_exact``; the optimal test of the same trials gives ``epsilon_optimal`` (exact)
       with ``epsilon_optimal_lower``, ``epsilon_optimal_upper`` (pooled). The verdict is "violation" if either lower
       bound exceeds the promise.
     """
@@ -278,8 +280,8 @@ def audit_craft(
     _validate.positive(clip_norm=clip_norm)
     half = _validate.at_least(2, trials=trials) // 2
     _validate.at_least(1, repeats=repeats)
-    _validate.one_of(ENGINES, engine=engine)
-    if engine != "full" and randomize is not ldp_sgd.randomize:
+    randomizer = _offered(randomizer, engine)
+    if engine != "full" and randomize not in (None, randomizer.randomize):
         raise _validate.expected("engine", "full, the only one that runs a mechanism of your own", engine)
     _validate.one_of(READINGS, pair=pair)
     if engine == "kernel" and pair != "fixed":
@@ -294,6 +296,7 @@ def audit_craft(
         advance = None if progress is None else progress(stage, total)
         return {"mesh": mesh, "checkpoint": file, "progress": advance}
 
+    dimension = jax.eval_shape(crafted, pair_key)[0].shape[-1]
     planes = engines.pairs(pair_key, crafted, count, **how("pairs", count))
     games = {"epsilons": epsilons, "clip_norm": clip_norm, "repeats": repeats}
     codes = None
@@ -304,93 +307,29 @@ def audit_craft(
         codes = engines.kernel(play_key, crafted, half, **games, pair_key=pair_key, **how("trials", units))
     elif engine == "full":
         codes = engines.full(
-            play_key, crafted, half, **games, pair_key=pair_key, fresh=pair == "fresh", randomize=randomize,
+            play_key, crafted, half, **games, pair_key=pair_key, fresh=pair == "fresh",
+            randomize=randomize or randomizer.randomize, observe=randomizer.observe,
             **how("trials", half),
         )  # fmt: skip
     seconds = (time.perf_counter() - began) / len(epsilons)
     shared = {"engine": engine, "pair": pair, "clip_norm": clip_norm, "trials": 2 * half, "repeats": repeats}
-    shared |= {"confidence": confidence, "delta": 0.0, "neighbouring": "replace", "seconds": seconds}
+    shared |= {"confidence": confidence, "delta": randomizer.delta, "neighbouring": "replace", "seconds": seconds}
     rows = []
     for place, epsilon in enumerate(epsilons):
-        exact = _exact(planes, epsilon, clip_norm)
-        found = _closed_form(exact)
-        if codes is not None:
-            found = _measured(codes[:, place], planes, epsilon, clip_norm, confidence)
-        rows.append(
-            {name: json_number(value) for name, value in (shared | {"epsilon": epsilon} | exact | found).items()}
-        )
+        played = None if codes is None else codes[:, place]
+        at = {"epsilon": epsilon, "clip_norm": clip_norm, "dimension": dimension}
+        found = client_row.columns(randomizer, played, planes, confidence=confidence, **at)
+        rows.append({name: json_number(value) for name, value in (shared | {"epsilon": epsilon} | found).items()})
     return rows
 
 
-def _exact(planes: oracle.Pair, epsilon: float, clip_norm: float) -> dict[str, Any]:
-    rates = oracle.cosine_rates(planes, epsilon=epsilon, clip_norm=clip_norm)
-    fpr, fnr = (float(np.mean(rate)) for rate in rates)
-    best = oracle.optimal_test(planes, epsilon=epsilon, clip_norm=clip_norm)
-    return {
-        "fpr": fpr,
-        "fnr": fnr,
-        "accuracy_exact": 1 - (fpr + fnr) / 2,
-        "epsilon_exact": float(epsilon_from_rates(fpr, fnr)),
-        "epsilon_optimal": best.epsilon,
-    }
-
-
-def _closed_form(exact: dict[str, Any]) -> dict[str, Any]:
-    """Returns the row of the engine `exact`, which runs no trials and cannot find a fault in an implementation."""
-    epsilon, optimal = exact["epsilon_exact"], exact["epsilon_optimal"]
-    return {
-        "accuracy": exact["accuracy_exact"],
-        "accuracy_std": 0.0,
-        "epsilon_hat": epsilon,
-        "epsilon_hat_std": 0.0,
-        "epsilon_lower": epsilon,
-        "epsilon_upper": epsilon,
-        "epsilon_optimal_lower": optimal,
-        "epsilon_optimal_upper": optimal,
-        "trials": 0,
-        "repeats": 0,
-        "method": "closed form",
-        "ceiling": None,
-        "detectable": None,
-        "verdict": "computed",
-    }
-
-
-def _measured(
-    codes: np.ndarray, planes: oracle.Pair, epsilon: float, clip_norm: float, confidence: float
-) -> dict[str, Any]:
-    """Computes the measured columns from the codes [2, repeats, n] of one epsilon."""
-    _, repeats, n = codes.shape
-    guesses = (codes & engines.GUESS).astype(bool).sum(axis=2)
-    fpr, fnr = guesses[0] / n, 1 - guesses[1] / n
-    pooled = from_counts(
-        int(guesses[0].sum()), int(repeats * n - guesses[1].sum()), repeats * n, repeats * n,
-        claim=Claim(epsilon), method="cosine", confidence=confidence,
-    )  # fmt: skip
-    hats = epsilon_from_rates(fpr, fnr)
-    best = oracle.optimal_test(planes, epsilon=epsilon, clip_norm=clip_norm)
-    entered = _entered(codes, best.pattern).sum(axis=(1, 2))
-    likely, unlikely = (entered[1], entered[0]) if best.pattern == 0 else (entered[0], entered[1])
-    total = repeats * n
-    low, high = epsilon_bounds(unlikely, total - likely, total, total, delta=0.0, confidence=confidence)
-    several = repeats > 1 and np.isfinite(hats).all()
-    row = pooled.to_row()
-    kept = ("fpr", "fnr", "accuracy", "epsilon_lower", "epsilon_upper", "method", "ceiling", "detectable", "verdict")
-    if low > epsilon:  # the bounds hold jointly, so either test may find the violation
-        row["verdict"] = "violation"
-    return {name: row[name] for name in kept} | {
-        "accuracy_std": float(np.std(1 - (fpr + fnr) / 2, ddof=1)) if repeats > 1 else None,
-        "epsilon_hat": float(np.mean(hats)),
-        "epsilon_hat_std": float(np.std(hats, ddof=1)) if several else None,
-        "epsilon_optimal_lower": float(low),
-        "epsilon_optimal_upper": float(high),
-    }
-
-
-def _entered(codes: np.ndarray, pattern: int) -> np.ndarray:
-    """Returns which trials fell into the optimal test's region (:func:`dpaudit.audits.oracle.optimal_test`)."""
-    wanted = engines.SIDE1 if pattern == 0 else engines.SIDE0
-    return (codes & (engines.SIDE0 | engines.SIDE1)) == wanted
+def _offered(randomizer: Randomizer | None, engine: str) -> Randomizer:
+    """Returns the randomizer, or LDP-SGD for None, after refusing an engine that does not exist, or not for it."""
+    randomizer = randomizers.ldp_sgd() if randomizer is None else randomizer
+    _validate.one_of(ENGINES, engine=engine)
+    if engine not in randomizer.offers:
+        raise _validate.expected("engine", f"{' or '.join(randomizer.offers)} for {randomizer.name}", engine)
+    return randomizer
 
 
 def versions() -> str:

@@ -156,7 +156,16 @@ def optimal_test(pair: Pair, *, epsilon: float, clip_norm: float) -> OptimalTest
       epsilon: privacy loss in nats.
       clip_norm: L.
     """
-    rates = wedges(pair, epsilon=epsilon, clip_norm=clip_norm).reshape(-1, 4, 2).mean(axis=0)
+    return best_pattern(wedges(pair, epsilon=epsilon, clip_norm=clip_norm))
+
+
+def best_pattern(wedges: np.ndarray) -> OptimalTest:
+    """Returns the pattern, 0 or 3, with the larger ratio of its probabilities, averaged over pairs.
+
+    Args:
+      wedges: [..., 4, 2], of :func:`wedges`.
+    """
+    rates = wedges.reshape(-1, 4, 2).mean(axis=0)
     found = []
     for pattern in (0, 3):
         rate0, rate1 = rates[pattern]

@@ -29,10 +29,12 @@ from dpaudit.cli.command import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from dpaudit.audits.randomizers import Randomizer
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ldp:
-    """Audit LDP-SGD from the side of a client of federated learning (paper 000)."""
+    """Audit the randomizer of a client of federated learning, from its side (paper 000)."""
 
     data: tuple[str, ...] = ("digits",)
     """Image data sets: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
@@ -40,15 +42,19 @@ class Ldp:
     """How the two gradients are crafted: benign, label_flip, gradient_flip, collusion, dummy (all: these five),
     likeliest_flip (the likeliest wrong label for any other), and the counter-examples zero_against_large and
     watermark."""
+    mechanism: Literal["ldp_sgd", "gaussian", "privunit"] = "ldp_sgd"
+    """The client's randomizer: LDP-SGD, Gaussian noise on the clipped gradient (with --delta), or PrivUnit."""
     epsilon: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
     """Claimed privacy losses, in nats."""
+    delta: float | None = None
+    """Claimed delta, which Gaussian noise needs and the others do not have."""
     trials: int = 10_000
     """Games per repeat (K of Algorithm 3), half of them in each world."""
     repeats: int = 10
     """Number of tests to average; the bounds pool all of them."""
     engine: Literal["full", "plane", "exact", "kernel"] = "full"
-    """full runs the shipped mechanism, plane samples in the plane of the two gradients, exact is the closed form,
-    kernel plays full's trials of a fixed pair on a TPU or a recent GPU without writing releases."""
+    """full runs the shipped mechanism, plane samples in the plane of the two gradients (LDP-SGD only), exact is the
+    closed form, kernel plays full's trials of a fixed pair on a TPU or a recent GPU without writing releases."""
     pair: Literal["fresh", "fixed"] = "fresh"
     """Whether every trial gets a fresh pair of gradients, or all trials share one fixed pair."""
     clip_norm: float = 0.2
@@ -141,7 +147,7 @@ def _audited(options: audit.Audit) -> int:
 
 
 def _ldp(options: Ldp) -> None:
-    from dpaudit.audits import ldp_client
+    from dpaudit.audits import ldp_client, randomizers
     from dpaudit.data import NAMES
     from dpaudit.report.page import write_page
     from dpaudit.report.rows import write_rows
@@ -152,12 +158,13 @@ def _ldp(options: Ldp) -> None:
         _validate.one_of(NAMES, data=name)
     for name in crafts:
         _validate.one_of((*ldp_client.CRAFTS, "all"), craft=name)
+    randomizer = randomizers.of(options.mechanism, options.delta)
     checkpoint_path(options.checkpoint, options.resume, "folder")
     out = prepare(options.common)
     rows: list[dict[str, Any]] = []
     try:
         with bars_on_terminal() as bars:
-            for part in _ldp_rows(options, crafts, bars):
+            for part in _ldp_rows(options, crafts, randomizer, bars):
                 rows += part
                 if out is not None and hosts.first():
                     write_rows(rows, out / "results.json")
@@ -169,7 +176,9 @@ def _ldp(options: Ldp) -> None:
             report(options.common, rows, audit_table(rows), partial(write_page, rows))
 
 
-def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") -> Iterator[list[dict[str, Any]]]:
+def _ldp_rows(
+    options: Ldp, crafts: tuple[str, ...], randomizer: "Randomizer", bars: "Progress | None"
+) -> Iterator[list[dict[str, Any]]]:
     """Yields the rows of one data set and craft setting at a time."""
     import jax
 
@@ -187,6 +196,7 @@ def _ldp_rows(options: Ldp, crafts: tuple[str, ...], bars: "Progress | None") ->
             pretraining_steps=options.pretraining_steps,
             trials=options.trials,
             repeats=options.repeats,
+            randomizer=randomizer,
             engine=options.engine,
             pair=options.pair,
             confidence=options.confidence,

@@ -189,10 +189,11 @@ def guess_figure(rows: Rows) -> "Figure":
     axes: Axes = figure.subplots()
     ramp = colormaps["viridis"](np.linspace(0.72, 0.05, len(losses)))
     marks = [("coin toss\n50", 50.0, FAINT)]
-    lines = [50.0, *(100 * words.worst_case(epsilon) for epsilon in losses)]
+    delta = words.delta_of(rows)
+    lines = [50.0, *(100 * words.worst_case(epsilon, delta) for epsilon in losses)]
     axes.axvline(50, color=FAINT, linewidth=1)
     for epsilon, colour in zip(losses, ramp, strict=True):
-        worst = 100 * words.worst_case(epsilon)
+        worst = 100 * words.worst_case(epsilon, delta)
         marks.append((f"ε = {epsilon:g}\nat most {words.of_100(worst / 100)}", worst, colour))
         axes.axvline(worst, color=colour, linewidth=1, linestyle="--", zorder=1)
         for row in (row for row in rows if row["epsilon"] == epsilon):

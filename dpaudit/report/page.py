@@ -8,7 +8,8 @@ from html import escape
 from typing import Any
 
 from dpaudit import _validate
-from dpaudit.report import page_audit, page_client, page_engineer, page_randomizer, page_secure, words
+from dpaudit.report import page_audit, page_client, page_engineer, page_secure, words
+from dpaudit.report.randomizer_words import kind_of
 from dpaudit.report.rows import replace_text
 
 STYLE = """
@@ -98,13 +99,13 @@ def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
       path: the file, replaced atomically.
 
     Raises:
-      InputError: no rows, or a file that cannot be written.
+      InputError: no rows, rows of several randomizers, or a file that cannot be written.
     """
     if not rows:
         raise _validate.expected("rows", "at least one result row", "none")
     rows = words.ordered(rows)
     body = page_client.render(rows) + "\n<hr>\n" + page_engineer.render(rows)
-    _write(path, "How private is your update?", body, head=page_randomizer.HEAD)
+    _write(path, "How private is your update?", body, head=kind_of(rows).head)
 
 
 def write_audit_page(row: dict[str, Any], path: str | os.PathLike[str]) -> None:

@@ -3,66 +3,30 @@
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
-from dpaudit.report import markup, page_randomizer, words
+from dpaudit.report import markup, words
 from dpaudit.report.figures import guess_figure
+from dpaudit.report.page_telling import NEAR, described, telling, title
+from dpaudit.report.randomizer_words import kind_of
 from dpaudit.report.tradeoff_figure import attained_figure
 from dpaudit.report.words import number, of_100
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
 
-ACCESS = {
-    "benign": ("Nothing is manipulated", "The candidates are the updates that two of your own images give."),
-    "label_flip": (
-        "The labels of your images can be changed",
-        "The candidates come from one image of yours, once with its own label and once with a wrong one.",
-    ),
-    "likeliest_flip": (
-        "The labels of your images can be changed, to the wrong label that the model finds likeliest",
-        "The candidates come from one image of yours, once with its own label and once with the likeliest wrong one.",
-    ),
-    "gradient_flip": ("Your update can be changed", "The candidates are your update and its exact opposite."),
-    "collusion": (
-        "Your update can be changed, and the server helps",
-        "The server sends a spoiled model that makes updates strong. The candidates are your update and its opposite.",
-    ),
-    "dummy": (
-        "The update is made up",
-        "No data of yours is used. The candidates are opposites, made as easy to tell apart as possible.",
-    ),
-    "zero_against_large": (
-        "An empty update against a strong one",
-        "No data of yours is used. One candidate is all zeros, the other is far larger than usual.",
-    ),
-    "watermark": (
-        "An empty update against a marked one",
-        "No data of yours is used. One candidate is all zeros, the other differs from it in a single number.",
-    ),
-}
-NEAR = 0.99  # the share of the promise from which an attack counts as attaining it
-
 OPENING = """<p>In federated learning your device computes an <em>update</em> from your data and sends it to a
 server. Before the update leaves your device, a <em>randomizer</em> changes it at random, so that nobody who reads it
 can be sure what it was. One number, called <em>epsilon</em> (ε), promises how much it hides: the smaller, the more
-private.</p>
+private.{delta}</p>
 <h2>How often does an observer guess right?</h2>
 <p>Think of a game. There are two candidates for your update. A coin decides which of them is randomised and sent. An
 observer knows both candidates, sees only what was sent, and guesses the candidate whose direction is closer to
 it.</p>"""
 
-TELLING = """<h2>Some messages tell more than others</h2>
-<p>How often a guess is right is an average over all messages, and an average can hide something. What your device
-sends may point towards one candidate and away from the other: such a message is <em>telling</em>, because it is much
-more likely to come from the one candidate than from the other. The other messages reveal less, and guessing from them
-pulls the average down. An observer who waits for a telling message, and only then decides, uses the <em>optimal
-test</em>.</p>"""
-
 CURVE = (
-    "{source}ε = {epsilon:g}: how often an observer makes each of the two possible mistakes. Each line joins what "
-    "an observer attains in one setting: the diamond by deciding only after a telling message, the dot by always "
-    "guessing. The promise rules out the shaded corner."
+    "{source}{promise}: how often an observer makes each of the two possible mistakes. Each line joins what "
+    "an observer attains in one setting: the diamond {diamond}. The promise rules out the shaded corner."
 )
 UNTESTED = "Not tested here: the numbers above were computed from the randomizer's mathematics, and nothing was run."
 SIMULATED = """<p>These trials were simulated from the randomizer's mathematics; the program that your device runs was
@@ -76,21 +40,27 @@ does.</p>"""
 
 def render(rows: Rows) -> str:
     """Renders the first part of the page from ordered rows."""
-    sources = words.distinct(rows, words.source)
-    parts = ["<h1>How private is your update?</h1>", _verdict(rows), OPENING, _reference(rows)]
+    sources, kind, delta = words.distinct(rows, words.source), kind_of(rows), words.delta_of(rows)
+    parts = [
+        "<h1>How private is your update?</h1>",
+        _verdict(rows),
+        OPENING.format(delta=kind.opening),
+        _reference(rows),
+    ]
     for place, source in enumerate(sources):
         own = [row for row in rows if words.source(row) == source]
         parts += [f"<h2>Data: {escape(source)}</h2>"] if len(sources) > 1 else []
         parts += [*_sentences(own), _guesses(own), *map(markup.paragraph, _above(own))]
         caption = "Dots: right guesses out of 100. Dashed lines: the most that each promise allows."
         parts.append(markup.figure(guess_figure(own), f"guesses-{place}", caption))
-    parts += [page_randomizer.render(words.epsilons(rows)), TELLING]
+    parts += [kind.picture(rows), kind.telling_text]
     for source in sources:
         parts += [f"<h3>Data: {escape(source)}</h3>"] if len(sources) > 1 else []
-        parts.append(_telling([row for row in rows if words.source(row) == source]))
+        parts.append(kind.telling([row for row in rows if words.source(row) == source]))
     for place, source in enumerate(sources):
         own = [row for row in rows if words.source(row) == source and row["epsilon"] == words.epsilons(rows)[-1]]
-        caption = CURVE.format(source=f"{source}, " * (len(sources) > 1), epsilon=words.epsilons(rows)[-1])
+        at = {"promise": words.promise(words.epsilons(rows)[-1], delta), "diamond": kind.diamond}
+        caption = CURVE.format(source=f"{source}, " * (len(sources) > 1), **at)
         parts.append(markup.figure(attained_figure([(row, telling(row)) for row in own]), f"curve-{place}", caption))
     return "\n".join([*parts, _kept(rows)])
 
@@ -122,15 +92,17 @@ def _tests(rows: Rows) -> str:
 
 
 def _above(rows: Rows) -> list[str]:
-    """Explains measured numbers that exceed the most that the promise allows."""
+    """Explains measured numbers that exceed the most that the promise, or the randomizer itself, allows."""
     lines = []
     for row in rows:
-        shown, most = of_100(row["accuracy"]), of_100(words.worst_case(row["epsilon"]))
+        most = of_100(row.get("accuracy_most", words.worst_case(row["epsilon"], row["delta"])))
+        shown, allows = of_100(row["accuracy"]), "the randomizer" if "accuracy_most" in row else "the promise"
         if shown <= most or not row["trials"]:
             continue
         games = row["trials"] * row["repeats"]
         chance = 200 * math.sqrt(row["accuracy"] * (1 - row["accuracy"]) / games)
-        text = f"{_title(row)}, ε = {row['epsilon']:g}: {shown} of 100 were right, and the promise allows {most}. "
+        text = f"{title(row)}, {words.promise(row['epsilon'], row['delta'])}: "
+        text += f"{shown} of 100 were right, and {allows} allows {most}. "
         if row["verdict"] == "violation":
             text += "Chance does not explain that: the promise is broken."
         else:
@@ -140,25 +112,26 @@ def _above(rows: Rows) -> list[str]:
     return lines
 
 
-def _title(row: Row) -> str:
-    return ACCESS.get(row["craft"], (words.craft_name(row["craft"]).capitalize(), ""))[0]
-
-
 def _reference(rows: Rows) -> str:
-    epsilon = words.epsilons(rows)[-1]
+    epsilon, delta = words.epsilons(rows)[-1], words.delta_of(rows)
+    promise = words.promise(epsilon, delta)
     weakest = ", the weakest of the promises tested here" if len(words.epsilons(rows)) > 1 else ""
+    least = "".join(
+        f" The most that this randomizer allows, whatever the updates: <b>{of_100(most)}</b>."
+        for most in words.distinct((row for row in rows if row["epsilon"] == epsilon), "accuracy_most")[:1]
+    )
     return (
-        f'<div class="box"><p>The numbers that follow are for the promise ε = {epsilon:g}{weakest}.</p>'
-        f"<p>A coin toss: <b>50</b> right guesses out of 100. The most that the promise ε = {epsilon:g} allows: "
-        f"<b>{of_100(words.worst_case(epsilon))}</b>.</p></div>"
+        f'<div class="box"><p>The numbers that follow are for the promise {promise}{weakest}.</p>'
+        f"<p>A coin toss: <b>50</b> right guesses out of 100. The most that the promise {promise} allows: "
+        f"<b>{of_100(words.worst_case(epsilon, delta))}</b>.{least}</p></div>"
     )
 
 
 def _sentences(rows: Rows) -> list[str]:
     """Renders one paragraph for each level of access, at the weakest promise."""
     return [
-        f"<h3>{escape(_title(row))} <small>({escape(words.craft_name(row['craft']))})</small></h3>"
-        f"<p>{escape(ACCESS.get(row['craft'], ('', ''))[1])} An observer who sees your randomised update and knows it "
+        f"<h3>{escape(title(row))} <small>({escape(words.craft_name(row['craft']))})</small></h3>"
+        f"<p>{escape(described(row))} An observer who sees your randomised update and knows it "
         f"is one of the two guesses right <b>{of_100(row['accuracy'])}</b> times out of 100.</p>"
         for row in rows
         if row["epsilon"] == words.epsilons(rows)[-1]
@@ -170,54 +143,15 @@ def _guesses(rows: Rows) -> str:
     found = {(row["craft"], row["epsilon"]): str(of_100(row["accuracy"])) for row in rows}
     lines = [["A coin toss", *["50"] * len(losses)]]
     for row in {row["craft"]: row for row in rows}.values():
-        lines.append([_title(row), *(found.get((row["craft"], epsilon), "–") for epsilon in losses)])
-    lines.append(["The most that the promise allows", *(str(of_100(words.worst_case(loss))) for loss in losses)])
-    return markup.table(["Right guesses out of 100", *(f"ε = {epsilon:g}" for epsilon in losses)], lines)
-
-
-class Telling(NamedTuple):
-    """The probability of a telling message when its own candidate was sent, and when the other one was."""
-
-    own: float
-    other: float
-
-
-def telling(row: Row) -> Telling:
-    """Computes how often the optimal test's region is entered, from the row's exact numbers.
-
-    The region's two probabilities differ by 2A - 1, with A the exact accuracy of the cosine rule (both this difference
-    and 2A - 1 are theta/pi (Q0 + Q1 - 1), averaged over pairs), and their ratio is e^epsilon_optimal. NaN where no
-    message is telling.
-    """
-    loss = number(row["epsilon_optimal"])
-    if not 0 < loss < math.inf:
-        return Telling(math.nan, math.nan)
-    own = (2 * row["accuracy_exact"] - 1) / -math.expm1(-loss)
-    return Telling(own, own * math.exp(-loss))
-
-
-def _telling(rows: Rows) -> str:
-    epsilon = words.epsilons(rows)[-1]
-    own = [row for row in rows if row["epsilon"] == epsilon and number(row["epsilon_optimal"]) > 0]
-    if not own:
-        return markup.paragraph(f"No message is telling in these settings (ε = {epsilon:g}).")
-    lines = []
-    for row in own:
-        loss, rates = number(row["epsilon_optimal"]), telling(row)
-        numbers = (f"{100 * rates.own:.2g}", f"{100 * rates.other:.2g}", f"{math.exp(loss):.3g} to 1")
-        lines.append([_title(row), *numbers, str(of_100(words.worst_case(loss)))])
-    first, (title, often, rare, ratio, after) = own[0], lines[0]
-    text = (
-        f"For example, at ε = {epsilon:g} ({title.lower()}): a telling message comes {often} times out of 100 if the "
-        f"candidate that it points to was sent and {rare} times out of 100 if the other one was, a ratio of {ratio}. "
-        f"After one, the observer is right {after} times out of 100; over all messages, guesses are right "
-        f"{of_100(first['accuracy'])} times out of 100."
+        lines.append([title(row), *(found.get((row["craft"], epsilon), "–") for epsilon in losses)])
+    most = {row["epsilon"]: str(of_100(row["accuracy_most"])) for row in rows if "accuracy_most" in row}
+    if most:
+        lines.append(["The most that this randomizer allows", *(most[loss] for loss in losses)])
+    delta = words.delta_of(rows)
+    lines.append(
+        ["The most that the promise allows", *(str(of_100(words.worst_case(loss, delta))) for loss in losses)]
     )
-    if number(first["epsilon_optimal"]) > NEAR * epsilon:
-        text += f" That is the most that the promise ε = {epsilon:g} allows. The promise is not broken by it."
-    note = f"Computed, at ε = {epsilon:g}. All columns but the ratio are times out of 100."
-    headers = ("", "telling, its candidate was sent", "telling, the other was sent", "ratio", "right after it")
-    return markup.paragraph(text) + markup.table(headers, lines, caption=note)
+    return markup.table(["Right guesses out of 100", *(f"ε = {epsilon:g}" for epsilon in losses)], lines)
 
 
 def _kept(rows: Rows) -> str:
@@ -244,7 +178,7 @@ def _judged(played: Rows, epsilon: float) -> str:
     own = [row for row in played if row["epsilon"] == epsilon]
     broken = [row for row in own if row["verdict"] == "violation"]
     able = [row for row in own if row["verdict"] != "underpowered"]
-    start, tests = f"Promise ε = {epsilon:g}: ", _tests(own)
+    start, tests, kind = f"Promise {words.promise(epsilon, words.delta_of(own))}: ", _tests(own), kind_of(played)
     if broken:
         least = ", ".join(
             f"{words.said(max(map(number, (row['epsilon_lower'], row['epsilon_optimal_lower']))))}"
@@ -252,20 +186,21 @@ def _judged(played: Rows, epsilon: float) -> str:
             for row in broken
         )
         found = f"{start}a violation was found in {len(broken)} of {tests}."
-        return f"{found} With confidence {words.confidence(broken)} the true ε is at least {least}."
+        return f"{found} With confidence {words.confidence(broken)} the true ε is at least {least}.{kind.reading}"
     if not able:
         most = words.said(max(number(row["ceiling"]) for row in own))
         return f"{start}too few trials. Even a perfect observer could not have shown more than ε = {most}."
-    least = words.said(max(number(row["detectable"]) for row in able))
-    text = f"{start}no violation was found in {tests}. "
-    text += f"A true ε of {least} or more would have been found with probability 0.8."
+    best = (min if kind.fault else max)(able, key=lambda row: number(row["detectable"]))
+    text = f"{start}no violation was found in {tests}. A true ε of {words.said(best['detectable'])} or more"
+    text += f", {kind.fault}," * bool(kind.fault) + " would have been found with probability 0.8"
+    text += f" by the optimal test ({words.craft_name(best['craft'])})." if kind.fault else "."
     few = len(own) - len(able)
     return text + (f" In {few} of them there were too few trials to find any." if few else "")
 
 
 def _power(played: Rows) -> list[str]:
     """Says for which settings the probability 0.8 holds; nothing if no verdict mentioned it."""
-    if all(row["verdict"] in ("violation", "underpowered") for row in played):
+    if kind_of(played).fault or all(row["verdict"] in ("violation", "underpowered") for row in played):
         return []
     near = [row for row in played if number(row["epsilon_exact"]) >= NEAR * row["epsilon"]]
     names = ", ".join(dict.fromkeys(words.craft_name(row["craft"]) for row in near))

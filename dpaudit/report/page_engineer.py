@@ -6,6 +6,7 @@ from typing import Any
 from dpaudit.audits.ldp_client import ACCESS, COUNTER_EXAMPLES
 from dpaudit.report import markup, words
 from dpaudit.report.figures import setting_figure, summary_figure
+from dpaudit.report.randomizer_words import kind_of
 
 Rows = Sequence[dict[str, Any]]
 
@@ -86,7 +87,8 @@ def render(rows: Rows) -> str:
     for craft in words.distinct(rows, "craft"):
         caption = f"{words.craft_name(craft).capitalize()}: promised against attained ε. {_access(craft)}"
         parts.append(markup.figure(setting_figure(rows, craft), f"setting-{craft.replace('_', '-')}", caption))
-    return "\n".join([*parts, "<h2>Method</h2>", markup.definitions(METHOD)])
+    method = dict(METHOD) | kind_of(rows).method
+    return "\n".join([*parts, "<h2>Method</h2>", markup.definitions(method.items())])
 
 
 def _access(craft: str) -> str:
@@ -98,13 +100,17 @@ def _access(craft: str) -> str:
 def _setup(rows: Rows) -> list[tuple[str, str]]:
     played = [row for row in rows if row["trials"]]
     seconds = sum(row["seconds"] for row in rows)
+    kind = kind_of(rows)
     found = [
         ("Data", words.listed(rows, "dataset")),
+        ("Randomizer", "" if "mechanism" not in rows[0] else kind.name),
         ("Engine", words.listed(rows, "engine")),
         ("Trials", words.effort(played) if played else "none"),
         ("Confidence", words.assurance(played) if played else ""),
         ("Neighbours", words.words_of(rows, "neighbouring", words.RELATIONS)),
-        ("Clip norm L", words.listed(rows, "clip_norm", "{:g}".format)),
+        ("Clip norm L", words.listed(rows, "clip_norm", "{:g}".format) * kind.clips),
+        ("Noise σ", words.listed(rows, "noise_std", "{:.4g}".format)),
+        ("δ", words.listed(rows, "delta", lambda delta: f"{delta:g}" if delta else "")),
         ("Dimension d", words.listed(rows, "dimension", "{:,}".format)),
         ("Pre-training", words.listed(rows, "pretraining_steps", "{:,} steps".format)),
         ("Seed", words.listed(rows, "seed")),

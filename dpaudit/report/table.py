@@ -15,6 +15,7 @@ from dpaudit.auditing.bounds.plan import PERFECT, Plan
 from dpaudit.auditing.result import AuditResult, Tried
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.report import words
+from dpaudit.report.randomizer_words import kind_of
 
 COLOURS = {"violation": "bold red", "fault": "bold red", "consistent": "green", "underpowered": "yellow"}
 SEEN = "would have been called a violation with probability 0.8"
@@ -95,10 +96,10 @@ def _verdict(verdict: str) -> Text:
 
 
 def _title(rows: Sequence[dict[str, Any]]) -> Text:
-    setting = f"L = {words.listed(rows, 'clip_norm', '{:g}'.format)}"
-    if steps := words.listed(rows, "pretraining_steps"):
-        setting += f", {steps} steps of pre-training"
-    return Text(f"LDP-SGD examined by its client ({setting})")
+    kind, delta, steps = kind_of(rows), words.delta_of(rows), words.listed(rows, "pretraining_steps")
+    setting = [f"L = {words.listed(rows, 'clip_norm', '{:g}'.format)}"] * kind.clips
+    setting += [f"δ = {delta:g}"] * (delta > 0) + [f"{steps} steps of pre-training"] * bool(steps)
+    return Text(f"{kind.name} examined by its client ({', '.join(setting)})")
 
 
 def _caption(rows: Sequence[dict[str, Any]]) -> Text:
@@ -109,10 +110,17 @@ def _caption(rows: Sequence[dict[str, Any]]) -> Text:
             f"{words.effort(played)}.",
             f"Confidence: {words.assurance(played)}.",
             f"Ceiling: this many trials could certify ε = {words.listed(played, 'ceiling', words.said)} at most.",
-            f"Detectable: a true ε of {words.detectable(played)} {DETECTABLE}.",
+            _detectable(played),
         ]
     lines.append(f"Neighbours: {words.words_of(rows, 'neighbouring', words.RELATIONS)}. ε in nats.")
     return Text("\n".join(lines))
+
+
+def _detectable(played: Sequence[dict[str, Any]]) -> str:
+    if fault := kind_of(played).fault:
+        shown = words.detectable(played, min)
+        return f"Detectable: a true ε of {shown}, {fault}, {SEEN} by the optimal test of the best setting."
+    return f"Detectable: a true ε of {words.detectable(played)} {DETECTABLE}."
 
 
 def result_table(result: AuditResult) -> Table:

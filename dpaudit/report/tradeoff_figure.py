@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from dpaudit.report.figures import FAINT, INK, OPTIMAL, SERIES, canvas, styled
 from dpaudit.report.words import craft_name
@@ -85,19 +86,23 @@ def _above(first: tuple[float, float], second: tuple[float, float], third: tuple
 
 @styled
 def attained_figure(settings: Sequence[tuple[dict[str, Any], tuple[float, float]]]) -> "Figure":
-    """Draws what observers of LDP-SGD attain under one promise, beside what the promise rules out.
+    """Draws what observers of a client's messages attain under one promise, beside what the promise rules out.
 
     Args:
       settings: (row, (own, other)) for rows of one epsilon, with the probabilities of a telling message when its own
         candidate was sent and when the other one was; NaN where no message is telling.
     """
-    epsilon = settings[0][0]["epsilon"]
+    epsilon, delta = settings[0][0]["epsilon"], settings[0][0]["delta"]
     figure = canvas(5.0, 4.8)
     axes = figure.subplots()
-    corner = 1 / (1 + math.exp(epsilon))
-    axes.fill_between([0, corner, 1], 0, [1, corner, 0], color=BROKEN, alpha=0.15, linewidth=0)
-    axes.plot([0, corner, 1], [1, corner, 0], color=INK, linestyle="--", linewidth=1, label="promised", zorder=3)
+    most = 1 - delta
+    corner = most / (1 + math.exp(epsilon))
+    axes.fill_between([0, corner, most], 0, [most, corner, 0], color=BROKEN, alpha=0.15, linewidth=0)
+    axes.plot([0, corner, most], [most, corner, 0], color=INK, linestyle="--", linewidth=1, label="promised", zorder=3)
     axes.plot([0, 1], [1, 0], color=FAINT, linewidth=0.8, label="a coin toss")
+    if "mu" in settings[0][0]:
+        allowed = ndtr(-ndtri(GRID) - settings[0][0]["mu"])
+        axes.plot(GRID, allowed, color=INK, linestyle=":", linewidth=1, label="allowed by the noise")
     for place, (row, (own, other)) in enumerate(settings):
         colour, marker = SERIES[place % len(SERIES)]
         cosine, told = (row["fpr"], row["fnr"]), (other, 1 - own)

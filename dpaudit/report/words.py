@@ -52,9 +52,19 @@ def of_100(share: float) -> int:
     return math.floor(100 * share + 0.5)
 
 
-def worst_case(epsilon: float) -> float:
-    """Returns the largest probability of a right guess that the promise allows, e^epsilon/(1 + e^epsilon)."""
-    return 1 / (1 + math.exp(-epsilon))
+def worst_case(epsilon: float, delta: float = 0.0) -> float:
+    """Returns the largest probability of a right guess that a promise allows, (e^epsilon + delta)/(1 + e^epsilon)."""
+    return (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
+
+
+def delta_of(rows: Iterable[Row]) -> float:
+    """Returns the delta of the promises of one page."""
+    return next((row["delta"] for row in rows), 0.0)
+
+
+def promise(epsilon: float, delta: float = 0.0) -> str:
+    """Names a promise: ``ε = 4``, or ``ε = 4, δ = 1e-07``."""
+    return f"ε = {epsilon:g}" + (f", δ = {delta:g}" if delta else "")
 
 
 def craft_name(craft: str) -> str:
@@ -124,9 +134,10 @@ def assurance(rows: Sequence[Row]) -> str:
     return f"{confidence(rows)} for each bound; on average up to {alarms:.2g} of {bounds} may lie too high by chance"
 
 
-def detectable(rows: Sequence[Row]) -> str:
-    """Formats the detectable epsilon of each promise: ``0.52 (claim 0.5), 1.02 (claim 1)``."""
+def detectable(rows: Sequence[Row], of: Callable[[Iterable[float]], float] = max) -> str:
+    """Formats the detectable epsilon of each promise: ``0.52 (claim 0.5), 1.02 (claim 1)``; ``of`` the settings, the
+    one in which it is largest or smallest."""
     return ", ".join(
-        f"{said(max(number(row['detectable']) for row in rows if row['epsilon'] == epsilon))} (claim {epsilon:g})"
+        f"{said(of(number(row['detectable']) for row in rows if row['epsilon'] == epsilon))} (claim {epsilon:g})"
         for epsilon in epsilons(rows)
     )

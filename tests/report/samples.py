@@ -61,3 +61,17 @@ def grid() -> list[dict[str, Any]]:
             quarter = {"epsilon_hat": epsilon / 4, "epsilon_lower": epsilon / 5, "epsilon_upper": epsilon / 3}
             rows.append(row(accuracy=weak, accuracy_exact=weak, epsilon_exact=0.26 * epsilon, **quarter, **shared))
     return rows
+
+
+def gaussian(**changes: Any) -> dict[str, Any]:
+    """A row of a Gaussian client at epsilon 4 and delta 1e-7, whose noise allows 65 right guesses out of 100."""
+    known = {"mechanism": "gaussian", "delta": 1e-7, "noise_std": 0.519, "mu": 0.77, "accuracy_most": 0.6499}
+    known |= {"optimal_fpr": 0.3897, "optimal_tpr": 0.6103, "epsilon_optimal": 2.66, "epsilon_optimal_lower": 2.5}
+    rates = {"fpr": 0.395, "fnr": 0.395, "accuracy": 0.605, "accuracy_exact": 0.605, "epsilon_exact": 0.43}
+    return row(**(known | rates | {"detectable": 4.6} | changes))
+
+
+def privunit(**changes: Any) -> dict[str, Any]:
+    """A row of PrivUnit at epsilon 4."""
+    known = {"mechanism": "privunit", "optimal_fpr": 0.0134, "optimal_tpr": 0.7316, "accuracy_most": 0.888}
+    return row(**(known | {"accuracy": 0.853, "accuracy_exact": 0.85, "detectable": 4.3} | changes))

@@ -221,13 +221,35 @@ def power(epsilon: float, claimed: float, negatives: int, positives: int, *, del
       delta, confidence: those of the bound.
     """
     rate = _corner(epsilon, delta)
-    bounds = {trials: _upper_bounds(trials, rate, confidence) for trials in {negatives, positives}}
-    (probabilities, fpr), (others, fnr) = bounds[negatives], bounds[positives]
-    allowed = np.maximum(
-        (1 - delta - fpr) * np.exp(-claimed), 1 - delta - fpr * np.exp(min(claimed, 700.0))
-    )  # FNR bound below it
+
+    def allowed(fpr: np.ndarray) -> np.ndarray:
+        return np.maximum((1 - delta - fpr) * np.exp(-claimed), 1 - delta - fpr * np.exp(min(claimed, 700.0)))
+
+    return power_against(allowed, rate, rate, negatives, positives, confidence=confidence)
+
+
+def power_against(
+    allowed: Callable[[np.ndarray], np.ndarray],
+    fpr: float,
+    fnr: float,
+    negatives: int,
+    positives: int,
+    *,
+    confidence: float,
+) -> float:
+    """Computes the probability that a test's Clopper-Pearson bounds refute a promised trade-off curve.
+
+    Args:
+      allowed: the curve, the lowest FNR promised at each FPR.
+      fpr, fnr: the test's true rates.
+      negatives, positives: counted trials of world 0 and of world 1.
+      confidence: of the bound.
+    """
+    (probabilities, high), (others, high_fnr) = (
+        _upper_bounds(trials, rate, confidence) for trials, rate in ((negatives, fpr), (positives, fnr))
+    )
     below = np.concatenate([[0.0], np.cumsum(others)])  # of so few false negatives
-    return float(np.sum(probabilities * below[np.searchsorted(fnr, allowed)]))
+    return float(np.sum(probabilities * below[np.searchsorted(high_fnr, allowed(high))]))
 
 
 def _upper_bounds(trials: int, rate: float, confidence: float) -> tuple[np.ndarray, np.ndarray]:

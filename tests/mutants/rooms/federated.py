@@ -64,9 +64,34 @@ MUTANTS = [
         ("half = 2 * _validate.positive", "half = _validate.positive"),
     ),
     *of(
-        "dpaudit/audits/ldp_client",
+        "dpaudit/audits/client_row",
         "audits/test_ldp_client",
         ("fpr, fnr = guesses[0] / n, 1 - guesses[1] / n", "fpr, fnr = guesses[0] / n, guesses[1] / n"),
+    ),
+    *of(
+        "dpaudit/audits/randomizers",
+        "audits/test_randomizers",
+        ("(norm1 + norm0) / 2", "(norm1 + norm0)"),
+        ("gaussian_noise.mechanism(epsilon=epsilon,", "gaussian_noise.mechanism(epsilon=2 * epsilon,"),
+        ("cap.gamma / cap.scale for cap", "cap.gamma for cap"),
+    ),
+    *of(
+        "dpaudit/audits/oracle_gaussian",
+        "audits/test_randomizers",
+        ("across = np.sin(pair.angle / 2) / sigma", "across = np.sin(pair.angle) / sigma"),
+        ("(norm0 - norm1) ** 2 + 4", "(norm0 - norm1) ** 2 + 2"),
+        ("sigma *= promised / true", "sigma *= true / promised"),
+    ),
+    *of(
+        "dpaudit/audits/oracle_privunit",
+        "audits/test_randomizers",
+        ("(dimension - 2) / 2 * np.log1p", "(dimension - 3) / 2 * np.log1p"),
+        ("outside * (1 - overlap)) / 2", "outside * (1 - overlap))"),
+        ("expit(hit + more) / cap.mass", "expit(hit - more) / cap.mass"),
+    ),
+    *of(
+        "dpaudit/audits/ldp_client",
+        "audits/test_ldp_client",
         ("bounds = 2 * datasets", "bounds = datasets"),
     ),
     *of(

@@ -8,7 +8,7 @@ MUTANTS = [
         "report/test_page report/test_table",
         ("return math.floor(100 * share + 0.5)", "return math.floor(100 * share)"),
         ("return 2 * sum(1 - row", "return sum(1 - row"),
-        ("return 1 / (1 + math.exp(-epsilon))", "return 1 / (1 + math.exp(-2 * epsilon))"),
+        ("/ (1 + math.exp(-epsilon))", "/ (1 + math.exp(-2 * epsilon))"),
     ),
     *of(
         "dpaudit/report/figures",
@@ -23,7 +23,7 @@ MUTANTS = [
         ("if occupied and not force", "if occupied and force"),
     ),
     *of(
-        "dpaudit/report/page_client",
+        "dpaudit/report/page_telling",
         "report/test_page",
         ("own = (2 * row[", "own = (row["),
     ),
