@@ -271,9 +271,12 @@ class Participant:
         return opened
 
     def save(self) -> None:
-        """Writes the checkpoint, if there is a folder for it."""
+        """Writes the checkpoint, if there is a folder for it; InputError if that cannot be written."""
         if self._checkpoint:
-            self._checkpoint.save(step=np.array(self.step), **self.model.arrays())
+            try:
+                self._checkpoint.save(step=np.array(self.step), **self.model.arrays())
+            except OSError as fault:
+                raise _validate.expected("folder", "one to write a checkpoint to", fault) from None
 
     def run(self, steps: int, every: int, progress: Callable[[Progress], None], spending: Spending) -> str:
         """Takes all remaining steps.

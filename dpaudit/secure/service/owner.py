@@ -114,7 +114,8 @@ class Owner:
           seconds: time limit of the whole call.
 
         Raises:
-          InputError: the integers differ from those submitted before for this step, or a server refuses, in its words.
+          InputError: the integers differ from those submitted before for this step, ``kept`` cannot be written (then
+            nothing was sent), or a server refuses, in its words.
           BudgetSpent: the budget is spent, as far as this owner or a server knows; it is an InputError.
           ChannelError: a server could not be reached.
         """
@@ -168,7 +169,11 @@ class Owner:
         split = _Split(_validate.at_least(1, step=step), integers.copy(), label, (first, second))
         if self._kept is not None:
             head = agreement.stated({"training": self._training(), "step": step, "label": label.hex()})
-            storage.put(self._kept, head.encode() + b"\n" + first + second)
+            try:
+                storage.put(self._kept, head.encode() + b"\n" + first + second)
+            except OSError as fault:
+                found = f"{fault.strerror}: {self._kept}"
+                raise _validate.expected("kept", "a file to write the shares to", found) from None
         return split
 
     def _training(self) -> str:
