@@ -49,7 +49,8 @@ class Inbox:
 
     def __init__(self, terms: Terms, completed: int) -> None:
         self._terms, self._completed = terms, completed
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed, self._completes = threading.Condition(lock), threading.Condition(lock)
         self._held: dict[str, tuple[bytes, np.ndarray]] = {}
         self._refused: dict[str, bytes] = {}  # the splits of this step whose norm was too large
 
@@ -123,14 +124,13 @@ class Inbox:
         """Discards these owners' shares of the step, whose norm is too large; they may send others."""
         with self._changed:
             self._refused |= {owner: self._held.pop(owner)[0] for owner in owners}
-            self._changed.notify_all()
 
     def complete(self, step: int) -> None:
         """Marks a step as completed: discards its shares and wakes owners that wait for it."""
         with self._changed:
             if step > self._completed:
                 self._completed, self._held, self._refused = step, {}, {}
-            self._changed.notify_all()
+            self._completes.notify_all()
 
     def wait(self, owner: str, step: int, seconds: float) -> bool:
         """Waits until the step is completed; returns whether it is.
@@ -144,7 +144,7 @@ class Inbox:
                 raise self._too_long()
             if step < 1 or (step > self._completed and (step != self._completed + 1 or owner not in self._held)):
                 raise _validate.expected("step", f"one with a share of {owner}, or a completed one", step)
-            return self._changed.wait_for(lambda: step <= self._completed, seconds)
+            return self._completes.wait_for(lambda: step <= self._completed, seconds)
 
     def _too_long(self) -> _validate.InputError:
         wanted = f"integers of L2 norm at most that of {self._terms.owner_examples} clipped examples"
@@ -213,7 +213,8 @@ class OwnersService:
     ) -> None:
         self._terms, self._inbox, self._records, self._budget = terms, inbox, records, budget
         self._tls, self._log = own, log
-        self._places = Places()
+        self._places, self._stated = Places(), agreement.stated(terms.statement())
+        self._encoded: tuple[object, Opened] | None = None  # the last result that was told, by what its file is
         submit = grpc.unary_unary_rpc_method_handler(
             self._submit, request_deserializer=Share.FromString, response_serializer=Receipt.SerializeToString
         )
@@ -230,7 +231,8 @@ class OwnersService:
 
     def _taken(self, share: Share, context: grpc.ServicerContext) -> Receipt:
         try:
-            agreement.same(self._terms, agreement.understood(share.terms))
+            if share.terms != self._stated:
+                agreement.same(self._terms, agreement.understood(share.terms))
             if share.step > self._records.completed:
                 self._budget.require(self._records.releases)
             self._inbox.take(share.owner, share.step, share.split, share.values)
@@ -271,9 +273,17 @@ class OwnersService:
             if waits:
                 self._places.go(wanted.owner)
         try:
-            opened = self._records.opened(wanted.step)
+            return self._message(wanted.step)
         except _validate.InputError as fault:
             self._log(f"the result of step {wanted.step} cannot be read: {fault}")
             context.abort(grpc.StatusCode.DATA_LOSS, f"the result of step {wanted.step} is lost here")
-        owners, values = self._terms.names(opened.owners), opened.values.astype(KEPT).tobytes()
-        return Opened(owners=owners, releases=opened.releases, values=values)
+
+    def _message(self, step: int) -> Opened:
+        """Encodes a step's result, which all owners ask for one after the other."""
+        file = self._records.file(step)
+        told = self._encoded
+        if told is None or told[0] != file:
+            opened = self._records.opened(step)
+            owners, values = self._terms.names(opened.owners), opened.values.astype(KEPT).tobytes()
+            told = self._encoded = file, Opened(owners=owners, releases=opened.releases, values=values)
+        return told[1]

@@ -30,7 +30,7 @@ _PAUSE = 0.1  # seconds until an unreachable server is tried again
 _LOOK = 1.0  # seconds to wait for one server before asking the other
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)  # the share may be missing there
 _BUSY = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)  # the server asks to try again
-_SPREAD = 0.002  # seconds of pause per owner, so that all owners together do not ask too often
+_SPREAD = 0.001  # seconds of pause per owner, so that all owners together do not ask too often
 _REFUSED = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
