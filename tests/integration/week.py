@@ -233,7 +233,9 @@ def check(service: Service, last: int) -> None:
     print(f"{releases} openings for {last} steps: epsilon {exact:.4g} at delta {DELTA:g}")
     print(f"{drawn.size} noise draws, standard deviation {drawn.std():.2f} where the law's is {law.std:.2f}")
     refusals = Counter(
-        re.sub(r"[0-9]+", "#", line)[:90] for name in OWNERS for line in service.said[name].splitlines()
+        re.sub(r"[0-9]+", "#", line.replace(str(service.folder), "DIR"))[:90]
+        for name in OWNERS
+        for line in service.said[name].splitlines()
     )
     print("owners said: " + "; ".join(f"{count} x {line}" for line, count in refusals.most_common(6)))
 
