@@ -33,6 +33,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "spgc_cost": "paper001.cost",
     "spgc_printed": "paper001.printed",
     "spgc_protocol": "paper001.protocol",
+    "spgc_service": "paper001.service",
     "spgc_table": "paper001.table_one",
     "clip_size": "paper002.run",
     "federated_audit": "paper002.audit",

@@ -27,7 +27,16 @@ from experiments import fingerprint
 from experiments.common import HERE, PROGRAMS, Rows, program
 
 # Hours of trainings; environments of their own; processes and times.
-ELSEWHERE = ("mc_dropout_risk", "libraries", "peers", "recorded", "replayed", "spgc_protocol", "spgc_table")
+ELSEWHERE = (
+    "mc_dropout_risk",
+    "libraries",
+    "peers",
+    "recorded",
+    "replayed",
+    "spgc_protocol",
+    "spgc_service",
+    "spgc_table",
+)
 EXPERIMENTS: dict[str, ModuleType] = {
     name: import_module(f"experiments.{module}") for name, module in PROGRAMS.items() if name not in ELSEWHERE
 }

@@ -27,6 +27,9 @@ class TermsOptions:
     send a third of the bytes and compute less. By default transfers where the noise is binomial."""
     least_owners: int | None = None
     """Number of owners with which a step proceeds once --wait is over; by default all."""
+    owner_examples: int | None = None
+    """Largest number of examples of one owner in a step. If given, the servers check that each owner's integers have
+    at most the norm of so many clipped examples, and leave out who sends longer ones."""
     coins: int = 127
     """Number of coins of the binomial noise, 2^k - 1."""
     ring_bits: int = 25

@@ -7,15 +7,15 @@ and their garbling), :mod:`noise` (laws and accounting), :mod:`protocol` (terms 
 servers) and :mod:`service` (servers and owners over gRPC). This is research code that nobody outside has audited.
 
 **Trust.** Servers and owners are semi-honest: they follow the protocol, and try to learn what they can from what they
-see. H1 and H2 do not communicate beyond the protocol. Nothing is promised against a party that departs from it: a
-server can shift a sum at will or stop it, and an owner can submit any integers of the ring, since nobody checks their
-norm. Such an owner can spoil a step (poisoning); its own examples are then not protected as accounted, those of the
-others are.
+see. H1 and H2 do not communicate beyond the protocol. Nothing is promised against a server that departs from it: it
+can shift a sum at will or stop it. An owner can submit any integers of the ring, up to the norm that the servers check
+if the terms ask for it (:mod:`dpaudit.secure.protocol.norm_check`). Longer ones can spoil a step (poisoning); the
+owner's own examples are then not protected as accounted, those of the others are.
 
 **What each party learns.** A server, even together with all owners but one: the opened sums, who took part in which
-step and when, and about the remaining owner what the noisy sums reveal. Two servers that collude learn every owner's
-integers. An owner learns the opened sums and whose integers are in them. An eavesdropper learns, where certificates
-are used, who talks to whom, when, and how much.
+step and when, whose norm was refused, and about the remaining owner what the noisy sums reveal. Two servers that
+collude learn every owner's integers. An owner learns the opened sums and whose integers are in them. An eavesdropper
+learns, where certificates are used, who talks to whom, when, and how much.
 
 **What the noise protects.** Each example of an owner, in the sense that it could have been replaced by any other, in
 every opening that was begun, whether or not it produced a result (:class:`dpaudit.secure.protocol.agreement.Budget`).

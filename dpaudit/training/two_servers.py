@@ -28,7 +28,7 @@ from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit.secure.noise import accounting
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import agreement
-from dpaudit.secure.protocol.agreement import Terms
+from dpaudit.secure.protocol.agreement import BudgetSpent, Terms
 from dpaudit.secure.protocol.fixed_point import dequantize, quantize
 from dpaudit.secure.service.owner import Owner
 from dpaudit.secure.service.records import Opened
@@ -235,6 +235,8 @@ class Participant:
         if len(counts) != 1:
             raise _validate.expected("records", f"leaves of one length for {name}", f"lengths {sorted(counts)}")
         self._size, self._rows = batch_size, batches(counts.pop(), batch_size, seed, name)
+        if 0 < terms.owner_examples < batch_size:
+            raise _validate.expected("batch_size", f"at most {terms.owner_examples}, of one owner", batch_size)
         if batch_size * len(terms.owners) != terms.examples:
             wanted = f"{terms.examples}, the examples of the terms, divided among {len(terms.owners)} owners"
             raise _validate.expected("batch_size", wanted, batch_size)
@@ -259,9 +261,7 @@ class Participant:
           ChannelError: a server cannot be reached, or there is no result in time.
         """
         step = self.step + 1
-        if self._owner.pending == step:
-            self._owner.send_again(seconds=self._patience)
-        elif self._owner.pending < step:
+        if self._owner.pending < step:  # else an earlier process made the shares, which go out again where they lack
             rows = self._rows(step)
             batch = jax.tree.map(lambda leaf: leaf[rows], self._records)
             self._owner.submit(step, self.model.contribution(batch), seconds=self._patience)
@@ -271,9 +271,12 @@ class Participant:
         return opened
 
     def save(self) -> None:
-        """Writes the checkpoint, if there is a folder for it."""
+        """Writes the checkpoint, if there is a folder for it; InputError if that cannot be written."""
         if self._checkpoint:
-            self._checkpoint.save(step=np.array(self.step), **self.model.arrays())
+            try:
+                self._checkpoint.save(step=np.array(self.step), **self.model.arrays())
+            except OSError as fault:
+                raise _validate.expected("folder", "one to write a checkpoint to", fault) from None
 
     def run(self, steps: int, every: int, progress: Callable[[Progress], None], spending: Spending) -> str:
         """Takes all remaining steps.
@@ -290,11 +293,9 @@ class Participant:
         while self.step < steps:
             try:
                 opened = self.take_part()
-            except _validate.InputError as fault:
-                if self._terms.openings and "budget: expected" in str(fault):
-                    self.save()
-                    return "budget"
-                raise
+            except BudgetSpent:
+                self.save()
+                return "budget"
             if self.step % every == 0 or self.step == steps:
                 self.save()
             releases = self._owner.releases

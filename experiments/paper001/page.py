@@ -21,6 +21,10 @@ from experiments.paper001.page_real import protocol as protocol
 from experiments.paper001.page_real import rounding as rounding
 from experiments.paper001.page_real import table_one as table_one
 from experiments.paper001.page_real import whole_ratios as whole_ratios
+from experiments.paper001.page_service import many_owners as many_owners
+from experiments.paper001.page_service import norm_costs as norm_costs
+from experiments.paper001.page_service import norm_of_noise as norm_of_noise
+from experiments.paper001.page_service import other_sampler as other_sampler
 from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS, TASKS
 
 FILES = ("spgc*.json",)

@@ -131,7 +131,7 @@ def test_the_paper_s_table_between_processes_is_labelled_and_must_be_meant_by_bo
 @pytest.mark.slow
 def test_a_state_that_was_put_back_is_refused_until_rejoin(tmp_path):
     """Copies H1's state after step 1 and restores it after step 2, with blocks prepared in advance."""
-    ahead = "--mode", "noisy", "--noise-multiplier", "1", "--ahead", "1"
+    ahead = "--mode", "noisy", "--noise-multiplier", "1", "--ahead", "1", "--protocol", "circuit"
     mine = servers.terms(ahead=1)
     second = Process(tmp_path, "h2", 0, *ahead)
     port = second.port()

@@ -113,6 +113,8 @@ def play(
                 submit(inbox, side, step)
                 channel.deadline(seconds)
                 owners, _ = session.agree(step, inbox.collect(0.0, lambda: False))
+                long = session.longer(owners, inbox.shares(owners), seconds)
+                owners = tuple(owner for owner in owners if owner not in long)
                 session.open(step, owners, inbox.total(owners))
                 session.prepare(seconds)
         except Exception as failure:

@@ -13,7 +13,8 @@ by itself in the baseline without a circuit. One server knows its own noise, so 
 the sum carries both, of variance 2 sigma^2, a factor of sqrt(2) in noise that a circuit saves. Under integer shifts of
 L2 norm Delta its Renyi divergence of order alpha is at most that of the continuous Gaussian, alpha Delta^2 / (2
 sigma^2). The sampler computes with whole numbers only, so no probability is rounded. Its running time depends on the
-sampled value: anyone who can time a server to microseconds learns something about its noise.
+sampled value: anyone who can time a server to microseconds learns something about its noise. OpenDP's sampler is exact
+as well, but slower (``experiments/paper001/COST.md``), so it is not used.
 
 Source of the sampler: Canonne, Kamath and Steinke 2020, The Discrete Gaussian for Differential Privacy, Algorithms 1
 to 3.

@@ -25,11 +25,11 @@ from dpaudit.secure.channel import Channel
 from dpaudit.secure.noise import accounting, lookup
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.noise.lookup import Table
-from dpaudit.secure.protocol import fixed_point, transfer_noise, two_server_sum
+from dpaudit.secure.protocol import fixed_point, norm_check, transfer_noise, two_server_sum
 from dpaudit.secure.protocol.fixed_point import Scale
 from dpaudit.secure.protocol.two_server_sum import Opening
 
-VERSION = 4  # of the messages between the parties
+VERSION = 5  # of the messages between the parties
 MOST_OWNERS = 10_000
 SERVERS = ("h1", "h2")
 MODES = ("noisy", "plain")
@@ -54,6 +54,7 @@ class Terms(NamedTuple):
       owners: their names, sorted.
       least_owners: how many must take part in a step.
       examples: m, of all owners together in one step.
+      owner_examples: of one owner in one step, by which the servers check norms; 0 for no check.
       clip_norm: C, L2, per example.
       levels: Q, units in one clip norm.
       ring_bits: N + 1.
@@ -74,6 +75,7 @@ class Terms(NamedTuple):
     owners: tuple[str, ...]
     least_owners: int
     examples: int
+    owner_examples: int
     clip_norm: float
     levels: int
     ring_bits: int
@@ -91,6 +93,11 @@ class Terms(NamedTuple):
     def scale(self) -> Scale:
         """The fixed-point scale of the owners' integers."""
         return Scale(self.clip_norm, self.levels, self.ring_bits)
+
+    @property
+    def bound(self) -> int:
+        """The square of the largest norm of an owner's integers that passes the check, in units."""
+        return (self.owner_examples * self.levels) ** 2
 
     def statement(self) -> dict[str, Any]:
         """States every field, the owners as their number and the SHA-256 of their names."""
@@ -142,6 +149,7 @@ def terms(
     noise: str = "binomial",
     protocol: str | None = None,
     least_owners: int | None = None,
+    owner_examples: int | None = None,
     coins: int = 127,
     ring_bits: int = 25,
     depth: int = 1,
@@ -163,6 +171,9 @@ def terms(
         bytes, and less to compute. By default transfers where the noise is binomial.
       least_owners: how many must take part in a step; all of them by default. An owner whose share is missing at
         either server when a round ends is left out of the sum, if enough others remain.
+      owner_examples: the largest number of examples of one owner in a step. If it is given, the servers check that
+        the integers of each owner have at most the norm of so many clipped examples, and leave out an owner whose are
+        longer (:mod:`dpaudit.secure.protocol.norm_check`).
       coins: coins of the binomial, 2^k - 1; a table has none.
       ring_bits: N + 1, 2 to 32.
       depth: depth of the correlated transfers, 1, 2 or 4.
@@ -218,6 +229,7 @@ def terms(
         owners=names,
         least_owners=least,
         examples=_validate.at_least(1, examples=examples),
+        owner_examples=_checked_examples(owner_examples, examples, dimension, ring_bits),
         clip_norm=fixed.clip_norm,
         levels=fixed.levels,
         ring_bits=fixed.ring_bits,
@@ -236,6 +248,16 @@ def terms(
     return made._replace(circuit=made.opening().digest().hex())
 
 
+def _checked_examples(owner_examples: int | None, examples: int, dimension: int, ring_bits: int) -> int:
+    """Returns how many examples an owner may have where norms are checked, else 0; InputError for another number."""
+    if owner_examples is None:
+        return 0
+    if _validate.at_least(1, owner_examples=owner_examples) > examples:
+        raise _validate.expected("owner_examples", f"at most {examples}, of all owners together", owner_examples)
+    norm_check.checked_size(dimension=dimension, ring_bits=ring_bits)
+    return owner_examples
+
+
 def _openings(terms: Terms) -> int:
     """Computes how many openings the budget of these terms allows; InputError if it allows none."""
     if terms.noise != "binomial":
@@ -247,6 +269,10 @@ def _openings(terms: Terms) -> int:
         one = accounting.epsilon(law, **size)
         raise _validate.expected("budget", f"epsilon {one:.4g} or more, which one opening spends", terms.epsilon)
     return allowed
+
+
+class BudgetSpent(_validate.InputError):
+    """Refuses an opening beyond the budget of the terms."""
 
 
 class Budget:
@@ -276,11 +302,11 @@ class Budget:
         return 0 < self._terms.openings <= openings
 
     def require(self, openings: int) -> None:
-        """Raises InputError where no further opening is allowed."""
+        """Raises BudgetSpent where no further opening is allowed."""
         if self.spent(openings):
             terms = self._terms
             wanted = f"epsilon {terms.epsilon:g} at delta {terms.delta:g}, which {terms.openings} openings spend"
-            raise _validate.expected("budget", wanted, f"another one after {openings}")
+            raise BudgetSpent(str(_validate.expected("budget", wanted, f"another one after {openings}")))
 
     def describe(self, openings: int) -> str:
         """Describes the state of the budget, for a line of the log."""

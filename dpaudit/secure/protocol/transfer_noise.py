@@ -32,8 +32,7 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel
-from dpaudit.secure.circuits import garbling
-from dpaudit.secure.circuits.garbling import BLOCK, SLACK, WORD, Encrypt, GateKeys
+from dpaudit.secure.circuits.garbling import BLOCK, GateKeys, hashes
 from dpaudit.secure.crypto import correlated_transfers, shares
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.noise.binomial import Binomial
@@ -125,7 +124,7 @@ class First:
             planes, total = [], np.full(part.stop - part.start, -noise.reach, np.int64)
             for bit, width in enumerate(widths):
                 label, mine = labels[bit, part], own[bit, part].astype(_NUMBER)
-                zero, one = _hashes(np.stack([label, label ^ self._delta]), keys(number, bit))
+                zero, one = hashes(np.stack([label, label ^ self._delta]), keys(number, bit)).astype(_NUMBER)
                 planes.append(_planes(zero - one - mine, width))
                 total += _weighed(mine, zero, opening.ring_bits, width)
             self._channel.send("products", np.packbits(np.concatenate(planes)))
@@ -168,7 +167,7 @@ class Second:
             planes = np.unpackbits(packed, count=sum(widths) * n).reshape(-1, n)
             for bit, product in enumerate(np.split(planes, np.cumsum(widths)[:-1])):
                 mine = own[bit, part].astype(_NUMBER)
-                (hashed,) = _hashes(labels[None, bit, part], keys(number, bit))
+                (hashed,) = hashes(labels[None, bit, part], keys(number, bit)).astype(_NUMBER)
                 total -= _weighed(mine, -(hashed + mine * _number(product)), opening.ring_bits, len(product))
             share[part] = total
         return Share(shares.smod(share, 1 << (opening.ring_bits - 1)))
@@ -194,16 +193,6 @@ def _added(opening: Opening, noise: Share, share: np.ndarray) -> np.ndarray:
     """Adds a share of noise to one of the sum, in the ring."""
     checked_share(share, len(noise.values), opening.ring_bits)
     return shares.smod(share + noise.values, 1 << (opening.ring_bits - 1))
-
-
-def _hashes(labels: np.ndarray, encrypt: Encrypt) -> np.ndarray:
-    """Hashes labels to 32 bits each: uint8 [k, n, 16] -> uint32 [k, n], place i of n with the tweak i."""
-    blocks = np.empty((*labels.shape[:2], 2), WORD)
-    for row, label in enumerate(labels):
-        garbling.blocks(label.view(WORD).T, np.arange(len(label), dtype=WORD), out=blocks[row])
-    cipher = np.empty(blocks.nbytes + SLACK, np.uint8)
-    encrypt(blocks.reshape(-1).view(np.uint8).data, cipher.data)
-    return (blocks[..., 0] ^ cipher[: blocks.nbytes].view(WORD).reshape(blocks.shape)[..., 0]).astype(_NUMBER)
 
 
 def _weighed(bit: np.ndarray, product: np.ndarray, ring_bits: int, width: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 A share is accepted as a whole or not at all: exactly d whole numbers of the ring, from an owner of the training, for
 the next step. Sending the same share again is harmless; a different one for the same step is refused. Accepted shares
-stay until the step is completed, also when an opening fails.
+stay until the step is completed, also when an opening fails; those whose norm the servers refuse are discarded.
 
 An owner may have a few calls at a time, one of which may wait for a result: the others are asked to try again, so that
 no owner keeps another from submitting or from waiting.
@@ -19,7 +19,7 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit.secure.crypto import shares
 from dpaudit.secure.protocol import agreement
-from dpaudit.secure.protocol.agreement import Budget, Terms
+from dpaudit.secure.protocol.agreement import Budget, BudgetSpent, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
 from dpaudit.secure.service import certificates, monitoring
 from dpaudit.secure.service.certificates import Tls
@@ -32,6 +32,7 @@ with _validate.extra("secure"):
 
 SPLIT_BYTES = 16
 SERVICE = "dpaudit.secure.Owners"
+SPENT = grpc.StatusCode.OUT_OF_RANGE  # of a share for an opening beyond the budget
 WAITING = 32  # owners that may wait for a result, a thread each; others are asked to try again
 CALLS = 4  # of one owner at a time
 _ALIVE = 0.2  # seconds between checks whether an owner is still connected
@@ -48,8 +49,10 @@ class Inbox:
 
     def __init__(self, terms: Terms, completed: int) -> None:
         self._terms, self._completed = terms, completed
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed, self._completes = threading.Condition(lock), threading.Condition(lock)
         self._held: dict[str, tuple[bytes, np.ndarray]] = {}
+        self._refused: dict[str, bytes] = {}  # the splits of this step whose norm was too large
 
     def take(self, owner: str, step: int, split: bytes, values: bytes) -> None:
         """Accepts an owner's share; ignores one of a completed step.
@@ -78,6 +81,8 @@ class Inbox:
                 return
             if step != self._completed + 1:
                 raise _validate.expected("step", f"{self._completed + 1}, the next one", step)
+            if self._refused.get(owner) == split:
+                raise self._too_long()
             earlier_split, earlier = self._held.setdefault(owner, (split, share))
             if earlier_split != split or not np.array_equal(earlier, share):
                 raise _validate.expected("values", f"the share of step {step} that came before", "another one")
@@ -99,11 +104,15 @@ class Inbox:
         """Counts the owners whose shares have arrived."""
         return len(self._held)
 
+    def shares(self, owners: Sequence[str]) -> list[np.ndarray]:
+        """Lists this server's shares of these owners, int32 [d] each."""
+        with self._changed:
+            return [self._held[owner][1] for owner in owners]
+
     def total(self, owners: Sequence[str]) -> np.ndarray:
         """Adds up this server's share of the sum of these owners: int64 [d]."""
-        with self._changed:
-            held = [self._held[owner][1] for owner in owners]
-        return shares.add((share.astype(np.int64) for share in held), ring_bits=self._terms.ring_bits)
+        held = (share.astype(np.int64) for share in self.shares(owners))
+        return shares.add(held, ring_bits=self._terms.ring_bits)
 
     def forget(self, owners: Iterable[str]) -> None:
         """Discards these owners' shares of the step; they may send others."""
@@ -111,12 +120,17 @@ class Inbox:
             for owner in owners:
                 self._held.pop(owner, None)
 
+    def refuse(self, owners: Iterable[str]) -> None:
+        """Discards these owners' shares of the step, whose norm is too large; they may send others."""
+        with self._changed:
+            self._refused |= {owner: self._held.pop(owner)[0] for owner in owners}
+
     def complete(self, step: int) -> None:
         """Marks a step as completed: discards its shares and wakes owners that wait for it."""
         with self._changed:
             if step > self._completed:
-                self._completed, self._held = step, {}
-            self._changed.notify_all()
+                self._completed, self._held, self._refused = step, {}, {}
+            self._completes.notify_all()
 
     def wait(self, owner: str, step: int, seconds: float) -> bool:
         """Waits until the step is completed; returns whether it is.
@@ -126,9 +140,15 @@ class Inbox:
         """
         self._terms.owner(owner=owner)
         with self._changed:
+            if step == self._completed + 1 and owner in self._refused and owner not in self._held:
+                raise self._too_long()
             if step < 1 or (step > self._completed and (step != self._completed + 1 or owner not in self._held)):
                 raise _validate.expected("step", f"one with a share of {owner}, or a completed one", step)
-            return self._changed.wait_for(lambda: step <= self._completed, seconds)
+            return self._completes.wait_for(lambda: step <= self._completed, seconds)
+
+    def _too_long(self) -> _validate.InputError:
+        wanted = f"integers of L2 norm at most that of {self._terms.owner_examples} clipped examples"
+        return _validate.expected("values", wanted, "longer ones, by the check of both servers")
 
 
 class Places:
@@ -193,7 +213,8 @@ class OwnersService:
     ) -> None:
         self._terms, self._inbox, self._records, self._budget = terms, inbox, records, budget
         self._tls, self._log = own, log
-        self._places = Places()
+        self._places, self._stated = Places(), agreement.stated(terms.statement())
+        self._encoded: tuple[object, Opened] | None = None  # the last result that was told, by what its file is
         submit = grpc.unary_unary_rpc_method_handler(
             self._submit, request_deserializer=Share.FromString, response_serializer=Receipt.SerializeToString
         )
@@ -210,14 +231,15 @@ class OwnersService:
 
     def _taken(self, share: Share, context: grpc.ServicerContext) -> Receipt:
         try:
-            agreement.same(self._terms, agreement.understood(share.terms))
+            if share.terms != self._stated:
+                agreement.same(self._terms, agreement.understood(share.terms))
             if share.step > self._records.completed:
                 self._budget.require(self._records.releases)
             self._inbox.take(share.owner, share.step, share.split, share.values)
         except _validate.InputError as fault:
             who = monitoring.short(share.owner) or context.peer()
             self._log(f"{who}: a share of step {share.step} is refused: {fault}")
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(fault))
+            context.abort(SPENT if isinstance(fault, BudgetSpent) else grpc.StatusCode.INVALID_ARGUMENT, str(fault))
         return Receipt()
 
     def _result(self, wanted: Wanted, context: grpc.ServicerContext) -> Opened:
@@ -251,9 +273,17 @@ class OwnersService:
             if waits:
                 self._places.go(wanted.owner)
         try:
-            opened = self._records.opened(wanted.step)
+            return self._message(wanted.step)
         except _validate.InputError as fault:
             self._log(f"the result of step {wanted.step} cannot be read: {fault}")
             context.abort(grpc.StatusCode.DATA_LOSS, f"the result of step {wanted.step} is lost here")
-        owners, values = self._terms.names(opened.owners), opened.values.astype(KEPT).tobytes()
-        return Opened(owners=owners, releases=opened.releases, values=values)
+
+    def _message(self, step: int) -> Opened:
+        """Encodes a step's result, which all owners ask for one after the other."""
+        file = self._records.file(step)
+        told = self._encoded
+        if told is None or told[0] != file:
+            opened = self._records.opened(step)
+            owners, values = self._terms.names(opened.owners), opened.values.astype(KEPT).tobytes()
+            told = self._encoded = file, Opened(owners=owners, releases=opened.releases, values=values)
+        return told[1]

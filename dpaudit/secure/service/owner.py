@@ -14,11 +14,11 @@ from dpaudit import _validate
 from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.crypto import randomness, shares
 from dpaudit.secure.protocol import agreement, storage
-from dpaudit.secure.protocol.agreement import SERVERS, Budget, Terms
+from dpaudit.secure.protocol.agreement import SERVERS, Budget, BudgetSpent, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
 from dpaudit.secure.service import certificates
 from dpaudit.secure.service.certificates import Tls
-from dpaudit.secure.service.inbox import SERVICE, SPLIT_BYTES
+from dpaudit.secure.service.inbox import SERVICE, SPENT, SPLIT_BYTES
 from dpaudit.secure.service.records import Opened
 
 with _validate.extra("secure"):
@@ -30,7 +30,7 @@ _PAUSE = 0.1  # seconds until an unreachable server is tried again
 _LOOK = 1.0  # seconds to wait for one server before asking the other
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)  # the share may be missing there
 _BUSY = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED)  # the server asks to try again
-_SPREAD = 0.002  # seconds of pause per owner, so that all owners together do not ask too often
+_SPREAD = 0.001  # seconds of pause per owner, so that all owners together do not ask too often
 _REFUSED = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -55,8 +55,8 @@ class Owner:
       own: this owner's certificate, if there is one.
       insecure: whether to connect to other machines without a certificate.
       kept: file in an existing folder for the shares of the step in progress, readable by its owner alone, so that a
-        new process after a kill sends the same shares (:meth:`send_again`). Both shares together are this owner's
-        integers: keep it where the owner's records are. Without it, shares are in memory only.
+        new process after a kill sends the same shares, when it asks for the step's result. Both shares together are
+        this owner's integers: keep it where the owner's records are. Without it, shares are in memory only.
 
     Raises:
       InputError: the name is not in the terms, an address cannot be used, or ``kept`` belongs to another training.
@@ -102,20 +102,6 @@ class Owner:
         """The step whose shares were made last, here or, with ``kept``, by an earlier process; 0 for none."""
         return self._split.step if self._split else 0
 
-    def send_again(self, *, seconds: float = 60.0) -> None:
-        """Sends the shares of step :attr:`pending` once more; harmless where they have arrived before.
-
-        Args:
-          seconds: time limit of the whole call.
-
-        Raises:
-          InputError: there are none, or a server refuses, in its words.
-          ChannelError: a server could not be reached.
-        """
-        if self._split is None:
-            raise _validate.expected("pending", "a step whose shares were made", 0)
-        self._send(self._split, time.monotonic() + _validate.positive(seconds=seconds))
-
     def submit(self, step: int, integers: np.ndarray, *, seconds: float = 60.0) -> None:
         """Sends the shares of a step to both servers; tries again while one is unreachable or busy.
 
@@ -128,8 +114,9 @@ class Owner:
           seconds: time limit of the whole call.
 
         Raises:
-          InputError: the integers differ from those submitted before for this step, the budget is spent as far as this
-            owner knows, or a server refuses, in its words.
+          InputError: the integers differ from those submitted before for this step, ``kept`` cannot be written (then
+            nothing was sent), or a server refuses, in its words.
+          BudgetSpent: the budget is spent, as far as this owner or a server knows; it is an InputError.
           ChannelError: a server could not be reached.
         """
         split = self._split
@@ -150,7 +137,7 @@ class Owner:
           seconds: time limit of the whole call.
 
         Raises:
-          InputError: a server refuses, in its words.
+          InputError: a server refuses, in its words; BudgetSpent if it is for the budget.
           ChannelError: there is no result in time, or the servers' results differ.
         """
         _validate.at_least(1, step=step)
@@ -182,7 +169,11 @@ class Owner:
         split = _Split(_validate.at_least(1, step=step), integers.copy(), label, (first, second))
         if self._kept is not None:
             head = agreement.stated({"training": self._training(), "step": step, "label": label.hex()})
-            storage.put(self._kept, head.encode() + b"\n" + first + second)
+            try:
+                storage.put(self._kept, head.encode() + b"\n" + first + second)
+            except OSError as fault:
+                found = f"{fault.strerror}: {self._kept}"
+                raise _validate.expected("kept", "a file to write the shares to", found) from None
         return split
 
     def _training(self) -> str:
@@ -285,5 +276,5 @@ def _transient(fault: grpc.RpcError) -> bool:
 
 def _failure(server: str, fault: grpc.RpcError) -> Exception:
     """Converts the failure of a call: a refusal, in the server's words, or an unreachable server."""
-    kind = _validate.InputError if _code(fault) in _REFUSED else ChannelError
+    kind = BudgetSpent if _code(fault) == SPENT else _validate.InputError if _code(fault) in _REFUSED else ChannelError
     return kind(f"{server}: {certificates.reason(fault)}")

@@ -124,6 +124,14 @@ class Records:
             raise _validate.expected("state", "a complete result of each completed step", path)
         return Opened(np.frombuffer(values, KEPT).astype(np.int64), owners, releases)
 
+    def file(self, step: int) -> tuple[int, ...]:
+        """Identifies the content of a result's file: step, inode, size and nanoseconds; zeros for no file."""
+        try:
+            found = (self._folder / _name(step)).stat()
+        except OSError:
+            return step, 0, 0, 0
+        return step, found.st_ino, found.st_size, found.st_mtime_ns
+
     def join(self, identity: bytes) -> None:
         """Starts anew with the other server: discards all prepared blocks and stores the new identity of the pair."""
         if self.ahead.exists():

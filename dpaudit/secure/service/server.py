@@ -2,7 +2,8 @@
 
 A round waits at most ``wait`` seconds for owners, and ends early when all shares have arrived. Then the servers
 compare which owners' shares both have. If these are all, or at least ``least_owners`` where the terms allow it, they
-open the sum; otherwise the shares stay and a new round of the same step begins. What the servers do together has
+open the sum; otherwise the shares stay and a new round of the same step begins. If the terms ask for it, they first
+check the norm of each owner's integers, and leave out those that are too long. What the servers do together has
 ``deadline`` seconds. Any failure between them ends their session on both sides, and H1 calls again: the step is
 repeated with new secrets. Once the budget of the terms is spent, nothing more is opened; results are still served.
 
@@ -16,7 +17,7 @@ owners, who learn of it when they ask for the result, send them again.
 
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,6 +93,7 @@ class Server:
         self._said = ""
         self._channel: Channel | None = None
         self._earlier, self._sessions = (0, 0), 0  # bytes of closed channels; sessions begun
+        self._refused = 0  # submissions whose norm was too large
         self._server = grpc.server(
             ThreadPoolExecutor(_WORKERS),
             options=certificates.options(KEPT.itemsize * terms.dimension),
@@ -143,6 +145,7 @@ class Server:
             "openings_begun": records.releases,
             "owners": len(terms.owners),
             "owners_waiting": self._inbox.held(),
+            "submissions_refused": self._refused,
             "sessions": self._sessions,
             "session_open": self._channel is not None,
             "peer_bytes_sent": sent,
@@ -227,12 +230,24 @@ class Server:
         if lacking and held:
             here = [f"{owner}{'' if owner in held else ' (not here either)'}" for owner in lacking]
             self._log(f"step {step}: shares are not at both servers of: {agreement.listed(here)}")
+        if len(owners) >= self._terms.least_owners:
+            owners = self._within(session, step, owners)
         if len(owners) < self._terms.least_owners:
             return
         channel.deadline(self._deadline)
         session.open(step, owners, self._inbox.total(owners))
         self._inbox.complete(step)
         self._log(f"step {step}: complete, of {len(owners)} owners; {self._budget.describe(self._records.releases)}")
+
+    def _within(self, session: Session, step: int, owners: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the owners whose integers are as short as the terms ask, if they do; refuses those of the others."""
+        long = set(session.longer(owners, self._inbox.shares(owners), self._deadline))
+        if long:
+            self._inbox.refuse(long)
+            self._refused += len(long)
+            wanted = f"at most the norm of {self._terms.owner_examples} clipped examples"
+            self._log(f"step {step}: expected integers of {wanted}, longer ones are refused of: {_named(long)}")
+        return tuple(owner for owner in owners if owner not in long)
 
     def _ended(self, wire: GrpcWire) -> bool:
         return wire.closed or self._stopped.is_set()
@@ -242,6 +257,10 @@ class Server:
         if line != self._said:
             self._log(line)
         self._said = line
+
+
+def _named(owners: Collection[str]) -> str:
+    return agreement.listed(sorted(owners))
 
 
 def _descriptors(wanted: int) -> int | None:

@@ -7,13 +7,14 @@ does not match; the way forward is a session that one of them begins with ``rejo
 a new identity, and the one that lacks results copies them from the other.
 
 Every step begins with its number and with the owners whose shares have arrived: the sum is over the owners from whom
-both servers have the two shares of one splitting. All secrets, of transfers and labels, belong to one session and are
+both servers have the two shares of one splitting, except for those whose norm the servers check and find too large
+(:mod:`dpaudit.secure.protocol.norm_check`). All secrets, of transfers and labels, belong to one session and are
 discarded with it: nothing that a fault left half used is ever used again.
 """
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import Source, system
-from dpaudit.secure.protocol import agreement, two_server_sum
+from dpaudit.secure.protocol import agreement, norm_check, two_server_sum
 from dpaudit.secure.protocol.agreement import Budget, Terms
 from dpaudit.secure.protocol.prepared import IDENTITY_BYTES, WAY, Party, PreparedBlocks
 from dpaudit.secure.protocol.transfer_noise import First, Second, Share
@@ -99,6 +100,10 @@ class Session:
         self._ahead = self._stores(source)
         kinds: tuple[Any, Any] = (First, Second) if terms.protocol == "transfers" else (Garbler, Evaluator)
         self._party: Party = kinds[role == "h2"](channel, depth=terms.depth, source=source)
+        self._check = None
+        if terms.owner_examples:
+            checks = norm_check.First, norm_check.Second
+            self._check = checks[role == "h2"](channel, depth=terms.depth, source=source)
 
     def prepare(self, seconds: float) -> None:
         """Prepares blocks in advance as the terms ask, together with the peer's ``prepare``.
@@ -135,6 +140,23 @@ class Session:
             if there and name in held:
                 (whole if split == held[name] else torn).append(name)
         return Agreed(tuple(whole), tuple(torn))
+
+    def longer(self, owners: Sequence[str], shares: Sequence[np.ndarray], seconds: float) -> tuple[str, ...]:
+        """Finds the owners whose integers are longer than the terms allow; none where these ask for no check.
+
+        Args:
+          owners: as agreed.
+          shares: this server's share of each one's integers, int [d].
+          seconds: time limit for each part of the check.
+
+        Raises:
+          ChannelError: a message did not arrive.
+        """
+        if self._check is None:
+            return ()
+        terms = self._terms
+        found = self._check.longer(shares, bound=terms.bound, ring_bits=terms.ring_bits, seconds=seconds)
+        return tuple(owner for owner, long in zip(owners, found, strict=True) if long)
 
     def open(self, step: int, owners: tuple[str, ...], share: np.ndarray) -> None:
         """Opens the sum and records it.

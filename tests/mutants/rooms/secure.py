@@ -119,6 +119,30 @@ MUTANTS = [
         ("(values >= -half) & (values < half)", "(values >= -half) & (values <= half)"),
     ),
     *of(
+        "dpaudit/secure/protocol/norm_check",
+        "secure/protocol/test_norm_check",
+        ("bits = 2 * (ring_bits - 1) + dimension.bit_length() + 1", "bits = ring_bits"),
+        ("- WORD.type(half) - (self._times", "- (self._times"),
+        (
+            "half) - (self._times(wrap, 1) << (ring_bits + 1))",
+            "half) - 0 * (self._times(wrap, 1) << (ring_bits + 1))",
+        ),
+        ("(numbers[part] << bit)", "numbers[part]"),
+        ("WORD.type(bound) - squares", "WORD.type(bound - 1) - squares"),
+        ("return builder.build([builder.negation(carry)])", "return builder.build([carry])"),
+        ("share[part] -= zero", "share[part] -= one"),
+    ),
+    *of(
+        "dpaudit/secure/service/server",
+        "secure/service/test_server_norms",
+        ("if owner not in long)", "if owner)"),
+    ),
+    *of(
+        "dpaudit/secure/service/inbox",
+        "secure/service/test_server_norms",
+        ("if self._refused.get(owner) == split", "if owner in self._refused"),
+    ),
+    *of(
         "dpaudit/secure/service/inbox",
         "secure/service/test_inbox",
         ("outside = (share < -half) | (share >= half)", "outside = share < -half"),

@@ -176,11 +176,9 @@ MUTANTS = [
         ("dequantize(total, self._scale) / examples", "dequantize(total, self._scale)"),
         ("self._size * len(opened.owners)", "self._size"),
         ("order[place * size : (place + 1) * size]", "order[:size]"),
-        (
-            "if self._owner.pending == step:",
-            "if False:",
-            "Owner.result sends the shares again, too, to a server that lacks them.",
-        ),
+        ("if self._owner.pending < step:", "if True:"),
+        ("except BudgetSpent:", "except ZeroDivisionError:"),
+        ("if 0 < terms.owner_examples < batch_size", "if 1 > terms.owner_examples > batch_size"),
         ("sensitivity=2 * terms.levels", "sensitivity=terms.levels"),
     ),
 ]

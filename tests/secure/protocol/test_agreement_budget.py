@@ -10,7 +10,7 @@ import pytest
 from dpaudit import _validate
 from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.noise import accounting
-from dpaudit.secure.protocol.agreement import Budget
+from dpaudit.secure.protocol.agreement import Budget, BudgetSpent
 from tests.secure.servers import DIMENSION, OWNERS, Killed, integers, play, reach, terms
 from tests.secure.serving import owners, pair, send, share_of, until
 
@@ -90,15 +90,18 @@ def test_servers_and_owners_refuse_what_is_beyond_the_budget(tmp_path: Path) -> 
                     epsilons.append(one.epsilon)
                 assert epsilons == [Budget(mine).epsilon(step)] * 3
             if life == 1:
-                with pytest.raises(_validate.InputError) as refused:
+                with pytest.raises(BudgetSpent) as refused:
                     all_of[0].submit(5, fit(5)["alice"])
                 assert str(refused.value) == WORDS  # the owner's own
             with pytest.raises(grpc.RpcError, match=WORDS):
                 send(both[0].port, share_of(mine, step=5))
             assert all_of[1].result(4).releases == 4
-            with pytest.raises(_validate.InputError) as refused:
+            with pytest.raises(BudgetSpent) as refused:
                 all_of[1].submit(5, fit(5)["bob"])
             assert str(refused.value) == WORDS
+            spent = pytest.raises(BudgetSpent, match=f"^h1: {WORDS}$")
+            with owners(both, mine, "carol") as (forgetful,), spent:  # which learns it from the servers
+                forgetful.submit(5, fit(5)["carol"])
             until(lambda life=life: sum(line.startswith(SPENT) for line in told) == 2 * life)
     assert sum("complete, of 3 owners; 4 of 4 openings begun so far, epsilon " in line for line in told) == 2
     assert not any("step 5: complete" in line for line in told)

@@ -58,6 +58,15 @@ def test_an_owner_does_not_take_one_server_s_word(tmp_path):
                 all_of[0].result(1)
 
 
+def test_shares_that_cannot_be_kept_are_not_sent(tmp_path):
+    mine = terms("plain")
+    alice = Owner("alice", mine, ("127.0.0.1:1", "127.0.0.1:1"), kept=tmp_path / "nowhere" / "shares")
+    with pytest.raises(_validate.InputError, match=r"^kept: expected a file to write the shares to, got No such file"):
+        alice.submit(1, np.zeros(DIMENSION, int))
+    assert alice.pending == 0
+    alice.close()
+
+
 def test_a_message_is_as_long_as_its_values(tmp_path):
     """Sends more bytes than a frame between the servers may have."""
     dimension = certificates.PIECE // 4 + 1
