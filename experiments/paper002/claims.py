@@ -149,12 +149,13 @@ def tables(rows: Rows) -> Verdict:
     of all clients, or of a few in place of them until all settings were run with all."""
     whole, few = (off_by(scale, rows) for scale in (AS_PRINTED, FEW))
     complete = len(whole) == len(ACCURACY)
+    worst = max(map(abs, [*few, *whole]) if not complete else map(abs, whole))
     off, who = (whole, "all clients") if complete else (few, f"{FEW[-1]} clients for {FEW[-2]:,}")
     told = f"{np.mean(off):+.2f} on average, {min(off):+.2f} to {max(off):+.2f} points"
     scale = f"{len(off)} settings, {who}"
     if whole and not complete:
         scale += f"; {len(whole)} with all clients are off by {min(whole):+.2f} to {max(whole):+.2f}"
-    return Verdict(max(map(abs, [*off, *whole])) < 1, told, scale)
+    return Verdict(worst < 1, told, scale)
 
 
 def off_by(scale: tuple[Any, ...], rows: Rows) -> list[float]:

@@ -6,16 +6,27 @@ from typing import Any
 
 from dpaudit.auditing.bounds import plan
 from experiments import pages
-from experiments.pages import Fact, Row, Rows, fact, mean, number, only, select, table, values
+from experiments.pages import Fact, Row, Rows, fact, mean, number, only, select, table, values, verdicts
 from experiments.paper003 import claims, figures
 from experiments.paper003.audit import FAULTY
 from experiments.paper003.bench import DELTA, EPSILON, SCALES
-from experiments.paper003.claims import CLAIMS as CLAIMS
+from experiments.paper003.claims import CLAIMS as SMALL
 from experiments.paper003.claims import COMPARISONS, ERRORS, SAME, large, lost, scales
+from experiments.paper003.full_claims import FULL_CLAIMS, MORE_FULL
+from experiments.paper003.page_full import full_accuracies as full_accuracies
+from experiments.paper003.page_full import full_differences as full_differences
+from experiments.paper003.page_full import full_more_accurate as full_more_accurate
+from experiments.paper003.page_full import full_revealed as full_revealed
+from experiments.paper003.page_full import full_setting as full_setting
+from experiments.paper003.page_full import full_targets as full_targets
+from experiments.paper003.page_full import full_terms as full_terms
+from experiments.paper003.page_full import full_verdicts as full_verdicts
 from experiments.paper003.published import ACCURACY, LARGEST, LOSS, PLAIN_ACCURACY, RATIOS, ROUNDED, UNIT
 from experiments.paper003.questions import CONFIDENCE, DETERMINISTIC, NULLS, TOGETHER
 
-FILES = ("mc_dropout_risk.*.json", "training_audit.json")
+FILES = ("mc_dropout_risk.*.json", "mc_dropout_full.json", "training_audit.json")
+CLAIMS = (*SMALL[:3:2], SMALL[3], *FULL_CLAIMS, SMALL[-1])
+MORE_CLAIMS = (*(claim for claim in SMALL if claim not in CLAIMS), *MORE_FULL)
 ATTACKS = {"thresholds": "thresholds", "ratio": "likelihood ratio"}
 FAULTS = ("noise halved", "clipping skipped")
 RUN = {
@@ -34,13 +45,19 @@ def draw(rows: Rows, folder: Path) -> None:
             pages.save(getattr(figures, kind)(own), folder / f"mc_dropout_{name}_{kind}.png")
 
 
+def more_verdicts(rows: Rows) -> str:
+    return verdicts(MORE_CLAIMS, rows)
+
+
 def what_was_run(rows: Rows) -> str:
     found = scales(rows)
     trained = [only(own, "trained") for own in found.values()]
     lines = [[text, *(plain(run[name]) for run in (PAPER, *trained))] for name, text in RUN.items()]
     lines.append(["data sets", "4", *(str(len(targets(own))) for own in found.values())])
-    for accounting, stated in (("Renyi", number(EPSILON)), ("PLD", "–")):
+    for accounting in ("Renyi", "PLD"):
+        whole = number(only(rows, "full_accounted", accounting=accounting)["ours"])
         own = [number(only(own, "accounted", accounting=accounting)["ours"]) for own in found.values()]
+        stated = f"{number(EPSILON)}; recomputed {whole}" if accounting == "Renyi" else whole
         lines.append([f"promised ε at δ = {DELTA:g}, {accounting}", stated, *own])
     return table(["", "paper", *found], lines)
 

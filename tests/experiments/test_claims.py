@@ -21,10 +21,16 @@ CLAIMS = [(folder, claim) for folder, page in PAGES for claim in (*page.CLAIMS, 
 @cache
 def committed(folder):
     rows = pages.rows_of(folder)
-    return rows if folder != "paper002" else [*rows, *made_up(rows)]
+    return [*rows, *MADE_UP.get(folder, lambda rows: [])(rows)]
 
 
-def made_up(rows):
+def two_networks(rows):
+    """One more of the paper's scale, so that claims which a single network does not decide are decided."""
+    (first, *_) = (row for row in rows if row["quantity"] == "full_network")
+    return [first | {"setting": {"network": -1}}]
+
+
+def of_all_clients(rows):
     """Margins of all clients where only a few were run, so that claims about adaptive rules have some."""
     margins = [row for row in rows if row["quantity"] == "claim_margin"]
     whole = {row["setting"]["claim"] for row in margins if clip_size.scale_of(row["setting"]) == clip_size.AS_PRINTED}
@@ -34,6 +40,9 @@ def made_up(rows):
         row["setting"] |= {"simulated": row["setting"]["clients_per_round"]}
         row.setdefault("apart", [row["ours"]])  # earlier rows have an interval instead, over trials of other rows
     return twins
+
+
+MADE_UP = {"paper002": of_all_clients, "paper003": two_networks}
 
 
 def scaled(factor):
