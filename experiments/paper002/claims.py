@@ -149,7 +149,7 @@ def tables(rows: Rows) -> Verdict:
     of all clients, or of a few in place of them until all settings were run with all."""
     whole, few = (off_by(scale, rows) for scale in (AS_PRINTED, FEW))
     complete = len(whole) == len(ACCURACY)
-    worst = max(map(abs, [*few, *whole]) if not complete else map(abs, whole))
+    worst = max(map(abs, whole if complete else [*few, *whole]))
     off, who = (whole, "all clients") if complete else (few, f"{FEW[-1]} clients for {FEW[-2]:,}")
     told = f"{np.mean(off):+.2f} on average, {min(off):+.2f} to {max(off):+.2f} points"
     scale = f"{len(off)} settings, {who}"

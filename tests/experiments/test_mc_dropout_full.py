@@ -151,6 +151,12 @@ def test_a_network_is_trained_once_and_refused_by_another_program(trained, monke
         networks.network(bench, 0, targets, lambda _: None)
 
 
+def test_numbers_are_read_as_they_were_spelled():
+    told = {"mean": [0.1234, 1e-7, 0.0], "std": [0.5]}
+    assert full_scale.in_words(told)["mean"] == "0.1234 1e-07 0"
+    assert full_scale.in_numbers(full_scale.in_words(told)) == told
+
+
 def test_networks_of_another_program_are_never_pooled(tmp_path):
     rows = Rows("003", "mc_dropout_full", str(tmp_path), 0)
     told = {"targets": {}, "utility": {}, "judged": 1, "judged_whole": 1, "cpu_hours": 1.0}
