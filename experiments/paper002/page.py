@@ -98,7 +98,7 @@ def accuracies_of(rows: Rows, columns: Columns) -> str:
             own = select(found, "accuracy_percent", name=name, **named(scale))
             own = [row for row in own if row["setting"]["sensitivity"] in (None, noise)]
             cells.append(spread(own[0]) if own else "–")
-        if set(cells) != {"–"}:
+        if any(cell != "–" for cell in cells):
             stated = "–" if name not in ACCURACY else f"{ACCURACY[name][0]} ± {ACCURACY[name][1]}"
             lines.append([name, stated, *cells])
     return table(["setting", "paper", *(title(*column) for column in columns)], lines)

@@ -62,7 +62,7 @@ def test_the_best_candidate_of_the_choosing_users_is_taken(monkeypatch: pytest.M
     assert asked == [learning.num_users] * 2
 
 
-def test_public_users_choose_alone_and_count_several_times(tmp_path, monkeypatch) -> None:
+def test_public_users_choose_alone_and_count_several_times(tmp_path) -> None:
     """No candidate is fitted to a private user's rating, and every split is fitted once."""
     ratings = jester.made_up(0, 2_000)
     private, public = split_users(ratings, seed=0)
@@ -75,9 +75,8 @@ def test_public_users_choose_alone_and_count_several_times(tmp_path, monkeypatch
         return method.fit(key, train, choice, epsilon, mu)
 
     fixed = {"rating_clip": (7.5, 5.0), "rating_variance": (2.5,), "bias_variance": (2.5,)}
-    monkeypatch.setattr(jester, "METHODS", {"watched": Method(fit, fixed)})
     rows = Rows("004", "personalization_jester", str(tmp_path), 0)
-    jester.compare(rows, ratings, [5.0], trials=2, most=2)
+    jester.compare(rows, ratings, [5.0], trials=2, most=2, methods={"watched": Method(fit, fixed)})
     assert [train.num_users for train in asked] == [9 * public.num_users] * 2 + [private.num_users] * 2
     for train in asked[:2]:
         assert len(train.values) == 9 * len(seen.values)
