@@ -37,9 +37,10 @@ def transcript(rows: Rows) -> Verdict:
 
 
 def faults(rows: Rows) -> Verdict:
-    own = [row for row in select(rows, "fault") if row["setting"]["fault"] != "none"]
-    found = sum(row["setting"]["verdict"] == "violation" for row in own)
-    return Verdict(found == len(own), f"{found} of {len(own)} found", own[0]["scale"])
+    both = select(rows, "fault") + select(rows, "protocol fault")
+    own = [row for row in both if row["setting"]["fault"] != "none"]
+    found = sum(row["setting"]["verdict"] in ("violation", "refused") for row in own)
+    return Verdict(found == len(own), f"{found} of {len(own)} found or refused", own[0]["scale"])
 
 
 # fmt: off

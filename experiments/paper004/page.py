@@ -152,6 +152,37 @@ def phases(rows: Rows) -> str:
     return table(["phase", "rounds", "accounted μ", "audited μ", "accounted ε", "audited ε", "run"], lines)
 
 
+def protocols(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "protocol mu"):
+        at = row["setting"]
+        bounds = f"[{number(at['epsilon_lower'])}, {number(at['epsilon_upper'])}]"
+        cells = [at["rounds"], number(at["accounted"], 4), ranged(row, 4), number(at["claimed"]), bounds]
+        lines.append([at["protocol"], *cells, row["scale"]])
+    return table(["protocol", "rounds", "accounted μ", "audited μ", "accounted ε", "audited ε", "run"], lines)
+
+
+def documented(rows: Rows) -> Fact:
+    """Every protocol of the documentation shows what is accounted, and no more."""
+    found = select(rows, "protocol mu")
+    off = max(abs(row["ours"] / row["setting"]["accounted"] - 1) for row in found)
+    at = found[0]["setting"]
+    return fact(off < 0.05, off=off, number=len(found), delta=at["delta"], confidence=at["confidence"])
+
+
+def protocol_faults(rows: Rows) -> str:
+    lines = []
+    for row in select(rows, "protocol fault"):
+        at = row["setting"]
+        if at["verdict"] == "refused":
+            cells = ["–", "–", "refused by the accountant"]
+        else:
+            violated = at["verdict"] == "violation"
+            cells = [number(at["claimed"]), broken(row, at["claimed"]) if violated else interval(row), at["verdict"]]
+        lines.append([at["fault"], *cells, row["scale"]])
+    return table(["fault", "claimed ε", "audited ε", "verdict", "run"], lines)
+
+
 def faults(rows: Rows) -> str:
     lines = []
     for row in select(rows, "fault"):

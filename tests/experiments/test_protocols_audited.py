@@ -8,8 +8,10 @@ import pytest
 import dpaudit
 from dpaudit import InputError
 from dpaudit.audits.protocol_audit import ABSENT, PRESENT, of_protocol
+from dpaudit.report.rows import read_rows
+from experiments.common import results
 from experiments.paper004.authored import FAR, FAULTS, OTHERS, ROUNDS, START, Author, authored, memory
-from experiments.paper004.protocols import PAGE, PROTOCOLS
+from experiments.paper004.protocols import PAGE, PROTOCOLS, code_of_page
 
 NOT_PROTOCOLS = {"The worst user by search", "Faults"}
 
@@ -19,9 +21,12 @@ def audited(author, canary, trials):
     return dpaudit.audit(mechanism, ABSENT, PRESENT, key=jax.random.key(0), trials=trials)
 
 
-def test_every_protocol_of_the_page_is_audited():
+def test_every_protocol_of_the_page_is_audited_as_it_is_there():
     titles = set(re.findall(r"^## (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)) - NOT_PROTOCOLS
     assert {title.partition(" over ")[0].lower() for title in titles} == set(PROTOCOLS)
+    rows = [row for row in read_rows(results("personalization_protocols")) if row["quantity"] == "protocol mu"]
+    assert {row["setting"]["protocol"] for row in rows} == set(PROTOCOLS)
+    assert {row["setting"]["page"] for row in rows} == {code_of_page()}
 
 
 @pytest.mark.integration

@@ -135,7 +135,7 @@ def test_ten_million_draws_tell_a_wrong_law(twin: str) -> None:
     elif twin == "a bit that is never set":
         drawn -= (drawn + noise.reach) & 1
     elif twin == "a biased coin":
-        drawn += noise.step * (rng.random(drawn.shape) < 0.002)
+        drawn += noise.step * (rng.random(drawn.shape) < 0.02)
     elif twin == "noise used twice":
         drawn[1::2] = drawn[::2]
     else:
