@@ -143,23 +143,22 @@ def audited(rows: Rows) -> Fact:
 
 
 def phases(rows: Rows) -> str:
-    lines = []
-    for row in select(rows, "mu"):
-        at = row["setting"]
-        bounds = f"[{number(at['epsilon_lower'])}, {number(at['epsilon_upper'])}]"
-        cells = [at["rounds"], number(at["accounted"], 4), ranged(row, 4), number(at["claimed"]), bounds]
-        lines.append([at["phase"], *cells, row["scale"]])
-    return table(["phase", "rounds", "accounted μ", "audited μ", "accounted ε", "audited ε", "run"], lines)
+    return audits(rows, "mu", "phase")
 
 
 def protocols(rows: Rows) -> str:
+    return audits(rows, "protocol mu", "protocol")
+
+
+def audits(rows: Rows, quantity: str, of: str) -> str:
+    """Tabulates accounted against audited mu and epsilon, a line for each ``of``."""
     lines = []
-    for row in select(rows, "protocol mu"):
+    for row in select(rows, quantity):
         at = row["setting"]
         bounds = f"[{number(at['epsilon_lower'])}, {number(at['epsilon_upper'])}]"
         cells = [at["rounds"], number(at["accounted"], 4), ranged(row, 4), number(at["claimed"]), bounds]
-        lines.append([at["protocol"], *cells, row["scale"]])
-    return table(["protocol", "rounds", "accounted μ", "audited μ", "accounted ε", "audited ε", "run"], lines)
+        lines.append([at[of], *cells, row["scale"]])
+    return table([of, "rounds", "accounted μ", "audited μ", "accounted ε", "audited ε", "run"], lines)
 
 
 def documented(rows: Rows) -> Fact:
