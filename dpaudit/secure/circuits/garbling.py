@@ -50,6 +50,7 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.secure.circuits.circuit import Circuit, run
+from dpaudit.secure.crypto.randomness import Source
 
 with _validate.extra("secure"):
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -145,6 +146,14 @@ def chunks(labels: np.ndarray) -> Iterator[np.ndarray]:
     """Cuts labels [wires, d, 16] into [wires, n, 16] for each chunk of coordinates, without a copy."""
     for start in range(0, labels.shape[1], CHUNK):
         yield labels[:, start : start + CHUNK]
+
+
+def fresh_delta(source: Source) -> np.ndarray:
+    """Draws delta, by which the two labels of every wire differ: uint8 [16], uniform but for the lowest bit of byte 0,
+    which is one, so that it tells the two labels of a wire apart."""
+    delta = np.frombuffer(source(BLOCK), np.uint8).copy()
+    delta[0] |= 1
+    return delta
 
 
 def choose(zeros: np.ndarray, bits: np.ndarray, delta: np.ndarray) -> np.ndarray:

@@ -226,8 +226,7 @@ class Garbler:
     """
 
     def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
-        delta = np.frombuffer(source(BLOCK), np.uint8).copy()
-        delta[0] |= 1
+        delta = garbling.fresh_delta(source)
         self._channel, self._source, self._delta = channel, source, delta
         self._transfers = correlated_transfers.Sender(channel, delta, depth=depth, source=source)
 
