@@ -8,7 +8,7 @@ sends is clipped as a whole (``clip_together``): the largest of a user's weighte
 and with it the noise, can be smaller than where each rest is clipped. The private users and their splits are those of
 ``experiments.personalization``.
 
-Expect an RMSE below .988 at epsilon 1, .947 at 5 and .931 at 20.
+Expect an RMSE of .980 at epsilon 1, .945 at 5 and .929 at 20.
 """
 
 from collections.abc import Sequence
