@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from dpaudit.secure.protocol.agreement import terms as terms
     from dpaudit.secure.protocol.fixed_point import dequantize as dequantize
     from dpaudit.secure.protocol.fixed_point import quantize as quantize
+    from dpaudit.secure.protocol.fixed_point import quantized_sum as quantized_sum
     from dpaudit.secure.service import certificates as certificates
     from dpaudit.secure.service.owner import Owner as Owner
     from dpaudit.secure.service.server import Server as Server

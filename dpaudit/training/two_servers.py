@@ -29,7 +29,7 @@ from dpaudit.secure.noise import accounting
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import agreement
 from dpaudit.secure.protocol.agreement import BudgetSpent, Terms
-from dpaudit.secure.protocol.fixed_point import dequantize, quantize
+from dpaudit.secure.protocol.fixed_point import dequantize, quantized_sum
 from dpaudit.secure.service.owner import Owner
 from dpaudit.secure.service.records import Opened
 from dpaudit.training import per_example
@@ -149,7 +149,7 @@ class Model:
         total = np.zeros(self._flat.size, np.int64)
         for start in range(0, count, size):
             part = jax.tree.map(lambda leaf, start=start: leaf[start : start + size], batch)
-            total += quantize(np.asarray(self._clipped(self._flat, part)), self._scale).sum(axis=0, dtype=np.int64)
+            total += quantized_sum(np.asarray(self._clipped(self._flat, part)), self._scale)
         return total
 
     def learn(self, total: np.ndarray, examples: int) -> None:

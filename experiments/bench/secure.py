@@ -13,7 +13,10 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -36,6 +39,8 @@ DIMENSIONS = (182, 642, 30_000)  # of SPGC's networks: two outputs from 90 input
 DEPTHS = {1: "IKNP", 4: "SoftSpoken, depth 4"}
 AHEAD = "ahead"  # a step opens what was made before, which is not timed
 TABLE = "table"  # the paper's noise in the paper's ring, a reproduction
+TRANSFERS = "transfers"  # the noise from oblivious transfers alone, which is the default; other modes have the circuit
+WARM = 2  # steps before those that count
 PEER = "peer"  # a line that both processes are told to start with
 
 
@@ -45,7 +50,8 @@ def terms(mode: str, dimension: int, depth: int) -> Terms:
     how: dict[str, Any] = {"mode": "plain"} if mode == "plain" else {"noise_multiplier": 1.0}
     how |= {AHEAD: {"ahead": 1}, TABLE: {"noise": "table", "ring_bits": 17}}.get(mode, {})
     names = ("one", "two", "three")
-    return agreement.terms(owners=names, dimension=dimension, examples=3_000, depth=depth, protocol="circuit", **how)
+    how["protocol"] = TRANSFERS if mode == TRANSFERS else "circuit"
+    return agreement.terms(owners=names, dimension=dimension, examples=3_000, depth=depth, **how)
 
 
 def serve(role: str) -> None:
@@ -76,8 +82,10 @@ def timed(channel: Channel, role: str, state: str, mine: Terms, steps: int) -> d
     share = shares.split(np.zeros(mine.dimension, np.int64), ring_bits=mine.ring_bits)[0]
     before = moved(channel)
     for step in range(1, steps + 1):
-        session.prepare(600.0)
         began = time.perf_counter()
+        session.prepare(600.0)
+        if mine.ahead:
+            began = time.perf_counter()
         owners, _ = session.agree(step, dict.fromkeys(mine.owners, bytes(16)))
         session.open(step, owners, share)
         took.append(time.perf_counter() - began)
@@ -85,37 +93,43 @@ def timed(channel: Channel, role: str, state: str, mine: Terms, steps: int) -> d
     return {"start": took[0], "steps": took[1:], "bytes": (moved(channel) - before) / steps, "peak": peak_gib()}
 
 
+@contextmanager
+def both(tree: Path | None = None) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Starts the two processes, of this tree of files or of another.
+
+    Yields:
+      ``ask(line)``, which both answer: what each was told, by role.
+    """
+    command = [sys.executable, "-P", "-m", "experiments.bench.secure", "--side"]
+    command = ["env", f"PYTHONPATH={tree or Path(__file__).parents[2]}", *command]
+    with answering([*command, "h2"]) as second, answering([*command, "h1"]) as first, ThreadPoolExecutor(2) as pool:
+        first(f"{PEER} {second(PEER)}")
+        yield lambda line: dict(
+            zip(certificates.SERVERS, pool.map(lambda ask: ask(line), (first, second)), strict=True)
+        )
+
+
+def slower(told: dict[str, Any]) -> list[float]:
+    """Returns the seconds of each step but the first :data:`WARM`, of the slower server."""
+    return list(np.maximum(told["h1"]["steps"], told["h2"]["steps"])[WARM:])
+
+
 def between(rows: Rows, dimensions: tuple[int, ...], steps: int) -> None:
     """Steps between two processes over gRPC on loopback."""
-    command = [sys.executable, "-m", "experiments.bench.secure", "--side"]
     peaks: dict[str, float] = {}
-    with answering([*command, "h2"]) as second, answering([*command, "h1"]) as first:
-        first(f"{PEER} {second(PEER)}")
-        for mode, depth in [("noisy", depth) for depth in DEPTHS] + [(AHEAD, 1), ("plain", 1), (TABLE, 1)]:
+    noisy = [(mode, depth) for mode in (TRANSFERS, "noisy") for depth in DEPTHS]
+    with both() as ask:
+        for mode, depth in [*noisy, (AHEAD, 1), ("plain", 1), (TABLE, 1)]:
             for dimension in dimensions if mode != TABLE else dimensions[:2]:  # beyond, a step takes seconds
-                line = f"{mode} {dimension} {depth} {steps + 2}"
-                with ThreadPoolExecutor(2) as pool:
-                    told = dict(
-                        zip(
-                            certificates.SERVERS,
-                            pool.map(lambda ask, line=line: ask(line), (first, second)),
-                            strict=True,
-                        )
-                    )
-                setting = {
-                    "d": dimension,
-                    "mode": mode,
-                    "transfers": DEPTHS[depth],
-                    "n": 0 if mode in ("plain", TABLE) else 127,
-                }
-                scale = f"{steps} steps after 2, slower of the two servers"
-                slower = np.maximum(told["h1"]["steps"], told["h2"]["steps"])[2:]
-                rows.spread("step_seconds", setting, list(slower), scale=scale)
+                told = ask(f"{mode} {dimension} {depth} {steps + WARM}")
+                coins = 0 if mode in ("plain", TABLE) else 127
+                setting = {"d": dimension, "mode": mode, "transfers": DEPTHS[depth], "n": coins}
+                scale = f"{steps} steps after {WARM}, slower of the two servers"
+                rows.spread("step_seconds", setting, slower(told), scale=scale)
                 each = told["h1"]["bytes"] / dimension
                 rows.spread("bytes_a_coordinate", setting, [each], scale="both directions, all messages of a step")
-                rows.spread(
-                    "session_seconds", setting, [told["h1"]["start"]], scale="128 base transfers, once a session"
-                )
+                scale = "128 base transfers, once a session"
+                rows.spread("session_seconds", setting, [told["h1"]["start"]], scale=scale)
                 peaks = {role: one["peak"] for role, one in told.items()}
     for role, peak in peaks.items():
         rows.spread("peak_gib", {"server": role, "d": max(dimensions)}, [peak], scale="whole process, all settings")

@@ -4,9 +4,9 @@
     python -m experiments.paper001.service --quick --out DIR    # ten owners: under a minute
     PYTHONPATH=FOLDER python -m experiments.paper001.service --part samplers    # with opendp installed in FOLDER
 
-Processor seconds, which other programs on the machine change little, beside wall-clock times, which they do. Shares
-and questions of all owners reach a server through one connection, without certificates; what the owners compute is not
-counted.
+Processor seconds, which other programs on the machine change little, beside wall-clock times, which they do. Every
+owner is a :class:`dpaudit.secure.Owner` with a certificate and two connections of its own, all of them in one process;
+what they compute before they submit is not counted.
 
 Expect a thousandth of a second of a server's processor for an owner of 642 coordinates, and a check of its norm that
 costs about as much as the noise of a step does.
@@ -18,12 +18,12 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 
 from dpaudit.secure.channel import Channel
@@ -32,14 +32,14 @@ from dpaudit.secure.noise import gaussian
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import agreement, in_process, norm_check
 from dpaudit.secure.protocol.agreement import SERVERS, Terms
-from dpaudit.secure.service import certificates, spgc_pb2
-from dpaudit.secure.service.inbox import SERVICE, SPLIT_BYTES
+from dpaudit.secure.service import certificates
+from dpaudit.secure.service.owner import Owner
 from experiments.bench.secure_noise import moved
 from experiments.common import Rows, options
 
 PARTS = (OWNERS, NORMS, SAMPLERS) = ("owners", "norms", "samplers")
 DIMENSIONS = (182, 642)
-AT_ONCE = 64  # calls under way
+AT_ONCE = 48  # owners that call at a time
 SIGMA, DRAWS = 5_000, 20_000  # of the samplers: a clip norm of 5,000 units, and noise as wide
 WARM = 2  # steps before those that count
 
@@ -54,7 +54,7 @@ def terms(count: int, dimension: int) -> Terms:
 
 
 @contextmanager
-def servers(mine: Terms) -> Iterator[tuple[list[str], list[str]]]:
+def servers(mine: Terms, keys: Path) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
     """Starts both servers; yields their addresses and those of their metrics."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -63,7 +63,7 @@ def servers(mine: Terms) -> Iterator[tuple[list[str], list[str]]]:
             command = [sys.executable, "-m", "dpaudit.cli.main", "secure", "server", "--role", role, "--wait", "600"]
             command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--state", str(Path(folder, role))]
             command += ["--owners", *mine.owners, "--dimension", str(mine.dimension), "--noise-multiplier", "1", *more]
-            command += ["--examples", str(mine.examples), "--deadline", "600"]
+            command += ["--examples", str(mine.examples), "--deadline", "600", "--keys", str(keys / role)]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             stack.callback(process.wait)
             stack.callback(process.terminate)
@@ -73,7 +73,7 @@ def servers(mine: Terms) -> Iterator[tuple[list[str], list[str]]]:
 
         second, told_second = start("h2")
         first, told_first = start("h1", "--peer", second)
-        yield [first, second], [told_first, told_second]
+        yield (first, second), (told_first, told_second)
 
 
 def cpu_seconds(metrics: str) -> float:
@@ -83,68 +83,45 @@ def cpu_seconds(metrics: str) -> float:
     return float(lines["dpaudit_secure_cpu_seconds"])
 
 
-def flow(calls: Iterator[Any]) -> list[Any]:
-    """Makes calls, some at a time; returns the answers."""
-    under_way, answers = [], []
-    for call in calls:
-        under_way.append(call)
-        if len(under_way) == AT_ONCE:
-            answers.append(under_way.pop(0).result())
-    return answers + [call.result() for call in under_way]
+@contextmanager
+def connected(mine: Terms, keys: Path, addresses: tuple[str, str]) -> Iterator[list[Owner]]:
+    """Connects all owners, each with its own certificate."""
+    with ExitStack() as stack:
+        made = []
+        for name in mine.owners:
+            made.append(Owner(name, mine, addresses, own=certificates.read(keys / name, name=name)))
+            stack.callback(made[-1].close)
+        yield made
 
 
 def many(rows: Rows, count: int, dimension: int, steps: int) -> None:
     """Steps of many owners: processor seconds of each server, and seconds from the first share to the last answer."""
     mine, rng = terms(count, dimension), np.random.default_rng(rows.seed)
-    law, stated = mine.opening().noise, agreement.stated(mine.statement())
+    law = mine.opening().noise
     assert isinstance(law, Binomial)
     spent, took = {name: [] for name in SERVERS}, []
-    with servers(mine) as (addresses, metrics), ExitStack() as stack:
-        submits, results = [], []
-        for name, address in zip(SERVERS, addresses, strict=True):
-            connection = stack.enter_context(certificates.call(address, name, None))
-            methods: Any = ("Submit", spgc_pb2.Share, spgc_pb2.Receipt), ("Result", spgc_pb2.Wanted, spgc_pb2.Opened)
-            for kind, (method, asked, told) in zip((submits, results), methods, strict=True):
-                path = f"/{SERVICE}/{method}"
-                kind.append(connection.unary_unary(path, asked.SerializeToString, told.FromString))
+    with ExitStack() as stack:
+        keys = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        certificates.make(keys, mine.owners)
+        addresses, metrics = stack.enter_context(servers(mine, keys))
+        owners = stack.enter_context(connected(mine, keys, addresses))
+        pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
         for step in range(1, WARM + steps + 1):
             integers = rng.integers(-1, 2, (count, dimension))
-            pair = [each.astype("<i4") for each in shares.split(integers, ring_bits=mine.ring_bits)]
             before, began = [cpu_seconds(one) for one in metrics], time.perf_counter()
-
-            def share(side: int, number: int, step: int = step, pair: Any = pair) -> spgc_pb2.Share:
-                of = {"owner": mine.owners[number], "step": step, "split": bytes(SPLIT_BYTES), "terms": stated}
-                return spgc_pb2.Share(**of, values=pair[side][number].tobytes())
-
-            flow(submits[side].future(share(side, one), timeout=600) for one in range(count) for side in (0, 1))
-            for side in (0, 1):
-                waited(results[side], spgc_pb2.Wanted(owner=mine.owners[0], step=step))
-            wanted = (spgc_pb2.Wanted(owner=name, step=step) for name in mine.owners)
-            told = flow(results[side].future(one, timeout=600) for one in wanted for side in (0, 1))
+            list(pool.map(lambda owner, own, step=step: owner.submit(step, own, seconds=600), owners, integers))
+            told = list(pool.map(lambda owner, step=step: owner.result(step, seconds=600), owners))
             took.append(time.perf_counter() - began)
             for name, one, earlier in zip(SERVERS, metrics, before, strict=True):
                 spent[name].append(cpu_seconds(one) - earlier)
-            assert len({answer.values for answer in told}) == 1
-            opened = np.frombuffer(told[0].values, "<i4") - integers.sum(axis=0)
+            assert all(np.array_equal(answer.values, told[0].values) for answer in told)
+            opened = told[0].values - integers.sum(axis=0)
             assert np.abs(opened).max() <= law.reach, "the servers opened another sum"
     setting, scale = {"owners": count, "d": dimension}, f"{steps} steps after {WARM}"
     for name, values in spent.items():
         rows.spread("many_cpu_seconds", setting | {"server": name}, values[WARM:], scale=scale)
-    rows.spread("many_seconds", setting, took[WARM:], scale=f"{scale}, owners and both servers on one machine")
+    rows.spread("many_seconds", setting, took[WARM:], scale=f"{scale}, owners and both servers on one machine, TLS")
     rows.finish_part("many owners")
-
-
-def waited(result: Any, wanted: spgc_pb2.Wanted) -> None:
-    """Waits for a result at one server."""
-    while True:
-        try:
-            result(wanted, timeout=600)
-        except grpc.RpcError as fault:
-            code = fault.code() if isinstance(fault, grpc.Call) else None
-            if code not in (grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
-                raise
-        else:
-            return
 
 
 # The check of norms.

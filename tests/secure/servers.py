@@ -94,7 +94,8 @@ def play(
 ) -> tuple[Ended, Ended]:
     """Continues both servers from their state in ``folder`` to step ``until``; one side's wire may be replaced.
 
-    As a server does, each makes blocks ahead before a step and after it. The one named in ``rejoin`` begins anew.
+    As a server does, each prepares a step before it, and blocks ahead after the last one as well. The one named in
+    ``rejoin`` begins anew.
     """
     wires = list(in_process.wires())
     wires[changed[0]] = changed[1](wires[changed[0]])
@@ -107,8 +108,8 @@ def play(
         try:
             mine, source, anew = terms[side], sources[side], rejoin == SERVERS[side]
             session = Session(channel, roles[side], mine, records, rejoin=anew, seconds=seconds, source=source)
-            session.prepare(seconds)
             for step in range(records.completed + 1, until + 1):
+                session.prepare(seconds)
                 inbox = Inbox(terms[side], step - 1)
                 submit(inbox, side, step)
                 channel.deadline(seconds)
@@ -116,6 +117,7 @@ def play(
                 long = session.longer(owners, inbox.shares(owners), seconds)
                 owners = tuple(owner for owner in owners if owner not in long)
                 session.open(step, owners, inbox.total(owners))
+            if mine.ahead:
                 session.prepare(seconds)
         except Exception as failure:
             fault = failure

@@ -42,7 +42,8 @@ secure multiparty computation from fixed-key block ciphers"; new keys: Guo, Katz
 concrete security for half-gates garbling (in the multi-instance setting)".
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -95,6 +96,10 @@ class GateKeys:
         self._derive(memoryview(chunk.to_bytes(8, "little") + gate.to_bytes(8, "little")), memoryview(key))
         return encryption(bytes(key[:BLOCK]))
 
+    def several(self, chunk: int, gates: slice) -> list[Encrypt]:
+        """Derives the keys of the gates from ``gates.start`` to ``gates.stop`` - 1."""
+        return [self(chunk, gate) for gate in range(gates.start, gates.stop)]
+
 
 def tweaks_of(count: int) -> np.ndarray:
     """Returns t of both halves of a gate at ``count`` places: uint64 [2, count], 2 i + h."""
@@ -113,13 +118,19 @@ def blocks(label: np.ndarray, tweak: np.ndarray, out: np.ndarray) -> None:
     np.bitwise_xor(label[0], tweak, out=out[:, 1])
 
 
-def hashes(labels: np.ndarray, encrypt: Encrypt) -> np.ndarray:
-    """Hashes labels to the first word of H, with tweak i at place i: uint8 [k, n, 16] -> uint64 [k, n]."""
-    plain = np.empty((*labels.shape[:2], 2), WORD)
-    for row, label in enumerate(labels):
-        blocks(label.view(WORD).T, np.arange(len(label), dtype=WORD), out=plain[row])
+def hashes(labels: np.ndarray, keys: Sequence[Encrypt]) -> np.ndarray:
+    """Hashes labels to the first word of H, with tweak i at place i: uint8 [g, k, n, 16] -> uint64 [g, k, n].
+
+    Each of the g gates has a key of its own.
+    """
+    words = labels.view(WORD)
+    plain, size = np.empty(words.shape, WORD), 8 * math.prod(words.shape[1:])
+    np.bitwise_xor(words[..., 0], words[..., 1], out=plain[..., 0])
+    np.bitwise_xor(words[..., 0], np.arange(labels.shape[2], dtype=WORD), out=plain[..., 1])
     cipher = np.empty(plain.nbytes + SLACK, np.uint8)
-    encrypt(plain.reshape(-1).view(np.uint8).data, cipher.data)
+    before, after = plain.reshape(-1).view(np.uint8).data, cipher.data
+    for start, encrypt in zip(range(0, plain.nbytes, size), keys, strict=True):
+        encrypt(before[start : start + size], after[start : start + size + SLACK])
     return plain[..., 0] ^ cipher[: plain.nbytes].view(WORD).reshape(plain.shape)[..., 0]
 
 

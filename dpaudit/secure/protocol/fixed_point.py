@@ -18,6 +18,7 @@ add exactly: the sum that the servers reconstruct is that of the examples' integ
 """
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -139,35 +140,61 @@ def with_binomial(
 
 
 SLACK = 1e-4  # relative error of a float32 clip norm; a longer row was not clipped
+_BLOCK = 1 << 17  # coordinates that are rounded at a time: 1 MB of float64, which stays in a core's cache
 
 
 def quantize(gradients: np.ndarray, scale: Scale) -> np.ndarray:
     """Rounds each example's clipped gradient toward zero, in units of C/Q: integers of L2 norm at most Q.
 
-    Rows longer than C by no more than rounding are first shortened to C, in float64. This takes about 20 bytes of
-    memory per coordinate and example: pass large batches in parts.
+    Rows longer than C by no more than rounding are first shortened to C, in float64.
 
     Args:
       gradients: [n, d], one clipped gradient per example.
       scale: C and Q.
 
     Returns:
-      int32 [n, d]. Sum them over examples in int64, which ``.sum(axis=0)`` does.
+      int32 [n, d]. :func:`quantized_sum` adds them up.
 
     Raises:
       InputError: a row is not clipped, or not finite.
     """
-    rows = np.asarray(gradients, np.float64)
-    if rows.ndim != 2:
-        raise _validate.expected("gradients", "an array of shape [n, d]", f"shape {list(rows.shape)}")
-    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-    if not (norms <= scale.clip_norm * (1 + SLACK)).all():
-        raise _validate.expected("gradients", f"rows of L2 norm <= {scale.clip_norm:g}", float(norms.max()))
-    integers = np.trunc(rows * (scale.levels / np.maximum(norms, scale.clip_norm))[:, None]).astype(np.int32)
-    squares = np.einsum("nd,nd->n", integers, integers, dtype=np.int64)
-    if (squares > scale.levels**2).any():
-        raise _validate.expected("scale", "levels for which float64 is exact enough", scale.levels)
+    integers = np.empty(np.shape(gradients), np.int32)
+    for start, rows in _rounded(gradients, scale):
+        integers[start : start + len(rows)] = rows
     return integers
+
+
+def quantized_sum(gradients: np.ndarray, scale: Scale) -> np.ndarray:
+    """Adds up :func:`quantize` of the examples, what an owner submits, without keeping them: int64 [d].
+
+    Arguments and errors: as for :func:`quantize`.
+    """
+    total = np.zeros(np.shape(gradients)[-1:], np.int64)
+    for _, rows in _rounded(gradients, scale):
+        total += rows.sum(axis=0).astype(np.int64)  # whole numbers below 2^53, so the order of adding does not matter
+    return total
+
+
+def _rounded(gradients: np.ndarray, scale: Scale) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields (first row, whole numbers as float64) for a few rows at a time, in memory that is used again."""
+    gradients = np.asarray(gradients)
+    if gradients.ndim != 2:
+        raise _validate.expected("gradients", "an array of shape [n, d]", f"shape {list(gradients.shape)}")
+    together = max(1, _BLOCK // max(1, gradients.shape[1]))
+    block = np.empty((min(together, len(gradients)), gradients.shape[1]))
+    for start in range(0, len(gradients), together):
+        part = gradients[start : start + together]
+        rows = block[: len(part)]
+        np.copyto(rows, part)
+        norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+        if not (norms <= scale.clip_norm * (1 + SLACK)).all():
+            raise _validate.expected("gradients", f"rows of L2 norm <= {scale.clip_norm:g}", float(norms.max()))
+        rows *= (scale.levels / np.maximum(norms, scale.clip_norm))[:, None]
+        np.trunc(rows, out=rows)
+        squares = np.einsum("nd,nd->n", rows, rows)  # exact: Q^2 is at most 2^48
+        if (squares > scale.levels**2).any():
+            raise _validate.expected("scale", "levels for which float64 is exact enough", scale.levels)
+        yield start, rows
 
 
 def dequantize(total: np.ndarray, scale: Scale) -> np.ndarray:

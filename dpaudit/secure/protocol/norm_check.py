@@ -149,7 +149,7 @@ class First:
             sent = np.empty((width, part.stop - part.start), WORD)
             for bit in range(width):
                 label = labels[bit, part]
-                zero, one = garbling.hashes(np.stack([label, label ^ self._delta]), keys(number, bit))
+                ((zero, one),) = garbling.hashes(np.stack([label, label ^ self._delta])[None], [keys(number, bit)])
                 sent[bit] = zero - one + (numbers[part] << bit)
                 share[part] -= zero
             self._channel.send("norm.products", sent)
@@ -205,7 +205,7 @@ class Second:
             size = width, part.stop - part.start
             came = self._channel.receive("norm.products", WORD.itemsize * int(np.prod(size))).view(WORD).reshape(size)
             for bit in range(width):
-                (hashed,) = garbling.hashes(labels[None, bit, part], keys(number, bit))
+                ((hashed,),) = garbling.hashes(labels[None, None, bit, part], [keys(number, bit)])
                 share[part] += hashed + choices[bit, part] * came[bit]
         return share
 

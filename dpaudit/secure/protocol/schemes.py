@@ -25,7 +25,7 @@ from dpaudit.secure.crypto import shares
 from dpaudit.secure.crypto.randomness import Source
 from dpaudit.secure.noise import binomial, gaussian, lookup
 from dpaudit.secure.protocol import fixed_point
-from dpaudit.secure.protocol.fixed_point import Scale, dequantize, quantize
+from dpaudit.secure.protocol.fixed_point import Scale, dequantize, quantized_sum
 
 
 class Step(NamedTuple):
@@ -64,7 +64,7 @@ def contribution(scheme: Scheme, gradients: np.ndarray) -> np.ndarray:
     """Adds up an owner's clipped gradients [n, d]: int64 units [d], each example quantised, or float64."""
     if scheme.scale is None:
         return gradients.sum(axis=0, dtype=np.float64)
-    return quantize(gradients, scheme.scale).sum(axis=0, dtype=np.int64)
+    return quantized_sum(gradients, scheme.scale)
 
 
 def release(scheme: Scheme, contributions: Iterable[np.ndarray], noise: np.ndarray) -> np.ndarray:

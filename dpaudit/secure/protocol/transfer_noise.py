@@ -26,6 +26,7 @@ Sources: shares of a product by one transfer, Gilboa 1999, "Two party RSA key ge
 Asharov, Lindell, Schneider and Zohner 2013, "More efficient oblivious transfer".
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -47,6 +48,7 @@ from dpaudit.secure.protocol.two_server_sum import (
     reveal_second,
 )
 
+_TOGETHER = 1 << 15  # products that are computed at once; their labels take half a MiB
 _NUMBER = np.dtype("<u4")  # numbers modulo a power of two that is at most the ring's
 
 
@@ -83,7 +85,7 @@ def by_transfers(noise: Binomial, *, ring_bits: int) -> Opening:
 def payload_bytes(opening: Opening, *, depth: int) -> dict[str, float]:
     """Returns the bytes per coordinate, by message; ``depth`` is that of the correlated transfers."""
     noise, widths = _law(opening)
-    return {"cot.corrections": noise.bits * BLOCK / depth, "products": sum(widths) / 8} | PAYLOAD_BYTES
+    return {"cot.corrections": noise.bits * BLOCK / depth, "products": int(widths.sum()) / 8} | PAYLOAD_BYTES
 
 
 class First:
@@ -121,12 +123,14 @@ class First:
         self._channel.send("seed", seed)
         share, keys = np.empty(count, np.int64), GateKeys(seed)
         for number, part in enumerate(chunks(count)):
-            planes, total = [], np.full(part.stop - part.start, -noise.reach, np.int64)
-            for bit, width in enumerate(widths):
-                label, mine = labels[bit, part], own[bit, part].astype(_NUMBER)
-                zero, one = hashes(np.stack([label, label ^ self._delta]), keys(number, bit)).astype(_NUMBER)
-                planes.append(_planes(zero - one - mine, width))
-                total += _weighed(mine, zero, opening.ring_bits, width)
+            planes, total = [], np.full(part.stop - part.start, -noise.reach).astype(_NUMBER)
+            for bits in _groups(noise, len(total)):
+                label, mine = labels[bits, part], own[bits, part].astype(_NUMBER)
+                both = np.stack([label, label ^ self._delta], axis=1)
+                hashed = hashes(both, keys.several(number, bits)).astype(_NUMBER)
+                zero, one = hashed[:, 0], hashed[:, 1]
+                planes.append(_planes(zero - one - mine, widths[bits]))
+                total += _weighed(mine, zero, opening.ring_bits - 1 - widths[bits])
             self._channel.send("products", np.packbits(np.concatenate(planes)))
             share[part] = total
         return Share(shares.smod(share, 1 << (opening.ring_bits - 1)))
@@ -162,13 +166,14 @@ class Second:
         labels = self._transfers.extend(own.reshape(-1).astype(bool)).reshape(*own.shape, BLOCK)
         share, keys = np.empty(count, np.int64), GateKeys(self._channel.receive("seed", BLOCK).tobytes())
         for number, part in enumerate(chunks(count)):
-            n, total = part.stop - part.start, np.zeros(part.stop - part.start, np.int64)
-            packed = self._channel.receive("products", -(-sum(widths) * n // 8))
-            planes = np.unpackbits(packed, count=sum(widths) * n).reshape(-1, n)
-            for bit, product in enumerate(np.split(planes, np.cumsum(widths)[:-1])):
-                mine = own[bit, part].astype(_NUMBER)
-                (hashed,) = hashes(labels[None, bit, part], keys(number, bit)).astype(_NUMBER)
-                total -= _weighed(mine, -(hashed + mine * _number(product)), opening.ring_bits, len(product))
+            n, total = part.stop - part.start, np.zeros(part.stop - part.start, _NUMBER)
+            packed = self._channel.receive("products", -(-int(widths.sum()) * n // 8))
+            planes = np.unpackbits(packed, count=int(widths.sum()) * n).reshape(-1, n)
+            for bits in _groups(noise, n):
+                mine, ahead = own[bits, part].astype(_NUMBER), widths[: bits.start].sum()
+                products = _numbers(planes[ahead : ahead + widths[bits].sum()], widths[bits])
+                hashed = hashes(labels[bits, None, part], keys.several(number, bits)).astype(_NUMBER)[:, 0]
+                total -= _weighed(mine, -(hashed + mine * products), opening.ring_bits - 1 - widths[bits])
             share[part] = total
         return Share(shares.smod(share, 1 << (opening.ring_bits - 1)))
 
@@ -177,8 +182,8 @@ class Second:
         return reveal_second(self._channel, _added(opening, noise, share), ring_bits=opening.ring_bits)
 
 
-def _law(opening: Opening) -> tuple[Binomial, list[int]]:
-    """Returns the noise, and N - e for each of its bits, in the order of :func:`binomial.from_bits`.
+def _law(opening: Opening) -> tuple[Binomial, np.ndarray]:
+    """Returns the noise, and N - e for each of its bits, int64 [bits], in the order of :func:`binomial.from_bits`.
 
     That is the number of bits of a share of its product.
     """
@@ -186,7 +191,15 @@ def _law(opening: Opening) -> tuple[Binomial, list[int]]:
     if not isinstance(noise, Binomial):
         raise _validate.expected("opening", "one with binomial noise", noise)
     exponents = [noise.step_bits] * noise.coins + 2 * list(range(noise.step_bits))
-    return noise, [opening.ring_bits - 1 - exponent for exponent in exponents]
+    return noise, opening.ring_bits - 1 - np.array(exponents)
+
+
+def _groups(noise: Binomial, count: int) -> Iterator[slice]:
+    """Cuts the noise's bits for ``count`` coordinates into groups that are computed at once, coins first."""
+    together = max(1, _TOGETHER // count)
+    for first, last in ((0, noise.coins), (noise.coins, noise.bits)):
+        for start in range(first, last, together):
+            yield slice(start, min(start + together, last))
 
 
 def _added(opening: Opening, noise: Share, share: np.ndarray) -> np.ndarray:
@@ -195,18 +208,39 @@ def _added(opening: Opening, noise: Share, share: np.ndarray) -> np.ndarray:
     return shares.smod(share + noise.values, 1 << (opening.ring_bits - 1))
 
 
-def _weighed(bit: np.ndarray, product: np.ndarray, ring_bits: int, width: int) -> np.ndarray:
-    """Computes 2^e (bit - 2 product), int64, for the weight that keeps ``width`` bits of the product."""
-    return (bit.astype(np.int64) - 2 * (product & _NUMBER.type((1 << width) - 1)).astype(np.int64)) << (
-        ring_bits - 1 - width
-    )
+def _weighed(bits: np.ndarray, products: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+    """Computes sum_i 2^e_i (bit_i - 2 product_i) modulo 2^32: uint32 [g, n] -> [n].
+
+    The ring's size divides that. Of a product only N - e_i bits matter, as the others are multiplied out of the ring.
+    """
+    parts = bits - 2 * products
+    if (exponents == exponents[0]).all():
+        return parts.sum(axis=0, dtype=_NUMBER) << _NUMBER.type(exponents[0])
+    return (parts << exponents.astype(_NUMBER)[:, None]).sum(axis=0, dtype=_NUMBER)
 
 
-def _planes(numbers: np.ndarray, width: int) -> np.ndarray:
-    """Splits numbers into their lowest bits, uint32 [n] -> uint8 [width, n]."""
-    return (numbers >> np.arange(width, dtype=_NUMBER)[:, None] & 1).astype(np.uint8)
+def _places(widths: np.ndarray) -> np.ndarray:
+    """Returns which of the planes that the widest of some numbers takes each of them has: bool [g, widest]."""
+    return np.arange(widths.max()) < widths[:, None]
 
 
-def _number(planes: np.ndarray) -> np.ndarray:
-    """Joins bits, the lowest first, into numbers: uint8 [width, n] -> uint32 [n]."""
-    return np.left_shift(planes, np.arange(len(planes), dtype=_NUMBER)[:, None], dtype=_NUMBER).sum(0, _NUMBER)
+def _planes(numbers: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """Splits numbers into their lowest bits, one number after the other: uint32 [g, n] -> bool [sum of widths, n]."""
+    places = _places(widths)
+    wide = np.empty((*places.shape, numbers.shape[1]), bool)
+    for bit in range(places.shape[1]):
+        np.not_equal(numbers & _NUMBER.type(1 << bit), 0, out=wide[:, bit])
+    return wide.reshape(-1, numbers.shape[1]) if places.all() else wide[places]
+
+
+def _numbers(planes: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """Joins what :func:`_planes` split: uint8 [sum of widths, n] -> uint32 [g, n]."""
+    places, n = _places(widths), planes.shape[1]
+    wide = planes.reshape(*places.shape, n) if places.all() else np.zeros((*places.shape, n), np.uint8)
+    if not places.all():
+        wide[places] = planes
+    numbers = np.zeros((len(widths), n), _NUMBER)
+    for bit in reversed(range(places.shape[1])):
+        numbers <<= 1
+        numbers |= wide[:, bit]
+    return numbers

@@ -98,6 +98,7 @@ class Session:
         if anew:
             self._join(source)
         self._ahead = self._stores(source)
+        self._next: Garbled | Received | Share | None = None  # the first block of the next step
         kinds: tuple[Any, Any] = (First, Second) if terms.protocol == "transfers" else (Garbler, Evaluator)
         self._party: Party = kinds[role == "h2"](channel, depth=terms.depth, source=source)
         self._check = None
@@ -106,7 +107,10 @@ class Session:
             self._check = checks[role == "h2"](channel, depth=terms.depth, source=source)
 
     def prepare(self, seconds: float) -> None:
-        """Prepares blocks in advance as the terms ask, together with the peer's ``prepare``.
+        """Prepares the noise of the next step's first block, together with the peer's ``prepare``.
+
+        It depends on no share, so that the servers can do it while the owners compute. Where the terms ask for blocks
+        in advance, these are filled up instead.
 
         Args:
           seconds: time limit for each block.
@@ -116,6 +120,10 @@ class Session:
         """
         if self._ahead:
             self._ahead.fill(self._party, seconds)
+        elif self._opening.noise and self._next is None:
+            self._channel.deadline(seconds)
+            first = next(self._opening.blocks(self._terms.dimension))
+            self._next = self._party.prepare(self._opening, first.stop)
 
     def agree(self, step: int, held: Mapping[str, bytes]) -> Agreed:
         """Finds the owners whose shares both servers have.
@@ -179,7 +187,12 @@ class Session:
             self._ahead.opened()
 
     def _block(self, step: int, share: np.ndarray, *, first: bool) -> np.ndarray:
-        prepared = self._ahead.take(self._party, len(share)) if self._ahead else self._prepared(share)
+        if self._ahead:
+            prepared = self._ahead.take(self._party, len(share))
+        elif first and self._next is not None:
+            prepared, self._next = self._next, None
+        else:
+            prepared = self._prepared(share)
         if first:
             self._records.begin(step)
         party: Any = self._party

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
-from dpaudit.secure.protocol.fixed_point import Scale, dequantize, quantize
+from dpaudit.secure.protocol.fixed_point import Scale, dequantize, quantize, quantized_sum
 
 SCALE = Scale(clip_norm=0.7, levels=5583, ring_bits=25)
 
@@ -49,6 +49,19 @@ def test_sum_is_the_same_however_it_is_split() -> None:
     owners = sum(quantize(part, SCALE).sum(axis=0) for part in np.array_split(rows, 7))
     np.testing.assert_array_equal(whole, owners)
     np.testing.assert_allclose(dequantize(whole, SCALE), rows.sum(axis=0), atol=90 * SCALE.unit)
+
+
+@pytest.mark.parametrize(("examples", "dimension"), [(1, 1), (5, 200_000), (17, 30_000), (2_000, 182), (0, 3)])
+def test_a_sum_made_in_blocks_is_that_of_all_rows(examples: int, dimension: int) -> None:
+    rows = clipped(np.random.default_rng(examples), (examples, dimension))
+    np.testing.assert_array_equal(quantized_sum(rows, SCALE), quantize(rows, SCALE).sum(axis=0, dtype=np.int64))
+
+
+def test_a_row_that_is_not_clipped_is_found_in_the_last_block() -> None:
+    rows = clipped(np.random.default_rng(0), (2_000, 182))
+    rows[-1] *= 2
+    with pytest.raises(_validate.InputError, match=r"gradients: expected rows of L2 norm <= 0\.7, got 1\.(4|39)"):
+        quantized_sum(rows, SCALE)
 
 
 def test_refusals() -> None:

@@ -23,6 +23,13 @@ def told(port: int, path: str = "/metrics") -> dict[str, float]:
     return {name.removeprefix("dpaudit_secure_"): float(value) for name, value in pairs}
 
 
+def _still(ends: list[Metrics]) -> bool:
+    """Tells whether the servers have prepared the next step, so that what one sent the other has received."""
+    first, second = (told(end.port) for end in ends)
+    sent, received = ([each[f"peer_bytes_{side}"] for each in (first, second)] for side in ("sent", "received"))
+    return sent == received[::-1] and sent[0] > 1_000
+
+
 def test_figures_follow_a_training(tmp_path: Path) -> None:
     mine = terms(noise_multiplier=2.0, ring_bits=14, budget=(12.0, 1e-5))
     with pair(tmp_path, mine, lambda line: None) as both, owners(both, mine, *OWNERS) as all_of:
@@ -37,6 +44,7 @@ def test_figures_follow_a_training(tmp_path: Path) -> None:
             one.submit(1, integers(1)[one._name] // 1000)
         all_of[0].result(1)
         until(lambda: all(told(end.port)["steps_completed"] == 1 for end in ends))
+        until(lambda: _still(ends))
         first, second = (told(end.port) for end in ends)
         for each in (first, second):
             assert (each["openings_begun"], each["owners_waiting"], each["sessions"]) == (1, 0, 1)

@@ -79,10 +79,11 @@ def test_a_fault_in_the_check_opens_nothing_and_the_next_session_does(tmp_path: 
     whole = play(tmp_path / "whole", (mine, mine), until=1)
     kinds = [message.kind for message in whole[side].said]
     numbers = [number for number, kind in enumerate(kinds) if kind.startswith("norm.")]
-    for number in (numbers[0], numbers[len(numbers) // 2], numbers[-1]):
-        ended = play(tmp_path, (mine, mine), until=1, changed=(side, lambda wire, last=number: Killed(wire, last)))
+    for number in {numbers[0], numbers[len(numbers) // 2], numbers[-1]}:
+        folder = tmp_path / f"{number}"
+        ended = play(folder, (mine, mine), until=1, changed=(side, lambda wire, last=number: Killed(wire, last)))
         assert all(isinstance(one.fault, ChannelError) for one in ended)
         assert [one.releases for one in ended] == [0, 0]
-    again = play(tmp_path, (mine, mine), until=1)
-    assert [one.fault for one in again] == [None, None]
-    assert (np.abs(again[0].steps[1].values - total(1)) <= reach(mine)).all()
+        again = play(folder, (mine, mine), until=1)
+        assert [one.fault for one in again] == [None, None]
+        assert (np.abs(again[0].steps[1].values - total(1)) <= reach(mine)).all()
