@@ -9,7 +9,8 @@ What a protocol is turned into is in :mod:`dpaudit.audits.protocol_audit`.
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax
 from jax.sharding import Mesh
@@ -104,19 +105,22 @@ def audit(
     Raises:
       InputError: a value out of range, an estimator or an alternative that does not fit, a release that is not a
         number, a checkpoint that is damaged or belongs to another audit, and what :func:`probe.examine` refuses: a
-        mechanism that raises, cannot be traced, ignores its key or gives x0 and x1 releases of different shape.
+        mechanism that raises, cannot be traced, ignores its key or gives x0 and x1 releases of different shape. Of a
+        protocol: no users, a canary of another shape, a function with effects, noise that is drawn twice.
 
     Source: paper 000, Algorithm 3.
     """
     settings: dict[str, Any] = {"trials": trials, "claim": claim, "distinguisher": distinguisher, "attacks": attacks}
     settings |= {"delta": delta, "confidence": confidence, "until": until, "estimator": estimator, "reading": reading}
     settings |= {"batch": batch, "mesh": mesh, "checkpoint": checkpoint, "progress": progress}
-    run = {"state": state, "rounds": rounds, "memory": memory}
-    if isinstance(mechanism, Mechanism) or not _is_protocol(mechanism):
+    run: dict[str, Any] = {"state": state, "rounds": rounds, "memory": memory}
+    pair: Any = (mechanism, x0, x1)
+    other: Any = alternative
+    if not _is_protocol(mechanism):
         for name, value in run.items():
             if value is not None:
                 raise _validate.expected(name, "None, except for a dpaudit.personalization.Protocol", value)
-        return pairs.audit(mechanism, x0, x1, key=key, alternative=alternative, **settings)
+        return pairs.audit(*pair, key=key, alternative=other, **settings)
     from dpaudit.audits import protocol_audit, user_search
 
     _validate.at_least(2, trials=trials)
@@ -124,18 +128,17 @@ def audit(
     if user_search.is_domain(x1):
         search_key, key = jax.random.split(key)
         canary = user_search.worst_user(search_key, mechanism, users=x0, anybody=x1, **run)
-    hidden = protocol_audit.of_protocol(mechanism, users=x0, canary=canary, **run)
-    if _is_protocol(alternative):
-        alternative = protocol_audit.of_protocol(alternative, users=x0, canary=canary, **run)
-    worlds = protocol_audit.ABSENT, protocol_audit.PRESENT
-    result = pairs.audit(hidden, *worlds, key=key, alternative=alternative, **settings)
-    found = None if canary is x1 else jax.tree.map(lambda leaf: leaf[0].tolist(), canary)
-    return dataclasses.replace(result, canary=found)
+    hidden = partial(protocol_audit.of_protocol, users=x0, canary=canary, **run)
+    pair = (hidden(mechanism), protocol_audit.ABSENT, protocol_audit.PRESENT)
+    result = pairs.audit(*pair, key=key, alternative=hidden(other) if _is_protocol(other) else other, **settings)
+    if canary is x1:
+        return result
+    return dataclasses.replace(result, canary=jax.tree.map(lambda leaf: leaf[0].tolist(), canary))
 
 
-def _is_protocol(mechanism: Any) -> bool:
+def _is_protocol(mechanism: Any) -> "TypeGuard[Protocol]":
     """Tells whether this is a protocol; a function is not, and needs nothing of personalization to be imported."""
-    if mechanism is None or callable(mechanism):
+    if mechanism is None or isinstance(mechanism, Mechanism) or callable(mechanism):
         return False
     from dpaudit.personalization.boundary.protocol import Protocol
 

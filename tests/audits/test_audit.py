@@ -19,7 +19,7 @@ from tests.personalization.protocols import START, WIDTH, people, steps
 
 KEY, FAR = jax.random.key(5), jnp.full((1, WIDTH), 1e3)
 RUN: dict[str, Any] = {"key": KEY, "state": START, "rounds": 2}
-NAMED = {"distinguisher": distinguish.likelihood_ratio}
+NAMED: dict[str, Any] = {"distinguisher": distinguish.likelihood_ratio}
 
 
 def test_a_protocol_is_audited_as_the_mechanism_of_its_transcript():
@@ -116,7 +116,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "empty cohort": ({"x0": people(6)[:0]}, r"users: expected arrays with one leading axis, .* got \[0, 5\]"),
     "ragged users": ({"x0": {"x": people(6), "y": jnp.zeros(5)}}, "users: expected arrays with one leading axis"),
     "no rounds": ({"rounds": None}, "rounds: expected a whole number >= 1, got None"),
-    "no state": ({"state": None}, "mechanism: expected a release of x1, got TypeError: .* raised by protocol"),
+    "no state": ({"state": None}, "mechanism: expected a release of x1, got TypeError: .*raised by protocol"),
     "tells the host": ({"mechanism": computing(telling)}, "devices: expected a function without effects"),
     "draws without the key": ({"mechanism": computing(drawing)}, PURE),
     "keeps a value": ({"mechanism": computing(keeping)}, PURE),
