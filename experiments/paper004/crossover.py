@@ -49,16 +49,22 @@ def _steps(*pairs: tuple[float, float]) -> Settings:
     return one, other
 
 
-_MADE_UP = {"power": 0.0, "popularity_share": 0.0, "rating_clip": 3.0, "bias_share": 0.2, "rounds": 6, "first": 0.6}
-_MADE_UP |= {"factor_variance": 1.0}
+_MADE_UP = {
+    "power": 0.0,
+    "popularity_share": 0.0,
+    "bias_share": 0.2,
+    "rounds": 6,
+    "first": 0.6,
+    "factor_variance": 1.0,
+}
 _JESTER = {"rating_clip": 10.0, "bias_variance": 1.0, "intercept_precision": 3.0, "bias_share": 0.2, "rounds": 6}
 METHODS: dict[str, dict[str, Compared]] = {
     "made-up users": {
         "alternating": Compared(
             alternating(features=False),
             (
-                _MADE_UP | {"factor_precision": 20.0, "factor_norm": 1.2},
-                _MADE_UP | {"factor_precision": 2.0, "factor_norm": 2.0},
+                _MADE_UP | {"factor_precision": 5.0, "factor_norm": 1.0, "rating_clip": 1.0},
+                _MADE_UP | {"factor_precision": 2.0, "factor_norm": 2.0, "rating_clip": 2.0},
             ),
         ),
         "gradient steps": Compared(partial(gradient_steps, features=False), _steps((1.0, 40.0), (0.1, 20.0))),
@@ -184,15 +190,24 @@ REPRODUCIBLE = {"people": people, "jokes": jokes}
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--data", choices=tuple(METHODS), default=None, help="these alone; rows of the others stay")
+    parser.add_argument("--users", type=int, default=None, help="so many alone; rows of the others stay")
     chosen = parser.parse_args()
-    keep = (lambda row: row["setting"]["data"] != chosen.data) if chosen.data else False
-    rows = Rows("004", "personalization_crossover", chosen.out, chosen.seed, keep=keep, data_dir=chosen.data_dir)
+    groups = [("made-up users", people, users) for users in USERS] + [("Jester", jokes, users) for users in JOKERS]
+    groups = [group for group in groups if chosen.data in (None, group[0]) and chosen.users in (None, group[2])]
+    again = {(name, users) for name, _, users in groups}
+    rows = Rows(
+        "004",
+        "personalization_crossover",
+        chosen.out,
+        chosen.seed,
+        keep=lambda row: (row["setting"]["data"], row["setting"]["users"]) not in again,
+        data_dir=chosen.data_dir,
+    )
     if chosen.quick:
         rows.run(people, 2_000, [5.0], [0, 2])
         return
-    for name, part, counts in (("made-up users", people, USERS), ("Jester", jokes, JOKERS)):
-        for users in counts if chosen.data in (None, name) else ():
-            rows.run(part, users, EPSILONS, RANKS)
+    for _, part, users in groups:
+        rows.run(part, users, EPSILONS, RANKS)
 
 
 if __name__ == "__main__":
