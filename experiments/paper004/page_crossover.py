@@ -59,20 +59,13 @@ def crossover_run(rows: Rows) -> Fact:
 
 
 def factors_pay(rows: Rows) -> Fact:
-    """For each group of users, the least epsilon at which each method's factors beat the biases of items; factors that
-    pay at an epsilon pay at every larger one."""
-    found, monotone = list(cells(rows)), True
-    told = []
+    """For each group of users, where each method's factors beat the biases of items."""
+    found, told = list(cells(rows)), []
     for data, users in dict.fromkeys((cell.data, cell.users) for cell in found):
         own = [cell for cell in found if (cell.data, cell.users) == (data, users)]
-        words = []
-        for method in METHODS:
-            pays = [cell.best(method) < cell.bias for cell in own]
-            monotone = monotone and pays == sorted(pays)
-            first = own[pays.index(True)] if any(pays) else None
-            words.append(f"{method} {_from(first)}")
-        told.append(f"{users:,} {'made-up users' if data != 'Jester' else 'of Jester'}: " + ", ".join(words))
-    return fact(monotone, told="; ".join(told))
+        words = [f"{method} {_where([cell for cell in own if cell.best(method) < cell.bias])}" for method in METHODS]
+        told.append(f"{users:,} {'of Jester' if data == 'Jester' else data}: " + ", ".join(words))
+    return fact(told, told="; ".join(told))
 
 
 def methods_compared(rows: Rows) -> Fact:
@@ -118,7 +111,8 @@ def _epsilon(cell: Cell) -> float | str:
     return "inf" if cell.epsilon is None else cell.epsilon
 
 
-def _from(cell: Cell | None) -> str:
-    if cell is None:
-        return "never"
-    return "only without noise" if cell.epsilon is None else f"from ε = {cell.epsilon:g}"
+def _where(paying: list[Cell]) -> str:
+    """Lists the epsilons of cells, in words."""
+    finite = [f"{cell.epsilon:g}" for cell in paying if cell.epsilon is not None]
+    parts = ([f"at ε = {', '.join(finite)}"] if finite else []) + ["without noise"] * (len(paying) > len(finite))
+    return " and ".join(parts) or "nowhere"
