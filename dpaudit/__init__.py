@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dpaudit.auditing import domain as domain
     from dpaudit.auditing import estimators as estimators
     from dpaudit.auditing.attacks import distinguish as distinguish
-    from dpaudit.auditing.audit import audit as audit
     from dpaudit.auditing.conclude import from_counts as from_counts
     from dpaudit.auditing.domain import Case as Case
     from dpaudit.auditing.domain import Domain as Domain
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from dpaudit.auditing.search import SearchResult as SearchResult
     from dpaudit.auditing.search import search as search
     from dpaudit.audits import oracle as oracle
+    from dpaudit.audits.audit import audit as audit
     from dpaudit.audits.recording.replay import record as record
     from dpaudit.mechanisms.claim import Claim as Claim
     from dpaudit.mechanisms.claim import Mechanism as Mechanism

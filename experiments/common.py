@@ -45,6 +45,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "personalization_movielens": "paper004.movielens",
     "personalization_audit": "paper004.audit",
     "personalization_protocols": "paper004.protocols",
+    "personalization_crossover": "paper004.crossover",
     "coverage": "trust.coverage",
     "dp_sniper": "trust.dp_sniper",
     "fault_zoo": "trust.fault_zoo",

@@ -146,25 +146,20 @@ def play_on(
     release: Callable[[jax.Array, int], Any],
     score: Callable[[Any], Any],
     trials: int,
-    *,
-    batch: int = 1,
-    mesh: Mesh | None = None,
 ) -> Iterator[np.ndarray]:
     """Yields the scores of :func:`play`, bit for bit, one call to the device at a time, for callers that may stop
     early.
 
     Args:
       key, release, score, trials: as for :func:`play`; ``trials`` is the largest number per world.
-      batch: trials sent to each device at a time, rounded up to whole blocks.
-      mesh: as for :func:`sweep`.
 
     Yields:
-      Scores, [2, n, ...], of the next n trials; nothing is computed in advance.
+      Scores, [2, n, ...], of the next block of n trials; nothing is computed in advance.
 
     Raises:
-      InputError: trials or batch out of range.
+      InputError: trials out of range.
     """
-    whole, done = game(both_worlds(trial_key(key), release, score), trials, batch=batch, mesh=mesh), 0
+    whole, done = game(both_worlds(trial_key(key), release, score), trials, batch=1), 0
     while done < whole.trials:
         part, whole = whole.fitted(partial(_read, done=done))
         done += len(part)

@@ -58,53 +58,9 @@ def audit(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> AuditResult:
-    """Measures how well the releases of two inputs can be told apart, and bounds the mechanism's epsilon from below.
+    """Measures how well the releases of two inputs can be told apart.
 
-    Args:
-      mechanism: a :class:`Mechanism`, or any jittable ``fn(key, x) -> release`` with arrays or pytrees on both sides;
-        a function of NumPy is wrapped in :func:`dpaudit.on_host`.
-      x0, x1: the two inputs; neighbours in the sense of the claim.
-      key: a jax.random key, consumed.
-      trials: K of Algorithm 3: the total, half of it in each world (an odd one is not played).
-      claim: the promise; defaults to the mechanism's own.
-      distinguisher: a single attack to use. None runs a family of attacks on the same releases and chooses one on the
-        trials set aside (see :mod:`dpaudit.auditing.attacks.portfolio`), at no cost in confidence. With fewer than
-        256 trials: the likelihood ratio if the mechanism has a density, else the projection on x1 - x0.
-      attacks: your own attacks, in addition to the family; not with a distinguisher.
-      delta: of every epsilon; defaults to the claim's, else 0.
-      confidence: of each bound.
-      until: when to stop before all ``trials`` are played: ``sequential.violation()``, ``sequential.width(0.2)`` or a
-        rule of your own. All bounds then hold at all times together. None runs all trials.
-      estimator: how the bounds are computed (:mod:`dpaudit.estimators`): Clopper-Pearson by default, betting with
-        ``until``. A band sets no trials aside if a distinguisher is named, takes larger scores to mean x1, and works
-        neither with ``until`` nor with a curve. Estimators with a caveat are for audits without a claim.
-      alternative: a worse mechanism, for example the same one with 0.8 of the noise: ``power`` is then the probability
-        that this audit would have called it a violation, and ``detectable`` is extrapolated from it. It is attacked
-        in the same way on separate trials, which are not counted; needs a claim.
-      reading: "gaussian" adds to the result the epsilon that follows if the trade-off curve is Gaussian, from the most
-        accurate rule; no verdict rests on it. For Gaussian noise, trials can hardly test a claim of one (epsilon,
-        delta) with a tiny delta; prefer a claim that is the accountant's curve.
-      batch: trials of each world sent to each device at a time, rounded up to whole blocks. The result depends
-        neither on it nor on the mesh or an interruption.
-      mesh: a device mesh, possibly of several processes (``jax.distributed``), over which the trials are split: each
-        process makes the same call and gets the same result. None for one device.
-      checkpoint: a file that stores the counts after each call to the devices, from which the same audit resumes, on
-        any devices. A file of another audit is refused, except that your own rule for ``until`` is compared only by
-        its name. Of several processes, the first one writes the file. With a family of attacks, ``FILE.pilot`` beside
-        it stores the releases that they were fitted on.
-      progress: called with the number of trials played so far, of both worlds, first with those of the checkpoint.
-
-    Returns:
-      An :class:`AuditResult`. If the threshold is chosen, a quarter of the trials is used for that and not counted.
-      With ``until``, no more are used than it takes to estimate error rates as small as the claim's, and the threshold
-      is chosen again as trials accumulate (:func:`dpaudit.auditing.bounds.sequential.next_stage`).
-
-    Raises:
-      InputError: a value out of range, an estimator or an alternative that does not fit, a release that is not a
-        number, a checkpoint that is damaged or belongs to another audit, and what :func:`probe.examine` refuses: a
-        mechanism that raises, cannot be traced, ignores its key or gives x0 and x1 releases of different shape.
-
-    Source: paper 000, Algorithm 3.
+    Arguments, result and errors are those of :func:`dpaudit.audit`, which takes protocols as well.
     """
     half = _validate.at_least(2, trials=trials) // 2
     _validate.open_unit(confidence=confidence)

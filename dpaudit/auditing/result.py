@@ -86,6 +86,7 @@ class AuditResult:
         nearly every mechanism that adds floats leaks. No other number here, and no verdict, rests on them unless
         :data:`distinguish.lowest_bits` is among the attacks. None where they were not looked at: in JAX, where an
         attack was named alone, and where releases hold no floats.
+      canary: the user of a protocol whom a search found, as lists and numbers; None where the canary was given.
     """
 
     epsilon_hat: float
@@ -119,6 +120,7 @@ class AuditResult:
     reading_upper: float | None = None
     reproducible: bool = True
     low_bits: float | None = None
+    canary: Any = None
 
     @property
     def verdict(self) -> str:
@@ -143,6 +145,8 @@ class AuditResult:
             row |= {f"{CERTIFIED}{name}{end}": value for end, value in zip(ENDS, one, strict=True)}
         if self.band is not None:
             row["band"] = {name: list(rates) for name, rates in self.band._asdict().items()}
+        if self.canary is None:
+            del row["canary"]
         if self.attacks:
             row["attacks"] = [one._asdict() for one in self.attacks]
         epsilon, delta, _ = self.claim or (None, None, None)
@@ -167,7 +171,8 @@ class AuditResult:
             apart = ("claim", "attacks", "certified", "band")
             fields = [field for field in dataclasses.fields(cls) if field.name not in apart]
             names = [field.name for field in fields if field.name in row or field.default is dataclasses.MISSING]
-            values: dict[str, Any] = {name: INFINITIES.get(row[name], row[name]) for name in names}
+            values: dict[str, Any] = {name: INFINITIES.get(row[name], row[name]) for name in names if name != "canary"}
+            values["canary"] = row.get("canary")
             values["attacks"] = tuple(Tried(**one) for one in row.get("attacks", ()))
             if "band" in row:
                 values["band"] = Band(**{name: tuple(rates) for name, rates in row["band"].items()})

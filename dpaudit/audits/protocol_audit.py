@@ -2,8 +2,7 @@
 
     devices = each(everything, gradient, clip_norm=1.0)
     steps = private(devices, gaussian("gradient", noise_multiplier=4.0), update=update)
-    hidden = of_protocol(steps, weights, users, canary, rounds=20, delta=1e-6)
-    dpaudit.audit(hidden, ABSENT, PRESENT, key=key, trials=20_000)
+    dpaudit.audit(steps, users, canary, key=key, state=weights, rounds=20, trials=20_000)
 
 Users are any pytree with a leading axis; the canary is one of them, or a worst case made by hand. The release is the
 whole transcript. If the boundary itself clips messages and adds the noise
@@ -30,6 +29,7 @@ from jax.flatten_util import ravel_pytree
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from dpaudit import _validate
+from dpaudit.auditing.lint import probe
 from dpaudit.audits.training_canary import ABSENT, PRESENT
 from dpaudit.audits.transcript_audit import Seen
 from dpaudit.mechanisms.claim import Claim, Mechanism
@@ -39,6 +39,7 @@ from dpaudit.personalization.boundary.budget import mu_squared
 from dpaudit.personalization.boundary.protocol import Protocol
 
 BITS = 10
+NAME = "protocol"  # in messages about its run
 
 __all__ = ["ABSENT", "PRESENT", "Told", "of_protocol"]
 
@@ -97,17 +98,18 @@ def of_protocol(
       accounting of the transcript as its claim ("add_remove"), and with ``log_prob`` if it is known.
 
     Raises:
-      InputError: a canary of another shape; a run whose accounted epsilon is infinite.
+      InputError: no users; a canary of another shape; a function that JAX cannot trace or that has effects; a run
+        whose accounted epsilon is infinite.
     """
     _validate.at_least(1, rounds=rounds)
     everybody = joined(users, canary)
+    memory = begun(protocol, memory)
     watched = protocol._replace(devices=_Devices(protocol.devices))
-    if memory is None and isinstance(protocol.release, Noised):
-        memory = protocol.release.init()
 
     def played(key: jax.Array, present: Any) -> Any:
         return run(key, watched, state, memory, (present, everybody, users), rounds)[2]
 
+    probe.once(Mechanism(played), NAME, 1, PRESENT)
     read = None
     if not _drawing(protocol, state, users):
         known = enforced(protocol)
@@ -126,6 +128,7 @@ def of_protocol(
     def log_prob(told: Told, present: Any) -> jax.Array:
         return -0.5 * jnp.sum((told.seen.along - present * told.seen.reach) ** 2)
 
+    apply.__name__ = NAME
     accounted = played(jax.random.key(0), PRESENT)
     claim = accounted.claim() if delta is None else Claim(accounted.epsilon(delta), delta, "add_remove")
     return Mechanism(apply, claim, log_prob if read is not None and enforced(protocol) else None)
@@ -193,18 +196,39 @@ def scaled(protocol: Protocol, total: Any) -> jax.Array:
 
 def alone(users: Any, canary: Any) -> Any:
     """Returns the canary as the users of a protocol: a bucket of one is a tuple if users are a tuple of buckets."""
-    return (canary,) if isinstance(users, tuple) and not hasattr(users, "_fields") else canary
+    return (canary,) if _in_buckets(users) else canary
 
 
 def joined(users: Any, canary: Any) -> Any:
-    """Returns the others and the canary, in a pytree like ``users``."""
-    if alone(users, canary) is not canary:
-        return (*users, canary)
-    own, one = (
-        jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf)[1:])}", who)
-        for who in (users, canary)
-    )
+    """Returns the others and the canary, in a pytree like ``users``.
+
+    Raises:
+      InputError: no users; a canary that is not one user like them.
+    """
+    buckets = users if _in_buckets(users) else (users,)
+    rows = [{jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(each)} for each in buckets]
+    if any(len(each) != 1 or () in each for each in rows) or all(each == {(0,)} for each in rows):
+        shapes = jax.tree.map(lambda leaf: list(jnp.shape(leaf)), users)
+        raise _validate.expected("users", "arrays with one leading axis, of at least one user", shapes)
+    own, one = _kinds(buckets[0], buckets is users), _kinds(canary, buckets is users)
     if own != one or {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(canary)} != {(1,)}:
         shapes = jax.tree.map(lambda leaf: list(jnp.shape(leaf)), canary)
         raise _validate.expected("canary", f"one user, with a leading axis of 1 and leaves {own}", shapes)
+    if buckets is users:
+        return (*users, canary)
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), users, canary)
+
+
+def begun(protocol: Protocol, memory: Any) -> Any:
+    """Returns the aggregator's memory before a run: for None, that of a protocol made by ``private``."""
+    return protocol.release.init() if memory is None and isinstance(protocol.release, Noised) else memory
+
+
+def _in_buckets(users: Any) -> bool:
+    return isinstance(users, tuple) and not hasattr(users, "_fields") and len(users) > 0
+
+
+def _kinds(users: Any, any_width: bool) -> Any:
+    """Names the type of each array of a user, and its shape; of buckets, whose widths differ, how many axes it has."""
+    axes = (lambda leaf: jnp.ndim(leaf) - 1) if any_width else (lambda leaf: list(jnp.shape(leaf)[1:]))
+    return jax.tree.map(lambda leaf: f"{jnp.result_type(leaf)}{axes(leaf)}", users)

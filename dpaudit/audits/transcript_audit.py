@@ -31,7 +31,7 @@ from dpaudit.personalization.boundary.protocol import Protocol
 
 __all__ = ["ABSENT", "PRESENT", "Recipe", "Seen", "extreme", "whole"]
 
-LONGEST = 1e9  # a rating beyond every clip norm
+LONGEST = 1e9  # a rating beyond every clip norm, with a finite square
 
 
 class Recipe(NamedTuple):
@@ -71,18 +71,17 @@ class Seen(NamedTuple):
     reach: jax.Array
 
 
-def extreme(*, item: int, rating: float = LONGEST) -> Users:
+def extreme(*, item: int) -> Users:
     """Makes the user who moves alternating minimisation furthest, with one item and an impossibly large rating.
 
     The user's factor and the residual of the rating are both as long as clipping allows, and the only weight is 1.
 
     Args:
       item: an item whose factor is nonzero in every round.
-      rating: far larger than any clip norm, but with a finite square.
     """
     one = jnp.ones((1, 1))
     return Users(
-        jnp.full((1, 1), _validate.at_least(0, item=item), jnp.int32), rating * one, one, jnp.full(1, -1, jnp.int32)
+        jnp.full((1, 1), _validate.at_least(0, item=item), jnp.int32), LONGEST * one, one, jnp.full(1, -1, jnp.int32)
     )
 
 

@@ -2,7 +2,8 @@
 
     anybody = domain.box((3,), -10.0, 10.0)
     canary = worst_user(key, steps, weights, users, anybody, rounds=20)
-    dpaudit.audit(of_protocol(steps, weights, users, canary, rounds=20), ABSENT, PRESENT, key=audit_key)
+    dpaudit.audit(steps, users, canary, key=audit_key, state=weights, rounds=20)
+    dpaudit.audit(steps, users, anybody, key=key, state=weights, rounds=20)         # both in one call
 
 With Delta_t what a user adds to the total of round t, in standard deviations of its noise, the log likelihood ratio of
 the whole transcript has mean |Delta|^2/2, |Delta|^2 = sum_t |Delta_t|^2 (:mod:`dpaudit.audits.protocol_audit`). The
@@ -19,9 +20,8 @@ from jax.flatten_util import ravel_pytree
 from dpaudit import _validate
 from dpaudit.auditing.domain import Domain, Pair, checked
 from dpaudit.auditing.search_pairs import challengers, take
-from dpaudit.audits.protocol_audit import alone, joined, scaled
+from dpaudit.audits.protocol_audit import alone, begun, joined, scaled
 from dpaudit.personalization.boundary.aggregator import enforced, run
-from dpaudit.personalization.boundary.bounds import Noised
 from dpaudit.personalization.boundary.protocol import Protocol
 
 RUNS = 8  # whose models a user is tried with
@@ -66,8 +66,7 @@ def worst_user(
     anybody = _of_parts(anybody) if isinstance(anybody, dict) else checked(anybody=anybody)
     jax.eval_shape(lambda key: joined(users, jax.tree.map(lambda leaf: leaf[None], anybody.draw(key)[1])), key)
     run_key, draw_key, key = jax.random.split(_validate.key(key=key), 3)
-    if memory is None and isinstance(protocol.release, Noised):
-        memory = protocol.release.init()
+    memory = begun(protocol, memory)
 
     def models(key: jax.Array) -> Any:
         """Returns what the server broadcast in every round of a run without the user."""
@@ -124,6 +123,13 @@ def worst_user(
         return take(members, jnp.argmax(jax.vmap(squared)(members)))
 
     return jax.tree.map(lambda leaf: leaf[None], searched(key, draw_key)[1])
+
+
+def is_domain(canary: Any) -> bool:
+    """Tells whether a canary is given as a domain, or as domains by name, in which to search for it."""
+    return isinstance(canary, Domain) or (
+        isinstance(canary, dict) and any(isinstance(part, Domain) for part in canary.values())
+    )
 
 
 def _of_parts(parts: dict[str, Domain]) -> Domain:

@@ -249,26 +249,22 @@ def pure_claim(participations: int, *, epsilon: float) -> Claim:
     return Claim.pld(_responses(epsilon, count), neighbouring="replace")
 
 
-def statistic_claim(
-    event: DpEvent, *, rate: float, releases: int, neighbouring: str, replacement: float = 2.0, interval: float = 1e-4
-) -> Claim:
+def statistic_claim(event: DpEvent, *, rate: float, releases: int, neighbouring: str) -> Claim:
     """Makes the claim of a statistic at every delta: :func:`fixed_size` for "replace", else :func:`poisson`.
 
     Args:
       releases: >= 1.
       neighbouring: "replace" or "add_remove".
-      event, rate, replacement: as for :func:`fixed_size`.
-      interval: of the grid of privacy losses, in nats; it rounds upward.
+      event, rate: as for :func:`fixed_size`; replacing a report changes twice what adding one does.
 
     Raises:
       InputError: a value out of range; an event without such an accounting.
     """
     releases = _validate.at_least(1, releases=_checked(rate, releases))
-    _validate.positive(interval=interval)
     if _validate.one_of(NEIGHBOURING, neighbouring=neighbouring) == "replace":
-        sampled = _sampled(_losses(event, replacement), rate, interval)
+        sampled = _sampled(_losses(event, 2.0), rate, INTERVALS[1])
         return Claim.pld(sampled.self_compose(releases), neighbouring="replace")
-    accountant = PLDAccountant(value_discretization_interval=interval)
+    accountant = PLDAccountant(value_discretization_interval=INTERVALS[1])
     return Claim.accounted(accountant.compose(_composed(accountant, event, rate, releases)))
 
 

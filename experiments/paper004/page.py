@@ -12,6 +12,11 @@ from experiments.paper004.claims import CLAIMS as CLAIMS
 from experiments.paper004.federated import LEARNING_RATES
 from experiments.paper004.figures import transcript_figure, utility_figure
 from experiments.paper004.methods import delta_for
+from experiments.paper004.page_crossover import crossover as crossover
+from experiments.paper004.page_crossover import crossover_run as crossover_run
+from experiments.paper004.page_crossover import factors_pay as factors_pay
+from experiments.paper004.page_crossover import features_alone as features_alone
+from experiments.paper004.page_crossover import methods_compared as methods_compared
 from experiments.paper004.run import mu_of
 
 FILES = ("personalization*.json",)

@@ -13,7 +13,7 @@ or beyond its claim.
 """
 
 import re
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ import dpaudit
 from dpaudit import InputError, domain
 from dpaudit.auditing.bounds import gdp
 from dpaudit.auditing.result import json_number
-from dpaudit.audits.protocol_audit import ABSENT, PRESENT, of_protocol
+from dpaudit.audits.protocol_audit import of_protocol
 from dpaudit.audits.user_canary import shift
 from dpaudit.audits.user_search import worst_user
 from experiments import fingerprint
@@ -66,9 +66,11 @@ PROTOCOLS = {
 
 
 def blocks() -> list[str]:
-    """Returns the page's blocks of Python, in order, without those that audit."""
+    """Returns the page's blocks of Python, in order, without those that audit or look at an audit's result."""
     found = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return [block for block in found if not any(call in block for call in ("dpaudit.audit(", "worst_user("))]
+    return [
+        block for block in found if not any(name in block for name in ("dpaudit.audit(", "worst_user(", "result."))
+    ]
 
 
 def code_of_page() -> str:
@@ -114,16 +116,15 @@ def faults(rows: Rows, trials: int) -> None:
     """Gradient steps of an author with one thing wrong, and with none; what the accountant lets pass is played."""
     for name, (author, canary) in {"none": (Author(), FAR), **FAULTS}.items():
         setting: dict[str, Any] = {"fault": name, "delta": DELTA, "confidence": CONFIDENCE, "rounds": ROUNDS}
-        made = partial(of_protocol, authored(author), START, FEW, canary, rounds=ROUNDS, memory=memory(author))
+        how = {"key": key_of(rows), "state": START, "rounds": ROUNDS, "memory": memory(author)}
         try:
-            mechanism = made()
+            result = dpaudit.audit(authored(author), FEW, canary, trials=trials, confidence=CONFIDENCE, **how)
         except InputError as error:
             setting |= {"claimed": None, "attack": str(error), "verdict": "refused"}
             rows.add("protocol fault", setting, None, scale="no run")
             continue
-        assert mechanism.claim is not None
-        result = dpaudit.audit(mechanism, ABSENT, PRESENT, key=key_of(rows), trials=trials, confidence=CONFIDENCE)
-        setting |= {"claimed": mechanism.claim.epsilon_at(DELTA), "attack": result.method, "verdict": result.verdict}
+        assert result.claim is not None
+        setting |= {"claimed": result.claim.epsilon_at(DELTA), "attack": result.method, "verdict": result.verdict}
         bounds = result.epsilon_lower, result.epsilon_upper
         rows.add("protocol fault", setting, result.epsilon_hat, bounds, scale=f"{trials:,} runs")
         print(f"{name}: epsilon [{bounds[0]:.3f}, {bounds[1]:.3f}], {result.verdict}", flush=True)

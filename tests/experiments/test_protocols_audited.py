@@ -7,18 +7,17 @@ import pytest
 
 import dpaudit
 from dpaudit import InputError
-from dpaudit.audits.protocol_audit import ABSENT, PRESENT, of_protocol
 from dpaudit.report.rows import read_rows
 from experiments.common import results
 from experiments.paper004.authored import FAR, FAULTS, OTHERS, ROUNDS, START, Author, authored, memory
 from experiments.paper004.protocols import PAGE, PROTOCOLS, code_of_page
 
-NOT_PROTOCOLS = {"The worst user by search", "Faults"}
+NOT_PROTOCOLS = {"In twelve lines", "The worst user by search", "Faults"}
 
 
 def audited(author, canary, trials):
-    mechanism = of_protocol(authored(author), START, OTHERS, canary, rounds=ROUNDS, memory=memory(author))
-    return dpaudit.audit(mechanism, ABSENT, PRESENT, key=jax.random.key(0), trials=trials)
+    how = {"key": jax.random.key(0), "state": START, "rounds": ROUNDS, "memory": memory(author)}
+    return dpaudit.audit(authored(author), OTHERS, canary, trials=trials, **how)
 
 
 def test_every_protocol_of_the_page_is_audited_as_it_is_there():
@@ -27,6 +26,16 @@ def test_every_protocol_of_the_page_is_audited_as_it_is_there():
     rows = [row for row in read_rows(results("personalization_protocols")) if row["quantity"] == "protocol mu"]
     assert {row["setting"]["protocol"] for row in rows} == set(PROTOCOLS)
     assert {row["setting"]["page"] for row in rows} == {code_of_page()}
+
+
+def test_a_protocol_of_ones_own_takes_twelve_lines():
+    """Written, run, accounted and audited; tests/test_docs.py runs them."""
+    first = re.search(
+        r"^## In twelve lines\n.*?^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert first is not None
+    assert all(call in first[1] for call in ("private(", " = run(", "transcript.epsilon(", "dpaudit.audit("))
+    assert len([line for line in first[1].splitlines() if line]) <= 12
 
 
 @pytest.mark.integration

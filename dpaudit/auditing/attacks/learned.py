@@ -55,6 +55,7 @@ def fitted(key: jax.Array, releases: jax.Array, reading: Any, *, network: Classi
     return parameters
 
 
+BATCH = 256  # releases of each world in a step
 FARTHEST = 100.0  # standard deviations; a release beyond them would dominate a whole step
 ATOM_SAMPLE, ATOM_LEAST, ATOMS = 512, 5, 8  # a value is an atom if 5 of 512 releases have it; 8 are kept
 
@@ -78,9 +79,7 @@ class Reading(NamedTuple):
         return jnp.concatenate([scaled, *(symbol.astype(scaled.dtype) for symbol in symbols)], -1)
 
 
-def distinguisher(
-    *, trials: int = 4096, steps: int = 1000, batch: int = 256, layers: int = 2, hidden: int = 64
-) -> Distinguisher:
+def distinguisher(*, trials: int = 4096, steps: int = 1000, layers: int = 2, hidden: int = 64) -> Distinguisher:
     """Makes a distinguisher of a neural network that is trained before the audit, on separate releases.
 
     The network minimises the binary cross-entropy of the world given the release, so that its logit tends to the log
@@ -91,13 +90,12 @@ def distinguisher(
     A value that a coordinate takes repeatedly (a category, an "aborted", a clipped end, NaN) is read as a symbol
     rather than as a size.
 
-    A leak of epsilon per release shows in the logit only when ``batch * steps`` and ``trials`` exceed the number of
+    A leak of epsilon per release shows in the logit only when ``256 steps`` and ``trials`` exceed the number of
     weights over epsilon^2: small epsilons need many trials and few weights.
 
     Args:
       trials: training releases of each world; all of them are held in memory.
-      steps: Adam steps.
-      batch: releases of each world in a step.
+      steps: Adam steps, on 256 releases of each world.
       layers: hidden layers; 0 is logistic regression.
       hidden: width of a hidden layer.
 
@@ -107,7 +105,7 @@ def distinguisher(
     Raises:
       InputError: a number below 1 (layers: below 0).
     """
-    sizes = {"trials": trials, "steps": steps, "batch": batch, "hidden": hidden}
+    sizes = {"trials": trials, "steps": steps, "hidden": hidden}
     for name, size in sizes.items():
         _validate.at_least(1, **{name: size})
     sizes["layers"] = _validate.at_least(0, layers=layers)
@@ -122,14 +120,13 @@ def _fit(
     *,
     trials: int,
     steps: int,
-    batch: int,
     layers: int,
     hidden: int,
 ) -> Score:
     pilot_key, train_key = jax.random.split(key)
     read = release_reader(pilot_key, mechanism, x0)
     pilot = play(pilot_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), read, trials)  # [2, trials, d]
-    score = train(train_key, jnp.asarray(pilot), steps=steps, batch=batch, layers=layers, hidden=hidden)
+    score = train(train_key, jnp.asarray(pilot), steps=steps, batch=BATCH, layers=layers, hidden=hidden)
     return lambda release: score(read(release))
 
 
@@ -139,7 +136,8 @@ def train(key: jax.Array, releases: jax.Array, *, steps: int, batch: int, layers
     Args:
       key: a jax.random key, consumed.
       releases: [2, trials, d], one row per world; no bound may count them.
-      steps, batch, layers, hidden: as for :func:`distinguisher`.
+      batch: releases of each world in a step.
+      steps, layers, hidden: as for :func:`distinguisher`.
     """
     reading, network = _reading(releases), Classifier(layers, hidden)
     parameters = fitted(key, releases, reading, network=network, steps=steps, batch=batch)

@@ -202,7 +202,7 @@ def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
         epsilon is infinite. (One that answers both alike leaks nothing on this pair, and is played.)
     """
     name = name_of(mechanism.apply)
-    (program, one), (_, other) = traced = [_traced(mechanism, name, world, x) for world, x in enumerate((x0, x1))]
+    (program, one), (_, other) = traced = [once(mechanism, name, world, x) for world, x in enumerate((x0, x1))]
     for x, (first, _) in zip((x0, x1), traced, strict=True):
         refuse_changing(partial(_program, mechanism, x), first, name)
     for array in (*program.out_avals, *traced[1][0].out_avals):
@@ -260,8 +260,18 @@ def _program(mechanism: Mechanism, x: Any, *, with_shapes: bool = False) -> Any:
     return jax.make_jaxpr(lambda key: mechanism.apply(key, x), return_shape=with_shapes)(jax.random.key(0))
 
 
-def _traced(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[ClosedJaxpr, Any]:
-    """Returns one release as a program of its key, and its structure with each array's shape and type."""
+def once(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[ClosedJaxpr, Any]:
+    """Traces one release as a program of its key; returns it, and its structure with each array's shape and type.
+
+    Args:
+      mechanism: what is traced.
+      name: of its function, for messages.
+      world: 0 or 1, the number of the input.
+      x: the input.
+
+    Raises:
+      InputError: what the function raises, in one line.
+    """
     try:
         program, release = _program(mechanism, x, with_shapes=True)
     except _validate.InputError as error:  # without JAX's note on its frames

@@ -160,6 +160,37 @@ MUTANTS = [
         ("stddev = recipe.noise_multiplier * strategy", "stddev = strategy"),
     ),
     *of(
+        "dpaudit/audits/audit",
+        "audits/test_audit",
+        ("for name, value in run.items():", "for name, value in ():"),
+        ("hidden(other) if _is_protocol(other) else other", "other"),
+        ("if canary is x1:\n", "if True:\n"),
+    ),
+    *of(
+        "dpaudit/audits/protocol_audit",
+        "audits/test_audit",
+        (" or all(each == {(0,)} for each in rows)", ""),
+        (" or {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(canary)} != {(1,)}", ""),
+        ("probe.once(Mechanism(played), NAME, 1, PRESENT)", "pass"),
+    ),
+    *of(
+        "dpaudit/personalization/boundary/aggregator",
+        "personalization/test_protocol_private",
+        ("if not (trusted or enforced(protocol)):", "if False:"),
+        ("        if count < minimum_users:\n", "        if count < 0:\n"),
+        ("        and release.add == devices.add\n", ""),
+    ),
+    *of(
+        "dpaudit/personalization/boundary/aggregator",
+        "personalization/test_aggregator",
+        ("    devices, aggregator = jax.random.split(own)\n", "    devices = aggregator = own\n"),
+    ),
+    *of(
+        "dpaudit/personalization/boundary/transcript",
+        "personalization/test_transcript",
+        ("if len(set(run.tolist())) < len(run):", "if False:"),
+    ),
+    *of(
         "dpaudit/personalization/als/factored",
         "personalization/test_factored",
         ("jnp.maximum(jnp.sum(ratings.weights), 1)", "1"),

@@ -1,0 +1,98 @@
+"""The comparison over users, epsilon and rank: others choose, and the page says what its rows say."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpaudit.data.ratings import split_users
+from dpaudit.personalization.als.steps import Model
+from experiments.common import Rows
+from experiments.paper004 import crossover, jester, page
+from experiments.paper004.crossover import Compared, compare, few, jokers
+from experiments.paper004.methods import Told
+
+
+def test_other_users_choose_between_settings_and_every_rank_is_fitted_once(tmp_path, monkeypatch):
+    learners = crossover.made_up(0, 300)
+    asked = []
+
+    def fit(key, train, choice, epsilon, mu):
+        asked.append((train is learners.public, choice["rank"], choice["sound"], epsilon))
+        bias = jnp.full((crossover.ITEMS, 1), 0.0 if choice["sound"] else 3.0)
+        return Told(Model(bias + 1, bias, jnp.zeros(len(bias)), jnp.array([3.5, 1.0]), jnp.full(2, 5.0)), 1.0)
+
+    both = {name: Compared(fit, ({"sound": False}, {"sound": True})) for name in ("alternating", "gradient steps")}
+    monkeypatch.setitem(crossover.METHODS, "made-up users", both)
+    rows = Rows("004", "personalization_crossover", str(tmp_path), 0)
+    compare(rows, "made-up users", learners, [1.0, None], [0, 2, 4])
+    own = [(True, 4, False), (True, 4, True), (False, 0, True), (False, 2, True), (False, 4, True)]
+    steps = [each for each in own if each[1]]
+    assert asked == [(*each, epsilon) for epsilon in (1.0, math.inf) for each in own + steps]
+    assert len(rows.rows) == 2 * (3 + 2)
+    asked.clear()
+    compare(rows, "made-up users", learners, [1.0, 5.0, None], [4], at=5.0)
+    chosen = [(True, 4, False, 5.0), (True, 4, True, 5.0), (False, 4, True, 1.0)]
+    assert asked == [*chosen, *chosen, *2 * [(False, 4, True, 5.0)], *2 * [(False, 4, True, math.inf)]]
+
+
+def test_jokers_and_those_who_choose_are_different_users():
+    ratings = jester.made_up(0, 600)
+    found, again = jokers(0, ratings, 400), jokers(0, ratings, 400)
+    private, public = split_users(ratings, seed=0)
+    assert found.train.num_users == 400
+    assert found.seen.num_users == public.num_users
+    assert found.public.num_users == round(400 / public.num_users) * public.num_users
+    assert all(np.array_equal(one.values, other.values) for one, other in zip(found, again, strict=True))
+    drawn = few(1, private, 50)
+    assert drawn.num_users == 50
+    assert np.unique(drawn.users).tolist() == list(range(50))  # everybody rated
+    assert drawn.users.max() < 50 < len(drawn.values)
+
+
+def rows_with(**errors):
+    """One group of users at epsilon 1 and without noise; errors by method and rank."""
+    found = []
+    for epsilon, more in ((1.0, 0.1), (None, 0.0)):
+        for name, error in {"bias_0": 1.0, **errors}.items():
+            method = "gradient steps" if name.startswith("steps") else "alternating"
+            setting = {"data": "made-up users", "users": 50, "method": method, "epsilon": epsilon, "delta": 1e-5}
+            setting |= {"rank": int(name[-1])}
+            found.append({"quantity": "crossover rmse", "setting": setting, "ours": error + more * (name != "bias_0")})
+    return found
+
+
+def test_the_page_says_what_its_rows_say():
+    rows = rows_with(alternating_2=0.95, alternating_4=0.92, steps_2=0.97, steps_4=0.85)
+    assert "| 50 | 1 | 1.000 | 1.050 | 1.020 | 1.070 | **0.950** |" in page.crossover(rows)
+    assert "| 50 | ∞ | 1.000 | 0.950 | 0.920 | 0.970 | **0.850** |" in page.crossover(rows)
+    wanted = "50 made-up users: alternating without noise, gradient steps at ε = 1 and without noise"
+    assert page.factors_pay(rows).values["told"] == wanted
+    compared = page.methods_compared(rows).values
+    assert (compared["cells"], compared["steps"], compared["alternating"]) == (1, 1, 0)
+    assert (compared["rest"], compared["without"]) == (1, 0)
+    assert "alternating nowhere" in page.factors_pay(rows_with(alternating_2=2.0, steps_2=0.5)).values["told"]
+
+
+def test_features_alone_is_untrue_where_the_lead_is_larger_than_what_features_bring():
+    def rmse(method, ours, rank=0):
+        return {
+            "quantity": "rmse",
+            "setting": {"method": method, "epsilon": 1.0, "choice": {"rank": rank}},
+            "ours": ours,
+        }
+
+    public, plain, steps = "alternating, public features", "alternating", "gradient steps, public features"
+    assert page.features_alone([rmse(public, 0.9), rmse(plain, 1.0), rmse(steps, 0.95)]).holds
+    assert not page.features_alone([rmse(public, 0.9), rmse(plain, 1.0), rmse(steps, 1.05)]).holds
+    assert not page.features_alone([rmse(public, 0.9, 2), rmse(plain, 1.0), rmse(steps, 0.95)]).holds
+
+
+@pytest.mark.parametrize("name", crossover.METHODS)
+def test_both_methods_have_two_settings(name):
+    assert {*crossover.METHODS[name]} == {"alternating", "gradient steps"}
+    for compared in crossover.METHODS[name].values():
+        one, other = compared.settings
+        assert one != other
+        assert one.keys() == other.keys()
