@@ -193,7 +193,7 @@ def _message(step: Step, key: jax.Array, downloaded: Any, user: Users) -> tuple[
     @of_one.def_vmap
     def _(count: int, mapped: Any, *given: Any) -> tuple[Statistics, Statistics]:
         if any(jax.tree.leaves(mapped[0])) or not all(jax.tree.leaves(mapped[1:])):
-            raise NotImplementedError
+            raise NotImplementedError("devices are mapped over together, with one model for all")
         sent = steps.statistics(step, *given)
         return sent, jax.tree.map(lambda leaf: True, sent)
 

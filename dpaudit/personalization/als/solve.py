@@ -15,6 +15,7 @@ from dpaudit.mechanisms.clipping import einsum
 from dpaudit.personalization.als.layout import Users
 
 CACHED = 1 << 16  # numbers in one group of users on a CPU, so that its systems stay in a core's cache
+SMALL = 12  # coordinates up to which a CPU solves for users side by side
 SUMMED = 24  # ratings of a user whose products one loop over users adds up
 RESIDENT = 1 << 26  # the same on an accelerator, which is fastest with as many users at a time as memory holds
 
@@ -114,7 +115,7 @@ def ridge(
       ``[u, r]``.
     """
     root = jnp.sqrt(weights)
-    if _platform.on_cpu():
+    if _platform.on_cpu() and rows.shape[-1] <= SMALL:
         prior = jnp.expand_dims(prior, -1) if prior.ndim == 2 else _users_last(prior)
         system = _products(_users_last(rows) * root.T[:, None], (root * values).T)
         return _eliminated(system[:, :-1] + prior, system[:, -1] + jnp.asarray(pull)[..., None]).T
