@@ -1,7 +1,7 @@
 """Times whole fits of a population of users on all cores, beside an earlier version of this program.
 
     git worktree add --detach ../before 92b8dba                # the last commit before the boundary's enforcement
-    python -m experiments.paper004.scale --before ../before    # a million users in turn with that version, five minutes
+    python -m experiments.paper004.scale --before ../before    # a million users by both in turn, five minutes
     python -m experiments.paper004.scale                       # 100,000, 300,000 and a million users, four minutes
     python -m experiments.paper004.scale --quick --out DIR     # 2,000 users: under a minute
 
@@ -46,9 +46,9 @@ def fitted(folder: Path, file: Path) -> tuple[float, np.ndarray]:
 def saved(file: Path, users: int, seed: int, epsilon: float) -> str:
     """Writes a population for :mod:`experiments.paper004.whole_fit`; returns what it is."""
     train, _ = population(seed, users=users)
-    sizes = {"num_users": users, "num_items": train.num_items, "low": train.low, "high": train.high}
-    private = {"epsilon": epsilon, "mu": mu_of(epsilon, delta_for(users))}
-    np.savez(file, users=train.users, items=train.items, values=train.values, **sizes, **private)
+    told = {"num_users": users, "num_items": train.num_items, "low": train.low, "high": train.high}
+    told |= {"epsilon": epsilon, "mu": mu_of(epsilon, delta_for(users))}
+    np.savez(file, users=train.users, items=train.items, values=train.values, told=json.dumps(told))
     return f"{users:,} users, {len(train.values):,} ratings"
 
 

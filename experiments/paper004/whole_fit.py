@@ -3,8 +3,7 @@
     python experiments/paper004/whole_fit.py FILE.npz     # PYTHONPATH names the folder
 
 Nothing but the names of modules differs between this version and those of 0.2.0 and before. What it prints is one line
-of JSON: the seconds of the fit, those of arranging, compiling and accounting among them, and where the item factors
-are.
+of JSON: the seconds of the fit, with arranging, compiling and accounting, and where the item factors are.
 """
 
 import importlib
@@ -42,11 +41,10 @@ def methods() -> Any:
 
 
 def main(file: str) -> None:
-    with np.load(file) as told:
-        sizes = {"num_users": int(told["num_users"]), "num_items": int(told["num_items"])}
-        ends = {"low": float(told["low"]), "high": float(told["high"])}
-        train = from_arrays(told["users"], told["items"], told["values"], **sizes, **ends)
-        epsilon, mu = float(told["epsilon"]), float(told["mu"])
+    with np.load(file) as saved:
+        told = json.loads(str(saved["told"]))
+        epsilon, mu = told.pop("epsilon"), told.pop("mu")
+        train = from_arrays(saved["users"], saved["items"], saved["values"], **told)
     fit = methods()["alternating"].fit
     began = time.perf_counter()
     model, _ = fit(jax.random.key(0), train, CHOICE, epsilon, mu)

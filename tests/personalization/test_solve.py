@@ -156,11 +156,11 @@ def test_ridge_is_the_least_of_its_quadratic_the_pull_included():
 def test_ridge_is_as_exact_side_by_side_as_by_cholesky(width, own_prior):
     """Systems whose eigenvalues differ a thousandfold, on a CPU and as on an accelerator."""
     rng = np.random.default_rng(width)
-    users, rank = 33, 6
-    rows = rng.normal(size=(users, width, rank)) * np.geomspace(1, 0.03, rank)
-    values, weights = rng.normal(size=(users, width)), (rng.random((users, width)) < 0.8).astype(float)
-    prior = np.diag(np.geomspace(1, 0.001, rank)) * (rng.uniform(1, 2, (users, 1, 1)) if own_prior else 1.0)
-    each = np.broadcast_to(prior, (users, rank, rank))
+    count, rank = 33, 6
+    rows = rng.normal(size=(count, width, rank)) * np.geomspace(1, 0.03, rank)
+    values, weights = rng.normal(size=(count, width)), (rng.random((count, width)) < 0.8).astype(float)
+    prior = np.diag(np.geomspace(1, 0.001, rank)) * (rng.uniform(1, 2, (count, 1, 1)) if own_prior else 1.0)
+    each = np.broadcast_to(prior, (count, rank, rank))
     exact = np.stack(
         [
             np.linalg.solve((v.T * w) @ v + p, (v.T * w) @ y)
