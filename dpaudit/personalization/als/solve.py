@@ -115,7 +115,7 @@ def ridge(
       ``[u, r]``.
     """
     root = jnp.sqrt(weights)
-    if _platform.on_cpu() and rows.shape[-1] <= SMALL:
+    if _platform.on_cpu() and rows.shape[-1] <= SMALL and len(rows) > 1:
         prior = jnp.expand_dims(prior, -1) if prior.ndim == 2 else _users_last(prior)
         system = _products(_users_last(rows) * root.T[:, None], (root * values).T)
         return _eliminated(system[:, :-1] + prior, system[:, -1] + jnp.asarray(pull)[..., None]).T
