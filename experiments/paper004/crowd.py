@@ -15,6 +15,7 @@ to gain once users are counted some thirty times.
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import data
@@ -30,13 +31,13 @@ from experiments.paper004.run import mu_of
 
 METHOD, SHARES = "ranking, public features", least_squares.Shares(0.15, 0.7, 0.15)  # as fit_ranking has them
 FACTORS = {"rank": 8, "rounds": 2, "unobserved": 0.1, "popularity_share": 0.5, "factor_variance": 1.0}
-TIMES, EPSILON = (1, 3, 10, 30, 100), 5.0
+TIMES, EPSILON = (1, 3, 10, 30), 5.0
 
 
 def moment_over_noise(model: Model, train: Ratings, ranking: Ranking, mu: float) -> float:
     """Returns the median over items of |b_j| over the root mean square length of its noise."""
     z = ((1 - ranking.popularity_share) / ranking.rounds) ** -0.5 / mu
-    prior = Prior(np.full(ranking.rank, ranking.factor_variance), ranking.feature_ridge, ranking.rating_variance)
+    prior = Prior(jnp.full(ranking.rank, ranking.factor_variance), ranking.feature_ridge, ranking.rating_variance)
     step = recommender.ranking_step(ranking)
     how = {"features": model.public, "prior": prior, "shares": SHARES}
     protocol = least_squares.alternating(step, noise_multiplier=z, **how)

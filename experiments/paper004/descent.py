@@ -20,7 +20,7 @@ from dpaudit.personalization.als import metrics, recommender, steps
 from dpaudit.personalization.als.layout import Users, arranged
 from dpaudit.personalization.als.steps import Model
 
-EVERY, PATIENCE, MOST = 10, 10, 300  # steps between looks, looks without improvement, looks in all
+EVERY, PATIENCE, MOST = 10, 5, 300  # steps between looks, looks without improvement, looks in all
 
 
 def descended(key: jax.Array, train: Ratings, model: Model, choice: Mapping[str, Any]) -> Model:

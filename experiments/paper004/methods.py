@@ -180,7 +180,7 @@ METHODS = {
             "learning_rate": (8.0, 3.0, 20.0),
         },
         gaussian=False,
-        without=Method(plain_descent, {"rank": (4, 2, 0), "learning_rate": (0.03, 0.01), "decay": (3.0, 10.0)}),
+        without=Method(plain_descent, {"rank": (2, 4), "learning_rate": (0.03,), "decay": (10.0,)}),
     ),
     "NoisyAdam, public features": Method(  # Bu, Dong, Long and Su 2020, Algorithm 2, of users in place of examples
         partial(gradient_steps, optimizer=optax.adam),
