@@ -170,27 +170,6 @@ def movielens_better(rows: Rows) -> Fact:
     return fact(all(a < b for a, b in pairs), least=min(b - a for a, b in pairs), scale=found[0]["scale"], **known)
 
 
-def crowd(rows: Rows) -> str:
-    lines = []
-    for row in select(rows, "crowd recall@20"):
-        at = row["setting"]
-        cells = [number(at["signal"], 2), number(row["ours"], 3), number(at["without_factors"], 3)]
-        lines.append([f"{at['users']:,}", *cells])
-    head = ["users", "moment over noise", "recall@20, rank 8", "recall@20, no factors"]
-    return table(head, lines)
-
-
-def crowd_run(rows: Rows) -> Fact:
-    """Factors add nothing for the users there are, and gain where users count so often that moments exceed noise."""
-    found = select(rows, "crowd recall@20")
-    gains = [row["ours"] - row["setting"]["without_factors"] for row in found]
-    first, last = found[0]["setting"], found[-1]["setting"]
-    told = {"signal": first["signal"], "most": last["signal"], "gain": gains[-1], "none": gains[0]}
-    told |= {"times": last["times"], "users": first["users"], "epsilon": first["epsilon"]}
-    holds = gains[0] < 0.01 < gains[-1] and first["signal"] < 1 < last["signal"]
-    return fact(holds, **told)
-
-
 def federated(rows: Rows) -> str:
     lines = []
     for row in select(rows, "federated accuracy"):
