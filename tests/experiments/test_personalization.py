@@ -159,7 +159,7 @@ def test_a_row_says_how_its_settings_came_about(quantity, setting, wanted) -> No
 
 
 def test_descent_without_privacy_finds_tastes_and_stops_by_itself() -> None:
-    """Half the variance of ratings is of a taste, which a model of biases alone cannot tell."""
+    """Tastes lower the error by more than its standard error of 3%, of some 600 ratings; a first model does not."""
     ratings = jester.made_up(0, 400)
     train, _, held_out = split(ratings, seed=0)
     errors = {}
@@ -168,7 +168,8 @@ def test_descent_without_privacy_finds_tastes_and_stops_by_itself() -> None:
         found = descent.descended(jax.random.key(2), train, begun, {"learning_rate": 0.1, "decay": 3.0})
         method = METHODS["gradient steps, public features"]
         errors[rank] = score(method, found, {"rank": rank}, train, held_out)
-    assert errors[2] < 0.9 * errors[0]
+        errors["first"] = score(method, begun, {"rank": rank}, train, held_out)
+    assert errors[2] < 0.95 * errors[0] < errors["first"]
 
 
 def test_people_who_count_twice_have_moments_twice_as_long() -> None:
