@@ -43,6 +43,8 @@ PROGRAMS = {  # the module that makes each file of rows
     "personalization": "paper004.run",
     "personalization_jester": "paper004.jester",
     "personalization_movielens": "paper004.movielens",
+    "personalization_crowd": "paper004.crowd",
+    "personalization_scale": "paper004.scale",
     "personalization_audit": "paper004.audit",
     "personalization_protocols": "paper004.protocols",
     "personalization_crossover": "paper004.crossover",

@@ -1,6 +1,7 @@
 """Fits and scores the methods compared: each method by name, what may be chosen of it, and how it is scored."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from dpaudit.personalization.als.steps import Model
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.training.accounting import noise_multiplier
 from dpaudit.training.sampling import poisson
+from experiments.paper004.descent import descended
 
 Choice = Mapping[str, Any]
 DELTA = 1e-5  # of up to MANY users
@@ -47,6 +49,7 @@ class Method(NamedTuple):
     space: Mapping[str, tuple[Any, ...]]  # field -> values to choose from; choosing begins at the first of each
     ranks: bool = False  # it ranks items, and is scored by recall; else by the error of ratings
     gaussian: bool = True  # all releases of a model are one Gaussian, so that those of several compose exactly
+    without: "Method | None" = None  # learns in its place where there is no noise
 
 
 def catalogue(ratings: Ratings, *, features: bool) -> Catalogue:
@@ -106,17 +109,15 @@ def gradient_steps(
     *,
     features: bool = True,
     centre: float = CENTRE,
+    optimizer: Callable[[float], optax.GradientTransformation] = optax.sgd,
 ) -> Told:
     """User-level DP-SGD on biases and factors of the same model, users' halves solved for on their devices."""
-    chosen = Recipe(centre=centre, rank=choice["rank"])
-    known, rank = catalogue(train, features=features).public, choice["rank"]
-    tastes = known.shape[1] - 1
-    mean = jnp.array([chosen.centre] + tastes * [0.0] + [1.0] + rank * [0.0])
-    precision = [chosen.intercept_precision] + tastes * [chosen.taste_precision] + [chosen.bias_precision]
-    precision += rank * [chosen.factor_precision]
+    first_key, cohort_key, key = jax.random.split(key, 3)
+    begun = first(first_key, train, choice["rank"], features=features, centre=centre)
+    known, mean, precision = begun.public, begun.mean, begun.precision
     model = factored.Factored(
         lambda params, items: jnp.concatenate([known[items], params[items]], axis=1),
-        jnp.array(precision),
+        precision,
         lambda params, features: mean,
     )
     (rows,) = arranged(train, buckets=[int(np.bincount(train.users).max())])
@@ -128,16 +129,31 @@ def gradient_steps(
         sampling=sampling,
         clip_norm=choice["clip_norm"],
         noise_multiplier=multiplier,
-        optimizer=optax.sgd(choice["learning_rate"]),
+        optimizer=optimizer(choice["learning_rate"]),
         mesh=hosts.mesh("users"),
     )
-    first_key, cohort_key, key = jax.random.split(key, 3)
-    factors = chosen.first * jax.random.normal(first_key, (train.num_items, rank))
-    params = jnp.concatenate([jnp.zeros((train.num_items, 1)), factors], axis=1)
     everyone = factored.everyone(cohort_key, rows)
-    state, _, transcript = run(key, training.protocol, *training.init(params), everyone, rounds)
-    learned = Model(known, state.params, jnp.zeros(train.num_items), mean, jnp.array(precision))
+    state, _, transcript = run(key, training.protocol, *training.init(begun.factors), everyone, rounds)
+    learned = begun._replace(factors=state.params)
     return Told(learned, transcript.epsilon(delta_for(train.num_users), users=train.num_users) if mu else np.inf)
+
+
+def first(key: jax.Array, train: Ratings, rank: int, *, features: bool = True, centre: float = CENTRE) -> Model:
+    """Returns the model that gradient steps begin with: no biases, and small random factors."""
+    chosen, known = Recipe(centre=centre, rank=rank), catalogue(train, features=features).public
+    tastes = known.shape[1] - 1
+    mean = jnp.array([chosen.centre] + tastes * [0.0] + [1.0] + rank * [0.0])
+    precision = [chosen.intercept_precision] + tastes * [chosen.taste_precision] + [chosen.bias_precision]
+    precision += rank * [chosen.factor_precision]
+    factors = chosen.first * jax.random.normal(key, (train.num_items, rank))
+    factors = jnp.concatenate([jnp.zeros((train.num_items, 1)), factors], axis=1)
+    return Model(known, factors, jnp.zeros(train.num_items), mean, jnp.array(precision))
+
+
+def plain_descent(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
+    """:func:`experiments.paper004.descent.descended`."""
+    first_key, key = jax.random.split(key)
+    return Told(descended(key, train, first(first_key, train, choice["rank"]), choice), np.inf)
 
 
 BIAS_SPACE = {"rating_clip": (1.5, 1.0, 2.0), "bias_variance": (0.1, 0.05, 0.2), "power": (0.15, 0.0, 0.3)}
@@ -163,6 +179,12 @@ METHODS = {
             "clip_norm": (0.05, 0.02, 0.1),
             "learning_rate": (8.0, 3.0, 20.0),
         },
+        gaussian=False,
+        without=Method(plain_descent, {"rank": (2, 4), "learning_rate": (0.03,), "decay": (10.0,)}),
+    ),
+    "NoisyAdam, public features": Method(  # Bu, Dong, Long and Su 2020, Algorithm 2, of users in place of examples
+        partial(gradient_steps, optimizer=optax.adam),
+        {"rank": (0,), "rounds": (100,), "batch_size": (400,), "clip_norm": (0.05,), "learning_rate": (0.03,)},
         gaussian=False,
     ),
     "popularity": Method(popular, {}, ranks=True),

@@ -4,6 +4,7 @@
     python -m experiments.personalization --data movielens_1m  # or 10m, 20m
     python -m experiments.personalization --part rankings      # or ratings; population, a million made-up users; or
                                                                # federated, user-level training on MNIST
+    python -m experiments.personalization --only "NoisyAdam, public features" --epsilon 1 5 20   # these rows alone
     python -m experiments.personalization --quick --out DIR    # a few thousand made-up users: under a minute
 
 A tenth of the users chooses: every method's settings are those of its best candidate for their held-out ratings, by a
@@ -71,6 +72,7 @@ def compare(
     seen, asked, _ = split(choosing, seed=0)
     for place, (name, epsilon) in enumerate((name, epsilon) for name in names for epsilon in epsilons):
         method, part_key = METHODS[name], jax.random.fold_in(key, place)
+        method = method.without or method if math.isinf(epsilon) else method
         choice = choose(jax.random.fold_in(part_key, 0), method, epsilon, first, seen, asked, most)
         found, told = [], math.nan
         for trial, (train, _, held_out) in enumerate(splits):
@@ -136,11 +138,26 @@ def main() -> None:
     parser.add_argument("--data", default="movielens_100k", choices=data.RATINGS)
     parser.add_argument("--part", choices=PARTS, default=None, help="one part alone; rows of the other stay")
     parser.add_argument("--users", type=int, default=1_000_000, help="of the population")
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=None, help="methods whose rows are made alone")
+    parser.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS, help="of these rows; inf for no noise")
     chosen = parser.parse_args()
-    rows = Rows("004", "personalization", chosen.out, chosen.seed, keep=chosen.part is not None)
+    asked = {
+        (name, None if math.isinf(epsilon) else epsilon) for name in chosen.only or () for epsilon in chosen.epsilon
+    }
+
+    def stays(row: dict[str, Any]) -> bool:
+        return (row["setting"].get("method"), row["setting"].get("epsilon")) not in asked
+
+    keep = stays if asked else chosen.part is not None
+    rows = Rows("004", "personalization", chosen.out, chosen.seed, keep=keep)
     if chosen.quick:
         rows.run(large, 5_000, [5.0, None])
         return
+    if asked:
+        ratings = data.load_ratings(chosen.data, chosen.data_dir)
+        return compare(
+            rows, ratings, names=chosen.only, epsilons=tuple(chosen.epsilon), trials=TRIALS, most=CANDIDATES
+        )
     for part in (RATINGS, RANKINGS):
         if chosen.part in (None, part):
             names = [name for name, method in METHODS.items() if method.ranks == (part == RANKINGS)]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit import _validate
+from dpaudit import _platform, _validate
 from dpaudit.data.ratings import from_arrays
 from dpaudit.personalization.als import layout, solve
 
@@ -149,3 +149,27 @@ def test_ridge_is_the_least_of_its_quadratic_the_pull_included():
         weighted = weights[user][:, None] * rows[user]
         exact = np.linalg.solve(rows[user].T @ weighted + prior, weighted.T @ values[user] + pull)
         np.testing.assert_allclose(found[user], exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, solve.SUMMED, 2 * solve.SUMMED + 3])
+@pytest.mark.parametrize("own_prior", [False, True])
+def test_ridge_is_as_exact_side_by_side_as_by_cholesky(width, own_prior):
+    """Systems whose eigenvalues differ a thousandfold, on a CPU and as on an accelerator."""
+    rng = np.random.default_rng(width)
+    count, rank = 33, 6
+    rows = rng.normal(size=(count, width, rank)) * np.geomspace(1, 0.03, rank)
+    values, weights = rng.normal(size=(count, width)), (rng.random((count, width)) < 0.8).astype(float)
+    prior = np.diag(np.geomspace(1, 0.001, rank)) * (rng.uniform(1, 2, (count, 1, 1)) if own_prior else 1.0)
+    each = np.broadcast_to(prior, (count, rank, rank))
+    exact = np.stack(
+        [
+            np.linalg.solve((v.T * w) @ v + p, (v.T * w) @ y)
+            for v, y, w, p in zip(rows, values, weights, each, strict=True)
+        ]
+    )
+    given = [jnp.asarray(x, jnp.float32) for x in (rows, values, weights, prior)]
+    for kind in ("cpu", "tpu"):
+        with _platform.named(kind):
+            found = jax.jit(solve.ridge)(*given)
+        np.testing.assert_allclose(found, exact, atol=1e-4 * np.abs(exact).max())
+    assert np.abs(np.asarray(jax.jit(solve.ridge)(*given[:3], 1.001 * given[3])) - exact).max() > 1e-4

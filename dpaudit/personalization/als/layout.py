@@ -58,16 +58,13 @@ def arranged(ratings: Ratings, *, buckets: Sequence[int] | None = None, rows: in
         raise _validate.expected("buckets", "ascending widths", list(buckets or ()))
     if widths[-1] < most:
         raise _validate.expected("buckets", f"a last width >= {most}, the ratings of the user with most", widths[-1])
-    order = np.lexsort((ratings.items, ratings.users))
-    owners = ratings.users[order]
-    places = np.arange(len(order)) - (np.cumsum(counts) - counts)[owners]
-    bucket, found = np.searchsorted(widths, counts), []
+    kept, firsts, bucket = _by_user_and_item(ratings), np.cumsum(counts) - counts, np.searchsorted(widths, counts)
+    found = []
     for number, width in enumerate(widths):
         members = np.flatnonzero(bucket == number)
         if len(members):
-            inside = bucket[owners] == number
-            at = np.searchsorted(members, owners[inside]), places[inside]
-            found.append(_bucket(ratings, members, order[inside], at, (-(-len(members) // rows) * rows, width)))
+            padded = -(-len(members) // rows) * rows
+            found.append(_bucket(*kept, members, firsts[members], counts[members], (padded, width)))
     return tuple(found)
 
 
@@ -158,16 +155,34 @@ def _doubling(counts: np.ndarray) -> list[int]:
     return [max(1, int(counts[octave == number].max())) for number in np.unique(octave)]
 
 
+def _by_user_and_item(ratings: Ratings) -> tuple[np.ndarray, np.ndarray]:
+    """Returns items and values in the order of users, and of items within a user."""
+    place = ratings.users.astype(np.int64) * ratings.num_items + ratings.items
+    if np.all(place[1:] > place[:-1]):
+        return ratings.items, ratings.values
+    order = np.argsort(place)
+    return ratings.items[order], ratings.values[order]
+
+
 def _bucket(
-    ratings: Ratings,
+    items: np.ndarray,
+    values: np.ndarray,
     members: np.ndarray,
-    chosen: np.ndarray,
-    at: tuple[np.ndarray, np.ndarray],
+    firsts: np.ndarray,
+    counts: np.ndarray,
     shape: tuple[int, int],
 ) -> Users:
-    """Puts the chosen ratings at their (row, place) of a rectangle whose first rows are the members'."""
-    items, values, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-    items[at], values[at], weights[at] = ratings.items[chosen], ratings.values[chosen], 1
+    """Puts the members' ratings, ``counts`` of them from ``firsts`` on, in the first rows of a rectangle."""
+    places = np.arange(shape[1])
+    present = np.zeros(shape, bool)
+    present[: len(members)] = places < counts[:, None]
+    taken = (firsts[:, None] + places)[present[: len(members)]]
+
+    def filled(column: np.ndarray) -> jax.Array:
+        out = np.zeros(shape, column.dtype)
+        out[present] = column[taken]
+        return jnp.asarray(out)
+
     index = np.full(shape[0], -1, np.int32)
     index[: len(members)] = members
-    return Users(*map(jnp.asarray, (items, values, weights, index)))
+    return Users(filled(items), filled(values), jnp.asarray(present, jnp.float32), jnp.asarray(index))

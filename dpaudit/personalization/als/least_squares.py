@@ -180,10 +180,24 @@ def _taken(model: Model, items: jax.Array) -> tuple[steps.Common, steps.Slice]:
 
 
 def _message(step: Step, key: jax.Array, downloaded: Any, user: Users) -> tuple[jax.Array, Statistics]:
-    """Computes one device's message: the items that its rows belong to, and the rows."""
-    shared, slices = downloaded
-    slices, users = jax.tree.map(lambda leaf: leaf[None], (slices, user))
-    return user.items, jax.tree.map(lambda leaf: leaf[0], steps.statistics(step, shared, slices, users))
+    """Computes one device's message: the items that its rows belong to, and the rows.
+
+    Mapped over users, it calls :func:`~dpaudit.personalization.als.steps.statistics` once for all of them.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def of_one(shared: steps.Common, slices: steps.Slice, user: Users) -> Statistics:
+        slices, users = jax.tree.map(lambda leaf: leaf[None], (slices, user))
+        return jax.tree.map(lambda leaf: leaf[0], steps.statistics(step, shared, slices, users))
+
+    @of_one.def_vmap
+    def _(count: int, mapped: Any, *given: Any) -> tuple[Statistics, Statistics]:
+        if any(jax.tree.leaves(mapped[0])) or not all(jax.tree.leaves(mapped[1:])):
+            raise NotImplementedError("devices are mapped over together, with one model for all")
+        sent = steps.statistics(step, *given)
+        return sent, jax.tree.map(lambda leaf: True, sent)
+
+    return user.items, of_one(*downloaded, user)
 
 
 def _added(items: int, total: Statistics | None, messages: tuple[jax.Array, Statistics]) -> Statistics:
