@@ -35,7 +35,8 @@ temporaries stay below a limit.
     one device, operations as the program states them, temporaries as XLA plans them. The roofline is a lower bound on
     the time of a call, which only bytes and operations limit; the true time is longer, by an unknown factor.
 
-A call of `full` or `plane` runs a block of trials; one of `DP-SGD`, `64 networks` and `federated round` takes 20
+A call of `full`, `kernel` or `plane` runs a block of trials; `plane` draws two numbers a trial in the plane of its
+pair of gradients, so that its program is the same for every d. A call of `DP-SGD`, `64 networks` and `federated round` takes 20
 steps or rounds. An arrow leads from the program before it was rewritten for accelerators to that of today; a program
 that has not been compiled for a chip since is not listed there. Loops whose length is known only at run time are
 counted as one iteration: before, on both chips, and today on a TPU, `DP-SGD` and `64 networks` are counted with one
