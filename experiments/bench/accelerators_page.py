@@ -38,13 +38,13 @@ temporaries stay below a limit.
     one device, operations as the program states them, temporaries as XLA plans them. The roofline is a lower bound on
     the time of a call, which only bytes and operations limit; the true time is longer, by an unknown factor.
 
-A call of `full`, `kernel` or `plane` runs a block of trials; `plane` draws two words a trial in the plane of its pair of
-gradients, so that its program is the same for every d. A call of `DP-SGD`, `64 networks` and `federated round` takes 20
-steps or rounds. An arrow leads from the program before it was rewritten for accelerators to that of today; a program
-that has not been compiled for a chip since is not listed there. Loops whose length is known only at run time are
-counted as one iteration: before, on both chips, and today on a TPU, `DP-SGD` and `64 networks` are counted with one
-microbatch a step. Today on an H100 they are counted with all eight, because all of them are computed to avoid a query
-to the host: there the numbers on both sides of an arrow are not comparable.
+A call of `full`, `kernel` or `plane` runs a block of trials; `plane` draws two words a trial in the plane of its pair
+of gradients, so that its program is the same for every d. A call of `DP-SGD`, `64 networks` and `federated round`
+takes 20 steps or rounds. An arrow leads from the program before it was rewritten for accelerators to that of today; a
+program that has not been compiled for a chip since is not listed there. Loops whose length is known only at run time
+are counted as one iteration: before, on both chips, and today on a TPU, `DP-SGD` and `64 networks` are counted with
+one microbatch a step. Today on an H100 they are counted with all eight, because all of them are computed to avoid a
+query to the host: there the numbers on both sides of an arrow are not comparable.
 """
 
 ROOFLINE = """The roofline of an H100 assumes 3.35 TB/s, 494 TFLOP/s in products and 33.5 T other operations a second;
@@ -82,9 +82,9 @@ which is {operands} MB. Other forms were compiled:
 - *A second convolution* with scaled cotangents replaces the sum over gradients that are written out. It computes every
   weight gradient twice, in full precision, which is bound to take longer than what the bytes save.
 - *Grouped, and a second convolution* takes norms from the first form and the sum from the second: gradients are read
-  once, and no patches of that layer are written. It moves {fewest_ratio} times the plain gradient's bytes. It would save
-  {saved} MB, or {saved_ms} ms at 3.35 TB/s, for {more} 10⁹ more operations, or {more_ms} ms if three passes at 494
-  TFLOP/s are enough; and cuDNN's speed is as unknown as in the first form.
+  once, and no patches of that layer are written. It moves {fewest_ratio} times the plain gradient's bytes. It would
+  save {saved} MB, or {saved_ms} ms at 3.35 TB/s, for {more} 10⁹ more operations, or {more_ms} ms if three passes at
+  494 TFLOP/s are enough; and cuDNN's speed is as unknown as in the first form.
 - *Inner products of positions* give norms without gradients. Where positions cancel, what is left is rounding: a norm
   is known only to about 3/10,000 of the length of what cancels, where gradients that are written out show a tenth of a
   millionth. Norms decide how much a unit may weigh, so that this form is refused.
@@ -100,8 +100,8 @@ TAIL = """## With more devices
 
 The bytes that one device moves are proportional to the number of devices to the power of the exponent. In `full`,
 `kernel`, `plane` and `user solves` each device gets as much work as a single one, so that 0 is perfect; user solves
-gather all results on every device. The trials of an audit are divided, so that -1 is perfect. A round has 1,000 clients on one
-device and on eight, so that -1 is perfect, and 4 for each device beyond.
+gather all results on every device. The trials of an audit are divided, so that -1 is perfect. A round has 1,000
+clients on one device and on eight, so that -1 is perfect, and 4 for each device beyond.
 
 {scale}
 

@@ -16,6 +16,7 @@ def breaches(
     padding: float = PADDING,
     decides: bool = False,
     exchanged: Mapping[str, int] | None = None,
+    known: bool = False,
 ) -> list[str]:
     """Returns what a program breaks of the contract, in words.
 
@@ -25,6 +26,7 @@ def breaches(
       padding: the most bytes that an array may take over those of its numbers.
       decides: whether all of its products decide a bound, and so have to be in full precision.
       exchanged: the operations between devices that a program has at most, by kind; None where they are not counted.
+      known: whether the length of every loop has to be known, because a GPU would ask the host before each iteration.
     """
     found = []
     if "f64" in hlo.kinds(program):
@@ -33,6 +35,8 @@ def breaches(
     for loop in hlo.loops(program):
         if loop.trips in counts:
             found.append(f"a loop of {loop.trips} trips: {loop.source}")
+        if known and loop.trips is None:
+            found.append(f"a loop of unknown length: {loop.source}")
     found += [f"{ratio:.0f} times padded: {name}" for name, ratio in hlo.padding(program) if ratio > padding]
     if decides:
         found += [f"a product that is not in full precision: {name}" for name in hlo.loose_products(program)]

@@ -35,7 +35,7 @@ def held(name: str, where: str, exchanged: dict[str, int] | None = None) -> hlo.
     subject = PROGRAMS[name]
     _, _, program, plan = accelerators.compiled(machine(where), subject)
     how: dict[str, Any] = {"counts": subject.counts, "padding": PADDED.get(name, PADDING), "exchanged": exchanged}
-    assert breaches(program, **how) == []
+    assert breaches(program, **how, known=where.startswith("h100")) == []
     assert plan.temp_size_in_bytes <= subject.ceiling
     return program
 

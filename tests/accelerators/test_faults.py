@@ -2,6 +2,7 @@
 devices exchange more than once."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from dpaudit._engine import game, sharding, topologies
 from dpaudit.audits import craft, engines
 from dpaudit.federated import clients, clip_size, population, rounds
 from dpaudit.mechanisms import ldp_sgd
-from dpaudit.training import per_example, unit_gradients
+from dpaudit.training import microbatches, per_example, unit_gradients
 from experiments.bench import hlo
 from tests.accelerators.conftest import machine
 from tests.accelerators.contract import EXCHANGED, breaches
@@ -39,6 +40,25 @@ def clipped(here: topologies.Machine) -> Any:
         return per_example.clipped_sum(loss, params, tokens, clip_norm=1.0)
 
     return jax.jit(run).trace(*here.shapes((PARAMS, tokens)))
+
+
+def in_parts(here: topologies.Machine) -> Any:
+    """A clipped sum of which some examples weigh nothing, in parts of two that are added in runs."""
+    tokens, weights = jax.ShapeDtypeStruct((140, 5), np.int32), jax.ShapeDtypeStruct((140,), np.float32)
+
+    def run(params: Any, tokens: jax.Array, weights: jax.Array) -> Any:
+        return per_example.clipped_sum(loss, params, tokens, clip_norm=1.0, weights=weights, microbatch=2)
+
+    return jax.jit(run).trace(*here.shapes((PARAMS, tokens, weights)))
+
+
+@pytest.mark.parametrize(("platform", "told"), [("gpu", 0), ("tpu", 2)])
+def test_a_loop_of_unknown_length_fails(platform: str, told: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where a GPU is known for one are parts of weight 0 computed, so that every length is known."""
+    here = SimpleNamespace(current=lambda: platform, on_cpu=lambda: False)
+    monkeypatch.setattr(microbatches, "_platform", here)
+    found = breaches(on_h100(in_parts), known=True)
+    assert [text.partition(":")[0] for text in found] == ["a loop of unknown length"] * told
 
 
 def of_units(program: hlo.Program) -> list[str]:
