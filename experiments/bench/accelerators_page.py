@@ -41,10 +41,13 @@ temporaries stay below a limit.
 A call of `full`, `kernel` or `plane` runs a block of trials; `plane` draws two words a trial in the plane of its pair
 of gradients, so that its program is the same for every d. A call of `DP-SGD`, `64 networks` and `federated round`
 takes 20 steps or rounds. An arrow leads from the program before it was rewritten for accelerators to that of today; a
-program that has not been compiled for a chip since is not listed there. Loops whose length is known only at run time
-are counted as one iteration: before, on both chips, and today on a TPU, `DP-SGD` and `64 networks` are counted with
-one microbatch a step. Today on an H100 they are counted with all eight, because all of them are computed to avoid a
-query to the host: there the numbers on both sides of an arrow are not comparable.
+program that has not been compiled for a chip since is not listed there.
+
+Loops whose length is known only at run time are counted as one iteration: before, on both chips, and today on a TPU,
+`DP-SGD` and `64 networks` are counted with one microbatch a step. A GPU would ask the host before each iteration, so
+that on an H100 all eight are computed, and the length of every loop is known: there the numbers on both sides of an
+arrow are not comparable. Branches are counted with both of their sides, of which a run takes one: only `audit,
+portfolio` has any, four, each on a number that is the same for all trials. A GPU asks the host for that number.
 """
 
 ROOFLINE = """The roofline of an H100 assumes 3.35 TB/s, 494 TFLOP/s in products and 33.5 T other operations a second;
