@@ -45,7 +45,7 @@ program that has not been compiled for a chip since is not listed there.
 
 Loops whose length is known only at run time are counted as one iteration: before, on both chips, and today on a TPU,
 `DP-SGD` and `64 networks` are counted with one microbatch a step. A GPU would ask the host before each iteration, so
-that on an H100 all eight are computed, and the length of every loop is known: there the numbers on both sides of an
+that on an H100 all of them are computed, and the length of every loop is known: there the numbers on both sides of an
 arrow are not comparable. Branches are counted with both of their sides, of which a run takes one: only `audit,
 portfolio` has any, four, each on a number that is the same for all trials. A GPU asks the host for that number.
 """
