@@ -85,13 +85,15 @@ tfds: .venv-tfds/.core  ## MNIST through TensorFlow Datasets, in an environment 
 # Compiling is slow, running is not needed: nothing is timed, and no accelerator has to be there. ONLY="-k kernel -m
 # integration": these tests alone. `$(ACCELERATORS)/python -m experiments.bench.accelerators` writes the table's rows.
 accelerators: .venv-accelerators/.core  ## every program compiled for a TPU and an H100 without either: an hour or two
+	$(ACCELERATORS)/python -c 'from dpaudit._engine import topologies as t; t.machine("h100"), t.machine("v5e")'
 	JAX_PLATFORMS=cpu JAX_ENABLE_COMPILATION_CACHE=false $(ACCELERATORS)/pytest -rs --durations=15 $(if $(ONLY),$(ONLY),-m '') tests/accelerators
 
 clean:  ## remove environments, caches and builds; results stay
 	rm -rf .venv .venv-tfds .venv-accelerators .venv-libraries .cache .hypothesis .pytest_cache .ruff_cache build dist dpaudit.egg-info site
 
 # pip shows errors only. A stamp is touched last, so an interrupted installation is taken up again.
-install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-isolation \
+pip = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-isolation
+install = $(pip) \
 	--constraint constraints/$$($(1)/python -c 'import sys; print("py311" if sys.version_info < (3, 12) else "py312")').txt
 
 .venv/.core: $(PINS) | $(BIN)/pip
@@ -116,11 +118,14 @@ install = $(1)/python -m pip install -qq --disable-pip-version-check --no-build-
 	@$(call install,$(TFDS)) --editable '.[tfds]' hypothesis pytest
 	@touch $@
 
+# The wheels that compile fit one version of jax, that of these pins, whatever the interpreter.
+COMPILES := constraints/py311.txt
+
 .venv-accelerators/.core: $(PINS) | $(ACCELERATORS)/pip
 	@echo "Installing what compiles for TPUs and H100s into .venv-accelerators: a few minutes, once."
-	@$(call install,$(ACCELERATORS)) setuptools
-	@$(call install,$(ACCELERATORS)) --editable '.[train]' hypothesis pytest 'libtpu==0.0.42.*'
-	@$(call install,$(ACCELERATORS)) --no-deps jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2
+	@$(call pip,$(ACCELERATORS)) --constraint $(COMPILES) setuptools
+	@$(call pip,$(ACCELERATORS)) --constraint $(COMPILES) --editable '.[train]' hypothesis pytest 'libtpu==0.0.42.*'
+	@$(call pip,$(ACCELERATORS)) --no-deps jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2
 	@touch $@
 
 %/bin/pip:

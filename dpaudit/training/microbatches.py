@@ -86,10 +86,18 @@ def in_microbatches(
     if parts <= run:
         return lax.fori_loop(0, used, add, (total, infos))
 
-    def add_run(i: Any, so_far: tuple[tuple[Any, Any], Any]) -> tuple[tuple[Any, Any], Any]:
+    def add_run(i: Any, so_far: tuple[tuple[Any, Any], Any], count: Any = run) -> tuple[tuple[Any, Any], Any]:
         sums, infos = so_far
-        summand, infos = lax.fori_loop(i * run, jnp.minimum((i + 1) * run, used), add, (total, infos))
+        summand, infos = lax.fori_loop(0, count, lambda j, so_far: add(i * run + j, so_far), (total, infos))
         return clipping.plus(sums, summand), infos
 
-    sums, infos = lax.fori_loop(0, (used + run - 1) // run, add_run, ((total, total), infos))
+    start = ((total, total), infos)
+    if isinstance(used, int):  # lengths of loops that XLA knows
+        done = lax.fori_loop(0, used // run, add_run, start)
+        sums, infos = add_run(used // run, done, used % run) if used % run else done
+    else:
+        runs = (used + run - 1) // run
+        sums, infos = lax.fori_loop(
+            0, runs, lambda i, so_far: add_run(i, so_far, jnp.minimum(run, used - i * run)), start
+        )
     return clipping.value(sums), infos

@@ -49,7 +49,8 @@ class Explicit(NamedTuple):
 
         if not _platform.on_cpu():
             return add_sound(self.gradients)  # fused into the sum, where a branch would ask the host
-        return lax.cond(sound.all(), add, add_sound, self.gradients)  # the second costs a copy of the gradients
+        # The second costs a copy of the gradients. Under vmap, for networks side by side, both are computed.
+        return lax.cond(sound.all(), add, add_sound, self.gradients)
 
 
 class Product(NamedTuple):

@@ -5,6 +5,7 @@ with more than ``LARGE`` weights:
 
 * ``grouped``: per-example gradients by one convolution with a feature group per example.
 * ``second``: the sum by a second convolution with scaled cotangents, in place of the gradients written out.
+* ``grouped_second``: norms as ``grouped``, and the sum as ``second``: per-example gradients are read once.
 * ``ghost``: norms from inner products of positions (Goodfellow 2015; Li et al. 2022), and the sum as ``second``.
 """
 
@@ -79,6 +80,10 @@ def second(site: Site, parameter: jax.Array, x: jax.Array, d: jax.Array, group: 
     return summed_again(SHIPPED(site, parameter, x, d, group), site, parameter, x, d)
 
 
+def grouped_second(site: Site, parameter: jax.Array, x: jax.Array, d: jax.Array, group: int) -> UnitGradients:
+    return summed_again(grouped(site, parameter, x, d, group), site, parameter, x, d)
+
+
 def ghost(site: Site, parameter: jax.Array, x: jax.Array, d: jax.Array, group: int) -> UnitGradients:
     return summed_again(Ghost(x, d, parameter.shape[:2]), site, parameter, x, d)
 
@@ -114,6 +119,7 @@ def of_large(other: Convolution) -> Subject:
 FORMS = {
     "grouped convolutions": of_large(grouped),
     "a second convolution": of_large(second),
+    "grouped, and a second convolution": of_large(grouped_second),
     "inner products of positions": of_large(ghost),
     "64 networks, convolutions": Subject(partial(beside, patches=False), (), math.inf),
     "64 networks, patches": Subject(partial(beside, patches=True), (), math.inf),

@@ -18,10 +18,13 @@ SCALES = {"h100": ("h100:1x2x4", "h100:1x128x8"), "v5e": ("v5e:2x2",)}
 DEVICES = {"h100": 1, "v5e": 1, "v5e:2x2": 4, "h100:1x2x4": 8, "h100:1x128x8": 1_024, "v5p:8x16x16": 2_048}
 
 BATCH = "CNN32 x 1,024"
-OTHERS = ["grouped convolutions", "a second convolution", "inner products of positions"]
+OTHERS = ["grouped convolutions", "a second convolution", "grouped, and a second convolution"]
+OTHERS += ["inner products of positions"]
 BESIDE = ["64 networks, convolutions", "64 networks, patches"]
 # Bytes of the gradients of both convolutions of CNN32, 5 x 5, 3 to 64 and 64 to 64 channels: written once, read twice.
 WRITTEN = 3.0 * 4 * 1_024 * 25 * 64 * (3 + 64)
+# Bytes of their operands: patches 5 x 5 of 28 x 28 positions; of 14 x 10, patches and shifts of five rows each.
+OPERANDS = 2.0 * 4 * 1_024 * (28 * 28 * 75 + 14 * 10 * (320 + 320))
 
 HEAD = """# Accelerators
 
@@ -35,12 +38,16 @@ temporaries stay below a limit.
     one device, operations as the program states them, temporaries as XLA plans them. The roofline is a lower bound on
     the time of a call, which only bytes and operations limit; the true time is longer, by an unknown factor.
 
-A call of `full` or `plane` runs a block of trials; one of `DP-SGD`, `64 networks` and `federated round` takes 20
-steps or rounds. An arrow leads from the program before it was rewritten for accelerators to that of today; a program
-that has not been compiled for a chip since is not listed there. Loops whose length is known only at run time are
-counted as one iteration: before, on both chips, and today on a TPU, `DP-SGD` and `64 networks` are counted with one
-microbatch a step. Today on an H100 they are counted with all eight, because all of them are computed to avoid a query
-to the host: there the numbers on both sides of an arrow are not comparable.
+A call of `full`, `kernel` or `plane` runs a block of trials; `plane` draws two words a trial in the plane of its pair
+of gradients, so that its program is the same for every d. A call of `DP-SGD`, `64 networks` and `federated round`
+takes 20 steps or rounds. An arrow leads from the program before it was rewritten for accelerators to that of today; a
+program that has not been compiled for a chip since is not listed there.
+
+Loops whose length is known only at run time are counted as one iteration: before, on both chips, and today on a TPU,
+`DP-SGD` and `64 networks` are counted with one microbatch a step. A GPU would ask the host before each iteration, so
+that on an H100 all of them are computed, and the length of every loop is known: there the numbers on both sides of an
+arrow are not comparable. Branches are counted with both of their sides, of which a run takes one: only `audit,
+portfolio` has any, four, each on a number that is the same for all trials. A GPU asks the host for that number.
 """
 
 ROOFLINE = """The roofline of an H100 assumes 3.35 TB/s, 494 TFLOP/s in products and 33.5 T other operations a second;
@@ -68,7 +75,8 @@ FORMS = """## Forms that are not taken
 A clipped sum of CNN32 at 1,024 on an H100 moves {ratio} times the bytes of the plain gradient: {clipped} MB for
 {plain}. The gradients of the convolutions are written out for every example, read once for the norms and once for the
 sum, which is {written} MB. With the plain gradient's, {least} MB or {least_ratio} times cannot be avoided in this
-form; the rest is mostly operands of the products, which are patches of images. Other forms were compiled:
+form. The operands of the products, which are patches of images and shifted cotangents, are written once and read once,
+which is {operands} MB. Other forms were compiled:
 
 {table}
 
@@ -76,6 +84,10 @@ form; the rest is mostly operands of the products, which are patches of images. 
   result is copied to another layout, and cuDNN's speed for groups of one channel cannot be known without a device.
 - *A second convolution* with scaled cotangents replaces the sum over gradients that are written out. It computes every
   weight gradient twice, in full precision, which is bound to take longer than what the bytes save.
+- *Grouped, and a second convolution* takes norms from the first form and the sum from the second: gradients are read
+  once, and no patches of that layer are written. It moves {fewest_ratio} times the plain gradient's bytes. It would
+  save {saved} MB, or {saved_ms} ms at 3.35 TB/s, for {more} 10⁹ more operations, or {more_ms} ms if three passes at
+  494 TFLOP/s are enough; and cuDNN's speed is as unknown as in the first form.
 - *Inner products of positions* give norms without gradients. Where positions cancel, what is left is rounding: a norm
   is known only to about 3/10,000 of the length of what cancels, where gradients that are written out show a tenth of a
   millionth. Norms decide how much a unit may weigh, so that this form is refused.
@@ -90,9 +102,9 @@ group read the channels of all, because patches are padded and copied there:
 TAIL = """## With more devices
 
 The bytes that one device moves are proportional to the number of devices to the power of the exponent. In `full`,
-`plane` and `user solves` each device gets as much work as a single one, so that 0 is perfect; user solves gather all
-results on every device. The trials of an audit are divided, so that -1 is perfect. A round has 1,000 clients on one
-device and on eight, so that -1 is perfect, and 4 for each device beyond.
+`kernel`, `plane` and `user solves` each device gets as much work as a single one, so that 0 is perfect; user solves
+gather all results on every device. The trials of an audit are divided, so that -1 is perfect. A round has 1,000
+clients on one device and on eight, so that -1 is perfect, and 4 for each device beyond.
 
 {scale}
 
@@ -207,6 +219,9 @@ def forms(now: Read) -> str:
         return [title, machine, *(short(now.get(name, machine, what), unit) for what, unit in quantities)]
 
     clipped, plain = moved(f"clipped sum, {BATCH}"), moved(f"plain gradient, {BATCH}")
+    fewest = moved(OTHERS[2])
+    products = [now.get(name, "h100", "operations_in_products") or 0 for name in (OTHERS[2], f"clipped sum, {BATCH}")]
+    more = products[0] - products[1]
     titles = {f"clipped sum, {BATCH}": "as shipped"} | {name: name for name in OTHERS}
     heads = ["form", "machine", "MB moved", "MB of temporaries", "operations in products, 10⁹"]
     return FORMS.strip().format(
@@ -215,7 +230,13 @@ def forms(now: Read) -> str:
         plain=short(plain, 1e6),
         written=short(WRITTEN, 1e6),
         least=short(plain + WRITTEN, 1e6),
+        operands=short(OPERANDS, 1e6),
         least_ratio=f"{(plain + WRITTEN) / plain:.2f}",
+        fewest_ratio=f"{fewest / plain:.2f}",
+        saved=short(clipped - fewest, 1e6),
+        saved_ms=f"{1e3 * (clipped - fewest) / 3.35e12:.2f}",
+        more=short(more, 1e9),
+        more_ms=f"{1e3 * 3 * more / 494e12:.2f}",
         table=table(heads, [row(name, title, "h100") for name, title in titles.items()]),
         beside=table(heads, [row(name, name, on) for on in CHIPS for name in BESIDE if name in now.programs(on)]),
     )

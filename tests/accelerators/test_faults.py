@@ -1,29 +1,33 @@
-"""The contract fails where a loop is put back, a number is float64, the host is called, or a precision is dropped."""
+"""The contract fails where a loop is put back, a number is float64, the host is called, a precision is dropped, or
+devices exchange more than once."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from dpaudit import _validate
-from dpaudit._engine import game, topologies
+from dpaudit._engine import game, sharding, topologies
 from dpaudit.audits import craft, engines
+from dpaudit.federated import clients, clip_size, population, rounds
 from dpaudit.mechanisms import ldp_sgd
-from dpaudit.training import per_example, unit_gradients
+from dpaudit.training import microbatches, per_example, unit_gradients
 from experiments.bench import hlo
 from tests.accelerators.conftest import machine
-from tests.accelerators.contract import breaches
+from tests.accelerators.contract import EXCHANGED, breaches
 from tests.test_full_precision import NET, PARAMS, forgotten, loss
 
 UNITS = 24
 pytestmark = pytest.mark.integration
 
 
-def on_h100(trace: Callable[[topologies.Machine], Any]) -> hlo.Program:
-    here = machine("h100")
+def on_h100(trace: Callable[[topologies.Machine], Any], name: str = "h100") -> hlo.Program:
+    here = machine(name)
     with here.traced():
         return hlo.read(here.compiled(trace(here).lower()).as_text())
 
@@ -36,6 +40,25 @@ def clipped(here: topologies.Machine) -> Any:
         return per_example.clipped_sum(loss, params, tokens, clip_norm=1.0)
 
     return jax.jit(run).trace(*here.shapes((PARAMS, tokens)))
+
+
+def in_parts(here: topologies.Machine) -> Any:
+    """A clipped sum of which some examples weigh nothing, in parts of two that are added in runs."""
+    tokens, weights = jax.ShapeDtypeStruct((140, 5), np.int32), jax.ShapeDtypeStruct((140,), np.float32)
+
+    def run(params: Any, tokens: jax.Array, weights: jax.Array) -> Any:
+        return per_example.clipped_sum(loss, params, tokens, clip_norm=1.0, weights=weights, microbatch=2)
+
+    return jax.jit(run).trace(*here.shapes((PARAMS, tokens, weights)))
+
+
+@pytest.mark.parametrize(("platform", "told"), [("gpu", 0), ("tpu", 2)])
+def test_a_loop_of_unknown_length_fails(platform: str, told: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where a GPU is known for one are parts of weight 0 computed, so that every length is known."""
+    here = SimpleNamespace(current=lambda: platform, on_cpu=lambda: False)
+    monkeypatch.setattr(microbatches, "_platform", here)
+    found = breaches(on_h100(in_parts), known=True)
+    assert [text.partition(":")[0] for text in found] == ["a loop of unknown length"] * told
 
 
 def of_units(program: hlo.Program) -> list[str]:
@@ -60,6 +83,32 @@ def test_a_precision_that_is_dropped_fails(monkeypatch: pytest.MonkeyPatch) -> N
     found = of_units(on_h100(clipped))
     assert found
     assert all(text.startswith("a product that is not in full precision") for text in found)
+
+
+def federation(here: topologies.Machine) -> Any:
+    """Two rounds of 16 clients, on as many devices as the machine has."""
+    update = clients.gradients(lambda params, example: jnp.square(params @ example))
+    sent = clients.gaussian(update, noise_multiplier=1.0)
+    how: dict[str, Any] = {"clients_per_round": 16, "optimizer": optax.sgd(1.0), "mesh": here.mesh}
+    server = rounds.federated(sent, clip_size.fixed(0.1), **how)
+    everyone = population.iid(jax.random.key(0), 100)
+    state = jax.eval_shape(server.init, jax.ShapeDtypeStruct((7,), np.float32))
+    data = jax.ShapeDtypeStruct((100, 7), np.float32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    key, state, rows_of, data = here.shapes((key, state, everyone.train, data))
+    return rounds._run.trace(key, server, 16, state, everyone.clients, rows_of, data, 2)
+
+
+def added_twice(tree: Any, mesh: Any) -> Any:
+    total = jax.lax.psum(tree, mesh.axis_names)
+    return jax.tree.map(lambda leaf: leaf / mesh.size, jax.lax.psum(total, mesh.axis_names))
+
+
+@pytest.mark.parametrize(("added", "told"), [(sharding.added, 0), (added_twice, 1)])
+def test_a_round_that_adds_up_twice_fails(added: Any, told: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "added", added)
+    found = breaches(on_h100(federation, "h100:1x2x4"), exchanged=EXCHANGED)
+    assert found == ["2 operations of kind all-reduce"] * told
 
 
 def full(randomize: Callable[..., jax.Array]) -> Callable[[topologies.Machine], Any]:

@@ -88,6 +88,34 @@ def test_kernel_draws_what_the_reference_draws_in_other_dimensions(d: int, monke
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize("row", [0, 1, 2])
+@pytest.mark.parametrize(
+    "kernel", [randomized_trial.products_reference, partial(randomized_trial.products_tpu, interpret=True)]
+)
+def test_each_row_of_words_is_that_of_the_shipped_sampler(
+    row: int, kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Low words change a normal in its last digits or not at all, so every row takes the normals' place in turn."""
+
+    def by_word(*given: Any) -> tuple[jax.Array, jax.Array]:
+        word = given[row].astype(jnp.float32) * 2.0**-32
+        return word, -word
+
+    half, own = 23, keys(30 + row)
+    directions = jax.random.normal(jax.random.key(2), (2, 2 * half))
+    monkeypatch.setattr(sampling, "box_muller", by_word)
+    monkeypatch.setattr(randomized_trial, "CHUNK", 3)
+    jax.clear_caches()  # of programs with the normals
+    found = kernel(own, directions)
+    jax.clear_caches()
+    bits = jax.vmap(lambda key: jax.random.bits(key, (3, half)))(own)[:, row]
+    normals = (
+        jnp.concatenate([bits, bits], axis=1).astype(jnp.float32) * 2.0**-32 * jnp.repeat(jnp.array([1, -1]), half)
+    )
+    expected = jnp.concatenate([jnp.sum(normals**2, axis=1, keepdims=True), normals @ directions.T], axis=1)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-5)
+
+
 @pytest.mark.parametrize(("d", "before"), [(39, 0), (41, 2), (43, 1)])
 def test_four_pairs_of_normals_take_three_ciphers(d: int, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the loop are traced once; before it, each row that does not begin with a block takes one."""

@@ -18,6 +18,8 @@ MUTANTS = [
         ("own = jnp.where(world == 0, v[0], v[1])", "own = v[0]"),
         ("drawn = [block(first + i + start + (shift > 0))", "drawn = [block(first + i + start)"),
         ("jnp.where(chunk == 0, 0, out[m]) + added", "added"),
+        ("zip(high, low, angle, strict=True)", "zip(high, angle, angle, strict=True)"),
+        ("divmod(m * half, WORDS) for m in range(3)", "divmod(m * half, WORDS) for m in (0, 0, 2)"),
         ("((0, 0), (0, 2 * half - d))", "((0, 0), (2 * half - d, 0))"),
     ),
     *of(
