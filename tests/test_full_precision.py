@@ -13,6 +13,7 @@ import optax
 import pytest
 from jax.lax import Precision
 
+from dpaudit import _platform
 from dpaudit.federated import clients
 from dpaudit.mechanisms import gaussian, laplace, ldp_sgd, privunit
 from dpaudit.personalization import user_level
@@ -121,10 +122,11 @@ def alternating() -> Any:
     return inside(protocol, people.model(), memoryless(), (people.batch(people.honest(4, seed=1), 4),))
 
 
-def factors(rank: int) -> Any:
+def factors(rank: int, kind: str = "gpu") -> Any:
     users = people.batch(people.honest(4, seed=1), 4)
     given = jnp.ones((people.ITEMS, rank)), jnp.eye(rank)
-    return jax.make_jaxpr(lambda v, prior: solve.user_factors(v, prior, users, ridge=0.1))(*given)
+    with _platform.named(kind):
+        return jax.make_jaxpr(lambda v, prior: solve.user_factors(v, prior, users, ridge=0.1))(*given)
 
 
 # name: (the program, whether it has products other than the network's)
@@ -144,6 +146,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], bool]] = {
     ),
     "alternating minimisation": (alternating, True),
     "user factors, by factors": (partial(factors, 2), True),
+    "user factors, by factors side by side": (partial(factors, 2, "cpu"), False),
     "user factors, by ratings": (partial(factors, 9), True),
     "popularity": (
         lambda: inside(

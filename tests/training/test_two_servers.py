@@ -92,7 +92,7 @@ def test_released_sums_are_the_simulation_s_given_the_same_bits(
     with pair(tmp_path, mine, lambda line: None) as both, players(both, mine) as all_of:
         for number in range(1, 4):
             opened = step(all_of)
-            one, other = drawn[2 * number - 2 :]  # a draw of each server
+            one, other = drawn[2 * number - 2 : 2 * number]  # a draw of each server
             assert one.shape == other.shape == (law.bits, 10)
             noise = binomial.from_bits(law, (one ^ other).T)
             rows = {name: chosen[name](number) for name in OWNERS}
@@ -104,7 +104,7 @@ def test_released_sums_are_the_simulation_s_given_the_same_bits(
             twin.learn(opened, mine.examples)
             for one_of in all_of:
                 jax.tree.map(np.testing.assert_array_equal, one_of.model.params, twin.params)
-    assert len(drawn) == 6
+    assert 6 <= len(drawn) <= 8  # those of the next step may have begun
 
 
 def test_an_owner_s_contribution_is_the_sum_of_its_clipped_gradients() -> None:

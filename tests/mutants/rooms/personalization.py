@@ -122,7 +122,8 @@ MUTANTS = [
         "dpaudit/personalization/als/solve",
         "personalization/test_solve",
         ("per_rating * jnp.maximum(weights.sum(axis=1, keepdims=True), 1)", "per_rating"),
-        ("jnp.sqrt(weights) * values) + pull", "jnp.sqrt(weights) * values)"),
+        ("root * values) + pull", "root * values)"),
+        ("system[:, -1] + jnp.asarray(pull)[..., None]", "system[:, -1]"),
     ),
     *of(
         "dpaudit/personalization/als/steps",
