@@ -140,10 +140,11 @@ def test_a_prior_of_another_rank_is_refused():
         solve.user_factors(factors, prior[1:, 1:], users, ridge=1.0)
 
 
-def test_ridge_is_the_least_of_its_quadratic_the_pull_included():
+@pytest.mark.parametrize("rank", [3, solve.SMALL + 1])
+def test_ridge_is_the_least_of_its_quadratic_the_pull_included(rank):
     rng = np.random.default_rng(4)
-    rows, values, weights = rng.normal(size=(2, 5, 3)), rng.normal(size=(2, 5)), rng.uniform(0, 2, (2, 5))
-    prior, pull = np.diag([0.5, 1.0, 2.0]), np.array([1.0, -2.0, 0.5])
+    rows, values, weights = rng.normal(size=(2, 5, rank)), rng.normal(size=(2, 5)), rng.uniform(0, 2, (2, 5))
+    prior, pull = np.diag(np.geomspace(0.5, 2.0, rank)), rng.normal(size=rank)
     found = solve.ridge(*(jnp.asarray(x, jnp.float32) for x in (rows, values, weights, prior, pull)))
     for user in range(2):
         weighted = weights[user][:, None] * rows[user]
