@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from experiments import pages
-from experiments.bench.page import ranged
+from experiments.bench.page import ranged, tabled
 from experiments.pages import Claim, Fact, Row, Rows, fact, table
 
 HEADLINES = {  # figures of the benchmarks that this page quotes, and the peers beside them
@@ -45,7 +45,7 @@ def counted(rows: Rows) -> Fact:
 def bench(rows: Rows) -> str:
     """Returns a few of the benchmarks' ratios, from the rows of their table."""
     lines = []
-    for row in pages.rows_of("bench"):
+    for row in tabled(pages.rows_of("bench")):
         wanted = HEADLINES.get(row["figure"], ())
         if row["peer"] and any(row["peer"].startswith(name) for name in wanted):
             lines.append([row["figure"], ranged(row, "ours"), row["peer"], ratio(row)])

@@ -2,11 +2,17 @@
 
 from experiments.pages import Fact, Row, Rows, fact, named, short, table
 
-FILES = ("bench_*-cores.json",)
+FILES = ("bench_*-cores.json", "bench_secure_before.json")
 NOT_MEASURED = "not measured"
 
 
+def tabled(rows: Rows) -> Rows:
+    """Returns the rows of the table alone."""
+    return [row for row in rows if "figure" in row]
+
+
 def machines(rows: Rows) -> str:
+    rows = tabled(rows)
     names = dict.fromkeys(map(name_of, rows))
     return "\n\n".join(machine(name, [row for row in rows if name_of(row) == name]) for name in names)
 
@@ -60,16 +66,24 @@ def ranged(row: Row, name: str) -> str:
 
 def slower(rows: Rows) -> Fact:
     """Where a peer is the faster one, whatever was timed beside it."""
-    found = [row for row in rows if row["ratio"] is not None and row["ratio"] < 1 and row["package"]]
+    found = [row for row in tabled(rows) if row["ratio"] is not None and row["ratio"] < 1 and row["package"]]
     told = "; ".join(f"{row['figure']}: {row['ratio']:.2g} times {row['peer']}" for row in found)
     return fact(found, told=told)
+
+
+def steps_before(rows: Rows) -> Fact:
+    """Compares a step of two servers with an earlier commit's, both with their defaults and timed in turns."""
+    found = [row for row in rows if row.get("quantity") == "step_ratio" and row["setting"]["step"] == "default"]
+    found.sort(key=lambda row: row["setting"]["d"])
+    told = ", ".join(f"{ranged(row, 'ours')} at d = {row['setting']['d']:,}" for row in found)
+    return fact(all(row["ours_low"] > 1 for row in found), told=told, before=found[0]["setting"]["before"])
 
 
 def clipping(rows: Rows) -> Fact:
     """Clipping the large network's gradients costs about a plain gradient."""
     (row,) = (
         row
-        for row in rows
+        for row in tabled(rows)
         if row["figure"].startswith("clipped gradient sum of CNN32, batch 256")
         and row["peer"].startswith("ours, plain")
     )
