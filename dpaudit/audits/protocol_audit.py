@@ -109,7 +109,7 @@ def of_protocol(
     def played(key: jax.Array, present: Any) -> Any:
         return run(key, watched, state, memory, (present, everybody, users), rounds)[2]
 
-    probe.once(Mechanism(played), NAME, 1, PRESENT)
+    probe.once(Mechanism(played), NAME, 1, PRESENT, jax_alone=True)
     read = None
     if not _drawing(protocol, state, users):
         known = enforced(protocol)

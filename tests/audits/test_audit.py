@@ -120,7 +120,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "tells the host": ({"mechanism": computing(telling)}, "devices: expected a function without effects"),
     "draws without the key": ({"mechanism": computing(drawing)}, PURE),
     "keeps a value": ({"mechanism": computing(keeping)}, PURE),
-    "decides in Python": ({"mechanism": computing(deciding)}, "mechanism: expected a function that jax.jit can trace"),
+    "decides in Python": (
+        {"mechanism": computing(deciding)},
+        "mechanism: expected a function that jax.jit can trace, got protocol, .*; write it with jax.numpy$",
+    ),
     "no releases": ({"mechanism": authored(lambda *_: (3, ()))}, "release: expected a tuple of Releases"),
     "no noise": (
         {"mechanism": private(each(everything, lambda k, s, u: u, clip_norm=1.0), gaussian("s", noise_multiplier=0))},

@@ -260,7 +260,7 @@ def _program(mechanism: Mechanism, x: Any, *, with_shapes: bool = False) -> Any:
     return jax.make_jaxpr(lambda key: mechanism.apply(key, x), return_shape=with_shapes)(jax.random.key(0))
 
 
-def once(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[ClosedJaxpr, Any]:
+def once(mechanism: Mechanism, name: str, world: int, x: Any, *, jax_alone: bool = False) -> tuple[ClosedJaxpr, Any]:
     """Traces one release as a program of its key; returns it, and its structure with each array's shape and type.
 
     Args:
@@ -268,10 +268,12 @@ def once(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[ClosedJax
       name: of its function, for messages.
       world: 0 or 1, the number of the input.
       x: the input.
+      jax_alone: whether it can only run in JAX, so that no message names :func:`dpaudit.on_host`.
 
     Raises:
       InputError: what the function raises, in one line.
     """
+    instead = "; write it with jax.numpy" if jax_alone else f"; one of NumPy runs, slower, as dpaudit.on_host({name})"
     try:
         program, release = _program(mechanism, x, with_shapes=True)
     except _validate.InputError as error:  # without JAX's note on its frames
@@ -280,13 +282,13 @@ def once(mechanism: Mechanism, name: str, world: int, x: Any) -> tuple[ClosedJax
         cause = type(error).__name__
         raise _validate.InputError(
             f"mechanism: expected a function that jax.jit can trace, got {name}, which needs a number where tracing "
-            f"has none ({cause}); one of NumPy runs, slower, as dpaudit.on_host({name})"
+            f"has none ({cause}){instead}"
         ) from None
     except jax.errors.UnexpectedTracerError:
         raise kept_by_tracing(name) from None
     except Exception as error:
         cause = _validate.one_line(f"{type(error).__name__}: {error}")
-        if isinstance(error, AttributeError) and _is_of_generator(error):
+        if not jax_alone and isinstance(error, AttributeError) and _is_of_generator(error):
             raise _validate.InputError(
                 f"mechanism: expected a function of (key, x), got {name}, which takes its key for a NumPy generator "
                 f"(.{error.name}); it runs as dpaudit.on_host({name})"

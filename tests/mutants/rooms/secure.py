@@ -19,6 +19,21 @@ MUTANTS = [
         ("np.trunc(rows", "np.rint(rows"),
         ("SLACK = 1e-4", "SLACK = 1e-1"),
         ("return total * scale.unit", "return total / scale.unit"),
+        ("yield start, rows\n", "yield 0, rows\n"),
+        ("total += rows.sum(axis=0)", "total = rows.sum(axis=0)"),
+    ),
+    *of(
+        "dpaudit/secure/service/session",
+        "training/test_two_servers",
+        ("prepared, self._next = self._next, None", "prepared = self._next"),
+    ),
+    *of(
+        "dpaudit/secure/protocol/transfer_noise",
+        "secure/protocol/test_transfer_noise",
+        ("<< _NUMBER.type(exponents[0])", "<< _NUMBER.type(0)"),
+        ("parts << exponents.astype(_NUMBER)[:, None]", "parts << exponents.astype(_NUMBER)[::-1, None]"),
+        ("for bit in reversed(range(places.shape[1])):", "for bit in range(places.shape[1]):"),
+        ("numbers & _NUMBER.type(1 << bit), 0", "numbers & _NUMBER.type(2 << bit), 0"),
     ),
     *of(
         "dpaudit/secure/protocol/fixed_point",
