@@ -172,7 +172,7 @@ MUTANTS = [
         "audits/test_audit",
         (" or all(each == {(0,)} for each in rows)", ""),
         (" or {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(canary)} != {(1,)}", ""),
-        ("probe.once(Mechanism(played), NAME, 1, PRESENT)", "pass"),
+        ("probe.once(Mechanism(played), NAME, 1, PRESENT, jax_alone=True)", "pass"),
     ),
     *of(
         "dpaudit/personalization/boundary/aggregator",
