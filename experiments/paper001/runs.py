@@ -25,7 +25,7 @@ from experiments import fingerprint
 from experiments.common import kept_records
 from experiments.paper001.tasks import CLIP_NORM, DELTA, EPSILONS, OWNERS, TASKS, Records, load
 
-TOGETHER = 250  # examples whose gradients are held at a time, at most
+TOGETHER = 125  # examples whose gradients are held at a time, at most: of MNIST's network they still fit in a cache
 RULES: dict[str, Callable[[float], float]] = {  # per-step epsilon -> noise multiplier
     "classical": lambda epsilon: gaussian.classical(epsilon=epsilon, delta=DELTA),
     "add_remove": lambda epsilon: gaussian.analytic(epsilon=epsilon, delta=DELTA, neighbouring="add_remove"),
@@ -80,7 +80,10 @@ class Learner(NamedTuple):
     """A task's network as functions of one flat vector of parameters."""
 
     first: Callable[[jax.Array], jax.Array]  # ``first(key) -> [d]``
-    clipped: Callable[..., jax.Array]  # ``clipped(params, inputs, labels) -> [n, d]``, each example's clipped gradient
+    clipped: Callable[
+        ..., jax.Array
+    ]  # ``clipped(params, (inputs, labels)) -> [n, d]``, each example's clipped gradient
+    total: Callable[..., jax.Array]  # ``total(params, (inputs, labels)) -> [d]``, their sum, in real numbers
     update: Callable[..., tuple[jax.Array, Any]]  # ``update(params, moments, gradient) -> (params, moments)``, Adam's
     moments: Callable[[jax.Array], Any]  # ``moments(params)``, at the start
     probabilities: Callable[[jax.Array, jax.Array], jax.Array]  # ``probabilities(params, inputs) -> [n, classes]``
@@ -99,10 +102,12 @@ def learner_of(model: nn.Module, learning_rate: float, shape: tuple[int, ...]) -
     _, restore = ravel_pytree(start)
     adam = optax.adam(learning_rate)
 
+    def total(params: jax.Array, batch: tuple[jax.Array, jax.Array]) -> jax.Array:
+        found, _ = per_example.clipped_sum(lambda p, e: loss(p, *e), restore(params), batch, clip_norm=CLIP_NORM)
+        return ravel_pytree(found)[0]
+
     def clipped(params: jax.Array, example: tuple[jax.Array, jax.Array]) -> jax.Array:
-        one = jax.tree.map(lambda leaf: leaf[None], example)
-        total, _ = per_example.clipped_sum(lambda p, e: loss(p, *e), restore(params), one, clip_norm=CLIP_NORM)
-        return ravel_pytree(total)[0]
+        return total(params, jax.tree.map(lambda leaf: leaf[None], example))
 
     def update(params: jax.Array, moments: Any, gradient: jax.Array) -> tuple[jax.Array, Any]:
         change, moments = adam.update(gradient, moments)
@@ -115,7 +120,7 @@ def learner_of(model: nn.Module, learning_rate: float, shape: tuple[int, ...]) -
         return jax.nn.softmax(jax.lax.map(lambda x: network(restore(params), x), inputs, batch_size=TOGETHER))
 
     every = jax.vmap(clipped, in_axes=(None, 0))
-    return Learner(first, jax.jit(every), jax.jit(update), adam.init, jax.jit(probabilities))
+    return Learner(first, jax.jit(every), jax.jit(total), jax.jit(update), adam.init, jax.jit(probabilities))
 
 
 def play(
@@ -156,13 +161,16 @@ def play(
 def contributions(
     scheme: Scheme, learn: Learner, params: jax.Array, train: Records, batch: np.ndarray
 ) -> list[np.ndarray]:
-    """Returns what the batch adds to the owners' sums, part by part: whole numbers add up to the same in any parts."""
+    """Returns what the batch adds to the owners' sums, part by part: whole numbers add up to the same in any parts.
+
+    Where no number is rounded to a whole one, the sum of a part is found without each example's gradient.
+    """
     size = next(n for n in range(min(TOGETHER, len(batch)), 0, -1) if len(batch) % n == 0)
     parts = batch.reshape(-1, size)
-    return [
-        schemes.contribution(scheme, np.asarray(learn.clipped(params, (train.inputs[part], train.labels[part]))))
-        for part in parts
-    ]
+    batches = [(train.inputs[part], train.labels[part]) for part in parts]
+    if scheme.scale is None:
+        return [np.asarray(learn.total(params, part), np.float64) for part in batches]
+    return [schemes.contribution(scheme, np.asarray(learn.clipped(params, part))) for part in batches]
 
 
 def worth(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
