@@ -1,6 +1,7 @@
 """Trains with the paper's parameters as printed, beside ours: what the differences are worth.
 
     python -m experiments.paper001.printed                      # Cancer, ten trials, and MNIST in part
+    python -m experiments.paper001.printed --part mnist         # this part: 20 steps, and thirty epochs
     python -m experiments.paper001.printed --quick --out DIR    # one trial of ten epochs of Cancer
 
 As printed: N = 16, so shares of 17 bits; line 6 of Algorithm 1, which rounds the owner's sum once; noise from a table
@@ -27,7 +28,6 @@ import numpy as np
 from sklearn.preprocessing import KBinsDiscretizer
 
 from dpaudit import data
-from dpaudit.report.rows import read_rows
 from dpaudit.secure.crypto.randomness import SEED_BYTES, Source, Stream
 from dpaudit.secure.crypto.shares import smod
 from dpaudit.secure.noise import gaussian, lookup
@@ -41,10 +41,11 @@ from experiments.paper001.tasks import CLIP_NORM, DELTA, EPSILONS, OWNERS, TASKS
 
 PAPER_BITS, OUR_BITS = 17, 25
 TRIALS = 10
-SHORT = 20  # steps of MNIST
+SHORT, WHOLE = 20, 3  # steps of MNIST; trials of its whole training
 MEASURES = ("accuracy", "balanced_accuracy")
 
-Release = Callable[[list[np.ndarray], Source], np.ndarray]  # the owners' clipped gradients [n, d] -> their noisy sum
+# The owners' clipped gradients [n, d], or their sums [1, d] -> the noisy sum of all.
+Release = Callable[[list[np.ndarray], Source], np.ndarray]
 
 
 class HiddenCancerNetwork(nn.Module):
@@ -154,6 +155,7 @@ def play(arm: Arm, trial: int, epochs: int, steps: int | None, data_dir: str | N
     learn = learner_of(model, task.learning_rate, train.inputs.shape[1:])
     multiplier = gaussian.classical(epsilon=arm.epsilon, delta=DELTA) if arm.epsilon else 0.0
     release = release_of(arm, Step(OWNERS, task.examples, CLIP_NORM, multiplier))
+    found_by = _gradients if arm.arithmetic in EACH_ROUNDED else _sums
     rng = np.random.default_rng([seed, trial])
     rows = len(train.labels) // OWNERS
     owned = rng.permutation(len(train.labels))[: rows * OWNERS].reshape(OWNERS, rows)
@@ -162,7 +164,7 @@ def play(arm: Arm, trial: int, epochs: int, steps: int | None, data_dir: str | N
     for epoch in range(epochs):
         owned = rng.permuted(owned, axis=1)
         for at in range(0, rows - each + 1, each):
-            gradients = [_gradients(learn, params, train, own[at : at + each]) for own in owned]
+            gradients = [found_by(learn, params, train, own[at : at + each]) for own in owned]
             secret = hashlib.sha256(repr((seed, trial, arm, epoch, at)).encode()).digest()[:SEED_BYTES]
             mean = release(gradients, Stream(secret).draw) / task.examples
             params, moments = learn.update(params, moments, jnp.asarray(mean, jnp.float32))
@@ -184,6 +186,11 @@ def _gradients(learn: Any, params: jax.Array, train: Records, rows: np.ndarray) 
     )
 
 
+def _sums(learn: Any, params: jax.Array, train: Records, rows: np.ndarray) -> np.ndarray:
+    return np.asarray(learn.total(params, (train.inputs[rows], train.labels[rows])))[None]
+
+
+EACH_ROUNDED = ("examples rounded, 17 bits", "ours")  # needs every example's gradient; the others only their sums
 REAL = "real numbers"  # the arithmetic of schemes without shares
 CHASE = "Chase et al."
 
@@ -257,8 +264,7 @@ def _tested(name: str, data_dir: str | None) -> list[np.ndarray]:
 def arguments(given: list[str] | None = None) -> Namespace:
     """Parses the command line, or ``given``."""
     parser = options(__doc__ or "")
-    parser.add_argument("--part", choices=["chase"], default=None, help="one part; rows of the others stay")
-    parser.add_argument("--whole", action="store_true", help="of MNIST, the as-printed training of thirty epochs too")
+    parser.add_argument("--part", choices=["chase", "mnist"], default=None, help="one part; rows of the others stay")
     parser.add_argument("--trials", type=int, default=TRIALS, help="of Cancer")
     return parser.parse_args(given)
 
@@ -266,29 +272,45 @@ def arguments(given: list[str] | None = None) -> Namespace:
 REPRODUCIBLE = {"flaw": flaw}
 
 
-def _of_chase(row: dict[str, Any]) -> bool:
+def _of_part(part: str, row: dict[str, Any]) -> bool:
+    if part == "mnist":
+        return row["setting"].get("data") == "MNIST" and row["quantity"] != "prior"
     arms = [arm._asdict().items() for arm in arms_of_chase()]
     return row["quantity"] == "flaw" or any(arm <= row["setting"].items() for arm in arms)
 
 
+def add_chase(rows: Rows, chosen: Namespace) -> None:
+    rows.run(flaw)
+    add(rows, arms_of_chase(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
+
+
+def add_mnist(rows: Rows, chosen: Namespace) -> None:
+    """Twenty steps of every way to round, then whole trainings of the two that the paper compares."""
+    add(rows, arms_of_mnist(), 1, 1, SHORT, chosen.data_dir)
+    add(rows, arms_of_mnist()[:2], WHOLE, TASKS["MNIST"].epochs, None, chosen.data_dir)
+
+
+PARTS = {"chase": add_chase, "mnist": add_mnist}
+
+
 def main() -> None:
     chosen = arguments()
-    rows = Rows("001", "spgc_printed", chosen.out, chosen.seed)
-    if chosen.part == "chase":
-        rows.rows += [row for row in read_rows(rows.file) if not _of_chase(row)] if rows.file.exists() else []
-        rows.run(flaw)
-        add(rows, arms_of_chase(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
-        return
+    rows = Rows(
+        "001",
+        "spgc_printed",
+        chosen.out,
+        chosen.seed,
+        keep=chosen.part is not None and (lambda row: not _of_part(chosen.part, row)),
+    )
     if chosen.quick:
         add(rows, arms_of_cancer()[:5], 1, 10, None, chosen.data_dir)
         return
-    priors(rows, chosen.data_dir)
-    add(rows, arms_of_cancer(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
-    rows.run(flaw)
-    add(rows, arms_of_chase(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
-    add(rows, arms_of_mnist(), 1, 1, SHORT, chosen.data_dir)
-    if chosen.whole:
-        add(rows, arms_of_mnist()[:2], 1, TASKS["MNIST"].epochs, None, chosen.data_dir)
+    if chosen.part is None:
+        priors(rows, chosen.data_dir)
+        add(rows, arms_of_cancer(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
+    for name, part in PARTS.items():
+        if chosen.part in (None, name):
+            part(rows, chosen)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,28 @@ def test_whole_numbers_add_up_in_any_parts():
     assert np.abs(whole).max() > 1_000
 
 
+def test_where_nothing_is_rounded_the_sum_of_a_batch_is_that_of_its_clipped_gradients():
+    learn = spgc_runs.learner("Cancer", (90,))
+    params = learn.first(jax.random.key(0))
+    train, batch = CANCER[0], np.arange(30)
+    each = np.asarray(learn.clipped(params, (train.inputs[batch], train.labels[batch])), np.float64)
+    found = sum(spgc_runs.contributions(schemes.ldp(spgc_runs.step_of(PRIVATE)), learn, params, train, batch))
+    np.testing.assert_allclose(found, each.sum(axis=0), rtol=1e-4, atol=1e-4)
+    assert np.abs(found).max() > 1
+
+
+def test_mnist_has_three_trials_of_what_fig_1_draws_and_one_of_other_noise():
+    runs = spgc.wanted(spgc.arguments(["--work", "DIR", "--tasks", "MNIST"]))
+    drawn = [run for run in runs if run.scheme in spgc.FIGURE]
+    assert runs[: len(drawn)] == drawn  # first
+    assert {run.trial for run in drawn} == {0, 1, 2}
+    assert len(drawn) == 3 * (2 + 2 * len(EPSILONS))
+    others = [run for run in runs if run.scheme not in spgc.FIGURE]
+    assert {run.scheme for run in others} == set(SCHEMES) - set(spgc.FIGURE)
+    assert len(others) == len(set(others)) == 3 * len(EPSILONS)
+    assert {(run.trial, run.owners, run.rule) for run in others} == {(0, 3, "classical")}
+
+
 def test_a_run_is_a_function_of_its_seed(records):
     again = spgc_runs.play(PRIVATE, *CANCER, seed=1)
     other = spgc_runs.play(PRIVATE, *CANCER, seed=2)
@@ -121,7 +143,7 @@ def test_bad_arguments_are_refused():
     with pytest.raises(InputError, match="--work: expected a folder for what takes hours, got none"):
         spgc.arguments([])
     quick = spgc.wanted(spgc.arguments(["--quick"]))
-    assert {run.scheme for run in quick} == set(spgc.QUICK)
+    assert {run.scheme for run in quick} == set(spgc.FIGURE)
 
 
 def test_a_record_of_another_program_is_refused(tmp_path, monkeypatch):

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from dpaudit.report.rows import read_rows
 from dpaudit.secure.crypto.randomness import Stream
 from dpaudit.secure.noise import binomial
 from dpaudit.secure.protocol.schemes import Step
+from experiments.common import results
 from experiments.paper001 import printed
 from experiments.paper001.protocol import fit
 
@@ -37,6 +39,26 @@ def test_chase_et_al_decode_the_largest_sum_as_its_opposite():
     assert printed.of_chase(quiet)(full, source)[0] == -30
     assert printed.as_printed(quiet, False)(full, source)[0] == pytest.approx(30)
     assert printed.of_chase(quiet)([0.9 * own for own in full], source)[0] == pytest.approx(27)
+
+
+def test_where_only_the_owner_s_sum_is_rounded_its_sum_stands_for_its_gradients():
+    owners = [np.random.default_rng(owner).normal(size=(10, 4)) / 10 for owner in range(3)]
+    sums = [own.sum(axis=0, keepdims=True) for own in owners]
+    for arm in printed.arms_of_mnist() + printed.arms_of_chase():
+        release = printed.release_of(arm, STEP)
+        by_gradients, by_sums = (release(each, Stream(bytes(16)).draw) for each in (owners, sums))
+        same = np.allclose(by_gradients, by_sums, atol=1e-9)
+        assert same == (arm.arithmetic not in printed.EACH_ROUNDED), arm
+
+
+def test_a_part_made_again_leaves_the_rows_of_the_others():
+    rows = read_rows(results("spgc_printed"))
+    for part in printed.PARTS:
+        own = [row for row in rows if printed._of_part(part, row)]
+        assert own and {row["setting"].get("data") for row in own} == (
+            {"MNIST"} if part == "mnist" else {"Cancer", None}
+        )
+    assert any(not printed._of_part(part, row) for row in rows for part in printed.PARTS)
 
 
 def test_bins_of_equal_width_are_those_of_the_range():
