@@ -129,6 +129,7 @@ def wanted(chosen: Namespace) -> list[Run]:
     if chosen.quick:
         return [run for run in runs(["Cancer"], 1, epochs=10) if _of_paper(run) and run.scheme in FIGURE]
     found = [run for task in chosen.tasks for run in runs([task], chosen.trials or TRIALS[task])]
+    found.sort(key=lambda run: run.scheme not in FIGURE)
     return [
         run for run in found if run.data not in LONG or (_of_paper(run) and (run.scheme in FIGURE or run.trial == 0))
     ]
