@@ -7,7 +7,7 @@
 Three owners and the paper's rule for the noise; then exact rules, other ways to make the noise, and 10 and 100 owners;
 MNIST, with the paper's owners and rule alone: three trials of what Fig. 1 draws, one of the other ways to noise.
 Every run keeps a record in --work: a sweep that was killed goes on, and no run is made twice. Processes may share the
-runs out with --share I/N; the one without it writes the rows. Rows of data sets not named stay.
+runs out with --share I/N; the one without it writes the rows. Rows of other trainings stay.
 
 Expect SPGC to be as accurate with 100 owners as with 3 and LDP to fall; and, on Cancer, far better accuracies at small
 epsilon than the paper's.
@@ -30,7 +30,7 @@ from dpaudit.secure.noise import accounting, gaussian
 from dpaudit.secure.protocol import fixed_point
 from experiments.common import Rows, options, refuse_homeless, shared_out
 from experiments.paper001.figures import drawn
-from experiments.paper001.runs import NOISELESS, Run, play_all, runs, step_of
+from experiments.paper001.runs import NOISELESS, SCHEMES, Run, play_all, runs, step_of
 from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS, TASKS
 
 MEASURES = ("accuracy", "balanced_accuracy", "auc")
@@ -118,6 +118,7 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
     """Parses the command line, or ``given``."""
     parser = options(__doc__ or "", work="every run", share=True)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--schemes", nargs="+", default=list(SCHEMES), choices=list(SCHEMES))
     parser.add_argument("--trials", type=int, default=None, help="of each setting; default: MNIST 3, the others 10")
     chosen = parser.parse_args(given)
     refuse_homeless(chosen)
@@ -130,9 +131,15 @@ def wanted(chosen: Namespace) -> list[Run]:
         return [run for run in runs(["Cancer"], 1, epochs=10) if _of_paper(run) and run.scheme in FIGURE]
     found = [run for task in chosen.tasks for run in runs([task], chosen.trials or TRIALS[task])]
     found.sort(key=lambda run: run.scheme not in FIGURE)
+    found = [run for run in found if run.scheme in chosen.schemes]
     return [
         run for run in found if run.data not in LONG or (_of_paper(run) and (run.scheme in FIGURE or run.trial == 0))
     ]
+
+
+def _other(row: dict[str, Any], settings: set[tuple[Any, ...]]) -> bool:
+    """Tells whether a row is of a training with another setting; None of them has the rows that are computed alone."""
+    return "data" in row["setting"] and tuple(row["setting"][name] for name in SETTING) not in settings
 
 
 def _of_paper(run: Run) -> bool:
@@ -148,8 +155,8 @@ def main() -> None:
         records = play_all(shared_out(wanted(chosen), chosen.share), work, chosen.seed, chosen.data_dir)
     if chosen.share is not None:
         return
-    again = {None} | {record["data"] for record in records}
-    rows = Rows("001", "spgc", chosen.out, chosen.seed, keep=lambda row: row["setting"].get("data") not in again)
+    again = {tuple(record[name] for name in SETTING) for record in records}
+    rows = Rows("001", "spgc", chosen.out, chosen.seed, keep=lambda row: _other(row, again))
     rows.run(outside)
     for task in dict.fromkeys(record["data"] for record in records):
         own = [record for record in records if record["data"] == task]
