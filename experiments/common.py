@@ -43,7 +43,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "personalization": "paper004.run",
     "personalization_jester": "paper004.jester",
     "personalization_movielens": "paper004.movielens",
-    "personalization_crowd": "paper004.crowd",
+    "personalization_rankings": "paper004.rankings",
     "personalization_scale": "paper004.scale",
     "personalization_audit": "paper004.audit",
     "personalization_protocols": "paper004.protocols",
