@@ -140,9 +140,7 @@ REPRODUCIBLE = {"whole": whole, "small": small}
 
 def main() -> None:
     parser = options(__doc__ or "")
-    parser.add_argument(
-        "--only", nargs="+", choices=METHODS, default=tuple(METHODS), help="rows of others stay"
-    )
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=tuple(METHODS), help="rows of others stay")
     chosen = parser.parse_args()
     rows = Rows(
         "004",

@@ -1,4 +1,4 @@
-"""Ranks films by factors from second moments and by alternating minimisation, with settings that cost no privacy.
+"""Ranks films by factors from second moments, with settings that cost no privacy.
 
     python -m experiments.paper004.rankings                      # MovieLens-100K of $DPAUDIT_DATA, twenty minutes
     python -m experiments.paper004.rankings --quick --out DIR    # made-up ratings: under a minute
@@ -9,7 +9,7 @@ factor in that item's own moment b_j (:mod:`dpaudit.personalization.als.steps`);
 of the noise in it, the median over items, by a model that was learned without noise. Second moments
 (:mod:`dpaudit.personalization.als.spectral`) are of all items together.
 
-Expect second moments to gain with epsilon, from .2 to above .3, and alternating minimisation to stay at .22 with noise.
+Expect second moments to gain with epsilon, from .2 to above .3.
 """
 
 import math
@@ -73,7 +73,7 @@ def signals(rows: Rows, ratings: Ratings, epsilons: Sequence[float]) -> None:
 
 
 def whole(rows: Rows, epsilons: Sequence[float | None], trials: int, most: int) -> None:
-    """Plays both methods on MovieLens-100K; None is no noise."""
+    """Plays second moments on MovieLens-100K; None is no noise."""
     ratings = data.load_ratings("movielens_100k", rows.data_dir)
     losses = [math.inf if epsilon is None else epsilon for epsilon in epsilons]
     methods = {MOMENTS: Method(ranked_moments, SPACE, ranks=True)}
