@@ -10,7 +10,7 @@ them with 0 for "no rating". It sends r / |r|. The aggregator releases
 
     S = sum_i r_i r_i' / |r_i|^2  +  noise,
 
-as the upper triangle with sqrt(2) times what is off the diagonal, so that one user moves it by the Frobenius norm of
+packed (:func:`dpaudit.personalization.als.solve.packed`), so that one user moves it by the Frobenius norm of
 one summand, at most 1. With noise multiplier z, an entry off the diagonal has noise of deviation z / sqrt(2), and the
 eigenvalues of noise alone stay below sqrt(2 k) z. A direction of S is kept if its eigenvalue l is larger: with
 s^2 = k z^2 / 2, it estimates an eigenvalue t = (l + sqrt(l^2 - 4 s^2)) / 2 and its direction has a squared cosine of
@@ -32,7 +32,7 @@ from jax.sharding import Mesh
 
 from dpaudit import _validate
 from dpaudit.mechanisms.clipping import clip, einsum
-from dpaudit.personalization.als import steps
+from dpaudit.personalization.als import solve, steps
 from dpaudit.personalization.als.layout import Users, everybody
 from dpaudit.personalization.als.steps import Model, Step
 from dpaudit.personalization.boundary import processes
@@ -123,21 +123,18 @@ def second_moments(
     _validate.positive(precision=spectrum.precision)
     _validate.non_negative(unobserved=step.unobserved)
     stream = processes.gaussian("moments", noise_multiplier=noise_multiplier)
-    upper = jnp.triu_indices(most)
-    unit = jnp.where(upper[0] == upper[1], 1.0, 2.0**0.5)
 
     def broadcast(model: Model) -> tuple[Model, jax.Array]:
         return model, popular(model, most)
 
     def release(key: jax.Array, total: jax.Array, memory: Memory) -> tuple[tuple[Release], Memory]:
-        out, memory = stream.release(key, unit * total[upper], memory, sensitivity=1.0)
+        out, memory = stream.release(key, solve.packed(total), memory, sensitivity=1.0)
         return (out,), memory
 
     def update(model: Model, releases: tuple[Release, ...]) -> Model:
-        half = jnp.zeros((most, most)).at[upper].set(releases[0].value / unit)
         asked = popular(model, most)
         scale = jnp.maximum(model.popularity[asked], 1.0) ** -power
-        moments = (half + jnp.triu(half, 1).T) * scale[:, None] * scale
+        moments = solve.unpacked(releases[0].value, most) * scale[:, None] * scale
         noise = noise_multiplier * jnp.sqrt(0.5 / most) * jnp.sum(scale**2)
         found = directions(moments, rank, noise)
         return model._replace(factors=model.factors.at[asked, -rank:].set(found))
