@@ -44,6 +44,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "personalization_jester": "paper004.jester",
     "personalization_movielens": "paper004.movielens",
     "personalization_rankings": "paper004.rankings",
+    "personalization_dpals": "paper004.dpals",
     "personalization_scale": "paper004.scale",
     "personalization_audit": "paper004.audit",
     "personalization_protocols": "paper004.protocols",
