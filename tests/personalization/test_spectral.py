@@ -63,6 +63,17 @@ def test_moments_are_of_what_is_left_of_ratings(unobserved):
     )
 
 
+def test_the_aggregator_clips_whatever_a_device_sends():
+    protocol = spectral.second_moments(PLAIN, Spectrum(1), items=3, noise_multiplier=0.0)
+    sent = jnp.array([[3.0, 0.0, 4.0], [0.0, 0.5, 0.0], [jnp.nan, 1.0, 0.0], [1e30, 1e30, 0.0], [jnp.inf, 0.0, 0.0]])
+    total = protocol.devices.devices.add(None, sent)
+    wanted = np.zeros((3, 3))
+    for message in ([0.6, 0, 0.8], [0, 0.5, 0], [0.5**0.5, 0.5**0.5, 0]):
+        wanted += np.outer(message, message)
+    np.testing.assert_allclose(total, wanted, atol=1e-4)
+    assert np.linalg.norm(protocol.devices.devices.add(None, sent[:1])) <= 1
+
+
 def noisy(seed, strength, deviation):
     """One direction of a strength, in symmetric noise of a deviation off the diagonal."""
     rng = np.random.default_rng(seed)
