@@ -141,19 +141,22 @@ REPRODUCIBLE = {"whole": whole, "small": small}
 def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=tuple(METHODS), help="rows of others stay")
+    parser.add_argument("--epsilon", type=float, nargs="+", default=None, help="these alone; inf for no noise")
     chosen = parser.parse_args()
+    epsilons = EPSILONS if chosen.epsilon is None else [None if math.isinf(one) else one for one in chosen.epsilon]
+    again = {(name, epsilon) for name in chosen.only for epsilon in epsilons}
     rows = Rows(
         "004",
         "personalization_jester",
         chosen.out,
         chosen.seed,
-        keep=lambda row: row["setting"]["method"] not in chosen.only,
+        keep=lambda row: (row["setting"]["method"], row["setting"]["epsilon"]) not in again,
         data_dir=chosen.data_dir,
     )
     if chosen.quick:
         rows.run(small, 5_000, 5.0)
         return
-    rows.run(whole, EPSILONS, TRIALS, CANDIDATES, list(chosen.only))
+    rows.run(whole, epsilons, TRIALS, CANDIDATES, list(chosen.only))
 
 
 if __name__ == "__main__":

@@ -28,10 +28,13 @@ def of_rankings(recalls, **more):
 
 
 def test_a_ranking_gains_only_where_every_step_does():
-    told = page.ranking_gains(of_rankings({None: 0.33, 1.0: 0.2, 5.0: 0.28}))
+    flat = [row("recall@20", 0.19, method="ranking, public features", epsilon=at) for at in (1.0, 5.0, 20.0, None)]
+    told = page.ranking_gains(flat + of_rankings({20.0: 0.33, None: 0.32, 1.0: 0.2, 5.0: 0.28}))
     assert told.holds
     assert told.values["values"] == "0.200, 0.280, 0.330"
-    assert not page.ranking_gains(of_rankings({1.0: 0.2, 5.0: 0.28, None: 0.281})).holds
+    assert told.values["without"] == 0.32
+    assert not page.ranking_gains(flat + of_rankings({1.0: 0.2, 5.0: 0.28, 20.0: 0.281, None: 0.3})).holds
+    assert not page.ranking_gains(flat + of_rankings({1.0: 0.18, 5.0: 0.28, 20.0: 0.33, None: 0.3})).holds
 
 
 def test_moments_drown_where_alternating_is_flat_and_they_are_shorter_than_their_noise():
