@@ -13,6 +13,9 @@ is N(0, z^2),
 is N(0, z^2) without the canary and N(|Delta_t|, z^2) with it, whatever was released before. The sum over rounds of
 (y_t - |Delta_t|/2) |Delta_t|/z^2 is therefore the optimal statistic. A canary that attains the sensitivity, 1, in each
 of T rounds has mu = sqrt(T)/z, the whole accounted mu.
+
+It is apart from ``dpaudit.audit(protocol, ...)`` because alternating least squares releases several statistics in
+units of its own: their likelihood needs the same protocol without noise, ``Recipe.make``, which a protocol lacks.
 """
 
 from collections.abc import Callable

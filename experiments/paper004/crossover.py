@@ -1,13 +1,15 @@
 """Learns from few and from many users at several ranks, by alternating minimisation and by user-level DP-SGD.
 
     python -m experiments.paper004.crossover                      # Jester of $DPAUDIT_DATA, three quarters of an hour
+    python -m experiments.paper004.crossover --data "made-up users" --users 10000 --epsilon inf --runs 3   # alone
     python -m experiments.paper004.crossover --quick --out DIR    # made-up ratings: under a minute
 
 Made-up users have tastes of rank four for 200 items (:mod:`experiments.paper004.population`), and nobody can predict
 better than 0.5; Jester's users are drawn at random. Both methods learn the same model, a bias for each item and as
 many factors as the rank says, and solve for a user's half on the device. Choosing costs nothing: each method's
 settings are the better of two for as many other users, fitted at rank four. These are made up with another seed, or
-are Jester's public tenth, repeated where they are fewer. The rank is not chosen; every one is shown.
+are Jester's public tenth, repeated where they are fewer. The rank is not chosen; every one is shown. With several
+runs, users are made up or drawn anew for each, the first run's others choose for all, rows have ranges.
 
 Expect factors to pay only above a number of users that falls with epsilon.
 """
@@ -135,11 +137,12 @@ def compare(
     ranks: Sequence[int],
     *,
     at: float | None = None,
+    again: Sequence[Learners] = (),
 ) -> None:
     """Fits both methods at every epsilon and rank; a rank of 0, item biases alone, by alternating minimisation.
 
     Settings are chosen at every epsilon, or once ``at`` an epsilon for all with noise; without noise they are then the
-    second ones.
+    second ones. They are chosen for the first learners, and used for these and for those who learn ``again``.
     """
     users, key = learners.train.num_users, jax.random.fold_in(jax.random.key(rows.seed), learners.train.num_users)
     scale = f"{name}: {users:,} users, {len(learners.train.values):,} ratings"
@@ -159,12 +162,17 @@ def compare(
             for rank in ranks:
                 if method != "alternating" and not rank:
                     continue
-                own = jax.random.fold_in(jax.random.fold_in(key, 2 + place), rank)
-                model, choice, told = fitted(own, learners.train, best, rank)
-                rmse = score(SCORED, model, choice, learners.train, learners.held_out)
+                own, found = jax.random.fold_in(jax.random.fold_in(key, 2 + place), rank), []
+                choice, told = dict(best), math.nan
+                for run, each in enumerate((learners, *again)):
+                    run_key = jax.random.fold_in(own, run) if run else own
+                    model, choice, told = fitted(run_key, each.train, best, rank)
+                    found.append(score(SCORED, model, choice, each.train, each.held_out))
+                rmse, bounds = float(np.mean(found)), (min(found), max(found)) if again else (None, None)
                 setting = {"data": name, "users": users, "method": method, "epsilon": epsilon, "rank": rank}
                 setting |= {"delta": delta_for(users), "transcript_epsilon": None if math.isinf(told) else told}
-                rows.add("crossover rmse", setting | {"choice": choice}, rmse, scale=scale)
+                setting |= {"choice": choice, "runs": len(found)}
+                rows.add("crossover rmse", setting, rmse, bounds, scale=scale)
                 print(f"{scale}, {method}, epsilon {epsilon}, rank {rank}: {rmse:.4f}", flush=True)
             jax.clear_caches()
         rows.finish_part(f"{scale}, epsilon {epsilon}")
@@ -194,15 +202,17 @@ def _better(key: jax.Array, fitted: Fitted, settings: Settings, learners: Learne
     return settings[int(np.nanargmin(errors))]
 
 
-def people(rows: Rows, users: int, epsilons: Sequence[float | None], ranks: Sequence[int]) -> None:
+def people(rows: Rows, users: int, epsilons: Sequence[float | None], ranks: Sequence[int], runs: int = 1) -> None:
     """Compares on made-up users; an epsilon of None is no noise."""
-    compare(rows, "made-up users", made_up(rows.seed, users), epsilons, ranks, at=5.0)
+    first, *again = (made_up(rows.seed + run, users) for run in range(runs))
+    compare(rows, "made-up users", first, epsilons, ranks, at=5.0, again=again)
 
 
-def jokes(rows: Rows, users: int, epsilons: Sequence[float | None], ranks: Sequence[int]) -> None:
+def jokes(rows: Rows, users: int, epsilons: Sequence[float | None], ranks: Sequence[int], runs: int = 1) -> None:
     """Compares on so many of Jester's users."""
     ratings = data.load_ratings("jester", rows.data_dir)
-    compare(rows, "Jester", jokers(rows.seed, ratings, users), epsilons, ranks)
+    first, *again = (jokers(rows.seed + run, ratings, users) for run in range(runs))
+    compare(rows, "Jester", first, epsilons, ranks, again=again)
 
 
 REPRODUCIBLE = {"people": people, "jokes": jokes}
@@ -212,23 +222,26 @@ def main() -> None:
     parser = options(__doc__ or "")
     parser.add_argument("--data", choices=tuple(METHODS), default=None, help="these alone; rows of the others stay")
     parser.add_argument("--users", type=int, default=None, help="so many alone; rows of the others stay")
+    parser.add_argument("--epsilon", type=float, nargs="+", default=None, help="these alone; inf for no noise")
+    parser.add_argument("--runs", type=int, default=1, help="fits of each cell, of other users")
     chosen = parser.parse_args()
     groups = [("made-up users", people, users) for users in USERS] + [("Jester", jokes, users) for users in JOKERS]
     groups = [group for group in groups if chosen.data in (None, group[0]) and chosen.users in (None, group[2])]
-    again = {(name, users) for name, _, users in groups}
+    epsilons = EPSILONS if chosen.epsilon is None else [None if math.isinf(one) else one for one in chosen.epsilon]
+    again = {(name, users, epsilon) for name, _, users in groups for epsilon in epsilons}
     rows = Rows(
         "004",
         "personalization_crossover",
         chosen.out,
         chosen.seed,
-        keep=lambda row: (row["setting"]["data"], row["setting"]["users"]) not in again,
+        keep=lambda row: tuple(row["setting"][name] for name in ("data", "users", "epsilon")) not in again,
         data_dir=chosen.data_dir,
     )
     if chosen.quick:
         rows.run(people, 2_000, [5.0], [0, 2])
         return
     for _, part, users in groups:
-        rows.run(part, users, EPSILONS, RANKS)
+        rows.run(part, users, epsilons, RANKS, chosen.runs)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,8 @@ def utility_figure(rows: Rows) -> Figure:
                 [row["ours"] - row["ours_low"] for row in found],
                 [row["ours_high"] - row["ours"] for row in found],
             ]
-            axes.errorbar(
-                range(len(found)), middle, ends, color=colour, label=name, linewidth=1.2, capsize=2, marker="o"
-            )
+            places = [ticks.index(row["setting"]["epsilon"]) for row in found]
+            axes.errorbar(places, middle, ends, color=colour, label=name, linewidth=1.2, capsize=2, marker="o")
         axes.set_xticks(range(len(ticks)), ["none" if tick is None else f"{tick:g}" for tick in ticks])
         axes.set(xlabel="ε of all that was released, δ = 0.00001", ylabel=label)
         axes.legend(fontsize=7)

@@ -1,13 +1,15 @@
 """Compares ways to learn on Jester, whose users are many for its hundred items, with settings that cost no privacy.
 
     python -m experiments.paper004.jester                      # Jester of $DPAUDIT_DATA, an hour
+    python -m experiments.paper004.jester --only "second moments"   # a method's rows alone, some ten minutes
     python -m experiments.paper004.jester --quick --out DIR    # made-up ratings: under a minute
 
 A tenth of the users, drawn at random, is taken to be public. Settings are chosen by these alone: every candidate is
 fitted to their ratings, each user counted nine times, so that sums are as large, and noise as strong, as in the
 training that follows. The other users' ratings enter one model a split, and nothing else that is computed.
 
-Expect factors to pay at every epsilon, and gradient steps to be ahead of alternating minimisation.
+Expect factors to pay at every epsilon, gradient steps to be ahead of alternating minimisation, and factors from
+second moments ahead of both.
 """
 
 import math
@@ -20,7 +22,7 @@ import numpy as np
 from dpaudit import data
 from dpaudit.data.ratings import Ratings, from_arrays, split, split_users
 from experiments.common import Rows, options
-from experiments.paper004.methods import DELTA, Method, alternating, candidates, gradient_steps, score
+from experiments.paper004.methods import DELTA, Method, alternating, candidates, gradient_steps, moments, score
 from experiments.paper004.run import choose, mu_of
 
 CENTRE = 0.0  # of ratings from -10 to 10
@@ -52,6 +54,16 @@ METHODS = {
             "learning_rate": (8.0, 20.0, 40.0),
         },
         gaussian=False,
+    ),
+    "second moments": Method(
+        moments(features=False, centre=CENTRE, rating_variance=2.5, rating_clip=10.0, bias_variance=2.5),
+        {
+            "rank": (10, 20, 6),
+            "factor_precision": (20.0, 40.0, 10.0),
+            "popularity_share": (0.1,),
+            "bias_share": (0.1, 0.2),
+            "intercept_precision": (3.0, 5.0),
+        },
     ),
 }
 
@@ -109,10 +121,13 @@ def made_up(seed: int, users: int) -> Ratings:
     return from_arrays(of, rated, shown[of, rated], num_users=users, num_items=items, low=-10, high=10)
 
 
-def whole(rows: Rows, epsilons: Sequence[float | None], trials: int, most: int) -> None:
-    """Plays all methods on Jester; None is no noise."""
+def whole(
+    rows: Rows, epsilons: Sequence[float | None], trials: int, most: int, names: Sequence[str] = tuple(METHODS)
+) -> None:
+    """Plays methods on Jester; None is no noise."""
     losses = [math.inf if epsilon is None else epsilon for epsilon in epsilons]
-    compare(rows, data.load_ratings("jester", rows.data_dir), losses, trials=trials, most=most)
+    methods = {name: METHODS[name] for name in names}
+    compare(rows, data.load_ratings("jester", rows.data_dir), losses, trials=trials, most=most, methods=methods)
 
 
 def small(rows: Rows, users: int, epsilon: float) -> None:
@@ -124,12 +139,24 @@ REPRODUCIBLE = {"whole": whole, "small": small}
 
 
 def main() -> None:
-    chosen = options(__doc__ or "").parse_args()
-    rows = Rows("004", "personalization_jester", chosen.out, chosen.seed, data_dir=chosen.data_dir)
+    parser = options(__doc__ or "")
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=tuple(METHODS), help="rows of others stay")
+    parser.add_argument("--epsilon", type=float, nargs="+", default=None, help="these alone; inf for no noise")
+    chosen = parser.parse_args()
+    epsilons = EPSILONS if chosen.epsilon is None else [None if math.isinf(one) else one for one in chosen.epsilon]
+    again = {(name, epsilon) for name in chosen.only for epsilon in epsilons}
+    rows = Rows(
+        "004",
+        "personalization_jester",
+        chosen.out,
+        chosen.seed,
+        keep=lambda row: (row["setting"]["method"], row["setting"]["epsilon"]) not in again,
+        data_dir=chosen.data_dir,
+    )
     if chosen.quick:
         rows.run(small, 5_000, 5.0)
         return
-    rows.run(whole, EPSILONS, TRIALS, CANDIDATES)
+    rows.run(whole, epsilons, TRIALS, CANDIDATES, list(chosen.only))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ import optax
 from dpaudit._engine import hosts
 from dpaudit.data.ratings import Ratings
 from dpaudit.personalization import user_level
-from dpaudit.personalization.als import factored, metrics, recommender
+from dpaudit.personalization.als import factored, metrics, recommender, spectral
 from dpaudit.personalization.als.layout import Users, arranged
 from dpaudit.personalization.als.recommender import Catalogue, Ranking, Recipe
+from dpaudit.personalization.als.spectral import Spectrum
 from dpaudit.personalization.als.steps import Model
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.training.accounting import noise_multiplier
@@ -90,6 +91,41 @@ def ranked(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: f
     known = catalogue(train, features=True)
     model, transcript = recommender.fit_ranking(key, rows, known, Ranking(**choice), **private(mu))
     return Told(model, transcript.epsilon(delta_for(train.num_users), users=train.num_users))
+
+
+def moments(*, features: bool, **fixed: Any) -> Fit:
+    """:func:`dpaudit.personalization.als.spectral.fit` of ratings, after popularity and biases, which have their
+    shares of mu^2; the moments have what is left."""
+
+    def fit(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
+        recipe, known = Recipe(**{"centre": CENTRE, **fixed, **choice}), catalogue(train, features=features)
+        rows, (first_key, key) = device_rows(train), jax.random.split(key)
+        before = recipe.popularity_share + recipe.bias_share
+        first = recipe._replace(rank=0, rounds=0, popularity_share=recipe.popularity_share / before)
+        model, told = recommender.fit(first_key, rows, known, first, **private(mu * before**0.5))
+        learned = Spectrum(recipe.rank, power=1.0, precision=recipe.factor_precision)
+        model, more = spectral.fit(key, rows, model, recommender.PLAIN, learned, **private(mu * (1 - before) ** 0.5))
+        return Told(model, (told + more).epsilon(delta_for(train.num_users), users=train.num_users))
+
+    return fit
+
+
+def ranked_moments(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
+    """:func:`dpaudit.personalization.als.spectral.fit` of who rated what, after popularity, which has its share."""
+    rows, ranking = recommender.seen(device_rows(train)), ranking_of(choice)
+    first_key, key = jax.random.split(key)
+    share, first = ranking.popularity_share, ranking._replace(rank=0)
+    known = catalogue(train, features=True)
+    model, told = recommender.fit_ranking(first_key, rows, known, first, **private(mu * share**0.5))
+    learned = Spectrum(ranking.rank, choice["most"], precision=ranking.factor_precision)
+    step = recommender.ranking_step(ranking)
+    model, more = spectral.fit(key, rows, model, step, learned, **private(mu * (1 - share) ** 0.5))
+    return Told(model, (told + more).epsilon(delta_for(train.num_users), users=train.num_users))
+
+
+def ranking_of(choice: Choice) -> Ranking:
+    """Returns what a choice says of a ranking."""
+    return Ranking(**{name: value for name, value in choice.items() if name in Ranking._fields})
 
 
 def popular(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
@@ -223,7 +259,7 @@ def score(method: Method, model: Model, choice: Choice, seen: Ratings, held_out:
     """Error of ratings, or recall@20, of the users of ``seen``, whose devices know these ratings of theirs; NaN where
     the model has diverged."""
     rows = device_rows(seen)
-    step = recommender.ranking_step(Ranking(**choice)) if method.ranks else recommender.PLAIN
+    step = recommender.ranking_step(ranking_of(choice)) if method.ranks else recommender.PLAIN
     own = metrics.own_factors(model, recommender.seen(rows) if method.ranks else rows, step, num_users=seen.num_users)
     if not all(np.isfinite(np.asarray(leaf)).all() for leaf in (model.public, model.factors, own)):
         return np.nan

@@ -17,6 +17,14 @@ from experiments.paper004.page_crossover import crossover_run as crossover_run
 from experiments.paper004.page_crossover import factors_pay as factors_pay
 from experiments.paper004.page_crossover import features_alone as features_alone
 from experiments.paper004.page_crossover import methods_compared as methods_compared
+from experiments.paper004.page_crossover import repeated as repeated
+from experiments.paper004.page_peers import gradient_baseline as gradient_baseline
+from experiments.paper004.page_peers import noisy_adam as noisy_adam
+from experiments.paper004.page_peers import peer_dpals as peer_dpals
+from experiments.paper004.page_peers import peers as peers
+from experiments.paper004.page_rankings import drowned as drowned
+from experiments.paper004.page_rankings import ranking_gains as ranking_gains
+from experiments.paper004.page_rankings import rankings as rankings
 from experiments.paper004.run import mu_of
 
 CHOOSING = ("rmse", "recall@20", "jester rmse", "movielens rmse")  # whose rows say among how many settings they chose
@@ -36,7 +44,9 @@ def what_was_run(rows: Rows) -> Fact:
 def utility(rows: Rows) -> str:
     lines = []
     for quantity in ("rmse", "recall@20"):
-        for row in select(rows, quantity):
+        found = select(rows, quantity)
+        names = list(dict.fromkeys(row["setting"]["method"] for row in found))
+        for row in sorted(found, key=lambda row: (names.index(row["setting"]["method"]), _loss(row))):
             at = row["setting"]
             cells = [
                 number(infinite(at["epsilon"]), 0),
@@ -47,6 +57,11 @@ def utility(rows: Rows) -> str:
             ]
             lines.append([f"{quantity}: {at['method']}", *cells])
     return table(["measure: method", "ε", "value", "settings", "chosen", "ε with choosing"], lines)
+
+
+def _loss(row: dict[str, Any]) -> float:
+    epsilon = row["setting"]["epsilon"]
+    return float("inf") if epsilon is None else epsilon
 
 
 def settled(row: dict[str, Any]) -> str:
@@ -149,6 +164,22 @@ def jester_factors(rows: Rows) -> Fact:
         if row["setting"]["method"] != "item bias"
     ]
     return fact(min(gains) > 0, least=min(gains), most=max(gains))
+
+
+def jester_moments(rows: Rows) -> Fact:
+    """Second moments have the lowest error at every epsilon."""
+    found = select(rows, "jester rmse")
+    ours = [row for row in found if row["setting"]["method"] == "second moments"]
+    leads = [
+        min(
+            other["ours"]
+            for other in select(found, "jester rmse", epsilon=row["setting"]["epsilon"])
+            if other["setting"]["method"] != "second moments"
+        )
+        - row["ours"]
+        for row in ours
+    ]
+    return fact(min(leads) > 0, least=min(leads), most=max(leads))
 
 
 def movielens(rows: Rows) -> str:

@@ -16,6 +16,7 @@ class Cell(NamedTuple):
     epsilon: float | None
     bias: float
     errors: dict[str, dict[int, float]]
+    ranges: dict[tuple[str, int], tuple[float, float]]  # by method and rank; empty where there was one run
 
     def best(self, method: str) -> float:
         """Returns a method's error at the rank that has the lowest, which nobody chose."""
@@ -33,8 +34,13 @@ def cells(rows: Rows) -> Iterator[Cell]:
             method: {row["setting"]["rank"]: row["ours"] for row in select(own, QUANTITY, method=method)}
             for method in METHODS
         }
+        ranges = {
+            (row["setting"]["method"], row["setting"]["rank"]): (row["ours_low"], row["ours_high"])
+            for row in own
+            if row.get("ours_low") is not None
+        }
         bias = errors[BIAS].pop(0)
-        yield Cell(data, users, epsilon, bias, errors)
+        yield Cell(data, users, epsilon, bias, errors, ranges)
 
 
 def crossover(rows: Rows) -> str:
@@ -42,8 +48,11 @@ def crossover(rows: Rows) -> str:
     ranks = [rank for rank in values(select(rows, QUANTITY), "rank") if rank]
     lines = []
     for cell in cells(rows):
-        found = [cell.bias, *(cell.errors[method][rank] for method in METHODS for rank in ranks)]
+        places = [(BIAS, 0), *((method, rank) for method in METHODS for rank in ranks)]
+        found = [cell.bias, *(cell.errors[method][rank] for method, rank in places[1:])]
         shown = [f"**{one:.3f}**" if one == min(found) else f"{one:.3f}" for one in found]
+        ends = [cell.ranges.get(place) for place in places]
+        shown = [f"{one} [{end[0]:.3f}, {end[1]:.3f}]" if end else one for one, end in zip(shown, ends, strict=True)]
         lines.append([cell.data, f"{cell.users:,}", number(_epsilon(cell), 0), *shown])
     head = [f"{name}, rank {rank}" for name in ("alternating", "steps") for rank in ranks]
     return table(["users", "number", "ε", "item biases", *head], lines)
@@ -86,6 +95,19 @@ def methods_compared(rows: Rows) -> Fact:
         without=sum(one > 0 for one in without),
         by=min(without),
     )
+
+
+def repeated(rows: Rows) -> Fact:
+    """Where there are several runs: whether the ranges of the two methods' best ranks are apart."""
+    found, told = [cell for cell in cells(rows) if cell.ranges], []
+    for cell in found:
+        best = {method: min(errors, key=lambda rank: errors[rank]) for method, errors in cell.errors.items()}
+        lower = min(METHODS, key=cell.best)
+        (other,) = set(METHODS) - {lower}
+        apart = cell.ranges[lower, best[lower]][1] < cell.ranges[other, best[other]][0]
+        where = f"{cell.users:,} {'of Jester' if cell.data == 'Jester' else cell.data} {_where([cell])}"
+        told.append((apart, f"{lower} with {where}" if apart else f"neither with {where}"))
+    return fact(told, apart=sum(apart for apart, _ in told), cells=len(told), told="; ".join(text for _, text in told))
 
 
 def features_alone(rows: Rows) -> Fact:

@@ -75,6 +75,20 @@ def test_the_page_says_what_its_rows_say():
     assert "alternating nowhere" in page.factors_pay(rows_with(alternating_2=2.0, steps_2=0.5)).values["told"]
 
 
+def test_ranges_that_overlap_decide_nothing():
+    rows = rows_with(alternating_2=0.95, steps_2=0.85)
+    assert not page.repeated(rows).holds  # one run each
+    widths = {"alternating": 0.06, "gradient steps": 0.03}
+    for row in rows:
+        wide = widths[row["setting"]["method"]] * (2 if row["setting"]["epsilon"] else 0.5)
+        row |= {"ours_low": row["ours"] - wide, "ours_high": row["ours"] + wide}
+    told = page.repeated(rows).values
+    assert (told["apart"], told["cells"]) == (1, 2)
+    wanted = "neither with 50 made-up users at ε = 1; gradient steps with 50 made-up users without noise"
+    assert told["told"] == wanted
+    assert "**0.850** [0.835, 0.865]" in page.crossover(rows)
+
+
 def test_features_alone_is_untrue_where_the_lead_is_larger_than_what_features_bring():
     def rmse(method, ours, rank=0):
         return {

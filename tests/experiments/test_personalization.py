@@ -12,7 +12,7 @@ from dpaudit.personalization.als import recommender
 from dpaudit.personalization.als.recommender import Ranking
 from dpaudit.personalization.als.steps import Model
 from experiments.common import Rows
-from experiments.paper004 import crowd, descent, jester, methods, page
+from experiments.paper004 import descent, jester, methods, page, rankings
 from experiments.paper004 import run as personalization
 from experiments.paper004.methods import METHODS, Method, Told, candidates, device_rows, score
 from experiments.paper004.population import NOISE, population
@@ -174,11 +174,11 @@ def test_descent_without_privacy_finds_tastes_and_stops_by_itself() -> None:
 
 def test_people_who_count_twice_have_moments_twice_as_long() -> None:
     train, _ = population(0, users=60, items=40)
-    model, _ = METHODS["ranking, public features"].fit(jax.random.key(0), train, crowd.FACTORS, math.inf, 0.0)
+    model, _ = METHODS["ranking, public features"].fit(jax.random.key(0), train, rankings.FACTORS, math.inf, 0.0)
     once, twice = (
-        crowd.moment_over_noise(model, jester.repeated(train, count), Ranking(**crowd.FACTORS), 1.0)
+        rankings.moment_over_noise(model, jester.repeated(train, count), Ranking(**rankings.FACTORS), 1.0)
         for count in (1, 2)
     )
     assert twice == pytest.approx(2 * once, rel=1e-4)
-    quieter = crowd.moment_over_noise(model, train, Ranking(**crowd.FACTORS), 3.0)
+    quieter = rankings.moment_over_noise(model, train, Ranking(**rankings.FACTORS), 3.0)
     assert quieter == pytest.approx(3 * once, rel=1e-4)

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from dpaudit.personalization.als import metrics as metrics
     from dpaudit.personalization.als import recommender as recommender
     from dpaudit.personalization.als import solve as solve
+    from dpaudit.personalization.als import spectral as spectral
     from dpaudit.personalization.als import steps as steps
 
-_MODULES = ("factored", "layout", "least_squares", "metrics", "recommender", "solve", "steps")
+_MODULES = ("factored", "layout", "least_squares", "metrics", "recommender", "solve", "spectral", "steps")
 
 __getattr__, __dir__, __all__ = attach(__name__)

@@ -4,6 +4,16 @@ from tests.mutants.mutant import of
 
 MUTANTS = [
     *of(
+        "dpaudit/personalization/als/spectral",
+        "personalization/test_spectral",
+        ("lambda message: clip(message, 1 - MARGIN)", "lambda message: clip(message, 1.1)"),
+        ("return rests / jnp.maximum(jnp.linalg.norm(rests), 1e-20)", "return 1.0 * rests"),
+        ("jnp.where(jnp.all(jnp.isfinite(messages), axis=1, keepdims=True), messages, 0.0)", "messages"),
+        ("stream.release(key, solve.packed(total)", "stream.release(key, total"),
+        ("true - noise**2 / jnp.where(above, true, 1.0)", "values"),
+        ("values > jnp.maximum(2 * noise, ", "values > jnp.maximum(noise, "),
+    ),
+    *of(
         "dpaudit/personalization/user_level",
         "personalization/test_user_level",
         ("weights * present[:, None],", "weights,"),
