@@ -1,5 +1,6 @@
-"""Counts the outcomes of trials on the devices that played them, and saves the counts so that an audit can resume.
+"""Counts the outcomes of trials on the devices that played them, or with NumPy where they are few.
 
+The counts are saved, so that an audit can resume.
 Scores reach the host only for the trials set aside to choose a rule, and for the pairs that an audit looks at where it
 may stop after any pair.
 """
@@ -15,12 +16,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpaudit import _validate
-from dpaudit._engine import sharding
+from dpaudit._engine import memory, sharding
 from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.game import Game
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.auditing.attacks import choose
 from dpaudit.auditing.attacks.portfolio import Family, Portfolio
+from dpaudit.auditing.attacks.scoring import HOST_PAIRS
 from dpaudit.auditing.bounds import alternative, betting
 from dpaudit.auditing.bounds.sequential import Watch, next_stage, update
 from dpaudit.auditing.ranks import bar as bar_of
@@ -232,17 +234,21 @@ def _counted(
             account = judge(account)[0]
     if early == there:
         return account
-    column = None if played.ndim == 2 else np.uint32(account.order[0])
     bar = bar_of(account.rule.threshold, played.dtype)
     bars = np.array([bar_of(threshold, played.dtype) for threshold in account.bars], bar.dtype)
     if keep_scores:
         own = _by_world(game.first(played, there))[:, early:, account.order[0]]
         account = account._replace(kept=np.concatenate([account.kept, own], axis=1))
-    sums, ends, beside = _tally(played, bar, np.uint32(early), np.uint32(there), column, bars, mesh=game.mesh)
-    sums, ends = map(np.array, (sums, ends))
+    if _is_counted_by_numpy(game, played):
+        own = game.first(played, there)[early:]
+        sums, ends, beside = _tallied(own if own.ndim == 2 else own[..., account.order[0]], bar, bars)
+    else:
+        column = None if played.ndim == 2 else np.uint32(account.order[0])
+        found = _tally(played, bar, np.uint32(early), np.uint32(there), column, bars, mesh=game.mesh)
+        sums, ends, beside = map(np.array, found)
     return account._replace(
         counts=account.counts + (sums if account.rule.above else sums[::-1]),
-        beside=account.beside + np.array(beside, np.int64),
+        beside=account.beside + beside.astype(np.int64),
         low=np.minimum(account.low, ~ends[:2]),
         high=np.maximum(account.high, ends[2:]),
     )
@@ -328,6 +334,23 @@ def looks(
         normal=alternative.looks_normal(own),
     )
     return (account if watch.stages > 1 else account._replace(early=early[:, :0])), watch
+
+
+def _is_counted_by_numpy(game: Game, played: Any) -> bool:
+    """Tells whether NumPy counts the scores of all trials in less time than :func:`_tally` takes to compile: those on
+    the host already, and not too many of a CPU."""
+    if isinstance(played, np.ndarray):
+        return True
+    return played.is_fully_addressable and game.trials <= HOST_PAIRS and memory.platform(game.mesh) == "cpu"
+
+
+def _tallied(scores: np.ndarray, bar: np.ndarray, bars: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reduces scores [n, 2], n >= 1, to what :func:`_tally` reduces them to, with NumPy."""
+    ranks = rank(scores.astype(wide(scores.dtype))).T
+    guess0, guess1 = ranks > bar
+    sums = np.bincount(guess0 + 2 * guess1, minlength=SUMS)
+    ends = np.concatenate([(~ranks).max(1), ranks.max(1)])
+    return sums, ends, np.array([(ranks > one).sum(1) for one in bars], np.int64).reshape(-1, 2)
 
 
 @partial(jax.jit, static_argnames="mesh")

@@ -120,6 +120,31 @@ def test_padding_and_trials_set_aside_are_not_counted_and_nan_is_the_largest():
     assert again == sums
 
 
+@pytest.mark.parametrize("kind", [*TYPES, np.int64, np.float64], ids=lambda kind: np.dtype(kind).name)
+@pytest.mark.parametrize("bars", [0, 3])
+def test_numpy_counts_as_the_compiled_program_does(kind, bars):
+    """On scores with ties, infinities and NaN, of which some are padding or set aside."""
+    drawn = np.random.default_rng(1).normal(size=(1000, 2)) * 3
+    drawn[:6, 0], drawn[3:9, 1] = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0], 1.0
+    with np.errstate(invalid="ignore"), jax.enable_x64(True):
+        scores = drawn.astype(kind)
+        bar, *more = (ranks.bar(threshold, scores.dtype) for threshold in (0.5, 0.0, 1.0, 2.5))
+        of_bars = np.array(more[:bars], bar.dtype)
+        found = count._tally(jnp.asarray(scores), bar, np.uint32(7), np.uint32(990), None, of_bars, mesh=None)
+    for one, other in zip(count._tallied(scores[7:990], bar, of_bars), found, strict=True):
+        np.testing.assert_array_equal(one, np.array(other))
+
+
+def test_the_program_counts_where_numpy_would_take_longer(monkeypatch, whole):
+    programs: Any = count._tally
+    before = programs._cache_size()
+    assert audited("chosen") == whole["chosen"]
+    assert programs._cache_size() == before
+    monkeypatch.setattr(count, "HOST_PAIRS", 0)
+    assert audited("chosen") == whole["chosen"]
+    assert programs._cache_size() > before
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("batch", [1, 700, None])
 def test_the_result_does_not_depend_on_the_batch(case, batch, whole):
