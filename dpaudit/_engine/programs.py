@@ -96,9 +96,9 @@ def _carried_out(opened: Opened, constants: list[Any], leaves: list[Any]) -> lis
 
 
 def quickly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns ``function`` compiled in about half the time, for programs that run once: on a CPU without LLVM's passes.
+    """Returns ``function`` compiled in about half the time, for programs that run once: a CPU leaves LLVM's passes out.
 
-    It has no place within another compiled function.
+    It cannot be called within another compiled function.
     """
 
     @cache
