@@ -96,7 +96,7 @@ def _carried_out(opened: Opened, constants: list[Any], leaves: list[Any]) -> lis
 
 
 def quickly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns ``function`` compiled in about half the time, for programs that run once: a CPU leaves LLVM's passes out.
+    """Returns ``function`` compiled in half the time, for programs that run once: a CPU leaves LLVM's passes out.
 
     It cannot be called within another compiled function.
     """

@@ -346,11 +346,12 @@ def _is_counted_by_numpy(game: Game, played: Any) -> bool:
 
 def _tallied(scores: np.ndarray, bar: np.ndarray, bars: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Reduces scores [n, 2], n >= 1, to what :func:`_tally` reduces them to, with NumPy."""
-    ranks = rank(scores.astype(wide(scores.dtype))).T
-    guess0, guess1 = ranks > bar
-    sums = np.bincount(guess0 + 2 * guess1, minlength=SUMS)
-    ends = np.concatenate([(~ranks).max(1), ranks.max(1)])
-    return sums, ends, np.array([(ranks > one).sum(1) for one in bars], np.int64).reshape(-1, 2)
+    ranks = np.ascontiguousarray(rank(scores.astype(wide(scores.dtype))).T)
+    guesses = ranks > bar
+    both, (one, other) = np.count_nonzero(guesses.all(0)), np.count_nonzero(guesses, axis=1)
+    sums = np.array([len(scores) - one - other + both, one - both, other - both, both])
+    beside = np.array([np.count_nonzero(ranks > further, axis=1) for further in bars], np.int64)
+    return sums, np.concatenate([(~ranks).max(1), ranks.max(1)]), beside.reshape(-1, 2)
 
 
 @partial(jax.jit, static_argnames="mesh")
