@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.errors import JaxRuntimeError
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
@@ -212,10 +213,11 @@ def trial_key(key: jax.Array) -> jax.Array:
     Args:
       key: a jax.random key of any kind, consumed.
     """
-    return _from_key(_validate.key(key=key))
+    key = _validate.key(key=key)
+    return philox.from_key(key) if isinstance(key, Tracer) else _from_key(key)
 
 
-_from_key = jax.jit(philox.from_key)  # one program, not one for each step
+_from_key = programs.quickly(philox.from_key)  # one program, not one for each step
 
 
 def of_trials() -> Any:

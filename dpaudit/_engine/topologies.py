@@ -71,11 +71,11 @@ class Machine(NamedTuple):
         """Returns a context in which programs are traced for these devices."""
         return _platform.named(self.devices[0].platform, memory_bytes=MEMORY[self.chip])
 
-    def shapes(self, tree: Any) -> Any:
-        """Returns the shapes of a pytree's arrays, replicated on every device."""
-        placed = (
-            SingleDeviceSharding(self.devices[0]) if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
-        )
+    def shapes(self, tree: Any, *, cut: bool = False) -> Any:
+        """Returns the shapes of a pytree's arrays, replicated on every device, or with their rows divided."""
+        placed: Any = SingleDeviceSharding(self.devices[0])
+        if self.mesh is not None:
+            placed = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names) if cut else PartitionSpec())
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), _dtype(leaf), sharding=placed), tree)
 
     def compiled(self, lowered: Any, *, reduce: str = "the size of the work") -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpaudit import _validate
+from dpaudit._engine import programs
 from dpaudit._engine.checkpoint import Checkpoint, of_pilot
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
@@ -112,7 +113,7 @@ def audit(
             batch = 1
         promise = {"claim": claim, "delta": delta, "confidence": float(confidence)}
         fit_key, play_key = _keys(key)
-        other_key = jax.random.fold_in(play_key, 1 << 31)  # trials have smaller numbers
+        other_key = None if worse is None else jax.random.fold_in(play_key, 1 << 31)  # trials have smaller numbers
         pair, threshold, reproducible, low_bits = (mechanism, x0, x1), None, True, None
         if distinguisher is not None:
             threshold = distinguisher.threshold
@@ -130,7 +131,7 @@ def audit(
                 score = checked.fitted("distinguisher", distinguisher, fit_key, *pair)
                 one = both_worlds(play_key, lambda key, world: mechanism.apply(key, (x0, x1)[world]), score)
                 whole = game(one, half, batch=batch, mesh=mesh)
-                if worse is not None:
+                if worse is not None and other_key is not None:
                     trial = both_worlds(other_key, lambda key, world: worse.apply(key, (x0, x1)[world]), score)
                     other = game(trial, half, batch=batch, mesh=mesh)
             else:
@@ -138,7 +139,7 @@ def audit(
                 settings["checkpoint"] = None if checkpoint is None else of_pilot(checkpoint)
                 family = portfolio(fit_key, play_key, *pair, attacks, half, aside=first, pilot=pilot, **settings)
                 whole = family.game
-                if worse is not None:
+                if worse is not None and other_key is not None:
                     other = family.like(worse.apply, other_key)
             kept = partial(_kept, checkpoint, whole)
         name = "" if distinguisher is None else distinguisher.name
@@ -254,7 +255,7 @@ def _is_curve(claim: Claim | None) -> bool:
     return claim is not None and claim.is_curve
 
 
-@jax.jit
+@programs.quickly
 def _keys(key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Splits the key into (the key of the fit, the key of the trials)."""
     fit_key, play_key = jax.random.split(key)

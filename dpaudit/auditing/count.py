@@ -1,5 +1,6 @@
-"""Counts the outcomes of trials on the devices that played them, and saves the counts so that an audit can resume.
+"""Counts the outcomes of trials on the devices that played them, or with NumPy where they are few.
 
+The counts are saved, so that an audit can resume.
 Scores reach the host only for the trials set aside to choose a rule, and for the pairs that an audit looks at where it
 may stop after any pair.
 """
@@ -10,24 +11,20 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from dpaudit import _validate
-from dpaudit._engine import sharding
 from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.game import Game
-from dpaudit._engine.sharding import ALIKE, CUT
+from dpaudit.auditing import tally
 from dpaudit.auditing.attacks import choose
 from dpaudit.auditing.attacks.portfolio import Family, Portfolio
 from dpaudit.auditing.bounds import alternative, betting
 from dpaudit.auditing.bounds.sequential import Watch, next_stage, update
 from dpaudit.auditing.ranks import bar as bar_of
-from dpaudit.auditing.ranks import rank, wide
+from dpaudit.auditing.ranks import rank
 
 NO_MORE = np.empty(0, np.int64)
-SUMS = 4  # of what is reduced on the devices: the outcomes of pairs
 
 Judge = Callable[..., "tuple[Account, Watch]"]
 
@@ -232,17 +229,16 @@ def _counted(
             account = judge(account)[0]
     if early == there:
         return account
-    column = None if played.ndim == 2 else np.uint32(account.order[0])
     bar = bar_of(account.rule.threshold, played.dtype)
     bars = np.array([bar_of(threshold, played.dtype) for threshold in account.bars], bar.dtype)
     if keep_scores:
         own = _by_world(game.first(played, there))[:, early:, account.order[0]]
         account = account._replace(kept=np.concatenate([account.kept, own], axis=1))
-    sums, ends, beside = _tally(played, bar, np.uint32(early), np.uint32(there), column, bars, mesh=game.mesh)
-    sums, ends = map(np.array, (sums, ends))
+    number = int(account.order[0])
+    sums, ends, beside = tally.reduced(game, played, number, bar, bars, early=early, there=there)
     return account._replace(
         counts=account.counts + (sums if account.rule.above else sums[::-1]),
-        beside=account.beside + np.array(beside, np.int64),
+        beside=account.beside + beside,
         low=np.minimum(account.low, ~ends[:2]),
         high=np.maximum(account.high, ends[2:]),
     )
@@ -328,53 +324,3 @@ def looks(
         normal=alternative.looks_normal(own),
     )
     return (account if watch.stages > 1 else account._replace(early=early[:, :0])), watch
-
-
-@partial(jax.jit, static_argnames="mesh")
-def _tally(
-    scores: jax.Array,
-    bar: jax.Array,
-    early: jax.Array,
-    there: jax.Array,
-    column: jax.Array | None = None,
-    bars: jax.Array | None = None,
-    *,
-    mesh: Mesh | None,
-) -> Any:
-    """Reduces scores [n, 2], or one column of [n, 2, scores], to (sums, ends, beside), the same on every device.
-
-    ``bar`` is the rank of the threshold, ``bars``, [b], are the ranks of the further ones. Of pairs ``early`` to
-    ``there``, ``sums`` are the counts of the four outcomes and ``ends`` the highest ranks of both worlds' scores,
-    first with all bits inverted (so of the lowest), then as they are; ``beside``, [b, 2], is how many scores of each
-    world are above each of the bars.
-    """
-
-    def tally(scores: jax.Array, bar: jax.Array, early: jax.Array, there: jax.Array, column: Any, bars: Any) -> Any:
-        scores = scores if column is None else scores[..., column]
-        number = jnp.uint32(sharding.place(mesh)) * len(scores) + jnp.arange(len(scores), dtype=jnp.uint32)
-        counted = (early <= number) & (number < there)
-        ranks = rank(scores.astype(wide(scores.dtype))).T
-        guess0, guess1 = ranks > bar
-        outcomes = jnp.where(counted, guess0 + 2 * guess1, -1)
-        to_sum = [(outcomes == outcome).astype(jnp.uint32) for outcome in range(SUMS)]
-        least = np.asarray(np.iinfo(ranks.dtype).min, ranks.dtype)
-        to_bound = [jnp.where(counted, rank, least) for rank in (*~ranks, *ranks)]
-        starts = [np.uint32(0)] * SUMS + [least] * len(to_bound)
-        found = jax.lax.reduce(to_sum + to_bound, starts, _sums_and_ends, (0,))  # in one loop
-        sums, ends = found[:SUMS], found[SUMS:]
-        beside = jnp.zeros((0, 2), jnp.uint32)
-        if bars is not None:
-            above = (ranks.T[:, None, :] > bars[:, None]) & counted[:, None, None]
-            beside = above.sum(0, dtype=jnp.uint32)
-        ends = ends if mesh is None else jax.lax.pmax(ends, mesh.axis_names)
-        *sums, beside = sharding.added([*sums, beside], mesh)
-        return sums, ends, beside
-
-    return sharding.shared_out(tally, mesh, (CUT, ALIKE, ALIKE, ALIKE, ALIKE, ALIKE), ALIKE)(
-        scores, bar, early, there, column, bars
-    )
-
-
-def _sums_and_ends(one: Any, other: Any) -> Any:
-    both = list(zip(one, other, strict=True))
-    return [a + b for a, b in both[:SUMS]] + [jnp.maximum(a, b) for a, b in both[SUMS:]]

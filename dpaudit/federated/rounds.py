@@ -236,6 +236,7 @@ def participants(key: jax.Array, server: Server, clients: int, rounds: int) -> j
     return jax.lax.map(lambda t: server.draw(jax.random.fold_in(fast, t), clients), jnp.arange(rounds))
 
 
+# The state is not donated: where memory runs out, a smaller chunk starts from it again, and JAX would have deleted it.
 @partial(jax.jit, static_argnames=("server", "chunk", "clients", "rounds"))
 def _run(
     key: jax.Array, server: Server, chunk: int, state: State, clients: int, train: Any, data: Any, rounds: int

@@ -93,9 +93,10 @@ def audit(machine: Machine) -> Any:
 
 
 def portfolio_read(machine: Machine) -> Any:
-    """Reads those releases by every attack of the family."""
+    """Reads those releases by every attack of the family, each device those that it has played."""
     own, arrays_of = audited(machine), (((100,), "float32"),)
-    given = machine.shapes(scoring.blank(own, True, arrays_of))
+    played, *fitted = scoring.blank(own, True, arrays_of)
+    given = machine.shapes(played, cut=True), *machine.shapes(fitted)
     return scoring.scored.trace(*given, arrays_of=arrays_of, others=0, block=own.block, mesh=own.mesh)
 
 

@@ -160,3 +160,15 @@ def test_a_shared_program_takes_arguments_of_any_structure_shape_and_type():
     np.testing.assert_array_equal(mapped, jnp.eye(3))
     with pytest.raises(TypeError, match="incompatible shapes"):
         function({"of": jnp.ones(2)})
+
+
+def test_a_program_that_is_compiled_quickly_gives_the_same_integers():
+    def bits(key):
+        return jax.random.bits(key, (3, 5))
+
+    np.testing.assert_array_equal(constants.quickly(bits)(KEY), jax.jit(bits)(KEY))
+
+
+def test_a_key_of_trials_can_be_drawn_inside_a_compiled_function():
+    inside = jax.jit(lambda key: jax.random.key_data(game.trial_key(key)))
+    np.testing.assert_array_equal(inside(KEY), jax.random.key_data(game.trial_key(KEY)))

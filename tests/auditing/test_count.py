@@ -11,7 +11,7 @@ import pytest
 import dpaudit
 from dpaudit import Claim, _validate, distinguish, play
 from dpaudit._engine import game
-from dpaudit.auditing import count, ranks
+from dpaudit.auditing import ranks, tally
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.bounds.estimate import errors
 from tests.interrupting import Killed, killed_at
@@ -100,7 +100,7 @@ def test_a_threshold_divides_the_scores_as_in_float64(kind):
                 ranks.bar(threshold, kind)
             continue
         bar = ranks.bar(threshold, kind)
-        sums, _, _ = count._tally(table, bar, np.uint32(0), np.uint32(len(scores)), mesh=None)
+        sums, _, _ = tally.on_devices(table, bar, np.uint32(0), np.uint32(len(scores)), mesh=None)
         above = int((wide > threshold).sum())
         assert sums == [len(scores) - above, 0, 0, above], threshold
 
@@ -108,16 +108,41 @@ def test_a_threshold_divides_the_scores_as_in_float64(kind):
 def test_padding_and_trials_set_aside_are_not_counted_and_nan_is_the_largest():
     bar = ranks.bar(0.5, np.dtype(np.float32))
     scores = jnp.array([[9.0, -9.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [jnp.nan, -7.0], [-jnp.nan, 8.0]])
-    sums, ends, _ = count._tally(scores[:5], bar, np.uint32(1), np.uint32(4), mesh=None)
+    sums, ends, _ = tally.on_devices(scores[:5], bar, np.uint32(1), np.uint32(4), mesh=None)
     assert sums == [0, 1, 1, 1]  # of the three in the middle
     low, high = ~np.array(ends[:2]), np.array(ends[2:])
     np.testing.assert_array_equal([low, high], ranks.rank(np.array([[0, 0], [1, 1]], np.float32)))
-    sums, ends, _ = count._tally(scores, bar, np.uint32(1), np.uint32(6), mesh=None)
+    sums, ends, _ = tally.on_devices(scores, bar, np.uint32(1), np.uint32(6), mesh=None)
     assert sums == [0, 2, 1, 2]
     assert np.array(ends[2]) == np.iinfo(np.int32).max > ranks.rank(np.array([np.inf], np.float32))[0]
     of_several = jnp.stack([0 * scores, scores], -1)
-    again, _, _ = count._tally(of_several, bar, np.uint32(1), np.uint32(6), np.uint32(1), mesh=None)
+    again, _, _ = tally.on_devices(of_several, bar, np.uint32(1), np.uint32(6), np.uint32(1), mesh=None)
     assert again == sums
+
+
+@pytest.mark.parametrize("kind", [*TYPES, np.int64, np.float64], ids=lambda kind: np.dtype(kind).name)
+@pytest.mark.parametrize("bars", [0, 3])
+def test_numpy_counts_as_the_compiled_program_does(kind, bars):
+    """On scores with ties, infinities and NaN, of which some are padding or set aside."""
+    drawn = np.random.default_rng(1).normal(size=(1000, 2)) * 3
+    drawn[:6, 0], drawn[3:9, 1] = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0], 1.0
+    with np.errstate(invalid="ignore"), jax.enable_x64(True):
+        scores = drawn.astype(kind)
+        bar, *more = (ranks.bar(threshold, scores.dtype) for threshold in (0.5, 0.0, 1.0, 2.5))
+        of_bars = np.array(more[:bars], bar.dtype)
+        found = tally.on_devices(jnp.asarray(scores), bar, np.uint32(7), np.uint32(990), None, of_bars, mesh=None)
+    for one, other in zip(tally.on_host(scores[7:990], bar, of_bars), found, strict=True):
+        np.testing.assert_array_equal(one, np.array(other))
+
+
+def test_the_program_counts_where_numpy_would_take_longer(monkeypatch, whole):
+    programs: Any = tally.on_devices
+    before = programs._cache_size()
+    assert audited("chosen") == whole["chosen"]
+    assert programs._cache_size() == before
+    monkeypatch.setattr(tally, "HOST_PAIRS", 0)
+    assert audited("chosen") == whole["chosen"]
+    assert programs._cache_size() > before
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpaudit._engine.game import trial_key
+from dpaudit._engine.game import of_trials, trial_key
 from dpaudit.mechanisms.claim import Mechanism
 
 Score = Callable[[Any], jax.Array]
@@ -60,11 +60,10 @@ def reader(reference: Any) -> Callable[[Any], jax.Array]:
 def release_reader(key: jax.Array, mechanism: Mechanism, x: Any) -> Callable[[Any], jax.Array]:
     """Returns the :func:`reader` of a mechanism's releases, with a release of ``x`` as the reference where one is
     needed."""
-    key = trial_key(key)  # of the kind that trials have
-    shapes = jax.eval_shape(lambda: mechanism.apply(key, x))
+    shapes = jax.eval_shape(lambda key: mechanism.apply(key, x), of_trials())
     if not any(map(_wide, jax.tree.leaves(shapes))):
         return flat
-    return reader(jax.jit(mechanism.apply)(key, x))
+    return reader(jax.jit(mechanism.apply)(trial_key(key), x))
 
 
 def _wide(leaf: Any) -> bool:

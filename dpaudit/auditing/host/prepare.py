@@ -105,7 +105,7 @@ def prepared(
     x1: Any,
     fit_key: jax.Array,
     play_key: jax.Array,
-    other_key: jax.Array,
+    other_key: jax.Array | None,
     *,
     distinguisher: Distinguisher | None,
     attacks: Sequence[Distinguisher],
@@ -118,7 +118,7 @@ def prepared(
       mechanism: whose ``apply`` is a :class:`HostMechanism`.
       x0, x1: the inputs.
       fit_key: for attacks that are fitted.
-      play_key, other_key: of the trials, and of those of the alternative.
+      play_key, other_key: of the trials, and of those of the alternative, None without one.
       distinguisher: one attack instead of the family.
       attacks: in addition to the family.
       worse: the alternative, or None.
@@ -192,7 +192,7 @@ def prepared(
             parts = identity | {"setting": fingerprint.digest([fingerprint.text((pilot.encoder, matters))])}
             return Checkpoint(Path(terms.checkpoint), parts, False)
 
-        other = None if worse is None else like(worse.apply, other_key)
+        other = None if worse is None or other_key is None else like(worse.apply, other_key)
         yield Prepared(whole, family, other, pilot.pairs if family else 0, pilot.reproducible, shown, kept)
 
 

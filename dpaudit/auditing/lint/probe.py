@@ -8,7 +8,7 @@ whether it is being traced is found by running it once in Python and once compil
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,7 +30,6 @@ LOOPS = {"scan", "while"}
 HOST = {"pure_callback", "io_callback"}
 ROUNDING = 64  # in units of the last place of a release's largest number
 LONGEST_REASON = 100  # characters of a mechanism's own message
-QUICKLY = {"xla_backend_optimization_level": 0}  # of a CPU, whose compiler knows it
 
 
 def refuse_changing(trace: Trace, first: ClosedJaxpr, name: str) -> None:
@@ -93,7 +92,7 @@ def refuse_other_when_traced(apply: Callable[[Any, Any], Any], x: Any, program: 
         return  # memory, or a device that has no such operation by itself
     except Exception as error:
         raise _impure(name, f"can be traced but not called ({_brief(error)})") from None
-    if _alike(by_python, _compiler()(programs.as_data(Partial(apply), program), key), exactly=True):
+    if _alike(by_python, _compiled(programs.as_data(Partial(apply), program), key), exactly=True):
         return
     unfused = jaxpr_as_fun(jax.make_jaxpr(lambda key: plain(key, x))(key))
     if not _alike(by_python, unfused(key)):
@@ -138,12 +137,9 @@ def _generators() -> tuple[Any, ...]:
     return random.getstate(), name, np.asarray(words).tobytes(), *rest
 
 
-@cache
-def _compiler() -> Callable[[Partial, jax.Array], list[jax.Array]]:
-    """Makes the compiler on first use: asking for the backend at import would start it before processes have
-    joined."""
-    options = QUICKLY if jax.default_backend() == "cpu" else {}
-    return jax.jit(lambda held, key: held.func.run(*held.args[0], *held.args[1], key), compiler_options=options)
+@programs.quickly
+def _compiled(held: Partial, key: jax.Array) -> list[jax.Array]:
+    return held.func.run(*held.args[0], *held.args[1], key)
 
 
 def _is_small(program: ClosedJaxpr) -> bool:

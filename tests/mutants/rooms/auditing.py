@@ -103,10 +103,13 @@ MUTANTS = [
         ("score(release(key, 1))", "score(release(key, 0))"),
     ),
     *of(
-        "dpaudit/auditing/count",
+        "dpaudit/auditing/tally",
         "auditing/test_count",
         ("counted = (early <= number)", "counted = (early < number)"),
         ("counted = (early <= number) & (number < there)", "counted = early <= number"),
+        ("game.first(played, there)[early:]", "game.first(played, there)"),
+        ("one - both, other - both", "other - both, one - both"),
+        ("np.count_nonzero(ranks > further, axis=1)", "np.count_nonzero(ranks >= further, axis=1)"),
     ),
     *of(
         "dpaudit/auditing/count",
