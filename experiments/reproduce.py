@@ -32,6 +32,7 @@ ELSEWHERE = (
     "mc_dropout_risk",
     "libraries",
     "peers",
+    "personalization_dpals",
     "personalization_scale",
     "recorded",
     "replayed",
