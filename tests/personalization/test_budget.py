@@ -25,7 +25,7 @@ def test_noise_is_the_least_that_keeps_to_the_budget(epsilon, delta, rounds, par
     assert spent(processes.gaussian("a", noise_multiplier=z).event(taken), delta) == pytest.approx(epsilon, rel=1e-6)
     assert Budget(epsilon, delta).pays(processes.gaussian("a", noise_multiplier=z).event(taken))
     assert not Budget(epsilon, delta).pays(processes.gaussian("a", noise_multiplier=z).event(taken + 1))
-    assert not Budget(epsilon, delta).pays(processes.gaussian("a", noise_multiplier=0.99 * z).event(taken))
+    assert not Budget(epsilon, delta).pays(processes.gaussian("a", noise_multiplier=0.999 * z).event(taken))
 
 
 def test_events_cost_what_another_algorithm_says():
