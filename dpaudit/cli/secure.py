@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from dpaudit import _validate
-from dpaudit.cli import secure_train
+from dpaudit.cli import freed_memory, secure_train
 from dpaudit.cli.secure_terms import TermsOptions
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def run(options: Secure) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failures are reported in our own log lines
     from dpaudit.secure.service import certificates
 
+    freed_memory.keep()
     command = options.command
     if isinstance(command, Server):
         _serve(command)

@@ -223,17 +223,20 @@ class Follower:
     def __init__(self, task: "Task", options: Train, terms: "Terms", spending: "Spending") -> None:
         self._task, self._options, self._terms, self._spending = task, options, terms, spending
         self._last: Progress | None = None
-        self._times: list[tuple[int, float]] = []  # of the first completed step and of the last
+        self._times: list[tuple[int, float]] = []  # of the first completed step and of the last, without measuring
+        self._measuring = 0.0  # seconds
         self._measured: list[tuple[int, dict[str, float]]] = []
         self._often = max(1, options.steps // TOLD)
 
     def told(self, player: "Participant", show: Any, progress: "Progress") -> None:
         """Notes a completed step, and measures the model now and then."""
         self._last = progress
-        self._times = [*self._times[:1], (progress.step, time.perf_counter())]
+        now = time.perf_counter()
+        self._times = [*self._times[:1], (progress.step, now - self._measuring)]
         if self._task.measure and (progress.step % self._often == 0 or progress.step == self._options.steps):
             found = {name: float(value) for name, value in self._task.measure(player.model.params).items()}
             self._measured.append((progress.step, found))
+            self._measuring += time.perf_counter() - now
         show(progress, self._measured[-1][1] if self._measured else {})
 
     def row(self, player: "Participant") -> dict[str, Any]:

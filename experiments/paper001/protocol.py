@@ -7,11 +7,12 @@
 Each owner is ``dpaudit secure train`` with its own records. Afterwards every sum that the servers opened is compared
 with what the plaintext simulation (:mod:`dpaudit.secure.protocol.schemes`) releases from the same gradients: without
 noise they are the same to the bit; with noise their difference is the noise that nobody knew, which is tested against
-its exact law. Time, bytes and processor time are those of these very trainings, under the load that the row states.
+its exact law. Time, bytes and processor time are those of these very trainings, under the load that the row states. A
+step's seconds leave out those in which an owner measures its model's accuracy now and then; its processor time has
+them, and those of starting and compiling.
 
 Expect next to no coordinate to differ (gradients are computed once more, and a last bit may round to the other
-integer), and trainings several times as fast as the paper's on a machine with nothing else to
-do.
+integer), and trainings several times as fast as the paper's on a machine with nothing else to do.
 """
 
 import json

@@ -42,8 +42,7 @@ secure multiparty computation from fixed-key block ciphers"; new keys: Guo, Katz
 concrete security for half-gates garbling (in the multi-instance setting)".
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -96,10 +95,6 @@ class GateKeys:
         self._derive(memoryview(chunk.to_bytes(8, "little") + gate.to_bytes(8, "little")), memoryview(key))
         return encryption(bytes(key[:BLOCK]))
 
-    def several(self, chunk: int, gates: slice) -> list[Encrypt]:
-        """Derives the keys of the gates from ``gates.start`` to ``gates.stop`` - 1."""
-        return [self(chunk, gate) for gate in range(gates.start, gates.stop)]
-
 
 def tweaks_of(count: int) -> np.ndarray:
     """Returns t of both halves of a gate at ``count`` places: uint64 [2, count], 2 i + h."""
@@ -118,20 +113,30 @@ def blocks(label: np.ndarray, tweak: np.ndarray, out: np.ndarray) -> None:
     np.bitwise_xor(label[0], tweak, out=out[:, 1])
 
 
-def hashes(labels: np.ndarray, keys: Sequence[Encrypt]) -> np.ndarray:
-    """Hashes labels to the first word of H, with tweak i at place i: uint8 [g, k, n, 16] -> uint64 [g, k, n].
+def hashes(words: np.ndarray, key: Callable[[int], Encrypt], delta: np.ndarray | None = None) -> np.ndarray:
+    """Hashes labels to the first word of H, :data:`CHUNK` at a time: uint64 [2, n] -> [1, n], or [2, n] with a delta.
 
-    Each of the g gates has a key of its own.
+    Args:
+      words: the labels' first words, then their second words.
+      key: ``key(chunk)``, in rising order; the tweak of a label is its place in its chunk.
+      delta: uint64 [2]; with it, the second row has the hashes of the labels ^ delta, by the same keys and tweaks.
     """
-    words = labels.view(WORD)
-    plain, size = np.empty(words.shape, WORD), 8 * math.prod(words.shape[1:])
-    np.bitwise_xor(words[..., 0], words[..., 1], out=plain[..., 0])
-    np.bitwise_xor(words[..., 0], np.arange(labels.shape[2], dtype=WORD), out=plain[..., 1])
-    cipher = np.empty(plain.nbytes + SLACK, np.uint8)
-    before, after = plain.reshape(-1).view(np.uint8).data, cipher.data
-    for start, encrypt in zip(range(0, plain.nbytes, size), keys, strict=True):
-        encrypt(before[start : start + size], after[start : start + size + SLACK])
-    return plain[..., 0] ^ cipher[: plain.nbytes].view(WORD).reshape(plain.shape)[..., 0]
+    n = words.shape[1]
+    found, most = np.empty((1 if delta is None else 2, n), WORD), min(n, CHUNK)
+    tweaks, aes = np.arange(most, dtype=WORD), _Aes(len(found), most)
+    if delta is not None:
+        sigma_delta = np.empty((most, 2), WORD)
+        sigma_delta[:] = delta[0] ^ delta[1], delta[0]
+    for chunk, start in enumerate(range(0, n, CHUNK)):
+        label = words[:, start : start + CHUNK]
+        if label.shape[1] < most:
+            aes = _Aes(len(found), label.shape[1])
+        blocks(label, tweaks[: label.shape[1]], out=aes.plain[0])
+        if delta is not None:
+            np.bitwise_xor(aes.plain[0], sigma_delta[: label.shape[1]], out=aes.plain[1])
+        aes.encrypt(key(chunk))
+        np.bitwise_xor(aes.plain[..., 0], aes.cipher[..., 0], out=found[:, start : start + CHUNK])
+    return found
 
 
 # Garbling and evaluation.

@@ -106,61 +106,63 @@ _WORD = np.dtype("<u8")  # bit i of a row is bit i % 8 of its byte i // 8
 _BLOCKS = 256  # transposed together: 128 rows of 2 KiB and scratch of half that size, which fit in a core's L2 cache
 
 
-def _rounds() -> list[tuple[int, int]]:
-    """Lists (distance s, mask of the columns whose bit s is clear), from the largest distance to the smallest."""
-    return [(s, sum(1 << column for column in range(64) if not column & s)) for s in (32, 16, 8, 4, 2, 1)]
+# For each round, the distance s and the mask of the columns whose bit s is clear.
+_ROUNDS = [
+    (np.uint64(s), np.uint64(sum(1 << column for column in range(64) if not column & s))) for s in (32, 16, 8, 4, 2, 1)
+]
 
 
-_ROUNDS = _rounds()
-
-
-def transpose_into_labels(rows: np.ndarray, labels: np.ndarray) -> None:
-    """Writes column i of the matrix to label i: bit j of ``labels[i]`` is bit i of ``rows[j]``, lowest bit first.
+def transposed(rows: np.ndarray) -> np.ndarray:
+    """Transposes a bit matrix of 128 rows into the two words of each column.
 
     Args:
-      rows: uint8 [128, w], C-contiguous, w a multiple of 8: 8 w columns of bits; not changed.
-      labels: uint8 [8 w, 16], C-contiguous; overwritten.
+      rows: uint8 [128, w], w a multiple of 8: 8 w columns of bits; not changed. A row is contiguous.
+
+    Returns:
+      uint64 [2, 64, w / 8]. Bit j of word h of column 64 b + r, at ``[h, r, b]``, is that column of row 64 h + j.
 
     Raises:
-      InputError: an array has another shape or type.
+      InputError: the rows have another shape or type.
 
     Source: Warren, Hacker's Delight, 2nd edition, section 7-3 (transposing a bit matrix by halves).
     """
     blocks = rows.size // (ROWS * 8)
-    _check("rows", rows, (ROWS, 8 * blocks))
-    _check("labels", labels, (64 * blocks, ROWS // 8))
-    words = rows.view(_WORD)
-    by_block = labels.view(_WORD).reshape(blocks, 64, 2)
+    if rows.dtype != np.uint8 or rows.shape != (ROWS, 8 * blocks) or rows.strides[-1] != 1:
+        wanted = f"uint8 [{ROWS}, {8 * blocks}], with contiguous rows"
+        raise _validate.expected("rows", wanted, f"{rows.dtype} {list(rows.shape)}")
+    words = rows.view(_WORD).reshape(2, 64, blocks)
+    found = np.empty(words.shape, _WORD)
+    part = np.empty(ROWS * min(blocks, _BLOCKS), _WORD)
+    scratch = np.empty(len(part) // 2, _WORD)
     for start in range(0, blocks, _BLOCKS):
-        part = words[:, start : start + _BLOCKS].copy()
-        _transpose_blocks(part)
-        by_block[start : start + _BLOCKS] = part.reshape(2, 64, -1).transpose(2, 1, 0)
+        before, after = words[:, :, start : start + _BLOCKS], found[:, :, start : start + _BLOCKS]
+        between = part[: before.size].reshape(before.shape)
+        _exchange(before, between, _ROUNDS[0], scratch)
+        for each in _ROUNDS[1:-1]:
+            _exchange(between, between, each, scratch)
+        _exchange(between, after, _ROUNDS[-1], scratch)
+    return found
 
 
-def _check(name: str, array: np.ndarray, shape: tuple[int, int]) -> None:
-    if array.dtype != np.uint8 or array.shape != shape or not array.flags.c_contiguous:
-        raise _validate.expected(name, f"uint8 {list(shape)}, C-contiguous", f"{array.dtype} {list(array.shape)}")
-
-
-def _transpose_blocks(rows: np.ndarray) -> None:
-    """Transposes each block (h, b), the words ``rows[64h : 64h + 64, b]`` of uint64 [128, blocks], in place."""
-    blocks = rows.shape[1]
-    for distance, mask in _ROUNDS:
-        pairs = rows.reshape(ROWS // (2 * distance), 2, distance, blocks)
-        upper, lower = pairs[:, 0], pairs[:, 1]
-        moved = upper >> np.uint64(distance)
-        moved ^= lower
-        moved &= np.uint64(mask)
-        lower ^= moved
-        moved <<= np.uint64(distance)
-        upper ^= moved
+def _exchange(before: np.ndarray, after: np.ndarray, of: tuple[np.uint64, np.uint64], scratch: np.ndarray) -> None:
+    """Does one round from uint64 [2, 64, blocks] to the same memory or other; ``scratch`` has half its size."""
+    distance, mask = of
+    shape = 2, 32 // int(distance), 2, int(distance), before.shape[2]
+    old, new = before.reshape(shape), after.reshape(shape)
+    moved = scratch[: before.size // 2].reshape(shape[0], shape[1], *shape[3:])
+    np.right_shift(old[:, :, 0], distance, out=moved)
+    np.bitwise_xor(moved, old[:, :, 1], out=moved)
+    np.bitwise_and(moved, mask, out=moved)
+    np.bitwise_xor(old[:, :, 1], moved, out=new[:, :, 1])
+    np.left_shift(moved, distance, out=moved)
+    np.bitwise_xor(old[:, :, 0], moved, out=new[:, :, 0])
 
 
 # The transfers.
 
 LIMIT = 1 << 40  # transfers from one set of base OTs: 2^33 blocks of each stream
-_CHUNK = 1 << 16  # transfers in one message: 8 KiB a stream, at most 1 MiB in all
-_BLOCK = 64  # transfers made at once; the rest of a block in which a call ends is discarded
+TOGETHER = 1 << 16  # most transfers in one message: 8 KiB a stream, at most 1 MiB in all
+BLOCK = 64  # transfers made at once; the rest of a block in which a call ends is discarded
 
 
 class Sender:
@@ -194,16 +196,21 @@ class Sender:
           InputError: the count is below 1, or more than what is left of :data:`LIMIT`.
           ChannelError: a message did not arrive.
         """
-        labels = _room(count, self.used)
-        self.used += len(labels)  # used from here on, even after a failure
-        for start in range(0, len(labels), _CHUNK):
-            part = labels[start : start + _CHUNK]
-            width = len(part) // 8
-            rows, _ = _weighed(self._streams, self._depth, width)
-            corrections = self._channel.receive("cot.corrections", len(rows) * width)
-            rows ^= corrections.reshape(-1, 1, width) & self._masks
-            transpose_into_labels(rows.reshape(ROWS, width), part)
-        return labels[:count]
+        parts = _parts(count, self.used)
+        return _joined([self.words(part.stop - part.start) for part in parts], count)
+
+    def words(self, count: int) -> np.ndarray:
+        """Makes at most :data:`TOGETHER` transfers, by one message: q by words, uint64 [2, 64, blocks].
+
+        The label of transfer 64 b + r has the words ``[:, r, b]``; those beyond ``count`` are not to be used. Errors
+        are those of :meth:`extend`.
+        """
+        blocks, self.used = _taken(count, self.used)
+        width = blocks * BLOCK // 8
+        rows, _ = _weighed(self._streams, self._depth, width)
+        corrections = self._channel.receive("cot.corrections", len(rows) * width)
+        rows ^= corrections.reshape(-1, 1, width) & self._masks
+        return transposed(rows.reshape(ROWS, width))
 
 
 class Receiver:
@@ -232,52 +239,83 @@ class Receiver:
             :data:`LIMIT`.
           ChannelError: a message did not arrive.
         """
-        if choices.ndim != 1 or choices.dtype != bool:
-            raise _validate.expected("choices", "bool [n]", f"{choices.dtype} {list(choices.shape)}")
-        labels = _room(len(choices), self.used)
-        self.used += len(labels)  # used from here on, even after a failure
-        bits = np.zeros(len(labels) // 8, np.uint8)
+        parts = _parts(_of_bits(choices), self.used)
+        return _joined([self.words(choices[part]) for part in parts], len(choices))
+
+    def words(self, choices: np.ndarray) -> np.ndarray:
+        """Makes at most :data:`TOGETHER` transfers, by one message: t by words, as the sender's ``words``."""
+        blocks, self.used = _taken(_of_bits(choices), self.used)
+        width = blocks * BLOCK // 8
+        rows, totals = _weighed(self._streams, self._depth, width)
         packed = np.packbits(choices, bitorder="little")
-        bits[: len(packed)] = packed
-        for start in range(0, len(labels), _CHUNK):
-            part = labels[start : start + _CHUNK]
-            width = len(part) // 8
-            rows, totals = _weighed(self._streams, self._depth, width)
-            self._channel.send("cot.corrections", totals ^ bits[start // 8 : start // 8 + width])
-            transpose_into_labels(rows.reshape(ROWS, width), part)
-        return labels[: len(choices)]
+        totals[:, : len(packed)] ^= packed
+        self._channel.send("cot.corrections", totals)
+        return transposed(rows.reshape(ROWS, width))
 
 
 def _weighed(streams: list[list[Stream]], depth: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Combines the next ``width`` bytes of a tree's streams P_x: xor_x x P_x, a row per bit of x, and xor_x P_x.
 
-    The sender lacks the stream of weight zero, so its totals have no meaning.
+    The sender lacks the stream of weight zero, so it has no totals; what stands in their place has no meaning.
 
     Returns:
       uint8 [trees, depth, width] and [trees, width].
     """
-    leaves = np.zeros((len(streams), 2**depth, width), np.uint8)
-    rows = np.empty((len(streams), depth, width), np.uint8)
-    for tree, grown in zip(streams, leaves, strict=True):
-        for stream, leaf in zip(tree, grown[-len(tree) :], strict=True):
+    leaves = np.empty((2**depth, len(streams), width), np.uint8)
+    lacking = len(leaves) - len(streams[0])
+    for number, tree in enumerate(streams):
+        for stream, leaf in zip(tree, leaves[lacking:, number], strict=True):
             stream.fill(leaf)
+    if depth == 1:
+        if not lacking:
+            leaves[0] ^= leaves[1]
+        return leaves[1, :, None], leaves[0]
+    leaves[:lacking] = 0
+    rows = np.empty((len(streams), depth, width), np.uint8)
     for bit in range(depth):  # the lowest remaining bit of x; then leaves that differ only in it are added up
-        np.bitwise_xor.reduce(leaves[:, 1::2], axis=1, out=rows[:, bit])
-        leaves[:, ::2] ^= leaves[:, 1::2]
-        leaves = leaves[:, ::2]
-    return rows, leaves[:, 0]
+        np.bitwise_xor.reduce(leaves[1::2], axis=0, out=rows[:, bit])
+        leaves[::2] ^= leaves[1::2]
+        leaves = leaves[::2]
+    return rows, leaves[0]
 
 
 def _streams(seeds: np.ndarray) -> list[list[Stream]]:
     return [[Stream(seed.tobytes()) for seed in tree] for tree in seeds]
 
 
-def _room(count: int, used: int) -> np.ndarray:
-    """Allocates the labels of ``count`` transfers, rounded up to whole blocks."""
+def _of_bits(choices: np.ndarray) -> int:
+    """Counts choices; InputError if they are not bits."""
+    if choices.ndim != 1 or choices.dtype != bool:
+        raise _validate.expected("choices", "bool [n]", f"{choices.dtype} {list(choices.shape)}")
+    return len(choices)
+
+
+def _taken(count: int, used: int) -> tuple[int, int]:
+    """Returns how many blocks ``count`` transfers take, and how many transfers are used from then on."""
+    _validate.at_least(1, transfers=count)
+    left = min(LIMIT - used, TOGETHER)
+    if count > left:
+        raise _validate.expected("transfers", f"at most {left} at once", count)
+    blocks = -(-count // BLOCK)
+    return blocks, used + blocks * BLOCK  # used even after a failure
+
+
+def _parts(count: int, used: int) -> list[slice]:
+    """Cuts ``count`` transfers into messages; InputError if there are not so many left."""
     _validate.at_least(1, transfers=count)
     if count > LIMIT - used:
         raise _validate.expected("transfers", f"at most {LIMIT - used} more from these base OTs", count)
-    return np.empty((-(-count // _BLOCK) * _BLOCK, ROWS // 8), np.uint8)
+    return [slice(start, min(start + TOGETHER, count)) for start in range(0, count, TOGETHER)]
+
+
+def _joined(parts: list[np.ndarray], count: int) -> np.ndarray:
+    """Writes labels by words, uint64 [2, 64, blocks], one after the other: uint8 [count, 16]."""
+    labels = np.empty((sum(part.shape[2] for part in parts), BLOCK, 2), _WORD)
+    start = 0
+    for part in parts:
+        labels[start : start + part.shape[2]] = part.transpose(2, 1, 0)
+        start += part.shape[2]
+    return labels.reshape(-1, 2).view(np.uint8)[:count]
 
 
 def _checked(depth: int) -> int:

@@ -44,14 +44,15 @@ class Stream:
     def __init__(self, seed: bytes):
         if len(seed) != SEED_BYTES:
             raise _validate.expected("seed", f"{SEED_BYTES} bytes", len(seed))
-        self._encryptor = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
+        self._update = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor().update_into
 
     def fill(self, out: np.ndarray) -> None:
         """Overwrites ``out``, uint8 [n], with the next bytes of the stream."""
-        view = out.data
-        for start in range(0, len(view), len(_ZEROS)):
-            part = view[start : start + len(_ZEROS)]
-            self._encryptor.update_into(_ZEROS[: len(part)], part)
+        if len(out) <= len(_ZEROS):
+            self._update(_ZEROS[: len(out)], out)
+        else:
+            for start in range(0, len(out), len(_ZEROS)):
+                self.fill(out[start : start + len(_ZEROS)])
 
     def draw(self, count: int) -> bytes:
         """Returns the next ``count`` bytes of the stream: a ``Source`` that can be replayed."""

@@ -29,7 +29,7 @@ from dpaudit.secure.protocol import fixed_point, norm_check, transfer_noise, two
 from dpaudit.secure.protocol.fixed_point import Scale
 from dpaudit.secure.protocol.two_server_sum import Opening
 
-VERSION = 6  # of the messages between the parties
+VERSION = 7  # of the messages between the parties
 MOST_OWNERS = 10_000
 SERVERS = ("h1", "h2")
 MODES = ("noisy", "plain")

@@ -29,7 +29,7 @@ Sources: shares of a product by transfers, Gilboa 1999, "Two party RSA key gener
 is the usual one, for instance Rathee et al. 2020, "CrypTFlow2", section 4.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -38,7 +38,7 @@ from dpaudit import _validate
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits import garbling
 from dpaudit.secure.circuits.circuit import ONE, Builder, Circuit, add
-from dpaudit.secure.circuits.garbling import BLOCK, WORD, GateKeys
+from dpaudit.secure.circuits.garbling import BLOCK, WORD, Encrypt, GateKeys
 from dpaudit.secure.crypto import correlated_transfers
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.protocol.two_server_sum import chunks
@@ -144,12 +144,11 @@ class First:
     def _times(self, numbers: np.ndarray, width: int) -> np.ndarray:
         """Returns shares of the products, modulo 2^64, with the peer's numbers of ``width`` bits."""
         labels = self._transfers.extend(width * len(numbers)).reshape(width, -1, BLOCK)
-        keys, share = self._keys(), np.zeros(len(numbers), WORD)
+        keys, share, delta = self._keys(), np.zeros(len(numbers), WORD), self._delta.view(WORD)
         for number, part in enumerate(chunks(len(numbers))):
             sent = np.empty((width, part.stop - part.start), WORD)
             for bit in range(width):
-                label = labels[bit, part]
-                ((zero, one),) = garbling.hashes(np.stack([label, label ^ self._delta])[None], [keys(number, bit)])
+                zero, one = garbling.hashes(labels[bit, part].view(WORD).T, _only(keys(number, bit)), delta)
                 sent[bit] = zero - one + (numbers[part] << bit)
                 share[part] -= zero
             self._channel.send("norm.products", sent)
@@ -205,12 +204,17 @@ class Second:
             size = width, part.stop - part.start
             came = self._channel.receive("norm.products", WORD.itemsize * int(np.prod(size))).view(WORD).reshape(size)
             for bit in range(width):
-                ((hashed,),) = garbling.hashes(labels[None, None, bit, part], [keys(number, bit)])
+                (hashed,) = garbling.hashes(labels[bit, part].view(WORD).T, _only(keys(number, bit)))
                 share[part] += hashed + choices[bit, part] * came[bit]
         return share
 
     def _keys(self) -> GateKeys:
         return GateKeys(self._channel.receive("norm.seed", BLOCK).tobytes())
+
+
+def _only(encrypt: Encrypt) -> Callable[[int], Encrypt]:
+    """Gives out the key of the only chunk."""
+    return lambda chunk: encrypt
 
 
 def _parts(shares: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

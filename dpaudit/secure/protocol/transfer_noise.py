@@ -18,7 +18,7 @@ each server adds its own to its share of the sum as if the noise were one more o
 
 Guaranteed, while the two follow the protocol and do not collude: H1 learns nothing about H2's bits, while the
 transfers hold; H2 learns nothing about H1's, as each number that it is sent is hidden by the hash of a label that it
-lacks, under an AES key that no other bit or chunk of coordinates uses. So each knows about Z only what the opened sum
+lacks, under an AES key that is used for 4,096 transfers and no others. So each knows about Z only what the opened sum
 reveals. Use a share for one sum only: the difference of two sums with the same noise has none. Nothing is guaranteed
 against a server that departs from the protocol; it can shift its own share at will.
 
@@ -26,14 +26,17 @@ Sources: shares of a product by one transfer, Gilboa 1999, "Two party RSA key ge
 Asharov, Lindell, Schneider and Zohner 2013, "More efficient oblivious transfer".
 """
 
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel
-from dpaudit.secure.circuits.garbling import BLOCK, GateKeys, hashes
+from dpaudit.secure.circuits.garbling import BLOCK, WORD, GateKeys, hashes
 from dpaudit.secure.crypto import correlated_transfers, shares
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.noise.binomial import Binomial
@@ -48,7 +51,7 @@ from dpaudit.secure.protocol.two_server_sum import (
     reveal_second,
 )
 
-_TOGETHER = 1 << 15  # products that are computed at once; their labels take half a MiB
+_AHEAD = 1  # groups of products for which H2 sends its choices before it waits for those of an earlier one
 _NUMBER = np.dtype("<u4")  # numbers modulo a power of two that is at most the ring's
 
 
@@ -117,23 +120,19 @@ class First:
           ChannelError: a message did not arrive.
         """
         noise, widths = _law(opening)
-        labels = self._transfers.extend(noise.bits * checked_count(count)).reshape(noise.bits, count, BLOCK)
-        own = fair_bits(self._source, labels.shape[:2])
+        own = fair_bits(self._source, (noise.bits, checked_count(count)))
         seed = self._source(BLOCK)
         self._channel.send("seed", seed)
-        share, keys = np.empty(count, np.int64), GateKeys(seed)
-        for number, part in enumerate(chunks(count)):
-            planes, total = [], np.full(part.stop - part.start, -noise.reach).astype(_NUMBER)
-            for bits in _groups(noise, len(total)):
-                label, mine = labels[bits, part], own[bits, part].astype(_NUMBER)
-                both = np.stack([label, label ^ self._delta], axis=1)
-                hashed = hashes(both, keys.several(number, bits)).astype(_NUMBER)
-                zero, one = hashed[:, 0], hashed[:, 1]
-                planes.append(_planes(zero - one - mine, widths[bits]))
-                total += _weighed(mine, zero, opening.ring_bits - 1 - widths[bits])
-            self._channel.send("products", np.packbits(np.concatenate(planes)))
-            share[part] = total
-        return Share(shares.smod(share, 1 << (opening.ring_bits - 1)))
+        keys, delta = GateKeys(seed), self._delta.view(WORD)
+        share = np.full(count, -noise.reach).astype(_NUMBER)
+        for number, (bits, part) in enumerate(_groups(noise, count)):
+            mine = own[bits, part].astype(_NUMBER)
+            words = self._transfers.words(mine.size).reshape(2, -1)
+            hashed = hashes(words, partial(keys, number), delta)[:, : mine.size].astype(_NUMBER)
+            zero, one = hashed.reshape(2, *mine.shape)
+            self._channel.send("products", _packed(zero - one - mine, widths[bits]))
+            share[part] += _weighed(mine, zero, opening.ring_bits - 1 - widths[bits])
+        return Share(shares.smod(share.astype(np.int64), 1 << (opening.ring_bits - 1)))
 
     def open(self, opening: Opening, noise: Share, share: np.ndarray) -> np.ndarray:
         """Opens a block with this noise from H1's share of the sum, together with the peer's ``open``.
@@ -163,19 +162,21 @@ class Second:
         """Makes H2's share of new noise, together with the peer's ``prepare``, whose arguments it shares."""
         noise, widths = _law(opening)
         own = fair_bits(self._source, (noise.bits, checked_count(count)))
-        labels = self._transfers.extend(own.reshape(-1).astype(bool)).reshape(*own.shape, BLOCK)
-        share, keys = np.empty(count, np.int64), GateKeys(self._channel.receive("seed", BLOCK).tobytes())
-        for number, part in enumerate(chunks(count)):
-            n, total = part.stop - part.start, np.zeros(part.stop - part.start, _NUMBER)
-            packed = self._channel.receive("products", -(-int(widths.sum()) * n // 8))
-            planes = np.unpackbits(packed, count=int(widths.sum()) * n).reshape(-1, n)
-            for bits in _groups(noise, n):
-                mine, ahead = own[bits, part].astype(_NUMBER), widths[: bits.start].sum()
-                products = _numbers(planes[ahead : ahead + widths[bits].sum()], widths[bits])
-                hashed = hashes(labels[bits, None, part], keys.several(number, bits)).astype(_NUMBER)[:, 0]
-                total -= _weighed(mine, -(hashed + mine * products), opening.ring_bits - 1 - widths[bits])
-            share[part] = total
-        return Share(shares.smod(share, 1 << (opening.ring_bits - 1)))
+        chosen: deque[np.ndarray] = deque()
+        choosing = (self._transfers.words(_in_order(own[bits, part])) for bits, part in _groups(noise, count))
+        chosen.extend(islice(choosing, _AHEAD))
+        keys = GateKeys(self._channel.receive("seed", BLOCK).tobytes())
+        share = np.zeros(count, _NUMBER)
+        for number, (bits, part) in enumerate(_groups(noise, count)):
+            chosen.extend(islice(choosing, 1))
+            mine, words = own[bits, part].astype(_NUMBER), chosen.popleft().reshape(2, -1)
+            (hashed,) = hashes(words, partial(keys, number))[:, : mine.size].astype(_NUMBER)
+            packed = self._channel.receive("products", _packed_bytes(widths[bits], mine.shape[1]))
+            products = _unpacked(packed, widths[bits], mine.shape[1])
+            products *= mine
+            products += hashed.reshape(mine.shape)
+            share[part] -= _weighed(mine, -products, opening.ring_bits - 1 - widths[bits])
+        return Share(shares.smod(share.astype(np.int64), 1 << (opening.ring_bits - 1)))
 
     def open(self, opening: Opening, noise: Share, share: np.ndarray) -> np.ndarray:
         """Opens a block with this noise from H2's share: the same values, by the same arguments."""
@@ -194,12 +195,19 @@ def _law(opening: Opening) -> tuple[Binomial, np.ndarray]:
     return noise, opening.ring_bits - 1 - np.array(exponents)
 
 
-def _groups(noise: Binomial, count: int) -> Iterator[slice]:
-    """Cuts the noise's bits for ``count`` coordinates into groups that are computed at once, coins first."""
-    together = max(1, _TOGETHER // count)
-    for first, last in ((0, noise.coins), (noise.coins, noise.bits)):
-        for start in range(first, last, together):
-            yield slice(start, min(start + together, last))
+def _groups(noise: Binomial, count: int) -> Iterator[tuple[slice, slice]]:
+    """Cuts the noise's bits for ``count`` coordinates into groups (bits, coordinates), each made by one message."""
+    for part in chunks(count):
+        together = correlated_transfers.TOGETHER // (part.stop - part.start)
+        for start in range(0, noise.bits, together):
+            yield slice(start, min(start + together, noise.bits)), part
+
+
+def _in_order(bits: np.ndarray) -> np.ndarray:
+    """Lists a group's bits, uint8 [g, n], as choices of transfers whose words come in the order of the bits."""
+    padded = np.zeros(-(-bits.size // correlated_transfers.BLOCK) * correlated_transfers.BLOCK, bool)
+    padded[: bits.size] = bits.reshape(-1)
+    return padded.reshape(correlated_transfers.BLOCK, -1).T.reshape(-1)
 
 
 def _added(opening: Opening, noise: Share, share: np.ndarray) -> np.ndarray:
@@ -219,28 +227,43 @@ def _weighed(bits: np.ndarray, products: np.ndarray, exponents: np.ndarray) -> n
     return (parts << exponents.astype(_NUMBER)[:, None]).sum(axis=0, dtype=_NUMBER)
 
 
-def _places(widths: np.ndarray) -> np.ndarray:
-    """Returns which of the planes that the widest of some numbers takes each of them has: bool [g, widest]."""
-    return np.arange(widths.max()) < widths[:, None]
+def _packed(numbers: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """Packs the lowest bits of numbers, uint32 [g, n]: whole bytes first, then planes of further bits."""
+    octets, (whole, rest) = _octets(numbers), np.divmod(widths, 8)
+    top = octets[np.arange(len(widths)), :, whole]
+    parts = [octets[whole > place, :, place].reshape(-1) for place in range(whole.max())]
+    planes = [top[rest > bit] & np.uint8(1 << bit) for bit in range(rest.max())]
+    if planes:
+        parts.append(np.packbits(np.concatenate(planes)))
+    return np.concatenate(parts)
 
 
-def _planes(numbers: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    """Splits numbers into their lowest bits, one number after the other: uint32 [g, n] -> bool [sum of widths, n]."""
-    places = _places(widths)
-    wide = np.empty((*places.shape, numbers.shape[1]), bool)
-    for bit in range(places.shape[1]):
-        np.not_equal(numbers & _NUMBER.type(1 << bit), 0, out=wide[:, bit])
-    return wide.reshape(-1, numbers.shape[1]) if places.all() else wide[places]
-
-
-def _numbers(planes: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    """Joins what :func:`_planes` split: uint8 [sum of widths, n] -> uint32 [g, n]."""
-    places, n = _places(widths), planes.shape[1]
-    wide = planes.reshape(*places.shape, n) if places.all() else np.zeros((*places.shape, n), np.uint8)
-    if not places.all():
-        wide[places] = planes
-    numbers = np.zeros((len(widths), n), _NUMBER)
-    for bit in reversed(range(places.shape[1])):
-        numbers <<= 1
-        numbers |= wide[:, bit]
+def _unpacked(packed: np.ndarray, widths: np.ndarray, count: int) -> np.ndarray:
+    """Restores numbers that :func:`_packed` packed: uint8 -> uint32 [g, n]."""
+    whole, rest = np.divmod(widths, 8)
+    numbers = np.zeros((len(widths), count), _NUMBER)
+    octets, start = _octets(numbers), 0
+    for place in range(whole.max()):
+        rows = whole > place
+        stop = start + int(rows.sum()) * count
+        octets[rows, :, place] = packed[start:stop].reshape(-1, count)
+        start = stop
+    planes = np.unpackbits(packed[start:], count=int(rest.sum()) * count).reshape(-1, count)
+    top, start = np.zeros(numbers.shape, np.uint8), 0
+    for bit in range(rest.max()):
+        rows = rest > bit
+        top[rows] |= planes[start : start + int(rows.sum())] << np.uint8(bit)
+        start += int(rows.sum())
+    octets[np.arange(len(widths)), :, whole] = top
     return numbers
+
+
+def _packed_bytes(widths: np.ndarray, count: int) -> int:
+    """Counts the bytes of packed numbers."""
+    whole, rest = (int(each.sum()) for each in np.divmod(widths, 8))
+    return whole * count + -(-rest * count // 8)
+
+
+def _octets(numbers: np.ndarray) -> np.ndarray:
+    """Views uint32 [g, n] as bytes, the lowest first: uint8 [g, n, 4]."""
+    return numbers.view(np.uint8).reshape(*numbers.shape, _NUMBER.itemsize)

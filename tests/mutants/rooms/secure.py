@@ -32,8 +32,9 @@ MUTANTS = [
         "secure/protocol/test_transfer_noise",
         ("<< _NUMBER.type(exponents[0])", "<< _NUMBER.type(0)"),
         ("parts << exponents.astype(_NUMBER)[:, None]", "parts << exponents.astype(_NUMBER)[::-1, None]"),
-        ("for bit in reversed(range(places.shape[1])):", "for bit in range(places.shape[1]):"),
-        ("numbers & _NUMBER.type(1 << bit), 0", "numbers & _NUMBER.type(2 << bit), 0"),
+        ("top[rest > bit] & np.uint8(1 << bit)", "top[rest > bit] & np.uint8(2 << bit)"),
+        ("<< np.uint8(bit)\n", "<< np.uint8(0)\n"),
+        ("correlated_transfers.BLOCK, -1).T.reshape(-1)", "correlated_transfers.BLOCK, -1).reshape(-1)"),
     ),
     *of(
         "dpaudit/secure/protocol/fixed_point",
@@ -119,7 +120,7 @@ MUTANTS = [
     *of(
         "dpaudit/secure/crypto/correlated_transfers",
         "secure/crypto/test_correlated_transfers_transpose",
-        ("moved ^= lower\n", "moved |= lower\n"),
+        ("np.bitwise_xor(moved, old[:, :, 1], out=moved)", "np.bitwise_or(moved, old[:, :, 1], out=moved)"),
     ),
     *of(
         "dpaudit/secure/protocol/schemes",

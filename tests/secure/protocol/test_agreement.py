@@ -105,14 +105,14 @@ def test_the_first_term_that_differs_is_named_with_both_values() -> None:
         agreement.same(mine, theirs | {"circuit": "00"})
     with pytest.raises(_validate.InputError, match=f"^terms: step_bits: expected {mine.step_bits} as here, got 9$"):
         agreement.same(mine, theirs | {"step_bits": 9, "circuit": "00"})
-    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 6 as here, got None$"):
+    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 7 as here, got None$"):
         agreement.same(mine, {})
 
 
 def test_the_version_before_is_refused_in_one_line() -> None:
     """That version stated the names of all owners and began with the same first message."""
     mine = terms()
-    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 6 as here, got 1$"):
+    with pytest.raises(_validate.InputError, match=r"^terms: version: expected 7 as here, got 1$"):
         agreement.same(mine, mine._asdict() | {"version": 1})
 
 

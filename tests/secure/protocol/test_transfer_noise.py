@@ -107,13 +107,13 @@ def test_lengths_are_those_that_are_told(depth: int) -> None:
     [
         (
             1,
-            "616c50095b409cd08454addae650844f5066f4b422c34e9b59dd7602aa2462a7",
-            "168f47bc3f0f0c540df5bf9ea2ec05bf032162c3b672b3b3aba8d9576365c834",
+            "16d5192208046fe35816a4427972d823495bc2c13a91434689678affe882ce11",
+            "bd06ff72d694976c62e29211bb8ae57c4ed9d091c93bcf24bac698a90462d2a1",
         ),
         (
             4,
-            "ef5baa1a9b4f0a49532cbd39b0b70a04bbf0a104b1b42b8cea53c0c3130e8448",
-            "a79d5e188f481819c1f3710e56ceb3e7a397b95314c0ada8a15ddc7e1ed92be0",
+            "2d592e62ee28c59ae1e5b39b1d23d6e6af98a8cf8f309d68a218f8f64bb59da4",
+            "c6d117f044aa67e3fba5a7e2b3a83dbe57d9a0c1907271b8d13fbda0013b3347",
         ),
     ],
 )
@@ -132,9 +132,27 @@ def test_a_share_says_nothing_of_either_servers_bits() -> None:
         assert stats.kstest(share, stats.uniform(-(1 << 24), 1 << 25).cdf).pvalue > 1e-3
         assert abs(np.corrcoef(share, wanted)[0, 1]) < 4 / count**0.5
     payloads = [message.payload for message in said.first if message.kind == "products"]
-    bits = np.concatenate([np.unpackbits(np.frombuffer(payload, np.uint8)) for payload in payloads])
-    rates = bits.reshape(2, -1, 4096).mean(axis=(0, 2))
-    assert (abs(rates - 0.5) < 5 * 0.5 / count**0.5).all()
+    law, ones = transfer_noise._law(by_transfers(LAW, ring_bits=25)), np.zeros((LAW.bits, 24))
+    for payload, (bits, part) in zip(payloads, transfer_noise._groups(LAW, count), strict=True):
+        widths = law[1][bits]
+        numbers = transfer_noise._unpacked(np.frombuffer(payload, np.uint8), widths, part.stop - part.start)
+        ones[bits] += (numbers[:, None] >> np.arange(24, dtype=np.uint32)[:, None] & 1).sum(axis=2)
+        assert (numbers >> widths[:, None] == 0).all()
+    sent = ones[np.arange(24) < law[1][:, None]] / count
+    assert len(sent) == law[1].sum()
+    assert (abs(sent - 0.5) < 5 * 0.5 / count**0.5).all()
+
+
+@pytest.mark.parametrize("widths", [[8, 8, 8], [16, 16], [9, 9, 9, 9], [24, 1, 7, 8, 9, 15, 16, 17, 23], [3]])
+def test_numbers_are_packed_into_as_many_bits_as_they_have(widths: list[int]) -> None:
+    wide = np.array(widths)
+    numbers = np.random.default_rng(0).integers(1 << 32, size=(len(wide), 37), dtype=np.uint32)
+    packed = transfer_noise._packed(numbers, wide)
+    assert len(packed) == transfer_noise._packed_bytes(wide, 37) == -(-int(wide.sum()) * 37 // 8)
+    found = transfer_noise._unpacked(packed, wide, 37)
+    np.testing.assert_array_equal(found, numbers & ((1 << wide) - 1).astype(np.uint32)[:, None])
+    packed[3] ^= 4
+    assert (transfer_noise._unpacked(packed, wide, 37) != found).sum() == 1
 
 
 def test_bad_input_is_named() -> None:

@@ -109,7 +109,7 @@ def _spoilt(tmp_path, spoil) -> str:
         (lambda state: (state / "terms.json").write_text("[]"), "state: expected the terms of a training, got "),
         (
             lambda state: (state / "terms.json").write_text('{"role": "h1"}'),
-            "terms: version: expected 6 as here, got ",
+            "terms: version: expected 7 as here, got ",
         ),
         (
             lambda state: (state / "00000003.step").mkdir(),
