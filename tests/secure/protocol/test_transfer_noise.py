@@ -63,8 +63,10 @@ def test_the_shares_differ_by_the_noise_of_both(law: Binomial, ring_bits: int, d
         np.testing.assert_array_equal(smod(first - second, 1 << (ring_bits - 1)), noises)
 
 
-def test_a_block_of_two_chunks() -> None:
-    (one,), (two,), (wanted,), _ = play(LAW, [4097])
+@pytest.mark.parametrize("law", [LAW, binomial.binomial(coins=31, step_bits=3)])
+def test_a_block_of_two_chunks(law: Binomial) -> None:
+    """The second law has so many bits that some groups of them are coins alone."""
+    (one,), (two,), (wanted,), _ = play(law, [4097])
     np.testing.assert_array_equal(smod(one - two, 1 << 24), wanted)
 
 
