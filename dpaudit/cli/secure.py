@@ -5,6 +5,7 @@
 """
 
 import dataclasses
+import gc
 import os
 import signal
 import sys
@@ -144,6 +145,7 @@ def _serve(options: Server) -> None:
     print(f"{options.role} listens on {options.listen.rpartition(':')[0]}:{serving.port}", flush=True)
     if metrics:
         print(f"{options.role} serves metrics on port {metrics.port}", flush=True)
+    gc.freeze()  # what start-up made stays, and collections need not look through it
     try:
         serving.run()
     except _validate.InputError as fault:

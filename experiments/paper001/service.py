@@ -12,6 +12,7 @@ Expect a thousandth of a second of a server's processor for an owner of 642 coor
 costs about as much as the noise of a step does.
 """
 
+import gc
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,8 @@ def many(rows: Rows, count: int, dimension: int, steps: int) -> None:
         certificates.make(keys, mine.owners)
         addresses, metrics = stack.enter_context(servers(mine, keys))
         owners = stack.enter_context(connected(mine, keys, addresses))
+        gc.freeze()  # or each collection looks through all owners, who would have a process each
+        stack.callback(gc.unfreeze)
         pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
         for step in range(1, WARM + steps + 1):
             integers = rng.integers(-1, 2, (count, dimension))
