@@ -49,7 +49,7 @@ class Stream:
     def fill(self, out: np.ndarray) -> None:
         """Overwrites ``out``, uint8 [n], with the next bytes of the stream."""
         if len(out) <= len(_ZEROS):
-            self._update(_ZEROS[: len(out)], out)
+            self._update(_ZEROS[: len(out)], out.data)
         else:
             for start in range(0, len(out), len(_ZEROS)):
                 self.fill(out[start : start + len(_ZEROS)])
