@@ -152,8 +152,12 @@ def examples(key: jax.Array, name: str) -> sides.Batch:
 
 
 def tolerance() -> float:
-    """Returns how far sums may be apart in float32; on accelerators, in whose products it is rounded to fewer bits."""
-    return 1e-4 if jax.default_backend() == "cpu" else 1e-2
+    """Returns how far sums may be apart in float32; on accelerators, in whose products it is rounded to fewer bits.
+
+    A pool whose two largest inputs differ by rounding alone hands its gradient to either. Of the 3.6 million pools of
+    CNN32 in a batch of 256 about one does; it moved one example's gradient by 1.7%, and the sum by 4e-4.
+    """
+    return 1e-3 if jax.default_backend() == "cpu" else 1e-2
 
 
 def main() -> None:
