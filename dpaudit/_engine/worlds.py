@@ -1,8 +1,9 @@
-"""Evaluates both worlds of a trial in one program, sequentially where concurrent calls would deadlock.
+"""Evaluates parts of one program, such as both worlds of a trial, sequentially where concurrent calls would deadlock.
 
 On a CPU, LAPACK calls of jaxlib before 0.11 and Fourier transforms from 0.11 on occupy one of the device's threads,
 divide their work over all of them, and wait, so as many concurrent calls as there are threads deadlock. With two cores
-one such call in each world is enough, so both worlds of such a trial run one after the other.
+one such call in each of two parts is enough, so such parts run one after the other. Programs that are dispatched
+without waiting for the one before are concurrent as well.
 """
 
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
 from jax.sharding import Mesh
 
@@ -33,6 +35,20 @@ def both(each: tuple[Callable[[jax.Array], jax.Array], ...], keys: jax.Array) ->
         if any(waits(program.jaxpr) for program in programs):
             return jax.lax.map(lambda world: jax.lax.switch(world, each, keys[world]), jnp.arange(len(each)))
     return jnp.stack([one(keys[world]) for world, one in enumerate(each)])
+
+
+def after(first: Any, then: Callable[[Any], Any]) -> Any:
+    """Computes ``then(first)``, of the structure of ``first``, sequentially where the two could deadlock."""
+    if not (_platform.on_cpu() and waits(jax.make_jaxpr(then)(first).jaxpr)):
+        return then(first)
+    always = jax.lax.optimization_barrier(jnp.bool_(True))  # the compiler cannot know this, so it keeps the branch
+    return jax.lax.cond(always, then, lambda first: first, first)
+
+
+def waited_for(result: Any) -> Any:
+    """Returns a result, on a CPU once it is computed, so that the next program does not run beside this one."""
+    known = not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(result))
+    return jax.block_until_ready(result) if known and _platform.on_cpu() else result
 
 
 def enough_threads(program: Any, mesh: Mesh | None) -> None:

@@ -12,7 +12,8 @@ import optax
 from dpaudit._engine import hosts
 from dpaudit.data.ratings import Ratings
 from dpaudit.personalization import user_level
-from dpaudit.personalization.als import factored, metrics, recommender, spectral
+from dpaudit.personalization.als import biases, factored, metrics, recommender, spectral
+from dpaudit.personalization.als.biases import Biases
 from dpaudit.personalization.als.layout import Users, arranged
 from dpaudit.personalization.als.recommender import Catalogue, Ranking, Recipe
 from dpaudit.personalization.als.spectral import Spectrum
@@ -106,6 +107,30 @@ def moments(*, features: bool, **fixed: Any) -> Fit:
         learned = Spectrum(recipe.rank, power=1.0, precision=recipe.factor_precision)
         model, more = spectral.fit(key, rows, model, recommender.PLAIN, learned, **private(mu * (1 - before) ** 0.5))
         return Told(model, (told + more).epsilon(delta_for(train.num_users), users=train.num_users))
+
+    return fit
+
+
+def rests(begin: Callable[[Ratings, Choice], Model]) -> Fit:
+    """:func:`dpaudit.personalization.als.biases.fit` of what tastes leave of ratings, and then a taste in popularity.
+
+    Args:
+      begin: ``begin(train, choice)``, the public model of users' tastes, of which ``train`` tells the items alone.
+    """
+
+    def fit(key: jax.Array, train: Ratings, choice: Choice, epsilon: float, mu: float) -> Told:
+        learned = Biases(**{name: value for name, value in choice.items() if name in Biases._fields})
+        known, rows = catalogue(train, features=True).features, device_rows(train)
+        model, transcript = biases.fit(key, rows, begin(train, choice), known, learned, **private(mu))
+        popular = jnp.log(jnp.maximum(model.popularity, 1.0))
+        popular = (popular - jnp.mean(popular)) / jnp.maximum(jnp.std(popular), 1e-3)
+        tastes = model.public.shape[1]
+        model = model._replace(
+            public=jnp.concatenate([model.public, popular[:, None]], axis=1),
+            mean=jnp.insert(model.mean, tastes, 0.0),
+            precision=jnp.insert(model.precision, tastes, choice["popularity_precision"]),
+        )
+        return Told(model, transcript.epsilon(delta_for(train.num_users), users=train.num_users))
 
     return fit
 

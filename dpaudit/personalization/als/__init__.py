@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from dpaudit._lazy import attach
 
 if TYPE_CHECKING:
+    from dpaudit.personalization.als import biases as biases
     from dpaudit.personalization.als import factored as factored
     from dpaudit.personalization.als import layout as layout
     from dpaudit.personalization.als import least_squares as least_squares
@@ -14,6 +15,6 @@ if TYPE_CHECKING:
     from dpaudit.personalization.als import spectral as spectral
     from dpaudit.personalization.als import steps as steps
 
-_MODULES = ("factored", "layout", "least_squares", "metrics", "recommender", "solve", "spectral", "steps")
+_MODULES = ("biases", "factored", "layout", "least_squares", "metrics", "recommender", "solve", "spectral", "steps")
 
 __getattr__, __dir__, __all__ = attach(__name__)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpaudit import _validate
+from dpaudit._engine import worlds
 from dpaudit.data.ratings import Ratings
 from dpaudit.personalization.boundary.protocol import Devices, Select, each
 
@@ -79,8 +80,13 @@ class Everybody:
     devices: Devices
 
     def __call__(self, key: jax.Array, model: Any, buckets: Sequence[Users]) -> Any:
-        parts = [self.devices(jax.random.fold_in(key, i), model, users) for i, users in enumerate(buckets)]
-        return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts)
+        def own(i: int) -> Any:
+            return self.devices(jax.random.fold_in(key, i), model, buckets[i])
+
+        total = own(0)
+        for i in range(1, len(buckets)):
+            total = worlds.after(total, lambda total, i=i: jax.tree.map(jnp.add, total, own(i)))
+        return total
 
     @property
     def chunk(self) -> int:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit._engine import worlds
 from dpaudit.data.ratings import Ratings
 from dpaudit.personalization.als import steps
 from dpaudit.personalization.als.layout import Users, by_user, sound
@@ -20,7 +21,8 @@ def own_factors(model: Model, history: tuple[Users, ...], step: Step, *, num_use
     found = []
     for users in history:
         rows = sound(users, len(model.factors))
-        found.append(steps.solved(step, steps.common(model), steps.taken(model, rows.items), rows))
+        own = steps.solved(step, steps.common(model), steps.taken(model, rows.items), rows)
+        found.append(worlds.waited_for(own))
     return by_user(history, found, num_users)
 
 

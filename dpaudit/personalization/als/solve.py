@@ -9,7 +9,7 @@ from jax.lax import linalg
 from jax.sharding import Mesh
 
 from dpaudit import _platform, _validate
-from dpaudit._engine import memory, sharding
+from dpaudit._engine import memory, sharding, worlds
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.mechanisms.clipping import einsum
 from dpaudit.personalization.als.layout import Users
@@ -68,7 +68,8 @@ def user_factors(
         raise _validate.expected("users", f"rows that the mesh's {devices} devices divide", rows)
     room = CACHED if memory.platform(mesh) == "cpu" else RESIDENT
     size = min(rows // devices, max(1, room // (width * rank + min(width, rank) ** 2)))
-    return _shared_out(size, mesh, item_factors, prior, ridge, users.items, users.values, users.weights)
+    found = _shared_out(size, mesh, item_factors, prior, ridge, users.items, users.values, users.weights)
+    return worlds.waited_for(found)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -172,7 +172,7 @@ def _rests(step: Step, key: jax.Array, sent: tuple[Model, jax.Array], user: User
     """Computes one device's message, [k], of norm 1, or 0 where nothing is left."""
     model, asked = sent
     slices = steps.taken(model, user.items)
-    own = _solved(step, steps.common(model), slices, user)
+    own = steps.solved_alone(step, steps.common(model), slices, user)
     place = jnp.searchsorted(asked, user.items)
     within = (user.weights > 0) & (jnp.take(asked, place, mode="clip") == user.items)
     place = jnp.where(within, place, len(asked))
@@ -184,23 +184,6 @@ def _rests(step: Step, key: jax.Array, sent: tuple[Model, jax.Array], user: User
         rests = jnp.zeros(len(asked)).at[place].add(user.values - told, mode="drop")
     rests = jnp.where(jnp.any(user.weights > 0), rests, 0.0)
     return rests / jnp.maximum(jnp.linalg.norm(rests), 1e-20)
-
-
-def _solved(step: Step, shared: steps.Common, slices: steps.Slice, user: Users) -> jax.Array:
-    """Solves for one user's own half; mapped over users, it calls :func:`steps.solved` once for all of them."""
-
-    @jax.custom_batching.custom_vmap
-    def of_one(shared: steps.Common, slices: steps.Slice, user: Users) -> jax.Array:
-        slices, users = jax.tree.map(lambda leaf: leaf[None], (slices, user))
-        return steps.solved(step, shared, slices, users)[0]
-
-    @of_one.def_vmap
-    def _(count: int, mapped: Any, *given: Any) -> tuple[jax.Array, bool]:
-        if any(jax.tree.leaves(mapped[0])) or not all(jax.tree.leaves(mapped[1:])):
-            raise NotImplementedError("devices are mapped over together, with one model for all")
-        return steps.solved(step, *given), True
-
-    return of_one(shared, slices, user)
 
 
 def _added(total: jax.Array | None, messages: jax.Array) -> jax.Array:

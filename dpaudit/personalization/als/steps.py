@@ -30,7 +30,7 @@ Krichene et al. 2023, arXiv 2302.07975 (adaptive weights, public features); pape
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -154,6 +154,23 @@ def solved(step: Step, shared: Common, slices: Slice, users: Users) -> jax.Array
     embedding = jnp.concatenate([slices.public, slices.factors], axis=-1)
     left = users.values - einsum("uwa,a->uw", embedding, shared.mean)
     return shared.mean + scale * ridge(embedding * scale, left, users.weights, prior, pull)
+
+
+def solved_alone(step: Step, shared: Common, slices: Slice, user: Users) -> jax.Array:
+    """Solves for one sound user's own factor, [p + r]; mapped over users, it calls :func:`solved` once for all."""
+
+    @jax.custom_batching.custom_vmap
+    def of_one(shared: Common, slices: Slice, user: Users) -> jax.Array:
+        slices, users = jax.tree.map(lambda leaf: leaf[None], (slices, user))
+        return solved(step, shared, slices, users)[0]
+
+    @of_one.def_vmap
+    def _(count: int, mapped: Any, *given: Any) -> tuple[jax.Array, bool]:
+        if any(jax.tree.leaves(mapped[0])) or not all(jax.tree.leaves(mapped[1:])):
+            raise NotImplementedError("devices are mapped over together, with one model for all")
+        return solved(step, *given), True
+
+    return of_one(shared, slices, user)
 
 
 def statistics(step: Step, shared: Common, slices: Slice, users: Users) -> Statistics:

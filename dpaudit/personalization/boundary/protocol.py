@@ -38,7 +38,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.sharding import Mesh
 
 from dpaudit import _validate
-from dpaudit._engine import sharding
+from dpaudit._engine import sharding, worlds
 from dpaudit._engine.sharding import ALIKE, CUT
 from dpaudit.personalization.boundary.bounds import Bound, Bounded, Noised, clipped
 from dpaudit.personalization.boundary.processes import Process, Release, shipped
@@ -151,7 +151,7 @@ class Devices(NamedTuple):
         total, _ = jax.lax.scan(
             lambda total, i: (self.add(total, some(i * size, size)), None), total, jnp.arange(whole)
         )
-        return self.add(total, some(whole * size, rest)) if rest else total
+        return worlds.after(total, lambda total: self.add(total, some(whole * size, rest))) if rest else total
 
 
 def each(

@@ -4,6 +4,29 @@ from tests.mutants.mutant import of
 
 MUTANTS = [
     *of(
+        "dpaudit/personalization/als/biases",
+        "personalization/test_biases",
+        (
+            "clip(weights * jnp.nan_to_num(user.values - told), most)",
+            "weights * jnp.clip(user.values - told, -most, most)",
+        ),
+        ('"moments": (1 - share) ** 0.5 / biases.rating_clip', '"moments": 1.0 / biases.rating_clip'),
+        ("weights = steps.uniform(slices.popularity, user.weights)", "weights = user.weights"),
+        ("far = -0.5 * ((noisy[:, None] - places) / stddev) ** 2", "far = -0.5 * (noisy[:, None] - places) ** 2"),
+        ("precision=jnp.append(model.precision, jnp.inf)", "precision=jnp.append(model.precision, 1.0)"),
+        ('noise_multiplier / units["counts"]', "0.0"),
+    ),
+    *of(
+        "dpaudit/personalization/als/layout",
+        "personalization/test_waiting",
+        ("worlds.after(total, lambda total, i=i: ", "(lambda first, then: then(first))(total, lambda total, i=i: "),
+    ),
+    *of(
+        "dpaudit/personalization/boundary/protocol",
+        "personalization/test_waiting",
+        ("worlds.after(total, lambda total: ", "(lambda first, then: then(first))(total, lambda total: "),
+    ),
+    *of(
         "dpaudit/personalization/als/spectral",
         "personalization/test_spectral",
         ("lambda message: clip(message, 1 - MARGIN)", "lambda message: clip(message, 1.1)"),
