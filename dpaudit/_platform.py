@@ -8,9 +8,7 @@ here, and nowhere else. That way a machine without an accelerator can compile wh
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import jax
@@ -27,12 +25,12 @@ class Named(NamedTuple):
     memory_bytes: float
 
 
-_named: ContextVar[Named | None] = ContextVar("named", default=None)
+_named = jax.make_user_context()  # JAX keeps what it has traced under each value apart
 
 
 def current() -> str:
     """Returns the kind of device that programs are traced for: "cpu", "gpu" or "tpu"."""
-    named = _named.get()
+    named: Named | None = _named.value
     if named is not None:
         return named.kind
     chosen = getattr(jax.config, "jax_default_device")  # noqa: B009 - a device, the name of a platform, or None
@@ -48,15 +46,12 @@ def on_cpu() -> bool:
 
 def memory_bytes() -> float | None:
     """Returns the memory of the device that was named; None where programs run on the devices at hand."""
-    named = _named.get()
+    named: Named | None = _named.value
     return None if named is None else named.memory_bytes
 
 
-@contextmanager
-def named(kind: str, *, memory_bytes: float = math.inf) -> Iterator[None]:
+def named(kind: str, *, memory_bytes: float = math.inf) -> AbstractContextManager[None]:
     """Traces programs for another kind of device, which the machine need not have.
-
-    JAX keeps traces by their arguments and does not know of the name, so its caches are emptied on both ends.
 
     Args:
       kind: "cpu", "gpu" or "tpu".
@@ -67,10 +62,4 @@ def named(kind: str, *, memory_bytes: float = math.inf) -> Iterator[None]:
     """
     if kind not in KINDS:
         raise _validate.expected("platform", " or ".join(KINDS), kind)
-    jax.clear_caches()
-    token = _named.set(Named(kind, memory_bytes))
-    try:
-        yield
-    finally:
-        _named.reset(token)
-        jax.clear_caches()
+    return _named(Named(kind, memory_bytes))

@@ -5,6 +5,7 @@ right, all comparisons of one test together would fail with probability 10^-6.
 """
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -145,19 +146,47 @@ def test_full_agrees_with_exact_on_a_fixed_pair_and_finds_faulty_mechanisms(rand
     assert len({codes[b, e, r].tobytes() for b in (0, 1) for e in (0, 1) for r in range(3)}) == 12  # all games differ
 
 
+def fixed(g0: jax.Array, g1: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return g0, g1
+
+
+FIXED: dict[str, Any] = {"epsilons": EPSILONS, "clip_norm": CLIP_NORM, "repeats": 2, "pair_key": jax.random.key(0)}
+
+
+def interpreted(g0: jax.Array, g1: jax.Array) -> Partial:
+    """What the kernel's engine sweeps over, with a kernel that a CPU can run."""
+    products = partial(randomized_trial.products_tpu, interpret=True)
+    return engines.kernel_game(jax.random.key(2), Partial(fixed, g0, g1), products=products, **FIXED)
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Any]:
+    """Plays two units of 100 trials of :func:`interpreted`: the pair is data, so that all pairs are one program."""
+    structure = jax.tree.structure(interpreted(*jnp.ones((2, 41))))
+
+    @jax.jit
+    def played(leaves: list[Any]) -> jax.Array:
+        return jax.vmap(jax.tree.unflatten(structure, leaves))(jnp.arange(2, dtype=jnp.uint32))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engines, "TOGETHER", 100)
+        yield lambda g0, g1: played(jax.tree.leaves(interpreted(g0, g1)))
+
+
 @pytest.mark.parametrize("index", range(len(PAIRS)))
-def test_kernel_plays_the_trials_of_full(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "TOGETHER", 100)
+def test_kernel_plays_the_trials_of_full(index: int, kernel: Any) -> None:
     g0, g1 = (jnp.asarray(g[index]) for g in gradients(41))
-    crafted, keys = Partial(lambda g0, g1, key: (g0, g1), g0, g1), (jax.random.key(2), jax.random.key(0))
-    games: dict[str, Any] = {"epsilons": EPSILONS, "clip_norm": CLIP_NORM, "repeats": 2, "pair_key": keys[1]}
-    interpreted = partial(randomized_trial.products_tpu, interpret=True)
-    one = engines.kernel_game(keys[0], crafted, products=interpreted, **games)
-    assert str(jax.make_jaxpr(jax.vmap(one))(jnp.arange(2, dtype=jnp.uint32))).count("grid=(2, 1)") == 1  # one call
-    codes = game.sweep(one, 2).reshape(-1, 2, 2, 2).transpose(3, 1, 2, 0)
-    apart = np.sum(codes != engines.full(keys[0], crafted, 200, fresh=False, **games))
+    codes = np.asarray(kernel(g0, g1)).reshape(-1, 2, 2, 2).transpose(3, 1, 2, 0)
+    apart = np.sum(codes != engines.full(jax.random.key(2), Partial(fixed, g0, g1), 200, fresh=False, **FIXED))
     assert apart <= (2 if PAIRS[index][0] in (1e-3, math.pi - 1e-3) else 0)  # of 1,600; rounding decides
     assert len(np.unique(codes)) > 1 or not np.any(g0 + g1)
+
+
+def test_a_sweep_of_the_kernel_is_one_call_for_all_trials(kernel: Any) -> None:
+    g0, g1 = (jnp.asarray(g[5]) for g in gradients(41))
+    one = interpreted(g0, g1)
+    assert str(jax.make_jaxpr(jax.vmap(one))(jnp.arange(2, dtype=jnp.uint32))).count("grid=(2, 1)") == 1
+    np.testing.assert_array_equal(game.sweep(one, 2), kernel(g0, g1))
 
 
 @pytest.mark.parametrize(

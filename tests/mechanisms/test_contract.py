@@ -107,7 +107,7 @@ def test_table_holds_every_mechanism() -> None:
 
 @pytest.fixture(autouse=True)
 def traces() -> None:
-    """Counts traces anew: tests of other platforms clear what was compiled."""
+    """Counts traces anew: what was compiled may have been let go of since."""
     chex.clear_trace_counter()
 
 
