@@ -121,6 +121,20 @@ def test_an_owner_s_contribution_is_the_sum_of_its_clipped_gradients() -> None:
     assert np.abs(dequantize(monkey.contribution(batch), mine.scale) - clipped.sum(axis=0)).max() > 1e-2
 
 
+def test_a_gradient_that_is_not_finite_adds_zero() -> None:
+    features, labels = (leaf.copy() for leaf in records("bob"))
+    model = Model(TASK, terms("plain"))
+    wanted = model.contribution((features[1:], labels[1:]))
+    features[0] = np.inf
+    np.testing.assert_array_equal(model.contribution((features, labels)), wanted)
+
+
+def test_a_loss_that_dp_sgd_refuses_is_refused() -> None:
+    unused = TASK._replace(loss=lambda params, example: (example[0] @ params["w"]).sum())
+    with pytest.raises(_validate.InputError, match="expected a parameter that the loss uses"):
+        Model(unused, terms("plain")).contribution(records("bob"))
+
+
 def test_a_step_goes_along_the_mean_of_the_sum() -> None:
     mine = terms("plain")
     model = Model(TASK, mine)

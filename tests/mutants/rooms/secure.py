@@ -21,6 +21,9 @@ MUTANTS = [
         ("return total * scale.unit", "return total / scale.unit"),
         ("yield start, rows\n", "yield 0, rows\n"),
         ("total += rows.sum(axis=0)", "total = rows.sum(axis=0)"),
+        ("scale, _shortened)", "scale, _checked)"),
+        ("1 + rows.shape[1] * np.finfo(rows.dtype).eps", "1 - 1e-3"),
+        ("rows[~np.isfinite(norms)] = 0", "pass"),
     ),
     *of(
         "dpaudit/secure/service/session",

@@ -176,6 +176,7 @@ MUTANTS = [
         "dpaudit/training/two_servers",
         "training/test_two_servers",
         ("dequantize(total, self._scale) / examples", "dequantize(total, self._scale)"),
+        ("jax.eval_shape(partial(per_example", "partial(partial(per_example"),
         ("self._size * len(opened.owners)", "self._size"),
         ("order[place * size : (place + 1) * size]", "order[:size]"),
         ("if self._owner.pending < step:", "if True:"),
