@@ -5,6 +5,7 @@ servers here, with keys of their own, which is for trying things out: whoever ru
 """
 
 import dataclasses
+import itertools
 import math
 import resource
 import sys
@@ -223,21 +224,29 @@ class Follower:
     def __init__(self, task: "Task", options: Train, terms: "Terms", spending: "Spending") -> None:
         self._task, self._options, self._terms, self._spending = task, options, terms, spending
         self._last: Progress | None = None
-        self._times: list[tuple[int, float]] = []  # of the first completed step and of the last, without measuring
-        self._measuring = 0.0  # seconds
+        self._times: list[float] = []  # when each step was completed
+        self._after: set[int] = set()  # places in it of steps that began while the model was measured
         self._measured: list[tuple[int, dict[str, float]]] = []
         self._often = max(1, options.steps // TOLD)
 
     def told(self, player: "Participant", show: Any, progress: "Progress") -> None:
         """Notes a completed step, and measures the model now and then."""
         self._last = progress
-        now = time.perf_counter()
-        self._times = [*self._times[:1], (progress.step, now - self._measuring)]
+        self._times.append(time.perf_counter())
         if self._task.measure and (progress.step % self._often == 0 or progress.step == self._options.steps):
             found = {name: float(value) for name, value in self._task.measure(player.model.params).items()}
             self._measured.append((progress.step, found))
-            self._measuring += time.perf_counter() - now
+            self._after.add(len(self._times))
         show(progress, self._measured[-1][1] if self._measured else {})
+
+    def _seconds(self) -> float | None:
+        """Returns the mean time of a step; leaves out those before which the model was measured, if others remain.
+
+        While an owner measures, the servers prepare the step, whose time without the measuring would be too short.
+        """
+        took = [after - before for before, after in itertools.pairwise(self._times)]
+        kept = [seconds for place, seconds in enumerate(took, 1) if place not in self._after] or took
+        return sum(kept) / len(kept) if kept else None
 
     def row(self, player: "Participant") -> dict[str, Any]:
         """Returns what the report shows of the training."""
@@ -248,7 +257,6 @@ class Follower:
         if terms.noise == "binomial":
             multiplier = Binomial(terms.coins, terms.step_bits).std / terms.levels
         epsilon = last.epsilon if last else 0.0
-        (first, began), (end, ended) = (self._times[0], self._times[-1]) if self._times else ((0, 0.0), (0, 0.0))
         return {
             "owners": len(terms.owners),
             "owners_in_last_step": len(last.opened.owners) if last else 0,
@@ -263,7 +271,7 @@ class Follower:
             "levels": terms.levels,
             "steps": player.step,
             "steps_asked": self._options.steps,
-            "seconds_a_step": (ended - began) / (end - first) if end > first else None,
+            "seconds_a_step": self._seconds(),
             "openings": last.releases if last else 0,
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": self._spending.delta,

@@ -13,7 +13,7 @@ clipped.
 import hashlib
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,12 +29,13 @@ from dpaudit.secure.noise import accounting
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import agreement
 from dpaudit.secure.protocol.agreement import BudgetSpent, Terms
-from dpaudit.secure.protocol.fixed_point import dequantize, quantized_sum
+from dpaudit.secure.protocol.fixed_point import clipped_sum, dequantize
 from dpaudit.secure.service.owner import Owner
 from dpaudit.secure.service.records import Opened
 from dpaudit.training import per_example
+from dpaudit.training.forms import quick
 
-TOGETHER = 1 << 22  # coordinates of clipped gradients that are held at a time
+TOGETHER = 1 << 20  # coordinates of gradients that are held at a time: 4 MiB of float32
 
 
 class Task(NamedTuple):
@@ -118,17 +119,18 @@ class Model:
         self._scale, self._flat = terms.scale, flat
         self._state = task.optimizer.init(self.params)
 
-        def clipped(flat: jax.Array, example: Any) -> jax.Array:
-            one = jax.tree.map(lambda leaf: leaf[None], example)
-            total, _ = per_example.clipped_sum(task.loss, self._restore(flat), one, clip_norm=terms.clip_norm)
-            return ravel_pytree(total)[0]
+        def gradients(flat: jax.Array, batch: Any) -> list[jax.Array]:
+            params = self._restore(flat)
+            jax.eval_shape(partial(per_example.clipped_sum, task.loss, clip_norm=terms.clip_norm), params, batch)
+            one = jax.grad(quick(task.loss))
+            return jax.tree.leaves(jax.vmap(one, in_axes=(None, 0))(params, batch))
 
         def update(flat: jax.Array, state: Any, gradient: jax.Array) -> tuple[jax.Array, Any]:
             params = self._restore(flat)
             change, state = task.optimizer.update(self._restore(gradient.astype(flat.dtype)), state, params)
             return ravel_pytree(optax.apply_updates(params, change))[0], state
 
-        self._clipped = jax.jit(jax.vmap(clipped, in_axes=(None, 0)))
+        self._gradients = jax.jit(gradients)  # refuses what that sum refuses
         self._update = jax.jit(update)
 
     @property
@@ -149,7 +151,7 @@ class Model:
         total = np.zeros(self._flat.size, np.int64)
         for start in range(0, count, size):
             part = jax.tree.map(lambda leaf, start=start: leaf[start : start + size], batch)
-            total += quantized_sum(np.asarray(self._clipped(self._flat, part)), self._scale)
+            total += clipped_sum([np.asarray(leaf) for leaf in self._gradients(self._flat, part)], self._scale)
         return total
 
     def learn(self, total: np.ndarray, examples: int) -> None:

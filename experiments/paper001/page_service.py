@@ -35,6 +35,7 @@ def many_owners(rows: Rows) -> Fact:
         cpu=slowest,
         allows=60 / slowest,
         wall=number(wall["ours"]),
+        a_minute=60 / wall["ours"],
         low=number(wall["ours_low"]),
         high=number(wall["ours_high"]),
     )

@@ -5,11 +5,11 @@
     python -m experiments.paper001.protocol --work DIR --mnist 600     # so many steps of MNIST
 
 Each owner is ``dpaudit secure train`` with its own records. Afterwards every sum that the servers opened is compared
-with what the plaintext simulation (:mod:`dpaudit.secure.protocol.schemes`) releases from the same gradients: without
+with what the plaintext simulation (:mod:`dpaudit.secure.protocol.schemes`) releases of the owners' sums: without
 noise they are the same to the bit; with noise their difference is the noise that nobody knew, which is tested against
 its exact law. Time, bytes and processor time are those of these very trainings, under the load that the row states. A
-step's seconds leave out those in which an owner measures its model's accuracy now and then; its processor time has
-them, and those of starting and compiling.
+step's seconds are of those steps before which no owner measured its model's accuracy, when the servers prepare noise;
+processor time has all of them, the measuring, and those of starting and compiling.
 
 Expect next to no coordinate to differ (gradients are computed once more, and a last bit may round to the other
 integer), and trainings several times as fast as the paper's on a machine with nothing else to do.
@@ -42,7 +42,7 @@ from dpaudit.training.two_servers import Model, batches
 from experiments.common import Rows, options
 from experiments.paper001 import cost, learned
 from experiments.paper001.published import COSTED, HOURS
-from experiments.paper001.runs import contributions, learner, worth
+from experiments.paper001.runs import learner, worth
 from experiments.paper001.tasks import CLIP_NORM, DELTA, OWNERS, TASKS, load
 
 STEPS = {"Cancer": 1_300, "Diabetes": 2_000, "MNIST": 100}
@@ -149,9 +149,8 @@ def compared(run: Protocol, terms: Terms, folder: Path) -> Compared:
     records = Records(folder / "h1", "h1", terms)
     differing, noises = 0, []
     for number in range(1, run.steps + 1):
-        flat = jnp.asarray(twin.arrays()["params"])
-        owners = (contributions(scheme, learn, flat, train, rows[name][chosen[name](number)]) for name in rows)
-        total = np.sum([part for parts in owners for part in parts], axis=0)
+        batch = {name: rows[name][chosen[name](number)] for name in rows}
+        total = np.sum([twin.contribution((train.inputs[own], train.labels[own])) for own in batch.values()], axis=0)
         opened = records.opened(number).values
         noise = opened - total
         differing += int((np.abs(noise) > (law.reach if law else 0)).sum())

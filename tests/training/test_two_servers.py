@@ -13,6 +13,7 @@ import optax
 import pytest
 
 from dpaudit import _validate
+from dpaudit.cli.secure_train import Follower
 from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.noise import accounting, binomial
 from dpaudit.secure.noise.binomial import Binomial
@@ -119,6 +120,31 @@ def test_an_owner_s_contribution_is_the_sum_of_its_clipped_gradients() -> None:
     assert np.abs(off).max() < 1e-4
     monkey = Model(TASK, terms("plain")._replace(clip_norm=1.4, levels=2 * mine.levels))
     assert np.abs(dequantize(monkey.contribution(batch), mine.scale) - clipped.sum(axis=0)).max() > 1e-2
+
+
+def test_a_gradient_that_is_not_finite_adds_zero() -> None:
+    features, labels = (leaf.copy() for leaf in records("bob"))
+    model = Model(TASK, terms("plain"))
+    wanted = model.contribution((features[1:], labels[1:]))
+    features[0] = np.inf
+    np.testing.assert_array_equal(model.contribution((features, labels)), wanted)
+
+
+def test_a_loss_that_dp_sgd_refuses_is_refused() -> None:
+    unused = TASK._replace(loss=lambda params, example: (example[0] @ params["w"]).sum())
+    with pytest.raises(_validate.InputError, match="expected a parameter that the loss uses"):
+        Model(unused, terms("plain")).contribution(records("bob"))
+
+
+@pytest.mark.parametrize(("after", "wanted"), [(set(), 4.0), ({2, 3}, 1.5), ({1, 2, 3, 4}, 4.0)])
+def test_steps_before_which_the_model_was_measured_are_left_out_of_a_step_s_seconds(
+    after: set[int], wanted: float
+) -> None:
+    follow = object.__new__(Follower)
+    follow._times, follow._after = [10.0, 11.0, 17.0, 24.0, 26.0], after
+    assert follow._seconds() == wanted
+    follow._times = [10.0]
+    assert follow._seconds() is None
 
 
 def test_a_step_goes_along_the_mean_of_the_sum() -> None:

@@ -18,7 +18,7 @@ add exactly: the sum that the servers reconstruct is that of the examples' integ
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -159,7 +159,7 @@ def quantize(gradients: np.ndarray, scale: Scale) -> np.ndarray:
       InputError: a row is not clipped, or not finite.
     """
     integers = np.empty(np.shape(gradients), np.int32)
-    for start, rows in _rounded(gradients, scale):
+    for start, rows in _rounded(_clipped(gradients), scale, _checked):
         integers[start : start + len(rows)] = rows
     return integers
 
@@ -170,26 +170,72 @@ def quantized_sum(gradients: np.ndarray, scale: Scale) -> np.ndarray:
     Arguments and errors: as for :func:`quantize`.
     """
     total = np.zeros(np.shape(gradients)[-1:], np.int64)
-    for _, rows in _rounded(gradients, scale):
+    for _, rows in _rounded(_clipped(gradients), scale, _checked):
         total += rows.sum(axis=0).astype(np.int64)  # whole numbers below 2^53, so the order of adding does not matter
     return total
 
 
-def _rounded(gradients: np.ndarray, scale: Scale) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (first row, whole numbers as float64) for a few rows at a time, in memory that is used again."""
+def clipped_sum(gradients: Sequence[np.ndarray], scale: Scale) -> np.ndarray:
+    """Clips each example's gradient to C, rounds it toward zero in units of C/Q, and adds up: int64 [d].
+
+    What an owner submits. Clipping is in float64, so that no clipped gradient has to be written out before it is
+    rounded: g min(1, C / |g|), with |g| taken as large as its rounding allows. A gradient that is not finite adds
+    zero, as in :func:`dpaudit.training.per_example.clipped_sum`.
+
+    Args:
+      gradients: arrays [n, ...], each example's gradient of one parameter after another; d is their size without n.
+      scale: C and Q.
+
+    Raises:
+      InputError: there are no arrays, or their numbers of examples differ.
+    """
+    leaves = [np.asarray(leaf) for leaf in gradients]
+    counts = {leaf.shape[:1] for leaf in leaves}
+    if len(counts) != 1 or counts == {()}:
+        raise _validate.expected("gradients", "arrays of one number of examples", sorted(counts))
+    total = np.zeros(sum(leaf[:1].size for leaf in leaves), np.int64)
+    for _, rows in _rounded([leaf.reshape(len(leaf), -1) for leaf in leaves], scale, _shortened):
+        total += rows.sum(axis=0).astype(np.int64)
+    return total
+
+
+def _shortened(rows: np.ndarray, scale: Scale) -> np.ndarray:
+    """Returns what each row is multiplied by to be clipped, in units; rows that are not finite become zero."""
+    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    if not np.isfinite(norms).all():
+        rows[~np.isfinite(norms)] = 0
+        norms = np.where(np.isfinite(norms), norms, 0)
+    most = norms * (1 + rows.shape[1] * np.finfo(rows.dtype).eps)  # no row is longer: a sum of d squares is rounded
+    return scale.levels / np.maximum(most, scale.clip_norm)
+
+
+def _checked(rows: np.ndarray, scale: Scale) -> np.ndarray:
+    """Returns what each clipped row is multiplied by, in units; InputError for one that is not clipped."""
+    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    if not (norms <= scale.clip_norm * (1 + SLACK)).all():
+        raise _validate.expected("gradients", f"rows of L2 norm <= {scale.clip_norm:g}", float(norms.max()))
+    return scale.levels / np.maximum(norms, scale.clip_norm)
+
+
+def _clipped(gradients: np.ndarray) -> list[np.ndarray]:
     gradients = np.asarray(gradients)
     if gradients.ndim != 2:
         raise _validate.expected("gradients", "an array of shape [n, d]", f"shape {list(gradients.shape)}")
-    together = max(1, _BLOCK // max(1, gradients.shape[1]))
-    block = np.empty((min(together, len(gradients)), gradients.shape[1]))
-    for start in range(0, len(gradients), together):
-        part = gradients[start : start + together]
-        rows = block[: len(part)]
-        np.copyto(rows, part)
-        norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-        if not (norms <= scale.clip_norm * (1 + SLACK)).all():
-            raise _validate.expected("gradients", f"rows of L2 norm <= {scale.clip_norm:g}", float(norms.max()))
-        rows *= (scale.levels / np.maximum(norms, scale.clip_norm))[:, None]
+    return [gradients]
+
+
+def _rounded(
+    leaves: list[np.ndarray], scale: Scale, factors: Callable[[np.ndarray, Scale], np.ndarray]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields (first row, whole numbers as float64) for a few rows at a time, in memory that is used again."""
+    ends = np.cumsum([leaf.shape[1] for leaf in leaves])
+    count, together = len(leaves[0]), max(1, _BLOCK // max(1, int(ends[-1])))
+    block = np.empty((min(together, count), ends[-1]))
+    for start in range(0, count, together):
+        rows = block[: min(together, count - start)]
+        for leaf, end in zip(leaves, ends, strict=True):
+            np.copyto(rows[:, end - leaf.shape[1] : end], leaf[start : start + together])
+        rows *= factors(rows, scale)[:, None]
         np.trunc(rows, out=rows)
         squares = np.einsum("nd,nd->n", rows, rows)  # exact: Q^2 is at most 2^48
         if (squares > scale.levels**2).any():

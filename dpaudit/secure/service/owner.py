@@ -3,10 +3,11 @@
 import hashlib
 import random
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ with _validate.extra("secure"):
 
     from dpaudit.secure.service import spgc_pb2 as messages
 
+_T = TypeVar("_T")
+
 _PAUSE = 0.1  # seconds until an unreachable server is tried again
 _LOOK = 1.0  # seconds to wait for one server before asking the other
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)  # the share may be missing there
@@ -43,6 +46,18 @@ class _Split(NamedTuple):
     integers: np.ndarray
     label: bytes
     shares: tuple[bytes, bytes]
+
+
+class _Calls:
+    """The two calls of one server."""
+
+    def __init__(self, connection: grpc.Channel) -> None:
+        self.submit = connection.unary_unary(
+            f"/{SERVICE}/Submit", messages.Share.SerializeToString, messages.Receipt.FromString
+        )
+        self.result = connection.unary_unary(
+            f"/{SERVICE}/Result", messages.Wanted.SerializeToString, messages.Opened.FromString
+        )
 
 
 class Owner:
@@ -81,7 +96,8 @@ class Owner:
             server: certificates.call(address, server, own, insecure=insecure, values=size)
             for server, address in zip(SERVERS, addresses, strict=True)
         }
-        self._threads = ThreadPoolExecutor(len(SERVERS))  # a waiting thread costs less than gRPC's futures
+        self._calls = {server: _Calls(connection) for server, connection in self._connections.items()}
+        self._thread = ThreadPoolExecutor(1)  # calls one server while the caller's own calls the other
         self._budget, self._releases = Budget(terms), 0
 
     @property
@@ -144,9 +160,9 @@ class Owner:
         until = time.monotonic() + _validate.positive(seconds=seconds)
         told: dict[str, Opened] = {}
         while lacking := [server for server in SERVERS if server not in told]:
-            asked = {server: self._threads.submit(self._ask, server, step, until) for server in lacking}
-            for server, call in asked.items():
-                if opened := self._told(server, call, step, until):
+            answers = self._at_once(lambda server: self._ask(server, step, until), lacking)
+            for server, answer in answers.items():
+                if opened := self._told(server, answer, step, until):
                     told[server] = opened
         first, second = (told[server] for server in SERVERS)
         if first.owners != second.owners or not np.array_equal(first.values, second.values):
@@ -156,7 +172,7 @@ class Owner:
 
     def close(self) -> None:
         """Closes both connections."""
-        self._threads.shutdown()
+        self._thread.shutdown()
         for connection in self._connections.values():
             connection.close()
 
@@ -195,18 +211,27 @@ class Owner:
         return _Split(said["step"], integers, bytes.fromhex(said["label"]), pair)
 
     def _send(self, split: _Split, until: float) -> None:
-        begun = {server: self._threads.submit(self._submit, server, split, until) for server in SERVERS}
-        for server, call in begun.items():
+        answers = self._at_once(lambda server: self._submit(server, split, until), SERVERS)
+        for server, answer in answers.items():
+            if isinstance(answer, grpc.RpcError):
+                raise _failure(server, answer) from None
+
+    def _at_once(self, call: Callable[[str], _T], servers: Sequence[str]) -> dict[str, _T | grpc.RpcError]:
+        """Calls one or both servers at the same time; returns what each answered, or how its call failed."""
+
+        def answer(server: str) -> _T | grpc.RpcError:
             try:
-                call.result()
+                return call(server)
             except grpc.RpcError as fault:
-                raise _failure(server, fault) from None
+                return fault
+
+        begun = {server: self._thread.submit(answer, server) for server in servers[1:]}
+        found = {server: answer(server) for server in servers[:1]}
+        return found | {server: each.result() for server, each in begun.items()}
 
     def _submit(self, server: str, split: _Split, until: float) -> None:
         """Sends one server its share."""
-        submit = self._connections[server].unary_unary(
-            f"/{SERVICE}/Submit", messages.Share.SerializeToString, messages.Receipt.FromString
-        )
+        submit = self._calls[server].submit
         values = split.shares[SERVERS.index(server)]
         share = messages.Share(owner=self._name, step=split.step, split=split.label, terms=self._said, values=values)
         while True:
@@ -226,18 +251,14 @@ class Owner:
 
     def _ask(self, server: str, step: int, until: float) -> messages.Opened:
         """Asks one server, with a short time limit."""
-        result = self._connections[server].unary_unary(
-            f"/{SERVICE}/Result", messages.Wanted.SerializeToString, messages.Opened.FromString
-        )
         left = max(0.0, min(_LOOK, until - time.monotonic()))
-        return result(messages.Wanted(owner=self._name, step=step), left)
+        return self._calls[server].result(messages.Wanted(owner=self._name, step=step), left)
 
-    def _told(self, server: str, call: Future[messages.Opened], step: int, until: float) -> Opened | None:
+    def _told(self, server: str, answer: messages.Opened | grpc.RpcError, step: int, until: float) -> Opened | None:
         """Returns one server's result; None if it should be asked again."""
-        try:
-            return self._whole(server, call.result())
-        except grpc.RpcError as fault:
-            code, failure = _code(fault), _failure(server, fault)
+        if not isinstance(answer, grpc.RpcError):
+            return self._whole(server, answer)
+        code, failure = _code(answer), _failure(server, answer)
         if until <= time.monotonic() or code not in (*_LOST, *_BUSY, grpc.StatusCode.DEADLINE_EXCEEDED):
             raise failure
         if code in _BUSY:

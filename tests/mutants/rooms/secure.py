@@ -20,7 +20,11 @@ MUTANTS = [
         ("SLACK = 1e-4", "SLACK = 1e-1"),
         ("return total * scale.unit", "return total / scale.unit"),
         ("yield start, rows\n", "yield 0, rows\n"),
-        ("total += rows.sum(axis=0)", "total = rows.sum(axis=0)"),
+        ("total += rows.sum(axis=0).astype(np.int64)  #", "total = rows.sum(axis=0).astype(np.int64)  #"),
+        ("_shortened):\n        total +=", "_shortened):\n        total ="),
+        ("scale, _shortened)", "scale, _checked)"),
+        ("1 + rows.shape[1] * np.finfo(rows.dtype).eps", "1 - 1e-3"),
+        ("rows[~np.isfinite(norms)] = 0", "pass"),
     ),
     *of(
         "dpaudit/secure/service/session",

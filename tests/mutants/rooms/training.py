@@ -173,9 +173,16 @@ MUTANTS = [
         ("jnp.minimum(run, used - i * run)", "run"),
     ),
     *of(
+        "dpaudit/cli/secure_train",
+        "training/test_two_servers",
+        ("if place not in self._after] or took", "] or took"),
+        ("enumerate(took, 1)", "enumerate(took)"),
+    ),
+    *of(
         "dpaudit/training/two_servers",
         "training/test_two_servers",
         ("dequantize(total, self._scale) / examples", "dequantize(total, self._scale)"),
+        ("jax.eval_shape(partial(per_example", "partial(partial(per_example"),
         ("self._size * len(opened.owners)", "self._size"),
         ("order[place * size : (place + 1) * size]", "order[:size]"),
         ("if self._owner.pending < step:", "if True:"),

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
-from dpaudit.secure.protocol.fixed_point import Scale, dequantize, quantize, quantized_sum
+from dpaudit.secure.protocol.fixed_point import Scale, clipped_sum, dequantize, quantize, quantized_sum
 
 SCALE = Scale(clip_norm=0.7, levels=5583, ring_bits=25)
 
@@ -81,3 +81,47 @@ def test_rows_longer_than_rounding_explains_were_not_clipped(longer: float, refu
             quantize(rows, SCALE)
     else:
         assert squares(quantize(rows, SCALE))[0] == SCALE.levels**2
+
+
+def test_gradients_are_clipped_rounded_and_added_up_as_one_by_one() -> None:
+    rng = np.random.default_rng(3)
+    leaves = [rng.standard_normal((2_000, 7, 13)).astype(np.float32), rng.standard_normal((2_000, 91)), np.ones(2_000)]
+    leaves[0][::3] *= 1e-3  # some are shorter than C, most are longer
+    leaves[1][::3] *= 1e-3
+    leaves[2][::3] *= 1e-3
+    wanted, lengths = np.zeros(183, np.int64), []
+    for example in zip(*leaves, strict=True):
+        row = np.concatenate([np.ravel(leaf) for leaf in example]).astype(np.float64)
+        lengths.append(np.linalg.norm(row))
+        wanted += np.trunc(row * min(1, SCALE.clip_norm / lengths[-1]) / SCALE.unit).astype(np.int64)
+    assert min(lengths) < SCALE.clip_norm < max(lengths)
+    np.testing.assert_array_equal(clipped_sum(leaves, SCALE), wanted)
+    assert not np.array_equal(clipped_sum(leaves, SCALE._replace(levels=SCALE.levels - 1)), wanted)
+
+
+@pytest.mark.parametrize("levels", [5, 4_000, 1 << 24])
+def test_a_clipped_gradient_is_never_longer_than_the_levels(levels: int) -> None:
+    """Of whole numbers whose length is nearly or exactly Q, by lengths of any size and of many coordinates."""
+    scale, rng = Scale(0.7, levels, 32), np.random.default_rng(4)
+    whole = np.zeros((4, 20_000))
+    whole[0, :2], whole[1, 0], whole[2, :4], whole[3] = (3, 4), 1, 1, rng.integers(-1, 2, 20_000)
+    for long in (0.1401, 1.0, 1e9, 1e18):
+        for row in (whole * long).astype(np.float32):
+            integers = clipped_sum([row[None]], scale)
+            assert (integers.astype(object) ** 2).sum() <= levels**2
+            if np.count_nonzero(row) <= 4 and np.linalg.norm(row) > 0.7:
+                assert (integers.astype(object) ** 2).sum() >= (levels - 2) ** 2
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_not_finite_adds_zero(broken: float) -> None:
+    rows = np.random.default_rng(5).standard_normal((9, 4)).astype(np.float32)
+    wanted = clipped_sum([np.delete(rows, 3, axis=0)], SCALE)
+    rows[3, 1] = broken
+    np.testing.assert_array_equal(clipped_sum([rows], SCALE), wanted)
+
+
+def test_gradients_of_other_numbers_of_examples_are_refused() -> None:
+    for gradients in ([np.zeros((2, 3)), np.zeros((3, 3))], [], [np.float64(1)]):
+        with pytest.raises(_validate.InputError, match="gradients: expected arrays of one number of examples"):
+            clipped_sum(gradients, SCALE)
