@@ -172,9 +172,9 @@ def adapting(rows: Rows) -> Fact:
     top = max(quick["clip_norm"])
     at = quick["round"][quick["clip_norm"].index(top)]
     return fact(
-        stays and falls and quick["accuracy"][-1] < 0.12, rounds=scale[1], half=0.5, tenth=0.1, median=median[0][-1], top=top, at=at,
-        end=quick["clip_norm"][-1], accuracy=100 * quick["accuracy"][-1], slow_top=max(slow["clip_norm"]),
-        slow_end=slow["clip_norm"][-1],
+        stays and falls and quick["accuracy"][-1] < 0.12, rounds=scale[1], half=0.5, tenth=0.1,
+        median=median[0][-1], top=top, at=at, end=quick["clip_norm"][-1], accuracy=100 * quick["accuracy"][-1],
+        slow_top=max(slow["clip_norm"]), slow_end=slow["clip_norm"][-1],
     )  # fmt: skip
 
 
