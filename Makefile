@@ -26,10 +26,10 @@ audit: .venv/.core  ## the main job: audit LDP-SGD on the bundled digits, report
 		--out results/audit --force
 
 # Most programs of the tests run once, so that compiling them takes most of the time: it falls to a third without LLVM's
-# passes and, where jaxlib can do without them, without its fusion emitters and without cutting a program into parts that
-# are compiled side by side. The long proofs are compiled as users' programs are.
-QUICKLY = --xla_backend_optimization_level=0 $(shell $(BIN)/python -c 'import jaxlib; print(jaxlib.__version__.startswith( \
-	"0.10.") * "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")')
+# passes and, where jaxlib can do without them, without its fusion emitters. The long proofs are compiled as users'
+# programs are.
+QUICKLY = --xla_backend_optimization_level=0 $(shell $(BIN)/python -c \
+	'import jaxlib; print("--xla_cpu_use_fusion_emitters=false" * jaxlib.__version__.startswith("0.10."))')
 PYTEST = XLA_FLAGS="$$XLA_FLAGS $(QUICKLY)" $(BIN)/pytest -rs --numprocesses 2 --dist worksteal --durations=15
 
 test: .venv/.dev  ## style, types and the unit tests, in a few minutes

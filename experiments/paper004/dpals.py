@@ -30,11 +30,11 @@ from dpaudit.report.rows import read_rows
 from experiments.common import Rows, answering, options, results
 from experiments.paper004.jester import repeated
 from experiments.paper004.methods import DELTA, score
-from experiments.paper004.movielens import EPSILONS, METHODS, TRIALS
+from experiments.paper004.movielens import ALTERNATING as OURS
+from experiments.paper004.movielens import EPSILONS, TRIALS, methods
 from experiments.paper004.run import mu_of
 
 PEER = Path(__file__).parents[1] / "bench" / "peers" / "tf_dpals.py"
-OURS = "alternating, public features"
 PUBLISHED = {  # for MovieLens-10M at epsilon 1, in movielens/dpam.ipynb of the code
     "dim": 8,
     "steps": 2,
@@ -81,7 +81,7 @@ def compare(rows: Rows, ratings: Ratings, ask: Ask, folder: Path, epsilons: Sequ
         given = {"ratings": file, "seed": seed, "epsilon": epsilon, "delta": DELTA}
         return ask(json.dumps(given | {"choice": choice, "mended": mended}))
 
-    method = METHODS[OURS]
+    method = methods(ratings, rows.seed)[OURS]
     for place, epsilon in enumerate(epsilons):
         tried = [played(choosing, 1, epsilon, choice, True)["rmse"] for choice in CANDIDATES]
         best = CANDIDATES[int(np.argmin(tried))]
@@ -108,7 +108,7 @@ def compare(rows: Rows, ratings: Ratings, ask: Ask, folder: Path, epsilons: Sequ
 def _ours(epsilon: float) -> dict[str, Any]:
     """Returns what the public users chose for ours."""
     for row in read_rows(results("personalization_movielens")):
-        if row["setting"]["epsilon"] == epsilon:
+        if (row["setting"]["method"], row["setting"].get("epsilon")) == (OURS, epsilon):
             return row["setting"]["choice"]
     raise ValueError(f"no row of ours at epsilon {epsilon:g}")
 

@@ -23,8 +23,8 @@ def tasting(users: int, seed: int, noise: float = 0.5) -> tuple[Ratings, np.ndar
     biases -= public @ np.linalg.lstsq(public, biases, rcond=None)[0]  # what tastes do not tell of the items
     values = own @ public.T + biases + noise * rng.normal(size=(users, 40))
     of, rated = np.nonzero(rng.random(values.shape) < 0.5)
-    how = {"num_users": users, "num_items": 40, "low": -20, "high": 20}
-    return from_arrays(of, rated, values[of, rated], **how), public, biases, own
+    ratings = from_arrays(of, rated, values[of, rated], num_users=users, num_items=40, low=-20, high=20)
+    return ratings, public, biases, own
 
 
 def test_the_prior_that_tastes_were_drawn_from_is_found():

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -122,6 +124,7 @@ def test_a_gradient_that_is_not_finite_adds_zero(broken: float) -> None:
 
 
 def test_gradients_of_other_numbers_of_examples_are_refused() -> None:
-    for gradients in ([np.zeros((2, 3)), np.zeros((3, 3))], [], [np.float64(1)]):
+    of_one_number: Any = [np.float64(1)]
+    for gradients in ([np.zeros((2, 3)), np.zeros((3, 3))], [], of_one_number):
         with pytest.raises(_validate.InputError, match="gradients: expected arrays of one number of examples"):
             clipped_sum(gradients, SCALE)
