@@ -16,7 +16,7 @@ tastes*, the prior of tastes is learned as well, from the 80% of their ratings t
 alone* is this beginning, before anything is released.
 
 Expect an RMSE of .974, .938 and .927 by one release at epsilon 1, 5 and 20, .965, .932 and .920 with the tastes of
-public users, and .944, .927 and .923 with their ratings.
+public users, and .944, .927 and .920 with their ratings.
 """
 
 from collections.abc import Mapping, Sequence
