@@ -26,7 +26,7 @@ from dpaudit.mechanisms import clipping
 from dpaudit.mechanisms.clipping import at_most, factor, wide
 from dpaudit.training import _batch_norm, taps
 from dpaudit.training.forms import quick
-from dpaudit.training.microbatches import in_microbatches, microbatch_size
+from dpaudit.training.microbatches import CACHED, in_microbatches, microbatch_size
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
 
 Clipping = Callable[[jax.Array, Any], jax.Array]
@@ -144,12 +144,18 @@ def clipped_sum(
         1 - _slack(params, units if part_of is None else _validate.at_least(units, part_of=part_of))
     )
 
-    def part(first: Any, batch: Any, weights: Any) -> tuple[Any, Info]:
-        return _clipped_sum(tape, params, (batch, _keys(key, first, batch)), weights, most, group_size, clipping)
-
+    found = taps.sites(tape, jax.tree.leaves(params))
     size = microbatch_size(tape.size(), n, most=microbatch, multiple=group_size)
+    late = _late(found, params, n) if size < n else set()
+
+    def part(first: Any, batch: Any, weights: Any) -> tuple[dict[int, jax.Array], tuple[Info, dict[int, Any]]]:
+        examples = batch, _keys(key, first, batch)
+        return _clipped_part(tape, found, late, params, examples, weights, most, group_size, clipping)
+
     run = max(1, TOGETHER * group_size // size)
-    total, (norms, losses, dropped) = in_microbatches(part, batch, weights, size, run=run)
+    sums, ((norms, losses, dropped), kept) = in_microbatches(part, batch, weights, size, run=run)
+    sums |= _late_sums(found, params, kept, group_size)
+    total = jax.tree.unflatten(jax.tree.structure(params), [sums[i] for i in range(len(sums))])
     chex.assert_trees_all_equal_shapes(total, params)
     return total, Info(norms.ravel()[:units], losses.ravel()[:units], dropped.sum())
 
@@ -161,11 +167,47 @@ def _keys(key: jax.Array | None, first: Any, batch: Any) -> jax.Array | None:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(_length(batch)))
 
 
-def _clipped_sum(
-    tape: Tape, params: Any, examples: Any, weights: Any, clip_norm: Any, group: int, clipping: Clipping
-) -> tuple[Any, Info]:
-    leaves, treedef = jax.tree.flatten(params)
-    found = taps.sites(tape, leaves)
+def _late(found: dict[int, taps.Site], params: Any, n: int) -> set[int]:
+    """Returns the parameters of dense layers whose sums wait for the last of n examples.
+
+    Their gradients are outer products, and what makes these is small. Were they added up part by part, a CPU would
+    read and write the whole parameter for every few examples, a twentieth of CNN32's time.
+    """
+    late = set()
+    for i, leaf in enumerate(jax.tree.leaves(params)):
+        if i in found and found[i].step.primitive.name == "dot_general" and _platform.on_cpu():
+            site = found[i]
+            contracted = site.step.params["dimension_numbers"][0][site.operand]
+            shape = jax.eval_shape(site.seen, leaf).shape
+            inputs, outputs = math.prod(shape[axis] for axis in contracted), math.prod(site.step.shapes[0].shape)
+            if inputs * outputs == leaf.size and n * (inputs + outputs) * leaf.dtype.itemsize <= CACHED:
+                late.add(i)
+    return late
+
+
+def _late_sums(found: dict[int, taps.Site], params: Any, kept: dict[int, Any], group: int) -> dict[int, jax.Array]:
+    """Sums factor times gradient over all units for the parameters that waited."""
+    leaves = jax.tree.leaves(params)
+    sums = {}
+    for i, parts in kept.items():
+        others, d, factors = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), parts)
+        (sums[i],) = _total([unit_gradients(found[i], leaves[i], others, d, group)], [factors])
+    return sums
+
+
+def _clipped_part(
+    tape: Tape,
+    found: dict[int, taps.Site],
+    late: set[int],
+    params: Any,
+    examples: Any,
+    weights: Any,
+    clip_norm: Any,
+    group: int,
+    clipping: Clipping,
+) -> tuple[dict[int, jax.Array], tuple[Info, dict[int, Any]]]:
+    """Returns a sum for every parameter by its number but those of ``late``: of these what it is made of."""
+    leaves = jax.tree.leaves(params)
     free = {i: leaf for i, leaf in enumerate(leaves) if i not in found}
 
     def loss(wanted: tuple[dict, dict], example: Any) -> tuple[jax.Array, Any]:
@@ -200,12 +242,13 @@ def _clipped_sum(
     if present is not None:
         factors = jnp.where(present, factors, 0)
     factors = jnp.where(finite, factors, 0)
-    total = _total(
-        units, [factors[layer].astype(wide(leaf).dtype) for layer, leaf in zip(layers, leaves, strict=True)]
-    )
+    own = [factors[layer].astype(wide(leaf).dtype) for layer, leaf in zip(layers, leaves, strict=True)]
+    now = [i for i in range(len(leaves)) if i not in late]
+    sums = dict(zip(now, _total([units[i] for i in now], [own[i] for i in now]), strict=True)) if now else {}
+    kept = {i: (others[i], d[found[i].at], own[i]) for i in late}
     whole = squared.sum(axis=0)
     norms = jnp.where(finite, jnp.sqrt(whole), whole)  # XLA turns sqrt(x^2) of one number into |x|, which is finite
-    return treedef.unflatten(total), Info(norms, losses, jnp.sum(~finite))
+    return sums, (Info(norms, losses, jnp.sum(~finite)), kept)
 
 
 def _total(units: list[UnitGradients], factors: list[jax.Array]) -> list[jax.Array]:

@@ -46,6 +46,8 @@ MUTANTS = [
         ("wide(clip_norm) / math.sqrt(len(norms))", "wide(clip_norm)"),
         ("(_whole(norms) + stability)", "_whole(norms)"),
         ("factors = jnp.where(finite, factors, 0)", "factors = 1 * factors"),
+        ("own[i]) for i in late}", "1 + 0 * own[i]) for i in late}"),
+        ("inputs * outputs == leaf.size and", "False and"),
         ("losses = losses.reshape(-1, group).sum(axis=1)", "losses = losses.reshape(-1, group).mean(axis=1)"),
     ),
     *of(
