@@ -1,5 +1,7 @@
 """Makes the table of benchmarks beside their peers: one for each machine, from one run of `make bench`."""
 
+from experiments.bench.products import ALONE, operations
+from experiments.bench.training import BATCH
 from experiments.pages import Fact, Row, Rows, fact, named, short, table
 
 FILES = ("bench_*-cores.json", "bench_secure_before.json")
@@ -88,3 +90,19 @@ def clipping(rows: Rows) -> Fact:
         and row["peer"].startswith("ours, plain")
     )
     return fact(0.8 < row["ratio"] < 1.5, ratio=ranged(row, "ratio"))
+
+
+def products(rows: Rows) -> Fact:
+    """Bounds the clipped sum of the large network by its products, beside three quarters of PyTorch's plain gradient."""
+    found = {row["peer"]: row for row in tabled(rows) if row["figure"].startswith("clipped gradient sum of CNN32, batch")}
+    alone, plain = found[ALONE], found["torch, plain"]
+    asked, least, ours = 0.75 * plain["peer_value"], alone["peer_value"], alone["ours"]
+    told = {
+        "count": f"{operations(BATCH) / 1e9:.0f}",
+        "rate": f"{operations(BATCH) / 1e9 / least:.0f}",
+        "alone": short(least),
+        "asked": short(asked),
+        "left": short(asked - least),
+        "rest": short(ours - least),
+    }
+    return fact(least < asked < ours, **told)

@@ -144,6 +144,7 @@ FIGURES: dict[str, list[Figure]] = {  # by the part of bench
     ],
     "training": [
         clipped("CNN32", "ours, plain*"),
+        clipped("CNN32", "matrix products alone"),
         clipped("CNN32", "flax.linen, plain", "flax"),
         clipped("CNN32", "ours, clipped, a user's network"),
         clipped("CNN32", VMAP, "jax"),

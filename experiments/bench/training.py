@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from dpaudit import data
 from dpaudit.training.many import train_many
-from experiments.bench import sides
+from experiments.bench import products, sides
 from experiments.bench.sides import in_turn, ratio
 from experiments.common import Rows, growth_gib, options
 
@@ -57,6 +57,9 @@ def sums(
         for differences in (sides.differences(means), apart):
             sides.refuse_different(differences, within=tolerance())
         ours = {side: sides.timed(run, *batch) for side, run in (plain | clipped).items()}
+        if name == "CNN32" and jax.default_backend() == "cpu":
+            run, operands = products.alone(key, size)
+            ours[products.ALONE] = sides.timed(run, *operands)
         _, times = in_turn(ours | peer.sides, rounds)
     setting, scale = {"network": name, "batch": size}, f"{rounds} rounds, all sides in turn"
     for side, values in times.items():
