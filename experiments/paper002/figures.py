@@ -41,6 +41,15 @@ COLOURS = {
     "adaptive0.05": ORANGE,
     **dict(zip(BUDGETS, ("#882255", "#AA4499", "#999933"), strict=True)),
 }
+# Rules of one kind share a pattern, so that no two lines look alike where all settings are drawn together.
+PATTERNS: dict[str, Any] = {
+    "non-private": "--",
+    "0.05to0.01": (0, (6, 1)),
+    "poly(0.01)": "-.",
+    "poly(0.05)": (0, (3, 1)),
+    "quantile": ":",
+    "adaptive": (0, (4, 1, 1, 1, 1, 1)),
+}
 
 
 class Column(NamedTuple):
@@ -105,6 +114,11 @@ def whole_clip_norms(curves: Curves) -> Figure:
     return _grid(_by_rounds(curves), ("clip_norm", "norm"), log=True)
 
 
+def pattern(name: str) -> Any:
+    """Returns the dashes of a setting's line."""
+    return next((own for start, own in PATTERNS.items() if name.startswith(start)), "-")
+
+
 def _by_rounds(curves: Curves) -> list[Column]:
     lengths = sorted({curve["round"][-1] for curve in curves}, reverse=True)
     return [
@@ -122,8 +136,8 @@ def _grid(columns: Sequence[Column], quantities: Sequence[str], *, log: bool = F
             for curve in column.curves:
                 own = np.array([np.nan if value is None else value for value in curve[quantity]])
                 own, name = own * (100 if quantity == "accuracy" else 1), curve["name"]
-                colour, dashes = COLOURS[name], "--" if name == "non-private" else "-"
-                axes.plot(curve["round"], own, label=name, color=colour, linestyle=dashes, linewidth=1.2)
+                drawn = {"color": COLOURS[name], "linestyle": pattern(name), "linewidth": 1.2}
+                axes.plot(curve["round"], own, label=name, **drawn)
             if quantity == quantities[0]:
                 axes.set_title(column.title, fontsize=10)
         line[0].set_ylabel(NAMES[quantity])

@@ -14,7 +14,7 @@ from dpaudit.federated.clip_size import EDGES
 from dpaudit.report.rows import read_rows, write_rows
 from dpaudit.training import models
 from experiments.common import Rows, results
-from experiments.paper002 import page, substitution
+from experiments.paper002 import figures, page, substitution
 from experiments.paper002 import rows as clip_size_rows
 from experiments.paper002 import run as clip_size
 from experiments.paper002 import runs as clip_size_runs
@@ -263,6 +263,12 @@ def test_the_page_says_what_the_rows_say(tmp_path, played):
     assert found.holds
     assert found.values["spent"] == pytest.approx(18.30, abs=0.01)
     assert page.drawn(kept).keys() == {"fixed", "schedules", "lowered_2C", "adaptive", "norms", "histograms_2C"}
+
+
+def test_no_two_settings_are_drawn_alike():
+    drawn = {(colour, repr(figures.pattern(name))) for name, colour in figures.COLOURS.items()}
+    assert {NON_PRIVATE, *RULES} <= set(figures.COLOURS)
+    assert len(drawn) == len(figures.COLOURS)
 
 
 def test_variances_along_the_leading_directions_of_other_updates():
