@@ -11,10 +11,11 @@ from dpaudit import _platform
 from dpaudit._engine import sharding
 from dpaudit.mechanisms import clipping
 
-CACHED = 20 << 20  # bytes of values that a CPU core computes for one part; half or twice as many cost up to a fifth
+CACHED = 8 << 20  # bytes of values that a CPU core computes for one part, near its caches: twice as many cost a tenth
+READ = 5  # least such bytes for each byte of parameters, which every part reads again: half as many cost a tenth
 
 
-def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: int) -> int:
+def microbatch_size(bytes_of_one: int, n: int, *, shared: int, most: int | None, multiple: int) -> int:
     """Chooses how many of n examples to take at a time, in parts as even as possible.
 
     Filling up the last part with examples of weight 0 makes all parts compute with weights, so a divisor of n is
@@ -23,12 +24,13 @@ def microbatch_size(bytes_of_one: int, n: int, *, most: int | None, multiple: in
     Args:
       bytes_of_one: of all values that are computed for one example.
       n: a multiple of ``multiple``.
+      shared: bytes of the parameters.
       most: the largest size; None for no limit but that of a CPU's caches.
       multiple: the result is a multiple of it.
     """
     size = n if most is None else min(n, most)
     if _platform.on_cpu():
-        cached = CACHED * sharding.cores() // jax.local_device_count()
+        cached = max(CACHED, READ * shared) * sharding.cores() // jax.local_device_count()
         size = min(size, max(1, cached // max(1, bytes_of_one * multiple)) * multiple)
     units, most = n // multiple, max(1, size // multiple)
     divisor = next(size for size in range(most, 0, -1) if units % size == 0)

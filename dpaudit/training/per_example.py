@@ -26,11 +26,12 @@ from dpaudit.mechanisms import clipping
 from dpaudit.mechanisms.clipping import at_most, factor, wide
 from dpaudit.training import _batch_norm, taps
 from dpaudit.training.forms import quick
-from dpaudit.training.microbatches import CACHED, in_microbatches, microbatch_size
+from dpaudit.training.microbatches import in_microbatches, microbatch_size
 from dpaudit.training.unit_gradients import UnitGradients, explicit, unit_gradients
 
 Clipping = Callable[[jax.Array, Any], jax.Array]
 
+ROWS = 20 << 20  # the most bytes that are kept of a dense layer, from which its sum is made after the last part
 TOGETHER = 64  # the most units whose gradients are added plainly; sums of these are added with compensation
 
 
@@ -145,7 +146,8 @@ def clipped_sum(
     )
 
     found = taps.sites(tape, jax.tree.leaves(params))
-    size = microbatch_size(tape.size(), n, most=microbatch, multiple=group_size)
+    shared = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    size = microbatch_size(tape.size(), n, shared=shared, most=microbatch, multiple=group_size)
     late = _late(found, params, n) if size < n else set()
 
     def part(first: Any, batch: Any, weights: Any) -> tuple[dict[int, jax.Array], tuple[Info, dict[int, Any]]]:
@@ -180,7 +182,7 @@ def _late(found: dict[int, taps.Site], params: Any, n: int) -> set[int]:
             contracted = site.step.params["dimension_numbers"][0][site.operand]
             shape = jax.eval_shape(site.seen, leaf).shape
             inputs, outputs = math.prod(shape[axis] for axis in contracted), math.prod(site.step.shapes[0].shape)
-            if inputs * outputs == leaf.size and n * (inputs + outputs) * leaf.dtype.itemsize <= CACHED:
+            if inputs * outputs == leaf.size and n * (inputs + outputs) * leaf.dtype.itemsize <= ROWS:
                 late.add(i)
     return late
 

@@ -149,14 +149,14 @@ def test_dense_layers_are_added_up_once_where_there_is_room(
     assert last in {leaf.shape for leaf in jax.tree.leaves(params)}
 
     def found(cached: int) -> tuple[bool, Any]:
-        monkeypatch.setattr(per_example, "CACHED", cached)
+        monkeypatch.setattr(per_example, "ROWS", cached)
         call = partial(per_example.clipped_sum, loss, clip_norm=1.0, microbatch=2)
         loops = [step for step in jax.make_jaxpr(call)(params, batch).eqns if step.primitive.name in ("scan", "while")]
         assert loops
         added = {variable.aval.shape for step in loops for variable in step.outvars}
         return last in added, jax.jit(call)(params, batch)[0]
 
-    (parts, plain), (once, late) = found(0), found(20 << 20)
+    (parts, plain), (once, late) = found(0), found(1 << 20)
     assert (parts, once) == (True, False)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), late, plain)
 
