@@ -27,6 +27,8 @@ from dpaudit.training.windows import patches
 
 WRITTEN = 1 << 29  # bytes of gradients that an accelerator writes out at a time, only to square them
 
+MORE = 4  # times the numbers of a and d: so many a CPU writes out, in caches, rather than compute them twice
+
 UnitGradients = Any  # Explicit | Product | Lookup | Moved
 
 
@@ -252,7 +254,7 @@ def _product(
     chex.assert_equal_shape_prefix([a, d], 3)
     a, d = (_units(x, group).reshape(len(x) // group, group * x.shape[1], *x.shape[2:]) for x in (a, d))
     t, k, o = a.shape[1], a.shape[-1], d.shape[-1]
-    small = k * o <= t * (k + o)  # no more numbers than a and d themselves: as fast as a plain gradient
+    small = k * o <= (MORE if _platform.on_cpu() else 1) * t * (k + o)
     back = jax.linear_transpose(lambda p: rearranged(site.seen(p)), parameter)
     if t > 1 and small:
         return Moved(Explicit(_written(a, d, group)), lambda total: back(total.swapaxes(1, 2))[0])
