@@ -30,8 +30,8 @@ HEAD = """# Accelerators
 
 Every program of dpaudit is compiled for a TPU and for an H100 on a machine that has neither (`make accelerators`), and
 tested: it compiles, has no loop over examples, clients, users or networks, no float64 and no call to the host, and its
-temporaries stay below a limit. On a TPU no array of 16 MB or more takes over four times the bytes of its numbers, but for
-a few arrays of five programs, whose last axis is short; `tests/accelerators/test_contract.py` names them.
+temporaries stay below a limit. On a TPU no array of 16 MB or more takes over four times the bytes of its numbers, but
+for a few arrays of five programs, whose last axis is short; `tests/accelerators/test_contract.py` names them.
 
 !!! warning "Bounds, not times"
 
