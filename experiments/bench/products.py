@@ -16,12 +16,17 @@ EXAMPLES = 8  # differentiated at a time, as many as the clipped sum takes on tw
 
 
 class Product(NamedTuple):
-    """[each, m, k] @ [each, k, n]."""
+    """[each, m, k] @ [each, k, n], or [m, k] @ [k, n] of one."""
 
     each: int
     m: int
     k: int
     n: int
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Returns those of the operands and of the product."""
+        batch = (self.each,) if self.each > 1 else ()
+        return (*batch, self.m, self.k), (*batch, self.k, self.n), (*batch, self.m, self.n)
 
 
 def of_cnn32(examples: int) -> list[Product]:
@@ -44,16 +49,17 @@ def alone(key: jax.Array, batch: int) -> tuple[Callable[..., Any], tuple[Any, ..
     """Returns a compiled function of the products of a batch, part by part in one loop, and its arguments."""
     products = of_cnn32(EXAMPLES)
     keys = jax.random.split(key, (len(products), 2))
-    left = [jax.random.normal(own[0], (p.each, p.m, p.k)) for p, own in zip(products, keys, strict=True)]
-    right = [jax.random.normal(own[1], (p.each, p.k, p.n)) for p, own in zip(products, keys, strict=True)]
+    left, right = (
+        [jax.random.normal(own[at], p.shapes()[at]) for p, own in zip(products, keys, strict=True)] for at in (0, 1)
+    )
 
     def part(i: Any, state: tuple[list[jax.Array], list[jax.Array]]) -> tuple[list[jax.Array], list[jax.Array]]:
         # One number differs from part to part, or XLA would multiply once for all of them.
-        left = [x.at[0, 0, 0].set(i.astype(x.dtype)) for x in state[0]]
+        left = [x.at[(0,) * x.ndim].set(i.astype(x.dtype)) for x in state[0]]
         return left, [x @ y for x, y in zip(left, right, strict=True)]
 
     def run(left: list[jax.Array]) -> list[jax.Array]:
-        nothing = [jnp.zeros((p.each, p.m, p.n)) for p in products]
+        nothing = [jnp.zeros(p.shapes()[2]) for p in products]
         return lax.fori_loop(0, batch // EXAMPLES, part, (left, nothing))[1]
 
     return jax.jit(run), (left,)
