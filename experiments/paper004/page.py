@@ -18,6 +18,9 @@ from experiments.paper004.page_crossover import factors_pay as factors_pay
 from experiments.paper004.page_crossover import features_alone as features_alone
 from experiments.paper004.page_crossover import methods_compared as methods_compared
 from experiments.paper004.page_crossover import repeated as repeated
+from experiments.paper004.page_fits import fits_in_turn as fits_in_turn
+from experiments.paper004.page_fits import fits_memory as fits_memory
+from experiments.paper004.page_fits import whole_fits as whole_fits
 from experiments.paper004.page_movielens import movielens_better as movielens_better
 from experiments.paper004.page_movielens import movielens_run as movielens_run
 from experiments.paper004.page_movielens import one_release as one_release
@@ -115,18 +118,6 @@ def population(rows: Rows) -> str:
         cells = [number(infinite(restated(at)), 1), number(row["ours"], 4), settled(row), number(at["fit_seconds"], 0)]
         lines.append([at["method"], *cells])
     return table(["method", "ε", "RMSE", "settings", "seconds"], lines)
-
-
-def whole_fits(rows: Rows) -> Fact:
-    """A million users are fitted at least 1.3 times as fast as before, in the median of turns."""
-    (turn,), (grown,) = select(rows, "fit ratio"), select(rows, "fit exponent")
-    ours, before = (only(rows, "fit seconds in turn", side=side) for side in ("ours", "before"))
-    seconds = ", ".join(f"{value:.1f}" for value in grown["setting"]["seconds"])
-    users = " / ".join(f"{count:,}" for count in grown["setting"]["users"])
-    told = {"ratio": ranged(turn, 2), "ours": ranged(ours, 1), "before": ranged(before, 1), "seconds": seconds}
-    told |= {"apart": turn["setting"]["apart"], "of": turn["setting"]["apart_of"], "users": users}
-    told |= {"exponent": grown["ours"], "steps": f"{grown['ours_low']:.2f} and {grown['ours_high']:.2f}"}
-    return fact(turn["ours"] >= 1.3 and grown["ours_high"] <= 1.05, scale=ours["scale"], **told)
 
 
 def many_users(rows: Rows) -> Fact:
