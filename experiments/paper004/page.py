@@ -12,11 +12,16 @@ from experiments.paper004.claims import CLAIMS as CLAIMS
 from experiments.paper004.federated import LEARNING_RATES
 from experiments.paper004.figures import transcript_figure, utility_figure
 from experiments.paper004.methods import delta_for
+from experiments.paper004.page_crossover import ahead_from as ahead_from
+from experiments.paper004.page_crossover import bring_and_cost as bring_and_cost
 from experiments.paper004.page_crossover import crossover as crossover
 from experiments.paper004.page_crossover import crossover_run as crossover_run
 from experiments.paper004.page_crossover import factors_pay as factors_pay
 from experiments.paper004.page_crossover import features_alone as features_alone
+from experiments.paper004.page_crossover import lowest as lowest
+from experiments.paper004.page_crossover import many_are_enough as many_are_enough
 from experiments.paper004.page_crossover import methods_compared as methods_compared
+from experiments.paper004.page_crossover import noise_costs as noise_costs
 from experiments.paper004.page_crossover import repeated as repeated
 from experiments.paper004.page_fits import fits_in_turn as fits_in_turn
 from experiments.paper004.page_fits import fits_memory as fits_memory
