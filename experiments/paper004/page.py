@@ -7,7 +7,6 @@ import dp_accounting
 
 from experiments import pages
 from experiments.pages import Fact, Rows, broken, fact, interval, number, only, ranged, select, table
-from experiments.paper004 import published
 from experiments.paper004.claims import CLAIMS as CLAIMS
 from experiments.paper004.federated import LEARNING_RATES
 from experiments.paper004.figures import transcript_figure, utility_figure
@@ -94,10 +93,6 @@ def infinite(epsilon: float | None) -> float | str:
 
 def choice(chosen: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in chosen.items()) or "–"
-
-
-def elsewhere(rows: Rows) -> Fact:
-    return fact(True, rmse=published.RMSE_10M, private=published.PRIVATE_RMSE_10M, recall=published.RECALL_20M)
 
 
 def on_devices(rows: Rows) -> Fact:

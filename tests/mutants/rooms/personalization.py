@@ -18,7 +18,7 @@ MUTANTS = [
     ),
     *of(
         "dpaudit/personalization/als/steps",
-        "personalization/test_biases",
+        "personalization/test_steps_user",
         ("jnp.full(len(own), jnp.inf)", "jnp.ones(len(own))"),
     ),
     *of(
