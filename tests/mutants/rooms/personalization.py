@@ -27,6 +27,16 @@ MUTANTS = [
         ("worlds.after(total, lambda total, i=i: ", "(lambda first, then: then(first))(total, lambda total, i=i: "),
     ),
     *of(
+        "dpaudit/personalization/als/metrics",
+        "personalization/test_waiting",
+        ("found.append(worlds.waited_for(own))", "found.append(own)"),
+    ),
+    *of(
+        "dpaudit/personalization/als/solve",
+        "personalization/test_waiting",
+        ("return worlds.waited_for(found)", "return found"),
+    ),
+    *of(
         "dpaudit/personalization/boundary/protocol",
         "personalization/test_waiting",
         ("worlds.after(total, lambda total: ", "(lambda first, then: then(first))(total, lambda total: "),
