@@ -77,16 +77,17 @@ def factors_pay(rows: Rows) -> Fact:
     return fact(told, told="; ".join(told))
 
 
-def lowest(rows: Rows) -> Fact:
-    """For each group of users, at which epsilons biases alone, or which method's factors, have the lowest error."""
-    found, told = list(cells(rows)), []
+def lowest(rows: Rows) -> str:
+    """Tabulates, for each group of users, what has the lowest error at each epsilon."""
+    found = list(cells(rows))
+    epsilons = sorted({cell.epsilon or math.inf for cell in found})
+    names = ("item biases", "alternating", "steps")
+    lines = []
     for group in _groups(found):
-        parts = []
-        for name, who in (("biases alone", 0), ("alternating minimisation", 1), ("gradient steps", 2)):
-            where = _where([cell for cell in group if _first(cell) == who])
-            parts += [f"{name} {where}"] * (where != NOWHERE)
-        told.append(f"{_who(group[0])}: " + ", ".join(parts))
-    return fact(told, told="; ".join(told))
+        first = {cell.epsilon or math.inf: names[_first(cell)] for cell in group}
+        lines.append([group[0].data, f"{group[0].users:,}", *(first.get(epsilon, "–") for epsilon in epsilons)])
+    head = [f"ε = {number('inf' if math.isinf(epsilon) else epsilon, 0)}" for epsilon in epsilons]
+    return table(["users", "number", *head], lines)
 
 
 def methods_compared(rows: Rows) -> Fact:
