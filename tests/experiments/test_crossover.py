@@ -82,7 +82,11 @@ def test_noise_that_costs_one_method_more_decides_which_is_ahead():
     rows = rows_with(epsilons=((5.0, LESS), (None, 0.0), (1.0, LOST)), alternating_2=0.5, steps_2=0.7)
     compared = page.methods_compared(rows)
     assert compared.holds
-    assert (compared.values["groups"], compared.values["cells"]) == (1, 2)
+    assert (compared.values["groups"], compared.values["cells"], compared.values["more"]) == (1, 2, 2)
+    alike = ((1.0, LOST), (5.0, 0.1), (None, 0.0))
+    compared_alike = page.methods_compared(rows_with(epsilons=alike, alternating_2=0.5, steps_2=0.7))
+    assert compared_alike.holds
+    assert compared_alike.values["more"] == 1
     assert compared.values["by"] == pytest.approx(0.2)
     assert page.ahead_from(rows).values["told"] == "from ε = 5 on with 50 made-up users"
     enough = page.many_are_enough(rows)
@@ -118,6 +122,19 @@ def test_a_lead_that_a_larger_epsilon_loses_is_not_told():
 def test_steps_that_noise_still_costs_something_are_not_said_to_be_too_few():
     rows = rows_with(epsilons=((1.0, LOST), (None, 0.0)), alternating_2=0.2, steps_2=0.7)
     assert not page.many_are_enough(rows).holds
+
+
+@pytest.mark.parametrize(("rank", "ours", "holds"), [(2, 1.3, True), (4, 1.3, False), (2, 1.1, False)])
+def test_a_lead_that_takes_a_rank_which_nobody_chose_is_called_so(rank, ours, holds):
+    rows = rows_with(epsilons=((5.0, 0.0), (1.0, 0.0)), alternating_2=0.8, alternating_4=0.6, steps_2=0.7)
+    for row in rows:
+        row["setting"]["data"] = "Jester"
+    for method, error in (("alternating", ours), ("gradient steps", 1.2)):
+        setting = {"method": method, "epsilon": 1.0, "choice": {"rank": rank}}
+        rows.append({"quantity": "jester rmse", "setting": setting, "ours": error})
+    told = page.rank_chosen(rows)
+    assert told.holds == holds
+    assert (told.values["best"], told.values["chosen"], told.values["users"]) == (4, rank, 50)
 
 
 def test_noise_has_to_cost_less_where_users_are_more():
