@@ -30,7 +30,7 @@ def against_steps(rows: Rows) -> Verdict:
     films, jokes = better(rows, PUBLIC, STEPS), better(rows, PLAIN, "gradient steps", "jester rmse", "Jester")
     verdicts = {films.holds, jokes.holds}
     holds = False if False in verdicts else None if None in verdicts else True
-    ahead = f"ahead {page_crossover.ahead_from(rows).values['told']} (CROSSOVER.md)"
+    ahead = f"with the best rank, ahead {page_crossover.ahead_from(rows).values['told']} (CROSSOVER.md)"
     return Verdict(holds, f"{films.ours}; Jester: {jokes.ours}; {ahead}", "MovieLens 100K and Jester, 5 splits each")
 
 
