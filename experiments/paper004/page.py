@@ -7,17 +7,25 @@ import dp_accounting
 
 from experiments import pages
 from experiments.pages import Fact, Rows, broken, fact, interval, number, only, ranged, select, table
-from experiments.paper004 import published
 from experiments.paper004.claims import CLAIMS as CLAIMS
 from experiments.paper004.federated import LEARNING_RATES
 from experiments.paper004.figures import transcript_figure, utility_figure
 from experiments.paper004.methods import delta_for
+from experiments.paper004.page_crossover import ahead_from as ahead_from
+from experiments.paper004.page_crossover import bring_and_cost as bring_and_cost
 from experiments.paper004.page_crossover import crossover as crossover
 from experiments.paper004.page_crossover import crossover_run as crossover_run
 from experiments.paper004.page_crossover import factors_pay as factors_pay
 from experiments.paper004.page_crossover import features_alone as features_alone
+from experiments.paper004.page_crossover import lowest as lowest
+from experiments.paper004.page_crossover import many_are_enough as many_are_enough
 from experiments.paper004.page_crossover import methods_compared as methods_compared
+from experiments.paper004.page_crossover import noise_costs as noise_costs
+from experiments.paper004.page_crossover import rank_chosen as rank_chosen
 from experiments.paper004.page_crossover import repeated as repeated
+from experiments.paper004.page_fits import fits_in_turn as fits_in_turn
+from experiments.paper004.page_fits import fits_memory as fits_memory
+from experiments.paper004.page_fits import whole_fits as whole_fits
 from experiments.paper004.page_movielens import movielens_better as movielens_better
 from experiments.paper004.page_movielens import movielens_run as movielens_run
 from experiments.paper004.page_movielens import one_release as one_release
@@ -88,10 +96,6 @@ def choice(chosen: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in chosen.items()) or "–"
 
 
-def elsewhere(rows: Rows) -> Fact:
-    return fact(True, rmse=published.RMSE_10M, private=published.PRIVATE_RMSE_10M, recall=published.RECALL_20M)
-
-
 def on_devices(rows: Rows) -> Fact:
     """Public features add more than factors do at the smallest epsilon."""
     bias, plain, public = (
@@ -115,18 +119,6 @@ def population(rows: Rows) -> str:
         cells = [number(infinite(restated(at)), 1), number(row["ours"], 4), settled(row), number(at["fit_seconds"], 0)]
         lines.append([at["method"], *cells])
     return table(["method", "ε", "RMSE", "settings", "seconds"], lines)
-
-
-def whole_fits(rows: Rows) -> Fact:
-    """A million users are fitted at least 1.3 times as fast as before, in the median of turns."""
-    (turn,), (grown,) = select(rows, "fit ratio"), select(rows, "fit exponent")
-    ours, before = (only(rows, "fit seconds in turn", side=side) for side in ("ours", "before"))
-    seconds = ", ".join(f"{value:.1f}" for value in grown["setting"]["seconds"])
-    users = " / ".join(f"{count:,}" for count in grown["setting"]["users"])
-    told = {"ratio": ranged(turn, 2), "ours": ranged(ours, 1), "before": ranged(before, 1), "seconds": seconds}
-    told |= {"apart": turn["setting"]["apart"], "of": turn["setting"]["apart_of"], "users": users}
-    told |= {"exponent": grown["ours"], "steps": f"{grown['ours_low']:.2f} and {grown['ours_high']:.2f}"}
-    return fact(turn["ours"] >= 1.3 and grown["ours_high"] <= 1.05, scale=ours["scale"], **told)
 
 
 def many_users(rows: Rows) -> Fact:

@@ -51,15 +51,16 @@ def test_jokers_and_those_who_choose_are_different_users():
     assert drawn.users.max() < 50 < len(drawn.values)
 
 
-def rows_with(**errors):
-    """One group of users at epsilon 1 and without noise; errors by method and rank."""
+def rows_with(users=50, epsilons=((1.0, 0.1), (None, 0.0)), **errors):
+    """One group of users at epsilon 1 and without noise; errors by method and rank, to which noise adds."""
     found = []
-    for epsilon, more in ((1.0, 0.1), (None, 0.0)):
+    for epsilon, more in epsilons:
         for name, error in {"bias_0": 1.0, **errors}.items():
             method = "gradient steps" if name.startswith("steps") else "alternating"
-            setting = {"data": "made-up users", "users": 50, "method": method, "epsilon": epsilon, "delta": 1e-5}
+            setting = {"data": "made-up users", "users": users, "method": method, "epsilon": epsilon, "delta": 1e-5}
             setting |= {"rank": int(name[-1])}
-            found.append({"quantity": "crossover rmse", "setting": setting, "ours": error + more * (name != "bias_0")})
+            lost = more if isinstance(more, float) else more[method]
+            found.append({"quantity": "crossover rmse", "setting": setting, "ours": error + lost * (name != "bias_0")})
     return found
 
 
@@ -69,10 +70,83 @@ def test_the_page_says_what_its_rows_say():
     assert "| 50 | ∞ | 1.000 | 0.950 | 0.920 | 0.970 | **0.850** |" in page.crossover(rows)
     wanted = "50 made-up users: alternating without noise, gradient steps at ε = 1 and without noise"
     assert page.factors_pay(rows).values["told"] == wanted
-    compared = page.methods_compared(rows).values
-    assert (compared["cells"], compared["steps"], compared["alternating"]) == (1, 1, 0)
-    assert (compared["rest"], compared["without"]) == (1, 0)
+    assert page.lowest(rows).splitlines()[-1] == "| made-up users | 50 | steps | steps |"
     assert "alternating nowhere" in page.factors_pay(rows_with(alternating_2=2.0, steps_2=0.5)).values["told"]
+
+
+LOST = {"alternating": 0.5, "gradient steps": 0.2}  # by noise at epsilon 1
+LESS = {"alternating": 0.05, "gradient steps": 0.005}  # at epsilon 5
+
+
+def test_noise_that_costs_one_method_more_decides_which_is_ahead():
+    rows = rows_with(epsilons=((5.0, LESS), (None, 0.0), (1.0, LOST)), alternating_2=0.5, steps_2=0.7)
+    compared = page.methods_compared(rows)
+    assert compared.holds
+    assert (compared.values["groups"], compared.values["cells"], compared.values["more"]) == (1, 2, 2)
+    alike = ((1.0, LOST), (5.0, 0.1), (None, 0.0))
+    compared_alike = page.methods_compared(rows_with(epsilons=alike, alternating_2=0.5, steps_2=0.7))
+    assert compared_alike.holds
+    assert compared_alike.values["more"] == 1
+    assert compared.values["by"] == pytest.approx(0.2)
+    assert page.ahead_from(rows).values["told"] == "from ε = 5 on with 50 made-up users"
+    enough = page.many_are_enough(rows)
+    assert enough.holds
+    assert (enough.values["steps"], enough.values["alternating"]) == ("0.005", "0.050")
+    assert "| 50 | 0.500 | 0.300 | 0.500 | 0.050 | 0.200 | 0.005 |" in page.noise_costs(rows)
+    other = rows_with(60, ((1.0, 0.7),), alternating_2=0.5, steps_2=0.7)
+    lines = page.lowest(rows + other).splitlines()
+    assert lines[0] == "| users | number | ε = 1 | ε = 5 | ε = ∞ |"
+    assert lines[2:] == [
+        "| made-up users | 50 | steps | alternating | alternating |",
+        "| made-up users | 60 | item biases | – | – |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("noise", "errors"),
+    [
+        (LOST, {"alternating_2": 0.7, "steps_2": 0.5}),  # behind without noise
+        ({"alternating": 0.1, "gradient steps": 0.2}, {"alternating_2": 0.5, "steps_2": 0.7}),  # noise costs it less
+    ],
+)
+def test_methods_that_compare_otherwise_are_not_told(noise, errors):
+    assert not page.methods_compared(rows_with(epsilons=((1.0, noise), (None, 0.0)), **errors)).holds
+
+
+def test_a_lead_that_a_larger_epsilon_loses_is_not_told():
+    later = {"alternating": 0.3, "gradient steps": 0.0}
+    rows = rows_with(epsilons=((1.0, LESS), (5.0, later)), alternating_2=0.5, steps_2=0.7)
+    assert not page.ahead_from(rows).holds
+
+
+def test_steps_that_noise_still_costs_something_are_not_said_to_be_too_few():
+    rows = rows_with(epsilons=((1.0, LOST), (None, 0.0)), alternating_2=0.2, steps_2=0.7)
+    assert not page.many_are_enough(rows).holds
+
+
+@pytest.mark.parametrize(("rank", "ours", "holds"), [(2, 1.3, True), (4, 1.3, False), (2, 1.1, False)])
+def test_a_lead_that_takes_a_rank_which_nobody_chose_is_called_so(rank, ours, holds):
+    rows = rows_with(epsilons=((5.0, 0.0), (1.0, 0.0)), alternating_2=0.8, alternating_4=0.6, steps_2=0.7)
+    for row in rows:
+        row["setting"]["data"] = "Jester"
+    for method, error in (("alternating", ours), ("gradient steps", 1.2)):
+        setting = {"method": method, "epsilon": 1.0, "choice": {"rank": rank}}
+        rows.append({"quantity": "jester rmse", "setting": setting, "ours": error})
+    told = page.rank_chosen(rows)
+    assert told.holds == holds
+    assert (told.values["best"], told.values["chosen"], told.values["users"]) == (4, rank, 50)
+
+
+def test_noise_has_to_cost_less_where_users_are_more():
+    few, many = (
+        rows_with(users, ((1.0, noise), (None, 0.0)), alternating_2=0.5, steps_2=0.7)
+        for users, noise in ((50, LOST), (500, LESS))
+    )
+    told = page.bring_and_cost(few + many)
+    assert told.holds
+    assert (told.values["brought"], told.values["cost"]) == ("0.500, 0.500", "0.500, 0.050")
+    swapped = [row | {"setting": row["setting"] | {"users": 550 - row["setting"]["users"]}} for row in few + many]
+    assert not page.bring_and_cost(swapped).holds
 
 
 def test_ranges_that_overlap_decide_nothing():

@@ -60,6 +60,16 @@ def test_what_is_released_is_counts_and_clipped_rests():
     np.testing.assert_array_equal(found.factors[:, :-1], model.factors)
 
 
+def test_released_counts_are_denoised_by_the_noise_that_they_have():
+    rows, model, z = people.honest(30, seed=4), people.model(), 2.0
+    protocol = biases.moments(Biases(popularity_share=0.3), jnp.ones((people.ITEMS, 1)), noise_multiplier=z)
+    start = biases.widened(model)
+    found, _, transcript = run(KEY, protocol, start, memoryless(), (people.batch(rows, 7),), 1)
+    counts = transcript.values("biases")["counts"][0] / 0.3**0.5
+    np.testing.assert_allclose(found.popularity, biases.denoised(counts, z / 0.3**0.5), rtol=1e-4)
+    assert np.abs(found.popularity - np.maximum(counts, 0)).max() > 0.5
+
+
 def rated(count: int, seed: int) -> tuple[np.ndarray, tuple[layout.Users, ...]]:
     """Biases of items, and users who rate four of them with an intercept of their own."""
     rng = np.random.default_rng(seed)

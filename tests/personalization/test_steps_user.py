@@ -59,6 +59,14 @@ def test_infinite_precision_pins_a_coordinate_and_is_the_limit_of_large_ones(uno
     np.testing.assert_allclose(found, by_hand(close, unobserved), atol=2e-5)
 
 
+def test_further_factors_are_nothing_and_every_user_has_their_own_half_as_given():
+    model, own, wide = people.model(), jnp.array([1.0, -0.5]), Step(1.0, 1.0, steps.uniform, 0.3)
+    widened = steps.widened(model, own)
+    np.testing.assert_allclose(solved(wide, widened)[:, :-2], solved(wide, model), atol=1e-6)
+    learned = widened._replace(factors=widened.factors.at[:, -2:].set(1.0))  # where others would move it
+    np.testing.assert_array_equal(solved(wide, learned)[:, -2:], jnp.broadcast_to(own, (12, 2)))
+
+
 def test_what_leaves_the_device_is_of_the_clipped_factor_and_the_clipped_rest_of_the_rating():
     model, step = people.model(), Step(0.7, 0.4, steps.adaptive(0.5))
     found = statistics(step, model)

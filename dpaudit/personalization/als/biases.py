@@ -97,11 +97,7 @@ def fit(
 
 def widened(model: Model) -> Model:
     """Returns the model with a bias of 0 that every user gives weight 1."""
-    return model._replace(
-        factors=jnp.concatenate([model.factors, jnp.zeros((len(model.factors), 1))], axis=1),
-        mean=jnp.append(model.mean, 1.0),
-        precision=jnp.append(model.precision, jnp.inf),
-    )
+    return steps.widened(model, jnp.ones(1))
 
 
 def moments(biases: Biases, features: jax.Array, *, noise_multiplier: float, mesh: Mesh | None = None) -> Protocol:

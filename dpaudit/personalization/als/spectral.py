@@ -96,11 +96,7 @@ def fit(
 
 def widened(model: Model, rank: int) -> Model:
     """Returns the model with as many more factors, all 0, of which users have 0."""
-    return model._replace(
-        factors=jnp.concatenate([model.factors, jnp.zeros((len(model.factors), rank))], axis=1),
-        mean=jnp.concatenate([model.mean, jnp.zeros(rank)]),
-        precision=jnp.concatenate([model.precision, jnp.full(rank, jnp.inf)]),
-    )
+    return steps.widened(model, jnp.zeros(rank))
 
 
 def second_moments(

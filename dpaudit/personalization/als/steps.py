@@ -65,6 +65,15 @@ class Model(NamedTuple):
     precision: jax.Array
 
 
+def widened(model: Model, own: jax.Array) -> Model:
+    """Returns the model with more factors, all 0, of which every user has ``own``, [k], exactly."""
+    return model._replace(
+        factors=jnp.concatenate([model.factors, jnp.zeros((len(model.factors), len(own)))], axis=1),
+        mean=jnp.concatenate([model.mean, own]),
+        precision=jnp.concatenate([model.precision, jnp.full(len(own), jnp.inf)]),
+    )
+
+
 class Step(NamedTuple):
     """The settings that all devices share.
 

@@ -13,13 +13,28 @@ MUTANTS = [
         ('"moments": (1 - share) ** 0.5 / biases.rating_clip', '"moments": 1.0 / biases.rating_clip'),
         ("weights = steps.uniform(slices.popularity, user.weights)", "weights = user.weights"),
         ("far = -0.5 * ((noisy[:, None] - places) / stddev) ** 2", "far = -0.5 * (noisy[:, None] - places) ** 2"),
-        ("precision=jnp.append(model.precision, jnp.inf)", "precision=jnp.append(model.precision, 1.0)"),
+        ("steps.widened(model, jnp.ones(1))", "steps.widened(model, jnp.zeros(1))"),
         ('noise_multiplier / units["counts"]', "0.0"),
+    ),
+    *of(
+        "dpaudit/personalization/als/steps",
+        "personalization/test_steps_user",
+        ("jnp.full(len(own), jnp.inf)", "jnp.ones(len(own))"),
     ),
     *of(
         "dpaudit/personalization/als/layout",
         "personalization/test_waiting",
         ("worlds.after(total, lambda total, i=i: ", "(lambda first, then: then(first))(total, lambda total, i=i: "),
+    ),
+    *of(
+        "dpaudit/personalization/als/metrics",
+        "personalization/test_waiting",
+        ("found.append(worlds.waited_for(own))", "found.append(own)"),
+    ),
+    *of(
+        "dpaudit/personalization/als/solve",
+        "personalization/test_waiting",
+        ("return worlds.waited_for(found)", "return found"),
     ),
     *of(
         "dpaudit/personalization/boundary/protocol",
