@@ -194,12 +194,13 @@ def test_only_what_is_wanted_is_computed_and_programs_that_are_the_same_without_
         assert value.shape == (3,)
         return False, {name: name == "number" for name in told}
 
-    before = constants._carried_out._cache_size()
+    compiled: Any = constants._carried_out
+    before = compiled._cache_size()
     for scale in (1.0, 2.0):
         value, told = constants.needed(whole(scale), numbers, KEY, jnp.ones(3))
         assert (value, told["value"]) == (None, None)
         np.testing.assert_array_equal(told["number"], whole(scale)(KEY, jnp.ones(3))[1]["number"])
-    assert constants._carried_out._cache_size() == before + 1
+    assert compiled._cache_size() == before + 1
     _, told = constants.needed(whole(1.0), lambda made: (False, {"value": True, "number": False}), KEY, jnp.ones(3))
     np.testing.assert_array_equal(told["value"], whole(1.0)(KEY, jnp.ones(3))[1]["value"])
-    assert constants._carried_out._cache_size() == before + 2
+    assert compiled._cache_size() == before + 2
