@@ -94,7 +94,8 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
 def needed(function: Callable[..., Any], wanted: Callable[[Any], Any], *arguments: Any) -> Any:
     """Computes some of the arrays of ``function(*arguments)``, and nothing that they do not depend on.
 
-    Programs that are the same without the rest are compiled once, whichever functions they were traced from.
+    Programs that are the same without the rest are compiled once, whichever functions they were traced from. Whole
+    numbers are those of the function, to the bit; the last bits of others may differ, as in any other program.
 
     Args:
       function: pure and jittable, of arrays or pytrees to a pytree of arrays.

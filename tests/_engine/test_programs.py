@@ -202,5 +202,6 @@ def test_only_what_is_wanted_is_computed_and_programs_that_are_the_same_without_
         np.testing.assert_array_equal(told["number"], whole(scale)(KEY, jnp.ones(3))[1]["number"])
     assert compiled._cache_size() == before + 1
     _, told = constants.needed(whole(1.0), lambda made: (False, {"value": True, "number": False}), KEY, jnp.ones(3))
-    np.testing.assert_array_equal(told["value"], whole(1.0)(KEY, jnp.ones(3))[1]["value"])
+    own = whole(1.0)(KEY, jnp.ones(3))[1]["value"]
+    np.testing.assert_allclose(told["value"], own, rtol=0, atol=32 * np.finfo(np.float32).eps)  # of products and sums
     assert compiled._cache_size() == before + 2
