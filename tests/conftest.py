@@ -16,7 +16,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # programs do not carry the lines that they come from
 
 INTEGRATION = {Path(__file__).with_name(name) for name in ("experiments", "integration")}
-MOST_MAPS = 30_000
+MOST_MAPS = 45_000
 
 gc.set_threshold(50_000, 50, 100)  # tracing makes objects by the million, few of them in circles
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 from jax.tree_util import Partial
 
 from dpaudit._engine import fingerprint
@@ -88,6 +89,30 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree.unflatten(structure, _carried_out(held.func, held.args[0], leaves))
 
     return call
+
+
+def needed(function: Callable[..., Any], wanted: Callable[[Any], Any], *arguments: Any) -> Any:
+    """Computes some of the arrays of ``function(*arguments)``, and nothing that they do not depend on.
+
+    Programs that are the same without the rest are compiled once, whichever functions they were traced from. Whole
+    numbers are those of the function, to the bit; the last bits of others may differ, as in any other program.
+
+    Args:
+      function: pure and jittable, of arrays or pytrees to a pytree of arrays.
+      wanted: of the pytree that the function returns, with shapes for arrays: a pytree like it of bools.
+      arguments: of the function.
+
+    Returns:
+      What the function returns, with None in place of arrays that are not wanted.
+    """
+    traced, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    chosen, program = jax.tree.leaves(wanted(result)), traced.jaxpr
+    opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars], debug_info=None)
+    slim, used = dce_jaxpr(opened, chosen)
+    given = [leaf for leaf, use in zip([*traced.consts, *jax.tree.leaves(arguments)], used, strict=True) if use]
+    held = as_data(Partial(function, *given), ClosedJaxpr(slim, ()))
+    found = iter(_carried_out(held.func, *held.args))
+    return jax.tree.unflatten(jax.tree.structure(result), [next(found) if use else None for use in chosen])
 
 
 @partial(jax.jit, static_argnums=0)

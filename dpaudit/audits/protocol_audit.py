@@ -37,6 +37,7 @@ from dpaudit.personalization.boundary.aggregator import enforced, run
 from dpaudit.personalization.boundary.bounds import Noised
 from dpaudit.personalization.boundary.budget import mu_squared
 from dpaudit.personalization.boundary.protocol import Protocol
+from dpaudit.personalization.boundary.transcript import without_values
 
 BITS = 10
 NAME = "protocol"  # in messages about its run
@@ -129,7 +130,7 @@ def of_protocol(
         return -0.5 * jnp.sum((told.seen.along - present * told.seen.reach) ** 2)
 
     apply.__name__ = NAME
-    accounted = played(jax.random.key(0), PRESENT)
+    accounted = without_values(lambda key: played(key, PRESENT), jax.random.key(0))
     claim = accounted.claim() if delta is None else Claim(accounted.epsilon(delta), delta, "add_remove")
     return Mechanism(apply, claim, log_prob if read is not None and enforced(protocol) else None)
 

@@ -31,6 +31,7 @@ from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.personalization.als.layout import Users
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.protocol import Protocol
+from dpaudit.personalization.boundary.transcript import Transcript, without_values
 
 __all__ = ["ABSENT", "PRESENT", "Recipe", "Seen", "extreme", "whole"]
 
@@ -121,15 +122,17 @@ def whole(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
         direction = moved / jnp.maximum(reach, jnp.finfo(reach.dtype).tiny)
         return protocol.update(state, releases), Seen((_numbers(releases) - others) @ direction, reach)
 
+    def played(key: jax.Array, present: Any) -> Transcript:
+        return run(key, protocol, recipe.state, recipe.memory, world(present), recipe.rounds)[2]
+
     def apply(key: jax.Array, present: Any) -> Seen:
-        _, _, transcript = run(key, protocol, recipe.state, recipe.memory, world(present), recipe.rounds)
-        return jax.lax.scan(looked, recipe.state, transcript.parts[0])[1]
+        return jax.lax.scan(looked, recipe.state, played(key, present).parts[0])[1]
 
     def log_prob(seen: Seen, present: Any) -> jax.Array:
         return -0.5 * jnp.sum(((seen.along - present * seen.reach) / z) ** 2)
 
-    played = run(jax.random.key(0), protocol, recipe.state, recipe.memory, world(PRESENT), recipe.rounds)
-    claim = played[2].claim() if delta is None else Claim(played[2].epsilon(delta), delta, "add_remove")
+    accounted = without_values(lambda key: played(key, PRESENT), jax.random.key(0))
+    claim = accounted.claim() if delta is None else Claim(accounted.epsilon(delta), delta, "add_remove")
     return Mechanism(apply, claim, log_prob)
 
 

@@ -40,7 +40,7 @@ from dpaudit.audits.federated_canary import Estimate, estimate, linear, random_d
 from dpaudit.audits.training_canary import STRETCH
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.personalization.boundary.aggregator import run
-from dpaudit.personalization.boundary.transcript import Transcript
+from dpaudit.personalization.boundary.transcript import Transcript, without_values
 from dpaudit.personalization.user_level import NAME, Loss, Training, Users, dp_ftrl
 from dpaudit.training.sampling import Sampling
 
@@ -221,7 +221,9 @@ def in_crowd(recipe: Recipe, user: int, *, delta: float | None = None) -> Mechan
     Source: Chua et al. 2024, "How Private are DP-SGD Implementations?", Section 4 (shuffled batches).
     """
     training, start, everyone = _planted(recipe, user, crowd=True)
-    played = _played(jax.random.key(0), recipe, training, start, everyone, secret=True)
+    played = without_values(
+        lambda key: _played(key, recipe, training, start, everyone, secret=True), jax.random.key(0)
+    )
     if delta is None:
         claim = played.claim()
     else:

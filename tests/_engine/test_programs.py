@@ -172,3 +172,36 @@ def test_a_program_that_is_compiled_quickly_gives_the_same_integers():
 def test_a_key_of_trials_can_be_drawn_inside_a_compiled_function():
     inside = jax.jit(lambda key: jax.random.key_data(game.trial_key(key)))
     np.testing.assert_array_equal(inside(KEY), jax.random.key_data(game.trial_key(KEY)))
+
+
+def test_only_what_is_wanted_is_computed_and_programs_that_are_the_same_without_the_rest_are_one():
+    def whole(scale):
+        """A run whose numbers do not depend on its values, which are random."""
+        scale = jnp.float32(scale)
+
+        @jax.jit
+        def run(key, x):
+            def step(value, number):
+                value = scale * value + jax.random.normal(jax.random.fold_in(key, number), x.shape)
+                return value, {"value": value, "number": 2 * number}
+
+            return jax.lax.scan(step, x, jnp.arange(5))
+
+        return run
+
+    def numbers(made):
+        value, told = made
+        assert value.shape == (3,)
+        return False, {name: name == "number" for name in told}
+
+    compiled: Any = constants._carried_out
+    before = compiled._cache_size()
+    for scale in (1.0, 2.0):
+        value, told = constants.needed(whole(scale), numbers, KEY, jnp.ones(3))
+        assert (value, told["value"]) == (None, None)
+        np.testing.assert_array_equal(told["number"], whole(scale)(KEY, jnp.ones(3))[1]["number"])
+    assert compiled._cache_size() == before + 1
+    _, told = constants.needed(whole(1.0), lambda made: (False, {"value": True, "number": False}), KEY, jnp.ones(3))
+    own = whole(1.0)(KEY, jnp.ones(3))[1]["value"]
+    np.testing.assert_allclose(told["value"], own, rtol=0, atol=32 * np.finfo(np.float32).eps)  # of products and sums
+    assert compiled._cache_size() == before + 2

@@ -127,26 +127,27 @@ def test_privunit_caps_that_do_not_meet_are_whole_and_every_pair_attains_epsilon
 # --- whole audits -------------------------------------------------------------------------------------------------
 
 
-def turned(key):
-    """Pairs of all angles and lengths, a third of them with a zero gradient, in eight dimensions."""
+def pairs_of(apart, key):
+    """Where ``apart``, opposite gradients; else pairs of all angles and lengths, a third of them with a zero gradient.
+
+    In eight dimensions. Which of them is data, so that both are one program.
+    """
     angle_key, norm_key = jax.random.split(key)
     angle, norms = jax.random.uniform(angle_key, maxval=math.pi), jax.random.uniform(norm_key, (2,))
     g0 = jnp.zeros(8).at[0].set(jnp.where(norms[0] < 1 / 3, 0, norms[0]))
-    return g0, norms[1] * jnp.zeros(8).at[0].set(jnp.cos(angle)).at[3].set(jnp.sin(angle))
+    g1 = norms[1] * jnp.zeros(8).at[0].set(jnp.cos(angle)).at[3].set(jnp.sin(angle))
+    far = jnp.full(8, CLIP_NORM)
+    return jnp.where(apart, far, g0), jnp.where(apart, -far, g1)
 
 
-def opposite(key):
-    g = jnp.full(8, CLIP_NORM)
-    return g, -g
-
-
+TURNED, OPPOSITE = Partial(pairs_of, jnp.bool_(False)), Partial(pairs_of, jnp.bool_(True))
 EPSILONS = (1.0, 4.0)
 CLIENTS = {"gaussian": randomizers.gaussian(delta=DELTA), "privunit": randomizers.privunit()}
 
 
 def audited(name, crafted, **given):
     settings = {"clip_norm": CLIP_NORM, "trials": 10_000, "repeats": 3, "epsilons": EPSILONS, "confidence": 0.999}
-    return ldp_client.audit_craft(KEY, Partial(crafted), randomizer=CLIENTS[name], **(settings | given))
+    return ldp_client.audit_craft(KEY, crafted, randomizer=CLIENTS[name], **(settings | given))
 
 
 def noise_for_one_clip_norm(key, x, *, epsilon, clip_norm):
@@ -168,7 +169,7 @@ FAULTS = {"gaussian": noise_for_one_clip_norm, "privunit": cap_of_twice_epsilon}
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-@pytest.mark.parametrize("crafted", [turned, opposite])
+@pytest.mark.parametrize("crafted", [TURNED, OPPOSITE], ids=["turned", "opposite"])
 def test_sound_clients_are_cleared_and_agree_with_their_exact_values(name, crafted):
     for row, computed in zip(audited(name, crafted), audited(name, crafted, engine="exact"), strict=True):
         assert row["verdict"] == "consistent"
@@ -186,7 +187,7 @@ def test_sound_clients_are_cleared_and_agree_with_their_exact_values(name, craft
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_planted_faults_are_found(name):
-    for row in audited(name, opposite, randomize=FAULTS[name]):
+    for row in audited(name, OPPOSITE, randomize=FAULTS[name]):
         assert row["verdict"] == "violation"
         assert row["epsilon_optimal_lower"] > 1.2 * row["epsilon"]
         assert row["detectable"] < float(row["epsilon_optimal_upper"])
@@ -194,7 +195,7 @@ def test_planted_faults_are_found(name):
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_what_is_detectable_is_found_four_times_out_of_five(name):
-    (row,) = audited(name, opposite, epsilons=[2.0], repeats=1, confidence=0.95)
+    (row,) = audited(name, OPPOSITE, epsilons=[2.0], repeats=1, confidence=0.95)
     pair, client = oracle.Pair(np.array(1.0), np.array(1.0), np.array(math.pi)), CLIENTS[name]
     if name == "gaussian":
         at = {"epsilon": 2.0, "delta": DELTA, "clip_norm": CLIP_NORM}
@@ -227,4 +228,4 @@ def test_bad_promises_are_refused(given, message):
 @pytest.mark.parametrize("name", CLIENTS)
 def test_an_engine_that_is_not_offered_is_refused(name):
     with pytest.raises(_validate.InputError, match=f"^engine: expected full or exact for {name}, got plane$"):
-        audited(name, opposite, engine="plane")
+        audited(name, OPPOSITE, engine="plane")

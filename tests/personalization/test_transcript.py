@@ -13,7 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 from dpaudit import _validate
 from dpaudit._validate import InputError
 from dpaudit.personalization.boundary import processes
-from dpaudit.personalization.boundary.transcript import Transcript
+from dpaudit.personalization.boundary.transcript import Transcript, without_values
 from dpaudit.training import dp_ftrl, matrix_noise
 from dpaudit.training.sampling import participation
 
@@ -172,3 +172,27 @@ def test_the_claim_is_the_curve_through_every_epsilon():
         told(2, processes.gaussian("bare", noise_multiplier=0.0))[0].claim()
     with pytest.raises(InputError, match="got mu 0"):
         Transcript(()).claim()
+
+
+def test_without_its_values_a_transcript_costs_the_same_and_no_device_is_played():
+    played = []
+
+    def run(key):
+        def device(words):
+            played.append(words)
+            return np.ones(2, np.float32)
+
+        total = jax.pure_callback(device, jnp.zeros(2), jax.random.bits(key, (2,)))
+        release, _ = A.release(key, total, A.init(jnp.zeros(2)), sensitivity=1.0)
+        return Transcript(((jax.tree.map(lambda leaf: leaf[None], release),),))
+
+    key = jax.random.key(4)
+    bare = without_values(run, key)
+    assert not played
+    whole = jax.block_until_ready(run(key))
+    assert played
+    assert bare.parts[0][0].value is None
+    np.testing.assert_array_equal(bare.draws(), whole.draws())
+    assert bare.claim() == whole.claim()
+    with pytest.raises(InputError, match="new noise for every release"):
+        (bare + bare).event()

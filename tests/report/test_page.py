@@ -20,6 +20,12 @@ def read(tmp_path, rows) -> tuple[str, str, set[str]]:
     return read_page(tmp_path / "report.html")
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[str, str, set[str]]:
+    """What is read of the page of the whole grid, which many tests look at."""
+    return read(tmp_path_factory.mktemp("page"), grid())
+
+
 def test_every_setting_is_told_in_plain_words(tmp_path):
     _, text, _ = read(tmp_path, [row(), *grid()[:1], row(craft="label_flip", accuracy=0.795)])
     guesses = re.findall(r"knows it is one of the two guesses right (\d+) times out of 100", text)
@@ -27,16 +33,16 @@ def test_every_setting_is_told_in_plain_words(tmp_path):
     assert "A coin toss: 50 right guesses out of 100. The most that the promise ε = 4 allows: 98." in text
 
 
-def test_table_of_guesses_holds_every_promise_and_its_worst_case(tmp_path):
-    source, _, _ = read(tmp_path, grid())
+def test_table_of_guesses_holds_every_promise_and_its_worst_case(whole):
+    source, _, _ = whole
     for cells in (("A coin toss", 50, 50), ("Nothing is manipulated", 61, 74), ("The update is made up", 73, 98),
                   ("The most that the promise allows", 73, 98)):  # fmt: skip
         name, *numbers = cells
         assert f'<th scope="row">{name}</th>' + "".join(f"<td>{number}</td>" for number in numbers) in source
 
 
-def test_nothing_comes_from_elsewhere(tmp_path):
-    source, _, tags = read(tmp_path, grid())
+def test_nothing_comes_from_elsewhere(whole):
+    source, _, tags = whole
     assert not re.search(r"https?:|@import|url\((?!#)", source)
     assert tags.isdisjoint({"link", "img", "iframe", "object"})
     assert "svg" in tags
@@ -49,14 +55,14 @@ def test_a_hostile_name_stays_text(tmp_path):
     assert f"Data: {hostile}" in text
 
 
-def test_identifiers_are_unique(tmp_path):
-    source, _, _ = read(tmp_path, grid())
+def test_identifiers_are_unique(whole):
+    source, _, _ = whole
     identifiers = re.findall(r'\bid="([^"]+)"', source)
     assert len(identifiers) == len(set(identifiers)) > 100
 
 
-def test_promise_kept_with_the_power_of_the_test(tmp_path):
-    _, text, _ = read(tmp_path, grid())
+def test_promise_kept_with_the_power_of_the_test(whole):
+    _, text, _ = whole
     assert (
         "Promise ε = 1: no violation was found in 4 tests. A true ε of 1.02 or more would have been found with "
         "probability 0.8." in text
@@ -111,8 +117,8 @@ def test_a_number_above_the_most_allowed_is_explained(tmp_path):
         assert "and the promise allows" not in read(tmp_path, [unremarkable])[1]
 
 
-def test_the_trade_off_curve_is_held(tmp_path):
-    source, text, _ = read(tmp_path, grid())
+def test_the_trade_off_curve_is_held(whole):
+    source, text, _ = whole
     assert source.count("curve-") > 10
     assert "cifar10 (JPEG), ε = 4: how often an observer makes each of the two possible mistakes." in text
 
@@ -138,8 +144,8 @@ def test_what_an_engine_cannot_say_is_said(tmp_path):
     assert "no violation" not in exact
 
 
-def test_engineers_see_method_versions_seed_and_lossy_data(tmp_path):
-    _, text, _ = read(tmp_path, grid())
+def test_engineers_see_method_versions_seed_and_lossy_data(tmp_path, whole):
+    _, text, _ = whole
     for said in (
         *("Algorithm 3", "Eq. (2)", "Eq. (3)", "jax 0.10.2", "any two gradients of one client", "Seed7", "1,898"),
         *("Data marked JPEG", "[3.88, 4.12]", "73.61 ± 0.50"),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit.auditing.bounds import certified, curve, threshold
-from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates, errors
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates, errors, upper_bound
 from dpaudit.mechanisms.claim import Claim
 
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
@@ -110,7 +110,7 @@ def apart(wrong0: Any, wrong1: Any, n: int) -> Any:
 def _shown(wrong0: int, wrong1: int, n: int, *, delta: float, confidence: float) -> tuple[float, float, float]:
     """Returns (the bound at the level at which attacks are compared, the accuracy, standard errors) of a rule."""
     alpha = min(1 - confidence, STRICT) / 2
-    fpr, fnr = (clopper_pearson(count, n, alpha=alpha)[1] for count in (wrong0, wrong1))
+    fpr, fnr = (upper_bound(count, n, alpha=alpha) for count in (wrong0, wrong1))
     bound = float(epsilon_from_rates(fpr, fnr, delta))
     return bound, float(1 - (wrong0 + wrong1) / (2 * n)), float(apart(wrong0, wrong1, n))
 

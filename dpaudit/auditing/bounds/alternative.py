@@ -15,7 +15,7 @@ from scipy.special import bdtr, bdtrik, ndtr
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds import gdp, plan, threshold
-from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates, upper_bound
 
 ALIKE = 0.75  # both events of a rule show about as much from this ratio on
 CHANCE = 2.0  # standard errors of their difference, within which they pass for equal
@@ -270,14 +270,15 @@ def power(
         return _power(alternative.rates(epsilon), negatives, positives, refuted)
     fpr, fnr = (np.asarray(rate, np.float64)[:, None] for rate in alternative.rates(epsilon))
     alpha, shares = (1 - confidence) / 2, (np.arange(NODES) + 0.5) / NODES
-    false_positives = _quantile(shares, negatives, fpr)
-    _, high = clopper_pearson(false_positives, negatives, alpha=alpha)
+    counts, place = np.unique(_quantile(shares, negatives, fpr), return_inverse=True)
+    high = upper_bound(counts, negatives, alpha=alpha)
     steep = np.exp(min(claimed, 700.0))
     allowed = np.maximum((1 - delta - high) / steep, 1 - delta - high * steep)  # FNR bounded below it: a violation
     inside = np.clip(allowed, 1e-300, 1 - 1e-16)
     # so many false negatives have an upper bound below it: Pr[Binomial(n, allowed) <= k] < alpha
-    most = np.ceil(_real_quantile(alpha, positives, inside)) - 1
-    seen = np.where((allowed > 0) & (most >= 0), bdtr(np.maximum(most, 0), positives, fnr), 0.0)
+    most = np.where(allowed > 0, np.ceil(_real_quantile(alpha, positives, inside)) - 1, -1.0)
+    most = most[place].reshape(len(fpr), NODES)
+    seen = np.where(most >= 0, bdtr(np.maximum(most, 0), positives, fnr), 0.0)
     return float(seen.mean())
 
 
@@ -321,7 +322,12 @@ def _real_quantile(share: Any, trials: int, rate: np.ndarray) -> np.ndarray:
 
 
 def _quantile(share: Any, trials: int, rate: np.ndarray) -> np.ndarray:
-    """Returns the smallest count k with Pr[Binomial(trials, rate) <= k] >= share."""
+    """Returns the smallest count k with Pr[Binomial(trials, rate) <= k] >= share; rates, [k, 1], may come twice."""
+    rate, place = np.unique(rate, return_inverse=True)
+    return _smallest_count(share, trials, rate[:, None])[place.ravel()]
+
+
+def _smallest_count(share: Any, trials: int, rate: np.ndarray) -> np.ndarray:
     return np.clip(np.ceil(_real_quantile(share, trials, np.clip(rate, 0.0, 1.0))), 0, trials)
 
 

@@ -58,8 +58,14 @@ def clopper_pearson(successes: Any, trials: Any, *, alpha: float) -> tuple[np.nd
     """
     k, n = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
     inner_low = betaincinv(np.maximum(k, 1), n - np.maximum(k, 1) + 1, alpha)
-    inner_high = betaincinv(np.minimum(k, n - 1) + 1, n - np.minimum(k, n - 1), 1 - alpha)
-    return np.where(k == 0, 0.0, inner_low), np.where(k == n, 1.0, inner_high)
+    return np.where(k == 0, 0.0, inner_low), upper_bound(k, n, alpha=alpha)
+
+
+def upper_bound(successes: Any, trials: Any, *, alpha: float) -> np.ndarray:
+    """Returns the upper one of the bounds of :func:`clopper_pearson` alone, in half the time."""
+    k, n = np.broadcast_arrays(np.asarray(successes, np.float64), np.asarray(trials, np.float64))
+    inner = betaincinv(np.minimum(k, n - 1) + 1, n - np.minimum(k, n - 1), 1 - alpha)
+    return np.where(k == n, 1.0, inner)
 
 
 def epsilon_bounds(

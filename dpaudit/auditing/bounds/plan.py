@@ -10,7 +10,7 @@ from scipy.special import betaincc, expit
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds import betting
-from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_bounds
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, upper_bound
 from dpaudit.auditing.bounds.roots import increasing_root
 
 POWER = 0.8  # the probability at which a violation counts as detectable
@@ -245,9 +245,9 @@ def power_against(
       negatives, positives: counted trials of world 0 and of world 1.
       confidence: of the bound.
     """
-    (probabilities, high), (others, high_fnr) = (
-        _upper_bounds(trials, rate, confidence) for trials, rate in ((negatives, fpr), (positives, fnr))
-    )
+    probabilities, high = _upper_bounds(negatives, fpr, confidence)
+    alike = (negatives, fpr) == (positives, fnr)
+    others, high_fnr = (probabilities, high) if alike else _upper_bounds(positives, fnr, confidence)
     below = np.concatenate([[0.0], np.cumsum(others)])  # of so few false negatives
     return float(np.sum(probabilities * below[np.searchsorted(high_fnr, allowed(high))]))
 
@@ -258,7 +258,7 @@ def _upper_bounds(trials: int, rate: float, confidence: float) -> tuple[np.ndarr
     spread = 8 * np.sqrt(trials * rate * (1 - rate)) + 32  # beyond it, less than 1e-12
     first, last = max(0, int(trials * rate - spread)), min(trials, int(trials * rate + spread))
     counts = np.arange(first, last + 1)
-    _, upper = clopper_pearson(counts, trials, alpha=(1 - confidence) / 2)
+    upper = upper_bound(counts, trials, alpha=(1 - confidence) / 2)
     within = np.arange(first, min(last, trials - 1) + 1)
     tail = np.concatenate([betaincc(within + 1, trials - within, rate), np.ones(last + 1 - first - len(within))])
     return np.diff(tail, prepend=0.0), upper

@@ -8,7 +8,7 @@ then averaged over those nearby, which reduces the influence of chance and allow
 import numpy as np
 from scipy.special import ndtri
 
-from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates, upper_bound
 
 STRICT = 5e-4  # error at which thresholds are compared one by one
 MILD = 1e-2  # and where each one is averaged with those nearby
@@ -51,7 +51,7 @@ def best(
 def roughly(count: np.ndarray, n: int, alpha: float) -> np.ndarray:
     """Approximates Clopper-Pearson's upper bound in a hundredth of the time, by Wilson's except for small counts."""
     few = np.arange(min(n, FEW) + 1)
-    exact = clopper_pearson(few, n, alpha=alpha)[1]
+    exact = upper_bound(few, n, alpha=alpha)
     pad = float(ndtri(alpha)) ** 2 / n
     rate = np.minimum(count + 0.5, n) / n
     wilson = np.minimum((rate + pad / 2 + np.sqrt(pad * (rate * (1 - rate) + pad / 4))) / (1 + pad), 1.0)

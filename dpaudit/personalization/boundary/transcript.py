@@ -1,7 +1,7 @@
 """Records everything that crossed the boundary, and computes its cost from that record alone."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +11,7 @@ from dp_accounting import ComposedDpEvent, DpEvent
 from dp_accounting.pld import PLDAccountant
 
 from dpaudit import _validate
+from dpaudit._engine import programs
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.personalization.boundary.budget import mu_squared, spent
 from dpaudit.personalization.boundary.processes import DRAW_WORDS, Process, Release
@@ -149,6 +150,23 @@ class Transcript(NamedTuple):
                         raise _validate.expected("transcript", wanted, f"number {number} after {length} of them")
                     going[name] = process, length + 1
         yield from going.values()
+
+
+def without_values(transcript: Callable[..., Transcript], *arguments: Any) -> Transcript:
+    """Returns ``transcript(*arguments)`` with all that the accounting is about, but with None for what was released.
+
+    No device and no server is played for it: numbers and fingerprints depend on neither.
+    """
+
+    def counted(release: Release) -> Release:
+        return jax.tree.unflatten(
+            jax.tree.structure(release), [*[False] * len(jax.tree.leaves(release.value)), True, True]
+        )
+
+    def wanted(whole: Transcript) -> Transcript:
+        return Transcript(tuple(tuple(map(counted, part)) for part in whole.parts))
+
+    return programs.needed(transcript, wanted, *arguments)
 
 
 def _numbers(release: Release) -> list[int]:

@@ -30,7 +30,7 @@ MUTANTS = [
         "auditing/test_estimate",
         ("_log_ratio(1 - delta - fpr, fnr)", "_log_ratio(1 - fpr, fnr)"),
         ("n - np.maximum(k, 1) + 1, alpha)", "n - np.maximum(k, 1) + 1, 2 * alpha)"),
-        ("np.where(k == n, 1.0, inner_high)", "inner_high"),
+        ("np.where(k == n, 1.0, inner)", "inner"),
         ("alpha = (1 - confidence) / 2", "alpha = 1 - confidence"),
         ("guesses = (scores > threshold) | np.isnan(scores)", "guesses = (scores >= threshold) | np.isnan(scores)"),
     ),
