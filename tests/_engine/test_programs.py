@@ -203,5 +203,7 @@ def test_only_what_is_wanted_is_computed_and_programs_that_are_the_same_without_
     assert compiled._cache_size() == before + 1
     _, told = constants.needed(whole(1.0), lambda made: (False, {"value": True, "number": False}), KEY, jnp.ones(3))
     own = whole(1.0)(KEY, jnp.ones(3))[1]["value"]
-    np.testing.assert_allclose(told["value"], own, rtol=0, atol=32 * np.finfo(np.float32).eps)  # of products and sums
+    np.testing.assert_allclose(
+        told["value"], own, rtol=0, atol=32 * float(np.finfo(np.float32).eps)
+    )  # of products and sums
     assert compiled._cache_size() == before + 2
