@@ -47,7 +47,7 @@ def held(name: str, where: str, exchanged: dict[str, int] | None = None) -> hlo.
 
 @pytest.mark.parametrize(("name", "chip"), [marked(*case) for case in ON_CHIPS])
 def test_on_one_device(name: str, chip: str) -> None:
-    held(name, chip, exchanged={})
+    assert hlo.collectives(held(name, chip, exchanged={})) == {}
 
 
 @pytest.mark.parametrize(("name", "mesh"), [marked(*case) for case in ON_MESHES])

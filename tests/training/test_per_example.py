@@ -11,7 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from dpaudit import _platform, _validate
-from dpaudit.training import microbatches, models, per_example
+from dpaudit.training import models, per_example
 from tests.training import by_vmap
 
 Batch = tuple[jax.Array, jax.Array]
@@ -129,18 +129,6 @@ def test_microbatches_of_any_size(params: Any, batch: Batch, microbatch: int, gr
     parts, parted = run(params, batch, **settings, microbatch=microbatch)
     np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), parted, info)
-
-
-def test_a_cpu_takes_as_many_examples_as_its_caches_hold(
-    params: Any, batch: Batch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def loops(cached: int) -> int:
-        monkeypatch.setattr(microbatches, "CACHED", cached)
-        monkeypatch.setattr(microbatches, "READ", 0)
-        call = partial(per_example.clipped_sum, loss, clip_norm=1.0)
-        return str(jax.make_jaxpr(call)(params, batch)).count("length=8")
-
-    assert (loops(40 << 20), loops(1)) == (0, 1)
 
 
 def test_dense_layers_are_added_up_once_where_there_is_room(
