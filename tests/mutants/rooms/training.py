@@ -170,6 +170,7 @@ MUTANTS = [
     *of(
         "dpaudit/training/microbatches",
         "training/test_microbatches training/test_per_example training/test_dp_sgd",
+        ("max(CACHED, READ * shared)", "max(CACHED, shared)"),
         ("jnp.arange(1, parts + 1), 0))", "jnp.arange(parts), 0))"),
         ("if used % run else done", "if False else done"),
         ("jnp.minimum(run, used - i * run)", "run"),
