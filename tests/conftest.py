@@ -11,7 +11,7 @@ import pytest
 
 # Set before JAX is imported, in the environment so that tests that start a process of their own inherit them.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # most take less than 0.1 s, and half a run
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # programs do not carry the lines that they come from
 

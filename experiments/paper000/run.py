@@ -54,7 +54,7 @@ def grid(rows: Rows, datasets: list[str], options: Any) -> list[dict[str, Any]]:
             "engine": engine,
             "checkpoint": None if options.work is None else Path(options.work) / name,
         }
-        settings |= {"crafts": ldp_client.CRAFTS, "trials": 1000 if options.quick else 10_000}
+        settings |= {"crafts": options.crafts, "trials": 1000 if options.quick else 10_000}
         key = jax.random.fold_in(jax.random.key(options.seed), zlib.crc32(name.encode()))
         for part in ldp_client.audit_client(key, train, test, mesh=hosts.mesh("trials"), **settings):
             for row in part:
@@ -189,6 +189,9 @@ def main() -> None:
     parser = options(__doc__ or "", work="models, pairs and trials")
     parser.add_argument("--only", nargs="+", choices=(*SETS, EXACT), help="data sets to audit again; other rows stay")
     parser.add_argument("--epsilons", type=float, nargs="+", default=None, help="promises; default: the paper's four")
+    parser.add_argument(
+        "--crafts", nargs="+", choices=ldp_client.CRAFTS, default=ldp_client.CRAFTS, help="settings; default: all"
+    )
     chosen = parser.parse_args()
     keep = chosen.only is not None and of_others(chosen.only)
     rows = Rows("000", "ldp_client_audit", chosen.out, chosen.seed, keep=keep, data_dir=chosen.data_dir)

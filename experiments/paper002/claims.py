@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from experiments.pages import Claim, Row, Rows, Verdict, from_interval, number, only, select
 from experiments.paper002 import published
@@ -16,6 +16,7 @@ AS_PRINTED = ("mnist", 10_000, 1_000, 1_000)  # the paper's rounds and clients
 FEW = ("mnist", 10_000, 1_000, 20)  # its rounds, with a few clients in place of all
 KEEPS = 2  # the noise that keeps the promise, over C
 LEAST = 2  # degrees of freedom of a standard deviation, below which nothing is decided
+MOST_TRIALS = 1_000  # that anybody is told to make
 
 
 class Margin(NamedTuple):
@@ -34,6 +35,8 @@ class Judged(NamedTuple):
     margin: Margin
     error: float
     holds: bool | None
+    deviation: float  # from trial to trial, shared with other margins; NaN where these are too few
+    freedom: int  # degrees of, of the deviation
 
     def __str__(self) -> str:
         error = "" if math.isinf(self.error) else f" ± {self.error:.2g}"
@@ -89,9 +92,16 @@ def judge(found: Sequence[Margin]) -> list[Judged]:
 
 
 def _judged(margin: Margin, found: Sequence[Margin]) -> Judged:
-    own = COMPARISONS[margin.claim]
-    if margin.trials < 2:
-        return Judged(margin, math.inf, None)
+    deviation, freedom = _spread(margin, found)
+    if margin.trials < 2 or math.isnan(deviation):
+        return Judged(margin, math.inf, None, deviation, freedom)
+    error = _half_width(deviation, freedom, margin.trials)
+    return Judged(margin, error, from_interval(margin.middle - error, margin.middle + error), deviation, freedom)
+
+
+def _spread(margin: Margin, found: Sequence[Margin]) -> tuple[float, int]:
+    """Returns the standard deviation that a margin shares with others, and its degrees of freedom."""
+    own, freedom = COMPARISONS[margin.claim], 0
     for shares in ((own.at,), tuple({claim.at for claim in COMPARISONS})):
         pool = [
             m for m in found if COMPARISONS[m.claim].quantity == own.quantity and COMPARISONS[m.claim].at in shares
@@ -99,10 +109,35 @@ def _judged(margin: Margin, found: Sequence[Margin]) -> Judged:
         pool = [m for m in pool if m.trials > 1 and math.isfinite(m.deviation)]
         freedom = sum(m.trials - 1 for m in pool)
         if freedom >= LEAST:
-            shared = math.sqrt(sum((m.trials - 1) * m.deviation**2 for m in pool) / freedom)
-            error = float(stats.t.ppf(0.975, freedom)) * shared / math.sqrt(margin.trials)
-            return Judged(margin, error, from_interval(margin.middle - error, margin.middle + error))
-    return Judged(margin, math.inf, None)
+            return math.sqrt(sum((m.trials - 1) * m.deviation**2 for m in pool) / freedom), freedom
+    return math.nan, freedom
+
+
+def _half_width(deviation: float, freedom: int, trials: int) -> float:
+    """Half of Student's 95% interval for the mean of so many trials."""
+    return float(stats.t.ppf(0.975, freedom)) * deviation / math.sqrt(trials)
+
+
+def what_would_change(judged: Judged) -> str:
+    """Tells what another verdict would take: of a decided claim, one more trial; of an open one, more like these."""
+    margin, deviation, freedom = judged.margin, judged.deviation, judged.freedom
+    if judged.holds is None:
+        if math.isnan(deviation):
+            return "further trials, of which there are too few for a spread"
+        for trials in range(max(2, margin.trials), MOST_TRIALS + 1):
+            if _half_width(deviation, freedom + trials - margin.trials, trials) < abs(margin.middle):
+                return f"{trials} trials in all, if mean and spread stay"
+        return f"more than {MOST_TRIALS:,} trials, if mean and spread stay"
+    sign, n = (1 if judged.holds else -1), margin.trials
+
+    def bound(off: float) -> float:
+        """The end next to zero of the interval with one trial more, so far from the mean towards zero."""
+        squares = freedom * deviation**2 + n / (n + 1) * off**2
+        error = _half_width(math.sqrt(squares / (freedom + 1)), freedom + 1, n + 1)
+        return abs(margin.middle) - off / (n + 1) - error
+
+    off = float(optimize.brentq(bound, 0, (n + 1) * abs(margin.middle)))
+    return f"one more trial of {margin.middle - sign * off:+.3g} or {'less' if judged.holds else 'more'}: open again"
 
 
 def of_paper(claim: published.Comparison) -> str:
@@ -113,7 +148,15 @@ def of_paper(claim: published.Comparison) -> str:
 
 
 def by_runs(number_of: int, rows: Rows) -> Verdict:
-    """Returns a comparison between settings, with the noise that keeps the promise, by runs of all clients.
+    """Returns a comparison between settings, with the noise that keeps the promise, as :func:`deciding` has it."""
+    best = deciding(number_of, rows)
+    if best is None:
+        return Verdict(None, "not run", "adaptive rules need all clients' reports")
+    return Verdict(best.holds, f"{best} ({' against '.join(best.margin.row['setting']['closest'])})", ran(best.margin))
+
+
+def deciding(number_of: int, rows: Rows) -> Judged | None:
+    """Returns what a comparison is judged by: runs of all clients.
 
     Where these decide nothing, runs with a few clients in place of all may, but for rules that adapt to what clients
     report: 20 reports say less than 1,000.
@@ -121,10 +164,7 @@ def by_runs(number_of: int, rows: Rows) -> Verdict:
     adapts = {*COMPARISONS[number_of].larger, *COMPARISONS[number_of].smaller} & set(ADAPTIVE)
     scales = (AS_PRINTED,) if adapts else (AS_PRINTED, FEW)
     found = [each for scale in scales for each in judge(margins(rows, scale, KEEPS)) if each.margin.claim == number_of]
-    if not found:
-        return Verdict(None, "not run", "adaptive rules need all clients' reports")
-    best = next((each for each in found if each.holds is not None), found[0])
-    return Verdict(best.holds, f"{best} ({' against '.join(best.margin.row['setting']['closest'])})", ran(best.margin))
+    return next((each for each in found if each.holds is not None), found[0] if found else None)
 
 
 def ran(margin: Margin) -> str:

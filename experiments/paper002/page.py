@@ -11,12 +11,24 @@ from experiments import pages
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
 from experiments.paper002 import figures
 from experiments.paper002.claims import CLAIMS as CLAIMS
-from experiments.paper002.claims import FEW, KEEPS, SCALE, judge, margins, scale_of, scales
-from experiments.paper002.published import ACCURACY, ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS
+from experiments.paper002.claims import (
+    FEW,
+    KEEPS,
+    SCALE,
+    deciding,
+    judge,
+    margins,
+    ran,
+    scale_of,
+    scales,
+    what_would_change,
+)
+from experiments.paper002.published import ACCURACY, ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS, place
 from experiments.paper002.substitution import DIRECTIONS
 
 FILES = ("clip_size.json", "federated_audit.json")
 NOISE = {1: "C", 2: "2C"}
+WORDS = {True: "**holds**", False: "**fails**", None: "open"}
 FAULTS = ("noise halved", "clipping skipped")
 PICTURE = "clip_size_mnist_10000"
 BEST = "poly(0.05)1.0"  # the paper's best schedule
@@ -199,11 +211,27 @@ def claims_of(rows: Rows, columns: Columns) -> str:
         cells = []
         for own in found.values():
             each = own.get(i)
-            word = {True: "**holds**", False: "**fails**", None: "open"}[each.holds] if each else ""
+            word = WORDS[each.holds] if each else ""
             cells.append(f"{word} {each}" if each else "–")
         where = f"{claim.finding}" if claim.finding in FINDINGS else f"Section {claim.finding}"
         lines.append([f"{where}: {claim.text}", *cells])
     return table(["claim", *(title(*column) for column in found)], lines)
+
+
+def changes(rows: Rows) -> str:
+    """Tabulates what each verdict stands on, and what would change it."""
+    lines = []
+    for i, claim in enumerate(COMPARISONS):
+        if set(claim.larger) & set(BUDGETS):
+            continue
+        found = deciding(i, rows)
+        cells = (
+            ["open", "not run", "a run of all clients"]
+            if found is None
+            else [f"{WORDS[found.holds]} {found}", ran(found.margin), what_would_change(found)]
+        )
+        lines.append([f"{place(claim)}: {claim.text}", *cells])
+    return table(["claim", "verdict", "by", "what would change it"], lines)
 
 
 def findings(rows: Rows) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from functools import cache
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ import pytest
 from experiments import pages
 from experiments.pages import apart
 from experiments.paper002 import claims as clip_size
-from experiments.paper002.claims import Margin, judge
+from experiments.paper002.claims import Margin, judge, what_would_change
 from experiments.paper002.published import COMPARISONS
 
 FOLDERS = [folder for folder in pages.FOLDERS if folder != "bench"]
@@ -204,6 +205,44 @@ def test_more_trials_of_the_same_never_make_a_verdict_weaker():
         first, *_ = judge([margin(*values), *others])
         errors.append(first.error)
     assert all(later < before for before, later in pairwise(errors))
+
+
+OTHERS = [margin(1.0, 1.3, 0.7, claim=3), margin(2.0, 2.4, 1.8, claim=7)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_one_more_trial_changes_a_verdict_where_it_is_said_to(sign):
+    trials = [sign * value for value in (3.0, 2.6, 3.3)]
+    told = what_would_change(judge([margin(*trials), *OTHERS])[0])
+    told = re.fullmatch(r"one more trial of (\S+) or (less|more): open again", told)
+    assert told
+    assert told[2] == {1: "less", -1: "more"}[sign]
+
+    def judged(last):
+        return judge([margin(*trials, last), *OTHERS])[0].holds
+
+    assert judged(float(told[1]) + sign * 0.02) is (sign > 0)
+    assert judged(float(told[1]) - sign * 0.02) is None
+
+
+def test_an_open_verdict_is_decided_by_the_trials_it_is_said_to_take():
+    """Further trials with the same mean and spread: two of them with opposite deviations leave both as they are."""
+    (first, *_) = judge([margin(0.35, 0.15), *OTHERS])
+    told = re.fullmatch(r"(\d+) trials in all, if mean and spread stay", what_would_change(first))
+    assert first.holds is None
+    assert told
+    needed = int(told[1])
+    holds = {}
+    for n in range(2, needed + 2):
+        own = Margin(2, 0.25, first.deviation, n, ROW)
+        twin = Margin(3, 1.0, first.deviation, first.freedom, ROW)  # first.freedom - 1 more, so n - 2 beyond those
+        holds[n] = judge([own, twin])[0].holds
+    assert next(n for n, held in holds.items() if held) == needed
+
+
+def test_what_would_change_names_no_number_where_no_spread_is_known():
+    assert "too few" in what_would_change(judge([margin(0.25)])[0])
+    assert "more than 1,000" in what_would_change(judge([margin(0.0001), *OTHERS])[0])
 
 
 def test_trials_are_shared_by_the_margins_of_one_quantity():
