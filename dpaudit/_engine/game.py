@@ -337,6 +337,8 @@ def _run(one: Partial, done: jax.Array, *, block: int, blocks: int, mesh: Mesh |
     def play_blocks(one: Partial, done: jax.Array) -> jax.Array:
         place = jnp.uint32(sharding.place(mesh))
         starts = done + block * (place * blocks + jnp.arange(blocks, dtype=jnp.uint32))
+        if block == 1:  # without an axis of length one, over which XLA's loops on a CPU take twice as long
+            return jax.lax.map(one, starts)
         played = jax.lax.map(lambda start: jax.vmap(one)(start + jnp.arange(block, dtype=jnp.uint32)), starts)
         return played.reshape(-1, *played.shape[2:])
 

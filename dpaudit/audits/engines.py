@@ -266,13 +266,18 @@ def _full_trial(
     units = jnp.stack([_or_opposite(unit0, unit1), _or_opposite(unit1, unit0)])
     trial_key = jax.random.fold_in(key, trial)
 
-    def game(index: jax.Array) -> jax.Array:
-        place, g = index // (2 * repeats), pair[index % 2]
-        z = observer.release(jax.random.fold_in(trial_key, index), g, place)
-        cosine0, cosine1 = jnp.sum(units * z, axis=-1)
-        return _seen(cosine0, cosine1, tie, observer.sides((cosine0, cosine1), (norm0, norm1), place, z.size))
+    def world(number: jax.Array) -> jax.Array:
+        g = pair[number]  # outside of the loop over releases, so that XLA computes its norm and direction once
 
-    return jax.lax.map(game, jnp.arange(2 * repeats * losses)).reshape(losses, repeats, 2)
+        def game(index: jax.Array) -> jax.Array:
+            place = index // (2 * repeats)
+            z = observer.release(jax.random.fold_in(trial_key, index), g, place)
+            cosine0, cosine1 = jnp.sum(units[0] * z), jnp.sum(units[1] * z)
+            return _seen(cosine0, cosine1, tie, observer.sides((cosine0, cosine1), (norm0, norm1), place, z.size))
+
+        return jax.lax.map(game, 2 * jnp.arange(repeats * losses) + number)
+
+    return jax.lax.map(world, jnp.arange(2)).T.reshape(losses, repeats, 2)
 
 
 def kernel(
