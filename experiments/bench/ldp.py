@@ -3,7 +3,7 @@
     python -m experiments.bench.ldp --torch-python PATH     # an interpreter that has torch; two minutes
     python -m experiments.bench.ldp --wide                  # 100,000 trials at d = 1,000,000 alone; half an hour
 
-Expect, as ratios on two cores: `full` at d = 26,010 more than twice the PyTorch loop and four times a plain vmap;
+Expect, as ratios on two cores: `full` at d = 26,010 a little above the PyTorch loop and five times a plain vmap;
 `plane` tens of millions of trials a second at any dimension.
 """
 

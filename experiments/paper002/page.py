@@ -103,16 +103,18 @@ def few_accuracies(rows: Rows) -> str:
 
 def accuracies_of(rows: Rows, columns: Columns) -> str:
     """Tabulates every setting that was run at some of these scales."""
-    lines, found = [], select(rows, "accuracy_percent")
-    for name in values(found, "name"):
-        cells = []
-        for scale, noise in columns:
-            own = select(found, "accuracy_percent", name=name, **named(scale))
-            own = [row for row in own if row["setting"]["sensitivity"] in (None, noise)]
-            cells.append(spread(own[0]) if own else "–")
-        if any(cell != "–" for cell in cells):
+    lines, shown = [], []
+    for scale, noise in columns:
+        found = select(rows, "accuracy_percent", **named(scale))
+        own = [row for row in found if row["setting"]["sensitivity"] in (None, noise)]
+        shown.append({row["setting"]["name"]: row for row in own})
+    for name in values(select(rows, "accuracy_percent"), "name"):
+        cells = [spread(own[name]) if name in own else "–" for own in shown]
+        if any(name in own for own in shown):
             stated = "–" if name not in ACCURACY else f"{ACCURACY[name][0]} ± {ACCURACY[name][1]}"
             lines.append([name, stated, *cells])
+    hours = [sum(row["seconds"] for row in own.values()) / 3600 for own in shown]
+    lines.append(["hours of all runs", "–", *(f"{each:.1f}" for each in hours)])
     return table(["setting", "paper", *(title(*column) for column in columns)], lines)
 
 
