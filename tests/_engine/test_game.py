@@ -202,6 +202,15 @@ def test_an_accelerators_blocks_grow_with_its_memory_and_not_with_what_is_left_o
     assert game.block_size(of_a_release, game.CPU) == 16
 
 
+def test_trials_that_fill_a_block_alone_are_the_same_ones_in_the_same_order():
+    def wide(trial):
+        return jnp.sum(jax.random.normal(jax.random.fold_in(KEY, trial), (1 << 19,)).at[0].set(trial))
+
+    alone = game.game(wide, 5)
+    assert alone.block == 1
+    np.testing.assert_allclose(game.sweep(wide, 5), jax.vmap(wide)(jnp.arange(5, dtype=jnp.uint32)), rtol=1e-4)
+
+
 def test_larger_blocks_play_the_same_trials(whole, monkeypatch):
     """An accelerator's program, on this device: the same numbers but for the order of sums."""
     monkeypatch.setattr(game, "CPU", game.accelerator_room(2 * 2**30))

@@ -93,6 +93,9 @@ MUTANTS = [
         ),
         ('"epsilon": losses[index // (2 * repeats)]', '"epsilon": losses[index // 2 % 2]'),
         ("jnp.where(there0, inner0, -inner1)", "inner0"),
+        ("g = pair[number]", "g = pair[0]"),
+        ("2 * jnp.arange(repeats * losses) + number", "2 * jnp.arange(repeats * losses)"),
+        ("jnp.sum(units[1] * z)", "jnp.sum(units[0] * z)"),
         ("unit * TOGETHER + play // of_one", "unit + play // of_one"),
         ("if float(device.compute_capability) < HOPPER:", "if False:"),
     ),
@@ -101,6 +104,7 @@ MUTANTS = [
         "_engine/test_game",
         ("jnp.arange(blocks, dtype=jnp.uint32))\n", "jnp.zeros(blocks, dtype=jnp.uint32))\n"),
         ("score(release(key, 1))", "score(release(key, 0))"),
+        ("return jax.lax.map(one, starts)", "return jax.lax.map(one, starts[::-1])"),
     ),
     *of(
         "dpaudit/auditing/tally",
