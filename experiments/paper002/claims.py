@@ -123,7 +123,7 @@ def what_would_change(judged: Judged) -> str:
     margin, deviation, freedom = judged.margin, judged.deviation, judged.freedom
     if judged.holds is None:
         if math.isnan(deviation):
-            return "further trials, of which there are too few for a spread"
+            return "further trials; a spread takes three of a setting"
         for trials in range(max(2, margin.trials), MOST_TRIALS + 1):
             if _half_width(deviation, freedom + trials - margin.trials, trials) < abs(margin.middle):
                 return f"{trials} trials in all, if mean and spread stay"

@@ -10,6 +10,9 @@ from dpaudit.report.rows import read_rows
 from experiments import pages
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
 from experiments.paper002 import figures
+from experiments.paper002.adaptive import adapting as adapting
+from experiments.paper002.adaptive import overtaken as overtaken
+from experiments.paper002.adaptive import wandering as wandering
 from experiments.paper002.claims import CLAIMS as CLAIMS
 from experiments.paper002.claims import (
     FEW,
@@ -160,36 +163,6 @@ def leading(rows: Rows) -> Fact:
 def reports(rows: Rows) -> Fact:
     few, every = (row["ours"] for row in select(rows, "report_deviation"))
     return fact(few > 5 * every, few=few, every=every)
-
-
-def wandering(rows: Rows) -> Fact:
-    """The adaptive rule's C leaves its first value far behind, and comes back."""
-    own = curve("adaptive0.05", 1, FEW)["clip_norm"]
-    first = next(value for value in own if value != own[0])
-    return fact(min(own) < first / 10 and own[-1] == first, first=first, low=min(own), last=own[-1])
-
-
-def curve(name: str, sensitivity: int, scale: tuple[Any, ...]) -> Row:
-    """Returns what a setting's first trial was like from look to look."""
-    kept = read_rows(pages.HERE / "paper002" / "results" / "clip_size_curves.json")
-    return only([row | {"quantity": "curve", "setting": row} for row in kept if "accuracy" in row], "curve",
-                name=name, sensitivity=sensitivity, **dict(zip(SCALE, scale, strict=True)))  # fmt: skip
-
-
-def adapting(rows: Rows) -> Fact:
-    """With all clients the median rule's C jumps once and stays; the quantile rule's rises and falls back."""
-    scale = ("mnist", 1_000, 1_000, 1_000)
-    quick, slow = (curve(f"quantile(0.01){share}", KEEPS, scale) for share in ("50%", "10%"))
-    median = [curve(name, KEEPS, scale)["clip_norm"] for name in ("adaptive0.01", "adaptive0.05")]
-    stays = all(len(set(own)) == 2 and own[-1] == median[0][-1] for own in median)
-    falls = all(max(own["clip_norm"]) > 3 * own["clip_norm"][-1] > 30 * 0.01 / 2 for own in (quick, slow))
-    top = max(quick["clip_norm"])
-    at = quick["round"][quick["clip_norm"].index(top)]
-    return fact(
-        stays and falls and quick["accuracy"][-1] < 0.12, rounds=scale[1], half=0.5, tenth=0.1,
-        median=median[0][-1], top=top, at=at, end=quick["clip_norm"][-1], accuracy=100 * quick["accuracy"][-1],
-        slow_top=max(slow["clip_norm"]), slow_end=slow["clip_norm"][-1],
-    )  # fmt: skip
 
 
 def claims(rows: Rows) -> str:

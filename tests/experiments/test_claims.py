@@ -241,7 +241,7 @@ def test_an_open_verdict_is_decided_by_the_trials_it_is_said_to_take():
 
 
 def test_what_would_change_names_no_number_where_no_spread_is_known():
-    assert "too few" in what_would_change(judge([margin(0.25)])[0])
+    assert "takes three" in what_would_change(judge([margin(0.25)])[0])
     assert "more than 1,000" in what_would_change(judge([margin(0.0001), *OTHERS])[0])
 
 
