@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from dpaudit import _validate
+from dpaudit._engine import sharding
 from dpaudit._engine.walk import walk
 
 Identity = dict[str, str]
@@ -155,12 +156,16 @@ def digest(parts: Iterable[bytes]) -> str:
 def of_run(step: Callable[[Any, Any, Any], Any], *, key: Any, start: Any, data: Any, **settings: Any) -> Identity:
     """Identifies a run of many steps by its key, its start, the program of a step, its data and its settings.
 
+    The program is that of one core: a CPU's cores only say in which parts sums are added up, and a run goes on where
+    there are more or fewer of them.
+
     Args:
       step: ``step(key, state, data)``, a pure function that JAX can trace.
       key, start, data: the arguments of its first call.
       **settings: more parts, by name, compared as text.
     """
-    traced = jax.make_jaxpr(step)(key, start, data)
+    with sharding.CORES(1):
+        traced = jax.make_jaxpr(step)(key, start, data)
     return {
         "key": digest([raw(key)]),
         "start": digest(map(raw, jax.tree.leaves(start))),

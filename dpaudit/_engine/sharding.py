@@ -26,8 +26,13 @@ def devices(mesh: Mesh | None) -> int:
     return 1 if mesh is None else mesh.size
 
 
+CORES = jax.make_user_context(None)  # with CORES(n): programs are traced as on a machine with n cores
+
+
 def cores() -> int:
     """Returns how many of the machine's cores this process may use; all of its CPU devices share them."""
+    if CORES.value is not None:
+        return CORES.value
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,5 +1,6 @@
 """A program's identity: the same for the same function traced again, another for anything that computes otherwise."""
 
+import os
 from functools import reduce
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from jax.extend.core import Primitive
 
 from dpaudit._engine import fingerprint
+from dpaudit.training.per_example import clipped_sum
 
 X = jnp.ones(3)
 
@@ -139,3 +141,19 @@ def test_a_program_s_objects_are_those_of_the_same_function_traced_again():
 def test_a_digest_tells_where_parts_end():
     assert len({fingerprint.digest(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""])}) == 4
     assert fingerprint.digest([b"ab", b"c"]) == fingerprint.digest(iter([b"ab", b"c"]))
+
+
+def test_a_run_goes_on_where_there_are_other_cores(monkeypatch):
+    """A CPU's cores decide how many examples are computed at a time: part of the program, and not of the run."""
+    params, batch = jnp.ones((1_024, 64)), jnp.ones((4_096, 64))
+    programs, identities = set(), []
+    for cores in (1, 64):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)), raising=False)
+
+        def step(key, state, data):
+            return clipped_sum(lambda w, x: jnp.sum(jnp.tanh(w @ x)), state, data, clip_norm=1.0)[0]
+
+        programs.add(str(jax.make_jaxpr(step)(None, params, batch)))
+        identities.append(fingerprint.of_run(step, key=jax.random.key(0), start=params, data=batch))
+    assert len(programs) == 2
+    assert identities[0] == identities[1]

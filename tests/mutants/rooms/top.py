@@ -36,6 +36,7 @@ MUTANTS = [
         "_engine/test_fingerprint",
         ('sha.update(len(part).to_bytes(8, "little") + part)', "sha.update(part)"),
         ('return re.sub(r"0x[0-9a-f]+", "", words)', "return words"),
+        ("with sharding.CORES(1):", "with sharding.CORES(None):"),
     ),
     *of(
         "dpaudit/_engine/memory",
