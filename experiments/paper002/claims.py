@@ -136,7 +136,7 @@ def what_would_change(judged: Judged) -> str:
         error = _half_width(math.sqrt(squares / (freedom + 1)), freedom + 1, n + 1)
         return abs(margin.middle) - off / (n + 1) - error
 
-    off = float(optimize.brentq(bound, 0, (n + 1) * abs(margin.middle)))
+    off: Any = optimize.brentq(bound, 0, (n + 1) * abs(margin.middle))
     return f"one more trial of {margin.middle - sign * off:+.3g} or {'less' if judged.holds else 'more'}: open again"
 
 
