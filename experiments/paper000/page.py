@@ -137,6 +137,18 @@ def copies(rows: Rows) -> str:
     return table(["setting", *heads], lines)
 
 
+def alike(rows: Rows) -> Fact:
+    """In every setting of Table 1 the intervals of the exact and of the lossy copy overlap."""
+    exact, lossy = sorted(cifar10(rows), key=lambda name: "JPEG" in name)
+    off, overlap = [], []
+    for craft in TABLE_1:
+        for quantity in ("accuracy_percent", "epsilon_hat"):
+            a, b = (only(rows, quantity, dataset=name, craft=craft, epsilon=PROMISE) for name in (exact, lossy))
+            overlap.append(a["ours_low"] <= b["ours_high"] and b["ours_low"] <= a["ours_high"])
+            off += [abs(a["ours"] - b["ours"])] if quantity == "accuracy_percent" else []
+    return fact(all(overlap), most=max(off))
+
+
 def closest(rows: Rows) -> str:
     found = select(rows, "sweep_accuracy_percent")
     lines = []
