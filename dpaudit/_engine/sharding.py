@@ -13,6 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+CORES = jax.make_user_context(None)  # with CORES(n): programs are traced as on a machine with n cores
 ALIKE, CUT = False, True  # of an argument or result: the same on all devices, or with its rows divided
 
 
@@ -24,9 +25,6 @@ def flat(mesh: Mesh | None) -> Mesh | None:
 def devices(mesh: Mesh | None) -> int:
     """Returns the number of devices: one without a mesh."""
     return 1 if mesh is None else mesh.size
-
-
-CORES = jax.make_user_context(None)  # with CORES(n): programs are traced as on a machine with n cores
 
 
 def cores() -> int:

@@ -126,11 +126,12 @@ def spread(row: Row) -> str:
 
 
 def few_clients(rows: Rows) -> Fact:
-    """Settings that were run with all clients of a round and with a few in place of them: the largest difference."""
+    """Settings without an adaptive rule, with all clients of a round and with a few in place of them: the largest
+    difference."""
     apart = []
     for row in select(rows, "accuracy_percent"):
         at = row["setting"]
-        if at["simulated"] < at["clients_per_round"]:
+        if at["simulated"] < at["clients_per_round"] and at["name"] not in ADAPTIVE:
             whole = {**at, "simulated": at["clients_per_round"]}
             apart += [
                 (abs(row["ours"] - other["ours"]), row, other) for other in select(rows, "accuracy_percent", **whole)

@@ -71,6 +71,9 @@ def margin(claim: Comparison, records: Records) -> tuple[tuple[str, str], list[f
     run."""
     found = {(record["name"], record["trial"]): _at(record, claim) for record in records}
     trials = sorted({trial for _, trial in found})
+    if claim.quantity == "clip_norm":  # a fixed C is what its name says, run or not
+        fixed = [name for name in (*claim.larger, *claim.smaller) if name.startswith("clip")]
+        found |= {(name, trial): float(name.removeprefix("clip")) for name in fixed for trial in trials}
     apart: dict[tuple[str, str], list[float]] = {}
     for pair in ((large, small) for large in claim.larger for small in claim.smaller):
         both = [[found.get((name, trial)) for name in pair] for trial in trials]

@@ -139,6 +139,14 @@ def test_a_margin_tells_how_many_trials_it_is_of(tmp_path):
     assert [row["apart"] for row in rows.rows] == [pytest.approx([10, 20]), pytest.approx([40])]
 
 
+def test_a_fixed_c_is_known_without_a_run():
+    ends = {"name": "quantile(0.01)50%", "trial": 0, "round": [1, 2], "clip_norm": [30.0, 0.25]}
+    claim = Comparison(4, "", "clip_norm", 1, ("quantile(0.01)50%",), ("clip1.0",))
+    assert clip_size_rows.margin(claim, [ends]) == (("quantile(0.01)50%", "clip1.0"), [-0.75], 1)
+    longer = claim._replace(quantity="norm")
+    assert clip_size_rows.margin(longer, [ends | {"norm": [2.0, 3.0]}])[1] == []  # other quantities take a run
+
+
 def test_a_few_clients_in_place_of_all_leave_the_noise_as_it_is():
     """A round is noise of length 1.4042 C sqrt(d/m), within 1/sqrt(2 d), and a mean of updates of length C at most."""
     few = Bench("digits", Scale(ROUNDS, 10, 2), seed=3)
