@@ -12,7 +12,7 @@ from dpaudit.auditing.result import json_number
 
 
 def write_rows(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> None:
-    """Writes rows as a JSON list, one field a line; infinity becomes the text "inf".
+    """Writes rows as a JSON list, one field a line, as a list of numbers is too; infinity becomes the text "inf".
 
     Args:
       rows: flat dictionaries of JSON values.
@@ -23,10 +23,30 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
     """
     plain = [{name: json_number(value) for name, value in row.items()} for row in rows]
     try:
-        text = json.dumps(plain, allow_nan=False, ensure_ascii=False, indent=1)
+        text = _text(plain, "\n")
     except (TypeError, ValueError) as error:
         raise _validate.expected("rows", "values that JSON knows", error) from None
     replace_text(path, text + "\n")
+
+
+def _text(value: Any, line: str) -> str:
+    """Returns JSON as ``json.dumps`` indents it by one space, but for lists that hold no list or dictionary.
+
+    Args:
+      value: to be written.
+      line: the end of a line, with the spaces that the next one begins with.
+    """
+    if isinstance(value, dict) and value:
+        inner = [
+            f"{json.dumps(str(name), ensure_ascii=False)}: {_text(item, line + ' ')}" for name, item in value.items()
+        ]
+        return "{" + ",".join(line + " " + item for item in inner) + line + "}"
+    if isinstance(value, (list, tuple)):
+        items = [_text(item, line + " ") for item in value]
+        if any(isinstance(item, (list, tuple, dict)) for item in value):
+            return "[" + ",".join(line + " " + item for item in items) + line + "]"
+        return "[" + ", ".join(items) + "]"
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, indent=1)  # with indent, a refusal names the value
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

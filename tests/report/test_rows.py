@@ -26,6 +26,19 @@ def test_one_field_a_line(tmp_path):
     assert '  "craft": "benign",\n' in (tmp_path / "results.json").read_text()
 
 
+def test_a_list_of_numbers_takes_one_line_and_a_field_of_its_own_each(tmp_path):
+    file = tmp_path / "results.json"
+    rows = [{"a": [1.5, None, 2], "b": {"c": [[1, 2], []], "größe": {}, "d": [{"e": "x\n"}]}}, {"f": [], "g": "]"}]
+    write_rows(rows, file)
+    assert read_rows(file) == rows
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert lines[:6] == ["[", " {", '  "a": [1.5, null, 2],', '  "b": {', '   "c": [', "    [1, 2],"]
+    assert lines[-4:] == ['  "f": [],', '  "g": "]"', " }", "]"]
+    with pytest.raises(InputError, match="values that JSON knows"):
+        write_rows([{"a": [[math.nan]]}], file)
+    assert read_rows(file) == rows
+
+
 def test_what_json_does_not_know_is_refused_and_the_old_file_stays(tmp_path):
     file = tmp_path / "results.json"
     write_rows([row()], file)
