@@ -131,7 +131,7 @@ def probe(plan: Plan, function: Callable[..., Any]) -> Probed:
     start, trials = str(rng.bit_generator.state), min(PROBED, plan.trials)
     runs = []
     for own in (rng, generator(plan, 0, 0)):
-        releases = play(plan, function, 0, 0, _no_tick, trials=trials, rng=own)
+        releases = play(plan, function, 0, 0, no_tick, trials=trials, rng=own)
         runs.append([token(release) for release in one_by_one(releases)])
     draws = str(rng.bit_generator.state) != start
     varies = len({*runs[0], *runs[1]}) > 1
@@ -145,8 +145,8 @@ def _token_of(x: Any) -> str | None:
         return None
 
 
-def _no_tick() -> None:
-    pass
+def no_tick() -> None:
+    """Tells nobody that a trial was played."""
 
 
 def _stacked(releases: Any, trials: int) -> list[Any] | Stacked:

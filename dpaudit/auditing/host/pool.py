@@ -62,7 +62,10 @@ class InProcess:
         with self._named():
             function = self._ready()
             one, other = (
-                [worker.played(self._plan, function, world, number, _no_tick, self._encoder) for number in wanted]
+                [
+                    worker.played(self._plan, function, world, number, chunks.no_tick, self._encoder)
+                    for number in wanted
+                ]
                 for world in range(2)
             )
         return one, other
@@ -271,7 +274,3 @@ def _one_thread() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def _no_tick() -> None:
-    pass
