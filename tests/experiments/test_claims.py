@@ -197,6 +197,13 @@ def test_one_degree_of_freedom_decides_nothing():
     assert found.holds is None
 
 
+def test_an_interval_is_student_s_at_95_percent():
+    (found,) = judge([margin(1.0, 2.0, 3.0)])
+    assert found.error == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)  # of a table, two degrees of freedom
+    assert found.holds is None
+    assert judge([margin(11.0, 12.0, 13.0)])[0].holds is True
+
+
 def test_more_trials_of_the_same_never_make_a_verdict_weaker():
     """The more trials agree with those before, the narrower the interval is."""
     others, errors = [margin(1.0, 1.3, 0.7, claim=3)], []
