@@ -86,7 +86,7 @@ def judge(found: Sequence[Margin]) -> list[Judged]:
 
     The standard deviation from trial to trial is shared by the margins of one quantity at one share of the rounds, or,
     where those leave fewer than ``LEAST`` degrees of freedom, by all of the quantity; with fewer still, and for a
-    claim that was run in a single trial, nothing is decided.
+    claim that was run in a single trial, nothing is decided. No claim holds before all of its pairs were run.
     """
     return [_judged(margin, found) for margin in found]
 
@@ -96,7 +96,17 @@ def _judged(margin: Margin, found: Sequence[Margin]) -> Judged:
     if margin.trials < 2 or math.isnan(deviation):
         return Judged(margin, math.inf, None, deviation, freedom)
     error = _half_width(deviation, freedom, margin.trials)
-    return Judged(margin, error, from_interval(margin.middle - error, margin.middle + error), deviation, freedom)
+    holds = from_interval(margin.middle - error, margin.middle + error)
+    run, meant = pairs(margin)
+    return Judged(margin, error, None if holds and run < meant else holds, deviation, freedom)
+
+
+def pairs(margin: Margin) -> tuple[int, int]:
+    """Returns how many of a claim's pairs of settings were run, and how many there are; it holds if it does for all,
+    and fails if it does for one."""
+    claim = COMPARISONS[margin.claim]
+    meant = len(claim.larger) * len(claim.smaller)
+    return margin.row["setting"].get("pairs", meant), meant
 
 
 def _spread(margin: Margin, found: Sequence[Margin]) -> tuple[float, int]:
@@ -122,8 +132,11 @@ def what_would_change(judged: Judged) -> str:
     """Tells what another verdict would take: of a decided claim, one more trial; of an open one, more like these."""
     margin, deviation, freedom = judged.margin, judged.deviation, judged.freedom
     if judged.holds is None:
+        run, meant = pairs(margin)
+        if run < meant:
+            return "runs of the settings that are missing"
         if math.isnan(deviation):
-            return "further trials; a spread takes three of a setting"
+            return f"{LEAST + 1} trials in all, at least"
         for trials in range(max(2, margin.trials), MOST_TRIALS + 1):
             if _half_width(deviation, freedom + trials - margin.trials, trials) < abs(margin.middle):
                 return f"{trials} trials in all, if mean and spread stay"
@@ -171,7 +184,9 @@ def ran(margin: Margin) -> str:
     at = margin.row["setting"]
     who = "all" if at["simulated"] == at["clients_per_round"] else f"{at['simulated']} clients for"
     trials = f"{margin.trials} trial{'s' * (margin.trials > 1)}"
-    return f"{at['rounds']:,} rounds, {who} {at['clients_per_round']:,}{' clients' * (who == 'all')}, {trials}"
+    told = f"{at['rounds']:,} rounds, {who} {at['clients_per_round']:,}{' clients' * (who == 'all')}, {trials}"
+    run, meant = pairs(margin)
+    return told if run == meant else f"{told}, {run} of {meant} pairs of settings"
 
 
 def message(sensitivity: int, rows: Rows) -> Verdict:

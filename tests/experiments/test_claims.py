@@ -21,18 +21,18 @@ CLAIMS = [(folder, claim) for folder, page in PAGES for claim in (*page.CLAIMS, 
 
 @cache
 def committed(folder):
-    rows = pages.rows_of(folder)
-    return [*rows, *MADE_UP.get(folder, lambda rows: [])(rows)]
+    return MADE_UP.get(folder, list)(pages.rows_of(folder))
 
 
 def two_networks(rows):
     """One more of the paper's scale, so that claims which a single network does not decide are decided."""
     (first, *_) = (row for row in rows if row["quantity"] == "full_network")
-    return [first | {"setting": {"network": -1}}]
+    return [*rows, first | {"setting": {"network": -1}}]
 
 
 def of_all_clients(rows):
-    """Margins of all clients where only a few were run, so that claims about adaptive rules have some."""
+    """Margins of all clients where only a few were run, and of all pairs of settings, so that every claim can hold."""
+    rows = copy.deepcopy(rows)
     margins = [row for row in rows if row["quantity"] == "claim_margin"]
     whole = {row["setting"]["claim"] for row in margins if clip_size.scale_of(row["setting"]) == clip_size.AS_PRINTED}
     few = [row for row in margins if clip_size.scale_of(row["setting"]) == clip_size.FEW]
@@ -40,7 +40,9 @@ def of_all_clients(rows):
     for row in twins:
         row["setting"] |= {"simulated": row["setting"]["clients_per_round"]}
         row.setdefault("apart", [row["ours"]])  # earlier rows have an interval instead, over trials of other rows
-    return twins
+    for row in (*margins, *twins):
+        row["setting"].pop("pairs", None)
+    return [*rows, *twins]
 
 
 MADE_UP = {"paper002": of_all_clients, "paper003": two_networks}
@@ -248,8 +250,26 @@ def test_an_open_verdict_is_decided_by_the_trials_it_is_said_to_take():
 
 
 def test_what_would_change_names_no_number_where_no_spread_is_known():
-    assert "takes three" in what_would_change(judge([margin(0.25)])[0])
+    assert what_would_change(judge([margin(0.25)])[0]) == "3 trials in all, at least"
     assert "more than 1,000" in what_would_change(judge([margin(0.0001), *OTHERS])[0])
+
+
+def test_a_claim_tells_which_of_its_pairs_of_settings_were_not_run():
+    at = {"rounds": 10, "clients_per_round": 5, "simulated": 5}
+    claim = next(i for i, each in enumerate(COMPARISONS) if len(each.smaller) == 4)
+    some, every = (Margin(claim, 1.0, math.nan, 1, {"setting": at | {"pairs": pairs}}) for pairs in (3, 4))
+    assert clip_size.ran(some) == "10 rounds, all 5 clients, 1 trial, 3 of 4 pairs of settings"
+    assert clip_size.ran(every) == "10 rounds, all 5 clients, 1 trial"
+
+
+@pytest.mark.parametrize("sign, holds", [(1, None), (-1, False)])
+def test_a_claim_holds_for_all_of_its_pairs_and_fails_for_one(sign, holds):
+    claim = next(i for i, each in enumerate(COMPARISONS) if len(each.smaller) == 4)
+    of = margin(*(sign * value for value in (3.0, 2.9, 3.1)), claim=claim)
+    assert judge([of])[0].holds is (sign > 0)
+    some = judge([of._replace(row={"setting": {"pairs": 3}})])[0]
+    assert some.holds is holds
+    assert ("missing" in what_would_change(some)) is (holds is None)
 
 
 def test_trials_are_shared_by_the_margins_of_one_quantity():
