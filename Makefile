@@ -38,7 +38,7 @@ test: .venv/.dev  ## style, types and the unit tests, in a few minutes
 	@said=$$(mktemp); $(BIN)/pyright --pythonpath $(BIN)/python >$$said 2>&1 & types=$$!; \
 		$(PYTEST); tests=$$?; wait $$types; types=$$?; cat $$said; rm $$said; exit $$((tests || types))
 
-integration: .venv/.dev  ## tests that start processes, or run whole commands, experiments and notebooks
+integration: .venv/.dev  ## tests of more than a second each: processes, commands, experiments, notebooks, whole audits
 	$(PYTEST) -m 'integration and not slow'
 
 # ROOM=secure: of one room. MINUTES=30: no fault is begun later; what is done is kept, and the next run goes on.

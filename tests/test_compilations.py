@@ -115,6 +115,7 @@ def least_squares(key: jax.Array, change: int) -> Any:
     return model.factors
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("work", [trials, searches, directions, audits, engine, networks, rounds, least_squares])
 def test_another_key_or_setting_compiles_nothing(work: Callable[[jax.Array, int], Any]):
     with compilations() as first:

@@ -96,6 +96,7 @@ def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
             main.main()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "page",
     [

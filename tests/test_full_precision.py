@@ -192,6 +192,7 @@ def forgotten(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments, precision=None, **settings: function(*arguments, **settings)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_product_that_decides_a_bound_leaves_its_precision_open(name: str) -> None:
     make, some = PROGRAMS[name]
@@ -200,6 +201,7 @@ def test_no_product_that_decides_a_bound_leaves_its_precision_open(name: str) ->
     assert count >= some
 
 
+@pytest.mark.integration
 def test_a_precision_that_is_left_open_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """In each of the same programs. What is traced here is kept apart by a setting that nothing else has."""
     for function in ("einsum", "tensordot"):

@@ -93,6 +93,7 @@ def test_seeds_come_from_the_name_and_the_call(runs):
     assert (folder / "seen").read_text() == 2 * once
 
 
+@pytest.mark.integration
 def test_a_budget_of_seconds_stops_early_or_when_it_is_over(runs):
     found, _ = runs(
         "@pytest.mark.dpaudit(seconds=0.5)\ndef test_right(audit_privacy):\n"

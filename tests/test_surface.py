@@ -125,6 +125,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     assert not hasattr(dpaudit, "auditor")
 
 
+@pytest.mark.integration
 def test_rooms_are_loaded_when_they_are_asked_for() -> None:
     program = (
         "import sys, dpaudit; before = 'jax' in sys.modules or 'dpaudit.training' in sys.modules; "

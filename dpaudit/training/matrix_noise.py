@@ -264,11 +264,10 @@ def _of_coefficients(coefficients: np.ndarray, noising: StreamingMatrix, pattern
 
     def norm(pattern: Participation) -> float:
         rounds, separation, most = pattern
-        disjoint = len(coefficients) <= separation
+        if len(coefficients) > separation and np.any(np.diff(coefficients, append=0) > 0):
+            raise _validate.expected("pattern", f"a separation of at least the {len(coefficients)} bands", separation)
         with jax.enable_x64(True):
-            squared = _toeplitz.minsep_sensitivity_squared(
-                jnp.asarray(coefficients), separation, most, rounds, skip_checks=disjoint
-            )
+            squared = _sensitivity_squared(jnp.asarray(coefficients), separation, most, rounds)
         return math.sqrt(float(squared))
 
     def matrix() -> np.ndarray:
@@ -276,6 +275,11 @@ def _of_coefficients(coefficients: np.ndarray, noising: StreamingMatrix, pattern
         return scipy.linalg.toeplitz(column, np.zeros(pattern.rounds))
 
     return _strategy(noising, matrix, norm, pattern)
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3))
+def _sensitivity_squared(coefficients: jax.Array, separation: int, most: int, rounds: int) -> jax.Array:
+    return _toeplitz.minsep_sensitivity_squared(coefficients, separation, most, rounds, skip_checks=True)
 
 
 def _bands(pattern: Participation, bands: int) -> int:

@@ -104,6 +104,7 @@ def test_trials_that_call_python_are_not_launched_early(monkeypatch):
     assert len(seen) > 2
 
 
+@pytest.mark.integration
 def test_a_matrix_product_in_the_trial_is_bit_identical_too():
     weights = jax.random.normal(jax.random.key(9), (200, 200))
 

@@ -52,6 +52,7 @@ def violations(draw, epsilon: float, n: int, aside: int, delta: float) -> float:
     return found / AUDITS
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("draw, delta", [(laplace, 0.0), (bits, 0.0), (geometric, 0.0), (normal, 1e-3)])
 def test_four_fifths_of_the_audits_see_what_is_called_detectable(draw, delta):
     n, aside = 15_000, 5_000

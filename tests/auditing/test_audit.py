@@ -35,6 +35,7 @@ def gaussian_epsilon(shift: float, delta: float) -> float:
     return scipy.optimize.root_scalar(excess, bracket=(0, 20)).root
 
 
+@pytest.mark.integration
 def test_gaussian_pair_is_bounded_below_and_close_to_its_closed_form():
     delta, shift = 0.05, 1.0
     truth = gaussian_epsilon(shift, delta)
@@ -54,6 +55,7 @@ def test_gaussian_pair_is_bounded_below_and_close_to_its_closed_form():
     assert honest.epsilon_lower == false.epsilon_lower == result.epsilon_lower  # a claim changes nothing measured
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("attack", ["cosine", "projection", "likelihood_ratio", None])
 def test_every_distinguisher_on_ldp_sgd_stays_below_its_exact_value(attack):
     """At 120 degrees the cosine rule shows less than the likelihood ratio, which shows the claim."""
@@ -83,6 +85,7 @@ def test_every_distinguisher_on_ldp_sgd_stays_below_its_exact_value(attack):
         assert by_cosine - 0.2 < result.epsilon_lower < epsilon
 
 
+@pytest.mark.integration
 def test_laplace_with_half_its_noise_is_a_violation_and_the_right_one_is_not():
     right = laplace.mechanism(epsilon=1.0, clip_norm=0.5)
     strong = laplace.mechanism(epsilon=2.0, clip_norm=0.5)
@@ -292,6 +295,7 @@ def sometimes_nan(key, x):
     return jnp.where(jax.random.bernoulli(coin_key, 0.1 * x[0]), jnp.nan, jax.random.normal(noise_key, (2,)))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "mechanism, attack",
     [

@@ -48,6 +48,7 @@ def test_a_promise_that_is_kept_is_consistent_with_its_curve():
     assert result.p_value > 0.05
 
 
+@pytest.mark.integration
 def test_sound_mechanisms_break_no_curve_more_often_than_is_said():
     keys = jax.random.split(KEY, 24)
     found = [dpaudit.audit(coarse(1.0), 0.0, 1.0, key=key, claim=Claim.gaussian(1.0), trials=1_000) for key in keys]
@@ -103,6 +104,7 @@ def test_half_of_the_noise_is_found_in_few_trials_whenever_one_looks(name, tmp_p
     assert again == dpaudit.audit(coarse(0.2), 0.0, 0.268, **settings, **more)
 
 
+@pytest.mark.integration
 def test_sound_noise_is_accused_by_no_more_bets_than_is_said():
     keys = jax.random.split(KEY, 24)
     settings: dict[str, Any] = {"claim": Claim.gaussian(1.0), "trials": 4_000, "confidence": 0.9}

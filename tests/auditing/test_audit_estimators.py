@@ -39,6 +39,7 @@ def audited(estimator: estimators.Estimator | None, **more: Any) -> AuditResult:
     return dpaudit.audit(laplace, 0.0, 1.0, **(settings | more))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", SOUND)
 def test_bounds_are_below_the_truth_and_close_to_it(name):
     found = audited(SOUND[name], claim=Claim(0.3))
@@ -66,6 +67,7 @@ def test_belief_is_measured_and_refused_for_a_verdict(name):
         audited(BELIEF[name], claim=Claim(1.0))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("estimator", [estimators.equal_level, estimators.dkw], ids=["equal level", "DKW"])
 def test_a_band_reads_every_score_of_a_named_attack(estimator):
     """None are set aside, and the bounds are those of the estimator on the very scores."""
@@ -102,6 +104,7 @@ def test_an_interrupted_audit_goes_on(name, tmp_path, monkeypatch):
     assert audited(SOUND[name], **kept) == audited(SOUND[name])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["equal level", "DKW", "betting"])
 def test_what_is_called_detectable_is_seen_in_four_fifths_of_the_audits(name):
     """With the rates that the audit goes on from, and not with a tenth of the excess less."""

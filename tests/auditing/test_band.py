@@ -47,6 +47,7 @@ def test_bands_err_as_often_as_they_say(n, alpha):
         assert misses(one_threshold(n, alpha=alpha)) > 1.5 * alpha
 
 
+@pytest.mark.integration
 def test_equal_level_is_narrow_at_small_rates():
     n = 10_000
     table, constant = (make(n, alpha=(1 - 0.95) / 2) for make in BANDS)  # of the audits below, to the last bit
@@ -63,6 +64,7 @@ def quantile_scores(mu: float, n: int) -> np.ndarray:
     return np.stack([q, q + mu])
 
 
+@pytest.mark.integration
 def test_below_and_close_to_the_truth():
     delta, mu = 0.05, 1.0
     truth = gdp.epsilon_from_mu(mu, delta)
@@ -101,6 +103,7 @@ def test_all_rates_lie_within_the_band_at_the_stated_rate(rounding):
     assert (outside(one_threshold) > 0.2 + error).all()
 
 
+@pytest.mark.integration
 def test_covers_where_nothing_leaks():
     rng = np.random.default_rng(7)
     scores = rng.normal(size=(200, 2, 1000))

@@ -60,6 +60,7 @@ def whole(small_blocks) -> dict[str, dpaudit.AuditResult]:
     return {case: audited(case) for case in CASES}
 
 
+@pytest.mark.integration
 def test_counts_are_those_of_the_scores_on_the_host(whole):
     half = TRIALS // 2
     _, play_key = jax.random.split(KEY)

@@ -94,6 +94,7 @@ def test_below_and_close_to_the_truth(bounds):
     assert upper[-1] < 2.02
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("either_way", [False, True])
 def test_joint_beta_errs_as_often_as_it_says_over_rates_from_the_prior(either_way):
     rng = np.random.default_rng(0)

@@ -90,6 +90,7 @@ def test_the_table_names_every_estimator():
     assert {id(value) for value in public} == named
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", CONTRACT)
 def test_a_lower_bound_is_close_to_the_truth_and_below_the_upper_one(case):
     truth, least = CONTRACT[case][4:]

@@ -25,6 +25,7 @@ def one_key_twice(key, x):
     return jnp.stack([x[0], x[1]]) + 4 * jax.random.laplace(key) + 4 * jax.random.laplace(key, (2,))
 
 
+@pytest.mark.integration
 def test_a_sound_mechanism_is_consistent_and_everything_that_was_tried_is_told():
     seen = []
     found = dpaudit.examine(
@@ -51,6 +52,7 @@ def test_a_broken_promise_ends_it():
     assert found.result.epsilon_lower > 1.5
 
 
+@pytest.mark.integration
 def test_a_key_that_is_used_twice_is_a_fault_whatever_the_trials_show():
     pair = jnp.zeros(2), jnp.array([0.0, 1.0])
     found = dpaudit.examine(one_key_twice, pair, Claim(8.0), key=KEY, seconds=2)
@@ -58,6 +60,7 @@ def test_a_key_that_is_used_twice_is_a_fault_whatever_the_trials_show():
     assert "key_reuse" in found.sentence
 
 
+@pytest.mark.integration
 def test_a_sensitivity_beyond_what_is_declared_is_a_fault():
     wide = domain.records(domain.box((), 0.0, 3.0), 3)
     found = dpaudit.examine(noisy_sum, wide, Claim(4.0), key=KEY, seconds=2, sensitivity=1.0)
@@ -116,6 +119,7 @@ def coarse(scale):
     return lambda key, x: jnp.round(4 * (x + scale * jax.random.normal(key))) / 4
 
 
+@pytest.mark.integration
 def test_a_promise_that_is_a_curve_is_named_as_one():
     for scale in (0.5, 1.0):
         found = dpaudit.examine(

@@ -39,6 +39,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", CASES)
 def test_power_is_the_share_of_audits_of_the_alternative_that_call_it_a_violation(case):
     mechanism, worse, more = CASES[case]

@@ -39,6 +39,7 @@ def draws(*laws, n: int = 20_000, seed: int = 0) -> list[np.ndarray]:
 CURVE = Claim.gaussian(1.0)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "threshold, more",
     [
@@ -119,6 +120,7 @@ def test_sound_scores_are_rarely_accused_and_a_leak_often():
     assert accused["leaky"] > 75
 
 
+@pytest.mark.integration
 def test_sound_samples_are_rarely_accused_and_a_leak_often():
     generator, accused = np.random.default_rng(6), {}
     for name, truth in (("sound", math.e / (1 + math.e)), ("leaky", 0.85)):
@@ -130,6 +132,7 @@ def test_sound_samples_are_rarely_accused_and_a_leak_often():
     assert accused["leaky"] > 20
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("estimator", [None, estimators.equal_level])
 def test_worlds_may_differ_in_number(estimator):
     most, few, aside = 4_500, 2_000, 500
@@ -282,6 +285,7 @@ def test_a_result_is_whole():
     assert dataclasses.replace(found, claim=None).verdict == "measured"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("band", [estimators.dkw, estimators.equal_level])
 def test_scores_that_are_larger_in_world_0_are_not_called_consistent_by_a_band(band):
     draws = np.random.default_rng(0)

@@ -36,6 +36,7 @@ def test_right_and_wrong_noise():
     assert wrong.epsilon_lower <= 2
 
 
+@pytest.mark.integration
 def test_until_and_learned_run_on_it_too():
     early = dpaudit.audit(
         dpaudit.on_host(half_noise), ZERO, ONE, key=KEY, trials=20_000, claim=Claim(0.5), until=sequential.violation()
@@ -207,6 +208,7 @@ def in_words(rng, x):
     return {"mean": x + rng.laplace(), "rows": ["a"] * int(rng.integers(1, 3))}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("release", [lambda rng, x: x + rng.laplace(), in_words])
 def test_the_last_digits_are_told_beside_the_verdict(release):
     """By themselves they show more than the claim; a grid has none, and no verdict rests on them."""

@@ -238,6 +238,7 @@ def null(rng, x):
     return {int(i) for i in rng.integers(0, 60, 6)}
 
 
+@pytest.mark.integration
 def test_bounds_hold_with_features_chosen_automatically():
     assert coverage(null, (0, 1), 15, 200) <= 0.2
     assert coverage(lambda rng, x: null(rng, x) | ({99} if x else set()), (0, 1), 3, 200) == 1  # a twin that leaks

@@ -135,6 +135,7 @@ def test_a_key_consumed_twice_is_found_wherever_it_travels(faulty, correct, x):
     assert inspect(correct, x, -x).findings == ()
 
 
+@pytest.mark.integration
 def test_only_draws_that_reach_the_release_together_are_reuse():
     def either(key, x):  # a mapped cond is a where: both branches draw, one is used
         return jax.vmap(
@@ -294,6 +295,7 @@ CORRECT = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "privunit clients")) for name in CORRECT]
 )

@@ -51,6 +51,7 @@ def test_a_pattern_that_no_projection_sees():
     assert audited(parity, attack=distinguish.learned) == found  # the key decides
 
 
+@pytest.mark.integration
 def test_a_leak_in_the_variance_and_a_twin_without():
     assert audited(of_strength(spread, 1)).verdict == "violation"
     assert audited(of_strength(spread, 0)).epsilon_lower < 0.2
@@ -64,6 +65,7 @@ def test_an_honest_mechanism_is_found_consistent_and_nearly_to_its_claim(seed):
     assert 0.7 < found.epsilon_lower <= 1.0
 
 
+@pytest.mark.integration
 def test_training_releases_are_not_played_again():
     """Trained on a handful of null releases a network knows them by heart; the bound must not."""
     by_heart = learned.distinguisher(trials=20, steps=300, hidden=128)
@@ -71,6 +73,7 @@ def test_training_releases_are_not_played_again():
     assert audited(null, attack=by_heart).epsilon_lower < 0.2
 
 
+@pytest.mark.integration
 def test_infinite_and_constant_entries_do_no_harm():
     def overflowing(key, x):
         z = jax.random.normal(key, (3,)) + 2 * x

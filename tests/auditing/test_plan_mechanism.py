@@ -56,6 +56,7 @@ def planned():
     return plan_mechanism(laplace(1.0), X0, X1, **settings)
 
 
+@pytest.mark.integration
 def test_as_many_trials_as_planned_show_the_loss_four_times_in_five(planned):
     worse = laplace(1 / 1.4)
     share = share_of_violations(worse, X0, X1, Claim(1.0), planned.fixed, AUDITS)
@@ -68,6 +69,7 @@ def test_as_many_trials_as_planned_show_the_loss_four_times_in_five(planned):
     assert perfect.assumes == plan.PERFECT
 
 
+@pytest.mark.integration
 def test_of_gaussian_noise_the_plan_says_how_much_more_it_takes():
     found = plan_mechanism(noisy, 0.0, 1.0, key=KEY, claim=Claim(1.0, 1e-5), rate=1e6)
     assert found.fixed > 1_000 * plan.plan(1.0, delta=1e-5).fixed
@@ -112,6 +114,7 @@ LAWS: dict[str, tuple[Any, Any, Any, Claim]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("law", LAWS)
 def test_as_many_trials_as_planned_show_twice_the_claim_four_times_in_five(law):
     of, x0, x1, claim = LAWS[law]
@@ -171,6 +174,7 @@ def test_the_command_takes_a_mechanism(monkeypatch, capsys, tmp_path):
     assert "--epsilon: expected the claimed loss, or FILE:NAME" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_what_is_called_detectable_of_ldp_sgd_is_seen():
     """By the attack that the family chooses."""
     x0, x1, attack = jnp.eye(5)[0], -jnp.eye(5)[1], distinguish.likelihood_ratio

@@ -121,6 +121,7 @@ def test_a_leak_is_found_without_a_word_and_its_twin_is_not_accused(leak):
     assert twin.epsilon_lower < 0.5
 
 
+@pytest.mark.integration
 def test_noise_of_few_seeds_is_found_by_releases_that_come_twice():
     def few_seeds(key, x, places=15):
         seed = jax.random.bits(key, (), jnp.uint32) >> (32 - places)
@@ -177,6 +178,7 @@ def test_an_attack_of_one_s_own_is_played_beside_the_family():
     assert found.attacks[0].name == "product"
 
 
+@pytest.mark.integration
 def test_useless_attacks_spend_no_error():
     """The best of 21 scores, of which one attains epsilon and 20 see nothing, in 120 audits at 80%."""
     truth, audits, n, aside, useless = math.log(3), 120, 300, 100, 20
@@ -242,6 +244,7 @@ def test_few_trials_play_one_attack():
     assert plain(shifted, trials=300).attacks
 
 
+@pytest.mark.integration
 def test_numpy_and_the_devices_choose_alike_and_batches_make_no_difference(monkeypatch):
     """An audit of few trials is read by NumPy, one of many by a compiled program."""
     found = {}
@@ -256,6 +259,7 @@ def test_numpy_and_the_devices_choose_alike_and_batches_make_no_difference(monke
     assert one.epsilon_lower == pytest.approx(other.epsilon_lower, abs=0.02)
 
 
+@pytest.mark.integration
 def test_large_releases_are_played():
     """Of 20,000 numbers the pilot is 209 releases of each world; the direction is known."""
     x1 = jnp.full(20_000, 0.07)

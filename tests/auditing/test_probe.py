@@ -288,6 +288,7 @@ def looped(key, x):
 PURE = [seeded_inside, last_bits, rounds_to_bfloat16, looped]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mechanism", PURE, ids=[mechanism.__name__ for mechanism in PURE])
 def test_what_is_pure_is_played(mechanism):
     """Tracing them again, and compiled operations that round otherwise, are no fault of theirs."""

@@ -45,6 +45,7 @@ WORST = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "name, seed",
     [
@@ -89,6 +90,7 @@ def test_a_leak_in_a_corner_is_found_and_a_random_pair_does_not_show_it():
     assert twin.result.verdict == "consistent"
 
 
+@pytest.mark.integration
 def test_nothing_is_certified_where_nothing_leaks():
     """Every input has draws of its own, all of one law: the search is deceived each time, the audit at most at 5%."""
 
@@ -103,6 +105,7 @@ def test_nothing_is_certified_where_nothing_leaks():
     assert sum(each.result.epsilon_lower > 0 for each in found) <= 1  # more with probability 0.014
 
 
+@pytest.mark.integration
 def test_whole_numbers_evolve():
     """One record among five of 0 .. 3, summed, rounded and noised: the worst changes one record from end to end."""
     noise = laplace.mechanism(epsilon=1.0, clip_norm=1.0)  # of scale 2
@@ -117,6 +120,7 @@ def test_whole_numbers_evolve():
     assert 0.5 < found.result.epsilon_lower <= 0.75
 
 
+@pytest.mark.integration
 def test_categories_are_told_apart_and_the_audit_may_stop_early():
     mechanism = randomized_response.mechanism(epsilon=1.0, num_categories=4)
     options = {"claim": Claim(0.5), "until": sequential.violation(), "trials": 20_000, "steps": 5}
@@ -151,6 +155,7 @@ def of_scale(scale):
     return lambda key, x: noisy(key, x) * scale
 
 
+@pytest.mark.integration
 def test_the_search_does_not_depend_on_the_audit_and_the_region_can_be_audited_again():
     few, more = (searched(of_scale(1.0), domain.ball(2, 1.0), trials=trials, **FEW) for trials in (1000, 2000))
     assert (few.x0 == more.x0).all()
@@ -215,6 +220,7 @@ def test_a_mechanism_that_never_gives_numbers_is_never_found_consistent():
     assert found.result.reason == "all scores are equal: this attack saw nothing"
 
 
+@pytest.mark.integration
 def test_nan_as_a_symbol_shows_a_search_the_way():
     """Only where x is beyond 1 is a release NaN at times; nothing else tells x."""
 

@@ -19,6 +19,7 @@ from tests.auditing.gambling import ALPHA, LOOKS, corner, paths
 KEY = jax.random.key(8)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "delta, rates",
     [

@@ -22,6 +22,7 @@ RUN: dict[str, Any] = {"key": KEY, "state": START, "rounds": 2}
 NAMED: dict[str, Any] = {"distinguisher": distinguish.likelihood_ratio}
 
 
+@pytest.mark.integration
 def test_a_protocol_is_audited_as_the_mechanism_of_its_transcript():
     result = dpaudit.audit(steps(4.0), people(6), FAR, trials=400, **RUN, **NAMED)
     hidden = of_protocol(steps(4.0), START, people(6), FAR, rounds=2)
@@ -32,6 +33,7 @@ def test_a_protocol_is_audited_as_the_mechanism_of_its_transcript():
     assert result.canary is None
 
 
+@pytest.mark.integration
 def test_too_little_noise_for_the_claim_is_a_violation_and_enough_is_not():
     """The claim handed over is a curve of another accountant; users are a dictionary."""
     users, canary = {"x": people(6)}, {"x": FAR}
@@ -46,6 +48,7 @@ def test_too_little_noise_for_the_claim_is_a_violation_and_enough_is_not():
     assert verdict(0.8 * np.sqrt(2)) == "violation"
 
 
+@pytest.mark.integration
 def test_the_worst_user_is_searched_for_and_named():
     anybody = domain.box((WIDTH,), -0.02, 0.6)
     result = dpaudit.audit(steps(4.0, rate=1e-4), people(6), anybody, trials=400, **RUN, **NAMED)
@@ -57,6 +60,7 @@ def test_the_worst_user_is_searched_for_and_named():
     assert again.claim == result.claim
 
 
+@pytest.mark.integration
 def test_buckets_of_users_are_audited_too():
     """Alternating minimisation, whose users come in buckets and whose author adds the noise: by the portfolio."""
     recipe = als.recipe(als.sound_rounds(), 1.0, rounds=1)
@@ -70,6 +74,7 @@ def test_buckets_of_users_are_audited_too():
         dpaudit.audit(protocol, recipe.users, recipe.users[0], trials=400, **run)
 
 
+@pytest.mark.integration
 def test_an_alternative_may_be_a_protocol():
     how: dict[str, Any] = {"trials": 2_000, **RUN, **NAMED}
     result = dpaudit.audit(steps(4.0), people(6), FAR, alternative=steps(0.5), **how)

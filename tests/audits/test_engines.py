@@ -102,6 +102,7 @@ def played() -> dict[int, np.ndarray]:
     return {dimension: fresh(dimension, trials) for dimension, trials in SIZES.items()}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("dimension", SIZES)
 def test_full_agrees_with_exact_on_fresh_pairs(dimension, played):
     codes, trials, table = played[dimension], SIZES[dimension], gradients(dimension)
@@ -173,6 +174,7 @@ def kernel() -> Iterator[Any]:
         yield lambda g0, g1: played(jax.tree.leaves(interpreted(g0, g1)))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("index", range(len(PAIRS)))
 def test_kernel_plays_the_trials_of_full(index: int, kernel: Any) -> None:
     g0, g1 = (jnp.asarray(g[index]) for g in gradients(41))
@@ -182,6 +184,7 @@ def test_kernel_plays_the_trials_of_full(index: int, kernel: Any) -> None:
     assert len(np.unique(codes)) > 1 or not np.any(g0 + g1)
 
 
+@pytest.mark.integration
 def test_a_sweep_of_the_kernel_is_one_call_for_all_trials(kernel: Any) -> None:
     g0, g1 = (jnp.asarray(g[5]) for g in gradients(41))
     one = interpreted(g0, g1)
@@ -245,6 +248,7 @@ def test_pairs_are_the_planes_of_the_crafted_gradients_for_any_batch():
     np.testing.assert_array_equal(np.stack(again), np.stack(planes)[:, :700])
 
 
+@pytest.mark.integration
 def test_codes_do_not_depend_on_the_batch(played):
     np.testing.assert_array_equal(fresh(300, 1500, batch=1), played[300][..., :1500])  # and more trials extend fewer
     planes = oracle.pair(*(g[3] for g in gradients(100)))

@@ -76,6 +76,7 @@ def played(kind: str) -> Canaries:
     return federated_canary.one_run(KEY, SOUND._replace(client=CLIENTS_OF[kind][0]), canaries=K)[0]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", CLIENTS_OF)
 def test_a_run_tells_of_its_canaries_what_its_noise_allows(kind):
     r, seen, final = looked_at(played(kind), confidence=0.999)
@@ -100,6 +101,7 @@ def test_scores_of_absent_canaries_are_standard_normal():
     assert kstest(present, "norm").pvalue < 1e-3
 
 
+@pytest.mark.integration
 def test_a_fault_shows_in_the_transcript_and_in_the_final_model():
     """Clients who do not clip. Half the noise would be seen above: it doubles every mu."""
     client = partial(clients.gaussian, noise_multiplier=Z, each=True)
@@ -199,6 +201,7 @@ def test_a_message_that_is_not_clipped_is_found_out():
     assert federated_canary.as_gaussian(result)[0] > 8
 
 
+@pytest.mark.integration
 def test_ldp_sgd_keeps_its_claim_and_a_coin_for_absent_clients_does_not():
     def audited(epsilon):
         client = partial(clients.randomized, epsilon=epsilon)

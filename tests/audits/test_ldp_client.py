@@ -74,6 +74,7 @@ def by_place(rows: list[dict]) -> dict[tuple[str, float], dict]:
     return {(row["craft"], row["epsilon"]): row for row in rows}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("engine", GAMES)
 def test_rows_are_flat_strict_json_and_have_every_field(tables, engine):
     rows = tables[engine]
@@ -182,6 +183,7 @@ def doubled(key, x, *, epsilon, clip_norm):
     return ldp_sgd.randomize(key, x, epsilon=2 * epsilon, clip_norm=clip_norm)
 
 
+@pytest.mark.integration
 def test_full_finds_a_faulty_mechanism_and_clears_the_right_one():
     (right,), (wrong,) = audited(), audited(randomize=doubled)
     assert right["verdict"] == "consistent"

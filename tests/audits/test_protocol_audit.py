@@ -41,6 +41,7 @@ def sound() -> dpaudit.Mechanism:
     return of_protocol(steps(Z), START, people(6), FAR, rounds=ROUNDS, delta=DELTA)
 
 
+@pytest.mark.integration
 def test_the_likelihood_ratio_of_a_sound_protocol_has_the_accounted_law(sound):
     """N(-mu^2/2, mu^2) without the canary and N(mu^2/2, mu^2) with it; with 15% less noise the test would fail."""
     scores = scored(sound, 4000)
@@ -62,6 +63,7 @@ def test_a_sound_protocol_is_consistent(sound):
     assert verdict(0.8 * MU) == "violation"
 
 
+@pytest.mark.integration
 def test_parts_of_a_message_count_together_and_users_are_any_pytree():
     """People are dictionaries, and the canary has three words where one counts. Two processes: mu^2 is the sum of
     what the canary moves in each, in standard deviations, and either alone would be seen to be too little."""
@@ -125,6 +127,7 @@ def audited(author: Author) -> dpaudit.AuditResult:
     return dpaudit.audit(own, ABSENT, PRESENT, key=KEY, trials=20_000)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_go_beyond_what_was_accounted(fault):
     assert audited(FAULTS[fault]).verdict == "violation"

@@ -168,6 +168,7 @@ def cap_of_twice_epsilon(key, x, *, epsilon, clip_norm):
 FAULTS = {"gaussian": noise_for_one_clip_norm, "privunit": cap_of_twice_epsilon}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("crafted", [TURNED, OPPOSITE], ids=["turned", "opposite"])
 def test_sound_clients_are_cleared_and_agree_with_their_exact_values(name, crafted):
@@ -185,6 +186,7 @@ def test_sound_clients_are_cleared_and_agree_with_their_exact_values(name, craft
         assert computed["verdict"] == "computed"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CLIENTS)
 def test_planted_faults_are_found(name):
     for row in audited(name, OPPOSITE, randomize=FAULTS[name]):
@@ -193,6 +195,7 @@ def test_planted_faults_are_found(name):
         assert row["detectable"] < float(row["epsilon_optimal_upper"])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CLIENTS)
 def test_what_is_detectable_is_found_four_times_out_of_five(name):
     (row,) = audited(name, OPPOSITE, epsilons=[2.0], repeats=1, confidence=0.95)

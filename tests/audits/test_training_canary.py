@@ -96,6 +96,7 @@ def log_ratios(x, rate, z):
     return present - absent
 
 
+@pytest.mark.integration
 def test_the_canarys_coordinate_is_the_pair_that_the_accounting_assumes():
     mechanism = white_box(SAMPLED, delta=DELTA)
     keys = jax.random.split(KEY, 2_000)
@@ -117,6 +118,7 @@ def test_the_log_density_is_that_pairs_up_to_a_constant():
     assert np.ptp(stated - log_densities(x, rate / 2, z)) > 0.1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("recipe, share", [(FULL._replace(make=as_asked), 0.55), (SAMPLED, 0.35)])
 def test_a_sound_training_is_consistent_and_close_in_the_worst_case(recipe, share):
     result = audited(recipe, distinguisher=LIKELIEST)
@@ -147,6 +149,7 @@ def by_steps(make):
     return epsilon_lower(found, recipe, delta=1e-5, confidence=0.95), spent, params
 
 
+@pytest.mark.integration
 def test_coins_in_every_step_say_nearly_all_of_a_subsampled_training():
     lower, spent, params = by_steps(dp_sgd)
     assert 0.85 * spent < lower <= spent
@@ -154,6 +157,7 @@ def test_coins_in_every_step_say_nearly_all_of_a_subsampled_training():
     assert jnp.linalg.norm(params - truth) < 0.8 * jnp.linalg.norm(truth)  # it has learnt meanwhile
 
 
+@pytest.mark.integration
 def test_coins_in_every_step_see_that_there_is_too_little_noise():
     lower, spent, _ = by_steps(halved_noise)
     assert lower > 1.5 * spent
@@ -176,6 +180,7 @@ def many(make, noise_multiplier):
     return estimates.audit(found.scores, found.included, plans, delta=1e-5, confidence=0.95).epsilon_lower, spent
 
 
+@pytest.mark.integration
 def test_one_run_certifies_something_and_no_more_than_was_spent():
     lower, spent = many(dp_sgd, 2.0)
     assert 0.2 < lower <= spent
@@ -221,6 +226,7 @@ def included_scores_higher(scores, included):
     return above, 0.5 / np.sqrt(min(included.sum(), (~included).sum()))
 
 
+@pytest.mark.integration
 def test_scores_tell_as_much_as_the_likelihood_ratio_can():
     m, steps, rate, z = 3_000, 60, 0.05, 0.5
     batch_size = round(rate * (N + m))
@@ -236,6 +242,7 @@ def test_scores_tell_as_much_as_the_likelihood_ratio_can():
     assert ours > plain + 3 * np.sqrt(2) * error  # what a sum over the steps tells
 
 
+@pytest.mark.integration
 def test_too_little_noise_is_seen_by_the_noise_that_there_is():
     recipe = FULL._replace(batch_size=60, noise_multiplier=0.8, steps=60, make=halved_noise)
     found, _ = one_run(KEY, recipe, canaries=3_000)
@@ -244,6 +251,7 @@ def test_too_little_noise_is_seen_by_the_noise_that_there_is():
     assert shown.epsilon_lower > 1.2 * spent
 
 
+@pytest.mark.integration
 def test_the_loss_of_a_strange_target_gives_it_away_and_no_more_than_was_spent():
     target = jnp.full(D, 10.0), jnp.float32(-200.0)
     mechanism = black_box(FULL, target, delta=DELTA)
@@ -275,6 +283,7 @@ def without_and_with_dropout(audit, extra_rows):
     return [audit(recipe._replace(data=jnp.full(N, dropout))) for dropout in (False, True)]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("audit, extra_rows", [(per_step, 0), (one_run, 3)])
 def test_every_example_has_a_dropout_mask_of_its_own_and_canaries_do_not_feel_it(audit, extra_rows):
     (plain, whole), (dropped, network) = without_and_with_dropout(
@@ -287,6 +296,7 @@ def test_every_example_has_a_dropout_mask_of_its_own_and_canaries_do_not_feel_it
     np.testing.assert_array_equal(dropped.included, plain.included)
 
 
+@pytest.mark.integration
 def test_with_dropout_every_step_says_the_same_of_a_canary():
     def audit(recipe):
         mechanism = white_box(recipe, delta=DELTA)
@@ -322,6 +332,7 @@ def test_bad_input_is_refused():
         per_step(KEY, FULL)
 
 
+@pytest.mark.integration
 def test_a_training_hands_over_the_curve_that_it_was_accounted_with():
     """Without a delta; halved noise breaks it in a tenth of the trainings that one (epsilon, delta) takes."""
     curve, point = white_box(FULL).claim, white_box(FULL, delta=1e-3).claim

@@ -73,6 +73,7 @@ def test_the_audited_mu_meets_the_accounted_one_within_three_percent(name):
     assert_meets(mechanism(name), trials, 0.03 * MU)
 
 
+@pytest.mark.integration
 def test_scores_of_a_little_less_noise_would_not_pass():
     make, rank, rounds = cases.SOUND["popularity"]
     sound = cases.recipe(make, 1 / MU, rounds=rounds, rank=rank)
@@ -84,6 +85,7 @@ def test_scores_of_a_little_less_noise_would_not_pass():
         assert kstest(sample / 0.95, "norm").pvalue > 1e-3
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(fault, marks=[pytest.mark.slow] * (fault == "a count on the side")) for fault in cases.FAULTS],

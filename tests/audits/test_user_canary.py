@@ -58,6 +58,7 @@ def scores_of(asked, strategy, trials, key=KEY):
     return np.stack([played(keys[world], float(world)) for world in (0, 1)])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("tree", "blt"))) for name in STRATEGIES]
 )
@@ -71,6 +72,7 @@ def test_a_worst_case_user_is_told_as_well_as_is_accounted(name):
     assert user_canary.mu_bounds(scores, threshold=1.0, confidence=0.999)[0] < 2
 
 
+@pytest.mark.integration
 def test_noise_that_is_a_tenth_too_small_is_called():
     strategy = STRATEGIES["banded"]()
     scores = scores_of(recipe(strategy, noise_multiplier=0.5, true=0.9), strategy, 8_000)
@@ -132,6 +134,7 @@ def one_run(true, canaries):
     return user_canary.one_run(KEY, asked, strategy, canaries=canaries, delta=1e-5, confidence=0.95)[0]
 
 
+@pytest.mark.integration
 def test_canaries_of_a_single_training_measure_its_noise():
     sound, half = (one_run(true, 80) for true in (1.0, 0.5))
     error = 1 / np.sqrt(80)
@@ -161,6 +164,7 @@ def test_bad_input_is_refused(call, message):
         call(recipe(strategy, noise_multiplier=1.0), strategy)
 
 
+@pytest.mark.integration
 def test_a_training_hands_over_the_curve_that_it_was_accounted_with():
     everyone = users(KEY, np.zeros((10, 2)), np.arange(10))
     asked = user_canary.Recipe(

@@ -22,6 +22,7 @@ def reach(protocol, state, users, canary):
     return mechanism.apply(KEY, 1.0).seen.reach
 
 
+@pytest.mark.integration
 def test_the_clip_norm_is_attained_in_every_round():
     """Most users of this domain are short of it: random ones reach a tenth."""
     small = domain.box((WIDTH,), -0.02, 0.6)
@@ -33,6 +34,7 @@ def test_the_clip_norm_is_attained_in_every_round():
     assert reach(protocol, START, people(6), jnp.full((1, WIDTH), 0.05))[0] < 0.5 / 4.0
 
 
+@pytest.mark.integration
 def test_one_of_many_words_is_found_by_what_it_moves():
     """Words count 1, one of them 3; users are dictionaries, whose parts have domains of their own."""
 
@@ -47,6 +49,7 @@ def test_one_of_many_words_is_found_by_what_it_moves():
     assert found["weight"][0] > 0.95
 
 
+@pytest.mark.integration
 def test_a_user_among_the_others_may_be_the_worst():
     """One of 2^31 codes moves the sum: drawn at random, it would not be found."""
     protocol = private(

@@ -214,6 +214,7 @@ def test_renyi_divergences_of_whole_releases_in_closed_form(noise_multiplier):
     assert best.fun - 1e-9 <= spent <= 1.002 * best.fun
 
 
+@pytest.mark.integration
 def test_fixed_size_by_brute_force_over_two_releases_of_four_clients():
     """No neighbours and no two queries, turned against each other or not, leak more; some leak almost as much."""
     setting = {"rate": 1 / 4, "releases": 2, "delta": 1e-3}
@@ -244,6 +245,7 @@ def test_laplace_noise_is_amplified_by_the_closed_form_of_pure_privacy():
         assert spent == pytest.approx(math.log1p(0.1 * math.expm1(whole)), rel=1e-2)
 
 
+@pytest.mark.integration
 def test_nothing_is_spent_before_the_first_release_and_more_with_each():
     for accounting in (fixed_size, poisson, renyi):
         spent = [accounting(GaussianDpEvent(5.0), rate=0.1, releases=k, delta=1e-5) for k in (0, 1, 10)]
@@ -252,6 +254,7 @@ def test_nothing_is_spent_before_the_first_release_and_more_with_each():
     assert gaussian(0, noise_multiplier=1.0, delta=1e-5) == pure(0, epsilon=1.0, delta=1e-5) == 0
 
 
+@pytest.mark.integration
 def test_the_table_of_a_run_of_paper_002():
     message = partial(gaussian, noise_multiplier=2 * 0.70211)
     event = clip_size.adaptive_median(0.01).event

@@ -320,6 +320,7 @@ def audited(noise_multiplier: float) -> dpaudit.AuditResult:
     return dpaudit.audit(mechanism, *WORST, key=KEY, trials=100_000, distinguisher=attack)
 
 
+@pytest.mark.integration
 def test_an_audit_clears_noise_for_2c_and_calls_noise_for_c_a_violation():
     right, wrong = audited(UNIT_STD), audited(UNIT_STD / 2)
     assert (right.method.split(",")[0], right.delta) == ("likelihood ratio", CLAIM.delta)

@@ -53,6 +53,7 @@ def follows(values, law):
     return chisquare(np.bincount(values.ravel(), minlength=len(law)), law / law.sum() * values.size).pvalue
 
 
+@pytest.mark.integration
 @every
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", philox.IMPL], ids=str)
 def test_a_clients_rows_depend_on_key_and_number_alone(make, impl):

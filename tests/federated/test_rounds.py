@@ -248,6 +248,7 @@ def test_a_round_draws_distinct_clients_uniformly_and_anew():
     assert abs(np.mean(overlap) - m * m / n) < 4 * 0.7 / math.sqrt(rounds)  # hypergeometric, of deviation 0.7
 
 
+@pytest.mark.integration
 def test_no_two_draws_of_a_federation_share_a_key():
     """Every client of every chunk, the messages' common noise and the rule's aggregator, in every round.
 
@@ -312,6 +313,7 @@ def alone() -> list[list[float]]:
     return simulated()
 
 
+@pytest.mark.integration
 def test_many_federations_are_what_each_is_alone(alone):
     """Over keys, learning rates and noise multipliers; the aggregator speaks in every other round only."""
 

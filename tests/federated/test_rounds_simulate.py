@@ -73,6 +73,7 @@ def evaluate(params: Any) -> dict[str, float]:
     return {"offset": float(params["b"])}
 
 
+@pytest.mark.integration
 def test_however_it_is_cut_it_is_one_call(tmp_path, whole):
     """In two parts, and as a finished run of one part that goes on."""
     seen: list[int] = []

@@ -129,6 +129,7 @@ def test_transformations_change_nothing() -> None:
         np.testing.assert_array_equal(batched, one_by_one)
 
 
+@pytest.mark.integration
 def test_the_form_for_an_accelerator_changes_no_bit() -> None:
     def everything(key: jax.Array) -> list[jax.Array]:
         children = [jax.random.fold_in(key, 9), *jax.random.split(key, (2, 3)).reshape(-1)]

@@ -72,6 +72,7 @@ def test_sums_are_those_of_the_shipped_sampler() -> None:
     np.testing.assert_allclose(randomized_trial.products(keys(50), directions), expected, rtol=2e-6, atol=2e-5)
 
 
+@pytest.mark.integration
 def test_kernel_draws_what_the_reference_draws(interpreted: Callable) -> None:
     normals = drawn(keys(TRIALS), DIMENSION)
     found = interpreted(keys(TRIALS), AXES)
@@ -79,6 +80,7 @@ def test_kernel_draws_what_the_reference_draws(interpreted: Callable) -> None:
     np.testing.assert_allclose(found[:, 0], jnp.sum(normals**2, axis=1), rtol=2e-6)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("d", [38, 39, 43, 45])  # between them rows begin with every word of a block
 def test_kernel_draws_what_the_reference_draws_in_other_dimensions(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(randomized_trial, "CHUNK", 3)
@@ -88,6 +90,7 @@ def test_kernel_draws_what_the_reference_draws_in_other_dimensions(d: int, monke
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-5)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("row", [0, 1, 2])
 @pytest.mark.parametrize(
     "kernel", [randomized_trial.products_reference, partial(randomized_trial.products_tpu, interpret=True)]
@@ -130,6 +133,7 @@ def test_four_pairs_of_normals_take_three_ciphers(d: int, before: int, monkeypat
     assert len(drawn) == before + 3
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("world", [0, 1])
 def test_kernel_plays_the_trials_of_the_shipped_mechanism(world: int, interpreted: Callable) -> None:
     pair = jnp.stack([0.4 * G0, G1])
@@ -223,6 +227,7 @@ def independent(sums: np.ndarray) -> float:
     return float(stats.chi2.sf(np.sum(np.square(values)), len(values)))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "p_value, twin",
     [

@@ -218,6 +218,7 @@ def test_the_fields_of_a_curve_alone_are_no_claim():
     assert not isinstance(fields, Claim)
 
 
+@pytest.mark.integration
 def test_an_accountant_hands_over_what_it_has_composed():
     event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(2.0), 3)
     tight = Claim.accounted(PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event))

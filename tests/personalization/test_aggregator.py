@@ -27,6 +27,7 @@ def played(key, everyone):
     return run(jax.random.key(key), PROTOCOL, *start(), everyone, rounds=3)
 
 
+@pytest.mark.integration
 def test_replay_of_a_run_in_two_pieces_is_exact():
     state, _ = start()
     middle, memory, first = played(0, users(12))
@@ -37,6 +38,7 @@ def test_replay_of_a_run_in_two_pieces_is_exact():
     assert (first + second).values("sums").shape == (6, 40, 3)
 
 
+@pytest.mark.integration
 def test_round_is_what_its_parts_are_by_hand():
     (params, _), memory = start()
     everyone = users(12)
@@ -132,6 +134,7 @@ def test_what_is_no_effect_is_let_through():
     np.testing.assert_allclose(silent("compute", keeps, x)(x), keeps(x), rtol=1e-6)
 
 
+@pytest.mark.integration
 def test_the_server_may_print(capfd):
     def chatty(state, releases):
         jax.debug.print("sums {}", jnp.sum(releases[0].value))
@@ -142,6 +145,7 @@ def test_the_server_may_print(capfd):
     assert "sums " in capfd.readouterr().out
 
 
+@pytest.mark.integration
 def test_mapped_runs_are_each_accounted_by_themselves():
     state, memory = start()
     keys = jax.random.split(jax.random.key(0), 3)

@@ -28,6 +28,7 @@ def test_no_user_moves_counts_and_rests_further_than_the_sensitivity(share):
             assert found.max() > 0.99, name  # the noise is no larger than need be
 
 
+@pytest.mark.integration
 def test_what_is_released_is_counts_and_clipped_rests():
     rows, model = people.honest(30, seed=4), people.model()
     model = model._replace(precision=jnp.full(4, jnp.inf))  # everybody's own half is the mean
@@ -60,6 +61,7 @@ def test_what_is_released_is_counts_and_clipped_rests():
     np.testing.assert_array_equal(found.factors[:, :-1], model.factors)
 
 
+@pytest.mark.integration
 def test_released_counts_are_denoised_by_the_noise_that_they_have():
     rows, model, z = people.honest(30, seed=4), people.model(), 2.0
     protocol = biases.moments(Biases(popularity_share=0.3), jnp.ones((people.ITEMS, 1)), noise_multiplier=z)
@@ -82,6 +84,7 @@ def rated(count: int, seed: int) -> tuple[np.ndarray, tuple[layout.Users, ...]]:
     return true, (people.batch(rows, 4),)
 
 
+@pytest.mark.integration
 def test_biases_are_found_and_what_is_accounted_is_the_noise():
     true, buckets = rated(600, seed=1)
     ones = jnp.ones((people.ITEMS, 1))

@@ -28,6 +28,7 @@ def test_noise_is_the_least_that_keeps_to_the_budget(epsilon, delta, rounds, par
     assert not Budget(epsilon, delta).pays(processes.gaussian("a", noise_multiplier=0.999 * z).event(taken))
 
 
+@pytest.mark.integration
 def test_events_cost_what_another_algorithm_says():
     gaussians = ComposedDpEvent([SelfComposedDpEvent(GaussianDpEvent(3.0), 4), GaussianDpEvent(2.0)])
     by_pld = PLDAccountant().compose(gaussians).get_epsilon(1e-5)

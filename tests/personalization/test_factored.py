@@ -38,6 +38,7 @@ def by_hand(table: np.ndarray, one: Person, precision: float) -> tuple[np.ndarra
     return own, gradient
 
 
+@pytest.mark.integration
 def test_the_gradient_is_that_of_the_items_at_the_best_factor() -> None:
     one = person(1)
     own, expected = by_hand(np.asarray(TABLE), one, 3.0)
@@ -79,6 +80,7 @@ def test_a_broken_device_has_no_gradient(broken) -> None:
     np.testing.assert_array_equal(found["items"], 0.0)
 
 
+@pytest.mark.integration
 def test_steps_learn_and_only_the_towers_are_released() -> None:
     """The transcript has the shape of the parameters, whatever is on the devices; and the items' error falls."""
     rng = np.random.default_rng(5)

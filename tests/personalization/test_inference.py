@@ -78,6 +78,7 @@ def released(statistic, predictions, noise_multiplier):
     return statistic.decode(transcript.values("ratings")[0]), transcript
 
 
+@pytest.mark.integration
 def test_aggregates_are_right_and_accounted():
     counts, transcript = released(inference.histogram((1, 2, 3, 4)), PREDICTIONS, 1e-4)
     np.testing.assert_allclose(counts, [1, 2, 1], atol=2e-3)

@@ -63,6 +63,7 @@ def by_numpy(rows, model):
     return factors
 
 
+@pytest.mark.integration
 def test_without_noise_rounds_are_plain_alternating_least_squares():
     silent = protocol(noise_multiplier=0.0, step=STEP._replace(weights=steps.uniform), features=0)
     model = MODEL._replace(popularity=jnp.zeros(people.ITEMS))
@@ -73,6 +74,7 @@ def test_without_noise_rounds_are_plain_alternating_least_squares():
     assert transcript.mu() == np.inf
 
 
+@pytest.mark.integration
 def test_totals_do_not_depend_on_buckets_padding_or_the_order_of_users():
     devices = jax.jit(protocol(step=STEP._replace(unobserved=0.2), shares=Shares(0.3, 0.5, 0.2)).devices)
     wanted = devices(KEY, MODEL, arranged(ratings()))
@@ -104,6 +106,7 @@ def test_releases_have_the_noise_that_they_are_accounted_with():
     assert 4.5 * np.sqrt(2 / runs) < 0.25  # a share that was wrong by as much would show
 
 
+@pytest.mark.integration
 def test_the_server_knows_how_noisy_what_it_is_told_is():
     z, unobserved, shares = 2.0, 0.2, Shares(0.2, 0.5, 0.3)
     noisy = protocol(noise_multiplier=z, step=STEP._replace(unobserved=unobserved), shares=shares)
@@ -120,6 +123,7 @@ def test_the_server_knows_how_noisy_what_it_is_told_is():
     assert np.abs(careless - wanted).max() > 1e-2 * np.abs(wanted).max()
 
 
+@pytest.mark.integration
 def test_the_transcript_alone_gives_the_model_and_has_no_room_for_users():
     model, memory, first = ran(arranged(ratings()))
     assert first.mu() == pytest.approx(ROUNDS**0.5 / 2.0, rel=1e-12)

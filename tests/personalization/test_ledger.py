@@ -107,6 +107,7 @@ def test_noise_is_not_drawn_twice_over_runs(path):
     assert Ledger(path).spent(DELTA) == pytest.approx(cost(9, 9, 9))
 
 
+@pytest.mark.integration
 def test_participation_that_noise_was_made_for_is_kept(path):
     """Noise for two participations of twelve rounds: users who had theirs are left out, and releases show it."""
     z = noise_for(1.0, DELTA, rounds=12, participation=2)
@@ -162,6 +163,7 @@ def test_shipped_protocols_are_charged_where_somebody_answers_for_them(path):
         play(jax.random.key(2), memory=memoryless(), rounds=1, who=list("abcd"), ledger=ledger, trusted=True)
 
 
+@pytest.mark.integration
 def test_a_file_cut_anywhere_has_charged_all_that_was_acknowledged(path, tmp_path):
     """What a kill can leave of the last line; the lines before were on the disk when their runs began."""
     ledger, ends = Ledger(path), [path.stat().st_size]
@@ -253,6 +255,7 @@ def test_names_that_are_none_are_refused(path, who, message):
     assert Ledger(path).spent(DELTA) == 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("every", [40, pytest.param(7, marks=pytest.mark.integration)])
 def test_a_kill_before_any_instruction_charges_too_much_and_never_too_little(tmp_path, every):
     """A real process, SIGKILL: what was released is charged, at most one run more is, and the file can be used."""

@@ -48,6 +48,7 @@ def same(one, other):
     return all(np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (one, other)), strict=True))
 
 
+@pytest.mark.integration
 def test_parties_release_what_one_program_does(parties):
     state, memory = start()
     everyone = users(len(DEVICE_NAMES))
@@ -59,6 +60,7 @@ def test_parties_release_what_one_program_does(parties):
     np.testing.assert_allclose(parties.server.state[0], end[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.integration
 def test_parties_play_alternating_least_squares():
     """One bucket of users, each on a device: the same releases and item factors as of :func:`boundary.run`."""
     features, prior = jnp.ones((people.ITEMS, 1)), Prior(jnp.array([0.5, 0.2]), 3.0, 0.4)

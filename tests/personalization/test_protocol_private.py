@@ -69,6 +69,7 @@ def test_without_the_bound_the_same_gradients_move_it_far():
     assert jnp.linalg.norm(whole - rest) > 100
 
 
+@pytest.mark.integration
 def test_noise_is_made_for_the_boundary_s_own_sensitivity():
     nobody = jnp.zeros((3, 5))
     told = run(KEY, two_parts(2.0), START, None, nobody, rounds=1500)[2]
@@ -79,6 +80,7 @@ def test_noise_is_made_for_the_boundary_s_own_sensitivity():
     assert told.mu() == pytest.approx(np.sqrt(1500 * (1 / 4 + 1 / 16)), rel=1e-12)
 
 
+@pytest.mark.integration
 def test_totals_are_right_by_hand_and_for_separate_parties():
     users = np.asarray(people(3))
     quiet = two_parts(1e-6)
@@ -95,6 +97,7 @@ def test_totals_are_right_by_hand_and_for_separate_parties():
         np.testing.assert_allclose([r[place].value for r in releases], told.values(name), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.integration
 def test_a_run_stops_before_it_would_overspend():
     z = noise_for(1.0, 1e-6, rounds=2)
     paid, budget = steps(z), Budget(1.0, 1e-6)
@@ -157,6 +160,7 @@ def test_no_budget_is_kept_by_what_the_boundary_does_not_enforce(attack):
         run(KEY, attack, START, STEPS.release.init(), people(3), rounds=1, budget=Budget(9.0, 1e-6))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "protocol, caught",
     [

@@ -48,6 +48,7 @@ def additive():
     return found[:USERS] + found[USERS:][KEPT]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("epsilon", "recipe"),
     [
@@ -66,6 +67,7 @@ def test_all_phases_together_cost_what_the_noise_multiplier_says(epsilon, recipe
     assert model.factors.shape == (people.ITEMS, 1 + recipe.rank)
 
 
+@pytest.mark.integration
 def test_without_noise_it_learns_the_factor():
     model, transcript = fitted(0.0)
     assert transcript.epsilon(DELTA) == np.inf
@@ -132,6 +134,7 @@ def test_a_catalogue_that_is_none_is_refused_before_anything_is_spent(catalogue,
         recommender.fit(KEY, (HISTORY,), catalogue, RECIPE, noise_multiplier=1.0)
 
 
+@pytest.mark.integration
 def test_infinite_precision_pins_what_it_is_of():
     """All users then have the prior's own intercept and weight of the bias: one prediction an item, for everybody."""
     asked = jnp.tile(jnp.arange(people.ITEMS), (USERS, 1))

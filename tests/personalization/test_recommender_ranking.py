@@ -25,6 +25,7 @@ def fitted(recipe, noise_multiplier):
     return recommender.fit_ranking(KEY, USERS, CATALOGUE, recipe, noise_multiplier=noise_multiplier)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("recipe", [Ranking(), ROUNDS])
 def test_all_phases_together_cost_what_the_noise_multiplier_says(recipe):
     model, transcript = fitted(recipe, Z)

@@ -72,6 +72,7 @@ def test_the_error_is_that_of_the_systems_condition(width):
     assert worst > 1e4
 
 
+@pytest.mark.integration
 def test_neither_buckets_nor_padding_nor_groups_nor_neighbours_change_a_user(monkeypatch):
     rng, rank = np.random.default_rng(1), 8
     lengths = rng.choice([0, 3, 27], 50)

@@ -31,6 +31,7 @@ def test_no_user_moves_the_moments_further_than_the_sensitivity(most, unobserved
             assert found.max() > 0.99, name  # the noise is no larger than need be
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("unobserved", [0.0, 0.5])
 def test_moments_are_of_what_is_left_of_ratings(unobserved):
     rows, model = people.honest(40, seed=4), people.model()
@@ -108,6 +109,7 @@ def test_strengths_are_lowered_by_what_noise_adds():
     assert squares[1] / squares[0] == pytest.approx((3 - 1 / 3) / (6 - 1 / 6), rel=0.05)
 
 
+@pytest.mark.integration
 def test_tastes_are_found_and_what_is_accounted_is_the_noise():
     rng = np.random.default_rng(1)
     taste, own = rng.normal(size=people.ITEMS), rng.normal(size=400)

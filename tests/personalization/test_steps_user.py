@@ -67,6 +67,7 @@ def test_further_factors_are_nothing_and_every_user_has_their_own_half_as_given(
     np.testing.assert_array_equal(solved(wide, learned)[:, -2:], jnp.broadcast_to(own, (12, 2)))
 
 
+@pytest.mark.integration
 def test_what_leaves_the_device_is_of_the_clipped_factor_and_the_clipped_rest_of_the_rating():
     model, step = people.model(), Step(0.7, 0.4, steps.adaptive(0.5))
     found = statistics(step, model)

@@ -52,6 +52,7 @@ def test_gaussians_compose_exactly():
     assert exact <= by_pld <= 1.001 * exact
 
 
+@pytest.mark.integration
 def test_secret_samples_are_accounted_by_privacy_loss_distributions():
     sampled = processes.poisson_gaussian("sampled", rate=0.1, noise_multiplier=1.0)
     transcript = told(20, sampled, A)[0]
@@ -88,6 +89,7 @@ def test_noise_that_begins_anew_is_paid_anew():
     assert (first + anew).mu() > 1.01 / 1.5  # what twelve releases of one sequence cost
 
 
+@pytest.mark.integration
 def test_one_draw_is_not_accounted_twice():
     """Noise is a function of the key, the name and the number: whoever repeats all three is refused, no one else."""
     first, between = told(3, A)
@@ -161,6 +163,7 @@ def test_a_delta_above_one_over_the_number_of_users_is_warned_of():
         transcript.epsilon(1e-5, users=0)
 
 
+@pytest.mark.integration
 def test_the_claim_is_the_curve_through_every_epsilon():
     sampled = processes.poisson_gaussian("sampled", rate=0.1, noise_multiplier=1.0)
     for transcript in (told(5, A)[0] + told(3, B)[0], told(20, sampled, A)[0]):

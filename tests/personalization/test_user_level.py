@@ -69,6 +69,7 @@ def present(cohorts, rounds=ROUNDS):
     return np.any((indices[..., None] == np.arange(N)) & (weights[..., None] > 0), axis=1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mean, kind", [(True, "spaced"), (False, "spaced"), (True, "Poisson"), (False, "Poisson")])
 def test_all_of_a_users_examples_are_clipped_as_one(gradients, mean, kind):
     cohorts, make = (spaced(KEY, N, 3, ROUNDS, separation=2), silent) if kind == "spaced" else (COINS, by_coins)
@@ -83,6 +84,7 @@ def test_all_of_a_users_examples_are_clipped_as_one(gradients, mean, kind):
         assert np.abs(own[places].sum(axis=1) - present(cohorts) @ own).max() > CLIP
 
 
+@pytest.mark.integration
 def test_padding_and_rows_change_nothing_for_any_flax_model():
     class Network(nn.Module):
         @nn.compact
@@ -110,6 +112,7 @@ def test_padding_and_rows_change_nothing_for_any_flax_model():
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), found, expected)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", TRAININGS)
 @pytest.mark.parametrize("hostile", ["long", "NaN", "duplicates", "empty"])
 def test_removing_any_user_moves_no_release_further_than_the_clip_norm(gradients, hostile, kind):
@@ -137,6 +140,7 @@ def test_removing_any_user_moves_no_release_further_than_the_clip_norm(gradients
         np.testing.assert_allclose(moved.max(axis=1)[:8], CLIP, rtol=1e-4)
 
 
+@pytest.mark.integration
 def test_an_empty_cohort_is_noise_alone(gradients):
     everyone = users(KEY, gradients, OWNERS, count=N)
     settings = {"clip_norm": CLIP, "noise_multiplier": 2.0, "optimizer": optax.sgd(0.1)}
@@ -191,6 +195,7 @@ def test_a_server_that_names_another_round_is_told_nothing(gradients):
     assert np.isfinite(sums(IN_ORDER, everyone)).all()
 
 
+@pytest.mark.integration
 def test_the_transcript_is_accounted_as_the_sampling_and_the_strategy_say(gradients):
     everyone = users(KEY, gradients, OWNERS, count=N)
     settings = {"clip_norm": CLIP, "noise_multiplier": 1.3, "optimizer": optax.sgd(0.1)}

@@ -57,6 +57,7 @@ def chained(jaxpr: Jaxpr) -> list[bool]:
     return found
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not worlds.BEFORE_0_11, reason="this jaxlib's LAPACK does not wait for threads")
 @pytest.mark.parametrize(
     ("widths", "chunk", "groups"), [([8], USERS, 1), ([8], 5, 2), ([2, 4, 8], USERS, 3), ([2, 8], 3, 4)]
@@ -84,6 +85,7 @@ def test_where_nothing_waits_groups_are_left_side_by_side():
     assert not any(equation.primitive.name == "cond" for equation in program.eqns)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("which", ["user_factors", "own_factors"])
 def test_programs_are_waited_for_before_the_next_is_dispatched(which, monkeypatch):
     known, buckets, events = model(), people([2, 8]), []

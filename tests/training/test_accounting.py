@@ -21,6 +21,7 @@ def gaussian_delta(eps, ratio):
     return norm.cdf(ratio / 2 - eps / ratio) - math.exp(eps) * norm.cdf(-ratio / 2 - eps / ratio)
 
 
+@pytest.mark.integration
 def test_the_published_theory_of_paper_003():
     """It prints 25.63 (another conversion of the same divergences); dp-accounting's orders give 26.0, PLD 23.1."""
     assert epsilon(PAPER_003, 0.5, 11_700, delta=1e-5, accounting=rdp) == pytest.approx(26.01, abs=0.01)
@@ -57,6 +58,7 @@ def test_replacing_costs_more_than_adding_and_less_than_removing_and_adding():
     assert added < replaced < removed_then_added
 
 
+@pytest.mark.integration
 def test_truncated_batches_cost_more_the_smaller_they_are():
     whole = epsilon(poisson(1_000, 50), 2.0, 100, delta=1e-5)
     large = epsilon(poisson(1_000, 50, capacity=100), 2.0, 100, delta=1e-5)
@@ -71,6 +73,7 @@ def test_the_calibrated_noise_meets_its_target_from_below_and_not_much_less_nois
     assert epsilon(PAPER_003, found - 1e-3, 1_000, delta=1e-5, accounting=accounting) > 2.0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("steps, target", [(30, 0.5), (3_000, 0.1)])  # where a coarse search leads close, and astray
 def test_the_noise_is_that_of_a_search_without_a_coarse_one(steps, target):
     sampling = poisson(1_000, 40)

@@ -53,6 +53,7 @@ def trainer(strategy: Strategy, **changed):
     return dp_ftrl(loss, strategy=strategy, **(settings | changed))
 
 
+@pytest.mark.integration
 def test_one_example_moves_a_training_by_the_sensitivity_and_no_more():
     strategy = toeplitz(cyclic(EXAMPLES, 3).participation(ROUNDS))
     assert strategy.pattern == PATTERN
@@ -77,6 +78,7 @@ def test_one_example_moves_a_training_by_the_sensitivity_and_no_more():
     assert sizes.min() > 2.0
 
 
+@pytest.mark.integration
 def test_with_independent_noise_it_is_dp_sgd():
     data = jax.random.normal(KEY, (EXAMPLES, 4))
     sampling = poisson(EXAMPLES, 3)
@@ -89,6 +91,7 @@ def test_with_independent_noise_it_is_dp_sgd():
     assert np.abs(results[0]).min() > 0
 
 
+@pytest.mark.integration
 def test_trainings_together_or_in_parts_equal_one_training():
     data = jax.random.normal(KEY, (EXAMPLES, 4))
     made, sampling = trainer(restarted(tree(participation(5, separation=4)), 3)), cyclic(EXAMPLES, 3)

@@ -131,6 +131,7 @@ def test_a_gradient_that_is_not_finite_adds_nothing_and_is_counted():
     np.testing.assert_allclose(after.params["w"], without.params["w"], rtol=1e-5)
 
 
+@pytest.mark.integration
 def test_training_learns_and_may_be_cut_anywhere():
     trainer, sampling = dp_sgd(loss, **changed(optimizer=optax.adam(0.1))), poisson(N, BATCH)
     whole, info = train(KEY, trainer, trainer.init(PARAMS), problem(), sampling, 60)
@@ -169,6 +170,7 @@ def test_microbatches_change_memory_and_not_the_result(microbatch):
     assert int(its.clipped) == int(others.clipped)
 
 
+@pytest.mark.integration
 def test_many_networks_at_once_are_the_same_as_one_by_one():
     """Over keys, data sets and clip norms at once."""
     sampling, keys, clips = poisson(N, BATCH), jax.random.split(KEY, 3), jnp.array([0.5, 1.0, 4.0])
@@ -238,6 +240,7 @@ def test_a_loss_of_the_whole_batch_is_refused():
         train(KEY, trainer, trainer.init(PARAMS), problem(), poisson(N, BATCH), 1)
 
 
+@pytest.mark.integration
 def test_an_accelerator_gathers_in_microbatches_and_trains_alike() -> None:
     """The same training, and a batch of images is formed nowhere but on a CPU."""
     images, labels = jax.random.normal(KEY, (40, 3, 4, 2)), jnp.arange(40) % 3
@@ -260,6 +263,7 @@ def test_an_accelerator_gathers_in_microbatches_and_trains_alike() -> None:
     assert (whole, still_whole) == (True, False)
 
 
+@pytest.mark.integration
 def test_fit_gives_the_memory_of_each_state_to_the_next_and_leaves_the_callers_arrays_alive():
     start, shown = PLAIN.init(PARAMS), []
     how = KEY, PLAIN, start, problem(), SAMPLING, 2

@@ -78,6 +78,7 @@ def assert_same(one, other):
     assert bits(jax.tree.leaves(one)) == bits(jax.tree.leaves(other))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("trainer, steps", [(SOUND, 25), (KEYED, 20)])
 def test_killed_and_resumed_it_is_the_run_left_alone(tmp_path, trainer, steps):
     killed(tmp_path / "run", trainer, steps=steps)
@@ -88,6 +89,7 @@ def test_killed_and_resumed_it_is_the_run_left_alone(tmp_path, trainer, steps):
     assert [step.name for step in (tmp_path / "run").iterdir()] == [str(steps)]
 
 
+@pytest.mark.integration
 def test_however_it_is_cut_it_is_one_call():
     state, info = train(KEY, SOUND, SOUND.init(PARAMS), data(), SAMPLING, 25)
     for every in (1, 10):
@@ -138,6 +140,7 @@ def test_another_training_is_refused_and_the_checkpoint_kept(tmp_path, part, oth
     assert_same(run(checkpoint=tmp_path / "run"), run())
 
 
+@pytest.mark.integration
 def test_other_constants_are_another_program(tmp_path):
     def trainer(constant):
         return dp_sgd(lambda params, row: loss(params, (constant * row[0], row[1])), noise_multiplier=1.0, **SETTINGS)
@@ -176,6 +179,7 @@ def test_bad_input_is_refused(tmp_path):
         run(evaluate=lambda params: {next(names): 0.0})
 
 
+@pytest.mark.integration
 def test_a_state_that_nobody_sees_gives_its_memory_to_the_next() -> None:
     given = KEY, SOUND, SOUND.init(PARAMS), data(), SAMPLING, 2
     plans: list[Any] = [of.lower(*given).compile().memory_analysis() for of in (train, _train_on)]

@@ -47,6 +47,7 @@ def alone() -> np.ndarray:
     return np.stack(each)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("settings", [{}, {"at_once": 1}, {"at_once": 2}, {"at_once": 100}, {"memory_gib": 1e-9}])
 def test_together_as_alone(settings, alone):
     done: list[int] = []
@@ -57,6 +58,7 @@ def test_together_as_alone(settings, alone):
     assert done[-1] == COUNT
 
 
+@pytest.mark.integration
 def test_convolutions_side_by_side_are_products_on_a_gpu():
     """Whatever was traced before: groups of one are convolutions, groups of three products with patches."""
     images, labels = jax.random.normal(KEY, (N, 6, 6, 1)), jnp.arange(N) / N
@@ -86,6 +88,7 @@ def test_convolutions_side_by_side_are_products_on_a_gpu():
     np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.integration
 def test_what_is_shared_is_no_part_of_the_program(alone):
     traced = []
 
@@ -102,6 +105,7 @@ def test_what_is_shared_is_no_part_of_the_program(alone):
     assert np.linalg.norm(others - together, axis=1).min() > 1e-3
 
 
+@pytest.mark.integration
 def test_as_many_at_once_as_memory_holds(monkeypatch):
     """A training of 4 MiB of temporary values, by the programs that are compiled for it."""
     monkeypatch.setattr(many.sharding, "cores", lambda: 1)

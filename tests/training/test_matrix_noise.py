@@ -50,6 +50,7 @@ def strategies() -> dict[str, Strategy]:
 # Published numbers
 
 
+@pytest.mark.integration
 def test_prefix_sums_have_the_known_errors():
     once = participation(512, separation=512)
     assert prefix_error(tree(once)) == pytest.approx(6.71, abs=5e-3)
@@ -57,6 +58,7 @@ def test_prefix_sums_have_the_known_errors():
     assert prefix_error(independent(once)) == pytest.approx(math.sqrt(513 / 2), rel=1e-5)
 
 
+@pytest.mark.integration
 def test_optimised_strategies_are_worth_it(strategies):
     error = {name: prefix_error(strategy) for name, strategy in strategies.items()}
     assert error["blt"] < error["toeplitz"] < error["independent"]

@@ -16,6 +16,7 @@ from tests.training import by_vmap
 SHAPES = {(8, 8, 1): 1_898, (28, 28, 1): 26_010, (32, 32, 3): 932_170}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("shape", "size"), SHAPES.items())
 def test_parameters_logits_loss_and_gradient(shape: tuple[int, ...], size: int) -> None:
     model = models.model_for(shape, 10)
@@ -79,6 +80,7 @@ def test_dropout_only_when_asked_for() -> None:
     np.testing.assert_array_equal(logits(0, False), logits(1, False))
 
 
+@pytest.mark.integration
 def test_the_loss_with_a_key_trains_with_dropout_of_every_example() -> None:
     model = models.CNN8(dropout_rate=0.5)
     params, loss = models.initial_parameters(jax.random.key(0), model, (8, 8, 1)), models.cross_entropy(model)

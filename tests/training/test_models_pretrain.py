@@ -22,6 +22,7 @@ def same(left: dict, right: dict) -> bool:
     return jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), left, right))
 
 
+@pytest.mark.integration
 def test_learns_digits() -> None:
     assert accuracy(MODEL, trained(0, 0), IMAGES[TEST], LABELS[TEST]) < 0.5
     assert accuracy(MODEL, trained(0, 300), IMAGES[TEST], LABELS[TEST]) > 0.9

@@ -210,6 +210,7 @@ def test_a_step_in_both_worlds_differs_by_the_targets_clipped_gradient():
     assert np.abs(by_hand).max() > 1e-3
 
 
+@pytest.mark.integration
 def test_with_dropout_too_nothing_of_an_absent_target_is_seen():
     def dropped(params, example, key):
         return loss(params, example[0] * 2 * jax.random.bernoulli(key, 0.5, PIXELS), example[1])

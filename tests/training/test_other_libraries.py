@@ -49,6 +49,7 @@ class Normalised(nnx.Module):
         return jnp.sum(self.norm(self.first(x), use_running_average=not self.live) ** 2)
 
 
+@pytest.mark.integration
 def test_batch_norm_of_nnx_is_refused_in_training_mode_alone() -> None:
     x, own = jax.random.normal(jax.random.key(1), (6, 5, 4)), nnx.BatchNorm.__call__
 
@@ -103,6 +104,7 @@ def of_equinox() -> Given:
     return Given(params, network)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("of", [of_nnx, of_nnx_whole, of_equinox])
 def test_a_network_works_as_it_is(of: Callable[[], Given]) -> None:
     params, network = of()

@@ -73,6 +73,7 @@ def run(
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total)]).astype(np.float64), info
 
 
+@pytest.mark.integration
 def test_image_network() -> None:
     """The shipped CNN, its losses, and that no [n, in, out] is ever formed for its dense layer."""
     model = models.CNN8()
@@ -106,6 +107,7 @@ def _shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
                 yield from _shapes(getattr(inner, "jaxpr", inner))
 
 
+@pytest.mark.integration
 def test_dropout_by_a_key_per_example_and_microbatches(params: Any, batch: Batch) -> None:
     key = jax.random.key(5)
     keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(8))
@@ -150,6 +152,7 @@ def test_dense_layers_are_added_up_once_where_there_is_room(
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), late, plain)
 
 
+@pytest.mark.integration
 def test_clippings(params: Any, batch: Batch) -> None:
     each = by_vmap.gradients(loss, params, batch)
     unravel = jax.jit(ravel_pytree(params)[1])
@@ -206,6 +209,7 @@ def test_losses_are_weighted_and_added_by_unit(params: Any, batch: Batch) -> Non
     np.testing.assert_allclose(info.losses, each.reshape(4, 2).sum(axis=1), rtol=1e-5)
 
 
+@pytest.mark.integration
 def test_many_networks_at_once(params: Any, batch: Batch) -> None:
     stack = jax.tree.map(lambda x: jnp.stack([x, 0.5 * x, -x]), params)
     keys, norms = jax.random.split(jax.random.key(4), 3), jnp.array([0.5, 2.0, 9.0])
@@ -230,6 +234,7 @@ ADVERSARIAL: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("clipping", [per_example.flat, per_example.per_layer, per_example.automatic])
 def test_sensitivity_by_brute_force(params: Any, batch: Batch, clipping: Any) -> None:
     """Every example removed (a weight of 0) or replaced, among adversarial ones."""

@@ -118,6 +118,7 @@ def found(loss: Any, params: Any, batch: Any) -> dict[int, taps.Site]:
     return taps.sites(record(loss, params, batch[0]), jax.tree.leaves(params))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", CASES)
 def test_layer(name: str) -> None:
     net, shape, long_way = CASES[name]
@@ -179,6 +180,7 @@ LAYERS = st.one_of(
 )
 
 
+@pytest.mark.integration
 @settings(max_examples=4)
 @given(layers=st.lists(LAYERS, min_size=1, max_size=3), repeated=st.booleans())
 def test_random_networks(layers: list[nn.Module], repeated: bool) -> None:

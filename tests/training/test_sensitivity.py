@@ -155,6 +155,7 @@ class Embedded(nn.Module):
         return jnp.sum(jnp.sin(x * scale**2).astype(jnp.float32))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("group", [1, 4])
 def test_every_form_of_a_gradient_is_bounded_in_bfloat16(group: int) -> None:
     net, n = Embedded(), 512

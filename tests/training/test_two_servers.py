@@ -158,6 +158,7 @@ def test_a_step_goes_along_the_mean_of_the_sum() -> None:
     assert np.abs(wanted).max() > 1e-2
 
 
+@pytest.mark.integration
 def test_a_killed_owner_goes_on_with_the_shares_that_it_had_made(tmp_path: Path) -> None:
     """Bob is killed after his shares of step 2 have arrived, and his last checkpoint is of step 1."""
     mine = terms("plain")
@@ -221,6 +222,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
             participant(both, mine._replace(clip_norm=0.8), "alice", folder=folder)
 
 
+@pytest.mark.integration
 def test_a_training_ends_when_its_budget_is_spent(tmp_path: Path) -> None:
     law = terms(noise_multiplier=20.0)
     one = accounting.epsilon(
@@ -239,6 +241,7 @@ def test_a_training_ends_when_its_budget_is_spent(tmp_path: Path) -> None:
     assert 0.9 * one < last.epsilon <= one * 1.01
 
 
+@pytest.mark.integration
 def test_epsilon_without_a_budget_is_the_accounting_s() -> None:
     mine = terms()
     law = Binomial(mine.coins, mine.step_bits)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -126,6 +127,7 @@ def everybody(
     return Everybody(each(looked, lambda key, part, user: compute(key, part, own(user)), add, chunk=chunk, mesh=mesh))
 
 
+@jax.jit
 def sound(users: Users, items: int) -> Users:
     """Removes the ratings of users whose rows are not as :func:`arranged` makes them.
 
@@ -147,6 +149,7 @@ def sound(users: Users, items: int) -> Users:
     )
 
 
+@partial(jax.jit, static_argnames="num_users")
 def by_user(buckets: Sequence[Users], results: Sequence[jax.Array], num_users: int) -> jax.Array:
     """Puts results ``[u, ...]`` for the rows of each bucket in the order of users, ``[num_users, ...]``."""
     whole = jnp.zeros((num_users, *results[0].shape[1:]), results[0].dtype)
@@ -191,4 +194,4 @@ def _bucket(
 
     index = np.full(shape[0], -1, np.int32)
     index[: len(members)] = members
-    return Users(filled(items), filled(values), jnp.asarray(present, jnp.float32), jnp.asarray(index))
+    return Users(filled(items), filled(values), jnp.asarray(present.astype(np.float32)), jnp.asarray(index))

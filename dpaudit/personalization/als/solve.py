@@ -209,6 +209,7 @@ def coordinates(rank: int) -> int:
     return rank * (rank + 1) // 2
 
 
+@jax.jit
 def packed(matrix: jax.Array) -> jax.Array:
     """Packs symmetric [..., r, r] into [..., r (r + 1)/2]: the upper triangle, sqrt(2) times off the diagonal.
 
@@ -219,12 +220,14 @@ def packed(matrix: jax.Array) -> jax.Array:
     return matrix[..., rows, columns] * scale
 
 
+@jax.jit
 def packed_square(vector: jax.Array) -> jax.Array:
     """Computes packed(u u'), [..., r (r + 1)/2], of u [..., r]."""
     rows, columns, scale = _places(vector.shape[-1])
     return vector[..., rows] * vector[..., columns] * scale
 
 
+@partial(jax.jit, static_argnames="rank")
 def unpacked(vector: jax.Array, rank: int) -> jax.Array:
     """Restores the symmetric matrix [..., rank, rank] that :func:`packed` made a vector of."""
     rows, columns, scale = _places(rank)
@@ -232,6 +235,7 @@ def unpacked(vector: jax.Array, rank: int) -> jax.Array:
     return upper + jnp.swapaxes(jnp.triu(upper, 1), -1, -2)
 
 
+@jax.jit
 def spectrum(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns (eigenvalues [..., r], eigenvectors [..., r, r]) of the nearest positive semi-definite matrix.
 

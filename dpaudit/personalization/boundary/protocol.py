@@ -276,10 +276,10 @@ def silent(name: str, function: Callable[..., Any], *like: Any) -> Callable[...,
 
 def _program(function: Callable[..., Any], like: tuple[Any, ...]) -> tuple[ClosedJaxpr, Callable[..., Any]]:
     program, shape = jax.make_jaxpr(function, return_shape=True)(*like)
-    structure = jax.tree.structure(shape)
+    structure, run = jax.tree.structure(shape), jax.jit(jaxpr_as_fun(program))
 
     def call(*arguments: Any) -> Any:
-        return jax.tree.unflatten(structure, jaxpr_as_fun(program)(*jax.tree.leaves(arguments)))
+        return jax.tree.unflatten(structure, run(*jax.tree.leaves(arguments)))
 
     return program, call
 

@@ -76,6 +76,7 @@ def test_one_noise_for_all_queries_of_a_sparse_vector_is_used_again():
     assert record(one_noisy_threshold, X0, X1, claim=Claim(1.0), trials=0).kinds == {"noise_reuse"}
 
 
+@pytest.mark.integration
 def test_noises_that_cancel_are_found_by_the_audit():
     assert record(noises_that_cancel, X0, X1, claim=Claim(1.0), trials=2_000).verdict == "violation"
 

@@ -79,6 +79,7 @@ def test_a_thousand_coins_are_nearly_gaussian() -> None:
     assert (inflation[1:] < 1.015).all()
 
 
+@pytest.mark.integration
 def test_epsilon_beside_the_gaussians() -> None:
     """It lies above the exact epsilon of equally wide Gaussian noise, by the conversion's slack and the inflation."""
     multiplier, levels = gaussian.analytic(epsilon=2.0, delta=1e-3, neighbouring="replace"), 256_182

@@ -75,6 +75,7 @@ def test_a_budget_that_cannot_be_is_refused(mode: str, change: dict[str, object]
         terms(mode, **({"ring_bits": 14} if mode == "noisy" else {}) | change)
 
 
+@pytest.mark.integration
 def test_servers_and_owners_refuse_what_is_beyond_the_budget(tmp_path: Path) -> None:
     mine, told = terms(**SMALL), []
     for life in (1, 2):  # the second begins with the budget spent
@@ -107,6 +108,7 @@ def test_servers_and_owners_refuse_what_is_beyond_the_budget(tmp_path: Path) -> 
     assert not any("step 5: complete" in line for line in told)
 
 
+@pytest.mark.integration
 def test_an_opening_that_breaks_off_counts(tmp_path: Path) -> None:
     """H2 dies before it sends the result, which it already knows. After four such faults nothing is opened."""
     mine = terms(noise_multiplier=2.0, budget=(12.0, 1e-5))

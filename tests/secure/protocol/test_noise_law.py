@@ -91,6 +91,7 @@ def pvalues(drawn: np.ndarray, noise: Binomial) -> dict[str, float]:
     return found
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("protocol", "steps"),
     [

@@ -67,6 +67,7 @@ def test_a_sum_of_squares_that_would_wrap_is_refused(size: int) -> None:
     assert play(pair, bound)[0].tolist() == [True]
 
 
+@pytest.mark.integration
 def test_the_largest_sum_of_all_fits_into_its_64_bits() -> None:
     """One coordinate more is refused by the terms: 32,768 squares of 2^48 are 2^63, the sign."""
     most, half = (1 << 15) - 1, 1 << 24

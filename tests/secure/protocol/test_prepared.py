@@ -199,6 +199,7 @@ def test_who_is_behind_is_refused(tmp_path: Path, mine: tuple[int, int], theirs:
     assert again.numbers() == [2]  # nothing was burnt but what is below the one spent
 
 
+@pytest.mark.integration
 def test_every_bit_of_a_block_counts(tmp_path: Path) -> None:
     """Changes one bit in each of many places, in every part of the file."""
     for kind, block in zip((Garbled, Received), blocks(), strict=True):

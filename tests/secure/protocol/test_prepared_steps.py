@@ -158,6 +158,7 @@ def test_a_log_that_is_none_is_refused_until_both_join_anew(tmp_path: Path) -> N
     right(play(tmp_path, (AHEAD, AHEAD), until=2, rejoin="h1"), 2)
 
 
+@pytest.mark.integration
 def test_no_label_is_used_twice_whatever_breaks_off(tmp_path: Path) -> None:
     whole = play(tmp_path / "whole", (AHEAD, AHEAD), until=2)
 

@@ -149,6 +149,7 @@ def test_refuses_what_no_scheme_can_do() -> None:
         schemes.contribution(schemes.spgc(STEP), np.ones((1, 3)))
 
 
+@pytest.mark.integration
 def test_the_table_simulated_is_the_servers() -> None:
     made = agreement.terms(
         owners=("a", "b", "c"), dimension=9, examples=30, clip_norm=0.5, noise_multiplier=2.0, noise="table"

@@ -1,6 +1,7 @@
 """Tests by scans of whole sessions that nothing secret crosses the wire and nothing is used twice."""
 
 import numpy as np
+import pytest
 
 from dpaudit.secure.circuits import garbling
 from dpaudit.secure.circuits.garbling import GateKeys, Keys
@@ -73,6 +74,7 @@ def repeated_queries(played: Session) -> bool:
     return any(len(np.unique(blocks, axis=0)) < len(blocks) for blocks in inputs)
 
 
+@pytest.mark.integration
 def test_nothing_is_used_twice_within_and_across_steps() -> None:
     played = session(garbling.CHUNK + 7, blocks=3)
     assert not repeated_seeds(played)

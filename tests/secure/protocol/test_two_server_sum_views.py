@@ -137,6 +137,7 @@ def stream(seed: bytes) -> Source:
     return Stream(b"made " + seed + b"!").draw
 
 
+@pytest.mark.integration
 def test_the_evaluators_view_can_be_made_up() -> None:
     made_up = [simulated_evaluator(stream(seed)) for seed in SEEDS[:2]]
     result = told(made_up, [real_evaluator(real(seed)) for seed in SEEDS[:2]])
@@ -144,6 +145,7 @@ def test_the_evaluators_view_can_be_made_up() -> None:
     assert abs(result.accuracy - 0.5) < 4 * 0.5 / (2 * COUNT) ** 0.5
 
 
+@pytest.mark.integration
 def test_a_bit_that_the_labels_give_away_is_told() -> None:
     """The share's labels for zero all end in a zero, so that an active label ends in the bit that it hides."""
     ends = np.frombuffer(Stream(b"labels that tell").draw(LABEL_BYTES), np.uint8).reshape(-1, BLOCK).copy()

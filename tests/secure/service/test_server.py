@@ -114,6 +114,7 @@ def test_shares_of_two_splittings_are_not_added(tmp_path):
     assert lines.count("step 1: bob's two shares do not belong together; both servers discard them") == 2
 
 
+@pytest.mark.integration
 def test_an_owner_restarted_between_two_servers_has_split_anew(tmp_path):
     """Each run of the owner reaches one server: their shares of the same integers do not belong together."""
     mine, lines, values = terms("plain"), [], integers(1)

@@ -100,6 +100,7 @@ def test_a_second_h1_that_calls_takes_nothing_from_the_first(tmp_path):
     assert all("(h2 has a session with another h1, at ipv4:127.0.0.1)" in line for line in other_told)
 
 
+@pytest.mark.integration
 def test_a_caller_that_says_nothing_sensible_is_refused(tmp_path):
     mine, told = terms("plain"), []
     second = Server("h2", mine, listen=PLACE, state=tmp_path / "h2", log=told.append)

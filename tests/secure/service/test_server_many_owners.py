@@ -41,6 +41,7 @@ def submitted(both: Pair, mine: Terms, absent: tuple[set[int], set[int]]) -> Non
                 call.result()
 
 
+@pytest.mark.integration
 def test_a_step_of_1400_owners_of_whom_some_are_missing(tmp_path):
     """Stating all names took a message of 68,621 bytes once, at which every round failed."""
     names = tuple(f"{'owner' * 8}-{number:04}" for number in range(1_400))

@@ -113,6 +113,7 @@ SHARED = len(FIRST)  # messages before the first step, which do not depend on th
 TOGETHER = 3  # messages that go wrong one after another in sessions of the same two servers
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("protocol", KINDS)
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_message_of_a_step_goes_wrong(tmp_path, name, protocol):

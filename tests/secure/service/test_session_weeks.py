@@ -33,6 +33,7 @@ def spoil(folder: Path, role: str, how: str, rng: np.random.Generator) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("seed", "sessions", "protocol"),
     [

@@ -72,6 +72,7 @@ def test_covariance_is_equation_4_to_the_letter() -> None:
     np.testing.assert_allclose(mc_dropout.summarise(outputs).variance, diagonal, atol=1e-7)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("samples", [1, 13, 64])
 def test_streamed_statistics_are_those_of_all_samples(samples: int) -> None:
     outputs = mc_dropout.sample(KEY, network, PARAMS, IMAGES, samples=samples)
@@ -95,6 +96,7 @@ def test_no_digits_cancel_where_the_mean_is_far_from_zero() -> None:
     np.testing.assert_allclose(found.variance, np.asarray(outputs, np.float64).var(axis=0), rtol=1e-3)
 
 
+@pytest.mark.integration
 def test_masks_differ_between_samples_and_images_and_are_the_same_however_cut() -> None:
     same = jnp.broadcast_to(IMAGES[0], IMAGES.shape)
     whole = np.asarray(mc_dropout.sample(KEY, network, PARAMS, same, samples=9))
@@ -105,6 +107,7 @@ def test_masks_differ_between_samples_and_images_and_are_the_same_however_cut() 
     assert (np.asarray(mc_dropout.sample(jax.random.key(9), network, PARAMS, same, samples=9)) != whole).all()
 
 
+@pytest.mark.integration
 def test_a_sample_is_one_pass_with_dropout_and_many_networks_are_a_vmap() -> None:
     cold, images = mc_dropout.probabilities(MODEL, temperature=0.5), jax.random.uniform(KEY, (2, 8, 8, 1))
     params = jax.vmap(lambda key: models.initial_parameters(key, MODEL, (8, 8, 1)))(jax.random.split(KEY, 2))
@@ -166,6 +169,7 @@ def test_what_lies_before_the_first_dropout_is_computed_once(call: Callable[...,
         assert found == 2 * (once + samples * behind)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("call", "message"),
     [

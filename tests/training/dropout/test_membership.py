@@ -101,6 +101,7 @@ def nulls(runs, n):
         yield jax.random.key(seed), given, member
 
 
+@pytest.mark.integration
 def test_where_nothing_leaks_the_bound_is_zero_and_the_estimate_is_not():
     runs, n = 120, 100
     risks = [audit(key, statistics(*given), member, delta=1e-5) for key, given, member in nulls(runs, n)]
@@ -125,6 +126,7 @@ def test_where_nothing_leaks_the_likelihood_ratio_finds_nothing():
     assert sum(audit_likelihood_ratio(*game).epsilon_lower > 0 for game in games) <= binom.ppf(0.999, runs, 0.05)
 
 
+@pytest.mark.integration
 def test_a_known_leak_is_bounded_from_below_and_nearly():
     """One normal statistic: a threshold is the best test, and Eq. (7) at it is the trade-off function's epsilon."""
     runs, delta, mu = 12, 0.1, 1.0

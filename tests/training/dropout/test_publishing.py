@@ -59,6 +59,7 @@ def test_the_likelihood_ratio_gains_from_what_no_threshold_sees():
     assert abs(found[likelihood_ratio].second - best(math.sqrt(10))) < 4 * math.sqrt(0.5 / 500)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mu, shared", [(0.0, 0.5), (1.0, 0.9)])
 def test_attacks_that_are_worth_the_same_are_rarely_told_apart(mu, shared):
     runs = 120
@@ -71,6 +72,7 @@ def test_attacks_that_are_worth_the_same_are_rarely_told_apart(mu, shared):
     assert np.sum(np.abs(difference - 0.25) > margin) > most  # attacks that differ by a quarter
 
 
+@pytest.mark.integration
 def test_a_stronger_attack_is_found_and_what_both_have_in_common_helps():
     found = {shared: repeated(40, 4, 200, 0.5, 1.5, shared) for shared in (0.0, 0.9)}
     for some in found.values():
@@ -80,6 +82,7 @@ def test_a_stronger_attack_is_found_and_what_both_have_in_common_helps():
     assert widths[1] < 0.9 * widths[0]
 
 
+@pytest.mark.integration
 def test_rules_that_have_seen_nothing_of_what_they_guess_gain_nothing_from_noise():
     """The wrong twin is the paper's way: the advantage on the very networks that the rule was chosen on."""
     runs, n = 100, 60
