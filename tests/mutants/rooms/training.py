@@ -73,7 +73,7 @@ MUTANTS = [
         ("best[n - k] + gain for k", "best[n] + gain for k"),
         ("math.sqrt(squared.mean())", "squared.mean()"),
         ("partial(jnp.where, t % every == 0), empty, memory)", "partial(jnp.where, t < 0), empty, memory)"),
-        ("disjoint = len(coefficients) <= separation", "disjoint, most = len(coefficients) <= separation, 1"),
+        ("asarray(coefficients), separation, most, rounds)", "asarray(coefficients), separation, 1, rounds)"),
     ),
     *of(
         "dpaudit/training/dp_ftrl",
