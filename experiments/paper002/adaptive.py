@@ -5,14 +5,14 @@ from typing import Any
 from dpaudit.report.rows import read_rows
 from experiments import pages
 from experiments.pages import Fact, Row, Rows, fact, only
-from experiments.paper002.claims import AS_PRINTED, FEW, KEEPS, SCALE
+from experiments.paper002.claims import AS_PRINTED, FEW, KEEPS, named
 
 
 def curve(name: str, sensitivity: int, scale: tuple[Any, ...]) -> Row:
     """Returns what a setting's first trial was like from look to look."""
     kept = read_rows(pages.HERE / "paper002" / "results" / "clip_size_curves.json")
     return only([row | {"quantity": "curve", "setting": row} for row in kept if "accuracy" in row], "curve",
-                name=name, sensitivity=sensitivity, **dict(zip(SCALE, scale, strict=True)))  # fmt: skip
+                name=name, sensitivity=sensitivity, **named(scale))  # fmt: skip
 
 
 def wandering(rows: Rows) -> Fact:

@@ -47,13 +47,22 @@ def scale_of(setting: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(setting.get(name) for name in SCALE)
 
 
+def named(scale: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(SCALE, scale, strict=True))
+
+
+def spread(row: Row) -> str:
+    """Returns the mean of a row's trials ± their standard deviation, where there are several."""
+    return number(row["ours"]) + ("" if row["ours_low"] is None else f" ± {row['ours'] - row['ours_low']:.2f}")
+
+
 def scales(rows: Rows) -> list[tuple[Any, ...]]:
     return list(dict.fromkeys(scale_of(row["setting"]) for row in select(rows, "accuracy_percent")))
 
 
 def margins(rows: Rows, scale: tuple[Any, ...], sensitivity: int) -> list[Margin]:
     """Returns the margins of every claim that was run at a scale."""
-    found = select(rows, "claim_margin", **dict(zip(SCALE, scale, strict=True)), sensitivity=sensitivity)
+    found = select(rows, "claim_margin", **named(scale), sensitivity=sensitivity)
     return [_margin(row, rows) for row in found]
 
 
@@ -164,7 +173,7 @@ def by_runs(number_of: int, rows: Rows) -> Verdict:
     """Returns a comparison between settings, with the noise that keeps the promise, as :func:`deciding` has it."""
     best = deciding(number_of, rows)
     if best is None:
-        return Verdict(None, "not run", "adaptive rules need all clients' reports")
+        return Verdict(None, "not run", "all clients")
     return Verdict(best.holds, f"{best} ({' against '.join(best.margin.row['setting']['closest'])})", ran(best.margin))
 
 
@@ -215,7 +224,7 @@ def tables(rows: Rows) -> Verdict:
 
 def off_by(scale: tuple[Any, ...], rows: Rows) -> list[float]:
     """By how much accuracies of Tables 1 and 2 differ from the paper's, at one scale."""
-    found = select(rows, "accuracy_percent", sensitivity=KEEPS, **dict(zip(SCALE, scale, strict=True)))
+    found = select(rows, "accuracy_percent", sensitivity=KEEPS, **named(scale))
     return [row["ours"] - row["paper_value"] for row in found if row["paper_value"] is not None]
 
 

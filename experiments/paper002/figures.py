@@ -22,6 +22,7 @@ LOWERED = {
 ADAPTIVE = ("clip0.01", "clip0.05", "quantile(0.01)10%", "quantile(0.01)50%", "adaptive0.01", "adaptive0.05", *BUDGETS)
 NORMS = ("non-private", "clip0.01", "clip0.05", "0.05to0.01(20%)")
 SMALL = 1e-4  # a clip norm below which nothing is drawn: polynomials end at 0
+PERFECT, ACCURACY_TICKS = 100.5, (20, 60, 80, 90, 94, 96, 98, 99)  # percent, the former just above all
 FEW_DECADES = 4.5  # in which a logarithmic axis has ticks between the powers of ten
 BLUE, RED, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 INDIGO = "#332288"
@@ -141,6 +142,9 @@ def _grid(columns: Sequence[Column], quantities: Sequence[str], *, log: bool = F
             if quantity == quantities[0]:
                 axes.set_title(column.title, fontsize=10)
         line[0].set_ylabel(NAMES[quantity])
+        if quantity == "accuracy":  # as far apart as errors are on a logarithmic axis: settings end close together
+            line[0].set_yscale("function", functions=(lambda y: -np.log(PERFECT - y), lambda z: PERFECT - np.exp(-z)))
+            line[0].set_yticks([tick for tick in ACCURACY_TICKS if tick <= line[0].get_ylim()[1]])
         if log or quantity == "loss":
             line[0].set_yscale("log")
             if quantity == "clip_norm":

@@ -17,16 +17,17 @@ from experiments.paper002.claims import CLAIMS as CLAIMS
 from experiments.paper002.claims import (
     FEW,
     KEEPS,
-    SCALE,
     deciding,
     judge,
     margins,
+    named,
     ran,
     scale_of,
     scales,
+    spread,
     what_would_change,
 )
-from experiments.paper002.published import ACCURACY, ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS, place
+from experiments.paper002.published import ACCURACY, ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS, ROUNDS, place
 from experiments.paper002.substitution import DIRECTIONS
 
 FILES = ("clip_size.json", "federated_audit.json")
@@ -42,7 +43,9 @@ def draw(rows: Rows, folder: Path) -> None:
     for name, figure in drawn([row for row in kept if scale_of(row) == FEW]).items():
         pages.save(figure, folder / f"{PICTURE}_{name}.png")
     whole = [row for row in kept if "accuracy" in row and of_all(scale_of(row))]
-    for name, figure in (("curves", figures.whole(whole)), ("clip_norms", figures.whole_clip_norms(whole))):
+    long = [row for row in whole if row["rounds"] == ROUNDS]
+    found = {"curves": figures.whole(whole), "lowered": figures.lowered(long, KEEPS)}
+    for name, figure in (found | {"clip_norms": figures.whole_clip_norms(whole)}).items():
         pages.save(figure, folder / f"clip_size_whole_{name}.png")
 
 
@@ -87,10 +90,6 @@ def columns(rows: Rows, *, whole: bool) -> Columns:
     ]
 
 
-def named(scale: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(SCALE, scale, strict=True))
-
-
 def title(scale: tuple[Any, ...], noise: int) -> str:
     dataset, rounds, meant, played = scale
     return f"{dataset}, {rounds:,} rounds, {played:,} of {meant:,}, {NOISE[noise]}"
@@ -119,10 +118,6 @@ def accuracies_of(rows: Rows, columns: Columns) -> str:
     hours = [sum(row["seconds"] for row in own.values()) / 3600 for own in shown]
     lines.append(["hours of all runs", "–", *(f"{each:.1f}" for each in hours)])
     return table(["setting", "paper", *(title(*column) for column in columns)], lines)
-
-
-def spread(row: Row) -> str:
-    return number(row["ours"]) + ("" if row["ours_low"] is None else f" ± {row['ours'] - row['ours_low']:.2f}")
 
 
 def few_clients(rows: Rows) -> Fact:

@@ -174,11 +174,13 @@ def repeated(rule: Rule, times: int) -> Rule:
 
 @partial(jax.jit, static_argnames="model")
 def _tested(params: Any, images: jax.Array, labels: jax.Array, *, model: Any) -> tuple[jax.Array, jax.Array]:
+    network = models.logits(model)
+
     def one(example: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        logits = model.apply({"params": params}, example[0])
+        logits = network(params, example[0])
         return jnp.argmax(logits) == example[1], optax.softmax_cross_entropy_with_integer_labels(logits, example[1])
 
-    right, losses = jax.lax.map(one, (images, labels), batch_size=1_000)
+    right, losses = jax.lax.map(one, (images, labels), batch_size=100)
     return jnp.mean(right), jnp.mean(losses)
 
 
