@@ -28,6 +28,7 @@ from experiments.common import HERE, PROGRAMS, Rows, program
 
 # Hours of trainings; environments of their own; processes and times.
 ELSEWHERE = (
+    "clip_size_unstated",
     "mc_dropout_full",
     "mc_dropout_risk",
     "libraries",

@@ -13,6 +13,8 @@ from experiments.paper002 import figures
 from experiments.paper002.adaptive import adapting as adapting
 from experiments.paper002.adaptive import overtaken as overtaken
 from experiments.paper002.adaptive import wandering as wandering
+from experiments.paper002.choices import choices as choices
+from experiments.paper002.choices import first_weights as first_weights
 from experiments.paper002.claims import CLAIMS as CLAIMS
 from experiments.paper002.claims import (
     FEW,
@@ -30,7 +32,7 @@ from experiments.paper002.claims import (
 from experiments.paper002.published import ACCURACY, ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS, ROUNDS, place
 from experiments.paper002.substitution import DIRECTIONS
 
-FILES = ("clip_size.json", "federated_audit.json")
+FILES = ("clip_size.json", "clip_size_unstated.json", "federated_audit.json")
 NOISE = {1: "C", 2: "2C"}
 WORDS = {True: "**holds**", False: "**fails**", None: "open"}
 FAULTS = ("noise halved", "clipping skipped")

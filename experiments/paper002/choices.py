@@ -1,0 +1,59 @@
+"""Tells what choices that paper 002 does not state change."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.pages import Fact, Row, Rows, fact, only, select, table, values
+from experiments.paper002.claims import AS_PRINTED, FEW, KEEPS, named, scale_of, spread
+from experiments.paper002.published import ACCURACY
+from experiments.paper002.unstated import AGAIN, CHOICES, OURS, PYTORCH
+
+
+def rows_of(rows: Rows, scale: tuple[object, ...]) -> dict[tuple[str, str], Row]:
+    """Returns the rows of one scale by setting and choice."""
+    found = select(rows, "accuracy_of_choice", **named(scale))
+    return {(row["setting"]["name"], row["setting"]["choice"]): row for row in found}
+
+
+def choices(rows: Rows) -> str:
+    """Tabulates accuracies under every choice; ours with all clients is that of the tables above."""
+    every, lines = values(select(rows, "accuracy_of_choice"), "choice"), []
+    for scale in dict.fromkeys(scale_of(row["setting"]) for row in select(rows, "accuracy_of_choice")):
+        found = rows_of(rows, scale)
+        for name in dict.fromkeys(name for name, _ in found):
+            cells = [spread(found[name, choice]) if (name, choice) in found else "–" for choice in every]
+            if (name, OURS) not in found:
+                cells[every.index(OURS)] = spread(ours(rows, scale, name))
+            lines.append(
+                [f"{name}, {scale[-1]:,} of {scale[-2]:,} clients", "{} ± {}".format(*ACCURACY[name]), *cells]
+            )
+    return table(["setting", "paper", *every], lines)
+
+
+def ours(rows: Rows, scale: tuple[object, ...], name: str) -> Row:
+    return only(rows, "accuracy_percent", **named(scale), name=name, sensitivity=KEEPS)
+
+
+def by_first_weights(rows: Rows, name: str, among: Sequence[str]) -> tuple[float, int]:
+    """Returns the standard deviation of a setting's accuracies over choices, in percent, within trials of the same
+    clients and noise by a few clients; and how many trials these are."""
+    found = rows_of(rows, FEW)
+    each = np.array(list(zip(*(found[name, choice]["each"] for choice in among), strict=False)))  # [trials, choices]
+    return math.sqrt(each.var(axis=1, ddof=1).mean()), len(each)
+
+
+def first_weights(rows: Rows) -> Fact:
+    """First weights move an accuracy by more than the paper's deviation, a second draw of one law does so too, and
+    with all clients they lead from below to above the paper's accuracy."""
+    ((name, _), whole) = next(each for each in rows_of(rows, AS_PRINTED).items() if each[0][1] == PYTORCH)
+    laws = [choice for choice in CHOICES if not CHOICES[choice].standardised]
+    apart, trials = by_first_weights(rows, name, laws)
+    again, _ = by_first_weights(rows, name, (OURS, AGAIN))
+    here, (paper, deviation) = ours(rows, AS_PRINTED, name)["ours"], ACCURACY[name]
+    return fact(
+        min(apart, again) > 2 * deviation and whole["ours"] < paper < here,
+        apart=apart, again=again, trials=trials, few=FEW[-1], meant=FEW[-2],
+        name=name, theirs=whole["ours"], ours=here, paper=paper, deviation=deviation,
+    )  # fmt: skip

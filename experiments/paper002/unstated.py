@@ -1,0 +1,160 @@
+"""Measures what paper 002 does not state: how the first weights are drawn, and how pixels are scaled.
+
+    python -m experiments.paper002.unstated --work DIR              # 20 clients for 1,000: an hour and a quarter
+    python -m experiments.paper002.unstated --work DIR --simulated 1000 --trials 1 --only '0.05to0.01(20%)' \\
+        --choices "PyTorch's uniform"                               # all clients: an hour
+    python -m experiments.paper002.unstated --quick --out DIR       # bundled digits: under a minute
+
+A trial has the same clients and the same noise under every choice, so that a choice is compared within trials. Every
+run keeps a checkpoint and a record in --work; rows are made of all records there, and those of other settings stay.
+
+Expect a choice to move accuracies further than they differ from trial to trial.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax.linen import initializers
+
+from dpaudit import _validate
+from experiments.common import Rows, as_command, options, refuse_homeless
+from experiments.paper002.published import ACCURACY, CLIENTS_PER_ROUND, ROUNDS
+from experiments.paper002.run import scale_of
+from experiments.paper002.runs import Bench, Run, Scale, all_records, play_all
+
+SETTINGS, SENSITIVITY, TRIALS = ("clip0.05", "0.05to0.01(20%)"), 2, 3
+QUICK = {"dataset": "digits", "rounds": 50, "clients_per_round": 200, "trials": 1}
+
+Law = Callable[[jax.Array, tuple[int, ...], int], jax.Array]  # of a key, a shape and how many inputs a neuron has
+
+
+class Choice(NamedTuple):
+    """What an author may leave to a library."""
+
+    kernel: Law | None = None  # None: as Flax draws it
+    bias: Law | None = None  # None: 0
+    standardised: bool = False  # pixels of mean 0 and deviation 1 over the training set, instead of [0, 1]
+
+
+def across(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
+    """Draws uniformly from +-1/sqrt(inputs), as PyTorch does for weights and biases of linear and convolution
+    layers."""
+    return jax.random.uniform(key, shape, minval=-1, maxval=1) / np.sqrt(inputs)
+
+
+def lecun(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
+    """Draws as Flax does: truncated normal, with variance 1/inputs."""
+    return initializers.lecun_normal()(key, shape)
+
+
+def glorot(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
+    """Draws as Keras does: uniformly, with variance 2/(inputs + outputs)."""
+    return initializers.glorot_uniform()(key, shape)
+
+
+OURS, AGAIN, PYTORCH = "LeCun normal", "LeCun normal, another draw", "PyTorch's uniform"
+CHOICES = {
+    OURS: Choice(),
+    AGAIN: Choice(kernel=lecun),
+    PYTORCH: Choice(kernel=across, bias=across),
+    "Glorot uniform": Choice(kernel=glorot),
+    "standardised pixels": Choice(standardised=True),
+}
+
+
+class Otherwise(Bench):
+    """The federations of :class:`Bench` under another choice."""
+
+    def __init__(self, choice: Choice, dataset: str, scale: Scale, seed: int, data_dir: str | None = None):
+        super().__init__(dataset, scale, seed, data_dir)
+        self.choice = choice
+        if choice.standardised:
+            pixels = np.asarray(self.train[0], np.float64)  # whose mean is the same on any number of cores
+            middle, deviation = np.float32(pixels.mean()), np.float32(pixels.std())
+            self.train, self.test = (
+                ((images - middle) / deviation, labels) for images, labels in (self.train, self.test)
+            )
+
+    def first(self, trial: int) -> Any:
+        return redrawn(jax.random.fold_in(self.keys(trial)[1], 1), super().first(trial), self.choice)
+
+
+def redrawn(key: jax.Array, params: Any, choice: Choice) -> Any:
+    """Returns a network's parameters {layer: {kernel, bias}}, with those that a choice has a law for drawn by it."""
+    drawn = {}
+    for layer, name in enumerate(params):
+        inputs = int(np.prod(params[name]["kernel"].shape[:-1]))
+        keys = jax.random.split(jax.random.fold_in(key, layer), 2)
+        drawn[name] = {
+            part: params[name][part] if law is None else law(own, params[name][part].shape, inputs)
+            for part, law, own in zip(("kernel", "bias"), (choice.kernel, choice.bias), keys, strict=True)
+        }
+    return drawn
+
+
+def gather(rows: Rows, choice: str, records: Iterable[dict[str, Any]]) -> None:
+    """Adds the accuracy of every setting under a choice: mean ± standard deviation over trials, and ``each`` trial's,
+    in percent."""
+    of_setting: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        of_setting.setdefault(tuple(record[name] for name in ("dataset", *Scale._fields, "name")), []).append(record)
+    for own in of_setting.values():
+        setting = {name: own[0][name] for name in ("dataset", *Scale._fields, "name", "sensitivity")}
+        each = [100 * record["accuracy"][-1] for record in own]
+        middle, deviation = float(np.mean(each)), float(np.std(each, ddof=1)) if len(each) > 1 else None
+        stated = ACCURACY[setting["name"]][0] if (setting["dataset"], setting["rounds"]) == ("mnist", ROUNDS) else None
+        row = rows.add(
+            "accuracy_of_choice",
+            setting | {"choice": choice},
+            middle,
+            (None, None) if deviation is None else (middle - deviation, middle + deviation),
+            scale=scale_of(setting, len(own)),
+            paper_value=stated,
+            seconds=sum(record["seconds_per_round"] * record["rounds"] for record in own),
+        )
+        row |= {"each": [float(f"{value:.5g}") for value in each], "device": own[0]["device"]}
+
+
+def main() -> None:
+    parser = options(__doc__ or "", work="every run")
+    parser.add_argument("--dataset", default="mnist", choices=("digits", "mnist", "fashion_mnist"))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--clients-per-round", type=int, default=CLIENTS_PER_ROUND)
+    parser.add_argument("--simulated", type=int, default=20, metavar="N", help="of a round's clients")
+    parser.add_argument("--only", nargs="+", default=SETTINGS, choices=tuple(ACCURACY), help="settings of the tables")
+    parser.add_argument("--choices", nargs="+", default=tuple(CHOICES), choices=tuple(CHOICES))
+    chosen = parser.parse_args()
+    if chosen.quick:
+        vars(chosen).update(QUICK)
+    refuse_homeless(chosen)
+    _validate.at_least(10, rounds=chosen.rounds)
+    _validate.at_least(1, trials=chosen.trials)
+    if chosen.simulated < 1 or chosen.clients_per_round % chosen.simulated:
+        raise _validate.expected("--simulated", f"a divisor of {chosen.clients_per_round} clients", chosen.simulated)
+    scale = Scale(chosen.rounds, chosen.clients_per_round, chosen.simulated)
+    wanted = [Run(name, SENSITIVITY, trial) for trial in range(chosen.trials) for name in chosen.only]
+    found = {}
+    for choice in chosen.choices:
+        bench = Otherwise(CHOICES[choice], chosen.dataset, scale, chosen.seed, chosen.data_dir)
+        found[choice] = play_all(bench, wanted, home(chosen.work, choice))
+    if chosen.work is not None:
+        found = {choice: all_records(str(home(chosen.work, choice))) for choice in CHOICES}
+    rows = Rows("002", "clip_size_unstated", chosen.out, chosen.seed, keep=chosen.out is None)
+    rows.keep = lambda row: all(row["setting"] != own["setting"] for own in rows.rows)
+    for choice, records in found.items():
+        with rows.of_records(records):
+            gather(rows, choice, records)
+    rows.finish_part(chosen.dataset)
+
+
+def home(work: str | None, choice: str) -> str | None:
+    """Returns the folder of a choice's runs."""
+    return None if work is None else str(Path(work) / choice.replace("'", "").replace(",", "").replace(" ", "-"))
+
+
+if __name__ == "__main__":
+    as_command(main)

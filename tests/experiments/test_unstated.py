@@ -1,0 +1,185 @@
+"""What paper 002 does not state: the laws of first weights, pixels, and rows of every choice."""
+
+import math
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpaudit.report.rows import read_rows
+from dpaudit.training import models
+from experiments.common import Rows
+from experiments.paper002 import choices, unstated
+from experiments.paper002.runs import Bench, Run, Scale
+from experiments.paper002.unstated import AGAIN, CHOICES, OURS, PYTORCH, Choice, Otherwise
+
+SMALL = Scale(10, 10, 10)
+VARIANCES = {  # of a kernel [*window, inputs, outputs], by the documentation of each library
+    PYTORCH: lambda window, inputs, outputs: 1 / (3 * window * inputs),
+    "Glorot uniform": lambda window, inputs, outputs: 2 / (window * (inputs + outputs)),
+}
+
+
+@pytest.fixture(scope="module")
+def network():
+    model = models.model_for((28, 28, 1), 10)
+    return models.initial_parameters(jax.random.key(0), model, (28, 28, 1))
+
+
+def redrawn(choice, params, keys=range(20)):
+    """Returns every layer's values over several keys, flat."""
+    found = [unstated.redrawn(jax.random.key(i), params, choice) for i in keys]
+    return jax.tree.map(lambda *each: np.concatenate([np.ravel(one) for one in each]), *found)
+
+
+def off(values, variance):
+    """By how many standard errors a uniform law's variance is off."""
+    return abs(values.var() / variance - 1) / math.sqrt((9 / 5 - 1) / len(values))
+
+
+@pytest.mark.parametrize("name", VARIANCES)
+def test_first_weights_follow_their_law(name, network):
+    found = redrawn(CHOICES[name], network)
+    for layer, own in network.items():
+        *window, inputs, outputs = own["kernel"].shape
+        variance = VARIANCES[name](math.prod(window), inputs, outputs)
+        values = found[layer]["kernel"]
+        assert off(values, variance) < 4.5
+        assert np.abs(values).max() == pytest.approx(math.sqrt(3 * variance), rel=0.02)
+        assert off(values, 1.3 * variance) > 4.5  # a twin with a wrong variance
+
+
+def test_another_draw_is_of_our_own_law(network):
+    found = redrawn(CHOICES[AGAIN], network)
+    for layer, own in network.items():
+        values, inputs = found[layer]["kernel"], math.prod(own["kernel"].shape[:-1])
+        assert off(values, 1 / inputs) < 4.5  # a truncated normal's variance is known somewhat worse than a uniform's
+        assert off(values, 1 / (3 * inputs)) > 4.5
+        assert not np.any(found[layer]["bias"])
+        assert (
+            abs(np.corrcoef(values[: own["kernel"].size], np.ravel(own["kernel"]))[0, 1])
+            < 5 / own["kernel"].size ** 0.5
+        )
+
+
+def test_biases_are_drawn_where_the_library_draws_them(network):
+    found = redrawn(CHOICES[PYTORCH], network, range(200))
+    for layer, own in network.items():
+        assert off(found[layer]["bias"], 1 / (3 * math.prod(own["kernel"].shape[:-1]))) < 4.5
+    assert not any(np.any(own["bias"]) for own in redrawn(CHOICES["Glorot uniform"], network).values())
+
+
+def test_our_own_choice_changes_nothing(network):
+    same = unstated.redrawn(jax.random.key(1), network, CHOICES[OURS])
+    assert jax.tree.all(jax.tree.map(lambda one, other: jnp.array_equal(one, other), same, network))
+    ours, plain = Otherwise(CHOICES[OURS], "digits", SMALL, 3), Bench("digits", SMALL, 3)
+    assert ours.identity("clip0.05", 2) == plain.identity("clip0.05", 2)
+    other = Otherwise(CHOICES[PYTORCH], "digits", SMALL, 3)
+    assert other.identity("clip0.05", 2) != plain.identity("clip0.05", 2)
+
+
+def test_pixels_are_standardised_by_the_training_set():
+    bench, plain = Otherwise(Choice(standardised=True), "digits", SMALL, 3), Bench("digits", SMALL, 3)
+    assert float(bench.train[0].mean()) == pytest.approx(0, abs=1e-5)
+    assert float(bench.train[0].std()) == pytest.approx(1, abs=1e-5)
+    middle, deviation = plain.train[0].mean(), plain.train[0].std()
+    np.testing.assert_allclose(bench.test[0], (plain.test[0] - middle) / deviation, rtol=1e-5, atol=1e-6)
+
+
+def test_a_trial_has_the_same_clients_and_noise_under_every_choice():
+    run, states = Run("clip0.05", 2, 0), []
+    for choice in (OURS, PYTORCH):
+        bench = Otherwise(CHOICES[choice], "digits", SMALL, 3)
+        parts = bench.play(run)
+        first, last = (
+            np.concatenate([np.ravel(p) for p in jax.tree.leaves(t)]) for t in (bench.first(0), parts.state.params)
+        )
+        states.append(last - first)
+    # Noise of a mean of clients is most of what moves a model.
+    assert np.corrcoef(*states)[0, 1] > 0.8
+
+
+def records(name, *accuracies, **changed):
+    own = {"dataset": "mnist", "rounds": 10_000, "clients_per_round": 1_000, "simulated": 20, "sensitivity": 2}
+    own |= {"name": name, "seconds_per_round": 0.5, "device": "cpu"} | changed
+    return [own | {"accuracy": [0.1, each], "trial": i} for i, each in enumerate(accuracies)]
+
+
+def test_rows_have_every_trial_of_a_choice(tmp_path):
+    rows = Rows("002", "clip_size_unstated", str(tmp_path), 0)
+    unstated.gather(rows, OURS, [*records("clip0.05", 0.92, 0.94), *records("clip0.01", 0.9, rounds=20)])
+    two, one = rows.rows
+    assert (two["ours"], two["paper_value"], two["each"]) == (pytest.approx(93), 92.03, [92.0, 94.0])
+    assert two["ours_high"] - two["ours"] == pytest.approx(math.sqrt(2))
+    assert two["seconds"] == 10_000
+    assert two["setting"]["choice"] == OURS
+    assert (one["ours_low"], one["paper_value"], one["setting"]["rounds"]) == (None, None, 20)
+
+
+def test_the_command_goes_on_and_keeps_rows_of_other_settings(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "clip_size_unstated.json"
+    monkeypatch.setattr("experiments.common.results", lambda name: file)
+
+    def call(*options):
+        given = ["--dataset", "digits", "--rounds", "10", "--clients-per-round", "10", "--simulated", "10"]
+        given += ["--trials", "1", "--choices", OURS, PYTORCH, *options]
+        monkeypatch.setattr(sys, "argv", ["unstated", *given])
+        unstated.main()
+        return {(row["setting"]["name"], row["setting"]["choice"]): row["each"] for row in read_rows(file)}
+
+    first = call("--only", "clip0.05", "--work", str(tmp_path / "one"))
+    assert first.keys() == {("clip0.05", OURS), ("clip0.05", PYTORCH)}
+    assert first["clip0.05", OURS] != first["clip0.05", PYTORCH]
+    both = call("--only", "clip0.01", "--work", str(tmp_path / "other"))
+    assert both.keys() == first.keys() | {("clip0.01", OURS), ("clip0.01", PYTORCH)}
+    assert {key: both[key] for key in first} == first
+    monkeypatch.setattr(Bench, "play", None)  # all are kept
+    assert call("--only", "clip0.01", "--work", str(tmp_path / "other")) == both
+
+
+FIRST = [name for name, choice in CHOICES.items() if not choice.standardised]
+APART = ((93.0, 94.0, 92.0, 93.0), (91.0, 93.0, 91.0, 93.0))  # two trials by all first weights: variances 2/3 and 4/3
+
+
+def rows_of(ours, theirs, few=APART):
+    """Rows of trials by few clients under every choice of first weights, and of one trial with all clients."""
+    rows = Rows("002", "clip_size_unstated", None, 0)
+    for choice, each in zip(FIRST, zip(*few, strict=True), strict=True):
+        unstated.gather(rows, choice, records("clip0.01", *(value / 100 for value in each)))
+    unstated.gather(rows, "standardised pixels", records("clip0.01", 0.1))
+    unstated.gather(rows, PYTORCH, records("clip0.01", theirs / 100, simulated=1_000))
+    last = rows.rows[-1]
+    plain = {key: value for key, value in last["setting"].items() if key != "choice"}
+    return [*rows.rows, last | {"quantity": "accuracy_percent", "setting": plain, "ours": ours}]
+
+
+def test_first_weights_are_compared_within_trials():
+    spread, trials = choices.by_first_weights(rows_of(93.4, 92.5), "clip0.01", FIRST)
+    assert (spread, trials) == (pytest.approx(1.0), 2)
+    shifted = [[value + 10 * trial for value in own] for trial, own in enumerate(APART)]
+    assert choices.by_first_weights(rows_of(93.4, 92.5, shifted), "clip0.01", FIRST)[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "few", "holds"),
+    [
+        (93.4, 92.5, APART, True),
+        (93.4, 92.5, np.full((2, 4), 93) + np.array(APART) / 100, False),  # hardly apart
+        (93.4, 93.1, APART, False),  # the paper's 92.98 is below both
+        (92.9, 92.5, APART, False),  # above both
+    ],
+)
+def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few, holds):
+    found = choices.first_weights(rows_of(ours, theirs, few))
+    assert bool(found.holds) == holds
+    assert (found.values["theirs"], found.values["ours"], found.values["paper"]) == (theirs, ours, 92.98)
+
+
+def test_the_table_has_ours_with_all_clients_from_the_tables_above():
+    header, _, *lines = choices.choices(rows_of(93.4, 92.5)).splitlines()
+    assert header == f"| setting | paper | {' | '.join(CHOICES)} |"
+    assert lines[-1] == "| clip0.01, 1,000 of 1,000 clients | 92.98 ± 0.34 | 93.40 | – | 92.50 | – | – |"
+    assert lines[0].startswith("| clip0.01, 20 of 1,000 clients | 92.98 ± 0.34 | 92.00 ± 1.41 | 93.50 ± 0.71 |")
+    assert lines[0].endswith(" | 10.00 |")
