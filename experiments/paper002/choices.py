@@ -8,7 +8,7 @@ import numpy as np
 from experiments.pages import Fact, Row, Rows, fact, only, select, table, values
 from experiments.paper002.claims import AS_PRINTED, FEW, KEEPS, named, scale_of, spread
 from experiments.paper002.published import ACCURACY
-from experiments.paper002.unstated import AGAIN, CHOICES, OURS, PYTORCH
+from experiments.paper002.unstated import AGAIN, FIRST_WEIGHTS, OURS, PYTORCH
 
 
 def rows_of(rows: Rows, scale: tuple[object, ...]) -> dict[tuple[str, str], Row]:
@@ -48,8 +48,7 @@ def first_weights(rows: Rows) -> Fact:
     """First weights move an accuracy by more than the paper's deviation, a second draw of one law does so too, and
     with all clients they lead from below to above the paper's accuracy."""
     ((name, _), whole) = next(each for each in rows_of(rows, AS_PRINTED).items() if each[0][1] == PYTORCH)
-    laws = [choice for choice in CHOICES if not CHOICES[choice].standardised]
-    apart, trials = by_first_weights(rows, name, laws)
+    apart, trials = by_first_weights(rows, name, FIRST_WEIGHTS)
     again, _ = by_first_weights(rows, name, (OURS, AGAIN))
     here, (paper, deviation) = ours(rows, AS_PRINTED, name)["ours"], ACCURACY[name]
     return fact(

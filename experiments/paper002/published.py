@@ -93,10 +93,15 @@ COMPARISONS = (
         "poly(0.05)0.5 and 1.0 end with a higher loss than 0.05to0.01(20%)",
         "loss",
         1,
-        LOWERED[2:4],
-        LOWERED[:1],
+        ("poly(0.05)0.5", "poly(0.05)1.0"),
+        ("0.05to0.01(20%)",),
     ),
     Comparison(
-        "4.4", "poly(0.05)2.0 ends with a lower loss than 0.05to0.01(20%)", "loss", 1, LOWERED[:1], LOWERED[4:]
+        "4.4",
+        "poly(0.05)2.0 ends with a lower loss than 0.05to0.01(20%)",
+        "loss",
+        1,
+        ("0.05to0.01(20%)",),
+        ("poly(0.05)2.0",),
     ),
 )

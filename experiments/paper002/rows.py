@@ -30,9 +30,6 @@ MEDIAN_BINS = np.r_[0, np.searchsorted(rounds.EDGES, clip_size.EDGES[1:-1]) + 1]
 def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> None:
     """Adds one setting, over its trials: the mean, and mean ± standard deviation where there are several."""
     values = {name: np.array([_values(record, name) for record in own]) for name in CURVES}
-    as_in_the_paper = labels["dataset"] == "mnist" and labels["rounds"] == ROUNDS
-    paper = ACCURACY.get(labels["name"], (None,))[0] if as_in_the_paper else None
-    took = sum(record["seconds_per_round"] * record["rounds"] for record in own)
     found = {
         "accuracy_percent": 100 * values["accuracy"][:, -1],
         "loss": values["loss"][:, -1],
@@ -40,15 +37,32 @@ def compare(rows: Rows, labels: dict[str, Any], own: Records, scale: str) -> Non
         "seconds_per_round": np.array([record["seconds_per_round"] for record in own]),
     }
     for quantity, each in found.items():
-        mean = float(each.mean())
-        deviation = float(each.std(ddof=1)) if len(each) > 1 and math.isfinite(mean) else math.nan
-        bounds = (None, None) if math.isnan(deviation) else (mean - deviation, mean + deviation)
-        published = paper if quantity == "accuracy_percent" else None
-        row = rows.add(quantity, labels, mean, bounds, scale=scale, paper_value=published, seconds=took)
+        paper = stated(labels) if quantity == "accuracy_percent" else None
+        row = rows.add(quantity, labels, *over_trials(each), scale=scale, paper_value=paper, seconds=seconds(own))
         row["device"] = own[0]["device"]
     lost = [record["diverged"] for record in own if record["diverged"] is not None]
     if lost:
         rows.add("diverged_round", labels | {"trials": len(lost)}, min(lost), (min(lost), max(lost)), scale=scale)
+
+
+def over_trials(each: np.ndarray) -> tuple[float, tuple[float | None, float | None]]:
+    """Returns the mean of trials, and mean ± standard deviation where there are several."""
+    mean = float(each.mean())
+    if len(each) == 1 or not math.isfinite(mean):
+        return mean, (None, None)
+    deviation = float(each.std(ddof=1))
+    return mean, (mean - deviation, mean + deviation)
+
+
+def stated(labels: dict[str, Any]) -> float | None:
+    """Returns the accuracy that the paper states for a setting, in percent."""
+    as_in_the_paper = labels["dataset"] == "mnist" and labels["rounds"] == ROUNDS
+    return ACCURACY.get(labels["name"], (None,))[0] if as_in_the_paper else None
+
+
+def seconds(own: Records) -> float:
+    """Returns how long runs took: rounds times the median time of one."""
+    return sum(record["seconds_per_round"] * record["rounds"] for record in own)
 
 
 def judge(rows: Rows, labels: dict[str, Any], records: Records, scale: Callable[[int], str]) -> None:

@@ -18,7 +18,7 @@ Expect on MNIST that C = 0.05 leads early and 0.01 late, that every way to lower
 and that the quantile rules, whose C grows at first without end, destroy the network.
 """
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -96,14 +96,31 @@ def scale_of(shared: dict[str, Any], trials: int) -> str:
     return f"{shared['rounds']:,} rounds x {people} of 5 images, {trials} {'trial' if trials == 1 else 'trials'}"
 
 
+def sized(parser: ArgumentParser, *, trials: int, simulated: int | None) -> None:
+    """Adds the options of a run's scale, with these defaults; None for all clients."""
+    told = f"of a round's clients; default: {simulated or 'all'}"
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--trials", type=int, default=trials)
+    parser.add_argument("--clients-per-round", type=int, default=CLIENTS_PER_ROUND)
+    parser.add_argument("--simulated", type=int, default=simulated, metavar="N", help=told)
+
+
+def scale_chosen(chosen: Namespace) -> Scale:
+    """Returns the scale that was asked for."""
+    _validate.at_least(10, rounds=chosen.rounds)
+    _validate.at_least(1, trials=chosen.trials)
+    _validate.at_least(1, clients_per_round=chosen.clients_per_round)
+    simulated = chosen.clients_per_round if chosen.simulated is None else chosen.simulated
+    if simulated < 1 or chosen.clients_per_round % simulated:
+        raise _validate.expected("--simulated", f"a divisor of {chosen.clients_per_round} clients", simulated)
+    return Scale(chosen.rounds, chosen.clients_per_round, simulated)
+
+
 def arguments(given: Sequence[str] | None = None) -> Namespace:
     """Parses the command line, or ``given``."""
     parser = options(__doc__ or "", work="every run", share=True)
     parser.add_argument("--dataset", nargs="+", default=["mnist"], choices=("digits", "mnist", "fashion_mnist"))
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--trials", type=int, default=TRIALS)
-    parser.add_argument("--clients-per-round", type=int, default=CLIENTS_PER_ROUND)
-    parser.add_argument("--simulated", type=int, default=None, metavar="N", help="of a round's clients; default: all")
+    sized(parser, trials=TRIALS, simulated=None)
     parser.add_argument(
         "--sensitivity", type=int, nargs="+", choices=(1, 2), default=[1, 2], help="of the noise, over C"
     )
@@ -113,12 +130,7 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
         vars(chosen).update(QUICK)
     if chosen.only is None:
         chosen.only = QUICK_ONLY if chosen.quick else ("",)
-    _validate.at_least(10, rounds=chosen.rounds)
-    _validate.at_least(1, trials=chosen.trials)
-    if chosen.simulated is None:
-        chosen.simulated = chosen.clients_per_round
-    if chosen.simulated < 1 or chosen.clients_per_round % chosen.simulated:
-        raise _validate.expected("--simulated", f"a divisor of {chosen.clients_per_round} clients", chosen.simulated)
+    chosen.scale = scale_chosen(chosen)
     if chosen.share is not None and chosen.work is None:
         raise _validate.expected("--work", "a folder for the runs that --share shares out", "none")
     return chosen
@@ -128,10 +140,9 @@ def main() -> None:
     chosen = arguments()
     hosts.alone("clip_size", "--share shares the runs out")
     wanted = shared_out(runs(chosen.only, chosen.sensitivity, chosen.trials), chosen.share)
-    scale = Scale(chosen.rounds, chosen.clients_per_round, chosen.simulated)
     records = []
     for dataset in chosen.dataset:
-        records += play_all(Bench(dataset, scale, chosen.seed, chosen.data_dir), wanted, chosen.work)
+        records += play_all(Bench(dataset, chosen.scale, chosen.seed, chosen.data_dir), wanted, chosen.work)
     if chosen.share is not None:
         return
     played = records if chosen.work is None else all_records(chosen.work)

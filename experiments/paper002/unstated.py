@@ -1,6 +1,6 @@
 """Measures what paper 002 does not state: how the first weights are drawn, and how pixels are scaled.
 
-    python -m experiments.paper002.unstated --work DIR              # 20 clients for 1,000: an hour and a quarter
+    python -m experiments.paper002.unstated --work DIR              # 20 clients for 1,000: an hour and a half
     python -m experiments.paper002.unstated --work DIR --simulated 1000 --trials 1 --only '0.05to0.01(20%)' \\
         --choices "PyTorch's uniform"                               # all clients: an hour
     python -m experiments.paper002.unstated --quick --out DIR       # bundled digits: under a minute
@@ -8,7 +8,8 @@
 A trial has the same clients and the same noise under every choice, so that a choice is compared within trials. Every
 run keeps a checkpoint and a record in --work; rows are made of all records there, and those of other settings stay.
 
-Expect a choice to move accuracies further than they differ from trial to trial.
+Expect accuracies of one trial to differ between first weights by more than the paper's do from trial to trial, and by
+as much between two draws of one law.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,13 +20,14 @@ import jax
 import numpy as np
 from flax.linen import initializers
 
-from dpaudit import _validate
 from experiments.common import Rows, as_command, options, refuse_homeless
-from experiments.paper002.published import ACCURACY, CLIENTS_PER_ROUND, ROUNDS
-from experiments.paper002.run import scale_of
+from experiments.paper002.published import ACCURACY
+from experiments.paper002.rows import over_trials, seconds, stated
+from experiments.paper002.run import scale_chosen, scale_of, sized
 from experiments.paper002.runs import Bench, Run, Scale, all_records, play_all
 
-SETTINGS, SENSITIVITY, TRIALS = ("clip0.05", "0.05to0.01(20%)"), 2, 3
+SETTINGS, SENSITIVITY = ("clip0.05", "0.05to0.01(20%)"), 2
+TRIALS, FEW = 3, 20  # clients in place of all
 QUICK = {"dataset": "digits", "rounds": 50, "clients_per_round": 200, "trials": 1}
 
 Law = Callable[[jax.Array, tuple[int, ...], int], jax.Array]  # of a key, a shape and how many inputs a neuron has
@@ -36,6 +38,7 @@ class Choice(NamedTuple):
 
     kernel: Law | None = None  # None: as Flax draws it
     bias: Law | None = None  # None: 0
+    one_model: bool = False  # all trials begin with the first one's
     standardised: bool = False  # pixels of mean 0 and deviation 1 over the training set, instead of [0, 1]
 
 
@@ -55,12 +58,20 @@ def glorot(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
     return initializers.glorot_uniform()(key, shape)
 
 
-OURS, AGAIN, PYTORCH = "LeCun normal", "LeCun normal, another draw", "PyTorch's uniform"
+OURS, AGAIN, ONE, PYTORCH, GLOROT = (
+    "LeCun normal",
+    "LeCun normal, another draw",
+    "one LeCun normal model",
+    "PyTorch's uniform",
+    "Glorot uniform",
+)
+FIRST_WEIGHTS = (OURS, AGAIN, PYTORCH, GLOROT)
 CHOICES = {
     OURS: Choice(),
     AGAIN: Choice(kernel=lecun),
+    ONE: Choice(one_model=True),
     PYTORCH: Choice(kernel=across, bias=across),
-    "Glorot uniform": Choice(kernel=glorot),
+    GLOROT: Choice(kernel=glorot),
     "standardised pixels": Choice(standardised=True),
 }
 
@@ -79,7 +90,8 @@ class Otherwise(Bench):
             )
 
     def first(self, trial: int) -> Any:
-        return redrawn(jax.random.fold_in(self.keys(trial)[1], 1), super().first(trial), self.choice)
+        whose = 0 if self.choice.one_model else trial
+        return redrawn(jax.random.fold_in(self.keys(whose)[1], 1), super().first(whose), self.choice)
 
 
 def redrawn(key: jax.Array, params: Any, choice: Choice) -> Any:
@@ -103,17 +115,14 @@ def gather(rows: Rows, choice: str, records: Iterable[dict[str, Any]]) -> None:
         of_setting.setdefault(tuple(record[name] for name in ("dataset", *Scale._fields, "name")), []).append(record)
     for own in of_setting.values():
         setting = {name: own[0][name] for name in ("dataset", *Scale._fields, "name", "sensitivity")}
-        each = [100 * record["accuracy"][-1] for record in own]
-        middle, deviation = float(np.mean(each)), float(np.std(each, ddof=1)) if len(each) > 1 else None
-        stated = ACCURACY[setting["name"]][0] if (setting["dataset"], setting["rounds"]) == ("mnist", ROUNDS) else None
+        each = np.array([100 * record["accuracy"][-1] for record in own])
         row = rows.add(
             "accuracy_of_choice",
             setting | {"choice": choice},
-            middle,
-            (None, None) if deviation is None else (middle - deviation, middle + deviation),
+            *over_trials(each),
             scale=scale_of(setting, len(own)),
-            paper_value=stated,
-            seconds=sum(record["seconds_per_round"] * record["rounds"] for record in own),
+            paper_value=stated(setting),
+            seconds=seconds(own),
         )
         row |= {"each": [float(f"{value:.5g}") for value in each], "device": own[0]["device"]}
 
@@ -121,21 +130,14 @@ def gather(rows: Rows, choice: str, records: Iterable[dict[str, Any]]) -> None:
 def main() -> None:
     parser = options(__doc__ or "", work="every run")
     parser.add_argument("--dataset", default="mnist", choices=("digits", "mnist", "fashion_mnist"))
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--trials", type=int, default=TRIALS)
-    parser.add_argument("--clients-per-round", type=int, default=CLIENTS_PER_ROUND)
-    parser.add_argument("--simulated", type=int, default=20, metavar="N", help="of a round's clients")
+    sized(parser, trials=TRIALS, simulated=FEW)
     parser.add_argument("--only", nargs="+", default=SETTINGS, choices=tuple(ACCURACY), help="settings of the tables")
     parser.add_argument("--choices", nargs="+", default=tuple(CHOICES), choices=tuple(CHOICES))
     chosen = parser.parse_args()
     if chosen.quick:
         vars(chosen).update(QUICK)
     refuse_homeless(chosen)
-    _validate.at_least(10, rounds=chosen.rounds)
-    _validate.at_least(1, trials=chosen.trials)
-    if chosen.simulated < 1 or chosen.clients_per_round % chosen.simulated:
-        raise _validate.expected("--simulated", f"a divisor of {chosen.clients_per_round} clients", chosen.simulated)
-    scale = Scale(chosen.rounds, chosen.clients_per_round, chosen.simulated)
+    scale = scale_chosen(chosen)
     wanted = [Run(name, SENSITIVITY, trial) for trial in range(chosen.trials) for name in chosen.only]
     found = {}
     for choice in chosen.choices:

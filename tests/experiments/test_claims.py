@@ -254,6 +254,10 @@ def test_what_would_change_names_no_number_where_no_spread_is_known():
     assert "more than 1,000" in what_would_change(judge([margin(0.0001), *OTHERS])[0])
 
 
+def test_a_claim_that_was_not_run_says_what_it_takes():
+    assert clip_size.by_runs(0, []) == (None, "not run", "all clients")
+
+
 def test_a_claim_tells_which_of_its_pairs_of_settings_were_not_run():
     at = {"rounds": 10, "clients_per_round": 5, "simulated": 5}
     claim = next(i for i, each in enumerate(COMPARISONS) if len(each.smaller) == 4)

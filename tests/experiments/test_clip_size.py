@@ -1,5 +1,6 @@
 """Paper 002's experiment: its settings, what is kept of a run, how claims are judged, and what the section says."""
 
+import math
 import re
 import shlex
 from itertools import chain
@@ -65,6 +66,15 @@ def test_processes_share_all_runs_out():
         clip_size.arguments(["--simulated", "30"])
     with pytest.raises(InputError, match="--work: expected a folder for the runs that --share shares out, got none"):
         clip_size.arguments(["--share", "0/2"])
+    assert (
+        clip_size.arguments([]).scale == clip_size.arguments(["--simulated", "1000"]).scale == (10_000, 1_000, 1_000)
+    )
+
+
+def mean_loss(model, params, test):
+    """The mean of log sum exp minus the label's logit, in NumPy."""
+    logits = np.asarray(jax.vmap(lambda image: model.apply({"params": params}, image))(test.inputs), np.float64)
+    return np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(logits)), test.labels])
 
 
 def test_a_record_is_of_the_run_as_one_program_makes_it(bench, tmp_path):
@@ -80,6 +90,7 @@ def test_a_record_is_of_the_run_as_one_program_makes_it(bench, tmp_path):
         state, info = rounds.run(rounds_key, server, state, everyone, bench.train, 1)
         right = models.accuracy(bench.model, state.params, test.inputs, test.labels)
         assert kept["accuracy"][i] == pytest.approx(right, rel=1e-4)
+        assert kept["loss"][i] == pytest.approx(mean_loss(bench.model, state.params, test), rel=1e-4)
         assert (kept["norm"][i], kept["clip_norm"][i]) == pytest.approx(
             (float(info.norm[0]), float(info.clip_norm[0])), rel=1e-4
         )
@@ -271,6 +282,19 @@ def test_the_page_says_what_the_rows_say(tmp_path, played):
     assert found.holds
     assert found.values["spent"] == pytest.approx(18.30, abs=0.01)
     assert page.drawn(kept).keys() == {"fixed", "schedules", "lowered_2C", "adaptive", "norms", "histograms_2C"}
+
+
+def test_accuracies_are_drawn_as_far_apart_as_errors_on_a_logarithmic_axis():
+    curve = {"name": "clip0.05", "sensitivity": 2, "round": [100, 200], "accuracy": [0.2, 0.99], "loss": [2.0, 0.1]}
+    axes = figures.whole([curve]).axes[0]
+    ticks = np.array(axes.get_yticks())
+    assert ticks.tolist() == [20, 60, 80, 90, 94, 96, 98, 99]
+    to = axes.yaxis.get_transform()
+    np.testing.assert_allclose(to.inverted().transform(to.transform(ticks)), ticks)
+    far = np.diff(
+        to.transform(np.array([80.5, 90.5, 95.5]))
+    )  # errors of 20, 10 and 5 with the half point that is spare
+    np.testing.assert_allclose(far, math.log(2))
 
 
 def test_no_two_settings_are_drawn_alike():

@@ -13,12 +13,12 @@ from dpaudit.training import models
 from experiments.common import Rows
 from experiments.paper002 import choices, unstated
 from experiments.paper002.runs import Bench, Run, Scale
-from experiments.paper002.unstated import AGAIN, CHOICES, OURS, PYTORCH, Choice, Otherwise
+from experiments.paper002.unstated import AGAIN, CHOICES, FIRST_WEIGHTS, GLOROT, ONE, OURS, PYTORCH, Choice, Otherwise
 
 SMALL = Scale(10, 10, 10)
 VARIANCES = {  # of a kernel [*window, inputs, outputs], by the documentation of each library
     PYTORCH: lambda window, inputs, outputs: 1 / (3 * window * inputs),
-    "Glorot uniform": lambda window, inputs, outputs: 2 / (window * (inputs + outputs)),
+    GLOROT: lambda window, inputs, outputs: 2 / (window * (inputs + outputs)),
 }
 
 
@@ -68,7 +68,7 @@ def test_biases_are_drawn_where_the_library_draws_them(network):
     found = redrawn(CHOICES[PYTORCH], network, range(200))
     for layer, own in network.items():
         assert off(found[layer]["bias"], 1 / (3 * math.prod(own["kernel"].shape[:-1]))) < 4.5
-    assert not any(np.any(own["bias"]) for own in redrawn(CHOICES["Glorot uniform"], network).values())
+    assert not any(np.any(own["bias"]) for own in redrawn(CHOICES[GLOROT], network).values())
 
 
 def test_our_own_choice_changes_nothing(network):
@@ -78,6 +78,15 @@ def test_our_own_choice_changes_nothing(network):
     assert ours.identity("clip0.05", 2) == plain.identity("clip0.05", 2)
     other = Otherwise(CHOICES[PYTORCH], "digits", SMALL, 3)
     assert other.identity("clip0.05", 2) != plain.identity("clip0.05", 2)
+
+
+def test_all_trials_may_begin_with_one_model():
+    bench, plain = Otherwise(CHOICES[ONE], "digits", SMALL, 3), Bench("digits", SMALL, 3)
+    for trial in range(2):
+        assert jax.tree.all(jax.tree.map(jnp.array_equal, bench.first(trial), plain.first(0)))
+    assert not jax.tree.all(jax.tree.map(jnp.array_equal, plain.first(1), plain.first(0)))
+    ends = [jax.tree.leaves(bench.play(Run("clip0.05", 2, trial)).state.params)[0] for trial in range(2)]
+    assert not jnp.array_equal(*ends)  # clients and noise are each trial's own
 
 
 def test_pixels_are_standardised_by_the_training_set():
@@ -139,14 +148,13 @@ def test_the_command_goes_on_and_keeps_rows_of_other_settings(tmp_path, monkeypa
     assert call("--only", "clip0.01", "--work", str(tmp_path / "other")) == both
 
 
-FIRST = [name for name, choice in CHOICES.items() if not choice.standardised]
 APART = ((93.0, 94.0, 92.0, 93.0), (91.0, 93.0, 91.0, 93.0))  # two trials by all first weights: variances 2/3 and 4/3
 
 
 def rows_of(ours, theirs, few=APART):
     """Rows of trials by few clients under every choice of first weights, and of one trial with all clients."""
     rows = Rows("002", "clip_size_unstated", None, 0)
-    for choice, each in zip(FIRST, zip(*few, strict=True), strict=True):
+    for choice, each in zip(FIRST_WEIGHTS, zip(*few, strict=True), strict=True):
         unstated.gather(rows, choice, records("clip0.01", *(value / 100 for value in each)))
     unstated.gather(rows, "standardised pixels", records("clip0.01", 0.1))
     unstated.gather(rows, PYTORCH, records("clip0.01", theirs / 100, simulated=1_000))
@@ -156,10 +164,10 @@ def rows_of(ours, theirs, few=APART):
 
 
 def test_first_weights_are_compared_within_trials():
-    spread, trials = choices.by_first_weights(rows_of(93.4, 92.5), "clip0.01", FIRST)
+    spread, trials = choices.by_first_weights(rows_of(93.4, 92.5), "clip0.01", FIRST_WEIGHTS)
     assert (spread, trials) == (pytest.approx(1.0), 2)
     shifted = [[value + 10 * trial for value in own] for trial, own in enumerate(APART)]
-    assert choices.by_first_weights(rows_of(93.4, 92.5, shifted), "clip0.01", FIRST)[0] == pytest.approx(1.0)
+    assert choices.by_first_weights(rows_of(93.4, 92.5, shifted), "clip0.01", FIRST_WEIGHTS)[0] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +187,7 @@ def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few
 
 def test_the_table_has_ours_with_all_clients_from_the_tables_above():
     header, _, *lines = choices.choices(rows_of(93.4, 92.5)).splitlines()
-    assert header == f"| setting | paper | {' | '.join(CHOICES)} |"
+    assert header == f"| setting | paper | {' | '.join([*FIRST_WEIGHTS, 'standardised pixels'])} |"
     assert lines[-1] == "| clip0.01, 1,000 of 1,000 clients | 92.98 ± 0.34 | 93.40 | – | 92.50 | – | – |"
     assert lines[0].startswith("| clip0.01, 20 of 1,000 clients | 92.98 ± 0.34 | 92.00 ± 1.41 | 93.50 ± 0.71 |")
     assert lines[0].endswith(" | 10.00 |")
