@@ -343,19 +343,15 @@ def test_a_narrow_model_takes_wide_messages():
         assert {leaf.dtype for leaf in jax.tree.leaves(after.opt_state)} == {jnp.dtype("float32"), jnp.dtype("int32")}
 
 
-# memory
-
-WIDE = 5_000
-
-
 def test_memory_grows_with_the_chunk_alone():
     """The temporary memory of the compiled program: of a client, a few numbers remain; of one not drawn, none."""
     client = clients.gaussian(clients.gradients(linear), noise_multiplier=1.0)
-    params, data, m, chunk = {"w": jnp.zeros(WIDE)}, jnp.zeros((60, WIDE)), 20_000, 100
+    wide, m, chunk = 5_000, 20_000, 100
+    params, data = {"w": jnp.zeros(wide)}, jnp.zeros((60, wide))
     server = federated(client, clip_size.fixed(1.0), clients_per_round=m, optimizer=optax.sgd(1.0), chunk=chunk)
     program = jax.jit(lambda key, state: run(key, server, state, some(10_000_000), data, 2))
     analysis: Any = program.lower(KEY, server.init(params)).compile().memory_analysis()
-    assert 1 < analysis.temp_size_in_bytes / (4 * chunk * WIDE) < 7  # m / chunk = 200
+    assert 1 < analysis.temp_size_in_bytes / (4 * chunk * wide) < 7  # m / chunk = 200
 
 
 def test_data_with_fewer_rows_than_clients_draw_from_are_refused():
