@@ -8,7 +8,7 @@ import numpy as np
 from experiments.pages import Fact, Row, Rows, fact, only, select, table, values
 from experiments.paper002.claims import AS_PRINTED, FEW, KEEPS, named, scale_of, spread
 from experiments.paper002.published import ACCURACY
-from experiments.paper002.unstated import AGAIN, FIRST_WEIGHTS, OURS, PYTORCH
+from experiments.paper002.unstated import AGAIN, FIRST_WEIGHTS, ONE, OURS, PYTORCH
 
 
 def rows_of(rows: Rows, scale: tuple[object, ...]) -> dict[tuple[str, str], Row]:
@@ -45,14 +45,16 @@ def by_first_weights(rows: Rows, name: str, among: Sequence[str]) -> tuple[float
 
 
 def first_weights(rows: Rows) -> Fact:
-    """First weights move an accuracy by more than the paper's deviation, a second draw of one law does so too, and
-    with all clients they lead from below to above the paper's accuracy."""
+    """First weights move an accuracy by more than the paper's deviation, a second draw of one law does so too, other
+    clients and noise less, and with all clients first weights lead from below to above the paper's accuracy."""
     ((name, _), whole) = next(each for each in rows_of(rows, AS_PRINTED).items() if each[0][1] == PYTORCH)
     apart, trials = by_first_weights(rows, name, FIRST_WEIGHTS)
     again, _ = by_first_weights(rows, name, (OURS, AGAIN))
+    one = rows_of(rows, FEW)[name, ONE]
+    alone = one["ours_high"] - one["ours"]
     here, (paper, deviation) = ours(rows, AS_PRINTED, name)["ours"], ACCURACY[name]
     return fact(
-        min(apart, again) > 2 * deviation and whole["ours"] < paper < here,
-        apart=apart, again=again, trials=trials, few=FEW[-1], meant=FEW[-2],
+        min(apart, again) > alone > 2 * deviation and whole["ours"] < paper < here,
+        apart=apart, again=again, trials=trials, alone=alone, ones=len(one["each"]), few=FEW[-1], meant=FEW[-2],
         name=name, theirs=whole["ours"], ours=here, paper=paper, deviation=deviation,
     )  # fmt: skip

@@ -8,8 +8,8 @@
 A trial has the same clients and the same noise under every choice, so that a choice is compared within trials. Every
 run keeps a checkpoint and a record in --work; rows are made of all records there, and those of other settings stay.
 
-Expect accuracies of one trial to differ between first weights by more than the paper's do from trial to trial, and by
-as much between two draws of one law.
+Expect accuracies of one trial to differ between first weights by more than the paper's do from trial to trial, by as
+much between two draws of one law, and less where all trials begin with one model.
 """
 
 from collections.abc import Callable, Iterable

@@ -148,14 +148,16 @@ def test_the_command_goes_on_and_keeps_rows_of_other_settings(tmp_path, monkeypa
     assert call("--only", "clip0.01", "--work", str(tmp_path / "other")) == both
 
 
+WIDE = ((93.0, 96.0, 92.0, 93.0), (91.0, 94.0, 91.0, 93.0))
 APART = ((93.0, 94.0, 92.0, 93.0), (91.0, 93.0, 91.0, 93.0))  # two trials by all first weights: variances 2/3 and 4/3
 
 
-def rows_of(ours, theirs, few=APART):
+def rows_of(ours, theirs, few=APART, one=(93.0, 94.0)):
     """Rows of trials by few clients under every choice of first weights, and of one trial with all clients."""
     rows = Rows("002", "clip_size_unstated", None, 0)
     for choice, each in zip(FIRST_WEIGHTS, zip(*few, strict=True), strict=True):
         unstated.gather(rows, choice, records("clip0.01", *(value / 100 for value in each)))
+    unstated.gather(rows, ONE, records("clip0.01", *(value / 100 for value in one)))
     unstated.gather(rows, "standardised pixels", records("clip0.01", 0.1))
     unstated.gather(rows, PYTORCH, records("clip0.01", theirs / 100, simulated=1_000))
     last = rows.rows[-1]
@@ -171,23 +173,25 @@ def test_first_weights_are_compared_within_trials():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "few", "holds"),
+    ("ours", "theirs", "few", "one", "holds"),
     [
-        (93.4, 92.5, APART, True),
-        (93.4, 92.5, np.full((2, 4), 93) + np.array(APART) / 100, False),  # hardly apart
-        (93.4, 93.1, APART, False),  # the paper's 92.98 is below both
-        (92.9, 92.5, APART, False),  # above both
+        (93.4, 92.5, WIDE, (93, 94), True),
+        (93.4, 92.5, np.array(WIDE) / 100 + 93, (93, 94), False),  # first weights are hardly apart
+        (93.4, 92.5, WIDE, (93, 99), False),  # clients and noise do more
+        (93.4, 92.5, WIDE, (93, 93.1), False),  # hardly anything
+        (93.4, 93.1, WIDE, (93, 94), False),  # the paper's 92.98 is below both
+        (92.9, 92.5, WIDE, (93, 94), False),  # above both
     ],
 )
-def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few, holds):
-    found = choices.first_weights(rows_of(ours, theirs, few))
+def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few, one, holds):
+    found = choices.first_weights(rows_of(ours, theirs, few, one))
     assert bool(found.holds) == holds
     assert (found.values["theirs"], found.values["ours"], found.values["paper"]) == (theirs, ours, 92.98)
 
 
 def test_the_table_has_ours_with_all_clients_from_the_tables_above():
     header, _, *lines = choices.choices(rows_of(93.4, 92.5)).splitlines()
-    assert header == f"| setting | paper | {' | '.join([*FIRST_WEIGHTS, 'standardised pixels'])} |"
-    assert lines[-1] == "| clip0.01, 1,000 of 1,000 clients | 92.98 ± 0.34 | 93.40 | – | 92.50 | – | – |"
+    assert header == f"| setting | paper | {' | '.join([*FIRST_WEIGHTS, ONE, 'standardised pixels'])} |"
+    assert lines[-1] == "| clip0.01, 1,000 of 1,000 clients | 92.98 ± 0.34 | 93.40 | – | 92.50 | – | – | – |"
     assert lines[0].startswith("| clip0.01, 20 of 1,000 clients | 92.98 ± 0.34 | 92.00 ± 1.41 | 93.50 ± 0.71 |")
     assert lines[0].endswith(" | 10.00 |")
