@@ -27,7 +27,7 @@ def choices(rows: Rows) -> str:
             if (name, OURS) not in found:
                 cells[every.index(OURS)] = spread(ours(rows, scale, name))
             lines.append(
-                [f"{name}, {scale[-1]:,} of {scale[-2]:,} clients", "{} ± {}".format(*ACCURACY[name]), *cells]
+                [f"{name}, {scale[-1]:,} of {scale[-2]:,} clients", "{:.2f} ± {:.2f}".format(*ACCURACY[name]), *cells]
             )
     return table(["setting", "paper", *every], lines)
 

@@ -115,7 +115,7 @@ def accuracies_of(rows: Rows, columns: Columns) -> str:
     for name in values(select(rows, "accuracy_percent"), "name"):
         cells = [spread(own[name]) if name in own else "–" for own in shown]
         if any(name in own for own in shown):
-            stated = "–" if name not in ACCURACY else f"{ACCURACY[name][0]} ± {ACCURACY[name][1]}"
+            stated = "–" if name not in ACCURACY else "{:.2f} ± {:.2f}".format(*ACCURACY[name])
             lines.append([name, stated, *cells])
     hours = [sum(row["seconds"] for row in own.values()) / 3600 for own in shown]
     lines.append(["hours of all runs", "–", *(f"{each:.1f}" for each in hours)])

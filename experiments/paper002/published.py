@@ -87,7 +87,7 @@ COMPARISONS = (
         )
         for rule in BUDGETS
     ),
-    # Fig. 5 (c). At the end: rows name a claim by its place.
+    # Fig. 5 (c), then (b). At the end: rows name a claim by its place.
     Comparison(
         "4.4",
         "poly(0.05)0.5 and 1.0 end with a higher loss than 0.05to0.01(20%)",
@@ -103,5 +103,8 @@ COMPARISONS = (
         1,
         ("0.05to0.01(20%)",),
         ("poly(0.05)2.0",),
+    ),
+    Comparison(
+        "4.4", "lowering C from 0.01 ends with a higher loss than 0.01", "loss", 1, LOWERED_MORE, ("clip0.01",)
     ),
 )
