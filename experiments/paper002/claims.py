@@ -57,7 +57,9 @@ def spread(row: Row) -> str:
 
 
 def scales(rows: Rows) -> list[tuple[Any, ...]]:
-    return list(dict.fromkeys(scale_of(row["setting"]) for row in select(rows, "accuracy_percent")))
+    """Returns the scales that were run: the paper's data first, and the most rounds and clients first."""
+    found = {scale_of(row["setting"]) for row in select(rows, "accuracy_percent")}
+    return sorted(found, key=lambda scale: (scale[0] != AS_PRINTED[0], scale[0], *(-each for each in scale[1:])))
 
 
 def margins(rows: Rows, scale: tuple[Any, ...], sensitivity: int) -> list[Margin]:

@@ -299,6 +299,19 @@ def test_the_deviation_is_that_of_the_trials_or_of_student_s_interval():
     assert (found.trials, found.deviation) == (3, pytest.approx(1.0))
 
 
+def test_the_paper_s_own_scale_comes_first_whatever_was_run_last():
+    ran = [
+        ("fashion_mnist", 10_000, 1_000, 1_000),
+        ("mnist", 1_000, 1_000, 1_000),
+        clip_size.FEW,
+        ("mnist", 3_000, 100, 20),
+        clip_size.AS_PRINTED,
+    ]
+    rows = [{"quantity": "accuracy_percent", "setting": clip_size.named(scale)} for scale in [*ran, *ran]]
+    found = clip_size.scales(rows)
+    assert found == [clip_size.AS_PRINTED, clip_size.FEW, ran[3], ran[1], ran[0]]
+
+
 def test_means_are_apart_by_two_standard_errors_of_their_ranges():
     one, other = ({"ours": x, "ours_low": x - 1.54, "ours_high": x + 1.54} for x in (2.0, 1.0))
     more, error = apart(one, other, 10)
