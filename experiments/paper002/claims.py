@@ -56,6 +56,11 @@ def spread(row: Row) -> str:
     return number(row["ours"]) + ("" if row["ours_low"] is None else f" ± {row['ours'] - row['ours_low']:.2f}")
 
 
+def printed(name: str) -> str:
+    """Returns the accuracy of a setting as the paper prints it, or a dash where it prints none."""
+    return "{:.2f} ± {:.2f}".format(*ACCURACY[name]) if name in ACCURACY else "–"
+
+
 def scales(rows: Rows) -> list[tuple[Any, ...]]:
     """Returns the scales that were run: the paper's data first, and the most rounds and clients first."""
     found = {scale_of(row["setting"]) for row in select(rows, "accuracy_percent")}

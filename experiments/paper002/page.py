@@ -8,7 +8,7 @@ from typing import Any
 
 from dpaudit.report.rows import read_rows
 from experiments import pages
-from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values
+from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table
 from experiments.paper002 import figures
 from experiments.paper002.adaptive import adapting as adapting
 from experiments.paper002.adaptive import overtaken as overtaken
@@ -23,13 +23,15 @@ from experiments.paper002.claims import (
     judge,
     margins,
     named,
+    printed,
     ran,
     scale_of,
     scales,
     spread,
     what_would_change,
 )
-from experiments.paper002.published import ACCURACY, ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS, ROUNDS, place
+from experiments.paper002.published import ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS, ROUNDS, place
+from experiments.paper002.runs import NON_PRIVATE, RULES
 from experiments.paper002.substitution import DIRECTIONS
 
 FILES = ("clip_size.json", "clip_size_unstated.json", "federated_audit.json")
@@ -112,11 +114,10 @@ def accuracies_of(rows: Rows, columns: Columns) -> str:
         found = select(rows, "accuracy_percent", **named(scale))
         own = [row for row in found if row["setting"]["sensitivity"] in (None, noise)]
         shown.append({row["setting"]["name"]: row for row in own})
-    for name in values(select(rows, "accuracy_percent"), "name"):
+    for name in (NON_PRIVATE, *RULES):
         cells = [spread(own[name]) if name in own else "–" for own in shown]
         if any(name in own for own in shown):
-            stated = "–" if name not in ACCURACY else "{:.2f} ± {:.2f}".format(*ACCURACY[name])
-            lines.append([name, stated, *cells])
+            lines.append([name, printed(name), *cells])
     hours = [sum(row["seconds"] for row in own.values()) / 3600 for own in shown]
     lines.append(["hours of all runs", "–", *(f"{each:.1f}" for each in hours)])
     return table(["setting", "paper", *(title(*column) for column in columns)], lines)

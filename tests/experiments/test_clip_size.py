@@ -137,6 +137,15 @@ def test_the_commands_that_are_told_are_of_the_runs_that_the_rows_are_of():
         assert {setting: str(count) for setting, count in trials.items()} == told
 
 
+def test_tables_are_in_the_paper_s_order_whatever_was_run_last():
+    rows = read_rows(results("clip_size"))
+    tables = page.accuracies(rows), page.few_accuracies(rows)
+    assert (page.accuracies(rows[::-1]), page.few_accuracies(rows[::-1])) == tables
+    named = [line.split(" | ")[0][2:] for line in tables[0].splitlines()[2:-1]]
+    assert len(named) > 9
+    assert named == [name for name in (NON_PRIVATE, *RULES) if name in named]
+
+
 def test_a_margin_tells_how_many_trials_it_is_of(tmp_path):
     rows = Rows("002", "clip_size", str(tmp_path), 3)
     labels = {"sensitivity": 2}

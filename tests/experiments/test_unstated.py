@@ -148,7 +148,7 @@ def test_the_command_goes_on_and_keeps_rows_of_other_settings(tmp_path, monkeypa
     assert call("--only", "clip0.01", "--work", str(tmp_path / "other")) == both
 
 
-WIDE = ((93.0, 96.0, 92.0, 93.0), (91.0, 94.0, 91.0, 93.0))
+WIDE = ((93.0, 96.0, 92.0, 93.0), (91.0, 94.0, 91.0, 93.0))  # first weights do more than the rest of a trial
 APART = ((93.0, 94.0, 92.0, 93.0), (91.0, 93.0, 91.0, 93.0))  # two trials by all first weights: variances 2/3 and 4/3
 
 
@@ -181,6 +181,7 @@ def test_first_weights_are_compared_within_trials():
         (93.4, 92.5, WIDE, (93, 93.1), False),  # hardly anything
         (93.4, 93.1, WIDE, (93, 94), False),  # the paper's 92.98 is below both
         (92.9, 92.5, WIDE, (93, 94), False),  # above both
+        (95.2, 92.5, WIDE, (93, 94), False),  # ours is further above it than two draws' deviation, the root of 4.5
     ],
 )
 def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few, one, holds):
