@@ -144,6 +144,7 @@ def test_tables_are_in_the_paper_s_order_whatever_was_run_last():
     named = [line.split(" | ")[0][2:] for line in tables[0].splitlines()[2:-1]]
     assert len(named) > 9
     assert named == [name for name in (NON_PRIVATE, *RULES) if name in named]
+    assert "| poly(0.01)2.0 | 89.65 ± 0.20 | " in tables[0]
 
 
 def test_a_margin_tells_how_many_trials_it_is_of(tmp_path):

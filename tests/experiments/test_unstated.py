@@ -188,6 +188,7 @@ def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few
     found = choices.first_weights(rows_of(ours, theirs, few, one))
     assert bool(found.holds) == holds
     assert (found.values["theirs"], found.values["ours"], found.values["paper"]) == (theirs, ours, 92.98)
+    assert found.values["off"] == pytest.approx(ours - 92.98)
 
 
 def test_the_table_has_ours_with_all_clients_from_the_tables_above():
