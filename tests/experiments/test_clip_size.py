@@ -15,7 +15,7 @@ from dpaudit.federated.clip_size import EDGES
 from dpaudit.report.rows import read_rows, write_rows
 from dpaudit.training import models
 from experiments.common import Rows, results
-from experiments.paper002 import figures, page, substitution
+from experiments.paper002 import adaptive, figures, page, substitution
 from experiments.paper002 import rows as clip_size_rows
 from experiments.paper002 import run as clip_size
 from experiments.paper002 import runs as clip_size_runs
@@ -145,6 +145,21 @@ def test_tables_are_in_the_paper_s_order_whatever_was_run_last():
     assert len(named) > 9
     assert named == [name for name in (NON_PRIVATE, *RULES) if name in named]
     assert "| poly(0.01)2.0 | 89.65 ± 0.20 | " in tables[0]
+
+
+@pytest.mark.parametrize("share", ["50%", "10%"])
+@pytest.mark.parametrize("rounds", [1_000, 10_000])
+def test_the_sentence_on_the_quantile_rule_fails_where_one_run_s_c_ends_high(monkeypatch, share, rounds):
+    said, real = adaptive.adapting([]), adaptive.curve
+    assert said.holds
+
+    def growing(name, sensitivity, scale):
+        own = real(name, sensitivity, scale)
+        grows = name.endswith(share) and scale[1] == rounds
+        return own | {"clip_norm": [*sorted(own["clip_norm"])[:-1], max(1.1, *own["clip_norm"])]} if grows else own
+
+    monkeypatch.setattr(adaptive, "curve", growing)
+    assert not adaptive.adapting([]).holds
 
 
 def test_a_margin_tells_how_many_trials_it_is_of(tmp_path):
