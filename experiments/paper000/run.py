@@ -2,6 +2,7 @@
 
     python -m experiments.ldp_client_audit                     # the image sets that are found: half an hour
     python -m experiments.ldp_client_audit --only mnist        # the audits of one, beside the rows that are there
+    python -m experiments.ldp_client_audit --only cifar10_exact_subset --epsilons 1 --work DIR    # two hours of a core
     python -m experiments.ldp_client_audit --quick --out DIR   # bundled digits: under a minute
 
 Expect on MNIST at epsilon 4: dummy and collusion 98.2% right guesses and an audited epsilon of 4.0 +- 0.1, as in the
@@ -22,6 +23,7 @@ from jax.tree_util import Partial
 
 from dpaudit import data, oracle
 from dpaudit._engine import hosts
+from dpaudit._validate import expected
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates
 from dpaudit.audits import craft, engines, ldp_client
 from dpaudit.audits.ldp_client import CLIP_NORM, PRETRAINING_STEPS
@@ -34,7 +36,7 @@ from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
 from experiments.paper000.two_classes import two_classes
 
 SETS = ("mnist", "fashion_mnist", "cifar10", "svhn")
-EXACT = "cifar10_exact_subset"  # by name alone: to draw every number takes a core over an hour for each epsilon
+EXACT = "cifar10_exact_subset"  # by name alone: to draw every number takes a core two hours for each epsilon
 AUDITED = ("accuracy_percent", "epsilon_hat", "epsilon_optimal", "epsilon_at_equal_accuracy")
 SWEEP_STEPS = (0, 10, 30, 100, 300, 1000, 3000)
 SWEEP_CLIP_NORMS = (0.001, 0.01, 0.03, 0.1, 0.2, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -50,11 +52,11 @@ def grid(rows: Rows, datasets: list[str], options: Any) -> list[dict[str, Any]]:
         settings = {
             "pretraining_steps": PRETRAINING_STEPS,
             "clip_norm": CLIP_NORM,
-            "epsilons": EPSILONS if options.epsilons is None else options.epsilons,
+            "epsilons": options.epsilons,
             "engine": engine,
             "checkpoint": None if options.work is None else Path(options.work) / name,
         }
-        settings |= {"crafts": ldp_client.CRAFTS, "trials": 1000 if options.quick else 10_000}
+        settings |= {"crafts": options.crafts, "trials": 1000 if options.quick else 10_000}
         key = jax.random.fold_in(jax.random.key(options.seed), zlib.crc32(name.encode()))
         for part in ldp_client.audit_client(key, train, test, mesh=hosts.mesh("trials"), **settings):
             for row in part:
@@ -188,9 +190,12 @@ REPRODUCIBLE = {"worst_pair": worst_pair, "sweep": sweep, "two_classes": two_cla
 def main() -> None:
     parser = options(__doc__ or "", work="models, pairs and trials")
     parser.add_argument("--only", nargs="+", choices=(*SETS, EXACT), help="data sets to audit again; other rows stay")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=None, help="promises; default: the paper's four")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS, help="promises; default: the paper's")
+    parser.add_argument("--crafts", nargs="+", default=ldp_client.CRAFTS, choices=ldp_client.CRAFTS, help="settings")
     chosen = parser.parse_args()
-    keep = chosen.only is not None and of_others(chosen.only)
+    if chosen.only is None and not chosen.quick and (chosen.epsilons, chosen.crafts) != (EPSILONS, ldp_client.CRAFTS):
+        raise expected("--only", "the data sets to audit in these settings alone; other rows stay", "none")
+    keep = chosen.only is not None and of_others(chosen.only, chosen.crafts, chosen.epsilons)
     rows = Rows("000", "ldp_client_audit", chosen.out, chosen.seed, keep=keep, data_dir=chosen.data_dir)
     datasets = ["digits"]
     if not chosen.quick:
@@ -210,15 +215,25 @@ def main() -> None:
     relaxation(rows, audits)
     before = rows.file.with_name(f"{rows.file.stem}_rows.json")
     earlier = read_rows(before) if rows.earlier else []
-    again = {row["dataset"] for row in audits}
-    kept = [row for row in earlier if row["dataset"] not in again]
+    again = {audited(row) for row in audits}
+    kept = [row for row in earlier if audited(row) not in again]
     rows.write(kept + [row | rows.signature() for row in audits], "_rows")
 
 
-def of_others(names: Sequence[str]) -> Callable[[dict[str, Any]], bool]:
-    """Returns ``keep(row)``: whether a row is of no audit of these data sets."""
+def audited(row: dict[str, Any]) -> tuple[str, str, float]:
+    """Returns what one audit is of: a data set, a setting and a promise."""
+    return row["dataset"], row["craft"], row["epsilon"]
+
+
+def of_others(
+    names: Sequence[str], crafts: Sequence[str], epsilons: Sequence[float]
+) -> Callable[[dict[str, Any]], bool]:
+    """Returns ``keep(row)``: whether a row is of no audit of these data sets in these settings at these promises."""
 
     def keep(row: dict[str, Any]) -> bool:
-        return row["quantity"] not in AUDITED or row["setting"]["dataset"].split(" ")[0] not in names
+        if row["quantity"] not in AUDITED:
+            return True
+        dataset, craft, epsilon = audited(row["setting"])
+        return dataset.split(" ")[0] not in names or craft not in crafts or epsilon not in epsilons
 
     return keep

@@ -2,22 +2,33 @@
 
 import pytest
 
+from dpaudit._validate import InputError
 from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
-from experiments.paper000.run import AUDITED, of_others, published
+from experiments.paper000.run import AUDITED, main, of_others, published
 
 
 @pytest.mark.parametrize("quantity", AUDITED)
-def test_audits_of_a_data_set_are_made_again_and_all_else_stays(quantity):
-    keep = of_others(["mnist", "cifar10"])
-    for dataset, kept in (
-        ("mnist", False),
-        ("cifar10 (JPEG)", False),
-        ("cifar10_exact_subset", True),
-        ("digits", True),
+def test_what_is_audited_is_made_again_and_all_else_stays(quantity):
+    keep = of_others(["mnist", "cifar10"], ["benign", "dummy"], [0.5, 4.0])
+    for dataset, craft, epsilon, kept in (
+        ("mnist", "benign", 4.0, False),
+        ("cifar10 (JPEG)", "dummy", 0.5, False),
+        ("mnist", "collusion", 4.0, True),
+        ("mnist", "benign", 1.0, True),
+        ("cifar10_exact_subset", "benign", 4.0, True),
+        ("digits", "benign", 4.0, True),
     ):
-        assert keep({"quantity": quantity, "setting": {"dataset": dataset}}) is kept
+        setting = {"dataset": dataset, "craft": craft, "epsilon": epsilon}
+        assert keep({"quantity": quantity, "setting": setting}) is kept
     assert keep({"quantity": "sweep_accuracy_percent", "setting": {"dataset": "mnist"}})
     assert keep({"quantity": "worst_pair_norm", "setting": {}})
+
+
+@pytest.mark.parametrize("named", [["--epsilons", "0.5"], ["--crafts", "benign"]])
+def test_a_part_of_the_audits_of_no_named_data_set_would_lose_the_others(named, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["ldp_client_audit", *named])
+    with pytest.raises(InputError, match=r"^--only: expected the data sets to audit .*; other rows stay, got none$"):
+        main()
 
 
 def test_the_paper_s_numbers_stand_beside_its_own_settings_alone():
