@@ -1,8 +1,12 @@
 """Paper 000's experiment: what is made again of one data set, and the paper's numbers beside it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from dpaudit._validate import InputError
+from dpaudit.report.rows import read_rows, write_rows
+from experiments.paper000 import run
 from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
 from experiments.paper000.run import AUDITED, main, of_others, published
 
@@ -22,6 +26,36 @@ def test_what_is_audited_is_made_again_and_all_else_stays(quantity):
         assert keep({"quantity": quantity, "setting": setting}) is kept
     assert keep({"quantity": "sweep_accuracy_percent", "setting": {"dataset": "mnist"}})
     assert keep({"quantity": "worst_pair_norm", "setting": {}})
+
+
+def test_one_audit_is_written_beside_the_others(tmp_path, monkeypatch):
+    """Its rows replace its own alone, in both files; what was audited is made up, and nothing is played."""
+
+    def row(craft, epsilon, accuracy):
+        return {"dataset": "mnist", "craft": craft, "epsilon": epsilon, "accuracy": accuracy}
+
+    def comparison(audit):
+        setting = {field: audit[field] for field in ("dataset", "craft", "epsilon")}
+        return {"quantity": "accuracy_percent", "setting": setting, "ours": audit["accuracy"]}
+
+    def grid(rows, datasets, options):
+        assert (datasets, options.crafts, options.epsilons) == (["mnist"], ["benign"], [0.5])
+        made = row("benign", 0.5, 3.0)
+        rows.add("accuracy_percent", comparison(made)["setting"], made["accuracy"], scale="")
+        rows.finish_part("benign")
+        return [made]
+
+    before = [row("benign", 4.0, 0.0), row("benign", 0.5, 1.0), row("dummy", 0.5, 2.0)]
+    write_rows([comparison(audit) for audit in before], tmp_path / "results.json")
+    write_rows(before, tmp_path / "results_rows.json")
+    monkeypatch.setattr(run, "grid", grid)
+    monkeypatch.setattr(run, "relaxation", lambda rows, audits: None)
+    monkeypatch.setattr(run.data, "available", lambda _: [SimpleNamespace(name="mnist", contents="found")])
+    named = ["--only", "mnist", "--crafts", "benign", "--epsilons", "0.5", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["ldp_client_audit", *named])
+    main()
+    assert [audit["accuracy"] for audit in read_rows(tmp_path / "results_rows.json")] == [0.0, 2.0, 3.0]
+    assert [found["ours"] for found in read_rows(tmp_path / "results.json")] == [0.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("named", [["--epsilons", "0.5"], ["--crafts", "benign"]])
