@@ -11,7 +11,7 @@ state: the sweep shows where its rows lie.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +193,10 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS, help="promises; default: the paper's")
     parser.add_argument("--crafts", nargs="+", default=ldp_client.CRAFTS, choices=ldp_client.CRAFTS, help="settings")
     chosen = parser.parse_args()
-    if chosen.only is None and not chosen.quick and (chosen.epsilons, chosen.crafts) != (EPSILONS, ldp_client.CRAFTS):
+    all_of_them = (tuple(chosen.epsilons), tuple(chosen.crafts)) == (EPSILONS, ldp_client.CRAFTS)
+    if chosen.only is None and not chosen.quick and not all_of_them:
         raise expected("--only", "the data sets to audit in these settings alone; other rows stay", "none")
-    keep = chosen.only is not None and of_others(chosen.only, chosen.crafts, chosen.epsilons)
+    keep = chosen.only is not None and (lambda row: stands(row, rows.rows))
     rows = Rows("000", "ldp_client_audit", chosen.out, chosen.seed, keep=keep, data_dir=chosen.data_dir)
     datasets = ["digits"]
     if not chosen.quick:
@@ -225,15 +226,9 @@ def audited(row: dict[str, Any]) -> tuple[str, str, float]:
     return row["dataset"], row["craft"], row["epsilon"]
 
 
-def of_others(
-    names: Sequence[str], crafts: Sequence[str], epsilons: Sequence[float]
-) -> Callable[[dict[str, Any]], bool]:
-    """Returns ``keep(row)``: whether a row is of no audit of these data sets in these settings at these promises."""
-
-    def keep(row: dict[str, Any]) -> bool:
-        if row["quantity"] not in AUDITED:
-            return True
-        dataset, craft, epsilon = audited(row["setting"])
-        return dataset.split(" ")[0] not in names or craft not in crafts or epsilon not in epsilons
-
-    return keep
+def stands(row: dict[str, Any], made: Sequence[dict[str, Any]]) -> bool:
+    """Tells whether a comparison from before is of no audit that was made again, so that one not reached keeps its."""
+    if row["quantity"] not in AUDITED:
+        return True
+    again = {(other["quantity"], *audited(other["setting"])) for other in made if other["quantity"] in AUDITED}
+    return (row["quantity"], *audited(row["setting"])) not in again
