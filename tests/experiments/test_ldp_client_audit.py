@@ -6,7 +6,7 @@ import pytest
 
 from dpaudit._validate import InputError
 from dpaudit.report.rows import read_rows, write_rows
-from experiments.paper000 import run
+from experiments.paper000 import page, run
 from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
 from experiments.paper000.run import AUDITED, main, published, stands
 
@@ -68,3 +68,47 @@ def test_the_paper_s_numbers_stand_beside_its_own_settings_alone():
     assert published("benign", 4.0) == (TABLE_1["benign"][EPSILONS.index(4.0)], QUOTED["benign"])
     assert published("dummy", 0.5) == (TABLE_1["dummy"][0], None)
     assert published("likeliest_flip", 4.0) == published("benign", 3.0) == (None, None)
+
+
+EXACT, LOSSY = "cifar10_exact_subset", "cifar10 (JPEG)"
+
+
+def compared(dataset, craft, epsilon, right=60.0, shown=1.0, best=1.0, *, seed=0):
+    """The three rows of a made-up audit, with bounds half a unit to either side."""
+    numbers = {"accuracy_percent": right, "epsilon_hat": shown, "epsilon_optimal": best}
+    setting = {"dataset": dataset, "craft": craft, "epsilon": epsilon}
+    shared = {"setting": setting, "seed": seed, "seconds": 900.0}
+    return [
+        {"quantity": name, "ours": ours, "ours_low": ours - 0.5, "ours_high": ours + 0.5} | shared
+        for name, ours in numbers.items()
+    ]
+
+
+def copies(seed=1, **differs):
+    """Both copies of CIFAR-10 in two settings at the promise, and in one at another; at a third, one copy alone."""
+    common = (("benign", 4.0), ("dummy", 4.0))
+    rows = [row for name in (LOSSY, EXACT) for craft, epsilon in common for row in compared(name, craft, epsilon)]
+    rows += compared(LOSSY, "dummy", 1.0) + compared(EXACT, "dummy", 1.0, seed=seed, **differs)
+    return rows + compared(LOSSY, "dummy", 2.0, 99.0) + compared("mnist", "dummy", 2.0, 1.0)
+
+
+def test_both_copies_of_cifar10_stand_side_by_side_at_every_promise_that_both_have():
+    head, _, *lines = page.copies(copies(right=60.2)).splitlines()
+    assert head.startswith("| setting | right %, exact | right %, JPEG | ")
+    assert [line.split(" | ")[0] for line in lines] == ["| benign, ε = 4", "| dummy, ε = 1", "| dummy, ε = 4"]
+    assert "| 60.2 [59.7, 60.7] | 60.0 [59.5, 60.5] | 1.00 [0.50, 1.50] | 1.00 [0.50, 1.50] |" in lines[1]
+    assert lines[1].endswith("| 1.00 [0.50, 1.50] | 0.25 |")
+
+
+@pytest.mark.parametrize("differs", [{"right": 61.1}, {"right": 58.9}, {"shown": 2.1}, {"best": -0.1}])
+def test_copies_are_not_alike_where_one_interval_of_one_promise_is_apart(differs):
+    assert not page.alike(copies(**differs)).holds
+    near = page.alike(copies(right=60.9, shown=0.1))
+    assert near.holds
+    assert near.values == {"count": 3, "most": pytest.approx(0.9)}
+
+
+def test_a_promise_has_draws_of_its_own_where_no_other_has_its_seed():
+    assert page.own_draws(copies()).holds
+    assert not page.own_draws(copies(seed=0)).holds
+    assert not page.own_draws(copies() + compared(EXACT, "benign", 1.0, seed=2)).holds
