@@ -5,7 +5,7 @@
     python -m experiments.ldp_client_audit --quick --out DIR   # bundled digits: under a minute
     python -m experiments.ldp_client_audit --only cifar10_exact_subset --epsilons 1 --seed 2 --work DIR
 
-The last, one promise of one set beside those that are there, takes a core two and a half hours. Its own seed keeps its
+The last, one promise of one set beside those that are there, takes a core over an hour. Its own seed keeps its
 draws apart from those of the other promises: one seed would give all the same.
 
 Expect on MNIST at epsilon 4: dummy and collusion 98.2% right guesses and an audited epsilon of 4.0 +- 0.1, as in the
@@ -39,7 +39,7 @@ from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
 from experiments.paper000.two_classes import two_classes
 
 SETS = ("mnist", "fashion_mnist", "cifar10", "svhn")
-EXACT = "cifar10_exact_subset"  # by name alone: to draw every number takes a core two hours for each epsilon
+EXACT = "cifar10_exact_subset"  # by name alone: to draw every number takes a core over an hour for each epsilon
 AUDITED = ("accuracy_percent", "epsilon_hat", "epsilon_optimal", "epsilon_at_equal_accuracy")
 SWEEP_STEPS = (0, 10, 30, 100, 300, 1000, 3000)
 SWEEP_CLIP_NORMS = (0.001, 0.01, 0.03, 0.1, 0.2, 0.3, 1.0, 3.0, 10.0, 30.0)
