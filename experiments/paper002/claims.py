@@ -26,7 +26,13 @@ class Margin(NamedTuple):
     middle: float
     deviation: float  # of a trial's margin, as those of this claim alone have it
     trials: int
+    repeated: int  # how many of the claim's pairs of settings were run in more than one trial
     row: Row
+
+    @property
+    def settings(self) -> set[str]:
+        """The two that are closest, which the margin is between."""
+        return set(self.row["setting"]["closest"])
 
 
 class Judged(NamedTuple):
@@ -35,8 +41,7 @@ class Judged(NamedTuple):
     margin: Margin
     error: float
     holds: bool | None
-    deviation: float  # from trial to trial, shared with other margins; NaN where these are too few
-    freedom: int  # degrees of, of the deviation
+    pool: Sequence[Margin]  # what the standard deviation from trial to trial is of; empty where that is too little
 
     def __str__(self) -> str:
         error = "" if math.isinf(self.error) else f" ± {self.error:.2g}"
@@ -75,46 +80,51 @@ def margins(rows: Rows, scale: tuple[Any, ...], sensitivity: int) -> list[Margin
 
 def _margin(row: Row, rows: Rows) -> Margin:
     """From a row's margins of each trial; earlier rows have Student's 95% interval over them instead."""
-    claim, middle = row["setting"]["claim"], float(row["ours"])
+    at, middle = row["setting"], float(row["ours"])
+    ran = _trials(at, rows)
+    own = COMPARISONS[at["claim"]]
+    fixed = {name: math.inf for name in own.smaller if own.quantity == "clip_norm"}
+    every = ran | fixed  # a fixed C is what its name says, run or not
+    repeated = sum(min(every.get(a, 0), every.get(b, 0)) > 1 for a in own.larger for b in own.smaller)
+    deviation, trials = math.nan, 1
     if "apart" in row:
         apart = np.array(row["apart"], float)
-        several = len(apart) > 1 and bool(np.isfinite(apart).all())
-        return Margin(claim, middle, float(apart.std(ddof=1)) if several else math.nan, len(apart), row)
-    if row["ours_low"] is None:
-        return Margin(claim, middle, math.nan, 1, row)
-    trials = min(_trials(row["setting"], name, rows) for name in row["setting"]["closest"])
-    error = middle - row["ours_low"]
-    return Margin(claim, middle, error * math.sqrt(trials) / float(stats.t.ppf(0.975, trials - 1)), trials, row)
+        trials = len(apart)
+        if trials > 1 and np.isfinite(apart).all():
+            deviation = float(apart.std(ddof=1))
+    elif row["ours_low"] is not None:
+        trials = min(ran[name] for name in at["closest"])
+        deviation = (middle - row["ours_low"]) * math.sqrt(trials) / float(stats.t.ppf(0.975, trials - 1))
+    return Margin(at["claim"], middle, deviation, trials, repeated, row)
 
 
-def _trials(setting: dict[str, Any], name: str, rows: Rows) -> int:
-    """Returns how many trials a setting was run in; without privacy, under no noise."""
-    same = {field: setting[field] for field in SCALE} | {"name": name}
-    (row,) = (
-        row for row in select(rows, "accuracy_percent", **same)
+def _trials(setting: dict[str, Any], rows: Rows) -> dict[str, int]:
+    """Returns how many trials every setting was run in; without privacy, under no noise."""
+    return {
+        row["setting"]["name"]: int(row["scale"].rsplit(", ", 1)[1].split()[0])
+        for row in select(rows, "accuracy_percent", **named(scale_of(setting)))
         if row["setting"]["sensitivity"] in (None, setting["sensitivity"])
-    )  # fmt: skip
-    return int(row["scale"].rsplit(", ", 1)[1].split()[0])
+    }
 
 
 def judge(found: Sequence[Margin]) -> list[Judged]:
     """Gives every margin an interval by a paired model: trials differ as much for all margins of one quantity.
 
     The standard deviation from trial to trial is shared by the margins of one quantity at one share of the rounds, or,
-    where those leave fewer than ``LEAST`` degrees of freedom, by all of the quantity; with fewer still, and for a
-    claim that was run in a single trial, nothing is decided. No claim holds before all of its pairs were run.
+    where those leave fewer than ``LEAST`` degrees of freedom, by all of the quantity; with fewer still, nothing is
+    decided. A single trial decides nothing: no claim holds before all of its pairs of settings were run in two.
     """
     return [_judged(margin, found) for margin in found]
 
 
 def _judged(margin: Margin, found: Sequence[Margin]) -> Judged:
-    deviation, freedom = _spread(margin, found)
-    if margin.trials < 2 or math.isnan(deviation):
-        return Judged(margin, math.inf, None, deviation, freedom)
-    error = _half_width(deviation, freedom, margin.trials)
+    pool = _pool(margin, found)
+    if margin.trials < 2 or not pool:
+        return Judged(margin, math.inf, None, pool)
+    error = _half_width(pool, margin.trials)
     holds = from_interval(margin.middle - error, margin.middle + error)
-    run, meant = pairs(margin)
-    return Judged(margin, error, None if holds and run < meant else holds, deviation, freedom)
+    _, meant = pairs(margin)
+    return Judged(margin, error, None if holds and margin.repeated < meant else holds, pool)
 
 
 def pairs(margin: Margin) -> tuple[int, int]:
@@ -125,45 +135,65 @@ def pairs(margin: Margin) -> tuple[int, int]:
     return margin.row["setting"].get("pairs", meant), meant
 
 
-def _spread(margin: Margin, found: Sequence[Margin]) -> tuple[float, int]:
-    """Returns the standard deviation that a margin shares with others, and its degrees of freedom."""
-    own, freedom = COMPARISONS[margin.claim], 0
-    for shares in ((own.at,), tuple({claim.at for claim in COMPARISONS})):
-        pool = [
-            m for m in found if COMPARISONS[m.claim].quantity == own.quantity and COMPARISONS[m.claim].at in shares
-        ]
-        pool = [m for m in pool if m.trials > 1 and math.isfinite(m.deviation)]
-        freedom = sum(m.trials - 1 for m in pool)
-        if freedom >= LEAST:
-            return math.sqrt(sum((m.trials - 1) * m.deviation**2 for m in pool) / freedom), freedom
-    return math.nan, freedom
+def _pool(margin: Margin, found: Sequence[Margin]) -> list[Margin]:
+    """Returns the margins that share one's standard deviation; none where they have too few degrees of freedom."""
+    own = COMPARISONS[margin.claim]
+    of = [m for m in found if COMPARISONS[m.claim].quantity == own.quantity]
+    of = [m for m in of if m.trials > 1 and math.isfinite(m.deviation)]
+    at_once = [m for m in of if COMPARISONS[m.claim].at == own.at]
+    return next((pool for pool in (at_once, of) if _freedom(pool) >= LEAST), [])
 
 
-def _half_width(deviation: float, freedom: int, trials: int) -> float:
+def _freedom(pool: Sequence[Margin]) -> float:
+    """Returns the degrees of freedom of a variance that margins share.
+
+    They match its mean and variance (Satterthwaite, "An approximate distribution of estimates of variance
+    components", 1946): (Σᵢ nᵢ)² / Σᵢⱼ ρᵢⱼ² nᵢⱼ, where n is one less than the number of trials, of one margin or of
+    both. In the paired model margins between s settings in common have a correlation of ρ = ± s / 2, here at any
+    rounds. Without any in common this is Σᵢ nᵢ.
+    """
+    squared = sum(
+        (len(one.settings & other.settings) / 2) ** 2 * (min(one.trials, other.trials) - 1)
+        for one in pool
+        for other in pool
+    )
+    return sum(m.trials - 1 for m in pool) ** 2 / squared if pool else 0.0
+
+
+def _deviation(pool: Sequence[Margin]) -> float:
+    """Returns the standard deviation from trial to trial that margins share."""
+    return math.sqrt(sum((m.trials - 1) * m.deviation**2 for m in pool) / sum(m.trials - 1 for m in pool))
+
+
+def _half_width(pool: Sequence[Margin], trials: int) -> float:
     """Half of Student's 95% interval for the mean of so many trials."""
-    return float(stats.t.ppf(0.975, freedom)) * deviation / math.sqrt(trials)
+    return float(stats.t.ppf(0.975, _freedom(pool))) * _deviation(pool) / math.sqrt(trials)
 
 
 def what_would_change(judged: Judged) -> str:
     """Tells what another verdict would take: of a decided claim, one more trial; of an open one, more like these."""
-    margin, deviation, freedom = judged.margin, judged.deviation, judged.freedom
+    margin, n = judged.margin, judged.margin.trials
+    others = [m for m in judged.pool if m.claim != margin.claim]
     if judged.holds is None:
         run, meant = pairs(margin)
         if run < meant:
             return "runs of the settings that are missing"
-        if math.isnan(deviation):
-            return f"{LEAST + 1} trials in all, at least"
-        for trials in range(max(2, margin.trials), MOST_TRIALS + 1):
-            if _half_width(deviation, freedom + trials - margin.trials, trials) < abs(margin.middle):
+        if not judged.pool:
+            return f"{LEAST + 1} trials in all, or 2 of more settings"
+        if n > 1 and margin.repeated < meant and margin.middle > judged.error:
+            return "second trials of the settings that have one"
+        for trials in range(max(2, n), MOST_TRIALS + 1):
+            more = margin._replace(trials=trials, deviation=_deviation(judged.pool))
+            if _half_width([*others, more], trials) < abs(margin.middle):
                 return f"{trials} trials in all, if mean and spread stay"
         return f"more than {MOST_TRIALS:,} trials, if mean and spread stay"
-    sign, n = (1 if judged.holds else -1), margin.trials
+    sign = 1 if judged.holds else -1
 
     def bound(off: float) -> float:
         """The end next to zero of the interval with one trial more, so far from the mean towards zero."""
-        squares = freedom * deviation**2 + n / (n + 1) * off**2
-        error = _half_width(math.sqrt(squares / (freedom + 1)), freedom + 1, n + 1)
-        return abs(margin.middle) - off / (n + 1) - error
+        variance = ((n - 1) * margin.deviation**2 + n / (n + 1) * off**2) / n
+        more = margin._replace(trials=n + 1, deviation=math.sqrt(variance))
+        return abs(margin.middle) - off / (n + 1) - _half_width([*others, more], n + 1)
 
     off: Any = optimize.brentq(bound, 0, (n + 1) * abs(margin.middle))
     return f"one more trial of {margin.middle - sign * off:+.3g} or {'less' if judged.holds else 'more'}: open again"
@@ -202,7 +232,10 @@ def ran(margin: Margin) -> str:
     trials = f"{margin.trials} trial{'s' * (margin.trials > 1)}"
     told = f"{at['rounds']:,} rounds, {who} {at['clients_per_round']:,}{' clients' * (who == 'all')}, {trials}"
     run, meant = pairs(margin)
-    return told if run == meant else f"{told}, {run} of {meant} pairs of settings"
+    if run < meant:
+        return f"{told}, {run} of {meant} pairs of settings"
+    once = meant - margin.repeated
+    return f"{told}, but 1 for {once} of {meant} pairs of settings" if margin.trials > 1 and once else told
 
 
 def message(sensitivity: int, rows: Rows) -> Verdict:

@@ -6,7 +6,9 @@ import re
 from functools import cache
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from experiments import pages
 from experiments.pages import apart
@@ -31,7 +33,8 @@ def two_networks(rows):
 
 
 def of_all_clients(rows):
-    """Margins of all clients where only a few were run, and of all pairs of settings, so that every claim can hold."""
+    """Margins of all clients where only a few were run, of all pairs of settings in ten trials that agree, so that
+    every claim can hold."""
     rows = copy.deepcopy(rows)
     margins = [row for row in rows if row["quantity"] == "claim_margin"]
     whole = {row["setting"]["claim"] for row in margins if clip_size.scale_of(row["setting"]) == clip_size.AS_PRINTED}
@@ -39,9 +42,12 @@ def of_all_clients(rows):
     twins = [copy.deepcopy(row) for row in few if row["setting"]["claim"] not in whole]
     for row in twins:
         row["setting"] |= {"simulated": row["setting"]["clients_per_round"]}
-        row.setdefault("apart", [row["ours"]])  # earlier rows have an interval instead, over trials of other rows
     for row in (*margins, *twins):
         row["setting"].pop("pairs", None)
+        row["apart"] = [row["ours"]] * 10
+    for row in rows:
+        if row["quantity"] == "accuracy_percent":
+            repeated(row)
     return [*rows, *twins]
 
 
@@ -177,13 +183,17 @@ def test_a_claim_names_a_command_that_there_is():
         assert (pages.HERE / f"{name}.py").exists(), claim.command
 
 
-ROW = {"setting": {}}
+def row_of(*closest, **at):
+    return {"setting": {"closest": closest, **at}}
 
 
-def margin(*values, claim=2):
+def margin(*values, claim=2, closest=None):
+    """Of all pairs of a claim's settings, as many trials each; no settings in common with another claim's."""
     middle = sum(values) / len(values)
     deviation = math.sqrt(sum((v - middle) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else math.nan
-    return Margin(claim, middle, deviation, len(values), ROW)
+    every = len(COMPARISONS[claim].larger) * len(COMPARISONS[claim].smaller)
+    row = row_of(*(closest or (f"{claim}a", f"{claim}b")))
+    return Margin(claim, middle, deviation, len(values), every, row)
 
 
 def test_a_single_trial_decides_nothing():
@@ -243,14 +253,13 @@ def test_an_open_verdict_is_decided_by_the_trials_it_is_said_to_take():
     needed = int(told[1])
     holds = {}
     for n in range(2, needed + 2):
-        own = Margin(2, 0.25, first.deviation, n, ROW)
-        twin = Margin(3, 1.0, first.deviation, first.freedom, ROW)  # first.freedom - 1 more, so n - 2 beyond those
-        holds[n] = judge([own, twin])[0].holds
+        shared = clip_size._deviation(first.pool)
+        holds[n] = judge([first.margin._replace(deviation=shared, trials=n), *OTHERS])[0].holds
     assert next(n for n, held in holds.items() if held) == needed
 
 
 def test_what_would_change_names_no_number_where_no_spread_is_known():
-    assert what_would_change(judge([margin(0.25)])[0]) == "3 trials in all, at least"
+    assert what_would_change(judge([margin(0.25)])[0]) == "3 trials in all, or 2 of more settings"
     assert "more than 1,000" in what_would_change(judge([margin(0.0001), *OTHERS])[0])
 
 
@@ -261,9 +270,15 @@ def test_a_claim_that_was_not_run_says_what_it_takes():
 def test_a_claim_tells_which_of_its_pairs_of_settings_were_not_run():
     at = {"rounds": 10, "clients_per_round": 5, "simulated": 5}
     claim = next(i for i, each in enumerate(COMPARISONS) if len(each.smaller) == 4)
-    some, every = (Margin(claim, 1.0, math.nan, 1, {"setting": at | {"pairs": pairs}}) for pairs in (3, 4))
+    some, every = (Margin(claim, 1.0, math.nan, 1, 0, row_of("a", "b", pairs=pairs, **at)) for pairs in (3, 4))
     assert clip_size.ran(some) == "10 rounds, all 5 clients, 1 trial, 3 of 4 pairs of settings"
     assert clip_size.ran(every) == "10 rounds, all 5 clients, 1 trial"
+    twice = every._replace(trials=2)
+    assert (
+        clip_size.ran(twice._replace(repeated=1))
+        == "10 rounds, all 5 clients, 2 trials, but 1 for 3 of 4 pairs of settings"
+    )
+    assert clip_size.ran(twice._replace(repeated=4)) == "10 rounds, all 5 clients, 2 trials"
 
 
 @pytest.mark.parametrize("sign, holds", [(1, None), (-1, False)])
@@ -271,9 +286,47 @@ def test_a_claim_holds_for_all_of_its_pairs_and_fails_for_one(sign, holds):
     claim = next(i for i, each in enumerate(COMPARISONS) if len(each.smaller) == 4)
     of = margin(*(sign * value for value in (3.0, 2.9, 3.1)), claim=claim)
     assert judge([of])[0].holds is (sign > 0)
-    some = judge([of._replace(row={"setting": {"pairs": 3}})])[0]
+    some = judge([of._replace(row=row_of("a", "b", pairs=3), repeated=3)])[0]
     assert some.holds is holds
     assert ("missing" in what_would_change(some)) is (holds is None)
+    once = judge([of._replace(repeated=3)])[0]  # the fourth pair in a single trial, which decides nothing
+    assert once.holds is holds
+    assert ("second trials" in what_would_change(once)) is (holds is None)
+
+
+def three_settings(rng, trials, games):
+    """Margins of the three pairs of three settings that differ by chance alone, in many games at once."""
+    values = rng.normal(size=(games, trials, 3)) + rng.normal(size=(games, trials, 1))  # settings, and a trial's own
+    for claim, (a, b) in zip((2, 3, 10), ((0, 1), (0, 2), (2, 1)), strict=True):
+        apart = values[:, :, a] - values[:, :, b]
+        yield claim, [f"{a}", f"{b}"], apart.mean(1), apart.std(1, ddof=1)
+
+
+@pytest.mark.parametrize("trials", [2, 3, 5])
+def test_margins_with_settings_in_common_count_as_what_their_settings_allow(trials):
+    """Three settings leave two degrees of freedom a trial, not three; intervals then miss as often as they may."""
+    rng, games = np.random.default_rng(5), 4_000
+    found = list(three_settings(rng, trials, games))
+    missed = apart = 0
+    for game in range(games):
+        own = [Margin(c, m[game], d[game], trials, 5, row_of(*pair)) for c, pair, m, d in found]
+        first = judge(own)[0]
+        assert clip_size._freedom(first.pool) == 2 * (trials - 1)
+        missed += first.holds is not None
+        error = stats.t.ppf(0.975, 3 * (trials - 1)) * clip_size._deviation(first.pool) / math.sqrt(trials)
+        apart += abs(first.margin.middle) > error
+    standard = math.sqrt(0.05 * 0.95 / games)
+    assert missed / games < 0.05 + 4 * standard
+    if trials == 2:  # a twin that takes the three for independent misses more often
+        assert apart / games > 0.05 + 4 * standard
+
+
+def test_the_same_margin_twice_counts_once():
+    early, late = (margin(50.0, 50.1, claim=claim, closest=("a", "b")) for claim in (0, 10))
+    assert {COMPARISONS[claim].quantity for claim in (0, 10)} == {"accuracy"}
+    assert [each.holds for each in judge([early, late])] == [None, None]
+    elsewhere = margin(50.0, 50.1, claim=10, closest=("c", "d"))
+    assert [each.holds for each in judge([early, elsewhere])] == [True, True]
 
 
 def test_trials_are_shared_by_the_margins_of_one_quantity():
@@ -288,15 +341,35 @@ def test_trials_are_shared_by_the_margins_of_one_quantity():
 
 def test_the_deviation_is_that_of_the_trials_or_of_student_s_interval():
     row = {"quantity": "claim_margin", "setting": {"claim": 2, "closest": ["a", "b"]}, "ours": 2.0, "ours_low": None}
-    assert clip_size._margin(row | {"apart": [1.0, 2.0, 3.0]}, []).deviation == pytest.approx(1.0)
     at = dict.fromkeys(clip_size.SCALE, 1) | {"sensitivity": 2}
+    row["setting"] |= at
+    assert clip_size._margin(row | {"apart": [1.0, 2.0, 3.0]}, []).deviation == pytest.approx(1.0)
     ran = [
         {"quantity": "accuracy_percent", "setting": at | {"name": name}, "scale": f"x, {n} trials"}
         for name, n in (("a", 3), ("b", 4))
     ]
-    row["setting"] |= at
     found = clip_size._margin(row | {"ours_low": 2.0 - 4.302652729911275 / math.sqrt(3)}, ran)
     assert (found.trials, found.deviation) == (3, pytest.approx(1.0))
+
+
+def test_a_pair_is_repeated_if_both_of_its_settings_are():
+    at = dict.fromkeys(clip_size.SCALE, 1) | {"sensitivity": 2}
+
+    def repeated(claim, **trials):
+        ran = [
+            {"quantity": "accuracy_percent", "setting": at | {"name": name}, "scale": f"x, {n} trials"}
+            for name, n in trials.items()
+        ]
+        setting = at | {"claim": claim, "closest": ["a", "b"]}
+        return clip_size._margin({"setting": setting, "ours": 2.0, "apart": [2.0]}, ran).repeated
+
+    names = dict.fromkeys((*COMPARISONS[2].larger, *COMPARISONS[2].smaller), 2)
+    assert repeated(2, **names) == 5
+    assert repeated(2, **names | {"poly(0.05)1.0": 1}) == 4
+    assert repeated(2, **names | {"clip0.05": 1}) == 0
+    rules = dict.fromkeys(COMPARISONS[9].larger, 2)
+    assert repeated(9, **rules) == 2  # C of clip1.0 is 1, run or not
+    assert repeated(9, **rules | {"quantile(0.01)10%": 1}) == 1
 
 
 def test_the_paper_s_own_scale_comes_first_whatever_was_run_last():
