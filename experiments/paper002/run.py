@@ -6,8 +6,9 @@
 
 Every run (setting, noise, trial) keeps a checkpoint and, at its end, a record in --work: a sweep that was killed goes
 on, and no run is made twice. Records of all clients at all of the paper's rounds are committed beside the rows, which
-are written of these and of all that --work holds; rows of runs that left no record stay. Processes may share the runs
-out; on a CPU, one for each core is fastest:
+are written of these and of all that --work holds; rows of runs that left no record stay. With --add only runs without
+a committed record are made, so that --trials 3 adds a third trial to two. Processes may share the runs out; on a CPU,
+one for each core is fastest:
 
     for i in 0 1; do
       XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c $i \\
@@ -19,17 +20,18 @@ and that the quantile rules, whose C grows at first without end, destroy the net
 """
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit.report.rows import read_rows, write_rows
-from experiments.common import Rows, options, shared_out
+from experiments.common import Rows, options, results, shared_out
 from experiments.paper002 import rows as clip_size_rows
 from experiments.paper002.published import CLIENTS_PER_ROUND, ROUNDS, TRIALS
-from experiments.paper002.runs import Bench, Scale, all_records, in_order, noise_multiplier, play_all, runs
+from experiments.paper002.runs import Bench, Run, Scale, all_records, in_order, noise_multiplier, play_all, runs
 from experiments.paper002.substitution import substitution
 
 QUICK = {"dataset": ["digits"], "rounds": 100, "trials": 1, "clients_per_round": 200, "sensitivity": [2]}
@@ -125,6 +127,7 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
         "--sensitivity", type=int, nargs="+", choices=(1, 2), default=[1, 2], help="of the noise, over C"
     )
     parser.add_argument("--only", nargs="+", default=None, metavar="NAME", help="settings whose names begin so")
+    parser.add_argument("--add", action="store_true", help="make only runs that have no committed record")
     chosen = parser.parse_args(given)
     if chosen.quick:
         vars(chosen).update(QUICK)
@@ -133,16 +136,18 @@ def arguments(given: Sequence[str] | None = None) -> Namespace:
     chosen.scale = scale_chosen(chosen)
     if chosen.share is not None and chosen.work is None:
         raise _validate.expected("--work", "a folder for the runs that --share shares out", "none")
+    if chosen.add and chosen.out is not None:
+        raise _validate.expected("--add", "no --out, since it adds to the committed results", chosen.out)
     return chosen
 
 
 def main() -> None:
     chosen = arguments()
     hosts.alone("clip_size", "--share shares the runs out")
-    wanted = shared_out(runs(chosen.only, chosen.sensitivity, chosen.trials), chosen.share)
     records = []
     for dataset in chosen.dataset:
-        records += play_all(Bench(dataset, chosen.scale, chosen.seed, chosen.data_dir), wanted, chosen.work)
+        bench = Bench(dataset, chosen.scale, chosen.seed, chosen.data_dir)
+        records += play_all(bench, shared_out(wanted(chosen, dataset), chosen.share), chosen.work)
     if chosen.share is not None:
         return
     played = records if chosen.work is None else all_records(chosen.work)
@@ -162,14 +167,47 @@ def main() -> None:
     rows.write([record for record in played if whole(record)], "_records")
 
 
+def wanted(chosen: Namespace, dataset: str) -> list[Run]:
+    """Returns the runs of one data set that were asked for; those without a committed record alone to add to these."""
+    every = runs(chosen.only, chosen.sensitivity, chosen.trials)
+    done = committed(results("clip_size")) if chosen.add else {}
+    at = {"dataset": dataset, **chosen.scale._asdict()}
+    return [run for run in every if of_run(at | run._asdict()) not in done]
+
+
+def committed(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Returns the records beside a file of rows, by their runs."""
+    beside = file.with_name(f"{file.stem}_records.json")
+    return {of_run(record): record for record in read_rows(beside)} if beside.exists() else {}
+
+
+def refuse_mixed(records: Iterable[dict[str, Any]]) -> None:
+    """Raises InputError where two trials of a setting are of different programs, data or first models."""
+    first: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for record in records:
+        own = record.get("identity")
+        if own is None:  # from before records had one
+            continue
+        other = first.setdefault(of_setting(record), record)
+        if differing := [part for part in own if own[part] != other["identity"].get(part)]:
+            raise _validate.expected(
+                f"trial {record['trial']} of {record['name']}",
+                f"the {' and the '.join(differing)} of its trial {other['trial']}, or all of its trials run again",
+                "another",
+            )
+
+
 def joined(rows: Rows, played: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the committed records and these, each run once; rows of settings that they tell of are made again.
 
     A margin stays where the records have fewer of its claim's pairs of settings, or fewer trials of as many.
+
+    Raises:
+      InputError: trials of one setting that differ in more than their keys.
     """
-    file = rows.file.with_name(f"{rows.file.stem}_records.json")
-    found = {of_run(record): record for record in read_rows(file)} if rows.earlier and file.exists() else {}
+    found = committed(rows.file) if rows.earlier else {}
     found |= {of_run(record): record for record in played}
+    refuse_mixed(found.values())
     settings = {of_setting(record) for record in found.values()}
 
     def keep(row: dict[str, Any]) -> bool:

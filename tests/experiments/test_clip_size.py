@@ -231,6 +231,14 @@ def test_committed_records_and_new_ones_make_rows_together(tmp_path):
     rows.earlier = [{}]
     assert clip_size.joined(rows, [second]) == [first, second]
     assert clip_size.joined(rows, [again]) == [again]
+    program, trial = {"identity": {"program": "a", "data": "b"}}, {"trial": 1}
+    write_rows([first | program], tmp_path / "results_records.json")
+    assert len(clip_size.joined(rows, [first | program | trial])) == 2
+    assert len(clip_size.joined(rows, [second | {"identity": {"program": "c", "data": "b"}}])) == 2  # another setting
+    with pytest.raises(
+        InputError, match=r"trial 1 of clip0\.01: expected the program of its trial 0, or all .* again"
+    ):
+        clip_size.joined(rows, [first | trial | {"identity": {"program": "c", "data": "b"}}])
     own, other = ({"quantity": "loss", "setting": at | {"name": n, "sensitivity": 2}} for n in ("clip0.01", "clip0.1"))
     assert [rows.keep(own), rows.keep(other)] == [False, True]
     margin = {"quantity": "claim_margin", "setting": at | {"sensitivity": 2, "claim": 0, "pairs": 1}, "apart": [1.0]}
@@ -241,6 +249,17 @@ def test_committed_records_and_new_ones_make_rows_together(tmp_path):
     assert rows.keep(margin | {"setting": margin["setting"] | {"pairs": 2}})
     assert clip_size.whole(first)
     assert not clip_size.whole(first | {"simulated": 20})
+
+
+def test_runs_that_are_added_are_those_without_a_committed_record():
+    kept = {clip_size.of_run(record) for record in read_rows(results("clip_size").with_name("clip_size_records.json"))}
+    given = ["--trials", "9", "--dataset", "mnist", "fashion_mnist", "--sensitivity", "2"]
+    chosen = clip_size.arguments([*given, "--add"])
+    every = clip_size.wanted(clip_size.arguments(given), "mnist")
+    assert len(every) - len(clip_size.wanted(chosen, "mnist")) == len(kept) > 17
+    assert clip_size.wanted(chosen, "fashion_mnist") == every
+    with pytest.raises(InputError, match="--add: expected no --out"):
+        clip_size.arguments(["--add", "--out", "here"])
 
 
 def test_histograms_in_the_bins_of_the_median_rule():
