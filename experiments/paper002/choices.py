@@ -57,3 +57,11 @@ def first_weights(rows: Rows) -> Fact:
         apart=apart, again=again, trials=trials, alone=alone, ones=len(one["each"]), few=FEW[-1], meant=FEW[-2],
         name=name, theirs=whole["ours"], ours=here, off=here - paper, paper=paper, deviation=deviation,
     )  # fmt: skip
+
+
+def own_trials(rows: Rows) -> Fact:
+    """Our trials of one setting differ by much more than the paper's, with all clients as with a few."""
+    name = "clip0.05"
+    whole, few = (row["ours"] - row["ours_low"] for row in (ours(rows, AS_PRINTED, name), ours(rows, FEW, name)))
+    paper = ACCURACY[name][1]
+    return fact(min(whole, few) > 2 * paper, name=name, whole=whole, few=few, paper=paper)

@@ -12,6 +12,7 @@ from dpaudit.report.rows import read_rows
 from dpaudit.training import models
 from experiments.common import Rows
 from experiments.paper002 import choices, unstated
+from experiments.paper002.claims import AS_PRINTED, FEW, named
 from experiments.paper002.runs import Bench, Run, Scale
 from experiments.paper002.unstated import AGAIN, CHOICES, FIRST_WEIGHTS, GLOROT, ONE, OURS, PYTORCH, Choice, Otherwise
 
@@ -189,6 +190,19 @@ def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few
     assert bool(found.holds) == holds
     assert (found.values["theirs"], found.values["ours"], found.values["paper"]) == (theirs, ours, 92.98)
     assert found.values["off"] == pytest.approx(ours - 92.98)
+
+
+@pytest.mark.parametrize(("whole", "few", "holds"), [(1.2, 1.4, True), (0.6, 1.4, False), (1.2, 0.6, False)])
+def test_the_sentence_on_our_own_trials_holds_where_they_differ_by_twice_the_paper_s_0_33(whole, few, holds):
+    at = {"name": "clip0.05", "sensitivity": 2}
+    rows = [
+        {"quantity": "accuracy_percent", "setting": named(scale) | at, "ours": 92.0, "ours_low": 92.0 - deviation}
+        for scale, deviation in ((AS_PRINTED, whole), (FEW, few))
+    ]
+    found = choices.own_trials(rows)
+    assert bool(found.holds) == holds
+    assert (found.values["whole"], found.values["few"]) == pytest.approx((whole, few))
+    assert found.values["paper"] == 0.33
 
 
 def test_the_table_has_ours_with_all_clients_from_the_tables_above():
