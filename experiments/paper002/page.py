@@ -126,7 +126,7 @@ def accuracies_of(rows: Rows, columns: Columns) -> str:
 
 def few_clients(rows: Rows) -> Fact:
     """Settings without an adaptive rule, with all clients of a round and with a few in place of them: the largest
-    difference."""
+    difference is below one point, or what trials of the setting differ by."""
     apart = []
     for row in select(rows, "accuracy_percent"):
         at = row["setting"]
@@ -137,10 +137,8 @@ def few_clients(rows: Rows) -> Fact:
             ]
     good = [each for each in apart if max(each[1]["ours"], each[2]["ours"]) > 70]
     _, few, every = max(good, key=lambda each: each[0])
-    return fact(
-        max(each[0] for each in good) < 1, settings=len(good), name=few["setting"]["name"],
-        few=few["ours"], every=every["ours"],
-    )  # fmt: skip
+    alike = all(far < max(1, *(row["ours"] - (row["ours_low"] or row["ours"]) for row in both)) for far, *both in good)
+    return fact(alike, settings=len(good), name=few["setting"]["name"], few=spread(few), every=spread(every))
 
 
 def leading(rows: Rows) -> Fact:

@@ -82,7 +82,7 @@ def judge(rows: Rows, labels: dict[str, Any], records: Records, scale: Callable[
 
 def margin(claim: Comparison, records: Records) -> tuple[tuple[str, str], list[float], int]:
     """Returns the closest of a claim's pairs of settings, how far it is apart in each trial, and how many pairs were
-    run."""
+    run. Where some pairs were run in several trials it is one of those: trials differ by more than pairs may."""
     found = {(record["name"], record["trial"]): _at(record, claim) for record in records}
     trials = sorted({trial for _, trial in found})
     if claim.quantity == "clip_norm":  # a fixed C is what its name says, run or not
@@ -94,7 +94,8 @@ def margin(claim: Comparison, records: Records) -> tuple[tuple[str, str], list[f
         values = [(large, small) for large, small in both if large is not None and small is not None]
         if values:
             apart[pair] = [0.0 if large == small else large - small for large, small in values]
-    closest = min(apart, key=lambda pair: np.mean(apart[pair]), default=("", ""))
+    several = [pair for pair, values in apart.items() if len(values) > 1]
+    closest = min(several or apart, key=lambda pair: np.mean(apart[pair]), default=("", ""))
     return closest, apart.get(closest, []), len(apart)
 
 

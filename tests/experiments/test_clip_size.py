@@ -3,6 +3,7 @@
 import math
 import re
 import shlex
+from functools import partial
 from itertools import chain
 
 import jax
@@ -150,15 +151,14 @@ def test_tables_are_in_the_paper_s_order_whatever_was_run_last():
 @pytest.mark.parametrize("share", ["50%", "10%"])
 @pytest.mark.parametrize("rounds", [1_000, 10_000])
 def test_the_sentence_on_the_quantile_rule_fails_where_one_run_s_c_ends_high(monkeypatch, share, rounds):
-    said, real = adaptive.adapting([]), adaptive.curve
-    assert said.holds
-
-    def growing(name, sensitivity, scale):
-        own = real(name, sensitivity, scale)
-        grows = name.endswith(share) and scale[1] == rounds
+    def growing(real, name, *at):
+        own = real(name, *at)
+        grows = name.endswith(share) and own["rounds"] == rounds
         return own | {"clip_norm": [*sorted(own["clip_norm"])[:-1], max(1.1, *own["clip_norm"])]} if grows else own
 
-    monkeypatch.setattr(adaptive, "curve", growing)
+    assert adaptive.adapting([]).holds
+    for kind in ("curve", "first_trial"):
+        monkeypatch.setattr(adaptive, kind, partial(growing, getattr(adaptive, kind)))
     assert not adaptive.adapting([]).holds
 
 
@@ -296,6 +296,9 @@ def test_a_claim_s_margin_is_that_of_its_closest_pair():
     assert clip_size_rows.margin(diverged, RECORDS)[1] == [np.inf, np.inf]
     assert clip_size_rows.margin(diverged._replace(smaller=("c",)), RECORDS)[1] == [0.0]
     assert clip_size_rows.margin(at_half._replace(larger=("not run",)), RECORDS)[2] == 0
+    once = at_half._replace(at=1, larger=("c", "b"), smaller=("a",))  # c is further below a, in its only trial
+    assert clip_size_rows.margin(once, RECORDS) == (("b", "a"), pytest.approx([-40, -40]), 2)
+    assert clip_size_rows.margin(once, [record for record in RECORDS if record["trial"] == 0])[0] == ("c", "a")
 
 
 @pytest.mark.parametrize("played", [20, 1_000])
