@@ -197,6 +197,20 @@ def test_a_few_clients_in_place_of_all_leave_the_noise_as_it_is():
     assert info.histogram.sum() == 2
 
 
+@pytest.mark.parametrize(
+    ("whole", "low", "holds"),
+    [(90.5, None, True), (92.0, None, False), (92.0, 89.0, True), (92.0, 90.5, False)],  # against 90; low: a deviation
+)
+def test_the_sentence_on_a_few_clients_holds_within_a_point_or_what_trials_differ_by(whole, low, holds):
+    at = {"dataset": "mnist", "rounds": 100, "clients_per_round": 10, "name": "clip0.1", "sensitivity": 2}
+    rows = [
+        {"quantity": "accuracy_percent", "setting": at | {"simulated": played}, "ours": ours, "ours_low": lowest}
+        for played, ours, lowest in ((10, whole, low), (2, 90.0, None))
+    ]
+    found = page.few_clients(rows)
+    assert (bool(found.holds), found.values["settings"], found.values["few"]) == (holds, 1, "90.00")
+
+
 def test_a_report_that_counts_for_many_is_released_with_the_noise_of_many():
     key, reports = jax.random.key(0), np.array([0, 1, 1, 4])
     rule = RULES["adaptive0.01"](Scale(10, 200, 4), 1.4042, None)
