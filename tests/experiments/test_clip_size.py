@@ -267,11 +267,12 @@ def test_committed_records_and_new_ones_make_rows_together(tmp_path):
 
 def test_runs_that_are_added_are_those_without_a_committed_record():
     kept = {clip_size.of_run(record) for record in read_rows(results("clip_size").with_name("clip_size_records.json"))}
-    given = ["--trials", "9", "--dataset", "mnist", "fashion_mnist", "--sensitivity", "2"]
-    chosen = clip_size.arguments([*given, "--add"])
-    every = clip_size.wanted(clip_size.arguments(given), "mnist")
-    assert len(every) - len(clip_size.wanted(chosen, "mnist")) == len(kept) > 17
-    assert clip_size.wanted(chosen, "fashion_mnist") == every
+    every, chosen = (clip_size.arguments(["--trials", "9", *more]) for more in ([], ["--add"]))
+    left = {dataset: clip_size.wanted(chosen, dataset) for dataset in ("digits", "mnist", "fashion_mnist")}
+    assert sum(len(clip_size.wanted(every, dataset)) - len(own) for dataset, own in left.items()) == len(kept) > 17
+    assert left["digits"] == clip_size.wanted(every, "digits")  # of which no records are kept
+    assert Run("clip0.01", 2, 0) not in left["mnist"]
+    assert Run("clip0.01", 2, 8) in left["mnist"]
     with pytest.raises(InputError, match="--add: expected no --out"):
         clip_size.arguments(["--add", "--out", "here"])
 
