@@ -14,6 +14,7 @@ the epsilon that was promised.
 """
 
 import tempfile
+import time
 from pathlib import Path
 
 import jax
@@ -29,8 +30,9 @@ QUICK = "quick"
 
 
 def risk(rows: Rows, name: str, work: Path, pictures: Path, data_dir: str | None) -> None:
-    """Runs all of one scale."""
-    bench = Bench(SCALES[name], rows.seed, work / f"{name}-seed{rows.seed}", data_dir)
+    """Runs all of one scale, and adds how many hours that took, with those of the files that were there before."""
+    began, own = time.perf_counter(), work / f"{name}-seed{rows.seed}"
+    before, bench = runs.spent(own), Bench(SCALES[name], rows.seed, own, data_dir)
     book_key, white_key, many_key = jax.random.split(jax.random.fold_in(bench.key, 1 << 16), 3)
     book = questions.Book(bench, name, rows, book_key)
     if name != QUICK:
@@ -48,6 +50,7 @@ def risk(rows: Rows, name: str, work: Path, pictures: Path, data_dir: str | None
         rows.finish_part(f"{name}, data set {pair.number}")
     beyond.white_box(book, white_key)
     beyond.many_targets(book, many_key, shadows)
+    book.write("hours", {}, (before + time.perf_counter() - began) / 3600)
     rows.finish_part(f"{name}, beyond")
 
 

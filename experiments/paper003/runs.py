@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -117,7 +118,8 @@ def judged(bench: Bench, params: np.ndarray) -> Judged:
 
 
 def kept(file: Path, identity: Identity, make: Callable[[], Kind], kind: type[Kind]) -> Kind:
-    """Returns what ``make`` returns, from the file if it exists; else it is made, and the file appears as a whole.
+    """Returns what ``make`` returns, from the file if it exists; else it is made, and the file appears as a whole and
+    tells how many ``seconds`` that took.
 
     Args:
       file: ``.npz``.
@@ -132,13 +134,24 @@ def kept(file: Path, identity: Identity, make: Callable[[], Kind], kind: type[Ki
         with np.load(file) as arrays:
             refuse_another(identity, json.loads(str(arrays["identity"])), "experiment", file.name)
             return kind(**{name: arrays[name] for name in kind._fields})
+    began = time.perf_counter()
     made = make()
+    took = time.perf_counter() - began
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
     with partial.open("wb") as stream:
-        np.savez(stream, identity=json.dumps(identity), **made._asdict())
+        np.savez(stream, identity=json.dumps(identity), seconds=took, **made._asdict())
     os.replace(partial, file)
     return made
+
+
+def spent(work: Path) -> float:
+    """Returns how many seconds the files of a folder took to make; NaN where one does not tell."""
+    total = 0.0
+    for file in work.rglob("*.npz"):
+        with np.load(file) as arrays:
+            total += float(arrays["seconds"]) if "seconds" in arrays else np.nan
+    return total
 
 
 def _flat(params: Any) -> np.ndarray:
