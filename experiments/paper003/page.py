@@ -59,7 +59,13 @@ def what_was_run(rows: Rows) -> str:
         own = [number(only(own, "accounted", accounting=accounting)["ours"]) for own in found.values()]
         stated = f"{number(EPSILON)}; recomputed {whole}" if accounting == "Renyi" else whole
         lines.append([f"promised ε at δ = {DELTA:g}, {accounting}", stated, *own])
+    lines.append(["hours by the clock, one core", "–", *map(hours, found.values())])
     return table(["", "paper", *found], lines)
+
+
+def hours(rows: Rows) -> str:
+    """How long all of a scale took; a dash for one that did not keep it."""
+    return number(next((row["ours"] for row in select(rows, "hours")), None))
 
 
 def plain(value: Any) -> str:
@@ -68,12 +74,6 @@ def plain(value: Any) -> str:
 
 def targets(rows: Rows) -> list[int]:
     return sorted(set(values(select(rows, "epsilon", part=3), "target")))
-
-
-def earlier_sampler(rows: Rows) -> Fact:
-    """Returns the scales whose rows an earlier sampler made."""
-    found = [name for name, own in scales(rows).items() if any("sampler" in row["made_by"] for row in own)]
-    return fact(found, names=" and ".join(found))
 
 
 def terms(rows: Rows) -> Fact:

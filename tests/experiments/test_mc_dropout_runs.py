@@ -1,5 +1,8 @@
 """Paper 003's trainings: kept part by part, taken up where they ended, and by the same run alone."""
 
+import itertools
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -43,6 +46,18 @@ def test_a_torn_write_leaves_no_file(tmp_path):
     assert not file.exists()
     runs.kept(file, IDENTITY, lambda: MADE, Judged)
     assert runs.kept(file, IDENTITY, never, Judged) == MADE
+
+
+def test_a_folder_tells_how_long_its_files_took(tmp_path, monkeypatch):
+    """As long as it took to make each, once, and nothing that is certain where a file does not tell."""
+    assert runs.spent(tmp_path) == 0
+    clock = itertools.count(step=0.5)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    for name in ("one", "further/other", "one"):
+        runs.kept(tmp_path / f"{name}.npz", IDENTITY, lambda: MADE, Judged)
+    assert runs.spent(tmp_path) == 2 * 0.5
+    np.savez(tmp_path / "before.npz", identity="", **MADE._asdict())
+    assert np.isnan(runs.spent(tmp_path))
 
 
 def test_images_are_averaged_in_blocks():
