@@ -278,7 +278,7 @@ def _predicted(params: Any, images: jax.Array, *, network: Network, memory_mib: 
     def outputs(first: Any, count: int) -> jax.Array:
         return parts.outputs(shared, lax.dynamic_slice_in_dim(images, first, count), few)
 
-    return _joined(outputs, len(images), begin, many)
+    return _joined(outputs, len(images), begin, min(many, len(images)))  # as even groups of few, many may be more
 
 
 def _run(

@@ -129,6 +129,22 @@ def test_a_sample_is_one_pass_with_dropout_and_many_networks_are_a_vmap() -> Non
             np.testing.assert_allclose(found, exponents / exponents.sum(), rtol=1e-4)
 
 
+def test_any_number_of_images_is_predicted_whatever_fits() -> None:
+    """Also five of which three fit at once: two even groups of three would hold six."""
+    classes, memory = mc_dropout.probabilities(MODEL), 0.08
+    params = models.initial_parameters(KEY, MODEL, (8, 8, 1))
+    images = jax.random.uniform(KEY, (13, 8, 8, 1))
+    alone = jax.jit(jax.vmap(classes, (None, 0)))(params, images)
+    for count in range(1, 14):
+        told = jax.eval_shape(
+            lambda some: mc_dropout.predict(classes, params, some, memory_mib=memory), images[:count]
+        )
+        assert told.shape == (count, 10)
+    for count in (5, 9):  # 9: three whole groups
+        found = mc_dropout.predict(classes, params, images[:count], memory_mib=memory)
+        np.testing.assert_allclose(found, alone[:count], rtol=1e-4)
+
+
 def products(jaxpr: Any) -> int:
     """Multiplications in all matrix products of a program, loops counted as often as they run."""
     total = 0
