@@ -192,17 +192,30 @@ def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few
     assert found.values["off"] == pytest.approx(ours - 92.98)
 
 
-@pytest.mark.parametrize(("whole", "few", "holds"), [(1.2, 1.4, True), (0.6, 1.4, False), (1.2, 0.6, False)])
-def test_the_sentence_on_our_own_trials_holds_where_they_differ_by_twice_the_paper_s_0_33(whole, few, holds):
+@pytest.mark.parametrize(
+    ("whole", "few", "one", "holds"),
+    [
+        (1.2, 1.4, 0.4, True),
+        (0.6, 1.4, 0.4, False),
+        (1.2, 0.6, 0.4, False),
+        (0.7, 0.7, 0.4, False),  # hardly more than those of one model
+        (3.0, 3.0, 0.7, False),  # which differ by more than twice the paper's 0.33
+    ],
+)
+def test_the_sentence_on_our_own_trials_holds_where_only_those_of_one_model_differ_as_the_paper_s(
+    whole, few, one, holds
+):
     at = {"name": "clip0.05", "sensitivity": 2}
     rows = [
         {"quantity": "accuracy_percent", "setting": named(scale) | at, "ours": 92.0, "ours_low": 92.0 - deviation}
         for scale, deviation in ((AS_PRINTED, whole), (FEW, few))
     ]
+    alike = {"setting": rows[-1]["setting"] | {"choice": ONE}, "ours_low": 92.0 - one, "each": [92.0] * 5}
+    rows.append(rows[-1] | alike | {"quantity": "accuracy_of_choice"})
     found = choices.own_trials(rows)
     assert bool(found.holds) == holds
-    assert (found.values["whole"], found.values["few"]) == pytest.approx((whole, few))
-    assert found.values["paper"] == 0.33
+    assert [found.values[name] for name in ("whole", "few", "one")] == pytest.approx([whole, few, one])
+    assert (found.values["ones"], found.values["paper"]) == (5, 0.33)
 
 
 def test_the_table_has_ours_with_all_clients_from_the_tables_above():
