@@ -9,7 +9,8 @@ import pytest
 
 from dpaudit import InputError
 from dpaudit.training.neighbouring import random_target
-from experiments.paper003 import runs
+from experiments.common import Rows
+from experiments.paper003 import run, runs
 from experiments.paper003.bench import Bench, Scale, averaged
 from experiments.paper003.runs import Judged
 
@@ -58,6 +59,21 @@ def test_a_folder_tells_how_long_its_files_took(tmp_path, monkeypatch):
     assert runs.spent(tmp_path) == 2 * 0.5
     np.savez(tmp_path / "before.npz", identity="", **MADE._asdict())
     assert np.isnan(runs.spent(tmp_path))
+
+
+def test_the_hours_of_a_scale_are_those_of_its_files_and_of_the_run_that_ends_it(tmp_path, monkeypatch):
+    clock = itertools.count(step=1800.0)
+    bench = SimpleNamespace(key=jax.random.key(0), scale=TINY, name="digits", hours=float, targets=lambda shadows: [])
+    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(run, "Bench", lambda *given: bench)
+    for module, name in ((runs, "shadows"), (run, "targets"), (run.beyond, "white_box"), (run.beyond, "many_targets")):
+        monkeypatch.setattr(module, name, lambda *given: None)
+    monkeypatch.setattr(runs, "spent", lambda work: 3600.0 if work == tmp_path / "digits-seed0" else 0.0)
+    rows = Rows("003", "mc_dropout_risk.digits", str(tmp_path / "rows"), 0)
+    run.risk(rows, "digits", tmp_path, tmp_path, None)
+    assert [(row["quantity"], row["setting"], row["ours"]) for row in rows.rows] == [
+        ("hours", {"scale": "digits"}, 1.5)
+    ]
 
 
 def test_images_are_averaged_in_blocks():
