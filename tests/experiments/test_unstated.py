@@ -198,8 +198,7 @@ def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few
         (1.2, 1.4, 0.4, True),
         (0.6, 1.4, 0.4, False),
         (1.2, 0.6, 0.4, False),
-        (0.7, 0.7, 0.4, False),  # hardly more than those of one model
-        (3.0, 3.0, 0.7, False),  # which differ by more than twice the paper's 0.33
+        (3.0, 3.0, 0.7, False),  # those of one model differ by more than twice the paper's 0.33, too
     ],
 )
 def test_the_sentence_on_our_own_trials_holds_where_only_those_of_one_model_differ_as_the_paper_s(
