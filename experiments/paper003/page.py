@@ -59,7 +59,7 @@ def what_was_run(rows: Rows) -> str:
         own = [number(only(own, "accounted", accounting=accounting)["ours"]) for own in found.values()]
         stated = f"{number(EPSILON)}; recomputed {whole}" if accounting == "Renyi" else whole
         lines.append([f"promised ε at δ = {DELTA:g}, {accounting}", stated, *own])
-    lines.append(["hours by the clock, one core", "–", *map(hours, found.values())])
+    lines.append(["hours", "–", *map(hours, found.values())])
     return table(["", "paper", *found], lines)
 
 

@@ -140,8 +140,8 @@ def test_any_number_of_images_is_predicted_whatever_fits() -> None:
             lambda some: mc_dropout.predict(classes, params, some, memory_mib=memory), images[:count]
         )
         assert told.shape == (count, 10)
-    for count in (5, 9):  # 9: three whole groups
-        found = mc_dropout.predict(classes, params, images[:count], memory_mib=memory)
+    for count, room in ((5, memory), (13, 0.03)):  # in one group; in a first one of 6 and one of 7
+        found = mc_dropout.predict(classes, params, images[:count], memory_mib=room)
         np.testing.assert_allclose(found, alone[:count], rtol=1e-4)
 
 
