@@ -15,7 +15,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # most
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # programs do not carry the lines that they come from
 
-INTEGRATION = {Path(__file__).with_name(name) for name in ("experiments", "integration")}
+TESTS = Path(__file__).parent
+INTEGRATION = {TESTS / name for name in ("experiments", "integration")}
+LONG = {line for line in (TESTS / "long.txt").read_text().splitlines() if not line.startswith("#")}
 MOST_MAPS = 45_000
 
 gc.set_threshold(50_000, 50, 100)  # tracing makes objects by the million, few of them in circles
@@ -32,10 +34,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are picked by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what lies in ``integration``, and the experiments'; a test that starts a process elsewhere is marked
-    by itself."""
+    """Marks what lies in ``integration``, the experiments', and what ``long.txt`` lists; a test that starts a process
+    elsewhere is marked by itself."""
     for item in items:
-        if not INTEGRATION.isdisjoint(item.path.parents):
+        name = f"{os.path.relpath(item.path, TESTS)}::{item.name.partition('[')[0]}"
+        if name in LONG or not INTEGRATION.isdisjoint(item.path.parents):
             item.add_marker("integration")
 
 

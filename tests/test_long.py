@@ -1,0 +1,15 @@
+"""The list of long tests names tests that exist: one that is renamed does not slip back among the short ones."""
+
+import re
+
+from tests.conftest import LONG, TESTS
+
+
+def test_every_test_of_the_list_exists_and_runs_with_the_integration_tests(request):
+    assert LONG
+    for name in LONG:
+        file, _, test = name.partition("::")
+        assert re.search(rf"^def {test}\(", (TESTS / file).read_text(), re.MULTILINE), name
+    run = {item.nodeid.removeprefix("tests/").partition("[")[0] for item in request.session.items}
+    picked = request.config.option.markexpr
+    assert picked != "not slow and not integration" or LONG.isdisjoint(run)
