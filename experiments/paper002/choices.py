@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.pages import Fact, Row, Rows, fact, only, select, table, values
-from experiments.paper002.claims import AS_PRINTED, FEW, KEEPS, named, printed, scale_of, spread
+from experiments.paper002.claims import AS_PRINTED, FEW, KEEPS, named, printed, scale_of, spread, trials_of
 from experiments.paper002.published import ACCURACY
 from experiments.paper002.unstated import AGAIN, FIRST_WEIGHTS, ONE, OURS, PYTORCH
 
@@ -45,17 +45,20 @@ def by_first_weights(rows: Rows, name: str, among: Sequence[str]) -> tuple[float
 def first_weights(rows: Rows) -> Fact:
     """First weights move an accuracy by more than the paper's deviation, a second draw of one law does so too, other
     clients and noise less, and with all clients first weights lead from below to above the paper's accuracy, by less
-    than the deviation of two draws."""
+    than two standard errors of a mean of draws."""
     ((name, _), whole) = next(each for each in rows_of(rows, AS_PRINTED).items() if each[0][1] == PYTORCH)
     apart, trials = by_first_weights(rows, name, FIRST_WEIGHTS)
     again, _ = by_first_weights(rows, name, (OURS, AGAIN))
     one = rows_of(rows, FEW)[name, ONE]
     alone = one["ours_high"] - one["ours"]
-    here, (paper, deviation) = ours(rows, AS_PRINTED, name)["ours"], ACCURACY[name]
+    row, (paper, deviation) = ours(rows, AS_PRINTED, name), ACCURACY[name]
+    here, count = row["ours"], trials_of(row)
+    error = again / math.sqrt(count)
     return fact(
-        min(apart, again) > alone > 2 * deviation and whole["ours"] < paper < here < paper + again,
+        min(apart, again) > alone > 2 * deviation and whole["ours"] < paper < here < paper + 2 * error,
         apart=apart, again=again, trials=trials, alone=alone, ones=len(one["each"]), few=FEW[-1], meant=FEW[-2],
         name=name, theirs=whole["ours"], ours=here, off=here - paper, paper=paper, deviation=deviation,
+        count=count, error=error,
     )  # fmt: skip
 
 

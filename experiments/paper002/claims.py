@@ -56,6 +56,11 @@ def named(scale: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(SCALE, scale, strict=True))
 
 
+def trials_of(row: Row) -> int:
+    """Returns how many trials an accuracy is the mean of."""
+    return int(row["scale"].rsplit(", ", 1)[1].split()[0])
+
+
 def spread(row: Row) -> str:
     """Returns the mean of a row's trials ± their standard deviation, where there are several."""
     return number(row["ours"]) + ("" if row["ours_low"] is None else f" ± {row['ours'] - row['ours_low']:.2f}")
@@ -101,7 +106,7 @@ def _margin(row: Row, rows: Rows) -> Margin:
 def _trials(setting: dict[str, Any], rows: Rows) -> dict[str, int]:
     """Returns how many trials every setting was run in; without privacy, under no noise."""
     return {
-        row["setting"]["name"]: int(row["scale"].rsplit(", ", 1)[1].split()[0])
+        row["setting"]["name"]: trials_of(row)
         for row in select(rows, "accuracy_percent", **named(scale_of(setting)))
         if row["setting"]["sensitivity"] in (None, setting["sensitivity"])
     }

@@ -29,6 +29,7 @@ from experiments.paper002.claims import (
     scale_of,
     scales,
     spread,
+    trials_of,
     what_would_change,
 )
 from experiments.paper002.published import ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS, ROUNDS, place
@@ -248,13 +249,12 @@ def commands_of(rows: Rows, scale: tuple[Any, ...]) -> list[str]:
     dataset, *numbers = scale
     options = ("--rounds", "--clients-per-round", "--simulated")
     shared = ["--work", "DIR", "--dataset", dataset, *chain(*zip(options, map(str, numbers), strict=True))]
-    groups: dict[tuple[int, str], list[str]] = {}
+    groups: dict[tuple[int, int], list[str]] = {}
     for row in select(rows, "accuracy_percent", **named(scale)):
-        trials = row["scale"].rsplit(", ", 1)[1].split()[0]
-        groups.setdefault((row["setting"]["sensitivity"] or KEEPS, trials), []).append(row["setting"]["name"])
+        groups.setdefault((row["setting"]["sensitivity"] or KEEPS, trials_of(row)), []).append(row["setting"]["name"])
     lines = []
     for (noise, trials), names in sorted(groups.items()):
-        how = ["--sensitivity", str(noise), "--trials", trials, "--only", *dict.fromkeys(names)]
+        how = ["--sensitivity", str(noise), "--trials", str(trials), "--only", *dict.fromkeys(names)]
         lines.append(shlex.join(["python", "-m", "experiments.clip_size", *shared, *how]))
     return lines
 

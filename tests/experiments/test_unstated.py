@@ -182,7 +182,8 @@ def test_first_weights_are_compared_within_trials():
         (93.4, 92.5, WIDE, (93, 93.1), False),  # hardly anything
         (93.4, 93.1, WIDE, (93, 94), False),  # the paper's 92.98 is below both
         (92.9, 92.5, WIDE, (93, 94), False),  # above both
-        (95.2, 92.5, WIDE, (93, 94), False),  # ours is further above it than two draws' deviation, the root of 4.5
+        (97.1, 92.5, WIDE, (93, 94), True),
+        (97.3, 92.5, WIDE, (93, 94), False),  # further above it than twice two draws' deviation, the root of 4.5
     ],
 )
 def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few, one, holds):
@@ -190,6 +191,14 @@ def test_the_sentence_on_first_weights_holds_where_rows_say_so(ours, theirs, few
     assert bool(found.holds) == holds
     assert (found.values["theirs"], found.values["ours"], found.values["paper"]) == (theirs, ours, 92.98)
     assert found.values["off"] == pytest.approx(ours - 92.98)
+
+
+@pytest.mark.parametrize(("ours", "holds"), [(95.9, True), (96.1, False)])
+def test_the_mean_of_two_trials_is_allowed_less_than_one_trial(ours, holds):
+    *others, accuracy = rows_of(ours, 92.5, WIDE)
+    found = choices.first_weights([*others, accuracy | {"scale": accuracy["scale"].replace("1 trial", "2 trials")}])
+    assert (bool(found.holds), found.values["count"]) == (holds, 2)
+    assert found.values["error"] == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(
