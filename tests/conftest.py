@@ -32,13 +32,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path in INTEGRATION and "not integration" in config.option.markexpr else None
 
 
+def listed_as(item: pytest.Item) -> str:
+    """Returns a test's line in ``long.txt``, which is one for all of its parameters."""
+    return f"{os.path.relpath(item.path, TESTS)}::{item.name.partition('[')[0]}"
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are picked by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what lies in ``integration``, the experiments', and what ``long.txt`` lists; a test that starts a process
     elsewhere is marked by itself."""
     for item in items:
-        name = f"{os.path.relpath(item.path, TESTS)}::{item.name.partition('[')[0]}"
-        if name in LONG or not INTEGRATION.isdisjoint(item.path.parents):
+        if listed_as(item) in LONG or not INTEGRATION.isdisjoint(item.path.parents):
             item.add_marker("integration")
 
 
