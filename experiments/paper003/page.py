@@ -59,13 +59,8 @@ def what_was_run(rows: Rows) -> str:
         own = [number(only(own, "accounted", accounting=accounting)["ours"]) for own in found.values()]
         stated = f"{number(EPSILON)}; recomputed {whole}" if accounting == "Renyi" else whole
         lines.append([f"promised ε at δ = {DELTA:g}, {accounting}", stated, *own])
-    lines.append(["hours", "–", *map(hours, found.values())])
+    lines.append(["hours", "–", *(number(only(own, "hours")["ours"]) for own in found.values())])
     return table(["", "paper", *found], lines)
-
-
-def hours(rows: Rows) -> str:
-    """How long all of a scale took; a dash for one that did not keep it."""
-    return number(next((row["ours"] for row in select(rows, "hours")), None))
 
 
 def plain(value: Any) -> str:
