@@ -26,6 +26,7 @@ def trials(name: str, sensitivity: int) -> Rows:
 
 
 def first_trial(name: str, sensitivity: int) -> Row:
+    """Returns what the first of these trials was like from look to look."""
     return trials(name, sensitivity)[0]
 
 
