@@ -166,9 +166,25 @@ def only(rows: Rows, quantity: str, **setting: Any) -> Row:
     return row
 
 
+def grouped(rows: Rows, by: str, *same: str) -> list[dict[Any, Row]]:
+    """Returns the rows that agree in the settings ``same``, each group by the value of another setting."""
+    groups: dict[tuple[Any, ...], dict[Any, Row]] = {}
+    for row in rows:
+        at = row["setting"]
+        group = groups.setdefault(tuple(at.get(name) for name in same), {})
+        if group.setdefault(at[by], row) is not row:
+            raise ValueError(f"expected one row of {by} = {at[by]!r} among those that agree in {same}, got two: {at}")
+    return list(groups.values())
+
+
 def values(rows: Rows, name: str) -> list[Any]:
     """Returns the different values of a field of the setting, in order of appearance."""
     return list(dict.fromkeys(row["setting"][name] for row in rows if name in row["setting"]))
+
+
+def each_scale(rows: Rows) -> str:
+    """Tells what was run for rows, where not all are of the same scale."""
+    return "; ".join(dict.fromkeys(row["scale"] for row in rows))
 
 
 def number(value: Any, digits: int = 2) -> str:

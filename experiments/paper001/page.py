@@ -6,7 +6,7 @@ from typing import Any
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values, verdicts
 from experiments.paper001 import figures
 from experiments.paper001.claims import CLAIMS as CLAIMS
-from experiments.paper001.claims import ends, growth
+from experiments.paper001.claims import ends, growth, trials
 from experiments.paper001.cost import LINKS, RING_BITS, WARM, general_bytes, plain_bytes
 from experiments.paper001.more_claims import MORE_CLAIMS as MORE_CLAIMS
 from experiments.paper001.page_real import NONE
@@ -25,12 +25,13 @@ from experiments.paper001.page_service import many_owners as many_owners
 from experiments.paper001.page_service import norm_costs as norm_costs
 from experiments.paper001.page_service import norm_of_noise as norm_of_noise
 from experiments.paper001.page_service import other_sampler as other_sampler
-from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS, TASKS
+from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS
 
 FILES = ("spgc*.json",)
 RULES = {"classical": "the paper's", "add_remove": "exact, added or removed", "replace": "exact, replaced"}
 EXACT = ("add_remove", "replace")
-RELATIONS = {"add_remove": "added or removed", "replace": "replaced"}
+RELATIONS = {"replace": "replaced", "add_remove": "added or removed"}
+VIEWS = ("the release alone", "all that H2 holds", "the same, labels end in the bit that they hide")
 SIDES = {("noisy", 1): "SPGC, IKNP", ("noisy", 4): "SPGC, SoftSpoken", ("plain", 1): "MPC only, IKNP"}
 
 
@@ -44,12 +45,15 @@ def delta(rows: Rows) -> str:
 
 
 def what_was_run(rows: Rows) -> str:
-    lines = []
-    for name in TASKS:
-        row = select(rows, "accuracy", data=name)[0]
+    """Returns what was trained for the accuracies below: by data and number of trials, the schemes."""
+    schemes: dict[tuple[str, ...], dict[str, None]] = {}
+    for row in select(rows, "accuracy", owners=OWNERS):
         at = row["setting"]
-        lines.append([name, f"{at['parameters']:,}", at["epochs"], row["scale"], OWNERS])
-    return table(["data", "parameters", "epochs", "run", "owners"], lines)
+        scale = row["scale"].replace(" 1 trials", " 1 trial")
+        what = (at["data"], f"{at['parameters']:,}", str(at["epochs"]), scale, str(OWNERS))
+        schemes.setdefault(what, {})[at["scheme"]] = None
+    lines = [[*what, "; ".join(found)] for what, found in schemes.items()]
+    return table(["data", "parameters", "epochs", "run", "owners", "schemes"], lines, left=True)
 
 
 def paper_bits(rows: Rows) -> str:
@@ -84,7 +88,8 @@ def _worth(rows: Rows, setting: dict[str, Any]) -> str:
     row = only(rows, "accuracy", **setting)
     others = (number(only(rows, measure, **setting)["ours"], 1) for measure in ("balanced_accuracy", "auc"))
     paper = "" if row["paper_value"] is None else f" ({number(row['paper_value'], 1)})"
-    return "; ".join([ranged(row, 1) + paper, *others])
+    own = ranged(row, 1) if trials(row) > 1 else number(row["ours"], 1)
+    return "; ".join([own + paper, *others])
 
 
 def by_owners(rows: Rows) -> str:
@@ -109,9 +114,9 @@ def falls(rows: Rows) -> Fact:
 
 def outside(rows: Rows) -> str:
     found = select(rows, "outside")
-    epsilons = values(found, "epsilon")
+    epsilons = sorted(values(found, "epsilon"))
     lines = [
-        [f"m = {m:,}", *(f"{row['ours']:.1e}" for row in select(found, "outside", examples=m))]
+        [f"m = {m:,}", *(f"{only(found, 'outside', examples=m, epsilon=each)['ours']:.1e}" for each in epsilons)]
         for m in values(found, "examples")
     ]
     return table(["batch", *(f"ε = {epsilon:g}" for epsilon in epsilons)], lines)
@@ -122,11 +127,11 @@ def spent(rows: Rows) -> str:
     lines = []
     for name in values(found, "data"):
         for epsilon in EPSILONS:
-            own = select(found, "epsilon", data=name, epsilon=epsilon)
-            lines.append([name, f"{epsilon:g}", *(number(row["ours"]) for row in own)])
-    header = [
-        f"{relation}, {count}" for relation in ("replaced", "added or removed") for count in ("a step", "all epochs")
-    ]
+            own = {"data": name, "epsilon": epsilon}
+            counts = sorted(values(select(found, "epsilon", **own), "releases"))
+            each = (only(found, "epsilon", neighbouring=of, releases=n, **own) for of in RELATIONS for n in counts)
+            lines.append([name, f"{epsilon:g}", *(number(row["ours"]) for row in each)])
+    header = [f"{relation}, {count}" for relation in RELATIONS.values() for count in ("a step", "all epochs")]
     return table(["data", "ε of a step", *header], lines)
 
 
@@ -137,7 +142,7 @@ def audited(rows: Rows) -> Fact:
 
 def audit_by_owners(rows: Rows) -> str:
     found = select(rows, "owners")
-    counts = values(found, "owners")
+    counts = sorted(values(found, "owners"))
     lines = []
     for first in select(found, "owners", owners=counts[0]):
         at = first["setting"]
@@ -173,7 +178,8 @@ def rule_breaks(rows: Rows) -> Fact:
     for row in select(rows, "rule"):
         if row["setting"]["verdict"] == "violation":
             wrong[row["setting"]["neighbouring"]].append(row["setting"]["epsilon"])
-    return fact(wrong["replace"] == list(EPSILONS) and wrong["add_remove"] == [EPSILONS[-1]], largest=EPSILONS[-1])
+    holds = sorted(wrong["replace"]) == list(EPSILONS) and wrong["add_remove"] == [EPSILONS[-1]]
+    return fact(holds, largest=EPSILONS[-1])
 
 
 def faults(rows: Rows) -> str:
@@ -205,7 +211,7 @@ def views(rows: Rows) -> str:
 
 
 def view_tells_no_more(rows: Rows) -> Fact:
-    release, view, telling = select(rows, "view")
+    release, view, telling = (only(rows, "view", seen=seen) for seen in VIEWS)
     holds = view["setting"]["verdict"] == "consistent" and telling["setting"]["verdict"] == "violation"
     return fact(holds, claimed=release["setting"]["claimed"], delta=release["setting"]["delta"])
 

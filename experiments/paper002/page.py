@@ -8,7 +8,7 @@ from typing import Any
 
 from dpaudit.report.rows import read_rows
 from experiments import pages
-from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table
+from experiments.pages import Fact, Row, Rows, broken, fact, grouped, number, only, ranged, select, table
 from experiments.paper002 import figures
 from experiments.paper002.adaptive import adapting as adapting
 from experiments.paper002.adaptive import overtaken as overtaken
@@ -16,8 +16,8 @@ from experiments.paper002.adaptive import wandering as wandering
 from experiments.paper002.choices import choices as choices
 from experiments.paper002.choices import first_weights as first_weights
 from experiments.paper002.choices import own_trials as own_trials
-from experiments.paper002.claims import CLAIMS as CLAIMS
 from experiments.paper002.claims import (
+    AS_PRINTED,
     FEW,
     KEEPS,
     deciding,
@@ -32,6 +32,7 @@ from experiments.paper002.claims import (
     trials_of,
     what_would_change,
 )
+from experiments.paper002.claims import CLAIMS as CLAIMS
 from experiments.paper002.published import ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS, ROUNDS, place
 from experiments.paper002.runs import NON_PRIVATE, RULES
 from experiments.paper002.substitution import DIRECTIONS
@@ -160,7 +161,7 @@ def leading(rows: Rows) -> Fact:
 
 
 def reports(rows: Rows) -> Fact:
-    few, every = (row["ours"] for row in select(rows, "report_deviation"))
+    few, every = (only(rows, "report_deviation", reports=scale[-1])["ours"] for scale in (FEW, AS_PRINTED))
     return fact(few > 5 * every, few=few, every=every)
 
 
@@ -292,8 +293,9 @@ def audited(rows: Rows) -> Fact:
 
 
 def audited_messages(rows: Rows) -> str:
-    found, lines = select(rows, "epsilon_lower", seat="message"), []
-    for sound, faulty in zip(found[::2], found[1::2], strict=True):
+    lines = []
+    for group in message_audits(rows):
+        sound, faulty = group["sound"], group["sensitivity C"]
         at = sound["setting"]
         how = {"any": "nothing", "Gaussian": "Gaussian curve"}[at["curve"]]
         cells = [how, f"{at['delta']:g}", f"{at['dimension']:,}", sound["scale"]]
@@ -304,20 +306,23 @@ def audited_messages(rows: Rows) -> str:
 
 
 def messages_judged(rows: Rows) -> Fact:
-    found = select(rows, "epsilon_lower", seat="message")
-    sound, faulty = ([row["ours_low"] > row["setting"]["claimed"] for row in found[i::2]] for i in (0, 1))
+    sound, faulty = (
+        [group[fault]["ours_low"] > group[fault]["setting"]["claimed"] for group in message_audits(rows)]
+        for fault in ("sound", "sensitivity C")
+    )
     return fact(not any(sound) and all(faulty), caught=sum(faulty), audits=len(faulty))
+
+
+def message_audits(rows: Rows) -> list[dict[str, Row]]:
+    """Returns the rows of a message, sound and faulty, under one assumption."""
+    found = select(rows, "epsilon_lower", seat="message")
+    return grouped(found, "fault", "client", "curve", "dimension", "delta")
 
 
 def runs(rows: Rows) -> list[dict[str, Row]]:
     """Returns the rows of a whole run, sound and faulty, seen from one seat."""
     found = [row for row in select(rows, "epsilon_lower") if row["setting"]["seat"] != "message"]
-    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
-    for row in found:
-        at = row["setting"]
-        key = tuple(at[name] for name in ("seat", "data", "clients", "clients_per_round", "rounds"))
-        groups.setdefault(key, {})[at["fault"]] = row
-    return list(groups.values())
+    return grouped(found, "fault", "seat", "data", "clients", "clients_per_round", "rounds")
 
 
 def audited_runs(rows: Rows) -> str:

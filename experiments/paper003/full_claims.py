@@ -70,7 +70,7 @@ def keeps_accuracy(rows: Rows) -> Verdict:
 
 def bounded(rows: Rows) -> Verdict:
     """Tells whether some output shows any privacy loss with confidence."""
-    found = select(rows, "full_bound")
+    found = sorted(select(rows, "full_bound"), key=lambda row: row["setting"]["seen"])
     best = max(found, key=lambda row: row["ours"])
     told = f"at least {number(best['ours'])} ({best['setting']['seen']}), of at most {number(best['ceiling'])}"
     return Verdict(True if best["ours"] > 0 else None, told, ran(best))

@@ -262,7 +262,8 @@ Case = dict[str, Row]
 
 
 def cases(rows: Rows) -> list[Case]:
-    """Returns the three rows of each audit of a whole training."""
+    """Returns the three rows of each audit of a whole training, which stand together: two of these audits have one
+    setting and differ in how many trainings they made."""
     found = select(rows, "epsilon_lower")
     return [
         {row["setting"]["training"]: row for row in three}

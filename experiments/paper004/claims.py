@@ -1,6 +1,6 @@
 """Judges the document's claims by the result rows."""
 
-from experiments.pages import Claim, Rows, Verdict, apart, from_interval, only, select
+from experiments.pages import Claim, Rows, Verdict, apart, each_scale, from_interval, only, select
 from experiments.paper004 import page_crossover
 from experiments.paper004.run import TRIALS
 
@@ -38,14 +38,14 @@ def transcript(rows: Rows) -> Verdict:
     own = select(rows, "mu")
     off = max(abs(row["ours"] / row["setting"]["accounted"] - 1) for row in own)
     holds = all(row["setting"]["epsilon_lower"] <= row["setting"]["claimed"] for row in own)
-    return Verdict(holds, f"{len(own)} phases, audited μ within {off:.1%} of the accounted", own[0]["scale"])
+    return Verdict(holds, f"{len(own)} phases, audited μ within {off:.1%} of the accounted", each_scale(own))
 
 
 def faults(rows: Rows) -> Verdict:
     both = select(rows, "fault") + select(rows, "protocol fault")
     own = [row for row in both if row["setting"]["fault"] != "none"]
     found = sum(row["setting"]["verdict"] in ("violation", "refused") for row in own)
-    return Verdict(found == len(own), f"{found} of {len(own)} found or refused", own[0]["scale"])
+    return Verdict(found == len(own), f"{found} of {len(own)} found or refused", each_scale(own))
 
 
 # fmt: off

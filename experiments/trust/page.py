@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import pages
-from experiments.pages import Fact, Row, Rows, fact, number, select, table, values
+from experiments.pages import Fact, Row, Rows, fact, number, only, select, table, values
 from experiments.trust import figures
 from experiments.trust.claims import CLAIMS as CLAIMS
 from experiments.trust.claims import by_trials, rejected, sniper, study
@@ -37,8 +37,9 @@ def summary(rows: Rows) -> Fact:
 
 def faults(rows: Rows) -> str:
     lines = []
-    for row, twin in zip(select(rows, "fault_epsilon"), select(rows, "twin_epsilon"), strict=True):
+    for row in select(rows, "fault_epsilon"):
         at = row["setting"]
+        twin = only(rows, "twin_epsilon", fault=at["fault"])
         needed = at["needed"][at["distinguisher"]]
         caught = ["trials"] * by_trials(row) + [kind.replace("_", " ") for kind in at["inspect"]]
         delta = f", {at['delta']:.3g}" if at["delta"] else ""
@@ -201,8 +202,7 @@ MARGIN = 0.02  # by which a bound may be lower than before
 def _keys(rows: Rows) -> list[tuple[Row, Row]]:
     """Returns the cells of the worst-key table, (now, before)."""
     own = [row for row in rows if row["quantity"] == "epsilon_lower" and "code" in row["setting"]]
-    now, before = ([row for row in own if row["setting"]["code"] == code] for code in ("now", "before"))
-    return list(zip(now, before, strict=True))
+    return [(code["now"], code["before"]) for code in pages.grouped(own, "code", "mechanism", "trials")]
 
 
 def above(rows: Rows) -> Fact:

@@ -1,6 +1,8 @@
 """The template language: marks are replaced, sentences must hold, and no number is typed by hand."""
 
+import random
 import re
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +65,40 @@ def test_a_committed_page_is_what_its_template_and_rows_make(folder):
         for file in re.findall(r"!\[[^]]*\]\(([^)]*)\)", committed):
             assert (pages.HERE / folder / file).exists(), file
         assert len(committed.splitlines()) <= make_results.LINES
+
+
+def said(text: str) -> Counter[Any]:
+    """Counts what lines say: of a line the words, of a line of a table the words of each cell with its column."""
+    found, header = Counter(), None
+    for line in text.splitlines():
+        cells = [tuple(sorted(cell.strip(".,;:()") for cell in part.split())) for part in line.split("|")]
+        header = (header or cells) if line.startswith("|") else None
+        found[tuple(sorted(zip(header or cells, cells, strict=True)))] += 1
+    return found
+
+
+def test_rows_are_grouped_by_what_they_are_not_by_where_they_stand():
+    one, two, three = rows = [
+        {"setting": {"fault": f, "data": d}} for f, d in (("no", "a"), ("yes", "b"), ("yes", "a"))
+    ]
+    assert pages.grouped(rows, "fault", "data") == [{"no": one, "yes": three}, {"yes": two}]
+    with pytest.raises(ValueError, match=r"one row of fault = 'yes' among those that agree in \(\), got two: "):
+        pages.grouped(rows, "fault")
+
+
+@pytest.mark.parametrize("folder", pages.FOLDERS)
+def test_a_page_says_the_same_of_rows_in_another_order(folder, monkeypatch):
+    def joined(template: str) -> str:
+        """Puts a sentence that rows fill on one line, since its numbers decide where lines of a list would end."""
+        return pages.MARK.sub(lambda mark: f"\n{' '.join(mark[0].split())}\n", template)
+
+    rows, filled = pages.rows_of(folder), make_results.filled
+    monkeypatch.setattr(make_results, "filled", lambda template, *more: filled(joined(template), *more))
+    triples = [row for row in rows if "training" in row["setting"]]  # which stand together: AUDITS.md of paper 003
+    others = [row for row in rows if "training" not in row["setting"]]
+    mixed = [*random.Random(0).sample(others, len(others)), *triples[::-1]]
+    made, other = (make_results.texts_of(folder, order) for order in (rows, mixed))
+    assert {name: said(text) for name, text in made.items()} == {name: said(text) for name, text in other.items()}
 
 
 def test_the_first_page_is_what_the_folders_rows_make():
