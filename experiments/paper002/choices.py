@@ -62,6 +62,19 @@ def first_weights(rows: Rows) -> Fact:
     )  # fmt: skip
 
 
+def far_off(rows: Rows) -> Fact:
+    """Rows of Tables 1 and 2 that differ from the paper's by more than two of its deviations do so by less than two
+    standard errors of a mean of draws of first weights."""
+    ((name, _), _) = next(each for each in rows_of(rows, AS_PRINTED).items() if each[0][1] == PYTORCH)
+    again, _ = by_first_weights(rows, name, (OURS, AGAIN))
+    found = {each: ours(rows, AS_PRINTED, each) for each in ACCURACY}
+    off = {each: row["ours"] - ACCURACY[each][0] for each, row in found.items()}
+    far = {each: by for each, by in off.items() if abs(by) > 2 * ACCURACY[each][1]}
+    close = [abs(by) < 2 * again / math.sqrt(trials_of(found[each])) for each, by in far.items()]
+    told = ", ".join(f"{each} ({by:+.2f})" for each, by in far.items())
+    return fact(far and all(close), rows=len(off), near=len(off) - len(far), told=told, again=again)
+
+
 def own_trials(rows: Rows) -> Fact:
     """Our trials of one setting differ by more than twice the paper's, with all clients as with a few, but by less
     where all begin with one model."""

@@ -14,6 +14,7 @@ from experiments.paper002.adaptive import adapting as adapting
 from experiments.paper002.adaptive import overtaken as overtaken
 from experiments.paper002.adaptive import wandering as wandering
 from experiments.paper002.choices import choices as choices
+from experiments.paper002.choices import far_off as far_off
 from experiments.paper002.choices import first_weights as first_weights
 from experiments.paper002.choices import own_trials as own_trials
 from experiments.paper002.claims import (

@@ -13,6 +13,7 @@ from dpaudit.training import models
 from experiments.common import Rows
 from experiments.paper002 import choices, unstated
 from experiments.paper002.claims import AS_PRINTED, FEW, named
+from experiments.paper002.published import ACCURACY
 from experiments.paper002.runs import Bench, Run, Scale
 from experiments.paper002.unstated import AGAIN, CHOICES, FIRST_WEIGHTS, GLOROT, ONE, OURS, PYTORCH, Choice, Otherwise
 
@@ -199,6 +200,22 @@ def test_the_mean_of_two_trials_is_allowed_less_than_one_trial(ours, holds):
     found = choices.first_weights([*others, accuracy | {"scale": accuracy["scale"].replace("1 trial", "2 trials")}])
     assert (bool(found.holds), found.values["count"]) == (holds, 2)
     assert found.values["error"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("off", "trials", "holds"),
+    [(4.2, 1, True), (4.3, 1, False), (2.9, 2, True), (3.1, 2, False), (0.6, 1, False)],  # of 2.12 a trial
+)
+def test_what_is_further_off_than_the_paper_s_deviations_is_judged_by_first_weights(off, trials, holds):
+    *others, accuracy = rows_of(0, 92.5, WIDE)
+    for name, (mean, _) in ACCURACY.items():
+        setting = accuracy["setting"] | {"name": name}
+        row = accuracy | {"setting": setting, "scale": accuracy["scale"].replace("1 trial", f"{trials} trial")}
+        others.append(row | {"ours": mean - off if name == "clip0.01" else mean + 0.1})
+    found = choices.far_off(others)
+    assert bool(found.holds) == holds
+    assert (found.values["rows"], found.values["near"]) == (10, 9 + (off < 0.68))
+    assert found.values["told"] == (f"clip0.01 ({-off:+.2f})" if off > 0.68 else "")
 
 
 @pytest.mark.parametrize(
