@@ -42,11 +42,16 @@ def by_first_weights(rows: Rows, name: str, among: Sequence[str]) -> tuple[float
     return math.sqrt(each.var(axis=1, ddof=1).mean()), len(each)
 
 
+def drawn_otherwise(rows: Rows) -> tuple[str, Row]:
+    """Returns the setting that was run with all clients and the first weights of another library, and its row."""
+    return next((name, row) for (name, choice), row in rows_of(rows, AS_PRINTED).items() if choice == PYTORCH)
+
+
 def first_weights(rows: Rows) -> Fact:
     """First weights move an accuracy by more than the paper's deviation, a second draw of one law does so too, other
     clients and noise less, and with all clients first weights lead from below to above the paper's accuracy, by less
     than two standard errors of a mean of draws."""
-    ((name, _), whole) = next(each for each in rows_of(rows, AS_PRINTED).items() if each[0][1] == PYTORCH)
+    name, whole = drawn_otherwise(rows)
     apart, trials = by_first_weights(rows, name, FIRST_WEIGHTS)
     again, _ = by_first_weights(rows, name, (OURS, AGAIN))
     one = rows_of(rows, FEW)[name, ONE]
@@ -65,14 +70,15 @@ def first_weights(rows: Rows) -> Fact:
 def far_off(rows: Rows) -> Fact:
     """Rows of Tables 1 and 2 that differ from the paper's by more than two of its deviations do so by less than two
     standard errors of a mean of draws of first weights."""
-    ((name, _), _) = next(each for each in rows_of(rows, AS_PRINTED).items() if each[0][1] == PYTORCH)
+    name, _ = drawn_otherwise(rows)
     again, _ = by_first_weights(rows, name, (OURS, AGAIN))
     found = {each: ours(rows, AS_PRINTED, each) for each in ACCURACY}
     off = {each: row["ours"] - ACCURACY[each][0] for each, row in found.items()}
     far = {each: by for each, by in off.items() if abs(by) > 2 * ACCURACY[each][1]}
     close = [abs(by) < 2 * again / math.sqrt(trials_of(found[each])) for each, by in far.items()]
     told = ", ".join(f"{each} ({by:+.2f})" for each, by in far.items())
-    return fact(far and all(close), rows=len(off), near=len(off) - len(far), told=told, again=again)
+    near = len(off) - len(far)
+    return fact(far and all(close), rows=len(off), near=near, told=told, again=again, name=name, few=FEW[-1])
 
 
 def own_trials(rows: Rows) -> Fact:
