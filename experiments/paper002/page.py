@@ -34,7 +34,7 @@ from experiments.paper002.claims import (
     what_would_change,
 )
 from experiments.paper002.claims import CLAIMS as CLAIMS
-from experiments.paper002.published import ADAPTIVE, BUDGETS, COMPARISONS, FINDINGS, ROUNDS, place
+from experiments.paper002.published import ADAPTIVE, BUDGETS, FINDINGS, ROUNDS, in_order, place
 from experiments.paper002.runs import NON_PRIVATE, RULES
 from experiments.paper002.substitution import DIRECTIONS
 
@@ -180,7 +180,7 @@ def claims_of(rows: Rows, columns: Columns) -> str:
     found = {column: {each.margin.claim: each for each in judge(margins(rows, *column))} for column in columns}
     found = {column: own for column, own in found.items() if own}
     lines = []
-    for i, claim in enumerate(COMPARISONS):
+    for i, claim in in_order():
         adapts = {*claim.larger, *claim.smaller} & set(ADAPTIVE)
         if not any(i in own for own in found.values()) or (adapts and not all(of_all(scale) for scale, _ in columns)):
             continue
@@ -197,7 +197,7 @@ def claims_of(rows: Rows, columns: Columns) -> str:
 def changes(rows: Rows) -> str:
     """Tabulates what each verdict stands on, and what would change it."""
     lines = []
-    for i, claim in enumerate(COMPARISONS):
+    for i, claim in in_order():
         if set(claim.larger) & set(BUDGETS):
             continue
         found = deciding(i, rows)

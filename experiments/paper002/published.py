@@ -55,12 +55,19 @@ COMPARISONS = (
     Comparison(2, "and more accurate than 0.01", "accuracy", 1, LOWERED, ("clip0.01",)),
     Comparison(2, "and with a lower loss than 0.05", "loss", 1, ("clip0.05",), LOWERED),
     Comparison(
-        3, "soon after its first update, adaptive0.01 leads 0.01", "accuracy", 0.2, ("adaptive0.01",), ("clip0.01",)
+        3,
+        "soon after its first update (after a fifth of the rounds), adaptive0.01 leads 0.01",
+        "accuracy",
+        0.2,
+        ("adaptive0.01",),
+        ("clip0.01",),
     ),
     Comparison(3, "and has the lower loss", "loss", 0.2, ("clip0.01",), ("adaptive0.01",)),
     Comparison(4, "all adaptive rules end less accurate than C = 0.01", "accuracy", 1, ("clip0.01",), ADAPTIVE),
     Comparison(4, "and less accurate than 0.05", "accuracy", 1, ("clip0.05",), ADAPTIVE),
-    Comparison(4, "the quantile rules' C ends above 1", "clip_norm", 1, ADAPTIVE[:2], ("clip1.0",)),
+    Comparison(
+        4, "the quantile rules' C keeps growing (to above 1 at the end)", "clip_norm", 1, ADAPTIVE[:2], ("clip1.0",)
+    ),
     Comparison("4.3", "C = 0.01 ends more accurate than 0.05", "accuracy", 1, ("clip0.01",), ("clip0.05",)),
     Comparison("4.3", "0.05 ends more accurate than 0.1", "accuracy", 1, ("clip0.05",), ("clip0.1",)),
     Comparison("4.3", "0.1 ends more accurate than 0.5 and 1.0", "accuracy", 1, ("clip0.1",), ("clip0.5", "clip1.0")),
@@ -107,4 +114,12 @@ COMPARISONS = (
     Comparison(
         "4.4", "lowering C from 0.01 ends with a higher loss than 0.01", "loss", 1, LOWERED_MORE, ("clip0.01",)
     ),
+    # Figs. 7 and 8.
+    Comparison(3, "and leads 0.05 as well", "accuracy", 0.2, ("adaptive0.01",), ("clip0.05",)),
+    Comparison("4.5", "adaptive0.05 ends with a higher loss than 0.05", "loss", 1, ("adaptive0.05",), ("clip0.05",)),
 )
+
+
+def in_order() -> list[tuple[int, Comparison]]:
+    """Returns the comparisons with their numbers, findings first, in the order of the paper."""
+    return sorted(enumerate(COMPARISONS), key=lambda each: (each[1].finding not in FINDINGS, str(each[1].finding)))

@@ -178,9 +178,7 @@ def ceilings(rows: Rows) -> Fact:
         run = only(own, "trained")
         quarter = run["models"] * run["repeats"] // 4
         most[name] = plan.ceiling(quarter, quarter, delta=DELTA, confidence=CONFIDENCE)
-        shown[name] = max(
-            row[kind] for row in select(own, "epsilon", part=1) for kind in ("honest", "likelihood_ratio")
-        )
+        shown[name] = max(row[kind] for row in select(own, "epsilon") for kind in ("honest", "likelihood_ratio"))
     told = "; ".join(f"{name}: {shown[name]:.2f} of {most[name]:.2f}" for name in most)
     return fact(all(shown[name] < most[name] / 2 for name in most), told=told)
 

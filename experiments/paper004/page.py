@@ -97,12 +97,14 @@ def choice(chosen: dict[str, Any]) -> str:
 
 
 def on_devices(rows: Rows) -> Fact:
-    """Public features add more than factors do at the smallest epsilon."""
+    """At the smallest epsilon no factors were chosen; public features add more than what else a device solves for."""
     bias, plain, public = (
-        only(rows, "rmse", method=name, epsilon=1.0)["ours"]
+        only(rows, "rmse", method=name, epsilon=1.0)
         for name in ("item bias", "alternating", "alternating, public features")
     )
-    return fact(bias - plain < plain - public, factors=bias - plain, features=plain - public)
+    device, features = bias["ours"] - plain["ours"], plain["ours"] - public["ours"]
+    without = all(row["setting"]["choice"]["rank"] == 0 for row in (plain, public))
+    return fact(without and device < features, device=device, features=features)
 
 
 def restated(at: dict[str, Any]) -> float | None:
