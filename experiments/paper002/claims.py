@@ -16,6 +16,7 @@ AS_PRINTED = ("mnist", 10_000, 1_000, 1_000)  # the paper's rounds and clients
 FEW = ("mnist", 10_000, 1_000, 20)  # its rounds, with a few clients in place of all
 KEEPS = 2  # the noise that keeps the promise, over C
 LEAST = 2  # degrees of freedom of a standard deviation, below which nothing is decided
+UNLIKE = 0.05  # level of the test that refutes a standard deviation which margins would share
 MOST_TRIALS = 1_000  # that anybody is told to make
 
 
@@ -116,8 +117,10 @@ def judge(found: Sequence[Margin]) -> list[Judged]:
     """Gives every margin an interval by a paired model: trials differ as much for all margins of one quantity.
 
     The standard deviation from trial to trial is shared by the margins of one quantity at one share of the rounds, or,
-    where those leave fewer than ``LEAST`` degrees of freedom, by all of the quantity; with fewer still, nothing is
-    decided. A single trial decides nothing: no claim holds before all of its pairs of settings were run in two.
+    where those leave fewer than ``LEAST`` degrees of freedom, by all of the quantity. Where the trials refute that
+    (:func:`alike`), a margin has its own, as the margins of rules that are not the paper's always do. With fewer than
+    ``LEAST`` degrees nothing is decided. A single trial decides nothing: no claim holds before all of its pairs of
+    settings were run in two.
     """
     return [_judged(margin, found) for margin in found]
 
@@ -143,10 +146,31 @@ def pairs(margin: Margin) -> tuple[int, int]:
 def _pool(margin: Margin, found: Sequence[Margin]) -> list[Margin]:
     """Returns the margins that share one's standard deviation; none where they have too few degrees of freedom."""
     own = COMPARISONS[margin.claim]
-    of = [m for m in found if COMPARISONS[m.claim].quantity == own.quantity]
-    of = [m for m in of if m.trials > 1 and math.isfinite(m.deviation)]
+    told = [m for m in found if m.trials > 1 and math.isfinite(m.deviation)]
+    of = [m for m in told if COMPARISONS[m.claim].quantity == own.quantity and not added(m)]
     at_once = [m for m in of if COMPARISONS[m.claim].at == own.at]
-    return next((pool for pool in (at_once, of) if _freedom(pool) >= LEAST), [])
+    shared = next((pool for pool in (at_once, of) if _freedom(pool) >= LEAST), [])
+    pool = [m for m in told if m.claim == margin.claim] if added(margin) or not alike(shared) else shared
+    return pool if _freedom(pool) >= LEAST else []
+
+
+def added(margin: Margin) -> bool:
+    """Tells whether a margin is of rules that are not the paper's."""
+    return bool(set(COMPARISONS[margin.claim].larger) & set(BUDGETS))
+
+
+def alike(pool: Sequence[Margin]) -> bool:
+    """Tells whether margins may share a standard deviation, by the test of Bartlett ("Properties of sufficiency and
+    statistical tests", 1937), as if they were independent: with nᵢ degrees of freedom each, n in all, k margins and
+    the pooled variance s², (n ln s² - Σᵢ nᵢ ln sᵢ²) / (1 + (Σᵢ 1/nᵢ - 1/n) / (3(k - 1))) is about χ² with k - 1.
+    """
+    if len(pool) < 2 or _deviation(pool) == 0:
+        return True
+    free = np.array([m.trials - 1 for m in pool], float)
+    variances = np.array([m.deviation for m in pool]) ** 2 / _deviation(pool) ** 2
+    told = -(free * np.log(np.maximum(variances, np.finfo(float).tiny))).sum()
+    scale = 1 + ((1 / free).sum() - 1 / free.sum()) / (3 * (len(pool) - 1))
+    return bool(stats.chi2.sf(told / scale, len(pool) - 1) > UNLIKE)
 
 
 def _freedom(pool: Sequence[Margin]) -> float:
@@ -175,6 +199,14 @@ def _half_width(pool: Sequence[Margin], trials: int) -> float:
     return float(stats.t.ppf(0.975, _freedom(pool))) * _deviation(pool) / math.sqrt(trials)
 
 
+def by_itself(margin: Margin) -> str:
+    """Returns a margin with Student's 95% interval over its own trials alone."""
+    if margin.trials < 2 or not math.isfinite(margin.deviation):
+        return f"{margin.middle:+.3g}"
+    error = _half_width([margin], margin.trials)
+    return f"{margin.middle:+.3g} ± {error:.2g}"
+
+
 def what_would_change(judged: Judged) -> str:
     """Tells what another verdict would take: of a decided claim, one more trial; of an open one, more like these."""
     margin, n = judged.margin, judged.margin.trials
@@ -184,23 +216,26 @@ def what_would_change(judged: Judged) -> str:
         if run < meant:
             return "runs of the settings that are missing"
         if not judged.pool:
-            return f"{LEAST + 1} trials in all, or 2 of more settings"
+            return f"{LEAST + 1} trials in all, or more"
         if n > 1 and margin.repeated < meant and margin.middle > judged.error:
             return "second trials of the settings that have one"
         for trials in range(max(2, n), MOST_TRIALS + 1):
             more = margin._replace(trials=trials, deviation=_deviation(judged.pool))
             if _half_width([*others, more], trials) < abs(margin.middle):
-                return f"{trials} trials in all, if mean and spread stay"
-        return f"more than {MOST_TRIALS:,} trials, if mean and spread stay"
+                return f"{trials} trials in all, if the mean and this spread stay"
+        return f"more than {MOST_TRIALS:,} trials, if the mean and this spread stay"
     sign = 1 if judged.holds else -1
 
     def bound(off: float) -> float:
         """The end next to zero of the interval with one trial more, so far from the mean towards zero."""
         variance = ((n - 1) * margin.deviation**2 + n / (n + 1) * off**2) / n
         more = margin._replace(trials=n + 1, deviation=math.sqrt(variance))
-        return abs(margin.middle) - off / (n + 1) - _half_width([*others, more], n + 1)
+        shared = [*others, more]
+        return abs(margin.middle) - off / (n + 1) - _half_width(shared if alike(shared) else [more], n + 1)
 
-    off: Any = optimize.brentq(bound, 0, (n + 1) * abs(margin.middle))
+    steps = np.linspace(0, (n + 1) * abs(margin.middle), 200)  # the end jumps where the spreads become too unlike
+    first = next(i for i, step in enumerate(steps) if bound(step) <= 0)
+    off: Any = optimize.brentq(bound, steps[first - 1], steps[first]) if first else 0.0
     return f"one more trial of {margin.middle - sign * off:+.3g} or {'less' if judged.holds else 'more'}: open again"
 
 

@@ -13,6 +13,10 @@ from experiments.paper002 import figures
 from experiments.paper002.adaptive import adapting as adapting
 from experiments.paper002.adaptive import overtaken as overtaken
 from experiments.paper002.adaptive import wandering as wandering
+from experiments.paper002.budgets import begin as begin
+from experiments.paper002.budgets import best_at as best_at
+from experiments.paper002.budgets import never_behind as never_behind
+from experiments.paper002.budgets import rule as rule
 from experiments.paper002.choices import choices as choices
 from experiments.paper002.choices import far_off as far_off
 from experiments.paper002.choices import first_weights as first_weights
@@ -21,6 +25,7 @@ from experiments.paper002.claims import (
     AS_PRINTED,
     FEW,
     KEEPS,
+    by_itself,
     deciding,
     judge,
     margins,
@@ -34,16 +39,15 @@ from experiments.paper002.claims import (
     what_would_change,
 )
 from experiments.paper002.claims import CLAIMS as CLAIMS
+from experiments.paper002.columns import NOISE, Columns, columns, of_all, title
 from experiments.paper002.published import ADAPTIVE, BUDGETS, FINDINGS, ROUNDS, in_order, place
 from experiments.paper002.runs import NON_PRIVATE, RULES
 from experiments.paper002.substitution import DIRECTIONS
 
 FILES = ("clip_size.json", "clip_size_unstated.json", "federated_audit.json")
-NOISE = {1: "C", 2: "2C"}
 WORDS = {True: "**holds**", False: "**fails**", None: "open"}
 FAULTS = ("noise halved", "clipping skipped")
 PICTURE = "clip_size_mnist_10000"
-BEST = "poly(0.05)1.0"  # the paper's best schedule
 
 
 def draw(rows: Rows, folder: Path) -> None:
@@ -78,29 +82,6 @@ def noises(rows: Rows) -> Fact:
         promised=demanded["paper_value"], delta=demanded["setting"]["delta"], spent=printed["ours"],
         wide=demanded["setting"]["noise_multiplier"], narrow=printed["setting"]["noise_multiplier"],
     )  # fmt: skip
-
-
-def of_all(scale: tuple[Any, ...]) -> bool:
-    """Tells whether all clients of a round were computed."""
-    _, _, meant, played = scale
-    return meant == played
-
-
-Columns = Sequence[tuple[tuple[Any, ...], int]]
-
-
-def columns(rows: Rows, *, whole: bool) -> Columns:
-    """Returns the scales and noises that were run with all clients, or with a few in place of them, the paper's
-    first."""
-    found = [(scale, noise) for scale in scales(rows) for noise in NOISE if of_all(scale) == whole]
-    return [
-        (scale, noise) for scale, noise in found if select(rows, "accuracy_percent", sensitivity=noise, **named(scale))
-    ]
-
-
-def title(scale: tuple[Any, ...], noise: int) -> str:
-    dataset, rounds, meant, played = scale
-    return f"{dataset}, {rounds:,} rounds, {played:,} of {meant:,}, {NOISE[noise]}"
 
 
 def accuracies(rows: Rows) -> str:
@@ -142,6 +123,20 @@ def few_clients(rows: Rows) -> Fact:
     _, few, every = max(good, key=lambda each: each[0])
     alike = all(far < max(1, *(row["ours"] - (row["ours_low"] or row["ours"]) for row in both)) for far, *both in good)
     return fact(alike, settings=len(good), name=few["setting"]["name"], few=spread(few), every=spread(every))
+
+
+def times_as_fast(rows: Rows) -> Fact:
+    """How many times as long a round takes with all clients, of settings with noise that were run both ways at the
+    paper's rounds."""
+    found = {
+        scale: {
+            row["setting"]["name"]: row["ours"]
+            for row in select(rows, "seconds_per_round", sensitivity=KEEPS, **named(scale))
+        }
+        for scale in (AS_PRINTED, FEW)
+    }
+    times = sorted(found[AS_PRINTED][name] / few for name, few in found[FEW].items() if name in found[AS_PRINTED])
+    return fact(times[0] > 1, least=times[0], middle=times[len(times) // 2], most=times[-1])
 
 
 def leading(rows: Rows) -> Fact:
@@ -202,40 +197,21 @@ def changes(rows: Rows) -> str:
             continue
         found = deciding(i, rows)
         cells = (
-            ["open", "not run", "a run of all clients"]
+            ["open", "–", "not run", "a run of all clients"]
             if found is None
-            else [f"{WORDS[found.holds]} {found}", ran(found.margin), what_would_change(found)]
+            else [
+                f"{WORDS[found.holds]} {found}",
+                by_itself(found.margin),
+                ran(found.margin),
+                what_would_change(found),
+            ]
         )
         lines.append([f"{place(claim)}: {claim.text}", *cells])
-    return table(["claim", "verdict", "by", "what would change it"], lines)
+    return table(["claim", "verdict", "by its own trials", "of", "what would change it"], lines)
 
 
 def findings(rows: Rows) -> str:
     return "\n".join(f"{finding}. {text}" for finding, text in FINDINGS.items())
-
-
-def rule(rows: Rows) -> str:
-    """Returns the rule that asks clients nothing, beside the paper's best schedule, in the same trials."""
-    lines = []
-    for scale, noise in (*columns(rows, whole=True), *columns(rows, whole=False)):
-        own = {each.margin.row["setting"]["closest"][0]: each for each in judge(margins(rows, scale, noise))}
-        if set(BUDGETS) <= own.keys():
-            find = {
-                row["setting"]["name"]: row
-                for row in select(rows, "accuracy_percent", sensitivity=noise, **named(scale))
-            }
-            cells = [f"{spread(find[name])} ({own[name]})" for name in BUDGETS]
-            lines.append([title(scale, noise), spread(find[BEST]), *cells])
-    return table(["data, scale, noise", BEST, *BUDGETS], lines)
-
-
-def never_behind(rows: Rows) -> Fact:
-    """Returns the rule is nowhere certainly less accurate than the best schedule, and somewhere certainly more."""
-    every = (*columns(rows, whole=True), *columns(rows, whole=False))
-    found = [each for column in every for each in judge(margins(rows, *column))]
-    own = [each for each in found if each.margin.row["setting"]["closest"][0] in BUDGETS]
-    held = [each for each in own if each.holds]
-    return fact(held and all(each.holds is not False for each in own), compared=len(own), more=len(held))
 
 
 def commands(rows: Rows) -> str:

@@ -34,7 +34,7 @@ class Scale(NamedTuple):
 
     Of m clients ``simulated`` are computed; each stands for m/simulated with the same update. The noise on the mean of
     all messages is that of m clients. It is several tens of times as long as the mean of 20 clipped updates is off
-    that of 1,000, so that a run by 20 learns as one by 1,000 does, for a fiftieth of the time.
+    that of 1,000, so that a run by 20 learns as one by 1,000 does, for a small part of the time.
     """
 
     rounds: int  # T
