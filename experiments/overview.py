@@ -9,7 +9,8 @@ from experiments.pages import Claim, Fact, Row, Rows, fact, table
 HEADLINES = {  # figures of the benchmarks that this page quotes, and the peers beside them
     "`full` LDP-SGD trials, d = 26,010, a second": ("PyTorch",),
     "clipped gradient sum of CNN32, batch 256, seconds": ("jax-privacy", "torch, plain", "Opacus ghost"),
-    "a federated round of 1,000 clients, CNN28, seconds": ("PyTorch vmap",),
+    "a federated round of 1,000 clients, CNN28, one draw of noise, a device a core, seconds": ("PyTorch vmap",),
+    "a federated round of 1,000 clients, CNN28, one draw of noise, one device, seconds": ("PyTorch vmap",),
     "a dropout sample of CNN32, microseconds": ("plain vmap", "torch"),
     "exact user solves of rank 32, a second": ("NumPy, stacked",),
 }

@@ -39,8 +39,9 @@ for a few arrays of five programs, whose last axis is short; `tests/accelerators
     one device, operations as the program states them, temporaries as XLA plans them. The roofline is a lower bound on
     the time of a call, which only bytes and operations limit; the true time is longer, by an unknown factor.
 
-A call of `full`, `kernel` or `plane` runs a block of trials; `plane` draws two words a trial in the plane of its pair
-of gradients, so that its program is the same for every d. A call of `DP-SGD`, `64 networks` and `federated round`
+A call of `full`, `kernel` or `plane` runs a block of trials, as many as the table says: these programs compare by the
+trial, not by the call. `plane` draws two words a trial in the plane of its pair of gradients, so that its program is
+the same for every d. A call of `DP-SGD`, `64 networks` and `federated round`
 takes 20 steps or rounds. An arrow leads from the program before it was rewritten for accelerators to that of today; a
 program that has not been compiled for a chip since is not listed there.
 
@@ -157,8 +158,15 @@ def on(machine: str, now: Read, before: Read) -> str:
         ]
         planned = [both("bytes_moved", 1e6), both("bytes_of_temporaries", 1e6), both("kernels_launched")]
         bound = short(now.get(program, machine, "roofline_microseconds"), 1e3)
-        lines.append([program, *arithmetic, *planned, both("longest_loop"), bound])
+        name = program + ("" if (trials := in_a_call(now, program, machine)) is None else f", {trials:,} trials")
+        lines.append([name, *arithmetic, *planned, both("longest_loop"), bound])
     return table(heads, lines)
+
+
+def in_a_call(now: Read, program: str, machine: str) -> int | None:
+    """Returns how many trials a call plays, where the rows tell the bytes of 1,024."""
+    moved, some = (now.get(program, machine, what) for what in ("bytes_moved", "bytes_per_1024_trials"))
+    return round(1_024 * moved / some) if moved and some else None
 
 
 def exponent(one: float, many: float, ratio: float) -> float:

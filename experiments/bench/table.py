@@ -46,9 +46,12 @@ def trained(network: str, peer: str, package: str = "") -> Figure:
     return sides(what, "networks_per_hour", "networks_ratio", "together", peer, setting, package, **more)
 
 
-def a_round(peer: str, package: str = "") -> Figure:
-    what, setting = "a federated round of 1,000 clients, CNN28, seconds", {"network": "CNN28"}
-    return sides(what, "round_seconds", "round_ratio", "ours, one draw*", peer, setting, package)
+def a_round(peer: str, package: str = "", *, devices: str = ", * devices") -> Figure:
+    """Returns a round with one draw of noise for all clients on both sides, ours on a device a core or on one."""
+    where = "a device a core" if devices else "one device"
+    what = f"a federated round of 1,000 clients, CNN28, one draw of noise, {where}, seconds"
+    ours, setting = f"ours, one draw{devices}", {"network": "CNN28"}
+    return sides(what, "round_seconds", "round_ratio", ours, f"{peer}, one draw", setting, package)
 
 
 def dropout(peer: str, package: str = "") -> Figure:
@@ -68,7 +71,7 @@ def user_sum(network: str, peer: str, package: str = "") -> Figure:
 
 def step(d: int) -> Figure:
     setting = {"mode": "noisy", "d": d, "transfers": "IKNP"}
-    return Figure(f"a noisy sum by two servers, d = {d:,}, seconds", "step_seconds", setting)
+    return Figure(f"a noisy sum by two servers by a circuit, d = {d:,}, seconds", "step_seconds", setting)
 
 
 def open_bytes(transfers: str) -> Figure:
@@ -155,7 +158,7 @@ FIGURES: dict[str, list[Figure]] = {  # by the part of bench
         clipped("CNN32", "Opacus per-sample*", "opacus"),
         clipped("CNN28", *OPACUS),
         Figure(
-            "peak memory of the clipped sum of CNN32, GiB",
+            "peak memory of the clipped sum of CNN32 (peer: the whole batch at once), GiB",
             "peak_gib",
             {"side": "ours, clipped"},
             {"side": "ours, plain"},
@@ -167,9 +170,11 @@ FIGURES: dict[str, list[Figure]] = {  # by the part of bench
         ),
     ],
     "federated": [
-        a_round("PyTorch vmap", TORCH),
-        a_round("PyTorch loop", TORCH),
-        a_round("vmap(grad), one draw", "jax"),
+        *(
+            a_round(*peer, devices=devices)
+            for devices in (", * devices", "")
+            for peer in (("PyTorch vmap", TORCH), ("PyTorch loop", TORCH), ("vmap(grad)", "jax"))
+        ),
         Figure(
             "peak memory of a round of 100,000 of 10,000,000 clients, MiB",
             "peak_mib",

@@ -189,7 +189,14 @@ def speed(rows: Rows) -> str:
                 f"{number(one['ours'])} [{number(one['ours_low'])}, {number(one['ours_high'])}]"
                 for one in (row, clock)
             ]
-            lines.append(
-                [row["setting"]["library"], *cells, str(row["setting"]["cores"]), f"{row['setting']['load']:.1f}"]
-            )
-    return table(["library", "by CPU time [range]", "by the clock [range]", "cores", "load"], lines, left=True)
+            cells += [number(whole(rows, name)), str(row["setting"]["cores"]), f"{row['setting']['load']:.1f}"]
+            lines.append([row["setting"]["library"], *cells])
+    header = ["library", "by CPU time [range]", "by the clock [range]", "the whole audit", "cores", "load"]
+    return table(header, lines, left=True)
+
+
+def whole(rows: Rows, name: str) -> float:
+    """Returns the trials of an audit over all of its seconds, in calls a second of the loop."""
+    seconds, calls = (only(rows, f"{name}_{of}") for of in ("audit_seconds", "loop_calls_per_second"))
+    trials = int(seconds["scale"].partition(" audit of ")[2].split()[0].replace(",", ""))
+    return trials / seconds["ours"] / calls["ours"]

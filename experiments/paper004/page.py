@@ -21,6 +21,7 @@ from experiments.paper004.page_crossover import lowest as lowest
 from experiments.paper004.page_crossover import many_are_enough as many_are_enough
 from experiments.paper004.page_crossover import methods_compared as methods_compared
 from experiments.paper004.page_crossover import noise_costs as noise_costs
+from experiments.paper004.page_crossover import other_users as other_users
 from experiments.paper004.page_crossover import rank_chosen as rank_chosen
 from experiments.paper004.page_crossover import repeated as repeated
 from experiments.paper004.page_fits import fits_in_turn as fits_in_turn

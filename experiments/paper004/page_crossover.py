@@ -179,6 +179,16 @@ def noise_costs(rows: Rows) -> str:
     return table(["users", "number", *head], lines)
 
 
+def other_users(rows: Rows) -> Fact:
+    """Where errors without noise are means of runs with other users each, those with noise are of one run, and so of
+    other users: what noise costs is known to what users differ by."""
+    found = [(whole, cell) for whole, group in _costs(rows) for cell in group]
+    unlike = [whole for whole, cell in found if whole.ranges and not cell.ranges]
+    apart = sorted(high - low for whole in unlike for low, high in whole.ranges.values())
+    names = ", ".join(dict.fromkeys(f"{whole.users:,} {whole.data}" for whole in unlike))
+    return fact(unlike and apart[-1] > 0.01, who=names, least=apart[0], most=apart[-1])
+
+
 def bring_and_cost(rows: Rows) -> Fact:
     """What alternating minimisation's factors bring hardly depends on the made-up users' number, what noise costs at
     the smallest epsilon falls with it."""
