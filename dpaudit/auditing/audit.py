@@ -144,7 +144,7 @@ def audit(
             kept = partial(_kept, checkpoint, whole)
         name = "" if distinguisher is None else distinguisher.name
         if threshold is not None:  # of a curve, its side and a bet
-            cuts = (min(aside, FIRST_CHOICE),) if until is not None and _is_curve(claim) and aside else ()
+            cuts = _cuts(aside, FIRST_CHOICE) if until is not None and _is_curve(claim) else ()
         else:
             cuts = _cuts(aside, (2 * pilot or FIRST_CHOICE) if in_stages else aside)
         how = {"kept": kept, "progress": progress, "reading": reading}

@@ -231,10 +231,20 @@ def _backwards(false_positives: int, false_negatives: int, negatives: int, posit
     return BACKWARDS if estimators.clopper_pearson.bounds(opposite, delta=delta, confidence=SURE)[0] > 0 else None
 
 
-def too_few(counted: int, ceiling: float, claim: Claim | None, *, confidence: float) -> str | None:
-    """Says why this number of trials could not have shown a violation of the claim; None if it could."""
+def too_few(
+    counted: int, ceiling: float, claim: Claim | None, *, confidence: float, perfect: float | None = None
+) -> str | None:
+    """Says why this number of trials could not have shown a violation of the claim; None if it could.
+
+    Args:
+      counted: trials of both worlds.
+      ceiling: epsilon that they certify at most.
+      claim, confidence: those of the bound.
+      perfect: the p-value against a curve of guesses without an error; None for that of :func:`curve.p_value`.
+    """
     if claim is not None and claim.is_curve:
-        if curve.p_value(claim, 0, 0, counted // 2, counted // 2) <= 1 - confidence:
+        p = curve.p_value(claim, 0, 0, counted // 2, counted // 2) if perfect is None else perfect
+        if p <= 1 - confidence:
             return None
         return f"even {counted:,} guesses without an error would not have shown a violation of this curve"
     if claim is None or ceiling > claim.epsilon:

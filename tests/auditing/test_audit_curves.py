@@ -104,6 +104,28 @@ def test_half_of_the_noise_is_found_in_few_trials_whenever_one_looks(name, tmp_p
     assert again == dpaudit.audit(coarse(0.2), 0.0, 0.268, **settings, **more)
 
 
+@pytest.mark.parametrize(
+    "trials, verdict", [(20, "underpowered"), (1_000, "underpowered"), (2_500, "violation"), (20_000, "violation")]
+)
+def test_a_fixed_threshold_without_an_error_is_never_consistent_with_a_curve(trials, verdict):
+    """The first 64 pairs cannot tell its rates from the corner of this curve, at 0.0062: more of them choose the bet
+    again, and so few that no bet refutes the curve are said to be."""
+    apart = distinguish.Distinguisher(lambda *_: lambda release: release, 50.0, "half of the way")
+    settings: dict[str, Any] = {"claim": Claim.gaussian(5.0), "distinguisher": apart, "until": sequential.violation()}
+    result = dpaudit.audit(noisy(1.0), 0.0, 100.0, key=KEY, trials=trials, **settings)
+    assert (result.fpr, result.fnr, result.verdict) == (0, 0, verdict)
+    assert (result.reason is None) == (verdict == "violation")
+    assert verdict == "violation" or "guesses without an error" in str(result.reason)
+
+
+@pytest.mark.parametrize("attack", ["projection", "fixed, the wrong way round"])
+def test_bets_that_have_nothing_to_bet_on_could_still_have_shown_a_violation(attack):
+    """Noise twice as large as the curve allows: the rates that are seen keep the promise, and no bet is placed."""
+    settings: dict[str, Any] = {"claim": Claim.gaussian(0.268), "distinguisher": ATTACKS[attack]}
+    result = dpaudit.audit(coarse(2.0), 0.0, 0.268, key=KEY, trials=4_000, until=sequential.violation(), **settings)
+    assert (result.verdict, result.reason) == ("consistent", None)
+
+
 @pytest.mark.integration
 def test_sound_noise_is_accused_by_no_more_bets_than_is_said():
     keys = jax.random.split(KEY, 24)

@@ -300,13 +300,19 @@ def conclude(
     settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence}
     tested = settings | {"confidence": (1 + watch.confidence) / 2 if watch.both_events else watch.confidence}
     ceiling = float(_lower(watch, without_error))
-    detectable = p_value = None
+    detectable = p_value = perfect = None
+    counted = 2 * pairs
     if claim is not None and claim.is_curve:
+        counted += 2 * int(watch.earlier.sum())
         p_value = min(1.0, float(np.exp(-log_evidence(watch, watch.counts))))
         if watch.violation:  # but for rounding, it is
             p_value = min(p_value, 1 - watch.confidence)
+        perfect = float(np.exp(-_evidence_without_error(watch, aside)))
     elif claim is not None:
         detectable = plan.detectable_by_betting(claim.epsilon, most, **tested)
+    reason = None
+    if not watch.violation:
+        reason = too_few(counted, ceiling, claim, confidence=watch.confidence, perfect=perfect)
     rules, measured = [(false_positives, false_negatives, pairs, pairs)], None
     by = rate_bounds(watch)
     if beside is not None:
@@ -330,7 +336,7 @@ def conclude(
         claim=claim,
         threshold=threshold,
         side="either" if watch.both_events else "above",
-        reason=too_few(2 * pairs, ceiling, claim, confidence=watch.confidence),
+        reason=reason,
         p_value=p_value,
         certified=certified.of_counts(
             rules if len(rules) > 1 else rules[0],
@@ -341,6 +347,23 @@ def conclude(
         band=measured,
         **settings,
     )
+
+
+def _evidence_without_error(watch: Watch, aside: int) -> float:
+    """Returns the log evidence against a curve that an audit in the same stages would have had without an error in any
+    trial, those by which its bets were chosen included; with the bets of the watch where none were set aside."""
+
+    def right(pairs: int) -> np.ndarray:
+        return np.where(np.arange(4) == betting.RIGHT, pairs, 0)
+
+    seen = aside - int(watch.earlier.sum())  # pairs by which the first bet was chosen
+    if seen <= 0:
+        return float(log_evidence(watch, right(watch.pairs)))
+    perfect = watch._replace(counts=right(0), earlier=NO_COUNTS, bets=NO_COUNTS)
+    for pairs in map(int, [*watch.earlier.sum(-1), watch.pairs]):
+        perfect = next_stage(perfect, np.repeat([[False], [True]], seen, axis=1))._replace(counts=right(pairs))
+        seen += pairs
+    return float(log_evidence(perfect, perfect.counts))
 
 
 def rate_bounds(watch: Watch) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
