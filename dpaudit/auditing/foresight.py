@@ -217,10 +217,12 @@ def with_reading(
     """
     if reading is None:
         return result
-    n = result.negatives
-    counts = np.array([result.fpr, result.fnr]) * n if wrong is None else wrong[0]
-    (low0, high0), (low1, high1) = (bounds(np.round(count), n, alpha=(1 - result.confidence) / 2) for count in counts)
-    rates = ((counts[0] / n, counts[1] / n), (high0, high1), (low0, low1))
+    played = np.array([result.negatives, result.positives])
+    counts = np.array([result.fpr, result.fnr]) * played if wrong is None else wrong[0]
+    (low0, high0), (low1, high1) = (
+        bounds(np.round(count), n, alpha=(1 - result.confidence) / 2) for count, n in zip(counts, played, strict=True)
+    )
+    rates = (counts / played, (high0, high1), (low0, low1))
     middle, lower, upper = (float(gdp.epsilon_from_mu(gdp.mu_from_rates(*pair), result.delta)) for pair in rates)
     return dataclasses.replace(result, reading=reading, reading_hat=middle, reading_lower=lower, reading_upper=upper)
 

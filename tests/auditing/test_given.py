@@ -12,6 +12,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, distinguish, estimators, play
+from dpaudit.auditing.bounds import gdp
 
 KEY = jax.random.key(3)
 TRIALS = 8_000
@@ -329,3 +330,19 @@ def test_a_stopping_rule_that_is_none_is_refused_in_one_line():
 def test_releases_whose_length_alone_differs_between_the_worlds_are_told_apart():
     found = dpaudit.from_samples([[0.0] * 3] * 400, [[0.0] * 2] * 400, claim=Claim(1.0))
     assert found.verdict == "violation"
+
+
+@pytest.mark.parametrize("negatives, positives", [(20_000, 4_000), (4_000, 20_000)])
+@pytest.mark.parametrize("threshold", [None, 0.5])
+def test_the_gaussian_reading_counts_the_trials_of_each_world(negatives, positives, threshold):
+    """Two unit normals 1 apart lose 4.377 at 1e-5; an interval as of the larger world alone would be too short."""
+    generator = np.random.default_rng(0)
+    scores = generator.normal(size=negatives), 1 + generator.normal(size=positives)
+    found = dpaudit.from_scores(*scores, delta=1e-5, reading="gaussian", threshold=threshold)
+    assert found.reading_lower is not None
+    assert found.reading_upper is not None
+    assert found.reading_lower < gdp.epsilon_from_mu(1.0, 1e-5) < found.reading_upper
+    if threshold is not None:
+        counts = round(found.fpr * negatives), round(found.fnr * positives), negatives, positives
+        bounds = [float(end) for end in gdp.epsilon_bounds(*counts, delta=1e-5, confidence=0.95)]
+        assert [found.reading_lower, found.reading_upper] == pytest.approx(bounds, abs=1e-9)
