@@ -1,7 +1,7 @@
 """Examines a mechanism by all checks (program, sensitivity, worst pair, attacks) and gives one verdict."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -71,8 +71,9 @@ class Examination(NamedTuple):
 
     @property
     def result(self) -> AuditResult:
-        """Returns the audit with the largest lower bound."""
-        return max(self.results, key=lambda result: result.epsilon_lower)
+        """Returns the audit with the largest lower bound, of those that proved a violation if there are any: against a
+        curve it may be another one."""
+        return _decisive(self.results)
 
     @property
     def pair(self) -> Pair:
@@ -341,9 +342,14 @@ def _listed(findings: list[Finding]) -> str:
     return " ".join(map(str, findings)) or "Nothing was found."
 
 
+def _decisive(results: Sequence[AuditResult]) -> AuditResult:
+    """Returns the audit on which the verdict rests."""
+    return max(results, key=lambda result: (result.verdict == "violation", result.epsilon_lower))
+
+
 def _judged(results: list[AuditResult], findings: list[Finding], claim: Claim) -> tuple[str, str]:
     """Returns (verdict, sentence)."""
-    best = max(results, key=lambda result: result.epsilon_lower)
+    best = _decisive(results)
     lower, promised = f"{best.epsilon_lower:.3g}", f"{claim.epsilon:g}"
     if claim.is_curve:
         lower, promised = f"{lower} at delta {best.delta:.3g}", repr(claim)

@@ -6,6 +6,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, domain
+from dpaudit.auditing.examine import Examination, _judged
 
 KEY = jax.random.key(3)
 RECORDS = domain.records(domain.box((), 0.0, 1.0), 3)
@@ -133,3 +134,18 @@ def test_a_promise_that_is_a_curve_is_named_as_one():
         assert repr(Claim.gaussian(1.0)) in found.sentence
         assert " at delta " in found.sentence
         assert "inf" not in found.sentence
+
+
+def test_against_a_curve_the_audit_that_proved_a_violation_decides():
+    """Not the one with the larger lower bound, which keeps the curve."""
+    claim, pairs = Claim.gaussian(1.0), ((0, 1), (2, 3))
+    kept = dpaudit.from_counts(12, 1800, 2000, 2000, claim=claim, confidence=0.9875)
+    broken = dpaudit.from_counts(300, 900, 2000, 2000, claim=claim, confidence=0.9625)
+    assert (kept.verdict, broken.verdict) == ("consistent", "violation")
+    assert kept.epsilon_lower > broken.epsilon_lower
+    verdict, sentence = _judged([kept, broken], [], claim)
+    assert verdict == "violation"
+    assert sentence == f"The promise of {claim!r} is broken: the loss is at least 1.15 at delta 0."
+    found = Examination(verdict, sentence, (), (), (kept, broken), pairs, 0.95)
+    assert (found.result, found.pair) == (broken, pairs[1])
+    assert Examination("consistent", "", (), (), (kept, kept), pairs, 0.95).result == kept
