@@ -1,5 +1,6 @@
 """What an audit would have seen of worse mechanisms: predicted power against audits that are really played."""
 
+import itertools
 from functools import cache
 from typing import Any
 
@@ -80,6 +81,25 @@ def test_a_rule_goes_on_as_it_was_seen():
     # "world 1" is forty times as likely in world 1: it keeps its probability there
     assert alternative.event(0.01, 0.6).rates(5.0) == (near(0.4 * np.exp(-5.0)), near(0.6))
     assert alternative.event(0.6, 0.01, delta=0.1).rates(5.0) == (near(0.6), near(0.3 * np.exp(-5.0)))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-3, 0.1])
+def test_the_family_loses_the_epsilon_that_it_says(delta):
+    """By all four inequalities of (epsilon, delta)-DP: none is broken, and one holds with equality."""
+    rates = (0.0, 0.001, 0.05, 0.31, 0.5, 0.8, 0.95, 0.9995, 1.0)
+    for fpr, fnr, epsilon in itertools.product(rates, rates, (0.1, 1.0, 3.0)):
+        (a,), (b,) = alternative.event(fpr, fnr, delta=delta).rates(epsilon)
+        pairs = [(a, b), (b, a), (1 - a, 1 - b), (1 - b, 1 - a)]
+        assert min(np.exp(epsilon) * x + y for x, y in pairs) == pytest.approx(1 - delta, abs=1e-9)
+
+
+@pytest.mark.parametrize("fpr, fnr", [(0.001, 0.9995), (0.95, 0.05), (0.6, 0.4)])
+def test_a_rule_that_shows_nothing_detects_no_less_than_a_perfect_one(fpr, fnr):
+    settings: dict[str, Any] = {"delta": 0.0, "confidence": 0.95}
+    least = plan.detectable(1.0, 7_500, 7_500, **settings)
+    found = alternative.detectable(alternative.event(fpr, fnr, trials=7_500), 1.0, 7_500, 7_500, **settings)
+    assert least > 1.05
+    assert found >= least - 2e-3  # powers by quantiles and by sums
 
 
 @pytest.mark.parametrize("n0, n1", [(300, 200), (40_000, 40_000)])

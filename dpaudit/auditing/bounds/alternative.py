@@ -52,7 +52,8 @@ def event(fpr: float, fnr: float, *, delta: float = 0.0, trials: float = np.inf)
 
     The rule's events, "world 1" and "world 0", show s1 = ln((1 - delta - FNR)/FPR) and s0 = ln((1 - delta - FPR)/FNR).
     If one shows much more than the other, as the tail of Laplace noise does, a mechanism that loses epsilon gives that
-    event the same probability b in its own world and (b - delta) e^-epsilon in the other. If both show about as much,
+    event the same probability b in its own world and (b - delta) e^-epsilon in the other, unless the other event would
+    then show more than epsilon: b is at most (1 + delta e^-epsilon)/(1 + e^-epsilon). If both show about as much,
     as in randomised response, they continue to do so: FPR = FNR = (1 - delta)/(1 + e^epsilon) if they are equal.
 
     Args:
@@ -83,7 +84,8 @@ def event(fpr: float, fnr: float, *, delta: float = 0.0, trials: float = np.inf)
             both = whole / (1 - rarer * other)
             wrong, missed = both * rarer * (1 - other), both * other * (1 - rarer)
         else:
-            wrong, missed = (kept - delta) * rarer, 1 - kept
+            own = min(kept, (1 + delta * rarer) / (1 + rarer))
+            wrong, missed = max(own - delta, 0.0) * rarer, 1 - own
         wrong, missed = np.array([wrong]), np.array([missed])
         return (wrong, missed) if says1 else (missed, wrong)
 
