@@ -115,6 +115,8 @@ def with_foresight(
       expected: what was seen of the alternative; None without one.
     """
     settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
+    if watch.both_events:  # each at half of the error
+        settings["confidence"] = (1 + result.confidence) / 2
     refuted = _refuted(estimator, watch, claim, result, pairs)
     power = None
     if expected is not None:
@@ -186,7 +188,8 @@ def _refuted(
 ) -> Refuted | None:
     """Returns a test of whether counts refute the claim; None for Clopper-Pearson, whose power is known exactly."""
     if claim.is_curve:
-        return lambda fp, fn: curve.p_value(claim, fp, fn, pairs, pairs) <= 1 - result.confidence
+        alpha = (1 - result.confidence) / (2 if watch.both_events else 1)
+        return lambda fp, fn: curve.p_value(claim, fp, fn, pairs, pairs) <= alpha
     if estimator.anytime:
         return lambda fp, fn: sequential.refuted_at(watch, fp, fn, pairs)
     if estimator.simultaneous is None:

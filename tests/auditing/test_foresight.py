@@ -4,11 +4,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import dpaudit
-from dpaudit import AuditResult, Claim, _validate, distinguish
-from dpaudit.auditing.bounds import sequential
+from dpaudit import AuditResult, Claim, _validate, distinguish, estimators
+from dpaudit.auditing.bounds import curve, sequential
+from dpaudit.auditing.bounds.estimate import epsilon_bounds
+from dpaudit.auditing.foresight import Expected, with_foresight
 
 KEY = jax.random.key(31)
 STD = 3.7304  # of noise for (1, 1e-5)
@@ -54,6 +57,38 @@ def test_power_is_the_share_of_audits_of_the_alternative_that_call_it_a_violatio
     same = dpaudit.audit(mechanism, 0.0, 1.0, key=KEY, alternative=mechanism, **settings)
     assert same.power is not None
     assert same.power < 0.1  # the twin: of the mechanism itself nothing is expected
+
+
+@pytest.mark.parametrize(
+    "claim, rates",
+    [
+        (Claim(1.0), (0.166, 0.5)),
+        pytest.param(Claim.gaussian(0.9), (0.3174, 0.3174), marks=pytest.mark.integration),
+    ],
+)
+def test_power_of_a_fixed_threshold_gives_each_event_half_of_the_error(claim, rates):
+    """Against counts that are drawn: the rates of Laplace noise of epsilon 1.1 and of Gaussian noise of mu 0.95."""
+    n, drawn = 5_000, 600
+    wrong, missed = (np.random.default_rng(seed).binomial(n, rate, drawn) for seed, rate in enumerate(rates))
+    result = dpaudit.from_counts(int(wrong[0]), int(missed[0]), n, n, claim=claim, both_events=True)
+    seen = Expected(np.array(rates[:1]), np.array(rates[1:]), normal=False)
+    settings: dict[str, Any] = {"aside": 0, "pairs": n, "estimator": estimators.clopper_pearson, "expected": seen}
+    both, one = (
+        with_foresight(result, claim, watch=sequential.start(claim, both_events=events), **settings)
+        for events in (True, False)
+    )
+    if claim.is_curve:
+        share = np.mean(curve.p_value(claim, wrong, missed, n, n) <= 0.025)
+    else:
+        lower, _ = epsilon_bounds(wrong, missed, n, n, delta=0.0, confidence=0.95, both_events=True)
+        share = np.mean(lower > claim.epsilon)
+        assert both.detectable is not None
+        assert one.detectable is not None
+        assert both.detectable > one.detectable
+    assert both.power is not None
+    assert one.power is not None
+    assert both.power == pytest.approx(share, abs=0.08)  # 4 standard errors
+    assert one.power > both.power + 0.09
 
 
 def test_detectable_goes_on_from_the_alternative():
