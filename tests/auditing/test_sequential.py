@@ -97,6 +97,22 @@ def test_the_cut_into_updates_changes_nothing(until):
         assert watch.epsilon_upper - watch.epsilon_lower <= 0.5
 
 
+def test_the_bound_exceeds_the_claim_exactly_where_the_claim_is_refuted():
+    """With bets on rates that were seen, whose half of the capital the bound must not have to itself a second time."""
+    claim, seen = Claim(1.0, 0.01), guesses(0.02, 0.5, 200)
+    watch = sequential.next_stage(sequential.start(claim, stages=2), np.stack(seen))
+    assert watch.bets.any()
+    verdicts = set()
+    for right in range(20, 60, 2):
+        after = watch._replace(counts=np.array([400 - right, 0, right, 0]))
+        found = sequential.conclude(after, method="own", most=400, aside=200)
+        verdicts.add(found.verdict)
+        assert (found.verdict == "violation") == after.violation == (found.epsilon_lower > 1.0)
+        without = after._replace(bets=sequential.NO_COUNTS)
+        assert found.epsilon_lower <= max(without.epsilon_lower, np.nextafter(1.0, 2.0))
+    assert verdicts == {"violation", "consistent"}
+
+
 def test_state_is_not_changed_by_an_update():
     watch = sequential.start(Claim(1.0))
     later = sequential.update(watch, [False, True], [True, True])

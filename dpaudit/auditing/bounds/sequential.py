@@ -74,12 +74,12 @@ class Watch(NamedTuple):
     @property
     def epsilon_lower(self) -> float:
         """Bounds the mechanism's epsilon from below, with probability >= confidence at all times together."""
-        lower = float(_lower(self, self.counts))
-        if (
-            self.claim is not None and not self.claim.is_curve and self.violation
-        ):  # the root is known up to rounding only
-            lower = max(lower, float(np.nextafter(self.claim.epsilon, np.inf)))
-        return lower
+        lower, claim = float(_lower(self, self.counts)), self.claim
+        if claim is None or claim.is_curve:
+            return lower
+        # the root is known up to rounding only:
+        above = float(np.nextafter(claim.epsilon, np.inf))
+        return max(lower, above) if self.violation else min(lower, claim.epsilon)
 
     @property
     def epsilon_upper(self) -> float:
@@ -207,14 +207,28 @@ def log_evidence(watch: Watch, counts: np.ndarray) -> np.ndarray:
     """
     claim = watch.claim
     assert claim is not None
+    if not claim.is_curve:
+        return _wealth_against(watch, counts, np.asarray(claim.epsilon))
     every = [*watch.earlier, counts]
     guessed = [betting.log_wealth_on_line(own, bet) for own, bet in zip(every, watch.bets, strict=False)]
-    if claim.is_curve:
-        return _of_stages(watch, guessed or [np.zeros(np.shape(counts)[:-1])])
-    how: dict[str, Any] = {"delta": watch.delta, "expected_gap": claim.epsilon, "both_events": watch.both_events}
-    wealth = [betting.log_wealth(own, claim.epsilon, **how) for own in every]
-    if guessed:
-        wealth = [np.logaddexp(*both) - np.log(2) for both in zip(wealth, guessed, strict=True)]
+    return _of_stages(watch, guessed or [np.zeros(np.shape(counts)[:-1])])
+
+
+def _wealth_against(watch: Watch, counts: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
+    """Returns ln of the wealth against a loss of at most ``epsilon``, in which it decreases.
+
+    The bets on rates that were seen are fair against the claim and against less. Against more they are not, and their
+    half of the capital counts as lost: so one wealth decides both about the claim and about each bound.
+    """
+    claim = None if watch.claim is None or watch.claim.is_curve else watch.claim
+    gap = GAP_WITHOUT_CLAIM if claim is None else claim.epsilon
+    how: dict[str, Any] = {"delta": watch.delta, "expected_gap": gap, "both_events": watch.both_events}
+    every = [*watch.earlier, counts]
+    wealth = [betting.log_wealth(own, epsilon, **how) for own in every]
+    if claim is not None and len(watch.bets):
+        guessed = (betting.log_wealth_on_line(own, bet) for own, bet in zip(every, watch.bets, strict=True))
+        valid = (np.where(epsilon <= claim.epsilon, own, -np.inf) for own in guessed)
+        wealth = [np.logaddexp(*both) - np.log(2) for both in zip(wealth, valid, strict=True)]
     return _of_stages(watch, wealth)
 
 
@@ -247,14 +261,8 @@ def _of_stages(watch: Watch, wealth: list[np.ndarray]) -> np.ndarray:
 
 
 def _lower(watch: Watch, counts: np.ndarray) -> np.ndarray:
-    gap = GAP_WITHOUT_CLAIM if watch.claim is None or watch.claim.is_curve else watch.claim.epsilon
-    how: dict[str, Any] = {"delta": watch.delta, "expected_gap": gap, "both_events": watch.both_events}
-    if watch.stages == 1:
-        return betting.epsilon_lower(counts, confidence=watch.confidence, **how)
-
     def short(epsilon: np.ndarray) -> np.ndarray:
-        wealth = [betting.log_wealth(own, epsilon, **how) for own in (*watch.earlier, counts)]
-        return -np.log1p(-watch.confidence) - _of_stages(watch, wealth)
+        return -np.log1p(-watch.confidence) - _wealth_against(watch, counts, epsilon)
 
     low = np.zeros(np.shape(counts)[:-1])
     return increasing_root(short, low, low + betting.LARGEST)
@@ -299,7 +307,7 @@ def conclude(
     claim = watch.claim
     settings: dict[str, Any] = {"delta": watch.delta, "confidence": watch.confidence}
     tested = settings | {"confidence": (1 + watch.confidence) / 2 if watch.both_events else watch.confidence}
-    ceiling = float(_lower(watch, without_error))
+    ceiling = watch._replace(counts=without_error).epsilon_lower
     detectable = p_value = perfect = None
     counted = 2 * pairs
     if claim is not None and claim.is_curve:
