@@ -100,7 +100,8 @@ def audit(
     Returns:
       An :class:`AuditResult`. If the threshold is chosen, a quarter of the trials is used for that and not counted.
       With ``until``, no more are used than it takes to estimate error rates as small as the claim's, and the threshold
-      is chosen again as trials accumulate (:func:`dpaudit.auditing.bounds.sequential.next_stage`).
+      is chosen again as trials accumulate (:func:`dpaudit.auditing.bounds.sequential.next_stage`); against a curve, so
+      are the side of a fixed threshold and the bet.
 
     Raises:
       InputError: a value out of range, an estimator or an alternative that does not fit, a release that is not a

@@ -105,13 +105,14 @@ def test_half_of_the_noise_is_found_in_few_trials_whenever_one_looks(name, tmp_p
 
 
 @pytest.mark.parametrize(
-    "trials, verdict", [(20, "underpowered"), (1_000, "underpowered"), (2_500, "violation"), (20_000, "violation")]
+    "mu, trials, verdict",
+    [(1.0, 20, "underpowered"), (5.0, 1_000, "underpowered"), (5.0, 2_500, "violation"), (5.0, 20_000, "violation")],
 )
-def test_a_fixed_threshold_without_an_error_is_never_consistent_with_a_curve(trials, verdict):
-    """The first 64 pairs cannot tell its rates from the corner of this curve, at 0.0062: more of them choose the bet
-    again, and so few that no bet refutes the curve are said to be."""
+def test_a_fixed_threshold_without_an_error_is_never_consistent_with_a_curve(mu, trials, verdict):
+    """The first 64 pairs cannot tell its rates from the corner of the second curve, at 0.0062: more of them choose the
+    bet again, and trials that are too few for any bet are said to be."""
     apart = distinguish.Distinguisher(lambda *_: lambda release: release, 50.0, "half of the way")
-    settings: dict[str, Any] = {"claim": Claim.gaussian(5.0), "distinguisher": apart, "until": sequential.violation()}
+    settings: dict[str, Any] = {"claim": Claim.gaussian(mu), "distinguisher": apart, "until": sequential.violation()}
     result = dpaudit.audit(noisy(1.0), 0.0, 100.0, key=KEY, trials=trials, **settings)
     assert (result.fpr, result.fnr, result.verdict) == (0, 0, verdict)
     assert (result.reason is None) == (verdict == "violation")
