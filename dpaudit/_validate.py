@@ -67,13 +67,18 @@ def one_line(text: str, longest: int = 200) -> str:
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
+def no_number(name: str, wanted: str, value: object) -> InputError:
+    """Returns the :func:`expected` error where a number is wanted, with the quotes of text that looks like one."""
+    return expected(name, wanted, repr(value) if isinstance(value, str) else value)
+
+
 def positive(*, infinity_allowed: bool = False, **named: Any) -> Any:
     """Accepts a finite number > 0, or infinity with ``infinity_allowed``."""
     name, value = _one(named)
     if _traced(value):
         return value
     if not _is_number(value) or not (math.isfinite(value) or infinity_allowed) or not _known(value) > 0:
-        raise expected(name, "a number > 0" if infinity_allowed else "a finite number > 0", value)
+        raise no_number(name, "a number > 0" if infinity_allowed else "a finite number > 0", value)
     return value
 
 
@@ -83,7 +88,7 @@ def non_negative(**named: Any) -> Any:
     if _traced(value):
         return value
     if not _is_number(value) or not math.isfinite(value) or _known(value) < 0:
-        raise expected(name, "a finite number >= 0", value)
+        raise no_number(name, "a finite number >= 0", value)
     return value
 
 
@@ -94,7 +99,7 @@ def probability(*, one_allowed: bool = False, **named: Any) -> Any:
         return value
     top = "]" if one_allowed else ")"
     if not _is_number(value) or not (0 <= _known(value) < 1 or (one_allowed and _known(value) == 1)):
-        raise expected(name, f"a number in [0, 1{top}", value)
+        raise no_number(name, f"a number in [0, 1{top}", value)
     return value
 
 
@@ -104,7 +109,7 @@ def open_unit(**named: Any) -> Any:
     if _traced(value):
         return value
     if not _is_number(value) or not 0 < _known(value) < 1:
-        raise expected(name, "a number in (0, 1)", value)
+        raise no_number(name, "a number in (0, 1)", value)
     return value
 
 
@@ -114,7 +119,7 @@ def real(**named: Any) -> Any:
     if _traced(value):
         return value
     if not _is_number(value) or not math.isfinite(value):
-        raise expected(name, "a finite number", value)
+        raise no_number(name, "a finite number", value)
     return value
 
 
@@ -141,7 +146,7 @@ def at_least(minimum: int, **named: Any) -> int:
     name, value = _one(named)
     whole = _is_number(value) and math.isfinite(value) and float(value).is_integer()
     if not whole or _known(value) < minimum:
-        raise expected(name, f"a whole number >= {minimum}", value)
+        raise no_number(name, f"a whole number >= {minimum}", value)
     return int(value)
 
 
@@ -154,27 +159,36 @@ def one_of(choices: Collection[str], **named: Any) -> str:
 
 
 def key(**named: Any) -> jax.Array:
-    """Accepts a typed jax.random key; a key of the old kind (uint32 [2]) is given its type."""
+    """Accepts a typed jax.random key; one of the old kind, of ``jax.random.PRNGKey``, is given its type: uint32 [2] is
+    of Threefry, uint32 [4] of the implementation that JAX is configured to use."""
     name, value = _one(named)
     if isinstance(value, jax.Array):
+        used = str(jax.config.jax_default_prng_impl)  # pyright: ignore[reportAttributeAccessIssue]
         if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.ndim == 0:
             return value
         if value.dtype == jnp.uint32 and value.shape == (2,):
+            return jax.random.wrap_key_data(value, impl="threefry2x32")
+        if value.dtype == jnp.uint32 and value.shape == (4,) and used in ("rbg", "unsafe_rbg"):
             return jax.random.wrap_key_data(value)
     raise expected(name, "a key, as made by jax.random.key", value)
 
 
 def finite(**named: Any) -> Any:
-    """Accepts a pytree of numbers without NaN or infinity (checked where the values are known)."""
+    """Accepts a pytree of real numbers without NaN or infinity (checked where the values are known)."""
     name, tree = _one(named)
     for leaf in jax.tree.leaves(tree):
         if _traced(leaf):
             continue
+        if isinstance(leaf, int) and np.asarray(leaf).dtype == object:
+            raise expected(name, "numbers of at most 64 bits", leaf)
         try:
             array = np.asarray(leaf, dtype=None if hasattr(leaf, "dtype") else float)
             array = array if array.dtype.kind not in "OSU" else array.astype(float)
-        except (TypeError, ValueError):
-            raise expected(name, "numbers", leaf) from None
+        except (TypeError, ValueError, OverflowError):
+            raise no_number(name, "numbers", leaf) from None
+        if array.dtype.kind == "c":
+            wanted = "real numbers (a complex one as its real and its imaginary part)"
+            raise expected(name, wanted, f"{array.dtype} {list(array.shape)}")
         if jnp.issubdtype(array.dtype, np.inexact) and not np.isfinite(array.astype(np.float64)).all():
             bad = int((~np.isfinite(array.astype(np.float64))).sum())
             raise InputError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {array.size}")

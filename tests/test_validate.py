@@ -14,6 +14,7 @@ WHOLE = "a whole number >= 1"
 CLOSED = "a number in [0, 1]"
 HALF_OPEN = "a number in [0, 1)"
 OPEN = "a number in (0, 1)"
+REAL = "real numbers (a complex one as its real and its imaginary part)"
 
 
 def test_input_error_is_a_value_error_and_public():
@@ -34,24 +35,33 @@ def test_positive_returns_what_it_was_given(value):
             (lambda value=value: _validate.positive(it=value), POSITIVE, shown)
             for value, shown in [
                 (0, "0"), (-1.5, "-1.5"), (math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (None, "None"),
-                (True, "True"), (np.True_, "np.True_"), ("4", "4"), ([1.0], "[1.0]"), (np.ones(1), "array([1.])"),
+                (True, "True"), (np.True_, "np.True_"), ("4", "'4'"), ([1.0], "[1.0]"), (np.ones(1), "array([1.])"),
                 (1j, "1j"),
             ]
         ],
         *[
             (lambda value=value: _validate.at_least(1, it=value), WHOLE, shown)
             for value, shown in [
-                (0, "0"), (-3, "-3"), (2.5, "2.5"), (math.nan, "nan"), (math.inf, "inf"), (True, "True"), ("5", "5"),
+                (0, "0"), (-3, "-3"), (2.5, "2.5"), (math.nan, "nan"), (math.inf, "inf"), (True, "True"), ("5", "'5'"),
             ]
         ],
         *[
             (lambda value=value: _validate.non_negative(it=value), "a finite number >= 0", shown)
-            for value, shown in [(-1e-300, "-1e-300"), (math.nan, "nan"), (math.inf, "inf"), ("0", "0")]
+            for value, shown in [(-1e-300, "-1e-300"), (math.nan, "nan"), (math.inf, "inf"), ("0", "'0'")]
         ],
         (lambda: _validate.probability(it=1), HALF_OPEN, "1"),
         (lambda: _validate.probability(it=-1e-9), HALF_OPEN, "-1e-09"),
         (lambda: _validate.probability(it=math.nan), HALF_OPEN, "nan"),
         (lambda: _validate.probability(it=1.1, one_allowed=True), CLOSED, "1.1"),
+        (lambda: _validate.probability(it="0.5"), HALF_OPEN, "'0.5'"),
+        (lambda: _validate.real(it="1"), "a finite number", "'1'"),
+        (lambda: _validate.open_unit(it="0.5"), OPEN, "'0.5'"),
+        (lambda: _validate.finite(it="one"), "numbers", "'one'"),
+        (lambda: _validate.finite(it=[10**30]), "numbers of at most 64 bits", str(10**30)),
+        (lambda: _validate.finite(it=10**400), "numbers of at most 64 bits", "1" + 76 * "0" + "..."),
+        (lambda: _validate.finite(it=np.array([10**400])), "numbers", "array([1" + 69 * "0" + "..."),
+        (lambda: _validate.finite(it={"a": np.array([1j])}), REAL, "complex128 [1]"),
+        (lambda: _validate.finite(it=jnp.array([complex(0, math.nan)])), REAL, "complex64 [1]"),
         (lambda: _validate.open_unit(it=0), OPEN, "0"),
         (lambda: _validate.open_unit(it=1.0), OPEN, "1.0"),
         (lambda: _validate.open_unit(it=math.nan), OPEN, "nan"),
@@ -98,6 +108,16 @@ def test_a_large_number_of_a_narrow_type_is_finite():
     _validate.finite(x=jnp.full(3, 3e38, jnp.bfloat16))
     with pytest.raises(_validate.InputError, match="1 NaN or infinite of 1"):
         _validate.finite(x=math.inf)
+
+
+@pytest.mark.parametrize("used", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_a_key_of_the_old_kind_is_given_the_type_that_it_was_made_with(used):
+    two = jax.random.PRNGKey(3, impl="threefry2x32")
+    with jax.default_prng_impl(used):
+        assert _validate.key(key=two) == jax.random.key(3, impl="threefry2x32")
+        assert _validate.key(key=jax.random.PRNGKey(3)) == jax.random.key(3)
+    with pytest.raises(_validate.InputError, match=r"^key: expected a key, as made by jax\.random\.key, got Array\("):
+        _validate.key(key=jax.random.PRNGKey(3, impl="rbg"))  # or of unsafe_rbg
 
 
 def test_traced_values_pass_unchecked():
