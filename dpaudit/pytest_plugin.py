@@ -95,16 +95,25 @@ def _audited(
     began = time.perf_counter()
     result = dpaudit.audit(*what, key=key, **options | more)
     if result.verdict == "violation":
-        page = _write_page(request, result, number, time.perf_counter() - began)
+        try:
+            page = f"page: {_write_page(request, result, number, time.perf_counter() - began)}"
+        except Exception as error:  # whatever happens to the page must not hide the violation
+            page = f"page not written: {_validate.one_line(f'{type(error).__name__}: {error}')}"
         promised = f"the curve {claim!r}" if claim.is_curve else f"{claim.epsilon:g}"
         shown = f"p = {result.p_value:.2g}" if result.p_value is not None else f"at least {result.epsilon_lower:.3g}"
         pytest.fail(
             f"privacy violation: epsilon is {shown} with confidence {result.confidence:g}, promised was {promised} "
-            f"(delta {result.delta:g}, {result.trials:,} trials, {result.method})\npage: {page}"
+            f"(delta {result.delta:g}, {result.trials:,} trials, {result.method})\n{page}"
         )
     if result.verdict == "underpowered":
         line = f"{request.node.nodeid}: the audit could have shown no violation: {result.reason}"
         warnings.warn(line, _validate.InputWarning, stacklevel=3)
+    if request.config.getoption("--dpaudit-pages") is not None:
+        try:
+            _folder(request)
+        except OSError as error:
+            line = f"--dpaudit-pages: expected a folder that can be written, got {error}"
+            warnings.warn(line, _validate.InputWarning, stacklevel=3)
     return result
 
 
@@ -141,11 +150,16 @@ def _write_page(request: pytest.FixtureRequest, result: "AuditResult", number: i
     from dpaudit.report.page import write_audit_page
 
     node = request.node.nodeid
-    named = request.config.getoption("--dpaudit-pages")
-    folder = request.config.rootpath / (named or FOLDER)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _folder(request)
     slug = re.sub(r"[^\w.-]+", "-", node).strip("-")[-80:]
     page = folder / f"{slug}-{zlib.crc32(node.encode()):08x}-{number}.html"
     more = {"target": node, "seed": zlib.crc32(node.encode()), "seconds": seconds, "versions": versions()}
     write_audit_page(result.to_row() | more, page)
     return page
+
+
+def _folder(request: pytest.FixtureRequest) -> Path:
+    """Returns the folder of pages, made if need be."""
+    folder = request.config.rootpath / (request.config.getoption("--dpaudit-pages") or FOLDER)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

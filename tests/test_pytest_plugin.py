@@ -79,6 +79,24 @@ def test_the_verdict_decides_and_a_violation_leaves_a_page(runs):
     assert "::test_wrong" in written
 
 
+def test_a_page_that_cannot_be_written_does_not_hide_a_violation(runs):
+    body = "open('file', 'w').close()\n"
+    body += f"{TRIALS}def test_it(audit_privacy):\n    audit_privacy(%s, x0, x1, claim)\n"
+    found, _ = runs(body % "half", "--dpaudit-pages", "file/pages")
+    text = message(found)
+    assert re.search(r"privacy violation: epsilon is at least 1\.\d+ with confidence 0\.99, promised was 1 ", text)
+    assert "page not written: NotADirectoryError: " in text
+    assert outcome(runs(body % "noisy", "--dpaudit-pages", "file/pages")[0])["passed"] == 1
+    strict = "-W", "error::dpaudit._validate.InputWarning"
+    found, _ = runs(body % "noisy", "--dpaudit-pages", "file/pages", *strict)
+    assert "--dpaudit-pages: expected a folder that can be written, got [Errno 20] Not a directory" in message(found)
+    found, _ = runs(body % "half", "--dpaudit-pages", "file/pages", *strict)
+    assert "privacy violation" in message(found)
+    found, folder = runs(body % "noisy", "--dpaudit-pages", "named", *strict)
+    assert outcome(found)["passed"] == 1
+    assert not (folder / "dpaudit-pages").exists()
+
+
 def test_seeds_come_from_the_name_and_the_call(runs):
     body = "seen = []\n" + "".join(
         f"{TRIALS}def test_{name}(audit_privacy):\n"
