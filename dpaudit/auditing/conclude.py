@@ -13,6 +13,7 @@ from dpaudit.auditing.estimators import Counted, Estimator
 from dpaudit.auditing.result import UNSTATED, AuditResult, Band, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
+MOST = 1 << 40  # trials of a world; the memory of plan.power rises with the root of their number
 BAND_POINTS = 64  # of a band that a result keeps
 SURE = 1 - 1e-6  # confidence at which guesses that are wrong too often are called reversed
 BACKWARDS = "the opposite guesses would have been right: the attack's scores have the wrong sign"
@@ -60,8 +61,9 @@ def from_counts(
         there is a claim.
     """
     estimator = estimators.clopper_pearson if estimator is None else estimator
-    _validate.at_least(1, negatives=negatives)
-    _validate.at_least(1, positives=positives)
+    for name, count in (("negatives", negatives), ("positives", positives)):
+        if _validate.at_least(1, **{name: count}) > MOST:
+            raise _validate.expected(name, f"at most {MOST:,} trials", count)
     for name, count, most in (
         ("false_positives", false_positives, negatives),
         ("false_negatives", false_negatives, positives),

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -84,6 +85,7 @@ def _cache_home() -> Path:
 
 
 STATUS = {"consistent": 0, "measured": 0, "violation": 1, "fault": 1, "underpowered": 3}  # 2 stands for unusable input
+TRACEBACK = "DPAUDIT_TRACEBACK"  # environment variable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +103,12 @@ class Common:
 
 
 def perform(
-    program: str, run: Callable[[], int | None], how_to_resume: Callable[[], str] = str, *, measures: bool = True
+    program: str,
+    run: Callable[[], int | None],
+    how_to_resume: Callable[[], str] = str,
+    *,
+    measures: bool = True,
+    judges: bool = False,
 ) -> None:
     """Runs a command and reports unusable input in one line. An interrupted process exits with status 130, or 143
     after SIGTERM.
@@ -112,6 +119,9 @@ def perform(
       how_to_resume: returns what the message about an interruption says about resuming.
       measures: whether the command may run long, on all devices of all processes that were started together: compiled
         programs are then cached, and SIGTERM counts as an interruption.
+      judges: whether the status tells a verdict. Any other exception is then one line as well, with the status of
+        unusable input: Python's own, 1, would mean a violation, and that of SystemExit may be 0. The environment
+        variable ``DPAUDIT_TRACEBACK`` adds the traceback.
 
     Raises:
       SystemExit: the status is not 0: that of ``run``, or 2 for unusable input.
@@ -125,14 +135,16 @@ def perform(
         else:
             with _warned_in_one_line(program):
                 status = run()
-    except _validate.InputError as error:
-        _say(f"{program}: {error}")
-        if hosts.several():
-            hosts.leave(2)
-        status = 2
     except KeyboardInterrupt as interruption:
         _say(f"{program}: interrupted{interruption}{how_to_resume()}")
         hosts.leave(hosts.status(interruption))
+    except BaseException as error:
+        if not judges and not isinstance(error, _validate.InputError):
+            raise
+        _tell(program, error)
+        if hosts.several():
+            hosts.leave(2)
+        status = 2
     if status:
         sys.exit(status)
 
@@ -151,6 +163,20 @@ def _warned_in_one_line(program: str) -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+def _tell(program: str, error: BaseException) -> None:
+    """Prints why a command ended. What nobody expected may have happened in only one of several processes."""
+    if isinstance(error, _validate.InputError):
+        _say(f"{program}: {error}")
+        return
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
+    print(f"{program}: stopped by {_named(error)} (set {TRACEBACK}=1 to see where)", file=sys.stderr)
+
+
+def _named(error: BaseException) -> str:
+    return _validate.one_line(f"{type(error).__name__}: {error}")
 
 
 def _say(line: str) -> None:
@@ -212,6 +238,11 @@ def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | N
     kept = Path(checkpoint)
 
     def look() -> None:
+        if kind == "file" and kept.is_dir():
+            raise _validate.expected("--checkpoint", "a file", f"the folder {kept}")
+        existing = next((path for path in (kept, *kept.parents) if path.exists()), None)
+        if kind == "folder" and existing is not None and not existing.is_dir():
+            raise _validate.expected("--checkpoint", "a folder", f"the file {existing}")
         if kept.exists() and not resume:
             raise _validate.expected("--checkpoint", f"a new {kind}, or --resume to continue from it", kept)
         if resume and not kept.exists():
@@ -226,8 +257,7 @@ def failures_in_one_line(name: str, wanted: str) -> Iterator[None]:
     """Turns every exception into an InputError ``<name>: expected <wanted>, got ...``."""
     try:
         yield
-    except _validate.InputError:
+    except (_validate.InputError, KeyboardInterrupt):
         raise
-    except Exception as error:  # the status of a traceback, 1, would mean a violation
-        cause = _validate.one_line(f"{type(error).__name__}: {error}")
-        raise _validate.InputError(f"{name}: expected {wanted}, got {cause}") from None
+    except BaseException as error:  # SystemExit too, whose status may be 0
+        raise _validate.InputError(f"{name}: expected {wanted}, got {_named(error)}") from None

@@ -109,20 +109,21 @@ def read_scores(file: Path) -> dict[str, Any]:
             with open(file, newline="", encoding="utf-8-sig") as stream:
                 return _of_rows(file.name, [(i, row) for i, row in enumerate(csv.reader(stream), 1) if any(row)])
     except OSError as error:
-        raise _validate.expected(file.name, "a file of scores", error.strerror) from None
-    except (ValueError, csv.Error) as error:  # not UTF-8, or not a ZIP archive
-        if isinstance(error, _validate.InputError):
-            raise
+        raise _validate.expected(file.name, "a file of scores", error.strerror or str(error)) from None
+    except _validate.InputError:
+        raise
+    except Exception as error:  # not UTF-8, or one of the many ways in which an archive can be damaged
         raise _validate.expected(file.name, "a file of scores", _validate.one_line(str(error))) from None
     raise _validate.expected("--scores", "a file named *.csv or *.npz", file)
 
 
 def _of_npz(file: Path) -> dict[str, Any]:
-    with np.load(file, allow_pickle=False) as held:
+    with open(file, "rb") as stream, np.lib.npyio.NpzFile(stream, allow_pickle=False) as held:
         for names in (("scores0", "scores1"), ("scores", "included")):
             if set(names) <= set(held.files):
                 return {name: held[name] for name in names}
-        raise _validate.expected(file.name, "scores0 and scores1, or scores and included", ", ".join(held.files))
+        found = ", ".join(held.files) or "no arrays"
+        raise _validate.expected(file.name, "scores0 and scores1, or scores and included", found)
 
 
 def _of_rows(name: str, rows: list[tuple[int, list[str]]]) -> dict[str, Any]:

@@ -120,7 +120,8 @@ def main() -> None:
     }
     others = {Plan: _plan, Data: _data, secure.Secure: secure.run}
     run: Callable[[Any], int | None] = (measure | others)[type(command)]
-    perform("dpaudit", partial(run, command), partial(how_to_resume, command), measures=type(command) in measure)
+    measures = type(command) in measure
+    perform("dpaudit", partial(run, command), partial(how_to_resume, command), measures=measures, judges=True)
 
 
 def parsed(arguments: Sequence[str] | None = None) -> Any:

@@ -41,6 +41,45 @@ def test_a_warning_is_one_line_too(capsys):
     )
 
 
+class Panic(BaseException):
+    """An exception that is none of Exception, as of libraries written in Rust."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no\nluck"), SystemExit(0), Panic("!")], ids=lambda error: repr(error))
+def test_an_unexpected_exception_has_the_status_of_no_verdict(monkeypatch, capsys, error):
+    def fails():
+        raise error
+
+    for measures in (True, False):
+        with pytest.raises(SystemExit) as ended:
+            command.perform("dpaudit", fails, measures=measures, judges=True)
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        cause = f"{type(error).__name__}: {error}".replace("\n", " ")
+        assert said == f"dpaudit: stopped by {cause} (set DPAUDIT_TRACEBACK=1 to see where)\n"
+    monkeypatch.setenv("DPAUDIT_TRACEBACK", "1")
+    with pytest.raises(SystemExit):
+        command.perform("dpaudit", fails, measures=False, judges=True)
+    assert "in fails" in capsys.readouterr().err
+    with pytest.raises(type(error)) as unchanged:
+        command.perform("experiment", fails)
+    assert unchanged.value is error
+
+
+def test_a_checkpoint_is_a_file_or_a_folder(tmp_path):
+    file = tmp_path / "file.npz"
+    file.write_bytes(b"")
+    for resume in (True, False):
+        with pytest.raises(_validate.InputError, match=r"^--checkpoint: expected a file, got the folder .+$"):
+            command.checkpoint_path(str(tmp_path), resume, "file")
+        for inside in (file, file / "inside" / "it"):
+            with pytest.raises(_validate.InputError, match=r"^--checkpoint: expected a folder, got the file .+\.npz$"):
+                command.checkpoint_path(str(inside), resume, "folder")
+    assert command.checkpoint_path(str(file), True, "file") == file
+    assert command.checkpoint_path(str(tmp_path), True, "folder") == tmp_path
+    assert command.checkpoint_path(str(tmp_path / "new" / "one"), False, "folder") == tmp_path / "new" / "one"
+
+
 def test_rows_report_and_table(monkeypatch, capsys, tmp_path):
     out = tmp_path / "new" / "results"
     assert run(monkeypatch, *FAST, "--engine", "plane", "--out", str(out)) == 0

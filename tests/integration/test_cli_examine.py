@@ -20,6 +20,10 @@ def noisy_sum(key, x):
 def half_noise(key, x):
     return jnp.sum(x) + jax.random.laplace(key) / 2
 
+def leaves(rng, x):
+    raise SystemExit(0)
+
+host_leaves = dpaudit.Case(dpaudit.on_host(leaves), 0, 1, claim)
 pair = dpaudit.Case(noisy_sum, jnp.zeros(3), jnp.ones(3) / 3, claim)
 """
 
@@ -52,3 +56,5 @@ def test_a_pair_alone_can_be_examined(monkeypatch, capsys, file):
 def test_mistakes_are_one_line(monkeypatch, capsys, file):
     assert run(monkeypatch, "examine", f"{file}:pair", "--seconds", "-1") == 2
     assert "--seconds: expected a number above 0" in capsys.readouterr().err
+    assert run(monkeypatch, "examine", f"{file}:host_leaves", "--seconds", "2") == 2
+    assert "a mechanism that can be examined, got SystemExit: 0" in capsys.readouterr().err
