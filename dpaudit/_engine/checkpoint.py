@@ -66,9 +66,11 @@ class Checkpoint(NamedTuple):
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as saved:
                 arrays = dict(saved)
-            found = dict(json.loads(str(arrays.pop("identity"))))
+            found = dict(json.loads(str(arrays.pop("identity", "{}"))))
         except Exception as error:  # there are many ways in which a file can be damaged
             raise _validate.expected("checkpoint", "a whole checkpoint", f"{self.file.name}: {error}") from None
+        if not found:
+            raise _validate.expected("checkpoint", "a checkpoint of dpaudit", f"{self.file.name}, which is none")
         refuse_another(self.identity, found, "audit", self.file.name)
         return arrays
 

@@ -28,6 +28,7 @@ from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
 Worlds = tuple[np.ndarray, np.ndarray]
+LEAST = 2 * PILOT_LEAST * CHOOSING_SHARE  # releases of a world
 SURE = 0.999  # confidence at which canaries' scores are called reversed
 
 
@@ -124,7 +125,7 @@ def from_samples(
     counts, listed = read.counted(given, of_numbers=of_numbers)
     aside = min(counts) // CHOOSING_SHARE
     if aside // 2 < PILOT_LEAST:
-        wanted = f"at least {2 * PILOT_LEAST * CHOOSING_SHARE} releases of each world, of which a quarter choose"
+        wanted = f"at least {LEAST} releases of each world, of which a quarter choose"
         raise _validate.expected("samples0" if counts[0] <= counts[1] else "samples1", wanted, min(counts))
     worlds, rename = (read.arrays(given), None) if of_numbers else read.encoded(listed, min(aside // 2, PILOT_MOST))
     size = scoring.size(scoring.layout([leaf[0] for leaf in worlds[0]]))

@@ -20,6 +20,7 @@ from dpaudit.cli.command import (
     bars_on_terminal,
     checkpoint_path,
     failures_in_one_line,
+    key_of,
     prepare,
     report,
 )
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 
 SOURCES = ("target", "scores", "counts", "command")
 PLAYED_HERE = ("distinguisher", "until_violation", "checkpoint", "resume")  # for mechanisms only
+WITHOUT_EFFECT = {  # options that are refused beside a source
+    "target": ("time_limit",),
+    "scores": (*PLAYED_HERE, "trials", "time_limit"),
+    "counts": (*PLAYED_HERE, "trials", "time_limit"),
+    "command": PLAYED_HERE,
+}
 
 DISTINGUISHERS: dict[str, Distinguisher | None] = {
     "default": None,
@@ -97,11 +104,10 @@ def source(options: Audit) -> str:
     if len(named) != 1:
         wanted = "FILE:NAME of a mechanism, or one of --scores, --counts and --command"
         raise _validate.expected("target", wanted, " and ".join(named) or "none")
-    if named[0] != "target":
-        for name in PLAYED_HERE:
-            if getattr(options, name) != type(options).__dataclass_fields__[name].default:
-                option = f"--{name.replace('_', '-')}"
-                raise _validate.expected(option, f"none with --{named[0]}", getattr(options, name))
+    for name in WITHOUT_EFFECT[named[0]]:
+        if getattr(options, name) != type(options).__dataclass_fields__[name].default:
+            option, beside = f"--{name.replace('_', '-')}", "FILE:NAME" if named[0] == "target" else f"--{named[0]}"
+            raise _validate.expected(option, f"none with {beside}", getattr(options, name))
     if options.threshold is not None and named[0] != "scores":
         raise _validate.expected("--threshold", "none without --scores", options.threshold)
     return named[0]
@@ -129,8 +135,6 @@ def run(options: Audit) -> int:
     Raises:
       InputError: unusable options, file or mechanism.
     """
-    import jax
-
     from dpaudit._engine.checkpoint import of_pilot
     from dpaudit.auditing.audit import audit
     from dpaudit.auditing.domain import load
@@ -141,13 +145,14 @@ def run(options: Audit) -> int:
     target = str(options.target)
     _validate.one_of(DISTINGUISHERS, distinguisher=options.distinguisher)
     kept = checkpoint_path(options.checkpoint, options.resume, "file")
+    key = key_of(options.common.seed)
     case, claim = load(target), claimed(options)
     prepare(options.common)
     began = time.perf_counter()
     with failures_in_one_line(target, "a mechanism that runs in every trial"), bars_on_terminal() as bars:
         result = audit(
             *case[:3],
-            key=jax.random.key(options.common.seed),
+            key=key,
             trials=options.trials,
             claim=case.claim if claim is None else claim,
             distinguisher=DISTINGUISHERS[options.distinguisher],
@@ -196,14 +201,13 @@ def examine(options: Examine) -> int:
     Raises:
       InputError: unusable options, file or mechanism.
     """
-    import jax
-
     from dpaudit.auditing.domain import load_with_neighbours
     from dpaudit.auditing.examine import examine
     from dpaudit.audits.ldp_client import versions
     from dpaudit.report.page import write_examination_page
     from dpaudit.report.table import examination_table
 
+    key = key_of(options.common.seed)
     case, neighbours = load_with_neighbours(options.target)
     if options.seconds <= 0:
         raise _validate.expected("--seconds", "a number above 0", options.seconds)
@@ -220,7 +224,7 @@ def examine(options: Examine) -> int:
             case.mechanism,
             neighbours,
             case.claim,
-            key=jax.random.key(options.common.seed),
+            key=key,
             seconds=options.seconds,
             confidence=options.confidence,
             sensitivity=options.sensitivity,

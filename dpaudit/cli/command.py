@@ -190,6 +190,17 @@ def how_to_resume(options: Any) -> str:
     return f"; --resume continues from {Path(kept).name}" if kept and Path(kept).exists() else ""
 
 
+def key_of(seed: int) -> jax.Array:
+    """Returns the key of the option --seed.
+
+    Raises:
+      InputError: a number of more than 64 bits.
+    """
+    if not -(1 << 63) <= seed < 1 << 63:
+        raise _validate.expected("--seed", "a whole number of 64 bits", seed)
+    return jax.random.key(seed)
+
+
 def prepare(common: Common) -> Path | None:
     """Prepares the output directory before any work is done, and returns it; None if none was asked for.
 

@@ -79,9 +79,13 @@ def _of_counts(options: Audit, out: Path | None) -> "tuple[AuditResult, str]":
 
 def _of_command(options: Audit, out: Path | None) -> "tuple[AuditResult, str]":
     import dpaudit
+    from dpaudit.auditing.given import LEAST
+    from dpaudit.auditing.result import checked_delta
 
     command, claim = str(options.command), claimed(options)
-    each = _validate.at_least(2, trials=options.trials) // 2
+    each = _validate.at_least(2 * LEAST, trials=options.trials) // 2
+    checked_delta(options.delta, claim)
+    _validate.open_unit(confidence=options.confidence)
     seconds = _validate.positive(time_limit=options.time_limit)
     worlds = [
         releases(command, world, each, seconds=seconds, kept=out and out / f"releases{world}.jsonl")

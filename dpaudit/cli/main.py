@@ -20,6 +20,7 @@ from dpaudit.cli.command import (
     checkpoint_path,
     failures_in_one_line,
     how_to_resume,
+    key_of,
     perform,
     prepare,
     report,
@@ -160,12 +161,13 @@ def _ldp(options: Ldp) -> None:
     for name in crafts:
         _validate.one_of((*ldp_client.CRAFTS, "all"), craft=name)
     randomizer = randomizers.of(options.mechanism, options.delta)
+    key = key_of(options.common.seed)
     checkpoint_path(options.checkpoint, options.resume, "folder")
     out = prepare(options.common)
     rows: list[dict[str, Any]] = []
     try:
         with bars_on_terminal() as bars:
-            for part in _ldp_rows(options, crafts, randomizer, bars):
+            for part in _ldp_rows(options, key, crafts, randomizer, bars):
                 rows += part
                 if out is not None and hosts.first():
                     write_rows(rows, out / "results.json")
@@ -178,7 +180,7 @@ def _ldp(options: Ldp) -> None:
 
 
 def _ldp_rows(
-    options: Ldp, crafts: tuple[str, ...], randomizer: "Randomizer", bars: "Progress | None"
+    options: Ldp, key: Any, crafts: tuple[str, ...], randomizer: "Randomizer", bars: "Progress | None"
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the rows of one data set and craft setting at a time."""
     import jax
@@ -188,7 +190,7 @@ def _ldp_rows(
 
     for name in options.data:
         parts = ldp_client.audit_client(
-            jax.random.fold_in(jax.random.key(options.common.seed), zlib.crc32(name.encode())),
+            jax.random.fold_in(key, zlib.crc32(name.encode())),
             data.load(name, split="train", data_dir=options.data_dir),
             data.load(name, split="test", data_dir=options.data_dir),
             crafts=crafts,
@@ -259,6 +261,7 @@ def _planned(options: Plan) -> "tuple[Any, Callable[[], float]]":
         return plan(options.epsilon, delta=options.delta or 0.0, **asked), _stand_in_rate
     from dpaudit.auditing.plan_mechanism import plan_mechanism
 
+    key = key_of(options.seed)
     case = load(options.target)
     claim = case.claim or getattr(case.mechanism, "claim", None)
     if options.epsilon is not None:
@@ -266,7 +269,7 @@ def _planned(options: Plan) -> "tuple[Any, Callable[[], float]]":
     elif options.delta is not None and claim is not None:
         claim = claim.at(options.delta) if claim.is_curve else Claim(claim.epsilon, options.delta, claim.neighbouring)
     with failures_in_one_line(options.target, "a mechanism that runs in every trial"):
-        found = plan_mechanism(*case[:3], key=jax.random.key(options.seed), claim=claim, **asked)
+        found = plan_mechanism(*case[:3], key=key, claim=claim, **asked)
     apply = case.mechanism.apply if isinstance(case.mechanism, Mechanism) else case.mechanism
     pair = case.x0, case.x1
     return found, lambda: trials_per_second(

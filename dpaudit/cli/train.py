@@ -17,6 +17,7 @@ from dpaudit.cli.command import (
     bars_on_terminal,
     checkpoint_path,
     failures_in_one_line,
+    key_of,
     prepare,
     report,
 )
@@ -87,6 +88,7 @@ def run(options: Train) -> int:
     optimizer = optimizers[_validate.one_of(optimizers, optimizer=options.optimizer)](
         _validate.positive(learning_rate=options.learning_rate)
     )
+    key = key_of(options.common.seed)
     kept = checkpoint_path(options.checkpoint, options.resume, "folder")
     train_data, test_data = (data.load(options.data, split=split, data_dir=options.data_dir) for split in data.SPLITS)
     steps = _steps(options, len(train_data.inputs) + options.canaries)
@@ -94,7 +96,7 @@ def run(options: Train) -> int:
     began = time.perf_counter()
     with failures_in_one_line("training", "to come to its end"), bars_on_terminal() as bars:
         row, params = train_audited(
-            jax.random.key(options.common.seed),
+            key,
             train_data,
             test_data,
             epsilon=options.epsilon,

@@ -24,3 +24,9 @@ def test_what_is_kept_is_not_made_again_and_comes_back_as_it_was(tmp_path):
     np.testing.assert_array_equal(np.array(first["rest"][1]), np.array(again["rest"][1]))
     with pytest.raises(InputError, match="made by another key"):
         Checkpoint(tmp_path / "kept.npz", {"key": "two"}, False).made_once(make)
+
+
+def test_a_file_of_other_arrays_is_no_checkpoint(tmp_path):
+    np.savez(tmp_path / "scores.npz", scores0=np.ones(3))
+    with pytest.raises(InputError, match=r"^checkpoint: expected a checkpoint of dpaudit, got scores\.npz, which is "):
+        Checkpoint(tmp_path / "scores.npz", {"key": "one"}, False).restore()

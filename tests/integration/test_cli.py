@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 
+import jax
 import pytest
 
 from dpaudit import _validate
@@ -80,6 +81,14 @@ def test_a_checkpoint_is_a_file_or_a_folder(tmp_path):
     assert command.checkpoint_path(str(tmp_path / "new" / "one"), False, "folder") == tmp_path / "new" / "one"
 
 
+def test_a_seed_is_the_one_of_jax():
+    for seed in (0, -1, 2**63 - 1, -(2**63)):
+        assert command.key_of(seed) == jax.random.key(seed)
+    for seed in (2**63, -(2**63) - 1):
+        with pytest.raises(_validate.InputError, match=f"^--seed: expected a whole number of 64 bits, got {seed}$"):
+            command.key_of(seed)
+
+
 def test_rows_report_and_table(monkeypatch, capsys, tmp_path):
     out = tmp_path / "new" / "results"
     assert run(monkeypatch, *FAST, "--engine", "plane", "--out", str(out)) == 0
@@ -131,6 +140,7 @@ def test_a_setting_does_not_depend_on_its_company(monkeypatch, capsys):
         (("--repeats", "0"), "repeats: expected a whole number >= 1, got 0"),
         (("--confidence", "1"), "confidence: expected a number in (0, 1), got 1.0"),
         (("--pretraining-steps", "-1"), "pretraining_steps: expected a whole number >= 0, got -1"),
+        (("--seed", "99999999999999999999"), "--seed: expected a whole number of 64 bits, got 99999999999999999999"),
         (("--data", "imagenet"), "data: expected one of digits, breast_cancer, mnist"),
         (("--data", "breast_cancer"), "image_shape: expected images [h, w, channels]"),
         (("--craft", "rude"), "craft: expected one of benign, label_flip"),

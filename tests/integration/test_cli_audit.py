@@ -28,7 +28,18 @@ def raises(key, x):
 def no_density(release, x):
     raise RuntimeError("not written")
 
+def leaves(key, x):
+    raise SystemExit(0)
+
+class Panic(BaseException):
+    pass
+
+def panics(rng, x):
+    raise Panic("!")
+
 number = 5
+host_leaves = dpaudit.Case(dpaudit.on_host(leaves), 0, 1, claim)
+host_panics = dpaudit.Case(dpaudit.on_host(panics), 0, 1, claim)
 unclaimed = dpaudit.Case(half_noise, x0, x1)
 hopeless = dpaudit.Case(noisy_sum, x0, x1, dpaudit.Claim(30.0))
 other_pair = dpaudit.Case(noisy_sum, x0, 3 * x1, claim)
@@ -120,6 +131,12 @@ WRONG = [
         (),
         "mine.py:broken_density: expected a mechanism that runs in every trial, got RuntimeError: not",
     ),
+    ("mine.py:leaves", (), "mine.py:leaves: expected a mechanism that runs in every trial, got SystemExit: 0"),
+    ("mine.py:host_leaves", (), "mine.py:host_leaves: expected a mechanism that runs in every trial, got SystemExit"),
+    ("mine.py:host_panics", (), "mine.py:host_panics: expected a mechanism that runs in every trial, got Panic: !"),
+    ("mine.py:noisy_sum", ("--seed", str(2**64)), f"--seed: expected a whole number of 64 bits, got {2**64}"),
+    ("mine.py:noisy_sum", ("--time-limit", "5"), "--time-limit: expected none with FILE:NAME, got 5.0"),
+    ("mine.py:noisy_sum", ("--checkpoint", ".", "--resume"), "--checkpoint: expected a file, got the folder ."),
     ("mine.py:unclaimed", ("--until-violation",), "claim: expected the promise that until=violation() is to refute"),
     ("mine.py:noisy_sum", ("--distinguisher", "magic"), "distinguisher: expected one of default, cosine, projection"),
     ("mine.py:noisy_sum", ("--trials", "0"), "trials: expected a whole number >= 2, got 0"),
@@ -158,3 +175,9 @@ def test_a_mistake_is_one_line(monkeypatch, capsys, file, target, more, message)
     assert printed.err.replace("\\", "/").startswith(f"dpaudit: {message}")
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+def test_a_plan_ends_with_a_mechanism_that_leaves(monkeypatch, capsys, file):
+    for name in ("leaves", "host_leaves"):
+        assert run(monkeypatch, "plan", f"{file}:{name}") == 2
+        assert f"{name}: expected a mechanism that runs in every trial, got SystemExit: 0" in capsys.readouterr().err

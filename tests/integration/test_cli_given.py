@@ -175,6 +175,15 @@ WRONG = [
     (("--command", "echo {world}", "--until-violation"), "--until-violation: expected none with --command, got True"),
     (("--command", "echo {world}", "--threshold", "1"), "--threshold: expected none without --scores, got 1.0"),
     (("--command", "echo {world}", "--time-limit", "0"), "time_limit: expected a finite number > 0, got 0.0"),
+    (("--command", "touch {world}", "--trials", "200"), "trials: expected a whole number >= 256, got 200"),
+    (("--command", "touch {world}", "--confidence", "2"), "confidence: expected a number in (0, 1), got 2.0"),
+    (("--command", "touch {world}", *CLAIM, "--delta", "2"), "delta: expected a number in [0, 1), got 2.0"),
+    (("--command", "touch {world}", "--delta", "2"), "delta: expected a number in [0, 1), got 2.0"),
+    (("--counts", "1", "0", str(2**70), "8", *CLAIM), "negatives: expected at most 1,099,511,627,776 trials, got 118"),
+    (("--counts", "1", "0", "8", str(2**70)), "positives: expected at most 1,099,511,627,776 trials, got 1180591"),
+    (("--counts", "1", "0", "8", "8", "--trials", "5"), "--trials: expected none with --counts, got 5"),
+    (("--scores", "s.csv", "--trials", "5"), "--trials: expected none with --scores, got 5"),
+    (("--scores", "s.csv", "--time-limit", "-4"), "--time-limit: expected none with --scores, got -4.0"),
     (("--counts", "9", "0", "8", "8"), "false_positives: expected a count in 0..8, got 9"),
     (
         ("--counts", "1", "0", "8", "8", "--neighbouring", "replace"),
@@ -184,6 +193,12 @@ WRONG = [
     (("--scores", "absent.csv"), "absent.csv: expected a file of scores, got No such file or directory"),
     (("--scores", "s.txt"), "--scores: expected a file named *.csv or *.npz, got s.txt"),
     (("--scores", "broken.npz"), "broken.npz: expected a file of scores, got "),
+    (("--scores", "torn.npz"), "torn.npz: expected a file of scores, got File is not a zip file"),
+    (("--scores", "changed.npz"), "changed.npz: expected a file of scores, got "),
+    (("--scores", "array.npz"), "array.npz: expected a file of scores, got File is not a zip file"),
+    (("--scores", "nothing.npz"), "nothing.npz: expected a file of scores, got File is not a zip file"),
+    (("--scores", "folder.npz"), "folder.npz: expected a file of scores, got Is a directory"),
+    (("--scores", "none.npz"), "none.npz: expected scores0 and scores1, or scores and included, got no arrays"),
     (("--scores", "other.npz"), "other.npz: expected scores0 and scores1, or scores and included, got a"),
     (("--scores", "empty.csv"), "empty.csv: expected columns world,score or score,included, or one column of scores"),
     (("--scores", "three.csv"), "three.csv: expected columns world,score or score,included, or one column of scores"),
@@ -202,6 +217,14 @@ WRONG = [
 @pytest.mark.parametrize("options, message", WRONG)
 def test_a_mistake_is_one_line(monkeypatch, capsys, folder, options, message):
     (folder / "broken.npz").write_bytes(b"not an archive")
+    whole = (folder / FORMS["npz"]()).read_bytes()
+    (folder / "torn.npz").write_bytes(whole[:3000])
+    (folder / "changed.npz").write_bytes(whole[:3000] + b"changed" + whole[3007:])
+    (folder / "nothing.npz").write_bytes(b"")
+    (folder / "folder.npz").mkdir()
+    with open("array.npz", "wb") as file:
+        np.save(file, np.ones(3))
+    np.savez("none.npz")
     np.savez("other.npz", a=np.ones(3))
     np.savez("integer.npz", scores=np.arange(8.0), included=np.arange(8) % 2)
     for name, text in {
@@ -222,6 +245,7 @@ def test_a_mistake_is_one_line(monkeypatch, capsys, folder, options, message):
     assert printed.err.startswith(f"dpaudit: {message}")
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+    assert not (folder / "0").exists()  # no program has run
 
 
 def test_the_claim_of_the_command_line_replaces_the_file_s(monkeypatch, capsys, folder):
