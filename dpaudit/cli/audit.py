@@ -28,6 +28,7 @@ from dpaudit.cli.command import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from dpaudit.auditing.domain import Case
     from dpaudit.auditing.examine import Examination
     from dpaudit.mechanisms.claim import Claim
 
@@ -69,8 +70,8 @@ class Audit:
     epsilon: float | None = None
     """Claimed privacy loss, in nats; by default that of FILE:NAME."""
     neighbouring: str | None = None
-    """Neighbouring relation of the claim --epsilon: replace or add_remove; by default replace, for scores of one
-    training add_remove."""
+    """Neighbouring relation of the claim --epsilon: replace or add_remove; by default that of FILE:NAME's own claim,
+    else replace, for scores of one training add_remove."""
     threshold: float | None = None
     """Threshold of the rule "world 1 where score > threshold", if it was fixed before the scores were seen."""
     time_limit: float = 600.0
@@ -80,7 +81,8 @@ class Audit:
     confidence: float = 0.95
     """Confidence of each bound."""
     delta: float | None = None
-    """Delta at which every epsilon is computed; by default the claim's."""
+    """Delta at which every epsilon is computed, and that of the claim --epsilon; by default the delta of FILE:NAME's
+    own claim, else 0."""
     distinguisher: str = "default"
     """Attack: cosine, projection, likelihood_ratio, lowest_bits or learned; by default one of a family of attacks,
     chosen on trials set aside."""
@@ -113,20 +115,53 @@ def source(options: Audit) -> str:
     return named[0]
 
 
-def claimed(options: Audit, usual: str = "replace") -> "Claim | None":
-    """Returns the claim of the command line, or None.
+def claimed(options: Audit, own: "Claim | None" = None, usual: str = "replace") -> "Claim | None":
+    """Returns the claim to audit, or None.
 
     Args:
       options: of the command.
-      usual: the neighbouring relation if the options name none.
-    """
-    from dpaudit.mechanisms.claim import Claim
+      own: the claim of FILE:NAME, if it has one.
+      usual: the neighbouring relation if neither names one.
 
+    Raises:
+      InputError: --neighbouring without --epsilon, and as for :func:`restated`.
+    """
     if options.epsilon is None:
         if options.neighbouring is not None:
             raise _validate.expected("--epsilon", "the claim that --neighbouring qualifies", "none")
-        return None
-    return Claim(options.epsilon, options.delta or 0.0, options.neighbouring or usual)
+        return own
+    return restated(own, options.epsilon, options.delta, options.neighbouring, usual)
+
+
+def restated(
+    own: "Claim | None", epsilon: float, delta: float | None, neighbouring: str | None = None, usual: str = "replace"
+) -> "Claim":
+    """Returns the claim --epsilon, with the delta and the relation of a file's own claim unless options name others.
+
+    Raises:
+      InputError: a value out of range; no delta where the file's own claim is a curve, which has none.
+    """
+    from dpaudit.mechanisms.claim import Claim
+
+    if own is None:
+        return Claim(epsilon, delta or 0.0, neighbouring or usual)
+    if own.is_curve and delta is None:
+        raise _validate.expected("--delta", "that of the claim --epsilon, as the file's own claim is a curve", "none")
+    return Claim(epsilon, own.delta if delta is None else delta, neighbouring or own.neighbouring)
+
+
+def own_claim(case: "Case") -> "Claim | None":
+    """Returns the claim that a file makes of its mechanism, or None.
+
+    Raises:
+      InputError: something else.
+    """
+    from dpaudit.mechanisms.claim import Claim, Mechanism
+
+    own = case.mechanism.claim if case.claim is None and isinstance(case.mechanism, Mechanism) else case.claim
+    if not isinstance(own, Claim | None):
+        raise _validate.expected("claim", "a Claim or None", own)
+    return own
 
 
 def run(options: Audit) -> int:
@@ -146,7 +181,8 @@ def run(options: Audit) -> int:
     _validate.one_of(DISTINGUISHERS, distinguisher=options.distinguisher)
     kept = checkpoint_path(options.checkpoint, options.resume, "file")
     key = key_of(options.common.seed)
-    case, claim = load(target), claimed(options)
+    case = load(target)
+    claim = claimed(options, own_claim(case))
     prepare(options.common)
     began = time.perf_counter()
     with failures_in_one_line(target, "a mechanism that runs in every trial"), bars_on_terminal() as bars:
@@ -154,7 +190,7 @@ def run(options: Audit) -> int:
             *case[:3],
             key=key,
             trials=options.trials,
-            claim=case.claim if claim is None else claim,
+            claim=claim,
             distinguisher=DISTINGUISHERS[options.distinguisher],
             delta=options.delta,
             confidence=options.confidence,

@@ -61,7 +61,7 @@ def _of_scores(options: Audit, out: Path | None) -> "tuple[AuditResult, str]":
     if "included" in found:
         if options.threshold is not None:
             raise _validate.expected("--threshold", "none for the scores of one training", options.threshold)
-        claim = claimed(options, "add_remove")
+        claim = claimed(options, usual="add_remove")
         return dpaudit.one_run(found["scores"], found["included"], claim=claim, **more), file.name
     rows = found["scores0"], found["scores1"]
     more |= {"threshold": options.threshold, "claim": claimed(options)}

@@ -83,7 +83,7 @@ class Plan:
     epsilon: float | None = None
     """Claimed privacy loss, in nats; by default the mechanism's claim."""
     delta: float | None = None
-    """Claimed delta."""
+    """Claimed delta; by default that of the mechanism's claim, else 0."""
     confidence: float = 0.95
     """Confidence required to report a violation."""
     true_epsilon: float | None = None
@@ -263,9 +263,9 @@ def _planned(options: Plan) -> "tuple[Any, Callable[[], float]]":
 
     key = key_of(options.seed)
     case = load(options.target)
-    claim = case.claim or getattr(case.mechanism, "claim", None)
+    claim = audit.own_claim(case)
     if options.epsilon is not None:
-        claim = Claim(options.epsilon, options.delta or 0.0)
+        claim = audit.restated(claim, options.epsilon, options.delta)
     elif options.delta is not None and claim is not None:
         claim = claim.at(options.delta) if claim.is_curve else Claim(claim.epsilon, options.delta, claim.neighbouring)
     with failures_in_one_line(options.target, "a mechanism that runs in every trial"):

@@ -2,10 +2,12 @@
 
 import json
 import sys
+import types
 
 import pytest
 
-from dpaudit import AuditResult
+from dpaudit import AuditResult, Case, Claim, InputError, Mechanism
+from dpaudit.cli import audit, main
 from tests.integration.test_cli import run
 
 FILE = """
@@ -38,6 +40,8 @@ def panics(rng, x):
     raise Panic("!")
 
 number = 5
+approximate = dpaudit.Case(noisy_sum, x0, x1, dpaudit.Claim(1.0, 0.05, neighbouring="add_remove"))
+curve = dpaudit.Case(noisy_sum, x0, x1, dpaudit.Claim.gaussian(1.0, neighbouring="add_remove"))
 host_leaves = dpaudit.Case(dpaudit.on_host(leaves), 0, 1, claim)
 host_panics = dpaudit.Case(dpaudit.on_host(panics), 0, 1, claim)
 unclaimed = dpaudit.Case(half_noise, x0, x1)
@@ -137,6 +141,7 @@ WRONG = [
     ("mine.py:noisy_sum", ("--seed", str(2**64)), f"--seed: expected a whole number of 64 bits, got {2**64}"),
     ("mine.py:noisy_sum", ("--time-limit", "5"), "--time-limit: expected none with FILE:NAME, got 5.0"),
     ("mine.py:noisy_sum", ("--checkpoint", ".", "--resume"), "--checkpoint: expected a file, got the folder ."),
+    ("mine.py:curve", ("--epsilon", "1"), "--delta: expected that of the claim --epsilon, as the file's own claim"),
     ("mine.py:unclaimed", ("--until-violation",), "claim: expected the promise that until=violation() is to refute"),
     ("mine.py:noisy_sum", ("--distinguisher", "magic"), "distinguisher: expected one of default, cosine, projection"),
     ("mine.py:noisy_sum", ("--trials", "0"), "trials: expected a whole number >= 2, got 0"),
@@ -175,6 +180,54 @@ def test_a_mistake_is_one_line(monkeypatch, capsys, file, target, more, message)
     assert printed.err.replace("\\", "/").startswith(f"dpaudit: {message}")
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+APPROXIMATE, CURVE = Claim(1.0, 0.05, "add_remove"), Claim.gaussian(1.0, neighbouring="add_remove")
+
+
+@pytest.mark.parametrize(
+    "own, options, wanted",
+    [
+        (APPROXIMATE, ("--epsilon", "1.5"), Claim(1.5, 0.05, "add_remove")),
+        (APPROXIMATE, ("--epsilon", "1.5", "--delta", "0"), Claim(1.5, 0.0, "add_remove")),
+        (APPROXIMATE, ("--epsilon", "1.5", "--neighbouring", "replace"), Claim(1.5, 0.05, "replace")),
+        (APPROXIMATE, (), APPROXIMATE),
+        (CURVE, ("--epsilon", "1.5", "--delta", "0.01"), Claim(1.5, 0.01, "add_remove")),
+        (None, ("--epsilon", "1.5", "--delta", "0.01"), Claim(1.5, 0.01)),
+        (None, (), None),
+    ],
+)
+def test_epsilon_leaves_the_rest_of_the_file_s_claim(own, options, wanted):
+    given = main.parsed(["audit", "mine.py:noisy", *options])
+    for case in (Case(print, 0, 1, own), Case(Mechanism(print, own), 0, 1)):
+        assert audit.claimed(given, audit.own_claim(case)) == wanted
+
+
+def test_a_weaker_promise_is_kept_where_a_stronger_one_is(monkeypatch, capsys, file):
+    command = ("audit", f"{file}:approximate", "--trials", "8000", "--json")
+    for more in ((), ("--epsilon", "1.5")):
+        assert run(monkeypatch, *command, *more) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["claim_delta"], row["delta"], row["neighbouring"]) == (0.05, 0.05, "add_remove")
+        assert row["claim_epsilon"] == (1.5 if more else 1.0)
+
+
+def test_a_plan_takes_the_claim_in_the_same_way(monkeypatch, capsys, file):
+    def planned(*_, claim, **more):
+        raise InputError(f"planned for {claim}")
+
+    monkeypatch.setitem(sys.modules, "dpaudit.auditing.plan_mechanism", types.SimpleNamespace(plan_mechanism=planned))
+    for options, wanted in [
+        (("approximate", "--epsilon", "1.5"), Claim(1.5, 0.05, "add_remove")),
+        (("approximate", "--delta", "0.01"), Claim(1.0, 0.01, "add_remove")),
+        (("approximate",), APPROXIMATE),
+        (("curve", "--epsilon", "1.5", "--delta", "0.01"), Claim(1.5, 0.01, "add_remove")),
+        (("unclaimed", "--epsilon", "1.5"), Claim(1.5)),
+    ]:
+        assert run(monkeypatch, "plan", f"{file}:{options[0]}", *options[1:]) == 2
+        assert capsys.readouterr().err == f"dpaudit: planned for {wanted}\n"
+    assert run(monkeypatch, "plan", f"{file}:curve", "--epsilon", "1") == 2
+    assert capsys.readouterr().err.startswith("dpaudit: --delta: expected that of the claim --epsilon, as the file's")
 
 
 def test_a_plan_ends_with_a_mechanism_that_leaves(monkeypatch, capsys, file):
