@@ -40,7 +40,7 @@ def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
     def apply(key: jax.Array, x: Any) -> jax.Array:
         truth = _category(x, num_categories)
         coin_key, other_key = jax.random.split(key)
-        shift = jax.random.randint(other_key, (), 1, num_categories)
+        shift = jax.random.randint(other_key, (), 1, num_categories, jnp.int32)
         return jnp.where(bernoulli(coin_key, lie), (truth + shift) % num_categories, truth)
 
     def log_prob(release: Any, x: Any) -> jax.Array:

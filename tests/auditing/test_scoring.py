@@ -1,5 +1,7 @@
 """The finalists of the family: picked on the whole pilot, and scored by what was fitted there."""
 
+from functools import partial
+
 import jax
 import numpy as np
 
@@ -44,3 +46,12 @@ def test_a_table_scores_a_release_by_how_often_either_world_gives_it():
         found = by_table[category == value]
         assert np.ptp(found) == 0
         np.testing.assert_allclose(found[0], ratio[value], atol=0.4)  # 3 standard errors at 60 releases
+
+
+def test_scores_have_32_bits_where_jax_computes_in_64():
+    leaves, arrays_of, words = played(np.random.default_rng(2).normal(size=(2, N)).astype(np.float32))
+    arrays, _ = scoring.fitted(leaves, None, delta=0.0, confidence=0.95)
+    how = {"arrays_of": arrays_of, "others": 0, "block": N, "mesh": None}
+    with jax.enable_x64(True):
+        scores = jax.eval_shape(partial(scoring.scored, **how), words, np.ones(scoring.OTHERS, bool), arrays)
+    assert scores.dtype == np.float32

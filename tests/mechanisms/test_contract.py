@@ -122,6 +122,14 @@ def test_shape_type_and_purity(name: str) -> None:
 
 
 @every
+def test_the_type_is_the_same_where_jax_computes_in_64_bits(name: str) -> None:
+    case = CASES[name]
+    with jax.enable_x64(True):
+        release = jax.eval_shape(case.make(EPSILON).apply, jax.random.key(3), case.inputs[0])
+    assert release.dtype == (jnp.float32 if name in VECTOR_CASES else jnp.int32)
+
+
+@every
 def test_claim_is_what_was_asked_for(name: str) -> None:
     claim = CASES[name].make(EPSILON).claim
     assert claim is not None

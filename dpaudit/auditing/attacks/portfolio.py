@@ -300,7 +300,7 @@ def _seen(release: Any, wanted: jax.Array, scores: Sequence[Score]) -> jax.Array
     def own() -> jax.Array:
         return jnp.stack([jnp.asarray(score(release), jnp.float32) for score in scores])
 
-    beside = jax.lax.cond(wanted, own, lambda: jnp.zeros(len(scores)))
+    beside = jax.lax.cond(wanted, own, lambda: jnp.zeros(len(scores), jnp.float32))
     return jnp.concatenate([jax.lax.bitcast_convert_type(beside, jnp.int32), scoring.words(release)])
 
 

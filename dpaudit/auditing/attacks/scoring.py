@@ -246,7 +246,7 @@ def of_leaves(xp: Any, release: list[Any], own: Any, wanted: Any, arrays: Arrays
 
 def _where(wanted: Any, compute: Callable[[], jax.Array], shape: tuple[int, ...]) -> jax.Array:
     """Computes, or returns zeros without computing: the decision is one for all trials."""
-    return jax.lax.cond(wanted, lambda: compute().astype(jnp.float32), lambda: jnp.zeros(shape))
+    return jax.lax.cond(wanted, lambda: compute().astype(jnp.float32), lambda: jnp.zeros(shape, jnp.float32))
 
 
 def _where_on_host(wanted: Any, compute: Callable[[], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
