@@ -60,7 +60,7 @@ def as_data(one: Partial, traced: ClosedJaxpr) -> Partial:
     """
     flat = without_calls(traced)
     program = flat.jaxpr
-    opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars], debug_info=None)
+    opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars])
     run = ClosedJaxpr(opened, ())
     types = tuple(var.aval for var in program.constvars)
     words, objects = fingerprint.spelled(run)
@@ -107,7 +107,7 @@ def needed(function: Callable[..., Any], wanted: Callable[[Any], Any], *argument
     """
     traced, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
     chosen, program = jax.tree.leaves(wanted(result)), traced.jaxpr
-    opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars], debug_info=None)
+    opened = program.replace(constvars=[], invars=[*program.constvars, *program.invars])
     slim, used = dce_jaxpr(opened, chosen)
     given = [leaf for leaf, use in zip([*traced.consts, *jax.tree.leaves(arguments)], used, strict=True) if use]
     held = as_data(Partial(function, *given), ClosedJaxpr(slim, ()))
