@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpaudit import _validate
 from dpaudit.mechanisms.claim import NEIGHBOURING, Claim, Mechanism
-from dpaudit.mechanisms.clipping import clip, norm_and_direction
+from dpaudit.mechanisms.clipping import clip, norm_and_direction, wide
 from dpaudit.mechanisms.sampling import exponential, normal
 
 MODULE = "dpaudit_case"  # the name under which a user's file runs, which no file that it imports should have
@@ -84,7 +85,7 @@ def box(shape: int | tuple[int, ...], low: Any, high: Any, dtype: Any = jnp.floa
 
     def draw(key: jax.Array) -> jax.Array:
         if jnp.issubdtype(dtype, jnp.integer):
-            return jax.random.randint(key, shape, low, high + 1, dtype)
+            return _integers(key, shape, low, high)
         return jax.random.uniform(key, shape, dtype, low, high)
 
     return _any_two(draw, lambda x: jnp.clip(x, low, high))
@@ -105,8 +106,7 @@ def choices(values: Any) -> Domain:
     rows = values.reshape(len(values), -1)
 
     def nearest(x: jax.Array) -> jax.Array:
-        apart = jnp.abs(rows.astype(jnp.float32) - x.reshape(-1).astype(jnp.float32))
-        return values[jnp.argmin(apart.sum(axis=1))]
+        return values[jnp.argmin(_apart(rows, x.reshape(-1)).sum(axis=1))]
 
     return _any_two(lambda key: jax.random.choice(key, values), nearest)
 
@@ -140,7 +140,7 @@ def records(one: Domain, count: int, neighbouring: str = "replace") -> Domain:
     def project(pair: Pair) -> Pair:
         x0, x1 = jax.vmap(lambda x0, x1: one.project((x0, x1)))(*pair)
         leaves = zip(jax.tree.leaves(x0), jax.tree.leaves(x1), strict=True)
-        changes = [jnp.abs(1.0 * b - a).reshape(count, -1).sum(axis=1) for a, b in leaves]
+        changes = [_apart(a, b).reshape(count, -1).sum(axis=1) for a, b in leaves]
         return differing((x0, x1), jnp.argmax(jnp.sum(jnp.stack(changes), axis=0)))
 
     return Domain(draw, project)
@@ -205,6 +205,28 @@ def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
 def _norm(ord: int) -> None:
     if ord not in (1, 2):
         raise _validate.expected("ord", "1 or 2", ord)
+
+
+def _integers(key: jax.Array, shape: tuple[int, ...], low: jax.Array, high: jax.Array) -> jax.Array:
+    """Draws integers from low to high, both included, also where their type has no number above high."""
+    kind = jnp.iinfo(low.dtype)
+    last = np.asarray(high) == kind.max  # drawn one lower, as randint leaves out its upper end
+    if not last.any():
+        return jax.random.randint(key, shape, low, high + 1, low.dtype)
+    top = jnp.asarray(last, low.dtype)
+    drawn = jax.random.randint(key, shape, low - top, high - top + 1, low.dtype) + top
+    bits = jax.random.bits(key, shape, jnp.uint64 if kind.bits == 64 else jnp.uint32)
+    return jnp.where(last & (low == kind.min), bits.astype(low.dtype), drawn)
+
+
+def _apart(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Returns |a - b| in float32 or wider, of integers exactly where they are close: float32 does not hold large
+    ones."""
+    kind = jnp.result_type(a, b)
+    if not jnp.issubdtype(kind, jnp.integer):
+        return jnp.abs(wide(a) - wide(b))
+    apart = jnp.maximum(a, b) - jnp.minimum(a, b)
+    return wide(apart.astype(f"uint{jnp.iinfo(kind).bits}"))
 
 
 def _any_two(draw: Callable[[jax.Array], Any], project: Callable[[Any], Any]) -> Domain:

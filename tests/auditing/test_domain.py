@@ -53,6 +53,39 @@ def test_box(low, high, dtype):
         assert set(np.unique(drawn[0])) == {0, 1, 2}  # both ends included
 
 
+@pytest.mark.parametrize(
+    "low, high, dtype",
+    [
+        (0, 255, np.uint8),
+        (-128, 127, np.int8),
+        ([0, 3, -128, -128], [127, 127, 5, 127], np.int8),
+        (0, (1 << 31) - 1, np.int32),
+        (-(1 << 31), (1 << 31) - 1, np.int32),
+        (7, (1 << 32) - 1, np.uint32),
+    ],
+)
+def test_a_box_may_end_where_its_type_does(low, high, dtype):
+    made = domain.box((500, 4), low, high, dtype)
+    low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    for x in made.draw(KEY):
+        assert x.dtype == dtype
+        place = (np.asarray(x, np.float64) - low) / (high - low)
+        assert place.min() >= 0
+        assert place.max() <= 1
+        # Uniform: a standard deviation of 12^-1/2, and some number in either twentieth of each of four columns
+        np.testing.assert_allclose(place.mean(axis=0), 0.5, atol=4.5 / np.sqrt(12 * 500))
+        assert place.min(axis=0).max() < 0.05
+        assert place.max(axis=0).min() > 0.95
+
+
+def test_integers_that_float32_does_not_hold_are_told_apart():
+    large = jnp.array([1 << 24, (1 << 24) + 1])
+    assert domain.choices(large).project((large[0], large[1])) == (large[0], large[1])
+    two = domain.records(domain.choices(large), 2)
+    x0, x1 = two.project((large[jnp.array([0, 0])], large[jnp.array([0, 1])]))
+    np.testing.assert_array_equal((x0, x1), [[1 << 24, 1 << 24], [1 << 24, (1 << 24) + 1]])
+
+
 def test_choices_are_the_values_and_nothing_else():
     rows = jnp.array([[0.0, 0.0], [1.0, 5.0], [-2.0, 1.0]])
     for pair in drawn_and_projected(domain.choices(rows)):
