@@ -196,7 +196,13 @@ def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score:
 
     def one(bases: jax.Array, trial: jax.Array) -> jax.Array:
         keys = jax.vmap(jax.random.fold_in, (0, None))(bases, trial)  # vmapped: half the program of two calls
-        return worlds.both((lambda key: score(release(key, 0)), lambda key: score(release(key, 1))), keys)
+        return worlds.both((lambda key: scored(key, 0), lambda key: scored(key, 1)), keys)
+
+    def scored(key: jax.Array, world: int) -> Any:
+        found = score(release(key, world))
+        if not jax.tree_util.all_leaves([found]):
+            raise _validate.expected("score", "a number or an array", type(found).__name__)
+        return found
 
     return Partial(one, of_worlds(key))
 
@@ -293,7 +299,10 @@ def game(
     if trials > 1 << 31:
         raise _validate.expected("trials", "at most 2^31", trials)
     one = one if isinstance(one, Partial) else Partial(one)
-    traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, TRIAL)
+    try:
+        traced = jax.make_jaxpr(lambda one, trial: one(trial))(one, TRIAL)
+    except _validate.InputError as error:  # without JAX's note on its frames
+        raise _validate.InputError(*error.args) from None
     worlds.enough_threads(traced.jaxpr, mesh)
     one = programs.as_data(one, traced)
     room = CPU if memory.platform(mesh) == "cpu" else accelerator_room(memory.limit(mesh))

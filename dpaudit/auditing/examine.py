@@ -367,4 +367,5 @@ def _judged(results: list[AuditResult], findings: list[Finding], claim: Claim) -
 
 
 def _first_number(release: Any) -> jax.Array:
-    return jnp.ravel(jax.tree.leaves(release)[0])[0].astype(jnp.float32)
+    leaf = next(leaf for leaf in map(jnp.asarray, jax.tree.leaves(release)) if leaf.size)
+    return jnp.ravel(leaf)[0].astype(jnp.float32)

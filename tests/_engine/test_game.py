@@ -220,6 +220,13 @@ def test_larger_blocks_play_the_same_trials(whole, monkeypatch):
     np.testing.assert_allclose(large, whole, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_score_of_several_parts_is_refused(kind):
+    """On a CPU only the first one would have been played."""
+    with pytest.raises(_validate.InputError, match=f"^score: expected a number or an array, got {kind.__name__}$"):
+        play(KEY, lambda key, world: (jax.random.normal(key), jnp.float32(world)), kind, 4)
+
+
 @pytest.mark.parametrize(
     "trials, settings, message",
     [

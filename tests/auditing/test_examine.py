@@ -6,6 +6,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, domain
+from dpaudit.auditing import examine
 from dpaudit.auditing.examine import Examination, _judged
 
 KEY = jax.random.key(3)
@@ -51,6 +52,19 @@ def test_a_broken_promise_ends_it():
     assert found.sentence == f"The promise of 1 is broken: the loss is at least {found.result.epsilon_lower:.3g}."
     assert len(found.results) == 1  # neither searched nor played on
     assert found.result.epsilon_lower > 1.5
+
+
+def test_trials_are_timed_on_the_first_array_that_holds_a_number():
+    assert examine._first_number({"a": jnp.zeros((0, 2)), "b": jnp.array([[3, 4]])}) == 3
+
+
+@pytest.mark.integration
+def test_a_release_may_hold_an_empty_array():
+    def beside_nothing(key, x):
+        return {"a": jnp.zeros(0), "b": noisy_sum(key, x)}
+
+    found = dpaudit.examine(beside_nothing, (jnp.zeros(3), jnp.eye(3)[0]), CLAIM, key=KEY, seconds=1)
+    assert found.verdict == "consistent"
 
 
 @pytest.mark.integration

@@ -43,6 +43,10 @@ def nothing(key, x):
     return None
 
 
+def of_no_numbers(key, x):
+    return (x + jax.random.laplace(key)) * jnp.zeros((0, 3))
+
+
 def one_argument(key):
     return jax.random.normal(key)
 
@@ -112,7 +116,8 @@ REFUSED = [
         mapped_on_the_host,
         "^mechanism: expected a pure function of .key, x., got mapped_on_the_host, which calls Python without the key",
     ),
-    (nothing, "^mechanism: expected a release of at least one array, got none from nothing$"),
+    (nothing, "^mechanism: expected a release of at least one number, got none from nothing$"),
+    (of_no_numbers, "^mechanism: expected a release of at least one number, got none from of_no_numbers$"),
     (
         deterministic,
         "^mechanism: expected releases that depend on the key, got a deterministic deterministic whose releases of x0 "

@@ -205,8 +205,8 @@ def examine(mechanism: Mechanism, x0: Any, x1: Any) -> None:
         _refuse_no_numbers(name, array)
     if one != other:
         raise _validate.expected("mechanism", f"releases of one shape, {one} as for x0", f"{other} for x1")
-    if not jax.tree.leaves(one):
-        raise _validate.expected("mechanism", "a release of at least one array", f"none from {name}")
+    if not sum(array.size for array in program.out_avals):
+        raise _validate.expected("mechanism", "a release of at least one number", f"none from {name}")
     refuse_other_when_traced(mechanism.apply, x0, program, name)
     if _depends_on_key(program):
         return
