@@ -95,15 +95,22 @@ def norm_and_direction(x: Any, ord: int = 2) -> tuple[jax.Array, jax.Array]:
     return scale * norm, scaled / jnp.where(norm > 0, norm, 1)
 
 
-def at_most(clip_norm: Any) -> jax.Array:
-    """Returns the norm to clip to so that the result is at most C after rounding: C (1 - 4 eps), float32 or wider."""
+def at_most(clip_norm: Any, dtype: Any = jnp.float64) -> jax.Array:
+    """Returns the norm to clip to so that the result is at most C after rounding: C (1 - 4 eps), float32 or wider.
+
+    Args:
+      clip_norm: C.
+      dtype: of what is clipped; eps is that of C or that of what is clipped, in float32 or wider: the larger one.
+    """
     most = wide(clip_norm)
-    return most * (1 - 4 * jnp.finfo(most.dtype).eps)
+    kinds = most.dtype, jnp.promote_types(dtype, jnp.float32)
+    return most * (1 - 4 * max(jnp.finfo(kind).eps for kind in kinds))
 
 
 def factor(norm: Any, clip_norm: Any) -> jax.Array:
     """Returns min(1, C / norm), in float32 or wider, rounded so that norm times the factor is never above C."""
-    norm, most = wide(norm), at_most(clip_norm)
+    norm = wide(norm)
+    most = at_most(clip_norm, norm.dtype)
     return jnp.where(norm > most, most / norm, 1.0)
 
 
@@ -122,5 +129,5 @@ def clip(x: Any, clip_norm: Any, ord: int = 2) -> jax.Array:
       InputError: another ``ord``.
     """
     norm, direction = norm_and_direction(x, ord)
-    most = at_most(clip_norm).astype(direction.dtype)
+    most = at_most(clip_norm, direction.dtype).astype(direction.dtype)
     return jnp.where(norm > most, most * direction, jnp.asarray(x, direction.dtype))

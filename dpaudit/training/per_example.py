@@ -61,7 +61,7 @@ def automatic(norms: jax.Array, clip_norm: Any, *, stability: float = 0.01) -> j
 
     Source: Bu, Wang, Zha and Karypis 2023, "Automatic Clipping", AUTO-S.
     """
-    return jnp.broadcast_to(at_most(clip_norm) / (_whole(norms) + stability), norms.shape)
+    return jnp.broadcast_to(at_most(clip_norm, norms.dtype) / (_whole(norms) + stability), norms.shape)
 
 
 def _whole(norms: jax.Array) -> jax.Array:

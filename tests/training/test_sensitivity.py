@@ -235,3 +235,20 @@ def test_a_clipped_vector_is_never_longer_than_the_clip_norm(ord: int, dtype: An
         xs = jnp.asarray(rng.normal(size=(30, size)) * np.exp(rng.normal(size=(30, 1))), dtype)
         found = np.asarray(jax.jit(jax.vmap(lambda x: clipping.clip(x, C, ord)))(xs), np.float64)
         assert 0.999 * C < np.linalg.norm(found, ord, axis=1).max() <= C
+
+
+@pytest.mark.parametrize("ord", [1, 2])
+def test_nor_is_one_of_32_bits_where_jax_computes_in_64(ord: int) -> None:
+    xs = np.random.default_rng(5).normal(size=(3_000, 7)).astype(np.float32)
+    with jax.enable_x64(True):
+        found = jax.vmap(lambda x: clipping.clip(x, 0.1, ord))(xs)
+    assert found.dtype == jnp.float32
+    assert 0.0999 < np.linalg.norm(np.asarray(found, np.float64), ord, axis=1).max() <= 0.1
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_factor_for_32_bits_may_be_rounded_to_them(name: str) -> None:
+    norms = np.exp(np.random.default_rng(6).normal(size=(1, 5_000))).astype(np.float32)
+    with jax.enable_x64(True):
+        factors = np.asarray(FUNCTIONS[name](jnp.asarray(norms), 0.1), np.float32)
+    assert 0.099 < (factors.astype(np.float64) * norms).max() <= 0.1
