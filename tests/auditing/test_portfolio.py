@@ -257,7 +257,7 @@ def test_a_density_is_read_where_jax_computes_in_64_bits():
 def test_every_mechanism_is_audited_where_jax_computes_in_64_bits(name, monkeypatch):
     case = CASES[name]
     with jax.enable_x64(True):
-        mechanism, pair = case.make(1.0), [np.asarray(x) for x in case.inputs[:2]]
+        mechanism, pair = case.make(1.0), case.inputs[:2]
         for settings in ({}, {"attacks": (distinguish.lowest_bits,)}, {"until": sequential.violation()}):
             found = plain(mechanism, *pair, trials=2000, **settings)
             assert found.verdict != "violation"

@@ -103,7 +103,7 @@ MUTANTS = [
         "dpaudit/_engine/game",
         "_engine/test_game",
         ("jnp.arange(blocks, dtype=jnp.uint32))\n", "jnp.zeros(blocks, dtype=jnp.uint32))\n"),
-        ("score(release(key, 1))", "score(release(key, 0))"),
+        ("scored(key, 1)", "scored(key, 0)"),
         ("return jax.lax.map(one, starts)", "return jax.lax.map(one, starts[::-1])"),
     ),
     *of(
