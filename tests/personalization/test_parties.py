@@ -196,6 +196,40 @@ def test_a_round_of_too_few_devices_releases_nothing_and_costs_nothing():
     np.testing.assert_allclose(release.value, total, atol=1e-3)
 
 
+KEYS = 2 * 2 * (len(DEVICE_NAMES) + 1)  # messages that open the channels: of two parties to all others, both ways
+
+
+class Losing(Network):
+    """Loses the first message from ``sender`` to ``receiver`` over their channel."""
+
+    def __init__(self, sender, receiver):
+        super().__init__()
+        self.lost = sender, receiver
+
+    def send(self, sender, receiver, message):
+        if len(self.log) >= KEYS and (sender, receiver) == self.lost:
+            self.lost = None
+        else:
+            super().send(sender, receiver, message)
+
+
+@pytest.mark.parametrize("lost", [("cleo", "distributor"), ("distributor", "cleo"), ("cleo", "aggregator")])
+def test_what_a_failed_round_has_collected_is_in_no_later_round(lost):
+    """Neither in a sum nor in the count of who came; the round is released once, with the noise that it had."""
+    parties = assemble(QUIET, protocols.START, None, PEOPLE, Losing(*lost), minimum_users=2)
+    key, rest = jax.random.key(0), ["cleo"]
+    with pytest.raises(ChannelError, match=r"'cleo'.*nothing came"):
+        parties.play(key, 0)  # anna and bert have sent their messages
+    assert parties.aggregator.outside() == []
+    assert parties.play(key, 0, away=["anna", "bert", *rest]) == ()  # dora alone is too few
+    (release,) = parties.play(key, 0, away=rest)
+    total = clipped_sum("anna", "bert", "dora", state=protocols.START)
+    np.testing.assert_allclose(release.value, total, atol=1e-3)
+    parties.play(key, 1, away=rest)
+    assert [number for _, number, _ in parties.aggregator.outside()] == [0, 1]
+    assert parties.server.transcript.mu() == pytest.approx(np.sqrt(2) / 1e-6)
+
+
 @pytest.mark.parametrize("part", ["ask", "take", "compute", "add", "release"])
 def test_a_function_with_effects_is_refused_before_a_party_holds_it(part):
     with pytest.raises(InputError, match=f"^{part}: expected a function without effects, because it runs on raw data"):

@@ -114,8 +114,9 @@ class Aggregator:
       minimum_users: the least number of users who have to send a message for a round to release anything.
     """
 
-    __slots__ = ("collect", "keys", "outside", "release")
+    __slots__ = ("begin", "collect", "keys", "outside", "release")
 
+    begin: Callable[[], None]  # begin(): forgets the messages of a round that was not released
     collect: Callable[[str], None]  # collect(device): takes one device's message, once a round
     release: Callable[[jax.Array], bool]  # release(key): sends the noisy total, or nothing, and begins anew; whether
     outside: Callable[[], list[tuple[str, int, Any]]]  # outside(): (process, number, value) of every release so far
@@ -136,6 +137,11 @@ class Aggregator:
         names = [each.process.name for each in terms.releases]
         let_out = silent_release(protocol, _A_KEY, terms.total, memory)
 
+        def begin() -> None:
+            nonlocal total
+            total = None
+            came.clear()
+
         def collect(device: str) -> None:
             nonlocal total
             if device in came:
@@ -146,10 +152,9 @@ class Aggregator:
             came.add(device)
 
         def release(key: jax.Array) -> bool:
-            nonlocal total, memory
+            nonlocal memory
             if len(came) < minimum_users:
-                total = None
-                came.clear()
+                begin()
                 return False
             if total is None:
                 raise _validate.expected("release", "a round in which a device sent a message", "none")
@@ -157,12 +162,11 @@ class Aggregator:
             told.extend(
                 (made.process.name, int(made.number), jax.tree.map(np.asarray, made.value)) for made in releases
             )
-            like, total = terms.releases, None
-            came.clear()
-            links.send(SERVER, "releases", messages.pack(releases, like))
+            begin()
+            links.send(SERVER, "releases", messages.pack(releases, terms.releases))
             return True
 
-        self.collect, self.release, self.outside = collect, release, lambda: list(told)
+        self.begin, self.collect, self.release, self.outside = begin, collect, release, lambda: list(told)
         self.keys = lambda key, t: round_keys(key, t, names, memory)
 
     def __repr__(self) -> str:
@@ -223,7 +227,7 @@ class Parties(NamedTuple):
     def play(
         self, key: jax.Array, t: int, *, away: Collection[str] = (), leaving: Collection[str] = ()
     ) -> tuple[Release, ...]:
-        """Runs round ``t`` of a run with this key on all devices.
+        """Runs round ``t`` of a run with this key on all devices; what a failed round has collected is forgotten.
 
         Args:
           key: JAX random key, of the run.
@@ -236,10 +240,11 @@ class Parties(NamedTuple):
 
         Raises:
           InputError: an unknown device.
-          ChannelError: a message that was lost or tampered with.
+          ChannelError: a message that was lost or tampered with; releases lost on the way to the server count as made.
         """
         for name in (*away, *leaving):
             _validate.one_of(self.devices, device=name)
+        self.aggregator.begin()
         devices_key, release_key = self.aggregator.keys(key, t)
         self.server.broadcast()
         self.distributor.load()
