@@ -11,11 +11,12 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from dp_accounting import ComposedDpEvent, GaussianDpEvent
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from dpaudit._validate import InputError
 from dpaudit.personalization.als.least_squares import counted
 from dpaudit.personalization.boundary import aggregator, processes
+from dpaudit.personalization.boundary import ledger as ledgers
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.budget import Budget, noise_for, spent
 from dpaudit.personalization.boundary.ledger import Ledger, Stream
@@ -77,6 +78,47 @@ def test_a_stream_that_goes_on_is_charged_as_one(path):
     for began, process in ((6, ftrl), (3, A)):
         with pytest.raises(InputError, match=f"memory: expected the memory of the run that '{process.name}' was last"):
             charged(ledger, "4", 1, (process, began), who=["anna"])
+
+
+def test_a_stream_goes_on_with_the_process_that_it_was_charged_for(path):
+    """Else its releases would be charged again, with the noise of a process that did not make them."""
+    ledger, quiet = Ledger(path), processes.gaussian("a", noise_multiplier=1e6)
+    poisson = processes.poisson_gaussian("a", rate=0.5, noise_multiplier=4.0)
+    ftrl = processes.correlated("a", matrix_noise.independent(participation(3)), 4.0)
+    charged(ledger, "1", 2, (A, 0), who=["anna"])
+    size = path.stat().st_size
+    for other in (quiet, poisson, ftrl):
+        with pytest.raises(InputError, match="memory: expected one whose 2 releases 'a' accounts as they were"):
+            charged(ledger, "2", 1, (other, 2), who=["anna"])
+    assert path.stat().st_size == size
+    charged(Ledger(path), "2", 1, (processes.gaussian("a", noise_multiplier=4), 2), who=["anna"])  # after a restart
+    assert ledger.spent(DELTA, "anna") == pytest.approx(cost(4, 4, 4))
+
+
+def test_events_are_compared_up_to_rounding():
+    """That of a strategy's sensitivity may differ between the machines that a stream is continued on."""
+
+    def event(z, *, count=3, rate=0.5):
+        return ComposedDpEvent([SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(z)), count)])
+
+    stream = Stream(A._replace(event=lambda n: event(1.5, count=n)), 3)
+    assert stream.accounts(event(1.5 * (1 + 1e-15)))
+    assert stream._replace(process=A._replace(event=lambda n: event(2.0))).accounts(event(2))
+    twice, alone = ComposedDpEvent(event(1.5).events * 2), event(1.5).events[0]
+    others = [event(1.5 * (1 + 1e-8)), event(1.5, count=4), event(1.5, rate=0.6), twice, alone]
+    assert not any(stream.accounts(other) for other in others)
+
+
+def test_files_in_which_another_process_went_on_count_what_the_first_one_cost(path, monkeypatch):
+    """As version 0.2.0 wrote them: all releases at the noise of the last process, which can be nearly nothing."""
+    quiet = processes.gaussian("a", noise_multiplier=1e6)
+    with monkeypatch.context() as old:
+        old.setattr(ledgers, "_alike", lambda *_: True, raising=False)
+        for number, (process, began) in enumerate([(A, 0), (quiet, 2), (quiet, 3)]):
+            charged(Ledger(path), str(number), 2 - bool(began), (process, began), who=["anna"])
+    ledger, budget = Ledger(path), Budget(0.99 * cost(4, 4), DELTA)
+    assert ledger.spent(DELTA, "anna") == pytest.approx(cost(4, 4, *[1e6] * 4), rel=1e-9)  # no less than two and two
+    assert _listed(charged(ledger, "4", 1, (quiet, 4), budget=budget, who=["anna", "bert"])) == (1, [False, True])
 
 
 def test_who_cannot_pay_is_left_out_and_the_rest_stops_in_time(path):

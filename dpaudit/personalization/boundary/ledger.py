@@ -13,6 +13,7 @@ inside the boundary, like the aggregator's memory.
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +24,10 @@ from typing import Any, NamedTuple
 import attr
 import dp_accounting
 import numpy as np
-from dp_accounting import ComposedDpEvent, DpEvent
+from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from dpaudit import _validate
-from dpaudit.personalization.boundary.budget import Budget, affordable, spent
+from dpaudit.personalization.boundary.budget import SLACK, Budget, affordable, spent
 from dpaudit.personalization.boundary.processes import Process
 
 HEADER = {"ledger": "dpaudit users 1"}
@@ -39,6 +40,10 @@ class Stream(NamedTuple):
 
     process: Process
     began: int
+
+    def accounts(self, event: DpEvent) -> bool:
+        """Tells whether the process accounts its releases before the run by this event, up to rounding."""
+        return _alike(self.process.event(self.began), event)
 
 
 class Admitted(NamedTuple):
@@ -116,7 +121,8 @@ class Ledger:
           no rounds.
 
         Raises:
-          InputError: a run with the noise of an earlier one; a stream whose earlier releases are not in the ledger.
+          InputError: a run with the noise of an earlier one; a stream whose earlier releases are not in the ledger, or
+            were charged otherwise than its process accounts them.
         """
         named = None if who is None else _names(who)
         with self._locked() as append:
@@ -126,9 +132,8 @@ class Ledger:
             numbers = self._numbers(streams)
 
             def pays(history: History, rounds: int) -> bool:
-                kept = frozenset(one for one in history if one[0] not in numbers)
                 new = [stream.process.event(stream.began + rounds) for stream in streams]
-                return budget is None or budget.pays(ComposedDpEvent([*self._event(kept).events, *new]))
+                return budget is None or budget.pays(self._event(history, dict(zip(numbers, new, strict=True))))
 
             able = self._able(named, lambda history: affordable(lambda r: pays(history, r), rounds))
             most = int(able.min()) if named is None else int(np.sort(able)[::-1][least - 1 : least].sum())
@@ -165,22 +170,31 @@ class Ledger:
     def _of(self, user: Any) -> History:
         return self._everybody | self._histories.get(user, NOTHING)
 
-    def _event(self, history: History) -> ComposedDpEvent:
-        """Composes every stream for as long as the user was charged for it."""
-        lasts: dict[int, int] = {}
-        for stream, last in history:
-            lasts[stream] = max(last, lasts.get(stream, 0))
-        return ComposedDpEvent([self._streams[stream].events[last] for stream, last in sorted(lasts.items())])
+    def _event(self, history: History, longer: dict[int, DpEvent] | None = None) -> ComposedDpEvent:
+        """Composes every stream for as long as the user was charged for it, or as it will be in ``longer``.
+
+        Version 0.2.0 let another process go on with a stream. In its files what came before counts beside the rest.
+        """
+        found = {number: [event] for number, event in (longer or {}).items()}
+        for stream, last in sorted(history, reverse=True):
+            event, later = self._streams[stream].events[last], found.setdefault(stream, [])
+            if not any(_goes_on(event, other) for other in later):
+                later.append(event)
+        return ComposedDpEvent([event for _, events in sorted(found.items()) for event in events])
 
     def _numbers(self, streams: Sequence[Stream]) -> list[int]:
         """Returns the numbers of new streams and of those that are continued."""
         new, latest = len(self._streams), {kept.name: number for number, kept in enumerate(self._streams)}
         numbers = []
-        for process, began in streams:
+        for stream in streams:
+            process, began = stream
             number = latest.get(process.name) if began else new
             if number is None or (began and max(self._streams[number].events) != began):
                 wanted = f"the memory of the run that {process.name!r} was last charged for"
                 raise _validate.expected("memory", wanted, f"one of {began} releases")
+            if began and not stream.accounts(charged := self._streams[number].events[began]):
+                wanted = f"one whose {began} releases {process.name!r} accounts as they were charged, {charged}"
+                raise _validate.expected("memory", wanted, process.event(began))
             numbers.append(number)
             new += not began
         return numbers
@@ -253,6 +267,23 @@ class Ledger:
 
     def _hashed(self, text: bytes) -> bytes:
         return hashlib.sha256(self._hash + text).hexdigest().encode()
+
+
+def _goes_on(event: DpEvent, longer: DpEvent) -> bool:
+    """Tells whether both events may be of one process: where releases are composed, of equal ones."""
+    if isinstance(event, SelfComposedDpEvent) and isinstance(longer, SelfComposedDpEvent):
+        return _alike(event.event, longer.event)
+    return True
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Tells whether two events, or values in them, are equal up to rounding, which differs between machines."""
+    if isinstance(one, DpEvent):
+        fields = attr.fields(type(one))
+        return type(one) is type(other) and all(_alike(getattr(one, f.name), getattr(other, f.name)) for f in fields)
+    if isinstance(one, list | tuple):
+        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(_alike, one, other))
+    return bool(one == other) or (isinstance(one, float) and math.isclose(one, other, rel_tol=SLACK))
 
 
 def _names(who: Sequence[int | str]) -> list[int | str]:

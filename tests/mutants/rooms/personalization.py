@@ -101,6 +101,8 @@ MUTANTS = [
         ("if found != self._hashed(text):", "if False:"),
         ("os.ftruncate(descriptor, self._read)", "pass"),
         ("if number is None or (began and max(self._streams[number].events) != began):", "if number is None:"),
+        ("if began and not stream.accounts(", "if False and not stream.accounts("),
+        ("            if not any(_goes_on(event, other) for other in later):", "            if not later:"),
         ("            self._everybody |= added\n", "            self._everybody = added\n"),
     ),
     *of(
