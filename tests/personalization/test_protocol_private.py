@@ -1,5 +1,6 @@
 """The boundary enforces: what a developer writes moves no total beyond the boundary's own bound, nor its noise."""
 
+import pickle
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from dpaudit.personalization.boundary.bounds import Bounded, Noised, bounded, cl
 from dpaudit.personalization.boundary.budget import Budget, noise_for
 from dpaudit.personalization.boundary.channels import Network
 from dpaudit.personalization.boundary.parties import assemble
-from dpaudit.personalization.boundary.processes import Memory, gaussian, poisson_gaussian
+from dpaudit.personalization.boundary.processes import Memory, gaussian, memoryless, poisson_gaussian
 from dpaudit.personalization.boundary.protocol import Protocol, each, everything, private
 from tests.personalization.protocols import START, people, steps, two_parts
 
@@ -114,6 +115,28 @@ def test_a_run_stops_before_it_would_overspend():
     with pytest.raises(InputError, match="budget: expected one that pays for a round, of epsilon inf, got Budget"):
         run(KEY, steps(0.0), START, None, people(9), rounds=1, budget=Budget(1e6, 1e-6))
     assert first.mu() == pytest.approx(1 / z)
+
+
+@pytest.mark.integration
+def test_a_budget_counts_releases_of_its_own_processes_alone():
+    """Those of another process would cost what this one's do: too little if it has more noise."""
+    same, other, structure = steps(15.0), steps(20.0), jax.tree.structure
+    play = partial(run, state=START, users=people(3), rounds=1)
+    paid = partial(play, budget=Budget(1.0, 1e-6))
+    _, memory, _ = play(KEY, same, memory=(memoryless(),))
+    message = "memory: expected one whose releases are all of this process 'steps', which the budget counts, got 1 of"
+    with pytest.raises(InputError, match=message):
+        paid(jax.random.key(1), other, memory=memory)
+    kept = pickle.loads(pickle.dumps(memory))
+    assert structure(kept) == structure(same.release.init()) != structure(other.release.init())
+    _, after, told = paid(jax.random.key(1), steps(15.0), memory=kept)  # a protocol that was made again
+    assert told.values("steps").shape == (1, 5)
+    own = other._replace(release=lambda *given: other.release(*given))
+    for between in (other, own):
+        _, mixed, _ = play(jax.random.key(2), between, memory=after)
+        for protocol in (same, other):
+            with pytest.raises(InputError, match="memory: expected one whose releases are all of this process"):
+                paid(jax.random.key(3), protocol, memory=mixed)
 
 
 def test_a_cohort_that_is_too_small_releases_nothing():

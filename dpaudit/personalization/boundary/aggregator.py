@@ -32,7 +32,7 @@ from dpaudit.kernels import philox
 from dpaudit.personalization.boundary.bounds import Bounded, Noised
 from dpaudit.personalization.boundary.budget import Budget, affordable, spent
 from dpaudit.personalization.boundary.ledger import Ledger, Stream
-from dpaudit.personalization.boundary.processes import Release, memories, named, shipped
+from dpaudit.personalization.boundary.processes import Memory, Release, memories, named, shipped
 from dpaudit.personalization.boundary.protocol import Devices, Protocol, alone, silent
 from dpaudit.personalization.boundary.transcript import Transcript
 
@@ -63,12 +63,14 @@ def run(
       users: pytree, whatever ``protocol.devices`` takes.
       rounds: >= 1.
       budget: the most that one user may cost, including earlier releases of this memory and the charges in the ledger.
-        The run makes as many rounds as the budget pays for. Budgets and ledgers do not work with mapped runs.
+        Without a ledger, the same processes must have made all of these releases. The run makes as many rounds as the
+        budget pays for. Budgets and ledgers do not work with mapped runs.
       ledger: a ledger that is charged before the run starts; only for runs of one process.
       who: the users' names, one for each row; users who cannot pay are left out. None charges everybody alike.
       minimum_users: the least number of rows; with fewer, nothing is charged or released and the transcript is empty.
       trusted: whether to accept a budget or a ledger for a protocol that bounds and adds noise itself, such as the
-        ones in :mod:`dpaudit.personalization.als`, so that its author's word is taken for the sensitivity.
+        ones in :mod:`dpaudit.personalization.als`, so that its author's word is taken for the sensitivity, and for
+        earlier releases of the memory where there is no ledger.
 
     Returns:
       (state, memory, transcript). The memory belongs to the aggregator and must be kept as secret as the key.
@@ -77,12 +79,11 @@ def run(
       InputError: a ``release`` that returns anything but :class:`Release` objects, or two of one process in a round; a
         function with effects where there is raw data; a server whose state changes its structure; a single device
         that does not fit into memory; a budget that does not pay for one round, or that is given for a protocol which
-        the boundary does not bound.
+        the boundary does not bound, or for a memory with releases of other processes.
       UnexpectedTracerError: raised by JAX, with the line, if a function uses a value of another party.
     """
     rounds, devices = _validate.at_least(1, rounds=rounds), protocol.devices
-    if memory is None and type(protocol.release) is Noised:
-        memory = protocol.release.init()
+    memory = _own(protocol, memory)
     if who is not None or _validate.at_least(0, minimum_users=minimum_users):
         count = _rows(protocol, users)
         if who is not None and len(who) != count:
@@ -94,6 +95,8 @@ def run(
             wanted = "one that the boundary bounds (each(..., clip_norm=), private(...)), or trusted=True"
             raise _validate.expected("protocol", wanted, "one whose releases are as private as its author says")
         streams = _streams(key, protocol, state, memory, users)
+        if ledger is None and enforced(protocol):
+            _refuse_others(streams, memory)
         rounds, members = _admitted(key, streams, rounds, budget, ledger, who, least=max(1, minimum_users))
         if rounds == 0:
             return state, memory, Transcript(())
@@ -133,6 +136,30 @@ def _run(
 
     (state, memory), releases = jax.lax.scan(round, (state, memory), jnp.arange(rounds))
     return state, memory, Transcript((releases,))
+
+
+def _own(protocol: Protocol, memory: Any) -> Any:
+    """Returns the memory to begin with, marked by the processes of this run where they have made all its releases."""
+    first = protocol.release.init() if type(protocol.release) is Noised else ()
+    marks = iter([part.process for part in first])
+
+    def marked(part: Any) -> Any:
+        if not isinstance(part, Memory):
+            return part
+        mark = next(marks, ())
+        begins = not isinstance(part.number, Tracer) and not np.any(np.asarray(part.number))
+        return part._replace(process=mark if begins or part.process == mark else ())
+
+    begun = first if memory is None and first else memory
+    return jax.tree.map(marked, begun, is_leaf=lambda part: isinstance(part, Memory))
+
+
+def _refuse_others(streams: Sequence[Stream], memory: Any) -> None:
+    """Refuses a memory whose releases a budget cannot count, because not all of them are of these processes."""
+    for (process, began), part in zip(streams, memories(memory), strict=True):
+        if began and not part.process:
+            wanted = f"one whose releases are all of this process {process.name!r}, which the budget counts"
+            raise _validate.expected("memory", wanted, f"{began} of which some may be of another")
 
 
 def _rows(protocol: Protocol, users: Any) -> int:

@@ -42,10 +42,12 @@ class Memory(NamedTuple):
     Attributes:
       number: the number of the next release, from 0, int32.
       noise: the state that later noise depends on.
+      process: static, equal for processes that account alike: of the one that made all releases, or () if not known.
     """
 
     number: jax.Array
     noise: Any
+    process: Any = ()
 
 
 def memories(memory: Any) -> list[Memory]:
@@ -97,7 +99,7 @@ class Process(NamedTuple):
         noise_key, draw_key = jax.random.split(jax.random.fold_in(named(key, self.name), memory.number))
         noisy, noise = self.noise(sensitivity).add(noise_key, total, memory.noise)
         draw = jax.random.bits(draw_key, (DRAW_WORDS,), jnp.uint32)
-        return _made(self, noisy, memory.number, draw), Memory(memory.number + 1, noise)
+        return _made(self, noisy, memory.number, draw), memory._replace(number=memory.number + 1, noise=noise)
 
 
 @jax.tree_util.register_pytree_node_class

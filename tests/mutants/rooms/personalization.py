@@ -230,6 +230,8 @@ MUTANTS = [
         ("if not (trusted or enforced(protocol)):", "if False:"),
         ("        if count < minimum_users:\n", "        if count < 0:\n"),
         ("        and release.add == devices.add\n", ""),
+        ("if ledger is None and enforced(protocol):", "if False:"),
+        ("if begins or part.process == mark else ()", "if begins else part.process"),
     ),
     *of(
         "dpaudit/personalization/boundary/aggregator",
