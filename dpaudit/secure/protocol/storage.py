@@ -33,12 +33,10 @@ def create(path: Path) -> int:
 
 
 def add(path: Path, data: bytes) -> None:
-    """Appends to a file, created if missing; the data are on disk when this returns."""
+    """Appends to a file, created if missing; all data are on disk when this returns, or it raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC, 0o600)
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
+    with open(descriptor, "ab") as file:  # unlike os.write, writes the rest where the system takes only a part
+        file.write(data)
 
 
 def put(path: Path, data: bytes) -> None:

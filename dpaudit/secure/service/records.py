@@ -78,17 +78,16 @@ class Records:
         try:
             self._claim(role, terms)
             self.completed = self._steps()
+            self.releases = self._count()
         except OSError as fault:
             os.close(self._lock)
             raise _validate.expected(
-                "state", "files that can be read", f"{fault.filename} ({fault.strerror})"
+                "state", "files that can be read", f"{fault.filename or self._folder} ({fault.strerror})"
             ) from None
         except _validate.InputError:
             os.close(self._lock)
             raise
         self.pair = self._paired()
-        begun = self._begun.read_bytes().split() if self._begun.exists() else []
-        self.releases = sum(_openings(line) for line in begun)
 
     def begin(self, step: int) -> None:
         """Records that the opening of a step begins; on disk when this returns."""
@@ -169,6 +168,13 @@ class Records:
         if names:
             self.opened(len(names))
         return len(names)
+
+    def _count(self) -> int:
+        """Counts the openings begun; ends an incomplete last line, so that the next one does not continue it."""
+        begun = self._begun.read_bytes() if self._begun.exists() else b""
+        if begun and not begun.endswith(b"\n"):
+            storage.add(self._begun, b"\n")
+        return sum(_openings(line) for line in begun.split())
 
     def _paired(self) -> Pair | None:
         """Reads the stored pair; None if there is none or it cannot be read."""

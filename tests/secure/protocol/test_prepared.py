@@ -1,6 +1,7 @@
 """Tests that stored blocks are used once, also where a server dies between any two steps."""
 
 import json
+import resource
 import stat
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from dpaudit.secure.crypto.randomness import Stream
 from dpaudit.secure.noise import binomial
 from dpaudit.secure.protocol import in_process, prepared, two_server_sum
 from dpaudit.secure.protocol.prepared import WAY, Pair
-from dpaudit.secure.protocol.storage import Past
+from dpaudit.secure.protocol.storage import Ledger, Past
 from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Received
 from tests.secure import sessions
 
@@ -79,6 +80,19 @@ def test_a_block_that_is_put_back_when_it_was_spent_is_burnt(tmp_path: Path) -> 
     path.write_bytes(copy)
     assert store(tmp_path, Garbled).numbers() == []
     assert not list(tmp_path.glob("*.block"))
+
+
+def test_a_line_of_the_log_for_which_the_disc_has_no_room_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    ledger, (soft, hard) = Ledger(path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    ledger.spend(7, identity(7))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 4, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            ledger.spend(8, identity(8))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert Ledger(path).past == Past(7, identity(7), -1)
 
 
 def test_blocks_from_the_disc_open(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_openings_of_which_the_other_server_knows_count_here_too(tmp_path):
     assert Records(tmp_path, "h1", terms()).releases == 6
 
 
+def test_an_opening_whose_line_was_not_completed_counts_after_every_restart(tmp_path):
+    for life, torn in enumerate((b"", b"1", b"+1", b"1")):
+        with (tmp_path / "begun").open("ab") as file:
+            file.write(torn)
+        records = Records(tmp_path, "h1", terms())
+        assert records.releases == 3 * life
+        records.begin(1)
+        records.begin(1)
+        records.close()
+
+
 WHOLE = "state: expected a complete result of each completed step, got "
 
 
