@@ -32,7 +32,7 @@ with _validate.extra("secure"):
 
 SPLIT_BYTES = 16
 SERVICE = "dpaudit.secure.Owners"
-SPENT = grpc.StatusCode.OUT_OF_RANGE  # of a share for an opening beyond the budget
+SPENT = grpc.StatusCode.OUT_OF_RANGE  # of a share for an opening beyond the budget, or its result
 WAITING = 32  # owners that may wait for a result, a thread each; others are asked to try again
 CALLS = 4  # of one owner at a time
 _ALIVE = 0.2  # seconds between checks whether an owner is still connected
@@ -45,10 +45,13 @@ class Inbox:
     Args:
       terms: of the training.
       completed: the number of the last completed step.
+
+    Attributes:
+      ended: whether no step after the last completed one will ever be opened.
     """
 
     def __init__(self, terms: Terms, completed: int) -> None:
-        self._terms, self._completed = terms, completed
+        self._terms, self._completed, self.ended = terms, completed, False
         lock = threading.RLock()
         self._changed, self._completes = threading.Condition(lock), threading.Condition(lock)
         self._held: dict[str, tuple[bytes, np.ndarray]] = {}
@@ -125,11 +128,12 @@ class Inbox:
         with self._changed:
             self._refused |= {owner: self._held.pop(owner)[0] for owner in owners}
 
-    def complete(self, step: int) -> None:
-        """Marks a step as completed: discards its shares and wakes owners that wait for it."""
+    def complete(self, step: int, *, last: bool = False) -> None:
+        """Marks a step as completed, and if so as the last: discards its shares and wakes owners that wait for it."""
         with self._changed:
             if step > self._completed:
                 self._completed, self._held, self._refused = step, {}, {}
+            self.ended = self.ended or last
             self._completes.notify_all()
 
     def wait(self, owner: str, step: int, seconds: float) -> bool:
@@ -196,7 +200,7 @@ class OwnersService:
       terms: of the training.
       inbox: holds the shares.
       records: hold the results.
-      budget: the budget of the training; a share for an opening beyond it is refused.
+      budget: the budget of the training; a share for an opening beyond it is refused, as is waiting for its result.
       own: this server's certificate; with one, an owner must show a certificate for the name that it states.
       log: receives each refusal, as one line.
     """
@@ -233,8 +237,7 @@ class OwnersService:
         try:
             if share.terms != self._stated:
                 agreement.same(self._terms, agreement.understood(share.terms))
-            if share.step > self._records.completed:
-                self._budget.require(self._records.releases)
+            self._require(share.step)
             self._inbox.take(share.owner, share.step, share.split, share.values)
         except _validate.InputError as fault:
             who = monitoring.short(share.owner) or context.peer()
@@ -263,12 +266,14 @@ class OwnersService:
         waits = self._places.wait(wanted.owner)
         try:
             while not self._inbox.wait(wanted.owner, wanted.step, _ALIVE if waits else 0.0):
+                self._require(wanted.step)
                 if not waits:
                     context.abort(grpc.StatusCode.ABORTED, f"step {wanted.step} is not completed yet: ask again")
                 if not context.is_active():
                     return Opened()
         except _validate.InputError as fault:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(fault))
+            code = SPENT if isinstance(fault, BudgetSpent) else grpc.StatusCode.FAILED_PRECONDITION
+            context.abort(code, str(fault))
         finally:
             if waits:
                 self._places.go(wanted.owner)
@@ -277,6 +282,15 @@ class OwnersService:
         except _validate.InputError as fault:
             self._log(f"the result of step {wanted.step} cannot be read: {fault}")
             context.abort(grpc.StatusCode.DATA_LOSS, f"the result of step {wanted.step} is lost here")
+
+    def _require(self, step: int) -> None:
+        """Raises BudgetSpent for a step that the budget of the training no longer allows.
+
+        Until the last opening has ended, and this server has heard whether the other has its result, the budget is
+        spent but the step may still be completed.
+        """
+        if self._inbox.ended and step > self._records.completed:
+            self._budget.require(self._records.releases)
 
     def _message(self, step: int) -> Opened:
         """Encodes a step's result, which all owners ask for one after the other."""

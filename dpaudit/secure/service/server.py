@@ -189,7 +189,7 @@ class Server:
             )
             self._rejoin, self._let_in = False, True
             self._sessions += 1
-            self._inbox.complete(self._records.completed)
+            self._tell()
             label = "; noise from a table, a reproduction that is not private" if self._terms.noise == "table" else ""
             self._log_once(f"session with {PEER[self._role]}: {self._records.completed} steps are complete{label}")
             while not self._stopped.is_set():
@@ -236,8 +236,13 @@ class Server:
             return
         channel.deadline(self._deadline)
         session.open(step, owners, self._inbox.total(owners))
-        self._inbox.complete(step)
+        self._tell()
         self._log(f"step {step}: complete, of {len(owners)} owners; {self._budget.describe(self._records.releases)}")
+
+    def _tell(self) -> None:
+        """Tells owners which steps are completed, and whether that was the last: the two servers agree on both now."""
+        records = self._records
+        self._inbox.complete(records.completed, last=self._budget.spent(records.releases))
 
     def _within(self, session: Session, step: int, owners: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the owners whose integers are as short as the terms ask, if they do; refuses those of the others."""

@@ -1,6 +1,7 @@
 """Tests that a budget holds: every opening counts, and nothing is opened after the last one that it allows."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -11,6 +12,7 @@ from dpaudit import _validate
 from dpaudit.secure.channel import ChannelError
 from dpaudit.secure.noise import accounting
 from dpaudit.secure.protocol.agreement import Budget, BudgetSpent
+from dpaudit.secure.service.records import Opened
 from tests.secure.servers import DIMENSION, OWNERS, Killed, integers, play, reach, terms
 from tests.secure.serving import owners, pair, send, share_of, until
 
@@ -90,6 +92,8 @@ def test_servers_and_owners_refuse_what_is_beyond_the_budget(tmp_path: Path) -> 
                     assert (np.abs(opened.values - sum(fit(step).values())) <= reach(mine)).all()
                     epsilons.append(one.epsilon)
                 assert epsilons == [Budget(mine).epsilon(step)] * 3
+            if life == 2:  # neither knows whether step 5 was completed before it has met the other
+                until(lambda: sum(line.startswith(SPENT) for line in told) == 4)
             if life == 1:
                 with pytest.raises(BudgetSpent) as refused:
                     all_of[0].submit(5, fit(5)["alice"])
@@ -106,6 +110,45 @@ def test_servers_and_owners_refuse_what_is_beyond_the_budget(tmp_path: Path) -> 
             until(lambda life=life: sum(line.startswith(SPENT) for line in told) == 2 * life)
     assert sum("complete, of 3 owners; 4 of 4 openings begun so far, epsilon " in line for line in told) == 2
     assert not any("step 5: complete" in line for line in told)
+
+
+def test_owners_need_not_wait_for_a_last_opening_that_failed(tmp_path: Path) -> None:
+    mine = terms(**SMALL)._replace(openings=1)
+    with pair(tmp_path, mine, lambda line: None) as both, owners(both, mine, *OWNERS) as all_of:
+        records = both[0]._records
+
+        def begin(step: int, begin: Callable[[int], None] = records.begin) -> None:
+            begin(step)
+            raise ChannelError("the network fails")
+
+        records.begin = begin
+        for one in all_of:
+            one.submit(1, fit(1)[one._name])
+        with pytest.raises(BudgetSpent, match=r"^h[12]: budget: expected epsilon 12 .* got another one after 1$"):
+            all_of[0].result(1, seconds=20)
+        until(lambda: [server._records.releases for server in both] == [1, 1])
+        assert [server._records.completed for server in both] == [0, 0]
+
+
+def test_the_result_of_the_last_opening_is_told_though_one_server_lacks_it_at_first(tmp_path: Path) -> None:
+    mine = terms(**SMALL)._replace(openings=1)
+    with pair(tmp_path, mine, lambda line: None) as both, owners(both, mine, *OWNERS) as all_of:
+        records, sent = both[0]._records, []
+
+        def complete(step: int, opened: Opened, complete: Callable[..., None] = records.complete) -> None:
+            records.complete = complete
+            all_of[2].submit(1, fit(1)["carol"])  # which is late, and harmless
+            sent.append(records.releases)
+            raise ChannelError("the network fails")
+
+        records.complete = complete
+        for one in all_of:
+            one.submit(1, fit(1)[one._name])
+        opened = all_of[0].result(1, seconds=20)
+        assert (sent, opened.releases) == ([1], 1)
+        assert (np.abs(opened.values - sum(fit(1).values())) <= reach(mine)).all()
+        with owners(both, mine, "bob") as (bob,), pytest.raises(BudgetSpent):
+            bob.submit(2, fit(2)["bob"])
 
 
 @pytest.mark.integration
