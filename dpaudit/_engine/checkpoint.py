@@ -37,11 +37,13 @@ class Checkpoint(NamedTuple):
       file: where.
       identity: of the run, part by part.
       shared: whether several processes play one game.
+      run: the word for what it belongs to, in a refusal.
     """
 
     file: Path
     identity: Identity
     shared: bool
+    run: str = "audit"
 
     def save(self, **arrays: Any) -> None:
         """Replaces the file atomically, so that a kill at any moment leaves either the old or the new one."""
@@ -71,7 +73,7 @@ class Checkpoint(NamedTuple):
             raise _validate.expected("checkpoint", "a whole checkpoint", f"{self.file.name}: {error}") from None
         if not found:
             raise _validate.expected("checkpoint", "a checkpoint of dpaudit", f"{self.file.name}, which is none")
-        refuse_another(self.identity, found, "audit", self.file.name)
+        refuse_another(self.identity, found, self.run, self.file.name)
         return arrays
 
     def made_once(self, make: Callable[[], Any]) -> Any:

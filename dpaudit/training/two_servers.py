@@ -25,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpaudit import _validate
 from dpaudit._engine.checkpoint import Checkpoint
+from dpaudit._engine.fingerprint import digest, program, raw
 from dpaudit.secure.noise import accounting
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import agreement
@@ -159,14 +160,24 @@ class Model:
         mean = dequantize(total, self._scale) / examples
         self._flat, self._state = self._update(self._flat, self._state, jnp.asarray(mean, jnp.float32))
 
+    def program(self, batch: Any) -> str:
+        """Identifies what a step computes from a batch: the gradients of the loss, and the optimizer's update."""
+
+        def step(flat: jax.Array, state: Any, batch: Any) -> Any:
+            return self._gradients(flat, batch), self._update(flat, state, flat.astype(jnp.float32))
+
+        return digest(program(jax.make_jaxpr(step)(self._flat, self._state, batch)))
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns all numbers of the model, by name."""
         leaves = {f"state{place}": leaf for place, leaf in enumerate(jax.tree.leaves(self._state))}
         return {name: np.asarray(leaf) for name, leaf in ({"params": self._flat} | leaves).items()}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Puts back what :meth:`arrays` returned."""
+        """Puts back what :meth:`arrays` returned; InputError for arrays of another optimizer."""
         leaves, shape = jax.tree.flatten(self._state)
+        if (names := self.arrays().keys()) != arrays.keys():
+            raise _validate.expected("checkpoint", f"the arrays {', '.join(names)}", ", ".join(arrays))
         self._flat = jnp.asarray(arrays["params"])
         self._state = jax.tree.unflatten(shape, [jnp.asarray(arrays[f"state{at}"]) for at in range(len(leaves))])
 
@@ -249,9 +260,11 @@ class Participant:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             identity = {"terms": agreement.stated(terms.statement()), "owner": name}
             identity |= {"batches": f"{batch_size}, {seed}", "start": _digest(task.initial)}
-            self._checkpoint, kept = Checkpoint(folder / "model.npz", identity, False), folder / "shares"
+            identity |= {"program": self.model.program(self._batch(1)), "data": _digest(self._records)}
+            self._checkpoint = Checkpoint(folder / "model.npz", identity, False, "training")
+            kept = folder / "shares"
             if arrays := self._checkpoint.restore():
-                self.step = int(arrays["step"])
+                self.step = int(arrays.pop("step"))
                 self.model.restore(arrays)
         self._owner = Owner(name, terms, addresses, own=own, insecure=insecure, kept=kept)
 
@@ -264,13 +277,15 @@ class Participant:
         """
         step = self.step + 1
         if self._owner.pending < step:  # else an earlier process made the shares, which go out again where they lack
-            rows = self._rows(step)
-            batch = jax.tree.map(lambda leaf: leaf[rows], self._records)
-            self._owner.submit(step, self.model.contribution(batch), seconds=self._patience)
+            self._owner.submit(step, self.model.contribution(self._batch(step)), seconds=self._patience)
         opened = self._owner.result(step, seconds=self._patience)
         self.model.learn(opened.values, self._size * len(opened.owners))
         self.step = step
         return opened
+
+    def _batch(self, step: int) -> Any:
+        rows = self._rows(step)
+        return jax.tree.map(lambda leaf: leaf[rows], self._records)
 
     def save(self) -> None:
         """Writes the checkpoint, if there is a folder for it; InputError if that cannot be written."""
@@ -310,5 +325,4 @@ class Participant:
 
 
 def _digest(tree: Any) -> str:
-    flat, _ = ravel_pytree(tree)
-    return hashlib.sha256(np.asarray(flat).tobytes()).hexdigest()
+    return digest(map(raw, jax.tree.leaves(tree)))

@@ -222,6 +222,44 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
             participant(both, mine._replace(clip_norm=0.8), "alice", folder=folder)
 
 
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        (TASK._replace(optimizer=optax.sgd(0.4, momentum=0.9)), "program"),
+        (TASK._replace(optimizer=optax.adam(0.5)), "program"),
+        (TASK._replace(loss=lambda params, example: 2 * loss(params, example)), "program"),
+        (TASK._replace(records=lambda owner: (records(owner)[0] + 1, records(owner)[1])), "data"),
+        (TASK._replace(initial=jax.tree.map(lambda leaf: leaf + 1, TASK.initial)), "start"),
+    ],
+)
+def test_a_checkpoint_of_another_task_is_refused(tmp_path: Path, changed: Task, part: str) -> None:
+    def begun(task: Task) -> Participant:
+        return Participant(
+            "bob", task, terms("plain"), ("127.0.0.1:1", "127.0.0.1:2"), batch_size=BATCH, folder=tmp_path
+        )
+
+    first = begun(TASK)
+    first.model.learn(np.arange(10), terms("plain").examples)
+    first.step = 1
+    first.save()
+    again = begun(TASK)
+    assert again.step == 1
+    jax.tree.map(np.testing.assert_array_equal, again.model.params, first.model.params)
+    wanted = f"^checkpoint: expected one of this training, got model.npz: made by another {part}$"
+    with pytest.raises(_validate.InputError, match=wanted):
+        begun(changed)
+    for one in (first, again):
+        one.close()
+
+
+def test_a_model_takes_back_the_arrays_of_its_own_optimizer_alone() -> None:
+    mine = terms("plain")
+    one, other = Model(TASK, mine), Model(TASK._replace(optimizer=optax.sgd(0.5)), mine)
+    for model, arrays in ((one, other.arrays()), (other, one.arrays())):
+        with pytest.raises(_validate.InputError, match=r"^checkpoint: expected the arrays params"):
+            model.restore(arrays)
+
+
 @pytest.mark.integration
 def test_a_training_ends_when_its_budget_is_spent(tmp_path: Path) -> None:
     law = terms(noise_multiplier=20.0)
