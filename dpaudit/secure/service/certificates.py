@@ -13,6 +13,7 @@ add owners and is best stored off every machine that takes part.
 import datetime
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,7 +211,8 @@ def make(folder: str | Path, owners: Sequence[str], *, days: int = 365) -> list[
       Names of the parties whose folders were made.
 
     Raises:
-      InputError: a name cannot be an owner's, the folder cannot be written to, or its authority cannot be read.
+      InputError: a name cannot be an owner's, the folder cannot be written to, its authority cannot be read, or its
+        servers' folders lack each other's certificates.
     """
     for owner in owners:
         if checked_name(owner=owner) == AUTHORITY:
@@ -219,23 +221,48 @@ def make(folder: str | Path, owners: Sequence[str], *, days: int = 365) -> list[
     base = Path(folder)
     try:
         storage.folder(base)
-        authority = _authority(base / AUTHORITY, life)
+        authority, pins = _authority(base / AUTHORITY, life), _pins(base)
         new = [name for name in (*SERVERS, *owners) if not (base / name).exists()]
-        made = {name: issue(authority, [name], life) for name in new}
-        pins = {
-            f"{name}.pem": made[name][0] if name in made else (base / name / f"{name}.pem").read_bytes()
-            for name in SERVERS
-        }
+        made = {name: issue(authority, [name], life) for name in new if f"{name}.pem" not in pins}
+        pins = pins or {f"{name}.pem": made[name][0] for name in SERVERS}
         for name, (certificate, key) in made.items():
             files = pins | {"ca.pem": _pem(authority.certificate), f"{name}.pem": certificate, f"{name}.key": key}
-            partial = base / f".{name}.new"
-            storage.folder(partial)
+            storage.folder(_partial(base, name))
             for file, data in files.items():
-                storage.put(partial / file, data)
-            partial.rename(base / name)
+                storage.put(_partial(base, name) / file, data)
+        storage.synchronise(base)
+        for name in new:  # once all are whole: a server whose folder is there is pinned in the other's
+            _partial(base, name).rename(base / name)
     except OSError as fault:
         raise _validate.expected("keys", "a folder to write to", f"{fault.filename} ({fault.strerror})") from None
     return new
+
+
+def _partial(base: Path, name: str) -> Path:
+    """Returns where a party's folder is until it is whole."""
+    return base / f".{name}.new"
+
+
+def _pins(base: Path) -> dict[str, bytes]:
+    """Reads both servers' certificates from their folders, each of which has both; none if there is no folder yet.
+
+    If :func:`make` was interrupted after the first server's folder was in place, the other's is whole but partial.
+    """
+    if not any((base / name).exists() for name in SERVERS):
+        return {}
+    found = []
+    for name in SERVERS:
+        folder = base / name
+        if not folder.exists():
+            folder = _partial(base, name)
+            with suppress(_validate.InputError):
+                found.append(read(folder, name=name).servers)
+        else:
+            found.append(tuple((folder / f"{each}.pem").read_bytes() for each in SERVERS))
+    if found[1:] != found[:1]:
+        wanted = "folders of h1 and h2 with each other's certificates, or none but the authority's"
+        raise _validate.expected("keys", wanted, base)
+    return {f"{name}.pem": pin for name, pin in zip(SERVERS, found[0], strict=True)}
 
 
 def issue(authority: Authority, names: Sequence[str], life: datetime.timedelta) -> tuple[bytes, bytes]:
@@ -264,9 +291,11 @@ def _authority(folder: Path, life: datetime.timedelta) -> Authority:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dpaudit secure authority")])
         builder = _builder("dpaudit secure authority", name, key, life)
         own = builder.add_extension(x509.BasicConstraints(True, 0), critical=True).sign(key, hashes.SHA256())
-        storage.folder(folder)
-        storage.put(folder / "ca.key", _private(key))
-        storage.put(folder / "ca.pem", _pem(own))
+        partial = _partial(folder.parent, folder.name)
+        storage.folder(partial)
+        storage.put(partial / "ca.key", _private(key))
+        storage.put(partial / "ca.pem", _pem(own))
+        partial.rename(folder)
     return read_authority(folder)
 
 

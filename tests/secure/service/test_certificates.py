@@ -3,6 +3,7 @@
 import datetime
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -48,6 +49,44 @@ def test_more_owners_are_made_later_and_nothing_else_is_changed(tmp_path: Path) 
         certificates.read(tmp_path / "dave", name="dave").servers
         == certificates.read(tmp_path / "bob", name="bob").servers
     )
+
+
+def test_keys_whose_making_was_interrupted_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each file and folder that is put in its place."""
+    rename, left = Path.rename, 0
+
+    def interrupted(path: Path, target: Path) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    for moment in range(100):
+        left, keys = moment, tmp_path / str(moment)
+        with suppress(KeyboardInterrupt):
+            certificates.make(keys, [])
+            break
+        left = 100
+        certificates.make(keys, ["bob"])
+        assert {path.name for path in keys.iterdir()} == {"authority", "h1", "h2", "bob"}
+        assert len({certificates.read(keys / name, name=name).servers for name in ("h1", "h2", "bob")}) == 1
+    assert moment > 10
+
+
+def test_servers_that_are_not_each_other_s_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = r"^keys: expected folders of h1 and h2 with each other's certificates, or none but the .*, got keys$"
+    certificates.make("keys", ["bob"])
+    (tmp_path / "keys" / "h2").rename(tmp_path / "lost")
+    with pytest.raises(_validate.InputError, match=refused):
+        certificates.make("keys", ["bob", "carol"])
+    certificates.make("others", [])
+    (tmp_path / "others" / "h2").rename(tmp_path / "keys" / "h2")
+    with pytest.raises(_validate.InputError, match=refused):
+        certificates.make("keys", ["bob", "carol"])
+    assert not (tmp_path / "keys" / "carol").exists()
 
 
 def test_what_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
