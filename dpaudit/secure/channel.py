@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections import deque
-from typing import NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dpaudit import _validate
 
 Payload = bytes | bytearray | memoryview | np.ndarray
 
+LONGEST = threading.TIMEOUT_MAX / 2  # seconds, so that the system can also wait for two limits together
 HEADER = struct.Struct("<16sQQ")  # kind, sequence number, length of the payload
 _KIND_BYTES = 16
 
@@ -172,6 +173,14 @@ class Channel:
         late = isinstance(fault, TimeoutError)
         told = f" ({fault})" if str(fault) else ""
         self.refuse(f"{doing}: {'the deadline has passed' if late else 'the peer has closed the channel'}{told}")
+
+
+def checked_seconds(**named: Any) -> float:
+    """Returns a time limit: a number of seconds > 0 that the system can wait; InputError for another."""
+    ((name, value),) = named.items()
+    if _validate.positive(**named) > LONGEST:
+        raise _validate.expected(name, f"at most {LONGEST:.0f} seconds", value)
+    return value
 
 
 def _encoded(kind: str) -> bytes:

@@ -26,6 +26,7 @@ from jax.flatten_util import ravel_pytree
 from dpaudit import _validate
 from dpaudit._engine.checkpoint import Checkpoint
 from dpaudit._engine.fingerprint import digest, program, raw
+from dpaudit.secure.channel import checked_seconds
 from dpaudit.secure.noise import accounting
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol import agreement
@@ -242,7 +243,7 @@ class Participant:
         own: Any = None,
         insecure: bool = False,
     ) -> None:
-        self.name, self._terms, self._patience = name, terms, _validate.positive(patience=patience)
+        self.name, self._terms, self._patience = name, terms, checked_seconds(patience=patience)
         self._records = jax.tree.map(np.asarray, task.records(name))
         counts = {len(leaf) for leaf in jax.tree.leaves(self._records)}
         if len(counts) != 1:

@@ -31,6 +31,7 @@ from dpaudit.secure.protocol.two_server_sum import Opening
 
 VERSION = 7  # of the messages between the parties
 MOST_OWNERS = 10_000
+MOST_COORDINATES = ((1 << 31) - 1 - (1 << 17)) // two_server_sum.KEPT.itemsize  # in one message of gRPC
 SERVERS = ("h1", "h2")
 MODES = ("noisy", "plain")
 NOISES = ("binomial", "table")
@@ -160,7 +161,7 @@ def terms(
 
     Args:
       owners: their names, as in their certificates; at most 10,000.
-      dimension: d, coordinates of the sum.
+      dimension: d, coordinates of the sum, which have to fit into one message of at most 2 GiB.
       examples: m, the largest number of examples of all owners together in a step.
       clip_norm: C, L2, per example.
       noise_multiplier: wanted standard deviation of the noise over the clip norm; None for ``mode`` "plain".
@@ -192,6 +193,8 @@ def terms(
     least = _validate.at_least(1, least_owners=len(names) if least_owners is None else least_owners)
     if least > len(names):
         raise _validate.expected("least_owners", f"at most {len(names)}, the number of owners", least)
+    if (dimension := _validate.at_least(1, dimension=dimension)) > MOST_COORDINATES:
+        raise _validate.expected("dimension", f"at most {MOST_COORDINATES}", dimension)
     if depth not in (1, 2, 4):
         raise _validate.expected("depth", "1, 2 or 4", depth)
     by_transfers = (mode, noise) == ("noisy", "binomial")
@@ -216,7 +219,7 @@ def terms(
         wanted = _validate.positive(noise_multiplier=noise_multiplier)
         if table:
             fixed = fixed_point.for_gaussian(noise_multiplier=wanted, **size)
-            table_std = fixed.levels * wanted
+            table_std = float(fixed.levels * wanted)
         else:
             fixed, law = fixed_point.with_binomial(noise_multiplier=wanted, coins=coins, **size)
     epsilon, delta = budget or (0.0, 0.0)
@@ -225,18 +228,18 @@ def terms(
         mode=mode,
         noise=noise,
         protocol=protocol,
-        dimension=_validate.at_least(1, dimension=dimension),
+        dimension=dimension,
         owners=names,
         least_owners=least,
         examples=_validate.at_least(1, examples=examples),
-        owner_examples=_checked_examples(owner_examples, examples, dimension, ring_bits),
+        owner_examples=_checked_examples(owner_examples, examples, dimension, fixed.ring_bits),
         clip_norm=fixed.clip_norm,
         levels=fixed.levels,
         ring_bits=fixed.ring_bits,
         coins=law.coins,
         step_bits=law.step_bits,
         table_std=table_std,
-        depth=depth,
+        depth=int(depth),
         ahead=_validate.at_least(0, ahead=ahead),
         epsilon=float(epsilon),
         delta=float(delta),
@@ -252,7 +255,7 @@ def _checked_examples(owner_examples: int | None, examples: int, dimension: int,
     """Returns how many examples an owner may have where norms are checked, else 0; InputError for another number."""
     if owner_examples is None:
         return 0
-    if _validate.at_least(1, owner_examples=owner_examples) > examples:
+    if (owner_examples := _validate.at_least(1, owner_examples=owner_examples)) > examples:
         raise _validate.expected("owner_examples", f"at most {examples}, of all owners together", owner_examples)
     norm_check.checked_size(dimension=dimension, ring_bits=ring_bits)
     return owner_examples

@@ -132,7 +132,7 @@ def with_binomial(
     finest = largest(examples=examples, clip_norm=clip_norm, ring_bits=ring_bits)
     for step_bits in range(ring_bits, 0, -1):
         noise = binomial(coins=coins, step_bits=step_bits)
-        scale = finest._replace(levels=int(noise.std / noise_multiplier))
+        scale = finest._replace(levels=int(min(noise.std / noise_multiplier, MOST_LEVELS + 1)))  # it may be infinite
         if 1 <= scale.levels <= MOST_LEVELS and noise.reach <= scale.room(examples):
             return scale, noise
     wanted = f"a ring with room for {examples} examples and noise of {noise_multiplier:g} clip norms"

@@ -217,7 +217,10 @@ def make(folder: str | Path, owners: Sequence[str], *, days: int = 365) -> list[
     for owner in owners:
         if checked_name(owner=owner) == AUTHORITY:
             raise _validate.expected("owner", f"a name other than {AUTHORITY}", owner)
-    life = datetime.timedelta(days=_validate.at_least(1, days=days))
+    left = datetime.datetime.max - datetime.datetime.now() - datetime.timedelta(days=1)  # dates end with the year 9999
+    if _validate.at_least(1, days=days) > left.days:
+        raise _validate.expected("days", f"at most {left.days}", days)
+    life = datetime.timedelta(days=days)
     base = Path(folder)
     try:
         storage.folder(base)

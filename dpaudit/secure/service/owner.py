@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.secure.channel import ChannelError
+from dpaudit.secure.channel import ChannelError, checked_seconds
 from dpaudit.secure.crypto import randomness, shares
 from dpaudit.secure.protocol import agreement, storage
 from dpaudit.secure.protocol.agreement import SERVERS, Budget, BudgetSpent, Terms
@@ -141,7 +141,7 @@ class Owner:
             split = self._split = self._divided(step, np.asarray(integers))
         if not np.array_equal(split.integers, integers):
             raise _validate.expected("integers", f"those of step {step} that were submitted before", "others")
-        self._send(split, time.monotonic() + _validate.positive(seconds=seconds))
+        self._send(split, time.monotonic() + checked_seconds(seconds=seconds))
 
     def result(self, step: int, *, seconds: float = 60.0) -> Opened:
         """Waits for the result of a step, on which both servers must agree.
@@ -157,7 +157,7 @@ class Owner:
           ChannelError: there is no result in time, or the servers' results differ.
         """
         _validate.at_least(1, step=step)
-        until = time.monotonic() + _validate.positive(seconds=seconds)
+        until = time.monotonic() + checked_seconds(seconds=seconds)
         told: dict[str, Opened] = {}
         while lacking := [server for server in SERVERS if server not in told]:
             answers = self._at_once(lambda server: self._ask(server, step, until), lacking)

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dpaudit import _validate
-from dpaudit.secure.channel import Channel, ChannelError
+from dpaudit.secure.channel import Channel, ChannelError, checked_seconds
 from dpaudit.secure.protocol import agreement
 from dpaudit.secure.protocol.agreement import Budget, Terms
 from dpaudit.secure.protocol.two_server_sum import KEPT
@@ -85,7 +85,7 @@ class Server:
         if role == "h1" and peer is None:
             raise _validate.expected("peer", "the address of h2, which h1 calls", "none")
         self._role, self._terms, self._peer, self._own, self._insecure = role, terms, peer, own, insecure
-        self._wait, self._deadline = _validate.positive(wait=wait), _validate.positive(deadline=deadline)
+        self._wait, self._deadline = checked_seconds(wait=wait), checked_seconds(deadline=deadline)
         self._rejoin, self._let_in, self._budget = rejoin, False, Budget(terms)
         self._log = lambda line: log(monitoring.printable(line))
         self._stopped = threading.Event()

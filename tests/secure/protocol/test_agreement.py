@@ -1,7 +1,9 @@
 """Tests that terms state everything that decides the noise, and are compared and exchanged without trust."""
 
 import struct
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dpaudit import _validate
@@ -11,7 +13,9 @@ from dpaudit.secure.noise import lookup
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.noise.lookup import Table
 from dpaudit.secure.protocol import agreement, in_process
-from dpaudit.secure.protocol.agreement import LONGEST
+from dpaudit.secure.protocol.agreement import LONGEST, MOST_COORDINATES
+from dpaudit.secure.protocol.two_server_sum import KEPT
+from dpaudit.secure.service import certificates
 from tests.secure.servers import terms
 
 
@@ -78,6 +82,7 @@ def test_owners_are_the_same_in_any_order() -> None:
         ("noisy", {"noise": "gaussian"}, "noise: expected one of binomial, table, got gaussian"),
         ("noisy", {"ahead": -1}, "ahead: expected a whole number >= 0, got -1"),
         ("noisy", {"dimension": 0}, "dimension: expected a whole number >= 1, got 0"),
+        ("plain", {"dimension": MOST_COORDINATES + 1}, "dimension: expected at most 536838143, got 536838144"),
         ("noisy", {"protocol": "trust"}, "protocol: expected one of circuit, transfers, got trust"),
         ("plain", {"protocol": "transfers"}, "protocol: expected circuit, except for binomial noise, got transfers"),
         (
@@ -95,6 +100,27 @@ def test_terms_that_cannot_be_are_refused(mode, change, message) -> None:
     with pytest.raises(_validate.InputError) as refused:
         terms(mode, **change)
     assert str(refused.value) == message
+
+
+def test_numbers_of_numpy_are_stated_as_python_s() -> None:
+    given: dict[str, Any] = {
+        "dimension": 4,
+        "examples": 30,
+        "owner_examples": 2,
+        "depth": 2,
+        "ahead": 1,
+        "least_owners": 2,
+    }
+    numpys: dict[str, Any] = {name: np.int64(value) for name, value in given.items()}
+    assert agreement.stated(terms(**numpys).statement()) == agreement.stated(terms(**given).statement())
+    table = terms(noise="table", ring_bits=12, noise_multiplier=np.float32(1))
+    assert agreement.stated(table.statement()) == agreement.stated(terms(noise="table", ring_bits=12).statement())
+
+
+def test_a_sum_of_the_most_coordinates_fits_into_a_message() -> None:
+    for more, longest in ((0, 1 << 31), (1, (1 << 31) + 4)):
+        limits = dict(certificates.options(KEPT.itemsize * (MOST_COORDINATES + more)))
+        assert longest - 4 <= limits["grpc.max_receive_message_length"] < longest
 
 
 def test_the_first_term_that_differs_is_named_with_both_values() -> None:

@@ -95,6 +95,9 @@ def test_what_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
             certificates.make(tmp_path / "keys", [name])
     with pytest.raises(_validate.InputError, match=r"^days: expected a whole number >= 1, got 0$"):
         certificates.make(tmp_path / "keys", OWNERS, days=0)
+    for days in (3_000_000, 10**7, 10**12):
+        with pytest.raises(_validate.InputError, match=rf"^days: expected at most 29\d{{5}}, got {days}$"):
+            certificates.make(tmp_path / "keys", OWNERS, days=days)
     (tmp_path / "file").touch()
     with pytest.raises(_validate.InputError, match=r"^keys: expected a folder to write to, got .*file"):
         certificates.make(tmp_path / "file", OWNERS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
-from dpaudit.secure.channel import ChannelError
+from dpaudit.secure.channel import LONGEST, ChannelError
 from dpaudit.secure.service import certificates, spgc_pb2
 from dpaudit.secure.service.inbox import SERVICE, WAITING
 from dpaudit.secure.service.owner import Owner
@@ -226,6 +226,36 @@ def test_a_server_that_is_restarted_goes_on_and_owners_send_again(tmp_path, rest
             for opened in pool.map(lambda one: one.result(2), all_of):
                 np.testing.assert_array_equal(opened.values, total(2))
         np.testing.assert_array_equal(all_of[0].result(1).values, total(1))
+
+
+def test_a_time_that_the_system_cannot_wait_is_refused(tmp_path):
+    mine, refused = terms("plain"), r"expected at most \d+ seconds, got 10000000000.0$"
+    with pytest.raises(_validate.InputError, match=f"^wait: {refused}"):
+        Server("h2", mine, listen="127.0.0.1:0", state=tmp_path, wait=1e10)
+    with pytest.raises(_validate.InputError, match=f"^deadline: {refused}"):
+        Server("h2", mine, listen="127.0.0.1:0", state=tmp_path, deadline=1e10)
+    bob = Owner("bob", mine, ("127.0.0.1:1", "127.0.0.1:1"))
+    with pytest.raises(_validate.InputError, match=f"^seconds: {refused}"):
+        bob.submit(1, integers(1)["bob"], seconds=1e10)
+    with pytest.raises(_validate.InputError, match=f"^seconds: {refused}"):
+        bob.result(1, seconds=1e10)
+    bob.close()
+
+
+def test_the_longest_times_can_be_waited(tmp_path):
+    mine, lines = terms("plain"), []
+    second = Server(
+        "h2", mine, listen="127.0.0.1:0", state=tmp_path / "h2", wait=LONGEST, deadline=LONGEST, log=lines.append
+    )
+    at = f"127.0.0.1:{second.port}"
+    first = Server(
+        "h1", mine, listen="127.0.0.1:0", state=tmp_path / "h1", peer=at, wait=LONGEST, deadline=LONGEST, log=print
+    )
+    with running(second), running(first), owners((first, second), mine, *OWNERS) as all_of:
+        for one, values in zip(all_of, integers(1).values(), strict=True):
+            one.submit(1, values, seconds=LONGEST)
+        np.testing.assert_array_equal(all_of[0].result(1, seconds=20).values, total(1))
+    assert lines[0] == "session with h1: 0 steps are complete"
 
 
 def test_an_address_beyond_this_machine_needs_certificates(tmp_path):
