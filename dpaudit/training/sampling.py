@@ -100,8 +100,9 @@ def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> S
       examples: size n of the data set.
       batch_size: expected size of a batch, at most n.
       capacity: the largest batch; if more examples are drawn, a random subset takes part, whose cost is in the
-        accounting by privacy loss distributions. None for a size that is exceeded with probability below 1e-30 a
-        step, which adds less than 1e-30 (1 + e^epsilon) steps to delta and is left out.
+        accounting by privacy loss distributions, except that the lower of two indices with equal uniforms stays: a
+        probability of taking part is thereby wrong by at most 2^-23. None for a size that is exceeded with probability
+        below 1e-30 a step, which adds less than 1e-30 (1 + e^epsilon) steps to delta and is left out.
 
     Returns:
       A :class:`Sampling` for "add_remove" and "replace"; by Renyi divergences for "add_remove" alone.
@@ -122,7 +123,7 @@ def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> S
     def draw(key: jax.Array, step: jax.Array | int) -> tuple[jax.Array, jax.Array]:
         uniforms = jax.random.uniform(jax.random.fold_in(key, step), (examples,))
         if truncates:
-            least, indices = jax.lax.top_k(-uniforms, capacity)  # of too many, a uniformly random subset
+            least, indices = jax.lax.top_k(-uniforms, capacity)  # of too many, a random subset
             taken = -least < rate
         else:
             (indices,) = jnp.nonzero(uniforms < rate, size=capacity, fill_value=examples)
@@ -147,7 +148,10 @@ def poisson(examples: int, batch_size: int, *, capacity: int | None = None) -> S
 
 
 def fixed_size(examples: int, batch_size: int) -> Sampling:
-    """Takes a uniformly random subset of ``batch_size`` examples in every step, independently of other steps.
+    """Takes a random subset of ``batch_size`` examples in every step, independently of other steps.
+
+    It is uniformly random except where uniforms, multiples of 2^-23, are equal: the lower index is taken, so that an
+    example takes part with probability batch_size/examples to within 2^-23, which the accounting leaves out.
 
     Returns:
       A :class:`Sampling` for "replace" (the number of examples is public), by Renyi divergences alone.

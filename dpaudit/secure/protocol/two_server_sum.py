@@ -23,7 +23,7 @@ Guaranteed in both, while the two follow the protocol and do not collude: each l
 other's share and bits, only what follows from them. Nothing is guaranteed against a server that departs from the
 protocol.
 
-Source: paper 001, Algorithm 2, lines 3 to 6.
+Source: paper 001, Algorithm 2, lines 2, 4 and 5.
 """
 
 import hashlib
