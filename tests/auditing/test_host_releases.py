@@ -1,6 +1,7 @@
 """Releases of any kind: read without loss, leaks of every kind found, sound mechanisms not accused."""
 
 import json
+import warnings
 import zlib
 from collections import Counter
 from decimal import Decimal
@@ -170,6 +171,14 @@ def test_leaks_are_found(what):
     found = dpaudit.audit(dpaudit.on_host(LEAKS[what]), False, True, key=KEY, trials=2400, claim=Claim(1.0))
     assert found.verdict == "violation", what
     assert found.attacks
+
+
+@pytest.mark.parametrize("scale", [1e150, 1e160, 1e300])
+def test_huge_numbers_are_compared_without_overflow(scale):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = dpaudit.audit(dpaudit.on_host(lambda rng, x: scale * (x + 0.3 * rng.laplace(size=2))), 0, 1, **FEW)
+    assert found.verdict == "violation"
 
 
 def test_attacks_are_named_by_what_they_look_at():

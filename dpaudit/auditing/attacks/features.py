@@ -257,6 +257,7 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
     pooled = numbers.reshape(-1, numbers.shape[-1])
     centre = _middle(pooled).astype(numbers.dtype)
     own = _finite(np, numbers - centre).astype(np.float64 if numbers.shape[-1] <= 4096 else np.float32)
+    own /= _huge(own)
     n, d = own.shape[1:]
     means, spreads = own.mean(1), own.var(1)
     apart = means[1] - means[0]
@@ -316,6 +317,12 @@ def _middle(pooled: np.ndarray) -> np.ndarray:
     place = np.argmax(known, axis=0) + known.sum(0) // 2
     found = np.take_along_axis(few, np.minimum(place, len(few) - 1)[None], 0)[0]
     return np.where(np.isfinite(found), found, 0)
+
+
+def _huge(own: np.ndarray) -> np.ndarray:
+    """Returns the power of 2 by which to divide each coordinate so that no square overflows: 1, unless it is huge."""
+    exponent = np.frexp(np.abs(own).max((0, 1), initial=0))[1]
+    return np.ldexp(np.ones((), own.dtype), np.where(exponent > np.finfo(own.dtype).maxexp // 4, exponent, 0))
 
 
 def _interest(views: View, means: np.ndarray, spreads: np.ndarray, n: int) -> np.ndarray:

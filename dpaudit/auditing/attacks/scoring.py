@@ -70,6 +70,7 @@ def fitted(
         order = np.argsort(-np.maximum(shown, by_table), kind="stable")
         first = np.arange(min(k, network.INPUTS // 2))  # coordinates that show nothing alone may do so together
         net = network.fitted(numbers, ratios, np.concatenate([first, order[~np.isin(order, first)]]))
+        repeats = frequencies.repeats(numbers[..., :k], sight.finest)
     arrays = Arrays(
         reference,
         sight,
@@ -78,7 +79,7 @@ def fitted(
         np.argsort(-by_table, kind="stable")[:TABLES].astype(np.int32),
         sums,
         frequencies.patterns(numbers[..., :k]),
-        frequencies.repeats(numbers[..., :k], sight.finest),
+        repeats,
         net,
     )
     return arrays, shown
