@@ -4,7 +4,9 @@ import json
 import warnings
 import zlib
 from collections import Counter
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from fractions import Fraction
 
 import jax
@@ -15,7 +17,7 @@ import dpaudit
 from dpaudit import Claim, InputError
 from dpaudit.auditing.host import encoder as encoders
 from dpaudit.auditing.host.encoder import Encoder
-from dpaudit.auditing.host.reader import Unreadable, read, token
+from dpaudit.auditing.host.reader import Unreadable, plain, read, token
 from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(3)
@@ -171,6 +173,56 @@ def test_leaks_are_found(what):
     found = dpaudit.audit(dpaudit.on_host(LEAKS[what]), False, True, key=KEY, trials=2400, claim=Claim(1.0))
     assert found.verdict == "violation", what
     assert found.attacks
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+@pytest.mark.parametrize(
+    "value, wanted",
+    [
+        (datetime(1970, 1, 2), 86_400_000_000),
+        (datetime(1970, 1, 2, tzinfo=UTC), 86_400_000_000),
+        (date(1970, 1, 1), 719_163),
+        (time(1, 0, 0, 5), 3_600_000_005),
+        (timedelta(seconds=-1), -1_000_000),
+        (np.datetime64("1970-01-03", "D"), 2),
+        (np.timedelta64("NaT"), None),
+        (Colour.BLUE, "Colour.BLUE"),
+    ],
+)
+def test_times_become_numbers_and_members_of_an_enum_their_names(value, wanted):
+    assert plain(value) == wanted
+    assert read(value).numbers or wanted is None
+
+
+@pytest.mark.parametrize("kind", ["datetime", "datetime64"])
+def test_times_are_audited(kind):
+    def moment(rng, x):
+        found = datetime(2020, 1, 1) + timedelta(seconds=float(x + 0.3 * rng.laplace()))
+        return found if kind == "datetime" else np.datetime64(found)
+
+    assert dpaudit.audit(dpaudit.on_host(moment), 0, 1, **FEW).verdict == "violation"
+
+
+class Closed:
+    """An object whose content cannot be seen."""
+
+    __slots__ = ("_hidden",)
+
+    def __init__(self, hidden):
+        self._hidden = hidden
+
+
+NOTHING = {"a Closed that": lambda rng, x: Closed(rng.random()), "a class, Colour": lambda rng, x: Colour}
+
+
+@pytest.mark.parametrize("words", NOTHING)
+def test_objects_that_show_nothing_are_refused_in_one_line(words):
+    with pytest.raises(InputError, match=rf"expected a value that can be read, got {words}.*\(raised by <lambda>\)$"):
+        dpaudit.audit(dpaudit.on_host(NOTHING[words]), 0, 1, **FEW)
 
 
 @pytest.mark.parametrize("scale", [1e150, 1e160, 1e300])

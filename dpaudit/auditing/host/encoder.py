@@ -13,7 +13,7 @@ import numpy as np
 
 from dpaudit.auditing.host import chunks
 from dpaudit.auditing.host.chunks import Stacked
-from dpaudit.auditing.host.reader import Item, Read, read
+from dpaudit.auditing.host.reader import Item, Read, Unreadable, read
 
 TELLING, COMMON = 48, 16  # number of items, and of numbers, that are kept for each of the two reasons
 WHOLE = {"f": (np.float32, np.float64), "i": (np.int32, np.int64), "u": (np.uint32, np.uint64), "b": (np.bool_,)}
@@ -98,7 +98,11 @@ def learn(worlds: tuple[list[Any], list[Any]], features: Callable[[Any], Any] | 
     if layout is not None:
         return Encoder(layout, own=own)
     seen = [[read(release, in_words=True) for release in releases] for releases in worlds]
-    return Encoder(None, _items(seen), _numbers(seen), own)
+    items, numbers = _items(seen), _numbers(seen)
+    if not (items or numbers or own):
+        kind = type(both[0]).__name__
+        raise Unreadable(f"expected a value that can be read, got a {kind} that repeats nothing and holds no numbers")
+    return Encoder(None, items, numbers, own)
 
 
 def restored(told: dict[str, Any]) -> Encoder:

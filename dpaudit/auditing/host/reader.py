@@ -7,7 +7,9 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from fractions import Fraction
 from hashlib import blake2b
 from itertools import pairwise
@@ -86,16 +88,24 @@ def _spelled(value: Any) -> bytes:
     with suppress(Exception):
         if not callable(value) and not hasattr(value, "__next__"):
             return type(value).__name__.encode() + pickle.dumps(value)
-    raise Unreadable(f"expected a value that can be read, got a {type(value).__name__}")
+    kind = f"class, {value.__name__}" if isinstance(value, type) else type(value).__name__
+    raise Unreadable(f"expected a value that can be read, got a {kind}")
 
 
 def plain(value: Any) -> Any:
     """Converts a value to Python's or NumPy's types: tensors to arrays, tables to dictionaries of columns, NumPy
-    scalars to numbers, objects to dictionaries of their attributes."""
+    scalars to numbers, times to whole numbers, members of an Enum to their names, objects to dictionaries of their
+    attributes."""
     if isinstance(value, (str, bytes, int, float, list, tuple, dict, set, frozenset, np.ndarray)) or value is None:
         return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return None if np.isnat(value) else int(value.astype(np.int64))
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, (date, time, timedelta)):
+        return _of_time(value)
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
     if isinstance(value, (Decimal, Fraction, complex, bytearray, Mapping, Sequence)):
         return value
     if hasattr(value, "columns") and hasattr(value, "__getitem__"):
@@ -109,6 +119,17 @@ def plain(value: Any) -> Any:
     if hasattr(value, "__dict__") and not callable(value) and not hasattr(value, "__next__") and vars(value):
         return dict(vars(value))
     return value
+
+
+def _of_time(value: date | time | timedelta) -> int:
+    """Returns a date in days, anything else in microseconds."""
+    if isinstance(value, datetime):
+        value = value - datetime(1970, 1, 1, tzinfo=value.tzinfo)
+    elif isinstance(value, date):
+        return value.toordinal()
+    elif isinstance(value, time):
+        value = timedelta(0, value.second, value.microsecond, minutes=value.minute, hours=value.hour)
+    return value // timedelta(microseconds=1)
 
 
 def read(value: Any, *, in_words: bool = False) -> Read:
@@ -161,7 +182,7 @@ def _read(found: Read, value: Any, path: str, depth: int) -> None:
     elif isinstance(value, (set, frozenset)):
         found.numbers[f"{path} size".strip()] = len(value)
         _members(found, value, path)
-        _summary(found, list(value), path, ordered=False)
+        _summary(found, [plain(one) for one in value], path, ordered=False)
     elif isinstance(value, Mapping):
         _mapping(found, value, path, depth)
     elif isinstance(value, Sequence):
@@ -244,7 +265,7 @@ def _mapping(found: Read, value: Mapping[Any, Any], path: str, depth: int) -> No
     for name, one in value.items():
         _note(found, path, "has the key", name)
         _read(found, plain(one), f"{path}[{_short(name)}]", depth - 1)
-    _summary(found, list(value.values()), path, ordered=False)
+    _summary(found, [plain(one) for one in value.values()], path, ordered=False)
     columns = [one for one in value.values() if isinstance(one, list)]
     if columns and len(columns) == len(value) and len({len(column) for column in columns}) == 1:
         _members(found, zip(*columns, strict=True), f"{path} rows".strip())
@@ -257,8 +278,9 @@ def _sequence(found: Read, value: Sequence[Any], path: str, depth: int) -> None:
     _members(found, value, path)
     _note(found, path, "has the first item", value[0])
     _note(found, path, "has the last item", value[-1])
-    _summary(found, value, path, ordered=True)
-    fields = _fields([plain(one) for one in value])
+    own = [plain(one) for one in value]
+    _summary(found, own, path, ordered=True)
+    fields = _fields(own)
     for name, column in fields.items():
         _sequence(found, column, f"{path}[*][{name}]", depth - 1) if depth else None
 
