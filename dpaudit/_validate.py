@@ -134,7 +134,7 @@ def delta(people: int, unit: str, **named: Any) -> Any:
     """
     ((name, value),) = named.items()
     if not _traced(open_unit(**named)) and _known(value) * people > 1 + 1e-9:
-        _warn(
+        warn(
             f"{name}: expected at most 1/{people}, one over the number of {unit}, got {_short(value)}: publishing all "
             f"data of one of them, drawn at random, would keep it"
         )
@@ -204,10 +204,10 @@ def vector(**named: Any) -> Any:
     return value
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
     """Warns at the line of the caller outside this package."""
     frame, level = sys._getframe(1), 2
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "dpaudit":
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("dpaudit", "contextlib"):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, InputWarning, stacklevel=level)
 

@@ -119,7 +119,7 @@ def from_samples(
     """
     terms = _terms(claim, delta, confidence, estimator, reading)
     given = {"samples0": samples0, "samples1": samples1}
-    of_numbers = all(map(read.is_numbers, given.values()))
+    of_numbers = all(map(read.is_numbers, given.values())) and read.of_one_type(given)
     if of_numbers and isinstance(samples0, list) and isinstance(samples1, list):  # rows that differ in length alone
         of_numbers = np.shape(samples0[:1]) == np.shape(samples1[:1])
     counts, listed = read.counted(given, of_numbers=of_numbers)
@@ -130,8 +130,8 @@ def from_samples(
     worlds, rename = (read.arrays(given), None) if of_numbers else read.encoded(listed, min(aside // 2, PILOT_MOST))
     size = scoring.size(scoring.layout([leaf[0] for leaf in worlds[0]]))
     pilot = min(aside // 2, PILOT_MOST, max(PILOT_LEAST, PILOT_BYTES // (8 * size)))
-    if len(worlds[0]) == 1 and worlds[0][0][0].size == 1:
-        for name, (leaf,) in zip(("samples0", "samples1"), worlds, strict=True):
+    if (len(worlds[0]) == 1 or not of_numbers) and worlds[0][0][0].size == 1:
+        for name, (leaf, *_) in zip(("samples0", "samples1"), worlds, strict=True):
             read.refuse_sorted(name, leaf.reshape(-1))
     how: dict[str, Any] = {name: terms["promise"][name] for name in ("delta", "confidence")} | {"rename": rename}
     attacks = family([np.stack([a[:pilot], b[:pilot]]) for a, b in zip(*worlds, strict=True)], pilot=pilot, **how)

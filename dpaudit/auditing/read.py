@@ -47,6 +47,11 @@ def is_numbers(samples: Any) -> bool:
         return False
 
 
+def of_one_type(given: dict[str, Any]) -> bool:
+    """Tells whether the releases in lists are of one type, so that an array of them says the same."""
+    return len({type(one) for samples in given.values() if isinstance(samples, list) for one in samples}) <= 1
+
+
 def counted(given: dict[str, Any], *, of_numbers: bool) -> tuple[list[int], list[list[Any]]]:
     """Returns the number of releases of both worlds, and the releases as lists if they are not arrays of numbers.
 
@@ -108,6 +113,8 @@ def encoded(worlds: list[list[Any]], pilot: int) -> tuple[list[list[np.ndarray]]
         raise _validate.expected("samples0", "releases that can be read", _validate.one_line(str(error))) from None
     if not sum(array[0].size for array in found[0]):
         raise _validate.expected("samples0", "releases that hold something", "nothing in the first ones")
+    if encoder.unread:
+        _validate.warn(f"samples0: {encoder.unread} is not read, so a leak there is not seen")
     return found, partial(renamed, known=encoder.names)
 
 

@@ -94,7 +94,8 @@ def test_arrays_of_one_shape_stay_arrays(releases, kinds):
     learned = encoders.learn((releases, releases), None)
     assert [leaf.kind for leaf in learned.layout or ()] == kinds
     leaves = learned.encode(releases, None)
-    assert [leaf.dtype.name for leaf in leaves] == kinds
+    assert [leaf.dtype.name for leaf in leaves[: len(kinds)]] == kinds  # types are read beside them if they vary
+    assert len(leaves) - len(kinds) == (len({type(one) for one in releases}) > 1)
     if kinds == ["float64"]:
         np.testing.assert_array_equal(leaves[0], releases)
 

@@ -2,7 +2,8 @@
 
 Releases that are numbers or arrays of one shape keep their types, including float64 and 64-bit integers. Any others
 become a vector: how often each item of a vocabulary occurs in them, and their numbers by name. The vocabulary holds
-the items and numbers that best distinguish the two worlds in the pilot, and some that are merely common.
+the items and numbers that best distinguish the two worlds in the pilot, and some that are merely common. Arrays have
+such a vector beside them where their types vary, or where they are long lists of whole numbers.
 """
 
 from collections import Counter, defaultdict
@@ -11,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpaudit.auditing.host import chunks
+from dpaudit.auditing.host import chunks, kinds, places
 from dpaudit.auditing.host.chunks import Stacked
-from dpaudit.auditing.host.reader import Item, Read, Unreadable, read
+from dpaudit.auditing.host.places import Place
+from dpaudit.auditing.host.reader import LEADING, Item, Read, Unreadable, read
 
 TELLING, COMMON = 48, 16  # number of items, and of numbers, that are kept for each of the two reasons
 WHOLE = {"f": (np.float32, np.float64), "i": (np.int32, np.int64), "u": (np.uint32, np.uint64), "b": (np.bool_,)}
@@ -31,16 +33,22 @@ class Encoder(NamedTuple):
     """Turns releases into arrays.
 
     Attributes:
-      layout: the arrays that every release consists of; None if releases are read by the vocabulary.
+      layout: the arrays that every release consists of; None if releases are read by the vocabulary alone.
       items: of the vocabulary, each with its description.
       numbers: of the vocabulary, by name.
       own: how many numbers the user's function returns for a release; 0 without one.
+      places: of the vocabulary, in texts and lists.
+      zeros: which arrays of the layout hold negative zeros, whose sign is read beside them.
+      unread: a part of the releases that is not read; empty if there is none.
     """
 
     layout: tuple[Leaf, ...] | None
     items: tuple[tuple[Item, str], ...] = ()
     numbers: tuple[str, ...] = ()
     own: int = 0
+    places: tuple[Place, ...] = ()
+    zeros: tuple[int, ...] = ()
+    unread: str = ""
 
     def encode(self, releases: list[Any] | Stacked, features: Callable[[Any], Any] | None) -> list[np.ndarray]:
         """Returns the arrays [n, *shape] of n releases; a release of another form becomes missing numbers.
@@ -48,41 +56,58 @@ class Encoder(NamedTuple):
         Raises:
           Unreadable: a release that has no content to read.
         """
-        found = self._by_vocabulary(releases) if self.layout is None else _by_layout(self.layout, releases)
+        found = [] if self.layout is None else _by_layout(self.layout, releases)
+        found += [np.signbit(found[i]) & (found[i] == 0) for i in self.zeros]
+        if self._vocabulary is not None:
+            found.append(self._by_vocabulary(chunks.one_by_one(releases)))
         if features is not None:
             rows = [_own(features, release, self.own) for release in chunks.one_by_one(releases)]
             found.append(np.array(rows, np.float64).reshape(len(rows), self.own))
         return found
 
     @property
+    def _vocabulary(self) -> int | None:
+        """Returns the length of the vocabulary's vector, or None without one."""
+        size = len(self.items) + len(self.numbers) + len(self.places)
+        return size if size or self.layout is None else None
+
+    @property
     def shapes(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """Returns shape and type of each array of a release."""
-        if self.layout is None:
-            found = [((len(self.items) + len(self.numbers),), np.dtype(np.float64))]
-        else:
-            found = [(leaf.shape, np.dtype(leaf.kind)) for leaf in self.layout]
+        layout = self.layout or ()
+        found = [(leaf.shape, np.dtype(leaf.kind)) for leaf in layout]
+        found += [(layout[i].shape, np.dtype(bool)) for i in self.zeros]
+        if self._vocabulary is not None:
+            found.append(((self._vocabulary,), np.dtype(np.float64)))
         return [*found, ((self.own,), np.dtype(np.float64))] if self.own else found
 
     @property
     def names(self) -> list[str]:
         """Names each number of :attr:`shapes`; a name is empty if the place suffices."""
-        own = [f"own feature {i}" for i in range(self.own)]
-        if self.layout is None:
-            return [*(words for _, words in self.items), *self.numbers, *own]
-        found = []
-        for leaf in self.layout:
-            places = [""] if not leaf.shape else [str(list(place)) for place in np.ndindex(*leaf.shape)]
-            found += [f"{leaf.path}{place}" if leaf.path else "" for place in places]
-        return [*found, *own]
+        layout, found = self.layout or (), []
+        for leaf in layout:
+            found += [f"{leaf.path}{place}" if leaf.path else "" for place in _places_of(leaf)]
+        for leaf in (layout[i] for i in self.zeros):
+            found += [f"{leaf.path}{place} is -0.0".strip() for place in _places_of(leaf)]
+        found += [*(words for _, words in self.items), *self.numbers, *map(places.name, self.places)]
+        return [*found, *(f"own feature {i}" for i in range(self.own))]
 
-    def _by_vocabulary(self, releases: list[Any] | Stacked) -> list[np.ndarray]:
-        rows = chunks.one_by_one(releases)
-        found = np.full((len(rows), len(self.items) + len(self.numbers)), np.nan)
-        for row, release in zip(found, rows, strict=True):
-            seen = read(release)
-            row[: len(self.items)] = [seen.items.get(item, 0) for item, _ in self.items]
-            row[len(self.items) :] = [seen.numbers.get(name, np.nan) for name in self.numbers]
-        return [found]
+    def _by_vocabulary(self, releases: list[Any]) -> np.ndarray:
+        found = np.full((len(releases), self._vocabulary or 0), np.nan)
+        typed = [relation == kinds.TYPE for (_, relation, _), _ in self.items]
+        alone = all(typed) and not self.numbers and not self.places
+        numbers = len(self.items) + len(self.numbers)
+        for row, release in zip(found, releases, strict=True):
+            seen = BLANK if alone else read(release)
+            types = kinds.kinds(release) if any(typed) else seen.items
+            pairs = zip(self.items, typed, strict=True)
+            row[: len(self.items)] = [(types if of_type else seen.items).get(item, 0) for (item, _), of_type in pairs]
+            row[len(self.items) : numbers] = [seen.numbers.get(name, np.nan) for name in self.numbers]
+            row[numbers:] = [places.number(seen, place) for place in self.places]
+        return found
+
+
+BLANK = Read(Counter(), {}, None, {}, [])
 
 
 def learn(worlds: tuple[list[Any], list[Any]], features: Callable[[Any], Any] | None) -> Encoder:
@@ -95,14 +120,20 @@ def learn(worlds: tuple[list[Any], list[Any]], features: Callable[[Any], Any] | 
     both = [*worlds[0], *worlds[1]]
     own = 0 if features is None else np.size(np.asarray(features(both[0]), np.float64))
     layout = _layout(both)
+    if layout is None or _holds_long_list(both[0]):
+        seen = [[read(release, in_words=True) for release in releases] for releases in worlds]
+    else:
+        seen = [[BLANK._replace(items=Counter(), words={}) for _ in releases] for releases in worlds]
+    _add_kinds(worlds, seen)
+    items = _items(seen)
     if layout is not None:
-        return Encoder(layout, own=own)
-    seen = [[read(release, in_words=True) for release in releases] for releases in worlds]
-    items, numbers = _items(seen), _numbers(seen)
-    if not (items or numbers or own):
+        return Encoder(layout, items, own=own, zeros=_negative_zeros(layout, both))
+    values, sizes = _values(seen), [max(1, len(world)) for world in seen]
+    found = Encoder(None, items, _numbers(values, sizes), own, places.chosen(seen, set(values)))
+    if not any(found[1:5]):
         kind = type(both[0]).__name__
         raise Unreadable(f"expected a value that can be read, got a {kind} that repeats nothing and holds no numbers")
-    return Encoder(None, items, numbers, own)
+    return found._replace(unread=places.unread(seen))
 
 
 def restored(told: dict[str, Any]) -> Encoder:
@@ -110,7 +141,43 @@ def restored(told: dict[str, Any]) -> Encoder:
     layout = told["layout"]
     leaves = None if layout is None else tuple(Leaf(path, tuple(shape), kind) for path, shape, kind in layout)
     items = tuple(((path, relation, name), words) for (path, relation, name), words in told["items"])
-    return Encoder(leaves, items, tuple(told["numbers"]), told["own"])
+    chosen = tuple((where, i) for where, i in told["places"])
+    return Encoder(leaves, items, tuple(told["numbers"]), told["own"], chosen, tuple(told["zeros"]), told["unread"])
+
+
+def _places_of(leaf: Leaf) -> list[str]:
+    return [""] if not leaf.shape else [str(list(place)) for place in np.ndindex(*leaf.shape)]
+
+
+def _add_kinds(worlds: tuple[list[Any], list[Any]], seen: list[list[Read]]) -> None:
+    """Adds the types of the pilot's releases to what was read of them, if there are several."""
+    found = [[kinds.kinds(release) for release in releases] for releases in worlds]
+    every = [own for types in found for own in types]
+    items = {item for own in every for item in own}
+    at = Counter(path for path, _, _ in items)
+    several = {item for item in items if at[item[0]] > 1 and len({own[item] for own in every}) > 1}
+    for one, own in ((one, own) for pair in zip(seen, found, strict=True) for one, own in zip(*pair, strict=True)):
+        for item in several & own.keys():
+            one.items[item] = own[item]
+            if one.words is not None:
+                one.words[item] = kinds.words(item)
+
+
+def _holds_long_list(release: Any) -> bool:
+    """Tells whether a release holds a list of whole numbers that is longer than what is read place by place."""
+    if isinstance(release, Mapping):
+        return any(map(_holds_long_list, release.values()))
+    if not isinstance(release, (list, tuple)):
+        return False
+    if len(release) > LEADING:
+        return all(isinstance(one, (int, np.integer)) for one in release)
+    return any(map(_holds_long_list, release))
+
+
+def _negative_zeros(layout: tuple[Leaf, ...], releases: list[Any]) -> tuple[int, ...]:
+    """Returns the numbers of the arrays that hold negative zeros."""
+    arrays = _by_layout(layout, releases)
+    return tuple(i for i, own in enumerate(arrays) if own.dtype.kind == "f" and (np.signbit(own) & (own == 0)).any())
 
 
 def _own(features: Callable[[Any], Any], release: Any, size: int) -> np.ndarray:
@@ -150,7 +217,7 @@ def _arrays(release: Any, path: str = "") -> list[tuple[str, np.ndarray]] | None
     if isinstance(release, Mapping):
         parts = [(f"{path}[{name!r}]", one) for name, one in release.items()]
     elif isinstance(release, (list, tuple)):
-        if len(release) > 1 and all(isinstance(one, (bool, int, np.integer)) for one in release):
+        if 1 < len(release) <= LEADING and all(isinstance(one, (bool, int, np.integer)) for one in release):
             return None  # as items and as numbers
         parts = [(f"{path}[{i}]", one) for i, one in enumerate(release)]
     else:
@@ -185,6 +252,11 @@ def _by_layout(layout: tuple[Leaf, ...], releases: list[Any] | Stacked) -> list[
         found = _fitting(layout[0], _quietly_stacked(releases), len(releases))
         if found is not None:
             return [found]
+    elif layout[-1].path == f"[{len(layout) - 1}]" and all(map(_is_list, releases)):  # of numbers, or nothing fits
+        whole = Leaf("", (len(layout),), layout[0].kind)
+        found = _fitting(whole, _quietly_stacked(releases), len(releases))
+        if found is not None and all(leaf == Leaf(leaf.path, (), whole.kind) for leaf in layout):
+            return [np.ascontiguousarray(column) for column in found.T]
     blank = [_missing(leaf) for leaf in layout]
     rows = [_row(layout, release) or blank for release in releases]
     return [np.stack(column) for column in zip(*rows, strict=True)]
@@ -197,6 +269,10 @@ def _stacked(layout: tuple[Leaf, ...], tree: Any) -> list[np.ndarray] | None:
         return None
     found = [_fitting(leaf, array, len(array)) for leaf, (_, array) in zip(layout, parts, strict=True)]
     return None if any(array is None for array in found) else [array for array in found if array is not None]
+
+
+def _is_list(release: Any) -> bool:
+    return isinstance(release, (list, tuple))
 
 
 def _quietly_stacked(releases: list[Any]) -> np.ndarray | None:
@@ -249,17 +325,21 @@ def _items(seen: list[list[Read]]) -> tuple[tuple[Item, str], ...]:
     return tuple((item, words[item]) for item in _kept(often, apart, common))
 
 
-def _numbers(seen: list[list[Read]]) -> tuple[str, ...]:
-    """Chooses the numbers of the vocabulary."""
-    values: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+def _values(seen: list[list[Read]]) -> dict[str, tuple[list[float], list[float]]]:
+    """Returns the numbers of both worlds' releases by name."""
+    found: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for world, reads in enumerate(seen):
         for one in reads:
             for name, number in one.numbers.items():
-                values[name][world].append(number)
-    sizes = [max(1, len(world)) for world in seen]
+                found[name][world].append(number)
+    return found
+
+
+def _numbers(values: dict[str, tuple[list[float], list[float]]], sizes: list[int]) -> tuple[str, ...]:
+    """Chooses the numbers of the vocabulary, for releases of these numbers in both worlds."""
 
     def apart(name: str) -> float:
-        own = [np.array([x for x in world if np.isfinite(x)]) for world in values[name]]
+        own = [known[np.isfinite(known)] for known in map(np.array, values[name])]
         there = abs(len(own[0]) / sizes[0] - len(own[1]) / sizes[1])
         if min(map(len, own)) < 2:
             return there

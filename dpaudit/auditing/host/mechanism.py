@@ -98,9 +98,11 @@ def on_host(
         dpaudit.audit(dpaudit.on_host(fn), x0, x1, key=key, trials=10_000, claim=dpaudit.Claim(1.0))
 
     Inputs may be any objects: lists of rows, strings, tables. So may releases. Numbers and arrays of one shape keep
-    their types, including float64 and 64-bit integers. From anything else (text, bytes, None, sets, dictionaries,
-    lists of any length, tables, Decimal, large integers) the audit reads how often items occur, sizes, order, numbers
-    and their summaries, by a vocabulary that it learns from a pilot among the trials set aside.
+    their types, including float64 and 64-bit integers; where types vary, they are read too. From anything else (text,
+    bytes, None, sets, dictionaries, lists of any length, tables, Decimal, large integers) the audit reads how often
+    items occur, sizes, order, numbers and their summaries, and what stands at each place, by a vocabulary that it
+    learns from a pilot among the trials set aside. It warns if a part is not read, such as the end of a text of more
+    than 4,096 characters.
 
     Trials run in chunks. Each chunk has its own generator, a function of the audit's key, the world and the number of
     the chunk, so results do not depend on the number of workers, the batch size or restarts, as long as the function

@@ -214,7 +214,7 @@ def _pilot(
         file = Checkpoint(of_pilot(terms.checkpoint), identity | {"setting": settings}, False)
         found = file.restore()
         if found is not None:
-            return _restored(found, player)
+            return _restored(found, player, name)
     probed = player.probe()
     if not probed.keeps:
         raise _validate.expected("mechanism", "a function that leaves its input as it is", f"{name}, which changes it")
@@ -239,6 +239,7 @@ def _pilot(
             raise
         raise failure(one_line(error), name) from None
     reproducible = probed.repeats and (probed.draws or not (probed.varies or any(_vary(part) for part in first)))
+    _tell_unread(encoder, name)
     player.use(encoder)
     found = _Pilot(encoder, begun, pairs, reproducible, seconds)
     if file is not None:
@@ -246,13 +247,19 @@ def _pilot(
     return found
 
 
+def _tell_unread(encoder: Encoder, name: str) -> None:
+    if encoder.unread and not encoder.own:
+        _validate.warn(f"mechanism: {encoder.unread} is not read in releases of {name}, so a leak there is not seen")
+
+
 def _told(pilot: _Pilot) -> str:
     return json.dumps([pilot.encoder._asdict(), pilot.pairs, pilot.reproducible, pilot.seconds])
 
 
-def _restored(found: dict[str, np.ndarray], player: Player) -> _Pilot:
+def _restored(found: dict[str, np.ndarray], player: Player, name: str) -> _Pilot:
     about, pairs, reproducible, seconds = json.loads(str(found["about"]))
     encoder = encoders.restored(about)
+    _tell_unread(encoder, name)
     player.use(encoder)
     begun = [found[f"leaf{i}"] for i in range(len(found) - 1)]
     return _Pilot(encoder, begun, pairs, reproducible, seconds)
@@ -289,12 +296,13 @@ def _identity(host: HostMechanism, plan: Plan, x0: Any, x1: Any) -> fingerprint.
 
 def _direction(x0: Any, x1: Any, encoder: Encoder) -> np.ndarray | None:
     """Returns x1 - x0 if both inputs have as many numbers as a release."""
-    size = sum(int(np.prod(shape)) for shape, _ in encoder.shapes)
     if encoder.layout is None or encoder.own:
         return None
+    size = sum(int(np.prod(leaf.shape)) for leaf in encoder.layout)
+    beside = sum(int(np.prod(shape)) for shape, _ in encoder.shapes) - size
     try:
         sizes = [sum(np.asarray(leaf, np.float64).size for leaf in jax.tree.leaves(x)) for x in (x0, x1)]
-        return np.asarray(distinguish.difference(x0, x1)) if sizes == [size, size] else None
+        return np.pad(np.asarray(distinguish.difference(x0, x1)), (0, beside)) if sizes == [size, size] else None
     except (TypeError, ValueError):
         return None
 

@@ -18,11 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LEADING, LAST = 48, 4  # numbers at the start and end of a sequence that are read one by one
-CHARACTERS, WORDS = 256, 64  # most parts of a text that are counted
+PLACES, SERIES = 4096, 256  # most places of one text or list, and most texts and lists, that are looked at
+CHARACTERS, WORDS = 4096, 1024  # most parts of a text that are counted
 DEEPEST = 6
+DEEPER = f"what is nested more than {DEEPEST} deep"
 EXACT, LOW = 1 << 53, 24  # integers that float64 represents exactly; low bits read of larger ones
 RESIDUE = 24  # modulus of integers, as in :mod:`dpaudit.auditing.attacks.features`
 SIMPLE = (str, int, bool, type(None), bytes)
+NUMBERS = (int, float, np.number, Decimal, Fraction)
+OPEN = (*NUMBERS, complex, type(None), bytearray, np.ndarray, set, frozenset, Mapping, Sequence)
+ALONE = {bool, int, float}  # types of numbers that are read as they are
 MOST_KNOWN = 1 << 16
 
 Item = tuple[str, str, str]  # path, relation and token
@@ -40,11 +45,15 @@ class Read(NamedTuple):
       items: how often it contains each item: ``(where, relation, token)``.
       numbers: by name; each may be missing in other values.
       words: a description of each item, for tables; None if not asked for.
+      places: texts, bytes, lists and digits, of which :mod:`places` reads what stands where.
+      unread: the parts of the value that are not read.
     """
 
     items: Counter[Item]
     numbers: dict[str, float]
     words: dict[Item, str] | None
+    places: dict[str, Sequence[Any]]
+    unread: list[str]
 
 
 def token(value: Any) -> str:
@@ -138,7 +147,7 @@ def read(value: Any, *, in_words: bool = False) -> Read:
     Raises:
       Unreadable: an iterator, a function and the like.
     """
-    found = Read(Counter(), {}, {} if in_words else None)
+    found = Read(Counter(), {}, {} if in_words else None, {}, [])
     _note(found, "", "the whole is", value)
     _read(found, plain(value), "", DEEPEST)
     return found
@@ -175,18 +184,30 @@ def _read(found: Read, value: Any, path: str, depth: int) -> None:
         _number(found, value, path)
     elif isinstance(value, (str, bytes, bytearray)):
         _text(found, value, path)
-    elif value is None or depth == 0:
+    elif value is None:
         return
+    elif depth == 0:
+        found.unread.append(DEEPER)
     elif isinstance(value, np.ndarray):
         _array(found, value, path, depth)
     elif isinstance(value, (set, frozenset)):
         found.numbers[f"{path} size".strip()] = len(value)
+        own = [plain(one) for one in value]
         _members(found, value, path)
-        _summary(found, [plain(one) for one in value], path, ordered=False)
+        _summary(found, own, path, ordered=False)
+        _tell_closed(found, own)
     elif isinstance(value, Mapping):
         _mapping(found, value, path, depth)
     elif isinstance(value, Sequence):
         _sequence(found, value, path, depth)
+    else:
+        _tell_closed(found, [value])
+
+
+def _tell_closed(found: Read, values: Iterable[Any]) -> None:
+    """Notes objects among plain values that are read as a whole or not at all."""
+    closed = [kind.__name__ for kind in set(map(type, values)) if not issubclass(kind, OPEN)]
+    found.unread.extend(f"the content of a {name}" for name in sorted(closed))
 
 
 def _number(found: Read, value: Any, path: str) -> None:
@@ -194,7 +215,7 @@ def _number(found: Read, value: Any, path: str) -> None:
     if isinstance(value, complex):
         found.numbers[f"{name}, real part"], found.numbers[f"{name}, imaginary part"] = value.real, value.imag
         return
-    found.numbers[name] = _as_float(value)
+    found.numbers[name] = as_float(value)
     if isinstance(value, Fraction):
         _number(found, value.numerator, f"{name}, numerator")
         _number(found, value.denominator, f"{name}, denominator")
@@ -202,14 +223,17 @@ def _number(found: Read, value: Any, path: str) -> None:
         exponent = value.as_tuple().exponent
         found.numbers[f"{name}, exponent"] = float(exponent) if isinstance(exponent, int) else np.nan
         found.numbers[f"{name}, last digit"] = value.as_tuple().digits[-1] if value.is_finite() else np.nan
+        found.places[f"{name}, digit from the end "] = value.as_tuple().digits[::-1]
     elif isinstance(value, int) and abs(value) > RESIDUE:
         found.numbers[f"{name} modulo {RESIDUE}"] = value % RESIDUE
         if abs(value) > EXACT:
             found.numbers[f"{name}, last {LOW} bits"] = value % (1 << LOW)
             found.numbers[f"{name}, length in bits"] = value.bit_length()
+            found.places[f"{name}, bit "] = f"{abs(value):b}"[::-1]
 
 
-def _as_float(value: Any) -> float:
+def as_float(value: Any) -> float:
+    """Returns a number in float64, infinite if it is too large."""
     try:
         return float(value)
     except OverflowError:
@@ -222,6 +246,7 @@ def _text(found: Read, value: Any, path: str) -> None:
     found.numbers[f"{path} length".strip()] = len(value)
     if not len(value):
         return
+    _places(found, value, path)
     few = value[:CHARACTERS]
     for character, times in Counter(few).items():
         _note(found, path, "holds the character" if isinstance(value, str) else "holds the byte", character, times)
@@ -235,6 +260,17 @@ def _text(found: Read, value: Any, path: str) -> None:
     else:
         for i, byte in enumerate(value[:8]):
             found.numbers[f"{path} byte {i}".strip()] = byte
+
+
+def _places(found: Read, value: Any, path: str) -> None:
+    """Notes a text, bytes or a list to be read place by place."""
+    if isinstance(value, str):
+        found.places[f"{path} character ".lstrip()] = value
+    elif isinstance(value, (bytes, bytearray)):
+        found.places[f"{path} byte ".lstrip()] = value
+        found.places[f"{path} bit ".lstrip()] = bytes(np.unpackbits(np.frombuffer(value[: PLACES // 8], np.uint8)))
+    else:
+        found.places[f"{path}["] = value
 
 
 def _words(text: str) -> list[str]:
@@ -278,14 +314,39 @@ def _sequence(found: Read, value: Sequence[Any], path: str, depth: int) -> None:
     _members(found, value, path)
     _note(found, path, "has the first item", value[0])
     _note(found, path, "has the last item", value[-1])
-    own = [plain(one) for one in value]
+    types = set(map(type, value))
+    own = value if types <= ALONE else [plain(one) for one in value]
     _summary(found, own, path, ordered=True)
+    if len(own) > LEADING:
+        found.places[f"{path}["] = own
+    if int in types:
+        for i, one in enumerate(own[:LEADING]):
+            if isinstance(one, int) and abs(one) > EXACT:
+                _number(found, one, f"{path}[{i}]")
+    if not types <= ALONE:
+        _elements(found, own, path, depth)
+
+
+def _elements(found: Read, own: Sequence[Any], path: str, depth: int) -> None:
+    """Adds what is in the elements of a list that are not all plain numbers."""
+    if not all(isinstance(one, NUMBERS) for one in own):
+        found.places.pop(f"{path}[", None)
+        found.places[f"{path} item ".lstrip()] = own
+    for i, one in enumerate(own[:LEADING]):
+        if isinstance(one, (str, bytes, bytearray, list, tuple)) and len(one) > 1:
+            _places(found, one, f"{path}[{i}]")
+    _tell_closed(found, own)
+    if len(own) > LEADING and any(isinstance(one, (list, tuple, Mapping)) and len(one) > LEADING for one in own):
+        found.unread.append(f"{path} rows and columns beyond {LEADING}".strip())
     fields = _fields(own)
     for name, column in fields.items():
-        _sequence(found, column, f"{path}[*][{name}]", depth - 1) if depth else None
+        if depth:
+            _sequence(found, column, f"{path}[*][{name}]", depth - 1)
+        else:
+            found.unread.append(DEEPER)
 
 
-def _fields(rows: list[Any]) -> dict[str, list[Any]]:
+def _fields(rows: Sequence[Any]) -> dict[str, list[Any]]:
     """Returns the columns of rows, by place or name; empty if the elements are not rows."""
     found: dict[str, list[Any]] = {}
     for row in rows:
@@ -304,12 +365,12 @@ def _fields(rows: list[Any]) -> dict[str, list[Any]]:
 
 def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) -> None:
     """Adds summaries of the numbers among the values, and of an ordered sequence their places."""
-    known = [one for one in values if isinstance(one, (bool, int, float, np.number, Decimal, Fraction))]
+    known = [one for one in values if isinstance(one, NUMBERS)]
     if not known:
         if ordered:
             _order(found, values, path)
         return
-    numbers = np.array([_as_float(one) for one in known])
+    numbers = np.array([as_float(one) for one in known])
     if not ordered:
         numbers = np.sort(numbers)  # sorted, so that the sum of a set does not depend on its order
     with np.errstate(invalid="ignore", over="ignore"):
