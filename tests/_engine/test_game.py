@@ -165,9 +165,11 @@ def test_torn_and_foreign_checkpoints_are_refused_and_kept(tmp_path):
     assert file.read_bytes() == good
     other = io.BytesIO()
     np.savez(other, something=np.ones(3))
-    for torn in (good[: len(good) // 2], b"", b"not a checkpoint", other.getvalue()):
+    whole, ours = "a whole checkpoint", "a checkpoint of dpaudit"
+    foreign = {good[: len(good) // 2]: whole, b"": whole, b"not a checkpoint": whole, other.getvalue(): ours}
+    for torn, wanted in foreign.items():
         file.write_bytes(torn)
-        with pytest.raises(_validate.InputError, match=r"^checkpoint: expected a whole checkpoint, got game\.npz"):
+        with pytest.raises(_validate.InputError, match=rf"^checkpoint: expected {wanted}, got game\.npz"):
             play(KEY, release, score, 300, checkpoint=file)
         assert file.read_bytes() == torn
 

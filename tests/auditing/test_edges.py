@@ -163,7 +163,7 @@ def noisy(key, x):
         (lambda: audit(noisy, 0.0, 1.0, key=KEY, claim=4.0), "claim: expected a Claim or None, got 4.0"),
         (lambda: audit(5, 0.0, 1.0, key=KEY), "mechanism: expected a Mechanism or a function"),
         (lambda: audit(noisy, 0.0, 1.0, key=0), "key: expected a key, as made by jax.random.key, got 0"),
-        (lambda: audit(noisy, "a", "b", key=KEY), "x0: expected numbers, got a"),
+        (lambda: audit(noisy, "a", "b", key=KEY), "x0: expected numbers, got 'a'"),
         (
             lambda: audit(noisy, 0.0, 1.0, key=KEY, distinguisher=jnp.sum),
             "distinguisher: expected a Distinguisher or None",
