@@ -338,8 +338,7 @@ def _elements(found: Read, own: Sequence[Any], path: str, depth: int) -> None:
     _tell_closed(found, own)
     if len(own) > LEADING and any(isinstance(one, (list, tuple, Mapping)) and len(one) > LEADING for one in own):
         found.unread.append(f"{path} rows and columns beyond {LEADING}".strip())
-    fields = _fields(own)
-    for name, column in fields.items():
+    for name, column in _fields(own).items():
         if depth:
             _sequence(found, column, f"{path}[*][{name}]", depth - 1)
         else:
