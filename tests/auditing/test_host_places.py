@@ -110,3 +110,8 @@ def test_types_of_given_releases_are_read():
 def test_types_that_never_vary_leave_the_arrays_alone():
     learned = encoders.learn(([(1, 0.5), (2, 1.5)], [(3, 2.5), (4, 0.0)]), None)
     assert learned == Encoder(learned.layout)
+
+
+def test_an_encoder_of_an_older_file_is_restored():
+    told = Encoder(None, (), ("size",), 0)._asdict()
+    assert encoders.restored({name: told[name] for name in ("layout", "items", "numbers", "own")}) == Encoder(**told)

@@ -141,8 +141,9 @@ def restored(told: dict[str, Any]) -> Encoder:
     layout = told["layout"]
     leaves = None if layout is None else tuple(Leaf(path, tuple(shape), kind) for path, shape, kind in layout)
     items = tuple(((path, relation, name), words) for (path, relation, name), words in told["items"])
-    chosen = tuple((where, i) for where, i in told["places"])
-    return Encoder(leaves, items, tuple(told["numbers"]), told["own"], chosen, tuple(told["zeros"]), told["unread"])
+    chosen = tuple((where, i) for where, i in told.get("places", ()))  # older files have none
+    zeros, unread = tuple(told.get("zeros", ())), told.get("unread", "")
+    return Encoder(leaves, items, tuple(told["numbers"]), told["own"], chosen, zeros, unread)
 
 
 def _places_of(leaf: Leaf) -> list[str]:
