@@ -91,7 +91,8 @@ def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         main.parsed(rest[1:] if program == "srun" else rest)
     else:
         assert program == "dpaudit"
-        monkeypatch.setattr(sys, "argv", words + SMALL.get(rest[0], []))
+        played = not {"--scores", "--counts"} & set(rest)  # what ran elsewhere takes no number of trials
+        monkeypatch.setattr(sys, "argv", words + SMALL.get(rest[0], []) * played)
         with suppress_success():
             main.main()
 
