@@ -119,17 +119,12 @@ def longer_training(rows: Rows) -> Fact:
         for craft in ("label_flip", "label_flip, likeliest")
     ]
     steps = sorted(found[0])
-    falls = all(pairwise_less([own[step]["ours"] for step in steps]) for own in found)
+    falls = all(own[late]["ours"] < own[early]["ours"] for own in found for early, late in pairwise(steps))
     drawn, chosen = ([own[step]["ours"] for step in steps] for own in found)
     first, last = (found[0][step]["setting"]["test_accuracy"] for step in (steps[0], steps[-1]))
     told = {"first": 100 * first, "last": 100 * last, "steps": steps[-1], "paper": TABLE_1["label_flip"][-1]}
     below = max(drawn[0], chosen[0]) < told["paper"]
     return fact(falls and below, drawn=drawn[-1], chosen=chosen[-1], promise=PROMISE, **told)
-
-
-def pairwise_less(values: Sequence[float]) -> bool:
-    """Tells whether every value is below the one before."""
-    return all(after < before for before, after in pairwise(values))
 
 
 def benign_gap(rows: Rows) -> Fact:

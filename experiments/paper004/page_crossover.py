@@ -186,7 +186,7 @@ def other_users(rows: Rows) -> Fact:
     unlike = [whole for whole, cell in found if whole.ranges and not cell.ranges]
     apart = sorted(high - low for whole in unlike for low, high in whole.ranges.values())
     names = ", ".join(dict.fromkeys(f"{whole.users:,} {whole.data}" for whole in unlike))
-    return fact(unlike and apart[-1] > 0.01, who=names, least=apart[0], most=apart[-1])
+    return fact(apart and apart[-1] > 0.01, who=names, least=min(apart, default=0), most=max(apart, default=0))
 
 
 def bring_and_cost(rows: Rows) -> Fact:

@@ -215,5 +215,8 @@ def test_nothing_that_jax_calls_deprecated_is_used():
     weights = jnp.arange(3.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        constants.shared(lambda x: x * weights)(jnp.ones(3))
-        constants.needed(lambda x: (x * weights, x), lambda _: (True, False), jnp.ones(3))
+        shared = constants.shared(lambda x: x * weights)(jnp.ones(3))
+        told, other = constants.needed(lambda x: (x * weights, x), lambda _: (True, False), jnp.ones(3))
+    np.testing.assert_array_equal(shared, weights)
+    np.testing.assert_array_equal(told, weights)
+    assert other is None

@@ -11,11 +11,10 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, distinguish
-from dpaudit.auditing.attacks import choose, features, frequencies, network, portfolio, scoring
+from dpaudit.auditing.attacks import choose, features, frequencies, network, scoring
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.mechanisms import laplace, sampling
-from tests.mechanisms.test_contract import CASES
 
 KEY = jax.random.key(8)
 X0, X1 = jnp.zeros(3), jnp.array([1.0, 0.0, 0.0])
@@ -243,27 +242,6 @@ def test_it_stops_early():
 def test_few_trials_play_one_attack():
     assert plain(shifted, trials=200).method.startswith("projection, threshold from")
     assert plain(shifted, trials=300).attacks
-
-
-def test_a_density_is_read_where_jax_computes_in_64_bits():
-    """Scores beside the family have 32 bits, whether they are wanted or not."""
-    with jax.enable_x64(True):
-        seen = jax.eval_shape(lambda wanted: portfolio._seen(jnp.float32(0), wanted, [jnp.float64]), True)
-    assert (seen.shape, seen.dtype) == ((2,), jnp.int32)
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("name", CASES)
-def test_every_mechanism_is_audited_where_jax_computes_in_64_bits(name, monkeypatch):
-    case = CASES[name]
-    with jax.enable_x64(True):
-        mechanism, pair = case.make(1.0), case.inputs[:2]
-        for settings in ({}, {"attacks": (distinguish.lowest_bits,)}, {"until": sequential.violation()}):
-            found = plain(mechanism, *pair, trials=2000, **settings)
-            assert found.verdict != "violation"
-            assert found.attacks
-        monkeypatch.setattr(scoring, "HOST_PAIRS", 0)
-        assert plain(mechanism, *pair, trials=2000).verdict != "violation"
 
 
 @pytest.mark.integration

@@ -9,7 +9,7 @@ import numpy as np
 from dpaudit.auditing.host.reader import DEEPEST, LEADING, Item, plain
 
 TYPE = "has the type"
-ALONE = (bool, int, float, complex, str, bytes, type(None), np.generic)  # types that hold no others
+CLOSED = (bool, int, float, complex, str, bytes, type(None), np.generic)  # types that hold no others
 
 
 def kinds(value: Any) -> Counter[Item]:
@@ -27,7 +27,7 @@ def words(item: Item) -> str:
 def _kinds(found: Counter[Item], value: Any, path: str, depth: int) -> None:
     if value is not None:  # which is told from anything else without its type
         found[path, TYPE, _name(value)] += 1
-    if isinstance(value, ALONE) or depth == 0:
+    if isinstance(value, CLOSED) or depth == 0:
         return
     value = plain(value)
     if isinstance(value, np.ndarray):
@@ -39,7 +39,7 @@ def _kinds(found: Counter[Item], value: Any, path: str, depth: int) -> None:
         _members(found, value, path)
     elif isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
         own, types = list(value), set(map(type, value))
-        if len(types) == 1 and issubclass(next(iter(types)), ALONE):
+        if len(types) == 1 and issubclass(next(iter(types)), CLOSED):
             _members(found, own[:1], path)
             return
         for i, one in enumerate(own[:LEADING]):

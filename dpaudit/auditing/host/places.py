@@ -67,10 +67,8 @@ def _code(one: Any) -> float:
     if isinstance(one, str):
         if len(one) == 1:
             return CODES[ord(one)] if ord(one) < len(CODES) else ord(one) + 64.0
-        try:
+        with suppress(ValueError):
             return float(one)
-        except ValueError:
-            pass
     return int(token(one)[:8], 16) / 2**32
 
 
