@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 
 from dpaudit import _validate
 from dpaudit._engine.fingerprint import Identity, digest, is_key, program, raw, refuse_another, text
+from dpaudit._engine.replacing import replacing
 from dpaudit._engine.sharding import several_processes
 
 if TYPE_CHECKING:
@@ -46,15 +47,18 @@ class Checkpoint(NamedTuple):
     run: str = "audit"
 
     def save(self, **arrays: Any) -> None:
-        """Replaces the file atomically, so that a kill at any moment leaves either the old or the new one."""
+        """Replaces the file atomically, so that a kill at any moment leaves either the old or the new one.
+
+        Raises:
+          InputError: a file that cannot be written.
+        """
         if self.shared and jax.process_index() > 0:
             return
-        beside = self.file.with_name(self.file.name + ".partial")
-        with open(beside, "wb") as stream:
-            np.savez(stream, identity=np.array(json.dumps(self.identity)), **arrays)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, self.file)
+        try:
+            with replacing(self.file) as stream:
+                np.savez(stream, identity=np.array(json.dumps(self.identity)), **arrays)
+        except OSError as error:
+            raise _validate.expected("checkpoint", "a file that can be written", f"{error.strerror}: {self.file}") from None
 
     def restore(self) -> dict[str, np.ndarray] | None:
         """Returns the arrays last saved, or None if there is no file yet.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit import _validate
+from dpaudit._engine.replacing import replacing
 from dpaudit.auditing.result import json_number
 
 
@@ -78,13 +79,9 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
       InputError: the file cannot be written.
     """
     path = Path(path)
-    beside = path.with_name(path.name + ".partial")
     try:
-        with open(beside, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
+        with replacing(path) as stream:
+            stream.write(text.encode())
     except OSError as error:
         raise _validate.expected(path.name, "a file that can be written", error.strerror) from None
 

@@ -47,6 +47,20 @@ def test_what_json_does_not_know_is_refused_and_the_old_file_stays(tmp_path):
     assert read_rows(file) == [row()]
 
 
+def test_two_processes_that_write_one_file_leave_a_whole_one(tmp_path, monkeypatch):
+    file, sync = tmp_path / "results.json", os.fsync
+
+    def meanwhile(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", sync)
+        write_rows([row(), row()], file)  # as another process would
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    write_rows([row()], file)
+    assert read_rows(file) == [row()]
+    assert os.listdir(tmp_path) == ["results.json"]
+
+
 def test_a_kill_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
     file = tmp_path / "results.json"
     write_rows([row()], file)
