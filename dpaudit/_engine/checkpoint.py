@@ -58,7 +58,8 @@ class Checkpoint(NamedTuple):
             with replacing(self.file) as stream:
                 np.savez(stream, identity=np.array(json.dumps(self.identity)), **arrays)
         except OSError as error:
-            raise _validate.expected("checkpoint", "a file that can be written", f"{error.strerror}: {self.file}") from None
+            got = f"{error.strerror}: {self.file}"
+            raise _validate.expected("checkpoint", "a file that can be written", got) from None
 
     def restore(self) -> dict[str, np.ndarray] | None:
         """Returns the arrays last saved, or None if there is no file yet.
