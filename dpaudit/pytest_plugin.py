@@ -53,8 +53,8 @@ def audit_privacy(request: pytest.FixtureRequest) -> "Callable[..., AuditResult]
     ``audit_privacy(mechanism, x0, x1, claim=None, **more) -> AuditResult`` takes the arguments of
     :func:`dpaudit.audit`. Its seed is derived from the test's node id, so every test has its own trials, the same ones
     in each run. With ``seconds`` of the marker, 5 by default and without compilation, the bound holds whenever time
-    runs out; a slower machine runs fewer trials. With ``trials``, exactly that many are run, and the result is the
-    same on all machines of a kind. An underpowered audit is a warning.
+    runs out; a slower machine runs fewer trials, and ``until`` may end them earlier. With ``trials``, exactly that
+    many are run, and the result is the same on all machines of a kind. An underpowered audit is a warning.
     """
     calls = 0
 
@@ -90,7 +90,10 @@ def _audited(
     trials, seconds = settings.get("trials"), settings.get("seconds")
     options["trials"] = MOST if trials is None else trials
     if trials is None or seconds is not None:
-        clock = _Clock(_validate.positive(seconds=SECONDS if seconds is None else seconds), sequential.violation())
+        seconds, certain = _validate.positive(seconds=SECONDS if seconds is None else seconds), more.pop("until", None)
+        if not (certain is None or callable(certain)):
+            raise _validate.expected("until", "a rule such as sequential.violation(), or None", certain)
+        clock = _Clock(seconds, certain or sequential.violation(), more.pop("progress", None))
         options |= {"until": clock.over, "progress": clock.played}
     began = time.perf_counter()
     result = dpaudit.audit(*what, key=key, **options | more)
@@ -100,9 +103,11 @@ def _audited(
         except Exception as error:  # whatever happens to the page must not hide the violation
             page = f"page not written: {_validate.one_line(f'{type(error).__name__}: {error}')}"
         promised = f"the curve {claim!r}" if claim.is_curve else f"{claim.epsilon:g}"
-        shown = f"p = {result.p_value:.2g}" if result.p_value is not None else f"at least {result.epsilon_lower:.3g}"
+        shown = f"epsilon is at least {result.epsilon_lower:.3g} with confidence"
+        if result.p_value is not None:
+            shown = f"p = {result.p_value:.2g} (of the promise being kept), at confidence"
         pytest.fail(
-            f"privacy violation: epsilon is {shown} with confidence {result.confidence:g}, promised was {promised} "
+            f"privacy violation: {shown} {result.confidence:g}, promised was {promised} "
             f"(delta {result.delta:g}, {result.trials:,} trials, {result.method})\n{page}"
         )
     if result.verdict == "underpowered":
@@ -118,11 +123,11 @@ def _audited(
 
 
 class _Clock:
-    """Stops an audit once a violation is certain or its time is over. The clock starts with the second call to the
-    devices, because the first one includes compilation."""
+    """Stops an audit once a violation is certain (or the test's own rule says so) or its time is over. The clock
+    starts with the second call to the devices, because the first one includes compilation."""
 
-    def __init__(self, seconds: float, certain: "Until") -> None:
-        self._seconds, self._certain = seconds, certain
+    def __init__(self, seconds: float, certain: "Until", progress: Callable[[int], None] | None) -> None:
+        self._seconds, self._certain, self._progress = seconds, certain, progress
         self._end, self._chosen = math.inf, False
 
     def over(self, watch: Any, counts: Any) -> Any:
@@ -137,6 +142,8 @@ class _Clock:
         """Starts the clock, and ends an audit that has no time left before an attack is chosen."""
         from dpaudit import _validate
 
+        if self._progress is not None:
+            self._progress(done)
         if self._end == math.inf and done:
             self._end = time.monotonic() + self._seconds
         elif time.monotonic() > self._end and not self._chosen:

@@ -124,6 +124,32 @@ def test_a_budget_of_seconds_stops_early_or_when_it_is_over(runs):
     assert "stopped early" in message(found)
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("more", ["until=lambda watch, counts: np.zeros(len(counts), bool)", "progress=seen.append"])
+def test_a_budget_of_seconds_holds_beside_a_rule_and_a_progress_of_the_test(runs, more):
+    found, _ = runs(
+        "import numpy as np\nseen = []\n@pytest.mark.dpaudit(seconds=0.5)\ndef test_it(audit_privacy):\n"
+        f"    result = audit_privacy(noisy, x0, x1, claim, trials=1_200_000, {more})\n"
+        "    assert 4000 < result.trials < 1_200_000\n    assert not seen or seen[-1] == result.trials\n"
+    )
+    assert outcome(found)["passed"] == 1, message(found)
+
+
+def test_a_rule_of_the_test_stops_before_the_time_is_over(runs):
+    rule = "until=lambda watch, counts: counts.sum(-1) >= 300"
+    found, _ = runs(
+        "@pytest.mark.dpaudit(seconds=100)\ndef test_it(audit_privacy):\n"
+        f"    assert audit_privacy(noisy, x0, x1, claim, trials=4000, {rule}).trials < 2000\n"
+    )
+    assert outcome(found)["passed"] == 1, message(found)
+
+
+def test_a_curve_is_judged_by_its_p_value(runs):
+    body = f"{TRIALS}def test_it(audit_privacy):\n    audit_privacy(half, x0, x1, dpaudit.Claim.gaussian(1.0))\n"
+    wanted = r"privacy violation: p = \S+ \(of the promise being kept\), at confidence 0\.99, promised was the curve "
+    assert re.search(wanted, message(runs(body)[0]))
+
+
 @pytest.mark.parametrize(
     "mark, call, wanted",
     [
