@@ -14,7 +14,7 @@ import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -77,6 +77,7 @@ def _audited(
     import dpaudit
     from dpaudit import _validate
     from dpaudit.auditing.bounds import sequential
+    from dpaudit.auditing.shown import beside
 
     marker = request.node.get_closest_marker("dpaudit")
     settings, given = ({}, ()) if marker is None else (dict(marker.kwargs), marker.args)
@@ -90,10 +91,12 @@ def _audited(
     trials, seconds = settings.get("trials"), settings.get("seconds")
     options["trials"] = MOST if trials is None else trials
     if trials is None or seconds is not None:
-        seconds, certain = _validate.positive(seconds=SECONDS if seconds is None else seconds), more.pop("until", None)
-        if not (certain is None or callable(certain)):
-            raise _validate.expected("until", "a rule such as sequential.violation(), or None", certain)
-        clock = _Clock(seconds, certain or sequential.violation(), more.pop("progress", None))
+        rule: Any = more.pop("until", None) or sequential.violation()
+        if not callable(rule):
+            raise _validate.expected("until", "a rule such as sequential.violation(), or None", rule)
+        own: Any = more.pop("progress", None)
+        seconds = _validate.positive(seconds=SECONDS if seconds is None else seconds)
+        clock = _Clock(seconds, cast("Until", rule), own)
         options |= {"until": clock.over, "progress": clock.played}
     began = time.perf_counter()
     result = dpaudit.audit(*what, key=key, **options | more)
@@ -103,7 +106,8 @@ def _audited(
         except Exception as error:  # whatever happens to the page must not hide the violation
             page = f"page not written: {_validate.one_line(f'{type(error).__name__}: {error}')}"
         promised = f"the curve {claim!r}" if claim.is_curve else f"{claim.epsilon:g}"
-        shown = f"epsilon is at least {result.epsilon_lower:.3g} with confidence"
+        lower = beside(result.epsilon_lower, None if claim.is_curve else claim.epsilon)
+        shown = f"epsilon is at least {lower} with confidence"
         if result.p_value is not None:
             shown = f"p = {result.p_value:.2g} (of the promise being kept), at confidence"
         pytest.fail(

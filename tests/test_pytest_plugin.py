@@ -122,6 +122,7 @@ def test_a_budget_of_seconds_stops_early_or_when_it_is_over(runs):
     )
     assert outcome(found) == {"passed": 1, "skipped": 0, "failed": 1}
     assert "stopped early" in message(found)
+    assert re.search(r"epsilon is at least 1\.0*[1-9]", message(found))  # more than was promised
 
 
 @pytest.mark.integration

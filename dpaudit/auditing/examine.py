@@ -20,6 +20,7 @@ from dpaudit.auditing.lint import probe
 from dpaudit.auditing.lint.inspect import ORDERS, Finding, inspect
 from dpaudit.auditing.result import AuditResult
 from dpaudit.auditing.search import search
+from dpaudit.auditing.shown import beside
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 TRIALS = (10_000, 30_000, 100_000, 300_000, 1_000_000)  # of an audit
@@ -216,7 +217,7 @@ class _Attacks:
         result = self._diary.do(
             f"attack {name} in {trials:,} trials",
             lambda: audit(self._mechanism, *pair, key=key, **settings),
-            lambda result: f"{result.method}: epsilon is at least {result.epsilon_lower:.3g}; {result.verdict}.",
+            lambda result: f"{result.method}: epsilon is at least {_lower(result, self._claim)}; {result.verdict}.",
         )
         self.results.append(result)
         self.pairs.append(pair)
@@ -347,10 +348,14 @@ def _decisive(results: Sequence[AuditResult]) -> AuditResult:
     return max(results, key=lambda result: (result.verdict == "violation", result.epsilon_lower))
 
 
+def _lower(result: AuditResult, claim: Claim) -> str:
+    return beside(result.epsilon_lower, None if claim.is_curve else claim.epsilon)
+
+
 def _judged(results: list[AuditResult], findings: list[Finding], claim: Claim) -> tuple[str, str]:
     """Returns (verdict, sentence)."""
     best = _decisive(results)
-    lower, promised = f"{best.epsilon_lower:.3g}", f"{claim.epsilon:g}"
+    lower, promised = _lower(best, claim), f"{claim.epsilon:g}"
     if claim.is_curve:
         lower, promised = f"{lower} at delta {best.delta:.3g}", repr(claim)
     if best.verdict == "violation":

@@ -2,6 +2,7 @@
 number."""
 
 import json
+import math
 from html import escape
 from typing import Any
 
@@ -38,27 +39,32 @@ def render(row: dict[str, Any]) -> str:
     result = AuditResult.from_json(json.dumps(row))
     title, explained = VERDICTS[result.verdict]
     how = "By this attack" if result.attacks else "With a perfect attack"
-    seen = f"{how}, a true ε of {words.said(result.detectable)} or more would have been called a violation with "
+    least = words.beside(result.detectable, row["claim_epsilon"])
+    seen = f"{how}, a true ε of {least} or more would have been called a violation with "
     explained = explained.format(
         risk=round(100 * (1 - result.confidence), 6),
         seen="" if result.detectable is None else f"{seen}probability 0.8.",
         reason=result.reason,
         next=MORE_TRIALS if result.claim and "trials" in str(result.reason) else ANOTHER_ATTACK,
     )
-    caption = (
-        "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the "
-        "promise. Dotted: the ceiling, the most that this many trials could certify."
-    )
     numbers = [*result_lines(result), ("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds")]
     return "\n".join(
         [
             f"<h1>{escape(title)}</h1>",
             f'<div class="box">{markup.paragraph(explained)}</div>',
-            markup.figure(audit_figure(row), "audit", caption),
+            markup.figure(audit_figure(row), "audit", _caption(row)),
             f"<h2>{escape(str(row['target']))}</h2>",
             markup.definitions([*numbers, ("versions", str(row["versions"]))]),
         ]
     )
+
+
+def _caption(row: dict[str, Any]) -> str:
+    """Names the marks that :func:`audit_figure` draws for this row."""
+    marks = ["Dot: ε measured, with its bounds."]
+    if math.isfinite(words.number(row["claim_epsilon"])):
+        marks.append("Dashed: promised. Shaded: violations that could not be told from the promise.")
+    return " ".join([*marks, "Dotted: the ceiling, the most that this many trials could certify."])
 
 
 TITLES = {
@@ -73,10 +79,6 @@ ON_THE_CURVE = (
     "Where its upper edge is below the dashed line, the promise is broken: the area between them is dark. Cross: the "
     "rule on which the verdict rests, with its own bounds, which are narrower."
 )
-ON_THE_NUMBER = (
-    "Dot: ε measured, with its bounds. Dashed: promised. Shaded: violations that could not be told from the promise. "
-    "Dotted: the ceiling, the most that this many trials could certify."
-)
 
 
 def render_examination(row: dict[str, Any]) -> str:
@@ -84,7 +86,10 @@ def render_examination(row: dict[str, Any]) -> str:
     result = AuditResult.from_json(json.dumps(row))
     steps = [(f"{step['seconds']:.1f} s", f"{step['name']}: {step['found']}") for step in row["steps"]]
     more = [
-        (f"{one['trials']:,} trials", f"would have shown a loss of {words.said(one['detectable'])} four times in five")
+        (
+            f"{one['trials']:,} trials",
+            f"would have shown a loss of {words.beside(one['detectable'], row['claim_epsilon'])} four times in five",
+        )
         for one in row["with_more"]
     ]
     numbers = [*result_lines(result), ("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds")]
@@ -96,7 +101,7 @@ def render_examination(row: dict[str, Any]) -> str:
             markup.definitions(steps),
             "<h2>What an attacker can do</h2>",
             markup.figure(tradeoff_figure(row["curve"]), "curve", ON_THE_CURVE),
-            markup.figure(audit_figure(row), "audit", ON_THE_NUMBER),
+            markup.figure(audit_figure(row), "audit", _caption(row)),
             *(["<h2>What more trials would have shown</h2>", markup.definitions(more)] if more else []),
             "<h2>Every number</h2>",
             markup.definitions([*numbers, ("versions", str(row["versions"]))]),

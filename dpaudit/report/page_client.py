@@ -181,7 +181,7 @@ def _judged(played: Rows, epsilon: float) -> str:
     start, tests, kind = f"Promise {words.promise(epsilon, words.delta_of(own))}: ", _tests(own), kind_of(played)
     if broken:
         least = ", ".join(
-            f"{words.said(max(map(number, (row['epsilon_lower'], row['epsilon_optimal_lower']))))}"
+            f"{words.beside(max(map(number, (row['epsilon_lower'], row['epsilon_optimal_lower']))), epsilon)}"
             f" ({words.craft_name(row['craft'])} on {words.source(row)})"
             for row in broken
         )
@@ -191,7 +191,7 @@ def _judged(played: Rows, epsilon: float) -> str:
         most = words.said(max(number(row["ceiling"]) for row in own))
         return f"{start}too few trials. Even a perfect observer could not have shown more than ε = {most}."
     best = (min if kind.fault else max)(able, key=lambda row: number(row["detectable"]))
-    text = f"{start}no violation was found in {tests}. A true ε of {words.said(best['detectable'])} or more"
+    text = f"{start}no violation was found in {tests}. A true ε of {words.beside(best['detectable'], epsilon)} or more"
     text += f", {kind.fault}," * bool(kind.fault) + " would have been found with probability 0.8"
     text += f" by the optimal test ({words.craft_name(best['craft'])})." if kind.fault else "."
     few = len(own) - len(able)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -157,20 +158,24 @@ def _lines_table(verdict: str, lines: Sequence[tuple[str, str]]) -> Table:
 def result_lines(result: AuditResult) -> list[tuple[str, str]]:
     """Lists the numbers of one audit with their names and meanings."""
     claim = result.claim
+    promised = None if claim is None or claim.is_curve else claim.epsilon
+    said = partial(words.beside, promised=promised)
     bound = f"with confidence {100 * result.confidence:g}%"
     seen = f"{SEEN}, by this attack" if result.attacks else DETECTABLE
     most = max(result.epsilon_lower, 0 if claim is None else claim.epsilon)
-    detectable = "–" if result.detectable is None else f"{words.said(result.detectable)} or more {seen}"
+    detectable = "–" if result.detectable is None else f"{said(result.detectable)} or more {seen}"
+    if words.number(result.detectable) == math.inf:
+        detectable = f"no ε, however large, {seen}"
     return [
         *([] if result.reason is None else [("reason", result.reason)]),
         ("promised", _promised(claim)),
         *([] if result.p_value is None else [("p-value", f"{result.p_value:.2g} (of the promise being kept)")]),
-        ("ε at least", f"{words.said(result.epsilon_lower)} ({bound}, of the mechanism)"),
-        ("ε measured", f"{words.said(result.epsilon_hat)} at δ = {result.delta:g}"),
-        ("ε at most", f"{words.said(result.epsilon_upper)} ({bound}, of this attack: another may attain more)"),
+        ("ε at least", f"{said(result.epsilon_lower)} ({bound}, of the mechanism)"),
+        ("ε measured", f"{said(result.epsilon_hat)} at δ = {result.delta:g}"),
+        ("ε at most", f"{said(result.epsilon_upper)} ({bound}, of this attack: another may attain more)"),
         ("right guesses", f"{100 * result.accuracy:.1f} % (FPR {result.fpr:.4f}, FNR {result.fnr:.4f})"),
         ("trials", f"{result.trials:,}, of which {result.negatives + result.positives:,} counted"),
-        ("ceiling", f"{words.said(result.ceiling)} (the most that this many trials could certify)"),
+        ("ceiling", f"{said(result.ceiling)} (the most that this many trials could certify)"),
         ("detectable", detectable),
         *([] if result.power is None else [("power", f"{result.power:.2f} {POWER}")]),
         *([] if result.reading is None else [("if Gaussian", _reading(result, bound))]),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from dpaudit.auditing.shown import beside as shown_beside
 from dpaudit.audits.ldp_client import CRAFTS
 
 Row = dict[str, Any]
@@ -35,6 +36,15 @@ def said(value: Any, digits: int | None = None) -> str:
     if math.isinf(shown):
         return "∞"
     return f"{shown:.{(2 if shown < 9.995 else 1) if digits is None else digits}f}"
+
+
+def beside(value: Any, promised: Any) -> str:
+    """Formats a row's number as :func:`said` does, but on its own side of the promise: ``1.003`` where 1 was
+    promised."""
+    shown = number(value)
+    if promised is None or not math.isfinite(shown):
+        return said(value)
+    return shown_beside(shown, number(promised), ".2f" if shown < 9.995 else ".1f")
 
 
 def interval(low: Any, high: Any) -> str:

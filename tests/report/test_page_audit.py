@@ -60,6 +60,38 @@ def test_an_infinite_bound_is_drawn_and_said(tmp_path):
     assert "ε at most∞" in text
 
 
+def test_bounds_are_said_on_their_own_side_of_the_promise(tmp_path):
+    """An early stop leaves a bound just above the promise, which two decimals would show as the promise itself."""
+    stopped = dataclasses.replace(from_counts(100, 100, 1000, 1000, claim=Claim(1.0)), epsilon_lower=1.0008593)
+    small = dataclasses.replace(
+        from_counts(400, 400, 1000, 1000, claim=Claim(0.012)), epsilon_lower=0.0131, detectable=0.0144
+    )
+    kept = dataclasses.replace(small, epsilon_lower=0.0069, claim=Claim(0.007))
+    said = []
+    for result in (stopped, small, kept):
+        row = {"target": "mine"} | result.to_row() | {"seed": 3, "seconds": 1.25, "versions": "jax 0.10.2"}
+        write_audit_page(row, tmp_path / "report.html")
+        said.append(read_page(tmp_path / "report.html")[1])
+    assert "ε at least1.001 (" in said[0]
+    assert "ε at least0.013 (" in said[1]
+    assert "detectable0.014 or more" in said[1]
+    assert "ε at least0.007 (" in said[2]
+
+
+def test_a_caption_names_only_what_is_drawn(tmp_path):
+    assert "Dashed: promised." in page(tmp_path, 400, 1_000, Claim(1.0))[1]
+    for claim in (None, Claim.gaussian(1.0)):
+        text = page(tmp_path, 400, 1_000, claim)[1]
+        assert "Dashed" not in text
+        assert "Dotted: the ceiling" in text
+
+
+def test_what_nothing_could_have_shown_is_not_said_to_be_detectable(tmp_path):
+    text = page(tmp_path, 1, 20, Claim(6.0))[1]
+    assert "detectableno ε, however large, would have been called a violation" in text
+    assert "∞ or more" not in text
+
+
 def test_a_hostile_name_stays_text(tmp_path):
     source, text, _ = page(tmp_path, 1, 100, None, target="<script>alert(1)</script>")
     assert "<script" not in source
