@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
 from dpaudit import _validate
-from dpaudit._engine.fingerprint import Identity, digest, is_key, program, raw, refuse_another, text
+from dpaudit._engine.fingerprint import Identity, digest, is_key, on_host, program, raw, refuse_another, text
 from dpaudit._engine.replacing import replacing
 from dpaudit._engine.sharding import several_processes
 
@@ -212,7 +212,11 @@ def checkpoint(
         return None
     leaves = jax.tree.leaves(one)
     parts = {
-        "mechanism or pair of inputs": (*program(traced), *(raw(leaf) for leaf in leaves if not is_key(leaf))),
+        "mechanism or pair of inputs": (
+            *program(traced),
+            *on_host(traced),
+            *(raw(leaf) for leaf in leaves if not is_key(leaf)),
+        ),
         "key": [raw(leaf) for leaf in leaves if is_key(leaf)],
         "number of trials": [text(trials)],
         "setting": [text(settings)],

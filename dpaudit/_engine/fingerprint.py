@@ -7,6 +7,7 @@ A digest is the same in every process that starts the same run.
 
 import hashlib
 import re
+import types
 from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import count
@@ -60,6 +61,41 @@ def spelled(traced: ClosedJaxpr) -> tuple[list[bytes], tuple[Any, ...]]:
     """
     words, objects = _spelled(traced.jaxpr, {})
     return [words.encode(), *map(raw, closed_over(traced))], tuple(objects)
+
+
+def of_function(function: Any) -> list[bytes]:
+    """Identifies a Python function by its code and the plain values and arrays that it closes over, not by the
+    functions that it calls; an object without code by nothing."""
+    if not hasattr(function, "__code__"):
+        return []
+    values = [*(function.__defaults__ or ()), *map(_held, function.__closure__ or ())]
+    told = [repr(value) if _told(value) else value.tobytes() for value in values if _told(value) or _array(value)]
+    return [*_code(function.__code__), repr(told).encode()]
+
+
+def _code(code: types.CodeType) -> list[bytes]:
+    """Returns the code of a function and of those inside it; sets have no order of their own."""
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    plain = [sorted(map(repr, one)) if isinstance(one, frozenset) else one for one in code.co_consts]
+    told = repr((code.co_names, [one for one in plain if one not in inner]))
+    return [code.co_code, told.encode(), *(word for one in inner for word in _code(one))]
+
+
+def _held(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # of a name that has no value yet
+        return None
+
+
+def _array(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject
+
+
+def on_host(traced: ClosedJaxpr) -> list[bytes]:
+    """Returns bytes that identify the functions that a program calls on the host, in order."""
+    called = (getattr(part, "callback_func", None) for part in spelled(traced)[1])
+    return [word for function in called for word in of_function(function)]
 
 
 def standing(traced: ClosedJaxpr) -> list[Any]:

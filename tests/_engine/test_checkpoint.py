@@ -2,13 +2,18 @@
 
 import errno
 import os
+import types
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dpaudit
 from dpaudit import InputError
 from dpaudit._engine.checkpoint import Checkpoint
+from dpaudit._engine.fingerprint import of_function
 
 
 def test_what_is_kept_is_not_made_again_and_comes_back_as_it_was(tmp_path):
@@ -65,3 +70,45 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_old_one_stays(tmp_pat
     assert found is not None
     np.testing.assert_array_equal(found["counts"], np.zeros(7))
     assert os.listdir(tmp_path) == ["kept.npz"]
+
+
+def called(scale, power: float = 1.0):
+    """A release whose noise is made by a function on the host."""
+
+    def noise(words: np.ndarray) -> Any:
+        return np.float32(np.random.default_rng(np.ravel(words)).laplace() * scale) ** power
+
+    def release(key: jax.Array, world: int) -> jax.Array:
+        words, shape = jax.random.key_data(key), jax.ShapeDtypeStruct((), jnp.float32)
+        return world + jax.pure_callback(noise, shape, words, vmap_method="sequential")
+
+    return release
+
+
+@pytest.mark.parametrize("other", [called(0.2), called(1.0, power=3.0), called(np.ones(2)[:1])])
+def test_a_game_does_not_go_on_with_another_function_on_the_host(tmp_path, other):
+    def scores(release):
+        return dpaudit.play(jax.random.key(0), release, lambda seen: seen, 8, checkpoint=tmp_path / "game")
+
+    first = scores(called(1.0))
+    np.testing.assert_array_equal(scores(called(1.0)), first)
+    with pytest.raises(InputError, match="made by another mechanism or pair of inputs"):
+        scores(other)
+
+
+def test_a_function_is_known_in_another_process_and_by_the_functions_inside_it():
+    code = (lambda x: x).__code__
+    orders = frozenset((0, 8)), frozenset((8, 0))  # sets of strings have another order in every process
+    one, other = (
+        types.FunctionType(code.replace(co_consts=(*code.co_consts, order)), {}, "one", (), ()) for order in orders
+    )
+    assert repr(orders[0]) != repr(orders[1])
+    assert of_function(one) == of_function(other) != of_function(lambda x: x)
+
+    def half(rng, x):
+        return (lambda noise: x + noise / 2)(rng.laplace())
+
+    def third(rng, x):
+        return (lambda noise: x + noise / 3)(rng.laplace())
+
+    assert of_function(half) != of_function(third)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit._engine import fingerprint
 from dpaudit.auditing.host import chunks
 from dpaudit.auditing.host.chunks import Plan
 
@@ -46,13 +47,10 @@ class HostMechanism:
         return Plan(self.function, inputs, self.setup, self.features, self.batched, self.chunk, trials, words)
 
     def told(self) -> list[bytes]:
-        """Returns bytes that identify the function by its name and code, not by the functions that it calls."""
+        """Returns bytes that identify the function by its name and by :func:`fingerprint.of_function`."""
         found = [self.__name__.encode(), str((self.batched, self.chunk)).encode()]
         for function in (self.function, self.setup, self.features):
-            code = getattr(function, "__code__", None)
-            if code is not None:
-                plain = [one for one in code.co_consts if not hasattr(one, "co_code")]
-                found += [code.co_code, repr((code.co_names, plain)).encode()]
+            found += fingerprint.of_function(function)
         return found
 
     def __call__(self, key: jax.Array, x: Any) -> Any:
