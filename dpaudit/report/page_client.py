@@ -186,7 +186,8 @@ def _judged(played: Rows, epsilon: float) -> str:
             for row in broken
         )
         found = f"{start}a violation was found in {len(broken)} of {tests}."
-        return f"{found} With confidence {words.confidence(broken)} the true ε is at least {least}.{kind.reading}"
+        sure = f"the larger of the two bounds of a test, each of confidence {words.confidence(broken)}"
+        return f"{found} The true ε is at least {least}: {sure}.{kind.reading}"
     if not able:
         most = words.said(max(number(row["ceiling"]) for row in own))
         return f"{start}too few trials. Even a perfect observer could not have shown more than ε = {most}."

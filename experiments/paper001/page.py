@@ -193,14 +193,19 @@ def faults(rows: Rows) -> str:
 
 
 def faults_found(rows: Rows) -> Fact:
-    """Every broken protocol is found out by who can see the fault, and no sound one is accused."""
-    found = [row["setting"] for row in select(rows, "fault")]
-    unseen = [at for at in found if at["broken"] and at["seen_by"] == "anyone else"]
-    caught = [at for at in found if at["broken"] and at not in unseen]
-    sound = [at for at in found if not at["broken"]]
-    holds = all(at["verdict"] == "violation" for at in caught)
-    holds = holds and all(at["verdict"] == "consistent" for at in (*sound, *unseen))
-    return fact(holds, caught=len(caught), sound=len(sound))
+    """Every broken protocol is found out by who can see the fault, and no sound one is accused.
+
+    An event that is rarer than delta in a sound one can show no loss there: its verdict is "underpowered".
+    """
+    found = select(rows, "fault")
+    unseen = [row for row in found if row["setting"]["broken"] and row["setting"]["seen_by"] == "anyone else"]
+    caught = [row for row in found if row["setting"]["broken"] and row not in unseen]
+    sound = [row for row in found if not row["setting"]["broken"]]
+    rare = [row for row in sound if row["setting"]["verdict"] == "underpowered"]
+    holds = all(row["setting"]["verdict"] == "violation" for row in caught)
+    holds = holds and all(row["setting"]["verdict"] == "consistent" for row in (*sound, *unseen) if row not in rare)
+    holds = holds and bool(rare) and all(row["ours_high"] == 0 for row in rare)
+    return fact(holds, caught=len(caught), sound=len(sound), rare=len(rare))
 
 
 def views(rows: Rows) -> str:

@@ -74,7 +74,9 @@ def test_promise_kept_with_the_power_of_the_test(whole):
 def test_promise_broken_or_not_testable(tmp_path):
     _, text, _ = read(tmp_path, [row(), row(craft="dummy", verdict="violation", epsilon_lower=4.4)])
     assert "Promise ε = 4: a violation was found in 1 of 2 tests." in text
-    assert "With confidence 95% the true ε is at least 4.40 (dummy on digits)." in text
+    assert (
+        "The true ε is at least 4.40 (dummy on digits): the larger of the two bounds of a test, each of confid" in text
+    )
     assert "no violation" not in text
     _, text, _ = read(tmp_path, [row(verdict="underpowered", ceiling=3.2, detectable="inf")])
     assert "too few trials. Even a perfect observer could not have shown more than ε = 3.20." in text
