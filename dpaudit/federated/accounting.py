@@ -361,7 +361,8 @@ def _losses(event: DpEvent, sensitivity: float) -> PrivacyLossDistribution:
 
 def _sampled(whole: PrivacyLossDistribution, rate: float, interval: float) -> PrivacyLossDistribution:
     """Returns the privacy losses of one release of a sample of fixed size, given those of one of all clients."""
-    top = whole.get_epsilon_for_delta(TAIL)
+    infinite = float(whole.get_delta_for_epsilon(math.inf))  # of Laplace noise 1e-16, where its shares round below 1
+    top = whole.get_epsilon_for_delta(max(TAIL, infinite))
     cells = math.ceil((top + math.log(rate + (1 - rate) * math.exp(-top))) / interval)
     losses = interval * np.arange(cells + 1)
     unsampled: Any = losses + np.log(np.exp(-losses) - np.expm1(-losses) / rate)  # ln(1 + (e^loss - 1)/rate)

@@ -245,6 +245,13 @@ def test_laplace_noise_is_amplified_by_the_closed_form_of_pure_privacy():
         assert spent == pytest.approx(math.log1p(0.1 * math.expm1(whole)), rel=1e-2)
 
 
+@pytest.mark.parametrize(("scale", "replacement"), [(1.0, 2.0), (2.0, 1.0), (5.0, 1.0), (10.0, 2.0), (100.0, 2.0)])
+def test_laplace_noise_whose_shares_round_below_one(scale: float, replacement: float):
+    """What is left of one, 1e-16, is no infinite loss. epsilon is what pure privacy has at this delta."""
+    spent = fixed_size(LaplaceDpEvent(scale), rate=1.0, releases=1, delta=1e-6, replacement=replacement)
+    assert spent == pytest.approx(replacement / scale + 2 * math.log1p(-1e-6), rel=1e-4)
+
+
 @pytest.mark.integration
 def test_nothing_is_spent_before_the_first_release_and_more_with_each():
     for accounting in (fixed_size, poisson, renyi):
