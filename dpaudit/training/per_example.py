@@ -223,7 +223,7 @@ def _clipped_part(
     d, gradients = wide((d, gradients))
     if weights is not None:
         d, gradients, losses = _weighted((d, gradients, losses), weights)
-        others = others if group == 1 else _without_padding(others, weights)
+        others = others if group == 1 else {i: _without_padding(found[i], others[i], weights) for i in others}
     units: list[UnitGradients] = [
         unit_gradients(found[i], leaf, others[i], d[found[i].at], group)
         if i in found
@@ -343,8 +343,10 @@ def _weighted(tree: Any, weights: jax.Array) -> Any:
     return jax.tree.map(one, tree)
 
 
-def _without_padding(tree: Any, weights: jax.Array) -> Any:
-    return jax.tree.map(lambda x: jnp.where(weights.reshape(-1, *(1,) * (x.ndim - 1)) == 0, 0, x), tree)
+def _without_padding(site: taps.Site, others: list[jax.Array], weights: jax.Array) -> list[jax.Array]:
+    """Puts numbers with which a cotangent of 0 gives a gradient of 0 in place of padding's operands."""
+    harmless = 1 if site.step.primitive.name == "div" else 0  # of a divisor
+    return [jnp.where(weights.reshape(-1, *(1,) * (x.ndim - 1)) == 0, harmless, x) for x in others]
 
 
 def _layers(params: Any) -> list[int]:

@@ -214,3 +214,18 @@ def test_convolutions_for_accelerators_are_the_same_sum(name: str, monkeypatch: 
         for own, wanted in zip(jax.tree.leaves(other), jax.tree.leaves(found[0]), strict=True):
             np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-6)
     assert any(by_both_sides) == (name == "conv")
+
+
+def test_a_parameter_that_the_data_divide_keeps_its_unit_beside_padding() -> None:
+    """Padding is no divisor of zero: its NaN would drop the unit."""
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.sum(params["w"] / (1 + x**2))
+
+    params, batch = {"w": jnp.ones(3)}, jnp.asarray(np.random.default_rng(5).normal(size=(6, 3)), jnp.float32)
+    weights = jnp.array([1, 0, 0.5, 2, 0, 0])
+    wanted, norms = by_vmap.clipped_sum(by_vmap.gradients(loss, params, batch), 0.9, 2, weights)
+    total, info = per_example.clipped_sum(loss, params, batch, clip_norm=0.9, group_size=2, weights=weights)
+    assert int(info.dropped) == 0
+    np.testing.assert_allclose(info.norms, norms, rtol=1e-5)
+    assert by_vmap.relative_error(total, wanted) < 1e-5
