@@ -57,7 +57,7 @@ def mechanism(*, epsilon: float, delta: float, clip_norm: float) -> Mechanism:
 
     Source: Balle and Wang 2018.
     """
-    sigma = noise_std(epsilon=epsilon, delta=delta, clip_norm=clip_norm)
+    sigma = float(noise_std(epsilon=epsilon, delta=delta, clip_norm=clip_norm))  # NumPy's would widen the noise
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
         clipped = clip(_validate.finite(x=x), clip_norm)

@@ -47,6 +47,18 @@ def test_release_is_clipped_input_plus_noise() -> None:
     assert abs(noise.std() / sigma - 1) < 4 * error < 0.03 - 5 * error  # 3% more or less would be seen
 
 
+def test_a_clip_norm_from_numpy_adds_no_digits_to_the_release_that_the_noise_lacks() -> None:
+    """Of noise in float32 on a release in float64, what is left of the right input is sigma times a float32 number."""
+    x = jnp.array([0.3, 0.4], jnp.float32)
+    with jax.enable_x64(True):
+        plain, numpy = (
+            gaussian.mechanism(epsilon=1.0, delta=1e-5, clip_norm=norm).apply(jax.random.key(0), x)
+            for norm in (1.0, np.float64(1.0))
+        )
+    assert plain.dtype == numpy.dtype == jnp.float32
+    np.testing.assert_array_equal(plain, numpy)
+
+
 @pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
 def test_refuses_bad_delta(delta: float) -> None:
     with pytest.raises(_validate.InputError, match=r"delta: expected a number in \(0, 1\)"):
