@@ -21,6 +21,7 @@ import optax
 
 from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.clipping import wide
 from dpaudit.training import per_example
 from dpaudit.training.dp_sgd import Noise, Trainer, add_noise, noisy_sums
 from dpaudit.training.sampling import Participation
@@ -80,7 +81,10 @@ def dp_ftrl(
 
 
 def correlated(strategy: "Strategy", stddev: Any) -> Noise:
-    """Returns noise C^-1 z over the rounds, z of standard deviation ``stddev`` in float32; NaN past the last round."""
+    """Returns noise C^-1 z over the rounds, z of standard deviation ``stddev``; NaN past the last round.
+
+    It is drawn in the type of the sums, float32 or wider: noise of fewer digits would leave their last digits bare.
+    """
 
     def init(params: Any) -> tuple[jax.Array, Any]:
         return jnp.int32(0), strategy.noising.init_multiply(_zeros(params))
@@ -183,4 +187,4 @@ def _relative_sensitivity(strategy: "Strategy", participation: Participation | N
 
 
 def _zeros(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), tree)
+    return jax.tree.map(jnp.zeros_like, wide(tree))

@@ -169,7 +169,17 @@ def blt(pattern: Participation, *, buffers: int = 3) -> Strategy:
         exact = buffered_toeplitz.BufferedToeplitz.build(decay, scale)
         coefficients = np.asarray(exact.toeplitz_coefs(pattern.rounds))
     rounded = buffered_toeplitz.BufferedToeplitz.build(decay, scale, jnp.float32)
-    return _of_coefficients(coefficients, rounded.inverse_as_streaming_matrix(), pattern)
+    inverse = rounded.inverse_as_streaming_matrix()
+
+    def init(like: Any) -> Any:
+        """Starts buffers in the type of the noise, where that is wider than float32."""
+        return jax.tree.map(
+            lambda leaf, memory: memory.astype(jnp.promote_types(leaf.dtype, memory.dtype)),
+            like,
+            inverse.init_multiply(like),
+        )
+
+    return _of_coefficients(coefficients, StreamingMatrix(init, inverse.multiply_next), pattern)
 
 
 def restarted(block: Strategy, times: int) -> Strategy:

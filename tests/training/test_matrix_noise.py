@@ -171,6 +171,27 @@ def test_noise_has_the_covariance_it_claims(strategies, name):
     assert _deviation(drawn, other, stddev) > 20
 
 
+@pytest.mark.parametrize("name", MAKE)
+def test_noise_of_a_sum_in_float64_hides_its_last_digits_too(strategies, name):
+    """Whoever knows two possible sums would otherwise see which one leaves noise that is a float32 number."""
+    sums = (0.1, 1 / 3)
+    with jax.enable_x64(True):
+        noise = correlated(strategies[name], 1.0)
+        memory = noise.init({"w": jnp.zeros(500), "b": jnp.zeros(500, jnp.float32)})
+
+        def step(memory, key):
+            noisy, memory = noise.add(
+                key, {"w": jnp.full(500, sums[1], jnp.float64), "b": jnp.zeros(500, jnp.float32)}, memory
+            )
+            return memory, noisy
+
+        _, noisy = jax.lax.scan(step, memory, jax.random.split(KEY, ROUNDS))
+    assert (noisy["w"].dtype, noisy["b"].dtype) == (jnp.float64, jnp.float32)
+    for known in sums:
+        rest = np.asarray(noisy["w"]) - known
+        assert np.mean(rest.astype(np.float32) == rest) < 0.01
+
+
 def _deviation(drawn: jax.Array, matrix: np.ndarray, stddev: float) -> float:
     """The largest deviation of the empirical covariance [n, n] from stddev^2 C^-1 C^-T, in standard errors."""
     sample = np.asarray(drawn, float)
