@@ -35,6 +35,7 @@ from dpaudit.training.sampling import poisson
 
 ABSENT, PRESENT = 0.0, 1.0  # the two inputs of an audit: whether the canary is in the data
 STRETCH = 100.0  # a canary's gradient before clipping, in clip norms
+LEAST = 0.9  # of the clip norm, by which a canary moves a sum; one that moves it less would hide a fault
 MEDIAN = 0.6745  # of |x|, x ~ N(0, 1)
 
 Loss = Callable[..., jax.Array]
@@ -47,9 +48,11 @@ class Recipe(NamedTuple):
       loss_fn: as for :func:`dpaudit.training.dp_sgd.dp_sgd`. If ``make`` has ``dropout=True`` bound, it is
         ``loss_fn(params, example, key=None)``: training gives it a key, the final loss of :func:`black_box` does not.
       params: where training starts.
-      data: pytree with leaves [n, ...]; an audit adds further rows.
+      data: pytree with leaves [n, ...]; an audit adds further rows. Canaries are copies of the first one, whose
+        gradient has to be finite.
       steps, clip_norm, noise_multiplier, batch_size, optimizer: of the training.
-      make: a function like :func:`dpaudit.training.dp_sgd.dp_sgd`; bind further settings by ``functools.partial``.
+      make: a function like :func:`dpaudit.training.dp_sgd.dp_sgd`; bind further settings by ``functools.partial``. One
+        that clips by layer shortens a canary, whose gradient lies in a layer of its own, and is refused.
     """
 
     loss_fn: Loss
@@ -290,7 +293,31 @@ def _planted(recipe: Recipe, canaries: int) -> tuple[Planted, Trainer, Any]:
         optax.chain(_recorded(recipe.steps, canaries), recipe.optimizer),
     )
     start = {"network": recipe.params, "canary": jnp.zeros(canaries)}
-    return Planted(records, number, jnp.ones(size + canaries)), trainer, start
+    planted = Planted(records, number, jnp.ones(size + canaries))
+    _refuse_blind(recipe, planted, trainer, start)
+    return planted, trainer, start
+
+
+def _refuse_blind(recipe: Recipe, planted: Planted, trainer: Trainer, start: Any) -> None:
+    """Refuses a training in which a canary alone in a step moves the sum by less than ``LEAST`` clip norms.
+
+    Its gradient is dropped as a whole where that of its record, 0 times a derivative, is not a number; and clipping
+    by layer leaves a gradient that lies in one layer 1/sqrt(layers) of the clip norm.
+    """
+
+    @jax.jit
+    def coordinate(present: Any) -> jax.Array:
+        row = jax.tree.map(lambda leaf: leaf[-1:], planted)
+        row = row._replace(present=present * row.present)
+        return _coordinates(recipe, trainer.step(jax.random.key(0), trainer.init(start), row, jnp.ones(1))[0])[0, -1]
+
+    moved = float(coordinate(PRESENT)) - float(coordinate(ABSENT))  # by one key, so of one noise
+    if moved == 0:
+        wanted = "a first example with a finite gradient at params, of which canaries are copies"
+        raise _validate.expected("data", wanted, "one whose gradient training drops, with that of any canary")
+    if not moved >= LEAST:
+        wanted = "a training that clips all layers together, so that a canary moves a sum by the whole clip norm"
+        raise _validate.expected("make", wanted, f"{moved:.3g} of the clip norm")
 
 
 def _trainer(recipe: Recipe, loss_fn: Loss, optimizer: optax.GradientTransformation) -> Trainer:
