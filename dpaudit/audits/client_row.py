@@ -80,6 +80,7 @@ def _measured(
     )  # fmt: skip
     hats = epsilon_from_rates(fpr, fnr, randomizer.delta)
     entered = _entered(codes, best.pattern).sum(axis=(1, 2))
+    blind = guesses.sum() in (0, guesses.size * n) and entered.sum() in (0, guesses.size * n)
     likely, unlikely = (entered[1], entered[0]) if best.pattern == 0 else (entered[0], entered[1])
     total = repeats * n
     low, high = randomizer.bounds(unlikely, total - likely, total, total, confidence=confidence)
@@ -88,6 +89,8 @@ def _measured(
     kept = ("fpr", "fnr", "accuracy", "epsilon_lower", "epsilon_upper", "method", "ceiling", "detectable", "verdict")
     if low > epsilon:  # the bounds hold jointly, so either test may find the violation
         row["verdict"] = "violation"
+    elif blind and row["verdict"] != "violation":  # both tests gave one answer in all trials, as for equal gradients
+        row["verdict"] = "underpowered"
     elif (
         row["verdict"] == "underpowered" and randomizer.bounds(0, 0, total, total, confidence=confidence)[0] > epsilon
     ):

@@ -204,6 +204,17 @@ def test_the_optimal_test_finds_what_the_cosine_rule_cannot_see():
 
 
 @pytest.mark.parametrize("engine", ["full", "plane"])
+@pytest.mark.parametrize("g1", [[0.0, 0, 0], [3.0, 0, 0]], ids=["the zero gradient twice", "one direction"])
+def test_pairs_that_no_test_can_tell_apart_say_nothing_of_the_mechanism(g1, engine):
+    """All trials are ties, whatever the client sends, so that a doubled epsilon is not told from the promised one."""
+    g0, g1 = jnp.minimum(jnp.array(g1), 1.0), jnp.array(g1)
+    (row,) = audited(Partial(as_given, g0, g1), engine=engine)
+    assert (row["fpr"], row["fnr"], row["epsilon_optimal_lower"]) == (0, 1, 0)
+    assert row["ceiling"] > 2
+    assert row["verdict"] == "underpowered"
+
+
+@pytest.mark.parametrize("engine", ["full", "plane"])
 def test_the_same_key_gives_the_same_numbers_and_another_key_others(engine):
     first, again, other = (
         [row | {"seconds": 0} for row in audited(key=key, engine=engine, trials=8001)]
