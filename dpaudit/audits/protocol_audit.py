@@ -33,13 +33,15 @@ from dpaudit.auditing.lint import probe
 from dpaudit.audits.training_canary import ABSENT, PRESENT
 from dpaudit.audits.transcript_audit import Seen
 from dpaudit.mechanisms.claim import Claim, Mechanism
+from dpaudit.mechanisms.clipping import wide
 from dpaudit.personalization.boundary.aggregator import enforced, run
 from dpaudit.personalization.boundary.bounds import Noised
 from dpaudit.personalization.boundary.budget import mu_squared
 from dpaudit.personalization.boundary.protocol import Protocol
-from dpaudit.personalization.boundary.transcript import without_values
+from dpaudit.personalization.boundary.transcript import Transcript, without_values
 
 BITS = 10
+ROUNDING = 1e-5  # of a total's largest number, by which the order of its sum may change it
 NAME = "protocol"  # in messages about its run
 
 __all__ = ["ABSENT", "PRESENT", "Told", "of_protocol"]
@@ -99,8 +101,8 @@ def of_protocol(
       accounting of the transcript as its claim ("add_remove"), and with ``log_prob`` if it is known.
 
     Raises:
-      InputError: no users; a canary of another shape; a function that JAX cannot trace or that has effects; a run
-        whose accounted epsilon is infinite.
+      InputError: no users; a canary of another shape, or one who moves nothing in a run, as one with a NaN; a function
+        that JAX cannot trace or that has effects; a run whose accounted epsilon is infinite.
     """
     _validate.at_least(1, rounds=rounds)
     everybody = joined(users, canary)
@@ -113,6 +115,7 @@ def of_protocol(
     probe.once(Mechanism(played), NAME, 1, PRESENT, jax_alone=True)
     read = None
     if not _drawing(protocol, state, users):
+        _refuse_still(protocol, state, users, canary, everybody, lambda: played(jax.random.key(0), PRESENT))
         known = enforced(protocol)
         read = _likely(protocol, users, alone(users, canary)) if known else _left(protocol, users, memory)
 
@@ -145,6 +148,38 @@ def _drawing(protocol: Protocol, state: Any, users: Any) -> bool:
     model = jax.eval_shape(protocol.broadcast, state)
     program = jax.make_jaxpr(protocol.devices)(jax.random.key(0), model, users)
     return dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))[1][0]
+
+
+def _refuse_still(
+    protocol: Protocol, state: Any, users: Any, canary: Any, everybody: Any, play: Callable[[], Transcript]
+) -> None:
+    """Refuses a canary who moves the total of no round: the worlds would be the same, and any protocol consistent.
+
+    Args:
+      play: plays a run, whose later models are looked at if the canary does not move the first total.
+    """
+
+    @jax.jit
+    def moves(state: Any) -> jax.Array:
+        model = protocol.broadcast(state)
+        own, whole, others = (
+            jax.tree.map(wide, protocol.devices(jax.random.key(0), model, who))
+            for who in (alone(users, canary), everybody, users)
+        )
+        apart = jax.tree.map(
+            lambda a, b: jnp.any(jnp.abs(a - b) > ROUNDING * jnp.max(jnp.abs(b), initial=0)), whole, others
+        )
+        sends = jax.tree.map(jnp.any, own)
+        return jnp.any(jnp.stack(jax.tree.leaves((sends, apart))))
+
+    if moves(state):
+        return
+
+    def later(state: Any, releases: Any) -> tuple[Any, jax.Array]:
+        return protocol.update(state, releases), moves(state)
+
+    if not jax.lax.scan(later, state, play().parts[0])[1].any():
+        raise _validate.expected("canary", "a user who moves a total", "one who adds zero in every round of a run")
 
 
 def _left(protocol: Protocol, users: Any, memory: Any) -> Callable[[Any, Any], tuple[Any, Any]]:

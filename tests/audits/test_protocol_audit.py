@@ -160,3 +160,27 @@ def test_devices_that_draw_leave_no_likelihood_ratio():
 def test_a_canary_of_another_shape_is_refused(canary):
     with pytest.raises(InputError, match=r"^canary: expected one user, with a leading axis of 1"):
         of_protocol(steps(1.0), START, people(6), canary, rounds=1)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_a_canary_who_moves_nothing_is_refused(value):
+    """A message with a NaN counts as zero: both worlds are the same, and any noise would do."""
+    sums = private(each(everything, lambda key, _, user: user, clip_norm=1.0), gaussian("s", noise_multiplier=Z))
+    with pytest.raises(InputError, match="canary: expected a user who moves a total, got one who adds zero in every"):
+        of_protocol(sums, START, people(6), jnp.full((1, WIDTH), value), rounds=ROUNDS)
+
+
+def test_a_canary_may_move_later_totals_alone():
+    """Who has what the first model is moves nothing at first."""
+    of_protocol(steps(Z), START, people(6), jnp.zeros((1, WIDTH)), rounds=ROUNDS)
+
+
+def test_a_canary_of_zeros_may_move_a_mean():
+    means = Protocol(
+        lambda state: state,
+        lambda key, state, users: jnp.mean(users, axis=0),
+        lambda key, total, memory: authored(Author()).release(key, total, memory),
+        lambda state, releases: state,
+    )
+    memory = gaussian("steps", noise_multiplier=Z).init(START)
+    of_protocol(means, START, people(6), jnp.zeros((1, WIDTH)), rounds=ROUNDS, memory=memory)
