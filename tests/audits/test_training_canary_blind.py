@@ -4,13 +4,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 import dpaudit
-from dpaudit.audits.training_canary import Recipe, one_run, per_step, white_box
+from dpaudit.audits.training_canary import Recipe, _refuse_repeated, one_run, per_step, white_box
 from dpaudit.training import per_example
-from dpaudit.training.dp_sgd import dp_sgd
+from dpaudit.training.dp_sgd import Noise, add_noise, dp_sgd, noisy_sums
 
 KEY = jax.random.key(21)
 N, D = 24, 3
@@ -54,3 +55,37 @@ def test_canaries_that_clipping_by_layer_shortens_are_refused():
     with pytest.raises(dpaudit.InputError, match=r"expected a training that clips all layers together, .* 0\.577"):
         white_box(recipe._replace(make=partial(dp_sgd, clipping=per_example.per_layer)))
     white_box(recipe)
+
+
+def with_one_draw(loss_fn, *, clip_norm, noise_multiplier, **settings):
+    """A training whose every step adds the same noise: two of them tell the sums' difference exactly."""
+
+    def add(key, total, memory):
+        return add_noise(jax.random.key(7), total, clip_norm * noise_multiplier), memory
+
+    return noisy_sums(loss_fn, Noise(lambda params: (), add), clip_norm=clip_norm, **settings)
+
+
+@pytest.mark.parametrize("audit", [partial(one_run, canaries=200), partial(per_step, canaries=200)])
+def test_noise_that_steps_share_is_refused(audit):
+    recipe = SEEN._replace(make=with_one_draw)
+    message = r"make: expected a training that draws the noise of every step afresh, got .* a correlation of 1\.00"
+    with pytest.raises(dpaudit.InputError, match=message):
+        audit(KEY, recipe)
+
+
+def test_fresh_noise_is_not_taken_for_shared_noise():
+    """Nor is any with few canaries, whose noise is alike by chance; a step that repeats another is found among many,
+    though a canary is rarely absent in both."""
+    rng = np.random.default_rng(3)
+    for steps, m in ((2, 1), (300, 2), (300, 3), (2_000, 20), (100, 1_000)):
+        absent = rng.random((steps, m)) < 0.5
+        _refuse_repeated(rng.normal(size=(steps, m)) + 5 * ~absent, absent)
+    x, absent = rng.normal(size=(1_500, 200)), rng.random((1_500, 200)) < 0.5
+    x[1_400] = x[40]
+    with pytest.raises(dpaudit.InputError, match=r"noise of steps 1400 and 40 with a correlation of 1\.00"):
+        _refuse_repeated(x, absent)
+    x[1_400] = -x[40] + 0.3 * rng.normal(size=200)
+    with pytest.raises(dpaudit.InputError, match=r"noise of steps 1400 and 40 with a correlation of -0\.9"):
+        _refuse_repeated(x, absent)
+    _refuse_repeated(np.zeros((10, 50)), np.ones((10, 50), bool))
