@@ -41,7 +41,7 @@ from dpaudit.audits.training_canary import STRETCH
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.transcript import Transcript, without_values
-from dpaudit.personalization.user_level import NAME, Loss, Training, Users, dp_ftrl
+from dpaudit.personalization.user_level import NAME, Loss, Training, Users, clipped_sum, dp_ftrl
 from dpaudit.training.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def release(
       ``release(key, present) -> [rounds]``: the coordinate of the canary's parameter in every release, in clip norms.
 
     Raises:
-      InputError: a user that does not exist.
+      InputError: a user that does not exist, or in whose place a canary would be dropped.
     """
     training, start, everyone = _planted(recipe, user, crowd)
 
@@ -139,9 +139,12 @@ def worst_user(recipe: Recipe, strategy: "Strategy") -> Seat:
     Args:
       recipe: of the training; its cohorts are public.
       strategy: C.
+
+    Raises:
+      InputError: more rounds than the strategy has.
     """
     table = takes_part(recipe, recipe.users)
-    lengths = np.linalg.norm(strategy.matrix()[: recipe.rounds, : recipe.rounds] @ table, axis=0)
+    lengths = np.linalg.norm(_matrix(recipe, strategy) @ table, axis=0)
     user = int(lengths.argmax())
     return Seat(user, table[:, user], float(lengths[user]))
 
@@ -153,9 +156,13 @@ def statistic(recipe: Recipe, strategy: "Strategy", seat: Seat) -> Callable[[jax
       recipe, strategy: of the training.
       seat: of the canary, as from :func:`worst_user`.
 
+    Raises:
+      InputError: a seat that takes no part; more rounds than the strategy has.
+
     Source: the likelihood ratio of Gaussian releases (Neyman and Pearson).
     """
-    matrix = strategy.matrix()[: recipe.rounds, : recipe.rounds]
+    matrix = _matrix(recipe, strategy)
+    _validate.positive(length=seat.length)
     stddev = recipe.noise_multiplier * strategy.sensitivity(strategy.pattern)
     direction = jnp.asarray(matrix.T @ matrix @ seat.taken / (stddev * seat.length), jnp.float32)
     return lambda x: jnp.dot(x, direction, precision=jax.lax.Precision.HIGHEST)
@@ -171,13 +178,14 @@ def shift(scores: np.ndarray) -> Shift:
       mu, and sqrt(2/n + mu^2/(4 n)), its standard error.
 
     Raises:
-      InputError: scores of another shape.
+      InputError: scores of another shape, or that are not numbers; scores without noise.
     """
     scores = np.asarray(scores, np.float64)
     if scores.ndim != 2 or len(scores) != 2 or scores.shape[1] < 2:
         raise _validate.expected("scores", "those of two worlds, [2, n] with n >= 2", f"shape {list(scores.shape)}")
-    without, present = scores
-    mu = float((present.mean() - without.mean()) / math.sqrt((without.var(ddof=1) + present.var(ddof=1)) / 2))
+    without, present = _validate.finite(scores=scores)
+    deviation = math.sqrt((without.var(ddof=1) + present.var(ddof=1)) / 2)
+    mu = float((present.mean() - without.mean()) / _validate.positive(deviation=deviation))
     return Shift(mu, math.sqrt((2 + mu**2 / 4) / scores.shape[1]))
 
 
@@ -192,8 +200,14 @@ def mu_bounds(scores: np.ndarray, *, threshold: float, confidence: float) -> tup
     Returns:
       (lower, upper), as of :func:`dpaudit.auditing.bounds.gdp.mu_bounds`: a lower bound above the accounted mu shows a
       fault.
+
+    Raises:
+      InputError: scores that are not numbers; a confidence out of range.
     """
-    without, present = np.asarray(scores) > threshold
+    scores = np.asarray(scores, np.float64)
+    if np.isnan(scores).any():
+        raise _validate.expected("scores", "numbers", f"{np.isnan(scores).sum()} NaN of {scores.size}")
+    without, present = scores > threshold
     errors = int(without.sum()), int(np.sum(~present))
     lower, upper = gdp.mu_bounds(*errors, without.size, present.size, confidence=confidence)
     return float(lower), float(upper)
@@ -250,7 +264,13 @@ def _planted(recipe: Recipe, user: int, crowd: bool) -> tuple[Training, Any, Use
         own = length * row.push * params["canary"]
         return jnp.where(row.push == 0, recipe.loss_fn(params["network"], row.record), own)
 
-    return recipe.training(loss), {"network": recipe.params, "canary": jnp.zeros(())}, everyone
+    start = {"network": recipe.params, "canary": jnp.zeros(())}
+    own = jax.tree.map(lambda leaf: leaf[user][None], (everyone.examples, everyone.weights))
+    alone = jax.jit(partial(clipped_sum, loss, clip_norm=recipe.clip_norm, mean=True, most=1))
+    if alone(start, *own)["canary"] == 0:  # a gradient that is not finite is dropped as a whole
+        wanted = f"examples of user {user}, padding included, with a finite gradient at params"
+        raise _validate.expected("users", wanted, "some whose gradient training drops, with the canary's")
+    return recipe.training(loss), start, everyone
 
 
 def _present(everyone: Users, user: int, present: Any) -> Users:
@@ -298,7 +318,8 @@ def one_run(
       Gaussian and the adversary knows the rounds of a user; and the trained model.
 
     Raises:
-      InputError: a value out of range; a run in which no canary took part.
+      InputError: a value out of range; a run in which no canary took part; more rounds than the strategy has, or than
+        the training accounts; releases that are not numbers.
 
     Source: Andrew et al. 2023, "One-shot Empirical Privacy Estimation for Federated Learning", Algorithm 1, with the
     known variance of absent canaries' cosines, and correlated noise.
@@ -312,14 +333,22 @@ def one_run(
     state, _, transcript = run(
         run_key, training.protocol, *training.init(recipe.params), (everyone, planted), recipe.rounds
     )
-    moved = strategy.matrix()[: recipe.rounds, : recipe.rounds] @ takes_part(recipe, planted)[:, -canaries:]
+    moved = _matrix(recipe, strategy) @ takes_part(recipe, planted)[:, -canaries:]
     if not moved.any():
         raise _validate.expected("canaries", "enough of them that some take part", canaries)
+    transcript.event()  # refuses rounds that have no accounting
     scores, lengths = _scores(directions, transcript, strategy, moved)
     whole = np.sum(lengths**2)
     worst = strategy.sensitivity(strategy.pattern)
     mu, error = worst * np.sum(lengths * scores) / whole, worst / math.sqrt(whole)
     return estimate(float(mu), error, delta, confidence), state.params
+
+
+def _matrix(recipe: Recipe, strategy: "Strategy") -> np.ndarray:
+    """Returns the rows and columns of C of the recipe's rounds."""
+    if _validate.at_least(1, rounds=recipe.rounds) > strategy.pattern.rounds:
+        raise _validate.expected("rounds", f"at most the {strategy.pattern.rounds} of the strategy", recipe.rounds)
+    return strategy.matrix()[: recipe.rounds, : recipe.rounds]
 
 
 def _with_directions(recipe: Recipe, directions: Any) -> Training:
@@ -357,6 +386,7 @@ def _scores(
         np.asarray(jax.vmap(lambda tree: ravel_pytree(tree)[0])(tree), np.float64)
         for tree in (directions, transcript.values(NAME))
     )
+    _validate.finite(releases=g)
     matrix = strategy.matrix()[: len(g), : len(g)]
     weight = matrix.T @ moved  # of round t's release in Y_j, [rounds, k]
     lengths = np.linalg.norm(moved, axis=0)

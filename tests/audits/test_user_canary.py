@@ -144,6 +144,33 @@ def test_canaries_of_a_single_training_measure_its_noise():
     assert half.epsilon_lower > float(epsilon_from_mu(1.0, 1e-5))
 
 
+def one_short_run(make):
+    asked = recipe(STRATEGIES["independent"](), noise_multiplier=1.0, make=make)
+    return user_canary.one_run(KEY, asked, STRATEGIES["independent"](), canaries=2, delta=1e-5, confidence=0.95)
+
+
+def test_rounds_without_accounting_are_no_evidence():
+    """Those after the last of the strategy that the noise is made for release NaN: they were scored 0, so mu was 0."""
+    shorter = independent(COHORTS.participation(4))
+    with pytest.raises(InputError, match="gradients: expected at most the 4 releases of its strategy, got 8"):
+        one_short_run(lambda loss_fn, **settings: dp_ftrl(loss_fn, strategy=shorter, **settings))
+
+
+def test_releases_that_are_not_numbers_are_no_evidence():
+    def make(loss_fn, **settings):
+        training = dp_ftrl(loss_fn, strategy=STRATEGIES["independent"](), **settings)
+        own = training.protocol
+
+        def release(key, inside, memory):
+            total, number = inside
+            return own.release(key, (jax.tree.map(lambda x: x * jnp.nan, total), number), memory)
+
+        return training._replace(protocol=own._replace(release=release))
+
+    with pytest.raises(InputError, match="releases: expected finite numbers, got 16 NaN or infinite of 16"):
+        one_short_run(make)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -155,6 +182,24 @@ def test_canaries_of_a_single_training_measure_its_noise():
         (
             lambda r, s: user_canary.one_run(KEY, r, s, canaries=9, delta=1e-5, confidence=0.9),
             "canaries: expected at most the 4 users, got 9",
+        ),
+        (lambda r, s: user_canary.shift(np.full((2, 9), np.nan)), "scores: expected finite numbers, got 18 NaN"),
+        (lambda r, s: user_canary.shift(np.ones((2, 9))), "deviation: expected a finite number > 0, got 0"),
+        (
+            lambda r, s: user_canary.mu_bounds(np.full((2, 9), np.nan), threshold=0.5, confidence=0.9),
+            "scores: expected numbers, got 18 NaN of 18",
+        ),
+        (
+            lambda r, s: user_canary.worst_user(r._replace(rounds=9), s),
+            "rounds: expected at most the 8 of the strategy",
+        ),
+        (
+            lambda r, s: user_canary.statistic(r, s, user_canary.Seat(0, np.zeros(8), 0.0)),
+            r"length: expected a finite number > 0, got 0\.0",
+        ),
+        (
+            lambda r, s: user_canary.release(r._replace(loss_fn=lambda p, x: jnp.linalg.norm(p["w"] * (x - x))), 1),
+            "users: expected examples of user 1, padding included, with a finite gradient at params",
         ),
     ],
 )
