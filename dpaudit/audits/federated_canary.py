@@ -386,5 +386,7 @@ def estimate(mu: float, error: float, delta: float, confidence: float) -> Estima
     """Makes an estimate from mu and its standard error, assuming that mu's error is normally distributed."""
     _validate.open_unit(delta=delta)
     reach = float(ndtri(_validate.open_unit(confidence=confidence))) * error
+    if not math.isfinite(mu) or not math.isfinite(error):
+        raise _validate.expected("found", "scores of a model that moved, and of finite releases", f"mu {mu:g}")
     mus = np.maximum([mu, mu - reach, mu + reach], 0.0)
     return Estimate(*mus.tolist(), *gdp.epsilon_from_mu(mus, delta).tolist())

@@ -233,3 +233,7 @@ def test_bad_input_is_refused():
         federated_canary.message(KEY, SOUND.client, jnp.zeros(3), CLAIM, clip_norm=0)
     with pytest.raises(dpaudit.InputError, match="clients_per_round: expected a whole number >= 1, got 0"):
         federated_canary.accounted(1, noise_multiplier=1.0, clients_per_round=0, delta=DELTA)
+    one = np.ones((1, 1))
+    still = Canaries(np.full(1, np.nan), one, one, one)  # of a server that did not move: 0/0
+    with pytest.raises(dpaudit.InputError, match="found: expected scores of a model that moved"):
+        federated_canary.final_model(still, 1, delta=DELTA, confidence=0.95)
