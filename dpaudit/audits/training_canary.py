@@ -55,7 +55,8 @@ class Recipe(NamedTuple):
         gradient has to be finite.
       steps, clip_norm, noise_multiplier, batch_size, optimizer: of the training.
       make: a function like :func:`dpaudit.training.dp_sgd.dp_sgd`; bind further settings by ``functools.partial``. One
-        that clips by layer shortens a canary, whose gradient lies in a layer of its own, and is refused.
+        that clips by layer shortens a canary, whose gradient lies in a layer of its own, and is refused, as is one
+        that clips the sum of a batch.
     """
 
     loss_fn: Loss
@@ -305,25 +306,27 @@ def _planted(recipe: Recipe, canaries: int) -> tuple[Planted, Trainer, Any]:
 
 
 def _refuse_blind(recipe: Recipe, planted: Planted, trainer: Trainer, start: Any) -> None:
-    """Refuses a training in which a canary alone in a step moves the sum by less than ``LEAST`` clip norms.
+    """Refuses a training in which a canary, twice in a step, moves the sum by less than 2 ``LEAST`` clip norms.
 
-    Its gradient is dropped as a whole where that of its record, 0 times a derivative, is not a number; and clipping
-    by layer leaves a gradient that lies in one layer 1/sqrt(layers) of the clip norm.
+    Its gradient is dropped where that of its record, 0 times a derivative, is not a number. Clipping by layer leaves a
+    gradient in one layer 1/sqrt(layers) of the clip norm, and clipping the sum leaves both canaries together one.
     """
 
     @jax.jit
     def coordinate(present: Any) -> jax.Array:
-        row = jax.tree.map(lambda leaf: leaf[-1:], planted)
-        row = row._replace(present=present * row.present)
-        return _coordinates(recipe, trainer.step(jax.random.key(0), trainer.init(start), row, jnp.ones(1))[0])[0, -1]
+        rows = jax.tree.map(lambda leaf: jnp.repeat(leaf[-1:], 2, axis=0), planted)
+        rows = rows._replace(present=present * rows.present)
+        return _coordinates(recipe, trainer.step(jax.random.key(0), trainer.init(start), rows, jnp.ones(2))[0])[0, -1]
 
-    moved = float(coordinate(PRESENT)) - float(coordinate(ABSENT))  # by one key, so of one noise
+    moved = (float(coordinate(PRESENT)) - float(coordinate(ABSENT))) / 2  # by one key, so of one noise
     if moved == 0:
         wanted = "a first example with a finite gradient at params, of which canaries are copies"
         raise _validate.expected("data", wanted, "one whose gradient training drops, with that of any canary")
     if not moved >= LEAST:
-        wanted = "a training that clips all layers together, so that a canary moves a sum by the whole clip norm"
-        raise _validate.expected("make", wanted, f"{moved:.3g} of the clip norm")
+        wanted = (
+            "a training that clips every gradient by itself, all layers together, so that a canary moves a sum by C"
+        )
+        raise _validate.expected("make", wanted, f"{moved:.3g} C")
 
 
 def _trainer(recipe: Recipe, loss_fn: Loss, optimizer: optax.GradientTransformation) -> Trainer:

@@ -52,9 +52,30 @@ def in_layers(params, example):
 def test_canaries_that_clipping_by_layer_shortens_are_refused():
     """Of three layers, one of them the canary's: 1/sqrt(3) of the clip norm, behind which half of the noise hides."""
     recipe = SEEN._replace(loss_fn=in_layers, params={"first": {"w": jnp.eye(D)}, "second": {"w": jnp.eye(D)}})
-    with pytest.raises(dpaudit.InputError, match=r"expected a training that clips all layers together, .* 0\.577"):
+    with pytest.raises(
+        dpaudit.InputError, match=r"expected a training that clips every gradient by itself, .* 0\.577 C"
+    ):
         white_box(recipe._replace(make=partial(dp_sgd, clipping=per_example.per_layer)))
     white_box(recipe)
+
+
+def clipping_sums(loss_fn, *, clip_norm, noise_multiplier, **settings):
+    """A training that clips the sum of a batch instead of each gradient: one record may turn it around."""
+
+    def add(key, total, memory):
+        norm = optax.global_norm(total)
+        total = jax.tree.map(lambda leaf: leaf * jnp.minimum(1, clip_norm / jnp.maximum(norm, 1e-9)), total)
+        return add_noise(key, total, clip_norm * noise_multiplier), memory
+
+    noise = Noise(lambda params: (), add)
+    unclipped = {"clipping": lambda norms, clip_norm: jnp.ones_like(norms)}
+    return noisy_sums(loss_fn, noise, clip_norm=clip_norm, **unclipped, **settings)
+
+
+def test_clipping_the_sum_in_place_of_each_gradient_is_refused():
+    """A canary alone in a step is clipped as promised, and any number of them share one clip norm."""
+    with pytest.raises(dpaudit.InputError, match=r"make: expected a training that clips every gradient by .* 0\.5 C"):
+        white_box(SEEN._replace(make=clipping_sums))
 
 
 def with_one_draw(loss_fn, *, clip_norm, noise_multiplier, **settings):
