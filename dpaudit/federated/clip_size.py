@@ -252,7 +252,8 @@ def adaptive_quantile(c0: Any, *, quantile: Any, learning_rate: Any = 0.2, noise
 
     def release(key: jax.Array, reports: jax.Array) -> jax.Array:
         centred = jnp.sum(reports.astype(jnp.float32) - 0.5)
-        return 0.5 + (centred + noise_std * normal(key)) / len(reports)
+        share = 0.5 + (centred + noise_std * normal(key)) / len(reports)
+        return share.astype(jnp.float32)  # no digits that the noise lacks
 
     def update(state: State, released: jax.Array) -> State:
         return at(state.clip_norm * jnp.exp(-learning_rate * (released - quantile)), state.round + 1)
