@@ -72,12 +72,14 @@ class Comparison(NamedTuple):
 
 
 class _Element(NamedTuple):
-    """One number of one release: its noise, the difference in units of its scale, whether it was returned, and whether
-    it was only seen before the end, so that other noise may have been added."""
+    """One number of one release: its noise, the difference in units of its scale, the shift of the noise that makes up
+    for it, whether it was returned, and whether it was only seen before the end, so that other noise may have been
+    added."""
 
     id: int
     block: Block
     ratio: float
+    shift: float
     difference: float
     scale: float
     seen: bool
@@ -279,11 +281,9 @@ class _Comparer:
             ratio = abs(difference) / scale
             rounding = max(ROUNDING, 1e-14 * (abs(o0) + abs(o1)) / scale if math.isfinite(o0 + o1) else 0.0)
             ratio = 0.0 if ratio <= rounding else ratio
-            self.elements.append(
-                _Element(
-                    int(id0 if id0 >= 0 else id1), block, ratio, abs(difference), scale, seen, then.where, passing
-                )
-            )
+            shift = math.copysign(ratio, difference) * math.copysign(1.0, c0 or c1)
+            one = int(id0 if id0 >= 0 else id1)
+            self.elements.append(_Element(one, block, ratio, shift, abs(difference), scale, seen, then.where, passing))
 
     def _two_scales(
         self, block: Block, where: str, p: tuple[float, float], q: tuple[float, float], seen: bool
@@ -360,12 +360,12 @@ class _Comparer:
         return found
 
     def _reused(self, uses: list[_Element], seen: list[_Element]) -> bool:
-        ratios = {float(f"{one.ratio:.6g}") for one in uses if one.ratio or one.seen}
-        if len(ratios) < 2 or self.bad_scale:
+        shifts = {float(f"{one.shift:.6g}") for one in uses if one.ratio or one.seen}
+        if len(shifts) < 2 or self.bad_scale:
             return False
-        shown = {float(f"{one.ratio:.6g}") for one in seen}
+        shown = {float(f"{one.shift:.6g}") for one in seen}
         places = list(dict.fromkeys(one.where for one in uses))
-        if len({float(f"{one.ratio:.6g}") for one in uses if not one.passing}) < 2:
+        if len({float(f"{one.shift:.6g}") for one in uses if not one.passing}) < 2:
             self.left.append(f"what the noise at {places[-1]} hides may also be hidden by other noise")
             return False
         sentence = "one draw hides several values, so their difference reveals them"

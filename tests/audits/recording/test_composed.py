@@ -61,6 +61,20 @@ def sorted_values(rng, x):
     return np.sort(x + rng.laplace(0, 1, 4))
 
 
+def above_and_below(rng, x):
+    noise = rng.laplace(0, 1)
+    return x[0] + noise, x[0] - noise  # their sum is twice the value
+
+
+def one_noise_for_a_histogram(rng, x):
+    return x + rng.laplace(0, 2)
+
+
+def a_negated_release(rng, x):
+    released = x[0] + rng.laplace(0, 1)
+    return released, -released, 3 - 2 * released
+
+
 @pytest.mark.parametrize("fn", [until_in_range, noise_until_small, refuses_far_values])
 def test_noise_far_out_ends_no_recording(fn):
     assert record(fn, X0, X1, claim=Claim(3.0), trials=0).verdict in ("consistent", "underpowered")
@@ -74,6 +88,17 @@ def test_replaying_does_not_absolve(fn):
 
 def test_one_noise_for_all_queries_of_a_sparse_vector_is_used_again():
     assert record(one_noisy_threshold, X0, X1, claim=Claim(1.0), trials=0).kinds == {"noise_reuse"}
+
+
+@pytest.mark.parametrize("fn", [above_and_below, one_noise_for_a_histogram])
+def test_one_noise_that_hides_changes_of_opposite_signs_is_used_again(fn):
+    found = record(fn, np.array([3.0, 5.0]), np.array([4.0, 4.0]), claim=Claim(1.0), trials=0)
+    assert found.verdict == "violation" and "noise_reuse" in found.kinds, str(found)
+
+
+def test_a_release_may_be_returned_again_with_another_sign():
+    found = record(a_negated_release, np.array([3.0]), np.array([4.0]), claim=Claim(1.0), trials=0)
+    assert (found.verdict, found.epsilon, found.findings) == ("consistent", 1.0, ())
 
 
 @pytest.mark.integration
