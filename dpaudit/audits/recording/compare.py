@@ -162,8 +162,7 @@ class _Comparer:
                 for one in names
             )
             if equal:
-                chosen = then.law == "choice" and then.parameters.get("p") is not None
-                if not then.followed and not chosen and not seeds & texts(then.raw):
+                if not then.followed and not seeds & texts(then.raw):
                     coins.append(then.where)
                 continue
             epsilon = losses.choice(then.law, then.parameters, now.parameters)

@@ -75,6 +75,18 @@ def a_negated_release(rng, x):
     return released, -released, 3 - 2 * released
 
 
+def answer_by_choice(rng, x):
+    return rng.choice([x[0], 1 - x[0]], p=[0.75, 0.25])
+
+
+def sample_by_choice(rng, x):
+    return np.sum(x * rng.choice([0, 1], 2, p=[0.1, 0.9])) + rng.laplace(0, 1)
+
+
+def seldom_bare(rng, x):
+    return x[0] if rng.choice(2, p=[0.99, 0.01]) else 0.0
+
+
 @pytest.mark.parametrize("fn", [until_in_range, noise_until_small, refuses_far_values])
 def test_noise_far_out_ends_no_recording(fn):
     assert record(fn, X0, X1, claim=Claim(3.0), trials=0).verdict in ("consistent", "underpowered")
@@ -93,12 +105,21 @@ def test_one_noise_for_all_queries_of_a_sparse_vector_is_used_again():
 @pytest.mark.parametrize("fn", [above_and_below, one_noise_for_a_histogram])
 def test_one_noise_that_hides_changes_of_opposite_signs_is_used_again(fn):
     found = record(fn, np.array([3.0, 5.0]), np.array([4.0, 4.0]), claim=Claim(1.0), trials=0)
-    assert found.verdict == "violation" and "noise_reuse" in found.kinds, str(found)
+    assert found.verdict == "violation", str(found)
+    assert "noise_reuse" in found.kinds
 
 
 def test_a_release_may_be_returned_again_with_another_sign():
     found = record(a_negated_release, np.array([3.0]), np.array([4.0]), claim=Claim(1.0), trials=0)
     assert (found.verdict, found.epsilon, found.findings) == ("consistent", 1.0, ())
+
+
+@pytest.mark.parametrize("fn", [answer_by_choice, sample_by_choice, seldom_bare])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_choice_of_fixed_probabilities_is_left_to_the_audit(fn, seed):
+    found = record(fn, np.array([0.0, 1.0]), np.array([1.0, 1.0]), claim=Claim(0.95), trials=0, seed=seed)
+    assert (found.verdict, found.findings) == ("underpowered", ()), str(found)
+    assert "randomness is used other than as additive noise" in found.left[0]
 
 
 @pytest.mark.integration
