@@ -16,7 +16,7 @@ from dpaudit.mechanisms.claim import Claim
 ROUNDING = 1e-9  # relative to the scale of the noise, or to the value if that is much larger
 NORM = {"gaussian": 2.0}  # of the difference; otherwise 1
 WITH_COINS = {"noise_reuse", "constant_seed"}
-ONE_SIDED = {"uniform": lambda z: z, "exponential": lambda z: -math.expm1(-z)}  # mass that cannot occur in the other
+APART = {"uniform", "exponential"}  # laws with values that cannot occur in the other world
 
 
 class Run(NamedTuple):
@@ -308,8 +308,8 @@ class _Comparer:
             by_noise.setdefault(self.same_noise.get(element.id, element.id), []).append(element)
         whole: dict[str, list[float]] = {"laplace": [], "gaussian": []}
         returned: dict[str, list[float]] = {"laplace": [], "gaussian": []}
-        apart = 0.0
-        shared = self._shared()
+        beyond: dict[bool, list[tuple[str, float]]] = {False: [], True: []}  # of all, and of those returned
+        apart, shared = 0.0, self._shared()
         for uses in by_noise.values():
             seen = [one for one in uses if one.seen]
             if self._reused(uses, seen):
@@ -336,15 +336,16 @@ class _Comparer:
                 whole[worst.block.law].append(worst.ratio)
                 if shown is not None and shown.ratio and not worst.block.lattice:
                     returned[worst.block.law].append(shown.ratio)
-            elif worst.block.law in ONE_SIDED and not worst.block.parents and shown is not None:
-                apart = max(apart, min(1.0, ONE_SIDED[worst.block.law](shown.ratio)))
+            elif worst.block.law in APART and not worst.block.parents and shown is not None:
+                beyond[False].append((worst.block.law, worst.shift))
+                beyond[True].append((worst.block.law, shown.shift))
             else:
                 self.left.append(f"the law of noise at {worst.where} is not known")
-        losses_of = [
-            Loss(math.hypot(*one["gaussian"]) if one["gaussian"] else 0.0, tuple(one["laplace"]), pure, apart)
-            for one, pure in ((whole, self.pure), (returned, 0.0))
-        ]
-        return losses_of[0], losses_of[1]
+        composed = []
+        for least, one, pure in ((False, whole, self.pure), (True, returned, 0.0)):
+            mass = max(apart, losses.apart(beyond[least], least=least))
+            composed.append(Loss(math.hypot(*one["gaussian"]), tuple(one["laplace"]), pure, mass, least))
+        return composed[0], composed[1]
 
     def _shared(self) -> set[int]:
         """Returns draws that are part of more than one noise."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from functools import cache, reduce
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from dpaudit.mechanisms.claim import Claim
 
-DISTINCT = 16  # most different Laplace ratios that are composed one by one
+DISTINCT = 16  # most different Laplace ratios that are composed
 INTERVAL = 1e-3  # of the discretised losses of Laplace noise with a delta
 FINEST = 20_000  # steps of the whole loss
 SLACK = 1e-6  # relative
@@ -26,22 +26,27 @@ class Loss(NamedTuple):
       ratios: of Laplace noise, |difference| / scale of each coordinate.
       pure: epsilon of choices at random, added up.
       apart: the probability with which some release of one world cannot occur in the other.
+      least: whether epsilon is to be a lower bound; otherwise it is an upper one.
     """
 
     mu: float = 0.0
     ratios: tuple[float, ...] = ()
     pure: float = 0.0
     apart: float = 0.0
+    least: bool = False
 
     def epsilon(self, delta: float) -> float:
         """Returns the least epsilon at this delta, infinity if there is none.
 
         It is exact for only Laplace noise without a delta, for a single Laplace noise, and for only Gaussian noise.
         Otherwise losses are rounded down to multiples of 0.001, or of a 20,000th of the whole loss, which makes
-        epsilon too small by at most that much for each noise.
+        epsilon too small by at most that much for each noise; and more than 16 different ratios are rounded to 16, up,
+        or down for a lower bound.
         """
         if self.apart > delta:
             return math.inf
+        if not self.least:  # what is apart takes its part of delta; a lower bound may leave those releases out
+            delta = (delta - self.apart) / (1 - self.apart)
         total = math.fsum(self.ratios)
         if delta == 0.0:
             return math.inf if self.mu else total + self.pure
@@ -49,10 +54,11 @@ class Loss(NamedTuple):
             return (Claim.gaussian(self.mu).epsilon_at(delta) if self.mu else 0.0) + self.pure
         if not math.isfinite(total + self.mu):
             return math.inf
-        counted = Counter(float(f"{ratio:.9g}") for ratio in self.ratios).most_common()
-        rest = sum(ratio * count for ratio, count in counted[DISTINCT:])
-        found = _composed(float(f"{self.mu:.9g}"), tuple(counted[:DISTINCT]), delta) + rest
-        return min(found, math.inf if self.mu else total) + self.pure
+        counted = Counter(_rounded(np.array([float(f"{ratio:.9g}") for ratio in self.ratios]), self.least).tolist())
+        if not self.mu and list(counted.values()) == [1]:
+            return max(0.0, total + 2 * math.log1p(-delta)) + self.pure
+        found = _composed(float(f"{self.mu:.9g}"), tuple(sorted(counted.items()))).get_epsilon_for_delta(delta)
+        return min(float(found), math.inf if self.mu else total) + self.pure
 
     def exceeds(self, claim: Claim) -> bool:
         """Tells whether this loss is more than the claim allows; curves are compared at 49 values of epsilon."""
@@ -64,11 +70,20 @@ class Loss(NamedTuple):
         return any(self.epsilon(d * (1 + SLACK)) > e * (1 + SLACK) + 1e-9 for e, d in promised if 1e-12 < d < 1)
 
 
-@cache
-def _composed(mu: float, ratios: tuple[tuple[float, int], ...], delta: float) -> float:
+def _rounded(ratios: np.ndarray, least: bool) -> np.ndarray:
+    """Rounds ratios to at most 16 different ones, up, or down to the ``least``; each stands for an equal share."""
+    if len(np.unique(ratios)) <= DISTINCT:
+        return ratios
+    ratios = np.sort(ratios)
+    share = np.cumsum(ratios) / ratios.sum()
+    group = np.minimum((DISTINCT * share).astype(int), DISTINCT - 1)
+    ends = [ratios[group == one][0 if least else -1] for one in np.unique(group)]
+    return np.asarray(ends)[np.unique(group, return_inverse=True)[1]]
+
+
+@lru_cache(64)
+def _composed(mu: float, ratios: tuple[tuple[float, int], ...]) -> privacy_loss_distribution.PrivacyLossDistribution:
     """Composes Gaussian noise and Laplace noise of these ratios, each with its number of repetitions."""
-    if not mu and len(ratios) == 1 and ratios[0][1] == 1:
-        return max(0.0, ratios[0][0] + 2 * math.log1p(-delta))
     how: dict[str, Any] = {"pessimistic_estimate": False, "use_connect_dots": False}
     how["value_discretization_interval"] = max(INTERVAL, sum(ratio * count for ratio, count in ratios) / FINEST)
     parts = [
@@ -76,7 +91,24 @@ def _composed(mu: float, ratios: tuple[tuple[float, int], ...], delta: float) ->
         for ratio, count in ratios
     ]
     parts += [privacy_loss_distribution.from_gaussian_mechanism(1 / mu, **how)] if mu else []
-    return float(reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(delta))
+    return reduce(lambda one, other: one.compose(other), parts)
+
+
+def apart(shifts: list[tuple[str, float]], *, least: bool) -> float:
+    """Returns the probability with which some uniform or exponential noise has a value that cannot occur in the other
+    world.
+
+    Args:
+      shifts: the law of each noise, and how far it is shifted in units of its scale.
+      least: bound it from below; exponential noise is apart in one of both worlds only, by the sign of its shift.
+    """
+    uniform, kept = 1.0, {True: 1.0, False: 1.0}
+    for law, shift in shifts:
+        if law == "uniform":
+            uniform *= max(0.0, 1 - abs(shift))
+        else:
+            kept[shift > 0] *= math.exp(-abs(shift))
+    return 1 - uniform * (min(kept.values()) if least else math.prod(kept.values()))
 
 
 def two_scales(law: str, centre0: float, scale0: float, centre1: float, scale1: float, epsilon: float) -> float:

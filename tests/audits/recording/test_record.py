@@ -20,6 +20,7 @@ from scipy import stats
 import dpaudit
 from dpaudit import Claim, _validate, record
 from dpaudit.audits.recording import Adapter
+from dpaudit.audits.recording.losses import Loss
 from tests.audits.recording.planted import PLANTED, ROWS
 
 LOW, HIGH = 0.0, 1.0
@@ -81,6 +82,53 @@ def test_losses_are_composed_as_by_hand(delta):
     assert found.epsilon == pytest.approx(accountant.get_epsilon(delta) if delta else 0.75, abs=2e-3)
     assert found.epsilon_returned == found.epsilon
     assert found.verdict == "consistent"
+
+
+@pytest.mark.parametrize(("epsilon", "verdict"), [(3.1, "consistent"), (2.85, "violation")])
+def test_many_laplace_noises_of_different_scales_are_composed(epsilon, verdict):
+    """By dp-accounting they spend 2.958; their sum is 10.5."""
+    scales = 20 / (1 + np.arange(200) / 2000)
+    claim = Claim(epsilon, 1e-5)
+    found = record(lambda rng, x: x + rng.laplace(0, scales), np.zeros(200), np.ones(200), claim=claim, trials=0)
+    assert found.verdict == verdict, str(found)
+    assert found.epsilon_returned <= 2.959
+    assert found.epsilon is not None
+    assert 2.957 <= found.epsilon <= 2.98
+
+
+def test_epsilons_of_many_different_ratios_are_bounds():
+    ratios = tuple(np.random.default_rng(0).exponential(0.05, 200).tolist())
+    least, most = (Loss(ratios=ratios, least=one).epsilon(1e-5) for one in (True, False))
+    assert 3.9 < least < 4.395 < most < 5.0  # of all 200 ratios, by dp-accounting
+
+
+UNIFORM, EXPONENTIAL = 1 - 0.99**20, 1 - math.exp(-0.2)  # delta of 20 numbers that are moved by a 100th of their scale
+
+
+@pytest.mark.parametrize(("law", "delta"), [("uniform", UNIFORM), ("exponential", EXPONENTIAL)])
+def test_bounded_noises_add_up(law, delta):
+    def noisy(rng, x):
+        return x + (rng.uniform(-50, 50, 20) if law == "uniform" else rng.exponential(100, 20))
+
+    def verdict(promised, direction):
+        return record(noisy, np.zeros(20), direction, claim=Claim(1.0, promised), trials=0).verdict
+
+    both = np.tile([1.0, -1.0], 10)
+    assert (verdict(delta - 1e-4, np.ones(20)), verdict(delta + 1e-4, both)) == ("violation", "consistent")
+    assert verdict(delta - 1e-4, both) == ("violation" if law == "uniform" else "underpowered")
+
+
+def test_what_bounded_noise_spends_of_delta_is_not_spent_again():
+    def noisy(rng, x):
+        return x + rng.uniform(-50, 50), x + rng.normal()
+
+    def found(delta):
+        return record(noisy, LOW, HIGH, claim=Claim(epsilon, delta), trials=0)
+
+    epsilon, total = Claim.gaussian(1.0).epsilon_at(0.01), 1 - 0.99 * 0.99
+    assert found(0.0101).verdict == "underpowered"
+    assert found(total + 1e-6).verdict == "consistent"
+    assert found(total).epsilon == pytest.approx(epsilon, abs=1e-6)
 
 
 def test_a_curve_is_compared_too():
