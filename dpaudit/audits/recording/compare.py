@@ -165,12 +165,12 @@ class _Comparer:
                 if not then.followed and not seeds & texts(then.raw):
                     coins.append(then.where)
                 continue
-            epsilon = losses.choice(then.law, then.parameters, now.parameters)
+            epsilon = losses.choice(then.law, math.prod(then.shape or (1,)), then.parameters, now.parameters)
             if epsilon is None:
                 self.fault("data_dependent_law", f"the parameters of {then.law} depend on the data", then.where, False)
                 self.left.append(f"the parameters of {then.law} depend on the data")
             else:
-                self.pure += epsilon * (1 if then.shape is None else math.prod(then.shape))
+                self.pure += epsilon
         return coins
 
     def _observed(self, coins: list[str]) -> set[int]:

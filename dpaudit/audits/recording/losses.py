@@ -125,12 +125,12 @@ def two_scales(law: str, centre0: float, scale0: float, centre1: float, scale1: 
     return float(max(integrate.trapezoid(one, places) for one in both))
 
 
-def choice(law: str, then: dict, now: dict) -> float | None:
-    """Returns the epsilon between two random choices with different parameters, or None if it is not known."""
+def choice(law: str, draws: int, then: dict, now: dict) -> float | None:
+    """Bounds the epsilon between so many random choices with different parameters; None if it is not known."""
     try:
         if law == "choice":
             p, q = (np.asarray(one["p"], float) for one in (then, now))
-            if p.shape != q.shape:
+            if p.shape != q.shape or then.get("replace", True) != now.get("replace", True):
                 return math.inf
         elif law == "binomial":
             n = int(then["n"])
@@ -141,11 +141,18 @@ def choice(law: str, then: dict, now: dict) -> float | None:
             return None
     except (KeyError, TypeError, ValueError):
         return None
-    return between(p, q)
+    if then.get("replace", True):
+        return between(p, q) * draws
+    # what is left after a draw has a share that changes by a mean of the log-ratios
+    return between(p, q) + max(0, draws - 1) * float(np.ptp(_log_ratios(p, q)))
 
 
 def between(p: np.ndarray, q: np.ndarray) -> float:
     """Returns max |log p/q| over outcomes that occur."""
+    return float(np.max(np.abs(_log_ratios(p, q))))
+
+
+def _log_ratios(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     occurs = (p > 0) | (q > 0)
     with np.errstate(divide="ignore"):
-        return float(np.max(np.abs(np.log(p[occurs]) - np.log(q[occurs]))))
+        return np.log(p[occurs]) - np.log(q[occurs])

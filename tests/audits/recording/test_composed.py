@@ -1,5 +1,7 @@
 """Noise that decides, that is drawn until it suits, or that is part of several releases."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -120,6 +122,25 @@ def test_a_choice_of_fixed_probabilities_is_left_to_the_audit(fn, seed):
     found = record(fn, np.array([0.0, 1.0]), np.array([1.0, 1.0]), claim=Claim(0.95), trials=0, seed=seed)
     assert (found.verdict, found.findings) == ("underpowered", ()), str(found)
     assert "randomness is used other than as additive noise" in found.left[0]
+
+
+def test_choices_without_replacement_are_bounded_above():
+    """The shares of what is left depend on what was drawn: by all orders of two of four they spend log 24."""
+    p, q = np.array([0.4, 0.4, 0.1, 0.1]), np.array([0.1, 0.1, 0.4, 0.4])
+    orders = list(itertools.permutations(range(4), 2))
+    spent = max(np.log(p[i] * p[j] * (1 - q[i]) / (q[i] * q[j] * (1 - p[i]))) for i, j in orders)
+    assert spent == pytest.approx(np.log(24))
+
+    def two_of_four(rng, x):
+        return rng.choice(4, 2, False, x).tolist()
+
+    found = record(two_of_four, p, q, claim=Claim(2.9), trials=0)
+    assert (found.verdict, found.findings) == ("underpowered", ()), str(found)
+    kept = record(two_of_four, p, q, claim=Claim(4.2), trials=0)
+    assert kept.verdict == "consistent"
+    assert kept.epsilon is not None
+    assert spent <= kept.epsilon <= 3 * np.log(4) + 1e-9
+    assert record(lambda rng, x: rng.choice(4, 2, p=x).tolist(), p, q, trials=0).epsilon == pytest.approx(np.log(16))
 
 
 @pytest.mark.integration
