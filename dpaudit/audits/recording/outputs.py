@@ -1,41 +1,82 @@
 """Reads any output of a function as a flat dictionary of leaves."""
 
-import dataclasses
-from collections.abc import Iterator
+import datetime
+import random
+from collections.abc import Collection, Iterator, Mapping, Set
+from numbers import Number
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from dpaudit import _validate
 from dpaudit.audits.recording import noisy
 from dpaudit.audits.recording.torch_source import noisy_array_of
 from dpaudit.audits.recording.trace import Tag
 
 DEEPEST = 8
+CLOSED = (np.generic, str, bytes, Number, type(None), datetime.date, datetime.time, datetime.timedelta)
+OPAQUE = (np.random.Generator, np.random.RandomState, random.Random, type, ModuleType)  # an object may keep its source
 
 
 def leaves(output: Any, path: str = "output", deep: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yields the place and the value of every leaf; the keys of a set or dictionary are part of the place."""
-    output = noisy_array_of(output)
+    """Yields the place and the value of every leaf; the keys of a set or dictionary are part of the place.
+
+    Raises:
+      InputError: an iterator, whose values can be read only once.
+    """
+    output = output if hasattr(output, "to_dict") else _as_plain(output)
     is_array = isinstance(output, np.ndarray) and output.dtype.kind != "O"
-    if is_array or isinstance(output, np.generic | str | bytes | int | float | complex | None):
+    if is_array or isinstance(output, CLOSED):
         yield path, output
-    elif isinstance(output, dict):
+    elif isinstance(output, Mapping):
         for key, one in output.items():
             yield from leaves(one, f"{path}[{key!r}]", deep + 1)
-    elif isinstance(output, set | frozenset):
+    elif isinstance(output, Set):
         for one in output:
             yield f"{path}{{{one!r}}}", True
     elif isinstance(output, list | tuple | np.ndarray):
         for place, one in enumerate(output):
             yield from leaves(one, f"{path}[{place}]", deep + 1)
-    elif hasattr(output, "to_dict") and hasattr(output, "columns"):  # a DataFrame
-        for name in output.columns:
-            yield f"{path}[{name!r}]", np.asarray(output[name])
-    elif deep < DEEPEST and (dataclasses.is_dataclass(output) or hasattr(output, "__dict__")):
-        for name, one in vars(output).items():
+    elif hasattr(output, "to_dict") and (
+        hasattr(output, "columns") or hasattr(output, "index")
+    ):  # of pandas or polars
+        for name in getattr(output, "columns", ()):
+            yield from leaves(np.asarray(output[name]), f"{path}[{name!r}]", deep + 1)
+        if not hasattr(output, "columns"):
+            yield from leaves(np.asarray(output), path, deep + 1)
+        if hasattr(output, "index"):
+            yield from leaves(np.asarray(output.index), f"{path}.index", deep + 1)
+    elif isinstance(output, Iterator):
+        raise _validate.expected("fn", "an output that can be read more than once", f"a {type(output).__name__}")
+    elif deep < DEEPEST and not isinstance(output, OPAQUE):
+        found = _attributes(output)
+        for name, one in found.items():
             yield from leaves(one, f"{path}.{name}", deep + 1)
+        if isinstance(output, Collection) and not found:
+            yield from leaves(list(output), path, deep)
+        elif not found and not hasattr(output, "__dict__"):
+            yield path, repr(type(output))
     else:
         yield path, repr(type(output))
+
+
+def _as_plain(output: Any) -> Any:
+    """Returns arrays of other libraries as NumPy's, and bytes of other types as bytes."""
+    output = noisy_array_of(output)
+    if isinstance(output, bytearray | memoryview):
+        return bytes(output)
+    if isinstance(output, np.ndarray) and output.dtype.kind == "O" and output.ndim == 0:
+        return output.item()
+    is_array = hasattr(output, "__array__") and hasattr(output, "dtype") and not isinstance(output, np.ndarray)
+    return np.asarray(output) if is_array and not isinstance(output, np.generic | float) else output
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Returns an object's attributes, in its dictionary or in slots, apart from iterators."""
+    slots = [name for kind in type(value).__mro__ for name in np.atleast_1d(vars(kind).get("__slots__", ())).tolist()]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    return {name: one for name, one in found.items() if not isinstance(one, Iterator)}
 
 
 class Output:
@@ -74,7 +115,7 @@ def same(first: Any, second: Any) -> Any:
     """Compares two leaves bit by bit, NaN equal to NaN; returns an array of booleans, or one."""
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and first.shape == second.shape:
         equal = first == second
-        if first.dtype.kind in "fc" and second.dtype.kind in "fc":
+        if first.dtype.kind in "fcmM" and second.dtype.kind in "fcmM":
             equal = equal | (np.isnan(first) & np.isnan(second))
         return np.asarray(equal)
     return np.asarray(type(first) is type(second) and np.shape(first) == np.shape(second) and bool(first == second))
