@@ -120,7 +120,7 @@ class _Comparer:
 
     def compared(self) -> Comparison:
         returned = {tag.node for tag in self.first.output.tags.values()}
-        coins = self._draws()
+        coins = self._draws() + self.then.lost
         hidden = self._observed(coins)
         leaves = [k for k in range(self.aligned) if k not in self.then.consumed or k in returned]
         for k in leaves:

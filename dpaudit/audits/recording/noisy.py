@@ -18,10 +18,37 @@ STRUCTURAL = (
 )
 
 
-def tag_of(value: Any) -> Tag | None:
-    """Returns how a noisy value is composed, or None for any other value."""
+def tag_of(value: Any, written: Any = None) -> Tag | None:
+    """Returns how a noisy value is composed, or None for any other value, also for an array that was written to by
+    other means than assignment, or through another array.
+
+    Args:
+      value: of any type.
+      written: an index at which an array was assigned to just now.
+    """
     tag = getattr(value, "_tag", None) if isinstance(value, NoisyArray | NoisyFloat | NoisyInt) else None
-    return tag if tag is not None and tag.trace.is_open else None
+    if tag is None or not tag.trace.is_open:
+        return None
+    if not isinstance(value, NoisyArray) or holds(plain(value), tag, written):
+        return tag
+    if tag.pure:
+        tag.trace.lost.append(tag.trace.nodes[tag.node].where)
+    return None
+
+
+def holds(value: np.ndarray, tag: Tag, written: Any = None) -> bool:
+    """Tells whether an array still has the value that its noise was recorded for, but where it was ``written`` to."""
+    held = np.asarray(tag.trace.nodes[tag.node].value).astype(value.dtype)
+    if written is not None and held.shape == value.shape:
+        held[written] = value[written]
+    return held.shape == value.shape and bool(np.all(same(held, value)))
+
+
+def same(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Compares two arrays of one shape element by element, NaN equal to NaN."""
+    equal = np.asarray(first == second)
+    is_number = first.dtype.kind in "fcmM" and second.dtype.kind in "fcmM"
+    return equal | (np.isnan(first) & np.isnan(second)) if is_number else equal
 
 
 def plain(value: Any) -> Any:
@@ -155,14 +182,13 @@ class NoisyArray(np.ndarray):
         return structural(lambda one: np.asarray(one)[plain(index)], (self,), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        index = plain(index)
+        index, inner = plain(index), tag_of(value)
         plain(self)[index] = plain(value)
-        tag = tag_of(self)
+        tag = tag_of(self, index)
         if tag is not None:
-            mine = tuple(np.array(one) for one in parts(self))
+            mine = tuple(np.array(one) for one in (tag.offset, tag.coefficient, tag.ids))
             for own, new in zip(mine, parts(value), strict=True):
                 own[index] = new
-            inner = tag_of(value)
             inputs = (tag.node,) if inner is None else (tag.node, inner.node)
             seen, self._tag = tag.trace.node("affine", plain(self).copy(), *mine, inputs=inputs)
             np.copyto(plain(self), seen)

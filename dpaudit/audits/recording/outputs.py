@@ -114,10 +114,7 @@ def _copied(value: Any) -> Any:
 def same(first: Any, second: Any) -> Any:
     """Compares two leaves bit by bit, NaN equal to NaN; returns an array of booleans, or one."""
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray) and first.shape == second.shape:
-        equal = first == second
-        if first.dtype.kind in "fcmM" and second.dtype.kind in "fcmM":
-            equal = equal | (np.isnan(first) & np.isnan(second))
-        return np.asarray(equal)
+        return np.asarray(noisy.same(first, second))
     return np.asarray(type(first) is type(second) and np.shape(first) == np.shape(second) and bool(first == second))
 
 

@@ -142,6 +142,7 @@ class Trace:
         self.blocks: list[Block] = []
         self.seeds: list[Seed] = []
         self.consumed: set[int] = set()
+        self.lost: list[str] = []  # where noise was made that was written to before it was added to anything
         self.diverged: Diverged | None = None
         self.threads: set[int] = set()
         self.spent = np.zeros(64, bool)  # ids of noise that already hides data
