@@ -1,5 +1,6 @@
 """Records all methods of NumPy's generators, new and legacy, and follows noise that has a location and a scale."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -107,8 +108,8 @@ def _followed_method(name: str, law: str, defaults: dict[str, Any]) -> Callable[
         given: dict[str, Any] = {"size": args or None}
         if name not in UNSHAPED:
             given = defaults | dict(zip(names, args)) | kwargs  # noqa: B905
-        given = {key: one for key, one in given.items() if key not in ("dtype", "method")}
-        size, out = given.pop("size", None), given.pop("out", None)
+        given = {key: one for key, one in given.items() if key != "method"}
+        size, out, dtype = given.pop("size", None), given.pop("out", None), given.pop("dtype", np.float64)
         size = np.shape(out) if out is not None else size
         low, high = given.pop("low", 0.0), given.pop("high", 1.0)
         location, scale = given.pop("loc", low), given.pop("scale", high - low)
@@ -120,7 +121,7 @@ def _followed_method(name: str, law: str, defaults: dict[str, Any]) -> Callable[
         result = followed(self.trace, f"{self.named}.{name}", law, location, scale, size, make, **given)
         if out is not None:
             out[...] = noisy.plain(result)
-        return result
+        return result if np.dtype(dtype) == np.float64 else result.astype(dtype)
 
     method.__name__ = name
     return method
@@ -136,21 +137,34 @@ def _recorded_method(name: str, names: list[str]) -> Callable[..., Any]:
         shape = None if size is None else tuple(np.atleast_1d(size).tolist())
         record = partial(self.trace.draw, f"{self.named}.{name}", name, followed=False)
         if name in MOVING and np.ndim(given["x"]):  # records places, not their contents, which may be data
-            items, count = args[0], len(args[0])
-            order = record((count,), lambda: self.twin.permutation(count))
-            if name != "shuffle":
-                return np.asarray(items)[order]
-            items[:] = [items[place] for place in order] if isinstance(items, list) else items[order]
-            return None
+            return _moved(name, args[0] if args else kwargs["x"], kwargs.get("out"), given, record, self.twin)
         if name == "choice" and np.ndim(given["a"]):
-            items = given.pop("a")
-            given = {"a": len(items)} | given
-            return np.asarray(items)[record(shape, lambda: draw(**given), given)]
+            items, axis = given.pop("a"), given.pop("axis", 0)
+            given = {"a": np.shape(items)[axis]} | given
+            return np.take(np.asarray(items), record(shape, lambda: draw(**given), given), axis)
         own = {key: one for key, one in given.items() if key != "size"}
         return record(shape, lambda: draw(*map(noisy.plain, args), **{k: given[k] for k in kwargs}), own)
 
     method.__name__ = name
     return method
+
+
+def _moved(name: str, items: Any, out: Any, given: dict[str, Any], record: Callable[..., Any], twin: Any) -> Any:
+    """Returns or makes the order at random that a method of this name gives to items."""
+    axis, shape = given.get("axis", None if name == "permuted" else 0), np.shape(given["x"])
+    if name == "permuted":
+        places = record(shape, lambda: twin.permuted(np.arange(math.prod(shape)).reshape(shape), axis=axis))
+        moved = np.ravel(np.asarray(items))[places]
+        if out is None:
+            return moved
+        out[...] = moved
+        return out
+    order = record((shape[axis],), lambda: twin.permutation(shape[axis]))
+    if name == "permutation":
+        return np.take(np.asarray(items), order, axis)
+    at = (slice(None),) * (axis % len(shape)) + (order,)
+    items[:] = [items[place] for place in order] if isinstance(items, list) else items[at]
+    return None
 
 
 def _methods(base: type) -> dict[str, Any]:

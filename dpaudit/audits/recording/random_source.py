@@ -12,6 +12,7 @@ from dpaudit.audits.recording.trace import Seed, Stage, Trace, caller
 
 PLAIN = "betavariate choice choices gammavariate getrandbits lognormvariate paretovariate randbytes randint randrange"
 PLAIN += " sample shuffle triangular vonmisesvariate weibullvariate"
+ITEMS = {"shuffle": "x", "sample": "population", "choice": "seq", "choices": "population"}  # first argument
 RANDOM = random.Random
 
 
@@ -84,8 +85,9 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
     def plain(name: str) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             source = f"{place(self)}.{name}"
-            if name in ("shuffle", "sample", "choice", "choices"):
-                items, count = args[0], len(args[0])
+            if name in ITEMS:
+                items = args[0] if args else kwargs.pop(ITEMS[name])
+                count = len(items)
                 indices = list(range(count))
                 if name == "shuffle":
                     order = stage.trace.draw(
