@@ -36,6 +36,21 @@ def prints(rng, x):
     return x + rng.laplace()
 
 
+OWN = np.random.default_rng(0)  # in every process that imports this module
+
+
+def of_one_seed(rng, x):
+    return x + OWN.laplace()
+
+
+def seeded_set_up():
+    return {"rng": np.random.default_rng(0)}
+
+
+def of_seeded_set_up(rng, x, state):
+    return x + state["rng"].laplace()
+
+
 def of_the_system(rng, x):
     return x + np.random.default_rng().laplace()
 

@@ -57,6 +57,16 @@ def test_an_audit_that_may_stop_is_the_same_too():
     assert found[0].trials < 20_000
 
 
+@pytest.mark.parametrize(
+    "function, setup", [(functions.of_one_seed, None), (functions.of_seeded_set_up, functions.seeded_set_up)]
+)
+def test_workers_that_would_draw_the_same_noise_are_refused(function, setup):
+    same_noise = r"^workers: expected 1 or None .* got 2, which would all draw the same noise$"
+    with pytest.raises(InputError, match=same_noise):
+        audited(function, setup=setup)
+    assert not audited(function, setup=setup, workers=1).reproducible
+
+
 def test_setup_runs_in_each_worker_with_one_thread():
     assert audited(functions.by_state, setup=functions.set_up).verdict == "violation"
 

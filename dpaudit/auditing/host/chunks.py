@@ -113,12 +113,20 @@ class Probed(NamedTuple):
       draws: it draws from its generator.
       varies: its releases differ from trial to trial.
       keeps: it leaves its input as it was.
+      seen: tokens of the releases of both times.
     """
 
     repeats: bool
     draws: bool
     varies: bool
     keeps: bool
+    seen: tuple[str, ...] = ()
+
+    def is_copied(self, other: "Probed") -> bool:
+        """Tells whether a function drew the same in another process, though not twice the same in one: from a
+        generator of its own, which has the same seed in every process."""
+        elsewhere = not (self.draws or self.repeats) and len(set(self.seen)) >= PROBED
+        return elsewhere and self.seen == other.seen
 
 
 def probe(plan: Plan, function: Callable[..., Any]) -> Probed:
@@ -134,8 +142,8 @@ def probe(plan: Plan, function: Callable[..., Any]) -> Probed:
         releases = play(plan, function, 0, 0, no_tick, trials=trials, rng=own)
         runs.append([token(release) for release in one_by_one(releases)])
     draws = str(rng.bit_generator.state) != start
-    varies = len({*runs[0], *runs[1]}) > 1
-    return Probed(runs[0] == runs[1], draws, varies, before == _token_of(plan.inputs[0]))
+    seen = (*runs[0], *runs[1])
+    return Probed(runs[0] == runs[1], draws, len(set(seen)) > 1, before == _token_of(plan.inputs[0]), seen)
 
 
 def _token_of(x: Any) -> str | None:

@@ -114,6 +114,7 @@ def on_host(
         ``function``, ``setup``, ``features`` and the inputs must be picklable, the functions defined in an importable
         module, and a script must keep its calls under ``if __name__ == "__main__"``. None or 0 runs them in this
         process, which is faster if a call takes a few microseconds. What the function prints goes to standard error.
+        Several are refused for a function that draws all its noise from a generator of its own with a fixed seed.
       setup: called once in each process before the first trial, for slow imports and preparations. Its result, unless
         None, is passed to each call as ``state=``.
       features: ``features(release) -> numbers`` of your own, equally many for each release, read besides the others.

@@ -125,17 +125,22 @@ class Pool:
         self._found: dict[tuple[int, int], Any] = {}
         self._asked: set[tuple[int, int]] = set()
         self._tries: Counter[Task] = Counter()
-        self._probed: Probed | None = None
+        self._probed: list[Probed] = []
         self._changed: dict[int, tuple[int, float]] = {}  # by process: the number of calls, and when it last rose
         self._ready: set[int] = set()
         self._workers = [self._start() for _ in range(workers)]
         self.chunks_of_task = 1
 
     def probe(self) -> Probed:
-        self._send(self._workers[0], None, ("probe",))
-        while self._probed is None:
+        both = self._workers[:2]
+        for one in both:
+            self._send(one, None, ("probe",))
+        while len(self._probed) < len(both):
             self._serve()
-        return self._probed
+        if self._probed[0].is_copied(self._probed[-1]) and len(both) > 1:
+            wanted = f"1 or None for a function that seeds a generator of its own ({self._name}), or draws from rng"
+            raise _validate.expected("workers", wanted, f"{len(self._workers)}, which would all draw the same noise")
+        return self._probed[0]
 
     def use(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -220,7 +225,7 @@ class Pool:
         if kind == "failed":
             raise failure(found, self._name)
         if task is None:
-            self._probed = found
+            self._probed.append(found)
             return
         world, numbers = task
         self._found.update({(world, number): part for number, part in zip(numbers, found, strict=True)})
