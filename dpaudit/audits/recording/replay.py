@@ -98,7 +98,7 @@ def record(
     _validate.open_unit(confidence=confidence)
     played = _Runner(fn, adapters)
     firsts = [played.run(x0, "x0", Trace(_seeds(seed, run))) for run in range(RUNS)]
-    _check_sources(fn, firsts[0], played.run(x0, "x0", Trace(_seeds(seed, 0), firsts[0].trace)))
+    _check_sources(fn, firsts[0], played.run(x0, "x0", Trace(_seeds(seed, RUNS), firsts[0].trace)))
     seconds = [played.run(x1, "x1", Trace(_seeds(seed, run), first.trace)) for run, first in enumerate(firsts)]
     intact, constant = _intact(firsts[0], played.far(x0, _seeds(seed, 0), firsts[0])), constant_draws(firsts)
     pairs = [compare(one, two, constant, intact, claim) for one, two in zip(firsts, seconds, strict=True)]

@@ -270,6 +270,10 @@ REFUSED = [
     (lambda: 0, r"^fn: expected a function of x or of \(rng, x\), got a function of 0 arguments$"),
     (raises_on_one, "^fn: expected an output for x1, as for x0, got KeyError: 'no such row'$"),
     (lambda rng, x: x / 0, "^fn: expected an output for x0, got ZeroDivisionError: float division by zero$"),
+    (
+        lambda rng, x: x + rng.bit_generator.random_raw() / 2**64,
+        "^fn: expected randomness only from recorded sources, got another one .*: output differs with its noise",
+    ),
     (threaded, "^fn: expected draws only in the calling thread, got 1 threads$"),
     (
         lambda x: add_noise(x, 1.0),
