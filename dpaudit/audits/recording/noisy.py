@@ -31,9 +31,14 @@ def tag_of(value: Any, written: Any = None) -> Tag | None:
         return None
     if not isinstance(value, NoisyArray) or holds(plain(value), tag, written):
         return tag
+    lost(tag)
+    return None
+
+
+def lost(tag: Tag) -> None:
+    """Keeps where noise was made that was written to before it was added to anything."""
     if tag.pure:
         tag.trace.lost.append(tag.trace.nodes[tag.node].where)
-    return None
 
 
 def holds(value: np.ndarray, tag: Tag, written: Any = None) -> bool:

@@ -246,7 +246,8 @@ def _gathered(
         differ = [
             path
             for first, second in zip(firsts, seconds, strict=True)
-            for path in first.values.keys() - first.tags.keys()
+            for path in first.values.keys()
+            - (first.tags.keys() & second.tags.keys())  # what either run lost is compared
             if path not in second.values or not np.all(outputs.same(first.values[path], second.values[path]))
         ]
         if differ:

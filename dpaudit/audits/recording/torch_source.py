@@ -83,7 +83,8 @@ def _applied(torch: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> An
     if grad or set(kwargs) - {"alpha"} or (bare not in FUNCTIONS and name not in SHAPES):
         return function(*_plain(args), **{key: _plain(one) for key, one in kwargs.items()})
     if name in SHAPES:
-        return _back(SHAPES[name](*map(_array, args)), args[0])
+        made = SHAPES[name](*map(_array, args))
+        return _back(made, args[0]) if name == "item" else _with(made, function(*_plain(args)))  # a view stays a view
     values = [_array(one) for one in (args[::-1] if reverse else args)]
     if "alpha" in kwargs:
         values[1] = values[1] * kwargs["alpha"]
@@ -92,10 +93,10 @@ def _applied(torch: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> An
         return made
     with torch.no_grad():
         _plain(args[0]).copy_(_plain(made))
-    if hasattr(args[0], "_noisy"):
-        args[0]._noisy = made._noisy
-        return args[0]
-    return made
+    if not hasattr(args[0], "_noisy"):
+        return made
+    args[0]._noisy = getattr(made, "_noisy", None)  # None where the noise is not followed
+    return args[0]
 
 
 def _operation(name: str) -> tuple[str, bool, bool]:
@@ -119,22 +120,38 @@ def _plain(value: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """Returns a tensor as a NumPy array, with its noise if it has any."""
+    """Returns a tensor as a NumPy array, with its noise if it has any and was not written to by other means than the
+    operations above, or through another tensor."""
     held = getattr(value, "_noisy", None)
-    if held is not None or not hasattr(value, "detach"):
-        return value if held is None else held
-    return _plain(value).detach().cpu().numpy()
+    if held is None and not hasattr(value, "detach"):
+        return value
+    plain = _plain(value).detach().cpu()
+    if held is None or _holds(plain, held):
+        return plain.numpy() if held is None else held
+    noisy.lost(held._tag)
+    return plain.numpy()
+
+
+def _holds(tensor: Any, held: Any) -> bool:
+    """Tells whether a tensor has the value that its noise was recorded for."""
+    torch: Any = sys.modules["torch"]
+    kept = torch.from_numpy(np.array(noisy.plain(held))).to(tensor.dtype)
+    return kept.shape == tensor.shape and bool(((kept == tensor) | ((kept != kept) & (tensor != tensor))).all())
 
 
 def _back(value: Any, like: Any) -> Any:
     """Returns an array as a tensor, of the type of ``like`` if the array has no dimensions."""
     torch: Any = sys.modules["torch"]
     made = torch.from_numpy(np.array(noisy.plain(value)))
-    made = made if made.ndim or like is None else made.to(like.dtype)
+    return _with(value, made if made.ndim or like is None else made.to(like.dtype))
+
+
+def _with(value: Any, tensor: Any) -> Any:
+    """Returns the tensor, with the noise of the array if that has any."""
     if isinstance(value, noisy.NoisyArray | noisy.NoisyFloat):
-        made = made.as_subclass(_tensor_class())
-        made._noisy = value
-    return made
+        tensor = tensor.as_subclass(_tensor_class())
+        tensor._noisy = value
+    return tensor
 
 
 def noisy_array_of(value: Any) -> Any:

@@ -38,6 +38,13 @@ def test_data_that_is_added_to_a_release_in_place_is_found(write):
     assert found.kinds == {"data_dependent_output"}
 
 
+@pytest.mark.parametrize("x0, x1", [(np.zeros(2), X1), (X1, np.zeros(2))])
+def test_data_that_changes_a_release_of_one_input_alone_is_found(x0, x1):
+    """Zero, added in place, changes nothing, so that the noise of that run is followed to its end."""
+    found = record(lambda rng, x: added_at(x + rng.laplace(0, 1, 2), x), x0, x1, claim=Claim(9.0), trials=0)
+    assert found.kinds == {"data_dependent_output"}, str(found)
+
+
 def sorted_in_place(released, x):
     released.sort()
     return released
