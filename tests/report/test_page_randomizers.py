@@ -50,7 +50,8 @@ def test_the_gaussian_page_speaks_of_both_numbers_and_of_the_noise(tmp_path):
 
 def test_a_gaussian_client_that_breaks_its_promise_is_told_what_the_number_is(tmp_path):
     _, text, _ = read(tmp_path, [strongest(gaussian, verdict="violation", epsilon_optimal_lower=9.0)])
-    assert "the true ε is at least 9.00 (dummy on digits). Noise as wide as promised does not give so many" in text
+    assert "The true ε is at least 9.00 (dummy on digits): the larger of the two bounds of a test" in text
+    assert "each of confidence 95%. Noise as wide as promised does not give so many" in text
     assert "The randomizer breaks its promise." in text
 
 
