@@ -130,8 +130,8 @@ KINDS = {
             "Ceiling": "The largest lower bound of the optimal test that this many trials can certify.",
             "Detectable": DEFINITE + "σ alone too small.",
             "Verdict": "violation: the lower bound of the cosine rule exceeds the claim, or no Gaussian noise with "
-            "the promised mu gives the counts of the optimal test; underpowered: no count could; consistent: neither; "
-            "computed: no trial was run.",
+            "the promised mu gives the counts of the optimal test; underpowered: no count could, or both "
+            "tests gave one answer in all trials; consistent: neither; computed: no trial was run.",
         },
     ),
     "privunit": Kind(
@@ -154,7 +154,7 @@ KINDS = {
             "the same trials.",
             "Detectable": DEFINITE + "the cap's probability alone too large.",
             "Verdict": "violation: a lower bound of either test exceeds the claim; underpowered: even the ceiling "
-            "does not; consistent: neither; computed: no trial was run.",
+            "does not, or both tests gave one answer in all trials; consistent: neither; computed: no trial was run.",
         },
     ),
 }

@@ -81,6 +81,9 @@ def test_promise_broken_or_not_testable(tmp_path):
     _, text, _ = read(tmp_path, [row(verdict="underpowered", ceiling=3.2, detectable="inf")])
     assert "too few trials. Even a perfect observer could not have shown more than ε = 3.20." in text
     assert "probability 0.8" not in text.split("For engineers")[0]
+    _, text, _ = read(tmp_path, [row(verdict="underpowered", ceiling=6.3, detectable="inf")])
+    assert "Promise ε = 4: not tested. Both tests gave one answer in every trial" in text
+    assert "perfect observer" not in text
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_promise_broken_or_not_testable(tmp_path):
             {"verdict": "violation"},
             "The randomizer breaks its promise. 1 of 2 tests found that it hides less than it says.",
         ),
-        ({"verdict": "underpowered"}, "None of 1 test found a violation; 1 had too few trials to find any."),
+        ({"verdict": "underpowered"}, "None of 1 test found a violation; 1 could not have found any."),
     ],
 )
 def test_the_verdict_comes_first(tmp_path, changes, answer):
@@ -102,7 +105,8 @@ def test_the_verdict_comes_first(tmp_path, changes, answer):
 def test_the_verdict_of_nothing_played_or_too_little(tmp_path):
     for rows, answer in (
         ([computed()], "The promise was not tested."),
-        ([row(verdict="underpowered", detectable="inf")], "Too few trials to tell."),
+        ([row(verdict="underpowered", detectable="inf", ceiling=3.2)], "Too few trials to tell."),
+        ([row(verdict="underpowered", detectable="inf", ceiling=6.3)], "There was nothing to tell apart."),
     ):
         assert answer in read(tmp_path, rows)[1].split("In federated learning")[0]
 
