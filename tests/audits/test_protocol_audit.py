@@ -172,7 +172,10 @@ def test_a_canary_who_moves_nothing_is_refused(value):
 
 def test_a_canary_may_move_later_totals_alone():
     """Who has what the first model is moves nothing at first."""
-    of_protocol(steps(Z), START, people(6), jnp.zeros((1, WIDTH)), rounds=ROUNDS)
+    still = jnp.zeros((1, WIDTH))
+    moves_nothing = steps(Z).devices(KEY, START, still)
+    assert not np.any(moves_nothing)
+    assert of_protocol(steps(Z), START, people(6), still, rounds=ROUNDS).claim is not None
 
 
 def test_a_canary_of_zeros_may_move_a_mean():
@@ -183,4 +186,4 @@ def test_a_canary_of_zeros_may_move_a_mean():
         lambda state, releases: state,
     )
     memory = gaussian("steps", noise_multiplier=Z).init(START)
-    of_protocol(means, START, people(6), jnp.zeros((1, WIDTH)), rounds=ROUNDS, memory=memory)
+    assert of_protocol(means, START, people(6), jnp.zeros((1, WIDTH)), rounds=ROUNDS, memory=memory).claim is not None

@@ -26,7 +26,7 @@ class Loss(NamedTuple):
       ratios: of Laplace noise, |difference| / scale of each coordinate.
       pure: epsilon of choices at random, added up.
       apart: the probability with which some release of one world cannot occur in the other.
-      least: whether epsilon is to be a lower bound; otherwise it is an upper one.
+      least: whether what is not exact is rounded down, for a lower bound, or up; losses are rounded down either way.
     """
 
     mu: float = 0.0

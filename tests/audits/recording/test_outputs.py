@@ -26,7 +26,7 @@ class Kept:
 
     def __init__(self, rng, x):
         self.rng, self.other = rng, np.random.default_rng()
-        self.kind, self.library, self.number = decimal.Decimal, np, iter([1, 2])
+        self.kind, self.module, self.number = decimal.Decimal, np, iter([1, 2])
         self.value = x + rng.laplace(0, 1) + self.other.laplace(0, 1)
 
 
