@@ -44,6 +44,10 @@ def ranked(row):
     return {"setting": row["setting"] | {"choice": row["setting"]["choice"] | {"rank": 2}}}
 
 
+def judged(verdict):
+    return lambda row: {"setting": row["setting"] | {"verdict": verdict}}
+
+
 def several(row):
     return {"ours_low": row["ours"], "ours_high": row["ours"]}
 
@@ -59,7 +63,14 @@ TWINS = {
         "table_grows": [
             of("table_bytes", times(0.5), data="MNIST", circuit="binomial", epsilon=0.01),
             of("table_bytes", times(0.1), data="Cancer", circuit="table", epsilon=0.01),
-        ]
+        ],
+        "faults_found": [
+            of("fault", {"ours_high": 0.2}, verdict="underpowered"),
+            of("fault", judged("violation"), broken=False, verdict="consistent"),
+            of("fault", judged("violation"), broken=False, verdict="underpowered"),
+            of("fault", judged("consistent"), broken=True, seen_by="H1"),
+            of("fault", judged("underpowered"), broken=True, seen_by="anyone else"),
+        ],
     },
     "paper002": {
         "times_as_fast": [of("seconds_per_round", times(100), name="clip0.05", simulated=20, rounds=10_000)],
