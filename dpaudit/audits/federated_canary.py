@@ -38,6 +38,7 @@ from dpaudit import _validate
 from dpaudit.auditing.audit import audit
 from dpaudit.auditing.bounds import gdp
 from dpaudit.auditing.result import AuditResult
+from dpaudit.audits.fresh_noise import refuse_alike
 from dpaudit.federated import accounting, clients
 from dpaudit.federated.clients import Client, Loss, Sent, Update
 from dpaudit.federated.clip_size import Rule
@@ -179,7 +180,8 @@ def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[C
       (canaries, params): :class:`Canaries`, and the final model.
 
     Raises:
-      InputError: a value out of range; a run in which no canary took part.
+      InputError: a value out of range; a run in which no canary took part; rounds that share their noise, or sums
+        of which noise is not the greater part.
 
     Source: Andrew et al. 2023, "One-shot Empirical Privacy Estimation for Federated Learning", Algorithm 1. The scores
     of an absent canary are known here; estimating them, as there, biases mu upward.
@@ -200,7 +202,10 @@ def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[C
         raise _validate.expected("canaries", "enough of them that some are drawn", canaries)
     state, _ = run(run_key, server, server.init(federation.params), population, data, federation.rounds)
     moved = jax.tree.map(jnp.subtract, federation.params, state.params)
-    return Canaries(*_scores(directions, moved, state.opt_state[0].means), taken), state.params
+    means = state.opt_state[0].means
+    found = Canaries(*_scores(directions, moved, means), taken)
+    refuse_alike(found.overlap, means.shape[1])
+    return found, state.params
 
 
 def final_model(found: Canaries, participations: int, *, delta: float, confidence: float) -> Estimate:

@@ -5,8 +5,8 @@
 
 A gradient canary is a record whose loss depends only on a parameter of its own. Its gradient is as long as needed and
 orthogonal to all others, which makes it the record that is hardest to hide. It goes through the same sampling,
-clipping, summing and noise as the data, so a fault in any of them shows. Noise that steps share is refused by
-:func:`one_run` and :func:`per_step`, and shows in :func:`white_box` where a step takes the canary by chance.
+clipping, summing and noise as the data, so a fault in any of them shows. Noise that steps share, which no evidence
+that adds up steps can show, is refused.
 
     recipe = Recipe(loss_fn, params, data, steps=100, clip_norm=1.0, noise_multiplier=1.0, batch_size=64,
                     optimizer=optax.sgd(0.1))
@@ -28,6 +28,7 @@ import optax
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds import gdp
+from dpaudit.audits.fresh_noise import refuse_repeated
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.training import accounting
 from dpaudit.training.dp_sgd import State, Trainer, dp_sgd, fit, train
@@ -36,9 +37,8 @@ from dpaudit.training.sampling import poisson
 
 ABSENT, PRESENT = 0.0, 1.0  # the two inputs of an audit: whether the canary is in the data
 STRETCH = 100.0  # a canary's gradient before clipping, in clip norms
+WITNESSES = 64  # canaries that are absent from all steps, whose noise tells whether steps share it
 LEAST = 0.9  # of the clip norm, by which a canary moves a sum; one that moves it less would hide a fault
-REPEATED = 1e-9  # chance that sound noise is taken for noise that two steps share
-TOGETHER = 1024  # steps that are compared with all others at a time
 MEDIAN = 0.6745  # of |x|, x ~ N(0, 1)
 
 Loss = Callable[..., jax.Array]
@@ -103,11 +103,12 @@ def white_box(recipe: Recipe, *, delta: float | None = None) -> Mechanism:
       ("add_remove").
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; noise that steps share.
 
     Source: Nasr et al. 2021, "Adversary Instantiation", Section 4.6 (the gradient canary).
     """
     planted, trainer, start = _planted(recipe, 1)
+    _refuse_shared(recipe)
     sampling = poisson(len(planted.present), recipe.batch_size)
 
     def apply(key: jax.Array, present: Any) -> jax.Array:
@@ -176,7 +177,7 @@ def one_run(
         progress=progress,
     )
     x = _coordinates(recipe, state)
-    _refuse_repeated(x, np.broadcast_to(~np.asarray(included), x.shape))
+    refuse_repeated(x, np.broadcast_to(~np.asarray(included), x.shape))
     evidence = _evidence(x, recipe.batch_size / sampling.examples, jnp.maximum(jnp.median(jnp.abs(x)) / MEDIAN, 1e-3))
     return Canaries(np.asarray(evidence.sum(axis=0)), np.asarray(included)), state.params["network"]
 
@@ -221,7 +222,7 @@ def per_step(key: jax.Array, recipe: Recipe, *, canaries: int = 1) -> tuple[Cana
         recipe.steps,
     )
     x = _coordinates(recipe, state)[:, :-1]
-    _refuse_repeated(x, ~np.asarray(included))
+    refuse_repeated(x, ~np.asarray(included))
     evidence = _evidence(x, 1.0, recipe.noise_multiplier)
     return Canaries(np.asarray(evidence).ravel(), np.asarray(included).ravel()), state.params["network"]
 
@@ -329,6 +330,16 @@ def _refuse_blind(recipe: Recipe, planted: Planted, trainer: Trainer, start: Any
         raise _validate.expected("make", wanted, f"{moved:.3g} C")
 
 
+def _refuse_shared(recipe: Recipe) -> None:
+    """Refuses a training whose steps share their noise, by one run with canaries that are absent from all of them."""
+    planted, trainer, start = _planted(recipe, WITNESSES)
+    absent = planted._replace(present=planted.present.at[-WITNESSES:].set(ABSENT))
+    sampling = poisson(len(planted.present), recipe.batch_size)
+    state, _ = train(jax.random.key(0), trainer, trainer.init(start), absent, sampling, recipe.steps)
+    x = _coordinates(recipe, state)
+    refuse_repeated(x, np.ones(x.shape, bool))
+
+
 def _trainer(recipe: Recipe, loss_fn: Loss, optimizer: optax.GradientTransformation) -> Trainer:
     return recipe.make(
         loss_fn,
@@ -352,28 +363,6 @@ def _with_canaries(loss_fn: Loss, length: float) -> Loss:
 def _coordinates(recipe: Recipe, state: State) -> jax.Array:
     """Returns the canaries' coordinates of every step's noisy sum, in clip norms, [steps, m]."""
     return state.opt_state[0].gradients * (recipe.batch_size / recipe.clip_norm)
-
-
-def _refuse_repeated(x: Any, absent: np.ndarray) -> None:
-    """Refuses coordinates [steps, m] in which canaries that are absent, [steps, m], have the same noise in two steps.
-
-    The scores add up steps, as if all noise were fresh, and would not see it. With independent noise, n canaries that
-    are absent in both steps have a cosine r with Pr[|r| > a] <= (1 - a^2)^((n - 1)/2).
-    """
-    away, there = np.where(absent, np.asarray(x, np.float64), 0.0), absent.astype(np.float64)
-    for first in range(0, len(away), TOGETHER):
-        part = slice(first, first + TOGETHER)
-        n = there[part] @ there.T
-        size = np.sqrt((away[part] ** 2 @ there.T) * (there[part] @ (away**2).T))
-        cosine = (away[part] @ away.T) / np.where(size > 0, size, 1.0)
-        chance = len(away) ** 2 * np.maximum(1 - cosine**2, 0.0) ** (np.maximum(n - 1, 0) / 2)
-        np.fill_diagonal(chance[:, part], 1.0)
-        i, j = np.unravel_index(chance.argmin(), chance.shape)
-        if chance[i, j] < REPEATED:
-            got = (
-                f"noise of steps {j} and {first + i} with a correlation of {cosine[i, j]:.2f} ({n[i, j]:.0f} canaries)"
-            )
-            raise _validate.expected("make", "a training that draws the noise of every step afresh", got)
 
 
 @jax.jit

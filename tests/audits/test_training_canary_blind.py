@@ -9,7 +9,8 @@ import optax
 import pytest
 
 import dpaudit
-from dpaudit.audits.training_canary import Recipe, _refuse_repeated, one_run, per_step, white_box
+from dpaudit.audits.fresh_noise import refuse_repeated
+from dpaudit.audits.training_canary import Recipe, one_run, per_step, white_box
 from dpaudit.training import per_example
 from dpaudit.training.dp_sgd import Noise, add_noise, dp_sgd, noisy_sums
 
@@ -88,7 +89,11 @@ def with_one_draw(loss_fn, *, clip_norm, noise_multiplier, **settings):
     return noisy_sums(loss_fn, Noise(lambda params: (), add), clip_norm=clip_norm, **settings)
 
 
-@pytest.mark.parametrize("audit", [partial(one_run, canaries=200), partial(per_step, canaries=200)])
+def by_all_records(key, recipe):
+    return white_box(recipe._replace(batch_size=N + 1))  # every step takes the canary
+
+
+@pytest.mark.parametrize("audit", [partial(one_run, canaries=200), partial(per_step, canaries=200), by_all_records])
 def test_noise_that_steps_share_is_refused(audit):
     recipe = SEEN._replace(make=with_one_draw)
     message = r"make: expected a training that draws the noise of every step afresh, got .* a correlation of 1\.00"
@@ -102,12 +107,12 @@ def test_fresh_noise_is_not_taken_for_shared_noise():
     rng = np.random.default_rng(3)
     for steps, m in ((2, 1), (300, 2), (300, 3), (2_000, 20), (100, 1_000)):
         absent = rng.random((steps, m)) < 0.5
-        _refuse_repeated(rng.normal(size=(steps, m)) + 5 * ~absent, absent)
+        refuse_repeated(rng.normal(size=(steps, m)) + 5 * ~absent, absent)
     x, absent = rng.normal(size=(1_500, 200)), rng.random((1_500, 200)) < 0.5
     x[1_400] = x[40]
     with pytest.raises(dpaudit.InputError, match=r"noise of steps 1400 and 40 with a correlation of 1\.00"):
-        _refuse_repeated(x, absent)
+        refuse_repeated(x, absent)
     x[1_400] = -x[40] + 0.3 * rng.normal(size=200)
     with pytest.raises(dpaudit.InputError, match=r"noise of steps 1400 and 40 with a correlation of -0\.9"):
-        _refuse_repeated(x, absent)
-    _refuse_repeated(np.zeros((10, 50)), np.ones((10, 50), bool))
+        refuse_repeated(x, absent)
+    refuse_repeated(np.zeros((10, 50)), np.ones((10, 50), bool))
