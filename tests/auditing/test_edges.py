@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 
 import dpaudit
 from dpaudit import AuditResult, Claim, _validate, play
-from dpaudit.auditing.bounds import estimate
+from dpaudit.auditing.bounds import estimate, one_run
 from dpaudit.auditing.conclude import from_counts
 from dpaudit.audits import craft, engines, ldp_client, oracle
 from dpaudit.mechanisms import laplace, ldp_sgd
@@ -198,6 +198,11 @@ def noisy(key, x):
         (
             lambda: ldp_sgd.randomize_tree(KEY, {"n": jnp.arange(3)}, epsilon=1.0, clip_norm=1.0),
             "gradients: expected floating-point arrays, got a leaf of type int32",
+        ),
+        (lambda: one_run.ceiling(5, [], delta=0.0, confidence=0.95), "plans: expected at least one Plan, got []"),
+        (
+            lambda: one_run.ceiling(5, [one_run.Plan(4, 2)], delta=0.0, confidence=0.95),
+            "plans: expected 1 to 5 guesses in all, the number of canaries",
         ),
     ],
 )

@@ -192,8 +192,7 @@ def audit(
         raise _validate.expected(
             "included", "independent coins with probability 1/2", f"{int(included.sum())} of {len(included)} canaries"
         )
-    if not plans:
-        raise _validate.expected("plans", "at least one Plan", plans)
+    _refuse_none(plans)
     each = 1 - (1 - confidence) / len(plans)
     found = []
     for plan in plans:
@@ -214,8 +213,11 @@ def ceiling(canaries: int, plans: Sequence[Plan], *, delta: float, confidence: f
       epsilon in nats.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range, as for :func:`audit`.
     """
+    _refuse_none(plans)
+    for plan in plans:
+        _refuse_guesses(plan, canaries)
     guesses = np.array([sum(plan) for plan in plans])
     each = 1 - (1 - _validate.open_unit(confidence=confidence)) / len(plans)
     return float(np.max(epsilon_lower(guesses, guesses, canaries, delta=delta, confidence=each)))
@@ -235,10 +237,7 @@ def count_correct(scores: np.ndarray, included: np.ndarray, plan: Plan) -> np.nd
     Raises:
       InputError: a plan of no guesses or of more than there are canaries.
     """
-    _validate.at_least(0, guesses_in=plan.guesses_in)
-    _validate.at_least(0, guesses_out=plan.guesses_out)
-    if not 1 <= sum(plan) <= scores.shape[-1]:
-        raise _validate.expected("plans", f"1 to {scores.shape[-1]} guesses in all, the number of canaries", plan)
+    _refuse_guesses(plan, scores.shape[-1])
     most = np.lexsort((included, -scores))[..., : plan.guesses_in]
     least = np.lexsort((~included, scores))[..., : plan.guesses_out]
     right_in = np.take_along_axis(included, most, axis=-1).sum(axis=-1)
@@ -297,3 +296,15 @@ def _excess(v: np.ndarray, guesses: np.ndarray, m: np.ndarray, mu: np.ndarray, a
             break  # neither can change any more
         wrong = least
     return right + wrong - guesses / m
+
+
+def _refuse_none(plans: Sequence[Plan]) -> None:
+    if not plans:
+        raise _validate.expected("plans", "at least one Plan", plans)
+
+
+def _refuse_guesses(plan: Plan, canaries: int) -> None:
+    _validate.at_least(0, guesses_in=plan.guesses_in)
+    _validate.at_least(0, guesses_out=plan.guesses_out)
+    if not 1 <= sum(plan) <= canaries:
+        raise _validate.expected("plans", f"1 to {canaries} guesses in all, the number of canaries", plan)
