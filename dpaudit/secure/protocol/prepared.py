@@ -13,7 +13,9 @@ identity and content, under a key of this server, shows whether a block is uncha
 
 When two servers meet, each states which block it used last (:meth:`Store.meet`), and the other discards all blocks up
 to that one. A server is *behind* if it has forgotten a block that the other saw it use: its state is an older copy
-that was restored. It is refused; the only way forward is to discard all blocks of both (``rejoin``).
+that was restored. It is refused; the only way forward is to discard all blocks of both (``rejoin``). H1 sends nothing
+of a block that it took before H2 has said that it took it as well (:mod:`dpaudit.secure.service.session`): otherwise
+H2 could see a part of it and die before its own log has it, and an H1 that is then restored would open it anew.
 
 Guaranteed on a POSIX file system, as long as at most one of the two servers is restored to an earlier state. Not
 guaranteed: that an unlinked block cannot be recovered from the disk; whoever finds H1's and has recorded what was sent

@@ -8,8 +8,9 @@ a new identity, and the one that lacks results copies them from the other.
 
 Every step begins with its number and with the owners whose shares have arrived: the sum is over the owners from whom
 both servers have the two shares of one splitting, except for those whose norm the servers check and find too large
-(:mod:`dpaudit.secure.protocol.norm_check`). All secrets, of transfers and labels, belong to one session and are
-discarded with it: nothing that a fault left half used is ever used again.
+(:mod:`dpaudit.secure.protocol.norm_check`). Both log an opening, and each block for it, before H1 sends anything from
+which H2 could read the sum, so that either of them alone remembers it. All secrets, of transfers and labels, belong to
+one session and are discarded with it: nothing that a fault left half used is ever used again.
 """
 
 import hashlib
@@ -34,6 +35,7 @@ PEER = {"h1": "h2", "h2": "h1"}
 MOST = 1 << 40  # steps, and openings
 _STEP = struct.Struct("<Q")
 _HELD = struct.Struct(f"<?{SPLIT_BYTES}s")  # for each owner: whether its share is there, and its split
+_BEGUN = b"\1"  # H2 has logged the opening and the block
 _BY = struct.Struct("<Q")  # openings begun; the bits of the owners follow
 
 
@@ -195,8 +197,20 @@ class Session:
             prepared = self._prepared(share)
         if first:
             self._records.begin(step)
+        if first or self._ahead:
+            self._logged()
         party: Any = self._party
         return party.open(self._opening, prepared, share)
+
+    def _logged(self) -> None:
+        """Makes H1 wait until H2 has logged the opening and the block, as from H1's next message H2 can read the sum.
+
+        H2 thus remembers both, even if it ends there and H1 is put back to a state of before.
+        """
+        if self._role == "h1":
+            self._channel.receive("begun", len(_BEGUN))
+        else:
+            self._channel.send("begun", _BEGUN)
 
     def _prepared(self, share: np.ndarray) -> Garbled | Received | Share:
         if isinstance(self._party, Evaluator):

@@ -157,7 +157,7 @@ def test_an_opening_that_breaks_off_counts(tmp_path: Path) -> None:
     mine = terms(noise_multiplier=2.0, budget=(12.0, 1e-5))
     assert mine.openings == 4
     known = 0
-    for last in (7, 6, 6, 6):  # of H2's messages; the first session has one more, by which the two become a pair
+    for last in (8, 7, 7, 7):  # of H2's messages; the first session has one more, by which the two become a pair
         ended = play(tmp_path, (mine, mine), until=1, changed=(1, lambda wire, last=last: Killed(wire, last)))
         assert all(isinstance(one.fault, ChannelError) for one in ended)
         assert not ended[0].steps

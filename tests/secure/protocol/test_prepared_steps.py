@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.secure.channel import ChannelError
+from dpaudit.secure.channel import HEADER, ChannelError, Wire
 from dpaudit.secure.protocol.prepared import WAY
 from tests.secure import servers
 from tests.secure.servers import Ended, Killed, play, terms, total
@@ -31,6 +31,20 @@ def put_back(folder: Path, copy: Path, role: str) -> None:
     """Restores one server's state from a copy."""
     shutil.rmtree(folder / role)
     shutil.copytree(copy / role, folder / role)
+
+
+class Logless:
+    """A wire of H2 that puts a folder in the place of one of its logs as soon as it has said what shares it holds."""
+
+    def __init__(self, wire: Wire, log: Path) -> None:
+        self._wire, self._log = wire, log
+        self.read_into, self.close = wire.read_into, wire.close
+
+    def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
+        if HEADER.unpack(header)[0].startswith(b"held"):
+            self._log.rename(self._log.with_name("kept"))
+            self._log.mkdir()
+        self._wire.write(header, payload, seconds)
 
 
 def right(ended: tuple[Ended, Ended], steps: int) -> None:
@@ -131,6 +145,24 @@ def test_a_copy_put_back_at_any_moment_gives_no_label_away(tmp_path: Path) -> No
                 right(ended, 4)
             assert seen.isdisjoint(message.payload for message in ended[0].said if message.kind in LABELS)
     assert refused == 4
+
+
+@pytest.mark.parametrize("protocol", ["circuit", "transfers"])
+@pytest.mark.parametrize(("ahead", "log"), [(2, f"ahead/{servers.DIMENSION}/ledger"), (0, "begun")])
+def test_h2_can_read_nothing_that_it_has_not_logged(tmp_path: Path, protocol: str, ahead: int, log: str) -> None:
+    """H2 ends before it logs step 2. H1, put back to before, shall not open the block again, nor an uncounted sum."""
+    mine = terms(ahead=ahead, protocol=protocol)
+    right(play(tmp_path, (mine, mine), until=1), 1)
+    shutil.copytree(tmp_path / "h1", tmp_path / "copy" / "h1")
+    path = tmp_path / "h2" / log
+    ended = play(tmp_path, (mine, mine), until=2, changed=(1, lambda wire: Logless(wire, path)))
+    assert isinstance(ended[1].fault, IsADirectoryError)
+    assert {message.kind for message in ended[0].said}.isdisjoint({"labels", "share"})
+    path.rmdir()
+    path.with_name("kept").rename(path)
+    put_back(tmp_path, tmp_path / "copy", "h1")
+    right(again := play(tmp_path, (mine, mine), until=2), 2)
+    assert [one.releases for one in again] == [2, 2]
 
 
 def test_a_state_of_another_pair_is_refused(tmp_path: Path) -> None:

@@ -20,14 +20,14 @@ from tests.secure.transcript import Transcript
 Frames = list[tuple[bytes, bytes]]
 
 FIRST = ["terms.size", "terms", "pair", "base-ot.receiver"]
-SECOND = ["terms.size", "terms", "pair", "base-ot.sender", "cot.corrections", "step", "held", "opened"]
+SECOND = ["terms.size", "terms", "pair", "base-ot.sender", "cot.corrections", "step", "held", "begun", "opened"]
 KINDS = {  # what each server sends in a session of one step with noise, in order
     "circuit": ([*FIRST, "seed", "tables", "step", "held", "labels", "decoding"], SECOND),
     "transfers": ([*FIRST, "seed", "products", "step", "held", "share"], SECOND),
 }
 PLAIN = (
     [*FIRST, "step", "held", "seed", "tables", "labels", "decoding"],
-    [*SECOND[:4], "step", "held", *SECOND[4:5], "opened"],
+    [*SECOND[:4], "step", "held", *SECOND[4:5], "begun", "opened"],
 )
 TELLING = {"circuit": "labels", "transfers": "share"}  # from this message on H2 can read the sum
 
@@ -93,10 +93,10 @@ def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode, protocol):
 @pytest.mark.parametrize(
     ("protocol", "ahead", "pin"),
     [
-        ("circuit", 0, "9145722596344108758f6694937786d58caa555c1e9ec2d618bd3e43de40cc85"),
-        ("circuit", 1, "60eb8bf52836f3802ac477d2cc3d7525d23b7b3b7d41722c062f0af2ad7a3345"),
-        ("transfers", 0, "4c671407f55777a9128360ac44e1ce20cb8dc2b8e01b974646ee1db2c8e2eeee"),
-        ("transfers", 1, "aa638c4d06db36bc84621f263c8872361c6911090f846441638e4b33d18bd296"),
+        ("circuit", 0, "5785abdcf621283a6de315e0cdddccd2a86ce47b559bca20261881804a6d8440"),
+        ("circuit", 1, "6b9dbe0099cfa3d389bf08afe7a41e842ccd601fe7bd0aa05f8ec085653f95e3"),
+        ("transfers", 0, "f76aa7e7c95eda9e8c8fa511c53a143ab145666b47e09e3e24d099200284fe93"),
+        ("transfers", 1, "6c3d226d12a620bf38482ee16f0a21e544a480c2ce4c533adbe1e9639bb9e82b"),
     ],
 )
 def test_all_that_servers_say_is_pinned(tmp_path, protocol, ahead, pin):
