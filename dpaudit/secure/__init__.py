@@ -20,12 +20,12 @@ learns, where certificates are used, who talks to whom, when, and how much.
 **What the noise protects.** Each example of an owner, in the sense that it could have been replaced by any other, in
 every opening that was begun, whether or not it produced a result (:class:`dpaudit.secure.protocol.agreement.Budget`).
 
-**What a copy of the disk reveals.** The opened sums, which all owners know, and the blocks prepared in advance. H1's
-blocks, together with a record of the messages exchanged when they are opened, reveal H1's share of that step's sum.
-The blocks of both servers reveal the noise of the steps to come. A copy of one server's folder in the hands of the
-other server therefore amounts to collusion. Blocks reveal nothing about steps opened before the blocks were made. We
-cannot promise that a used block is physically gone from the disk. Files are readable by their owner only; encrypt the
-disk, or keep no blocks at all with ``--ahead 0``.
+**What a copy of the disk reveals.** The opened sums, which all owners know, and the blocks prepared in advance. A
+server's block, together with a record of the messages exchanged when it is opened, reveals the server's share of that
+step's sum. The blocks of both servers reveal the noise of the steps to come. A copy of one server's folder in the
+hands of the other server therefore amounts to collusion. Blocks reveal nothing about steps that other blocks opened.
+We cannot promise that a used block is physically gone from the disk. Files are readable by their owner only; encrypt
+the disk, or keep no blocks at all with ``--ahead 0``.
 
 **Restored backups.** Opening one block twice reveals a share, so a server that has forgotten a block which the other
 saw it use is refused (:mod:`dpaudit.secure.protocol.prepared`). The only way forward is to start it once with

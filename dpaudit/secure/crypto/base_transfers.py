@@ -1,4 +1,4 @@
-"""Runs 128 random oblivious transfers by public-key cryptography, once a session; all later transfers extend them.
+"""Runs 128 random oblivious transfers by public-key cryptography; all other transfers extend them.
 
 For each index the sender ends with two seeds, the receiver with the one that its choice bit selects. With A = aG the
 sender's point and a number b of each index, the receiver computes bG and bA, sends B = bG for choice 0 and B = bA for
@@ -16,7 +16,7 @@ guaranteed against parties that depart from the protocol.
 
 OpenSSL does everything with points, in constant time; there is no addition of points, which it does not offer and
 which other protocols (Chou and Orlandi 2015) need. Python's integers, whose running time is not constant, invert a
-once a session, multiplied by another random number.
+once, multiplied by another random number.
 
 Source: Bellare and Micali 1989, Non-interactive oblivious transfer, for two keys of which the receiver can know one;
 Bao, Deng and Zhu 2003, Variations of Diffie-Hellman problem, for the inverse and the square.

@@ -9,7 +9,8 @@ a block's secrets is read, its number is written to the store's log of used bloc
 file is unlinked: a server that dies at any moment restarts with the block either unused and whole, or used. Numbers
 only rise. Each block has an identity drawn by both servers, and two blocks belong together only where number and
 identity are the same (:meth:`Store.agree`); each server discards whatever lower blocks it has. A tag over number,
-identity and content, under a key of this server, shows whether a block is unchanged since it was stored.
+identity and content, under a key of this server, shows whether a block is unchanged since it was stored. Each garbled
+block has a delta of its own, so that one that is found on a disk tells nothing of any other opening.
 
 When two servers meet, each states which block it used last (:meth:`Store.meet`), and the other discards all blocks up
 to that one. A server is *behind* if it has forgotten a block that the other saw it use: its state is an older copy
@@ -18,8 +19,8 @@ of a block that it took before H2 has said that it took it as well (:mod:`dpaudi
 H2 could see a part of it and die before its own log has it, and an H1 that is then restored would open it anew.
 
 Guaranteed on a POSIX file system, as long as at most one of the two servers is restored to an earlier state. Not
-guaranteed: that an unlinked block cannot be recovered from the disk; whoever finds H1's and has recorded what was sent
-can read H1's share. Only their owner can read the files and the folder.
+guaranteed: that an unlinked block cannot be recovered from the disk; whoever finds one and has recorded what was sent
+can read that server's share. Only their owner can read the files and the folder.
 """
 
 import hashlib
@@ -355,7 +356,7 @@ class PreparedBlocks:
             for _ in range(self._steps * self._sizes.count(count) - store.common(self._channel)):
                 self._channel.deadline(seconds)
                 number, identity = store.free(self._channel)
-                store.put(number, identity, party.prepare(self._kind, count))
+                store.put(number, identity, party.anew().prepare(self._kind, count))
 
     def take(self, party: Party, count: int) -> Garbled | Received | Share:
         """Takes a block of this size, together with the peer's ``take``; makes one if there is none.

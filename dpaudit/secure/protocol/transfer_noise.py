@@ -105,6 +105,10 @@ class First:
         self._channel, self._source = channel, source
         self._transfers = correlated_transfers.Sender(channel, self._delta, depth=depth, source=source)
 
+    def anew(self) -> Self:
+        """Returns itself: a share that is stored tells nothing of what other shares were made from."""
+        return self
+
     def prepare(self, opening: Opening, count: int) -> Share:
         """Makes H1's share of new noise, together with the peer's ``prepare``.
 
@@ -157,6 +161,10 @@ class Second:
     def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
         self._channel, self._source = channel, source
         self._transfers = correlated_transfers.Receiver(channel, depth=depth, source=source)
+
+    def anew(self) -> Self:
+        """Returns itself, as the peer's does."""
+        return self
 
     def prepare(self, opening: Opening, count: int) -> Share:
         """Makes H2's share of new noise, together with the peer's ``prepare``, whose arguments it shares."""

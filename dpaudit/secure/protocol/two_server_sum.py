@@ -227,8 +227,15 @@ class Garbler:
 
     def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
         delta = garbling.fresh_delta(source)
-        self._channel, self._source, self._delta = channel, source, delta
+        self._channel, self._depth, self._source, self._delta = channel, depth, source, delta
         self._transfers = correlated_transfers.Sender(channel, delta, depth=depth, source=source)
+
+    def anew(self) -> Self:
+        """Makes another with a delta of its own, together with the peer's ``anew``.
+
+        A stored block contains delta, with which H2 can read H1's share in whatever else was garbled with it.
+        """
+        return type(self)(self._channel, depth=self._depth, source=self._source)
 
     def prepare(self, opening: Opening, count: int) -> Garbled:
         """Garbles a block of ``count`` coordinates, together with the peer's ``prepare``.
@@ -275,8 +282,12 @@ class Evaluator:
     """Evaluates as H2. Arguments: as for :class:`Garbler`."""
 
     def __init__(self, channel: Channel, *, depth: int = 1, source: Source = system):
-        self._channel, self._source = channel, source
+        self._channel, self._depth, self._source = channel, depth, source
         self._transfers = correlated_transfers.Receiver(channel, depth=depth, source=source)
+
+    def anew(self) -> Self:
+        """Makes another that the peer's ``anew`` belongs to."""
+        return type(self)(self._channel, depth=self._depth, source=self._source)
 
     def prepare(self, opening: Opening, count: int, share: np.ndarray | None = None) -> Received:
         """Receives a garbled block of ``count`` coordinates; without noise, for H2's ``share`` of them.

@@ -94,7 +94,7 @@ def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode, protocol):
     ("protocol", "ahead", "pin"),
     [
         ("circuit", 0, "5785abdcf621283a6de315e0cdddccd2a86ce47b559bca20261881804a6d8440"),
-        ("circuit", 1, "6b9dbe0099cfa3d389bf08afe7a41e842ccd601fe7bd0aa05f8ec085653f95e3"),
+        ("circuit", 1, "f6eb00320c09ac10c16cef09ebcee9ff793aacbd9a39888c1baaf96ca850fbf6"),
         ("transfers", 0, "f76aa7e7c95eda9e8c8fa511c53a143ab145666b47e09e3e24d099200284fe93"),
         ("transfers", 1, "6c3d226d12a620bf38482ee16f0a21e544a480c2ce4c533adbe1e9639bb9e82b"),
     ],
