@@ -8,9 +8,10 @@ servers) and :mod:`service` (servers and owners over gRPC). This is research cod
 
 **Trust.** Servers and owners are semi-honest: they follow the protocol, and try to learn what they can from what they
 see. H1 and H2 do not communicate beyond the protocol. Nothing is promised against a server that departs from it: it
-can shift a sum at will or stop it. An owner can submit any integers of the ring, up to the norm that the servers check
-if the terms ask for it (:mod:`dpaudit.secure.protocol.norm_check`). Longer ones can spoil a step (poisoning); the
-owner's own examples are then not protected as accounted, those of the others are.
+can shift a sum at will or stop it, and learn more than it should, such as a sum without its noise. An owner can submit
+any integers of the ring, up to the norm that the servers check if the terms ask for it
+(:mod:`dpaudit.secure.protocol.norm_check`). Longer ones can spoil a step (poisoning); the owner's own examples are
+then not protected as accounted, those of the others are.
 
 **What each party learns.** A server, even together with all owners but one: the opened sums, who took part in which
 step and when, whose norm was refused, and about the remaining owner what the noisy sums reveal. Two servers that
@@ -31,7 +32,8 @@ the disk, or keep no blocks at all with ``--ahead 0``.
 saw it use is refused (:mod:`dpaudit.secure.protocol.prepared`). The only way forward is to start it once with
 ``--rejoin``: both servers discard all prepared blocks, and the restarted server copies the results it lacks from the
 other. An empty server replaces a lost one in the same way. If both are restored to earlier states, neither can tell:
-start one of them with ``--rejoin`` before anything is opened. The forgotten openings still count as spent.
+start one of them with ``--rejoin`` before anything is opened. Openings that one server has forgotten still count as
+spent; those that both have forgotten count no more, so the training has then spent more than its servers say.
 
 **Keys.** Whoever has a server's key can impersonate it. Whoever has the authority's key can impersonate an owner, but
 not a server (:mod:`dpaudit.secure.service.certificates`). Without certificates every party is believed and nothing is
