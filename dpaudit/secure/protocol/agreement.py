@@ -222,7 +222,7 @@ def terms(
             table_std = float(fixed.levels * wanted)
         else:
             fixed, law = fixed_point.with_binomial(noise_multiplier=wanted, coins=coins, **size)
-    epsilon, delta = budget or (0.0, 0.0)
+    epsilon, delta = (0.0, 0.0) if budget is None else _checked_budget(budget)
     made = Terms(
         version=VERSION,
         mode=mode,
@@ -246,9 +246,17 @@ def terms(
         openings=0,
         circuit="",
     )
-    if budget:
+    if budget is not None:
         made = made._replace(openings=_openings(made))
     return made._replace(circuit=made.opening().digest().hex())
+
+
+def _checked_budget(budget: tuple[float, float]) -> tuple[float, float]:
+    """Returns epsilon and delta; InputError if there are not two numbers."""
+    if not isinstance(budget, Sequence) or len(budget) != 2:
+        raise _validate.expected("budget", "two numbers, epsilon and delta", budget)
+    epsilon, delta = budget
+    return _validate.positive(epsilon=epsilon), _validate.open_unit(delta=delta)
 
 
 def _checked_examples(owner_examples: int | None, examples: int, dimension: int, ring_bits: int) -> int:
@@ -325,7 +333,7 @@ class Budget:
 def checked_name(**named: str) -> str:
     """Returns a name that an owner may have: at most 63 of a-z, 0-9, inner hyphens, not a server's; or InputError."""
     ((what, name),) = named.items()
-    if not _NAME.fullmatch(name) or name in SERVERS:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in SERVERS:
         raise _validate.expected(
             what, f"at most 63 of a-z, 0-9 and hyphens within, none of {', '.join(SERVERS)}", name
         )
