@@ -156,7 +156,7 @@ def quantize(gradients: np.ndarray, scale: Scale) -> np.ndarray:
       int32 [n, d]. :func:`quantized_sum` adds them up.
 
     Raises:
-      InputError: a row is not clipped, or not finite.
+      InputError: a row is not clipped, or not finite; the numbers are not real.
     """
     integers = np.empty(np.shape(gradients), np.int32)
     for start, rows in _rounded(_clipped(gradients), scale, _checked):
@@ -183,18 +183,20 @@ def clipped_sum(gradients: Sequence[np.ndarray], scale: Scale) -> np.ndarray:
     zero, as in :func:`dpaudit.training.per_example.clipped_sum`.
 
     Args:
-      gradients: arrays [n, ...], each example's gradient of one parameter after another; d is their size without n.
+      gradients: arrays [n, ...], each example's gradient of one parameter after another; d is their size without n,
+        which may be 0: an owner without an example in a step adds zeros.
       scale: C and Q.
 
     Raises:
-      InputError: there are no arrays, or their numbers of examples differ.
+      InputError: there are no arrays, they are not of real numbers, or their numbers of examples differ.
     """
-    leaves = [np.asarray(leaf) for leaf in gradients]
+    leaves = [_real(leaf) for leaf in gradients]
     counts = {leaf.shape[:1] for leaf in leaves}
     if len(counts) != 1 or counts == {()}:
         raise _validate.expected("gradients", "arrays of one number of examples", sorted(counts))
-    total = np.zeros(sum(leaf[:1].size for leaf in leaves), np.int64)
-    for _, rows in _rounded([leaf.reshape(len(leaf), -1) for leaf in leaves], scale, _shortened):
+    rows_of = [leaf.reshape(len(leaf), math.prod(leaf.shape[1:])) for leaf in leaves]
+    total = np.zeros(sum(leaf.shape[1] for leaf in rows_of), np.int64)
+    for _, rows in _rounded(rows_of, scale, _shortened):
         total += rows.sum(axis=0).astype(np.int64)
     return total
 
@@ -218,10 +220,17 @@ def _checked(rows: np.ndarray, scale: Scale) -> np.ndarray:
 
 
 def _clipped(gradients: np.ndarray) -> list[np.ndarray]:
-    gradients = np.asarray(gradients)
+    gradients = _real(gradients)
     if gradients.ndim != 2:
         raise _validate.expected("gradients", "an array of shape [n, d]", f"shape {list(gradients.shape)}")
     return [gradients]
+
+
+def _real(gradients: np.ndarray) -> np.ndarray:
+    found = np.asarray(gradients)
+    if not np.can_cast(found.dtype, np.float64, "same_kind"):
+        raise _validate.expected("gradients", "real numbers", f"{found.dtype} ones")
+    return found
 
 
 def _rounded(
