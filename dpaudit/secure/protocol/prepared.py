@@ -26,6 +26,7 @@ can read that server's share. Only their owner can read the files and the folder
 import hashlib
 import hmac
 import os
+import re
 import struct
 from io import BufferedReader
 from pathlib import Path
@@ -54,6 +55,7 @@ _HIGHEST = 1 << 62  # above all numbers of blocks
 _NONE = (1 << 64) - 1  # in place of a number, on the wire
 _NAME = struct.Struct(f"<Q{IDENTITY_BYTES}s")  # number and identity of a block, on the wire
 _SUFFIX, _PARTIAL, _LEDGER = ".block", ".partial", "ledger"
+_NUMBERED = re.compile(r"[0-9]{20}")
 _TAG_BYTES = 16
 
 
@@ -83,8 +85,8 @@ class Store(Generic[Block]):
       source: where this server's part of a block's identity comes from.
 
     Raises:
-      InputError: the opening has no noise, no block has this count, the folder cannot be created, or the log of used
-        blocks cannot be read.
+      InputError: the opening has no noise, no block has this count, the folder cannot be created or holds a copy of a
+        block beside it, or the log of used blocks cannot be read.
     """
 
     def __init__(
@@ -110,7 +112,10 @@ class Store(Generic[Block]):
         for left_over in self._folder.glob("*" + _PARTIAL):
             left_over.unlink()
         self.ledger = Ledger(self._folder / _LEDGER)
-        self._identities = {int(path.stem): self._identity(path) for path in self._folder.glob("*" + _SUFFIX)}
+        paths = sorted(self._folder.glob("*" + _SUFFIX))
+        if stray := [path.name for path in paths if not _NUMBERED.fullmatch(path.stem)]:
+            raise _validate.expected("folder", "blocks named by 20 digits alone", f"{stray[0]} in {self._folder}")
+        self._identities = {int(path.stem): self._identity(path) for path in paths}
         self._burn(self.ledger.floor)
 
     def numbers(self) -> list[int]:

@@ -82,6 +82,16 @@ def test_a_block_that_is_put_back_when_it_was_spent_is_burnt(tmp_path: Path) -> 
     assert not list(tmp_path.glob("*.block"))
 
 
+@pytest.mark.parametrize("name", [f"{1:020} (copy).block", "other.block", "7.block", "1_0.block"])
+def test_a_copy_of_a_block_beside_it_is_named_in_one_line(tmp_path: Path, name: str) -> None:
+    store(tmp_path, Garbled).put(1, identity(1), blocks()[0])
+    (path,) = tmp_path.glob("*.block")
+    (tmp_path / name).write_bytes(path.read_bytes())
+    with pytest.raises(_validate.InputError) as refused:
+        store(tmp_path, Garbled)
+    assert str(refused.value).startswith(f"folder: expected blocks named by 20 digits alone, got {name} in /")
+
+
 def test_a_line_of_the_log_for_which_the_disc_has_no_room_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "log"
     ledger, (soft, hard) = Ledger(path), resource.getrlimit(resource.RLIMIT_FSIZE)
