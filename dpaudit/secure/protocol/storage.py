@@ -33,10 +33,13 @@ def create(path: Path) -> int:
 
 
 def add(path: Path, data: bytes) -> None:
-    """Appends to a file, created if missing; all data are on disk when this returns, or it raises OSError."""
+    """Appends to a file, created if missing; file and data are on disk when this returns, or it raises OSError."""
+    new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC, 0o600)
     with open(descriptor, "ab") as file:  # unlike os.write, writes the rest where the system takes only a part
         file.write(data)
+    if new:
+        synchronise(path.parent)  # the data survive a loss of power only if their file does
 
 
 def put(path: Path, data: bytes) -> None:
