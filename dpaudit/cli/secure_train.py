@@ -223,7 +223,6 @@ class Follower:
 
     def __init__(self, task: "Task", options: Train, terms: "Terms", spending: "Spending") -> None:
         self._task, self._options, self._terms, self._spending = task, options, terms, spending
-        self._last: Progress | None = None
         self._times: list[float] = []  # when each step was completed
         self._after: set[int] = set()  # places in it of steps that began while the model was measured
         self._measured: list[tuple[int, dict[str, float]]] = []
@@ -231,7 +230,6 @@ class Follower:
 
     def told(self, player: "Participant", show: Any, progress: "Progress") -> None:
         """Notes a completed step, and measures the model now and then."""
-        self._last = progress
         self._times.append(time.perf_counter())
         if self._task.measure and (progress.step % self._often == 0 or progress.step == self._options.steps):
             found = {name: float(value) for name, value in self._task.measure(player.model.params).items()}
@@ -252,14 +250,14 @@ class Follower:
         """Returns what the report shows of the training."""
         from dpaudit.secure.noise.binomial import Binomial
 
-        terms, last = self._terms, self._last
+        terms = self._terms
         multiplier = self._options.noise_multiplier
         if terms.noise == "binomial":
             multiplier = Binomial(terms.coins, terms.step_bits).std / terms.levels
-        epsilon = last.epsilon if last else 0.0
+        epsilon = self._spending.epsilon(player.releases)
         return {
             "owners": len(terms.owners),
-            "owners_in_last_step": len(last.opened.owners) if last else 0,
+            "owners_in_last_step": len(player.owners),
             "dimension": terms.dimension,
             "examples": terms.examples,
             "clip_norm": terms.clip_norm,
@@ -272,7 +270,7 @@ class Follower:
             "steps": player.step,
             "steps_asked": self._options.steps,
             "seconds_a_step": self._seconds(),
-            "openings": last.releases if last else 0,
+            "openings": player.releases,
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": self._spending.delta,
             "budget": list(self._options.budget) if self._options.budget else None,

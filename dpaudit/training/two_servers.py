@@ -225,6 +225,11 @@ class Participant:
       patience: seconds to wait for a step's result.
       own, insecure: as for :class:`dpaudit.secure.Owner`.
 
+    Attributes:
+      model: this owner's copy.
+      step: completed steps.
+      owners: those in the sum of the last of them.
+
     Raises:
       InputError: an argument is unusable, or the folder holds another training.
     """
@@ -255,19 +260,27 @@ class Participant:
             wanted = f"{terms.examples}, the examples of the terms, divided among {len(terms.owners)} owners"
             raise _validate.expected("batch_size", wanted, batch_size)
         self.model, self.step = Model(task, terms), 0
+        self.owners: tuple[str, ...] = ()
+        self._begun = 0  # openings, by the checkpoint
         self._checkpoint = None
         kept = None
         if folder is not None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            identity = {"terms": agreement.stated(terms.statement()), "owner": name}
+            identity = {"version": "2", "terms": agreement.stated(terms.statement()), "owner": name}
             identity |= {"batches": f"{batch_size}, {seed}", "start": _digest(task.initial)}
             identity |= {"program": self.model.program(self._batch(1)), "data": _digest(self._records)}
             self._checkpoint = Checkpoint(folder / "model.npz", identity, False, "training")
             kept = folder / "shares"
             if arrays := self._checkpoint.restore():
-                self.step = int(arrays.pop("step"))
+                self.step, self._begun = (int(arrays.pop(name)) for name in ("step", "openings"))
+                self.owners = terms.named(arrays.pop("owners").tobytes())
                 self.model.restore(arrays)
         self._owner = Owner(name, terms, addresses, own=own, insecure=insecure, kept=kept)
+
+    @property
+    def releases(self) -> int:
+        """The openings begun in the training, as far as this owner knows; those that failed count, too."""
+        return max(self._begun, self._owner.releases)
 
     def take_part(self) -> Opened:
         """Takes the next step and returns its result.
@@ -281,7 +294,7 @@ class Participant:
             self._owner.submit(step, self.model.contribution(self._batch(step)), seconds=self._patience)
         opened = self._owner.result(step, seconds=self._patience)
         self.model.learn(opened.values, self._size * len(opened.owners))
-        self.step = step
+        self.step, self.owners = step, opened.owners
         return opened
 
     def _batch(self, step: int) -> Any:
@@ -292,7 +305,9 @@ class Participant:
         """Writes the checkpoint, if there is a folder for it; InputError if that cannot be written."""
         if self._checkpoint:
             try:
-                self._checkpoint.save(step=np.array(self.step), **self.model.arrays())
+                owners = np.frombuffer(self._terms.names(self.owners), np.uint8)
+                told = {"step": np.array(self.step), "openings": np.array(self.releases), "owners": owners}
+                self._checkpoint.save(**told, **self.model.arrays())
             except OSError as fault:
                 raise _validate.expected("folder", "one to write a checkpoint to", fault) from None
 
@@ -316,8 +331,7 @@ class Participant:
                 return "budget"
             if self.step % every == 0 or self.step == steps:
                 self.save()
-            releases = self._owner.releases
-            progress(Progress(self.step, releases, spending.epsilon(releases), opened))
+            progress(Progress(self.step, self.releases, spending.epsilon(self.releases), opened))
         return "done"
 
     def close(self) -> None:

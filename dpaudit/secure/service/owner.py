@@ -102,7 +102,7 @@ class Owner:
 
     @property
     def epsilon(self) -> float:
-        """What the training has spent on an example that is in every step, up to the last result that was read.
+        """What the training has spent on an example that is in every step, as far as :attr:`releases` tells.
 
         Infinite for terms without a budget.
         """
@@ -110,7 +110,7 @@ class Owner:
 
     @property
     def releases(self) -> int:
-        """The openings begun in the training, up to the last result that was read."""
+        """The openings begun in the training, up to the last result that was read; all, once the budget is spent."""
         return self._releases
 
     @property
@@ -214,7 +214,7 @@ class Owner:
         answers = self._at_once(lambda server: self._submit(server, split, until), SERVERS)
         for server, answer in answers.items():
             if isinstance(answer, grpc.RpcError):
-                raise _failure(server, answer) from None
+                raise self._failure(server, answer) from None
 
     def _at_once(self, call: Callable[[str], _T], servers: Sequence[str]) -> dict[str, _T | grpc.RpcError]:
         """Calls one or both servers at the same time; returns what each answered, or how its call failed."""
@@ -258,7 +258,7 @@ class Owner:
         """Returns one server's result; None if it should be asked again."""
         if not isinstance(answer, grpc.RpcError):
             return self._whole(server, answer)
-        code, failure = _code(answer), _failure(server, answer)
+        code, failure = _code(answer), self._failure(server, answer)
         if until <= time.monotonic() or code not in (*_LOST, *_BUSY, grpc.StatusCode.DEADLINE_EXCEEDED):
             raise failure
         if code in _BUSY:
@@ -284,6 +284,14 @@ class Owner:
         with suppress(ChannelError):
             self._send(self._split, until)
 
+    def _failure(self, server: str, fault: grpc.RpcError) -> Exception:
+        """Converts the failure of a call: a refusal, in the server's words, or an unreachable server."""
+        code, line = _code(fault), f"{server}: {certificates.reason(fault)}"
+        if code == SPENT:  # also by openings that failed, of which no result tells
+            self._releases = max(self._releases, self._terms.openings)
+            return BudgetSpent(line)
+        return (_validate.InputError if code in _REFUSED else ChannelError)(line)
+
 
 def _code(fault: grpc.RpcError) -> grpc.StatusCode | None:
     return fault.code() if isinstance(fault, grpc.Call) else None
@@ -293,9 +301,3 @@ def _transient(fault: grpc.RpcError) -> bool:
     """Tells whether the same call may succeed later; it will not where certificates are not trusted."""
     lost = _code(fault) == grpc.StatusCode.UNAVAILABLE and "handshake" not in certificates.reason(fault).lower()
     return lost or _code(fault) in _BUSY
-
-
-def _failure(server: str, fault: grpc.RpcError) -> Exception:
-    """Converts the failure of a call: a refusal, in the server's words, or an unreachable server."""
-    kind = BudgetSpent if _code(fault) == SPENT else _validate.InputError if _code(fault) in _REFUSED else ChannelError
-    return kind(f"{server}: {certificates.reason(fault)}")
