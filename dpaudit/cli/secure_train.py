@@ -133,9 +133,9 @@ def _train(options: Train) -> None:
     row |= {"target": options.target, "played": list(names), "seconds": time.perf_counter() - began}
     row |= {"cpu_seconds": _cpu() - cpu, "seed": options.common.seed, "versions": versions()}
     row |= {"device": jax.devices()[0].device_kind}
-    report(options.common, [row], secure_table(row), partial(write_secure_page, row))
     if out is not None:
         _save(out / "params.npz", players[0].model.params)
+    report(options.common, [row], secure_table(row), partial(write_secure_page, row))
 
 
 def load_task(target: str) -> "Task":
@@ -274,8 +274,13 @@ class Follower:
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": self._spending.delta,
             "budget": list(self._options.budget) if self._options.budget else None,
-            "measured": [{"step": step} | found for step, found in self._measured],
+            "measured": [{"step": step} | _plain(found) for step, found in self._measured],
         }
+
+
+def _plain(measured: dict[str, float]) -> dict[str, Any]:
+    """Returns values for strict JSON: those that are not finite, as of a model that diverged, become text."""
+    return {name: value if math.isfinite(value) else str(value) for name, value in measured.items()}
 
 
 @contextmanager

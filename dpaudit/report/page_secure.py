@@ -39,7 +39,7 @@ def secure_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if row["measured"]:
         last = row["measured"][-1]
-        lines[1:1] = [(name, f"{value:.4g} after step {last['step']:,}") for name, value in _numbers(last)]
+        lines[1:1] = [(name, f"{float(value):.4g} after step {last['step']:,}") for name, value in _numbers(last)]
     if "h1_bytes_sent" in row:
         both = row["h1_bytes_sent"] + row["h2_bytes_sent"]
         peak = max(row["h1_peak_gib"], row["h2_peak_gib"])
@@ -72,12 +72,13 @@ def render(row: dict[str, Any]) -> str:
     ]
     if row["measured"]:
         names = list(dict.fromkeys(itertools.chain.from_iterable(of for of in row["measured"])))
-        cells = [[f"{of[name]:.4g}" if name in of else "–" for name in names] for of in row["measured"]]
+        cells = [[f"{float(of[name]):.4g}" if name in of else "–" for name in names] for of in row["measured"]]
         parts += ["<h2>By step</h2>", markup.table(names, cells)]
     return "\n".join(parts)
 
 
-def _numbers(measured: dict[str, float]) -> list[tuple[str, float]]:
+def _numbers(measured: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Lists what was measured; a number that is not finite is text, such as "nan"."""
     return [(name, value) for name, value in measured.items() if name != "step"]
 
 

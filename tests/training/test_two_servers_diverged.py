@@ -1,0 +1,43 @@
+"""Tests that a model that diverged is reported: what was measured of it need not be a finite number."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from dpaudit.cli.command import Common
+from dpaudit.cli.secure_train import Follower, Train
+from dpaudit.report.page import write_secure_page
+from dpaudit.report.page_secure import secure_lines
+from dpaudit.report.rows import read_rows, write_rows
+from dpaudit.secure.service.records import Opened
+from dpaudit.training.two_servers import Participant, Progress, Spending
+from tests.training.test_two_servers import BATCH, OWNERS, TASK, terms
+
+
+def test_measured_values_that_are_not_finite_are_reported(tmp_path: Path) -> None:
+    mine = terms("plain")
+    task = TASK._replace(measure=lambda params: {"loss": math.nan, "worst": math.inf, "accuracy": 0.25})
+    bob = Participant("bob", task, mine, ("127.0.0.1:1", "127.0.0.1:2"), batch_size=BATCH)
+    options = Train(target="", owners=OWNERS, batch_size=BATCH, steps=1, mode="plain", common=Common())
+    follow = Follower(task, options, mine, Spending(mine, 1, 1e-5))
+    follow.told(bob, lambda *_: None, Progress(1, 1, math.inf, Opened(np.zeros(10, np.int64), OWNERS, 1)))
+    row = follow.row(bob) | {"ended": "done", "target": "mine.py:task", "played": ["bob"], "seed": 0}
+    row |= {"seconds": 1.0, "cpu_seconds": 1.0, "versions": "none"}
+    bob.close()
+    write_rows([row], tmp_path / "results.json")
+    (told,) = read_rows(tmp_path / "results.json")
+    wanted = {"step": 1, "loss": "nan", "worst": "inf", "accuracy": 0.25}
+    assert told["measured"] == [wanted]
+    assert json.loads(json.dumps(row, allow_nan=False))["measured"] == [wanted]
+    lines = dict(secure_lines(row))
+    assert [lines[name] for name in ("loss", "worst", "accuracy")] == [
+        "nan after step 1",
+        "inf after step 1",
+        "0.25 after step 1",
+    ]
+    write_secure_page(row, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "<td>nan</td>" in page
+    assert "<td>inf</td>" in page
