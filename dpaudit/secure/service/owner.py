@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,7 @@ class Owner:
         }
         self._calls = {server: _Calls(connection) for server, connection in self._connections.items()}
         self._thread = ThreadPoolExecutor(1)  # calls one server while the caller's own calls the other
+        self._closed = threading.Event()
         self._budget, self._releases = Budget(terms), 0
 
     @property
@@ -171,10 +173,11 @@ class Owner:
         return first._replace(releases=max(first.releases, second.releases))
 
     def close(self) -> None:
-        """Closes both connections."""
-        self._thread.shutdown()
+        """Closes both connections; a call that waits in another thread ends at once, with a ChannelError."""
+        self._closed.set()
         for connection in self._connections.values():
             connection.close()
+        self._thread.shutdown()
 
     def _divided(self, step: int, integers: np.ndarray) -> _Split:
         if integers.shape != (self._terms.dimension,):
@@ -225,9 +228,14 @@ class Owner:
             except grpc.RpcError as fault:
                 return fault
 
-        begun = {server: self._thread.submit(answer, server) for server in servers[1:]}
-        found = {server: answer(server) for server in servers[:1]}
-        return found | {server: each.result() for server, each in begun.items()}
+        try:
+            begun = {server: self._thread.submit(answer, server) for server in servers[1:]}
+            found = {server: answer(server) for server in servers[:1]}
+            return found | {server: each.result() for server, each in begun.items()}
+        except (ValueError, RuntimeError):  # of gRPC and of the pool, once they are closed
+            if self._closed.is_set():
+                raise ChannelError(f"{self._name}: its connections are closed") from None
+            raise
 
     def _submit(self, server: str, split: _Split, until: float) -> None:
         """Sends one server its share."""
@@ -238,7 +246,7 @@ class Owner:
             try:
                 submit(share, until - time.monotonic())
             except grpc.RpcError as fault:
-                if not _transient(fault) or until <= time.monotonic():
+                if not _transient(fault) or until <= time.monotonic() or self._closed.is_set():
                     raise
                 self._rest(until)
             else:
@@ -247,7 +255,7 @@ class Owner:
     def _rest(self, until: float) -> None:
         """Waits for a random moment, so that owners do not retry together."""
         longest = max(_PAUSE, _SPREAD * len(self._terms.owners))
-        time.sleep(max(0.0, min(random.uniform(0.0, 2 * longest), until - time.monotonic())))
+        self._closed.wait(max(0.0, min(random.uniform(0.0, 2 * longest), until - time.monotonic())))
 
     def _ask(self, server: str, step: int, until: float) -> messages.Opened:
         """Asks one server, with a short time limit."""
@@ -280,7 +288,7 @@ class Owner:
         """Sends the shares again after a server was unreachable or lacks the share of the step."""
         if self._split is None or self._split.step != step:
             raise failure
-        time.sleep(_PAUSE)
+        self._closed.wait(_PAUSE)
         with suppress(ChannelError):
             self._send(self._split, until)
 
