@@ -105,8 +105,14 @@ def _train(options: Train) -> None:
         wanted = f"at most {terms.openings}, which spend the budget of epsilon {epsilon:g} at delta {delta:g}"
         raise _validate.expected("--steps", wanted, options.steps)
     names = tuple(terms.owner(owner=name) for name in options.owner or options.owners)
-    if options.servers is None and set(names) != set(terms.owners):
-        raise _validate.expected("--servers", "addresses of h1 and h2 for some of the owners", "none")
+    if len(set(names)) < len(names):
+        raise _validate.expected("--owner", "each owner once", " ".join(names))
+    if options.servers is None:
+        if set(names) != set(terms.owners):
+            raise _validate.expected("--servers", "addresses of h1 and h2 for some of the owners", "none")
+        for name in ("keys", "insecure"):
+            if given := getattr(options, name):
+                raise _validate.expected(f"--{name}", "none without --servers: those here have their own keys", given)
     kept, out = checkpoint_path(options.checkpoint, options.resume, "folder"), prepare(options.common)
     spending, began, cpu = Spending(terms, options.steps, options.delta), time.perf_counter(), _cpu()
     with ExitStack() as stack:

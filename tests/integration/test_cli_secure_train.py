@@ -124,6 +124,18 @@ def test_noise_and_budget(target: str, tmp_path: Path) -> None:
             "--servers: expected addresses of h1 and h2 for some of the owners, got none",
         ),
         (
+            ("--steps", "3", "--mode", "plain", "--owner", "anna", "bert", "anna"),
+            "--owner: expected each owner once, got anna bert anna",
+        ),
+        (
+            ("--steps", "3", "--mode", "plain", "--keys", "keys"),
+            "--keys: expected none without --servers: those here have their own keys, got keys",
+        ),
+        (
+            ("--steps", "3", "--mode", "plain", "--insecure"),
+            "--insecure: expected none without --servers: those here have their own keys, got True",
+        ),
+        (
             ("--steps", "3", "--mode", "plain", "--servers", "example.org:1", "example.org:2"),
             "h1: expected certificates, a loopback address such as 127.0.0.1, or insecure, got example.org:1",
         ),
