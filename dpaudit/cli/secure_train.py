@@ -316,11 +316,13 @@ def _cpu() -> float:
 
 
 def _save(file: Path, params: Any) -> None:
-    """Writes the parameters, by their path in the pytree."""
+    """Writes the parameters, by their path in the pytree; types that NumPy's files lack, as bfloat16, as float32."""
     import jax
     import numpy as np
 
     named: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        named[jax.tree_util.keystr(path, simple=True, separator=".")] = np.asarray(leaf)
+        array = np.asarray(leaf)
+        kept = array.astype(np.float32) if array.dtype.kind == "V" else array
+        named[jax.tree_util.keystr(path, simple=True, separator=".")] = kept
     np.savez(file, allow_pickle=False, **named)

@@ -177,10 +177,11 @@ class Model:
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Puts back what :meth:`arrays` returned; InputError for arrays of another optimizer."""
         leaves, shape = jax.tree.flatten(self._state)
-        if (names := self.arrays().keys()) != arrays.keys():
-            raise _validate.expected("checkpoint", f"the arrays {', '.join(names)}", ", ".join(arrays))
-        self._flat = jnp.asarray(arrays["params"])
-        self._state = jax.tree.unflatten(shape, [jnp.asarray(arrays[f"state{at}"]) for at in range(len(leaves))])
+        if (own := self.arrays()).keys() != arrays.keys():
+            raise _validate.expected("checkpoint", f"the arrays {', '.join(own)}", ", ".join(arrays))
+        read = {name: jnp.asarray(held.view(own[name].dtype)) for name, held in arrays.items()}  # bfloat16 has no name
+        self._flat = read["params"]
+        self._state = jax.tree.unflatten(shape, [read[f"state{at}"] for at in range(len(leaves))])
 
 
 def batches(count: int, size: int, seed: int, owner: str) -> Callable[[int], np.ndarray]:
