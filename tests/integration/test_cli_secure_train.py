@@ -97,7 +97,11 @@ def test_a_killed_training_goes_on_with_the_same_sums(target: str, tmp_path: Pat
     assert f"{whole['measured'][-1]['accuracy']:.4g} after step 120" in page
 
 
-def test_noise_and_budget(target: str, tmp_path: Path) -> None:
+def test_noise_and_budget(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the environment names a proxy, too, the parties of this machine talk to each other."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
     row = finished(
         target, "--noise-multiplier", "20", "--budget", "8", "1e-5", "--steps", "3", "--out", str(tmp_path / "out")
     )

@@ -151,14 +151,17 @@ def listen(server: grpc.Server, address: str, tls: Tls | None, *, insecure: bool
 def call(address: str, name: str, tls: Tls | None, *, insecure: bool = False, values: int = PIECE) -> grpc.Channel:
     """Connects, on first use, to the server of this name at ``host:port``; ``values`` as for :func:`options`.
 
+    A loopback address is this machine's own: the environment's ``http_proxy`` does not lead such a call elsewhere.
+
     Raises:
       InputError: the address is malformed, or beyond this machine, unencrypted and without ``insecure``.
     """
-    _checked(name, address, tls, insecure)
+    host = _checked(name, address, tls, insecure)
+    chosen = [*options(values), ("grpc.enable_http_proxy", int(not is_loopback(host)))]
     if tls is None:
-        return grpc.insecure_channel(address, options(values))
+        return grpc.insecure_channel(address, chosen)
     own = grpc.ssl_channel_credentials(tls.servers[SERVERS.index(name)], tls.key, tls.certificate)  # trusts no other
-    return grpc.secure_channel(address, own, [*options(values), ("grpc.ssl_target_name_override", name)])
+    return grpc.secure_channel(address, own, [*chosen, ("grpc.ssl_target_name_override", name)])
 
 
 def reason(fault: grpc.RpcError) -> str:
@@ -180,10 +183,12 @@ def is_loopback(host: str) -> bool:
     return host in ("localhost", "[::1]") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
 
 
-def _checked(what: str, address: str, tls: Tls | None, insecure: bool) -> None:
+def _checked(what: str, address: str, tls: Tls | None, insecure: bool) -> str:
+    """Returns the host of an address that may be used."""
     host, _ = checked_address(what, address)
     if tls is None and not is_loopback(host) and not insecure:
         raise _validate.expected(what, "certificates, a loopback address such as 127.0.0.1, or insecure", address)
+    return host
 
 
 # Making keys.
