@@ -277,16 +277,17 @@ class _Program:
             raise _validate.expected("--command", "a program that can be run", got) from None
         assert self._process.stdout is not None
         self.stdout = self._process.stdout
-        self._timer = threading.Timer(seconds, self._end)
+        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._end)
         self._timer.daemon = True
         self._timer.start()
 
     def _end(self) -> None:
-        self.late = self._process.poll() is None
+        self.late = self._process.returncode is None
         self._kill()
 
     def _kill(self) -> None:
-        if self._process.poll() is not None:
+        """Kills the program and all that it started, whether or not it has ended itself, until `wait` was called."""
+        if self._process.returncode is not None:  # the number of its group may be another's by now
             return
         if sys.platform == "win32":
             self._process.kill()

@@ -153,6 +153,11 @@ FAILING = [
         "--command: expected 500 releases within 1 seconds in world 0, got 1; kept in out/releases0.jsonl: 1",
         1,
     ),
+    (
+        script("import subprocess; print(1, flush=True); subprocess.Popen(['sleep', '60'])"),  # which has the output
+        "--command: expected 500 releases within 1 seconds in world 0, got 1; kept in out/releases0.jsonl: 1",
+        1,
+    ),
 ]
 
 
