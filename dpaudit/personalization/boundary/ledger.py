@@ -8,6 +8,9 @@ A run is charged before it starts: its line is on the disk before any noise is d
 leave a ledger that has charged too much, but never too little. Each line ends with a hash of everything up to it. The
 last line may be incomplete if the process was killed before the run started, and is then dropped. The ledger belongs
 inside the boundary, like the aggregator's memory.
+
+Where the noise of a stream is correlated, its later releases tell more of the noise in earlier ones. Users who took
+part in it are then charged for all of its releases so far, also those after they left.
 """
 
 import fcntl
@@ -122,7 +125,8 @@ class Ledger:
 
         Raises:
           InputError: a run with the noise of an earlier one; a stream whose earlier releases are not in the ledger, or
-            were charged otherwise than its process accounts them.
+            were charged otherwise than its process accounts them; a budget that does not pay for one more release of
+          correlated noise, of a user who took part in the stream before.
         """
         named = None if who is None else _names(who)
         with self._locked() as append:
@@ -135,6 +139,8 @@ class Ledger:
                 new = [stream.process.event(stream.began + rounds) for stream in streams]
                 return budget is None or budget.pays(self._event(history, dict(zip(numbers, new, strict=True))))
 
+            if budget is not None:
+                rounds = self._paid_by_the_past(numbers, streams, pays, rounds, budget)
             able = self._able(named, lambda history: affordable(lambda r: pays(history, r), rounds))
             most = int(able.min()) if named is None else int(np.sort(able)[::-1][least - 1 : least].sum())
             if most == 0:
@@ -154,6 +160,28 @@ class Ledger:
             ]
             append({"run": run, "users": users, "streams": charged})
             return Admitted(most, None if named is None else able >= most)
+
+    def _paid_by_the_past(
+        self,
+        numbers: list[int],
+        streams: Sequence[Stream],
+        pays: Callable[[History, int], bool],
+        rounds: int,
+        budget: Budget,
+    ) -> int:
+        """Returns the rounds that all earlier users of continued streams of correlated noise can pay, in or out."""
+        going = {
+            number: process.name
+            for number, (process, began) in zip(numbers, streams, strict=True)
+            if began and not _independent(process.event(began))
+        }
+        held = {history for history in self._all() if any(stream in going for stream, _ in history)}
+        paid = min((affordable(lambda r, own=history: pays(own, r), rounds) for history in held), default=rounds)
+        if paid == 0:
+            names = ", ".join(sorted(going.values()))
+            wanted = f"one that pays for a round of all who ever took part in {names}, whose noise is correlated"
+            raise _validate.expected("budget", wanted, budget)
+        return paid
 
     def _able(self, named: list[int | str] | None, rounds_of: Callable[[History], int]) -> np.ndarray:
         """Returns the number of rounds that each user can pay; without names, that of every distinct history."""
@@ -177,10 +205,17 @@ class Ledger:
         """
         found = {number: [event] for number, event in (longer or {}).items()}
         for stream, last in sorted(history, reverse=True):
-            event, later = self._streams[stream].events[last], found.setdefault(stream, [])
+            event, later = self._told(stream, last), found.setdefault(stream, [])
             if not any(_goes_on(event, other) for other in later):
                 later.append(event)
         return ComposedDpEvent([event for _, events in sorted(found.items()) for event in events])
+
+    def _told(self, stream: int, last: int) -> DpEvent:
+        """Returns the event of what a stream has told of a user whose last release in it had this number."""
+        events = self._streams[stream].events
+        if _independent(events[last]):
+            return events[last]
+        return events[max(number for number, event in events.items() if not _independent(event))]
 
     def _numbers(self, streams: Sequence[Stream]) -> list[int]:
         """Returns the numbers of new streams and of those that are continued."""
@@ -267,6 +302,11 @@ class Ledger:
 
     def _hashed(self, text: bytes) -> bytes:
         return hashlib.sha256(self._hash + text).hexdigest().encode()
+
+
+def _independent(event: DpEvent) -> bool:
+    """Tells whether the releases of an event are composed of independent ones, so that none tells of another."""
+    return isinstance(event, SelfComposedDpEvent)
 
 
 def _goes_on(event: DpEvent, longer: DpEvent) -> bool:

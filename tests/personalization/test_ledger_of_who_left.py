@@ -1,0 +1,76 @@
+"""Users who have left a stream of correlated noise: later releases tell more of them, and the ledger counts it."""
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import ComposedDpEvent
+
+from dpaudit._validate import InputError
+from dpaudit.personalization.boundary import processes
+from dpaudit.personalization.boundary.aggregator import run
+from dpaudit.personalization.boundary.budget import Budget, spent
+from dpaudit.personalization.boundary.ledger import Ledger, Stream
+from dpaudit.personalization.boundary.protocol import Protocol, each, everything
+from dpaudit.training import matrix_noise
+from dpaudit.training.sampling import participation
+
+DELTA, Z, ROUNDS = 1e-6, 1.0, 16
+STRATEGY = matrix_noise.tree(participation(ROUNDS, most=1))
+FTRL = processes.correlated("ftrl", STRATEGY, Z)
+PLAIN = processes.gaussian("plain", noise_multiplier=4.0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+def true_cost(rounds):
+    """The epsilon of a user in round 0 alone after so many rounds: the length of that column of C, in noise."""
+    column = np.linalg.norm(STRATEGY.matrix()[:rounds, 0])
+    return dp_accounting.get_epsilon_gaussian(Z * STRATEGY.sensitivity(STRATEGY.pattern) / column, DELTA)
+
+
+def test_a_user_who_left_is_charged_for_what_later_releases_tell(path):
+    devices = each(everything, lambda key, model, user: user, clip_norm=1.0)
+
+    def release(key, total, memory):
+        out, memory = FTRL.release(key, total, memory, sensitivity=1.0)
+        return (out,), memory
+
+    protocol = Protocol(lambda state: state, devices, release, lambda state, releases: state)
+    ledger, users, start = Ledger(path), jnp.ones((3, 2)), FTRL.init(jnp.zeros(2))
+    common = {"ledger": ledger, "trusted": True}
+    _, memory, _ = run(jax.random.key(0), protocol, 0.0, start, users, 1, who=["anna", "bert", "cleo"], **common)
+    assert ledger.spent(DELTA, "anna") == pytest.approx(true_cost(1))
+    run(jax.random.key(1), protocol, 0.0, memory, users[1:], ROUNDS - 1, who=["bert", "cleo"], **common)
+    assert true_cost(ROUNDS) > 1.5 * true_cost(1)
+    for found in (ledger, Ledger(path)):
+        assert found.spent(DELTA, "anna") >= true_cost(ROUNDS) * (1 - 1e-9)
+        assert found.spent(DELTA, "dora") == 0
+
+
+def test_a_run_stops_where_the_budget_of_a_user_who_left_ends(path):
+    """Nobody can be left out of releases that are correlated with those that they took part in."""
+    ledger = Ledger(path)
+    ledger.charge("0", [Stream(PLAIN, 0)], 3, who=["anna"])  # who has less left than the others
+    ledger.charge("1", [Stream(FTRL, 0)], 1, who=["anna", "bert"])
+    budget = Budget(spent(ComposedDpEvent([PLAIN.event(3), FTRL.event(5)]), DELTA), DELTA)
+    admitted = ledger.charge("2", [Stream(FTRL, 1)], ROUNDS - 1, budget=budget, who=["bert"])
+    assert 0 < admitted.rounds < ROUNDS - 1
+    assert ledger.spent(DELTA) <= budget.epsilon * (1 + 1e-9)
+    wanted = "budget: expected one that pays for a round of all who ever took part in ftrl, whose noise is correlated"
+    rest = Stream(FTRL, 1 + admitted.rounds)
+    with pytest.raises(InputError, match=wanted):
+        ledger.charge("3", [rest], 8, budget=budget, who=["bert"])
+    assert ledger.charge("4", [Stream(FTRL, 0)], ROUNDS, budget=Budget(99, DELTA), who=["bert"]).rounds == ROUNDS
+
+
+def test_a_user_who_left_independent_releases_costs_no_more(path):
+    ledger = Ledger(path)
+    ledger.charge("1", [Stream(PLAIN, 0)], 1, who=["anna", "bert"])
+    before = ledger.spent(DELTA, "anna")
+    assert ledger.charge("2", [Stream(PLAIN, 1)], 9, budget=Budget(9, DELTA), who=["bert"]).rounds == 9
+    assert ledger.spent(DELTA, "anna") == before < ledger.spent(DELTA, "bert")
