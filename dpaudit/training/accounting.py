@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 
 import dp_accounting
 from dp_accounting import DpEvent, NeighboringRelation, PrivacyAccountant
-from dp_accounting import pld as _pld
 from dp_accounting import rdp as _rdp
 from dp_accounting.mechanism_calibration import (
     BracketInterval,
@@ -21,11 +20,11 @@ from dp_accounting.mechanism_calibration import (
 
 from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim
+from dpaudit.training.loss_grid import INTERVAL, LossAccountant
 from dpaudit.training.sampling import Sampling
 
 RELATIONS = {"add_remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
 TOLERANCE = 1e-4  # of a calibrated noise multiplier, always on the private side
-INTERVAL = 1e-4  # discretisation of privacy loss
 COARSE = 1e-3  # discretisation of the first search for the noise
 NEAR = 5e-4  # relative distance from its result within which the second search looks
 
@@ -37,9 +36,11 @@ def pld(
 ) -> tuple[PrivacyAccountant, Callable[[float, int], DpEvent]]:
     """Accounts by privacy loss distributions: tight up to the discretisation by ``interval``, which rounds upward.
 
+    It is coarser where the noise is so small that the losses would take too much memory, and still rounds upward.
+
     Source: Doroshenko et al. 2022 (connect the dots).
     """
-    accountant = _pld.PLDAccountant(relation, interval)
+    accountant = LossAccountant(relation, interval)
     return accountant, lambda multiplier, steps: sampling.event(multiplier, steps, relation)
 
 
@@ -166,7 +167,7 @@ def _composed(accountant: PrivacyAccountant, event: DpEvent, accounting: Account
 
 @lru_cache(maxsize=16)
 def _distribution(relation: NeighboringRelation, event: DpEvent) -> PrivacyAccountant:
-    return _pld.PLDAccountant(relation, INTERVAL).compose(event)
+    return LossAccountant(relation).compose(event)
 
 
 def _opened(

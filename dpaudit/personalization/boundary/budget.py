@@ -18,9 +18,9 @@ from dp_accounting import (
     NoOpDpEvent,
     SelfComposedDpEvent,
 )
-from dp_accounting.pld import PLDAccountant
 
 from dpaudit import _validate
+from dpaudit.training.loss_grid import LossAccountant
 
 SLACK = 1e-9  # relative tolerance, so that a budget pays for noise calibrated to it in spite of rounding
 
@@ -64,7 +64,7 @@ def spent(event: DpEvent, delta: float) -> float:
     _validate.open_unit(delta=delta)
     squared = mu_squared(event)
     if squared is None:
-        return float(PLDAccountant().compose(event).get_epsilon(delta))
+        return float(LossAccountant().compose(event).get_epsilon(delta))
     if squared in (0, math.inf):
         return squared
     return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(squared), delta))

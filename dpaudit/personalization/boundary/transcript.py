@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import ComposedDpEvent, DpEvent
-from dp_accounting.pld import PLDAccountant
 
 from dpaudit import _validate
 from dpaudit._engine import programs
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.personalization.boundary.budget import mu_squared, spent
 from dpaudit.personalization.boundary.processes import DRAW_WORDS, Process, Release
+from dpaudit.training.loss_grid import LossAccountant
 
 
 class Transcript(NamedTuple):
@@ -128,7 +128,7 @@ class Transcript(NamedTuple):
         event = self.event()
         squared = mu_squared(event)
         if squared is None:
-            return Claim.accounted(PLDAccountant().compose(event))
+            return Claim.accounted(LossAccountant().compose(event))
         if squared in (0, math.inf):
             raise _validate.expected("transcript", "releases, all of them with noise", f"mu {math.sqrt(squared):g}")
         return Claim.gaussian(math.sqrt(squared), neighbouring="add_remove")
