@@ -21,6 +21,7 @@ import numpy as np
 from jax.tree_util import Partial
 from scipy.stats import binom
 
+from dpaudit import _validate
 from dpaudit._engine import game
 from dpaudit.auditing.bounds import band, credible, one_run
 from dpaudit.auditing.bounds.estimate import clopper_pearson, epsilon_from_rates
@@ -103,6 +104,8 @@ class Table:
         began = time.perf_counter()
         lower, threshold, above = bounds()
         took = time.perf_counter() - began if seconds is None else seconds
+        if missing := int(np.isnan(lower).sum()):  # NaN exceeds nothing, and would pass for a bound that holds
+            raise _validate.expected("bounds", "a number from every audit", f"{missing} NaN of {estimator}")
         audits, of_mechanism = len(lower), np.full(len(lower), known.epsilon) if truth is None else truth
         of_rule = of_mechanism
         if threshold is not None and truth is None:

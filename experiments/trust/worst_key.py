@@ -114,6 +114,8 @@ def elsewhere(tree: Path, arguments: list[str]) -> dict[str, Any]:
 def judged(found: dict[str, Any]) -> dict[str, Any]:
     """The 5% quantile of the bounds, how many lie above the truth, and how likely so many are at the nominal error."""
     lower = np.asarray(found["lower"])
+    if missing := int(np.isnan(lower).sum()):  # NaN is above nothing, and would pass for a bound that holds
+        raise dpaudit._validate.expected("lower", "a number from every audit", f"{missing} NaN")
     above = int(np.sum(lower > found["truth"]))
     return {
         "quantile5": float(np.quantile(lower, 0.05)),

@@ -88,3 +88,14 @@ def test_a_cell_counts_bounds_above_the_rule_and_above_the_mechanism(tmp_path):
     rates = {row["quantity"]: row["ours"] for row in table.rows.rows}
     assert rates["false_violation_rate"] == 0.5
     assert rates["mechanism_false_violation_rate"] == 0.25
+
+
+def test_a_bound_that_is_no_number_is_refused(tmp_path):
+    """It exceeds nothing: an estimator that returns NaN would never be wrong."""
+    table, known = coverage.Table(Rows("", "coverage", str(tmp_path), 0)), coverage.KNOWN[1]
+    lower = np.array([0.5, np.nan, 0.1, np.nan])
+    with pytest.raises(dpaudit.InputError, match="bounds: expected a number from every audit, got 2 NaN of broken"):
+        table.add(coverage.PROMISED, "broken", known, 100, 0.95, lambda: coverage_estimators.Bounds(lower))
+    assert not table.rows.rows
+    table.add(coverage.PROMISED, "sound", known, 100, 0.95, lambda: coverage_estimators.Bounds(lower[::2]))
+    assert table.cells[0]["ours"] == 0
