@@ -86,9 +86,7 @@ def _sampled(rate: float, multiplier: float, shift: float, count: int) -> float:
     if not multiplier:
         return 0.0
     mu = shift / multiplier
-    square = (
-        rate * mu * mu * (mu * mu / 4 + 1)
-    )  # of one loss, if it is that of a release without sampling at this rate
+    square = rate * mu * mu * (mu * mu / 4 + 1)  # of one loss: that of a release without sampling, at this rate
     if mu < 25:  # e^625 is a number
         square = min(square, rate**2 * math.expm1(mu * mu))
     return _normal(mu) + min((count - 1) * _normal(mu), TAILS * math.sqrt(count * square))

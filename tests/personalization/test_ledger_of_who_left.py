@@ -29,7 +29,7 @@ def path(tmp_path):
 
 def true_cost(rounds):
     """The epsilon of a user in round 0 alone after so many rounds: the length of that column of C, in noise."""
-    column = np.linalg.norm(STRATEGY.matrix()[:rounds, 0])
+    column = float(np.linalg.norm(STRATEGY.matrix()[:rounds, 0]))
     return dp_accounting.get_epsilon_gaussian(Z * STRATEGY.sensitivity(STRATEGY.pattern) / column, DELTA)
 
 
