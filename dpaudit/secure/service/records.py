@@ -79,6 +79,8 @@ class Records:
             self._claim(role, terms)
             self.completed = self._steps()
             self.releases = self._count()
+            if self.completed:  # ``begun`` of a restored state may be older than its results
+                self.heard(self.opened(self.completed).releases)
         except OSError as fault:
             os.close(self._lock)
             raise _validate.expected(
@@ -95,7 +97,7 @@ class Records:
         self.releases += 1
 
     def heard(self, releases: int) -> None:
-        """Records how many openings the other server has begun, if more than are known here."""
+        """Records the openings begun of which the other server, or a result, tells, if more than are known here."""
         if releases > self.releases:
             storage.add(self._begun, b"+%d\n" % (releases - self.releases))
             self.releases = releases
@@ -158,15 +160,13 @@ class Records:
         agreement.same(terms, earlier)
 
     def _steps(self) -> int:
-        """Counts the completed steps and checks that the last result can be read."""
+        """Counts the completed steps."""
         names = {path.name for path in self._folder.glob("*.step")}
         lacking = next((_name(step) for step in range(1, len(names) + 1) if _name(step) not in names), None)
         if lacking:
             stray = next((name for name in sorted(names) if not _STEP.fullmatch(name)), None)
             found = f"{stray} beside them" if stray else f"no {lacking}"
             raise _validate.expected("state", f"results of steps 1 to {len(names)}", f"{found} in {self._folder}")
-        if names:
-            self.opened(len(names))
         return len(names)
 
     def _count(self) -> int:
