@@ -266,7 +266,11 @@ class Participant:
         self._checkpoint = None
         kept = None
         if folder is not None:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as fault:
+                found = f"{fault.strerror}: {folder}"
+                raise _validate.expected("folder", "a folder, or a place for one", found) from None
             identity = {"version": "2", "terms": agreement.stated(terms.statement()), "owner": name}
             identity |= {"batches": f"{batch_size}, {seed}", "start": _digest(task.initial)}
             identity |= {"program": self.model.program(self._batch(1)), "data": _digest(self._records)}

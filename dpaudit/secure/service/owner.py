@@ -203,8 +203,14 @@ class Owner:
         """Reads the shares that an earlier process kept, if any."""
         if self._kept is None or not self._kept.exists():
             return None
-        head, _, both = self._kept.read_bytes().partition(b"\n")
-        said = agreement.understood(head)
+        try:
+            head, _, both = self._kept.read_bytes().partition(b"\n")
+            said = agreement.understood(head)
+        except OSError as fault:
+            found = f"{fault.strerror}: {self._kept}"
+            raise _validate.expected("kept", "a file of shares that can be read", found) from None
+        except _validate.InputError:  # which quotes what was found
+            said, both = {}, b""
         size = KEPT.itemsize * self._terms.dimension
         if said.get("training") != self._training() or len(both) != 2 * size:
             raise _validate.expected("kept", f"shares of {self._name} in this training", self._kept)
