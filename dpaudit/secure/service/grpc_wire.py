@@ -7,6 +7,7 @@ twice more on either side.
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from dpaudit import _validate
@@ -38,10 +39,10 @@ class GrpcWire:
 
     def write(self, header: bytes, payload: memoryview, seconds: float) -> None:
         """Sends header and payload, as :meth:`Wire.write`."""
-        first = PIECE - len(header)
+        first, until = PIECE - len(header), time.monotonic() + seconds
         self._outgoing.write([frame(header, payload[:first])], seconds)
         for start in range(first, len(payload), PIECE):
-            self._outgoing.write([frame(payload[start : start + PIECE])], seconds)
+            self._outgoing.write([frame(payload[start : start + PIECE])], until - time.monotonic())
 
     def read_into(self, out: memoryview, seconds: float) -> None:
         """Fills ``out``, as :meth:`Wire.read_into`."""

@@ -153,3 +153,23 @@ def test_nobody_there_is_told_with_the_reason():
     channel = Channel(grpc_wire.connect("127.0.0.1:1", None))
     with pytest.raises(ChannelError, match=r"the peer has closed the channel \(failed to connect .*refused"):
         channel.receive("hello", 1)
+
+
+def test_all_frames_of_a_message_have_one_limit_of_time():
+    """The peer takes a frame now and then: each waits for less than the limit, all together for longer."""
+    wire, over = GrpcWire(lambda: None), threading.Event()
+
+    def take_slowly() -> None:
+        for _ in wire.frames():
+            over.wait(0.3)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(take_slowly)
+        began = time.monotonic()
+        try:
+            with pytest.raises(TimeoutError):
+                wire.write(bytes(32), memoryview(bytes(40 * certificates.PIECE)), 1.0)
+            assert time.monotonic() - began < 5
+        finally:
+            over.set()
+            wire.close()
