@@ -221,8 +221,8 @@ class Participant:
       addresses: H1's and H2's, host:port.
       batch_size: examples of this owner in a step; ``terms.examples`` is that of all owners together.
       seed: of the choice of batches.
-      folder: where the checkpoint and the shares of the step in progress are kept, readable by their owner alone;
-        None to keep nothing.
+      folder: where the checkpoint and the shares of the step in progress are kept. A new one is readable by its owner
+        alone; in an existing one the shares are, and the checkpoint is like any other file. None to keep nothing.
       patience: seconds to wait for a step's result.
       own, insecure: as for :class:`dpaudit.secure.Owner`.
 
