@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpaudit import _validate
 
@@ -26,6 +27,19 @@ UNROLLED = 16  # summands that an accelerator adds in one kernel
 def wide(tree: Any) -> Any:
     """Converts a tree to float32 or wider."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.promote_types(jnp.result_type(leaf), jnp.float32)), tree)
+
+
+def accepted(x: Any) -> jax.Array:
+    """Returns x in float32 or wider, as :func:`wide` does, if its numbers are finite there too (where they are known).
+
+    Raises:
+      InputError: no single array; NaN or infinity; a float64 that is too large for float32, where 64 bits are off.
+    """
+    if not jax.tree_util.all_leaves([x]):
+        raise _validate.expected("x", "one array", x)
+    _validate.finite(x=x)
+    with np.errstate(over="ignore"):  # what overflows is refused
+        return _validate.finite(x=wide(x))
 
 
 def einsum(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from dpaudit import _validate
 from dpaudit.mechanisms import sampling
 from dpaudit.mechanisms.claim import Claim, Mechanism
-from dpaudit.mechanisms.clipping import clip
+from dpaudit.mechanisms.clipping import accepted, clip
 
 
 def noise_std(*, epsilon: float, delta: float, clip_norm: float) -> float:
@@ -60,7 +60,7 @@ def mechanism(*, epsilon: float, delta: float, clip_norm: float) -> Mechanism:
     sigma = float(noise_std(epsilon=epsilon, delta=delta, clip_norm=clip_norm))  # NumPy's would widen the noise
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
-        clipped = clip(_validate.finite(x=x), clip_norm)
+        clipped = clip(accepted(x), clip_norm)
         return clipped + sigma * sampling.normal(key, clipped.shape, clipped.dtype)
 
     def log_prob(release: Any, x: Any) -> jax.Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from dpaudit import _validate
 from dpaudit.mechanisms import sampling
 from dpaudit.mechanisms.claim import Claim, Mechanism
-from dpaudit.mechanisms.clipping import clip
+from dpaudit.mechanisms.clipping import accepted, clip
 
 STEPS = 256  # least number of grid steps in one scale of the noise
 
@@ -28,7 +28,7 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
     multiples are exact. What remains is the resolution of a float32 exponential in the geometric variables.
 
     Args:
-      epsilon: privacy loss in nats.
+      epsilon: privacy loss in nats. Below 1/128 the grid may be coarser than L, and would hold nothing of x.
       clip_norm: L, L1 norm of the whole array, per release.
 
     Returns:
@@ -43,6 +43,8 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
     scale = 2 * _validate.positive(clip_norm=clip_norm) / epsilon
     step = 2.0 ** math.floor(math.log2(scale / STEPS))
     most = math.floor(clip_norm / step) * step  # the largest norm on the grid
+    if most == 0:
+        raise _validate.expected("epsilon", "1/128 or more, so that the grid of the noise is finer than L", epsilon)
 
     def on_grid(x: Any) -> jax.Array:
         clipped = clip(x, most, ord=1)
@@ -52,7 +54,7 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
         return jnp.trunc(clipped * nearly / step) * step
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
-        center = on_grid(_validate.finite(x=x))
+        center = on_grid(accepted(x))
         up, down = jnp.floor(sampling.exponential(key, (2, *center.shape), center.dtype) * (scale / step))
         return center + (up - down) * step
 

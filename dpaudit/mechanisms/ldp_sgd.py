@@ -17,7 +17,7 @@ from scipy.special import expit, gammaln
 
 from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim, Mechanism
-from dpaudit.mechanisms.clipping import norm_and_direction
+from dpaudit.mechanisms.clipping import accepted, norm_and_direction
 from dpaudit.mechanisms.sampling import bernoulli, sphere
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> 
     """
     _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)
-    _validate.finite(x=_validate.vector(x=jnp.asarray(x)))
+    x = accepted(_validate.vector(x=x))
     coin_key, sphere_key = jax.random.split(key)
     norm, direction = norm_and_direction(x)
     turned = turns(coin_key, norm, epsilon=epsilon, clip_norm=clip_norm)

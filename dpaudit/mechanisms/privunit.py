@@ -15,7 +15,7 @@ from scipy import special
 from dpaudit import _validate
 from dpaudit.mechanisms import sampling
 from dpaudit.mechanisms.claim import Claim, Mechanism
-from dpaudit.mechanisms.clipping import norm_and_direction
+from dpaudit.mechanisms.clipping import accepted, norm_and_direction
 
 
 class Cap(NamedTuple):
@@ -99,7 +99,7 @@ def mechanism(*, epsilon: float) -> Mechanism:
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
         cap = _cap_for(x, claim.epsilon)
-        norm, u = norm_and_direction(_validate.finite(x=x))
+        norm, u = norm_and_direction(accepted(x))
         coin_key, height_key, around_key = jax.random.split(key, 3)
         t, sine = lax.cond(  # under vmap, in a block of trials, both are drawn
             sampling.bernoulli(coin_key, cap.miss),

@@ -12,6 +12,8 @@ from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.sampling import bernoulli
 
+MOST = 2**31 - 1  # a release is an int32
+
 
 def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
     """Releases x with probability e^epsilon / (e^epsilon + k - 1), else one of the k - 1 others, uniformly.
@@ -20,7 +22,7 @@ def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
 
     Args:
       epsilon: privacy loss in nats.
-      num_categories: k >= 2.
+      num_categories: k in 2..2^31 - 1.
 
     Returns:
       A Mechanism on one category 0, ..., k - 1, an integer (or bool) scalar; the release is an int32 scalar. A traced
@@ -32,7 +34,8 @@ def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
     Source: Warner 1965; Kairouz, Oh and Viswanath 2014 for k > 2.
     """
     claim = Claim(epsilon)
-    _validate.at_least(2, num_categories=num_categories)
+    if _validate.at_least(2, num_categories=num_categories) > MOST:
+        raise _validate.expected("num_categories", f"at most {MOST}, the largest int32", num_categories)
     others = (num_categories - 1) * math.exp(-epsilon)  # odds of lying
     lie = others / (1 + others)
     log_keep = -math.log1p(others)

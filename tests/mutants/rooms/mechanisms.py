@@ -21,7 +21,7 @@ MUTANTS = [
         ),
         ("(release - clipped / 2)) / sigma**2", "(release - clipped / 2)) / sigma"),
         ("(release - clipped / 2)", "(release - clipped)"),
-        ("clipped = clip(_validate.finite(x=x), clip_norm)", "clipped = clip(check.finite(x=x), 2 * clip_norm)"),
+        ("clipped = clip(accepted(x), clip_norm)", "clipped = clip(accepted(x), 2 * clip_norm)"),
     ),
     *of(
         "dpaudit/mechanisms/laplace",
