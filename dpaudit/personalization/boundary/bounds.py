@@ -5,7 +5,8 @@
     bounded(0.0, 1.0, clip_norm=1.0)    # a count of one in one bin, or fractions of it in several
 
 A message that contains NaN counts as zero, and so does one with infinite numbers that no range makes finite. Sums are
-in float32 or wider, whatever the devices send.
+in float32 or wider, whatever the devices send. Runs keep what additions round away, and round a sum once: a user
+moves a sum S by at most the bound and 2^-23 |S|, which float32 cannot tell apart.
 """
 
 import math
@@ -20,6 +21,7 @@ from dpaudit.mechanisms.clipping import clip
 from dpaudit.personalization.boundary.processes import Memory, Process, memoryless, shipped
 
 MARGIN = 2.0**-16  # the fraction of a clip norm that is left for rounding errors
+FEW = 64  # messages that are added up one after the other
 
 
 class Bound(NamedTuple):
@@ -64,7 +66,7 @@ class Bounded(NamedTuple):
     def __call__(self, total: Any, messages: Any) -> Any:
         if not jax.tree.leaves(messages):
             raise _validate.expected("compute", "a message of at least one array", messages)
-        sums = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), jax.vmap(self._one)(messages))
+        sums = jax.tree.map(_summed, jax.vmap(self._one)(messages))
         return sums if total is None else jax.tree.map(jnp.add, total, sums)
 
     def parts(self, tree: Any) -> list[tuple[Bound, Any]]:
@@ -83,6 +85,14 @@ class Bounded(NamedTuple):
     def _one(self, message: Any) -> Any:
         within = [bound(part) for bound, part in self.parts(message)]
         return dict(zip(self.names, within, strict=True)) if self.names else within[0]
+
+
+def _summed(messages: jax.Array) -> jax.Array:
+    """Adds up the first axis, many messages by halves, so that few roundings are those of a large sum."""
+    while (half := len(messages) // 2) > FEW // 2:
+        rest = messages[2 * half :]
+        messages = jnp.concatenate([messages[:half] + messages[half : 2 * half], rest])
+    return jnp.sum(messages, axis=0)
 
 
 def clipped(clip_norm: float) -> Bound:

@@ -40,6 +40,7 @@ from jax.sharding import Mesh
 from dpaudit import _validate
 from dpaudit._engine import sharding, worlds
 from dpaudit._engine.sharding import ALIKE, CUT
+from dpaudit.mechanisms import clipping
 from dpaudit.personalization.boundary.bounds import Bound, Bounded, Noised, clipped
 from dpaudit.personalization.boundary.processes import Process, Release, shipped
 
@@ -148,10 +149,17 @@ class Devices(NamedTuple):
         if total is None:
             shape = jax.eval_shape(lambda: self.add(None, some(0, size)))
             total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        total, _ = jax.lax.scan(
-            lambda total, i: (self.add(total, some(i * size, size)), None), total, jnp.arange(whole)
-        )
-        return worlds.after(total, lambda total: self.add(total, some(whole * size, rest))) if rest else total
+        exact = type(self.add) is Bounded  # such a sum keeps what its additions round away, and is rounded once
+
+        def add(total: Any, messages: Any) -> Any:
+            return clipping.plus(total, self.add(None, messages)) if exact else self.add(total, messages)
+
+        if exact:
+            total = total, jax.tree.map(jnp.zeros_like, total)
+        total, _ = jax.lax.scan(lambda total, i: (add(total, some(i * size, size)), None), total, jnp.arange(whole))
+        if rest:
+            total = worlds.after(total, lambda total: add(total, some(whole * size, rest)))
+        return clipping.value(total) if exact else total
 
 
 def each(
