@@ -1,4 +1,4 @@
-"""Users who have left a stream of correlated noise: later releases tell more of them, and the ledger counts it."""
+"""What a ledger could count too little: users who left a stream of correlated noise, and a stream named twice."""
 
 import dp_accounting
 import jax
@@ -74,3 +74,14 @@ def test_a_user_who_left_independent_releases_costs_no_more(path):
     before = ledger.spent(DELTA, "anna")
     assert ledger.charge("2", [Stream(PLAIN, 1)], 9, budget=Budget(9, DELTA), who=["bert"]).rounds == 9
     assert ledger.spent(DELTA, "anna") == before < ledger.spent(DELTA, "bert")
+
+
+def test_a_stream_is_charged_once_in_a_run(path):
+    """Continued twice at once, it was charged as one: two releases for the price of one."""
+    ledger = Ledger(path)
+    ledger.charge("1", [Stream(PLAIN, 0)], 1, who=["anna"])
+    size = path.stat().st_size
+    for began in (1, 0):
+        with pytest.raises(InputError, match=r"streams: expected every process once, .* got plain, plain"):
+            ledger.charge("2", [Stream(PLAIN, began)] * 2, 1, who=["anna"])
+    assert path.stat().st_size == size

@@ -219,6 +219,9 @@ class Ledger:
 
     def _numbers(self, streams: Sequence[Stream]) -> list[int]:
         """Returns the numbers of new streams and of those that are continued."""
+        names = [stream.process.name for stream in streams]
+        if len(set(names)) < len(names):
+            raise _validate.expected("streams", "every process once, as a round releases it", ", ".join(names))
         new, latest = len(self._streams), {kept.name: number for number, kept in enumerate(self._streams)}
         numbers = []
         for stream in streams:
