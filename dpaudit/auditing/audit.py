@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -84,6 +85,9 @@ def audit(
         raise _validate.expected(
             "x1", "an input other than x0 (nothing tells a pair of equal inputs apart)", "the same"
         )
+    if not on_host and _same(*jax.tree.map(jnp.asarray, (x0, x1))):
+        wanted = "an input other than x0 in the types of JAX, of 32 bits unless jax_enable_x64 is set"
+        raise _validate.expected("x1", wanted, "one that differs in digits that these do not hold")
     for attack in attacks:
         if not isinstance(attack, distinguish.Distinguisher):
             raise _validate.expected("attacks", "Distinguishers", attack)

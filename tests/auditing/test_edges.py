@@ -210,3 +210,22 @@ def test_refusals_name_the_argument(call, message):
     with pytest.raises(_validate.InputError) as refused:
         call()
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("x0", "x1", "scale"),
+    [
+        (np.float64(1), np.float64(1) + 1e-9, 1e-11),
+        ([2**24, 0.5], [2**24 + 1.0, 0.5], 0.01),
+        (np.int64(5), 2**32 + np.int64(5), 0.01),
+    ],
+)
+def test_inputs_that_are_equal_in_32_bits_are_refused(x0, x1, scale):
+    """A mechanism would be played on one input, and keep any promise; in 64 bits this one tells the two apart."""
+    mechanism = dpaudit.Mechanism(lambda key, x: jax.tree.leaves(x)[0] + scale * jax.random.laplace(key), Claim(2.0))
+    with pytest.raises(
+        dpaudit.InputError, match="x1: expected an input other than x0 in the types of JAX, of 32 bits"
+    ):
+        dpaudit.audit(mechanism, x0, x1, key=KEY, trials=2_000)
+    with jax.enable_x64(True):
+        assert dpaudit.audit(mechanism, x0, x1, key=KEY, trials=2_000).verdict == "violation"
