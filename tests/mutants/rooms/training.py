@@ -93,8 +93,12 @@ MUTANTS = [
             "a tried case, in twice the time.",
         ),
         ("TOLERANCE = 1e-4", "TOLERANCE = 1e-1"),
-        ("INTERVAL = 1e-4", "INTERVAL = 1e-1"),
         ("    if steps == 0:\n        return 0.0\n", "    if steps <= 1:\n        return 0.0\n"),
+    ),
+    *of(
+        "dpaudit/training/loss_grid",
+        "training/test_accounting",
+        ("INTERVAL = 1e-4", "INTERVAL = 1e-1"),
     ),
     *of(
         "dpaudit/audits/training_canary",
