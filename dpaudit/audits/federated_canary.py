@@ -181,7 +181,7 @@ def one_run(key: jax.Array, federation: Federation, *, canaries: int) -> tuple[C
 
     Raises:
       InputError: a value out of range; a run in which no canary took part; rounds that share their noise, or sums
-        of which noise is not the greater part.
+        of which less than a fifth is noise.
 
     Source: Andrew et al. 2023, "One-shot Empirical Privacy Estimation for Federated Learning", Algorithm 1. The scores
     of an absent canary are known here; estimating them, as there, biases mu upward.

@@ -12,7 +12,7 @@ from dpaudit import _validate
 
 REPEATED = 1e-9  # chance that sound noise is taken for noise that two steps share
 TOGETHER = 1024  # steps that are compared with all others at a time
-NOISE = 0.5  # least share of noise in the squared length of a federation's sums, whose scores are by that length
+NOISE = 0.2  # least share of noise in the squared length of a federation's sums, whose scores are by that length
 
 
 def refuse_repeated(x: Any, absent: np.ndarray) -> None:
@@ -43,8 +43,9 @@ def refuse_repeated(x: Any, absent: np.ndarray) -> None:
 def refuse_alike(overlap: np.ndarray, dimension: int) -> None:
     """Refuses rounds of which two have noisy sums with a cosine beyond what fresh noise and a weak signal give.
 
-    Where at least a share s of two sums' squared lengths is independent noise in D dimensions, their cosine is at most
-    1 - s and a part of the noise's own, which is beyond a with the chance above.
+    Let at least a share s of two sums' squared lengths be independent noise in D dimensions, and q^2 = s (1 - s). If
+    the cosines of noise with noise and with signals are at most b, theirs is at most
+    (1 - s + s b + 2 q b)/(1 + 2 q b). A cosine of independent noise is beyond b with the chance above.
 
     Args:
       overlap: [rounds, rounds], cosines between sums.
@@ -56,6 +57,7 @@ def refuse_alike(overlap: np.ndarray, dimension: int) -> None:
     by_chance = np.sqrt(1 - (REPEATED / len(overlap) ** 2) ** (2 / max(dimension - 1, 1)))
     apart = np.abs(overlap - np.diag(np.diag(overlap)))
     i, j = np.unravel_index(apart.argmax(), apart.shape)
-    if apart[i, j] > 1 - NOISE + by_chance:
-        wanted = "one that draws the noise of every round afresh, and sums of which noise is more than half"
+    mixed = 2 * np.sqrt(NOISE * (1 - NOISE)) * by_chance
+    if apart[i, j] > (1 - NOISE + NOISE * by_chance + mixed) / (1 + mixed) + 1e-6:  # of float32
+        wanted = "one that draws the noise of every round afresh, and sums of which noise is more than a fifth"
         raise _validate.expected("client", wanted, f"sums of rounds {j} and {i} with a cosine of {overlap[i, j]:.2f}")

@@ -59,15 +59,15 @@ def test_fresh_noise_is_not_taken_for_shared_noise(dimension):
     noise = np.random.default_rng(3).normal(size=(100, dimension))
     unit = noise / np.linalg.norm(noise, axis=1, keepdims=True)
     refuse_alike(unit @ unit.T, dimension)
-    signal = np.sqrt(0.48) * np.ones(dimension) / np.sqrt(dimension)  # half of a sum, in nearly all of its rounds
-    whole = signal + np.sqrt(0.52) * unit
+    signal = np.sqrt(0.78) * np.ones(dimension) / np.sqrt(dimension)  # of every sum alike
+    whole = signal + np.sqrt(0.22) * unit
     whole /= np.linalg.norm(whole, axis=1, keepdims=True)
     refuse_alike(whole @ whole.T, dimension)
 
 
 def test_one_pair_of_rounds_with_the_same_noise_is_found():
     unit = np.random.default_rng(4).normal(size=(200, 500))
-    unit[150] = 0.9 * unit[20] + 0.4 * unit[150]
+    unit[150] = unit[20] + 0.2 * unit[150]
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     with pytest.raises(dpaudit.InputError, match=r"sums of rounds 150 and 20 with a cosine of 0\.9"):
         refuse_alike(unit @ unit.T, 500)
