@@ -55,13 +55,14 @@ def test_sums_that_are_mostly_signal_are_refused():
 
 @pytest.mark.parametrize("dimension", [1, 2, 5, 30, 1_000])
 def test_fresh_noise_is_not_taken_for_shared_noise(dimension):
-    """In few dimensions two sums are alike by chance."""
+    """In few dimensions two sums are alike by chance, beyond what signal alone would explain."""
     noise = np.random.default_rng(3).normal(size=(100, dimension))
     unit = noise / np.linalg.norm(noise, axis=1, keepdims=True)
     refuse_alike(unit @ unit.T, dimension)
     signal = np.sqrt(0.78) * np.ones(dimension) / np.sqrt(dimension)  # of every sum alike
     whole = signal + np.sqrt(0.22) * unit
     whole /= np.linalg.norm(whole, axis=1, keepdims=True)
+    assert np.sort(whole @ whole.T, axis=None)[-101] > 0.8  # the largest but those of a sum with itself
     refuse_alike(whole @ whole.T, dimension)
 
 

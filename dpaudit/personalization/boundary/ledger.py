@@ -126,7 +126,7 @@ class Ledger:
         Raises:
           InputError: a run with the noise of an earlier one; a stream whose earlier releases are not in the ledger, or
             were charged otherwise than its process accounts them; a budget that does not pay for one more release of
-          correlated noise, of a user who took part in the stream before.
+            correlated noise, of a user who took part in the stream before.
         """
         named = None if who is None else _names(who)
         with self._locked() as append:
