@@ -54,12 +54,15 @@ class LocalServers(Servers):
                 raise _validate.expected(name, "a server that goes on", f"status {process.returncode} ({said})")
 
     def figures(self) -> dict[str, float]:
-        """Returns the bytes between them, and the processor time and peak of memory of each."""
+        """Returns the bytes between them, and the processor time and peak of memory of each; {} if one has ended."""
         found: dict[str, float] = {}
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the environment names
         for name, port in self._metrics.items():
-            with direct.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-                lines = dict(line.split() for line in answer.read().decode().splitlines())
+            try:
+                with direct.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                    lines = dict(line.split() for line in answer.read().decode().splitlines())
+            except OSError:  # it ended after the last step, whose sum the owners have
+                return {}
             found[f"{name}_bytes_sent"] = float(lines["dpaudit_secure_peer_bytes_sent"])
             found[f"{name}_cpu_seconds"] = float(lines["dpaudit_secure_cpu_seconds"])
             found[f"{name}_peak_gib"] = float(lines["dpaudit_secure_peak_memory_bytes"]) / 2**30

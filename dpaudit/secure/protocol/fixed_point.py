@@ -126,7 +126,7 @@ def with_binomial(
       (scale, noise).
 
     Raises:
-      InputError: a value is out of range, or the ring has no room.
+      InputError: a value is out of range, the ring has no room, or even the narrowest noise is more than wanted.
     """
     _validate.positive(noise_multiplier=noise_multiplier)
     finest = largest(examples=examples, clip_norm=clip_norm, ring_bits=ring_bits)
@@ -135,6 +135,11 @@ def with_binomial(
         scale = finest._replace(levels=int(min(noise.std / noise_multiplier, MOST_LEVELS + 1)))  # it may be infinite
         if 1 <= scale.levels <= MOST_LEVELS and noise.reach <= scale.room(examples):
             return scale, noise
+    narrowest = binomial(coins=coins, step_bits=1)
+    levels = min(MOST_LEVELS, (finest._replace(levels=0).room(examples) - narrowest.reach) // examples)
+    if levels >= 1 and noise_multiplier < (least := narrowest.std / levels):
+        wanted = f"at least {1.001 * least:.4g}, the least noise of {coins} coins in a ring of {ring_bits} bits"
+        raise _validate.expected("noise_multiplier", wanted, noise_multiplier)
     wanted = f"a ring with room for {examples} examples and noise of {noise_multiplier:g} clip norms"
     raise _validate.expected("ring_bits", wanted, ring_bits)
 

@@ -50,11 +50,13 @@ def test_refusals() -> None:
         _validate.InputError, match="ring_bits: expected a ring with room for 30 examples and noise of 1e"
     ):
         with_binomial(noise_multiplier=1e9, examples=30, clip_norm=1.0)
-    for least in (1e-300, 1e-310):
-        with pytest.raises(
-            _validate.InputError, match="ring_bits: expected a ring with room for 30 examples and noise of"
-        ):
-            with_binomial(noise_multiplier=least, examples=30, clip_norm=1.0)
+    for tiny in (1e-9, 1e-300, 1e-310):
+        with pytest.raises(_validate.InputError, match="noise_multiplier: expected at least ") as refused:
+            with_binomial(noise_multiplier=tiny, examples=30, clip_norm=1.0)
+    least = float(str(refused.value).split("at least ")[1].split(",")[0])
+    assert with_binomial(noise_multiplier=least, examples=30, clip_norm=1.0)[1].step_bits == 1
+    with pytest.raises(_validate.InputError, match="noise_multiplier: expected at least "):
+        with_binomial(noise_multiplier=0.99 * least, examples=30, clip_norm=1.0)
     with pytest.raises(_validate.InputError, match="noise_multiplier: expected a finite number >= 0, got -1"):
         largest(examples=1, clip_norm=1.0, noise_multiplier=-1.0)
     with pytest.raises(_validate.InputError, match=r"coins: expected 2\^k - 1, at most 1023, got 128"):
