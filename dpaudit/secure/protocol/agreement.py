@@ -32,6 +32,7 @@ from dpaudit.secure.protocol.two_server_sum import Opening
 VERSION = 7  # of the messages between the parties
 MOST_OWNERS = 10_000
 MOST_COORDINATES = ((1 << 31) - 1 - (1 << 17)) // two_server_sum.KEPT.itemsize  # in one message of gRPC
+MOST_BLOCKS = 1 << 20  # that the servers prepare for the steps to come
 SERVERS = ("h1", "h2")
 MODES = ("noisy", "plain")
 NOISES = ("binomial", "table")
@@ -248,7 +249,10 @@ def terms(
     )
     if budget is not None:
         made = made._replace(openings=_openings(made))
-    return made._replace(circuit=made.opening().digest().hex())
+    opening = made.opening()
+    if made.ahead > (most := MOST_BLOCKS // sum(1 for _ in opening.blocks(dimension))):
+        raise _validate.expected("ahead", f"at most {most}, in blocks for all of these steps", ahead)
+    return made._replace(circuit=opening.digest().hex())
 
 
 def _checked_budget(budget: tuple[float, float]) -> tuple[float, float]:

@@ -38,6 +38,7 @@ from dpaudit import _validate
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.protocol import agreement, storage
+from dpaudit.secure.protocol.agreement import MOST_BLOCKS
 from dpaudit.secure.protocol.storage import IDENTITY_BYTES, NONE, Ledger, Past
 from dpaudit.secure.protocol.transfer_noise import First, Second, Share
 from dpaudit.secure.protocol.two_server_sum import Evaluator, Garbled, Garbler, Opening, Received, checked_count
@@ -49,7 +50,6 @@ Block = TypeVar("Block", bound=Garbled | Received | Share)
 
 Party = Garbler | Evaluator | First | Second
 
-MOST = 1 << 20  # blocks in a store
 WAY = "to continue, use --rejoin at the next start of the server whose state was restored or lost"
 _HIGHEST = 1 << 62  # above all numbers of blocks
 _NONE = (1 << 64) - 1  # in place of a number, on the wire
@@ -190,8 +190,8 @@ class Store(Generic[Block]):
         channel.send("offline.count", len(self._identities).to_bytes(8, "little"))
         channel.send("offline.blocks", b"".join(_NAME.pack(*block) for block in self._identities.items()))
         count = int.from_bytes(channel.receive("offline.count", 8).tobytes(), "little")
-        if count > MOST:
-            channel.refuse(f"receiving 'offline.blocks': {count} blocks are announced, more than {MOST}")
+        if count > MOST_BLOCKS:
+            channel.refuse(f"receiving 'offline.blocks': {count} blocks are announced, more than {MOST_BLOCKS}")
         theirs = channel.receive("offline.blocks", _NAME.size * count)
         return len(self._identities.items() & set(_NAME.iter_unpack(theirs.tobytes())))
 

@@ -81,6 +81,11 @@ def test_owners_are_the_same_in_any_order() -> None:
         ("noisy", {"noise_multiplier": None}, "noise_multiplier: expected a finite number > 0, got None"),
         ("noisy", {"noise": "gaussian"}, "noise: expected one of binomial, table, got gaussian"),
         ("noisy", {"ahead": -1}, "ahead: expected a whole number >= 0, got -1"),
+        (
+            "noisy",
+            {"ahead": 1 << 21},
+            "ahead: expected at most 1048576, in blocks for all of these steps, got 2097152",
+        ),
         ("noisy", {"dimension": 0}, "dimension: expected a whole number >= 1, got 0"),
         ("plain", {"dimension": MOST_COORDINATES + 1}, "dimension: expected at most 536838143, got 536838144"),
         ("noisy", {"protocol": "trust"}, "protocol: expected one of circuit, transfers, got trust"),
