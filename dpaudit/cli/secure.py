@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -138,8 +139,7 @@ def _serve(options: Server) -> None:
         log=log,
     )
     running.append(serving)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: serving.stop())
+    _stops_at_signals(serving.stop)
     if options.attached:
         threading.Thread(target=_stops_with_input, args=(serving,), daemon=True).start()
     print(f"{options.role} listens on {options.listen.rpartition(':')[0]}:{serving.port}", flush=True)
@@ -150,6 +150,12 @@ def _serve(options: Server) -> None:
         serving.run()
     except _validate.InputError as fault:
         raise _validate.InputError(monitoring.printable(str(fault))) from None
+
+
+def _stops_at_signals(stop: Callable[[], None]) -> None:
+    """Makes SIGINT and SIGTERM call ``stop`` in a thread of its own, as the main one may hold the locks it needs."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: threading.Thread(target=stop, daemon=True).start())
 
 
 def _stops_with_input(serving: "server.Server") -> None:
