@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpaudit import _validate
-from dpaudit._engine import programs
+from dpaudit._engine import programs, sharding
 from dpaudit._engine.checkpoint import Checkpoint, of_pilot
 from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
@@ -78,6 +78,7 @@ def audit(
     delta = checked_delta(delta, claim)
     on_host = isinstance(mechanism.apply, HostMechanism)
     if not on_host:
+        x0, x1 = sharding.unplaced((x0, x1))
         _validate.finite(x0=x0)
         _validate.finite(x1=x1)
         probe.examine(mechanism, x0, x1)

@@ -23,6 +23,7 @@ import numpy as np
 import optax
 
 from dpaudit import _platform, _validate
+from dpaudit._engine import sharding
 from dpaudit._engine.fingerprint import Identity, of_run
 from dpaudit._engine.long_run import Parts, in_parts
 from dpaudit.kernels import philox
@@ -193,6 +194,7 @@ def noisy_sums(
         wide = jax.tree.map(lambda leaf: leaf.astype(_wide(leaf)), params)  # as noisy gradients are
         return State(params, optimizer.init(wide), jnp.int32(0), noise.init(params))
 
+    @sharding.by_compiler
     def step(key: jax.Array, state: State, batch: Any, weights: jax.Array) -> tuple[State, Info]:
         dropout_key, noise_key = jax.random.split(key)
         loss_of, examples = loss_fn, batch
@@ -249,6 +251,7 @@ def _wide(leaf: jax.Array) -> Any:
 
 
 @partial(jax.jit, static_argnames=("trainer", "sampling", "steps"))
+@sharding.by_compiler
 def train(
     key: jax.Array, trainer: Trainer, state: State, data: Any, sampling: Sampling, steps: int
 ) -> tuple[State, Info]:

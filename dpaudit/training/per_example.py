@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import _platform, _validate
+from dpaudit._engine import sharding
 from dpaudit._engine.programs import Tape, record
 from dpaudit.mechanisms import clipping
 from dpaudit.mechanisms.clipping import at_most, factor, wide
@@ -68,6 +69,7 @@ def _whole(norms: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.sum(jnp.square(wide(norms)), axis=0))
 
 
+@sharding.by_compiler
 def clipped_sum(
     loss_fn: Callable[..., Any],
     params: Any,
