@@ -145,17 +145,22 @@ def cosines(
       keys: Philox keys, [n]; each is what :func:`dpaudit.mechanisms.ldp_sgd.randomize` would be given.
       pair: g0 and g1, [2, d].
       world: 0 or 1, whose gradient is released, a scalar or [n].
-      epsilon: of the mechanism, a scalar or [n].
+      epsilon: of the mechanism, a scalar; within a compiled function also [n].
       clip_norm: of the mechanism.
       products: draws the directions; one of this file.
 
     Returns:
       [n, 2], float32; a zero vector has cosine 0 with everything.
 
+    Raises:
+      InputError: a pair of another shape; epsilon or clip_norm not positive; keys of another kind.
+
     Source: paper 000, Algorithm 1 and Eq. (3).
     """
     _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)
+    if jnp.ndim(pair) != 2 or len(pair) != 2:
+        raise _validate.expected("pair", "two gradients, [2, d]", f"shape {list(jnp.shape(pair))}")
     world = jnp.broadcast_to(world, keys.shape)
     coin_keys, sphere_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     norms, units = jax.vmap(norm_and_direction)(pair)

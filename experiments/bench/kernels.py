@@ -69,14 +69,15 @@ def held_by_kernel(sums: int, dimension: int) -> float:
 def sides(g0: jax.Array, g1: jax.Array) -> dict[str, Side]:
     """Trials of world 0, the very same in all."""
     how = {"epsilon": EPSILON, "clip_norm": CLIP_NORM}
-    units = jnp.stack([g0 / jnp.linalg.norm(g0), g1 / jnp.linalg.norm(g1)])
+    pair = jnp.stack([g0, g1])
+    units = pair / jnp.linalg.norm(pair, axis=1, keepdims=True)
 
     def shipped(keys: jax.Array) -> jax.Array:
         release = jax.vmap(lambda key: ldp_sgd.randomize(key, g0, **how))(keys)
         return jnp.sum(release[:, None] * units, axis=-1)
 
     def summed(products: randomized_trial.Products) -> Side:
-        return lambda keys: randomized_trial.cosines(keys, g0, g1, **how, products=products)
+        return lambda keys: randomized_trial.cosines(keys, pair, 0, **how, products=products)
 
     return {
         SHIPPED: shipped,

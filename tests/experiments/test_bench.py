@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
+from dpaudit.kernels import philox
 from dpaudit.report.rows import read_rows, write_rows
+from experiments.bench import kernels as bench_kernels
 from experiments.bench import ldp as bench_ldp
 from experiments.bench import page
 from experiments.bench import run as bench
@@ -141,3 +144,12 @@ def test_a_side_that_plays_another_game_ends_the_benchmark_of_trials():
     for other in (1 - wrong, 2 * wrong, math.nan):
         with pytest.raises(AssertionError, match="vmap plays another game: "):
             bench_ldp.refuse_wrong({"vmap": (draw.random(4_096) < other) + 0 * other})
+
+
+def test_all_sides_of_the_randomised_trial_play_the_same_trials():
+    keys = jax.random.split(philox.from_key(jax.random.key(1)), 50)
+    sides = bench_kernels.sides(*jax.random.normal(jax.random.key(0), (2, 37)))
+    found = {side: np.asarray(run(keys)) for side, run in sides.items()}
+    assert len(found) == 3
+    for cosines in found.values():
+        np.testing.assert_allclose(cosines, found[bench_kernels.SHIPPED], atol=1e-6)

@@ -151,6 +151,12 @@ def test_without_length_a_direction_is_the_first_axis() -> None:
     np.testing.assert_allclose(np.abs(found), np.tile([1, np.sqrt(0.5)], (TRIALS, 1)), rtol=1e-6)
 
 
+def test_a_pair_is_two_gradients() -> None:
+    for wrong in (G0, jnp.stack([G0, G1, G1])):
+        with pytest.raises(_validate.InputError, match=r"^pair: expected two gradients, \[2, d\], got shape \["):
+            randomized_trial.cosines(keys(3), wrong, 0, **HOW)
+
+
 @pytest.mark.parametrize("platform, call", [("tpu", "tpu_custom_call"), ("cuda", "mosaic_gpu")])
 def test_lowers_for_both_accelerators(platform: str, call: str) -> None:
     """As far as it goes on any machine: the kernel in its accelerator's dialect, which that one's compiler takes."""
