@@ -134,7 +134,7 @@ def play(
       Scores, [2, trials, ...], one row per world, in the score's own type.
 
     Raises:
-      InputError: trials or batch out of range; a checkpoint that is damaged or belongs to another game.
+      InputError: trials or batch out of range; a score that is not of real numbers; a checkpoint that is damaged or belongs to another game.
     """
     key = trial_key(key)
     one = both_worlds(key, release, score)
@@ -202,6 +202,10 @@ def both_worlds(key: jax.Array, release: Callable[[jax.Array, int], Any], score:
         found = score(release(key, world))
         if not jax.tree_util.all_leaves([found]):
             raise _validate.expected("score", "a number or an array", type(found).__name__)
+        kind = jax.typeof(found)
+        real = any(jnp.issubdtype(kind.dtype, of) for of in (jnp.floating, jnp.integer, jnp.bool))
+        if not (real and kind.size):
+            raise _validate.expected("score", "a real number or a non-empty array of them", kind.str_short())
         return found
 
     return Partial(one, of_worlds(key))

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,15 @@ def test_one_row_a_world_and_fresh_randomness_in_every_trial(whole):
 
 def test_another_key_plays_another_game(whole):
     assert not np.isin(play(jax.random.key(4), release, score, 256), whole).any()
+
+
+@pytest.mark.parametrize(
+    "wrong, got",
+    [(lambda z: z + 1j, "complex64"), (lambda z: z[:0], "float32[0]"), (lambda z: jax.random.key(0), "key<fry>")],
+)
+def test_a_score_is_made_of_real_numbers(wrong, got):
+    with pytest.raises(_validate.InputError, match=rf"^score: expected a real number or .*, got {re.escape(got)}"):
+        play(KEY, release, wrong, 3)
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64, None])
