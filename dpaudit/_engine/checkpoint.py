@@ -25,7 +25,7 @@ from dpaudit._engine.sharding import several_processes
 if TYPE_CHECKING:
     from orbax.checkpoint import CheckpointManager
 
-NO_FOLDER, NO_FILE = -2, -1  # stands for the size of a missing file
+UNREADABLE, NO_FOLDER, NO_FILE = -3, -2, -1  # stands for the size of a file that is missing or cannot be read
 
 
 class Checkpoint(NamedTuple):
@@ -65,7 +65,7 @@ class Checkpoint(NamedTuple):
         """Returns the arrays last saved, or None if there is no file yet.
 
         Raises:
-          InputError: a file that is damaged or of another run; it is left unchanged.
+          InputError: a file that is damaged, cannot be read or is of another run; it is left unchanged.
         """
         content = self._read()
         if content is None:
@@ -99,12 +99,17 @@ class Checkpoint(NamedTuple):
         content, size = b"", NO_FILE
         if not self.shared or jax.process_index() == 0:
             if self.file.exists():
-                content = self.file.read_bytes()
-                size = len(content)
+                try:
+                    content = self.file.read_bytes()
+                    size = len(content)
+                except OSError:  # of a folder, or of another user
+                    size = UNREADABLE
             elif not self.file.parent.is_dir():
                 size = NO_FOLDER
         if self.shared:
             size = int(multihost_utils.broadcast_one_to_all(np.int32(size)))
+        if size == UNREADABLE:
+            raise _validate.expected("checkpoint", "a file that can be read", self.file)
         if size == NO_FOLDER:
             raise _validate.expected("checkpoint", "a file in a folder that exists", self.file)
         if size == NO_FILE:

@@ -72,6 +72,11 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_old_one_stays(tmp_pat
     assert os.listdir(tmp_path) == ["kept.npz"]
 
 
+def test_a_folder_in_place_of_the_file_is_refused_before_anything_is_played(tmp_path):
+    with pytest.raises(InputError, match=r"^checkpoint: expected a file that can be read, got "):
+        dpaudit.play(jax.random.key(0), lambda key, world: world, jnp.float32, 3, checkpoint=tmp_path)
+
+
 def called(scale, power: float = 1.0):
     """A release whose noise is made by a function on the host."""
 
