@@ -67,8 +67,10 @@ def in_parts(
         kept = FolderCheckpoint(Path(checkpoint), identity())
         if (found := kept.restore()) is not None:
             state, evaluations = _filled(state, found["state"]), found["evaluations"]
+            done = int(found["done"])
             shapes = jax.eval_shape(lambda state: advance(state, 1)[1], state)
-            info, done = _filled(shapes, found["info"]), int(found["done"])
+            nothing = jax.tree.map(lambda one: np.zeros((done, *one.shape[1:]), one.dtype), shapes)
+            info = _filled(nothing, found["info"])
     if done > steps:
         raise _validate.expected(unit, f"at least the {done} of the checkpoint", steps)
     if progress is not None and done:
