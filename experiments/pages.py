@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from dpaudit.report.rows import read_rows
 
@@ -127,6 +128,7 @@ def verdicts(claims: Iterable[Claim], rows: Rows) -> str:
 
 
 RANGE = {2: 1.13, 3: 1.69, 5: 2.33, 10: 3.08}  # of so many normal values, in standard deviations
+FREEDOM = {2: 1.0, 3: 2.0, 5: 3.8, 10: 7.7}  # degrees of a deviation from that range (Patnaik, Biometrika 1950)
 
 
 def standard_error(row: Row, trials: int) -> float:
@@ -137,9 +139,14 @@ def standard_error(row: Row, trials: int) -> float:
 
 
 def apart(one: Row, other: Row, trials: int) -> tuple[float, float]:
-    """Returns by how much one mean exceeds another, and two standard errors of that."""
+    """Returns by how much one mean exceeds another, and half of Student's 95% interval for that, as if trials were not
+    paired (Welch, Biometrika 1947); infinite for a single trial."""
     errors = [standard_error(row, trials) for row in (one, other)]
-    return one["ours"] - other["ours"], 2 * math.hypot(*errors)
+    both = math.hypot(*errors)
+    if both in (0, math.inf):
+        return one["ours"] - other["ours"], both
+    freedom = FREEDOM[trials] * both**4 / sum(error**4 for error in errors)
+    return one["ours"] - other["ours"], float(stats.t.ppf(0.975, freedom)) * both
 
 
 def from_interval(low: float, high: float) -> bool | None:

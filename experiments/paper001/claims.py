@@ -32,10 +32,10 @@ def accuracy(rows: Rows, data: str, scheme: str, epsilon: float | None, owners: 
 
 
 def leads(rows: Rows, data: str, epsilon: float, paper: float) -> Verdict:
-    """Tells whether SPGC is more accurate than LDP by the points that the paper prints, within two standard errors.
+    """Tells whether SPGC is more accurate than LDP by the points that the paper prints.
 
-    It holds where the interval has the paper's sign and reaches the paper's points, fails where it stays below them,
-    and is open otherwise, as with a single trial.
+    It holds where the difference's interval has the paper's sign and reaches the paper's points, fails where it stays
+    below them, and is open otherwise, as with a single trial.
     """
     ours, other = (accuracy(rows, data, scheme, epsilon) for scheme in ("SPGC", "LDP"))
     more, error = apart(ours, other, trials(ours))

@@ -49,7 +49,7 @@ def _readings(rows: Rows) -> list[tuple[str, int]]:
 
 
 def _lead(rows: Rows, bins: str, parameters: int) -> float:
-    """Returns the most that the difference could be, by two standard errors."""
+    """Returns the most that the difference could be, by its interval."""
     at = {"bins": bins, "parameters": parameters, "epsilon": 8.0}
     ours = only(rows, "printed_accuracy", scheme="SPGC", arithmetic="as printed", **at)
     more, error = apart(ours, only(rows, "printed_accuracy", scheme="LDP", **at), trials(ours))

@@ -9,7 +9,7 @@ UTILITY, AUDIT = "personalization", "paper004.audit"
 
 
 def better(rows: Rows, method: str, other: str, quantity: str = "rmse", data: str = "MovieLens 100K") -> Verdict:
-    """Tells whether a method's error is below another's at every epsilon, by two standard errors over the splits."""
+    """Tells whether a method's error is below another's at every epsilon, by Student's interval over the splits."""
     found = {}
     for epsilon in (row["setting"]["epsilon"] for row in select(rows, quantity, method=method)):
         if epsilon is None:

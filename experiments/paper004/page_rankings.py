@@ -27,8 +27,8 @@ def rankings(rows: Rows) -> str:
 
 
 def ranking_gains(rows: Rows) -> Fact:
-    """With noise, recall by second moments rises at every step of epsilon, by more than two standard errors over the
-    splits, and is always above alternating minimisation's."""
+    """With noise, recall by second moments rises at every step of epsilon, by Student's interval over the splits, and
+    is always above alternating minimisation's."""
     (bare,) = select(rows, RECALL, epsilon=None)
     found = sorted((row for row in select(rows, RECALL) if row is not bare), key=_budget)
     steps = [pages.apart(after, before, 5) for before, after in pairwise(found)]

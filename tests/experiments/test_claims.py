@@ -4,10 +4,12 @@ import copy
 import math
 from functools import cache
 
+import numpy as np
 import pytest
 
 from experiments import pages
 from experiments.pages import apart
+from experiments.paper001 import more_claims
 from experiments.paper002 import claims as clip_size
 from experiments.paper003 import claims as mc_dropout
 
@@ -219,8 +221,40 @@ def test_the_paper_s_own_scale_comes_first_whatever_was_run_last():
     assert found == [clip_size.AS_PRINTED, clip_size.FEW, ran[3], ran[1], ran[0]]
 
 
-def test_means_are_apart_by_two_standard_errors_of_their_ranges():
+@pytest.mark.parametrize("trials, spread", [(3, 1), (3, 5), (10, 1), (10, 5)])
+def test_intervals_of_differences_hold_the_truth_as_often_as_they_say(trials, spread):
+    draw, audits, held = np.random.default_rng(0), 4_000, {"Student": 0, "two errors": 0}
+    for one, other in zip(*(draw.normal(0, s, (audits, trials)) for s in (1, spread)), strict=True):
+        rows = [{"ours": x.mean(), "ours_low": x.min(), "ours_high": x.max()} for x in (one, other)]
+        more, error = apart(*rows, trials)
+        held["Student"] += abs(more) <= error
+        held["two errors"] += abs(more) <= 2 * math.hypot(*(pages.standard_error(row, trials) for row in rows))
+    noise = 3 * math.sqrt(0.05 * 0.95 / audits)
+    assert held["Student"] / audits > 0.95 - noise
+    if trials == 3:
+        assert held["two errors"] / audits < 0.95 - noise  # the twin
+
+
+def test_means_are_apart_by_an_interval_of_their_ranges():
     one, other = ({"ours": x, "ours_low": x - 1.54, "ours_high": x + 1.54} for x in (2.0, 1.0))
     more, error = apart(one, other, 10)
-    assert (more, error) == (1.0, pytest.approx(2 * math.hypot(1, 1) / math.sqrt(10)))
+    assert (more, error) == (1.0, pytest.approx(2.126 * math.hypot(1, 1) / math.sqrt(10), rel=1e-3))
     assert apart(one, other, 1)[1] == math.inf
+    assert apart(one, one | {"ours_low": 2.0, "ours_high": 2.0}, 3)[1] == pytest.approx(
+        4.303 * 3.08 / 1.69 / 3**0.5, rel=1e-3
+    )
+    assert apart(*[one | {"ours_low": 2.0, "ours_high": 2.0}] * 2, 3) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "more, reach, holds", [(0.2, 0.5, True), (0.2, 3.0, None), (0.9, 0.5, None), (3.0, 0.5, False), (3.0, 3.0, None)]
+)
+def test_schemes_are_the_same_to_a_point_by_the_interval_of_their_difference(more, reach, holds):
+    at = {"data": "Cancer", "epsilon": 0.5, "rule": "classical", "owners": 3}
+    half = reach / apart(*[{"ours": 0, "ours_low": -1, "ours_high": 1}] * 2, 10)[1]
+    rows = [
+        {"quantity": "accuracy", "setting": at | {"scheme": scheme}, "scale": "300 steps, 10 trials"}
+        | {"ours": 90 + by, "ours_low": 90 + by - half, "ours_high": 90 + by + half}
+        for scheme, by in (("SPGC", more), ("LDP", 0.0))
+    ]
+    assert more_claims.alike(rows, "Cancer", 0.5).holds is holds
