@@ -9,6 +9,7 @@ from experiments.pages import (
     Verdict,
     apart,
     each_scale,
+    grouped,
     interval,
     number,
     only,
@@ -54,19 +55,35 @@ def printed(rows: Rows, data: str, scheme: str, epsilon: float) -> Verdict:
 
 
 def independent_of_owners(rows: Rows) -> Verdict:
+    """Tells whether every audit of SPGC is consistent and none shows more with the most owners than with the fewest."""
     own = select(rows, "owners", scheme="SPGC")
-    few, many = (select(own, "owners", owners=k, neighbouring="replace", epsilon=EPSILONS[1])[0] for k in ends(own))
+    few, many = fewest_and_most(select(own, "owners", neighbouring="replace", epsilon=EPSILONS[1]))[0]
     told = f"ε in {interval(few)} with {few['setting']['owners']} owners, {interval(many)} with {many['setting']['owners']}"
-    holds = all(row["setting"]["verdict"] != "violation" for row in own)
+    found = {row["setting"]["verdict"] for row in own}
+    holds = False if "violation" in found or any(grown(own)) else True if found == {"consistent"} else None
     return Verdict(holds, f"{told}, of {number(few['setting']['claimed'])} accounted", few["scale"])
 
 
 def others_depend_on_owners(rows: Rows) -> Verdict:
+    """Tells whether every audit of reduced noise is a violation and shows more with the most owners than with the
+    fewest."""
     own = select(rows, "owners", scheme="reduced noise")
-    few, many = (select(own, "owners", owners=k, neighbouring="replace", epsilon=EPSILONS[1])[0] for k in ends(own))
+    few, many = fewest_and_most(select(own, "owners", neighbouring="replace", epsilon=EPSILONS[1]))[0]
     told = f"ε at least {number(few['ours_low'])} with {few['setting']['owners']} owners, {number(many['ours_low'])} with {many['setting']['owners']}"
-    holds = all(row["setting"]["verdict"] == "violation" for row in own)
+    broken, more = all(row["setting"]["verdict"] == "violation" for row in own), grown(own)
+    holds = True if broken and all(more) else None if any(more) else False
     return Verdict(holds, f"{told}, of {number(few['setting']['claimed'])}", few["scale"])
+
+
+def fewest_and_most(rows: Rows) -> list[tuple[Row, Row]]:
+    """Returns the audits with the fewest owners and with the most, of every ε and relation."""
+    few, many = ends(rows)
+    return [(group[few], group[many]) for group in grouped(rows, "owners", "neighbouring", "epsilon")]
+
+
+def grown(rows: Rows) -> list[bool]:
+    """Tells of every ε and relation whether the bounds with the most owners are above those with the fewest."""
+    return [float(many["ours_low"]) > float(few["ours_high"]) for few, many in fewest_and_most(rows)]
 
 
 def ends(rows: Rows) -> tuple[int, int]:

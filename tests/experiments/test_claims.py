@@ -9,6 +9,7 @@ import pytest
 
 from experiments import pages
 from experiments.pages import apart
+from experiments.paper001 import claims as spgc
 from experiments.paper001 import more_claims
 from experiments.paper002 import claims as clip_size
 from experiments.paper003 import claims as mc_dropout
@@ -258,3 +259,27 @@ def test_schemes_are_the_same_to_a_point_by_the_interval_of_their_difference(mor
         for scheme, by in (("SPGC", more), ("LDP", 0.0))
     ]
     assert more_claims.alike(rows, "Cancer", 0.5).holds is holds
+
+
+def of_owners(scheme, verdict, few, many):
+    at = {"scheme": scheme, "neighbouring": "replace", "epsilon": 2.0, "claimed": 2.3, "verdict": verdict}
+    return [
+        {"quantity": "owners", "setting": at | {"owners": k}, "scale": "", "ours_low": low, "ours_high": low + 0.1}
+        for k, low in ((2, few), (100, many))
+    ]
+
+
+def test_privacy_depends_on_owners_where_audits_show_more_with_many_of_them():
+    for verdict, many, holds in (
+        ("consistent", 1.05, True),
+        ("consistent", 2.0, False),  # below the claim, and yet more than with few
+        ("violation", 1.05, False),
+        ("underpowered", 1.05, None),
+    ):
+        assert spgc.independent_of_owners(of_owners("SPGC", verdict, 1.0, many)).holds is holds
+    for verdict, many, holds in (
+        ("violation", 9.0, True),
+        ("violation", 3.05, False),  # broken, but by as much with few
+        ("consistent", 9.0, None),
+    ):
+        assert spgc.others_depend_on_owners(of_owners("reduced noise", verdict, 3.0, many)).holds is holds
