@@ -10,7 +10,7 @@ from scipy import stats
 
 from experiments.paper002 import claims as clip_size
 from experiments.paper002.claims import Margin, judge, what_would_change
-from experiments.paper002.published import BUDGETS, COMPARISONS
+from experiments.paper002.published import ACCURACY, BUDGETS, COMPARISONS
 
 
 def row_of(*closest, **at):
@@ -245,3 +245,17 @@ def test_a_pair_is_repeated_if_both_of_its_settings_are():
     rules = dict.fromkeys(COMPARISONS[9].larger, 2)
     assert repeated(9, **rules) == 2  # C of clip1.0 is 1, run or not
     assert repeated(9, **rules | {"quantile(0.01)10%": 1}) == 1
+
+
+@pytest.mark.parametrize(
+    "off, deviation, trials, holds",
+    [(0.3, 0.1, 3, True), (0.3, 1.0, 3, None), (0.9, 0.3, 3, None), (5.0, 1.0, 3, False), (0.0, None, 1, None)],
+)
+def test_accuracies_are_within_a_point_by_their_intervals(off, deviation, trials, holds):
+    at = clip_size.named(clip_size.AS_PRINTED) | {"sensitivity": clip_size.KEEPS}
+    rows = [
+        {"quantity": "accuracy_percent", "setting": at | {"name": name}, "paper_value": paper, "ours": paper + off}
+        | {"ours_low": None if deviation is None else paper + off - deviation, "scale": f"rounds, {trials} trials"}
+        for name, (paper, _) in ACCURACY.items()
+    ]
+    assert clip_size.tables(rows).holds is holds
