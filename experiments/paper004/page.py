@@ -8,6 +8,7 @@ import dp_accounting
 from experiments import pages
 from experiments.pages import Fact, Rows, broken, fact, interval, number, only, ranged, select, table
 from experiments.paper004.claims import CLAIMS as CLAIMS
+from experiments.paper004.claims import NEAR
 from experiments.paper004.federated import LEARNING_RATES
 from experiments.paper004.figures import transcript_figure, utility_figure
 from experiments.paper004.methods import delta_for
@@ -238,7 +239,7 @@ def documented(rows: Rows) -> Fact:
     found = select(rows, "protocol mu")
     off = max(abs(row["ours"] / row["setting"]["accounted"] - 1) for row in found)
     at = found[0]["setting"]
-    return fact(off < 0.05, off=off, number=len(found), delta=at["delta"], confidence=at["confidence"])
+    return fact(off < NEAR, off=off, number=len(found), delta=at["delta"], confidence=at["confidence"])
 
 
 def protocol_faults(rows: Rows) -> str:

@@ -1,6 +1,6 @@
 """Judges by the result rows what the auditor is expected to do."""
 
-from experiments.pages import Claim, Row, Rows, Verdict, only, select
+from experiments.pages import Claim, Row, Rows, Verdict, only, select, values
 from experiments.trust.coverage import CONTROL, LEVEL, PROMISED
 
 
@@ -55,9 +55,16 @@ def covers(rows: Rows) -> Verdict:
 
 
 def finds_bad_estimators(rows: Rows) -> Verdict:
+    """Tells whether each of the estimators that are known to be wrong is rejected somewhere; not all are wrong on every
+    pair."""
     cells = select(rows, "false_violation_rate", part=CONTROL)
-    found = sum(map(rejected, cells))
-    return Verdict(found > 0, f"{found} of {len(cells)} cells rejected", "the same audits")
+    wrong = {
+        name: [rejected(cell) for cell in cells if cell["setting"]["estimator"] == name]
+        for name in values(cells, "estimator")
+    }
+    found = sum(map(any, wrong.values()))
+    told = f"{found} of {len(wrong)} estimators, in {sum(map(rejected, cells))} of {len(cells)} cells"
+    return Verdict(found == len(wrong), told, "the same audits")
 
 
 def sniper(rows: Rows) -> list[Row]:

@@ -13,6 +13,8 @@ from experiments.paper001 import claims as spgc
 from experiments.paper001 import more_claims
 from experiments.paper002 import claims as clip_size
 from experiments.paper003 import claims as mc_dropout
+from experiments.paper004 import claims as personalization
+from experiments.trust import claims as trust
 
 FOLDERS = [folder for folder in pages.FOLDERS if folder != "bench"]
 PAGES = [(folder, pages.page_of(folder)) for folder in FOLDERS]
@@ -283,3 +285,24 @@ def test_privacy_depends_on_owners_where_audits_show_more_with_many_of_them():
         ("consistent", 9.0, None),
     ):
         assert spgc.others_depend_on_owners(of_owners("reduced noise", verdict, 3.0, many)).holds is holds
+
+
+def test_a_transcript_s_audit_that_sees_little_decides_nothing():
+    def phase(shown, lower):
+        at = {"accounted": 1.0, "claimed": 4.4, "epsilon_lower": lower}
+        return [{"quantity": "mu", "setting": at, "ours": shown, "scale": ""}]
+
+    found = [personalization.transcript(phase(*each)).holds for each in ((0.99, 4.2), (0.3, 1.0), (1.3, 5.0))]
+    assert found == [True, None, False]
+
+
+def test_a_study_that_misses_a_wrong_estimator_does_not_find_wrong_estimators():
+    def cells(second):
+        found = [("a", 1.0), ("a", 1e-9), ("b", second)]
+        at = {"part": trust.CONTROL}
+        return [
+            {"quantity": "false_violation_rate", "setting": at | {"estimator": name}, "holm_p": p} for name, p in found
+        ]
+
+    assert trust.finds_bad_estimators(cells(1e-9)).holds
+    assert not trust.finds_bad_estimators(cells(1.0)).holds
