@@ -4,6 +4,7 @@ import argparse
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -82,10 +83,17 @@ def options(description: str, *, work: str = "", share: bool = False) -> argpars
     if work:
         parser.add_argument("--work", default=None, metavar="DIR", help=f"keeps {work}, to go on from")
     if share:
-        parser.add_argument(
-            "--share", default=None, metavar="I/N", help="every N-th run from the I-th on, and no rows"
-        )
+        told = "every N-th run from the I-th on, counted from 0, and no rows"
+        parser.add_argument("--share", type=_share, default=None, metavar="I/N", help=told)
     return parser
+
+
+def _share(text: str) -> str:
+    """Refuses a share that would leave runs out, such as 2/2: shares are counted from 0."""
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if not (found and int(found[1]) < int(found[2])):
+        raise argparse.ArgumentTypeError(f"expected I/N with I from 0 to N - 1, got {text}")
+    return text
 
 
 def refuse_homeless(chosen: argparse.Namespace) -> None:

@@ -71,6 +71,13 @@ def test_processes_share_all_runs_out():
     )
 
 
+@pytest.mark.parametrize("share", ["2/2", "1/0", "-1/2", "1", "a/b", "1/2/3"])
+def test_a_share_that_would_leave_runs_out_is_refused(share, capsys):
+    with pytest.raises(SystemExit):
+        clip_size.arguments(["--work", "somewhere", f"--share={share}"])
+    assert f"argument --share: expected I/N with I from 0 to N - 1, got {share}" in capsys.readouterr().err
+
+
 def mean_loss(model, params, test):
     """The mean of log sum exp minus the label's logit, in NumPy."""
     logits = np.asarray(jax.vmap(lambda image: model.apply({"params": params}, image))(test.inputs), np.float64)
