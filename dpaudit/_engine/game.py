@@ -134,7 +134,8 @@ def play(
       Scores, [2, trials, ...], one row per world, in the score's own type.
 
     Raises:
-      InputError: trials or batch out of range; a score that is not of real numbers; a checkpoint that is damaged or belongs to another game.
+      InputError: trials or batch out of range; a score that is not of real numbers; a checkpoint that is damaged or
+        belongs to another game.
     """
     key = trial_key(key)
     one = both_worlds(key, release, score)
