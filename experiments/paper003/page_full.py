@@ -2,7 +2,7 @@
 
 from experiments.pages import Fact, Rows, fact, number, only, ranged, select, table, values, verdicts
 from experiments.paper003.bench import CLIP_NORM, DELTA, LEARNING_RATE, SCALES
-from experiments.paper003.full_claims import FULL_CLAIMS, MORE_FULL, STATED
+from experiments.paper003.full_claims import FULL_CLAIMS, MORE_FULL, STATED, accuracy
 from experiments.paper003.memberships import FPR
 from experiments.paper003.networks import KINDS, NETWORKS, SHADOW_SAMPLES, SHADOWS
 from experiments.paper003.questions import CONFIDENCE
@@ -28,7 +28,7 @@ def full_targets(rows: Rows) -> Fact:
 
 
 def full_more_accurate(rows: Rows) -> Fact:
-    found = [only(rows, "full_accuracy", published=name) for name in STATED]
+    found = [accuracy(rows, name) for name in STATED]
     off = [100 * (row["ours"] - row["paper_value"]) for row in found]
     return fact(all(row["ours_low"] > row["paper_value"] for row in found), low=min(off), high=max(off))
 
@@ -37,7 +37,7 @@ def full_accuracies(rows: Rows) -> str:
     names = [name for name in values(select(rows, "full_accuracy"), "published") if not name.endswith("no label")]
     lines = []
     for name in names:
-        row, without = (only(rows, "full_accuracy", published=text) for text in (name, f"{name}, no label"))
+        row, without = accuracy(rows, name), only(rows, "full_accuracy", published=f"{name}, no label")
         stated = number(row["paper_value"]) if name in STATED else "–"
         lines.append([name, stated, ranged(row, 3), f"{100 * without['ours']:.1f}", f"{row['records']:,}"])
     return table(["published", "paper", "accuracy [range]", "no label %", "records"], lines)

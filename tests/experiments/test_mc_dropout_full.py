@@ -8,7 +8,7 @@ from scipy.special import expit
 
 from dpaudit import InputError
 from experiments.common import Rows
-from experiments.paper003 import full_scale, memberships, networks
+from experiments.paper003 import full_claims, full_scale, memberships, networks
 from experiments.paper003.bench import Bench, Scale
 from experiments.paper003.memberships import Published
 
@@ -168,3 +168,23 @@ def test_networks_of_another_program_are_never_pooled(tmp_path):
     with pytest.raises(InputError, match="made by another program"):
         full_scale.earlier(rows, {"program": "b"}, [1])
     assert full_scale.earlier(rows, {"program": "b"}, [0, 1]) == []
+
+
+@pytest.mark.parametrize("each, holds", [([0.48, 0.49], None), ([0.48, 0.49] * 5, True), ([0.52, 0.60], None)])
+def test_two_networks_that_differ_tell_little_of_their_mean(each, holds):
+    rows = [
+        {"quantity": "full_network", "setting": {"network": i}, "utility": dict.fromkeys(full_claims.STATED, value)}
+        for i, value in enumerate(each)
+    ]
+    rows += [
+        {
+            "quantity": "full_accuracy",
+            "setting": {"published": name},
+            "paper_value": 0.48,
+            "records": 10_000,
+            "scale": "",
+        }
+        | {"ours": float(np.mean(each)), "ours_low": np.mean(each) - 0.0098, "ours_high": np.mean(each) + 0.0098}
+        for name in full_claims.STATED
+    ]
+    assert full_claims.accuracies(rows).holds is holds
