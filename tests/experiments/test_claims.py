@@ -228,10 +228,10 @@ def test_the_paper_s_own_scale_comes_first_whatever_was_run_last():
 def test_intervals_of_differences_hold_the_truth_as_often_as_they_say(trials, spread):
     draw, audits, held = np.random.default_rng(0), 4_000, {"Student": 0, "two errors": 0}
     for one, other in zip(*(draw.normal(0, s, (audits, trials)) for s in (1, spread)), strict=True):
-        rows = [{"ours": x.mean(), "ours_low": x.min(), "ours_high": x.max()} for x in (one, other)]
-        more, error = apart(*rows, trials)
+        a, b = ({"ours": x.mean(), "ours_low": x.min(), "ours_high": x.max()} for x in (one, other))
+        more, error = apart(a, b, trials)
         held["Student"] += abs(more) <= error
-        held["two errors"] += abs(more) <= 2 * math.hypot(*(pages.standard_error(row, trials) for row in rows))
+        held["two errors"] += abs(more) <= 2 * math.hypot(*(pages.standard_error(row, trials) for row in (a, b)))
     noise = 3 * math.sqrt(0.05 * 0.95 / audits)
     assert held["Student"] / audits > 0.95 - noise
     if trials == 3:
@@ -243,10 +243,9 @@ def test_means_are_apart_by_an_interval_of_their_ranges():
     more, error = apart(one, other, 10)
     assert (more, error) == (1.0, pytest.approx(2.126 * math.hypot(1, 1) / math.sqrt(10), rel=1e-3))
     assert apart(one, other, 1)[1] == math.inf
-    assert apart(one, one | {"ours_low": 2.0, "ours_high": 2.0}, 3)[1] == pytest.approx(
-        4.303 * 3.08 / 1.69 / 3**0.5, rel=1e-3
-    )
-    assert apart(*[one | {"ours_low": 2.0, "ours_high": 2.0}] * 2, 3) == (0, 0)
+    still = one | {"ours_low": 2.0, "ours_high": 2.0}
+    assert apart(one, still, 3)[1] == pytest.approx(4.303 * 3.08 / 1.69 / 3**0.5, rel=1e-3)
+    assert apart(still, still, 3) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +253,8 @@ def test_means_are_apart_by_an_interval_of_their_ranges():
 )
 def test_schemes_are_the_same_to_a_point_by_the_interval_of_their_difference(more, reach, holds):
     at = {"data": "Cancer", "epsilon": 0.5, "rule": "classical", "owners": 3}
-    half = reach / apart(*[{"ours": 0, "ours_low": -1, "ours_high": 1}] * 2, 10)[1]
+    unit = {"ours": 0, "ours_low": -1, "ours_high": 1}
+    half = reach / apart(unit, unit, 10)[1]
     rows = [
         {"quantity": "accuracy", "setting": at | {"scheme": scheme}, "scale": "300 steps, 10 trials"}
         | {"ours": 90 + by, "ours_low": 90 + by - half, "ours_high": 90 + by + half}

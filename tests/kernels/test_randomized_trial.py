@@ -154,7 +154,7 @@ def test_without_length_a_direction_is_the_first_axis() -> None:
 def test_a_pair_is_two_gradients() -> None:
     for wrong in (G0, jnp.stack([G0, G1, G1])):
         with pytest.raises(_validate.InputError, match=r"^pair: expected two gradients, \[2, d\], got shape \["):
-            randomized_trial.cosines(keys(3), wrong, 0, **HOW)
+            randomized_trial.cosines(keys(3), wrong, 0, epsilon=8.0, clip_norm=1.0)
 
 
 @pytest.mark.parametrize("platform, call", [("tpu", "tpu_custom_call"), ("cuda", "mosaic_gpu")])
