@@ -62,6 +62,49 @@ def test_a_trial_is_a_function_of_its_key_alone():
     np.testing.assert_allclose(release(one, ZERO[:2]), seeded.normal(size=2), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("form", "at_once"),
+    [
+        (lambda memory: (memory,), False),
+        (lambda memory: [memory], False),
+        (lambda memory: {"a": memory}, False),
+        (lambda memory: memory, True),
+        (lambda memory: {"a": memory}, True),
+    ],
+)
+def test_a_function_may_write_every_release_to_the_same_memory(form, at_once):
+    memory = np.empty(1 << 12)
+
+    def reused(rng, x, n):
+        memory[:n] = x + rng.laplace(size=n)
+        return form(memory[:n])
+
+    def fresh(rng, x, n):
+        return form(x + rng.laplace(size=n))
+
+    settings = {"key": KEY, "trials": 20_000, "claim": Claim(1.0), "distinguisher": distinguish.projection}
+    again, once = (
+        dpaudit.audit(
+            dpaudit.on_host(function if at_once else lambda rng, x, of=function: of(rng, x, 1)), 0.0, 1.0, **settings
+        )
+        for function in (reused, fresh)
+    )
+    assert again == once
+    assert once.epsilon_lower > 0.8
+
+
+def test_a_game_of_releases_in_the_same_memory():
+    memory = np.empty(1)
+
+    def reused(rng, x):
+        memory[:] = x + rng.laplace(size=1)
+        return memory
+
+    release = dpaudit.on_host(reused)
+    scores = play(KEY, lambda key, world: release(key, np.float32(world)), lambda z: z[0], 50)
+    assert len(np.unique(scores)) == scores.size
+
+
 def test_few_trials_are_played_for_nothing():
     """A whole block is played where fewer trials were asked for: it is small on the host."""
     calls = []

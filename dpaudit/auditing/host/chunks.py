@@ -5,18 +5,18 @@ fixed, so releases depend neither on the number of processes nor on how many chu
 """
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpaudit.auditing.host.reader import Unreadable, token
+from dpaudit.auditing.host.reader import SIMPLE, Unreadable, token
 
 ONE_BY_ONE, AT_ONCE = 32, 1 << 12  # trials of a chunk: called one by one, and in one call
 PROBED = 8  # trials that are played twice
 TICK = 0.05  # seconds between two ticks, which would cost as much as a quick call
-MUTABLE = (np.ndarray, list, set, dict, bytearray)
 
 
 class Plan(NamedTuple):
@@ -93,16 +93,27 @@ def play(
     x, trials = plan.inputs[world], count(plan, number) if trials is None else trials
     if plan.batched:
         tick()
-        return _stacked(function(rng, x, trials), trials)
+        return _stacked(_kept(function(rng, x, trials)), trials)
     releases, due = [], 0.0
     for _ in range(trials):
         now = monotonic()
         if now >= due:
             tick()
             due = now + TICK
-        release = function(rng, x)
-        releases.append(release.copy() if isinstance(release, MUTABLE) else release)  # fn may write to it later
+        releases.append(_kept(function(rng, x)))
     return releases
+
+
+def _kept(release: Any) -> Any:
+    """Copies a release, because the function may write its next one to the same memory."""
+    if isinstance(release, (*SIMPLE, float, np.generic)):
+        return release
+    if isinstance(release, np.ndarray) and release.dtype != object:
+        return release.copy()
+    try:
+        return deepcopy(release)
+    except Exception:  # what cannot be copied, such as an open file
+        return release
 
 
 class Probed(NamedTuple):

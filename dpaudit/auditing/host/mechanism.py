@@ -159,7 +159,7 @@ def _off_device(x: Any) -> Any:
 
 
 def _array(leaf: Any) -> np.ndarray:
-    leaf = np.asarray(leaf)
+    leaf = np.array(leaf)  # a copy, as the function may write the next release to the same memory
     if leaf.dtype.kind not in "biuf":
         raise _validate.expected("release", "numbers", f"type {leaf.dtype}")
     return leaf
