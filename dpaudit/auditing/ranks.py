@@ -16,7 +16,8 @@ def bar(threshold: float, kind: np.dtype) -> np.ndarray:
     if kind.kind == "f":
         with np.errstate(over="ignore"):
             near = kind.type(threshold)
-        return rank(np.asarray(np.nextafter(near, kind.type(-np.inf)) if near > threshold else near))
+        above = near > np.float64(threshold)  # a Python float would be rounded as near was
+        return rank(np.asarray(np.nextafter(near, kind.type(-np.inf)) if above else near))
     least, most = np.iinfo(kind).min, np.iinfo(kind).max
     if threshold < least:
         raise _validate.expected("threshold", f"at least {least}, the smallest score of type {kind}", threshold)

@@ -41,6 +41,18 @@ def test_noise_that_is_half_of_what_was_promised_breaks_the_curve(mechanism):
     assert result.detectable is None
 
 
+@pytest.mark.parametrize("inputs", [(0.0, 1.0), (1.0, 0.0)])
+def test_a_bit_that_is_seldom_flipped_breaks_the_curve_in_either_direction(inputs):
+    """The rule of the second begins right below the score of many releases, at a number that float32 does not have."""
+
+    def reply(key, x):
+        return jnp.where(jax.random.bernoulli(key, 0.1), 1 - x, x)
+
+    itself = distinguish.Distinguisher(lambda *_: lambda release: release, None, "the bit")
+    result = dpaudit.audit(reply, *inputs, key=KEY, claim=Claim.gaussian(0.5), trials=1_000, distinguisher=itself)
+    assert result.verdict == "violation"
+
+
 def test_a_promise_that_is_kept_is_consistent_with_its_curve():
     result = dpaudit.audit(noisy(1.0), 0.0, 1.0, key=KEY, claim=Claim.gaussian(1.0), trials=10_000)
     assert result.verdict == "consistent"

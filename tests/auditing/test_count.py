@@ -93,7 +93,7 @@ def test_a_threshold_divides_the_scores_as_in_float64(kind):
     wide = scores.astype(np.float64)
     near = np.concatenate([wide, np.nextafter(wide, math.inf), np.nextafter(wide, -math.inf), beyond])
     table = jnp.asarray(np.stack([scores, scores], 1))
-    for threshold in near:
+    for threshold in near.tolist():
         if kind.kind in "iu" and kind.itemsize >= 4 and threshold < wide.min():
             with pytest.raises(
                 _validate.InputError, match=r"^threshold: expected at least -?[0-9]+, the smallest score of "
