@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpaudit.auditing.result import AuditResult
 
 WANTED = "columns world,score or score,included, or one column of scores for each world"
-TRUTHS = {"0": False, "1": True, "false": False, "true": True}
+TRUTHS = {"false": False, "true": True}
 
 
 def run(options: Audit, kind: str) -> int:
@@ -99,9 +99,9 @@ def _of_command(options: Audit, out: Path | None) -> "tuple[AuditResult, str]":
 def read_scores(file: Path) -> dict[str, Any]:
     """Reads scores of both worlds, ``scores0`` and ``scores1``, or of one training, ``scores`` and ``included``.
 
-    A CSV file has either a header with the columns world and score, or score and included; or one column for each
-    world, with a header of other names or none; or no header and the columns world and score, where only the first
-    consists of 0 and 1. An NPZ file holds arrays of these names.
+    A CSV file has either a header with the columns world and score, or score and included, or scores0 and scores1; or
+    one column for each world, with a header of other names or none, neither of 0 and 1 alone; or no header and the
+    columns world and score, where only the first consists of 0 and 1. An NPZ file holds arrays of these names.
 
     Raises:
       InputError: a file that is missing, or holds something else.
@@ -135,35 +135,44 @@ def _of_rows(name: str, rows: list[tuple[int, list[str]]]) -> dict[str, Any]:
     if not rows:
         raise _validate.expected(name, WANTED, "an empty file")
     header = [cell.strip().lower() for cell in rows[0][1]]
-    has_header = not all(map(_is_number, filter(None, header)))
-    rows = rows[1:] if has_header else rows
+    numbers = [_is_number(cell) for cell in header if cell]
+    has_header = not any(numbers)
+    if has_header:
+        rows = rows[1:]
+    elif not all(numbers):
+        raise _validate.expected(f"{name}, line {rows[0][0]}", "numbers, or a header without any", ",".join(header))
     if has_header and {"world", "score"} <= set(header):
         return _by_world(name, rows, header.index("world"), header.index("score"))
     if has_header and {"score", "included"} <= set(header):
         columns = header.index("score"), header.index("included")
-        included = [TRUTHS.get(_cell(row, columns[1]).lower()) for _, row in rows]
+        included = [_bit(_cell(row, columns[1])) for _, row in rows]
         if None in included:
             line, row = rows[included.index(None)]
             raise _validate.expected(f"{name}, line {line}", "included of 0 or 1", _cell(row, columns[1]))
         return {"scores": _numbers(name, rows, columns[0]), "included": np.array(included, bool)}
-    if len(header) != 2:
+    places = [0, 1]
+    if has_header and {"scores0", "scores1"} <= set(header):
+        places = [header.index("scores0"), header.index("scores1")]
+    elif len(header) != 2:
         raise _validate.expected(name, WANTED, ",".join(header) if has_header else f"{len(header)} columns")
-    if not has_header:
-        worlds, binary = ({_cell(row, i) for _, row in rows} <= {"0", "1"} for i in (0, 1))
-        if worlds and binary:
-            wanted = "a header, world,score or scores0,scores1, because both columns hold only 0 and 1"
-            raise _validate.expected(name, wanted, "none")
-        if worlds:
+    else:
+        columns = [[cell for _, row in rows if (cell := _cell(row, i))] for i in (0, 1)]
+        bits = [bool(cells) and None not in map(_bit, cells) for cells in columns]
+        if bits == [True, False] and not has_header:
             return _by_world(name, rows, 0, 1)
-    return {f"scores{i}": _numbers(name, _without_end(rows, i), i) for i in (0, 1)}
+        if any(bits):
+            wanted = "a header, world,score or scores0,scores1, because a column holds only 0 and 1"
+            raise _validate.expected(name, wanted, ",".join(header) if has_header else "none")
+    return {f"scores{i}": _numbers(name, _without_end(rows, place), place) for i, place in enumerate(places)}
 
 
 def _by_world(name: str, rows: list[tuple[int, list[str]]], world: int, score: int) -> dict[str, Any]:
     of: list[list[Any]] = [[], []]
     for line, row in rows:
-        if _cell(row, world) not in ("0", "1"):
+        number = _bit(_cell(row, world))
+        if number is None:
             raise _validate.expected(f"{name}, line {line}", "world 0 or 1", _cell(row, world))
-        of[int(_cell(row, world))].append((line, row))
+        of[number].append((line, row))
     for i in (0, 1):
         if not of[i]:
             raise _validate.expected(name, "scores of both worlds", f"none of world {i}")
@@ -187,6 +196,13 @@ def _numbers(name: str, rows: list[tuple[int, list[str]]], column: int) -> np.nd
 
 def _cell(row: list[str], column: int) -> str:
     return row[column].strip() if column < len(row) else ""
+
+
+def _bit(cell: str) -> bool | None:
+    """Reads 0 or 1, however it is written, or false or true; None for anything else."""
+    if _is_number(cell):
+        return bool(float(cell)) if float(cell) in (0, 1) else None
+    return TRUTHS.get(cell.lower())
 
 
 def _is_number(cell: str) -> bool:
