@@ -62,8 +62,12 @@ def render(row: dict[str, Any]) -> str:
 def _caption(row: dict[str, Any]) -> str:
     """Names the marks that :func:`audit_figure` draws for this row."""
     marks = ["Dot: ε measured, with its bounds."]
+    if math.isinf(words.number(row["epsilon_hat"])):
+        marks = ["Dot at the right edge: ε measured, which is infinite, with its lower bound."]
     if math.isfinite(words.number(row["claim_epsilon"])):
-        marks.append("Dashed: promised. Shaded: violations that could not be told from the promise.")
+        marks.append("Dashed: promised.")
+        if row["detectable"] is not None:
+            marks.append("Shaded: violations that could not be told from the promise.")
     return " ".join([*marks, "Dotted: the ceiling, the most that this many trials could certify."])
 
 

@@ -2,17 +2,22 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from dpaudit import Claim
 from dpaudit.auditing.conclude import from_counts
+from dpaudit.auditing.given import one_run
 from dpaudit.auditing.result import Tried
 from dpaudit.report.page import write_audit_page
 from tests.report.reader import read_page
 
 
 def page(tmp_path, errors, trials, claim, target="my_mechanism.py:noisy_sum"):
-    result = from_counts(errors, errors, trials, trials, claim=claim, method="cosine")
+    return drawn(tmp_path, from_counts(errors, errors, trials, trials, claim=claim, method="cosine"), target)
+
+
+def drawn(tmp_path, result, target="my_mechanism.py:noisy_sum"):
     row = {"target": target} | result.to_row() | {"seed": 3, "seconds": 1.25, "versions": "jax 0.10.2"}
     write_audit_page(row, tmp_path / "report.html")
     return read_page(tmp_path / "report.html")
@@ -84,6 +89,13 @@ def test_a_caption_names_only_what_is_drawn(tmp_path):
         text = page(tmp_path, 400, 1_000, claim)[1]
         assert "Dashed" not in text
         assert "Dotted: the ceiling" in text
+    text = page(tmp_path, 0, 1_000, Claim(1.0))[1]
+    assert "Shaded: violations" in text
+    assert "Dot at the right edge: ε measured, which is infinite" in text
+    of_one_training = one_run(np.arange(40.0), np.arange(40) > 20, claim=Claim(1.0, neighbouring="add_remove"))
+    text = drawn(tmp_path, of_one_training)[1]
+    assert "Dashed: promised." in text
+    assert "Shaded" not in text
 
 
 def test_what_nothing_could_have_shown_is_not_said_to_be_detectable(tmp_path):
