@@ -190,7 +190,12 @@ class AuditResult:
 
 
 def json_number(value: Any) -> Any:
-    """Writes infinity, which strict JSON lacks, as the text "inf" or "-inf"; other values stay."""
+    """Writes infinity, which strict JSON lacks, as the text "inf" or "-inf", also in lists and dictionaries; other
+    values stay."""
+    if isinstance(value, dict):
+        return {name: json_number(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [json_number(one) for one in value]
     return str(float(value)) if isinstance(value, float) and math.isinf(value) else value
 
 

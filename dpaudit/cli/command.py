@@ -18,6 +18,7 @@ from rich.table import Table
 from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit._engine.hosts import sigterm_interrupts
+from dpaudit.auditing.result import json_number
 from dpaudit.report.figures import in_style
 from dpaudit.report.rows import prepare_out, write_rows
 
@@ -216,21 +217,24 @@ def prepare(common: Common) -> Path | None:
 
 
 def report(common: Common, rows: Sequence[dict[str, Any]], table: Table, write_page: Callable[[Path], None]) -> None:
-    """Writes results.json and the page if asked for, and prints the rows or their table."""
+    """Writes results.json and the page if asked for, and prints the rows or their table, even if nothing can be
+    written."""
     if not hosts.first():
         return
-    if common.out is not None:
-        page = Path(common.out) / "report.html"
-        write_rows(rows, page.with_name("results.json"))
-        write_page(page)
-        print(f"Report: {page}", file=sys.stderr)
-    show(rows, table, common.json)
+    try:
+        if common.out is not None:
+            page = Path(common.out) / "report.html"
+            write_rows(rows, page.with_name("results.json"))
+            write_page(page)
+            print(f"Report: {page}", file=sys.stderr)
+    finally:
+        show(rows, table, common.json)
 
 
 def show(value: Any, table: Table, as_json: bool) -> None:
     """Prints the value as JSON, or the table as wide as the terminal (100 columns if there is none)."""
     if as_json:
-        print(json.dumps(value, allow_nan=False))
+        print(json.dumps(json_number(value), allow_nan=False))
     else:
         Console(width=None if sys.stdout.isatty() else 100).print(table)
 

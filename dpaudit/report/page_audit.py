@@ -89,13 +89,7 @@ def render_examination(row: dict[str, Any]) -> str:
     """Renders the body of the page from a row of ``dpaudit examine``."""
     result = AuditResult.from_json(json.dumps(row))
     steps = [(f"{step['seconds']:.1f} s", f"{step['name']}: {step['found']}") for step in row["steps"]]
-    more = [
-        (
-            f"{one['trials']:,} trials",
-            f"would have shown a loss of {words.beside(one['detectable'], row['claim_epsilon'])} four times in five",
-        )
-        for one in row["with_more"]
-    ]
+    more = [(f"{one['trials']:,} trials", _would_show(one["detectable"], row)) for one in row["with_more"]]
     numbers = [*result_lines(result), ("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds")]
     return "\n".join(
         [
@@ -111,6 +105,12 @@ def render_examination(row: dict[str, Any]) -> str:
             markup.definitions([*numbers, ("versions", str(row["versions"]))]),
         ]
     )
+
+
+def _would_show(detectable: Any, row: dict[str, Any]) -> str:
+    if math.isinf(words.number(detectable)):
+        return "would have shown no loss, however large, four times in five"
+    return f"would have shown a loss of {words.beside(detectable, row['claim_epsilon'])} four times in five"
 
 
 TRAINING_VERDICTS = {

@@ -16,15 +16,14 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
     """Writes rows as a JSON list, one field a line, as a list of numbers is too; infinity becomes the text "inf".
 
     Args:
-      rows: flat dictionaries of JSON values.
+      rows: dictionaries of JSON values.
       path: the file, replaced atomically.
 
     Raises:
       InputError: a value that JSON cannot represent, or a file that cannot be written.
     """
-    plain = [{name: json_number(value) for name, value in row.items()} for row in rows]
     try:
-        text = _text(plain, "\n")
+        text = _text(json_number(list(rows)), "\n")
     except (TypeError, ValueError) as error:
         raise _validate.expected("rows", "values that JSON knows", error) from None
     replace_text(path, text + "\n")
@@ -81,7 +80,7 @@ def replace_text(path: str | os.PathLike[str], text: str) -> None:
     path = Path(path)
     try:
         with replacing(path) as stream:
-            stream.write(text.encode())
+            stream.write(text.encode(errors="backslashreplace"))  # of the bytes of a file name that are no text
     except OSError as error:
         raise _validate.expected(path.name, "a file that can be written", error.strerror) from None
 

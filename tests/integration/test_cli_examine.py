@@ -25,6 +25,7 @@ def leaves(rng, x):
 
 host_leaves = dpaudit.Case(dpaudit.on_host(leaves), 0, 1, claim)
 pair = dpaudit.Case(noisy_sum, jnp.zeros(3), jnp.ones(3) / 3, claim)
+large = pair._replace(claim=dpaudit.Claim(50.0))
 """
 
 
@@ -51,6 +52,14 @@ def test_a_pair_alone_can_be_examined(monkeypatch, capsys, file):
     assert run(monkeypatch, "examine", f"{file}:pair", "--seconds", "2", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["verdict"] == "consistent"
+
+
+def test_a_promise_that_no_number_of_trials_could_have_broken(monkeypatch, capsys, tmp_path, file):
+    out = tmp_path / "out"
+    assert run(monkeypatch, "examine", f"{file}:large", "--seconds", "2", "--json", "--out", str(out)) == 3
+    (row,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert [one["detectable"] for one in row["with_more"]] == ["inf", "inf"]
+    assert "would have shown no loss, however large" in (out / "report.html").read_text()
 
 
 def test_mistakes_are_one_line(monkeypatch, capsys, file):

@@ -104,6 +104,17 @@ def test_counts(monkeypatch, capsys, folder, epsilon, status, verdict):
     assert "counts 120 90 1000 1000" in (folder / "out" / "report.html").read_text(encoding="utf-8")
 
 
+def test_a_report_that_cannot_be_written_does_not_lose_the_result(monkeypatch, capsys, folder):
+    def full(*_):
+        raise dpaudit.InputError("results.json: expected a file that can be written, got No space left on device")
+
+    monkeypatch.setattr("dpaudit.cli.command.write_rows", full)
+    assert run(monkeypatch, "audit", "--counts", "120", "90", "1000", "1000", "--out", "out") == 2
+    printed = capsys.readouterr()
+    assert " verdict         measured" in printed.out
+    assert printed.err == "dpaudit: results.json: expected a file that can be written, got No space left on device\n"
+
+
 @pytest.mark.parametrize("scale, status", [(1.0, 0), (0.5, 1)])
 def test_a_program(monkeypatch, capsys, folder, scale, status):
     command = ("audit", "--command", play(scale), "--epsilon", "1", "--trials", "8000", "--out", "out")

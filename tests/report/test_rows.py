@@ -21,6 +21,13 @@ def test_round_trip_with_infinity_and_none(tmp_path):
     json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
+def test_infinity_within_a_field_and_a_file_name_that_is_no_text(tmp_path):
+    file = tmp_path / "results.json"
+    write_rows([{"more": [{"detectable": math.inf, "ends": [-math.inf, 1.0]}], "target": "\udcff.py:f"}], file)
+    (found,) = read_rows(file)
+    assert found == {"more": [{"detectable": "inf", "ends": ["-inf", 1.0]}], "target": "\udcff.py:f"}
+
+
 def test_one_field_a_line(tmp_path):
     write_rows([row()], tmp_path / "results.json")
     assert '  "craft": "benign",\n' in (tmp_path / "results.json").read_text()
