@@ -69,6 +69,10 @@ def per_row(key, xs, keys_of):
     return jax.vmap(lambda key, x: x + normal(key, x.shape))(keys_of(key, len(xs)), xs)
 
 
+def successes(key, share):
+    return jnp.sum(jax.random.binomial(key, 40, share))
+
+
 def same(key):
     return key
 
@@ -109,6 +113,11 @@ KEY_REUSE = [
     (lambda k, x: remembered(k, x, same), lambda k, x: remembered(k, x, other), X0),
     (lambda k, x: in_a_function(k, x, same), lambda k, x: in_a_function(k, x, other), X0),
     (lambda k, x: by_branch(k, x, same), lambda k, x: by_branch(k, x, other), X0),
+    (
+        lambda k, x: x + successes(k, 0.5) + successes(k, 0.02),
+        lambda k, x: x + successes(k, jnp.array([0.5, 0.02])),
+        X0,
+    ),
     (
         lambda k, x: per_row(k, x, lambda k, n: jnp.stack([k] * n)),
         lambda k, x: per_row(k, x, split),

@@ -5,6 +5,7 @@ Releases of both worlds under the same keys reveal large shifts, shared noise, a
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -178,8 +179,7 @@ def _reused(program: Any, key: jax.Array, x: Any, run: trace.Run) -> Iterator[Fi
         tried[lines] = tried.get(lines, 0) + 1
         live = []
         for use in _few_of_each_line(uses):
-            repeated = use.again and any(other.where == use.where for other in live)
-            if not repeated and _matters(program, key, x, run, use):
+            if not any(map(use.repeats, live)) and _matters(program, key, x, run, use):
                 live.append(use)
             if len(live) > 1 and any(use.kind == "draw" for use in live):
                 tried[lines] = SUSPECTS
@@ -188,11 +188,11 @@ def _reused(program: Any, key: jax.Array, x: Any, run: trace.Run) -> Iterator[Fi
 
 
 def _few_of_each_line(uses: list[trace.Use]) -> list[trace.Use]:
-    seen: dict[tuple[str, str], int] = {}
+    seen: Counter[tuple[str, str, str]] = Counter()
     kept = []
     for use in uses:
-        seen[use.where, use.kind] = seen.get((use.where, use.kind), 0) + 1
-        if seen[use.where, use.kind] <= PLACES:
+        seen[use.where, use.kind, use.loop] += 1
+        if seen[use.where, use.kind, use.loop] <= PLACES:
             kept.append(use)
     return kept
 

@@ -11,6 +11,7 @@ jax.random function is one draw. The body of ``shard_map`` is evaluated as a who
 import contextlib
 import functools
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -43,8 +44,9 @@ class Value(NamedTuple):
 class Use(NamedTuple):
     """One consumption of one key: ``place`` numbers the consumptions of a run, ``row`` the keys of an array.
 
-    ``again``: whether it repeats another use of the same line on purpose, in the backward pass of ``jax.checkpoint``
-    or in a loop of ``jax.random.binomial``.
+    ``again``: whether it repeats another use of the same line on purpose, in the backward pass of ``jax.checkpoint``.
+    ``loop``, ``turn``: a loop of a jax.random function, where it is one, and how often this loop has consumed the key
+    at this line before. ``jax.random.binomial`` has two that share a key; those of one call have the same turn.
     """
 
     key: bytes
@@ -53,6 +55,12 @@ class Use(NamedTuple):
     kind: str  # "draw" | "split"
     where: str
     again: bool
+    loop: str
+    turn: int
+
+    def repeats(self, other: "Use") -> bool:
+        """Tells whether this use and the other one are one draw of the user's."""
+        return self.where == other.where and (self.again or (bool(self.loop) and self.turn == other.turn))
 
 
 class Swap(NamedTuple):
@@ -72,6 +80,7 @@ class Tape:
         self.coarse: list[tuple[str, str]] = []  # (dtype, where)
         self.places = 0
         self.again = False
+        self.turns: Counter[tuple[bytes, str, str]] = Counter()
 
     @contextlib.contextmanager
     def repeating(self, again: bool) -> Iterator[None]:
@@ -80,10 +89,13 @@ class Tape:
         yield
         self.again = outside
 
-    def consume(self, words: np.ndarray, kind: str, where: str) -> np.ndarray:
+    def consume(self, words: np.ndarray, kind: str, where: str, loop: str = "") -> np.ndarray:
         """Notes the keys ``words`` [n, words of a key] and returns the keys to use, one of them swapped if asked."""
         place, self.places = self.places, self.places + 1
-        self.uses += [Use(word.tobytes(), place, row, kind, where, self.again) for row, word in enumerate(words)]
+        for row, word in enumerate(words):
+            own = word.tobytes(), where, loop
+            self.uses.append(Use(own[0], place, row, kind, where, self.again, loop, self.turns[own]))
+            self.turns[own] += 1
         if self.swap is not None and self.swap.place == place:
             words = words.copy()
             words[self.swap.row] ^= np.asarray(0x9E3779B9 * self.swap.salt % 2**32, words.dtype)
@@ -140,8 +152,7 @@ def _step(tape: Tape, equation: Any, inputs: list[Value], where: str) -> list[Va
     if name == "random_split":
         return _consume(tape, equation, inputs, "split", where)
     if name in LOOPS and _draws(equation) and any(_lies_in(RANDOM_FOLDER, body) for body in _bodies(equation)):
-        with tape.repeating(True):
-            return _consume(tape, equation, inputs, "draw", where)
+        return _consume(tape, equation, inputs, "draw", where)
     if name in LOOPS and _draws(equation):
         return LOOPS[name](tape, equation, inputs)
     return _whole(tape, equation, inputs, where)
@@ -156,7 +167,9 @@ def _consume(tape: Tape, equation: Any, inputs: list[Value], kind: str, where: s
         swapped = [Value(jnp.asarray(first.reshape(shape)), inputs[0].label), *inputs[1:]]
         sources = inputs[:2]
     else:
-        swapped = [Value(_renew(tape, v.array, kind, where), v.label) if is_key(v.array) else v for v in inputs]
+        bodies = _bodies(equation) if equation.primitive.name in LOOPS else []
+        loop = " ".join(str(getattr(body, "jaxpr", body).debug_info.func_src_info) for body in bodies)
+        swapped = [Value(_renew(tape, v.array, kind, where, loop), v.label) if is_key(v.array) else v for v in inputs]
         sources = [value for value in inputs if is_key(value.array)]
     outputs = _bind(equation, swapped)
     label = max(value.label for value in sources)
@@ -165,10 +178,10 @@ def _consume(tape: Tape, equation: Any, inputs: list[Value], kind: str, where: s
     return _note_coarse(tape, inputs, [Value(array, _seen(array, label)) for array in outputs], where)
 
 
-def _renew(tape: Tape, keys: jax.Array, kind: str, where: str) -> jax.Array:
+def _renew(tape: Tape, keys: jax.Array, kind: str, where: str, loop: str) -> jax.Array:
     data = np.asarray(jax.random.key_data(keys))
     words = data.reshape(keys.size, -1)
-    renewed = tape.consume(words, kind, where)
+    renewed = tape.consume(words, kind, where, loop)
     if renewed is words:
         return keys
     return jax.random.wrap_key_data(jnp.asarray(renewed.reshape(data.shape)), impl=jax.random.key_impl(keys))
