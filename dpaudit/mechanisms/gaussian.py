@@ -53,7 +53,8 @@ def mechanism(*, epsilon: float, delta: float, clip_norm: float) -> Mechanism:
       A Mechanism on arrays of any shape; release and noise have the shape of x, float32 or wider.
 
     Raises:
-      InputError: a value out of range; NaN or infinity in x.
+      InputError: a value out of range; NaN or infinity in x. Under ``jax.jit`` and ``jax.vmap`` x is not known, and is
+        not refused: the release is NaN where x is, which shows that it is, so make x finite before.
 
     Source: Balle and Wang 2018.
     """

@@ -12,6 +12,7 @@ from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import accepted, clip
 
 STEPS = 256  # least number of grid steps in one scale of the noise
+LEAST, MOST = 2.0**-117, 2.0**122  # scales: grid steps and 64 scales are normal float32 numbers
 
 
 def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
@@ -35,12 +36,16 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
       A Mechanism on arrays of any shape; release and noise have the shape of x, float32 or wider.
 
     Raises:
-      InputError: a value out of range; NaN or infinity in x.
+      InputError: a value out of range; NaN or infinity in x. Under ``jax.jit`` and ``jax.vmap`` x is not known, and is
+        not refused: the release is NaN where x is, which shows that it is, so make x finite before.
 
     Source: Dwork, McSherry, Nissim and Smith 2006; Ghosh, Roughgarden and Sundararajan 2009 for the discrete law.
     """
     claim = Claim(epsilon)
     scale = 2 * _validate.positive(clip_norm=clip_norm) / epsilon
+    if not LEAST <= scale <= MOST:
+        wanted = "2 clip_norm / epsilon from 6.1e-36 to 5.3e36, so that float32 holds the noise and its grid"
+        raise _validate.expected("clip_norm", wanted, f"{scale:g}")
     step = 2.0 ** math.floor(math.log2(scale / STEPS))
     most = math.floor(clip_norm / step) * step  # the largest norm on the grid
     if most == 0:

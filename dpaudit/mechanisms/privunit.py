@@ -91,7 +91,8 @@ def mechanism(*, epsilon: float) -> Mechanism:
       A Mechanism on vectors [d], d >= 2; release and noise are [d], float32 or wider, the release of norm 1/m.
 
     Raises:
-      InputError: a value out of range; NaN or infinity in x; x not [d] with d >= 2.
+      InputError: a value out of range; x not [d] with d >= 2; NaN or infinity in x. Under ``jax.jit`` and ``jax.vmap``
+        x is not known, and is not refused: the release of such an x is NaN, which shows it, so make x finite before.
 
     Source: Bhowmick et al. 2018, Algorithm 1.
     """

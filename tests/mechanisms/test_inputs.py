@@ -51,6 +51,18 @@ def test_laplace_noise_on_a_grid_coarser_than_its_clip_norm_is_refused():
         assert moved[0] > 0.9 * clip_norm
 
 
+def test_laplace_noise_whose_grid_float32_does_not_hold_is_refused():
+    """All steps of the grid were zero, and every release was NaN."""
+    for clip_norm, epsilon in ((1e-36, 1.0), (5e-324, 1.0), (1.0, 1e37), (1e300, 1.0), (1e37, 1.0)):
+        with pytest.raises(InputError, match=r"clip_norm: expected 2 clip_norm / epsilon from .*, got "):
+            laplace.mechanism(epsilon=epsilon, clip_norm=clip_norm)
+    for clip_norm in (3.1e-36, 2.6e36):
+        mechanism, x = laplace.mechanism(epsilon=1.0, clip_norm=clip_norm), jnp.full(4, clip_norm)
+        release = mechanism.apply(KEY, x)
+        assert (release != mechanism.apply(jax.random.key(8), x)).all()
+        assert np.isfinite(release).all()
+
+
 def test_categories_fit_into_the_type_of_a_release():
     release = randomized_response.mechanism(epsilon=1.0, num_categories=2**31 - 1).apply(KEY, 2**31 - 2)
     assert 0 <= int(release) < 2**31 - 1
