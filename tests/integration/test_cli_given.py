@@ -132,6 +132,16 @@ def test_a_program(monkeypatch, capsys, folder, scale, status):
     assert other["epsilon_lower"] == row["epsilon_lower"]
 
 
+def test_a_program_that_has_written_all_releases_need_not_end(monkeypatch, capsys, folder):
+    program = script(
+        "import random, sys, time; [print(random.random()) for _ in range(int(sys.argv[2]))]; sys.stdout.flush(); "
+        "time.sleep(60)"
+    )
+    assert run(monkeypatch, "audit", "--command", program, "--trials", "1000", "--time-limit", "2", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["trials"] == 1000
+
+
 def test_a_program_may_write_anything(monkeypatch, capsys, folder):
     """Lines of any JSON: the keys of a table, of which one is there more often in world 1."""
     program = (
