@@ -299,12 +299,13 @@ def _stand_in_rate() -> float:
 def _data(options: Data) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from dpaudit.data import available
 
     table = Table("name", "contents", "from", title="Data sets", title_justify="left")
     for row in available(options.data_dir):
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # a folder's name may look like Rich's markup
     Console().print(table)
 
 

@@ -54,7 +54,7 @@ def secure_table(row: dict[str, Any]) -> Table:
     table.add_column(style="bold")
     table.add_column()
     for name, value in secure_lines(row):
-        table.add_row(name, Text(value))
+        table.add_row(Text(name), Text(value))  # names of measures are the user's
     return table
 
 

@@ -196,3 +196,11 @@ def test_the_data_sets_are_listed(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "digits" in text
     assert "movielens_20m" in text
+
+
+def test_a_folder_whose_name_looks_like_markup_is_named(monkeypatch, capsys, tmp_path):
+    (tmp_path / "[bold]").mkdir()
+    for file in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        (tmp_path / "[bold]" / file).touch()
+    assert run(monkeypatch, "data", "--data-dir", str(tmp_path / "[bold]")) == 0
+    assert "[bold]" in capsys.readouterr().out
