@@ -210,8 +210,6 @@ def _terms(
     claim: Claim | None, delta: float | None, confidence: float, estimator: Estimator | None, reading: str | None
 ) -> dict[str, Any]:
     """Checks the settings of the audit's conclusion, and returns them."""
-    if not isinstance(claim, Claim | None):
-        raise _validate.expected("claim", "a Claim or None", claim)
     delta = checked_delta(delta, claim)
     checked_reading(reading, delta)
     promise = {"claim": claim, "delta": delta, "confidence": float(_validate.open_unit(confidence=confidence))}

@@ -84,12 +84,16 @@ def arrays(given: dict[str, Any]) -> list[list[np.ndarray]]:
         worlds.append([np.asarray(part) for part in parts])
         forms.append((form, [array.shape[1:] for array in worlds[-1]]))
     if forms[0] != forms[1]:
-        shapes = [str([list(shape) for shape in shapes]) for _, shapes in forms]
+        shapes = [str(jax.tree.unflatten(form, [str(list(shape)) for shape in shapes])) for form, shapes in forms]
         raise _validate.expected(other, f"releases like those of {one}, of shape {shapes[0]}", f"shape {shapes[1]}")
     if not sum(array[0].size for array in worlds[0]):
         raise _validate.expected(one, "releases of at least one number", "none")
-    pairs = zip(*worlds, strict=True)
-    alike = [[leaf.astype(np.result_type(first, second)) for leaf in (first, second)] for first, second in pairs]
+    alike = []
+    for first, second in zip(*worlds, strict=True):
+        kind = np.result_type(first, second)
+        if kind.kind == "f" and {first.dtype.kind, second.dtype.kind} == {"i", "u"}:  # float64 does not hold them
+            raise _validate.expected(other, f"whole numbers of the type of {one}, {first.dtype}", str(second.dtype))
+        alike.append([leaf.astype(kind) for leaf in (first, second)])
     return [list(own) for own in zip(*alike, strict=True)]
 
 

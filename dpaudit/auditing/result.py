@@ -200,7 +200,9 @@ def json_number(value: Any) -> Any:
 
 
 def checked_delta(delta: float | None, claim: Claim | None) -> float:
-    """Returns the given delta, else the claim's, else 0; refuses one below the claim's."""
+    """Returns the given delta, else the claim's, else 0; refuses one below the claim's, and what is no claim."""
+    if not isinstance(claim, Claim | None):
+        raise _validate.expected("claim", "a Claim or None", claim)
     promised = 0.0 if claim is None else claim.delta
     if delta is None:
         return promised

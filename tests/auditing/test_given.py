@@ -246,9 +246,14 @@ BAD_SAMPLES = [
     (([iter("a")] * 500, ["a"] * 500), "samples0: expected releases that can be read, got "),
     (
         (ROW, ROW[:, None]),
-        r"samples1: expected releases like those of samples0, of shape \[\[\]\], got shape \[\[1\]\]",
+        r"samples1: expected releases like those of samples0, of shape \[\], got shape \[1\]",
     ),
     ((ROW, {"a": ROW}), "samples1: expected releases like those of samples0"),
+    (({"b": ROW}, {"a": ROW}), r"samples1: .* of samples0, of shape {'b': '\[\]'}, got shape {'a': '\[\]'}"),
+    (
+        (np.arange(512) + 2**60, np.arange(512, dtype=np.uint64)),
+        "samples1: expected whole numbers of the type of samples0, int64, got uint64",
+    ),
     (({"a": ROW, "b": ROW[:9]}, {"a": ROW, "b": ROW}), r"samples0: expected releases \[n, ...\], as many in every"),
     ((ROW, []), r"samples1: expected releases \[n, ...\]"),
     ((np.zeros((500, 0)),) * 2, "samples0: expected releases of at least one number, got none"),
@@ -319,6 +324,16 @@ def test_one_training_says_when_its_scores_are_blind_or_turned():
 def test_whole_scores_that_float64_does_not_hold_are_refused():
     with pytest.raises(_validate.InputError, match="2\\^53"):
         dpaudit.from_scores(np.full(100, 2**60), np.full(100, 2**60 + 1), claim=Claim(1.0))
+
+
+def test_what_is_no_claim_is_refused_in_one_line():
+    for audited in (
+        lambda claim: dpaudit.from_counts(1, 2, 10, 10, claim=claim),
+        lambda claim: dpaudit.from_scores(ROW, ROW, claim=claim),
+        lambda claim: dpaudit.one_run(np.arange(8.0), np.arange(8) > 3, claim=claim),
+    ):
+        with pytest.raises(_validate.InputError, match=r"^claim: expected a Claim or None, got 1.0$"):
+            audited(1.0)
 
 
 def test_a_stopping_rule_that_is_none_is_refused_in_one_line():
