@@ -43,6 +43,7 @@ table.dense th, table.dense td { white-space: nowrap; padding-right: .5rem; }
 .randomizer { display: grid; grid-template-columns: minmax(12rem, 20rem) 1fr; gap: 0 1.5rem; align-items: center; }
 .randomizer p { grid-column: 1 / -1; }
 .randomizer label { display: block; margin: .6rem 0; }
+.randomizer label[hidden] { display: none; }
 .randomizer input { display: block; width: 100%; }
 .randomizer text { fill: var(--ink); font-size: 13px; text-anchor: middle; dominant-baseline: middle; }
 .randomizer .side { fill: var(--faint); font-size: 11px; }

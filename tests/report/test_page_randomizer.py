@@ -12,7 +12,7 @@ import pytest
 
 from dpaudit.audits.oracle import ldp_sgd_cosine, ldp_sgd_tradeoff
 from dpaudit.report import page_randomizer
-from dpaudit.report.page import write_page
+from dpaudit.report.page import STYLE, write_page
 from dpaudit.report.page_randomizer import SCRIPT, told
 from tests.report.reader import read_page
 from tests.report.samples import grid
@@ -60,6 +60,7 @@ def test_the_page_lets_this_script_run_and_nothing_else(tmp_path):
 def test_one_promise_needs_no_slider():
     assert page_randomizer.render([2.0]).count("<label hidden>") == 1
     assert page_randomizer.render([1.0, 2.0]).count("<label hidden>") == 0
+    assert ".randomizer label[hidden] { display: none; }" in STYLE  # which the style of a label would show
 
 
 @pytest.mark.integration
