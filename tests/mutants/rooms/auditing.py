@@ -192,7 +192,7 @@ MUTANTS = [
         "dpaudit/auditing/read",
         "auditing/test_given",
         ("< UNLIKELY", "> 0"),
-        ("leaf.astype(np.result_type(first, second))", "leaf.astype(np.float32)"),
+        ("leaf.astype(kind)", "leaf.astype(np.float32)"),
     ),
     *of(
         "dpaudit/auditing/audit",
