@@ -281,6 +281,8 @@ def _written(a: jax.Array, d: jax.Array, group: int) -> jax.Array:
 
 def _lookup(site: Site, parameter: jax.Array, index: jax.Array, d: jax.Array, group: int) -> UnitGradients:
     rows, *row = jax.eval_shape(site.seen, parameter).shape
+    if index.dtype.itemsize < 4:  # whose type may not hold the number of rows: 256 is 0 in uint8
+        index = index.astype(jnp.int32)
     if site.step.params["mode"] == lax.GatherScatterMode.CLIP:
         index = jnp.clip(index, 0, rows - 1)
     index = _units(index, group).reshape(len(index) // group, -1)
