@@ -135,12 +135,13 @@ def clipped_sum(
         raise _validate.expected("group_size", f"a divisor of the {n} examples", group_size)
     if microbatch is not None and _validate.at_least(1, microbatch=microbatch) % group_size:
         raise _validate.expected("microbatch", f"a multiple of group_size={group_size}", microbatch)
-    if weights is not None and jnp.shape(weights) != (n,):
-        raise _validate.expected("weights", f"shape [{n}], one per example", f"shape {list(jnp.shape(weights))}")
+    weights = None if weights is None else jnp.asarray(weights)  # a list too, which would be a tree of numbers
+    if weights is not None and weights.shape != (n,):
+        raise _validate.expected("weights", f"shape [{n}], one per example", f"shape {list(weights.shape)}")
     if key is not None:
         _validate.key(key=key)
     _refuse_other_leaves(params)
-    params, batch, weights = jax.tree.map(jnp.asarray, (params, batch, weights))
+    params, batch = jax.tree.map(jnp.asarray, (params, batch))
     tape = _record(loss_fn, params, batch, key)
     units = n // group_size
     most = wide(clip_norm) * (

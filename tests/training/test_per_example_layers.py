@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dpaudit import _platform
 from dpaudit._engine.programs import record
+from dpaudit._validate import InputError
 from dpaudit.training import per_example, taps, unit_gradients
 from tests.training import by_vmap
 
@@ -246,3 +247,16 @@ def test_a_parameter_that_the_data_divide_keeps_its_unit_beside_padding() -> Non
     assert int(info.dropped) == 0
     np.testing.assert_allclose(info.norms, norms, rtol=1e-5)
     assert by_vmap.relative_error(total, wanted) < 1e-5
+
+
+def test_weights_may_be_a_list() -> None:
+    inputs = jax.random.normal(jax.random.key(0), (3, 2))
+
+    def total(weights: Any) -> Any:
+        return per_example.clipped_sum(
+            lambda p, x: jnp.sum(p * x), jnp.ones(2), inputs, clip_norm=9.0, weights=weights
+        )
+
+    np.testing.assert_array_equal(total([1, 0, 2])[0], total(jnp.array([1.0, 0.0, 2.0]))[0])
+    with pytest.raises(InputError, match=r"weights: expected shape \[3\], one per example, got shape \[2\]"):
+        total([1, 0])
