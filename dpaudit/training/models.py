@@ -224,8 +224,7 @@ def pretrain(
     Raises:
       InputError: a value out of range; no example, or not one label per image.
     """
-    _validate.at_least(0, steps=steps)
-    _validate.at_least(1, batch_size=batch_size)
+    steps, batch_size = _validate.at_least(0, steps=steps), _validate.at_least(1, batch_size=batch_size)
     _validate.positive(learning_rate=learning_rate)
     images, labels = _examples(images, labels)
     init_key, batch_key = jax.random.split(key)
@@ -249,7 +248,7 @@ def accuracy(model: nn.Module, params: Any, images: Any, labels: Any, *, batch_s
     Raises:
       InputError: a value out of range; no example, or not one label per image.
     """
-    _validate.at_least(1, batch_size=batch_size)
+    batch_size = _validate.at_least(1, batch_size=batch_size)
     images, labels = _examples(images, labels)
     starts = range(0, len(images), batch_size)
     right = [_right(params, images[at : at + batch_size], labels[at : at + batch_size], model=model) for at in starts]

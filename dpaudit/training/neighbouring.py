@@ -106,9 +106,8 @@ def split(key: jax.Array, records: int, *, members: int, shadow: int) -> Split:
 
     Source: paper 003, Section 3.2 (shadow models are trained on data other than D).
     """
-    _validate.at_least(2, members=members)
-    _validate.at_least(1, shadow=shadow)
-    if members + shadow > _validate.at_least(1, records=records):
+    members, shadow = _validate.at_least(2, members=members), _validate.at_least(1, shadow=shadow)
+    if members + shadow > (records := _validate.at_least(1, records=records)):
         raise _validate.expected("members + shadow", f"at most {records}, the number of records", members + shadow)
     order = np.asarray(jax.random.permutation(_validate.key(key=key), records))
     return Split(np.sort(order[:members]), np.sort(order[members : members + shadow]))
@@ -199,7 +198,7 @@ def adversarial(
     shadows = _stacked(shadows)
     if not jnp.issubdtype(jnp.result_type(image), jnp.floating):
         raise _validate.expected("image", "floating-point pixels", f"{jnp.result_type(image)}")
-    _validate.at_least(1, steps=steps)
+    steps = _validate.at_least(1, steps=steps)
     _validate.positive(step_size=step_size)
     return _ascended(shadows, image, label, step_size, loss=loss, steps=steps)
 
@@ -216,11 +215,13 @@ def losses(loss: Loss, shadows: Any, images: Any, labels: Any, rows: Any, *, bat
         accelerator is faster with more.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; rows that the data do not have.
     """
     shadows = _stacked(shadows)
-    _validate.at_least(1, batch_size=batch_size)
+    batch_size = _validate.at_least(1, batch_size=batch_size)
     rows = _validate.vector(rows=np.asarray(rows))
+    if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(images):
+        raise _validate.expected("rows", f"whole numbers in 0..{len(images) - 1}", rows)  # JAX would read the last row
     parts = [rows[at : at + batch_size] for at in range(0, len(rows), batch_size)]
     found = [np.asarray(_losses(shadows, images[part], labels[part], loss=loss)) for part in parts]
     return np.concatenate(found, axis=1)

@@ -48,6 +48,19 @@ def test_accuracy_is_independent_of_the_batch() -> None:
         assert accuracy(MODEL, params, IMAGES[:50], LABELS[:50], batch_size=batch_size) == pytest.approx(wanted)
 
 
+def test_whole_numbers_may_be_floats() -> None:
+    floats: dict = {"steps": 2.0, "batch_size": 8.0}
+    found, same_again = (
+        pretrain(jax.random.key(0), MODEL, IMAGES, LABELS, **numbers)
+        for numbers in (floats, {name: int(number) for name, number in floats.items()})
+    )
+    assert same(found, same_again)
+    batches: dict = {"batch_size": 25.0}
+    assert accuracy(MODEL, found, IMAGES[:50], LABELS[:50], **batches) == accuracy(
+        MODEL, found, IMAGES[:50], LABELS[:50]
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -261,8 +261,19 @@ def test_a_bad_input_is_refused_by_name():
         hardest_target(loss, LINEAR, IMAGES, LABELS, MEMBERS, batch_size=0)
     with pytest.raises(expected, match=r"rows: expected an array of shape \[d\] with d >= 1, got shape \[0\]"):
         losses(loss, LINEAR, IMAGES, LABELS, [])
+    for rows in ([0, N], [-1], [0.0]):
+        with pytest.raises(expected, match=r"rows: expected whole numbers in 0..59, got array"):
+            losses(loss, LINEAR, jnp.asarray(IMAGES), LABELS, rows)
     with pytest.raises(expected, match="pair: expected data set 1 or 3, whose target has no noise, got data set 4"):
         perturbed(loss, LINEAR, all_four(KEY)[3])
+
+
+def test_whole_numbers_may_be_floats():
+    sizes: dict = {"records": 1e1, "members": 3.0, "shadow": 2.0}
+    batches: dict = {"batch_size": 16.0}
+    np.testing.assert_array_equal(split(KEY, **sizes).members, split(KEY, 10, members=3, shadow=2).members)
+    found = losses(loss, LINEAR, IMAGES, LABELS, MEMBERS, **batches)
+    np.testing.assert_array_equal(found, losses(loss, LINEAR, IMAGES, LABELS, MEMBERS))
 
 
 def test_bad_noise_is_refused_by_name():
