@@ -236,7 +236,7 @@ def pretrain(
 
 
 def accuracy(model: nn.Module, params: Any, images: Any, labels: Any, *, batch_size: int = 1000) -> float:
-    """Returns the share of images whose largest logit is their label's.
+    """Returns the share of images whose largest logit is their label's; one with a NaN among its logits has none.
 
     Args:
       model: maps one image to logits.
@@ -278,7 +278,8 @@ def _step(
 @partial(jax.jit, static_argnames="model")
 def _right(params: Any, images: jax.Array, labels: jax.Array, *, model: nn.Module) -> jax.Array:
     found = jax.vmap(logits(model), (None, 0))(params, images)
-    return jnp.sum(jnp.argmax(found, axis=-1) == labels)
+    numbers = ~jnp.isnan(found).any(axis=-1)  # the largest of NaN would be the first
+    return jnp.sum((jnp.argmax(found, axis=-1) == labels) & numbers)
 
 
 def _examples(images: Any, labels: Any) -> tuple[jax.Array, jax.Array]:

@@ -48,6 +48,12 @@ def test_accuracy_is_independent_of_the_batch() -> None:
         assert accuracy(MODEL, params, IMAGES[:50], LABELS[:50], batch_size=batch_size) == pytest.approx(wanted)
 
 
+def test_a_network_of_nan_has_no_image_right() -> None:
+    """Of NaN the largest is the first, which would be right for every image of class 0."""
+    diverged = jax.tree.map(lambda leaf: leaf * jnp.nan, trained(0, 0))
+    assert accuracy(MODEL, diverged, IMAGES[:50], np.zeros(50, np.int32)) == 0
+
+
 def test_whole_numbers_may_be_floats() -> None:
     floats: dict = {"steps": 2.0, "batch_size": 8.0}
     found, same_again = (
