@@ -35,6 +35,10 @@ class Dropout(nn.Module):
 
     rate: float
 
+    def __post_init__(self) -> None:
+        _validate.probability(rate=self.rate)
+        super().__post_init__()
+
     def __call__(self, x: jax.Array, active: bool) -> jax.Array:
         """Masks x [...] with bits from the generator ``dropout`` if ``active``, else returns it."""
         if not active or self.rate == 0:

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpaudit import _validate
 from dpaudit.training.models import Dropout, kept
 
 
@@ -31,3 +32,9 @@ def test_same_mean_as_flax_and_the_same_input_where_inactive() -> None:
     assert abs(ours.mean() - 3) < 4 * 3.75 * np.sqrt(0.2 * 0.8 / x.size)
     for rate, active in ((0.2, False), (0.0, True)):
         np.testing.assert_array_equal(Dropout(rate).apply({}, x, active), x)
+
+
+@pytest.mark.parametrize("rate", [1.0, 1.5, -0.5, float("nan")])
+def test_a_rate_that_is_no_probability_is_refused(rate: float) -> None:
+    with pytest.raises(_validate.InputError, match=r"rate: expected a number in \[0, 1\), got"):
+        Dropout(rate)
