@@ -33,7 +33,16 @@ class Rule(NamedTuple):
     thresholds: tuple[float, ...]  # one a statistic
 
     def guesses(self, statistics: Any) -> np.ndarray:
-        """Tells whether D' is guessed, [n], from statistics [n, k]."""
+        """Tells whether D' is guessed, [n], from statistics [n, k].
+
+        Raises:
+          InputError: a kind that is neither; not one statistic for each threshold.
+        """
+        _validate.one_of(KINDS, kind=self.kind)
+        shape, count = np.shape(statistics), len(self.thresholds)
+        if len(shape) != 2 or shape[1] != count:
+            wanted = f"shape [n, {count}], one for each threshold"
+            raise _validate.expected("statistics", wanted, f"shape {list(shape)}")
         above = np.asarray(statistics, np.float64) > np.asarray(self.thresholds)
         return np.all(above, axis=1) if self.kind == "and" else np.any(above, axis=1)
 
@@ -54,8 +63,13 @@ def errors(rule: Rule, statistics: Any, member: Any) -> tuple[int, int]:
       rule: fixed.
       statistics: [n, k].
       member: [n] booleans, trained on D'.
+
+    Raises:
+      InputError: shapes that do not fit; a kind that is neither.
     """
     guesses, member = rule.guesses(statistics), np.asarray(member, bool)
+    if member.shape != guesses.shape:
+        raise _validate.expected("member", f"shape {list(guesses.shape)}, one a row", f"shape {list(member.shape)}")
     return int(np.sum(guesses & ~member)), int(np.sum(~guesses & member))
 
 

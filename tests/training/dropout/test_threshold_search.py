@@ -165,3 +165,14 @@ def test_a_threshold_that_makes_no_difference_is_left_out(kind, left_out):
 def test_bad_input_is_refused(statistics, member, subsets, kinds, message):
     with pytest.raises(_validate.InputError, match=message):
         search(statistics, member, np.zeros((3, 3)), subsets=subsets, kinds=kinds)
+
+
+def test_a_rule_is_of_its_own_statistics():
+    four, rule = np.ones((5, 4)), Rule("and", (0.5,) * 4)
+    for statistics, found in [(four[:, :1], "5, 1"), (four[0], "4")]:
+        with pytest.raises(_validate.InputError, match=rf"statistics: .* \[n, 4\], one for each .* shape \[{found}\]"):
+            rule.guesses(statistics)
+    with pytest.raises(_validate.InputError, match="kind: expected one of and, or, got AND"):
+        rule._replace(kind="AND").guesses(four)
+    with pytest.raises(_validate.InputError, match=r"member: expected shape \[5\], one a row, got shape \[1\]"):
+        errors(rule, four, [True])
