@@ -206,7 +206,7 @@ def accuracy(mean: Any, labels: Any) -> Accuracy:
       labels: [n], integer.
 
     Raises:
-      InputError: other shapes.
+      InputError: other shapes; a label that is no class.
     """
     mean, labels = _checked(mean, labels)
     found = label_only(mean)
@@ -223,7 +223,7 @@ def calibration_error(mean: Any, labels: Any, *, bins: int = 15) -> float:
       bins: >= 1.
 
     Raises:
-      InputError: other shapes; a value out of range.
+      InputError: other shapes; a value out of range; a label that is no class.
 
     Source: Guo, Pleiss, Sun and Weinberger 2017, "On Calibration of Modern Neural Networks", Eq. (3).
     """
@@ -254,7 +254,7 @@ def error_auroc(uncertainty: Any, mean: Any, labels: Any) -> float:
       mean, labels: as for :func:`accuracy`.
 
     Raises:
-      InputError: other shapes; an uncertainty that is not finite.
+      InputError: other shapes; a label that is no class; an uncertainty that is not finite.
     """
     mean, labels = _checked(mean, labels)
     uncertainty = np.asarray(_validate.finite(uncertainty=uncertainty), np.float64)
@@ -270,4 +270,6 @@ def _checked(mean: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
         raise _validate.expected("mean", "an array of shape [n, k] with n >= 1", f"shape {list(mean.shape)}")
     if labels.shape != mean.shape[:1]:
         raise _validate.expected("labels", f"shape [{len(mean)}], one per input", f"shape {list(labels.shape)}")
+    if (strange := labels[~np.isin(labels, np.arange(mean.shape[1]))]).size:  # -1 would be the label of a tie
+        raise _validate.expected("labels", f"classes 0..{mean.shape[1] - 1}", strange[0].item())
     return mean, labels

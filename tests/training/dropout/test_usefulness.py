@@ -74,6 +74,10 @@ def test_uncertainties_by_hand() -> None:
             r"labels: expected shape \[4\], one per input, got shape \[2\]",
         ),
         (
+            lambda: publishing.accuracy([[0.5, 0.5], [0.3, 0.7]], [-1, 1]),  # no class is not the label of a tie
+            r"labels: expected classes 0..1, got -1",
+        ),
+        (
             lambda: publishing.accuracy(MEAN[0], LABELS),
             r"mean: expected an array of shape \[n, k\] .* got shape \[3\]",
         ),
