@@ -166,10 +166,12 @@ class Step(NamedTuple):
     inputs: tuple[int | Literal, ...]
     outputs: tuple[int, ...]
     shapes: tuple[jax.ShapeDtypeStruct, ...]  # of the outputs
+    context: Any  # the settings under which it was traced
 
     def run(self, inputs: Iterable[Any]) -> list[Any]:
         """Returns the values of the outputs."""
-        value = self.primitive.bind(*inputs, **self.primitive.get_bind_params(self.params))
+        with self.context.manager:
+            value = self.primitive.bind(*inputs, **self.primitive.get_bind_params(self.params))
         return list(value) if self.primitive.multiple_results else [value]
 
 
@@ -250,7 +252,8 @@ class _Recorder:
             return self.inline(equation.params["jaxpr"], inputs)
         outputs = [self.slot() for _ in equation.outvars]
         shapes = tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.outvars)
-        self.steps.append(Step(equation.primitive, equation.params, tuple(inputs), tuple(outputs), shapes))
+        step = Step(equation.primitive, equation.params, tuple(inputs), tuple(outputs), shapes, equation.ctx)
+        self.steps.append(step)
         return outputs
 
 

@@ -7,14 +7,14 @@ results that every process reads are replicated on every device.
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 CORES = jax.make_user_context(None)  # with CORES(n): programs are traced as on a machine with n cores
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -92,25 +92,25 @@ def whole(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def by_compiler(function: _Function) -> _Function:
-    """Lets the compiler place what ``function`` computes, also on a mesh with explicit axes.
+    """Lets the compiler place what ``function`` computes from arrays divided over a mesh with explicit axes.
 
-    There, as on those of ``jax.make_mesh``, JAX wants a placement of every intermediate value. Results are then whole
-    on every device. Nothing changes elsewhere.
+    Of those, as ``jax.make_mesh`` makes them, JAX wants a placement of every intermediate value. Results are then
+    whole on every device. Nothing changes for other arrays. What the function closes over is not on such a mesh.
     """
 
     @functools.wraps(function)
     def placed(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
         at = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
-        mesh = _explicit(at.values())
-        if mesh is None:
+        divided = next(filter(_divided, at.values()), None)
+        if divided is None:
             return function(*args, **kwargs)
 
         def inside(at: dict[int, jax.Array]) -> Any:
             args, kwargs = jax.tree.unflatten(structure, [at.get(i, leaf) for i, leaf in enumerate(leaves)])
             return function(*args, **kwargs)
 
-        with jax.sharding.use_abstract_mesh(mesh):
+        with jax.sharding.use_abstract_mesh(jax.typeof(divided).sharding.mesh):
             return jax.jit(jax.sharding.auto_axes(inside, out_sharding=PartitionSpec()))(at)
 
     placed.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
@@ -119,19 +119,17 @@ def by_compiler(function: _Function) -> _Function:
 
 
 def unplaced(tree: Any) -> Any:
-    """Returns the same arrays, those on a mesh with explicit axes as if no mesh had been named."""
+    """Returns the same arrays, those divided over a mesh with explicit axes as if no mesh had been named."""
 
     def free(leaf: Any) -> Any:
-        placed = isinstance(leaf, jax.Array) and AxisType.Explicit in jax.typeof(leaf).sharding.mesh.axis_types
-        return jnp.asarray(np.asarray(leaf)) if placed else leaf
+        return jnp.asarray(np.asarray(leaf)) if isinstance(leaf, jax.Array) and _divided(leaf) else leaf
 
     return jax.tree.map(free, tree)
 
 
-def _explicit(arrays: Iterable[jax.Array]) -> AbstractMesh | None:
-    """Returns a mesh with explicit axes: the one that is set (``jax.set_mesh``), or one that an array is on."""
-    meshes = (jax.sharding.get_abstract_mesh(), *(jax.typeof(array).sharding.mesh for array in arrays))
-    return next((mesh for mesh in meshes if AxisType.Explicit in (mesh.axis_types or ())), None)
+def _divided(array: jax.Array) -> bool:
+    """Tells whether an array is divided over a mesh with explicit axes; within vmap, whether its rows are."""
+    return any(jax.typeof(array).sharding.spec)
 
 
 def of_first_process(tree: Any) -> Any:

@@ -16,7 +16,6 @@ from jax.flatten_util import ravel_pytree
 from scipy.special import expit, gammaln
 
 from dpaudit import _validate
-from dpaudit._engine.sharding import by_compiler
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import accepted, norm_and_direction
 from dpaudit.mechanisms.sampling import bernoulli, sphere
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     import optax  # takes as long to import as all of this module
 
 
-@by_compiler
 def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> jax.Array:
     """One client's release (Algorithm 1): a unit vector on the gradient's side with probability about q.
 

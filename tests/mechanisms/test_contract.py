@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from dpaudit import _validate, mechanisms
 from dpaudit.mechanisms import gaussian, laplace, ldp_sgd, privunit, randomized_response
@@ -219,19 +218,3 @@ def test_refuses_bad_epsilon(name: str, epsilon: float) -> None:
 def test_refuses_nan_and_infinity(name: str, bad: float) -> None:
     with pytest.raises(_validate.InputError, match="x: expected finite numbers, got 1 NaN or infinite of 5"):
         CASES[name].make(EPSILON).apply(jax.random.key(0), LONG.at[2].set(bad))
-
-
-@every
-def test_inputs_divided_over_a_mesh_with_explicit_axes(name: str) -> None:
-    """As ``jax.make_mesh`` makes them, and by ``vmap``, as clients are simulated."""
-    apply, x = CASES[name].make(EPSILON).apply, jnp.stack([CASES[name].inputs[0]] * 4)
-    keys = jax.random.split(jax.random.key(5), 4)
-    mesh = jax.make_mesh((len(jax.devices()),), ("rows",), axis_types=(AxisType.Explicit,))
-    rows = NamedSharding(mesh, PartitionSpec("rows"))
-    wanted = jax.vmap(apply)(keys, x)
-    found = [jax.jit(jax.vmap(apply))(jax.device_put(keys, rows), jax.device_put(x, rows))]
-    with jax.set_mesh(mesh):
-        found += [jax.vmap(apply)(jax.device_put(keys, rows), jax.device_put(x, rows)), jax.vmap(apply)(keys, x)]
-    for releases in found:
-        chex.assert_trees_all_close(releases, wanted, rtol=1e-5)
-    assert len(found) == 3
