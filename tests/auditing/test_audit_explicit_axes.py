@@ -30,10 +30,6 @@ def agree() -> bool:
     return wanted == found(*divided) == inside
 
 
-def test_inputs_on_an_explicit_mesh_of_one_device() -> None:
-    assert agree()
-
-
 @pytest.mark.integration
 def test_inputs_on_an_explicit_mesh_of_two_devices() -> None:
     assert said(start("tests.auditing.test_audit_explicit_axes", "agree", devices=2))

@@ -90,10 +90,6 @@ def agree() -> float:
     return worst
 
 
-def test_an_explicit_mesh_of_one_device() -> None:
-    assert agree() < 1e-5
-
-
 @pytest.mark.integration
 def test_an_explicit_mesh_of_two_devices() -> None:
     assert said(start("tests.training.test_explicit_axes", "agree", devices=2)) < 1e-5
