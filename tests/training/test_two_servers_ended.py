@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,12 @@ from dpaudit.training.two_servers import Spending
 from tests.training.test_two_servers import BATCH, OWNERS, TASK, terms
 
 
+def a_last_step(*_: Any) -> str:
+    """Takes long enough to be waited for, and less than passes between two looks at the servers."""
+    time.sleep(0.1)
+    return "done"
+
+
 def test_servers_that_end_after_the_last_step_cost_nothing(tmp_path: Path) -> None:
     """The owners have the last sum when both servers end: there is no refusal, and no figures of the servers."""
     gone = subprocess.Popen([sys.executable, "-c", ""], text=True)
@@ -27,7 +34,7 @@ def test_servers_that_end_after_the_last_step_cost_nothing(tmp_path: Path) -> No
         mine = terms("plain")
         options = Train(target="", owners=OWNERS, batch_size=BATCH, steps=1, mode="plain", common=Common())
         spending = Spending(mine, 1, 1e-5)
-        players: list[Any] = [SimpleNamespace(run=lambda *_: "done", close=lambda: None) for _ in OWNERS]
+        players: list[Any] = [SimpleNamespace(run=a_last_step, close=lambda: None) for _ in OWNERS]
         assert _played(players, options, servers, Follower(TASK, options, mine, spending), spending) == "done"
         assert servers.figures() == {}
 
