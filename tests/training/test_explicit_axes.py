@@ -93,3 +93,20 @@ def agree() -> float:
 @pytest.mark.integration
 def test_an_explicit_mesh_of_two_devices() -> None:
     assert said(start("tests.training.test_explicit_axes", "agree", devices=2)) < 1e-5
+
+
+def test_a_loss_with_noise_of_its_own_where_a_mesh_is_set() -> None:
+    """Random bits are recorded with the gradients, and have a context of their own where axes are explicit."""
+
+    def noisy(params: Any, example: Any, key: jax.Array) -> jax.Array:
+        return loss(params, example) + params["w"][0] * jax.random.normal(key)
+
+    def total(key: jax.Array) -> Any:
+        return per_example.clipped_sum(noisy, PARAMS, BATCH, clip_norm=0.7, key=key)[0]
+
+    keys, totals = jax.random.split(jax.random.key(4), 3), jax.jit(jax.vmap(total))
+    wanted = totals(keys)
+    with jax.set_mesh(jax.make_mesh((1,), ("rows",), axis_types=(AxisType.Explicit,))):
+        found = jax.jit(jax.vmap(total))(keys)
+    for name, leaf in wanted.items():
+        np.testing.assert_allclose(found[name], leaf, rtol=1e-5)
