@@ -120,7 +120,7 @@ def judge(found: Sequence[Margin]) -> list[Judged]:
     where those leave fewer than ``LEAST`` degrees of freedom, by all of the quantity. Where the trials refute that
     (:func:`alike`), a margin has its own, as the margins of rules that are not the paper's always do. With fewer than
     ``LEAST`` degrees nothing is decided. A single trial decides nothing: no claim holds before all of its pairs of
-    settings were run in two.
+    settings were run in two. An interval below 0 allows for the pairs that the closest was picked from (:func:`_of`).
     """
     return [_judged(margin, found) for margin in found]
 
@@ -129,7 +129,7 @@ def _judged(margin: Margin, found: Sequence[Margin]) -> Judged:
     pool = _pool(margin, found)
     if margin.trials < 2 or not pool:
         return Judged(margin, math.inf, None, pool)
-    error = _half_width(pool, margin.trials)
+    error = _half_width(pool, margin.trials, _of(margin))
     holds = from_interval(margin.middle - error, margin.middle + error)
     _, meant = pairs(margin)
     return Judged(margin, error, None if holds and margin.repeated < meant else holds, pool)
@@ -194,16 +194,22 @@ def _deviation(pool: Sequence[Margin]) -> float:
     return math.sqrt(sum((m.trials - 1) * m.deviation**2 for m in pool) / sum(m.trials - 1 for m in pool))
 
 
-def _half_width(pool: Sequence[Margin], trials: int) -> float:
-    """Half of Student's 95% interval for the mean of so many trials."""
-    return float(stats.t.ppf(0.975, _freedom(pool))) * _deviation(pool) / math.sqrt(trials)
+def _half_width(pool: Sequence[Margin], trials: int, of: int = 1) -> float:
+    """Half of Student's 95% interval for the mean of so many trials, which is true of ``of`` such means at once."""
+    return float(stats.t.ppf(1 - 0.025 / of, _freedom(pool))) * _deviation(pool) / math.sqrt(trials)
+
+
+def _of(margin: Margin) -> int:
+    """Returns how many pairs a margin was picked from, where that favours the verdict. A claim fails if one pair does,
+    so that the lowest of several falls below 0 by chance more often than one (Bonferroni); it holds if all do."""
+    return pairs(margin)[0] if margin.middle < 0 else 1
 
 
 def by_itself(margin: Margin) -> str:
     """Returns a margin with Student's 95% interval over its own trials alone."""
     if margin.trials < 2 or not math.isfinite(margin.deviation):
         return f"{margin.middle:+.3g}"
-    error = _half_width([margin], margin.trials)
+    error = _half_width([margin], margin.trials, _of(margin))
     return f"{margin.middle:+.3g} ± {error:.2g}"
 
 
@@ -221,7 +227,7 @@ def what_would_change(judged: Judged) -> str:
             return "second trials of the settings that have one"
         for trials in range(max(2, n), MOST_TRIALS + 1):
             more = margin._replace(trials=trials, deviation=_deviation(judged.pool))
-            if _half_width([*others, more], trials) < abs(margin.middle):
+            if _half_width([*others, more], trials, _of(margin)) < abs(margin.middle):
                 return f"{trials} trials in all, if the mean and this spread stay"
         return f"more than {MOST_TRIALS:,} trials, if the mean and this spread stay"
     sign = 1 if judged.holds else -1
@@ -231,7 +237,8 @@ def what_would_change(judged: Judged) -> str:
         variance = ((n - 1) * margin.deviation**2 + n / (n + 1) * off**2) / n
         more = margin._replace(trials=n + 1, deviation=math.sqrt(variance))
         shared = [*others, more]
-        return abs(margin.middle) - off / (n + 1) - _half_width(shared if alike(shared) else [more], n + 1)
+        pool = shared if alike(shared) else [more]
+        return abs(margin.middle) - off / (n + 1) - _half_width(pool, n + 1, _of(margin))
 
     steps = np.linspace(0, (n + 1) * abs(margin.middle), 200)  # the end jumps where the spreads become too unlike
     first = next(i for i, step in enumerate(steps) if bound(step) <= 0)

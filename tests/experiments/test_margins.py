@@ -154,6 +154,22 @@ def test_margins_with_settings_in_common_count_as_what_their_settings_allow(tria
         assert apart / games > 0.05 + 4 * standard
 
 
+def test_the_lowest_of_several_pairs_fails_no_more_often_than_one_does():
+    """Of five ways that are as good as what they are compared with, in trials of their own."""
+    rng, games, trials = np.random.default_rng(11), 2_000, 6
+    ways = len(COMPARISONS[2].larger)
+    failed = alone = 0
+    for values in rng.normal(size=(games, ways, trials)):
+        lowest = min(values, key=np.mean)
+        (found,) = judge([margin(*lowest)])
+        failed += found.holds is False
+        alone += lowest.mean() < -clip_size._half_width([found.margin], trials)
+    assert ways == 5
+    assert failed / games < 0.05 + 4 * math.sqrt(0.05 * 0.95 / games)
+    assert alone / games > 0.05 + 4 * math.sqrt(0.05 * 0.95 / games)  # a twin that does not allow for the choice
+    assert judge([margin(1.0, 2.0, 3.0)])[0].error < judge([margin(-1.0, -2.0, -3.0)])[0].error
+
+
 def test_the_same_margin_twice_counts_once():
     early, late = (margin(50.0, 50.1, claim=claim, closest=("a", "b")) for claim in (0, 10))
     assert {COMPARISONS[claim].quantity for claim in (0, 10)} == {"accuracy"}
