@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from experiments.pages import Claim, Row, Rows, Verdict, from_interval, number, only, select
+from experiments.pages import Claim, Row, Rows, Verdict, from_interval, number, only, ranged, select
 from experiments.paper003.claims import SAME, Tally, tally, verdict
 from experiments.paper003.published import ACCURACY, LOSS, PLAIN_ACCURACY, UNIT
 from experiments.paper003.questions import DETERMINISTIC
@@ -38,10 +38,14 @@ def compared(rows: Rows, question: int, second: int, which: Callable[[Row], bool
 
 
 def as_much(rows: Rows) -> Verdict:
-    """Judges whether the mean of two samples or more leaks as much as that of all, and tells how little there is."""
+    """Judges whether the mean of two samples or more leaks as much as that of all. It holds only where samples leak more
+    than what is called the same: attacks that see nothing agree as well."""
     found = compared(rows, 2, EQUAL, lambda at: at["samples"] > 1)
-    most = max(row["ours"] for row in select(rows, "full_advantage", kind="all"))
-    return found._replace(ours=f"{found.ours}; no output has an advantage above {number(most)} over all targets")
+    every = [row for row in select(rows, "full_advantage", kind="all") if row["setting"]["seen"] != DETERMINISTIC]
+    most = max(every, key=lambda row: row["ours_low"])
+    seen = most["ours_low"] > SAME["advantage"]
+    told = f"the most that samples show over all targets is {ranged(most)}{'' if seen else ', too little to tell'}"
+    return found._replace(holds=found.holds if seen or not found.holds else None, ours=f"{found.ours}; {told}")
 
 
 def ran(row: Row) -> str:

@@ -188,3 +188,18 @@ def test_two_networks_that_differ_tell_little_of_their_mean(each, holds):
         for name in full_claims.STATED
     ]
     assert full_claims.accuracies(rows).holds is holds
+
+
+@pytest.mark.parametrize("low, apart, holds", [(0.15, 0.02, True), (0.05, 0.02, None), (0.15, 0.2, None)])
+def test_attacks_that_see_nothing_do_not_show_that_two_samples_leak_as_much_as_all(low, apart, holds):
+    rows = [
+        {"quantity": "full_difference", "setting": {"question": 2, "samples": 2}, "scale": ""}
+        | {"ours_low": -apart, "ours_high": apart},
+        {"quantity": "full_advantage", "setting": {"seen": "mean std", "kind": "all"}}
+        | {"ours": low + 0.05, "ours_low": low, "ours_high": low + 0.1},
+        {"quantity": "full_advantage", "setting": {"seen": "deterministic", "kind": "all"}}
+        | {"ours": 0.9, "ours_low": 0.8, "ours_high": 1.0},  # sees more, and says nothing of samples
+    ]
+    found = full_claims.as_much(rows)
+    assert found.holds is holds
+    assert ("too little to tell" in found.ours) == (low < 0.1)
