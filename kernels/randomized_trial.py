@@ -25,6 +25,7 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -153,7 +154,7 @@ def cosines(
       [n, 2], float32; a zero vector has cosine 0 with everything.
 
     Raises:
-      InputError: a pair of another shape; epsilon or clip_norm not positive; keys of another kind.
+      InputError: a pair of another shape; a world but 0 and 1; epsilon or clip_norm not positive; other keys.
 
     Source: paper 000, Algorithm 1 and Eq. (3).
     """
@@ -161,6 +162,8 @@ def cosines(
     _validate.positive(clip_norm=clip_norm)
     if jnp.ndim(pair) != 2 or len(pair) != 2:
         raise _validate.expected("pair", "two gradients, [2, d]", f"shape {list(jnp.shape(pair))}")
+    if not isinstance(world, Tracer) and not np.isin(world, (0, 1)).all():
+        raise _validate.expected("world", "0 or 1", world)
     world = jnp.broadcast_to(world, keys.shape)
     coin_keys, sphere_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     norms, units = jax.vmap(norm_and_direction)(pair)

@@ -226,13 +226,17 @@ def pretrain(
       params, as from :func:`dpaudit.training.models.initial_parameters`.
 
     Raises:
-      InputError: a value out of range; no example, or not one label per image.
+      InputError: a value out of range; no example, not one label per image, or a label that is no class.
     """
     steps, batch_size = _validate.at_least(0, steps=steps), _validate.at_least(1, batch_size=batch_size)
     _validate.positive(learning_rate=learning_rate)
     images, labels = _examples(images, labels)
     init_key, batch_key = jax.random.split(key)
     params = initial_parameters(init_key, model, images.shape[1:])
+    classes = jax.eval_shape(logits(model), params, images[0]).size
+    outside = np.asarray((labels < 0) | (labels >= classes))
+    if outside.any():
+        raise _validate.expected("labels", f"classes from 0 to {classes - 1}", int(labels[outside][0]))
     state = params, optax.adam(learning_rate).init(params)
     for t in range(steps):
         state = _step(batch_key, t, state, images, labels, learning_rate, model=model, batch_size=batch_size)

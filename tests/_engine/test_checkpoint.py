@@ -34,6 +34,19 @@ def test_what_is_kept_is_not_made_again_and_comes_back_as_it_was(tmp_path):
         Checkpoint(tmp_path / "kept.npz", {"key": "two"}, False).made_once(make)
 
 
+def test_of_a_symbolic_link_the_file_that_it_names_is_replaced(tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    link = tmp_path / "kept.npz"
+    link.symlink_to(store / "first.npz")
+    saved = Checkpoint(link, {"key": "one"}, False)
+    for number in (1.0, 2.0):  # the first makes the file, the second replaces it
+        saved.save(number=np.array(number))
+        assert link.is_symlink()
+        assert Checkpoint(store / "first.npz", {"key": "one"}, False).restore() == {"number": number}
+    assert [file.name for file in store.iterdir()] == ["first.npz"]
+
+
 def test_a_file_of_other_arrays_is_no_checkpoint(tmp_path):
     np.savez(tmp_path / "scores.npz", scores0=np.ones(3))
     with pytest.raises(InputError, match=r"^checkpoint: expected a checkpoint of dpaudit, got scores\.npz, which is "):

@@ -157,6 +157,12 @@ def test_a_pair_is_two_gradients() -> None:
             randomized_trial.cosines(keys(3), wrong, 0, epsilon=8.0, clip_norm=1.0)
 
 
+def test_a_world_is_0_or_1() -> None:
+    for wrong in (2, np.array([0, 1, -1])):
+        with pytest.raises(_validate.InputError, match=r"^world: expected 0 or 1, got "):
+            randomized_trial.cosines(keys(3), jnp.stack([G0, G1]), wrong, epsilon=8.0, clip_norm=1.0)
+
+
 @pytest.mark.parametrize("platform, call", [("tpu", "tpu_custom_call"), ("cuda", "mosaic_gpu")])
 def test_lowers_for_both_accelerators(platform: str, call: str) -> None:
     """As far as it goes on any machine: the kernel in its accelerator's dialect, which that one's compiler takes."""

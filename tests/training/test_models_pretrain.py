@@ -75,6 +75,8 @@ def test_whole_numbers_may_be_floats() -> None:
         ({"learning_rate": 0.0}, "learning_rate: expected a finite number > 0, got 0.0"),
         ({"images": IMAGES[0]}, r"images: expected an array of shape \[n, h, w, c\] .*, got shape \[8, 8, 1\]"),
         ({"labels": LABELS[:3]}, r"labels: expected shape \[1797\], one per image, got shape \[3\]"),
+        ({"labels": np.where(LABELS == 9, 10, LABELS)}, "labels: expected classes from 0 to 9, got 10"),
+        ({"labels": np.where(LABELS == 9, -1, LABELS)}, "labels: expected classes from 0 to 9, got -1"),
     ],
 )
 def test_refuses_bad_input(change: dict, message: str) -> None:

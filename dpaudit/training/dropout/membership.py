@@ -277,6 +277,10 @@ def _predictions(mean: Any, std: Any, minimum: Any, maximum: Any) -> list[np.nda
         wrong = ~((array >= 0) & (array <= 1 + ROUNDING))  # a probability deviates by at most 1/2 from its mean
         if wrong.any():
             raise _validate.expected(name, "numbers in [0, 1]", float(array[wrong][0]))
+    crossed = arrays["minimum"] > arrays["maximum"]
+    if crossed.any():
+        low, high = (float(arrays[name][crossed][0]) for name in ("minimum", "maximum"))
+        raise _validate.expected("minimum", f"at most the maximum, {high:g}", f"{low:g}")
     return list(arrays.values())
 
 

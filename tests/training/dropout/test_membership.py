@@ -202,6 +202,7 @@ def test_too_few_models_for_a_bound_are_refused(attack):
     "call, message",
     [
         (lambda: statistics([0.5], [0.1, 0.1], [0.5], [0.5]), r"std: expected shape \[1\] like mean, got shape \[2\]"),
+        (lambda: statistics([0.5], [0.1], [0.6], [0.4]), r"minimum: expected at most the maximum, 0.4, got 0.6"),
         (lambda: statistics([0.5], [-0.1], [0.5], [0.5]), r"std: expected numbers in \[0, 1\], got -0.1"),
         (lambda: statistics([1.5], [0.1], [0.5], [0.5]), r"mean: expected numbers in \[0, 1\], got 1.5"),
         (lambda: statistics([0.5], [0.1], [math.nan], [0.5]), r"minimum: expected numbers in \[0, 1\], got nan"),
