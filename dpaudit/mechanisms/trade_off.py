@@ -23,6 +23,7 @@ from dpaudit import _validate
 
 LINES = 1000  # number of lines, all below it, that approximate a curve that is not a polygon
 ENDS = 28.0  # the largest log-odds of a rate at which a line touches the curve: 1e-12
+FARTHEST = 700.0  # the largest loss in nats, or its negative, whose exponential float64 holds
 ROUNDING = 1e-9  # error allowed in a user's points, which may be rounded in float64
 
 
@@ -194,10 +195,14 @@ def of_losses(losses: np.ndarray, shares: np.ndarray, infinite: float) -> tuple[
       infinite: the probability of an infinite loss.
 
     Source: Doroshenko et al. 2022: between grid points delta is linear in e^epsilon, so the maximum of all lines is
-    exactly the distribution's curve.
+    exactly the distribution's curve. Losses above ``FARTHEST`` are taken for infinite.
     """
-    kept = (np.abs(losses) < 700) | (shares > 0)
-    losses, shares = np.clip(losses[kept], -700, 700), np.maximum(shares[kept], 0.0)
+    shares, far = np.maximum(shares, 0.0), losses > FARTHEST
+    infinite, shares = infinite + float(shares[far].sum()), np.where(far, 0.0, shares)
+    if not shares.any():
+        return np.array([0.0, 1.0]), np.zeros(2)
+    kept = (np.abs(losses) < FARTHEST) | (shares > 0)
+    losses, shares = np.maximum(losses[kept], -FARTHEST), shares[kept]
     above = infinite + np.cumsum(shares[::-1])[::-1]  # probability of a loss at least this large, in each world
     other = np.cumsum((shares * np.exp(-losses))[::-1])[::-1]
     below = np.cumsum(shares)

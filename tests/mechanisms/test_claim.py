@@ -72,6 +72,14 @@ def test_a_pld_of_laplace_noise_is_the_closed_form():
     assert claim.neighbouring == "add_remove"
 
 
+@pytest.mark.parametrize("noise", [0.03, 0.02])  # of losses near 560 and 1,250 nats
+def test_a_pld_of_losses_beyond_the_range_of_float64_promises_no_less_than_there_is(noise):
+    claim = Claim.pld(pld.from_gaussian_mechanism(noise, value_discretization_interval=0.1))
+    for delta in (1e-9, 1e-5, 0.1):
+        assert claim.epsilon_at(delta) >= dp_accounting.get_epsilon_gaussian(noise, delta) * (1 - 1e-6)
+    assert math.isfinite(claim.epsilon_at(0.1)) == (noise > 0.02)
+
+
 @pytest.mark.parametrize("multiplier, steps", [(1.0, 1), (0.8, 30)])
 def test_a_pld_of_sampled_gaussian_noise_has_two_directions_and_dp_accounting_s_delta(multiplier, steps):
     rate = 0.1
