@@ -163,7 +163,7 @@ def renyi(orders: Any, epsilons: Any) -> tuple[np.ndarray, np.ndarray]:
         low, high = np.where(kept, low, middle), np.where(kept, middle, high)
     touched = low > 0
     a, b = a[touched], low[touched]
-    beyond = _beyond(b, a, alphas, bounds).reshape(-1, len(a))
+    beyond = _beyond(b, a, alphas, bounds).reshape(2 * len(alphas), len(a))
     way, order = np.divmod(beyond.argmax(axis=0), len(alphas))
     slopes = np.where(way == 0, _slope(alphas[order], a, b), 1 / _slope(alphas[order], b, a))
     return from_lines(b - slopes * a, slopes)

@@ -134,6 +134,7 @@ def test_renyi_promises_no_more_than_the_gaussian_that_it_is_of_and_no_less_than
         assert exact < claim.epsilon_at(delta) <= accountant.get_epsilon(delta) + 1e-3  # tangents
     assert (Claim.renyi([2.0], [0.0]).fnr(RATES) == 1 - RATES).all()
     assert Claim.renyi([2.0, 4.0], [0.5, math.inf]) == Claim.renyi([2.0], [0.5])
+    assert (Claim.renyi([2.0, 4.0], [500.0, 900.0]).fnr(RATES) == 0).all()  # too much for a test to contradict
 
 
 def test_a_curve_by_points_is_straight_between_them_and_the_oracle_s_is_one():
