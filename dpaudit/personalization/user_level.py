@@ -32,6 +32,7 @@ from dpaudit.mechanisms.clipping import wide
 from dpaudit.personalization.boundary.processes import Memory, Process, Release, correlated, gaussian
 from dpaudit.personalization.boundary.protocol import Protocol
 from dpaudit.training import per_example
+from dpaudit.training.dp_ftrl import refuse_more
 from dpaudit.training.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -194,13 +195,7 @@ def dp_ftrl(
 
     Source: Denisov et al. 2022; several participations: Choquette-Choo et al. 2023a.
     """
-    made_for = strategy.pattern
-    given = sampling.participation(made_for.rounds)
-    if given.most > made_for.most:
-        raise _validate.expected("sampling", f"at most the {made_for.most} participations of the strategy", given.most)
-    if given.most > 1 and given.separation < made_for.separation:
-        wanted = f"at least the {made_for.separation} rounds between participations of the strategy"
-        raise _validate.expected("sampling", wanted, given.separation)
+    refuse_more(strategy, sampling)
     process = correlated(NAME, strategy, noise_multiplier)
     return _training(loss_fn, process, sampling, clip_norm, optimizer, mean, mesh)
 

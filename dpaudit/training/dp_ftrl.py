@@ -12,6 +12,7 @@ gradient is always zero, or "replace", where it is exchanged for any other, whic
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dp_accounting
@@ -24,7 +25,7 @@ from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.clipping import wide
 from dpaudit.training import per_example
 from dpaudit.training.dp_sgd import Noise, Trainer, add_noise, noisy_sums
-from dpaudit.training.sampling import Participation
+from dpaudit.training.sampling import Participation, Sampling
 
 if TYPE_CHECKING:
     from dpaudit.training.matrix_noise import Strategy
@@ -58,8 +59,9 @@ def dp_ftrl(
         :func:`dpaudit.training.dp_sgd.dp_sgd`.
 
     Returns:
-      A :class:`dpaudit.training.dp_sgd.Trainer` for :func:`dpaudit.training.dp_sgd.train`; its state holds the noise
-      that later rounds cancel, which must stay as secret as the key.
+      A :class:`dpaudit.training.dp_sgd.Trainer` for :func:`dpaudit.training.dp_sgd.train`, which refuses a sampling as
+      :func:`refuse_more` does; its state holds the noise that later rounds cancel, which must stay as secret as the
+      key.
 
     Raises:
       InputError: a value out of range.
@@ -68,7 +70,7 @@ def dp_ftrl(
     """
     _validate.positive(clip_norm=clip_norm)
     _validate.positive(noise_multiplier=noise_multiplier)
-    return noisy_sums(
+    trainer = noisy_sums(
         loss_fn,
         correlated(strategy, clip_norm * noise_multiplier * strategy.sensitivity(strategy.pattern)),
         clip_norm=clip_norm,
@@ -78,6 +80,25 @@ def dp_ftrl(
         dropout=dropout,
         clipping=clipping,
     )
+    return trainer._replace(refuse=partial(refuse_more, strategy))
+
+
+def refuse_more(strategy: "Strategy", sampling: Sampling) -> None:
+    """Refuses a sampling whose examples take part more often, or with fewer rounds between, than the noise allows for.
+
+    The noise is scaled to the strategy's pattern. For a sampling with another participation in n rounds, make the
+    strategy for that, or replace its pattern: ``strategy._replace(pattern=sampling.participation(n))``.
+
+    Raises:
+      InputError: such a sampling; a schedule of fewer rounds than the strategy.
+    """
+    made_for = strategy.pattern
+    given = sampling.participation(made_for.rounds)
+    if given.most > made_for.most:
+        raise _validate.expected("sampling", f"at most the {made_for.most} participations of the strategy", given.most)
+    if given.most > 1 and given.separation < made_for.separation:
+        wanted = f"at least the {made_for.separation} rounds between participations of the strategy"
+        raise _validate.expected("sampling", wanted, given.separation)
 
 
 def correlated(strategy: "Strategy", stddev: Any) -> Noise:
@@ -114,7 +135,8 @@ def epsilon(
     Args:
       strategy, noise_multiplier: as for :func:`dp_ftrl`.
       delta: in (0, 1).
-      participation: that of the data's examples, ``sampling.participation(rounds)``; None for the strategy's own.
+      participation: that of the data's examples, ``sampling.participation(rounds)``; None for the strategy's own, to
+        which :func:`dpaudit.training.dp_sgd.train` keeps; a loop that calls ``step`` has to do so itself.
         Fewer rounds are the first ones: what has been spent so far.
       neighbouring: "zero_out" or "replace".
 

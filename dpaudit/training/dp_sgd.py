@@ -104,12 +104,14 @@ class Trainer(NamedTuple):
         as :func:`train` derives it from the number of the step: noise that is drawn twice hides nothing.
       batch_size: by which sums are divided, that of the sampling; None for a trainer that does not divide.
       gathers: whether ``step`` also takes :class:`Rows` as its batch.
+      refuse: ``refuse(sampling)`` raises InputError for a sampling that its noise is not made for; None for any.
     """
 
     init: Callable[[Any], State]
     step: Callable[[jax.Array, State, Any, jax.Array], tuple[State, Info]]
     batch_size: int | None = None
     gathers: bool = False
+    refuse: Callable[[Sampling], None] | None = None
 
 
 def dp_sgd(
@@ -273,12 +275,15 @@ def train(
 
     Raises:
       InputError: data that is not of the sampling's size; a trainer whose batch size differs from the sampling's,
-        which would scale its steps by their ratio; a negative number of steps.
+        which would scale its steps by their ratio; a sampling in which examples take part more often than the noise of
+        :func:`dpaudit.training.dp_ftrl.dp_ftrl` is made for; a negative number of steps.
     """
     steps = _validate.at_least(0, steps=steps)
     if trainer.batch_size not in (None, sampling.batch_size):
         wanted = f"a sampling of batch size {trainer.batch_size}, as the trainer's"
         raise _validate.expected("sampling", wanted, sampling.batch_size)
+    if trainer.refuse is not None:
+        trainer.refuse(sampling)
     sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(data)}
     if sizes != {sampling.examples}:
         raise _validate.expected(

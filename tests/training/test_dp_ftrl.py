@@ -10,7 +10,7 @@ from dpaudit._validate import InputError
 from dpaudit.training.dp_ftrl import claim, correlated, dp_ftrl, epsilon, noise_multiplier
 from dpaudit.training.dp_sgd import dp_sgd, train
 from dpaudit.training.matrix_noise import Strategy, independent, restarted, toeplitz, tree
-from dpaudit.training.sampling import cyclic, participation, poisson
+from dpaudit.training.sampling import cyclic, participation, poisson, shuffled
 
 KEY = jax.random.key(11)
 ROUNDS = 12
@@ -83,10 +83,10 @@ def test_with_independent_noise_it_is_dp_sgd():
     data = jax.random.normal(KEY, (EXAMPLES, 4))
     sampling = poisson(EXAMPLES, 3)
     settings = {"clip_norm": 2.0, "batch_size": 3, "optimizer": optax.adam(0.1)}
-    strategy = independent(participation(5, most=4))  # of sensitivity 2
+    strategy = independent(participation(4))  # of sensitivity 2
     made = dp_ftrl(loss, strategy=strategy, noise_multiplier=0.5, **settings)
     plain = dp_sgd(loss, noise_multiplier=1.0, **settings)
-    results = [train(KEY, m, m.init({"w": jnp.zeros(4)}), data, sampling, 5)[0].params["w"] for m in (made, plain)]
+    results = [train(KEY, m, m.init({"w": jnp.zeros(4)}), data, sampling, 4)[0].params["w"] for m in (made, plain)]
     np.testing.assert_allclose(*results, rtol=1e-5)
     assert np.abs(results[0]).min() > 0
 
@@ -111,6 +111,30 @@ def test_trainings_together_or_in_parts_equal_one_training():
 
 
 # Accounting and bad input
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        (poisson(EXAMPLES, 3), "sampling: expected at most the 3 participations of the strategy, got 12"),
+        (shuffled(EXAMPLES, 3), "sampling: expected at least the 4 rounds between participations of the strategy"),
+    ],
+    ids=["more often", "sooner again"],
+)
+def test_batches_in_which_examples_take_part_more_often_than_the_noise_is_made_for_are_refused(sampling, message):
+    data = jnp.ones((EXAMPLES, 4))
+
+    def taking(strategy, sampling):
+        made = trainer(strategy)
+        return jax.eval_shape(lambda key: train(key, made, made.init({"w": jnp.zeros(4)}), data, sampling, 1), KEY)
+
+    with pytest.raises(InputError, match=message):
+        taking(TOEPLITZ, sampling)
+    taking(TOEPLITZ, cyclic(EXAMPLES, 3))
+    more = TOEPLITZ._replace(pattern=sampling.participation(ROUNDS))  # whose noise is scaled to what it is given
+    taking(more, sampling)
+    given = epsilon(TOEPLITZ, 1.0, delta=1e-5, participation=sampling.participation(ROUNDS))
+    assert given > epsilon(TOEPLITZ, 1.0, delta=1e-5) == pytest.approx(epsilon(more, 1.0, delta=1e-5))
 
 
 def test_epsilon_follows_the_participation_and_the_relation():

@@ -57,7 +57,6 @@ MUTANTS = [
         ("weights * present[:, None],", "weights,"),
         ("keepdims=True), 1) if mean else weights", "keepdims=True), 1)"),
         ("jnp.where(round == memory.number, leaf, jnp.nan)", "leaf"),
-        ("if given.most > made_for.most", "if given.most > 2 * made_for.most"),
         ("lambda leaf: leaf / sampling.batch_size, releases[0].value", "lambda leaf: leaf, releases[0].value"),
         (
             "event=lambda rounds: sampling.event(noise_multiplier, rounds, ADD_REMOVE)",

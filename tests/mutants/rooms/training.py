@@ -81,6 +81,8 @@ MUTANTS = [
         ('"replace": 2}', '"replace": 1}'),
         ("clip_norm * noise_multiplier * strategy.sensitivity(strategy.pattern)", "clip_norm * noise_multiplier"),
         ("accounted = t < strategy.pattern.rounds", "accounted = t <= strategy.pattern.rounds"),
+        ("if given.most > made_for.most", "if given.most > 99 * made_for.most"),
+        ("given.most > 1 and given.separation", "given.most > 99 and given.separation"),
         ("noise_multiplier / relative, delta", "noise_multiplier * relative, delta"),
     ),
     *of(
