@@ -10,6 +10,8 @@ from dpaudit.mechanisms import sampling
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import accepted, clip
 
+LEAST = 2.0**-100  # standard deviation: of less, what float32 flushes to zero, below 2^-126, is not rare
+
 
 def noise_std(*, epsilon: float, delta: float, clip_norm: float) -> float:
     """Finds the smallest sigma that makes clip(x) + N(0, sigma^2 I) (epsilon, delta)-LDP.
@@ -53,12 +55,16 @@ def mechanism(*, epsilon: float, delta: float, clip_norm: float) -> Mechanism:
       A Mechanism on arrays of any shape; release and noise have the shape of x, float32 or wider.
 
     Raises:
-      InputError: a value out of range; NaN or infinity in x. Under ``jax.jit`` and ``jax.vmap`` x is not known, and is
-        not refused: the release is NaN where x is, which shows that it is, so make x finite before.
+      InputError: a value out of range; a sigma below 8e-31, of which float32 would flush a part to zero; NaN or
+        infinity in x. Under ``jax.jit`` and ``jax.vmap`` x is not known, and is not refused: the release is NaN where
+        x is, which shows that it is, so make x finite before.
 
     Source: Balle and Wang 2018.
     """
     sigma = float(noise_std(epsilon=epsilon, delta=delta, clip_norm=clip_norm))  # NumPy's would widen the noise
+    if sigma < LEAST:
+        wanted = "one whose noise float32 holds, of standard deviation 8e-31 or more"
+        raise _validate.expected("clip_norm", wanted, f"{clip_norm:g}, of {sigma:g}")
 
     def apply(key: jax.Array, x: Any) -> jax.Array:
         clipped = clip(accepted(x), clip_norm)

@@ -65,6 +65,17 @@ def test_refuses_bad_delta(delta: float) -> None:
         gaussian.mechanism(epsilon=1.0, delta=delta, clip_norm=1.0)
 
 
+def test_refuses_noise_so_small_that_float32_flushes_a_part_of_it_to_zero() -> None:
+    """At 2e-38 a third of the releases were the clipped input itself."""
+    small = 2.0**-100 / gaussian.noise_std(epsilon=8.0, delta=1e-7, clip_norm=1.0)
+    with pytest.raises(_validate.InputError, match="clip_norm: expected one whose noise float32 holds, of standard"):
+        gaussian.mechanism(epsilon=8.0, delta=1e-7, clip_norm=0.99 * small)
+    released = gaussian.mechanism(epsilon=8.0, delta=1e-7, clip_norm=1.01 * small).apply
+    noise = np.asarray(jax.jit(released)(jax.random.key(0), jnp.zeros(100_000)), np.float64)
+    assert noise.std() == pytest.approx(2.0**-100, rel=0.03)
+    assert np.sum(noise == 0) == 0
+
+
 def test_refuses_bad_clip_norm() -> None:
     with pytest.raises(_validate.InputError, match="clip_norm: expected a finite number > 0, got 0"):
         gaussian.mechanism(epsilon=1.0, delta=1e-5, clip_norm=0)
