@@ -18,7 +18,8 @@ MOST = 2**31 - 1  # a release is an int32
 def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
     """Releases x with probability e^epsilon / (e^epsilon + k - 1), else one of the k - 1 others, uniformly.
 
-    The coin is drawn for the rarer outcome, so that no epsilon is too large for it.
+    The coin is drawn for the rarer outcome, with its probability rounded up to a multiple of 2^-64, so that no epsilon
+    is too large for it.
 
     Args:
       epsilon: privacy loss in nats.
@@ -37,7 +38,7 @@ def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
     if _validate.at_least(2, num_categories=num_categories) > MOST:
         raise _validate.expected("num_categories", f"at most {MOST}, the largest int32", num_categories)
     others = (num_categories - 1) * math.exp(-epsilon)  # odds of lying
-    lie = others / (1 + others)
+    lie = max(1, math.ceil(others / (1 + others) * 2.0**64)) / 2.0**64  # on the coin's grid, and never 0
     log_keep = -math.log1p(others)
 
     def apply(key: jax.Array, x: Any) -> jax.Array:

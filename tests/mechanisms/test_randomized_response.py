@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpaudit import _validate
-from dpaudit.mechanisms import randomized_response
+from dpaudit.mechanisms import randomized_response, sampling
 
 
 @pytest.mark.parametrize("num_categories", [2, 5])
@@ -40,7 +40,19 @@ def test_the_rare_lie_keeps_its_probability(monkeypatch: pytest.MonkeyPatch) -> 
     asked = []
     monkeypatch.setattr(randomized_response, "bernoulli", lambda _, p: asked.append(p) or jnp.bool_(True))
     assert int(randomized_response.mechanism(epsilon=20.0).apply(jax.random.key(0), 1)) == 0
-    np.testing.assert_allclose(asked, 1 / (1 + math.exp(20)), rtol=1e-12)
+    np.testing.assert_allclose(asked, 1 / (1 + math.exp(20)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("epsilon", [43.5, 45.0, 100.0, 800.0])
+def test_a_lie_is_never_rarer_than_epsilon_allows(monkeypatch: pytest.MonkeyPatch, epsilon: float) -> None:
+    """The coin compares 64 bits with its probability: above epsilon 44.4, rounded down, it never showed a lie."""
+    asked: list[float] = []
+    monkeypatch.setattr(randomized_response, "bernoulli", lambda _, p: asked.append(p) or jnp.bool_(True))
+    randomized_response.mechanism(epsilon=epsilon).apply(jax.random.key(0), 1)
+    high, low = sampling._fixed_point(jnp.float32(asked[0]))
+    counted = (int(high) << 32) + int(low)  # of 2^64 values of the bits
+    assert counted >= 1
+    assert math.log((2**64 - counted) / counted) <= epsilon
 
 
 @pytest.mark.parametrize(
