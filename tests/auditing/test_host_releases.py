@@ -138,6 +138,23 @@ def test_membership_at_its_claim_is_found_and_not_accused(kind):
     assert found.epsilon_lower > 0.6
 
 
+FORMS = {"itself": lambda one: one, "a key": lambda one: {one: 1.5}, "an item": lambda one: [one, None]}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("answers", [range(5), "abcde"])
+def test_answers_of_numpy_and_of_python_are_no_different_types(answers, form):
+    """Randomised response of epsilon 1 whose true answer is Python's and whose others are NumPy's."""
+
+    def respond(rng, x):
+        others = [one for one in answers if one != x]
+        return FORMS[form](x if rng.random() < 0.4046 else rng.choice(others))
+
+    found = dpaudit.audit(dpaudit.on_host(respond), *answers[:2], **FEW)
+    assert found.verdict == "consistent"
+    assert found.epsilon_lower > 0.4
+
+
 def leaking(release):
     """Adds something in world 1 alone, in one trial of five."""
 

@@ -34,7 +34,7 @@ def _kinds(found: Counter[Item], value: Any, path: str, depth: int) -> None:
         value = value.reshape(-1).tolist() if value.dtype.kind == "O" else ()
     if isinstance(value, Mapping):
         for name, one in value.items():
-            _kinds(found, one, f"{path}[{name!r}]", depth - 1)
+            _kinds(found, one, f"{path}[{plain(name)!r}]", depth - 1)
     elif isinstance(value, (set, frozenset)):
         _members(found, value, path)
     elif isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
@@ -53,6 +53,8 @@ def _members(found: Counter[Item], values: Any, path: str) -> None:
 
 
 def _name(value: Any) -> str:
+    if isinstance(value, np.generic) and np.asarray(value.item()).dtype == value.dtype:
+        value = value.item()  # written as Python's own
     name = type(value).__name__
     if isinstance(value, np.generic) or not hasattr(value, "__array__") or hasattr(value, "columns"):
         return name

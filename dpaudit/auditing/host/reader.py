@@ -172,7 +172,7 @@ def _in_words(value: Any) -> str:
     if type(value) in (list, tuple):
         return "({})".format(", ".join(map(_in_words, value)))
     with suppress(Exception):
-        return repr(value)
+        return repr(value.item() if isinstance(value, np.generic) else value)
     return type(value).__name__
 
 
