@@ -365,10 +365,19 @@ def test_numpy_and_jax_read_the_same():
 
 
 def test_lowest_bits_are_exact():
-    numbers = np.array([1.0, 0.75, 3.0, -96.0, 2.0**-149, 0.0, np.inf, 1 + 2.0**-23], np.float32)
-    expected = [0, -2, 0, 5, -149, features.NO_BIT, features.NO_NUMBER, -23]
+    numbers = np.array([1.0, 0.75, 3.0, -96.0, 2.0**-149, 0.0, np.inf, 1 + 2.0**-23, -0.0], np.float32)
+    expected = [0, -2, 0, 5, -149, features.NO_BIT, features.NO_NUMBER, -23, features.NEGATIVE]
     for xp in (np, jnp):
         np.testing.assert_array_equal(features.lowest_bit(xp, xp.asarray(numbers)), expected)
+
+
+def test_the_sign_of_a_zero_is_read():
+    def signed(key, x):
+        hidden = jax.random.bernoulli(key, shape=(60,))
+        return jnp.where(hidden, jnp.copysign(0.0, x), jax.random.normal(key, (60,)) + 1)
+
+    x1 = jnp.ones(60)
+    assert plain(signed, x1.at[55].set(-1.0), x1, trials=2_000).verdict == "violation"
 
 
 def test_a_gap_of_floating_point_counts_where_it_is_asked_for():

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 RESIDUE = 24  # modulus of integers; its residues give those modulo 2, 3, 4, 6, 8 and 12
-NO_BIT, NO_NUMBER = 200.0, 201.0  # stands for the lowest bit of 0, and of a number that is not finite
+NO_BIT, NO_NUMBER, NEGATIVE = 200.0, 201.0, 400.0  # for the lowest bit of 0, of what is not finite, and of -0
 DIGITS = 16  # binary digits of a float, below its spread, that are read
 MOST_COORDINATES, MOST_PAIRS, MOST_BITS = 48, 8, 8  # read one by one
 BITS_LOOKED_AT = 1 << 22  # of the pilot's integers, at each place
@@ -130,7 +130,7 @@ def _whole(leaf: Any, at: Any) -> Any:
 
 
 def lowest_bit(xp: Any, numbers: Any) -> Any:
-    """Returns the exponent of the last binary digit of each float that is not 0."""
+    """Returns the exponent of the last binary digit of each float, which 0 and -0 have none of."""
     size = numbers.dtype.itemsize
     kind, digits, highest = (np.int32, 23, 255) if size == 4 else (np.int64, 52, 2047)
     bits = numbers.view(kind)
@@ -139,7 +139,8 @@ def lowest_bit(xp: Any, numbers: Any) -> Any:
     last = xp.maximum(whole & -whole, 1)
     place = (last.astype(numbers.dtype).view(kind) >> digits) - highest // 2  # the exponent of a power of two
     found = xp.maximum(exponent, 1) - (highest // 2 + digits) + place
-    found = xp.where(whole == 0, NO_BIT, xp.where(exponent == highest, NO_NUMBER, found))
+    zero = xp.where(bits < 0, NEGATIVE, NO_BIT)
+    found = xp.where(whole == 0, zero, xp.where(exponent == highest, NO_NUMBER, found))
     return found.astype(np.float32)
 
 
