@@ -109,7 +109,8 @@ def from_counts(
         threshold=threshold,
         side="either" if both_events else "above",
         reason=too_few(negatives + positives, ceiling, claim, confidence=tested["confidence"])
-        or (None if both_events or lower > 0 else _backwards(*counts, delta)),
+        or (None if both_events or lower > 0 else _backwards(*counts, delta))
+        or (None if claim is None or lower > claim.epsilon else too_weak(detectable, claim)),
         p_value=p_value,
         certified=certified.of_counts(
             rules[: len(Certificates._fields)] if len(rules) > 1 else rules[0],
@@ -253,4 +254,19 @@ def too_few(
         return None
     return f"even a perfect attack could not have shown a violation: {counted:,} counted trials certify an ε of " + (
         f"{ceiling:.2f} at most"
+    )
+
+
+def too_weak(detectable: float | None, claim: Claim | None) -> str | None:
+    """Says that not even a perfect attack would have shown twice the claim; None if it would, or if that is left open.
+
+    Args:
+      detectable: by a perfect attack; None where it was not computed.
+      claim: the promise, or None.
+    """
+    if claim is None or detectable is None or detectable <= 2 * claim.epsilon:
+        return None
+    return (
+        "with this many trials, even a perfect attack finds a loss of twice the claim with probability below 0.8: "
+        f"that takes an ε of {detectable:.3g}"
     )

@@ -22,7 +22,7 @@ from dpaudit import _validate
 from dpaudit.auditing.bounds import betting, certified, curve, plan
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates
 from dpaudit.auditing.bounds.roots import increasing_root
-from dpaudit.auditing.conclude import measured_band, shown, tables, too_few
+from dpaudit.auditing.conclude import measured_band, shown, tables, too_few, too_weak
 from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
@@ -321,6 +321,7 @@ def conclude(
     reason = None
     if not watch.violation:
         reason = too_few(counted, ceiling, claim, confidence=watch.confidence, perfect=perfect)
+        reason = reason or too_weak(detectable, claim)
     rules, measured = [(false_positives, false_negatives, pairs, pairs)], None
     by = rate_bounds(watch)
     if beside is not None:
