@@ -1,5 +1,7 @@
 """Mechanisms of NumPy: the same law, the same numbers for any batch size, and errors in one line."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -235,6 +237,21 @@ def test_randomness_from_elsewhere_is_told(function, reproducible):
     assert found.reproducible == reproducible
     assert dpaudit.AuditResult.from_json(found.to_json()).reproducible == reproducible
     assert ("not reproducible" in dict(result_lines(found))) != reproducible
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        lambda call, noisy: (call, noisy),  # a counter, or the time
+        lambda call, noisy: noisy if call < 2500 else None,  # a budget
+        lambda call, noisy: noisy + call / 1000,
+    ],
+)
+def test_what_changes_from_call_to_call_says_nothing_of_the_world(release):
+    calls = itertools.count()
+    function = dpaudit.on_host(lambda rng, x: release(next(calls), x + rng.laplace()))
+    found = dpaudit.audit(function, 0.0, 1.0, key=KEY, trials=4000, claim=Claim(1.0))
+    assert found.verdict == "consistent"
 
 
 def test_the_lowest_digits_of_float64_are_read_where_asked():

@@ -66,42 +66,39 @@ def ready(plan: Plan) -> Callable[..., Any]:
 
 
 def play(
-    plan: Plan,
-    function: Callable[..., Any],
-    world: int,
-    number: int,
-    tick: Callable[[], None],
-    *,
-    trials: int | None = None,
-    rng: np.random.Generator | None = None,
-) -> list[Any] | Stacked:
-    """Returns the releases of a chunk.
+    plan: Plan, function: Callable[..., Any], number: int, tick: Callable[[], None]
+) -> tuple[list[Any] | Stacked, list[Any] | Stacked]:
+    """Returns the releases of a chunk of both worlds.
+
+    Every trial has its partner in the other world next to it, and a coin decides which is first. So what changes from
+    call to call (a counter, a budget, the time) says nothing of the world.
 
     Args:
       plan: of the trials.
       function: from :func:`ready`.
-      world, number: of the chunk.
+      number: of the chunk.
       tick: called before calls of the function, of quick ones before some.
-      trials: play only so many, the first ones; None for all. (A call for fewer may draw others where it is batched.)
-      rng: the generator, for a caller that looks at it later.
 
     Raises:
       Exception: whatever the function raises.
       ValueError: another number of releases than asked for.
     """
-    rng = generator(plan, world, number) if rng is None else rng
-    x, trials = plan.inputs[world], count(plan, number) if trials is None else trials
-    if plan.batched:
-        tick()
-        return _stacked(_kept(function(rng, x, trials)), trials)
-    releases, due = [], 0.0
-    for _ in range(trials):
+    rngs, trials, due = [generator(plan, world, number) for world in range(2)], count(plan, number), 0.0
+    coins = generator(plan, len(rngs), number).integers(2, size=1 if plan.batched else trials)
+    parts: tuple[list[Any], list[Any]] = [], []
+    for world in np.stack([coins, 1 - coins], axis=1).ravel().tolist():
         now = monotonic()
         if now >= due:
             tick()
             due = now + TICK
-        releases.append(_kept(function(rng, x)))
-    return releases
+        parts[world].append(_called(plan, function, world, rngs[world], trials))
+    return (parts[0][0], parts[1][0]) if plan.batched else parts
+
+
+def _called(plan: Plan, function: Callable[..., Any], world: int, rng: np.random.Generator, trials: int) -> Any:
+    """Returns a release, or so many of them where the function is batched."""
+    x = plan.inputs[world]
+    return _stacked(_kept(function(rng, x, trials)), trials) if plan.batched else _kept(function(rng, x))
 
 
 def _kept(release: Any) -> Any:
@@ -150,8 +147,9 @@ def probe(plan: Plan, function: Callable[..., Any]) -> Probed:
     start, trials = str(rng.bit_generator.state), min(PROBED, plan.trials)
     runs = []
     for own in (rng, generator(plan, 0, 0)):
-        releases = play(plan, function, 0, 0, no_tick, trials=trials, rng=own)
-        runs.append([token(release) for release in one_by_one(releases)])
+        calls = 1 if plan.batched else trials
+        releases = [_called(plan, function, 0, own, trials) for _ in range(calls)]
+        runs.append([token(release) for release in (one_by_one(releases[0]) if plan.batched else releases)])
     draws = str(rng.bit_generator.state) != start
     seen = (*runs[0], *runs[1])
     return Probed(runs[0] == runs[1], draws, len(set(seen)) > 1, before == _token_of(plan.inputs[0]), seen)

@@ -107,7 +107,7 @@ def call_size(
 def share_out(player: Player, plan: Plan, size: int, processes: int) -> None:
     """Makes a pool divide a call of this size into a few tasks for each process."""
     if isinstance(player, Pool):
-        player.chunks_of_task = max(1, 2 * math.ceil(size / plan.chunk) // (4 * processes))
+        player.chunks_of_task = max(1, math.ceil(size / plan.chunk) // (4 * processes))
 
 
 def block_of(encoder: Encoder) -> int:

@@ -105,7 +105,9 @@ def on_host(
     Trials run in chunks. Each chunk has its own generator, a function of the audit's key, the world and the number of
     the chunk, so results do not depend on the number of workers, the batch size or restarts, as long as the function
     draws from nothing else. If it does (libraries may draw from the operating system), the result says that it is not
-    reproducible; its bounds still hold.
+    reproducible; its bounds still hold. Trials of both worlds alternate in random order, so a counter, a budget or
+    the time, which changes from call to call, is not mistaken for a leak. But releases must not depend on the inputs
+    of earlier calls: make such a state anew in each call.
 
     Args:
       function: ``function(rng, x) -> release`` with a ``numpy.random.Generator`` and the input as it was given, JAX

@@ -21,7 +21,7 @@ AHEAD = 2  # tasks queued at each worker, so that it need not wait for the next 
 TRIES = 2  # most deaths of workers at one task
 POLL = 0.5  # seconds between checks of workers that are silent
 
-Task = tuple[int, tuple[int, ...]]  # world and numbers of chunks
+Task = tuple[int, ...]  # numbers of chunks
 
 
 class Player(Protocol):
@@ -61,14 +61,8 @@ class InProcess:
     def take(self, wanted: range, ahead: Iterable[int] = ()) -> tuple[list[Any], list[Any]]:
         with self._named():
             function = self._ready()
-            one, other = (
-                [
-                    worker.played(self._plan, function, world, number, chunks.no_tick, self._encoder)
-                    for number in wanted
-                ]
-                for world in range(2)
-            )
-        return one, other
+            found = [worker.played(self._plan, function, number, chunks.no_tick, self._encoder) for number in wanted]
+        return [one for one, _ in found], [other for _, other in found]
 
     def close(self) -> None:
         pass
@@ -122,8 +116,8 @@ class Pool:
         self._name, self._limit, self._encoder = name, seconds_per_call, None
         self._context = multiprocessing.get_context("spawn")
         self._waiting: deque[Task] = deque()
-        self._found: dict[tuple[int, int], Any] = {}
-        self._asked: set[tuple[int, int]] = set()
+        self._found: dict[int, tuple[Any, Any]] = {}
+        self._asked: set[int] = set()
         self._tries: Counter[Task] = Counter()
         self._probed: list[Probed] = []
         self._changed: dict[int, tuple[int, float]] = {}  # by process: the number of calls, and when it last rose
@@ -150,12 +144,11 @@ class Pool:
     def take(self, wanted: range, ahead: Iterable[int] = ()) -> tuple[list[Any], list[Any]]:
         self._ask(wanted)
         self._ask(ahead)
-        places = [(world, number) for world in range(2) for number in wanted]
-        while not all(place in self._found for place in places):
+        while not all(number in self._found for number in wanted):
             self._serve()
-        self._asked.difference_update(places)
-        one, other = ([self._found.pop((world, number)) for number in wanted] for world in range(2))
-        return one, other
+        self._asked.difference_update(wanted)
+        found = [self._found.pop(number) for number in wanted]
+        return [one for one, _ in found], [other for _, other in found]
 
     def close(self) -> None:
         for one in self._workers:
@@ -167,12 +160,11 @@ class Pool:
                 one.process.kill()
 
     def _ask(self, numbers: Iterable[int]) -> None:
-        """Queues the chunks that are not queued yet, a few of one world per task."""
-        for world in range(2):
-            new = [number for number in numbers if (world, number) not in self._asked]
-            self._asked.update((world, number) for number in new)
-            step = self.chunks_of_task
-            self._waiting.extend((world, tuple(new[i : i + step])) for i in range(0, len(new), step))
+        """Queues the chunks that are not queued yet, a few per task."""
+        new = [number for number in numbers if number not in self._asked]
+        self._asked.update(new)
+        step = self.chunks_of_task
+        self._waiting.extend(tuple(new[i : i + step]) for i in range(0, len(new), step))
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
@@ -199,7 +191,7 @@ class Pool:
             for one in self._workers:
                 if self._waiting and len(one.tasks) <= depth:
                     task = self._waiting.popleft()
-                    self._send(one, task, ("play", *task))
+                    self._send(one, task, ("play", task))
         ready: Any = connection.wait([one.pipe for one in self._workers], POLL)
         for place, one in enumerate(self._workers):
             if one.pipe not in ready:
@@ -227,8 +219,7 @@ class Pool:
         if task is None:
             self._probed.append(found)
             return
-        world, numbers = task
-        self._found.update({(world, number): part for number, part in zip(numbers, found, strict=True)})
+        self._found.update(zip(task, found, strict=True))
 
     def _replace(self, place: int) -> None:
         """Replaces a worker that died, and hands out its tasks again.

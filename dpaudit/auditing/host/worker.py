@@ -1,6 +1,6 @@
 """Runs chunks of trials in a worker process of :mod:`pool`. Imports no JAX, so that it starts quickly.
 
-The parent sends ``("encoder", encoder)``, ``("probe",)`` and ``("play", world, chunks)``; the worker answers
+The parent sends ``("encoder", encoder)``, ``("probe",)`` and ``("play", chunks)``; the worker answers
 ``("ready", None)``, and each of the last two by ``("done", found)`` or ``("failed", cause)``.
 """
 
@@ -56,15 +56,17 @@ def run(connection: Connection, packed: bytes, calls: Any) -> None:
             if kind == "probe":
                 found: Any = chunks.probe(plan, function)
             else:
-                world, numbers = wanted
-                found = [played(plan, function, world, number, tick, encoder) for number in numbers]
+                (numbers,) = wanted
+                found = [played(plan, function, number, tick, encoder) for number in numbers]
             answer = pickle.dumps(("done", found), protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:
             answer = pickle.dumps(("failed", one_line(error)))
         connection.send_bytes(answer)
 
 
-def played(plan: Plan, function: Any, world: int, chunk: int, tick: Any, encoder: Encoder | None) -> Any:
-    """Returns the releases of a chunk, encoded if there is an encoder already."""
-    releases = chunks.play(plan, function, world, chunk, tick)
-    return releases if encoder is None else encoder.encode(releases, plan.features)
+def played(plan: Plan, function: Any, chunk: int, tick: Any, encoder: Encoder | None) -> tuple[Any, Any]:
+    """Returns the releases of a chunk of both worlds, encoded if there is an encoder already."""
+    one, other = chunks.play(plan, function, chunk, tick)
+    if encoder is None:
+        return one, other
+    return encoder.encode(one, plan.features), encoder.encode(other, plan.features)
