@@ -21,7 +21,7 @@ from dpaudit.auditing import count, estimators
 from dpaudit.auditing.attacks import checked, distinguish
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
 from dpaudit.auditing.bounds import sequential
-from dpaudit.auditing.conclude import carries_verdict
+from dpaudit.auditing.conclude import suitable
 from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.finish import CHOOSING_SHARE, finished
 from dpaudit.auditing.foresight import checked_reading, mechanism_like, play_alternative
@@ -94,7 +94,7 @@ def audit(
             raise _validate.expected("attacks", "Distinguishers", attack)
     if attacks and distinguisher is not None:
         raise _validate.expected("attacks", "none where a distinguisher is named", [attack.name for attack in attacks])
-    estimator = fitting(estimator, claim, until)
+    estimator = fitting(estimator, claim, delta, until)
     checked_reading(reading, delta)
     worse = None if alternative is None else mechanism_like(alternative, mechanism, x0, on_host=on_host)
     if worse is not None and claim is None:
@@ -161,7 +161,9 @@ def _kept(checkpoint: str | os.PathLike[str] | None, whole: Game, matters: dict[
     return checkpoint_of(checkpoint, whole.one, whole.traced, whole.trials, matters, mesh=whole.mesh)
 
 
-def fitting(estimator: Estimator | None, claim: Claim | None, until: sequential.Until | None = None) -> Estimator:
+def fitting(
+    estimator: Estimator | None, claim: Claim | None, delta: float, until: sequential.Until | None = None
+) -> Estimator:
     """Returns the estimator, after checking that it fits this audit.
 
     Raises:
@@ -181,7 +183,7 @@ def fitting(estimator: Estimator | None, claim: Claim | None, until: sequential.
     if until is not None and not estimator.anytime:
         wanted = f"one that holds at any time, such as {estimators.betting_bounds.name}, with until"
         raise _validate.expected("estimator", wanted, estimator.name)
-    carries_verdict(estimator, claim)
+    suitable(estimator, claim, delta)
     if _is_curve(claim) and until is None and estimator is not estimators.clopper_pearson:
         wanted = f"{estimators.clopper_pearson.name} where the claim is a curve and every trial is played"
         raise _validate.expected("estimator", wanted, estimator.name)

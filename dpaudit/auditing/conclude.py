@@ -72,7 +72,7 @@ def from_counts(
             raise _validate.expected(name, f"a count in 0..{most}", count)
     delta = checked_delta(delta, claim)
     _validate.open_unit(confidence=confidence)
-    carries_verdict(estimator, claim)
+    suitable(estimator, claim, delta)
     if estimator.needs_scores or estimator.anytime or estimator.one_training:
         raise _validate.expected("estimator", "one that reads the counts of one rule", estimator.name)
     fpr, fnr = false_positives / negatives, false_negatives / positives
@@ -186,15 +186,18 @@ def from_band(
     )
 
 
-def carries_verdict(estimator: Estimator, claim: Claim | None) -> None:
-    """Refuses an estimator that cannot support a verdict if there is a claim to judge.
+def suitable(estimator: Estimator, claim: Claim | None, delta: float) -> None:
+    """Refuses an estimator that cannot support a verdict if there is a claim to judge, or has no bound at this delta.
 
     Raises:
-      InputError: one with a caveat, or none for a curve.
+      InputError: one with a caveat, or none for a curve; the one of Gaussian noise at delta 0.
     """
     if claim is not None and estimator.caveat:
         wanted = "one that a verdict on the claim may rest on"
         raise _validate.expected("estimator", wanted, f"{estimator.name} ({estimator.caveat})")
+    if estimator is estimators.gaussian and delta == 0:
+        wanted = "another one where delta is 0, at which no Gaussian noise has a finite epsilon"
+        raise _validate.expected("estimator", wanted, estimator.name)
 
 
 def tables(beside: np.ndarray, negatives: int, positives: int) -> list[tuple[int, int, int, int]]:

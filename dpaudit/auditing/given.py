@@ -213,7 +213,7 @@ def _terms(
     delta = checked_delta(delta, claim)
     checked_reading(reading, delta)
     promise = {"claim": claim, "delta": delta, "confidence": float(_validate.open_unit(confidence=confidence))}
-    return {"promise": promise, "estimator": fitting(estimator, claim), "reading": reading}
+    return {"promise": promise, "estimator": fitting(estimator, claim, delta), "reading": reading}
 
 
 def one_run(

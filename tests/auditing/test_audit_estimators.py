@@ -67,6 +67,18 @@ def test_belief_is_measured_and_refused_for_a_verdict(name):
         audited(BELIEF[name], claim=Claim(1.0))
 
 
+def test_the_gaussian_estimator_is_refused_where_its_bound_is_infinite():
+    wanted = r"^estimator: expected another one where delta is 0, at which no Gaussian noise .*, got Gaussian DP"
+    draws = np.random.default_rng(0).laplace([[0.0], [1.0]], size=(2, 400))
+    for counted in (
+        lambda: audited(estimators.gaussian),
+        lambda: dpaudit.from_scores(*draws, estimator=estimators.gaussian),
+        lambda: dpaudit.from_counts(80, 80, 400, 400, estimator=estimators.gaussian),
+    ):
+        with pytest.raises(_validate.InputError, match=wanted):
+            counted()
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("estimator", [estimators.equal_level, estimators.dkw], ids=["equal level", "DKW"])
 def test_a_band_reads_every_score_of_a_named_attack(estimator):
