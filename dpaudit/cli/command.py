@@ -1,6 +1,7 @@
 """Holds what commands share: options, progress bars, checkpoints, one-line errors, reports and exit statuses."""
 
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -127,6 +128,7 @@ def perform(
     Raises:
       SystemExit: the status is not 0: that of ``run``, or 2 for unusable input.
     """
+    ready_to_print()
     try:
         if measures:
             with _warned_in_one_line(program), sigterm_interrupts(lambda: f"{program}: interrupted{how_to_resume()}"):
@@ -148,6 +150,17 @@ def perform(
         status = 2
     if status:
         sys.exit(status)
+
+
+def ready_to_print() -> None:
+    """Makes standard output and error take any text, so that no result is lost at the end of a long run: a character
+    that their encoding lacks, such as ε in ASCII, is written as its number, and a closed one discards the text."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+        elif isinstance(stream, io.TextIOWrapper):  # of the process, not of a notebook or a test
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager
@@ -233,10 +246,22 @@ def report(common: Common, rows: Sequence[dict[str, Any]], table: Table, write_p
 
 def show(value: Any, table: Table, as_json: bool) -> None:
     """Prints the value as JSON, or the table as wide as the terminal (100 columns if there is none)."""
-    if as_json:
-        print(json.dumps(json_number(value), allow_nan=False))
-    else:
-        Console(width=None if sys.stdout.isatty() else 100).print(table)
+    with even_if_unread():
+        if as_json:
+            print(json.dumps(json_number(value), allow_nan=False))
+        else:
+            Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+@contextmanager
+def even_if_unread() -> Iterator[None]:
+    """Goes on where the reader of standard output ends early, as ``head`` does, so that the exit status tells the
+    verdict."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # Rich turns the one into the other
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | None:

@@ -18,6 +18,7 @@ from dpaudit.cli.command import (
     Common,
     bars_on_terminal,
     checkpoint_path,
+    even_if_unread,
     failures_in_one_line,
     how_to_resume,
     key_of,
@@ -306,7 +307,8 @@ def _data(options: Data) -> None:
     table = Table("name", "contents", "from", title="Data sets", title_justify="left")
     for row in available(options.data_dir):
         table.add_row(*map(Text, row))  # a folder's name may look like Rich's markup
-    Console().print(table)
+    with even_if_unread():
+        Console().print(table)
 
 
 if __name__ == "__main__":
