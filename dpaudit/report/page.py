@@ -18,7 +18,7 @@ STYLE = """
   :root { --ink: #e6e6e6; --faint: #a8a8a8; --ground: #17191c; --box: #22303c; --rule: #444; }
 }
 body { margin: 0 auto; max-width: 46rem; padding: 1rem 1rem 4rem; background: var(--ground); color: var(--ink);
-  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+  overflow-wrap: break-word; font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 1.5rem 0 .8rem; }
 h2 { font-size: 1.25rem; margin: 2.2rem 0 .6rem; }
 h3 { font-size: 1rem; margin: 1.2rem 0 .2rem; }

@@ -1,6 +1,7 @@
 """The page of one audit: each verdict in plain words with its numbers, and nothing from elsewhere."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -58,6 +59,14 @@ def test_the_reason_and_the_attacks_are_on_the_page(tmp_path):
     _, text, _ = read_page(tmp_path / "report.html")
     assert f"Reason: {reason}. Another attack" in text
     assert "norm 1.50, mean 0.00 (on the trials set aside)" in text
+
+
+def test_a_name_longer_than_the_page_is_broken(tmp_path):
+    """A heading without a place to break would be cut off on a phone."""
+    source, text, _ = drawn(tmp_path, from_counts(400, 400, 1_000, 1_000), "mine.py:" + "long_" * 50)
+    (body,) = re.findall(r"^body \{(.*?)\}", source, re.DOTALL | re.MULTILINE)
+    assert "overflow-wrap: break-word" in body
+    assert "long_" * 50 in text
 
 
 def test_an_infinite_bound_is_drawn_and_said(tmp_path):
