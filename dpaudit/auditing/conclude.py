@@ -30,7 +30,7 @@ def from_counts(
     delta: float | None = None,
     confidence: float = 0.95,
     trials: int | None = None,
-    threshold: float = 0.0,
+    threshold: float | None = None,
     both_events: bool = False,
     perfect: bool = True,
     estimator: Estimator | None = None,
@@ -48,7 +48,7 @@ def from_counts(
         smaller delta would not contradict the claim.
       confidence: of each bound, in (0, 1).
       trials: all trials, including those set aside; None if there are none.
-      threshold: of the rule.
+      threshold: of the rule, if its scores are compared with one.
       both_events: test the opposite guesses as well, each at half of the error, because the rule does not determine
         which side of the threshold means world 1.
       perfect: compute ``detectable``, as of a perfect attack; False leaves it to the caller.

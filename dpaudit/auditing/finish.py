@@ -61,6 +61,7 @@ def finished(
         scores = scores if rule.above else [-own for own in scores]
         result = from_band(scores, method=method, estimator=estimator, trials=sum(trials), **promise)
         if not rule.above:  # world 1 where -score > t: not score > the number below -t
+            assert result.threshold is not None
             result = dataclasses.replace(result, threshold=float(np.nextafter(-result.threshold, -np.inf)))
     elif estimator.anytime:
         settings = {"most": pairs, "aside": aside, "threshold": rule.threshold, "beside": account.wrong}

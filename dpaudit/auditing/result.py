@@ -63,7 +63,7 @@ class AuditResult:
         (:mod:`dpaudit.auditing.bounds.alternative`); for a named attack, by a perfect one. None without a claim and
         for a curve.
       claim: the promise, or None.
-      threshold: of the rule "world 1 where score > threshold".
+      threshold: of the rule "world 1 where score > threshold"; None where only the counts of a rule are known.
       side: "above"; "not above" if the rule was "world 1 where not score > threshold"; "either" for a rule fixed in
         advance, for which both events were tested, the score above the threshold and not above it, each at half of the
         error: the rates and the accuracy are those of the rule, the epsilons the larger ones.
@@ -105,7 +105,7 @@ class AuditResult:
     ceiling: float
     detectable: float | None
     claim: Claim | None
-    threshold: float
+    threshold: float | None
     side: str = "above"
     reason: str | None = None
     p_value: float | None = None

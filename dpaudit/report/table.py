@@ -183,7 +183,7 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
         ("method", result.method),
         *([("last digits", _low_bits(result, bound))] if (result.low_bits or 0) > most else []),
         *([] if result.reproducible else [("not reproducible", NOT_REPRODUCIBLE)]),
-        ("rule", RULES[result.side].format(f"{result.threshold:.6g}")),
+        *([] if result.threshold is None else [("rule", RULES[result.side].format(f"{result.threshold:.6g}"))]),
         *([("attacks", tried(result.attacks))] if result.attacks else []),
         ("neighbours", NEIGHBOURS.get(result.neighbouring, result.neighbouring)),
     ]

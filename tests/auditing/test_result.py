@@ -22,7 +22,7 @@ def test_fields_are_the_definitions():
     assert found.epsilon_hat == pytest.approx(math.log(0.8 / 0.1))  # paper 000, Eq. (2)
     assert 0 < found.epsilon_lower < found.epsilon_hat < found.epsilon_upper < math.inf
     assert (found.negatives, found.positives, found.trials) == (500, 400, 900)
-    assert (found.delta, found.confidence, found.threshold) == (0.0, 0.95, 0.0)
+    assert (found.delta, found.confidence, found.threshold) == (0.0, 0.95, None)
     assert found.method == "cosine; Clopper-Pearson"
     assert found.ceiling > found.epsilon_upper
     assert found.detectable is not None

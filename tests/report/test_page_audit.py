@@ -69,6 +69,14 @@ def test_a_name_longer_than_the_page_is_broken(tmp_path):
     assert "long_" * 50 in text
 
 
+def test_counts_of_a_rule_say_no_threshold_for_it(tmp_path):
+    """The rule is the caller's: nobody else knows what it compares with what."""
+    _, text, _ = page(tmp_path, 400, 1_000, Claim(1.0))
+    assert "world 1 where" not in text
+    _, text, _ = drawn(tmp_path, from_counts(400, 400, 1_000, 1_000, claim=Claim(1.0), threshold=0.0))
+    assert "world 1 where the score is above 0" in text
+
+
 def test_an_infinite_bound_is_drawn_and_said(tmp_path):
     _, text, _ = page(tmp_path, 0, 1_000, Claim(1.0))
     assert "ε at most∞" in text
