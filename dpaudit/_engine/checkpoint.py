@@ -137,13 +137,20 @@ class FolderCheckpoint(NamedTuple):
         Args:
           step: steps taken.
           arrays: nested dictionaries and lists of NumPy arrays, none of them empty.
+
+        Raises:
+          InputError: a folder that cannot be written; the previous step, if there is one, is still there.
         """
         with _validate.extra("train"):
             from orbax.checkpoint import args
 
         items = args.Composite(arrays=args.StandardSave(arrays), identity=args.JsonSave(self.identity))
-        with _manager(self.folder, writing=True) as manager:
-            manager.save(step, args=items)
+        try:
+            with _manager(self.folder, writing=True) as manager:
+                manager.save(step, args=items)
+        except (OSError, ValueError) as error:  # of TensorStore, which writes the arrays, the second
+            cause = getattr(error, "strerror", None) or str(error).rpartition(": ")[2]
+            raise _validate.expected("checkpoint", "a folder that can be written", f"{cause}: {self.folder}") from None
 
     def restore(self) -> Any:
         """Returns the arrays last saved, or None if there are none yet.

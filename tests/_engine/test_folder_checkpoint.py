@@ -1,10 +1,13 @@
 """Folders of checkpoints: whole at any moment, and left alone by those who only read them."""
 
+import resource
 import threading
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from dpaudit import _validate
 from dpaudit._engine.checkpoint import FolderCheckpoint
 from dpaudit._engine.long_run import in_parts
 
@@ -47,3 +50,26 @@ def test_a_run_goes_on_where_some_of_its_information_is_empty(tmp_path):
     found = run(5)
     assert (int(found.state), found.info["none"].shape) == (5, (5, 0))
     np.testing.assert_array_equal(found.info["some"], np.ones(5))
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        _validate.InputError, match=r"^checkpoint: expected a folder that can be written, got Not a dir"
+    ):
+        kept(tmp_path / "file" / "run").save(1, {"w": np.arange(3)})
+
+
+def test_a_step_that_cannot_be_written_leaves_the_one_before(tmp_path):
+    """As on a full disk: a limit on the size of files fails in the same place."""
+    kept(tmp_path).save(1, {"w": np.arange(3)})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(
+            _validate.InputError, match=r"^checkpoint: expected a folder that can be written, got File too"
+        ):
+            kept(tmp_path).save(2, {"w": np.random.default_rng(0).random(30_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    np.testing.assert_array_equal(kept(tmp_path).restore()["w"], np.arange(3))
