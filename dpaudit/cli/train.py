@@ -115,9 +115,11 @@ def run(options: Train) -> int:
     row |= {"optimizer": options.optimizer, "learning_rate": options.learning_rate, "seed": options.common.seed}
     row |= {"seconds": time.perf_counter() - began, "versions": versions()}
     row |= {"device": jax.devices()[0].device_kind}
-    report(options.common, [row], training_table(row), partial(write_training_page, row))
-    if out is not None:
-        save_parameters(out / "params", params)
+    try:
+        report(options.common, [row], training_table(row), partial(write_training_page, row))
+    finally:  # what took hours is kept even if its page cannot be written
+        if out is not None:
+            save_parameters(out / "params", params)
     return STATUS[row["verdict"]]
 
 

@@ -5,12 +5,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from orbax.checkpoint import StandardCheckpointer
+from rich.table import Table
 
 from dpaudit import data
+from dpaudit._validate import InputError
 from dpaudit.audits.audited_training import train_audited
+from dpaudit.cli import command
+from dpaudit.cli import train as cli
 from dpaudit.training import accounting
 from dpaudit.training.dp_sgd import dp_sgd
 from dpaudit.training.models import CNN8, accuracy
@@ -122,3 +127,18 @@ def test_a_mistake_is_one_line(monkeypatch, capsys, more, message):
     assert printed.err.startswith(f"dpaudit: {message}")
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+def test_a_training_keeps_its_parameters_if_its_page_cannot_be_written(monkeypatch, tmp_path):
+    def unwritten(row, page):
+        raise InputError("report.html: expected a file that can be written, got No space left on device")
+
+    params = {"w": np.arange(3.0)}
+    row = {"verdict": "consistent"}
+    monkeypatch.setattr("dpaudit.audits.audited_training.train_audited", lambda *_, **__: (row, params))
+    monkeypatch.setattr("dpaudit.report.page.write_training_page", unwritten)
+    monkeypatch.setattr("dpaudit.report.table.training_table", lambda row: Table())
+    with pytest.raises(InputError, match="No space left"):
+        cli.run(cli.Train(common=command.Common(out=str(tmp_path))))
+    with StandardCheckpointer() as checkpointer:
+        np.testing.assert_array_equal(checkpointer.restore(tmp_path / "params")["w"], params["w"])
