@@ -115,7 +115,7 @@ def by_region(rows: Rows) -> str:
         f"{of_100(first['accuracy'])} times out of 100."
     )
     if number(first["epsilon_optimal"]) > NEAR * epsilon:
-        text += f" That is the most that the promise ε = {epsilon:g} allows. The promise is not broken by it."
+        text += f" This ratio is the most that the promise ε = {epsilon:g} allows. The promise is not broken by it."
     note = f"Computed, at ε = {epsilon:g}. All columns but the ratio are times out of 100."
     headers = ("", "telling, its candidate was sent", "telling, the other was sent", "ratio", "right after it")
     return markup.paragraph(text) + markup.table(headers, lines, caption=note)

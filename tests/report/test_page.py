@@ -41,6 +41,11 @@ def test_table_of_guesses_holds_every_promise_and_its_worst_case(whole):
         assert f'<th scope="row">{name}</th>' + "".join(f"<td>{number}</td>" for number in numbers) in source
 
 
+def test_what_attains_the_promise_is_the_ratio_not_the_share_of_right_guesses(whole):
+    _, text, _ = whole
+    assert "guesses are right 74 times out of 100. This ratio is the most that the promise ε = 4 allows." in text
+
+
 def test_nothing_comes_from_elsewhere(whole):
     source, _, tags = whole
     assert not re.search(r"https?:|@import|url\((?!#)", source)
