@@ -81,10 +81,12 @@ def from_counts(
     lower, upper = estimator.both(Counted(*counts, outcomes=np.zeros(4)), **settings, both_events=both_events)
     tested = settings | {"confidence": (1 + confidence) / 2 if both_events else confidence}  # of each event
     ceiling, _ = estimator.bounds(Counted(0, 0, negatives, positives, np.zeros(4)), **tested)
-    detectable = p_value = None
+    detectable, p_value, broken = None, None, False
     if claim is not None and claim.is_curve:
         p_value = _p_value(claim, *counts, both_events=both_events)
+        broken = p_value <= 1 - confidence
     elif claim is not None and perfect:
+        broken = lower > claim.epsilon
         detectable = plan.detectable(claim.epsilon, negatives, positives, **tested)
     rules, measured = [counts] if beside is None else tables(beside, negatives, positives), None
     if beside is not None:
@@ -110,7 +112,7 @@ def from_counts(
         side="either" if both_events else "above",
         reason=too_few(negatives + positives, ceiling, claim, confidence=tested["confidence"])
         or (None if both_events or lower > 0 else _backwards(*counts, delta))
-        or (None if claim is None or lower > claim.epsilon else too_weak(detectable, claim)),
+        or (None if broken else too_weak(claim, detectable, min(negatives, positives), tested["confidence"])),
         p_value=p_value,
         certified=certified.of_counts(
             rules[: len(Certificates._fields)] if len(rules) > 1 else rules[0],
@@ -260,16 +262,19 @@ def too_few(
     )
 
 
-def too_weak(detectable: float | None, claim: Claim | None) -> str | None:
+def too_weak(claim: Claim | None, detectable: float | None, pairs: int, confidence: float) -> str | None:
     """Says that not even a perfect attack would have shown twice the claim; None if it would, or if that is left open.
 
     Args:
-      detectable: by a perfect attack; None where it was not computed.
       claim: the promise, or None.
+      detectable: by a perfect attack; None where it was not computed, as of a curve.
+      pairs: counted trials of each world.
+      confidence: of the bound.
     """
+    weak = "with this many trials, even a perfect attack finds a loss of twice the claim with probability below 0.8"
+    if claim is not None and claim.is_curve:
+        found = curve.finds_twice(claim, pairs, confidence=confidence)
+        return None if found else f"{weak}: what two records lose together where one keeps the curve"
     if claim is None or detectable is None or detectable <= 2 * claim.epsilon:
         return None
-    return (
-        "with this many trials, even a perfect attack finds a loss of twice the claim with probability below 0.8: "
-        f"that takes an ε of {detectable:.3g}"
-    )
+    return f"{weak}: that takes an ε of {detectable:.3g}"

@@ -82,6 +82,18 @@ def test_a_curve_goes_through_json_and_few_trials_are_underpowered():
     assert AuditResult.from_json(result.to_json()) == result
 
 
+@pytest.mark.parametrize("until", [None, sequential.violation()])
+def test_trials_that_could_not_show_twice_a_curve_are_underpowered(until):
+    settings = {"key": KEY, "claim": Claim.gaussian(0.1), "distinguisher": itself, "until": until}
+    few = dpaudit.audit(noisy(10.0), 0.0, 1.0, trials=2_000, **settings)
+    assert few.verdict == "underpowered"
+    assert "what two records lose together" in str(few.reason)
+    leaking = dpaudit.audit(noisy(1.0), 0.0, 1.0, trials=2_000, **settings)
+    assert (leaking.verdict, leaking.reason) == ("violation", None)
+    enough = dpaudit.audit(noisy(10.0), 0.0, 1.0, trials=20_000, **settings)
+    assert (enough.verdict, enough.reason) == ("consistent", None)
+
+
 ATTACKS = {
     "family": None,
     "projection": distinguish.projection,

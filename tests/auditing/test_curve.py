@@ -197,3 +197,25 @@ def test_scores_that_are_no_numbers_are_refused():
         curve.choose_threshold(CLAIMS["epsilon"], [[0.0, math.nan], [1.0, 2.0]])
     with pytest.raises(InputError, match="confidence"):
         curve.violated(CLAIMS["epsilon"], 0, 0, 1, 1, confidence=1.0)
+
+
+@pytest.mark.parametrize("name, fewest, most", [("gaussian", 250, 450), ("epsilon", 15, 60), ("points", 20, 120)])
+def test_a_perfect_attack_finds_twice_the_loss_from_so_many_trials_on(name, fewest, most):
+    """Played: the best of many rules on a mechanism that loses exactly what two records may, f(1 - f(.))."""
+    claim, rng, games = CLAIMS[name], np.random.default_rng(5), 400
+    fpr = np.linspace(0.01, 0.99, 99)
+    fnr = claim.fnr(1 - claim.fnr(fpr))
+
+    def power(pairs):
+        x, y = (rng.binomial(pairs, rate, size=(games, len(rate))) for rate in (fpr, fnr))
+        return (curve.p_value(claim, x, y, pairs, pairs) <= 0.05).mean(axis=0).max()
+
+    assert not curve.finds_twice(claim, fewest, confidence=0.95)
+    assert curve.finds_twice(claim, most, confidence=0.95)
+    assert power(fewest) < 0.8 < power(most)
+
+
+def test_twice_a_gaussian_loss_is_that_of_twice_its_mu():
+    fpr = np.linspace(0.001, 0.999, 50)
+    once, twice = Claim.gaussian(0.7), Claim.gaussian(1.4)
+    np.testing.assert_allclose(once.fnr(1 - once.fnr(fpr)), twice.fnr(fpr), rtol=1e-9)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from scipy.special import betainc, expit, logit
+from scipy.stats import binom
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds.estimate import checked_scores
@@ -33,6 +34,7 @@ SLOPES = 200  # of tangents that are looked at
 CANDIDATES = 256  # thresholds that are looked at, evenly spread over the log-odds of a score's rank
 NOTHING = 0.5  # a p-value from which on the best threshold shows nothing
 NEARBY = 0.2  # how far thresholds count as near, in ranks over the number of scores
+RULES, NODES, OFTEN = 41, 10, 0.8  # points of a curve, equally likely counts at each, and the power that is asked for
 CHANCE = 1.5  # standard deviations of log p, about sqrt(-2 log p) by the normal law, that a choice by chance gains
 
 
@@ -76,6 +78,33 @@ def violated(
     """
     _validate.open_unit(confidence=confidence)
     return bool(p_value(claim, false_positives, false_negatives, negatives, positives) <= 1 - confidence)
+
+
+def finds_twice(claim: Claim, pairs: int, *, confidence: float) -> bool:
+    """Tells whether a perfect attack on a mechanism with twice the promised loss would be a violation with probability
+    0.8.
+
+    Twice is what two records lose together where one keeps the curve f: f(1 - f(.)), which turns epsilon into
+    2 epsilon and mu into 2 mu.
+
+    Args:
+      claim: any.
+      pairs: counted trials of each world.
+      confidence: in (0, 1).
+
+    Source: Dong, Roth and Su 2022, Theorem 2.14, for two records.
+    """
+    fpr = expit(np.linspace(-10.0, 10.0, RULES))
+    rates = fpr, np.clip(claim.fnr(1 - claim.fnr(fpr)), 0.0, 1.0)
+
+    def refuted(shares: np.ndarray) -> np.ndarray:
+        """Of all combinations of these quantiles of both counts, at every point of the curve."""
+        x, y = (binom.ppf(shares[:, None], pairs, rate).astype(int) for rate in rates)
+        return p_value(claim, x[:, None], y[None], pairs, pairs) <= 1 - confidence
+
+    if refuted(np.sqrt([OFTEN])).any():  # counts up to both quantiles have this probability
+        return True
+    return bool(refuted((np.arange(NODES) + 0.5) / NODES).mean(axis=(0, 1)).max() >= OFTEN)
 
 
 def tangent(claim: Claim, false_positives: int, false_negatives: int, negatives: int, positives: int) -> Claim:

@@ -321,7 +321,7 @@ def conclude(
     reason = None
     if not watch.violation:
         reason = too_few(counted, ceiling, claim, confidence=watch.confidence, perfect=perfect)
-        reason = reason or too_weak(detectable, claim)
+        reason = reason or too_weak(claim, detectable, counted // 2, tested["confidence"])
     rules, measured = [(false_positives, false_negatives, pairs, pairs)], None
     by = rate_bounds(watch)
     if beside is not None:
