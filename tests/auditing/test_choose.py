@@ -148,3 +148,13 @@ def test_where_no_bound_shows_anything_a_rare_event_of_one_world_comes_before_a_
     assert best(seen) == [1, 0]
     screened = screen(np.stack([coin, rare], -1), delta=0.0, confidence=0.95)
     assert screened[0] < screened[1] < 0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_against_a_curve_that_nothing_comes_near_the_score_that_shows_most_is_chosen(seed):
+    scores = np.random.default_rng(seed).normal(size=(2, 1000, 3))
+    scores[1, :, 1] += 1
+    claim = Claim.renyi([2, 4, 8], [1.0, 2.0, 4.0])  # of this noise, without its other orders
+    seen = [look(scores[..., i], claim=claim, **SETTINGS) for i in range(3)]
+    assert best(seen)[0] == 1
+    assert seen[1].bound > 0.4

@@ -32,7 +32,8 @@ class Seen(NamedTuple):
       rule: the best one for it.
       bound: the epsilon that its rates show at the strict level, in nats; 0 where nothing is certain.
       accuracy: of the rule.
-      evidence: against a promise that is a curve, -ln p; 0 for other promises, for which the bound decides.
+      evidence: against a promise that is a curve, -ln p; 0 where it shows nothing, and for other promises: then the
+        bound decides.
       apart: standard errors between both worlds' rates of the event (:func:`apart`), which decide where no bound does.
     """
 
@@ -90,7 +91,7 @@ def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence
     first = p <= other if shows else sum(wrong[0]) <= sum(wrong[1])
     rule, (false_positives, false_negatives) = (rules[0], wrong[0]) if first else (rules[1], wrong[1])
     bound, accuracy, gap = _shown(false_positives, false_negatives, n, delta=delta, confidence=confidence)
-    return Seen(rule, bound, accuracy, -float(np.log(min(p, other))), gap)
+    return Seen(rule, bound, accuracy, -float(np.log(min(p, other))) if shows else 0.0, gap)
 
 
 def apart(wrong0: Any, wrong1: Any, n: int) -> Any:
