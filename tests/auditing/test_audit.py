@@ -110,16 +110,17 @@ def test_a_named_attack_that_could_not_show_twice_the_claim_is_underpowered(stop
     settings = {"key": KEY, "claim": Claim(1.0), "distinguisher": distinguish.cosine, "until": stops}
     few, many = (dpaudit.audit(add_noise, ZERO, ONE, trials=trials, **settings) for trials in (60, 600))
     assert few.ceiling > 1
-    assert few.detectable > 2 > many.detectable
+    least, less = few.detectable or 0.0, many.detectable or 0.0
+    assert least > 2 > less > 1
     assert few.verdict == "underpowered"
-    assert f"takes an ε of {few.detectable:.3g}" in few.reason
+    assert f"takes an ε of {least:.3g}" in (few.reason or "")
     assert many.verdict != "underpowered"
 
 
 def test_counts_that_could_not_show_twice_the_claim_are_underpowered():
     found = from_counts(8, 8, 32, 32, claim=Claim(1.0))
     assert found.ceiling > 1
-    assert found.detectable > 2
+    assert (found.detectable or 0.0) > 2
     assert found.verdict == "underpowered"
     assert from_counts(0, 0, 32, 32, claim=Claim(1.0)).verdict == "violation"
 
