@@ -84,7 +84,8 @@ def test_a_curve_goes_through_json_and_few_trials_are_underpowered():
 
 @pytest.mark.parametrize("until", [None, sequential.violation()])
 def test_trials_that_could_not_show_twice_a_curve_are_underpowered(until):
-    settings = {"key": KEY, "claim": Claim.gaussian(0.1), "distinguisher": itself, "until": until}
+    itself = distinguish.Distinguisher(lambda *_: lambda release: release, None, "the release")
+    settings: dict[str, Any] = {"key": KEY, "claim": Claim.gaussian(0.1), "distinguisher": itself, "until": until}
     few = dpaudit.audit(noisy(10.0), 0.0, 1.0, trials=2_000, **settings)
     assert few.verdict == "underpowered"
     assert "what two records lose together" in str(few.reason)
