@@ -87,6 +87,7 @@ def test_a_band_reads_every_score_of_a_named_attack(estimator):
     _, play_key = jax.random.split(KEY)
     directed = distinguish.projection.fit(KEY, Mechanism(laplace), 0.0, 1.0)
     scores = play(play_key, lambda key, world: laplace(key, (0.0, 1.0)[world]), directed, TRIALS // 2)
+    assert found.threshold is not None
     given = estimators.counted(np.asarray(scores, np.float64), found.threshold)
     lower, upper = estimator.bounds(given, delta=0.0, confidence=0.95)
     assert (found.epsilon_lower, found.epsilon_upper) == (lower, upper)
