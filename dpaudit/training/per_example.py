@@ -89,9 +89,9 @@ def clipped_sum(
 
     Pure in its arguments, for use under ``jit`` and ``vmap`` (many networks: over ``params`` and ``key``). A unit
     whose gradient is not finite adds zero and is counted. Squares beyond the range of float32 (norms above 1e19), or
-    a gradient beyond that of the parameters' dtype, count as not finite. Squares below its range (of numbers under
-    1e-19) count as zero, so the bound needs a clip norm far above 1e-19 sqrt(d) for d parameters, and of a dense layer
-    inputs far below 1e19 clip norms: bound the records, where anybody may send any.
+    a gradient beyond that of the parameters' dtype, count as not finite. A number of a gradient under 1e-19, whose
+    square is below its range, may count as zero, so the bound needs a clip norm far above 1e-19 sqrt(d) for d
+    parameters.
 
     Gradients are computed in the dtype of the loss and its parameters; everything after them is in float32 or wider:
     norms, factors, the sum, and the result. The bound holds for the result: with one unit

@@ -65,9 +65,9 @@ class Product(NamedTuple):
     d: jax.Array  # [u, t, b, o]
 
     def squared(self) -> jax.Array:
-        rows = jnp.sum(jnp.square(self.a), -1) * jnp.sum(jnp.square(self.d), -1)  # [u, t, b]
         if self.a.shape[1] == 1:
-            return jnp.sum(rows, axis=(1, 2))
+            return jnp.sum(_at_least(self.a) * _at_least(self.d), axis=(1, 2))
+        rows = jnp.sum(jnp.square(self.a), -1) * jnp.sum(jnp.square(self.d), -1)  # [u, t, b]
 
         def one(unit: tuple[jax.Array, jax.Array]) -> jax.Array:
             return jnp.sum(jnp.square(einsum("tbo,tbk->bok", unit[1], unit[0])))
@@ -315,6 +315,14 @@ def _like(factors: jax.Array, x: jax.Array) -> jax.Array:
 def _scaled(x: jax.Array, factors: jax.Array) -> jax.Array:
     factors = _like(factors, x)
     return jnp.where(factors == 0, 0, factors * x)
+
+
+def _at_least(x: jax.Array) -> jax.Array:
+    """Bounds |x|^2 from above by counting a square that vanishes, of a number under 1e-19, as the smallest one.
+
+    The other factor of an outer product can be 1e19, and would make of nothing what is much.
+    """
+    return jnp.sum(jnp.square(x) + jnp.where(x != 0, jnp.finfo(x.dtype).tiny, 0), axis=-1)
 
 
 def _rounded_up(squared: jax.Array, length: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpaudit.mechanisms import clipping
 from dpaudit.personalization import user_level
-from dpaudit.training import dp_sgd, per_example
+from dpaudit.training import dp_sgd, per_example, unit_gradients
 
 C = 1.37
 TYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.float32}
@@ -252,3 +252,25 @@ def test_a_factor_for_32_bits_may_be_rounded_to_them(name: str) -> None:
     with jax.enable_x64(True):
         factors = np.asarray(FUNCTIONS[name](jnp.asarray(norms), 0.1), np.float32)
     assert 0.099 < (factors.astype(np.float64) * norms).max() <= 0.1
+
+
+def of_outer_products(huge: float, small: float, examples: int, group: int = 1) -> float:
+    """The largest clipped sum, in clip norms, of dense gradients huge * small in each of 1,000 numbers of a unit."""
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.sum((x @ params["w"]) * jnp.float32(small))
+
+    x = jnp.full((examples, 1), huge / group, jnp.float32)
+    total, _ = per_example.clipped_sum(loss, {"w": jnp.zeros((1, 1_000))}, x, clip_norm=C, group_size=group)
+    return float(np.linalg.norm(np.asarray(total["w"], np.float64))) / C / (examples // group)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize(("huge", "small"), [(1.8e19, 8e-20), (1e18, 1.05e-19), (1e15, 1e-15), (8e-20, 1.8e19)])
+def test_an_input_of_any_size_does_not_hide_a_small_cotangent(huge: float, small: float, group: int) -> None:
+    assert of_outer_products(huge, small, examples=2 * group, group=group) <= 1
+
+
+def test_squares_that_vanish_would_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit_gradients, "_at_least", lambda x: jnp.sum(jnp.square(x), axis=-1))
+    assert of_outer_products(1.8e19, 8e-20, examples=2) > 30
