@@ -266,8 +266,8 @@ def accounted(participations: int, *, noise_multiplier: float, clients_per_round
     seen.
 
     The client moves r sums by C, each with noise of standard deviation z C sqrt(m): mu = sqrt(r/m)/z. An absent client
-    still sends noise, so m stays the same. The claim does not cover single messages, nor clients who reveal their
-    noise.
+    still sends noise, so m stays the same. The claim does not cover single messages, clients who reveal their noise,
+    nor the statistic of an adaptive rule, a further release (:func:`dpaudit.federated.accounting.statistic_claim`).
 
     Args:
       participations: r >= 0.
