@@ -200,11 +200,11 @@ def noise_budget(
     def at(round: Any, left: Any) -> BudgetState:
         to_go = jnp.maximum(total - round, 0).astype(jnp.float32)
         clip_norm = jnp.sqrt(6 * left * to_go / ((to_go + 1) * (2 * to_go + 1))) / noise
-        return BudgetState(jnp.maximum(clip_norm, SMALLEST), round, left)
+        return BudgetState(jnp.float32(jnp.maximum(clip_norm, SMALLEST)), round, jnp.float32(left))
 
     def init() -> BudgetState:
         state = at(jnp.int32(0), jnp.float32((share * length) ** 2))
-        return state._replace(clip_norm=jnp.minimum(state.clip_norm, c0))
+        return state._replace(clip_norm=jnp.float32(jnp.minimum(state.clip_norm, c0)))
 
     def update(state: BudgetState, released: Any) -> BudgetState:
         return at(state.round + 1, jnp.maximum(state.left - (noise * state.clip_norm) ** 2, 0))
