@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from scipy.special import expit, gammaln
 
 from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.clipping import accepted, norm_and_direction
-from dpaudit.mechanisms.sampling import bernoulli, sphere
+from dpaudit.mechanisms.sampling import bernoulli, rare, sphere
 
 if TYPE_CHECKING:
     import optax  # takes as long to import as all of this module
+
+LARGE = 28.0  # nats: of more, the coin of 64 bits would round its rare side down
 
 
 def randomize(key: jax.Array, x: jax.Array, *, epsilon: Any, clip_norm: Any) -> jax.Array:
@@ -73,6 +76,8 @@ def turns(key: jax.Array, norm: jax.Array, *, epsilon: Any, clip_norm: Any) -> j
     """
     against_projection = 0.5 - jnp.minimum(norm, clip_norm) / (2 * clip_norm)  # line 2: of -L x/|x|
     against_sampling = jax.nn.sigmoid(-jnp.asarray(epsilon, norm.dtype))  # line 3: of -sgn<z, v> v
+    if not isinstance(epsilon, Tracer) and float(epsilon) > LARGE:
+        against_sampling = jnp.asarray(rare(float(expit(-float(epsilon)))), norm.dtype)
     flips = bernoulli(key, jnp.stack([against_projection, against_sampling]), (2,))
     return flips[0] ^ flips[1]
 

@@ -103,7 +103,7 @@ def mechanism(*, epsilon: float) -> Mechanism:
         norm, u = norm_and_direction(accepted(x))
         coin_key, height_key, around_key = jax.random.split(key, 3)
         t, sine = lax.cond(  # under vmap, in a block of trials, both are drawn
-            sampling.bernoulli(coin_key, cap.miss),
+            sampling.bernoulli(coin_key, sampling.rare(cap.miss)),
             lambda key: _height_outside(key, cap, u.size, u.dtype),
             lambda key: _height_inside(key, cap, u.size, u.dtype),
             height_key,

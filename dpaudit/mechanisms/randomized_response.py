@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from dpaudit import _validate
 from dpaudit.mechanisms.claim import Claim, Mechanism
-from dpaudit.mechanisms.sampling import bernoulli
+from dpaudit.mechanisms.sampling import bernoulli, rare
 
 MOST = 2**31 - 1  # a release is an int32
 
@@ -38,7 +38,7 @@ def mechanism(*, epsilon: float, num_categories: int = 2) -> Mechanism:
     if _validate.at_least(2, num_categories=num_categories) > MOST:
         raise _validate.expected("num_categories", f"at most {MOST}, the largest int32", num_categories)
     others = (num_categories - 1) * math.exp(-epsilon)  # odds of lying
-    lie = max(1, math.ceil(others / (1 + others) * 2.0**64)) / 2.0**64  # on the coin's grid, and never 0
+    lie = rare(others / (1 + others))
     log_keep = -math.log1p(others)
 
     def apply(key: jax.Array, x: Any) -> jax.Array:

@@ -32,6 +32,11 @@ def bernoulli(key: jax.Array, p: Any, shape: tuple[int, ...] = ()) -> jax.Array:
     return below | (p >= 1)
 
 
+def rare(p: float) -> float:
+    """Rounds a small probability up to a multiple of 2^-64, which :func:`bernoulli` keeps, and never to 0."""
+    return max(1, math.ceil(p * 2.0**64)) / 2.0**64
+
+
 def sphere(key: jax.Array, dimension: int, dtype: Any = jnp.float32) -> jax.Array:
     """Draws a uniform point of the unit sphere: n / |n| with n standard normal.
 

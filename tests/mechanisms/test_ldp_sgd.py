@@ -11,7 +11,7 @@ import pytest
 from scipy import integrate
 
 from dpaudit import _validate
-from dpaudit.mechanisms import ldp_sgd
+from dpaudit.mechanisms import ldp_sgd, sampling
 from tests import by_hand
 
 KEY = jax.random.key(20)
@@ -300,3 +300,17 @@ ONES = jnp.ones(3)
 def test_bad_input_is_refused_with_its_name_and_value(call, message):
     with pytest.raises(_validate.InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize("epsilon", [36.0, 45.0, 100.0])
+def test_a_release_on_the_far_side_is_never_rarer_than_epsilon_allows(
+    monkeypatch: pytest.MonkeyPatch, epsilon: float
+) -> None:
+    """The coin compares 64 bits with its probability: rounded down, it never turned a release above epsilon 44.4."""
+    asked: list[jax.Array] = []
+    monkeypatch.setattr(ldp_sgd, "bernoulli", lambda _, p, shape: asked.append(p) or jnp.zeros(shape, bool))
+    ldp_sgd.turns(KEY, jnp.float32(1.0), epsilon=epsilon, clip_norm=1.0)
+    high, low = sampling._fixed_point(asked[0][1])
+    counted = (int(high) << 32) + int(low)  # of 2^64 values of the bits
+    assert counted >= 1
+    assert math.log((2**64 - counted) / counted) <= epsilon

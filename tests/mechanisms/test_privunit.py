@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from dpaudit import _validate
-from dpaudit.mechanisms import privunit
+from dpaudit.mechanisms import privunit, sampling
 
 COUNT = 20_000
 GRID = [(d, epsilon) for d in (2, 3, 30) for epsilon in (0.5, 4.0)]  # both ways of drawing inside the cap
@@ -130,3 +130,26 @@ def test_extreme_epsilon_stays_finite(dimension: int, epsilon: float) -> None:
 def test_refuses_what_has_no_cap(shape: tuple[int, ...]) -> None:
     with pytest.raises(_validate.InputError, match=r"x: expected an array of shape \[d\] with d >= "):
         privunit.mechanism(epsilon=1.0).apply(jax.random.key(0), jnp.ones(shape))
+
+
+@pytest.mark.parametrize("epsilon", [60.0, 100.0])
+def test_a_release_outside_the_cap_is_never_rarer_than_epsilon_allows(
+    monkeypatch: pytest.MonkeyPatch, epsilon: float
+) -> None:
+    """In the plane most of such an epsilon is the coin's, which was rounded down: at 100 no release was outside."""
+
+    def asked(_: jax.Array, p: float) -> None:
+        raise Asked(p)
+
+    monkeypatch.setattr(sampling, "bernoulli", asked)
+    with pytest.raises(Asked) as found:
+        privunit.mechanism(epsilon=epsilon).apply(jax.random.key(0), jnp.array([1.0, 0.0]))
+    high, low = sampling._fixed_point(jnp.float32(found.value.args[0]))
+    miss = ((int(high) << 32) + int(low)) / 2**64
+    mass = privunit.best_cap(2, epsilon).mass
+    assert miss > 0
+    assert math.log((1 - miss) / miss) + math.log((1 - mass) / mass) <= epsilon
+
+
+class Asked(Exception):
+    """Carries the probability of the first coin."""
