@@ -72,8 +72,8 @@ class Examination(NamedTuple):
 
     @property
     def result(self) -> AuditResult:
-        """Returns the audit with the largest lower bound, of those that proved a violation if there are any: against a
-        curve it may be another one."""
+        """Returns the audit on which the verdict rests: one that proved a violation if there is any, else one with the
+        verdict of the last. Of several it is that with the largest lower bound, then that with the most trials."""
         return _decisive(self.results)
 
     @property
@@ -345,7 +345,12 @@ def _listed(findings: list[Finding]) -> str:
 
 def _decisive(results: Sequence[AuditResult]) -> AuditResult:
     """Returns the audit on which the verdict rests."""
-    return max(results, key=lambda result: (result.verdict == "violation", result.epsilon_lower))
+    verdicts = [result.verdict for result in results]
+    verdict = "violation" if "violation" in verdicts else verdicts[-1]
+    return max(
+        (result for result in results if result.verdict == verdict),
+        key=lambda result: (result.epsilon_lower, result.trials),
+    )
 
 
 def _lower(result: AuditResult, claim: Claim) -> str:
@@ -365,10 +370,10 @@ def _judged(results: list[AuditResult], findings: list[Finding], claim: Claim) -
             "fault",
             f"The program has a fault, although no attack showed more than the promised {promised}: {findings[0]}",
         )
-    verdict = results[-1].verdict
-    if verdict == "underpowered":
-        return verdict, f"Too few trials to know whether {promised} is kept; the loss is at least {lower}."
-    return verdict, f"No attack that was tried breaks the promise of {promised}; the loss is at least {lower}."
+    if best.verdict == "underpowered":
+        sentence = f"It is not known whether {promised} is kept: {best.reason}. The loss is at least {lower}."
+        return best.verdict, sentence
+    return best.verdict, f"No attack that was tried breaks the promise of {promised}; the loss is at least {lower}."
 
 
 def _first_number(release: Any) -> jax.Array:

@@ -75,7 +75,7 @@ TITLES = {
     "violation": "The promise is broken",
     "fault": "The program has a fault",
     "consistent": "No attack that was tried breaks the promise",
-    "underpowered": "Too few trials to know",
+    "underpowered": "This examination could not have shown a violation",
 }
 ON_THE_CURVE = (
     "Every rule that guesses which input was used has two error rates. The promise keeps them above the dashed line. "

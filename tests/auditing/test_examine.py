@@ -1,5 +1,7 @@
 """An examination: one verdict from the program, the sensitivity, the worst pair and every attack."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -163,3 +165,29 @@ def test_against_a_curve_the_audit_that_proved_a_violation_decides():
     found = Examination(verdict, sentence, (), (), (kept, broken), pairs, 0.95)
     assert (found.result, found.pair) == (broken, pairs[1])
     assert Examination("consistent", "", (), (), (kept, kept), pairs, 0.95).result == kept
+
+
+def test_what_is_told_of_an_examination_is_told_of_the_audit_on_which_its_verdict_rests():
+    """Of audits that show nothing, it was the first and smallest one, whose reason stood beside another verdict."""
+    claim, pairs = Claim(0.1), ((0, 1), (2, 3))
+    small = dpaudit.from_counts(250, 250, 500, 500, claim=claim)
+    large = dpaudit.from_counts(25_000, 25_000, 50_000, 50_000, claim=claim)
+    assert (small.verdict, large.verdict) == ("underpowered", "consistent")
+    assert small.epsilon_lower == large.epsilon_lower == 0
+    verdict, sentence = _judged([small, large], [], claim)
+    assert (verdict, sentence[:43]) == ("consistent", "No attack that was tried breaks the promise")
+    found = Examination(verdict, sentence, (), (), (small, large), pairs, 0.95)
+    assert (found.result, found.pair) == (large, pairs[1])
+    lucky = dataclasses.replace(small, epsilon_lower=0.02)
+    assert Examination("consistent", "", (), (), (lucky, large), pairs, 0.95).result == large
+    fewer = dataclasses.replace(large, trials=9)
+    assert Examination("consistent", "", (), (), (large, fewer), pairs, 0.95).result == large
+
+
+def test_an_examination_that_could_not_tell_says_why():
+    """It said "too few trials" of attacks that saw nothing."""
+    seen = dataclasses.replace(dpaudit.from_counts(250, 250, 500, 500, claim=CLAIM), reason="this attack saw nothing")
+    assert _judged([seen], [], CLAIM) == (
+        "underpowered",
+        "It is not known whether 1 is kept: this attack saw nothing. The loss is at least 0.",
+    )
