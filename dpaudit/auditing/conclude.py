@@ -111,6 +111,7 @@ def from_counts(
         threshold=threshold,
         side="either" if both_events else "above",
         reason=too_few(negatives + positives, ceiling, claim, confidence=tested["confidence"])
+        or one_answer(*counts)
         or (None if both_events or lower > 0 else _backwards(*counts, delta))
         or (None if broken else too_weak(claim, detectable, min(negatives, positives), tested["confidence"])),
         p_value=p_value,
@@ -231,6 +232,13 @@ def shown(fpr: float, fnr: float, delta: float, *, both_events: bool) -> float:
     """Returns the epsilon at these rates, or the larger one of the rule and its opposite where both events count."""
     rates = np.array([[fpr, fnr], [1 - fpr, 1 - fnr]] if both_events else [[fpr, fnr]])
     return float(epsilon_from_rates(rates[:, 0], rates[:, 1], delta).max())
+
+
+def one_answer(false_positives: int, false_negatives: int, negatives: int, positives: int) -> str | None:
+    """Says that a rule saw nothing, if it gave the same answer in all trials of both worlds."""
+    if (false_positives, false_negatives) not in ((0, positives), (negatives, 0)):
+        return None
+    return "the rule gave the same answer in all trials: this attack saw nothing"
 
 
 def _backwards(false_positives: int, false_negatives: int, negatives: int, positives: int, delta: float) -> str | None:

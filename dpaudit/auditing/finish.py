@@ -7,7 +7,7 @@ import numpy as np
 
 from dpaudit.auditing.attacks.portfolio import Family
 from dpaudit.auditing.bounds import sequential
-from dpaudit.auditing.conclude import from_band, from_counts
+from dpaudit.auditing.conclude import from_band, from_counts, one_answer
 from dpaudit.auditing.count import Account
 from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.foresight import Expected, with_foresight, with_reading
@@ -94,12 +94,10 @@ def _blind(account: Account, *, of_rule: bool) -> str | None:
     enough."""
     if not of_rule and (account.low != account.high).any():
         return None
-    false_positives, false_negatives, negatives, positives = account.errors
-    if (false_positives, false_negatives) not in ((0, positives), (negatives, 0)):
-        return None
-    if (account.low == account.high).all() and account.low[0] == account.low[1]:
+    same = one_answer(*account.errors)
+    if same and (account.low == account.high).all() and account.low[0] == account.low[1]:
         return "all scores are equal: this attack saw nothing"
-    return "the rule gave the same answer in all trials: this attack saw nothing"
+    return same
 
 
 def _remark(account: Account) -> str:

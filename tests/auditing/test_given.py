@@ -312,6 +312,16 @@ def test_counts_of_guesses_that_are_always_wrong_are_not_called_consistent(claim
     assert dpaudit.from_counts(510, 505, 1_000, 1_000, claim=claim).verdict == "consistent"
 
 
+@pytest.mark.parametrize("claim", [Claim(1.0), Claim.gaussian(1.0)])
+@pytest.mark.parametrize("counts", [(0, 1_000, 1_000, 1_000), (1_000, 0, 1_000, 1_000)])
+def test_counts_of_a_rule_with_one_answer_are_not_called_consistent(claim, counts):
+    """They were, where an audit by such a rule was underpowered."""
+    found = dpaudit.from_counts(*counts, claim=claim)
+    assert found.verdict == "underpowered"
+    assert "saw nothing" in str(found.reason)
+    assert dpaudit.from_counts(1, 999, 1_000, 1_000, claim=claim).verdict == "consistent"
+
+
 def test_one_training_says_when_its_scores_are_blind_or_turned():
     included, claim = np.random.default_rng(0).random(400) < 0.5, Claim(1.0, 1e-5, "add_remove")
     blind, turned = (dpaudit.one_run(scores, included, claim=claim) for scores in (np.zeros(400), -1.0 * included))
