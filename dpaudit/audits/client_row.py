@@ -32,7 +32,10 @@ def columns(
     if codes is not None:
         found = _measured(randomizer, codes, best, setting["epsilon"], confidence)
     counted = 0 if codes is None else codes[0].size
-    return exact | found | randomizer.columns(planes, counted, confidence, **setting)
+    row = exact | found | randomizer.columns(planes, counted, confidence, **setting)
+    if row["verdict"] == "consistent" and float(row["detectable"]) > 2 * setting["epsilon"]:  # "inf" is text
+        row["verdict"] = "underpowered"
+    return row
 
 
 def _exact(randomizer: Randomizer, planes: Pair, best: OptimalTest, setting: dict[str, Any]) -> Columns:

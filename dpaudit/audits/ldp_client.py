@@ -272,7 +272,8 @@ def audit_craft(
       ``fpr``, ``fnr`` (pooled), ``epsilon_hat`` and its ``_std`` (over repeats), ``epsilon_lower``, ``epsilon_upper``
       (pooled) and ``epsilon_exact``; the optimal test of the same trials gives ``epsilon_optimal`` (exact)
       with ``epsilon_optimal_lower``, ``epsilon_optimal_upper`` (pooled). The verdict is "violation" if either lower
-      bound exceeds the promise, and "underpowered" if none could, or if both tests gave one answer in all trials.
+      bound exceeds the promise, and "underpowered" if not even twice the promise would have been called a violation
+      with probability 0.8 (``detectable``), or if both tests gave one answer in all trials.
     """
     _validate.at_least(1, number_of_epsilons=len(epsilons))
     for epsilon in epsilons:

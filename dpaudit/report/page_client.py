@@ -35,6 +35,7 @@ method.</p>"""
 BLIND = (
     "Both tests gave one answer in every trial, as of two gradients that are zero, so that no fault could have shown."
 )
+WEAK = "A loss of twice the promise would have been found with probability below 0.8."
 ALARMS = """<p>Chance alone can raise a false alarm. Each line of the engineers' table holds two tests, the everyday
 guess and the optimal test: {tests} in all, each with a confidence of {confidence}, and either can find a violation.
 {chance} A real violation appears again when the tests are repeated with another seed; a false alarm rarely
@@ -79,20 +80,21 @@ def _verdict(rows: Rows) -> str:
         answer = "The randomizer breaks its promise."
         more = f"{len(broken)} of {_tests(played)} found that it hides less than it says."
     elif not able:
-        answer, more = "Too few trials to tell.", "Even a perfect observer could not have shown a broken promise."
+        answer, more = "Too few trials to tell.", WEAK
         if all(map(_blind, played)):
             answer, more = "There was nothing to tell apart.", BLIND
     else:
         answer = "The randomizer was not caught breaking its promise."
         few = len(played) - len(able)
-        more = f"None of {_tests(able)} found a violation" + (f"; {few} could not have found any." if few else ".")
+        more = f"None of {_tests(able)} found a violation" + (f"; {few} could hardly have found any." if few else ".")
         more += " That is not a proof of privacy: the end of this part says which violations would have been found."
     return f'<div class="box"><p><b>{escape(answer)}</b> {escape(more)}</p></div>'
 
 
 def _blind(row: Row) -> bool:
-    """Tells whether there were trials enough, but a pair that neither test tells apart."""
-    return row["verdict"] == "underpowered" and number(row["ceiling"]) > row["epsilon"]
+    """Tells whether there were trials enough, but a pair that no test tells apart: all trials are ties."""
+    one_answer = {row["fpr"], row["fnr"]} == {0, 1}
+    return row["verdict"] == "underpowered" and one_answer and number(row["ceiling"]) > row["epsilon"]
 
 
 def _tests(rows: Rows) -> str:
@@ -199,14 +201,15 @@ def _judged(played: Rows, epsilon: float) -> str:
     if not able:
         if all(map(_blind, own)):
             return f"{start}not tested. {BLIND}"
-        most = words.said(max(number(row["ceiling"]) for row in own if not _blind(row)))
-        return f"{start}too few trials. Even a perfect observer could not have shown more than ε = {most}."
+        most = max(number(row["ceiling"]) for row in own if not _blind(row))
+        shown = f"Even a perfect observer could not have shown more than ε = {words.said(most)}."
+        return f"{start}too few trials. {shown if most <= epsilon else WEAK}"
     best = (min if kind.fault else max)(able, key=lambda row: number(row["detectable"]))
     text = f"{start}no violation was found in {tests}. A true ε of {words.beside(best['detectable'], epsilon)} or more"
     text += f", {kind.fault}," * bool(kind.fault) + " would have been found with probability 0.8"
     text += f" by the optimal test ({words.craft_name(best['craft'])})." if kind.fault else "."
     few = len(own) - len(able)
-    return text + (f" {few} of them could not have found any." if few else "")
+    return text + (f" {few} of them could hardly have found any." if few else "")
 
 
 def _power(played: Rows) -> list[str]:

@@ -130,8 +130,8 @@ KINDS = {
             "Ceiling": "The largest lower bound of the optimal test that this many trials can certify.",
             "Detectable": DEFINITE + "σ alone too small.",
             "Verdict": "violation: the lower bound of the cosine rule exceeds the claim, or no Gaussian noise with "
-            "the promised mu gives the counts of the optimal test; underpowered: no count could, or both "
-            "tests gave one answer in all trials; consistent: neither; computed: no trial was run.",
+            "the promised mu gives the counts of the optimal test; underpowered: detectable is more than twice the "
+            "claim, or both tests gave one answer in all trials; consistent: neither; computed: no trial was run.",
         },
     ),
     "privunit": Kind(
@@ -153,8 +153,9 @@ KINDS = {
             "of the ratio of its probabilities, e^ε for any two gradients that are not zero. Exact, and bounded on "
             "the same trials.",
             "Detectable": DEFINITE + "the cap's probability alone too large.",
-            "Verdict": "violation: a lower bound of either test exceeds the claim; underpowered: even the ceiling "
-            "does not, or both tests gave one answer in all trials; consistent: neither; computed: no trial was run.",
+            "Verdict": "violation: a lower bound of either test exceeds the claim; underpowered: detectable is "
+            "more than twice the claim, or both tests gave one answer in all trials; consistent: neither; computed: "
+            "no trial was run.",
         },
     ),
 }

@@ -145,9 +145,13 @@ def assurance(rows: Sequence[Row]) -> str:
 
 
 def detectable(rows: Sequence[Row], of: Callable[[Iterable[float]], float] = max) -> str:
-    """Formats the detectable epsilon of each promise: ``0.52 (claim 0.5), 1.02 (claim 1)``; ``of`` the settings, the
+    """Formats the detectable epsilon of each promise: ``0.52 (claim 0.5), none (claim 4)``; ``of`` the settings, the
     one in which it is largest or smallest."""
-    return ", ".join(
-        f"{said(of(number(row['detectable']) for row in rows if row['epsilon'] == epsilon))} (claim {epsilon:g})"
+    found = {
+        epsilon: of(number(row["detectable"]) for row in rows if row["epsilon"] == epsilon)
         for epsilon in epsilons(rows)
+    }
+    return ", ".join(
+        f"{'none' if math.isinf(least) else beside(least, epsilon)} (claim {epsilon:g})"
+        for epsilon, least in found.items()
     )

@@ -203,6 +203,16 @@ def test_the_optimal_test_finds_what_the_cosine_rule_cannot_see():
     assert wrong["verdict"] == "violation"
 
 
+def test_a_test_that_would_have_missed_twice_the_promise_is_underpowered():
+    """It was consistent, with a detectable epsilon thirty times the promised one."""
+    weak, strong = (audited(RIGHT_ANGLE, engine="plane", epsilons=(epsilon,))[0] for epsilon in (0.001, 2.0))
+    assert weak["ceiling"] > 1
+    assert weak["detectable"] > 0.03
+    assert weak["verdict"] == "underpowered"
+    assert strong["detectable"] < 4
+    assert strong["verdict"] == "consistent"
+
+
 @pytest.mark.parametrize("engine", ["full", "plane"])
 @pytest.mark.parametrize("g1", [[0.0, 0, 0], [3.0, 0, 0]], ids=["the zero gradient twice", "one direction"])
 def test_pairs_that_no_test_can_tell_apart_say_nothing_of_the_mechanism(g1, engine):

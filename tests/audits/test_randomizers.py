@@ -172,8 +172,9 @@ FAULTS = {"gaussian": noise_for_one_clip_norm, "privunit": cap_of_twice_epsilon}
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("crafted", [TURNED, OPPOSITE], ids=["turned", "opposite"])
 def test_sound_clients_are_cleared_and_agree_with_their_exact_values(name, crafted):
+    weak = name == "gaussian" and crafted is TURNED  # this pair shows less than half of what is lost
     for row, computed in zip(audited(name, crafted), audited(name, crafted, engine="exact"), strict=True):
-        assert row["verdict"] == "consistent"
+        assert row["verdict"] == ("underpowered" if weak else "consistent")
         assert row["delta"] == CLIENTS[name].delta
         for rule in ("", "_optimal"):
             exact = row["epsilon_exact" if not rule else "epsilon_optimal"]

@@ -86,7 +86,10 @@ def test_promise_broken_or_not_testable(tmp_path):
     _, text, _ = read(tmp_path, [row(verdict="underpowered", ceiling=3.2, detectable="inf")])
     assert "too few trials. Even a perfect observer could not have shown more than ε = 3.20." in text
     assert "probability 0.8" not in text.split("For engineers")[0]
-    _, text, _ = read(tmp_path, [row(verdict="underpowered", ceiling=6.3, detectable="inf")])
+    _, text, _ = read(tmp_path, [row(verdict="underpowered", ceiling=6.3, detectable=8.1)])
+    assert "too few trials. A loss of twice the promise would have been found with probability below 0.8." in text
+    assert "one answer" not in text.split("For engineers")[0]
+    _, text, _ = read(tmp_path, [row(verdict="underpowered", ceiling=6.3, detectable="inf", fpr=0.0, fnr=1.0)])
     assert "Promise ε = 4: not tested. Both tests gave one answer in every trial" in text
     assert "perfect observer" not in text
 
@@ -99,7 +102,7 @@ def test_promise_broken_or_not_testable(tmp_path):
             {"verdict": "violation"},
             "The randomizer breaks its promise. 1 of 2 tests found that it hides less than it says.",
         ),
-        ({"verdict": "underpowered"}, "None of 1 test found a violation; 1 could not have found any."),
+        ({"verdict": "underpowered"}, "None of 1 test found a violation; 1 could hardly have found any."),
     ],
 )
 def test_the_verdict_comes_first(tmp_path, changes, answer):
@@ -111,7 +114,11 @@ def test_the_verdict_of_nothing_played_or_too_little(tmp_path):
     for rows, answer in (
         ([computed()], "The promise was not tested."),
         ([row(verdict="underpowered", detectable="inf", ceiling=3.2)], "Too few trials to tell."),
-        ([row(verdict="underpowered", detectable="inf", ceiling=6.3)], "There was nothing to tell apart."),
+        ([row(verdict="underpowered", detectable=8.1, ceiling=6.3)], "Too few trials to tell."),
+        (
+            [row(verdict="underpowered", detectable="inf", ceiling=6.3, fpr=0.0, fnr=1.0)],
+            "There was nothing to tell apart.",
+        ),
     ):
         assert answer in read(tmp_path, rows)[1].split("In federated learning")[0]
 

@@ -103,3 +103,10 @@ def test_confidence_of_all_bounds_together_or_the_failures_to_expect():
     assert "99.75% for each bound, 95% for all 20 lower bounds together" in " ".join(rendered(audit_table(shared)))
     many = " ".join(rendered(audit_table([row()] * 28)))
     assert "95% for each bound; on average up to 2.8 of 56 lower bounds may lie too high by chance." in many
+
+
+def test_where_no_epsilon_is_detectable_none_is_named():
+    """The caption said that "∞ (claim 4) would have been called a violation"."""
+    few = row(verdict="underpowered", detectable="inf", ceiling=3.2)
+    caption = " ".join(rendered(audit_table([few, row(epsilon=1.0, detectable=1.002)])))
+    assert "Detectable: a true ε of 1.002 (claim 1), none (claim 4) would have been called a violation" in caption
