@@ -36,7 +36,7 @@ for (const box of document.querySelectorAll(".randomizer")) {
     const degrees = Number(at("angle").value), norm = Number(at("norm").value);
     const epsilon = losses[Number(at("epsilon").value)];
     const theta = degrees * Math.PI / 180, length = Math.min(norm, 1);
-    const far = 0.5 - length * (1 / (1 + Math.exp(-epsilon)) - 0.5), near = 1 - far;
+    const far = (1 - length) / 2 + length / (1 + Math.exp(epsilon)), near = 1 - far;
     const right = degrees === 0 ? 0.5 : (near * (Math.PI + theta) + far * (Math.PI - theta)) / (2 * Math.PI);
     for (const [name, turn] of [["g0", -theta / 2], ["g1", theta / 2]]) {
       const [x, y] = point(turn, length);
@@ -54,7 +54,8 @@ for (const box of document.querySelectorAll(".randomizer")) {
     at("right").textContent = Math.floor(100 * right + 0.5);
     at("most").textContent = Math.floor(100 / (1 + Math.exp(-epsilon)) + 0.5);
     at("telling").textContent = Math.floor(100 * theta / Math.PI + 0.5);
-    at("ratio").textContent = (near / far).toFixed(1);
+    const ratio = near / far, whole = Math.round(ratio).toLocaleString("en");
+    at("ratio").textContent = ratio >= 1e6 ? "more than a million" : ratio >= 100 ? whole : ratio.toFixed(1);
   };
   box.addEventListener("input", draw);
   draw();
@@ -89,7 +90,7 @@ def told(degrees: float, norm: float, epsilon: float) -> Told:
     pair = oracle.Pair(np.asarray(norm), np.asarray(norm), np.asarray(theta))
     far = float(oracle.far_sides(pair, epsilon=epsilon, clip_norm=1.0)[0])
     fpr, fnr = oracle.cosine_rates(pair, epsilon=epsilon, clip_norm=1.0)
-    return Told(1 - far, float(1 - (fpr + fnr) / 2), theta / math.pi, (1 - far) / far)
+    return Told(1 - far, float(1 - (fpr + fnr) / 2), theta / math.pi, (1 - far) / far if far else math.inf)
 
 
 def render(epsilons: Sequence[float]) -> str:
@@ -102,11 +103,12 @@ def render(epsilons: Sequence[float]) -> str:
         _slider("norm", "Norm of each", 0, 1.5, 0.01, NORM, f"{NORM:.2f} L"),
         _slider("epsilon", "Promise ε", 0, last, 1, last, f"{epsilon:g}"),
     ]
+    ratio = words.likelier(shown.ratio, ".1f")
     sentence = (
         f'The everyday guess is right <b data-part="right">{words.of_100(shown.right)}</b> times out of 100, where '
         f'the promise allows <b data-part="most">{words.of_100(words.worst_case(epsilon))}</b>. '
         f'<b data-part="telling">{words.of_100(shown.telling)}</b> of 100 messages are telling: they point towards '
-        f'one candidate and away from the other, and are <b data-part="ratio">{shown.ratio:.1f}</b> times as likely '
+        f'one candidate and away from the other, and are <b data-part="ratio">{ratio}</b> times as likely '
         "from the one as from the other."
     )
     listed = escape(" ".join(f"{loss:g}" for loss in epsilons))

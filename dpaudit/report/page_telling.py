@@ -105,7 +105,8 @@ def by_region(rows: Rows) -> str:
     lines = []
     for row in own:
         loss, rates = number(row["epsilon_optimal"]), telling(row)
-        numbers = (f"{100 * rates.own:.2g}", f"{100 * rates.other:.2g}", f"{math.exp(loss):.3g} to 1")
+        ratio = words.likelier(math.exp(min(loss, 700.0)), ".3g")  # beyond, floats overflow
+        numbers = (words.often(rates.own), words.often(rates.other), f"{ratio} to 1")
         lines.append([title(row), *numbers, str(of_100(words.worst_case(loss)))])
     first, (name, often, rare, ratio, after) = own[0], lines[0]
     text = (

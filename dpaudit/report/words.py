@@ -62,6 +62,21 @@ def of_100(share: float) -> int:
     return math.floor(100 * share + 0.5)
 
 
+def often(probability: float) -> str:
+    """Formats a probability as so many times out of 100, without an exponent: ``49``, ``0.017``."""
+    times = 100 * probability
+    if times < 1e-4:
+        return "less than 0.0001"
+    return f"{times:.0f}" if times >= 9.95 else f"{times:.2g}"
+
+
+def likelier(ratio: float, form: str) -> str:
+    """Formats how many times likelier something is, below 100 as ``form`` says: ``54.6``, ``2,981``."""
+    if ratio >= 1e6:
+        return "more than a million"
+    return f"{ratio:,.0f}" if ratio >= 100 else format(ratio, form)
+
+
 def worst_case(epsilon: float, delta: float = 0.0) -> float:
     """Returns the largest probability of a right guess that a promise allows, (e^epsilon + delta)/(1 + e^epsilon)."""
     return (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from dpaudit.audits.oracle import ldp_sgd_cosine, ldp_sgd_tradeoff
-from dpaudit.report import page_randomizer
+from dpaudit.report import page_randomizer, words
 from dpaudit.report.page import STYLE, write_page
 from dpaudit.report.page_randomizer import SCRIPT, told
 from tests.report.reader import read_page
-from tests.report.samples import grid
+from tests.report.samples import grid, row
 
-POSITIONS = list(itertools.product((1, 60, 90, 180), (0, 0.3, 1, 1.5), (0.5, 4)))  # degrees, norm, epsilon
+POSITIONS = list(itertools.product((1, 60, 90, 180), (0, 0.3, 1, 1.5), (0.5, 4, 8, 40)))  # degrees, norm, epsilon
 
 
 @pytest.mark.parametrize("degrees, norm, epsilon", POSITIONS)
@@ -57,6 +57,23 @@ def test_the_page_lets_this_script_run_and_nothing_else(tmp_path):
     assert "The everyday guess is right 74 times out of 100, where the promise allows 98." in text
 
 
+@pytest.mark.parametrize(
+    "epsilon, ratio, rare", [(8.0, "2,981", "0.034"), (40.0, "more than a million", "less than 0.0001")]
+)
+def test_a_weak_promise_is_told_in_plain_numbers(tmp_path, epsilon, ratio, rare):
+    """The page said 1e+02 times out of 100, 2.98e+03 to 1, and Infinity times as likely."""
+    weak = row(
+        craft="gradient_flip", epsilon=epsilon, epsilon_optimal=epsilon, accuracy_exact=1 / (1 + math.exp(-epsilon))
+    )
+    write_page([weak], tmp_path / "report.html")
+    _, text, _ = read_page(tmp_path / "report.html")
+    assert f"are {ratio} times as likely from the one" in text
+    assert (
+        f"comes 100 times out of 100 if the candidate that it points to was sent and {rare} times out of 100" in text
+    )
+    assert f"a ratio of {ratio} to 1." in text
+
+
 def test_one_promise_needs_no_slider():
     assert page_randomizer.render([2.0]).count("<label hidden>") == 1
     assert page_randomizer.render([1.0, 2.0]).count("<label hidden>") == 0
@@ -71,14 +88,14 @@ def test_the_script_shows_the_same_numbers():
     const parts = {}, said = [];
     const part = (name) => (parts[name] ??= { value: "0", textContent: "", setAttribute() {} });
     let draw;
-    const box = { dataset: { epsilons: "0.5 4" }, addEventListener: (_, f) => { draw = f; },
+    const box = { dataset: { epsilons: "0.5 4 8 40" }, addEventListener: (_, f) => { draw = f; },
                   querySelector: (text) => part(/"(.*)"/.exec(text)[1]) };
     globalThis.document = { querySelectorAll: () => [box] };
     SCRIPT
     for (const [angle, norm, epsilon] of POSITIONS) {
-      part("angle").value = angle; part("norm").value = norm; part("epsilon").value = epsilon === 4 ? 1 : 0;
+      part("angle").value = angle; part("norm").value = norm; part("epsilon").value = [0.5, 4, 8, 40].indexOf(epsilon);
       draw();
-      said.push(["right", "most", "telling", "ratio"].map((name) => Number(part(name).textContent)));
+      said.push(["right", "most", "telling", "ratio"].map((name) => part(name).textContent));
     }
     console.log(JSON.stringify(said));
     """
@@ -89,4 +106,5 @@ def test_the_script_shows_the_same_numbers():
         found = told(degrees, norm, epsilon)
         most = math.floor(100 / (1 + math.exp(-epsilon)) + 0.5)
         wanted = [math.floor(100 * found.right + 0.5), most, math.floor(100 * found.telling + 0.5)]
-        assert said == [*wanted, pytest.approx(found.ratio, abs=0.0501)]
+        assert list(map(int, said[:3])) == wanted
+        assert said[3] == words.likelier(found.ratio, ".1f")
