@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Rows = Sequence[Row]
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; shapes differ too, for print in grey.
-SERIES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "v"), ("#E69F00", "P"), ("#56B4E9", "X"))
+# Okabe and Ito's colours and two of Tol's, which colour-blind readers can tell apart; shapes differ too, for print in
+# grey. A page shows all eight settings of a client's audit in one figure.
+SERIES = (
+    ("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "v"),
+    ("#E69F00", "P"), ("#56B4E9", "X"), ("#882255", "<"), ("#999933", ">"),
+)  # fmt: skip
 INK, FAINT = "#222222", "#8a8a8a"
+LABEL = 9.5  # more than the width of "at most 100" above the axis of right guesses
 OPTIMAL: dict[str, Any] = {
     "marker": "D",
     "markersize": 8,
@@ -206,7 +211,7 @@ def guess_figure(rows: Rows) -> "Figure":
                 offset, across, up = _clear(share, lines, dots)
                 axes.annotate(str(words.of_100(share / 100)), (share, place), offset, textcoords="offset points",
                               ha=across, va=up, color=colour, fontsize=9)  # fmt: skip
-    for (text, _, colour), x in zip(marks, _apart([x for _, x, _ in marks], 7), strict=True):
+    for (text, _, colour), x in zip(marks, _apart([x for _, x, _ in marks], LABEL), strict=True):
         axes.annotate(text, (x, 1), (0, 4), xycoords=("data", "axes fraction"), textcoords="offset points",
                       ha="center", va="bottom", color=colour, fontsize=9)  # fmt: skip
     axes.set_yticks(range(len(crafts)), [words.craft_name(craft) for craft in crafts])

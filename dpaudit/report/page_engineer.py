@@ -1,6 +1,7 @@
 """Renders the engineer's part of the page: every number, every figure, and how they were obtained."""
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 from dpaudit.audits.ldp_client import ACCESS, COUNTER_EXAMPLES
@@ -81,6 +82,7 @@ def render(rows: Rows) -> str:
     parts.append("<h2>All numbers</h2>")
     for place, source in enumerate(sources):
         own = [row for row in rows if words.source(row) == source]
+        parts += [f"<h3>{escape(source)}</h3>"] if len(sources) > 1 else []  # a phone shows no header of the table
         parts.append(markup.table((source, *HEADERS), map(_cells, own), "dense"))
         caption = f"{source}: ε attained in each setting, beside the promise; bars on the dots are the pooled bounds."
         parts.append(markup.figure(summary_figure(own), f"summary-{place}", caption))

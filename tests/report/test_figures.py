@@ -83,6 +83,15 @@ def test_summary_figure_has_a_panel_for_every_promise():
     assert names == ["benign", "dummy"]
 
 
+def test_what_promises_allow_is_written_side_by_side():
+    """Those of 4 and 8, at most 98 and 100, were written over each other."""
+    figure = guess_figure([row(), row(epsilon=8.0)])
+    figure.draw_without_rendering()
+    first, second = (text.get_window_extent() for text in figure.axes[0].texts if "at most" in text.get_text())
+    assert first.x1 < second.x0
+    assert second.x1 <= figure.bbox.x1
+
+
 def test_guess_figure_lies_between_coin_toss_and_worst_case():
     (axes,) = guess_figure(of(grid(), "digits")).axes
     drawn = lines(axes)

@@ -146,6 +146,13 @@ def test_cells_of_a_dense_table_carry_their_headers(tmp_path):
     assert '<td data-label="verdict">consistent</td>' in source
 
 
+def test_a_phone_names_the_data_of_each_table(whole):
+    """There, the header of a dense table, which names them, is not shown."""
+    source, _, _ = whole
+    for name in ("digits", "cifar10 (JPEG)"):
+        assert f'<h3>{name}</h3>\n<div class="wide"><table class="dense">' in source
+
+
 def test_chance_is_counted(tmp_path):
     _, text, _ = read(tmp_path, [row(confidence=1 - 0.05 / 4), row(craft="dummy", confidence=1 - 0.05 / 4)])
     assert (

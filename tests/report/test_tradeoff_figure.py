@@ -3,7 +3,9 @@
 import numpy as np
 from scipy.stats import norm
 
+from dpaudit.audits.ldp_client import CRAFTS
 from dpaudit.report import tradeoff_figure
+from tests.report.samples import row
 
 
 def test_the_measured_band_holds_the_true_curve_and_only_a_fault_is_shaded():
@@ -25,3 +27,12 @@ def test_the_measured_band_holds_the_true_curve_and_only_a_fault_is_shaded():
         axes = tradeoff_figure.tradeoff_figure(given).axes[0]
         dark = next(one for one in axes.collections if one.get_label() == "violation")
         assert bool(dark.get_paths() and any(len(path.vertices) > 3 for path in dark.get_paths())) == broken
+
+
+def test_all_settings_of_a_page_differ_in_colour_and_shape():
+    """The seventh and eighth had those of the first two."""
+    settings = [(row(craft=craft), (0.4, 0.1)) for craft in CRAFTS]
+    lines = tradeoff_figure.attained_figure(settings).axes[0].lines
+    dots = [(line.get_color(), line.get_marker()) for line in lines if line.get_marker() not in ("None", "D")]
+    colours, shapes = (set(of) for of in zip(*dots, strict=True))
+    assert len(dots) == len(colours) == len(shapes) == len(CRAFTS)
