@@ -15,23 +15,24 @@ from dpaudit.report.tradeoff_figure import tradeoff_figure
 VERDICTS = {
     "violation": (
         "The promise is broken",
-        "The releases of the two inputs can be told apart more often than the promise allows. The bound fails to hold "
-        "in at most {risk:g} % of such audits, so chance is an unlikely explanation; another seed will show it again.",
+        "The two worlds can be told apart more often than the promise allows. The bound fails to hold in at most "
+        "{risk:g} % of such audits, so chance is an unlikely explanation; fresh trials will show it again.",
     ),
     "consistent": (
         "No violation was found",
-        "This attack on this pair of inputs did not exceed the promise. That is not a proof of privacy: another pair "
-        "or a better attack may show more. {seen}",
+        "This attack did not exceed the promise. That is not a proof of privacy: other inputs or a better attack may "
+        "show more. {seen}",
     ),
     "underpowered": ("This audit could not have shown a violation", "Reason: {reason}. {next}"),
     "measured": (
         "Measured, without a promise",
-        "No promise was given to compare with: the numbers below are what this attack attained on this pair.",
+        "No promise was given to compare with: the numbers below are what this attack attained.",
     ),
 }
 
 MORE_TRIALS = "The command dpaudit plan computes how many trials are needed."
-ANOTHER_ATTACK = "Another attack, or another pair of inputs, may show more."
+MORE = "It takes more of them, not another attack."
+ANOTHER_ATTACK = "Another attack, or other inputs, may show more."
 
 
 def render(row: dict[str, Any]) -> str:
@@ -45,7 +46,7 @@ def render(row: dict[str, Any]) -> str:
         risk=round(100 * (1 - result.confidence), 6),
         seen="" if result.detectable is None else f"{seen}probability 0.8.",
         reason=result.reason,
-        next=MORE_TRIALS if result.claim and "trials" in str(result.reason) else ANOTHER_ATTACK,
+        next=_advice(result),
     )
     numbers = [*result_lines(result), ("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds")]
     return "\n".join(
@@ -57,6 +58,15 @@ def render(row: dict[str, Any]) -> str:
             markup.definitions([*numbers, ("versions", str(row["versions"]))]),
         ]
     )
+
+
+def _advice(result: AuditResult) -> str:
+    """Says what would help an audit that could not have shown a violation: more trials where they were too few, which
+    are planned for an epsilon and not for a curve, else another attack."""
+    reason = str(result.reason)
+    if not reason.startswith(("even ", "with this many trials")):
+        return ANOTHER_ATTACK
+    return MORE_TRIALS if result.claim and not result.claim.is_curve and "trials" in reason else MORE
 
 
 def _caption(row: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from dpaudit import Claim
 from dpaudit.auditing.conclude import from_counts
 from dpaudit.auditing.given import one_run
 from dpaudit.auditing.result import Tried
+from dpaudit.report import page_audit
 from dpaudit.report.page import write_audit_page
 from tests.report.reader import read_page
 
@@ -125,3 +126,21 @@ def test_a_hostile_name_stays_text(tmp_path):
     source, text, _ = page(tmp_path, 1, 100, None, target="<script>alert(1)</script>")
     assert "<script" not in source
     assert "<script>alert(1)</script>" in text
+
+
+@pytest.mark.parametrize(
+    "result, helps",
+    [
+        (from_counts(0, 50, 50, 50, claim=Claim(1.0)), page_audit.ANOTHER_ATTACK),  # the rule had one answer
+        (from_counts(9, 9, 10, 10, claim=Claim(4.0)), page_audit.MORE_TRIALS),
+        (from_counts(50, 50, 100, 100, claim=Claim(0.1)), page_audit.MORE_TRIALS),
+        (from_counts(1, 1, 3, 3, claim=Claim.gaussian(2.0)), page_audit.MORE),
+        (one_run([1.0, 2, 3, 4], [False, False, True, True], claim=Claim(1.0, 0.0, "add_remove")), page_audit.MORE),
+    ],
+)
+def test_what_would_help_an_underpowered_audit_is_said(tmp_path, result, helps):
+    """Of a rule with one answer the page advised more trials, and of too few canaries another attack."""
+    assert result.verdict == "underpowered"
+    _, text, _ = drawn(tmp_path, result, "mine.py:f")
+    assert text.count(helps) == 1
+    assert sum(other in text for other in (page_audit.ANOTHER_ATTACK, page_audit.MORE_TRIALS, page_audit.MORE)) == 1
