@@ -278,10 +278,11 @@ def plan_table(plan: Plan, rate_of: str) -> Table:
 
 
 def _plan_caption(plan: Plan, rate_of: str) -> str:
+    said = partial(words.beside, promised=plan.epsilon)
     lines = [
         f"With {plan.trials:,} trials, the expected lower bound of a mechanism that spends exactly its claim is "
-        f"{plan.honest_lower:.2f}; the largest possible bound is {plan.ceiling:.2f}, and the smallest loss called a "
-        f"violation with probability 0.8 is {plan.detectable:.2f}.",
+        f"{said(plan.honest_lower)}; the largest possible bound is {said(plan.ceiling)}, and the smallest loss called "
+        f"a violation with probability 0.8 is {said(plan.detectable)}.",
         f"The attack is assumed to be {plan.assumes}. {_LIMITS if plan.assumes == PERFECT else _ASIDE} "
         "Stopping times are simulated.",
     ]

@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dpaudit._validate import InputError
+from dpaudit.auditing.bounds.plan import plan
 from dpaudit.auditing.conclude import from_counts
 from dpaudit.mechanisms.claim import Claim
-from dpaudit.report.table import audit_table, result_table
+from dpaudit.report.table import audit_table, plan_table, result_table
 from tests.report.samples import computed, grid, row
 
 
@@ -110,3 +111,10 @@ def test_where_no_epsilon_is_detectable_none_is_named():
     few = row(verdict="underpowered", detectable="inf", ceiling=3.2)
     caption = " ".join(rendered(audit_table([few, row(epsilon=1.0, detectable=1.002)])))
     assert "Detectable: a true ε of 1.002 (claim 1), none (claim 4) would have been called a violation" in caption
+
+
+def test_a_plan_for_a_small_claim_shows_its_loss_above_it():
+    """The smallest loss that is called a violation was 0.00 where 0.001 is claimed."""
+    found = plan(1.0)._replace(epsilon=0.001, detectable=0.00173)
+    text = " ".join(rendered(plan_table(found, "the rate given")))
+    assert "the smallest loss called a violation with probability 0.8 is 0.002." in text
