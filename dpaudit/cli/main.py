@@ -1,6 +1,7 @@
 """Parses the ``dpaudit`` command line and runs its commands."""
 
 import dataclasses
+import itertools
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -156,7 +157,8 @@ def _ldp(options: Ldp) -> None:
     from dpaudit.report.rows import write_rows
     from dpaudit.report.table import audit_table
 
-    crafts = tuple(ldp_client.ACCESS) if options.craft == ("all",) else options.craft
+    named = [tuple(ldp_client.ACCESS) if name == "all" else (name,) for name in options.craft]
+    crafts = tuple(dict.fromkeys(itertools.chain.from_iterable(named)))
     for name in options.data:
         _validate.one_of(NAMES, data=name)
     for name in crafts:

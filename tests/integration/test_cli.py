@@ -12,6 +12,7 @@ import jax
 import pytest
 
 from dpaudit import _validate
+from dpaudit.audits import ldp_client
 from dpaudit.cli import command, main
 
 FAST = ("ldp", "--pretraining-steps", "0", "--craft", "dummy", "--epsilon", "1")
@@ -126,6 +127,14 @@ def test_a_setting_does_not_depend_on_its_company(monkeypatch, capsys):
         return row
 
     assert dummy("dummy")["fpr"] == dummy("watermark", "dummy")["fpr"]
+
+
+def test_all_settings_may_be_named_beside_others(monkeypatch):
+    """ "all" beside another was refused, as no setting, once the data had been read."""
+    asked = []
+    monkeypatch.setattr(ldp_client, "audit_client", lambda *_, crafts, **more: asked.extend(crafts) or [])
+    assert run(monkeypatch, "ldp", "--craft", "all", "watermark", "dummy") == 0
+    assert asked == [*ldp_client.ACCESS, "watermark"]
 
 
 @pytest.mark.parametrize(
