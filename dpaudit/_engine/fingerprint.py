@@ -8,8 +8,10 @@ A digest is the same in every process that starts the same run.
 import hashlib
 import re
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import is_dataclass
 from enum import Enum
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -64,21 +66,78 @@ def spelled(traced: ClosedJaxpr) -> tuple[list[bytes], tuple[Any, ...]]:
 
 
 def of_function(function: Any) -> list[bytes]:
-    """Identifies a Python function by its code and the plain values and arrays that it closes over, not by the
-    functions that it calls; an object without code by nothing."""
-    if not hasattr(function, "__code__"):
-        return []
-    values = [*(function.__defaults__ or ()), *map(_held, function.__closure__ or ())]
-    told = [repr(value) if _told(value) else value.tobytes() for value in values if _told(value) or _array(value)]
-    return [*_code(function.__code__), repr(told).encode()]
+    """Identifies a Python function by its code and by what it reads.
+
+    These are the values that it closes over, has as defaults or names in its module, and, of a method or a callable
+    object, the attributes of that object: numbers, text, arrays, and lists and dictionaries of these. Functions and
+    classes are followed where it holds them or names them in its own module; other objects are not.
+    """
+    return list(_read(function, {}))
 
 
-def _code(code: types.CodeType) -> list[bytes]:
-    """Returns the code of a function and of those inside it; sets have no order of their own."""
-    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+def _read(value: Any, known: dict[int, Any]) -> Iterator[bytes]:
+    """Yields what identifies a value; nothing for one in ``known``, which keeps what has been read alive."""
+    if _told(value):
+        yield repr(value).encode()
+    elif _array(value):
+        yield f"{value.dtype} {value.shape}".encode()
+        yield raw(value)
+    elif id(value) not in known:
+        known[id(value)] = value
+        for part in _parts(value):
+            yield from (part,) if isinstance(part, bytes) else _read(part, known)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yields what a list, a function or the like consists of: values, and bytes that identify what has none."""
+    if isinstance(value, (list, tuple)):
+        plain = all(map(_told, value))
+        yield from (repr(list(value)).encode(),) if plain else (f"{len(value)} of".encode(), *value)
+    elif isinstance(value, dict):
+        yield from (f"{len(value)} named".encode(), *(part for item in value.items() for part in item))
+    elif isinstance(value, (set, frozenset)):
+        yield repr(sorted(map(repr, filter(_told, value)))).encode()
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, getattr(value.__self__, "__dict__", None), type(value.__self__))
+    elif isinstance(value, types.FunctionType):
+        codes = _codes(value.__code__)
+        yield repr([word for code in codes for word in _code(code)]).encode()
+        yield from (value.__defaults__, value.__kwdefaults__, *map(_held, value.__closure__ or ()))
+        names = {name for code in codes for name in code.co_names} & value.__globals__.keys()
+        named = {name: value.__globals__[name] for name in sorted(names)}
+        yield {name: one for name, one in named.items() if not callable(one) or _module(one) == value.__module__}
+    elif isinstance(value, type):
+        yield from (one for name, one in sorted(vars(value).items()) if _is_written(name, one))
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield value.__func__
+    elif isinstance(value, property):
+        yield value.fget
+    elif "__wrapped__" in getattr(value, "__dict__", ()):  # as of jax.jit, functools.cache
+        yield value.__wrapped__
+    elif is_dataclass(value) or (callable(value) and isinstance(type(value).__call__, types.FunctionType)):
+        yield from (getattr(value, "__dict__", None), type(value))
+
+
+def _is_written(name: str, one: Any) -> bool:
+    """Tells whether an attribute of a class was written by its author, and not added by Python."""
+    return isinstance(one, types.FunctionType) or not (name.startswith("__") and name.endswith("__"))
+
+
+def _module(one: Any) -> Any:
+    return getattr(one, "__module__", None)
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    """Returns the code of a function and of those inside it."""
+    return [code, *(one for inner in code.co_consts if isinstance(inner, types.CodeType) for one in _codes(inner))]
+
+
+def _code(code: types.CodeType) -> tuple[bytes, Any]:
+    """Returns what a code does, without those inside it; sets have no order of their own."""
     plain = [sorted(map(repr, one)) if isinstance(one, frozenset) else one for one in code.co_consts]
-    told = repr((code.co_names, [one for one in plain if one not in inner]))
-    return [code.co_code, told.encode(), *(word for one in inner for word in _code(one))]
+    return code.co_code, (code.co_names, [one for one in plain if not isinstance(one, types.CodeType)])
 
 
 def _held(cell: types.CellType) -> Any:
@@ -89,7 +148,9 @@ def _held(cell: types.CellType) -> Any:
 
 
 def _array(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject
+    if isinstance(value, (np.ndarray, np.generic)):
+        return not value.dtype.hasobject
+    return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
 
 
 def on_host(traced: ClosedJaxpr) -> list[bytes]:

@@ -1,6 +1,8 @@
 """What is made once and kept: the same arrays at the next start, and nobody else's; files are whole or refused."""
 
+import dataclasses
 import errno
+import functools
 import os
 import types
 from typing import Any
@@ -130,3 +132,66 @@ def test_a_function_is_known_in_another_process_and_by_the_functions_inside_it()
         return (lambda noise: x + noise / 3)(rng.laplace())
 
     assert of_function(half) != of_function(third)
+
+
+SCALE, SETTINGS = 1.0, {"scale": [1.0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    scale: float
+
+
+class Releases:
+    """A mechanism with a state, as a callable object and as a method."""
+
+    def __init__(self, scale: float) -> None:
+        self.setting = Setting(scale)
+
+    def __call__(self, rng, x):
+        return x + rng.laplace(0, self.setting.scale)
+
+    def release(self, rng, x):
+        return self(rng, x)
+
+
+def scaled(rng, x, *, scale: float = 1.0):
+    return x + rng.laplace(0, scale)
+
+
+def by_keyword(scale: float):
+    def release(rng, x, *, scale=scale):
+        return scaled(rng, x, scale=scale)
+
+    return release
+
+
+def named(rng, x):
+    return helper(rng, x) + rng.laplace(0, SETTINGS["scale"][0])
+
+
+def helper(rng, x):
+    return x + rng.laplace(0, SCALE)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda scale: functools.partial(scaled, scale=scale),
+        lambda scale: by_keyword(scale),
+        lambda scale: Releases(scale),
+        lambda scale: Releases(scale).release,
+        lambda scale: functools.cache(by_keyword(scale)),
+        lambda scale: dpaudit.on_host(Releases(scale)),
+    ],
+)
+def test_a_function_is_known_by_the_values_that_it_holds(of):
+    assert of_function(of(1.0)) == of_function(of(1.0)) != of_function(of(0.5))
+
+
+@pytest.mark.parametrize("name, other", [("SCALE", 0.5), ("SETTINGS", {"scale": [0.5]}), ("helper", scaled)])
+def test_a_function_is_known_by_what_it_names_in_its_module(monkeypatch, name, other):
+    before = of_function(named)
+    assert of_function(named) == before
+    monkeypatch.setitem(globals(), name, other)
+    assert of_function(named) != before

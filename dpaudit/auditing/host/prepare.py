@@ -145,7 +145,7 @@ def prepared(
             return player, plan
 
         player, plan = player_of(host, play_key)
-        identity = _identity(host, plan, x0, x1)
+        identity = {} if terms.checkpoint is None else _identity(host, plan, x0, x1)
         processes = max(1, host.workers or 0)
         pilot = _pilot(player, plan, host.__name__, terms, identity, family=distinguisher is None)
         how = {"batch": terms.batch, "until": terms.until, "processes": processes}
