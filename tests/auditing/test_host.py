@@ -147,6 +147,28 @@ def test_failures_are_one_line(function, message):
         dpaudit.audit(dpaudit.on_host(function), [0.0], [1.0], key=KEY, trials=2000)
 
 
+def drops_a_row(rng, rows):
+    """Releases a count that tells of the row once; then the row is gone."""
+    if len(rows) > 1:
+        rows.pop()
+        return 5 + rng.normal()
+    return rng.normal()
+
+
+def drops_a_row_late(rng, rows, calls=[0]):  # noqa: B006 - it counts
+    calls[0] += 1
+    if calls[0] > 100 and len(rows) > 1:
+        rows.pop()
+    return len(rows) + rng.normal()
+
+
+@pytest.mark.parametrize("function", [drops_a_row, drops_a_row_late])
+def test_a_function_that_changes_an_input_only_in_one_world_or_late_is_refused(function):
+    """The rest of its trials have the same input in both worlds, and show nothing."""
+    with pytest.raises(_validate.InputError, match=rf"leaves its input as it is, got {function.__name__}, which chan"):
+        dpaudit.audit(dpaudit.on_host(function), [0.0], [0.0, 1.0], key=KEY, trials=2000, claim=Claim(1.0))
+
+
 def test_only_functions_are_taken():
     with pytest.raises(_validate.InputError, match=r"^function: expected a function of \(rng, x\), got 5$"):
         dpaudit.on_host(5)  # pyright: ignore[reportArgumentType]

@@ -82,6 +82,11 @@ def raises(rng, x):
     return x
 
 
+def drops_a_row(rng, rows):
+    del rows[1:]
+    return len(rows) + rng.normal()
+
+
 def no_setup():
     raise RuntimeError("no such table")
 

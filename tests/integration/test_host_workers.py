@@ -100,6 +100,11 @@ def test_wide_releases_arrive_whole():
             r"^mechanism: .* got none in 2 s, the limit of seconds_per_call ",
         ),
         (functions.raises, {}, r"^mechanism: .* every trial, got ValueError: no luck \(raised by raises\)$"),
+        (
+            functions.drops_a_row,
+            {"x0": [0], "x1": [0, 1]},
+            r"got drops_a_row, which changes it$",
+        ),
         (lambda rng, x: x, {}, r"^workers: expected None for a function, inputs or a setup that cannot be pickled "),
         (functions.noisy, {"setup": functions.no_setup}, r"^workers: .* got RuntimeError: no such table$"),
     ],

@@ -4,9 +4,11 @@ The trials of a chunk share one generator, seeded by (key, world, number of the 
 fixed, so releases depend neither on the number of processes nor on how many chunks run at a time.
 """
 
+import pickle
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
+from hashlib import blake2b
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -120,14 +122,12 @@ class Probed(NamedTuple):
       repeats: its releases are the same.
       draws: it draws from its generator.
       varies: its releases differ from trial to trial.
-      keeps: it leaves its input as it was.
       seen: tokens of the releases of both times.
     """
 
     repeats: bool
     draws: bool
     varies: bool
-    keeps: bool
     seen: tuple[str, ...] = ()
 
     def is_copied(self, other: "Probed") -> bool:
@@ -143,7 +143,7 @@ def probe(plan: Plan, function: Callable[..., Any]) -> Probed:
     Raises:
       Exception: whatever the function raises; a release that cannot be read.
     """
-    before, rng = _token_of(plan.inputs[0]), generator(plan, 0, 0)
+    rng = generator(plan, 0, 0)
     start, trials = str(rng.bit_generator.state), min(PROBED, plan.trials)
     runs = []
     for own in (rng, generator(plan, 0, 0)):
@@ -152,14 +152,37 @@ def probe(plan: Plan, function: Callable[..., Any]) -> Probed:
         runs.append([token(release) for release in (one_by_one(releases[0]) if plan.batched else releases)])
     draws = str(rng.bit_generator.state) != start
     seen = (*runs[0], *runs[1])
-    return Probed(runs[0] == runs[1], draws, len(set(seen)) > 1, before == _token_of(plan.inputs[0]), seen)
+    return Probed(runs[0] == runs[1], draws, len(set(seen)) > 1, seen)
 
 
-def _token_of(x: Any) -> str | None:
-    try:
-        return token(x)
-    except Unreadable:
-        return None
+class Inputs:
+    """The inputs of both worlds, which the function must leave as they are, since all later trials have them too."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._inputs = plan.inputs
+        self._packed, self._tokens = self._pack(), self._read()
+
+    def changed(self) -> bool:
+        """Tells whether one of them holds something else than at first."""
+        packed = self._pack()
+        return (packed is None or packed != self._packed) and self._read() != self._tokens
+
+    def _pack(self) -> bytes | None:
+        """Returns a digest of both, a hundred times as fast as their tokens; None for what cannot be pickled."""
+        try:
+            return blake2b(pickle.dumps(self._inputs, pickle.HIGHEST_PROTOCOL)).digest()
+        except Exception:
+            return None
+
+    def _read(self) -> list[str | None]:
+        """Returns their tokens, None for one that cannot be read."""
+        found: list[str | None] = []
+        for x in self._inputs:
+            try:
+                found.append(token(x))
+            except Unreadable:
+                found.append(None)
+        return found
 
 
 def no_tick() -> None:

@@ -50,10 +50,13 @@ class InProcess:
     def __init__(self, plan: Plan, name: str) -> None:
         self._plan, self._name, self._encoder = plan, name, None
         self._function: Any = None
+        self._inputs = chunks.Inputs(plan)
 
     def probe(self) -> Probed:
         with self._named():
-            return chunks.probe(self._plan, self._ready())
+            found = chunks.probe(self._plan, self._ready())
+        self._refuse_changes()
+        return found
 
     def use(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -62,10 +65,15 @@ class InProcess:
         with self._named():
             function = self._ready()
             found = [worker.played(self._plan, function, number, chunks.no_tick, self._encoder) for number in wanted]
+        self._refuse_changes()
         return [one for one, _ in found], [other for _, other in found]
 
     def close(self) -> None:
         pass
+
+    def _refuse_changes(self) -> None:
+        if self._inputs.changed():
+            raise changed(self._name)
 
     def _ready(self) -> Any:
         if self._function is None:
@@ -88,6 +96,11 @@ def failure(cause: str, name: str) -> _validate.InputError:
     return _validate.InputError(
         f"mechanism: expected a release in every trial, got {_validate.one_line(cause)} (raised by {name})"
     )
+
+
+def changed(name: str) -> _validate.InputError:
+    """Returns the error for a function that writes to its input, which is then another one in all later trials."""
+    return _validate.expected("mechanism", "a function that leaves its input as it is", f"{name}, which changes it")
 
 
 class _Worker(NamedTuple):
@@ -216,6 +229,8 @@ class Pool:
         task = one.tasks.popleft()
         if kind == "failed":
             raise failure(found, self._name)
+        if kind == "changed":
+            raise changed(self._name)
         if task is None:
             self._probed.append(found)
             return

@@ -216,8 +216,6 @@ def _pilot(
         if found is not None:
             return _restored(found, player, name)
     probed = player.probe()
-    if not probed.keeps:
-        raise _validate.expected("mechanism", "a function that leaves its input as it is", f"{name}, which changes it")
     began = time.perf_counter()
     raw = player.take(range(1))
     try:

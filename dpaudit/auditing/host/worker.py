@@ -1,7 +1,8 @@
 """Runs chunks of trials in a worker process of :mod:`pool`. Imports no JAX, so that it starts quickly.
 
 The parent sends ``("encoder", encoder)``, ``("probe",)`` and ``("play", chunks)``; the worker answers
-``("ready", None)``, and each of the last two by ``("done", found)`` or ``("failed", cause)``.
+``("ready", None)``, and each of the last two by ``("done", found)``, ``("failed", cause)`` or, where the function has
+changed an input, ``("changed", None)``.
 """
 
 import os
@@ -34,7 +35,7 @@ def run(connection: Connection, packed: bytes, calls: Any) -> None:
     os.dup2(2, 1)  # keep what the function prints out of the parent's standard output
     try:
         plan: Plan = pickle.loads(packed)
-        function = chunks.ready(plan)
+        inputs, function = chunks.Inputs(plan), chunks.ready(plan)
     except Exception as error:
         connection.send(("unready", one_line(error)))
         return
@@ -58,7 +59,8 @@ def run(connection: Connection, packed: bytes, calls: Any) -> None:
             else:
                 (numbers,) = wanted
                 found = [played(plan, function, number, tick, encoder) for number in numbers]
-            answer = pickle.dumps(("done", found), protocol=pickle.HIGHEST_PROTOCOL)
+            told = ("changed", None) if inputs.changed() else ("done", found)
+            answer = pickle.dumps(told, protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:
             answer = pickle.dumps(("failed", one_line(error)))
         connection.send_bytes(answer)
