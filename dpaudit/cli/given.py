@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpaudit.auditing.result import AuditResult
 
 WANTED = "columns world,score or score,included, or one column of scores for each world"
+COLUMNS = ("world", "score", "included", "scores0", "scores1")
 TRUTHS = {"false": False, "true": True}
 
 
@@ -101,7 +102,8 @@ def read_scores(file: Path) -> dict[str, Any]:
 
     A CSV file has either a header with the columns world and score, or score and included, or scores0 and scores1; or
     one column for each world, with a header of other names or none, neither of 0 and 1 alone; or no header and the
-    columns world and score, where only the first consists of 0 and 1. An NPZ file holds arrays of these names.
+    columns world and score, where only the first consists of 0 and 1. No row has more cells than the first. An NPZ
+    file holds arrays of these names.
 
     Raises:
       InputError: a file that is missing, or holds something else.
@@ -137,6 +139,12 @@ def _of_rows(name: str, rows: list[tuple[int, list[str]]]) -> dict[str, Any]:
     header = [cell.strip().lower() for cell in rows[0][1]]
     numbers = [_is_number(cell) for cell in header if cell]
     has_header = not any(numbers)
+    for line, row in rows:
+        if any(cell.strip() for cell in row[len(header) :]):  # such as a decimal comma, whose digits would be lost
+            wanted = f"at most {len(header)} cells, as in the first row"
+            raise _validate.expected(f"{name}, line {line}", wanted, ",".join(row))
+    if twice := [cell for cell in COLUMNS if header.count(cell) > 1]:
+        raise _validate.expected(name, f"one column {twice[0]}", header.count(twice[0]))
     if has_header:
         rows = rows[1:]
     elif not all(numbers):

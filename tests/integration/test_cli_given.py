@@ -239,6 +239,8 @@ WRONG = [
     (("--scores", "last.csv"), "last.csv: expected a header, world,score or scores0,scores1, because a column"),
     (("--scores", "named.csv"), "named.csv: expected a header, world,score or scores0,scores1, because a column"),
     (("--scores", "first.csv"), "first.csv, line 1: expected numbers, or a header without any, got 0.5,high"),
+    (("--scores", "comma.csv"), "comma.csv, line 3: expected at most 2 cells, as in the first row, got 0,1,5"),
+    (("--scores", "twice.csv"), "twice.csv: expected one column score, got 2"),
     (("--scores", "half.csv"), "half.csv, line 2: expected included of 0 or 1, got 0.5"),
     (("--scores", "integer.npz"), "included: expected booleans, one for each of at least 4 scores"),
     (("--scores", "fair.csv", "--threshold", "1"), "--threshold: expected none for the scores of one training"),
@@ -270,6 +272,8 @@ def test_a_mistake_is_one_line(monkeypatch, capsys, folder, options, message):
         "last": "0.5,0\n0.7,1\n",
         "named": "member,score\n0,0.5\n1,0.7\n",
         "first": "0.5,high\n0.7,0.1\n",
+        "comma": "world,score\n1,2\n0,1,5\n",
+        "twice": "world,score,score\n0,1,2\n1,2,1\n",
         "half": "score,included\n1,0.5\n",
         "fair": "score,included\n1,true\n2,False\n",
     }.items():
