@@ -224,6 +224,25 @@ def test_a_file_cut_anywhere_has_charged_all_that_was_acknowledged(path, tmp_pat
             assert Ledger(left).spent(DELTA, "anna") == pytest.approx(cost(*[4.0] * (max(lines, 0) + 1)))
 
 
+def test_a_ledger_that_cannot_be_written_is_one_line_and_charges_nothing_less(path, tmp_path, monkeypatch):
+    for wrong in (tmp_path / "no" / "ledger.jsonl", tmp_path):
+        with pytest.raises(InputError, match=r"^ledger: expected a file that can be read and written, got "):
+            Ledger(wrong)
+    ledger = Ledger(path)
+    charged(ledger, "1", 1, (A, 0), who=["anna"])
+    write = os.write
+
+    def full(descriptor, line):
+        return write(descriptor, line[:20])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(InputError, match=r"^ledger: expected .*, got 20 of \d+ bytes were written: "):
+        charged(ledger, "2", 1, (A, 0), who=["anna"])
+    monkeypatch.setattr(os, "write", write)
+    for found in (ledger, Ledger(path)):
+        assert found.spent(DELTA, "anna") == pytest.approx(cost(4.0))
+
+
 def test_a_ledger_that_was_changed_is_refused(path, tmp_path):
     ledger = Ledger(path)
     charged(ledger, "1", 1, (A, 0), who=["anna"])

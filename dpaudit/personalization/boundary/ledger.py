@@ -74,7 +74,7 @@ class Ledger:
       path: of the file.
 
     Raises:
-      InputError: a file that is not a ledger, has another schema, or was changed.
+      InputError: a file that is not a ledger, has another schema, was changed, or cannot be read and written.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -240,16 +240,20 @@ class Ledger:
     @contextmanager
     def _locked(self) -> Iterator[Callable[[dict[str, Any]], None]]:
         """Locks the file for this process, reads what others wrote, and yields ``append(record)``."""
-        new = not self.path.exists()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self._catch_up(descriptor)
-            if new:
-                _sync_folder(self.path)
-            yield lambda record: self._append(descriptor, record)
-        finally:
-            os.close(descriptor)
+            new = not self.path.exists()
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                self._catch_up(descriptor)
+                if new:
+                    _sync_folder(self.path)
+                yield lambda record: self._append(descriptor, record)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            found = f"{error.strerror or error}: {self.path}"
+            raise _validate.expected("ledger", "a file that can be read and written", found) from None
 
     def _catch_up(self, descriptor: int) -> None:
         content = _content(descriptor, self._read)
@@ -295,7 +299,7 @@ class Ledger:
         line = self._line(record)
         written = os.write(descriptor, line)
         if written != len(line):
-            raise OSError(f"{self.path}: {written} of {len(line)} bytes were written")
+            raise OSError(f"{written} of {len(line)} bytes were written")
         os.fsync(descriptor)
         self._take(line[:-1])
 
