@@ -2,9 +2,10 @@
 
 import datetime
 import random
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Set
+from functools import partial
 from numbers import Number
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from dpaudit.audits.recording.trace import Tag
 
 DEEPEST = 8
 CLOSED = (np.generic, str, bytes, Number, type(None), datetime.date, datetime.time, datetime.timedelta)
+FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, partial)
+UNREAD = (Awaitable, AsyncIterator, *FUNCTIONS)  # as attributes they may be there, to compute or draw by
 OPAQUE = (np.random.Generator, np.random.RandomState, random.Random, type, ModuleType)  # an object may keep its source
 
 
@@ -23,7 +26,7 @@ def leaves(output: Any, path: str = "output", deep: int = 0) -> Iterator[tuple[s
     """Yields the place and the value of every leaf; the keys of a set or dictionary are part of the place.
 
     Raises:
-      InputError: an iterator, whose values can be read only once.
+      InputError: an iterator, whose values can be read only once, or a function or coroutine, which has none yet.
     """
     output = output if hasattr(output, "to_dict") else _as_plain(output)
     is_array = isinstance(output, np.ndarray) and output.dtype.kind != "O"
@@ -49,6 +52,10 @@ def leaves(output: Any, path: str = "output", deep: int = 0) -> Iterator[tuple[s
             yield from leaves(np.asarray(output.index), f"{path}.index", deep + 1)
     elif isinstance(output, Iterator):
         raise _validate.expected("fn", "an output that can be read more than once", f"a {type(output).__name__}")
+    elif isinstance(output, UNREAD):
+        raise _validate.expected("fn", "an output that can be read", f"a {type(output).__name__}")
+    elif isinstance(output, BaseException):
+        yield from leaves(output.args, f"{path}.args", deep + 1)
     elif deep < DEEPEST and not isinstance(output, OPAQUE):
         found = _attributes(output)
         for name, one in found.items():
@@ -73,10 +80,10 @@ def _as_plain(output: Any) -> Any:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Returns an object's attributes, in its dictionary or in slots, apart from iterators."""
+    """Returns an object's attributes, in its dictionary or in slots, apart from iterators and functions."""
     slots = [name for kind in type(value).__mro__ for name in np.atleast_1d(vars(kind).get("__slots__", ())).tolist()]
     found = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
-    return {name: one for name, one in found.items() if not isinstance(one, Iterator)}
+    return {name: one for name, one in found.items() if not isinstance(one, (Iterator, *UNREAD))}
 
 
 class Output:

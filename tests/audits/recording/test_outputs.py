@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import fractions
+import functools
 import types
 from typing import Any
 
@@ -27,6 +28,7 @@ class Kept:
     def __init__(self, rng, x):
         self.rng, self.other = rng, np.random.default_rng()
         self.kind, self.module, self.number = decimal.Decimal, np, iter([1, 2])
+        self.scaled, self.drawn = abs, self.rng.laplace
         self.value = x + rng.laplace(0, 1) + self.other.laplace(0, 1)
 
 
@@ -60,6 +62,7 @@ BARE = {
     "jax": jnp.asarray,
     "object": lambda x: np.array(x, object),
     "slots": Slotted,
+    "exception": ValueError,
     "column": lambda x: Series([x], ["a"]),
     "index": lambda x: Series([0.0], [x]),
 }
@@ -87,6 +90,17 @@ def test_an_object_may_keep_the_generator_that_it_draws_from():
 def test_an_output_that_can_be_read_only_once_is_refused(made):
     with pytest.raises(_validate.InputError, match=r"^fn: expected an output that can be read more than once, got a "):
         record(lambda rng, x: made(x + rng.laplace()), 0.0, 1.0, trials=0)
+
+
+async def never_awaited(x):
+    return x
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize("made", [never_awaited, lambda x: lambda: x, lambda x: [functools.partial(abs, x)]])
+def test_an_output_that_has_no_values_yet_is_refused(made):
+    with pytest.raises(_validate.InputError, match=r"^fn: expected an output that can be read, got a (cor|func|part)"):
+        record(lambda rng, x: made(x), 0.0, 1.0, claim=Claim(1.0), trials=0)
 
 
 def test_a_time_that_is_none_equals_itself():
