@@ -114,7 +114,10 @@ def record(
         result, refused = _audited(played, x0, x1, claim, trials, confidence, seed)
         left += refused
     delta = 0.0 if claim is None or claim.is_curve else claim.delta
+    differ = any(pair.whole.pure or any(noise.difference for noise in pair.noises) for pair in pairs)
     known = not left and not any(fault.kind == "data_dependent_scale" for fault, _ in faults)
+    if known and not faults and not differ:
+        left.append("no value differs between the inputs, so there was nothing for the noise to hide")
     verdict = _verdict(claim, faults, left, result)
     return Recording(
         verdict,

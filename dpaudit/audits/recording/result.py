@@ -24,7 +24,8 @@ class Recording(NamedTuple):
       verdict: "violation" if the returned values reveal more than the claim allows, or an audit proved it; "fault" if
         there is a fault whose privacy loss neither could measure; "consistent" if all releases keep the claim, by the
         distributions of the noise or as far as the audit shows; "underpowered" if replaying is not conclusive and
-        there was no audit, or one that could not have shown a violation; "measured" without a claim.
+        there was no audit, or one that could not have shown a violation, and if no value differs between the inputs;
+        "measured" without a claim.
       sentence: the verdict in words, and its grounds.
       findings: the faults, each with its line.
       noises: every noise that was added to data.

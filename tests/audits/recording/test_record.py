@@ -318,3 +318,17 @@ def test_inputs_are_left_as_they_were():
     found = record(in_place, x0, x1, claim=Claim(1.0), trials=0)
     np.testing.assert_array_equal(x0, ROWS[0])
     assert found.verdict == "consistent"
+
+
+def test_inputs_that_lead_to_the_same_values_show_nothing():
+    """As of a function that reads other data than its input, or keeps what it computed for the first one."""
+    kept: list[float] = []
+
+    def of_the_first(rng, x):
+        kept.append(x)
+        return kept[0] + rng.laplace(0, 0.01)
+
+    for fn in (of_the_first, lambda rng, x: np.clip(x, 2, 3) + rng.laplace()):
+        found = record(fn, 0.0, 1.0, claim=Claim(1.0))
+        assert (found.verdict, found.epsilon, found.audit) == ("underpowered", 0.0, None)
+        assert found.left == ("no value differs between the inputs, so there was nothing for the noise to hide",)
