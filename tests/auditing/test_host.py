@@ -206,6 +206,19 @@ def test_a_resumed_audit_plays_no_trial_again(tmp_path):
         dpaudit.audit(slow, 0.0, 1.5, key=KEY, trials=trials, batch=1, checkpoint=file)
 
 
+def test_an_audit_does_not_go_on_with_another_attack_of_the_same_name(tmp_path):
+    file = tmp_path / "audit.npz"
+
+    def audited(place):
+        attack = distinguish.Distinguisher(lambda key, mechanism, x0, x1: lambda z: z[place], 0.0, "mine")
+        settings = {"key": KEY, "trials": 64, "distinguisher": attack, "checkpoint": file}
+        return dpaudit.audit(dpaudit.on_host(half_noise), ZERO, ONE, **settings)
+
+    assert audited(0) == audited(0)
+    with pytest.raises(_validate.InputError, match=r"^checkpoint: .* made by another setting$"):
+        audited(1)
+
+
 @pytest.mark.parametrize("function", [half_noise, lambda rng, x, n: x + rng.laplace(size=(n, 3)) / 2])
 def test_the_result_does_not_depend_on_the_batch(function):
     release = dpaudit.on_host(function, chunk=32)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit._engine import fingerprint
 from dpaudit.auditing.attacks.base import Distinguisher
 from dpaudit.auditing.attacks.checked import fitted
 from dpaudit.auditing.host import game as games
@@ -27,6 +28,13 @@ class Named:
             return jnp.stack([jnp.asarray(score(release), jnp.float32) for score in scores])
 
         self._compiled = jax.jit(jax.vmap(jax.vmap(of_release)))
+        self._of_release = of_release
+
+    def program(self, encoder: Encoder) -> list[bytes]:
+        """Returns the program that scores a release, as :func:`fingerprint.program` does."""
+        shapes = [jax.ShapeDtypeStruct(*encoder.shapes[i]) for i in self._order]
+        with jax.enable_x64(True):
+            return fingerprint.program(jax.make_jaxpr(self._of_release)(*shapes))
 
     def __call__(self, leaves: list[np.ndarray]) -> np.ndarray:
         def read(part: list[np.ndarray]) -> np.ndarray:

@@ -189,7 +189,8 @@ def prepared(
         def kept(matters: dict[str, Any]) -> Checkpoint | None:
             if terms.checkpoint is None:
                 return None
-            parts = identity | {"setting": fingerprint.digest([fingerprint.text((pilot.encoder, matters))])}
+            scores = [] if beside is None else beside.program(pilot.encoder)
+            parts = identity | {"setting": fingerprint.digest([fingerprint.text((pilot.encoder, matters)), *scores])}
             return Checkpoint(Path(terms.checkpoint), parts, False)
 
         other = None if worse is None or other_key is None else like(worse.apply, other_key)
