@@ -139,7 +139,8 @@ class FolderCheckpoint(NamedTuple):
           arrays: nested dictionaries and lists of NumPy arrays, none of them empty.
 
         Raises:
-          InputError: a folder that cannot be written; the previous step, if there is one, is still there.
+          InputError: a folder that cannot be written, or to which another training has written meanwhile; the previous
+            step, if there is one, is still there.
         """
         with _validate.extra("train"):
             from orbax.checkpoint import args
@@ -147,7 +148,10 @@ class FolderCheckpoint(NamedTuple):
         items = args.Composite(arrays=args.StandardSave(arrays), identity=args.JsonSave(self.identity))
         try:
             with _manager(self.folder, writing=True) as manager:
+                self._refuse_another(manager)
                 manager.save(step, args=items)
+        except _validate.InputError:
+            raise
         except (OSError, ValueError) as error:  # of TensorStore, which writes the arrays, the second
             cause = getattr(error, "strerror", None) or str(error).rpartition(": ")[2]
             raise _validate.expected("checkpoint", "a folder that can be written", f"{cause}: {self.folder}") from None
@@ -176,6 +180,18 @@ class FolderCheckpoint(NamedTuple):
                 raise _validate.expected("checkpoint", "a whole checkpoint", f"{self.folder.name}: {error}") from None
         refuse_another(self.identity, identity, "training", self.folder.name)
         return arrays
+
+    def _refuse_another(self, manager: "CheckpointManager") -> None:
+        """Refuses a folder with a step of another training, which Orbax would keep in place of ours, or remove."""
+        from orbax.checkpoint import args
+
+        if (last := manager.latest_step()) is None:
+            return
+        try:
+            found = dict(manager.restore(last, args=args.Composite(identity=args.JsonRestore()))["identity"])
+        except Exception:  # of a damaged step, or one that another process of this training has just removed
+            return
+        refuse_another(self.identity, found, "training", self.folder.name)
 
 
 def save_parameters(folder: Path, params: Any) -> None:

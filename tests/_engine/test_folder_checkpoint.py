@@ -52,6 +52,18 @@ def test_a_run_goes_on_where_some_of_its_information_is_empty(tmp_path):
     np.testing.assert_array_equal(found.info["some"], np.ones(5))
 
 
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_two_trainings_that_began_together_do_not_share_a_folder(tmp_path, step):
+    """Orbax kept the later step, without a word to the other training, which had no checkpoint from then on."""
+    kept(tmp_path).save(2, {"w": np.arange(3)})
+    with pytest.raises(_validate.InputError, match=r"^checkpoint: expected one of this training, .* another program$"):
+        FolderCheckpoint(tmp_path, {"program": "b"}).save(step, {"w": np.zeros(3)})
+    np.testing.assert_array_equal(kept(tmp_path).restore()["w"], np.arange(3))
+    kept(tmp_path).save(2, {"w": np.arange(3)})  # of the same training, by another process
+    kept(tmp_path).save(4, {"w": np.ones(3)})
+    np.testing.assert_array_equal(kept(tmp_path).restore()["w"], np.ones(3))
+
+
 def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
