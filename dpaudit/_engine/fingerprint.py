@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from dpaudit import _validate
@@ -150,7 +151,7 @@ def _held(cell: types.CellType) -> Any:
 def _array(value: Any) -> bool:
     if isinstance(value, (np.ndarray, np.generic)):
         return not value.dtype.hasobject
-    return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer)
 
 
 def on_host(traced: ClosedJaxpr) -> list[bytes]:
