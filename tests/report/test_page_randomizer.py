@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpaudit.audits.oracle import ldp_sgd_cosine, ldp_sgd_tradeoff
-from dpaudit.report import page_randomizer, words
+from dpaudit.report import page_randomizer, page_telling, words
 from dpaudit.report.page import STYLE, write_page
 from dpaudit.report.page_randomizer import SCRIPT, told
 from tests.report.reader import read_page
@@ -60,18 +60,15 @@ def test_the_page_lets_this_script_run_and_nothing_else(tmp_path):
 @pytest.mark.parametrize(
     "epsilon, ratio, rare", [(8.0, "2,981", "0.034"), (40.0, "more than a million", "less than 0.0001")]
 )
-def test_a_weak_promise_is_told_in_plain_numbers(tmp_path, epsilon, ratio, rare):
+def test_a_weak_promise_is_told_in_plain_numbers(epsilon, ratio, rare):
     """The page said 1e+02 times out of 100, 2.98e+03 to 1, and Infinity times as likely."""
-    weak = row(
-        craft="gradient_flip", epsilon=epsilon, epsilon_optimal=epsilon, accuracy_exact=1 / (1 + math.exp(-epsilon))
-    )
-    write_page([weak], tmp_path / "report.html")
-    _, text, _ = read_page(tmp_path / "report.html")
-    assert f"are {ratio} times as likely from the one" in text
+    exact = {"accuracy_exact": 1 / (1 + math.exp(-epsilon)), "epsilon_optimal": epsilon}
+    text = page_telling.by_region([row(craft="gradient_flip", epsilon=epsilon, **exact)])
     assert (
         f"comes 100 times out of 100 if the candidate that it points to was sent and {rare} times out of 100" in text
     )
     assert f"a ratio of {ratio} to 1." in text
+    assert f">{ratio}</b> times as likely" in page_randomizer.render([epsilon])
 
 
 def test_one_promise_needs_no_slider():
