@@ -38,6 +38,14 @@ def test_all_phases_together_cost_what_the_noise_multiplier_says(recipe):
     assert type(transcript)((counted,)).mu() == pytest.approx(share**0.5 / Z, rel=1e-12)
 
 
+@pytest.mark.integration
+def test_a_ranking_is_fitted_where_64_bits_are_on():
+    with jax.enable_x64(True):
+        model, _ = recommender.fit_ranking(KEY, USERS, CATALOGUE, ROUNDS, noise_multiplier=Z)
+    assert model.factors.dtype == np.float32
+    np.testing.assert_allclose(model.popularity, fitted(ROUNDS, Z)[0].popularity, rtol=1e-5)
+
+
 def test_phases_draw_from_keys_of_their_own_and_all_that_they_tell_of_nobody_is_noise(monkeypatch):
     keys = []
 

@@ -118,7 +118,8 @@ def alternating(
         if step.unobserved:
             gram = gram + step.unobserved * solve.unpacked(told["users"], rank)
         described = jnp.concatenate([features, jnp.log(jnp.maximum(model.popularity, 1.0))[:, None]], axis=1)
-        return model._replace(factors=item_factors(gram, told["moment"], described, prior, moment_stddev=stddev))
+        found = item_factors(gram, told["moment"], described, prior, moment_stddev=stddev)
+        return model._replace(factors=found.astype(model.factors.dtype))
 
     return Protocol(lambda model: model, devices, release, update)
 
