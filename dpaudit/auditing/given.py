@@ -260,10 +260,15 @@ def one_run(
         reason = f"even if every guess were right, {m:,} canaries would certify an ε of {ceiling:.2f} at most"
     elif scores.min() == scores.max():
         reason = "all scores are equal: this attack saw nothing"
-    elif lower <= 0:
-        turned = estimators.of_one_training(-scores, included)
-        if estimators.one_run.bounds(turned, delta=delta, confidence=SURE)[0] > 0:
-            reason = "the scores are larger for canaries that were left out: change their sign"
+    elif (
+        lower <= 0
+        and estimators.one_run.bounds(estimators.of_one_training(-scores, included), delta=delta, confidence=SURE)[0]
+        > 0
+    ):
+        reason = "the scores are larger for canaries that were left out: change their sign"
+    elif claim is not None and lower <= claim.epsilon and not guesses.finds_twice(claim.epsilon, m, plans, **settings):
+        reason = "with this many canaries, even a perfect attack finds a loss of twice the claim with probability "
+        reason += "below 0.8"
     return AuditResult(
         epsilon_hat=math.inf if most == 1 else max(0.0, math.log(most / (1 - most))) if most > 0 else 0.0,
         epsilon_lower=lower,

@@ -63,8 +63,8 @@ def train_audited(
 
     Returns:
       (row, params): what was promised, spent and found, as a flat dictionary of JSON values; and the network. The
-      verdict is "violation" if epsilon_lower exceeds the accounted epsilon, "underpowered" if even right guesses alone
-      could not have shown that, else "consistent".
+      verdict is "violation" if epsilon_lower exceeds the accounted epsilon, "underpowered" if not even a perfect
+      attack would find twice that with probability 0.8, else "consistent".
 
     Raises:
       InputError: a value out of range, a target that cannot be reached, images of a shape that has no network.
@@ -105,6 +105,7 @@ def train_audited(
     shown = one_run.audit(found.scores, found.included, made, delta=delta, confidence=confidence)
     ceiling = one_run.ceiling(canaries, made, delta=delta, confidence=confidence)
     accounted = spent(steps)
+    able = one_run.finds_twice(accounted, canaries, made, delta=delta, confidence=confidence)
     row = {
         "dataset": train_data.label,
         "examples": len(train_data.inputs),
@@ -114,7 +115,7 @@ def train_audited(
         "epsilon_target": epsilon,
         "epsilon_accounted": accounted,
         "epsilon_lower": shown.epsilon_lower,
-        "verdict": _verdict(shown.epsilon_lower, accounted, ceiling),
+        "verdict": _verdict(shown.epsilon_lower, accounted, able=able),
         "ceiling": ceiling,
         "canaries": canaries,
         "included": int(found.included.sum()),
@@ -137,7 +138,7 @@ def plans(canaries: int) -> list[one_run.Plan]:
     return [*(one_run.Plan(count, count) for count in counts), one_run.Plan(max(1, int(GUESSED_IN * canaries)))]
 
 
-def _verdict(lower: float, accounted: float, ceiling: float) -> str:
+def _verdict(lower: float, accounted: float, *, able: bool) -> str:
     if lower > accounted:
         return "violation"
-    return "underpowered" if ceiling <= accounted else "consistent"
+    return "consistent" if able else "underpowered"

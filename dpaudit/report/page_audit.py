@@ -64,7 +64,7 @@ def _advice(result: AuditResult) -> str:
     """Says what would help an audit that could not have shown a violation: more trials where they were too few, which
     are planned for an epsilon and not for a curve, else another attack."""
     reason = str(result.reason)
-    if not reason.startswith(("even ", "with this many trials")):
+    if not reason.startswith(("even ", "with this many ")):
         return ANOTHER_ATTACK
     return MORE_TRIALS if result.claim and not result.claim.is_curve and "trials" in reason else MORE
 
@@ -137,16 +137,22 @@ TRAINING_VERDICTS = {
     ),
     "underpowered": (
         "Too few canaries to know",
-        "Even if every guess had been right, {canaries:,} canaries would have certified an ε of {ceiling} at most, no "
-        "more than the {accounted} of the accounting. More canaries raise that limit.",
+        "{limit} More canaries would show more.",
     ),
 }
+LIMITS = (
+    "Even if every guess had been right, {canaries:,} canaries would have certified an ε of {ceiling} at most, no "
+    "more than the {accounted} of the accounting.",
+    "With {canaries:,} canaries even a perfect attack would have found a loss of twice the {accounted} of the "
+    "accounting with probability below 0.8.",
+)
 
 
 def render_training(row: dict[str, Any]) -> str:
     """Renders the body of the page from a row of :func:`dpaudit.audits.audited_training.train_audited`."""
     title, explained = TRAINING_VERDICTS[row["verdict"]]
-    explained = explained.format(
+    limit = LIMITS[row["ceiling"] > row["epsilon_accounted"]]
+    explained = explained.replace("{limit}", limit).format(
         accounted=words.said(row["epsilon_accounted"]),
         lower=words.said(row["epsilon_lower"]),
         ceiling=words.said(row["ceiling"]),

@@ -331,6 +331,16 @@ def test_one_training_says_when_its_scores_are_blind_or_turned():
     assert dpaudit.one_run(1.0 * included, included, claim=claim).verdict == "violation"
 
 
+def test_few_canaries_that_would_have_missed_twice_the_promise_are_underpowered():
+    included, claim = np.random.default_rng(0).random(400) < 0.5, Claim(1.0, 1e-5, "add_remove")
+    noise = np.random.default_rng(1).normal(size=400)
+    assert dpaudit.one_run(noise, included, claim=claim).verdict == "consistent"
+    few = dpaudit.one_run(noise[:80], included[:80], claim=claim)
+    assert few.verdict == "underpowered"
+    assert few.ceiling > 1
+    assert "with this many canaries" in str(few.reason)
+
+
 def test_whole_scores_that_float64_does_not_hold_are_refused():
     with pytest.raises(_validate.InputError, match="2\\^53"):
         dpaudit.from_scores(np.full(100, 2**60), np.full(100, 2**60 + 1), claim=Claim(1.0))

@@ -194,3 +194,18 @@ def test_the_ceiling_is_what_an_audit_gives_where_every_guess_is_right():
     )
     one_wrong = np.where(np.arange(400) < 2, 1.0, included)  # the second canary looks included, as the first is
     assert 0 < one_run.audit(one_wrong, included, plans, delta=1e-3, confidence=0.95).epsilon_lower < highest
+
+
+@pytest.mark.parametrize(("canaries", "able"), [(60, False), (400, True)])
+def test_twice_the_loss_is_found_as_often_as_said(canaries: int, able: bool) -> None:
+    """By randomised response with twice the loss, whose every guess is right as often as that allows."""
+    epsilon, settings, runs = 1.0, {"delta": 0.0, "confidence": 0.95}, 400
+    plans = [one_run.Plan(canaries // 4, canaries // 4)]
+    rng = np.random.default_rng(canaries)
+    included = rng.random((runs, canaries)) < 0.5
+    told = included ^ (rng.random((runs, canaries)) < expit(-2 * epsilon))
+    right = one_run.count_correct(told + rng.random((runs, canaries)) / 2, included, plans[0])
+    found = np.mean(one_run.epsilon_lower(right, sum(plans[0]), canaries, **settings) > epsilon)
+    error = 3 * np.sqrt(0.8 * 0.2 / runs)
+    assert (found > 0.8 - error) if able else (found < 0.8 + error)
+    assert one_run.finds_twice(epsilon, canaries, plans, **settings) == able

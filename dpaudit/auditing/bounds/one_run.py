@@ -15,11 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import betainc, betaincinv, expit, gammaln, logit, ndtr, ndtri, xlog1py, xlogy
+from scipy.stats import binom
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds.estimate import counts_within
 from dpaudit.auditing.bounds.gdp import epsilon_from_mu
 from dpaudit.auditing.bounds.roots import increasing_root
+
+OFTEN = 0.8  # the power that is asked for
 
 
 class Plan(NamedTuple):
@@ -221,6 +224,22 @@ def ceiling(canaries: int, plans: Sequence[Plan], *, delta: float, confidence: f
     guesses = np.array([sum(plan) for plan in plans])
     each = 1 - (1 - _validate.open_unit(confidence=confidence)) / len(plans)
     return float(np.max(epsilon_lower(guesses, guesses, canaries, delta=delta, confidence=each)))
+
+
+def finds_twice(epsilon: float, canaries: int, plans: Sequence[Plan], *, delta: float, confidence: float) -> bool:
+    """Tells whether a perfect attack on a run with twice the loss would show more than epsilon with probability 0.8.
+
+    Of such a run each guess is right with probability e^(2 epsilon)/(1 + e^(2 epsilon)), whatever the others are, as
+    of randomised response: no mechanism with this loss lets more be right.
+
+    Args:
+      epsilon: the promise, in nats, >= 0.
+      canaries, plans, delta, confidence: as for :func:`ceiling`.
+    """
+    guesses = np.array([sum(plan) for plan in plans])
+    each = 1 - (1 - confidence) / len(plans)
+    correct = binom.ppf(1 - OFTEN, guesses, expit(2 * epsilon)).astype(int)  # as many or more with probability 0.8
+    return bool((epsilon_lower(correct, guesses, canaries, delta=delta, confidence=each) > epsilon).any())
 
 
 def count_correct(scores: np.ndarray, included: np.ndarray, plan: Plan) -> np.ndarray:

@@ -55,7 +55,7 @@ MUTANTS = [
         "mechanisms/test_randomized_response",
         ("(num_categories - 1) * math.exp(-epsilon)", "num_categories * math.exp(-epsilon)"),
         ("other_key, (), 1, num_categories", "other_key, (), 0, num_categories"),
-        ("max(1, math.ceil(others / (1 + others) * 2.0**64)) / 2.0**64", "others / (1 + others)"),
+        ("rare(others / (1 + others))", "others / (1 + others)"),
     ),
     *of(
         "dpaudit/mechanisms/sampling",
