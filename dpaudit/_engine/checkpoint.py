@@ -146,9 +146,10 @@ class FolderCheckpoint(NamedTuple):
             from orbax.checkpoint import args
 
         items = args.Composite(arrays=args.StandardSave(arrays), identity=args.JsonSave(self.identity))
+        owner = args.Composite(identity=args.JsonRestore())
         try:
             with _manager(self.folder, writing=True) as manager:
-                self._refuse_another(manager)
+                self._refuse_another(manager, owner)
                 manager.save(step, args=items)
         except _validate.InputError:
             raise
@@ -181,14 +182,12 @@ class FolderCheckpoint(NamedTuple):
         refuse_another(self.identity, identity, "training", self.folder.name)
         return arrays
 
-    def _refuse_another(self, manager: "CheckpointManager") -> None:
+    def _refuse_another(self, manager: "CheckpointManager", owner: Any) -> None:
         """Refuses a folder with a step of another training, which Orbax would keep in place of ours, or remove."""
-        from orbax.checkpoint import args
-
         if (last := manager.latest_step()) is None:
             return
         try:
-            found = dict(manager.restore(last, args=args.Composite(identity=args.JsonRestore()))["identity"])
+            found = dict(manager.restore(last, args=owner)["identity"])
         except Exception:  # of a damaged step, or one that another process of this training has just removed
             return
         refuse_another(self.identity, found, "training", self.folder.name)
