@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "budget spent twice": (two_queries, np.zeros(100), np.append(np.zeros(100), 1.0)),
     "NaN passes the clip": (sum_with_nan, np.array([1.0, 2.0]), np.array([1.0, np.nan])),
     "scale of 0": (scale_of_parents, np.ones(2), np.ones(1)),
-    "clip dropped": (sum_unclipped, np.array([1.0, -2.0, 3.0]), np.array([1.0, -2.0, 100.0])),
+    "clip dropped": (sum_unclipped, np.array([1.0, -2.0, 1.5]), np.array([1.0, -2.0, 100.0])),
 }
 
 
