@@ -260,11 +260,7 @@ def one_run(
         reason = f"even if every guess were right, {m:,} canaries would certify an ε of {ceiling:.2f} at most"
     elif scores.min() == scores.max():
         reason = "all scores are equal: this attack saw nothing"
-    elif (
-        lower <= 0
-        and estimators.one_run.bounds(estimators.of_one_training(-scores, included), delta=delta, confidence=SURE)[0]
-        > 0
-    ):
+    elif lower <= 0 and _one_run_reversed(scores, included, delta):
         reason = "the scores are larger for canaries that were left out: change their sign"
     elif claim is not None and lower <= claim.epsilon and not guesses.finds_twice(claim.epsilon, m, plans, **settings):
         reason = "with this many canaries, even a perfect attack finds a loss of twice the claim with probability "
@@ -288,3 +284,9 @@ def one_run(
         reason=reason,
         **settings,
     )
+
+
+def _one_run_reversed(scores: np.ndarray, included: np.ndarray, delta: float) -> bool:
+    """Tells whether the opposite scores show a loss, which chance does not explain."""
+    counted = estimators.of_one_training(-scores, included)
+    return estimators.one_run.bounds(counted, delta=delta, confidence=SURE)[0] > 0
