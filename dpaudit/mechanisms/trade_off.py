@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit, log_ndtr, ndtr, ndtri
+from scipy.special import expit, log_expit, log_ndtr, ndtr, ndtri
 
 from dpaudit import _validate
 
@@ -46,8 +46,21 @@ def approximate(epsilon: float, delta: float) -> TradeOff:
 
     Source: Wasserman and Zhou 2010, Theorem 2.4; Dong, Roth and Su 2022, Eq. (4).
     """
-    corner = (1 - delta) / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
-    return polygon(np.array([0.0, corner, 1 - delta, 1.0]), np.array([1 - delta, corner, 0.0, 0.0]))
+    corner = (1 - delta) * float(expit(-epsilon))
+    lines = polygon(np.array([0.0, corner, 1 - delta, 1.0]), np.array([1 - delta, corner, 0.0, 0.0]))
+
+    def delta_of(other: float) -> float:  # at and above epsilon delta itself, without rounding; below it the corner's
+        corners = log_expit(-epsilon) - log_expit(-other)
+        return delta if other >= epsilon else max(delta, -math.expm1(math.log1p(-delta) + corners))
+
+    def epsilon_of(other: float) -> float:
+        if other < delta:
+            return math.inf
+        share = (1 - other) / (1 - delta)
+        left = share - (1 - share) * math.exp(-epsilon)
+        return max(0.0, epsilon + math.log(left)) if left > 0 else 0.0
+
+    return TradeOff(lines.fnr, delta_of, epsilon_of)
 
 
 def gaussian(mu: float) -> TradeOff:

@@ -7,6 +7,7 @@ import math
 import pickle
 
 import dp_accounting
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
@@ -47,6 +48,22 @@ def test_the_curve_of_epsilon_and_delta_is_the_textbook_s(epsilon, delta):
         0, np.maximum(1 - delta - math.exp(epsilon) * RATES, (1 - delta - RATES) / math.exp(epsilon))
     )
     assert claim.fnr(RATES) == pytest.approx(textbook, abs=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-6, 0.001, 1.0, 50.0, 600.0, 1e4])
+@pytest.mark.parametrize("delta", [0.0, 1e-30, 1e-12, 1e-6, 1e-5, 3e-7, 0.01, 0.9])
+def test_a_claim_keeps_its_own_epsilon_and_delta_without_rounding(epsilon, delta):
+    claim = Claim(epsilon, delta)
+    assert (claim.epsilon_at(delta), claim.delta_at(epsilon), claim.at(delta)) == (epsilon, delta, claim)
+    assert claim.delta_at(2 * epsilon) == delta
+    assert claim.epsilon_at(np.nextafter(delta, -1)) == math.inf if delta else claim.epsilon_at(0.0) == epsilon
+    for less in (0.3 * epsilon, 0.9 * epsilon):
+        with mpmath.workdps(50):
+            corner = (1 - mpmath.mpf(delta)) / (1 + mpmath.exp(epsilon))
+            exact = 1 - corner * (1 + mpmath.exp(less))
+        assert claim.delta_at(less) == pytest.approx(float(exact), rel=1e-9)
+        if (more := claim.delta_at(less)) < 1 - 1e-9:
+            assert claim.epsilon_at(more) == pytest.approx(less, rel=1e-6, abs=1e-15)
 
 
 def test_gaussian_is_the_closed_form_and_dp_accounting_s():
