@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -317,7 +316,7 @@ def _verdict(
         return "fault" if faults else "measured"
     if any(proves for _, proves in faults) or (result is not None and result.verdict == "violation"):
         return "violation"
-    open_to_audit = result is not None and claim.delta_at(math.inf if claim.is_curve else claim.epsilon) > 0
+    open_to_audit = result is not None and claim.fnr(0.0) < 1
     if any(not (open_to_audit and fault.kind in BY_AUDIT) for fault, _ in faults):
         return "fault"
     if left or faults:

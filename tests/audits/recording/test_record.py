@@ -202,6 +202,8 @@ def test_randomised_response_is_left_to_the_audit():
     kept = record(respond, LOW, HIGH, claim=Claim(1.0), trials=4_000, confidence=0.999)
     broken = record(respond, LOW, HIGH, claim=Claim(0.6), trials=4_000, confidence=0.999)
     assert (kept.verdict, broken.verdict) == ("consistent", "violation")
+    curves = [record(respond, LOW, HIGH, claim=Claim.gaussian(mu), trials=4_000, confidence=0.999) for mu in (2, 1)]
+    assert [found.verdict for found in curves] == ["consistent", "violation"]
     assert kept.audit is not None
     assert "randomness is used other than as additive noise" in kept.left[0]
     assert record(respond, LOW, HIGH, claim=Claim(1.0), trials=0).verdict == "underpowered"
