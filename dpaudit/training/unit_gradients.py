@@ -158,6 +158,7 @@ def explicit(gradients: jax.Array, group: int) -> Explicit:
 
 
 def _dot(site: Site, parameter: jax.Array, a: jax.Array, d: jax.Array, group: int) -> UnitGradients:
+    a = a.astype(parameter.dtype)  # whole numbers too, whose squares would overflow
     contract, batch = site.step.params["dimension_numbers"]
     mine, other = site.operand, 1 - site.operand
     shape = jax.eval_shape(site.seen, parameter).shape

@@ -181,6 +181,25 @@ def test_bytes_look_up_rows_of_tables_with_more_rows_than_their_type_counts(mode
     assert_as_by_vmap(loss, params, index.astype(jnp.int32))
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(np.uint8, 255), (np.int8, 127), (np.int32, 70_000), (np.bool_, 1)])
+@pytest.mark.parametrize("positions", [1, 2])
+def test_whole_numbers_are_clipped_as_the_same_numbers_with_a_point(dtype: Any, most: int, positions: int) -> None:
+    """Features that nothing has converted; squares of bytes would be 0 for 16."""
+    x = np.random.default_rng(0).integers(0, most, (N, positions, 40), endpoint=True)
+    x[0, 0] = min(16, most)
+
+    def loss(params: Any, x: jax.Array) -> Any:
+        return jnp.sum((x @ params["w"]) * jnp.arange(1.0, 41.0))
+
+    whole, pointed = (
+        per_example.clipped_sum(loss, {"w": jnp.zeros((40, 40))}, jnp.asarray(x, kind), clip_norm=1.0)
+        for kind in (dtype, np.float32)
+    )
+    jax.tree.map(np.testing.assert_array_equal, whole, pointed)
+    alone, _ = per_example.clipped_sum(loss, {"w": jnp.zeros((40, 40))}, jnp.asarray(x[:1], dtype), clip_norm=1.0)
+    assert 0.999 < np.linalg.norm(np.asarray(alone["w"], np.float64)) <= 1
+
+
 CONV = partial(
     st.builds,
     partial(nn.Conv, use_bias=True),
