@@ -167,6 +167,7 @@ def cosines(
     world = jnp.broadcast_to(world, keys.shape)
     coin_keys, sphere_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     norms, units = jax.vmap(norm_and_direction)(pair)
+    units = units.astype(jnp.float32)
     turned = jax.vmap(lambda key, norm, epsilon: ldp_sgd.turns(key, norm, epsilon=epsilon, clip_norm=clip_norm))(
         coin_keys, norms[world], jnp.broadcast_to(epsilon, keys.shape)
     )
@@ -264,7 +265,7 @@ def _coordinates(directions: jax.Array) -> Coordinates:
     d = directions.shape[1]
     half = -(-d // 2)
     chunk = min(CHUNK, -(-half // WORDS))
-    every = jnp.concatenate([jnp.ones((1, d)), directions])
+    every = jnp.concatenate([jnp.ones((1, d), directions.dtype), directions])
     sides = jnp.pad(every, ((0, 0), (0, 2 * half - d))).reshape(len(every), 2, half)
     return Coordinates(half, chunk, jnp.pad(sides, ((0, 0), (0, 0), (0, -half % (WORDS * chunk)))))
 

@@ -130,7 +130,7 @@ def local_training(loss_fn: Loss, optimizer: optax.GradientTransformation, *, st
         updates, losses = each(params, batch)
         norms = jnp.linalg.norm(updates, axis=1)
         factors = jnp.ones_like(norms) if clip_norm is None else per_example.flat(norms[None], clip_norm)[0]
-        sound = jnp.isfinite(norms)
+        factors, sound = factors.astype(norms.dtype), jnp.isfinite(norms)
         kept = jnp.where(sound[:, None], updates, 0)
         total = einsum("c,cd->d", jnp.where(sound, factors, 0), kept)
         return Sent(_unflat(params)(total), norms, losses)

@@ -208,6 +208,17 @@ def test_messages_of_a_narrow_model_are_wide(name):
         assert {leaf.dtype for leaf in jax.tree.leaves((sent.total, noised))} == {jnp.dtype(jnp.float32)}
 
 
+@pytest.mark.parametrize("name", UPDATES)
+def test_messages_keep_their_type_where_jax_computes_in_64_bits(name):
+    """A server's optimiser keeps a state of the type of the first model, wide: a message has that type too."""
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), PARAMS)
+        batch = jnp.ones((2, 5, 3), jnp.float32)
+        for client in (*kinds(UPDATES[name]).values(), clients.exact(UPDATES[name])):
+            sent = jax.eval_shape(lambda client=client: client.send(jax.random.split(KEY, 2), params, batch, 0.3))
+            assert {leaf.dtype for leaf in jax.tree.leaves(sent)} == {jnp.dtype(jnp.float32)}
+
+
 # noise in law
 
 M, C, Z, DRAWS = 7, 0.3, 1.5, 20_000

@@ -80,6 +80,16 @@ def test_kernel_draws_what_the_reference_draws(interpreted: Callable) -> None:
     np.testing.assert_allclose(found[:, 0], jnp.sum(normals**2, axis=1), rtol=2e-6)
 
 
+@pytest.mark.parametrize(
+    "kernel", [randomized_trial.products_reference, randomized_trial.products_tpu, randomized_trial.products_gpu]
+)
+def test_cosines_are_of_32_bits_where_jax_computes_in_64(kernel: Any) -> None:
+    with jax.enable_x64(True):
+        pair = jnp.stack([G0, G1]).astype(jnp.float64)
+        found = jax.eval_shape(lambda keys: randomized_trial.cosines(keys, pair, 1, **HOW, products=kernel), keys(3))
+    assert (found.shape, found.dtype) == ((3, 2), jnp.float32)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("d", [38, 39, 43, 45])  # between them rows begin with every word of a block
 def test_kernel_draws_what_the_reference_draws_in_other_dimensions(d: int, monkeypatch: pytest.MonkeyPatch) -> None:

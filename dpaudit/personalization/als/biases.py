@@ -128,7 +128,10 @@ def moments(biases: Biases, features: jax.Array, *, noise_multiplier: float, mes
         found = steps.item_factors(
             popularity[:, None, None], told["moments"][:, None], described, prior, moment_stddev=stddev
         )
-        return model._replace(factors=model.factors.at[:, -1].set(found[:, 0]), popularity=popularity)
+        return model._replace(
+            factors=model.factors.at[:, -1].set(found[:, 0].astype(model.factors.dtype)),
+            popularity=popularity.astype(model.popularity.dtype),
+        )
 
     devices = everybody(
         Select(lambda user: user.items, lambda model, items: (steps.common(model), steps.taken(model, items))),
@@ -155,7 +158,7 @@ def denoised(noisy: jax.Array, stddev: float) -> jax.Array:
     """
     if not stddev:
         return jnp.maximum(noisy, 0.0)
-    places = jnp.maximum(jnp.max(noisy), stddev) * jnp.linspace(0.0, 1.0, POINTS) ** 2
+    places = jnp.maximum(jnp.max(noisy), stddev) * jnp.linspace(0.0, 1.0, POINTS, dtype=noisy.dtype) ** 2
     far = -0.5 * ((noisy[:, None] - places) / stddev) ** 2
     likely = jnp.exp(far - jnp.max(far, axis=1, keepdims=True))
 

@@ -148,7 +148,7 @@ def counted(*, items: int, noise_multiplier: float, mesh: Mesh | None = None) ->
         lambda model: (),
         everybody(everything, _count, partial(_counts_added, items), items=items, chunk=CHUNK, mesh=mesh),
         release,
-        lambda model, releases: model._replace(popularity=releases[0].value),
+        lambda model, releases: model._replace(popularity=releases[0].value.astype(model.popularity.dtype)),
     )
 
 

@@ -199,8 +199,9 @@ def _ridges(per_rating: jax.Array, weights: jax.Array) -> jax.Array:
 
 def _solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
     """Computes matrix^-1 right for positive definite ``[u, k, k]`` and ``[u, k]``."""
-    lower = linalg.cholesky(matrix, symmetrize_input=False)
-    half = linalg.triangular_solve(lower, right[..., None], left_side=True, lower=True)
+    kind = jnp.result_type(matrix, right)
+    lower = linalg.cholesky(matrix.astype(kind), symmetrize_input=False)
+    half = linalg.triangular_solve(lower, right.astype(kind)[..., None], left_side=True, lower=True)
     return linalg.triangular_solve(lower, half, left_side=True, lower=True, transpose_a=True)[..., 0]
 
 

@@ -133,7 +133,7 @@ def second_moments(
         moments = solve.unpacked(releases[0].value, most) * scale[:, None] * scale
         noise = noise_multiplier * jnp.sqrt(0.5 / most) * jnp.sum(scale**2)
         found = directions(moments, rank, noise)
-        return model._replace(factors=model.factors.at[asked, -rank:].set(found))
+        return model._replace(factors=model.factors.at[asked, -rank:].set(found.astype(model.factors.dtype)))
 
     compute = partial(_rests, step)
     devices = everybody(everything, compute, _added, items=items, chunk=CHUNK, mesh=mesh)

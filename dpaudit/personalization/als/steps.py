@@ -67,10 +67,14 @@ class Model(NamedTuple):
 
 def widened(model: Model, own: jax.Array) -> Model:
     """Returns the model with more factors, all 0, of which every user has ``own``, [k], exactly."""
+
+    def beside(first: jax.Array, more: jax.Array, axis: int = 0) -> jax.Array:
+        return jnp.concatenate([first, more], axis, dtype=first.dtype)
+
     return model._replace(
-        factors=jnp.concatenate([model.factors, jnp.zeros((len(model.factors), len(own)))], axis=1),
-        mean=jnp.concatenate([model.mean, own]),
-        precision=jnp.concatenate([model.precision, jnp.full(len(own), jnp.inf)]),
+        factors=beside(model.factors, jnp.zeros((len(model.factors), len(own))), 1),
+        mean=beside(model.mean, own),
+        precision=beside(model.precision, jnp.full(len(own), jnp.inf)),
     )
 
 
@@ -158,7 +162,7 @@ def solved(step: Step, shared: Common, slices: Slice, users: Users) -> jax.Array
       users: sound ones.
     """
     scale = shared.precision**-0.5  # 0 where pinned: coordinates in units of their own standard deviation
-    prior = jnp.eye(len(scale)) + step.unobserved * shared.everywhere * scale[:, None] * scale
+    prior = jnp.eye(len(scale), dtype=scale.dtype) + step.unobserved * shared.everywhere * scale[:, None] * scale
     pull = -step.unobserved * scale * einsum("ab,b->a", shared.everywhere, shared.mean)
     embedding = jnp.concatenate([slices.public, slices.factors], axis=-1)
     left = users.values - einsum("uwa,a->uw", embedding, shared.mean)
