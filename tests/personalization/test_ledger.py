@@ -57,12 +57,29 @@ def test_users_are_charged_for_the_runs_that_they_took_part_in(path):
         "anna": cost(4, 4, 4, 6),
         "bert": cost(4, 4, 4, 4, 4, 6, 6, 6),
         7: cost(4, 4, 6, 6, 6),
-        "7": cost(6),
+        "7": cost(4, 4, 6, 6, 6),
+        8: cost(6),
     }
     for found in (ledger, Ledger(path)):  # the same from the file
         for user, epsilon in expected.items():
             assert found.spent(DELTA, user) == pytest.approx(epsilon, rel=1e-12)
         assert found.spent(DELTA) == found.spent(DELTA, "bert")
+
+
+def test_a_user_is_the_same_as_a_number_and_as_text(path):
+    """Names are text where they were read from a file; their earlier charges are not forgotten."""
+    budget = Budget(cost(4, 4), DELTA)
+    charged(Ledger(path), "1", 2, (A, 0), budget=budget, who=np.array([7, 8]))
+    assert charged(Ledger(path), "2", 1, (A, 0), budget=budget, who=["7", "8"]).rounds == 0
+    assert Ledger(path).spent(DELTA, "7") == Ledger(path).spent(DELTA, 7) == pytest.approx(cost(4, 4))
+
+
+def test_whole_numbers_in_a_file_are_users_of_version_0_2_0(path, monkeypatch):
+    with monkeypatch.context() as old:
+        old.setattr(ledgers, "_names", list)
+        charged(Ledger(path), "1", 2, (A, 0), who=[7])
+    assert b'"users":[7]' in path.read_bytes()
+    assert Ledger(path).spent(DELTA, "7") == pytest.approx(cost(4, 4))
 
 
 def test_a_stream_that_goes_on_is_charged_as_one(path):
@@ -307,6 +324,7 @@ def test_a_kill_leaves_nothing_uncharged(path):
     "who, message",
     [
         (["anna", "anna"], "who: expected every user once, got 'anna' 2 times"),
+        ([7, "7"], "who: expected every user once, got '7' 2 times"),
         ([1.5], "who: expected users' names, whole numbers or text, got 1.5"),
     ],
 )

@@ -83,7 +83,7 @@ class Ledger:
         self._streams: list[_Kept] = []
         self._runs: set[str] = set()
         self._everybody = NOTHING
-        self._histories: dict[Any, History] = {}
+        self._histories: dict[str, History] = {}
         with self._locked():
             pass
 
@@ -96,7 +96,7 @@ class Ledger:
         _validate.open_unit(delta=delta)
         with self._locked():
             if user is not None:
-                return spent(self._event(self._of(user)), delta)
+                return spent(self._event(self._everybody | self._histories.get(str(user), NOTHING)), delta)
             return max(spent(self._event(history), delta) for history in self._all())
 
     def charge(
@@ -116,7 +116,7 @@ class Ledger:
           streams: the processes that release once a round.
           rounds: the rounds asked for.
           budget: the budget of every user; None charges without a limit.
-          who: the users, each once; None charges everybody alike.
+          who: the users, each once; the number 7 and the text "7" are the same. None charges everybody alike.
           least: the least number of users who have to be able to pay.
 
         Returns:
@@ -183,7 +183,7 @@ class Ledger:
             raise _validate.expected("budget", wanted, budget)
         return paid
 
-    def _able(self, named: list[int | str] | None, rounds_of: Callable[[History], int]) -> np.ndarray:
+    def _able(self, named: list[str] | None, rounds_of: Callable[[History], int]) -> np.ndarray:
         """Returns the number of rounds that each user can pay; without names, that of every distinct history."""
         if named is None:
             return np.array([rounds_of(history) for history in self._all()])
@@ -194,9 +194,6 @@ class Ledger:
     def _all(self) -> set[History]:
         """Returns every distinct history, including that of a user who was never named."""
         return {self._everybody, *(self._everybody | own for own in set(self._histories.values()))}
-
-    def _of(self, user: Any) -> History:
-        return self._everybody | self._histories.get(user, NOTHING)
 
     def _event(self, history: History, longer: dict[int, DpEvent] | None = None) -> ComposedDpEvent:
         """Composes every stream for as long as the user was charged for it, or as it will be in ``longer``.
@@ -291,7 +288,7 @@ class Ledger:
             self._everybody |= added
             return
         grown: dict[History, History] = {}
-        for user in record["users"]:
+        for user in map(str, record["users"]):  # version 0.2.0 kept whole numbers as such
             own = self._histories.get(user, NOTHING)
             self._histories[user] = grown.setdefault(own, own | added)
 
@@ -333,11 +330,12 @@ def _alike(one: Any, other: Any) -> bool:
     return bool(one == other) or (isinstance(one, float) and math.isclose(one, other, rel_tol=SLACK))
 
 
-def _names(who: Sequence[int | str]) -> list[int | str]:
-    names = np.asarray(who).tolist() if isinstance(who, np.ndarray) else list(who)
+def _names(who: Sequence[int | str]) -> list[str]:
+    names = who.tolist() if isinstance(who, np.ndarray) else list(who)
     if not set(map(type, names)) <= {int, str}:
         odd = next(name for name in names if type(name) not in (int, str))
         raise _validate.expected("who", "users' names, whole numbers or text", odd)
+    names = list(map(str, names))
     if len(set(names)) < len(names):
         name, times = Counter(names).most_common(1)[0]
         raise _validate.expected("who", "every user once", f"{name!r} {times} times")
