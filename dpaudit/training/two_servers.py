@@ -327,7 +327,12 @@ class Participant:
 
         Returns:
           Why it ended: "done", or "budget" where the budget was spent before.
+
+        Raises:
+          InputError: the checkpoint has more steps.
         """
+        if self.step > steps:
+            raise _validate.expected("steps", f"at least the {self.step} of the checkpoint", steps)
         while self.step < steps:
             try:
                 opened = self.take_part()

@@ -252,6 +252,16 @@ def test_a_checkpoint_of_another_task_is_refused(tmp_path: Path, changed: Task, 
         one.close()
 
 
+def test_fewer_steps_than_the_checkpoint_has_are_refused() -> None:
+    """The report would tell of 2 steps of 1."""
+    player = Participant("bob", TASK, terms("plain"), ("127.0.0.1:1", "127.0.0.1:2"), batch_size=BATCH)
+    player.step, spending = 2, Spending(terms("plain"), 1, 1e-5)
+    with pytest.raises(_validate.InputError, match=r"^steps: expected at least the 2 of the checkpoint, got 1$"):
+        player.run(1, 1, lambda progress: None, spending)
+    assert player.run(2, 1, lambda progress: None, spending) == "done"
+    player.close()
+
+
 def test_a_model_takes_back_the_arrays_of_its_own_optimizer_alone() -> None:
     mine = terms("plain")
     one, other = Model(TASK, mine), Model(TASK._replace(optimizer=optax.sgd(0.5)), mine)
