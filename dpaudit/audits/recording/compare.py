@@ -369,7 +369,7 @@ class _Comparer:
             self.left.append(f"what the noise at {places[-1]} hides may also be hidden by other noise")
             return False
         sentence = "one draw hides several values, so their difference reveals them"
-        self.fault("noise_reuse", f"{sentence} ({', '.join(places)})", places[-1], len(shown) > 1)
+        self.fault("noise_reuse", ", also at ".join([sentence, *places[:-1]]), places[-1], len(shown) > 1)
         return len(shown) > 1
 
     def _noises(self) -> list[Noise]:

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import secrets
+import sys
 import threading
 import time
 
@@ -192,6 +193,21 @@ def test_released_values_may_be_used_again():
     assert found.epsilon_returned == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_reused_noise_is_told_with_each_place_once(at_once):
+    def two(rng, x):
+        noise = rng.laplace()
+        if at_once:
+            return [x + noise, 2 * x + noise]
+        one = x + noise
+        return [one, 2 * x + noise]
+
+    (finding,) = record(two, LOW, HIGH, trials=0).findings
+    places = [f"test_record.py:{two.__code__.co_firstlineno + line}" for line in ([3] if at_once else [4, 5])]
+    assert [str(finding).count(place) for place in places] == [1] * len(places)
+    assert finding.where.endswith(places[-1])
+
+
 @pytest.mark.integration  # a family of attacks is compiled
 def test_randomised_response_is_left_to_the_audit():
     """Replaying a coin cannot judge it: the audit does."""
@@ -271,6 +287,7 @@ REFUSED = [
     (5, r"^fn: expected a function of x or of \(rng, x\), got 5$"),
     (lambda: 0, r"^fn: expected a function of x or of \(rng, x\), got a function of 0 arguments$"),
     (raises_on_one, "^fn: expected an output for x1, as for x0, got KeyError: 'no such row'$"),
+    (lambda rng, x: sys.exit("no more rows"), "^fn: expected an output for x0, got SystemExit: no more rows$"),
     (lambda rng, x: x / 0, "^fn: expected an output for x0, got ZeroDivisionError: float division by zero$"),
     (
         lambda rng, x: x + rng.bit_generator.random_raw() / 2**64,
