@@ -29,6 +29,7 @@ MARKER = (
 )
 SECONDS, CONFIDENCE, MOST = 5.0, 0.999, 10_000_000
 OPTIONS = ("seconds", "confidence", "trials")
+LENGTH = {"seconds", "trials"}  # set by one marker together
 FOLDER = "dpaudit-pages"
 
 
@@ -79,11 +80,13 @@ def _audited(
     from dpaudit.auditing.bounds import sequential
     from dpaudit.auditing.shown import beside
 
-    marker = request.node.get_closest_marker("dpaudit")
-    settings, given = ({}, ()) if marker is None else (dict(marker.kwargs), marker.args)
-    unknown = [*given, *(name for name in settings if name not in OPTIONS)]
-    if unknown:
-        raise _validate.expected("mark.dpaudit", f"{', '.join(OPTIONS)} by name", unknown)
+    settings: dict[str, Any] = {}
+    for marker in request.node.iter_markers("dpaudit"):  # the nearest first
+        unknown = [*marker.args, *(name for name in marker.kwargs if name not in OPTIONS)]
+        if unknown:
+            raise _validate.expected("mark.dpaudit", f"{', '.join(OPTIONS)} by name", unknown)
+        settled = LENGTH if LENGTH & settings.keys() else ()
+        settings = {name: value for name, value in marker.kwargs.items() if name not in settled} | settings
     claim = getattr(what[0], "claim", None) if claim is None else claim
     if claim is None:
         raise _validate.expected("claim", "the promise that the test is about", claim)

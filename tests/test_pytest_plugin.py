@@ -136,6 +136,22 @@ def test_a_budget_of_seconds_holds_beside_a_rule_and_a_progress_of_the_test(runs
     assert outcome(found)["passed"] == 1, message(found)
 
 
+def test_the_nearer_of_two_markers_decides_what_it_names_alone(runs):
+    """Of the further one, the confidence counts, and the length where the nearer names none."""
+    found, _ = runs(
+        "@pytest.mark.dpaudit(seconds=100, confidence=0.9)\nclass TestIt:\n"
+        "    @pytest.mark.dpaudit(trials=4000)\n    def test_length(self, audit_privacy):\n"
+        "        result = audit_privacy(noisy, x0, x1, claim)\n"
+        "        assert (result.trials, result.confidence) == (4000, 0.9)\n"
+        "        assert 'stopped' not in result.method\n"
+        "@pytest.mark.dpaudit(trials=4000)\nclass TestOther:\n"
+        "    @pytest.mark.dpaudit(confidence=0.8)\n    def test_confidence(self, audit_privacy):\n"
+        "        result = audit_privacy(noisy, x0, x1, claim)\n"
+        "        assert (result.trials, result.confidence) == (4000, 0.8)\n"
+    )
+    assert outcome(found) == {"passed": 2, "skipped": 0, "failed": 0}
+
+
 def test_a_rule_of_the_test_stops_before_the_time_is_over(runs):
     rule = "until=lambda watch, counts: counts.sum(-1) >= 300"
     found, _ = runs(
