@@ -25,6 +25,7 @@ from dpaudit.cli.command import (
     key_of,
     perform,
     prepare,
+    ready_to_print,
     report,
     show,
 )
@@ -111,10 +112,17 @@ class Data:
 def main() -> None:
     """Runs the console script. Its status is 0 (for ``audit``, ``examine`` and ``train`` that of their verdict), 2 for
     unusable input, 130 or 143 (SIGTERM) when interrupted."""
+    ready_to_print()
     if sys.argv[1:] == ["--version"]:
-        print(f"dpaudit {__version__}")
+        with even_if_unread():
+            print(f"dpaudit {__version__}")
         return
-    command = parsed()
+    try:
+        command = parsed()
+    except (BrokenPipeError, SystemExit) as ended:  # it has printed help, or refused an option
+        with even_if_unread():
+            sys.stdout.flush()
+        sys.exit(getattr(ended, "code", 0))
     measure = {
         Ldp: _ldp,
         audit.Audit: _audited,

@@ -17,6 +17,7 @@ import tyro
 
 from dpaudit import _validate
 from dpaudit.cli import freed_memory, secure_train
+from dpaudit.cli.command import even_if_unread
 from dpaudit.cli.secure_terms import TermsOptions
 
 if TYPE_CHECKING:
@@ -105,8 +106,9 @@ def run(options: Secure) -> None:
     elif isinstance(command, secure_train.Train):
         secure_train.run(command)
     else:
-        for name in certificates.make(command.out, command.owners, days=command.days):
-            print(f"{command.out}/{name}")
+        with even_if_unread():
+            for name in certificates.make(command.out, command.owners, days=command.days):
+                print(f"{command.out}/{name}")
 
 
 def _serve(options: Server) -> None:
@@ -142,9 +144,10 @@ def _serve(options: Server) -> None:
     _stops_at_signals(serving.stop)
     if options.attached:
         threading.Thread(target=_stops_with_input, args=(serving,), daemon=True).start()
-    print(f"{options.role} listens on {options.listen.rpartition(':')[0]}:{serving.port}", flush=True)
-    if metrics:
-        print(f"{options.role} serves metrics on port {metrics.port}", flush=True)
+    with even_if_unread():
+        print(f"{options.role} listens on {options.listen.rpartition(':')[0]}:{serving.port}", flush=True)
+        if metrics:
+            print(f"{options.role} serves metrics on port {metrics.port}", flush=True)
     gc.freeze()  # what start-up made stays, and collections need not look through it
     try:
         serving.run()

@@ -34,6 +34,23 @@ def run(monkeypatch, *arguments: str) -> int:
     return 0
 
 
+@pytest.mark.parametrize("arguments", [("audit", "--help"), ("--help",), ("--version",)])
+def test_help_whose_reader_has_ended_ends_quietly(monkeypatch, arguments):
+    """As of ``dpaudit audit --help | head -1``."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        assert run(monkeypatch, *arguments) == 0
+        unread.flush()
+
+
+def test_help_is_printed_and_a_mistake_has_its_status(monkeypatch, capsys):
+    assert run(monkeypatch, "audit", "--help") == 0
+    assert "--until-violation" in capsys.readouterr().out
+    assert run(monkeypatch, "audit", "--no-such-option") == 2
+
+
 def test_a_warning_is_one_line_too(capsys):
     asked = partial(_validate.delta, 10, "users", delta=0.5)
     command.perform("dpaudit", lambda: asked() and None, measures=False)
