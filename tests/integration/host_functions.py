@@ -1,6 +1,7 @@
 """Mechanisms on the host for worker processes, which import them by name."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -79,6 +80,12 @@ def hangs(rng, x):
 def raises(rng, x):
     if rng.random() < 0.01:
         raise ValueError("no luck")
+    return x
+
+
+def leaves(rng, x):
+    if rng.random() < 0.01:
+        sys.exit()
     return x
 
 

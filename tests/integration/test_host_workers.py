@@ -100,6 +100,8 @@ def test_wide_releases_arrive_whole():
             r"^mechanism: .* got none in 2 s, the limit of seconds_per_call ",
         ),
         (functions.raises, {}, r"^mechanism: .* every trial, got ValueError: no luck \(raised by raises\)$"),
+        (functions.leaves, {}, r"^mechanism: .* every trial, got SystemExit: \(raised by leaves\)$"),
+        (functions.noisy, {"setup": sys.exit}, r"^workers: .* got SystemExit:$"),
         (
             functions.drops_a_row,
             {"x0": [0], "x1": [0, 1]},

@@ -12,6 +12,8 @@ from dpaudit import _validate
 from dpaudit._engine import fingerprint
 from dpaudit.auditing.host import chunks
 from dpaudit.auditing.host.chunks import Plan
+from dpaudit.auditing.host.pool import failure
+from dpaudit.auditing.host.worker import one_line
 
 SECONDS_PER_CALL = 600.0
 
@@ -74,10 +76,13 @@ class HostMechanism:
 
     def _release(self, rng: np.random.Generator, x: Any) -> Any:
         """Returns one release with NumPy arrays of numbers as leaves."""
-        if self._ready is None:
-            plan = Plan(self.function, (None, None), self.setup, None, self.batched, 1, 1, ())
-            self._ready = chunks.ready(plan)
-        release = self._ready(rng, x, 1) if self.batched else self._ready(rng, x)
+        try:
+            if self._ready is None:
+                plan = Plan(self.function, (None, None), self.setup, None, self.batched, 1, 1, ())
+                self._ready = chunks.ready(plan)
+            release = self._ready(rng, x, 1) if self.batched else self._ready(rng, x)
+        except SystemExit as error:  # which would end the caller without a word
+            raise failure(one_line(error), self.__name__) from None
         return jax.tree.map(lambda leaf: _array(leaf)[0] if self.batched else _array(leaf), release)
 
 

@@ -87,7 +87,7 @@ class InProcess:
                 yield
             except _validate.InputError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise failure(worker.one_line(error), self._name) from None
 
 

@@ -233,7 +233,7 @@ def _pilot(
                 "distinguisher", "None for releases that are not arrays of one shape", f"those of {name}"
             )
         begun = games.encoded(encoder, plan, (raw[0], raw[1]))
-    except (Unreadable, ValueError) as error:
+    except (Unreadable, ValueError, SystemExit) as error:
         if isinstance(error, _validate.InputError):
             raise
         raise failure(one_line(error), name) from None

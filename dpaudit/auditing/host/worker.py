@@ -36,7 +36,7 @@ def run(connection: Connection, packed: bytes, calls: Any) -> None:
     try:
         plan: Plan = pickle.loads(packed)
         inputs, function = chunks.Inputs(plan), chunks.ready(plan)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         connection.send(("unready", one_line(error)))
         return
     connection.send(("ready", None))
@@ -61,7 +61,7 @@ def run(connection: Connection, packed: bytes, calls: Any) -> None:
                 found = [played(plan, function, number, tick, encoder) for number in numbers]
             told = ("changed", None) if inputs.changed() else ("done", found)
             answer = pickle.dumps(told, protocol=pickle.HIGHEST_PROTOCOL)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             answer = pickle.dumps(("failed", one_line(error)))
         connection.send_bytes(answer)
 

@@ -83,8 +83,8 @@ def record(
       A :class:`Recording`.
 
     Raises:
-      InputError: not a function; one that raises, draws in several threads, or draws from a source that is not
-        recorded.
+      InputError: not a function; one that raises or exits, draws in several threads, or draws from a source that is
+        not recorded.
     """
     if not callable(fn):
         raise _validate.expected("fn", "a function of x or of (rng, x)", fn)
@@ -153,7 +153,7 @@ class _Runner:
             output = self.call(x, trace)
         except _validate.InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             wanted = f"an output for {name}" + (", as for x0" if name == "x1" else "")
             said = f"{type(error).__name__}: {_validate.one_line(str(error))}"
             raise _validate.InputError(f"fn: expected {wanted}, got {said}") from error
