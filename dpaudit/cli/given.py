@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -243,12 +242,12 @@ def releases(command: str, world: int, n: int, *, seconds: float, kept: Path | N
     """
     found: list[Any] = []
     with tempfile.TemporaryFile() as errors, contextlib.ExitStack() as stack:
-        file = None if kept is None else stack.enter_context(_replaced(kept))
+        file = None if kept is None else stack.enter_context(contextlib.closing(_Kept(kept)))
 
         def failed(wanted: str, got: str) -> _validate.InputError:
             program.close()
             line = f"--command: expected {wanted} in world {world}, got {got}{_said(errors)}"
-            return _validate.InputError(line if kept is None else f"{line}; kept in {kept}: {len(found):,}")
+            return _validate.InputError(line if file is None else f"{line}; kept in {kept}: {file.lines:,}")
 
         program = stack.enter_context(contextlib.closing(_Program(_words(command, world, n), seconds, errors)))
         for line in program.stdout:
@@ -263,7 +262,7 @@ def releases(command: str, world: int, n: int, *, seconds: float, kept: Path | N
                 raise failed("a release in JSON on every line", f"{text!r} in line {len(found) + 1}") from None
             found.append(value)
             if file is not None:
-                file.write(line.strip() + b"\n")
+                file.add(line.strip() + b"\n")
         status = program.wait()
         if program.late:
             if len(found) == n:  # it has written all of them, and only did not end
@@ -278,15 +277,34 @@ def releases(command: str, world: int, n: int, *, seconds: float, kept: Path | N
     return found
 
 
-@contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file beside the old one, which the program may be reading, and replaces the old one at the end."""
-    beside = path.with_name(path.name + ".partial")
-    try:
-        with open(beside, "wb") as file:
-            yield file
-    finally:
-        os.replace(beside, path)
+class _Kept:
+    """Writes lines to a file beside the old one, which the program may be reading; it is replaced at the end.
+
+    Lines that find no room are not kept, with a warning: the audit does not need them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._beside, self._full = path, path.with_name(path.name + ".partial"), False
+        self._file, self.lines = open(self._beside, "wb", buffering=0), 0  # noqa: SIM115 - until it is closed
+
+    def add(self, line: bytes) -> None:
+        if self._full:
+            return
+        end = self._file.tell()
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            self.lines += 1
+        except OSError as error:
+            self._full = True
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
+            room = f"--out: expected room for the lines of --command, got {error.strerror}"
+            _validate.warn(f"{room}; kept in {self._path}: {self.lines:,}")
+
+    def close(self) -> None:
+        self._file.close()
+        os.replace(self._beside, self._path)
 
 
 class _Program:

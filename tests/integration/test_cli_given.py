@@ -1,6 +1,7 @@
 """``dpaudit audit`` on scores, counts and an external program: the statuses, the rows, and one line for mistakes."""
 
 import json
+import resource
 import shlex
 import sys
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 import dpaudit
+from dpaudit import _validate
+from dpaudit.cli import given
 from tests.integration.test_cli import run
 
 PROGRAM = """
@@ -192,6 +195,21 @@ def test_what_a_failing_program_wrote_is_kept(monkeypatch, capsys, folder, comma
     assert printed.startswith(f"dpaudit: {message}")
     assert printed.count("\n") == 1
     assert len((folder / "out" / "releases0.jsonl").read_text().splitlines()) == kept
+
+
+def test_a_full_disk_does_not_lose_what_a_program_wrote(folder):
+    """A limit on the size of files fails in the same place."""
+    kept, before = folder / "releases0.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (25, before[1]))
+    try:
+        wanted = r"--out: expected room for the lines of --command, got File too large; kept in .*: 2$"
+        with pytest.warns(_validate.InputWarning, match=wanted) as warned:
+            found = given.releases(script("[print(10 ** 9 + i) for i in range(500)]"), 0, 500, seconds=60, kept=kept)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [one.category for one in warned].count(_validate.InputWarning) == 1
+    assert found == [10**9 + i for i in range(500)]
+    assert kept.read_text().split() == ["1000000000", "1000000001"]
 
 
 WRONG = [
