@@ -7,6 +7,7 @@ Counts and scores are one NumPy file (:class:`Checkpoint`); the state of a train
 import io
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -181,6 +182,20 @@ class FolderCheckpoint(NamedTuple):
                 raise _validate.expected("checkpoint", "a whole checkpoint", f"{self.folder.name}: {error}") from None
         refuse_another(self.identity, identity, "training", self.folder.name)
         return arrays
+
+    def refuse_unwritable(self) -> None:
+        """Refuses, before any work, a folder in which nothing can be made; of a missing one, the nearest above it.
+
+        Raises:
+          InputError: such a folder.
+        """
+        folder = self.folder.absolute()
+        try:
+            with tempfile.TemporaryFile(dir=next(path for path in (folder, *folder.parents) if path.exists())):
+                pass
+        except OSError as error:
+            wanted = "a folder that can be written"
+            raise _validate.expected("checkpoint", wanted, f"{error.strerror}: {self.folder}") from None
 
     def _refuse_another(self, manager: "CheckpointManager", owner: Any) -> None:
         """Refuses a folder with a step of another training, which Orbax would keep in place of ours, or remove."""

@@ -58,7 +58,8 @@ def in_parts(
       :class:`Parts`.
 
     Raises:
-      InputError: a value out of range; a checkpoint that is damaged, beyond ``steps``, or of another run.
+      InputError: a value out of range; a checkpoint that is damaged, beyond ``steps``, or of another run; a folder
+        that cannot be written.
     """
     _validate.at_least(1, **{unit: steps})
     _validate.at_least(1, every=every)
@@ -73,6 +74,8 @@ def in_parts(
             info = _filled(nothing, found["info"])
     if done > steps:
         raise _validate.expected(unit, f"at least the {done} of the checkpoint", steps)
+    if kept is not None and done < steps:
+        kept.refuse_unwritable()
     if progress is not None and done:
         progress(done)
     while done < steps:

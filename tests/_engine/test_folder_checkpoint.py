@@ -72,6 +72,23 @@ def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path):
         kept(tmp_path / "file" / "run").save(1, {"w": np.arange(3)})
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step():
+    """For root, too, no file can be made in /proc."""
+    wanted = r"^checkpoint: expected a folder that can be written, got .*: /proc/nowhere/run$"
+    with pytest.raises(_validate.InputError, match=wanted):
+        in_parts(lambda *_: pytest.fail("trained"), 0, 3, every=2, identity=dict, checkpoint="/proc/nowhere/run")
+
+
+def test_a_finished_run_is_read_from_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    def run():
+        advance = lambda state, part: (state + part, jnp.zeros(part))  # noqa: E731
+        return in_parts(advance, jnp.int32(0), 2, every=2, identity=lambda: IDENTITY, checkpoint=tmp_path / "run")
+
+    run()
+    monkeypatch.setattr(FolderCheckpoint, "refuse_unwritable", lambda self: pytest.fail("would write"))
+    assert int(run().state) == 2
+
+
 def test_a_step_that_cannot_be_written_leaves_the_one_before(tmp_path):
     """As on a full disk: a limit on the size of files fails in the same place."""
     kept(tmp_path).save(1, {"w": np.arange(3)})
