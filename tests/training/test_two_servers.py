@@ -242,14 +242,14 @@ def test_a_checkpoint_of_another_task_is_refused(tmp_path: Path, changed: Task, 
     first.model.learn(np.arange(10), terms("plain").examples)
     first.step = 1
     first.save()
+    first.close()
     again = begun(TASK)
     assert again.step == 1
     jax.tree.map(np.testing.assert_array_equal, again.model.params, first.model.params)
+    again.close()
     wanted = f"^checkpoint: expected one of this training, got model.npz: made by another {part}$"
     with pytest.raises(_validate.InputError, match=wanted):
         begun(changed)
-    for one in (first, again):
-        one.close()
 
 
 def test_fewer_steps_than_the_checkpoint_has_are_refused() -> None:

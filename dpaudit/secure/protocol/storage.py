@@ -5,6 +5,7 @@ log also records which block the other server is known to have used. A server wh
 an older state, a restored copy, which would open a second time what was opened before.
 """
 
+import fcntl
 import os
 import re
 from pathlib import Path
@@ -51,6 +52,22 @@ def put(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     new.rename(path)
     synchronise(path.parent)
+
+
+def lock(path: Path) -> int:
+    """Opens a file of mode 0600, created if missing, and locks it until the descriptor is closed or the process ends.
+
+    Raises:
+      BlockingIOError: it is locked already.
+      OSError: it cannot be opened or locked.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def synchronise(path: Path) -> None:

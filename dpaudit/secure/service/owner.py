@@ -1,12 +1,13 @@
 """Takes part in a training as an owner: sends shares of its integers to two servers and reads the opened sums."""
 
 import hashlib
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -72,10 +73,12 @@ class Owner:
       insecure: whether to connect to other machines without a certificate.
       kept: file in an existing folder for the shares of the step in progress, readable by its owner alone, so that a
         new process after a kill sends the same shares, when it asks for the step's result. Both shares together are
-        this owner's integers: keep it where the owner's records are. Without it, shares are in memory only.
+        this owner's integers: keep it where the owner's records are. Without it, shares are in memory only. A file
+        ``<kept>.lock`` beside it keeps other processes away until :meth:`close`.
 
     Raises:
-      InputError: the name is not in the terms, an address cannot be used, or ``kept`` belongs to another training.
+      InputError: the name is not in the terms, an address cannot be used, or ``kept`` belongs to another training, is
+        in use by another process, or is in a folder that cannot be written.
     """
 
     def __init__(
@@ -91,12 +94,16 @@ class Owner:
         self._name, self._terms = terms.owner(name=name), terms
         self._said = agreement.stated(terms.statement())
         self._kept = None if kept is None else Path(kept)
-        self._split: _Split | None = self._restored()
         size = KEPT.itemsize * terms.dimension
-        self._connections = {
-            server: certificates.call(address, server, own, insecure=insecure, values=size)
-            for server, address in zip(SERVERS, addresses, strict=True)
-        }
+        with ExitStack() as stack:
+            if self._kept is not None:
+                stack.callback(os.close, _locked(self._kept))
+            self._split: _Split | None = self._restored()
+            self._connections = {
+                server: certificates.call(address, server, own, insecure=insecure, values=size)
+                for server, address in zip(SERVERS, addresses, strict=True)
+            }
+            self._unlock = stack.pop_all()
         self._calls = {server: _Calls(connection) for server, connection in self._connections.items()}
         self._thread = ThreadPoolExecutor(1)  # calls one server while the caller's own calls the other
         self._closed = threading.Event()
@@ -178,6 +185,7 @@ class Owner:
         for connection in self._connections.values():
             connection.close()
         self._thread.shutdown()
+        self._unlock.close()
 
     def _divided(self, step: int, integers: np.ndarray) -> _Split:
         if integers.shape != (self._terms.dimension,):
@@ -305,6 +313,16 @@ class Owner:
             self._releases = max(self._releases, self._terms.openings)
             return BudgetSpent(line)
         return (_validate.InputError if code in _REFUSED else ChannelError)(line)
+
+
+def _locked(kept: Path) -> int:
+    """Locks the file ``<kept>.lock``: of two processes that made shares of one step, one would send the other's."""
+    try:
+        return storage.lock(kept.with_name(kept.name + ".lock"))
+    except BlockingIOError:
+        raise _validate.expected("kept", "a file that no other process uses", kept) from None
+    except OSError as fault:
+        raise _validate.expected("kept", "a file to write the shares to", f"{fault.strerror}: {kept}") from None
 
 
 def _code(fault: grpc.RpcError) -> grpc.StatusCode | None:

@@ -8,7 +8,6 @@ counts :attr:`Records.releases`, not the completed steps.
 Only their owner can read the files and folders.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -66,8 +65,7 @@ class Records:
         self._folder, self._terms = Path(folder), terms
         try:
             storage.folder(self._folder)
-            self._lock = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = storage.lock(self._folder / "lock")
         except BlockingIOError:
             raise _validate.expected("state", "a directory that no other server uses", self._folder) from None
         except OSError as fault:

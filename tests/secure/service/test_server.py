@@ -1,5 +1,6 @@
 """Tests servers and owners over gRPC in one process: steps, owners' faults, certificates, a server's restart."""
 
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -60,7 +61,10 @@ def test_an_owner_does_not_take_one_server_s_word(tmp_path):
 
 def test_shares_that_cannot_be_kept_are_not_sent(tmp_path):
     mine = terms("plain")
-    alice = Owner("alice", mine, ("127.0.0.1:1", "127.0.0.1:1"), kept=tmp_path / "nowhere" / "shares")
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    alice = Owner("alice", mine, ("127.0.0.1:1", "127.0.0.1:1"), kept=folder / "shares")
+    shutil.rmtree(folder)
     with pytest.raises(_validate.InputError, match=r"^kept: expected a file to write the shares to, got No such file"):
         alice.submit(1, np.zeros(DIMENSION, int))
     assert alice.pending == 0
