@@ -294,12 +294,14 @@ def _plain(measured: dict[str, float]) -> dict[str, Any]:
 @contextmanager
 def _shown(steps: int) -> Iterator[Any]:
     """Shows progress in a bar, or now and then in a line where there is no terminal."""
+    from dpaudit.report.words import at_most
+
     with bars_on_terminal() as bars:
         task = bars and bars.add_task("training", total=steps)
         lock, said = threading.Lock(), [time.monotonic()]
 
         def show(progress: "Progress", measured: dict[str, float]) -> None:
-            spent = f"ε = {progress.epsilon:.3g}" if math.isfinite(progress.epsilon) else "no ε"
+            spent = f"ε = {at_most(progress.epsilon)}" if math.isfinite(progress.epsilon) else "no ε"
             more = "".join(f", {name} {value:.4g}" for name, value in measured.items())
             with lock:
                 if bars is not None and task is not None:

@@ -132,9 +132,11 @@ def _steps(options: Train, rows: int) -> int:
 
 
 def _shown(bars: "Progress", steps: int) -> Callable[[int, Callable[[], float]], None]:
+    from dpaudit.report.words import at_most
+
     task = bars.add_task("training", total=steps)
 
     def show(step: int, spent: Callable[[], float]) -> None:
-        bars.update(task, completed=step, description=f"training, ε = {spent():.2f}")
+        bars.update(task, completed=step, description=f"training, ε = {at_most(spent())}")
 
     return show

@@ -11,6 +11,7 @@ from dp_accounting import DpEvent
 from dpaudit.personalization.boundary import messages
 from dpaudit.personalization.boundary.messages import Terms
 from dpaudit.personalization.boundary.transcript import Transcript
+from dpaudit.report import words
 from dpaudit.report.figures import FAINT, INK, PAPER, SERIES, canvas, styled
 
 if TYPE_CHECKING:
@@ -118,4 +119,4 @@ def _(event: dp_accounting.SelfComposedDpEvent) -> str:
 def _cost(transcript: Transcript, delta: float) -> str:
     released = sum(np.shape(release.number)[-1] for part in transcript.parts for release in part)
     epsilon = transcript.epsilon(delta)
-    return f"{released} releases crossed; one user added or removed: ε = {epsilon:.3g} at δ = {delta:g}"
+    return f"{released} releases crossed; one user added or removed: ε = {words.at_most(epsilon)} at δ = {delta:g}"

@@ -153,7 +153,7 @@ def render_training(row: dict[str, Any]) -> str:
     title, explained = TRAINING_VERDICTS[row["verdict"]]
     limit = LIMITS[row["ceiling"] > row["epsilon_accounted"]]
     explained = explained.replace("{limit}", limit).format(
-        accounted=words.said(row["epsilon_accounted"]),
+        accounted=words.at_most(row["epsilon_accounted"]),
         lower=words.said(row["epsilon_lower"]),
         ceiling=words.said(row["ceiling"]),
         canaries=row["canaries"],

@@ -27,7 +27,7 @@ def secure_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     steps = f"{row['steps']:,} of {row['steps_asked']:,}"
     ended = "; the budget is spent" if row["ended"] == "budget" else ""
     budget = f" (budget {row['budget'][0]:g} at δ = {row['budget'][1]:g})" if row["budget"] else ""
-    spent = f"{words.said(row['epsilon'])} at δ = {row['delta']:g}{budget}, of {row['openings']:,} openings"
+    spent = f"{words.at_most(row['epsilon'])} at δ = {row['delta']:g}{budget}, of {row['openings']:,} openings"
     ring = f"{row['ring_bits']} bits, {row['levels']:,} units in a clip norm of {row['clip_norm']:g}"
     lines = [
         ("steps", steps + ended),
@@ -63,7 +63,7 @@ def render(row: dict[str, Any]) -> str:
     if row["epsilon"] is None:
         promise = NO_PROMISE.format(why=_why(row))
     else:
-        promise = PROMISE.format(epsilon=words.said(row["epsilon"]), delta=row["delta"])
+        promise = PROMISE.format(epsilon=words.at_most(row["epsilon"]), delta=row["delta"])
     parts = [
         f"<h1>Training of {escape(row['target'].rpartition(':')[2])} through two servers</h1>",
         f'<div class="box">{markup.paragraph(promise)}</div>',

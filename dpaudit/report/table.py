@@ -224,7 +224,7 @@ def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     """Lists the numbers of one audited training, a row of :mod:`dpaudit.audits.audited_training`."""
     canaries, rate = row["canaries"], row["batch_size"] / (row["examples"] + row["canaries"])
     bound = f"with confidence {100 * row['confidence']:g}%"
-    spent = f"{words.said(row['epsilon_accounted'])} at δ = {row['delta']:g}"
+    spent = f"{words.at_most(row['epsilon_accounted'])} at δ = {row['delta']:g}"
     records = f"{rate * row['examples']:.0f} of a batch's {row['batch_size']} rows"
     trained = f"{row['network']} on the {row['examples']:,} records of {row['dataset']}, {row['steps']:,} steps"
     return [

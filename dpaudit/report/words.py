@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from dpaudit.auditing.shown import beside as shown_beside
@@ -36,6 +37,14 @@ def said(value: Any, digits: int | None = None) -> str:
     if math.isinf(shown):
         return "∞"
     return f"{shown:.{(2 if shown < 9.995 else 1) if digits is None else digits}f}"
+
+
+def at_most(value: Any) -> str:
+    """Formats a row's number as :func:`said` does, but never below it, as a promise is not: ``0.25`` for 0.2401."""
+    shown = number(value)
+    if not math.isfinite(shown):
+        return said(shown)
+    return str(Decimal(repr(shown)).quantize(Decimal("0.01" if shown <= 9.99 else "0.1"), ROUND_CEILING))
 
 
 def beside(value: Any, promised: Any) -> str:

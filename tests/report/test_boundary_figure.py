@@ -6,7 +6,7 @@ import jax
 from dpaudit.personalization.boundary import processes
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.messages import terms
-from dpaudit.report import figures
+from dpaudit.report import figures, words
 from dpaudit.report.boundary_figure import round_figure
 from tests.personalization.rounds import PROTOCOL, start, users
 
@@ -30,9 +30,8 @@ def test_names_shapes_bytes_and_events_are_there(tmp_path):
         "counts\nfloat32 [40], 160 B\nGaussian noise, multiplier 4",
     ):
         assert text in told
-    assert (
-        told[-1] == f"6 releases crossed; one user added or removed: ε = {transcript.epsilon(1e-5):.3g} at δ = 1e-05"
-    )
+    spent = words.at_most(transcript.epsilon(1e-5))
+    assert told[-1] == f"6 releases crossed; one user added or removed: ε = {spent} at δ = 1e-05"
     figures.save_png(figure, tmp_path / "round.png")
     assert (tmp_path / "round.png").stat().st_size > 10_000
 

@@ -10,7 +10,9 @@ from dpaudit._validate import InputError
 from dpaudit.auditing.bounds.plan import plan
 from dpaudit.auditing.conclude import from_counts
 from dpaudit.mechanisms.claim import Claim
-from dpaudit.report.table import audit_table, plan_table, result_table
+from dpaudit.report import words
+from dpaudit.report.page_audit import render_training
+from dpaudit.report.table import audit_table, plan_table, result_table, training_lines
 from tests.report.samples import computed, grid, row
 
 
@@ -55,6 +57,20 @@ def test_infinite_and_missing_numbers():
     lines = rendered(audit_table([row(epsilon_hat="inf", epsilon_hat_std=None, epsilon_upper="inf")]))
     (line,) = [line for line in lines if line.startswith("benign")]
     assert "∞ [1.01, ∞] 1.03" in line
+
+
+def test_what_a_training_spent_is_never_shown_below_it():
+    """Rounding to the nearest promised 3.44 of 3.441."""
+    told = {"canaries": 10, "batch_size": 5, "examples": 90, "confidence": 0.95, "epsilon_accounted": 3.441}
+    told |= {"delta": 1e-5, "network": "cnn", "dataset": "digits", "steps": 20, "accuracy": 0.5, "tested": 10}
+    told |= {"epsilon_target": 4.0, "epsilon_lower": 0.5, "correct": 6, "guesses": 10, "included": 5, "ceiling": 1.0}
+    told |= {"noise_multiplier": 1.0, "clip_norm": 1.0, "neighbouring": "replace", "verdict": "consistent"}
+    told |= {"optimizer": "sgd", "learning_rate": 0.1, "seed": 0, "seconds": 1.0, "device": "cpu", "versions": "none"}
+    assert dict(training_lines(told))["ε accounted"].startswith("3.45 at δ = 1e-05")
+    assert "The training spent an ε of 3.45 according" in render_training(told)
+    assert [words.at_most(one) for one in (4.0, 0.1, 0.003, 9.991, 12.31, "inf", None)] == [
+        *("4.00", "0.10", "0.01", "10.0", "12.4", "∞", "–")
+    ]
 
 
 def test_caption_says_how_much_was_tested():

@@ -9,7 +9,7 @@ import numpy as np
 from dpaudit.cli.command import Common
 from dpaudit.cli.secure_train import Follower, Train
 from dpaudit.report.page import write_secure_page
-from dpaudit.report.page_secure import secure_lines
+from dpaudit.report.page_secure import render, secure_lines
 from dpaudit.report.rows import read_rows, write_rows
 from dpaudit.secure.service.records import Opened
 from dpaudit.training.two_servers import Participant, Progress, Spending
@@ -37,6 +37,9 @@ def test_measured_values_that_are_not_finite_are_reported(tmp_path: Path) -> Non
         "inf after step 1",
         "0.25 after step 1",
     ]
+    promised = row | {"epsilon": 3.441}  # which must not be promised as 3.44
+    assert dict(secure_lines(promised))["ε spent"].startswith("3.45 at δ = ")
+    assert "an ε of 3.45 at δ = " in render(promised)
     write_secure_page(row, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "<td>nan</td>" in page
