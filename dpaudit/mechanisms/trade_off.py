@@ -24,6 +24,7 @@ from dpaudit import _validate
 LINES = 1000  # number of lines, all below it, that approximate a curve that is not a polygon
 ENDS = 28.0  # the largest log-odds of a rate at which a line touches the curve: 1e-12
 FARTHEST = 700.0  # the largest loss in nats, or its negative, whose exponential float64 holds
+RESOLVED = 1e-13  # the least distance from 1 that a rate in float64 tells with three digits
 ROUNDING = 1e-9  # error allowed in a user's points, which may be rounded in float64
 
 
@@ -166,7 +167,8 @@ def renyi(orders: Any, epsilons: Any) -> tuple[np.ndarray, np.ndarray]:
         raise _validate.expected("epsilons", "numbers >= 0, at least one of them finite", bounds.tolist())
     known = np.isfinite(bounds)
     alphas, bounds = alphas[known], bounds[known]
-    a = expit(np.linspace(-ENDS, ENDS, LINES))
+    far = np.geomspace(ENDS, FARTHEST, LINES // 4)[:0:-1]  # large losses occur at far smaller rates than delta
+    a = expit(np.concatenate([-far, np.linspace(-ENDS, ENDS, LINES)]))
     if bounds.min() == 0:
         return np.array([0.0, 1.0]), np.array([1.0, 0.0])
     low, high = np.zeros_like(a), 1 - a  # b is allowed at 1 - a, and not below f(a)
@@ -174,7 +176,7 @@ def renyi(orders: Any, epsilons: Any) -> tuple[np.ndarray, np.ndarray]:
         middle = (low + high) / 2
         kept = (_beyond(middle, a, alphas, bounds) <= 0).all(axis=(0, 1))
         low, high = np.where(kept, low, middle), np.where(kept, middle, high)
-    touched = low > 0
+    touched = (low > 0) & (1 - low > RESOLVED)
     a, b = a[touched], low[touched]
     beyond = _beyond(b, a, alphas, bounds).reshape(2 * len(alphas), len(a))
     way, order = np.divmod(beyond.argmax(axis=0), len(alphas))

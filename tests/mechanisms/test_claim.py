@@ -13,7 +13,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp import RdpAccountant, rdp_privacy_accountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -152,6 +152,16 @@ def test_renyi_promises_no_more_than_the_gaussian_that_it_is_of_and_no_less_than
     assert (Claim.renyi([2.0], [0.0]).fnr(RATES) == 1 - RATES).all()
     assert Claim.renyi([2.0, 4.0], [0.5, math.inf]) == Claim.renyi([2.0], [0.5])
     assert (Claim.renyi([2.0, 4.0], [500.0, 900.0]).fnr(RATES) == 0).all()  # too much for a test to contradict
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-8, 1e-11, 1e-13])
+def test_renyi_promises_large_losses_at_small_deltas(delta):
+    """They occur at rates far below delta, where no line touched the curve: epsilon was infinite."""
+    orders = [1.5, 2, 3, 4, 5, 6]
+    rdp = [2.0 * alpha for alpha in orders]  # of a multiplier of 1/2
+    converted, _ = rdp_privacy_accountant.compute_epsilon(orders, rdp, delta)
+    exact = dp_accounting.get_epsilon_gaussian(0.5, delta)
+    assert exact < Claim.renyi(orders, rdp).epsilon_at(delta) <= 1.001 * converted
 
 
 def test_a_curve_by_points_is_straight_between_them_and_the_oracle_s_is_one():
