@@ -25,6 +25,11 @@ def set_up():
     return {"scale": 0.5, "process": os.getpid()}
 
 
+def endless_set_up():
+    os.write(2, b"process %d is set up\n" % os.getpid())
+    time.sleep(1000)
+
+
 def by_state(rng, x, state):
     assert os.environ["OMP_NUM_THREADS"] == "1"
     assert state["process"] == os.getpid()

@@ -1,5 +1,7 @@
 """Mechanisms on the host in worker processes: one result for any number of them, and one line for each failure."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -147,6 +149,26 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     ended = python(script)
     assert ended.returncode == 1
     assert "must keep its calls under if __name__ == '__main__'" in ended.stderr.splitlines()[-1]
+
+
+def test_an_interruption_ends_a_setup_that_hangs_and_its_processes(tmp_path):
+    """No limit of time holds for a setup. The terminal interrupts the workers, too."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import jax, dpaudit\nfrom tests.integration.host_functions import endless_set_up, noisy\n"
+        "if __name__ == '__main__':\n    noisy = dpaudit.on_host(noisy, workers=2, setup=endless_set_up)\n"
+        "    dpaudit.audit(noisy, 0.0, 1.0, key=jax.random.key(0), trials=400)\n"
+    )
+    command, pipe = [sys.executable, str(script)], subprocess.PIPE
+    with subprocess.Popen(command, env=environment(1), cwd=ROOT, stderr=pipe, start_new_session=True) as audit:
+        assert audit.stderr is not None
+        workers = [int(audit.stderr.readline().split()[1]) for _ in range(2)]
+        os.killpg(audit.pid, signal.SIGINT)
+        *_, last = audit.communicate(timeout=60)[1].splitlines()
+    assert (audit.returncode, last) == (-signal.SIGINT, b"KeyboardInterrupt")
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
 
 
 def test_workers_load_no_jax():

@@ -123,7 +123,7 @@ def on_host(
         process, which is faster if a call takes a few microseconds. What the function prints goes to standard error.
         Several are refused for a function that draws all its noise from a generator of its own with a fixed seed.
       setup: called once in each process before the first trial, for slow imports and preparations. Its result, unless
-        None, is passed to each call as ``state=``.
+        None, is passed to each call as ``state=``. It may take any time: one that hangs is ended by an interruption.
       features: ``features(release) -> numbers`` of your own, equally many for each release, read besides the others.
       batched: whether ``function`` takes n; None looks for a parameter named ``n``, or a third one without default.
       chunk: number of trials that share a generator, and of releases of a batched call; by default 32, or 4,096 if
