@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpaudit import _platform
+from dpaudit import _platform, _validate
 
 FEW = 16  # number of channels below which axis by axis is faster on a CPU, in longer runs: measured from 4 to 16
 
@@ -66,8 +66,15 @@ _seen.defvjp(_seen_forward, _seen_backward)
 
 
 def along(x: jax.Array, axis: int, window: Along) -> list[jax.Array]:
-    """Returns one slice for every element of a window that slides along one axis."""
+    """Returns one slice for every element of a window that slides along one axis.
+
+    Raises:
+      InputError: a window that is longer than the axis.
+    """
     size, stride, dilation = window
+    if (reach := (size - 1) * dilation + 1) > x.shape[axis]:
+        wanted = f"at most the {x.shape[axis]} elements of its axis, padding included"
+        raise _validate.expected("window", wanted, reach)
     count = (x.shape[axis] - (size - 1) * dilation - 1) // stride + 1
     starts = [i * dilation for i in range(size)]
     return [lax.slice_in_dim(x, start, start + (count - 1) * stride + 1, stride, axis) for start in starts]
