@@ -176,6 +176,7 @@ def key(**named: Any) -> jax.Array:
 def finite(**named: Any) -> Any:
     """Accepts a pytree of real numbers without NaN or infinity (checked where the values are known)."""
     name, tree = _one(named)
+    unmasked(**named)
     for leaf in jax.tree.leaves(tree):
         if _traced(leaf):
             continue
@@ -192,6 +193,16 @@ def finite(**named: Any) -> Any:
         if jnp.issubdtype(array.dtype, np.inexact) and not np.isfinite(array.astype(np.float64)).all():
             bad = int((~np.isfinite(array.astype(np.float64))).sum())
             raise InputError(f"{name}: expected finite numbers, got {bad} NaN or infinite of {array.size}")
+    return tree
+
+
+def unmasked(**named: Any) -> Any:
+    """Accepts a pytree without masked values, whose masks NumPy and JAX drop: what they hide would count."""
+    name, tree = _one(named)
+    for leaf in jax.tree.leaves(tree):
+        if np.ma.is_masked(leaf):
+            hidden = f"{np.ma.count_masked(leaf)} masked of {np.size(leaf)}"
+            raise expected(name, "arrays without masked values", hidden)
     return tree
 
 

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dpaudit
 from dpaudit import InputError, _validate
 
+MASKED = np.ma.masked_greater([1.0, 2.0, 99.0], 9)
 POSITIVE = "a finite number > 0"
 WHOLE = "a whole number >= 1"
 CLOSED = "a number in [0, 1]"
@@ -57,6 +59,7 @@ def test_positive_returns_what_it_was_given(value):
         (lambda: _validate.real(it="1"), "a finite number", "'1'"),
         (lambda: _validate.open_unit(it="0.5"), OPEN, "'0.5'"),
         (lambda: _validate.finite(it="one"), "numbers", "'one'"),
+        (lambda: _validate.finite(it={"a": MASKED}), "arrays without masked values", "1 masked of 3"),
         (lambda: _validate.finite(it=[10**30]), "numbers of at most 64 bits", str(10**30)),
         (lambda: _validate.finite(it=10**400), "numbers of at most 64 bits", "1" + 76 * "0" + "..."),
         (lambda: _validate.finite(it=np.array([10**400])), "numbers", "array([1" + 69 * "0" + "..."),
@@ -149,3 +152,18 @@ def test_a_known_number_is_checked_inside_a_program_that_is_being_traced(accepte
     assert jax.jit(lambda y: accepted(known) * y)(2.0) == 1.0
     with pytest.raises(_validate.InputError, match="x: expected a"):
         jax.jit(lambda y: accepted(wrong) * y)(2.0)
+
+
+def test_masked_values_are_refused():
+    """NumPy drops the mask, and what it hides would count."""
+    masked = np.ma.masked_less(np.random.default_rng(0).normal(size=400), -2)
+    plain = np.random.default_rng(1).normal(size=400)
+    for call in (
+        lambda: dpaudit.from_scores(plain, masked),
+        lambda: dpaudit.from_samples(plain, masked),
+        lambda: dpaudit.from_samples({"a": plain}, {"a": masked}),
+        lambda: dpaudit.audit(lambda key, x: x, plain, masked, key=jax.random.key(0), trials=1000),
+    ):
+        with pytest.raises(InputError, match=r"^(scores|samples|x)1: expected arrays without masked values, got "):
+            call()
+    assert dpaudit.from_scores(plain, np.ma.array(plain[::-1])).trials == 800  # nothing is hidden

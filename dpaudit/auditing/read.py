@@ -49,7 +49,8 @@ def is_numbers(samples: Any) -> bool:
 
 def of_one_type(given: dict[str, Any]) -> bool:
     """Tells whether the releases in lists are of one type, so that an array of them says the same."""
-    return len({type(one) for samples in given.values() if isinstance(samples, list) for one in samples}) <= 1
+    types = {type(one) for samples in given.values() if isinstance(samples, list) for one in samples}
+    return len(types) <= 1 and np.ma.MaskedArray not in types
 
 
 def counted(given: dict[str, Any], *, of_numbers: bool) -> tuple[list[int], list[list[Any]]]:
@@ -62,7 +63,7 @@ def counted(given: dict[str, Any], *, of_numbers: bool) -> tuple[list[int], list
     for name, samples in given.items():
         if not of_numbers and (isinstance(samples, (str, bytes, dict)) or not hasattr(samples, "__len__")):
             raise _validate.expected(name, "a list or an array of releases", samples)
-        parts = [np.asarray(part) for part in _parts(samples)[0]] if of_numbers else [samples]
+        parts = [np.asarray(_unmasked(name, part)) for part in _parts(samples)[0]] if of_numbers else [samples]
         lengths = {0 if of_numbers and part.ndim == 0 else len(part) for part in parts}
         if len(lengths) != 1 or 0 in lengths:
             raise _validate.expected(name, "releases [n, ...], as many in every array", f"{sorted(lengths)} releases")
@@ -127,6 +128,10 @@ def _parts(samples: Any) -> tuple[list[Any], Any]:
     return jax.tree.flatten(samples, is_leaf=lambda part: not isinstance(part, dict))
 
 
+def _unmasked(name: str, given: Any) -> Any:
+    return _validate.unmasked(**{name: given}) if isinstance(given, np.ndarray) else given
+
+
 def _kind_of_number(kind: np.dtype) -> bool:
     return kind.kind in "biuf" or bool(jnp.issubdtype(kind, jnp.floating))
 
@@ -137,6 +142,7 @@ def _numbers(name: str, given: Any) -> np.ndarray:
     Raises:
       InputError: something else, such as text, or rows of different lengths.
     """
+    given = _unmasked(name, given)
     try:
         found = np.asarray(given)
     except ValueError:  # of different lengths
