@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from dpaudit.auditing.bounds import plan
-from dpaudit.auditing.bounds.estimate import epsilon_bounds
+from dpaudit.auditing.bounds.estimate import epsilon_bounds, upper_bound
 
 
 def double_sum(epsilon, claimed, n0, n1, *, delta, confidence, bounds=epsilon_bounds):
@@ -31,6 +31,26 @@ def test_power_is_the_double_sum(n0, n1, delta, confidence):
             seen.append(found)
     assert min(seen) < 0.06 + (1 - confidence)
     assert max(seen) > 0.5 or n0 == 8
+
+
+def test_of_many_numbers_of_errors_few_are_computed_and_power_is_the_same(monkeypatch):
+    """Of half a billion trials in each world, 140,000 numbers of errors can occur."""
+    sizes, settings = [], {"delta": 0.0, "confidence": 0.95}
+
+    def counted(successes, *more, **settings):
+        sizes.append(np.size(successes))
+        return upper_bound(successes, *more, **settings)
+
+    monkeypatch.setattr(plan, "upper_bound", counted)
+    assert 0 < plan.power(1.0003, 1.0, 500_000_000, 500_000_000, **settings) < 1
+    assert max(sizes) <= 5000
+    found = {}
+    for knots in (1 << 12, 1 << 10, 1 << 4):
+        monkeypatch.setattr(plan, "KNOTS", knots)
+        found[knots] = plan.power(1.004, 1.0, 1_000_000, 1_000_000, **settings)
+    assert sizes[-3] > 5000  # all of them
+    assert found[1 << 10] == pytest.approx(found[1 << 12], abs=1e-10)
+    assert found[1 << 4] != pytest.approx(found[1 << 12], abs=1e-6)
 
 
 def test_power_at_the_claim_is_the_false_alarm_rate():

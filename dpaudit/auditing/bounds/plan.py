@@ -18,6 +18,7 @@ LARGEST = 1 << 31  # trials of a world: the most that a game can have
 SIMULATED = 4000  # audits that stop early, from which their length is read off
 CLOSE = 1e-3  # what is detectable is found to a tenth of this, and never below the truth
 PERFECT = "a perfect attack, of a threshold that is known: it attains the corner of the claim's trade-off curve"
+KNOTS = 1 << 12  # numbers of errors of which everything is computed where there are four times as many
 QUANTILES = 64  # of each count, for an expectation over both
 
 
@@ -254,13 +255,16 @@ def power_against(
 
 def _upper_bounds(trials: int, rate: float, confidence: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns (probabilities, upper bounds on the rate) of the numbers of errors that can occur, but for 1e-12, in
-    order."""
+    order. Both are smooth: of many numbers, those between ``KNOTS`` are interpolated, to 1e-12."""
     spread = 8 * np.sqrt(trials * rate * (1 - rate)) + 32  # beyond it, less than 1e-12
     first, last = max(0, int(trials * rate - spread)), min(trials, int(trials * rate + spread))
     counts = np.arange(first, last + 1)
-    upper = upper_bound(counts, trials, alpha=(1 - confidence) / 2)
-    within = np.arange(first, min(last, trials - 1) + 1)
-    tail = np.concatenate([betaincc(within + 1, trials - within, rate), np.ones(last + 1 - first - len(within))])
+    knots = counts if len(counts) <= 4 * KNOTS else np.unique(np.linspace(first, last, KNOTS).astype(int))
+    upper = upper_bound(knots, trials, alpha=(1 - confidence) / 2)
+    within = np.minimum(knots, trials - 1)
+    tail = np.where(knots < trials, betaincc(within + 1, trials - within, rate), 1.0)
+    if len(knots) < len(counts):
+        upper, tail = (scipy.interpolate.CubicSpline(knots, values)(counts) for values in (upper, tail))
     return np.diff(tail, prepend=0.0), upper
 
 
