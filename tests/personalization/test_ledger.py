@@ -90,6 +90,9 @@ def test_a_stream_that_goes_on_is_charged_as_one(path):
     charged(ledger, "2", 6, (ftrl, 6), who=["anna", "bert"])
     assert ledger.spent(DELTA, "anna") == pytest.approx(cost(1.5))
     assert Ledger(path).spent(DELTA, "bert") == pytest.approx(cost(1.5))  # too much, for half of it
+    charged(ledger, "plain", 6, (A, 0), who=["cleo"])
+    charged(ledger, "plain again", 6, (A, 6), who=["cleo", "dora"])
+    assert ledger.spent(DELTA, "dora") == ledger.spent(DELTA, "cleo") == pytest.approx(cost(*[4.0] * 12))  # too much
     charged(ledger, "3", 12, (ftrl, 0), who=["anna"])
     assert ledger.spent(DELTA, "anna") == pytest.approx(cost(1.5, 1.5))
     for began, process in ((6, ftrl), (3, A)):

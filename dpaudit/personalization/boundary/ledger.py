@@ -10,7 +10,8 @@ last line may be incomplete if the process was killed before the run started, an
 inside the boundary, like the aggregator's memory.
 
 Where the noise of a stream is correlated, its later releases tell more of the noise in earlier ones. Users who took
-part in it are then charged for all of its releases so far, also those after they left.
+part in it are then charged for all of its releases so far, also those after they left. Users who join a stream of any
+kind later are charged for its releases before, too: more than they spend, never less.
 """
 
 import fcntl
