@@ -140,9 +140,11 @@ def _train(options: Train) -> None:
     row |= {"target": options.target, "played": list(names), "seconds": time.perf_counter() - began}
     row |= {"cpu_seconds": _cpu() - cpu, "seed": options.common.seed, "versions": versions()}
     row |= {"device": jax.devices()[0].device_kind}
-    if out is not None:
-        _save(out / "params.npz", players[0].model.params)
-    report(options.common, [row], secure_table(row), partial(write_secure_page, row))
+    try:
+        report(options.common, [row], secure_table(row), partial(write_secure_page, row))
+    finally:  # neither is lost where the other cannot be written
+        if out is not None:
+            _save(out / "params.npz", players[0].model.params)
 
 
 def load_task(target: str) -> "Task":

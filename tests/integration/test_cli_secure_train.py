@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpaudit.cli import main
+from dpaudit.report import words
 
 TASK = """
 import jax.numpy as jnp, numpy as np, optax
@@ -111,7 +112,16 @@ def test_noise_and_budget(target: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert 0 < row["h1_peak_gib"] < 2
     assert (row["protocol"], row["openings"], row["owners_in_last_step"]) == ("transfers", 3, 2)
     page = (tmp_path / "out" / "report.html").read_text()
-    assert f"an ε of {row['epsilon']:.2f} at δ = 1e-05" in page
+    assert f"an ε of {words.at_most(row['epsilon'])} at δ = 1e-05" in page
+
+
+def test_parameters_that_cannot_be_written_do_not_lose_the_report(target: str, tmp_path: Path) -> None:
+    (tmp_path / "out" / "params.npz").mkdir(parents=True)
+    options = ("--mode", "plain", "--steps", "1", "--out", str(tmp_path / "out"), "--force", "--json")
+    told, failed = started(target, *options).communicate(timeout=300)
+    assert json.loads(told)[0]["steps"] == 1
+    assert "Is a directory" in failed
+    assert (tmp_path / "out" / "report.html").exists()
 
 
 @pytest.mark.parametrize(
