@@ -26,7 +26,8 @@ from dpaudit._engine.sharding import several_processes
 if TYPE_CHECKING:
     from orbax.checkpoint import CheckpointManager
 
-UNREADABLE, NO_FOLDER, NO_FILE = -3, -2, -1  # stands for the size of a file that is missing or cannot be read
+# They stand for the size of a file that is missing, cannot be read or cannot be made.
+UNWRITABLE, UNREADABLE, NO_FOLDER, NO_FILE = -4, -3, -2, -1
 
 
 class Checkpoint(NamedTuple):
@@ -107,10 +108,14 @@ class Checkpoint(NamedTuple):
                     size = UNREADABLE
             elif not self.file.parent.is_dir():
                 size = NO_FOLDER
+            elif unwritable(self.file.parent):
+                size = UNWRITABLE
         if self.shared:
             size = int(multihost_utils.broadcast_one_to_all(np.int32(size)))
         if size == UNREADABLE:
             raise _validate.expected("checkpoint", "a file that can be read", self.file)
+        if size == UNWRITABLE:
+            raise _validate.expected("checkpoint", "a file in a folder that can be written", self.file)
         if size == NO_FOLDER:
             raise _validate.expected("checkpoint", "a file in a folder that exists", self.file)
         if size == NO_FILE:
@@ -119,6 +124,15 @@ class Checkpoint(NamedTuple):
             padded = np.frombuffer(content, np.uint8) if content else np.zeros(size, np.uint8)
             content = np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8).tobytes()
         return content
+
+
+def unwritable(folder: Path) -> str | None:
+    """Returns why no file can be made in a folder; None where one can."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error.strerror
 
 
 class FolderCheckpoint(NamedTuple):
@@ -190,12 +204,8 @@ class FolderCheckpoint(NamedTuple):
           InputError: such a folder.
         """
         folder = self.folder.absolute()
-        try:
-            with tempfile.TemporaryFile(dir=next(path for path in (folder, *folder.parents) if path.exists())):
-                pass
-        except OSError as error:
-            wanted = "a folder that can be written"
-            raise _validate.expected("checkpoint", wanted, f"{error.strerror}: {self.folder}") from None
+        if cause := unwritable(next(path for path in (folder, *folder.parents) if path.exists())):
+            raise _validate.expected("checkpoint", "a folder that can be written", f"{cause}: {self.folder}")
 
     def _refuse_another(self, manager: "CheckpointManager", owner: Any) -> None:
         """Refuses a folder with a step of another training, which Orbax would keep in place of ours, or remove."""

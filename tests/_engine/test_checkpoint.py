@@ -5,6 +5,7 @@ import errno
 import functools
 import os
 import types
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -85,6 +86,13 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_old_one_stays(tmp_pat
     assert found is not None
     np.testing.assert_array_equal(found["counts"], np.zeros(7))
     assert os.listdir(tmp_path) == ["kept.npz"]
+
+
+def test_a_file_that_cannot_be_made_is_refused_before_anything_is_played():
+    """For root, too, no file can be made in /proc."""
+    wanted = r"^checkpoint: expected a file in a folder that can be written, got /proc/kept\.npz$"
+    with pytest.raises(InputError, match=wanted):
+        Checkpoint(Path("/proc/kept.npz"), {}, False).made_once(lambda: pytest.fail("played"))
 
 
 def test_a_folder_in_place_of_the_file_is_refused_before_anything_is_played(tmp_path):
