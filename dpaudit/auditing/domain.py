@@ -189,7 +189,7 @@ def checked(**named: Any) -> Domain:
 def _outcome(name: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         cause = _validate.one_line(f"{type(error).__name__}: {error}")
         raise _validate.InputError(f"{name}: expected a jittable function, got {cause}") from None
 

@@ -57,7 +57,7 @@ def mechanism_like(given: Any, mechanism: Mechanism, x0: Any, *, on_host: bool) 
     wanted = jax.eval_shape(lambda key: mechanism.apply(key, x0), of_trials())
     try:
         found = jax.eval_shape(lambda key: given.apply(key, x0), of_trials())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise _validate.expected("alternative", "a mechanism that takes the same inputs", cause) from None
     if _like(wanted) != _like(found):

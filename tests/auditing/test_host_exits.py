@@ -1,4 +1,4 @@
-"""Functions on the host that exit: an error that names them, with what was played before it kept."""
+"""Functions that exit: an error that names them, with what was played before it kept."""
 
 import itertools
 import sys
@@ -28,9 +28,9 @@ def test_an_exit_is_named_wherever_the_user_s_code_calls_it():
     for call in (lambda: leaves(KEY, 0.0), lambda: dpaudit.audit(leaves, 0.0, 1.0, key=KEY, trials=2000)):
         with pytest.raises(_validate.InputError, match=r"got SystemExit: \(raised by <lambda>\)$"):
             call()
-    for more in ({"setup": sys.exit}, {"features": lambda release: sys.exit()}):
+    for noise in (dpaudit.on_host(noisy, setup=sys.exit), dpaudit.on_host(noisy, features=lambda _: sys.exit())):
         with pytest.raises(_validate.InputError, match=r"got SystemExit: \(raised by noisy\)$"):
-            dpaudit.audit(dpaudit.on_host(noisy, **more), ZERO, ONE, key=KEY, trials=2000)
+            dpaudit.audit(noise, ZERO, ONE, key=KEY, trials=2000)
     for call in (lambda stops: stops(KEY, 0.0), lambda stops: dpaudit.audit(stops, 0.0, 1.0, key=KEY, trials=2000)):
         with pytest.raises(KeyboardInterrupt):
             call(dpaudit.on_host(interrupted))
@@ -49,3 +49,12 @@ def test_what_was_played_before_an_exit_is_kept(tmp_path):
         dpaudit.audit(dpaudit.on_host(exits_late), 0.0, 1.0, key=KEY, **settings)
     assert 0 < played[-1] < 4000
     assert file.exists()
+
+
+def test_an_exit_while_jax_traces_is_named():
+    def leaves(key, x):
+        sys.exit(3)
+
+    for audits in (dpaudit.audit, dpaudit.inspect):
+        with pytest.raises(_validate.InputError, match=r"^mechanism: expected .* got SystemExit: 3"):
+            audits(leaves, ZERO, ONE, **({"key": KEY, "trials": 2000} if audits is dpaudit.audit else {}))

@@ -33,7 +33,7 @@ def fitted(argument: str, attack: Distinguisher, key: jax.Array, mechanism: Mech
     except probe.NOT_JITTABLE as error:
         got = f"{name}, which needs a number ({type(error).__name__})"
         raise _refused(argument, "scores that jax.jit can trace", got) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         cause = _validate.one_line(f"{type(error).__name__}: {error}")
         raise _refused(argument, "a score of every release", f"{cause} (raised by {name})") from None
     if getattr(found, "shape", None) != () or (not jnp.issubdtype(found.dtype, jnp.number) and found.dtype != bool):

@@ -228,7 +228,7 @@ def _traced(apply: Callable[..., Any], key: jax.Array, x: Any) -> Any:
         return jax.make_jaxpr(apply)(key, x)
     except _validate.InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"
         raise _validate.expected("mechanism", "a function of (key, x) that JAX can trace", reason) from error
 

@@ -54,7 +54,7 @@ def refuse_changing(trace: Trace, first: ClosedJaxpr, name: str) -> None:
                 unchanged = fingerprint.same(before, again)
             except jax.errors.UnexpectedTracerError:
                 raise kept_by_tracing(name) from None
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise _impure(name, f"fails when it is traced again ({_brief(error)})") from None
         if not unchanged:
             cause = "is another program each time it is traced, since what Python counts or draws without the key "
@@ -90,7 +90,7 @@ def refuse_other_when_traced(apply: Callable[[Any, Any], Any], x: Any, program: 
         by_python = [np.asarray(leaf) for leaf in jax.tree.leaves(plain(key, x))]
     except jax.errors.JaxRuntimeError:
         return  # memory, or a device that has no such operation by itself
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _impure(name, f"can be traced but not called ({_brief(error)})") from None
     if _alike(by_python, _compiled(programs.as_data(Partial(apply), program), key), exactly=True):
         return
@@ -114,7 +114,7 @@ def kept_by_tracing(name: str) -> _validate.InputError:
     return _impure(name, "keeps what it computed in one call, such as a jax.random key of its own, for the next")
 
 
-def _brief(error: Exception) -> str:
+def _brief(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
 
 
@@ -282,7 +282,7 @@ def once(mechanism: Mechanism, name: str, world: int, x: Any, *, jax_alone: bool
         ) from None
     except jax.errors.UnexpectedTracerError:
         raise kept_by_tracing(name) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         cause = _validate.one_line(f"{type(error).__name__}: {error}")
         if not jax_alone and isinstance(error, AttributeError) and _is_of_generator(error):
             raise _validate.InputError(
