@@ -17,7 +17,9 @@ import dpaudit
 from dpaudit import Claim, InputError
 from dpaudit.auditing.host import encoder as encoders
 from dpaudit.auditing.host.encoder import Encoder
-from dpaudit.auditing.host.reader import Unreadable, plain, read, token
+from dpaudit.auditing.host.plain import plain
+from dpaudit.auditing.host.reader import Unreadable, read, token
+from dpaudit.auditing.read import of_one_type
 from tests.interrupting import Killed, killed_at
 
 KEY = jax.random.key(3)
@@ -48,6 +50,23 @@ def test_tokens_tell_values_apart():
     assert tokens == [token(value) for value in VALUES]
     assert token({"b", "a"}) == token({"a", "b"})
     assert token(np.float64(1.5)) == token(1.5)
+
+
+@pytest.mark.parametrize("release", [lambda one: one, lambda one: {"v": one}])
+def test_the_mask_of_an_array_is_read_and_what_it_hides_is_not(release):
+    """NumPy drops masks without a word: one that tells the input was never seen."""
+    numbers = np.random.default_rng(0).normal(size=(2, 40, 3))
+    masks = [False, False, False], [True, False, False]
+    worlds = [[release(np.ma.array(row, mask=masks[world])) for row in numbers[world]] for world in (0, 1)]
+    encoder = encoders.learn((worlds[0], worlds[1]), None)
+    one, other = (encoder.encode(world, None) for world in worlds)
+    pairs = list(zip(one, other, strict=True))
+    tell = [(a == a[0]).all(axis=0) & (b == b[0]).all(axis=0) & (a[0] != b[0]) for a, b in pairs]
+    assert any(places.any() for places in tell)
+    hidden = [release(np.ma.array(row + np.array([5.0, 0, 0]), mask=masks[1])) for row in numbers[1]]
+    for a, b in zip(other, encoder.encode(hidden, None), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not of_one_type({"samples": worlds[0]}) or not isinstance(worlds[0][0], np.ma.MaskedArray)
 
 
 def test_a_set_is_read_the_same_in_any_order():

@@ -15,7 +15,8 @@ import numpy as np
 from dpaudit.auditing.host import chunks, kinds, places
 from dpaudit.auditing.host.chunks import Stacked
 from dpaudit.auditing.host.places import Place
-from dpaudit.auditing.host.reader import LEADING, Item, Read, Unreadable, plain, read
+from dpaudit.auditing.host.plain import plain
+from dpaudit.auditing.host.reader import LEADING, Item, Read, Unreadable, read
 
 TELLING, COMMON = 48, 16  # number of items, and of numbers, that are kept for each of the two reasons
 WHOLE = {"f": (np.float32, np.float64), "i": (np.int32, np.int64), "u": (np.uint32, np.uint64), "b": (np.bool_,)}
@@ -215,6 +216,7 @@ def _layout(releases: list[Any]) -> tuple[Leaf, ...] | None:
 
 def _arrays(release: Any, path: str = "") -> list[tuple[str, np.ndarray]] | None:
     """Returns the arrays of numbers that a release consists of, in order; None if it holds anything else."""
+    release = plain(release) if isinstance(release, np.ma.MaskedArray) else release
     if isinstance(release, Mapping):
         parts = [(f"{path}[{plain(name)!r}]", one) for name, one in release.items()]
     elif isinstance(release, (list, tuple)):

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dpaudit.auditing.host.reader import DEEPEST, LEADING, Item, plain
+from dpaudit.auditing.host.plain import plain
+from dpaudit.auditing.host.reader import DEEPEST, LEADING, Item
 
 TYPE = "has the type"
 CLOSED = (bool, int, float, complex, str, bytes, type(None), np.generic)  # types that hold no others

@@ -7,15 +7,15 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
 from fractions import Fraction
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from dpaudit.auditing.host.plain import plain
 
 LEADING, LAST = 48, 4  # numbers at the start and end of a sequence that are read one by one
 PLACES, SERIES = 4096, 256  # most places of one text or list, and most texts and lists, that are looked at
@@ -99,46 +99,6 @@ def _spelled(value: Any) -> bytes:
             return type(value).__name__.encode() + pickle.dumps(value)
     kind = f"class, {value.__name__}" if isinstance(value, type) else type(value).__name__
     raise Unreadable(f"expected a value that can be read, got a {kind}")
-
-
-def plain(value: Any) -> Any:
-    """Converts a value to Python's or NumPy's types: tensors to arrays, tables to dictionaries of columns, NumPy
-    scalars to numbers, times to whole numbers, members of an Enum to their names, objects to dictionaries of their
-    attributes."""
-    if isinstance(value, (str, bytes, int, float, list, tuple, dict, set, frozenset, np.ndarray)) or value is None:
-        return value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, (np.datetime64, np.timedelta64)):
-        return None if np.isnat(value) else int(value.astype(np.int64))
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (date, time, timedelta)):
-        return _of_time(value)
-    if isinstance(value, Enum):
-        return f"{type(value).__name__}.{value.name}"
-    if isinstance(value, (Decimal, Fraction, complex, bytearray, Mapping, Sequence)):
-        return value
-    if hasattr(value, "columns") and hasattr(value, "__getitem__"):
-        return {name: list(value[name]) for name in value.columns}
-    if hasattr(value, "index") and hasattr(value, "to_dict"):  # a column
-        return value.to_dict()
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-    if hasattr(value, "__array__"):
-        return np.asarray(value)
-    if hasattr(value, "__dict__") and not callable(value) and not hasattr(value, "__next__") and vars(value):
-        return dict(vars(value))
-    return value
-
-
-def _of_time(value: date | time | timedelta) -> int:
-    """Returns a date in days, anything else in microseconds."""
-    if isinstance(value, datetime):
-        value = value - datetime(1970, 1, 1, tzinfo=value.tzinfo)
-    elif isinstance(value, date):
-        return value.toordinal()
-    elif isinstance(value, time):
-        value = timedelta(0, value.second, value.microsecond, minutes=value.minute, hours=value.hour)
-    return value // timedelta(microseconds=1)
 
 
 def read(value: Any, *, in_words: bool = False) -> Read:

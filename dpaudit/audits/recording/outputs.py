@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.auditing.host.plain import plain as host_plain
 from dpaudit.audits.recording import noisy
 from dpaudit.audits.recording.torch_source import noisy_array_of
 from dpaudit.audits.recording.trace import Tag
@@ -70,7 +71,7 @@ def leaves(output: Any, path: str = "output", deep: int = 0) -> Iterator[tuple[s
 
 def _as_plain(output: Any) -> Any:
     """Returns arrays of other libraries as NumPy's, and bytes of other types as bytes."""
-    output = noisy_array_of(output)
+    output = host_plain(output) if isinstance(output, np.ma.MaskedArray) else noisy_array_of(output)
     if isinstance(output, bytearray | memoryview):
         return bytes(output)
     if isinstance(output, np.ndarray) and output.dtype.kind == "O" and output.ndim == 0:

@@ -64,6 +64,7 @@ BARE = {
     "slots": Slotted,
     "exception": ValueError,
     "column": lambda x: Series([x], ["a"]),
+    "mask": lambda x: np.ma.array([1.0], mask=[bool(x)]),
     "index": lambda x: Series([0.0], [x]),
 }
 
@@ -74,7 +75,9 @@ def test_a_bare_value_is_found_in_an_output_of_any_type(name):
     assert (bare.verdict, bare.kinds) == ("violation", {"data_dependent_output"}), str(bare)
 
 
-@pytest.mark.parametrize("made", [Slotted, lambda y: collections.deque([y]), lambda y: {"a": y}.values()])
+@pytest.mark.parametrize(
+    "made", [Slotted, lambda y: collections.deque([y]), lambda y: {"a": y}.values(), lambda y: np.ma.array([y])]
+)
 def test_noise_is_followed_into_it(made):
     found = record(lambda rng, x: made(x + rng.laplace()), 0.0, 1.0, claim=Claim(1.0), trials=0)
     assert (found.verdict, found.epsilon_returned) == ("consistent", 1.0), str(found)
