@@ -52,7 +52,13 @@ def test_tokens_tell_values_apart():
     assert token(np.float64(1.5)) == token(1.5)
 
 
-@pytest.mark.parametrize("release", [lambda one: one, lambda one: {"v": one}])
+@pytest.mark.parametrize("held", [np.array([1.5]), {"v": 1.5}, [1.5], {1.5}, {"v": [{"w": [1.5]}]}])
+def test_what_stands_in_a_list_beside_a_text_is_read(held):
+    """Its numbers were not, without a word, where it was an array, a dictionary or a set."""
+    assert 1.5 in read(["text", held]).numbers.values()
+
+
+@pytest.mark.parametrize("release", [lambda one: one, lambda one: {"v": one}, lambda one: ["text", one]])
 def test_the_mask_of_an_array_is_read_and_what_it_hides_is_not(release):
     """NumPy drops masks without a word: one that tells the input was never seen."""
     numbers = np.random.default_rng(0).normal(size=(2, 40, 3))

@@ -298,7 +298,11 @@ def _elements(found: Read, own: Sequence[Any], path: str, depth: int) -> None:
     _tell_closed(found, own)
     if len(own) > LEADING and any(isinstance(one, (list, tuple, Mapping)) and len(one) > LEADING for one in own):
         found.unread.append(f"{path} rows and columns beyond {LEADING}".strip())
-    for name, column in _fields(own).items():
+    fields = _fields(own)
+    for i, one in enumerate([] if fields else own[:LEADING]):
+        if isinstance(one, (np.ndarray, Mapping, list, tuple, set, frozenset)):
+            _read(found, one, f"{path}[{i}]", max(0, depth - 1))
+    for name, column in fields.items():
         if depth:
             _sequence(found, column, f"{path}[*][{name}]", depth - 1)
         else:
