@@ -136,7 +136,11 @@ def client(
 
 
 def crafted(client: Client, name: str) -> Partial:
-    """Returns the ``craft(key) -> (g0, g1)`` of a setting in ``CRAFTS`` for this client."""
+    """Returns the ``craft(key) -> (g0, g1)`` of a setting in ``CRAFTS`` for this client.
+
+    Raises:
+      InputError: another name.
+    """
     records = (client.images, client.labels)
     label_flip = partial(craft.label_flip, client.gradient, *records, client.num_classes)
     settings: dict[str, Callable[[], Partial]] = {
@@ -197,10 +201,9 @@ def audit_client(
     for name in crafts:
         _validate.one_of(CRAFTS, craft=name)
     _validate.at_least(1, number_of_crafts=len(crafts))
-    _validate.at_least(1, number_of_epsilons=len(epsilons))
     _validate.open_unit(confidence=confidence)
     _validate.at_least(1, datasets=datasets)
-    _offered(games.get("randomizer"), games.get("engine", "full"))
+    _playable(mesh, epsilons, **games)
     bounds = 2 * datasets * len(crafts) * len(epsilons)  # bounds of the cosine rule and of the optimal test
     games |= {"epsilons": epsilons, "confidence": 1 - (1 - confidence) / bounds}
     training = None if progress is None else progress("the server trains", 1)
@@ -274,20 +277,14 @@ def audit_craft(
       with ``epsilon_optimal_lower``, ``epsilon_optimal_upper`` (pooled). The verdict is "violation" if either lower
       bound exceeds the promise, and "underpowered" if not even twice the promise would have been called a violation
       with probability 0.8 (``detectable``), or if both tests gave one answer in all trials.
+
+    Raises:
+      InputError: a value out of range; an engine that does not play these games; a checkpoint of another test.
     """
-    _validate.at_least(1, number_of_epsilons=len(epsilons))
-    for epsilon in epsilons:
-        _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)
-    half = _validate.at_least(2, trials=trials) // 2
-    _validate.at_least(1, repeats=repeats)
-    randomizer = _offered(randomizer, engine)
-    if engine != "full" and randomize not in (None, randomizer.randomize):
-        raise _validate.expected("engine", "full, the only one that runs a mechanism of your own", engine)
-    _validate.one_of(READINGS, pair=pair)
-    if engine == "kernel" and pair != "fixed":
-        raise _validate.expected("pair", "fixed, the only one that the engine kernel plays", pair)
     _validate.open_unit(confidence=confidence)
+    randomizer = _playable(mesh, epsilons, trials, repeats, engine, pair, randomizer, randomize)
+    half = int(trials) // 2
     began = time.perf_counter()
     pair_key, play_key = jax.random.split(key)
     count = half if pair == "fresh" else 1
@@ -324,12 +321,33 @@ def audit_craft(
     return rows
 
 
-def _offered(randomizer: Randomizer | None, engine: str) -> Randomizer:
-    """Returns the randomizer, or LDP-SGD for None, after refusing an engine that does not exist, or not for it."""
+def _playable(
+    mesh: Mesh | None,
+    epsilons: Sequence[float],
+    trials: int = 10_000,
+    repeats: int = 10,
+    engine: str = "full",
+    pair: str = "fresh",
+    randomizer: Randomizer | None = None,
+    randomize: Callable[..., jax.Array] | None = None,
+) -> Randomizer:
+    """Returns the randomizer, or LDP-SGD for None, after refusing games that cannot be played."""
+    _validate.at_least(1, number_of_epsilons=len(epsilons))
+    for epsilon in epsilons:
+        _validate.positive(epsilon=epsilon)
+    _validate.at_least(2, trials=trials)
+    _validate.at_least(1, repeats=repeats)
     randomizer = randomizers.ldp_sgd() if randomizer is None else randomizer
     _validate.one_of(ENGINES, engine=engine)
     if engine not in randomizer.offers:
         raise _validate.expected("engine", f"{' or '.join(randomizer.offers)} for {randomizer.name}", engine)
+    if engine != "full" and randomize not in (None, randomizer.randomize):
+        raise _validate.expected("engine", "full, the only one that runs a mechanism of your own", engine)
+    _validate.one_of(READINGS, pair=pair)
+    if engine == "kernel" and pair != "fixed":
+        raise _validate.expected("pair", "fixed, the only one that the engine kernel plays", pair)
+    if engine == "kernel":
+        engines.refuse_device(mesh)
     return randomizer
 
 

@@ -336,6 +336,12 @@ def test_bad_input_is_refused(given, message):
         ({"clip_norm": math.nan}, "^clip_norm: expected a finite number > 0, got nan$"),
         ({"pretraining_steps": -1}, "^pretraining_steps: expected a whole number >= 0, got -1$"),
         ({"confidence": 0.0}, r"^confidence: expected a number in \(0, 1\), got 0.0$"),
+        ({"epsilons": [1.0, 0.0]}, "^epsilon: expected a finite number > 0, got 0.0$"),
+        ({"trials": 1}, "^trials: expected a whole number >= 2, got 1$"),
+        ({"repeats": 0}, "^repeats: expected a whole number >= 1, got 0$"),
+        ({"pair": "some"}, "^pair: expected one of fresh, fixed, got some$"),
+        ({"engine": "kernel"}, "^pair: expected fixed, the only one that the engine kernel plays, got fresh$"),
+        ({"engine": "kernel", "pair": "fixed"}, "^engine: expected full on this device; .*, got kernel on cpu$"),
     ],
 )
 def test_bad_input_to_the_whole_test_is_refused_before_anything_is_trained(given, message, monkeypatch):
