@@ -70,6 +70,10 @@ dd { margin: 0; overflow-wrap: anywhere; }
   table.dense td { display: flex; justify-content: space-between; padding: 0; white-space: normal; }
   table.dense td::before { content: attr(data-label); color: var(--faint); padding-right: .5rem; }
 }
+@media print {
+  h1, h2, h3, caption { break-after: avoid; } figure, .box, .randomizer, tr { break-inside: avoid; }
+  .moving, .randomizer input { display: none; }
+}
 """
 
 PAGE = """<!DOCTYPE html>

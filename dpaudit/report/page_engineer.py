@@ -61,9 +61,8 @@ METHOD = (
     ("Detectable", "The smallest true ε that would be called a violation with probability 0.8, by a perfect attack."),
     (
         "Verdict",
-        "Of the cosine rule. violation: the lower bound exceeds the claim; underpowered: detectable is more than "
-        "twice the claim, or both tests gave one answer in all trials; consistent: neither; computed: no trial was "
-        "run.",
+        "violation: a lower bound of either test exceeds the claim; underpowered: detectable is more than twice the "
+        "claim, or both tests gave one answer in all trials; consistent: neither; computed: no trial was run.",
     ),
     ("Engines", "; ".join(f"{name}: {meaning}" for name, meaning in words.ENGINES.items()) + "."),
 )

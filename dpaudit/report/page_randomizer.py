@@ -1,7 +1,8 @@
 """Renders the picture of the randomizer on the client's page, Fig. 2 of paper 000, with sliders for angle and norm.
 
 An inline script, which the page's content policy allows by its hash, redraws the picture when a slider moves; no other
-script may run, and nothing may be fetched. Without scripts the picture shows a right angle and the full norm.
+script may run, and nothing may be fetched. Without scripts the picture shows a right angle and the full norm, and no
+sliders.
 """
 
 import base64
@@ -22,9 +23,9 @@ RADIUS = 100.0
 TEXT = """<h2>What the randomizer does to an update</h2>
 <p>Both candidates are drawn as arrows in a circle whose radius is the largest norm allowed, L; a longer update is
 shortened to L. What is sent is a direction drawn at random: with a high probability from the half of the circle that
-the candidate points to, otherwise from the other half. The half of g0 is green: the darker, the more likely. An update
-shorter than L is first reversed at random, the more often the shorter it is. Move the sliders to see how angle and
-norm change what an observer learns.</p>"""
+the candidate points to, otherwise from the other half. The half of g0 is green: the stronger the colour, the more
+likely. An update shorter than L is first reversed at random, the more often the shorter it is. <span
+class="moving">Move the sliders to see how angle and norm change what an observer learns.</span></p>"""
 
 SCRIPT = """
 "use strict";
@@ -65,6 +66,7 @@ for (const box of document.querySelectorAll(".randomizer")) {
 HEAD = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
     f"script-src 'sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}'\">"
+    "<noscript><style>.moving, .randomizer input { display: none; }</style></noscript>"
 )
 
 

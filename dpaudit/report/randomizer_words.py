@@ -153,9 +153,6 @@ KINDS = {
             "of the ratio of its probabilities, e^ε for any two gradients that are not zero. Exact, and bounded on "
             "the same trials.",
             "Detectable": DEFINITE + "the cap's probability alone too large.",
-            "Verdict": "violation: a lower bound of either test exceeds the claim; underpowered: detectable is "
-            "more than twice the claim, or both tests gave one answer in all trials; consistent: neither; computed: "
-            "no trial was run.",
         },
     ),
 }

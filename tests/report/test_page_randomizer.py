@@ -71,6 +71,16 @@ def test_a_weak_promise_is_told_in_plain_numbers(epsilon, ratio, rare):
     assert f">{ratio}</b> times as likely" in page_randomizer.render([epsilon])
 
 
+def test_without_scripts_and_in_print_nothing_asks_to_be_moved(tmp_path):
+    write_page(grid(), tmp_path / "report.html")
+    source = read_page(tmp_path / "report.html")[0]
+    hidden = ".moving, .randomizer input { display: none; }"
+    assert f"<noscript><style>{hidden}</style></noscript>" in source
+    assert hidden in STYLE.partition("@media print")[2]
+    (asks,) = re.findall(r"[^.>]*\bsliders?\b[^.]*\.", source.partition("<body>")[2])
+    assert f'<span\nclass="moving">{asks}</span>' in source
+
+
 def test_one_promise_needs_no_slider():
     assert page_randomizer.render([2.0]).count("<label hidden>") == 1
     assert page_randomizer.render([1.0, 2.0]).count("<label hidden>") == 0
