@@ -5,6 +5,7 @@ threshold was chosen on trials set aside; a band needs every score and no trials
 thresholds together. Some give bounds that cannot support a verdict; their ``caveat`` says why.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -115,9 +116,21 @@ def counted(scores: np.ndarray, threshold: float, *, keep_scores: bool = True) -
     return Counted(*errors_at(scores, threshold), n, n, outcomes, scores if keep_scores else None)
 
 
+def _in_range(bounds: Callable[..., tuple[float, float]]) -> Callable[..., tuple[float, float]]:
+    """Decorates the bounds of an estimator, so that a delta or a confidence out of range is refused."""
+
+    @functools.wraps(bounds)
+    def of(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
+        _validate.probability(delta=delta)
+        return bounds(counted, delta=delta, confidence=_validate.open_unit(confidence=confidence))
+
+    return of
+
+
 def _of_counts(bounds: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Callable[..., tuple[float, float]]:
     """Makes an estimator of a function of four counts."""
 
+    @_in_range
     def of(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
         lower, upper = bounds(*counted[:4], delta=delta, confidence=confidence)
         return float(lower), float(upper)
@@ -125,6 +138,7 @@ def _of_counts(bounds: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Callable
     return of
 
 
+@_in_range
 def _bet(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
     pairs = int(counted.outcomes.sum())
     lower = betting.epsilon_lower(counted.outcomes, delta=delta, confidence=confidence)
@@ -137,6 +151,7 @@ def _bet(counted: Counted, *, delta: float, confidence: float) -> tuple[float, f
 def _of_band(make: band.Band) -> Callable[..., tuple[float, float]]:
     """Makes an estimator of a simultaneous band: the largest bounds over all thresholds."""
 
+    @_in_range
     def of(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
         if counted.scores is None:
             raise _validate.expected("estimator", "one that reads counts, as the scores were not kept", "a band")
@@ -198,6 +213,7 @@ def of_one_training(scores: np.ndarray, included: np.ndarray) -> Counted:
     return Counted(*false, int(np.sum(~included)), int(np.sum(included)), np.zeros(4), scores, included)
 
 
+@_in_range
 def _one_run(counted: Counted, *, delta: float, confidence: float) -> tuple[float, float]:
     """Guesses a quarter of the canaries in and a quarter out, or a twentieth each, each plan at half of the error."""
     if counted.scores is None or counted.included is None:

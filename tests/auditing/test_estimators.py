@@ -124,6 +124,16 @@ def test_counts_and_outcomes_of_a_rule_agree():
     assert found.outcomes.tolist() == [1, 1, 1, 0]
 
 
+@pytest.mark.parametrize("estimator", [estimators.clopper_pearson, estimators.betting_bounds, estimators.dkw])
+def test_what_is_out_of_range_is_refused(estimator):
+    """A confidence of 95 gave NaN."""
+    counted = estimators.counted(np.arange(8.0).reshape(2, 4), 3.0)
+    with pytest.raises(_validate.InputError, match=r"^confidence: expected a number in \(0, 1\), got 95$"):
+        estimator.bounds(counted, delta=0.0, confidence=95)
+    with pytest.raises(_validate.InputError, match=r"^delta: expected a number in \[0, 1\), got 1.0$"):
+        estimator.bounds(counted, delta=1.0, confidence=0.95)
+
+
 def test_a_band_without_scores_is_refused():
     without = Counted(1, 2, 3, 3, np.array([1, 1, 1, 0]))
     with pytest.raises(_validate.InputError, match="estimator: expected one that reads counts"):
