@@ -242,7 +242,6 @@ def releases(command: str, world: int, n: int, *, seconds: float, kept: Path | N
     """
     found: list[Any] = []
     with tempfile.TemporaryFile() as errors, contextlib.ExitStack() as stack:
-        file = None if kept is None else stack.enter_context(contextlib.closing(_Kept(kept)))
 
         def failed(wanted: str, got: str) -> _validate.InputError:
             program.close()
@@ -250,6 +249,7 @@ def releases(command: str, world: int, n: int, *, seconds: float, kept: Path | N
             return _validate.InputError(line if file is None else f"{line}; kept in {kept}: {file.lines:,}")
 
         program = stack.enter_context(contextlib.closing(_Program(_words(command, world, n), seconds, errors)))
+        file = None if kept is None else stack.enter_context(contextlib.closing(_Kept(kept)))  # of a program that runs
         for line in program.stdout:
             if not line.strip():
                 continue

@@ -212,6 +212,15 @@ def test_a_full_disk_does_not_lose_what_a_program_wrote(folder):
     assert kept.read_text().split() == ["1000000000", "1000000001"]
 
 
+def test_a_program_that_cannot_be_run_leaves_earlier_releases_alone(monkeypatch, capsys, folder):
+    (folder / "out").mkdir()
+    (folder / "out" / "releases0.jsonl").write_text("1\n2\n")
+    more = ("--trials", "1000", "--out", "out", "--force")
+    assert run(monkeypatch, "audit", "--command", "no_such_program {world} {n}", *more) == 2
+    assert (folder / "out" / "releases0.jsonl").read_text() == "1\n2\n"
+    assert [path.name for path in (folder / "out").iterdir()] == ["releases0.jsonl"]
+
+
 WRONG = [
     ((), "target: expected FILE:NAME of a mechanism, or one of --scores, --counts and --command, got none"),
     (("a.py:b", "--scores", "s.csv"), "target: expected FILE:NAME of a mechanism, or one of --scores, --counts and"),

@@ -270,8 +270,9 @@ def _too_small(pair: Comparison, claim: Claim) -> Finding:
             return Finding("sensitivity", sentence, noise.where)
     delta = 0.0 if claim.is_curve else claim.delta
     spent = [noise for noise in pair.noises if noise.difference]
-    sentence = f"{len(spent)} noises together spend epsilon {pair.returned.epsilon(delta):.6g} at delta {delta:g}"
-    return Finding("budget", f"{sentence}, more than the claim", spent[-1].where if spent else "")
+    who = "one noise spends" if len(spent) == 1 else f"{len(spent)} noises together spend"
+    sentence = f"{who} epsilon {pair.returned.epsilon(delta):.6g} at delta {delta:g}, more than the claim"
+    return Finding("budget", sentence, spent[-1].where if spent else "")
 
 
 def _allowed(noise: Noise, claim: Claim | None) -> float | None:

@@ -183,6 +183,17 @@ def test_a_clipped_release_is_not_taken_for_the_release():
     assert record(whole, LOW, HIGH, claim=Claim(1.5), trials=0).verdict == "violation"
 
 
+def test_a_sentence_counts_one_noise_and_names_a_place_once():
+    def twice(rng, x):
+        noise = rng.laplace(0, 2)
+        return [x + noise, 2 * x + noise]
+
+    said = str(record(twice, LOW, HIGH, claim=Claim(1.0), trials=0))
+    assert "budget: one noise spends epsilon inf" in said
+    (reused,) = (line for line in said.splitlines() if line.startswith("noise_reuse"))
+    assert reused.count("test_record.py") == 1
+
+
 def test_released_values_may_be_used_again():
     def used_again(rng, x):
         noisy = np.array([x, x]) + rng.laplace(0, 2, 2)
