@@ -257,6 +257,19 @@ def test_a_shipped_protocol_is_trusted_only_where_one_says_so():
             "who: expected a name for each of 2 users, got 1 of them",
         ),
         (
+            lambda: totals(lambda user: user["a"], {"a": people(8), "b": people(6)}, clip_norm=1.0),
+            r"users: expected arrays with one leading axis of users, got leading axes \[6\], \[8\]$",
+        ),
+        (lambda: run(KEY, STEPS, START, None, None, 1), "users: expected arrays with one .*, got leading axes none$"),
+        (
+            lambda: run(KEY, STEPS, START, None, 1.0, 1),
+            r"users: expected arrays with one leading axis of users, got leading axes \[\]$",
+        ),
+        (
+            lambda: run(STEPS, KEY, START, None, people(2), 1),
+            r"protocol: expected a Protocol, such as private\(\.\.\.\)",
+        ),
+        (
             lambda: run(KEY, STEPS._replace(devices=lambda *given: 0), START, None, people(2), 1, minimum_users=2),
             r"devices: expected what protocol.each makes, where users are counted or named",
         ),

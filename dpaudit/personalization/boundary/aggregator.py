@@ -33,7 +33,7 @@ from dpaudit.personalization.boundary.bounds import Bounded, Noised
 from dpaudit.personalization.boundary.budget import Budget, affordable, spent
 from dpaudit.personalization.boundary.ledger import Ledger, Stream
 from dpaudit.personalization.boundary.processes import Memory, Release, memories, named, shipped
-from dpaudit.personalization.boundary.protocol import Devices, Protocol, alone, silent
+from dpaudit.personalization.boundary.protocol import Devices, Protocol, alone, count_of, silent
 from dpaudit.personalization.boundary.transcript import Transcript
 
 
@@ -76,13 +76,18 @@ def run(
       (state, memory, transcript). The memory belongs to the aggregator and must be kept as secret as the key.
 
     Raises:
-      InputError: a ``release`` that returns anything but :class:`Release` objects, or two of one process in a round; a
-        function with effects where there is raw data; a server whose state changes its structure; a single device
-        that does not fit into memory; a budget that does not pay for one round, or that is given for a protocol which
-        the boundary does not bound, or for a memory with releases of other processes.
+      InputError: no protocol; users whose arrays are of different lengths; a ``release`` that returns anything but
+        :class:`Release` objects, or two of one process in a round; a function with effects where there is raw data; a
+        server whose state changes its structure; a single device that does not fit into memory; a budget that does
+        not pay for one round, or that is given for a protocol which the boundary does not bound, or for a memory with
+        releases of other processes.
       UnexpectedTracerError: raised by JAX, with the line, if a function uses a value of another party.
     """
+    if not isinstance(protocol, Protocol):
+        raise _validate.expected("protocol", "a Protocol, such as private(...) makes", protocol)
     rounds, devices = _validate.at_least(1, rounds=rounds), protocol.devices
+    if isinstance(devices, Devices):
+        count_of(users)
     memory = _own(protocol, memory)
     if who is not None or _validate.at_least(0, minimum_users=minimum_users):
         count = _rows(protocol, users)
@@ -168,7 +173,7 @@ def _rows(protocol: Protocol, users: Any) -> int:
         raise _validate.expected(
             "devices", "what protocol.each makes, where users are counted or named", protocol.devices
         )
-    return len(jax.tree.leaves(users)[0])
+    return count_of(users)
 
 
 def enforced(protocol: Protocol) -> bool:

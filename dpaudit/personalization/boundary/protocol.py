@@ -114,7 +114,7 @@ class Devices(NamedTuple):
     mesh: Mesh | None
 
     def __call__(self, key: jax.Array, model: Any, users: Any) -> Any:
-        count, parts = len(jax.tree.leaves(users)[0]), sharding.devices(self.mesh)
+        count, parts = count_of(users), sharding.devices(self.mesh)
         share = count // parts
 
         def own(key: jax.Array, model: Any, users: Any) -> Any:
@@ -135,7 +135,7 @@ class Devices(NamedTuple):
 
     def _total(self, total: Any, key: jax.Array, model: Any, users: Any, start: Any) -> Any:
         """Adds the messages of these users' devices to ``total``; the first device has number ``start``."""
-        count = len(jax.tree.leaves(users)[0])
+        count = count_of(users)
         size = min(self.chunk, count)
         whole, rest = divmod(count, size) if size else (0, 0)
 
@@ -160,6 +160,19 @@ class Devices(NamedTuple):
         if rest:
             total = worlds.after(total, lambda total: add(total, some(whole * size, rest)))
         return clipping.value(total) if exact else total
+
+
+def count_of(users: Any) -> int:
+    """Returns the number of users.
+
+    Raises:
+      InputError: no arrays, or arrays of different lengths.
+    """
+    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(users)}
+    if len(sizes) != 1 or () in sizes:
+        found = ", ".join(sorted(str(list(size)) for size in sizes)) or "none"
+        raise _validate.expected("users", "arrays with one leading axis of users", f"leading axes {found}")
+    return sizes.pop()[0]
 
 
 def each(
