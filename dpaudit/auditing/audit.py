@@ -72,9 +72,12 @@ def audit(
             raise _validate.expected("mechanism", "a Mechanism or a function of (key, x)", mechanism)
         mechanism = Mechanism(mechanism)
     claim = mechanism.claim if claim is None else claim
-    for name, value, kind in (("claim", claim, Claim), ("distinguisher", distinguisher, distinguish.Distinguisher)):
+    kinds: dict[str, tuple[Any, type]] = {"claim": (claim, Claim), "mesh": (mesh, Mesh)}
+    for name, (value, kind) in (kinds | {"distinguisher": (distinguisher, distinguish.Distinguisher)}).items():
         if not isinstance(value, kind | None):
             raise _validate.expected(name, f"a {kind.__name__} or None", value)
+    if progress is not None and not callable(progress):
+        raise _validate.expected("progress", "a function or None", progress)
     delta = checked_delta(delta, claim)
     on_host = isinstance(mechanism.apply, HostMechanism)
     if not on_host:
@@ -89,9 +92,9 @@ def audit(
     if not on_host and _same(*jax.tree.map(jnp.asarray, (x0, x1))):
         wanted = "an input other than x0 in the types of JAX, of 32 bits unless jax_enable_x64 is set"
         raise _validate.expected("x1", wanted, "one that differs in digits that these do not hold")
-    for attack in attacks:
-        if not isinstance(attack, distinguish.Distinguisher):
-            raise _validate.expected("attacks", "Distinguishers", attack)
+    listed = isinstance(attacks, Sequence) and not isinstance(attacks, distinguish.Distinguisher)
+    if not listed or not all(isinstance(attack, distinguish.Distinguisher) for attack in attacks):
+        raise _validate.expected("attacks", "a sequence of Distinguishers", attacks)
     if attacks and distinguisher is not None:
         raise _validate.expected("attacks", "none where a distinguisher is named", [attack.name for attack in attacks])
     estimator = fitting(estimator, claim, delta, until)
@@ -173,17 +176,13 @@ def fitting(
         raise _validate.expected("until", "a rule such as sequential.violation(), or None", until)
     if estimator is None:
         return estimators.clopper_pearson if until is None else estimators.betting_bounds
-    if not isinstance(estimator, Estimator):
-        raise _validate.expected(
-            "estimator", "an Estimator, such as dpaudit.estimators.equal_level, or None", estimator
-        )
+    suitable(estimator, claim, delta)
     if estimator.one_training:
         wanted = "one for independent trials (dpaudit.one_run reads the scores of one training)"
         raise _validate.expected("estimator", wanted, estimator.name)
     if until is not None and not estimator.anytime:
         wanted = f"one that holds at any time, such as {estimators.betting_bounds.name}, with until"
         raise _validate.expected("estimator", wanted, estimator.name)
-    suitable(estimator, claim, delta)
     if _is_curve(claim) and until is None and estimator is not estimators.clopper_pearson:
         wanted = f"{estimators.clopper_pearson.name} where the claim is a curve and every trial is played"
         raise _validate.expected("estimator", wanted, estimator.name)

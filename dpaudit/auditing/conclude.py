@@ -69,7 +69,7 @@ def from_counts(
         ("false_negatives", false_negatives, positives),
     ):
         if not isinstance(count, (int, np.integer)) or not 0 <= count <= most:
-            raise _validate.expected(name, f"a count in 0..{most}", count)
+            raise _validate.no_number(name, f"a count in 0..{most}", count)
     delta = checked_delta(delta, claim)
     _validate.open_unit(confidence=confidence)
     suitable(estimator, claim, delta)
@@ -193,8 +193,11 @@ def suitable(estimator: Estimator, claim: Claim | None, delta: float) -> None:
     """Refuses an estimator that cannot support a verdict if there is a claim to judge, or has no bound at this delta.
 
     Raises:
-      InputError: one with a caveat, or none for a curve; the one of Gaussian noise at delta 0.
+      InputError: one with a caveat; the one of Gaussian noise at delta 0; something else.
     """
+    if not isinstance(estimator, Estimator):
+        wanted = "an Estimator, such as dpaudit.estimators.equal_level, or None"
+        raise _validate.expected("estimator", wanted, estimator)
     if claim is not None and estimator.caveat:
         wanted = "one that a verdict on the claim may rest on"
         raise _validate.expected("estimator", wanted, f"{estimator.name} ({estimator.caveat})")

@@ -126,6 +126,9 @@ def federated(
 
     Source: paper 002, Algorithm 1.
     """
+    for name, value, kind in (("client", client, Client), ("rule", rule, Rule)):
+        if not isinstance(value, kind):
+            raise _validate.expected(name, f"a {kind.__name__} of dpaudit.federated", value)
     m = _validate.at_least(1, clients_per_round=clients_per_round)
     chunk = _validate.at_least(1, chunk=chunk)
     devices, mesh = sharding.devices(mesh), sharding.flat(mesh)

@@ -145,7 +145,7 @@ def dp_sgd(
     Raises:
       InputError: a value out of range.
 
-    Source: Abadi et al. 2016, Algorithm 1; paper 003, Eq. (6).
+    Source: Abadi et al. 2016, Algorithm 1; paper 003, Eq. (6), which prints the noise outside of the mean.
     """
     _validate.positive(clip_norm=clip_norm)
     _validate.positive(noise_multiplier=noise_multiplier)
@@ -274,11 +274,15 @@ def train(
       (state, info), info with leaves [steps].
 
     Raises:
-      InputError: data that is not of the sampling's size; a trainer whose batch size differs from the sampling's,
-        which would scale its steps by their ratio; a sampling in which examples take part more often than the noise of
-        :func:`dpaudit.training.dp_ftrl.dp_ftrl` is made for; a negative number of steps.
+      InputError: no state; data that is not of the sampling's size; a trainer whose batch size differs from the
+        sampling's, which would scale its steps by their ratio; a sampling in which examples take part more often than
+        the noise of :func:`dpaudit.training.dp_ftrl.dp_ftrl` is made for; a negative number of steps.
     """
     steps = _validate.at_least(0, steps=steps)
+    if not isinstance(state, State):
+        raise _validate.expected(
+            "state", "trainer.init(params), or the state of an earlier call", type(state).__name__
+        )
     if trainer.batch_size not in (None, sampling.batch_size):
         wanted = f"a sampling of batch size {trainer.batch_size}, as the trainer's"
         raise _validate.expected("sampling", wanted, sampling.batch_size)

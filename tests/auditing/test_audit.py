@@ -167,6 +167,8 @@ BAD = [
     ({"delta": 0.01, "claim": Claim(1.0, 0.1)}, "^delta: expected at least the claim's own 0.1, got 0.01$"),
     ({"confidence": 1.0}, r"^confidence: expected a number in \(0, 1\), got 1.0$"),
     ({"confidence": 95}, r"^confidence: expected a number in \(0, 1\), got 95$"),
+    ({"mesh": 4}, "^mesh: expected a Mesh or None, got 4$"),
+    ({"progress": True}, "^progress: expected a function or None, got True$"),
     ({"x0": ZERO.at[2].set(jnp.nan)}, "^x0: expected finite numbers, got 1 NaN or infinite of 4$"),
     ({"x1": {"a": np.array([1.0, math.inf])}}, "^x1: expected finite numbers, got 1 NaN or infinite of 2$"),
     (

@@ -270,7 +270,7 @@ def test_samples_that_cannot_be_audited_are_refused_in_one_line(given, message):
 BAD_COUNTS = [
     ((11, 0, 10, 10), r"false_positives: expected a count in 0\.\.10, got 11"),
     ((0, 1.5, 10, 10), r"false_negatives: expected a count in 0\.\.10, got 1.5"),
-    ((0, "3", 10, 10), r"false_negatives: expected a count in 0\.\.10, got 3"),
+    ((0, "3", 10, 10), r"false_negatives: expected a count in 0\.\.10, got '3'"),
     ((0, 0, 0, 10), "negatives: expected a whole number >= 1, got 0"),
 ]
 

@@ -67,7 +67,7 @@ def test_items_of_long_lists_of_one_length_are_read_too():
 
 UNREAD = {
     "character 4096 and what follows it": lambda rng, x: bits(rng.random(5000) < 0.5),
-    "the content of a ValueError": lambda rng, x: [ValueError("x"), int(rng.integers(2))],
+    "the content of the type ValueError": lambda rng, x: [ValueError("x"), int(rng.integers(2))],
     "what is nested more than 6 deep": lambda rng, x: [[[[[[[[int(rng.integers(2))]]]]]], None]],
 }
 

@@ -280,7 +280,9 @@ def on_the_host(*_) -> Any:
 
 
 BAD: list[tuple[Any, str]] = [
-    ((jnp.sum,), "^attacks: expected Distinguishers, got "),
+    ((jnp.sum,), "^attacks: expected a sequence of Distinguishers, got "),
+    (distinguish.lowest_bits, "^attacks: expected a sequence of Distinguishers, got "),
+    (None, "^attacks: expected a sequence of Distinguishers, got None$"),
     (
         (distinguish.Distinguisher(raises, None, "mine"),),
         r"^attacks: expected a score of every release, got RuntimeError: out of luck \(raised by mine\)$",

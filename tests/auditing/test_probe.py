@@ -55,6 +55,14 @@ def complex_numbers(key, x):
     return {"z": x + 1j * jax.random.normal(key, (3,))}
 
 
+def text(key, x):
+    return {"answer": "yes", "at": x + jax.random.laplace(key)}
+
+
+def other_order(x, key):
+    return x + jax.random.laplace(key)
+
+
 def a_key(key, x):
     return jax.random.split(key, 2), x
 
@@ -94,6 +102,12 @@ REFUSED = [
         r"^mechanism: expected a release of real numbers, got key<fry>\[2\] from a_key; release jax\.random\.key_data"
         r"\(key\) if a key is what is released$",
     ),
+    (
+        text,
+        r"^mechanism: expected a release of numbers, got a str from text; a function that releases text or other "
+        r"objects runs as dpaudit\.on_host\(text\)$",
+    ),
+    (other_order, r"^mechanism: expected a function of \(key, x\), got other_order, of \(x, key\)$"),
     (
         numpy_generator,
         r"^mechanism: expected a function of \(key, x\), got numpy_generator, which takes its key for a NumPy "

@@ -227,6 +227,11 @@ def test_a_sampling_of_another_batch_size_is_refused(batch_size):
         train(KEY, PLAIN, PLAIN.init(PARAMS), problem(), poisson(N, batch_size), 1)
 
 
+def test_parameters_in_place_of_a_state_are_refused():
+    with pytest.raises(InputError, match=r"^state: expected trainer.init\(params\), or the state of .*, got dict"):
+        train(KEY, PLAIN, PARAMS, problem(), SAMPLING, 1)
+
+
 def test_a_negative_number_of_steps_is_refused():
     with pytest.raises(InputError, match=r"^steps: expected a whole number >= 0, got -1"):
         train(KEY, PLAIN, PLAIN.init(PARAMS), problem(), SAMPLING, -1)

@@ -167,7 +167,7 @@ def _read(found: Read, value: Any, path: str, depth: int) -> None:
 def _tell_closed(found: Read, values: Iterable[Any]) -> None:
     """Notes objects among plain values that are read as a whole or not at all."""
     closed = [kind.__name__ for kind in set(map(type, values)) if not issubclass(kind, OPEN)]
-    found.unread.extend(f"the content of a {name}" for name in sorted(closed))
+    found.unread.extend(f"the content of the type {name}" for name in sorted(closed))
 
 
 def _number(found: Read, value: Any, path: str) -> None:

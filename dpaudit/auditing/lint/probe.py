@@ -5,6 +5,7 @@ Anything that Python computes while JAX traces a function is frozen into the pro
 whether it is being traced is found by running it once in Python and once compiled.
 """
 
+import numbers
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -252,8 +253,24 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _program(mechanism: Mechanism, x: Any, *, with_shapes: bool = False) -> Any:
-    """Traces one release as a program of its key."""
-    return jax.make_jaxpr(lambda key: mechanism.apply(key, x), return_shape=with_shapes)(jax.random.key(0))
+    """Traces one release as a program of its key.
+
+    Raises:
+      InputError: a release that holds something other than numbers, such as text.
+    """
+
+    def release(key: jax.Array) -> Any:
+        released = mechanism.apply(key, x)
+        for leaf in jax.tree.leaves(released):
+            if not (isinstance(leaf, numbers.Number) or hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__")):
+                name = name_of(mechanism.apply)
+                remedy = f"a function that releases text or other objects runs as dpaudit.on_host({name})"
+                raise _validate.InputError(
+                    f"mechanism: expected a release of numbers, got a {type(leaf).__name__} from {name}; {remedy}"
+                )
+        return released
+
+    return jax.make_jaxpr(release, return_shape=with_shapes)(jax.random.key(0))
 
 
 def once(mechanism: Mechanism, name: str, world: int, x: Any, *, jax_alone: bool = False) -> tuple[ClosedJaxpr, Any]:
@@ -289,10 +306,21 @@ def once(mechanism: Mechanism, name: str, world: int, x: Any, *, jax_alone: bool
                 f"mechanism: expected a function of (key, x), got {name}, which takes its key for a NumPy generator "
                 f"(.{error.name}); it runs as dpaudit.on_host({name})"
             ) from None
+        if _takes_x_first(mechanism, x):
+            raise _validate.expected("mechanism", "a function of (key, x)", f"{name}, of (x, key)") from None
         raise _validate.InputError(
             f"mechanism: expected a release of x{world}, got {cause} (raised by {name})"
         ) from None
     return program, jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), release)
+
+
+def _takes_x_first(mechanism: Mechanism, x: Any) -> bool:
+    """Tells whether a function that fails runs with its arguments in the other order."""
+    try:
+        jax.eval_shape(lambda key: mechanism.apply(x, key), jax.random.key(0))
+    except Exception:
+        return False
+    return True
 
 
 def _is_of_generator(error: AttributeError) -> bool:
