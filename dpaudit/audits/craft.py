@@ -29,6 +29,9 @@ def benign(gradient: Gradient, images: Any, labels: Any) -> Partial:
       gradient: of the model that the server sent.
       images: [n, ...], n >= 2.
       labels: [n].
+
+    Raises:
+      InputError: too few records; another number of labels.
     """
     return Partial(_benign, _as_partial(gradient), *_records(2, images, labels))
 
@@ -58,6 +61,9 @@ def label_flip(
       num_classes: >= 2.
       choose: ``choose(key, image, label) -> other label``; None draws it uniformly. A client who can run the model may
         choose the likeliest wrong label (:func:`likeliest_other`), whose gradient has the largest angle.
+
+    Raises:
+      InputError: as for :func:`benign`; fewer than two classes.
     """
     _validate.at_least(2, num_classes=num_classes)
     if choose is None:
@@ -98,6 +104,9 @@ def gradient_flip(gradient: Gradient, images: Any, labels: Any) -> Partial:
       gradient: of the model that the server sent.
       images: [n, ...].
       labels: [n].
+
+    Raises:
+      InputError: as for :func:`benign`.
     """
     return Partial(_gradient_flip, _as_partial(gradient), *_records(1, images, labels))
 
@@ -118,6 +127,9 @@ def collusion(gradient: Gradient, images: Any, labels: Any, trained_label: int) 
       images: [n, ...]; those of ``trained_label`` are left out.
       labels: [n].
       trained_label: the only label that the model has seen.
+
+    Raises:
+      InputError: no image of another label; otherwise as for :func:`benign`.
     """
     others = np.flatnonzero(np.asarray(labels) != trained_label)
     if len(others) == 0:

@@ -37,6 +37,9 @@ def pair(g0: Any, g1: Any) -> Pair:
 
     Args:
       g0, g1: gradients, [..., d].
+
+    Raises:
+      InputError: shapes that differ; a gradient that is not finite.
     """
     g0, g1 = (np.asarray(g, np.float64) for g in (g0, g1))
     if g0.shape != g1.shape or g0.ndim < 1 or g0.shape[-1] < 1:

@@ -109,6 +109,9 @@ def local_training(loss_fn: Loss, optimizer: optax.GradientTransformation, *, st
       optimizer: the client's, with a fresh state in every round.
       steps: local steps, each on all of the client's examples, >= 1.
 
+    Raises:
+      InputError: a value out of range.
+
     Source: McMahan et al. 2017, Algorithm 1 (full local batches); its update as a gradient: Reddi et al. 2021.
     """
     steps = _validate.at_least(1, steps=steps)
@@ -161,6 +164,9 @@ def gaussian(update: Update, *, noise_multiplier: Any, each: bool = False) -> Cl
       noise_multiplier: standard deviation of one message's noise over the clip norm, > 0.
       each: whether every client draws its own noise.
 
+    Raises:
+      InputError: a value out of range.
+
     Source: paper 002, Algorithm 3.
     """
     _validate.positive(noise_multiplier=noise_multiplier)
@@ -189,6 +195,9 @@ def randomized(update: Update, *, epsilon: float) -> Client:
     Args:
       update: :func:`gradients` or :func:`local_training`.
       epsilon: privacy loss in nats of one message.
+
+    Raises:
+      InputError: a value out of range.
 
     Source: paper 000, Algorithms 1 and 2 (:mod:`dpaudit.mechanisms.ldp_sgd`).
     """

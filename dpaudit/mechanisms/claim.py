@@ -174,12 +174,20 @@ class Claim(_ClaimFields):
         return np.minimum(first.fnr(fpr), second.fnr(fpr))
 
     def epsilon_at(self, delta: float) -> float:
-        """Returns the least epsilon promised at this delta in [0, 1), in both directions, or infinity."""
+        """Returns the least epsilon promised at this delta in [0, 1), in both directions, or infinity.
+
+        Raises:
+          InputError: a delta out of range.
+        """
         _validate.probability(delta=delta)
         return max(direction.epsilon(float(delta)) for direction in self.directions)
 
     def delta_at(self, epsilon: float) -> float:
-        """Returns the least delta promised at this epsilon >= 0, in both directions."""
+        """Returns the least delta promised at this epsilon >= 0, in both directions.
+
+        Raises:
+          InputError: an epsilon out of range.
+        """
         _validate.non_negative(epsilon=epsilon)
         return max(direction.delta(float(epsilon)) for direction in self.directions)
 

@@ -96,6 +96,9 @@ def randomize_tree(key: jax.Array, gradients: Any, *, epsilon: Any, clip_norm: A
     Returns:
       A pytree like ``gradients`` whose entries together have unit L2 norm.
 
+    Raises:
+      InputError: a leaf that is not floating-point; otherwise as for :func:`randomize`.
+
     Source: paper 000, Algorithm 1.
     """
     for leaf in jax.tree.leaves(gradients):
@@ -114,6 +117,9 @@ def unbiasing_factor(dimension: int, *, epsilon: float, clip_norm: float) -> flo
 
     computed through log-gamma. Line 4 of Algorithm 2 prints (1/2) Gamma((d-1)/2 + 1)/Gamma(d/2 + 1) instead, which is
     smaller by the factor d and would shrink every update by it.
+
+    Raises:
+      InputError: a value out of range.
 
     Source: paper 000, Algorithm 2, line 4 (corrected).
     """
@@ -134,6 +140,9 @@ def aggregate(releases: jax.Array, *, epsilon: float, clip_norm: float) -> jax.A
 
     Returns:
       The estimate g_t, [d], in the units of the gradient.
+
+    Raises:
+      InputError: another shape; a value out of range.
 
     Source: paper 000, Algorithm 2, line 4; the constant as in :func:`unbiasing_factor`.
     """
@@ -161,6 +170,9 @@ def server_update(
 
     Returns:
       theta_{t+1}, [d].
+
+    Raises:
+      InputError: shapes that do not fit; a value out of range.
 
     Source: paper 000, Algorithm 2, lines 4 and 5.
     """
@@ -191,6 +203,9 @@ def privatize(key: jax.Array, *, epsilon: float, clip_norm: float) -> "optax.Gra
 
     Returns:
       A transformation for ``optax.chain``, e.g. ``optax.chain(privatize(...), optax.sgd(0.1))``.
+
+    Raises:
+      InputError: a value out of range.
     """
     from optax import GradientTransformation
 
@@ -235,6 +250,9 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
     Args:
       epsilon: privacy loss in nats.
       clip_norm: L, L2 norm, per client.
+
+    Raises:
+      InputError: a value out of range.
     """
     claim = Claim(epsilon)
     _validate.positive(clip_norm=clip_norm)
