@@ -231,12 +231,18 @@ def prepare(common: Common) -> Path | None:
 
 def report(common: Common, rows: Sequence[dict[str, Any]], table: Table, write_page: Callable[[Path], None]) -> None:
     """Writes results.json and the page if asked for, and prints the rows or their table, even if nothing can be
-    written."""
+    written.
+
+    Raises:
+      InputError: a page that another run has written into the directory since this one began.
+    """
     if not hosts.first():
         return
     try:
         if common.out is not None:
             page = Path(common.out) / "report.html"
+            if page.exists() and not common.force:
+                raise _validate.expected("--out", "a directory for this run alone", f"the results of another: {page}")
             write_rows(rows, page.with_name("results.json"))
             write_page(page)
             print(f"Report: {page}", file=sys.stderr)

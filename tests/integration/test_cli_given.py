@@ -212,6 +212,28 @@ def test_a_full_disk_does_not_lose_what_a_program_wrote(folder):
     assert kept.read_text().split() == ["1000000000", "1000000001"]
 
 
+def test_the_results_of_a_run_that_ended_meanwhile_are_not_replaced(monkeypatch, capsys, folder):
+    page, counted = folder / "out" / "report.html", dpaudit.from_counts
+
+    def meanwhile(*counts, **settings):
+        page.write_text("of another run")
+        return counted(*counts, **settings)
+
+    monkeypatch.setattr(dpaudit, "from_counts", meanwhile)
+    command = ("audit", "--counts", "120", "90", "1000", "1000", "--out", "out")
+    assert run(monkeypatch, *command) == 2
+    told = capsys.readouterr()
+    assert (
+        told.err
+        == "dpaudit: --out: expected a directory for this run alone, got the results of another: out/report.html\n"
+    )
+    assert "measured" in told.out
+    assert [file.name for file in page.parent.iterdir()] == ["report.html"]
+    assert page.read_text() == "of another run"
+    assert run(monkeypatch, *command, "--force") == 0
+    assert page.read_text() != "of another run"
+
+
 def test_a_program_that_cannot_be_run_leaves_earlier_releases_alone(monkeypatch, capsys, folder):
     (folder / "out").mkdir()
     (folder / "out" / "releases0.jsonl").write_text("1\n2\n")
