@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import jax
@@ -130,8 +130,9 @@ def leave(status: int) -> NoReturn:
     If the first process ends, JAX ends the others with a core dump; and a process that exits normally during a
     computation may wait for the contribution of another, or crash while its devices are shut down.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):  # of a reader that has left
+            stream.flush()
     if several():
         backstop = threading.Timer(LEAVING, os._exit, (status,))
         backstop.daemon = True

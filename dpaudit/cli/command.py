@@ -186,7 +186,7 @@ def _tell(program: str, error: BaseException) -> None:
         return
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
-    print(f"{program}: stopped by {_named(error)} (set {TRACEBACK}=1 to see where)", file=sys.stderr)
+    tell(f"{program}: stopped by {_named(error)} (set {TRACEBACK}=1 to see where)")
 
 
 def _named(error: BaseException) -> str:
@@ -195,6 +195,12 @@ def _named(error: BaseException) -> str:
 
 def _say(line: str) -> None:
     if hosts.first():
+        tell(line)
+
+
+def tell(line: str) -> None:
+    """Prints a line to standard error, if anybody reads it: the exit status must not be that of a failure to print."""
+    with even_if_unread("stderr"):
         print(line, file=sys.stderr)
 
 
@@ -245,7 +251,7 @@ def report(common: Common, rows: Sequence[dict[str, Any]], table: Table, write_p
                 raise _validate.expected("--out", "a directory for this run alone", f"the results of another: {page}")
             write_rows(rows, page.with_name("results.json"))
             write_page(page)
-            print(f"Report: {page}", file=sys.stderr)
+            tell(f"Report: {page}")
     finally:
         show(rows, table, common.json)
 
@@ -260,14 +266,14 @@ def show(value: Any, table: Table, as_json: bool) -> None:
 
 
 @contextmanager
-def even_if_unread() -> Iterator[None]:
-    """Goes on where the reader of standard output ends early, as ``head`` does, so that the exit status tells the
-    verdict."""
+def even_if_unread(name: str = "stdout") -> Iterator[None]:
+    """Goes on where the reader of standard output, or of ``"stderr"``, ends early, as ``head`` does, so that the exit
+    status tells the verdict."""
     try:
         yield
-        sys.stdout.flush()
+        getattr(sys, name).flush()
     except (BrokenPipeError, SystemExit):  # Rich turns the one into the other
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), getattr(sys, name).fileno())
 
 
 def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | None:
@@ -292,7 +298,7 @@ def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | N
         if kept.exists() and not resume:
             raise _validate.expected("--checkpoint", f"a new {kind}, or --resume to continue from it", kept)
         if resume and not kept.exists():
-            print(f"dpaudit: {kept.name}: no checkpoint yet, starting afresh", file=sys.stderr)
+            tell(f"dpaudit: {kept.name}: no checkpoint yet, starting afresh")
 
     hosts.once(look)
     return kept

@@ -8,7 +8,6 @@ import dataclasses
 import gc
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,7 +16,7 @@ import tyro
 
 from dpaudit import _validate
 from dpaudit.cli import freed_memory, secure_train
-from dpaudit.cli.command import even_if_unread
+from dpaudit.cli.command import even_if_unread, tell
 from dpaudit.cli.secure_terms import TermsOptions
 
 if TYPE_CHECKING:
@@ -119,9 +118,9 @@ def _serve(options: Server) -> None:
 
     def log(line: str) -> None:
         if options.log == "json":
-            print(monitoring.as_json(options.role, line), file=sys.stderr, flush=True)
+            tell(monitoring.as_json(options.role, line))
         else:
-            print(f"dpaudit {options.role}: {line}", file=sys.stderr, flush=True)
+            tell(f"dpaudit {options.role}: {line}")
 
     running: list[server.Server] = []
     metrics = None

@@ -8,7 +8,6 @@ import dataclasses
 import itertools
 import math
 import resource
-import sys
 import threading
 import time
 import zipfile
@@ -24,7 +23,7 @@ import tyro
 
 from dpaudit import _validate
 from dpaudit._engine import hosts
-from dpaudit.cli.command import Common, bars_on_terminal, checkpoint_path, keep_compiled, prepare, report
+from dpaudit.cli.command import Common, bars_on_terminal, checkpoint_path, keep_compiled, prepare, report, tell
 from dpaudit.cli.secure_terms import Servers, TermsOptions
 
 if TYPE_CHECKING:
@@ -310,7 +309,7 @@ def _shown(steps: int) -> Iterator[Any]:
                     bars.update(task, completed=progress.step, description=f"training, {spent}{more}")
                 elif progress.step == steps or time.monotonic() - said[0] > 10:
                     said[0] = time.monotonic()
-                    print(f"dpaudit: step {progress.step} of {steps}, {spent}{more}", file=sys.stderr, flush=True)
+                    tell(f"dpaudit: step {progress.step} of {steps}, {spent}{more}")
 
         yield show
 

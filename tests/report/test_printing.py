@@ -3,10 +3,14 @@
 import io
 import os
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 import pytest
 from rich.table import Table
 
+from dpaudit import InputError
+from dpaudit._engine import hosts
 from dpaudit.cli import command
 
 ROW = {"epsilon": 1.5}
@@ -44,3 +48,39 @@ def test_closed_streams_and_readers_that_have_left_do_not_change_the_status(monk
     assert status(as_json) == 1
     for opened in (sys.stdout, sys.stderr):
         opened.close()
+
+
+@pytest.mark.parametrize("error", [InputError("x: expected y, got z"), KeyError("x"), KeyboardInterrupt()])
+def test_a_failure_that_nobody_reads_of_has_its_status(monkeypatch, error):
+    """Python's own for a line that cannot be printed, 1, would mean a violation."""
+
+    def fails() -> int:
+        raise error
+
+    def leaves(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(os, "_exit", leaves)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", buffering=1) as unread:
+        monkeypatch.setattr(sys, "stderr", unread)
+        with pytest.raises(SystemExit) as ended:
+            command.perform("dpaudit", fails, measures=False, judges=True)
+    assert ended.value.code == (130 if isinstance(error, KeyboardInterrupt) else 2)
+
+
+def test_an_interruption_whose_output_nobody_reads_has_its_status(monkeypatch):
+    def leaves(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(os, "_exit", leaves)
+    reading, writing = os.pipe()
+    os.close(reading)
+    unread = open(writing, "w")  # noqa: SIM115 - it cannot be closed as usual
+    monkeypatch.setattr(sys, "stdout", unread)
+    print("half a result")
+    with pytest.raises(SystemExit, match="130"):
+        hosts.leave(130)
+    with suppress(BrokenPipeError):
+        unread.close()
