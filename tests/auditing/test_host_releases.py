@@ -61,7 +61,7 @@ def test_what_stands_in_a_list_beside_a_text_is_read(held):
 @pytest.mark.parametrize("release", [lambda one: one, lambda one: {"v": one}, lambda one: ["text", one]])
 def test_the_mask_of_an_array_is_read_and_what_it_hides_is_not(release):
     """NumPy drops masks without a word: one that tells the input was never seen."""
-    numbers = np.random.default_rng(0).normal(size=(2, 40, 3))
+    numbers = np.random.default_rng(0).normal(size=(2, 20, 3))
     masks = [False, False, False], [True, False, False]
     worlds = [[release(np.ma.array(row, mask=masks[world])) for row in numbers[world]] for world in (0, 1)]
     encoder = encoders.learn((worlds[0], worlds[1]), None)
