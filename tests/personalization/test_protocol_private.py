@@ -2,7 +2,7 @@
 
 import pickle
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -266,7 +266,7 @@ def test_a_shipped_protocol_is_trusted_only_where_one_says_so():
             r"users: expected arrays with one leading axis of users, got leading axes \[\]$",
         ),
         (
-            lambda: run(STEPS, KEY, START, None, people(2), 1),
+            lambda: cast(Any, run)(STEPS, KEY, START, None, people(2), 1),
             r"protocol: expected a Protocol, such as private\(\.\.\.\)",
         ),
         (
