@@ -193,7 +193,7 @@ def challengers(
         return x + step * (one - other) if is_real(x) else one
 
     def uphill(x: jax.Array, slope: jax.Array) -> jax.Array:
-        return x + climb * length * slope if is_real(x) else x
+        return (x + climb * length * slope).astype(x.dtype) if is_real(x) else x
 
     moved = jax.tree.map(toward_best, members), jax.tree.map(at_random, member, one, other)
     chosen = jnp.split(chances < rate, 2)
@@ -215,4 +215,5 @@ def _mixed(chosen: jax.Array, pair: Pair, moved: Pair) -> Pair:
     leaves, structure = jax.tree.flatten(pair)
     ends = list(accumulate(leaf.size for leaf in leaves))[:-1]
     pieces = zip(jnp.split(chosen, ends), leaves, jax.tree.leaves(moved), strict=True)
-    return jax.tree.unflatten(structure, [jnp.where(mask.reshape(old.shape), new, old) for mask, old, new in pieces])
+    mixed = [jnp.where(mask.reshape(old.shape), new.astype(old.dtype), old) for mask, old, new in pieces]
+    return jax.tree.unflatten(structure, mixed)
