@@ -323,7 +323,7 @@ def test_attacks_that_cannot_be_played_are_refused_in_one_line(attacks, message)
 
 @pytest.mark.parametrize("attacks", [distinguish.lowest_bits, None])
 def test_what_is_no_sequence_of_attacks_is_refused(attacks):
-    with pytest.raises(_validate.InputError, match="^attacks: expected a sequence of Distinguishers, got "):
+    with pytest.raises(_validate.InputError, match=r"^attacks: expected a sequence of Distinguishers, got "):
         plain(shifted, attacks=attacks)
 
 
