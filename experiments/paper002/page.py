@@ -21,6 +21,7 @@ from experiments.paper002.choices import choices as choices
 from experiments.paper002.choices import far_off as far_off
 from experiments.paper002.choices import first_weights as first_weights
 from experiments.paper002.choices import own_trials as own_trials
+from experiments.paper002.choices import wide_trials as wide_trials
 from experiments.paper002.claims import (
     AS_PRINTED,
     FEW,

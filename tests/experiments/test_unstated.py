@@ -202,20 +202,47 @@ def test_the_mean_of_two_trials_is_allowed_less_than_one_trial(ours, holds):
     assert found.values["error"] == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize(
-    ("off", "trials", "holds"),
-    [(4.2, 1, True), (4.3, 1, False), (2.9, 2, True), (3.1, 2, False), (0.6, 1, False)],  # of 2.12 a trial
-)
-def test_what_is_further_off_than_the_paper_s_deviations_is_judged_by_first_weights(off, trials, holds):
-    *others, accuracy = rows_of(0, 92.5, WIDE)
+def tables(trials, **off):
+    """Rows of Tables 1 and 2 with so many trials, 0.1 above the paper's but for those that are off by so much."""
+    *others, accuracy = rows_of(0, 92.5, WIDE)  # two draws of first weights differ by 2.12 a trial
     for name, (mean, _) in ACCURACY.items():
         setting = accuracy["setting"] | {"name": name}
         row = accuracy | {"setting": setting, "scale": accuracy["scale"].replace("1 trial", f"{trials} trial")}
-        others.append(row | {"ours": mean - off if name == "clip0.01" else mean + 0.1})
-    found = choices.far_off(others)
+        others.append(row | {"ours": mean + off.get(name, 0.1)})
+    return others
+
+
+@pytest.mark.parametrize(
+    ("off", "other", "trials", "holds"),
+    [
+        (4.2, -4.3, 1, True),
+        (4.3, -4.3, 1, False),
+        (4.2, -4.2, 1, False),
+        (2.9, -3.1, 2, True),
+        (3.1, -3.1, 2, False),
+        (0.6, -4.3, 1, False),  # none but the one is far off
+    ],
+)
+def test_what_is_further_off_than_the_paper_s_deviations_is_judged_by_first_weights(off, other, trials, holds):
+    found = choices.far_off(tables(trials, **{"clip0.01": off, "poly(0.01)2.0": other}))
     assert bool(found.holds) == holds
-    assert (found.values["rows"], found.values["near"]) == (10, 9 + (off < 0.68))
-    assert found.values["told"] == (f"clip0.01 ({-off:+.2f})" if off > 0.68 else "")
+    assert (found.values["rows"], found.values["near"]) == (10, 8 + (off < 0.68))
+    far = [f"clip0.01 ({off:+.2f})"] * (off > 0.68) + [f"poly(0.01)2.0 ({other:+.2f})"]
+    assert found.values["told"] == ", ".join(far)
+    if holds:
+        assert found.values["beyond"] == "poly(0.01)2.0"
+
+
+@pytest.mark.parametrize(
+    ("off", "own", "holds"),
+    [(-3.2, 2.4, True), (-3.2, 2.2, False), (3.2, 2.4, False), (-3.1, 2.1, False)],  # less than two draws: 2.12
+)
+def test_a_setting_that_first_weights_do_not_explain_is_judged_by_its_own_trials(off, own, holds):
+    rows = [row | {"ours_low": row["ours"] - own} for row in tables(2, **{"poly(0.01)2.0": off})]
+    found = choices.wide_trials(rows)
+    assert bool(found.holds) == holds
+    assert found.values["name"] == "poly(0.01)2.0"
+    assert [found.values[name] for name in ("own", "error", "below")] == pytest.approx([own, own / 2**0.5, -off])
 
 
 @pytest.mark.parametrize(
