@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy import optimize
 
 from dpaudit import _validate
 from dpaudit.auditing.audit import audit
+from dpaudit.auditing.bounds import gdp
 from dpaudit.auditing.host import on_host
 from dpaudit.auditing.lint.inspect import Finding
 from dpaudit.auditing.result import AuditResult
@@ -283,14 +283,7 @@ def _allowed(noise: Noise, claim: Claim | None) -> float | None:
         return None if claim.is_curve else noise.scale * claim.epsilon
     if claim.is_curve:
         return noise.scale * claim.terms["mu"] if "mu" in claim.terms else None
-    if claim.delta == 0:
-        return 0.0
-
-    def above(mu: float) -> float:
-        return Claim.gaussian(mu).epsilon_at(claim.delta) - claim.epsilon
-
-    mu: Any = optimize.brentq(above, 1e-6, 1e3)
-    return noise.scale * float(mu)
+    return noise.scale * float(gdp.mu_from_epsilon(claim.epsilon, claim.delta)) if claim.delta else 0.0
 
 
 def _audited(

@@ -20,6 +20,7 @@ from scipy import stats
 
 import dpaudit
 from dpaudit import Claim, _validate, record
+from dpaudit.auditing.bounds.gdp import mu_from_epsilon
 from dpaudit.audits.recording import Adapter
 from dpaudit.audits.recording.losses import Loss
 from tests.audits.recording.planted import PLANTED, ROWS
@@ -140,6 +141,17 @@ def test_a_curve_is_compared_too():
     kept, broken = (record(gaussian, LOW, HIGH, claim=Claim.gaussian(one * mu), trials=0) for one in (1.001, 0.95))
     assert (kept.verdict, broken.verdict) == ("consistent", "violation")
     assert broken.noises[0].difference == pytest.approx(math.sqrt(3))
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-6, 1e-20), (1.0, 1e-5), (600.0, 1e-9)])
+def test_what_a_claim_allows_gaussian_noise_to_hide_is_told_of_any_claim(epsilon, delta):
+    mu = float(mu_from_epsilon(epsilon, delta))
+    kept, broken = (
+        record(lambda rng, x: x + rng.normal(), 0.0, times * mu, claim=Claim(epsilon, delta), trials=0)
+        for times in (0.999, 1.01)
+    )
+    assert (kept.verdict, broken.verdict) == ("consistent", "violation")
+    assert f"where the whole claim allows {mu:.6g}" in str(broken)
 
 
 def test_what_follows_from_released_values_alone_is_no_leak():
