@@ -318,7 +318,7 @@ def _takes_x_first(mechanism: Mechanism, x: Any) -> bool:
     """Tells whether a function that fails runs with its arguments in the other order."""
     try:
         jax.eval_shape(lambda key: mechanism.apply(x, key), jax.random.key(0))
-    except Exception:
+    except (Exception, SystemExit):
         return False
     return True
 

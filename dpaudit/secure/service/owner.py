@@ -78,7 +78,7 @@ class Owner:
 
     Raises:
       InputError: the name is not in the terms, an address cannot be used, or ``kept`` belongs to another training, is
-        in use by another process, or is in a folder that cannot be written.
+        open in another owner until that is closed, or is in a folder that cannot be written.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ def _locked(kept: Path) -> int:
     try:
         return storage.lock(kept.with_name(kept.name + ".lock"))
     except BlockingIOError:
-        raise _validate.expected("kept", "a file that no other process uses", kept) from None
+        raise _validate.expected("kept", "a file that no other owner has open", kept) from None
     except OSError as fault:
         raise _validate.expected("kept", "a file to write the shares to", f"{fault.strerror}: {kept}") from None
 

@@ -32,7 +32,7 @@ def test_a_file_is_of_one_process_at_a_time(tmp_path):
     """The shares of one splitting would be sent to one server, and those of another to the other."""
     kept = tmp_path / "k"
     first = Owner("alice", terms("plain"), ADDRESSES, kept=kept)
-    assert refused(kept) == f"kept: expected a file that no other process uses, got {kept}"
+    assert refused(kept) == f"kept: expected a file that no other owner has open, got {kept}"
     first.close()
     kept.write_bytes(b"another's")
     for _ in range(2):  # a refusal leaves it unlocked
@@ -48,7 +48,7 @@ def test_two_processes_do_not_share_the_folder_of_a_training(tmp_path):
         )
 
     first = begun()
-    with pytest.raises(_validate.InputError, match=r"^kept: expected a file that no other process uses, got /"):
+    with pytest.raises(_validate.InputError, match=r"^kept: expected a file that no other owner has open, got /"):
         begun()
     first.close()
     begun().close()
