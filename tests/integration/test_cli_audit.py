@@ -135,8 +135,8 @@ WRONG = [
         (),
         "mine.py:broken_density: expected a mechanism that runs in every trial, got RuntimeError: not",
     ),
-    ("mine.py:leaves", (), "mine.py:leaves: expected a mechanism that runs in every trial, got SystemExit: 0"),
-    ("mine.py:host_leaves", (), "mine.py:host_leaves: expected a mechanism that runs in every trial, got SystemExit"),
+    ("mine.py:leaves", (), "mechanism: expected a release of x0, got SystemExit: 0 (raised by leaves)"),
+    ("mine.py:host_leaves", (), "mechanism: expected a release in every trial, got SystemExit: 0 (raised by leaves)"),
     ("mine.py:host_panics", (), "mine.py:host_panics: expected a mechanism that runs in every trial, got Panic: !"),
     ("mine.py:noisy_sum", ("--seed", str(2**64)), f"--seed: expected a whole number of 64 bits, got {2**64}"),
     ("mine.py:noisy_sum", ("--time-limit", "5"), "--time-limit: expected none with FILE:NAME, got 5.0"),
@@ -231,6 +231,9 @@ def test_a_plan_takes_the_claim_in_the_same_way(monkeypatch, capsys, file):
 
 
 def test_a_plan_ends_with_a_mechanism_that_leaves(monkeypatch, capsys, file):
-    for name in ("leaves", "host_leaves"):
+    for name, wanted in (
+        ("leaves", "mechanism: expected a release of x0, got SystemExit: 0 (raised by leaves)"),
+        ("host_leaves", "mechanism: expected a release in every trial, got SystemExit: 0 (raised by leaves)"),
+    ):
         assert run(monkeypatch, "plan", f"{file}:{name}") == 2
-        assert f"{name}: expected a mechanism that runs in every trial, got SystemExit: 0" in capsys.readouterr().err
+        assert wanted in capsys.readouterr().err

@@ -66,4 +66,4 @@ def test_mistakes_are_one_line(monkeypatch, capsys, file):
     assert run(monkeypatch, "examine", f"{file}:pair", "--seconds", "-1") == 2
     assert "--seconds: expected a number above 0" in capsys.readouterr().err
     assert run(monkeypatch, "examine", f"{file}:host_leaves", "--seconds", "2") == 2
-    assert "a mechanism that can be examined, got SystemExit: 0" in capsys.readouterr().err
+    assert "expected a release in every trial, got SystemExit: 0 (raised by leaves)" in capsys.readouterr().err

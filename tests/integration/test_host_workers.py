@@ -160,7 +160,12 @@ def test_an_interruption_ends_a_setup_that_hangs_and_its_processes(tmp_path):
         "    dpaudit.audit(noisy, 0.0, 1.0, key=jax.random.key(0), trials=400)\n"
     )
     command, pipe = [sys.executable, str(script)], subprocess.PIPE
-    with subprocess.Popen(command, env=environment(1), cwd=ROOT, stderr=pipe, start_new_session=True) as audit:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # of tests in the background it is ignored
+    try:
+        audit = subprocess.Popen(command, env=environment(1), cwd=ROOT, stderr=pipe, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with audit:
         assert audit.stderr is not None
         workers = [int(audit.stderr.readline().split()[1]) for _ in range(2)]
         os.killpg(audit.pid, signal.SIGINT)

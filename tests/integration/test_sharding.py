@@ -13,6 +13,8 @@ from jax.sharding import Mesh
 
 from dpaudit._validate import InputError
 from dpaudit.audits import federated_canary
+from dpaudit.federated.clients import exact
+from dpaudit.federated.clip_size import fixed
 from dpaudit.federated.rounds import federated
 from dpaudit.personalization.als import least_squares as als
 from dpaudit.personalization.als import recommender, steps
@@ -168,4 +170,4 @@ def test_rows_that_the_devices_do_not_divide_are_refused():
     with pytest.raises(InputError, match="users: expected rows that the mesh's 3 devices divide, got 40"):
         user_factors(jnp.ones((people.ITEMS, 3)), jnp.eye(3), bucket, ridge=0.1, mesh=mesh)
     with pytest.raises(InputError, match="clients_per_round: expected a multiple of the mesh's 3 devices, got 10"):
-        federated(None, None, clients_per_round=10, optimizer=optax.sgd(1.0), mesh=mesh)  # type: ignore[arg-type]
+        federated(exact(test_rounds.FEDSGD), fixed(1.0), clients_per_round=10, optimizer=optax.sgd(1.0), mesh=mesh)
