@@ -15,8 +15,9 @@ from scipy import stats
 import dpaudit
 from dpaudit import _validate
 from dpaudit.data import load
-from dpaudit.federated import clients
+from dpaudit.federated import clients, clip_size
 from dpaudit.federated.clients import Client, Sent, Update
+from dpaudit.federated.rounds import federated
 from dpaudit.mechanisms import gaussian, ldp_sgd
 from tests.training import by_vmap
 
@@ -368,3 +369,12 @@ def test_a_randomised_message_is_on_its_gradients_side_as_often_as_promised():
 def test_bad_input_is_refused(make, message):
     with pytest.raises(_validate.InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "wrong, message", [({"rule": 0.5}, "rule: .* Rule"), ({"client": FEDSGD}, "client: .* Client")]
+)
+def test_what_is_no_client_or_rule_is_refused(wrong, message):
+    given = {"client": clients.exact(FEDSGD), "rule": clip_size.fixed(1.0)} | wrong
+    with pytest.raises(_validate.InputError, match=f"^{message} of dpaudit.federated, got "):
+        federated(**given, clients_per_round=3, optimizer=optax.sgd(0.1))

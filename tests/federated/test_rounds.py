@@ -375,15 +375,6 @@ def test_data_with_fewer_rows_than_clients_draw_from_are_refused():
         run(KEY, server, server.init(START), enough, (few[0], few[1][:39]), 1)
 
 
-@pytest.mark.parametrize(
-    "wrong, message", [({"rule": 0.5}, "rule: .* Rule"), ({"client": FEDSGD}, "client: .* Client")]
-)
-def test_what_is_no_client_or_rule_is_refused(wrong, message):
-    given = {"client": clients.exact(FEDSGD), "rule": clip_size.fixed(1.0)} | wrong
-    with pytest.raises(_validate.InputError, match=f"^{message} of dpaudit.federated, got "):
-        federated(**given, clients_per_round=3, optimizer=optax.sgd(0.1))
-
-
 def test_a_negative_number_of_rounds_is_refused():
     server = next(iter(PLAIN.values()))
     for call in (lambda: of(server, START, -1, population=TWELVE), lambda: participants(KEY, server, 12, -1)):
