@@ -193,7 +193,7 @@ def challengers(
         return x + step * (one - other) if is_real(x) else one
 
     def uphill(x: jax.Array, slope: jax.Array) -> jax.Array:
-        return (x + climb * length * slope).astype(x.dtype) if is_real(x) else x
+        return x + climb * length * slope if is_real(x) else x
 
     moved = jax.tree.map(toward_best, members), jax.tree.map(at_random, member, one, other)
     chosen = jnp.split(chances < rate, 2)
@@ -202,7 +202,7 @@ def challengers(
         apart = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
         length = jnp.sqrt(sum(jnp.sum(jnp.square(a - b)) for a, b in apart if is_real(a)))
         pairs.append(jax.tree.map(uphill, member, slope))
-    return [domain.project(pair) for pair in pairs]
+    return [domain.project(jax.tree.map(lambda new, old: new.astype(old.dtype), pair, member)) for pair in pairs]
 
 
 def take(members: Any, i: Any) -> Any:
@@ -215,5 +215,4 @@ def _mixed(chosen: jax.Array, pair: Pair, moved: Pair) -> Pair:
     leaves, structure = jax.tree.flatten(pair)
     ends = list(accumulate(leaf.size for leaf in leaves))[:-1]
     pieces = zip(jnp.split(chosen, ends), leaves, jax.tree.leaves(moved), strict=True)
-    mixed = [jnp.where(mask.reshape(old.shape), new.astype(old.dtype), old) for mask, old, new in pieces]
-    return jax.tree.unflatten(structure, mixed)
+    return jax.tree.unflatten(structure, [jnp.where(mask.reshape(old.shape), new, old) for mask, old, new in pieces])
