@@ -141,6 +141,9 @@ def dummy(dimension: int, clip_norm: float) -> Partial:
     """Crafts lambda = L/sqrt(d) in every coordinate, and its negative, without any data (Section 5.4.5).
 
     Lambda is increased by a millionth, so that rounding cannot make the norm smaller than L.
+
+    Raises:
+      InputError: a dimension below 1; clip_norm not positive.
     """
     value = (
         (1 + 1e-6) * _validate.positive(clip_norm=clip_norm) / math.sqrt(_validate.at_least(1, dimension=dimension))
@@ -153,6 +156,9 @@ def zero_against_large(dimension: int, clip_norm: float) -> Partial:
     """Crafts (0, ..., 0) against (lambda, ..., lambda), lambda = 10 L: the first counter-example of Section 4.1.
 
     Norm projection sends zero to either direction with probability 1/2, and shortens the other one to L.
+
+    Raises:
+      InputError: a dimension below 1; clip_norm not positive.
     """
     _validate.at_least(1, dimension=dimension)
     _validate.positive(clip_norm=clip_norm)
@@ -160,7 +166,11 @@ def zero_against_large(dimension: int, clip_norm: float) -> Partial:
 
 
 def watermark(dimension: int, clip_norm: float) -> Partial:
-    """Crafts (0, ..., 0) against (0, lambda, 0, ..., 0), lambda = 10 L: the second counter-example of Section 4.1."""
+    """Crafts (0, ..., 0) against (0, lambda, 0, ..., 0), lambda = 10 L: the second counter-example of Section 4.1.
+
+    Raises:
+      InputError: a dimension below 2; clip_norm not positive.
+    """
     _validate.at_least(2, dimension=dimension)
     _validate.positive(clip_norm=clip_norm)
     zero = jnp.zeros(dimension)

@@ -388,7 +388,8 @@ def _participations(found: Canaries, participations: int) -> int:
 
 
 def estimate(mu: float, error: float, delta: float, confidence: float) -> Estimate:
-    """Makes an estimate from mu and its standard error, assuming that mu's error is normally distributed."""
+    """Makes an estimate from mu and its standard error, assuming that mu's error is normally distributed; InputError
+    where one of the two is not finite."""
     _validate.open_unit(delta=delta)
     reach = float(ndtri(_validate.open_unit(confidence=confidence))) * error
     if not math.isfinite(mu) or not math.isfinite(error):

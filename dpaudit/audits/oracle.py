@@ -59,7 +59,11 @@ def settle_angle(norm0: np.ndarray, norm1: np.ndarray, angle: np.ndarray) -> np.
 
 
 def far_sides(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """Computes (1 - Q0, 1 - Q1), each world's probability of a release on the far side of its gradient."""
+    """Computes (1 - Q0, 1 - Q1), each world's probability of a release on the far side of its gradient.
+
+    Raises:
+      InputError: epsilon or clip_norm not positive.
+    """
     _validate.positive(epsilon=epsilon)
     _validate.positive(clip_norm=clip_norm)
     far0, far1 = (far_side_probability(norm, epsilon=epsilon, clip_norm=clip_norm) for norm in pair[:2])
@@ -76,13 +80,20 @@ def ldp_sgd_cosine(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> tup
       g0, g1: gradients, [d].
       epsilon: privacy loss in nats.
       clip_norm: L.
+
+    Raises:
+      InputError: epsilon or clip_norm not positive; otherwise as for :func:`pair`.
     """
     fpr, fnr = cosine_rates(pair(g0, g1), epsilon=epsilon, clip_norm=clip_norm)
     return float(fpr), float(fnr)
 
 
 def cosine_rates(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """Computes :func:`ldp_sgd_cosine` for many pairs."""
+    """Computes :func:`ldp_sgd_cosine` for many pairs.
+
+    Raises:
+      InputError: epsilon or clip_norm not positive.
+    """
     share = pair.angle / np.pi
     fpr, fnr = (far * share + (1 - share) / 2 for far in far_sides(pair, epsilon=epsilon, clip_norm=clip_norm))
     tie = pair.angle == 0
@@ -98,6 +109,9 @@ def wedges(pair: Pair, *, epsilon: float, clip_norm: float) -> np.ndarray:
     Returns:
       [..., 4, 2]: patterns (+-, ++, --, -+), of which the first is relatively likeliest in world 1 and the last in
       world 0; worlds (0, 1).
+
+    Raises:
+      InputError: epsilon or clip_norm not positive.
     """
     far0, far1 = far_sides(pair, epsilon=epsilon, clip_norm=clip_norm)
     differ = pair.angle / (2 * np.pi)
@@ -121,6 +135,9 @@ def ldp_sgd_tradeoff(g0: Any, g1: Any, *, epsilon: float, clip_norm: float) -> t
 
     Returns:
       (fpr, fnr): vertices from (0, 1) to (1, 0), patterns of probability zero left out.
+
+    Raises:
+      InputError: epsilon or clip_norm not positive; otherwise as for :func:`pair`.
     """
     world0, world1 = wedges(pair(g0, g1), epsilon=epsilon, clip_norm=clip_norm).T
     possible = world0 > 0  # where world0 is 0, so is world1: both are positive multiples of the pattern's size
@@ -158,6 +175,9 @@ def optimal_test(pair: Pair, *, epsilon: float, clip_norm: float) -> OptimalTest
       pair: one pair or many.
       epsilon: privacy loss in nats.
       clip_norm: L.
+
+    Raises:
+      InputError: epsilon or clip_norm not positive.
     """
     return best_pattern(wedges(pair, epsilon=epsilon, clip_norm=clip_norm))
 

@@ -15,13 +15,21 @@ from dpaudit.mechanisms import gaussian
 
 
 def clipped(pair: Pair, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the norms after clipping, min(norm, L)."""
+    """Returns the norms after clipping, min(norm, L).
+
+    Raises:
+      InputError: clip_norm not positive.
+    """
     _validate.positive(clip_norm=clip_norm)
     return np.minimum(pair.norm0, clip_norm), np.minimum(pair.norm1, clip_norm)
 
 
 def distance(pair: Pair, clip_norm: float) -> np.ndarray:
-    """Computes |c1 - c0| as sqrt((|c0| - |c1|)^2 + 4 |c0| |c1| sin^2(theta/2)), which does not cancel."""
+    """Computes |c1 - c0| as sqrt((|c0| - |c1|)^2 + 4 |c0| |c1| sin^2(theta/2)), which does not cancel.
+
+    Raises:
+      InputError: clip_norm not positive.
+    """
     norm0, norm1 = clipped(pair, clip_norm)
     return np.sqrt((norm0 - norm1) ** 2 + 4 * norm0 * norm1 * np.sin(pair.angle / 2) ** 2)
 
@@ -37,6 +45,9 @@ def cosine_rates(pair: Pair, *, epsilon: float, delta: float, clip_norm: float) 
       pair: one pair or many.
       epsilon, delta: the promise, from which sigma follows.
       clip_norm: L.
+
+    Raises:
+      InputError: a value out of range.
     """
     sigma = gaussian.noise_std(epsilon=epsilon, delta=delta, clip_norm=clip_norm)
     across = np.sin(pair.angle / 2) / sigma
@@ -54,6 +65,9 @@ def likelihood_rates(
     Args:
       pair, epsilon, delta, clip_norm: as for :func:`cosine_rates`.
       true_epsilon: spent at delta by a client whose sigma alone is wrong; None for the promise.
+
+    Raises:
+      InputError: a value out of range.
     """
     sigma = gaussian.noise_std(epsilon=epsilon, delta=delta, clip_norm=clip_norm)
     if true_epsilon is not None:
@@ -71,6 +85,9 @@ def optimal_test(pair: Pair, *, epsilon: float, delta: float, clip_norm: float) 
     No test of one pair lies below the trade-off curve of N(0, 1) against N(mu, 1), mu = D/sigma, and this one lies on
     it; its epsilon at delta is exact. With many pairs, each trial uses the test of its own pair, and mu is that of the
     mean rates.
+
+    Raises:
+      InputError: a value out of range.
 
     Source: Dong, Roth and Su 2022, Corollary 2.13; Balle and Wang 2018, Theorem 8.
     """

@@ -82,6 +82,9 @@ def extreme(*, item: int) -> Users:
 
     Args:
       item: an item whose factor is nonzero in every round.
+
+    Raises:
+      InputError: a negative item.
     """
     one = jnp.ones((1, 1))
     return Users(

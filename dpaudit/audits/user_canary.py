@@ -287,7 +287,11 @@ def _played(
 
 
 def takes_part(recipe: Recipe, everyone: Users) -> np.ndarray:
-    """Returns who takes part, [rounds, n] of ones and zeros."""
+    """Returns who takes part, [rounds, n] of ones and zeros.
+
+    Raises:
+      InputError: a recipe without rounds.
+    """
     _validate.at_least(1, rounds=recipe.rounds)
     drawn, present = jax.vmap(partial(recipe.sampling.draw, everyone.cohorts))(jnp.arange(recipe.rounds))
     table = np.zeros((recipe.rounds, len(everyone.weights)))

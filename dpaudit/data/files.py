@@ -12,7 +12,11 @@ from dpaudit.data import formats
 
 
 def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Loads 1,797 handwritten digits ``[n, 8, 8, 1]``, scaled from 0..16 to [0, 1]; 1,437 train, 360 test."""
+    """Loads 1,797 handwritten digits ``[n, 8, 8, 1]``, scaled from 0..16 to [0, 1]; 1,437 train, 360 test.
+
+    Raises:
+      InputError: scikit-learn is not installed.
+    """
     with _validate.extra("data"):
         from sklearn.datasets import load_digits  # takes a second to import
 
@@ -22,7 +26,11 @@ def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def breast_cancer(split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Loads 569 biopsies ``[n, 30]``, 0 malignant and 1 benign; 390 train, 179 test, the sizes of paper 001."""
+    """Loads 569 biopsies ``[n, 30]``, 0 malignant and 1 benign; 390 train, 179 test, the sizes of paper 001.
+
+    Raises:
+      InputError: scikit-learn is not installed.
+    """
     with _validate.extra("data"):
         from sklearn.datasets import load_breast_cancer
 
@@ -38,6 +46,9 @@ def stratified(labels: np.ndarray, split: str, *, train_size: int) -> np.ndarray
       labels: ``[n]``.
       split: ``"train"`` or ``"test"``.
       train_size: records in train; the rest is test.
+
+    Raises:
+      InputError: scikit-learn is not installed.
     """
     with _validate.extra("data"):
         from sklearn.model_selection import train_test_split

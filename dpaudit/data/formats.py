@@ -57,7 +57,11 @@ def read_idx(path: Path, *, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def read_idx_pair(images: Path, labels: Path, *, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Reads images ``[n, h, w, 1]`` and labels 0 to 9 ``[n]`` of one split of an MNIST-like set, both uint8."""
+    """Reads images ``[n, h, w, 1]`` and labels 0 to 9 ``[n]`` of one split of an MNIST-like set, both uint8.
+
+    Raises:
+      InputError: as for :func:`read_idx`; files of different lengths; a label above 9.
+    """
     x, y = read_idx(images, shape=shape), read_idx(labels, shape=())
     if len(x) != len(y):
         raise _expected(labels, f"{len(x):,} labels, one for each image of {images.name}", f"{len(y):,} labels")

@@ -237,13 +237,15 @@ def renyi(event: DpEvent, *, rate: float, releases: int, delta: float) -> float:
 
 
 def gaussian_claim(participations: int, *, noise_multiplier: float) -> Claim:
-    """Makes the claim of k >= 1 noisy gradients at every delta: the curve whose points :func:`gaussian` computes."""
+    """Makes the claim of k >= 1 noisy gradients at every delta: the curve whose points :func:`gaussian` computes,
+    which names the errors."""
     _validate.positive(noise_multiplier=noise_multiplier)
     return Claim.gaussian(2 * math.sqrt(_validate.at_least(1, participations=participations)) / noise_multiplier)
 
 
 def pure_claim(participations: int, *, epsilon: float) -> Claim:
-    """Makes the claim of k >= 1 epsilon-LDP messages at every delta: the curve whose points :func:`pure` computes."""
+    """Makes the claim of k >= 1 epsilon-LDP messages at every delta: the curve whose points :func:`pure` computes,
+    which names the errors."""
     _validate.positive(epsilon=epsilon)
     count = _validate.at_least(1, participations=participations)
     return Claim.pld(_responses(epsilon, count), neighbouring="replace")

@@ -58,7 +58,11 @@ STYLE: dict[Any, Any] = {
 
 
 def in_style() -> AbstractContextManager[None]:
-    """Returns the context in which figures are drawn and saved."""
+    """Returns the context in which figures are drawn and saved.
+
+    Raises:
+      InputError: Matplotlib is not installed.
+    """
     with _validate.extra("report"):
         import matplotlib
 
@@ -77,7 +81,11 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def canvas(width: float, height: float) -> "Figure":
-    """Returns an empty figure of a size in inches."""
+    """Returns an empty figure of a size in inches.
+
+    Raises:
+      InputError: Matplotlib is not installed.
+    """
     with _validate.extra("report"):
         from matplotlib.figure import Figure
 

@@ -267,7 +267,11 @@ def _large_enough(examples: int, rate: float) -> int:
 
 
 def fitting(examples: int, batch_size: int) -> int:
-    """Returns ``batch_size`` as an int, and refuses one below 1 or above the number of examples."""
+    """Returns ``batch_size`` as an int, and refuses one below 1 or above the number of examples.
+
+    Raises:
+      InputError: either of the two.
+    """
     _validate.at_least(1, examples=examples)
     if _validate.at_least(1, batch_size=batch_size) > examples:
         raise _validate.expected("batch_size", f"at most {examples}, the number of examples", batch_size)

@@ -122,6 +122,9 @@ def laplace(aside: int, *, delta: float, confidence: float) -> Alternative:
 
     Args:
       aside, delta, confidence: as for :func:`gaussian`; delta may be 0.
+
+    Raises:
+      InputError: aside below 1.
     """
     _validate.at_least(1, aside=aside)
     settings: dict[str, Any] = {"delta": delta, "confidence": confidence}

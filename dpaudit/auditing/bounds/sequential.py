@@ -299,6 +299,9 @@ def conclude(
     Returns:
       An :class:`AuditResult` whose ``trials`` are those up to the stop. ``ceiling`` speaks of the trials counted,
       ``detectable`` of the whole audit.
+
+    Raises:
+      InputError: a state of no pairs.
     """
     _validate.at_least(1, pairs=watch.pairs)
     false_positives, false_negatives, pairs = map(int, betting.error_counts(watch.counts))

@@ -227,6 +227,9 @@ def tail(most: int) -> Rule:
 
     Args:
       most: how many ratings of a user count, >= 1; ties go to the earlier rating.
+
+    Raises:
+      InputError: most below 1.
     """
     most = _validate.at_least(1, most=most)
 
@@ -243,6 +246,9 @@ def adaptive(power: float) -> Rule:
 
     Args:
       power: >= 0; 0 is :func:`uniform`. A popularity below 1 counts as 1.
+
+    Raises:
+      InputError: a negative power.
     """
     power = _validate.non_negative(power=power)
 

@@ -218,6 +218,9 @@ def replay(protocol: Protocol, state: Any, transcript: Transcript) -> Any:
 
     Returns:
       The server's state.
+
+    Raises:
+      InputError: a protocol whose update returns a state of another structure.
     """
     for part in transcript.parts:
         update = _server(protocol, state, jax.tree.map(lambda leaf: leaf[0], part))

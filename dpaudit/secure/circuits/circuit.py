@@ -195,6 +195,9 @@ def reconstruction(*, bits: int) -> Circuit:
     """Builds the paper's reconstruction without noise, ``x1 - x2`` modulo 2^bits, from ``bits - 1`` AND gates.
 
     Inputs: the two shares, lowest bit first; outputs: ``bits`` bits.
+
+    Raises:
+      InputError: bits below 1.
     """
     builder = Builder(2 * _validate.at_least(1, bits=bits))
     return builder.build(subtract(builder, builder.inputs[:bits], builder.inputs[bits:]))

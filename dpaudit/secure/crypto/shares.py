@@ -77,7 +77,11 @@ def add(shares: Iterable[np.ndarray], *, ring_bits: int) -> np.ndarray:
 
 
 def join(first: np.ndarray, second: np.ndarray, *, ring_bits: int) -> np.ndarray:
-    """Joins two shares into the value that they hide: (first - second) smod 2^N, int64."""
+    """Joins two shares into the value that they hide: (first - second) smod 2^N, int64.
+
+    Raises:
+      InputError: ring_bits out of range.
+    """
     return smod(first - second, _half(ring_bits))
 
 

@@ -87,6 +87,9 @@ def largest(
 def subgaussian_reach(probability: float) -> float:
     """Returns t with P(|Z| > t sigma) <= 2 exp(-t^2 / 2) = ``probability``, for (discrete) Gaussian noise or its sums.
 
+    Raises:
+      InputError: a probability outside (0, 1).
+
     Source: Canonne, Kamath and Steinke 2020: the discrete Gaussian is sub-Gaussian with parameter sigma.
     """
     return math.sqrt(2 * math.log(2 / _validate.open_unit(probability=probability)))

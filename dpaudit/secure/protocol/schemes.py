@@ -87,7 +87,11 @@ def non_private(step: Step) -> Scheme:
 
 
 def ldp(step: Step) -> Scheme:
-    """Adds the full noise to each owner's sum, and sums at one server: variance k z^2."""
+    """Adds the full noise to each owner's sum, and sums at one server: variance k z^2.
+
+    Raises:
+      InputError: owners below 1; a noise multiplier that is not positive.
+    """
     std = math.sqrt(_validate.at_least(1, owners=step.owners)) * _validate.positive(
         noise_multiplier=step.noise_multiplier
     )
@@ -95,13 +99,21 @@ def ldp(step: Step) -> Scheme:
 
 
 def mpc_only(step: Step) -> Scheme:
-    """Opens the sum between two servers, without noise."""
+    """Opens the sum between two servers, without noise.
+
+    Raises:
+      InputError: as for :func:`fixed_point.largest`.
+    """
     found = fixed_point.largest(examples=step.examples, clip_norm=step.clip_norm, ring_bits=step.ring_bits)
     return Scheme(found, 0.0, _no_noise)
 
 
 def spgc(step: Step) -> Scheme:
-    """Opens the sum between two servers with binomial noise that neither knows."""
+    """Opens the sum between two servers with binomial noise that neither knows.
+
+    Raises:
+      InputError: as for :func:`fixed_point.with_binomial`.
+    """
     found, law = fixed_point.with_binomial(
         noise_multiplier=step.noise_multiplier,
         examples=step.examples,

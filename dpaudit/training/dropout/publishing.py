@@ -76,6 +76,9 @@ def likelihood_ratio(features: np.ndarray, member: np.ndarray) -> Guess:
     Args:
       features: [n, k], finite, such as from :func:`membership.gaussian_features`.
       member: as for :func:`thresholds`.
+
+    Raises:
+      InputError: features that are not finite; otherwise as for :func:`membership.likelihood_ratio`.
     """
     score = membership.likelihood_ratio(_validate.finite(features=features), member)
     guess = thresholds(score(features)[:, None], member)
