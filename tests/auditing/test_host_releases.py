@@ -4,7 +4,7 @@ import json
 import warnings
 import zlib
 from collections import Counter
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -227,7 +227,7 @@ class Colour(Enum):
     "value, wanted",
     [
         (datetime(1970, 1, 2), 86_400_000_000),
-        (datetime(1970, 1, 2, tzinfo=UTC), 86_400_000_000),
+        (datetime(1970, 1, 2, tzinfo=UTC), {"shown": 86_400_000_000, "zone": "UTC"}),
         (date(1970, 1, 1), 719_163),
         (time(1, 0, 0, 5), 3_600_000_005),
         (timedelta(seconds=-1), -1_000_000),
@@ -246,6 +246,15 @@ def test_times_are_audited(kind):
     def moment(rng, x):
         found = datetime(2020, 1, 1) + timedelta(seconds=float(x + 0.3 * rng.laplace()))
         return found if kind == "datetime" else np.datetime64(found)
+
+    assert dpaudit.audit(dpaudit.on_host(moment), 0, 1, **FEW).verdict == "violation"
+
+
+def test_a_time_zone_that_follows_the_input_is_a_violation():
+    """Beside hours that do not."""
+
+    def moment(rng, x):
+        return datetime(2020, 1, 1, int(rng.integers(24)), tzinfo=timezone(timedelta(hours=x)))
 
     assert dpaudit.audit(dpaudit.on_host(moment), 0, 1, **FEW).verdict == "violation"
 

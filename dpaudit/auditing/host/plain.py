@@ -41,10 +41,13 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _of_time(value: date | time | timedelta) -> int:
-    """Returns a date in days, anything else in microseconds."""
+def _of_time(value: date | time | timedelta) -> int | dict[str, Any]:
+    """Returns a date in days, anything else in microseconds, as the clocks of its time zone show them, beside the
+    zone."""
+    if isinstance(value, (datetime, time)) and value.tzinfo is not None:
+        return {"shown": _of_time(value.replace(tzinfo=None)), "zone": str(value.tzinfo)}
     if isinstance(value, datetime):
-        value = value - datetime(1970, 1, 1, tzinfo=value.tzinfo)
+        value = value - datetime(1970, 1, 1)
     elif isinstance(value, date):
         return value.toordinal()
     elif isinstance(value, time):
