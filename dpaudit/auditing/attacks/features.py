@@ -4,7 +4,9 @@ Each :class:`Part` of the family says which numbers it reads and what they are c
 :class:`View` of a release: all its numbers as one vector, and their lowest bits.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +15,9 @@ import numpy as np
 RESIDUE = 24  # modulus of integers; its residues give those modulo 2, 3, 4, 6, 8 and 12
 NO_BIT, NO_NUMBER, NEGATIVE = 200.0, 201.0, 400.0  # for the lowest bit of 0, of what is not finite, and of -0
 DIGITS = 16  # binary digits of a float, below its spread, that are read
+STEPS = 1 << 14  # that a release's usual norm is divided into
 MOST_COORDINATES, MOST_PAIRS, MOST_BITS = 48, 8, 8  # read one by one
+MOST_PARTS = 8  # arrays whose norms are read, beside those of all together
 BITS_LOOKED_AT = 1 << 22  # of the pilot's integers, at each place
 
 
@@ -24,11 +28,13 @@ class View(NamedTuple):
       numbers: [..., d]; integers of 32 bits or more as differences from a reference.
       low: [..., d], the exponent of the last binary digit of a float, and the residue of an integer.
       words: [..., e], integers in words of 32 bits.
+      parts: where the numbers of the whole release, and of each of its :data:`MOST_PARTS` largest arrays, lie.
     """
 
     numbers: Any
     low: Any
     words: Any
+    parts: Sequence[slice]
 
 
 class Sight(NamedTuple):
@@ -43,6 +49,7 @@ class Sight(NamedTuple):
       fisher: [k], the direction that tells the worlds apart best where both are normal with one covariance.
       finest: [k], exponents: lower digits are not read, because they reveal the input whenever noise is added in
         floating point (Mironov 2012). :data:`distinguish.lowest_bits` reads them.
+      usual: [s, 2], the usual mean and root mean square of the sizes of the numbers in each of the view's parts.
     """
 
     centre: Any
@@ -53,6 +60,7 @@ class Sight(NamedTuple):
     bits: Any
     fisher: Any
     finest: Any
+    usual: Any
 
 
 class Part(NamedTuple):
@@ -83,7 +91,17 @@ def view(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0
       lead: axes of many releases.
     """
     low = _joined(xp, leaves, reference, lead, _lowest)
-    return View(numbers(xp, leaves, reference, lead), low, _joined(xp, leaves, reference, lead, _words))
+    words = _joined(xp, leaves, reference, lead, _words)
+    return View(numbers(xp, leaves, reference, lead), low, words, parts([leaf.shape[lead:] for leaf in leaves]))
+
+
+def parts(shapes: Sequence[Sequence[int]]) -> tuple[slice, ...]:
+    """Returns where the numbers of all arrays together lie, and of each of the largest, if there are several and they
+    have several numbers."""
+    sizes = [math.prod(shape) for shape in shapes]
+    ends = list(accumulate(sizes))
+    largest = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))[:MOST_PARTS] if len(sizes) > 1 else []
+    return slice(0, ends[-1]), *(slice(ends[i] - sizes[i], ends[i]) for i in sorted(largest) if sizes[i] > 1)
 
 
 def cast(array: Any, kind: Any) -> Any:
@@ -178,10 +196,17 @@ def _fisher(xp: Any, view: View, sight: Sight) -> Any:
 
 
 def _norms(xp: Any, view: View, sight: Sight) -> Any:
+    """Returns norms of the differences from the centre, and of the whole release, which may lie on a sphere whose
+    radius tells the worlds apart: in steps from the usual norm, so that the rounding of sums does not show."""
     own = _finite(xp, _centred(xp, view, sight))
     size = xp.abs(own)
     mean, square = own.mean(-1), (own * own).mean(-1)
-    return xp.stack([size.sum(-1), xp.sqrt(square), size.max(-1), mean, square - mean * mean], -1)
+    around = [size.sum(-1), xp.sqrt(square), size.max(-1), mean, square - mean * mean]
+    for part, usual in zip(view.parts, sight.usual, strict=True):
+        whole = xp.abs(own[..., part] / usual[1] + cast(sight.centre[part] / usual[1], np.float32))
+        norms = whole.mean(-1) * (usual[1] / usual[0]), xp.sqrt((whole * whole).mean(-1))
+        around += [xp.rint((norm - 1) * STEPS) for norm in norms]
+    return xp.stack(around, -1)
 
 
 def _order(xp: Any, view: View, sight: Sight) -> Any:
@@ -202,11 +227,16 @@ def _names_of_pairs(sight: Sight) -> list[str]:
     ]
 
 
+def _names_of_norms(sight: Sight) -> list[str]:
+    parts = ["the release", *(f"array {i}" for i in range(len(sight.usual) - 1))]
+    return [*NORMS, *(f"{norm} norm of {part}" for part in parts for norm in ("L1", "L2"))]
+
+
 def _names_of_bits(sight: Sight) -> list[str]:
     return [f"bit {place} of coordinate {i}" for _, place, i in np.asarray(sight.bits)]
 
 
-NORMS = ["L1 norm", "L2 norm", "largest size", "mean", "variance"]
+NORMS = ["L1 norm", "L2 norm", "largest size", "mean", "variance"]  # of differences from the centre
 
 FAMILY: tuple[Part, ...] = (
     Part(coordinates, _each("coordinate {}")),
@@ -214,7 +244,7 @@ FAMILY: tuple[Part, ...] = (
     Part(_pairs, _names_of_pairs),
     Part(_bits, _names_of_bits),
     Part(_fisher, lambda sight: ["Fisher's direction"]),
-    Part(_norms, lambda sight: list(NORMS)),
+    Part(_norms, _names_of_norms),
     Part(_order, lambda sight: ["which coordinate is largest", "which coordinate is smallest"]),
 )
 """The numbers that are read one at a time, beside the projections on whole directions."""
@@ -284,6 +314,7 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
         _telling_bits(views.words, whole),
         fisher.astype(np.float32),
         np.floor(np.log2(np.maximum(np.sqrt(size), 1e-30)) - DIGITS).astype(np.float32),
+        np.stack([_usual(pooled[:, part]) for part in views.parts]).astype(numbers.dtype),
     )
 
 
@@ -318,6 +349,16 @@ def _middle(pooled: np.ndarray) -> np.ndarray:
     place = np.argmax(known, axis=0) + known.sum(0) // 2
     found = np.take_along_axis(few, np.minimum(place, len(few) - 1)[None], 0)[0]
     return np.where(np.isfinite(found), found, 0)
+
+
+def _usual(pooled: np.ndarray) -> np.ndarray:
+    """Returns the medians, [2], of the mean and of the root mean square of each release's sizes; 1 where one is 0."""
+    few = np.abs(_finite(np, pooled[:: max(1, len(pooled) // 512)])).astype(np.float64)
+    largest = few.max(-1, initial=0)
+    few /= np.where(largest > 0, largest, 1)[:, None]  # no square overflows
+    norms = np.stack([few.mean(-1), np.sqrt((few * few).mean(-1))]) * largest
+    middle = np.sort(norms)[:, norms.shape[1] // 2]  # one that occurs
+    return np.where(middle.min() > np.finfo(np.float32).tiny, middle, 1.0)
 
 
 def _huge(own: np.ndarray) -> np.ndarray:
