@@ -259,6 +259,17 @@ def test_a_time_zone_that_follows_the_input_is_a_violation():
     assert dpaudit.audit(dpaudit.on_host(moment), 0, 1, **FEW).verdict == "violation"
 
 
+@pytest.mark.parametrize("more, verdict", [(1e-3, "violation"), (1e-9, "consistent")])
+def test_the_norm_of_a_list_of_any_length_is_read_to_four_digits(more, verdict):
+    """Lower ones would show how its sum was rounded."""
+
+    def direction(rng, x):
+        z = rng.normal(size=rng.integers(3, 7))
+        return list(z / np.linalg.norm(z) * (1 + more * x))
+
+    assert dpaudit.audit(dpaudit.on_host(direction), 0, 1, **FEW).verdict == verdict
+
+
 class Closed:
     """An object whose content cannot be seen."""
 

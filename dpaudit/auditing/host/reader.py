@@ -23,6 +23,7 @@ CHARACTERS, WORDS = 4096, 1024  # most parts of a text that are counted
 DEEPEST = 6
 DEEPER = f"what is nested more than {DEEPEST} deep"
 EXACT, LOW = 1 << 53, 24  # integers that float64 represents exactly; low bits read of larger ones
+NORM_STEPS = 1 << 15  # from 0 to a power of two
 RESIDUE = 24  # modulus of integers, as in :mod:`dpaudit.auditing.attacks.features`
 SIMPLE = (str, int, bool, type(None), bytes)
 NUMBERS = (int, float, np.number, Decimal, Fraction)
@@ -343,6 +344,8 @@ def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) ->
             "least": np.min,
             "largest": np.max,
             "variance": np.var,
+            "L1 norm": lambda own: _rounded(np.sum(np.abs(own))),
+            "L2 norm": lambda own: _rounded(np.sqrt(np.sum(np.square(own)))),
         }
         for name, of in summaries.items():
             found.numbers[f"{path} {name}".strip()] = float(of(numbers))
@@ -354,6 +357,12 @@ def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) ->
         found.numbers[f"{path}[-{i}]"] = numbers[-i]
     found.numbers[f"{path} place of the largest".strip()] = int(np.argmax(numbers))
     _order(found, numbers.tolist(), path)
+
+
+def _rounded(norm: Any) -> Any:
+    """Keeps the binary digits of a norm that do not show how its sum was rounded."""
+    part, exponent = np.frexp(norm)
+    return np.ldexp(np.rint(part * NORM_STEPS) / NORM_STEPS, exponent)
 
 
 def _order(found: Read, values: Sequence[Any], path: str) -> None:
