@@ -1,11 +1,11 @@
-"""Releases on a sphere, whose radius tells the worlds apart and no coordinate does."""
+"""Releases that no coordinate tells apart: on spheres of two radii, or with something odd anywhere."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpaudit.auditing.attacks import features
+from dpaudit.auditing.attacks import features, pilot
 from tests.auditing.test_portfolio import noisy, of_strength, plain
 
 
@@ -38,6 +38,35 @@ def test_a_radius_is_found_and_its_twin_is_not_accused(leak):
     twin = plain(of_strength(leak, 0))
     assert twin.verdict != "violation"
     assert twin.epsilon_lower < 0.5
+
+
+def anywhere(what, dimension=2_000):
+    """Noise, of which one number anywhere is replaced, more often in world 1."""
+
+    def release(key, x):
+        own, place, coin = jax.random.split(key, 3)
+        shown = jax.random.bernoulli(coin, 0.1 + 0.8 * x[0])
+        return (
+            noisy(own, (dimension,)).at[jax.random.randint(place, (), 0, dimension)].set(jnp.where(shown, what, 1.0))
+        )
+
+    return release
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("what", [0.0, -0.0, float("nan"), float("-inf")])
+def test_one_odd_number_anywhere_is_found(what):
+    leak = anywhere(what)
+    assert plain(of_strength(leak, 1)).epsilon_lower > 1.9  # of ln 9
+    assert plain(of_strength(leak, 0)).verdict != "violation"
+
+
+@pytest.mark.parametrize("kind", ["float32", "int32", "uint8", "bfloat16"])
+def test_zeros_are_counted_of_every_type(kind):
+    release = jnp.asarray([[3, 0, 0, 7], [2, 1, 5, 7]]).astype(kind)
+    for xp in (np, jnp):
+        view = features.view(xp, [xp.asarray(release)], [np.asarray(release[1])], lead=1)
+        assert view.zero.sum(-1).tolist() == [2, 0]
 
 
 @pytest.mark.integration
@@ -75,7 +104,7 @@ def test_norms_of_any_size_are_read_alike(scale):
     z /= np.linalg.norm(z, axis=-1, keepdims=True) * np.array([1, 1.01])[:, None, None]
     release = (scale * z).astype(np.float32)
     view = features.view(np, [release], [release[0, 0]], lead=2)
-    sight = features.sight(view, None)
+    sight = pilot.sight(view, None)
     with np.errstate(over="ignore", invalid="ignore"):  # of other numbers
         steps = features.read(np, view, sight)[..., features.names(sight).index("L2 norm of the release")]
     low, high = np.unique(steps)

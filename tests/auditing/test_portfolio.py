@@ -11,7 +11,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim, _validate, distinguish
-from dpaudit.auditing.attacks import choose, features, frequencies, network, scoring
+from dpaudit.auditing.attacks import choose, features, frequencies, network, pilot, scoring
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.mechanisms import laplace, sampling
@@ -348,7 +348,7 @@ def test_numpy_and_jax_read_the_same():
     leaves[0][0, 0], leaves[0][0, 1] = [np.nan, np.inf, 0.0], [-np.inf, -0.0, 1e-40]
     reference = [leaf[0, 2] for leaf in leaves]
     seen = features.view(np, leaves, reference, lead=2)
-    sight = features.sight(seen, None, features.coordinates_of_words(leaves, 2))
+    sight = pilot.sight(seen, None, pilot.coordinates_of_words(leaves, 2))
     numbers = features.read(np, seen, sight)
     fitted, ratios = frequencies.tables(numbers)
     whole = frequencies.patterns(numbers[..., : len(sight.chosen)])

@@ -18,7 +18,6 @@ DIGITS = 16  # binary digits of a float, below its spread, that are read
 STEPS = 1 << 14  # that a release's usual norm is divided into
 MOST_COORDINATES, MOST_PAIRS, MOST_BITS = 48, 8, 8  # read one by one
 MOST_PARTS = 8  # arrays whose norms are read, beside those of all together
-BITS_LOOKED_AT = 1 << 22  # of the pilot's integers, at each place
 
 
 class View(NamedTuple):
@@ -28,12 +27,14 @@ class View(NamedTuple):
       numbers: [..., d]; integers of 32 bits or more as differences from a reference.
       low: [..., d], the exponent of the last binary digit of a float, and the residue of an integer.
       words: [..., e], integers in words of 32 bits.
+      zero: [..., d], whether a number is 0.
       parts: where the numbers of the whole release, and of each of its :data:`MOST_PARTS` largest arrays, lie.
     """
 
     numbers: Any
     low: Any
     words: Any
+    zero: Any
     parts: Sequence[slice]
 
 
@@ -90,14 +91,13 @@ def view(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0
       reference: the arrays of another release, without those axes, as NumPy arrays.
       lead: axes of many releases.
     """
-    low = _joined(xp, leaves, reference, lead, _lowest)
-    words = _joined(xp, leaves, reference, lead, _words)
-    return View(numbers(xp, leaves, reference, lead), low, words, parts([leaf.shape[lead:] for leaf in leaves]))
+    read = (_numbers, _lowest, _words, lambda xp, leaf, at: leaf == 0)
+    joined = [_joined(xp, leaves, reference, lead, of) for of in read]
+    return View(*joined, parts([leaf.shape[lead:] for leaf in leaves]))
 
 
 def parts(shapes: Sequence[Sequence[int]]) -> tuple[slice, ...]:
-    """Returns where the numbers of all arrays together lie, and of each of the largest, if there are several and they
-    have several numbers."""
+    """Returns where the numbers of all arrays lie, and those of each of the largest, if there are several arrays."""
     sizes = [math.prod(shape) for shape in shapes]
     ends = list(accumulate(sizes))
     largest = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))[:MOST_PARTS] if len(sizes) > 1 else []
@@ -166,7 +166,7 @@ def _centred(xp: Any, view: View, sight: Sight) -> Any:
     return cast(view.numbers - sight.centre, np.float32)
 
 
-def _finite(xp: Any, numbers: Any) -> Any:
+def finite(xp: Any, numbers: Any) -> Any:
     return xp.where(xp.isfinite(numbers), numbers, 0)
 
 
@@ -191,14 +191,14 @@ def _bits(xp: Any, view: View, sight: Sight) -> Any:
 
 
 def _fisher(xp: Any, view: View, sight: Sight) -> Any:
-    own = _finite(xp, coordinates(xp, view, sight))
+    own = finite(xp, coordinates(xp, view, sight))
     return _along(xp, own, sight.fisher)[..., None]
 
 
 def _norms(xp: Any, view: View, sight: Sight) -> Any:
     """Returns norms of the differences from the centre, and of the whole release, which may lie on a sphere whose
     radius tells the worlds apart: in steps from the usual norm, so that the rounding of sums does not show."""
-    own = _finite(xp, _centred(xp, view, sight))
+    own = finite(xp, _centred(xp, view, sight))
     size = xp.abs(own)
     mean, square = own.mean(-1), (own * own).mean(-1)
     around = [size.sum(-1), xp.sqrt(square), size.max(-1), mean, square - mean * mean]
@@ -207,6 +207,11 @@ def _norms(xp: Any, view: View, sight: Sight) -> Any:
         norms = whole.mean(-1) * (usual[1] / usual[0]), xp.sqrt((whole * whole).mean(-1))
         around += [xp.rint((norm - 1) * STEPS) for norm in norms]
     return xp.stack(around, -1)
+
+
+def _counts(xp: Any, view: View, sight: Sight) -> Any:
+    kinds = view.zero, view.low == NEGATIVE, view.low == NO_NUMBER
+    return xp.stack([kind.sum(-1) for kind in kinds], -1).astype(np.float32)
 
 
 def _order(xp: Any, view: View, sight: Sight) -> Any:
@@ -245,6 +250,7 @@ FAMILY: tuple[Part, ...] = (
     Part(_bits, _names_of_bits),
     Part(_fisher, lambda sight: ["Fisher's direction"]),
     Part(_norms, _names_of_norms),
+    Part(_counts, lambda sight: [f"how many numbers are {kind}" for kind in ("0", "-0", "not finite")]),
     Part(_order, lambda sight: ["which coordinate is largest", "which coordinate is smallest"]),
 )
 """The numbers that are read one at a time, beside the projections on whole directions."""
@@ -257,7 +263,7 @@ def project(xp: Any, numbers: Any, sight: Sight) -> Any:
         found = np.stack([_along(np, own, direction) for direction in sight.directions], -1)
         if np.isfinite(found).all():
             return found
-    own = _finite(xp, own)
+    own = finite(xp, own)
     return xp.stack([_along(xp, own, direction) for direction in sight.directions], -1)
 
 
@@ -274,121 +280,3 @@ def read(xp: Any, view: View, sight: Sight) -> Any:
 def names(sight: Sight) -> list[str]:
     """Names the numbers of :func:`read`, [m]."""
     return [name for part in FAMILY for name in part.names(sight)]
-
-
-def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
-    """Chooses, on a pilot, what to read.
-
-    Args:
-      views: of the pilot, [2, n, d].
-      given: a direction [d] to look along, or None.
-      whole: coordinates of the views' words.
-    """
-    numbers = views.numbers
-    pooled = numbers.reshape(-1, numbers.shape[-1])
-    centre = _middle(pooled).astype(numbers.dtype)
-    own = _finite(np, numbers - centre).astype(np.float64 if numbers.shape[-1] <= 4096 else np.float32)
-    own /= _huge(own)
-    n, d = own.shape[1:]
-    means, spreads = own.mean(1), own.var(1)
-    apart = means[1] - means[0]
-    k = min(d, MOST_COORDINATES)
-    chosen = np.arange(d)
-    if d > k:
-        chosen = np.sort(np.argsort(-_interest(views, means, spreads, n), kind="stable")[:k])
-    few = own[..., chosen].astype(np.float64)
-    inner = few - few.mean(1, keepdims=True)
-    covariance = np.einsum("wni,wnj->ij", inner, inner, optimize=True) / (2 * n)
-    pairs, signs = _related(covariance)
-    size = np.diag(covariance)
-    ridge = covariance + np.diag(1e-7 * size + np.where(size > 0, 0, 1e-12 * max(size.max(), 1e-300)))
-    fisher = np.linalg.lstsq(ridge, apart[chosen], rcond=1e-14)[0]
-    fisher /= max(np.abs(fisher).max(), 1e-300)
-    directions = [apart] if given is None else [given, apart]
-    return Sight(
-        centre,
-        np.asarray(directions, np.float32),
-        chosen.astype(np.int32),
-        pairs.astype(np.int32),
-        signs.astype(np.float32),
-        _telling_bits(views.words, whole),
-        fisher.astype(np.float32),
-        np.floor(np.log2(np.maximum(np.sqrt(size), 1e-30)) - DIGITS).astype(np.float32),
-        np.stack([_usual(pooled[:, part]) for part in views.parts]).astype(numbers.dtype),
-    )
-
-
-def coordinates_of_words(leaves: Sequence[Any], lead: int) -> list[int]:
-    """Returns the coordinate that each of a view's words belongs to."""
-    found, first = [], 0
-    for leaf in leaves:
-        size = int(np.prod(leaf.shape[lead:]))
-        if leaf.dtype.kind in "iu":
-            found += [first + i for i in range(size) for _ in range(max(1, leaf.dtype.itemsize // 4))]
-        first += size
-    return found
-
-
-def _telling_bits(words: np.ndarray, coordinates: Sequence[int]) -> np.ndarray:
-    """Finds the bits, [b, 3], whose share of ones differs most between the worlds; words [2, n, e]."""
-    n = max(1, min(words.shape[1], BITS_LOOKED_AT // max(1, 2 * words.shape[2])))
-    few = words[:, :n]
-    ones = np.stack([((few >> np.uint32(place)) & np.uint32(1)).mean(1) for place in range(32)], -1)  # [2, e, 32]
-    both = ones.mean(0)
-    apart = np.abs(ones[1] - ones[0]) / np.sqrt(both * (1 - both) + 1 / n)
-    word, place = np.divmod(np.argsort(-apart, axis=None, kind="stable")[:MOST_BITS], 32)
-    own = np.asarray(coordinates, int)[word] if len(word) else word
-    return np.stack([word, place, own], 1).astype(np.int32)
-
-
-def _middle(pooled: np.ndarray) -> np.ndarray:
-    """Returns a value near the median of each column's finite values, one that occurs, so that exact values stay
-    exact."""
-    few = np.sort(pooled[:: max(1, len(pooled) // 512)], axis=0)  # NaN and infinity last
-    known = np.isfinite(few)
-    place = np.argmax(known, axis=0) + known.sum(0) // 2
-    found = np.take_along_axis(few, np.minimum(place, len(few) - 1)[None], 0)[0]
-    return np.where(np.isfinite(found), found, 0)
-
-
-def _usual(pooled: np.ndarray) -> np.ndarray:
-    """Returns the medians, [2], of the mean and of the root mean square of each release's sizes; 1 where one is 0."""
-    few = np.abs(_finite(np, pooled[:: max(1, len(pooled) // 512)])).astype(np.float64)
-    largest = few.max(-1, initial=0)
-    few /= np.where(largest > 0, largest, 1)[:, None]  # no square overflows
-    norms = np.stack([few.mean(-1), np.sqrt((few * few).mean(-1))]) * largest
-    middle = np.sort(norms)[:, norms.shape[1] // 2]  # one that occurs
-    return np.where(middle.min() > np.finfo(np.float32).tiny, middle, 1.0)
-
-
-def _huge(own: np.ndarray) -> np.ndarray:
-    """Returns the power of 2 by which to divide each coordinate so that no square overflows: 1, unless it is huge."""
-    exponent = np.frexp(np.abs(own).max((0, 1), initial=0))[1]
-    return np.ldexp(np.ones((), own.dtype), np.where(exponent > np.finfo(own.dtype).maxexp // 4, exponent, 0))
-
-
-def _interest(views: View, means: np.ndarray, spreads: np.ndarray, n: int) -> np.ndarray:
-    """Measures how much each coordinate's mean, variance and lowest bits differ between the worlds, [d]."""
-    total = spreads.sum(0)
-    tiny = np.finfo(np.float32).tiny
-    shift = (means[1] - means[0]) ** 2 / (total + tiny) * n
-    ratio = n / 4 * np.log((spreads[1] + tiny) / (spreads[0] + tiny)) ** 2
-    low, vary = views.low.mean(1), views.low.var(1).sum(0)
-    bits = (low[1] - low[0]) ** 2 / (vary + 1e-6) * n
-    return np.clip(shift, 0, 1e30) + np.clip(ratio, 0, 1e30) * (total > 0) + np.clip(bits, 0, 1e30)
-
-
-def _related(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (pairs, signs) of coordinates: those that are most correlated, then neighbours."""
-    k = len(covariance)
-    if k < 2:
-        return np.zeros((0, 2), int), np.zeros(0)
-    size = np.sqrt(np.diag(covariance))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        correlation = np.nan_to_num(covariance / np.outer(size, size))
-    first, second = np.triu_indices(k, 1)
-    related = correlation[first, second]
-    rank = np.where(np.abs(related) > 0.3, np.abs(related), 0) + 1e-3 / (second - first)
-    best = np.argsort(-rank, kind="stable")[:MOST_PAIRS]
-    signs = np.where(related[best] < -0.3, -1.0, 1.0)
-    return np.stack([second[best], first[best]], 1), signs

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from dpaudit._engine import sharding
 from dpaudit._engine.game import Game
 from dpaudit._engine.sharding import ALIKE, CUT
-from dpaudit.auditing.attacks import choose, features, frequencies, network
+from dpaudit.auditing.attacks import choose, features, frequencies, network, pilot
 
 SINGLES, TABLES = 6, 3  # finalists: numbers of the family, and their frequency tables
 SUMS = ("all coordinates", "all lowest bits", "whole releases", "exact releases")
@@ -58,7 +58,7 @@ def fitted(
     reference = [leaf[0, 0] for leaf in leaves]
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         views = features.view(np, leaves, reference, lead=2)
-        sight = features.sight(views, given, features.coordinates_of_words(leaves, 2))
+        sight = pilot.sight(views, given, pilot.coordinates_of_words(leaves, 2))
         numbers = features.read(np, views, sight)
         tables, ratios = frequencies.tables(numbers)
         k, m = len(sight.chosen), numbers.shape[-1]

@@ -1,0 +1,128 @@
+"""Chooses, on a pilot, what :mod:`dpaudit.auditing.attacks.features` reads from every release."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpaudit.auditing.attacks.features import DIGITS, MOST_BITS, MOST_COORDINATES, MOST_PAIRS, Sight, View, finite
+
+BITS_LOOKED_AT = 1 << 22  # of the pilot's integers, at each place
+
+
+def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
+    """Chooses, on a pilot, what to read.
+
+    Args:
+      views: of the pilot, [2, n, d].
+      given: a direction [d] to look along, or None.
+      whole: coordinates of the views' words.
+    """
+    numbers = views.numbers
+    pooled = numbers.reshape(-1, numbers.shape[-1])
+    centre = _middle(pooled).astype(numbers.dtype)
+    own = finite(np, numbers - centre).astype(np.float64 if numbers.shape[-1] <= 4096 else np.float32)
+    own /= _huge(own)
+    n, d = own.shape[1:]
+    means, spreads = own.mean(1), own.var(1)
+    apart = means[1] - means[0]
+    k = min(d, MOST_COORDINATES)
+    chosen = np.arange(d)
+    if d > k:
+        chosen = np.sort(np.argsort(-_interest(views, means, spreads, n), kind="stable")[:k])
+    few = own[..., chosen].astype(np.float64)
+    inner = few - few.mean(1, keepdims=True)
+    covariance = np.einsum("wni,wnj->ij", inner, inner, optimize=True) / (2 * n)
+    pairs, signs = _related(covariance)
+    size = np.diag(covariance)
+    ridge = covariance + np.diag(1e-7 * size + np.where(size > 0, 0, 1e-12 * max(size.max(), 1e-300)))
+    fisher = np.linalg.lstsq(ridge, apart[chosen], rcond=1e-14)[0]
+    fisher /= max(np.abs(fisher).max(), 1e-300)
+    directions = [apart] if given is None else [given, apart]
+    return Sight(
+        centre,
+        np.asarray(directions, np.float32),
+        chosen.astype(np.int32),
+        pairs.astype(np.int32),
+        signs.astype(np.float32),
+        _telling_bits(views.words, whole),
+        fisher.astype(np.float32),
+        np.floor(np.log2(np.maximum(np.sqrt(size), 1e-30)) - DIGITS).astype(np.float32),
+        np.stack([_usual(pooled[:, part]) for part in views.parts]).astype(numbers.dtype),
+    )
+
+
+def coordinates_of_words(leaves: Sequence[Any], lead: int) -> list[int]:
+    """Returns the coordinate that each of a view's words belongs to."""
+    found, first = [], 0
+    for leaf in leaves:
+        size = int(np.prod(leaf.shape[lead:]))
+        if leaf.dtype.kind in "iu":
+            found += [first + i for i in range(size) for _ in range(max(1, leaf.dtype.itemsize // 4))]
+        first += size
+    return found
+
+
+def _telling_bits(words: np.ndarray, coordinates: Sequence[int]) -> np.ndarray:
+    """Finds the bits, [b, 3], whose share of ones differs most between the worlds; words [2, n, e]."""
+    n = max(1, min(words.shape[1], BITS_LOOKED_AT // max(1, 2 * words.shape[2])))
+    few = words[:, :n]
+    ones = np.stack([((few >> np.uint32(place)) & np.uint32(1)).mean(1) for place in range(32)], -1)  # [2, e, 32]
+    both = ones.mean(0)
+    apart = np.abs(ones[1] - ones[0]) / np.sqrt(both * (1 - both) + 1 / n)
+    word, place = np.divmod(np.argsort(-apart, axis=None, kind="stable")[:MOST_BITS], 32)
+    own = np.asarray(coordinates, int)[word] if len(word) else word
+    return np.stack([word, place, own], 1).astype(np.int32)
+
+
+def _middle(pooled: np.ndarray) -> np.ndarray:
+    """Returns a value near the median of each column's finite values, one that occurs, so that exact values stay
+    exact."""
+    few = np.sort(pooled[:: max(1, len(pooled) // 512)], axis=0)  # NaN and infinity last
+    known = np.isfinite(few)
+    place = np.argmax(known, axis=0) + known.sum(0) // 2
+    found = np.take_along_axis(few, np.minimum(place, len(few) - 1)[None], 0)[0]
+    return np.where(np.isfinite(found), found, 0)
+
+
+def _usual(pooled: np.ndarray) -> np.ndarray:
+    """Returns the medians, [2], of the mean and of the root mean square of each release's sizes; 1 where one is 0."""
+    few = np.abs(finite(np, pooled[:: max(1, len(pooled) // 512)])).astype(np.float64)
+    largest = few.max(-1, initial=0)
+    few /= np.where(largest > 0, largest, 1)[:, None]  # no square overflows
+    norms = np.stack([few.mean(-1), np.sqrt((few * few).mean(-1))]) * largest
+    middle = np.sort(norms)[:, norms.shape[1] // 2]  # one that occurs
+    return np.where(middle.min() > np.finfo(np.float32).tiny, middle, 1.0)
+
+
+def _huge(own: np.ndarray) -> np.ndarray:
+    """Returns the power of 2 by which to divide each coordinate so that no square overflows: 1, unless it is huge."""
+    exponent = np.frexp(np.abs(own).max((0, 1), initial=0))[1]
+    return np.ldexp(np.ones((), own.dtype), np.where(exponent > np.finfo(own.dtype).maxexp // 4, exponent, 0))
+
+
+def _interest(views: View, means: np.ndarray, spreads: np.ndarray, n: int) -> np.ndarray:
+    """Measures how much each coordinate's mean, variance and lowest bits differ between the worlds, [d]."""
+    total = spreads.sum(0)
+    tiny = np.finfo(np.float32).tiny
+    shift = (means[1] - means[0]) ** 2 / (total + tiny) * n
+    ratio = n / 4 * np.log((spreads[1] + tiny) / (spreads[0] + tiny)) ** 2
+    low, vary = views.low.mean(1), views.low.var(1).sum(0)
+    bits = (low[1] - low[0]) ** 2 / (vary + 1e-6) * n
+    return np.clip(shift, 0, 1e30) + np.clip(ratio, 0, 1e30) * (total > 0) + np.clip(bits, 0, 1e30)
+
+
+def _related(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (pairs, signs) of coordinates: those that are most correlated, then neighbours."""
+    k = len(covariance)
+    if k < 2:
+        return np.zeros((0, 2), int), np.zeros(0)
+    size = np.sqrt(np.diag(covariance))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = np.nan_to_num(covariance / np.outer(size, size))
+    first, second = np.triu_indices(k, 1)
+    related = correlation[first, second]
+    rank = np.where(np.abs(related) > 0.3, np.abs(related), 0) + 1e-3 / (second - first)
+    best = np.argsort(-rank, kind="stable")[:MOST_PAIRS]
+    signs = np.where(related[best] < -0.3, -1.0, 1.0)
+    return np.stack([second[best], first[best]], 1), signs
