@@ -17,6 +17,7 @@ NO_BIT, NO_NUMBER, NEGATIVE = 200.0, 201.0, 400.0  # for the lowest bit of 0, of
 DIGITS = 16  # binary digits of a float, below its spread, that are read
 STEPS = 1 << 14  # that a release's usual norm is divided into
 MOST_COORDINATES, MOST_PAIRS, MOST_BITS = 48, 8, 8  # read one by one
+MOST_SPREAD = 256  # coordinates whose covariance is looked at
 MOST_PARTS = 8  # arrays whose norms are read, beside those of all together
 
 
@@ -50,6 +51,12 @@ class Sight(NamedTuple):
       fisher: [k], the direction that tells the worlds apart best where both are normal with one covariance.
       finest: [k], exponents: lower digits are not read, because they reveal the input whenever noise is added in
         floating point (Mironov 2012). :data:`distinguish.lowest_bits` reads them.
+      spread: [2, d], directions: along the first, world 1 varies least beside world 0, along the other it varies most;
+        [2, k], of the chosen coordinates, where d is above :data:`MOST_SPREAD`.
+      level: [2], the place along each that releases of the world that varies least there lie around.
+      hidden: [2], distances from it up to which all count alike, for the reason of ``finest``.
+      lattice: [3, k], of the lattice that each chosen coordinate lies on in one world: a point, one over the step (0
+        where there is none), and the least part of a step that is read.
       usual: [s, 2], the usual mean and root mean square of the sizes of the numbers in each of the view's parts.
     """
 
@@ -61,6 +68,10 @@ class Sight(NamedTuple):
     bits: Any
     fisher: Any
     finest: Any
+    spread: Any
+    level: Any
+    hidden: Any
+    lattice: Any
     usual: Any
 
 
@@ -209,6 +220,14 @@ def _norms(xp: Any, view: View, sight: Sight) -> Any:
     return xp.stack(around, -1)
 
 
+def _off_lattice(xp: Any, view: View, sight: Sight) -> Any:
+    """Returns how far a release is from a lattice: noise in whole steps hides no part of a step."""
+    point, inverse, least = sight.lattice
+    steps = finite(xp, coordinates(xp, view, sight) - point) * inverse
+    away = xp.abs(steps - xp.rint(steps))
+    return (xp.rint(away / least) * least).sum(-1)[..., None]
+
+
 def _counts(xp: Any, view: View, sight: Sight) -> Any:
     kinds = view.zero, view.low == NEGATIVE, view.low == NO_NUMBER
     return xp.stack([kind.sum(-1) for kind in kinds], -1).astype(np.float32)
@@ -250,6 +269,7 @@ FAMILY: tuple[Part, ...] = (
     Part(_bits, _names_of_bits),
     Part(_fisher, lambda sight: ["Fisher's direction"]),
     Part(_norms, _names_of_norms),
+    Part(_off_lattice, lambda sight: ["distance from a lattice"]),
     Part(_counts, lambda sight: [f"how many numbers are {kind}" for kind in ("0", "-0", "not finite")]),
     Part(_order, lambda sight: ["which coordinate is largest", "which coordinate is smallest"]),
 )
@@ -257,14 +277,22 @@ FAMILY: tuple[Part, ...] = (
 
 
 def project(xp: Any, numbers: Any, sight: Sight) -> Any:
-    """Projects a view's numbers on the directions, [..., r]; a number that is not finite counts as 0."""
+    """Projects a view's numbers on the directions, [..., r], and measures distances along those of different spread,
+    [..., 2]; a number that is not finite counts as 0."""
     own = cast(numbers - sight.centre, np.float32)
     if xp is np:  # one pass where all are finite, and then so are the sums
-        found = np.stack([_along(np, own, direction) for direction in sight.directions], -1)
+        found = _projected(np, own, sight)
         if np.isfinite(found).all():
             return found
-    own = finite(xp, own)
-    return xp.stack([_along(xp, own, direction) for direction in sight.directions], -1)
+    return _projected(xp, finite(xp, own), sight)
+
+
+def _projected(xp: Any, own: Any, sight: Sight) -> Any:
+    some = own if own.shape[-1] <= MOST_SPREAD else xp.take(own, sight.chosen, axis=-1)
+    places = xp.stack([_along(xp, some, direction) for direction in sight.spread], -1)
+    distances = xp.maximum(xp.abs(places - sight.level), sight.hidden)
+    along = xp.stack([_along(xp, own, direction) for direction in sight.directions], -1)
+    return xp.concatenate([along, distances], -1)
 
 
 def _along(xp: Any, own: Any, direction: Any) -> Any:

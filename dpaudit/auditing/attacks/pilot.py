@@ -4,10 +4,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
 
-from dpaudit.auditing.attacks.features import DIGITS, MOST_BITS, MOST_COORDINATES, MOST_PAIRS, Sight, View, finite
+from dpaudit.auditing.attacks.features import (
+    DIGITS,
+    MOST_BITS,
+    MOST_COORDINATES,
+    MOST_PAIRS,
+    MOST_SPREAD,
+    Sight,
+    View,
+    finite,
+)
 
 BITS_LOOKED_AT = 1 << 22  # of the pilot's integers, at each place
+LATTICE_ROWS, OFF_LATTICE = 1024, 0.01  # releases that a lattice is looked for in, share that may lie elsewhere
+FINEST_STEP = 12  # binary digits below the spread
+FEW_MORE = 4  # pairs of the pilot for each coordinate whose covariance is looked at
 
 
 def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
@@ -22,7 +35,8 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
     pooled = numbers.reshape(-1, numbers.shape[-1])
     centre = _middle(pooled).astype(numbers.dtype)
     own = finite(np, numbers - centre).astype(np.float64 if numbers.shape[-1] <= 4096 else np.float32)
-    own /= _huge(own)
+    huge = _huge(own)
+    own /= huge
     n, d = own.shape[1:]
     means, spreads = own.mean(1), own.var(1)
     apart = means[1] - means[0]
@@ -39,6 +53,7 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
     fisher = np.linalg.lstsq(ridge, apart[chosen], rcond=1e-14)[0]
     fisher /= max(np.abs(fisher).max(), 1e-300)
     directions = [apart] if given is None else [given, apart]
+    spread = _spread(own, chosen, huge)
     return Sight(
         centre,
         np.asarray(directions, np.float32),
@@ -48,8 +63,66 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
         _telling_bits(views.words, whole),
         fisher.astype(np.float32),
         np.floor(np.log2(np.maximum(np.sqrt(size), 1e-30)) - DIGITS).astype(np.float32),
+        *spread,
+        _lattice(few * np.broadcast_to(huge, d)[chosen], np.sqrt(size) * np.broadcast_to(huge, d)[chosen]),
         np.stack([_usual(pooled[:, part]) for part in views.parts]).astype(numbers.dtype),
     )
+
+
+def _spread(own: np.ndarray, chosen: np.ndarray, unit: np.ndarray) -> list[np.ndarray]:
+    """Finds the directions v in which v'C_1 v is smallest and largest beside v'(C_0 + C_1) v, for the covariances C of
+    both worlds: a world without noise along one of them shows no coordinate that varies less.
+
+    Args:
+      own: [2, n, d], in ``unit`` [d].
+      chosen: [k], coordinates that are looked at alone where d is too large, or the pilot too small for it.
+
+    Returns:
+      spread, level and hidden of :class:`Sight`.
+    """
+    n, d = own.shape[1:]
+    looked_at = np.arange(d) if d <= MOST_SPREAD and n >= FEW_MORE * d else chosen
+    few = own[..., looked_at].astype(np.float64)
+    inner = few - few.mean(1, keepdims=True)
+    size = np.sqrt(np.einsum("wni,wni->i", inner, inner) / (2 * n))
+    size = np.where(size > 0, size, 1)
+    inner /= size
+    ridge = 1e-7 * np.eye(len(looked_at))  # of both, so that what varies in neither world is equal in them
+    zero, one = (world.T @ world / n + ridge for world in inner)
+    found = eigh(one, (zero + one) / 2)[1][:, [0, -1]].T
+    spread = np.zeros((2, d if d <= MOST_SPREAD else len(chosen)))
+    place = looked_at if d <= MOST_SPREAD else np.arange(len(chosen))
+    spread[:, place] = found / (size * np.broadcast_to(unit, d)[looked_at])
+    level = [np.median(world @ (one / size)) for world, one in zip(few[::-1], found, strict=True)]
+    hidden = 2.0**-DIGITS * np.linalg.norm(found, axis=1)
+    return [part.astype(np.float32) for part in (spread, np.asarray(level), hidden)]
+
+
+def _lattice(few: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Finds the coordinates that lie on a lattice in one world, as with discrete noise.
+
+    Args:
+      few: [2, n, k], the chosen coordinates.
+      size: [k], of what varies in them.
+
+    Returns:
+      lattice of :class:`Sight`.
+    """
+    found = np.stack([np.zeros_like(size), np.zeros_like(size), np.ones_like(size)])
+    for world in few[::-1, :LATTICE_ROWS]:  # that of world 0 where both have one
+        rising = np.sort(world, axis=0)
+        gaps = np.diff(rising, axis=0)
+        step = np.where(gaps > size * 2.0**-FINEST_STEP, gaps, np.inf).min(0, initial=np.inf)
+        whole = np.rint(gaps / step).sum(0)  # of all gaps together, which tell the step to more digits than one
+        step, least = (
+            np.where(whole > 0, gaps.sum(0) / np.maximum(whole, 1), 1),
+            np.maximum(2.0**-DIGITS * size, 1e-30),
+        )
+        point = rising[len(rising) // 2]
+        away = np.abs((world - point) / step - np.rint((world - point) / step)) * step
+        on = (size > 0) & (np.mean(away <= least, axis=0) >= 1 - OFF_LATTICE)
+        found = np.where(on, np.stack([point, 1 / step, least / step]), found)
+    return found.astype(np.float32)
 
 
 def coordinates_of_words(leaves: Sequence[Any], lead: int) -> list[int]:

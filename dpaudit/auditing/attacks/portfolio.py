@@ -242,6 +242,7 @@ def family(
     finalists = [
         *([] if given is None else [Finalist("projection on x1 - x0", False)]),
         Finalist("projection on the difference of means", len(arrays.sight.centre) > pilot / FAR_MORE),
+        *(Finalist(f"distance along what varies least in world {world}", True) for world in (1, 0)),
         *(Finalist(names[i], True, (FEATURES,)) for i in arrays.singles),
         *(Finalist(f"frequencies of {names[i]}", True, (FEATURES, FREQUENCIES)) for i in arrays.listed),
         *(Finalist(f"frequencies of {what}", True, (FEATURES, FREQUENCIES)) for what in scoring.SUMS),
