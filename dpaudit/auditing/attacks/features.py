@@ -289,10 +289,18 @@ def project(xp: Any, numbers: Any, sight: Sight) -> Any:
 
 def _projected(xp: Any, own: Any, sight: Sight) -> Any:
     some = own if own.shape[-1] <= MOST_SPREAD else xp.take(own, sight.chosen, axis=-1)
-    places = xp.stack([_along(xp, some, direction) for direction in sight.spread], -1)
-    distances = xp.maximum(xp.abs(places - sight.level), sight.hidden)
-    along = xp.stack([_along(xp, own, direction) for direction in sight.directions], -1)
-    return xp.concatenate([along, distances], -1)
+    found = [_along(xp, own, direction) for direction in sight.directions]
+    for direction, level, hidden in zip(sight.spread, sight.level, sight.hidden, strict=True):
+        found.append(xp.maximum(xp.abs(_along(xp, some, direction) - level), hidden))
+    return xp.stack(found, -1)
+
+
+def only(sight: Sight, number: int) -> Sight:
+    """Returns a sight by which :func:`project` computes the one number alone."""
+    beyond = max(0, number - len(sight.directions))
+    spread = slice(beyond, beyond + (number >= len(sight.directions)))
+    parts = {name: getattr(sight, name)[spread] for name in ("spread", "level", "hidden")}
+    return sight._replace(directions=sight.directions[number : number + 1], **parts)
 
 
 def _along(xp: Any, own: Any, direction: Any) -> Any:

@@ -334,13 +334,12 @@ def _read(
         needed = wanted[scoring.OTHERS]
         own = beside(leaves) if needed else np.zeros((len(leaves[0]), 2, beside.count), np.float32)
     chosen = ... if number is None else (..., number)
-    along = None if number is None or wanted.any() else slice(number, number + 1)  # a direction: the first scores
+    sight = None if number is None or wanted.any() else features.only(arrays.sight, number)  # the first scores
 
     def of_block(part: list[np.ndarray]) -> np.ndarray:
         *release, own = part
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            if along is not None:
-                sight = arrays.sight._replace(directions=arrays.sight.directions[along])
+            if sight is not None:
                 return features.project(np, features.numbers(np, release, arrays.reference, 2), sight)[..., 0]
             return scoring.of_leaves(np, release, own, wanted, arrays)[chosen]
 
