@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 RESIDUE = 24  # modulus of integers; its residues give those modulo 2, 3, 4, 6, 8 and 12
+LOW = 256  # modulus of joined shares
 NO_BIT, NO_NUMBER, NEGATIVE = 200.0, 201.0, 400.0  # for the lowest bit of 0, of what is not finite, and of -0
 DIGITS = 16  # binary digits of a float, below its spread, that are read
 STEPS = 1 << 14  # that a release's usual norm is divided into
@@ -29,6 +30,8 @@ class View(NamedTuple):
       low: [..., d], the exponent of the last binary digit of a float, and the residue of an integer.
       words: [..., e], integers in words of 32 bits.
       zero: [..., d], whether a number is 0.
+      ring: [..., 3], modulo 2^32, as shares of a secret are joined: the sum of all integers, that of their first half
+        less that of the second, and all of them xored; [..., 0] of fewer than two integers.
       parts: where the numbers of the whole release, and of each of its :data:`MOST_PARTS` largest arrays, lie.
     """
 
@@ -36,6 +39,7 @@ class View(NamedTuple):
     low: Any
     words: Any
     zero: Any
+    ring: Any
     parts: Sequence[slice]
 
 
@@ -55,6 +59,7 @@ class Sight(NamedTuple):
         [2, k], of the chosen coordinates, where d is above :data:`MOST_SPREAD`.
       level: [2], the place along each that releases of the world that varies least there lie around.
       hidden: [2], distances from it up to which all count alike, for the reason of ``finest``.
+      ring: those of one release.
       lattice: [3, k], of the lattice that each chosen coordinate lies on in one world: a point, one over the step (0
         where there is none), and the least part of a step that is read.
       usual: [s, 2], the usual mean and root mean square of the sizes of the numbers in each of the view's parts.
@@ -71,6 +76,7 @@ class Sight(NamedTuple):
     spread: Any
     level: Any
     hidden: Any
+    ring: Any
     lattice: Any
     usual: Any
 
@@ -104,7 +110,8 @@ def view(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0
     """
     read = (_numbers, _lowest, _words, lambda xp, leaf, at: leaf == 0)
     joined = [_joined(xp, leaves, reference, lead, of) for of in read]
-    return View(*joined, parts([leaf.shape[lead:] for leaf in leaves]))
+    ring = _ring(xp, [leaf.reshape(*leaf.shape[:lead], -1) for leaf in leaves])
+    return View(*joined, ring, parts([leaf.shape[lead:] for leaf in leaves]))
 
 
 def parts(shapes: Sequence[Sequence[int]]) -> tuple[slice, ...]:
@@ -150,6 +157,17 @@ def _words(xp: Any, leaf: Any, at: Any) -> Any:
     if leaf.dtype.kind not in "iu":
         return xp.zeros((*leaf.shape[:-1], 0), np.uint32)
     return (leaf if leaf.dtype.itemsize >= 4 else leaf.astype(np.int32)).view(np.uint32)
+
+
+def _ring(xp: Any, leaves: Sequence[Any]) -> Any:
+    found = [leaf.astype(np.uint32) for leaf in leaves if leaf.dtype.kind in "biu"]
+    words = xp.concatenate([xp.zeros((*leaves[0].shape[:-1], 0), np.uint32), *found], -1)
+    half = words.shape[-1] // 2
+    if not half:
+        return words[..., :0]
+    first, second = (part.sum(-1, dtype=np.uint32) for part in (words[..., :half], words[..., half : 2 * half]))
+    total = words.sum(-1, dtype=np.uint32)
+    return xp.stack([total, first - second, xp.bitwise_xor.reduce(words, axis=-1)], -1)
 
 
 def _whole(leaf: Any, at: Any) -> Any:
@@ -228,6 +246,11 @@ def _off_lattice(xp: Any, view: View, sight: Sight) -> Any:
     return (xp.rint(away / least) * least).sum(-1)[..., None]
 
 
+def _joined_shares(xp: Any, view: View, sight: Sight) -> Any:
+    sums, xored = (view.ring - sight.ring)[..., :2].view(np.int32), (view.ring ^ sight.ring)[..., 2:]
+    return xp.concatenate([part.astype(np.float32) for part in (sums, xored, view.ring % LOW)], -1)
+
+
 def _counts(xp: Any, view: View, sight: Sight) -> Any:
     kinds = view.zero, view.low == NEGATIVE, view.low == NO_NUMBER
     return xp.stack([kind.sum(-1) for kind in kinds], -1).astype(np.float32)
@@ -256,6 +279,11 @@ def _names_of_norms(sight: Sight) -> list[str]:
     return [*NORMS, *(f"{norm} norm of {part}" for part in parts for norm in ("L1", "L2"))]
 
 
+def _names_of_ring(sight: Sight) -> list[str]:
+    found = ["sum of all integers", "first half of all integers less the second", "all integers xored"]
+    return [name + more for more in ("", f" modulo {LOW}") for name in found[: len(sight.ring)]]
+
+
 def _names_of_bits(sight: Sight) -> list[str]:
     return [f"bit {place} of coordinate {i}" for _, place, i in np.asarray(sight.bits)]
 
@@ -269,6 +297,7 @@ FAMILY: tuple[Part, ...] = (
     Part(_bits, _names_of_bits),
     Part(_fisher, lambda sight: ["Fisher's direction"]),
     Part(_norms, _names_of_norms),
+    Part(_joined_shares, _names_of_ring),
     Part(_off_lattice, lambda sight: ["distance from a lattice"]),
     Part(_counts, lambda sight: [f"how many numbers are {kind}" for kind in ("0", "-0", "not finite")]),
     Part(_order, lambda sight: ["which coordinate is largest", "which coordinate is smallest"]),

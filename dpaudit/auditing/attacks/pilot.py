@@ -20,6 +20,9 @@ from dpaudit.auditing.attacks.features import (
 BITS_LOOKED_AT = 1 << 22  # of the pilot's integers, at each place
 LATTICE_ROWS, OFF_LATTICE = 1024, 0.01  # releases that a lattice is looked for in, share that may lie elsewhere
 FINEST_STEP = 12  # binary digits below the spread
+ALL_PAIRS, PARTNERS, RELATED = 1024, 8, 0.3  # coordinates, pairs, least correlation of those that share their noise
+CORRELATED_ROWS = 256, 64  # releases that it is looked for in, of all pairs and otherwise
+USUAL_ROWS = 128  # whose norms are the usual ones
 FEW_MORE = 4  # pairs of the pilot for each coordinate whose covariance is looked at
 
 
@@ -43,7 +46,9 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
     k = min(d, MOST_COORDINATES)
     chosen = np.arange(d)
     if d > k:
-        chosen = np.sort(np.argsort(-_interest(views, means, spreads, n), kind="stable")[:k])
+        first = np.argsort(-_interest(views, means, spreads, n), kind="stable")[:k]
+        partners = _partners(own, first)
+        chosen = np.sort(np.r_[partners, first[~np.isin(first, partners)]][:k])
     few = own[..., chosen].astype(np.float64)
     inner = few - few.mean(1, keepdims=True)
     covariance = np.einsum("wni,wnj->ij", inner, inner, optimize=True) / (2 * n)
@@ -64,9 +69,37 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
         fisher.astype(np.float32),
         np.floor(np.log2(np.maximum(np.sqrt(size), 1e-30)) - DIGITS).astype(np.float32),
         *spread,
+        views.ring[0, 0],
         _lattice(few * np.broadcast_to(huge, d)[chosen], np.sqrt(size) * np.broadcast_to(huge, d)[chosen]),
         np.stack([_usual(pooled[:, part]) for part in views.parts]).astype(numbers.dtype),
     )
+
+
+def _partners(own: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Finds coordinates that share their noise with another one, [at most 2 ``PARTNERS``], wherever both are.
+
+    Args:
+      own: [2, n, d].
+      first: coordinates of most interest, whose partners are looked for where all pairs are too many.
+    """
+    few = own.shape[-1] <= ALL_PAIRS
+    inner = np.moveaxis(own[:, : CORRELATED_ROWS[not few]], -1, 0).astype(np.float32)
+    inner -= inner.mean(-1, keepdims=True)
+    inner = inner.reshape(own.shape[-1], -1)
+    size = np.sqrt(np.einsum("in,in->i", inner, inner))
+    inner /= np.where(size > 0, size, 1)[:, None]
+    if few:
+        related = np.triu(np.abs(inner @ inner.T), 1)
+        one, other = np.arange(len(related)), related.argmax(1)
+    else:  # those with the same noise are neighbours by any sum of it
+        order = np.argsort(np.abs(inner @ np.random.default_rng(0).normal(size=inner.shape[1]).astype(np.float32)))
+        related = np.abs(inner[first[:PARTNERS]] @ inner.T)
+        related[np.arange(len(related)), first[:PARTNERS]] = 0
+        one, other = np.r_[order[1:], first[:PARTNERS]], np.r_[order[:-1], related.argmax(1)]
+    strength = np.abs(np.einsum("in,in->i", inner[one], inner[other]))
+    best = np.argsort(-strength, kind="stable")[:PARTNERS]
+    best = best[strength[best] > max(RELATED, 6 / np.sqrt(inner.shape[1]))]
+    return np.unique(np.r_[one[best], other[best]])
 
 
 def _spread(own: np.ndarray, chosen: np.ndarray, unit: np.ndarray) -> list[np.ndarray]:
@@ -160,7 +193,7 @@ def _middle(pooled: np.ndarray) -> np.ndarray:
 
 def _usual(pooled: np.ndarray) -> np.ndarray:
     """Returns the medians, [2], of the mean and of the root mean square of each release's sizes; 1 where one is 0."""
-    few = np.abs(finite(np, pooled[:: max(1, len(pooled) // 512)])).astype(np.float64)
+    few = np.abs(finite(np, pooled[:: max(1, len(pooled) // USUAL_ROWS)])).astype(np.float64)
     largest = few.max(-1, initial=0)
     few /= np.where(largest > 0, largest, 1)[:, None]  # no square overflows
     norms = np.stack([few.mean(-1), np.sqrt((few * few).mean(-1))]) * largest
@@ -195,7 +228,7 @@ def _related(covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         correlation = np.nan_to_num(covariance / np.outer(size, size))
     first, second = np.triu_indices(k, 1)
     related = correlation[first, second]
-    rank = np.where(np.abs(related) > 0.3, np.abs(related), 0) + 1e-3 / (second - first)
+    rank = np.where(np.abs(related) > RELATED, np.abs(related), 0) + 1e-3 / (second - first)
     best = np.argsort(-rank, kind="stable")[:MOST_PAIRS]
-    signs = np.where(related[best] < -0.3, -1.0, 1.0)
+    signs = np.where(related[best] < -RELATED, -1.0, 1.0)
     return np.stack([second[best], first[best]], 1), signs
