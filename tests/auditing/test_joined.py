@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dpaudit
 from dpaudit.auditing.attacks import features, pilot
 from tests.auditing.test_portfolio import noisy, of_strength, plain
 
@@ -40,6 +41,26 @@ def test_all_shares_together_are_the_secret_and_one_fewer_are_nothing(shares):
     assert (found.verdict, found.fpr, found.fnr) == ("violation", 0, 0)
     assert plain(of_strength(shares, 0)).verdict != "violation"
     assert plain(lambda key, x: shares(key, x)[1:]).verdict != "violation"
+
+
+RING, PRIME = 1 << 128, (1 << 127) - 1
+LARGE = {
+    "added": lambda s, x: [s, (x - s) % RING],
+    "added in a field": lambda s, x: [s % PRIME, (x - s) % PRIME],
+    "subtracted": lambda s, x: {"first": (s + x) % RING, "second": s},
+    "xored": lambda s, x: (s, s ^ x),
+}
+
+
+@pytest.mark.parametrize("how", LARGE)
+def test_shares_of_any_size_are_joined_on_the_host(how):
+    def shares(rng, x, told=True):
+        return LARGE[how](int.from_bytes(rng.bytes(16), "big"), x if told else 0)
+
+    settings = {"key": jax.random.key(8), "trials": 1000, "claim": dpaudit.Claim(0.5)}
+    found = dpaudit.audit(dpaudit.on_host(shares), 3, 4, **settings)
+    assert found.epsilon_lower > 3
+    assert dpaudit.audit(dpaudit.on_host(lambda rng, x: shares(rng, x, False)), 3, 4, **settings).epsilon_lower < 0.5
 
 
 @pytest.mark.integration

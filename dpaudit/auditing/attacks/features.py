@@ -109,9 +109,9 @@ def view(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0
       lead: axes of many releases.
     """
     read = (_numbers, _lowest, _words, lambda xp, leaf, at: leaf == 0)
-    joined = [_joined(xp, leaves, reference, lead, of) for of in read]
+    numbers, low, words, zero = (_joined(xp, leaves, reference, lead, of) for of in read)
     ring = _ring(xp, [leaf.reshape(*leaf.shape[:lead], -1) for leaf in leaves])
-    return View(*joined, ring, parts([leaf.shape[lead:] for leaf in leaves]))
+    return View(numbers, low, words, zero, ring, parts([leaf.shape[lead:] for leaf in leaves]))
 
 
 def parts(shapes: Sequence[Sequence[int]]) -> tuple[slice, ...]:

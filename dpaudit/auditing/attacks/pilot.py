@@ -58,7 +58,7 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
     fisher = np.linalg.lstsq(ridge, apart[chosen], rcond=1e-14)[0]
     fisher /= max(np.abs(fisher).max(), 1e-300)
     directions = [apart] if given is None else [given, apart]
-    spread = _spread(own, chosen, huge)
+    spread, level, hidden = _spread(own, chosen, huge)
     return Sight(
         centre,
         np.asarray(directions, np.float32),
@@ -68,7 +68,9 @@ def sight(views: View, given: Any, whole: Sequence[int] = ()) -> Sight:
         _telling_bits(views.words, whole),
         fisher.astype(np.float32),
         np.floor(np.log2(np.maximum(np.sqrt(size), 1e-30)) - DIGITS).astype(np.float32),
-        *spread,
+        spread,
+        level,
+        hidden,
         views.ring[0, 0],
         _lattice(few * np.broadcast_to(huge, d)[chosen], np.sqrt(size) * np.broadcast_to(huge, d)[chosen]),
         np.stack([_usual(pooled[:, part]) for part in views.parts]).astype(numbers.dtype),

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
+from functools import reduce
 from hashlib import blake2b
 from itertools import pairwise
+from operator import xor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -349,6 +351,7 @@ def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) ->
         }
         for name, of in summaries.items():
             found.numbers[f"{path} {name}".strip()] = float(of(numbers))
+    _joined(found, [one for one in known if isinstance(one, int)], path)
     if not ordered:
         return
     for i, number in enumerate(numbers[:LEADING]):
@@ -357,6 +360,20 @@ def _summary(found: Read, values: Sequence[Any], path: str, *, ordered: bool) ->
         found.numbers[f"{path}[-{i}]"] = numbers[-i]
     found.numbers[f"{path} place of the largest".strip()] = int(np.argmax(numbers))
     _order(found, numbers.tolist(), path)
+
+
+def _joined(found: Read, known: Sequence[int], path: str) -> None:
+    """Adds the low bits of large integers together, as shares of a secret are joined."""
+    if len(known) < 2 or max(map(abs, known)) <= EXACT:
+        return
+    half = len(known) // 2
+    together = {
+        "sum": sum(known),
+        "first half less the second": sum(known[:half]) - sum(known[half : 2 * half]),
+        "all xored": reduce(xor, known),
+    }
+    for name, number in together.items():
+        found.numbers[f"{path} {name}, last {LOW} bits".strip()] = number % (1 << LOW)
 
 
 def _rounded(norm: Any) -> Any:
