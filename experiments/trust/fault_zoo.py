@@ -1,6 +1,7 @@
 """Plays the auditor against planted faults: each is caught, and its correct twin is not accused.
 
     python -m experiments.trust.fault_zoo                     # about half an hour
+    python -m experiments.trust.fault_zoo --plain             # the plain calls alone, beside the rows that are there
     python -m experiments.trust.fault_zoo --quick --out DIR   # four faults, 40 audits of their twins: under a minute
 
 Every fault is looked at by ``dpaudit.inspect`` and attacked until it is certain that it breaks its promise; a second
@@ -170,15 +171,19 @@ REPRODUCIBLE = {"examine": examine, "plain": plain, "false_alarms": false_alarms
 
 
 def main() -> None:
-    chosen = options(__doc__ or "").parse_args()
-    rows = Rows("auditor", "fault_zoo", chosen.out, chosen.seed)
+    parser = options(__doc__ or "")
+    parser.add_argument("--plain", action="store_true", help="the plain calls alone; other rows stay")
+    chosen = parser.parse_args()
+    rows = Rows("auditor", "fault_zoo", chosen.out, chosen.seed, keep=chosen.plain)
     names = [FAMILIES[family][0].name for family in QUICK_FAMILIES] if chosen.quick else list(ZOO)
     for name in names:
-        rows.run(examine, name, all_attacks=not chosen.quick)
+        if not chosen.plain:
+            rows.run(examine, name, all_attacks=not chosen.quick)
         rows.run(plain, name, [] if chosen.quick else forms_of(ZOO[name][1]), QUICK_TRIALS if chosen.quick else None)
         jax.clear_caches()  # thousands of programs need more maps of memory than a process may have
     audits, trials = (QUICK_AUDITS, QUICK_TRIALS) if chosen.quick else (AUDITS, AUDIT_TRIALS)
-    rows.run(false_alarms, names, audits, trials)
+    if not chosen.plain:
+        rows.run(false_alarms, names, audits, trials)
 
 
 if __name__ == "__main__":
