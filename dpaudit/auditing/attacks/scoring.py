@@ -172,6 +172,8 @@ def read_on_host(
     Each block that the devices play is scored by itself, so that no bit depends on the number of blocks.
     """
     whole = game.first(played, len(played))
+    if number is not None and number < len(arrays.sight.directions) + len(arrays.sight.spread):
+        arrays, number = arrays._replace(sight=features.only(arrays.sight, number)), 0
     chosen = ... if number is None else (..., number)
 
     def read(start: int) -> np.ndarray:
