@@ -89,10 +89,10 @@ def test_integers_are_joined_exactly():
     exact = np.concatenate([leaves[0], leaves[1], leaves[3][:, None]], 1).astype(object)
     total, apart = exact.sum(1) % 2**32, (exact[:, :3].sum(1) - exact[:, 3:].sum(1)) % 2**32
     for xp in (np, jnp):
-        view = features.view(xp, [xp.asarray(leaf) for leaf in leaves], [leaf[0] for leaf in leaves], lead=1)
+        view = features.View(xp, [xp.asarray(leaf) for leaf in leaves], [leaf[0] for leaf in leaves], lead=1)
         found = np.asarray(view.ring)
         assert found[:, 0].tolist() == total.tolist()
         assert found[:, 1].tolist() == apart.tolist()
         assert found[:, 2].tolist() == [int(np.bitwise_xor.reduce(row)) for row in exact]
-    alone = features.view(np, [rows[:, :1]], [rows[0, :1]], lead=1)
+    alone = features.View(np, [rows[:, :1]], [rows[0, :1]], lead=1)
     assert alone.ring.shape == (6, 0)

@@ -35,7 +35,7 @@ def test_what_whole_steps_do_not_hide_is_found_and_its_twins_are_not_accused(lea
 
 def fitted(z):
     z = z.astype(np.float32)
-    view = features.view(np, [z], [z[0, 0]], lead=2)
+    view = features.View(np, [z], [z[0, 0]], lead=2)
     return view, pilot.sight(view, None)
 
 

@@ -65,7 +65,7 @@ def test_one_odd_number_anywhere_is_found(what):
 def test_zeros_are_counted_of_every_type(kind):
     release = jnp.asarray([[3, 0, 0, 7], [2, 1, 5, 7]]).astype(kind)
     for xp in (np, jnp):
-        view = features.view(xp, [xp.asarray(release)], [np.asarray(release[1])], lead=1)
+        view = features.View(xp, [xp.asarray(release)], [np.asarray(release[1])], lead=1)
         assert view.zero.sum(-1).tolist() == [2, 0]
 
 
@@ -103,7 +103,7 @@ def test_norms_of_any_size_are_read_alike(scale):
     z = np.random.default_rng(0).normal(size=(2, 50, 30))
     z /= np.linalg.norm(z, axis=-1, keepdims=True) * np.array([1, 1.01])[:, None, None]
     release = (scale * z).astype(np.float32)
-    view = features.view(np, [release], [release[0, 0]], lead=2)
+    view = features.View(np, [release], [release[0, 0]], lead=2)
     sight = pilot.sight(view, None)
     with np.errstate(over="ignore", invalid="ignore"):  # of other numbers
         steps = features.read(np, view, sight)[..., features.names(sight).index("L2 norm of the release")]

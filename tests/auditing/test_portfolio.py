@@ -347,7 +347,7 @@ def test_numpy_and_jax_read_the_same():
     ]
     leaves[0][0, 0], leaves[0][0, 1] = [np.nan, np.inf, 0.0], [-np.inf, -0.0, 1e-40]
     reference = [leaf[0, 2] for leaf in leaves]
-    seen = features.view(np, leaves, reference, lead=2)
+    seen = features.View(np, leaves, reference, lead=2)
     sight = pilot.sight(seen, None, pilot.coordinates_of_words(leaves, 2))
     numbers = features.read(np, seen, sight)
     fitted, ratios = frequencies.tables(numbers)
@@ -356,7 +356,7 @@ def test_numpy_and_jax_read_the_same():
     assert numbers.shape[-1] == len(features.names(sight))
 
     def one(*release):
-        own = features.view(jnp, release, reference)
+        own = features.View(jnp, release, reference)
         read = features.read(jnp, own, sight)
         of_tables = fitted.read(jnp, read)
         pair = features.project(jnp, own.numbers, sight)

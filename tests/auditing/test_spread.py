@@ -58,7 +58,7 @@ def test_directions_are_fitted_to_pilots_of_any_size(d, n):
     u = np.ones(d, np.float32) / np.sqrt(d) if d < features.MOST_SPREAD else np.eye(d, dtype=np.float32)[3]
     z[1] -= (z[1] @ u)[:, None] * u
     z[..., 0] *= 1e-20  # in other units
-    view = features.view(np, [z], [z[0, 0]], lead=2)
+    view = features.View(np, [z], [z[0, 0]], lead=2)
     sight = pilot.sight(view, None)
     sizes = features.project(np, view.numbers, sight)[..., -2]  # of world 1, which varies least along it
     assert np.isfinite(sizes).all()
@@ -68,7 +68,7 @@ def test_directions_are_fitted_to_pilots_of_any_size(d, n):
 
 def test_what_never_varies_has_no_spread():
     z = np.ones((2, 20, 3), np.float32)
-    view = features.view(np, [z], [z[0, 0]], lead=2)
+    view = features.View(np, [z], [z[0, 0]], lead=2)
     found = features.project(np, view.numbers, pilot.sight(view, None))
     assert np.isfinite(found).all()
     assert len(np.unique(found[..., -2:].reshape(-1, 2), axis=0)) == 1

@@ -89,7 +89,7 @@ def difference(x0: Any, x1: Any) -> Any:
     xp, array = (jnp, jnp.asarray) if traced else (np, features.array)
     one, other = ([array(leaf) for leaf in jax.tree.leaves(x)] for x in (x0, x1))
     if jax.tree.structure(x0) == jax.tree.structure(x1) and [a.dtype for a in one] == [b.dtype for b in other]:
-        return features.view(xp, other, one).numbers - features.view(xp, one, one).numbers
+        return features.View(xp, other, one).numbers - features.View(xp, one, one).numbers
     return xp.asarray(flat(x1) - flat(x0))
 
 

@@ -6,6 +6,7 @@ Each :class:`Part` of the family says which numbers it reads and what they are c
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -22,25 +23,61 @@ MOST_SPREAD = 256  # coordinates whose covariance is looked at
 MOST_PARTS = 8  # arrays whose norms are read, beside those of all together
 
 
-class View(NamedTuple):
-    """A release.
+class View:
+    """A release, of which everything is read when it is first asked for.
 
-    Attributes:
-      numbers: [..., d]; integers of 32 bits or more as differences from a reference.
-      low: [..., d], the exponent of the last binary digit of a float, and the residue of an integer.
-      words: [..., e], integers in words of 32 bits.
-      zero: [..., d], whether a number is 0.
-      ring: [..., 3], modulo 2^32, as shares of a secret are joined: the sum of all integers, that of their first half
-        less that of the second, and all of them xored; [..., 0] of fewer than two integers.
-      parts: where the numbers of the whole release, and of each of its :data:`MOST_PARTS` largest arrays, lie.
+    Args:
+      xp: numpy or jax.numpy.
+      leaves: its arrays, [..., *shape] with ``lead`` axes before the shape.
+      reference: the arrays of another release, without those axes, as NumPy arrays.
+      lead: axes of many releases.
     """
 
-    numbers: Any
-    low: Any
-    words: Any
-    zero: Any
-    ring: Any
-    parts: Sequence[slice]
+    def __init__(self, xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0) -> None:
+        self._xp = xp
+        self._leaves = [leaf.reshape(*leaf.shape[:lead], -1) for leaf in leaves]
+        self._reference = [at.reshape(-1) for at in reference]
+        self.parts = parts([leaf.shape[lead:] for leaf in leaves])
+        """Where the numbers of the whole release, and of each of its :data:`MOST_PARTS` largest arrays, lie."""
+
+    @cached_property
+    def numbers(self) -> Any:
+        """[..., d]; integers of 32 bits or more as differences from the reference."""
+        return self._joined(_numbers)
+
+    @cached_property
+    def low(self) -> Any:
+        """[..., d], the exponent of the last binary digit of a float, and the residue of an integer."""
+        return self._joined(_lowest)
+
+    @cached_property
+    def words(self) -> Any:
+        """[..., e], integers in words of 32 bits."""
+        return self._joined(_words)
+
+    @cached_property
+    def zero(self) -> Any:
+        """[..., d], whether a number is 0."""
+        return self._joined(lambda xp, leaf, at: leaf == 0)
+
+    @cached_property
+    def ring(self) -> Any:
+        """[..., 3], modulo 2^32, as shares of a secret are joined: the sum of all integers, that of their first half
+        less that of the second, and all of them xored; [..., 0] of fewer than two integers."""
+        xp = self._xp
+        found = [leaf.astype(np.uint32) for leaf in self._leaves if leaf.dtype.kind in "biu"]
+        words = xp.concatenate([xp.zeros((*self._leaves[0].shape[:-1], 0), np.uint32), *found], -1)
+        half = words.shape[-1] // 2
+        if not half:
+            return words[..., :0]
+        first, second = (part.sum(-1, dtype=np.uint32) for part in (words[..., :half], words[..., half : 2 * half]))
+        total = words.sum(-1, dtype=np.uint32)
+        return xp.stack([total, first - second, xp.bitwise_xor.reduce(words, axis=-1)], -1)
+
+    def _joined(self, of: Callable[..., Any]) -> Any:
+        """Joins what ``of`` reads of every array into one vector for a release."""
+        pairs = zip(self._leaves, self._reference, strict=True)
+        return self._xp.concatenate([of(self._xp, leaf, at) for leaf, at in pairs], -1)
 
 
 class Sight(NamedTuple):
@@ -99,21 +136,6 @@ def array(leaf: Any) -> np.ndarray:
     return found.astype(jax.dtypes.canonicalize_dtype(found.dtype))
 
 
-def view(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0) -> View:
-    """Returns the view of a release.
-
-    Args:
-      xp: numpy or jax.numpy.
-      leaves: its arrays, [..., *shape] with ``lead`` axes before the shape.
-      reference: the arrays of another release, without those axes, as NumPy arrays.
-      lead: axes of many releases.
-    """
-    read = (_numbers, _lowest, _words, lambda xp, leaf, at: leaf == 0)
-    numbers, low, words, zero = (_joined(xp, leaves, reference, lead, of) for of in read)
-    ring = _ring(xp, [leaf.reshape(*leaf.shape[:lead], -1) for leaf in leaves])
-    return View(numbers, low, words, zero, ring, parts([leaf.shape[lead:] for leaf in leaves]))
-
-
 def parts(shapes: Sequence[Sequence[int]]) -> tuple[slice, ...]:
     """Returns where the numbers of all arrays lie, and those of each of the largest, if there are several arrays."""
     sizes = [math.prod(shape) for shape in shapes]
@@ -125,17 +147,6 @@ def parts(shapes: Sequence[Sequence[int]]) -> tuple[slice, ...]:
 def cast(array: Any, kind: Any) -> Any:
     """Returns the array in this type, without a copy if it has it already."""
     return array if array.dtype == kind else array.astype(kind)
-
-
-def numbers(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int = 0) -> Any:
-    """Returns the numbers of :func:`view` alone."""
-    return _joined(xp, leaves, reference, lead, _numbers)
-
-
-def _joined(xp: Any, leaves: Sequence[Any], reference: Sequence[Any], lead: int, of: Callable[..., Any]) -> Any:
-    """Joins what ``of`` reads of every array into one vector for a release."""
-    pairs = zip(leaves, reference, strict=True)
-    return xp.concatenate([of(xp, leaf.reshape(*leaf.shape[:lead], -1), at.reshape(-1)) for leaf, at in pairs], -1)
 
 
 def _numbers(xp: Any, leaf: Any, at: Any) -> Any:
@@ -157,17 +168,6 @@ def _words(xp: Any, leaf: Any, at: Any) -> Any:
     if leaf.dtype.kind not in "iu":
         return xp.zeros((*leaf.shape[:-1], 0), np.uint32)
     return (leaf if leaf.dtype.itemsize >= 4 else leaf.astype(np.int32)).view(np.uint32)
-
-
-def _ring(xp: Any, leaves: Sequence[Any]) -> Any:
-    found = [leaf.astype(np.uint32) for leaf in leaves if leaf.dtype.kind in "biu"]
-    words = xp.concatenate([xp.zeros((*leaves[0].shape[:-1], 0), np.uint32), *found], -1)
-    half = words.shape[-1] // 2
-    if not half:
-        return words[..., :0]
-    first, second = (part.sum(-1, dtype=np.uint32) for part in (words[..., :half], words[..., half : 2 * half]))
-    total = words.sum(-1, dtype=np.uint32)
-    return xp.stack([total, first - second, xp.bitwise_xor.reduce(words, axis=-1)], -1)
 
 
 def _whole(leaf: Any, at: Any) -> Any:
@@ -340,6 +340,15 @@ def _along(xp: Any, own: Any, direction: Any) -> Any:
 def read(xp: Any, view: View, sight: Sight) -> Any:
     """Returns all numbers of the family, [..., m] in float32."""
     return xp.concatenate([cast(part.read(xp, view, sight), np.float32) for part in FAMILY], -1)
+
+
+def read_one(xp: Any, view: View, sight: Sight, number: int) -> Any:
+    """Returns one of the numbers of :func:`read`, [...], without reading the others."""
+    for part in FAMILY:
+        if number < (count := len(part.names(sight))):
+            return cast(part.read(xp, view, sight), np.float32)[..., number]
+        number -= count
+    raise IndexError(number)
 
 
 def names(sight: Sight) -> list[str]:

@@ -57,7 +57,7 @@ def fitted(
     """
     reference = [leaf[0, 0] for leaf in leaves]
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        views = features.view(np, leaves, reference, lead=2)
+        views = features.View(np, leaves, reference, lead=2)
         sight = pilot.sight(views, given, pilot.coordinates_of_words(leaves, 2))
         numbers = features.read(np, views, sight)
         tables, ratios = frequencies.tables(numbers)
@@ -172,13 +172,19 @@ def read_on_host(
     Each block that the devices play is scored by itself, so that no bit depends on the number of blocks.
     """
     whole = game.first(played, len(played))
-    if number is not None and number < len(arrays.sight.directions) + len(arrays.sight.spread):
-        arrays, number = arrays._replace(sight=features.only(arrays.sight, number)), 0
-    chosen = ... if number is None else (..., number)
+    chosen, single, sight = ... if number is None else (..., number), None, arrays.sight
+    first = len(sight.directions) + len(sight.spread)
+    if number is not None and number < first:
+        arrays, chosen = arrays._replace(sight=features.only(sight, number)), (..., 0)
+    elif number is not None and number < first + len(arrays.singles):
+        single = int(arrays.singles[number - first])
 
     def read(start: int) -> np.ndarray:
         part = whole[start : start + block]
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            if single is not None:
+                view = features.View(np, leaves(part[..., others:], arrays_of), arrays.reference, part.ndim - 1)
+                return features.read_one(np, view, sight, single)
             return _scores(np, part, wanted=wanted, arrays=arrays, arrays_of=arrays_of, others=others)[chosen]
 
     with ThreadPoolExecutor(min(THREADS, sharding.cores())) as pool:
@@ -221,11 +227,12 @@ def of_leaves(xp: Any, release: list[Any], own: Any, wanted: Any, arrays: Arrays
     [..., scores]."""
     where = _where if xp is jnp else _where_on_host
     lead, of = own.shape[:-1], arrays.reference
-    found = [features.project(xp, features.numbers(xp, release, of, len(lead)), arrays.sight)]
+    view = features.View(xp, release, of, len(lead))
+    found = [features.project(xp, view.numbers, arrays.sight)]
     singles, listed, m = len(arrays.singles), len(arrays.listed), len(arrays.tables.start)
 
     def family() -> Any:
-        numbers = features.read(xp, features.view(xp, release, of, len(lead)), arrays.sight)
+        numbers = features.read(xp, features.View(xp, release, of, len(lead)), arrays.sight)  # traced by itself
         k = len(arrays.sight.chosen)
 
         def ratios() -> Any:

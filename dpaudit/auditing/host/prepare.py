@@ -340,7 +340,7 @@ def _read(
         *release, own = part
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             if sight is not None:
-                return features.project(np, features.numbers(np, release, arrays.reference, 2), sight)[..., 0]
+                return features.project(np, features.View(np, release, arrays.reference, 2).numbers, sight)[..., 0]
             return scoring.of_leaves(np, release, own, wanted, arrays)[chosen]
 
     with ThreadPoolExecutor(min(scoring.THREADS, cores())) as pool:
