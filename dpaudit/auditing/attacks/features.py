@@ -1,7 +1,8 @@
 """Reads numbers from any release: with NumPy on a pilot, and with NumPy or JAX in every trial.
 
 Each :class:`Part` of the family says which numbers it reads and what they are called. All parts read the same
-:class:`View` of a release: all its numbers as one vector, and their lowest bits.
+:class:`View` of a release: all its numbers as one vector, their lowest bits, and more. What they read of it is chosen
+on the pilot, by :mod:`dpaudit.auditing.attacks.pilot`.
 """
 
 import math
@@ -196,6 +197,7 @@ def _centred(xp: Any, view: View, sight: Sight) -> Any:
 
 
 def finite(xp: Any, numbers: Any) -> Any:
+    """Returns the numbers with 0 for those that are not finite."""
     return xp.where(xp.isfinite(numbers), numbers, 0)
 
 
@@ -247,6 +249,7 @@ def _off_lattice(xp: Any, view: View, sight: Sight) -> Any:
 
 
 def _joined_shares(xp: Any, view: View, sight: Sight) -> Any:
+    """Returns what shares of a secret are joined to, as differences from another release's and in their low bits."""
     sums, xored = (view.ring - sight.ring)[..., :2].view(np.int32), (view.ring ^ sight.ring)[..., 2:]
     return xp.concatenate([part.astype(np.float32) for part in (sums, xored, view.ring % LOW)], -1)
 

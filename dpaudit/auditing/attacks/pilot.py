@@ -128,7 +128,7 @@ def _spread(own: np.ndarray, chosen: np.ndarray, unit: np.ndarray) -> list[np.nd
     spread = np.zeros((2, d if d <= MOST_SPREAD else len(chosen)))
     place = looked_at if d <= MOST_SPREAD else np.arange(len(chosen))
     spread[:, place] = found / (size * np.broadcast_to(unit, d)[looked_at])
-    level = [np.median(world @ (one / size)) for world, one in zip(few[::-1], found, strict=True)]
+    level = [np.median(world @ (along / size)) for world, along in zip(few[::-1], found, strict=True)]
     hidden = 2.0**-DIGITS * np.linalg.norm(found, axis=1)
     return [part.astype(np.float32) for part in (spread, np.asarray(level), hidden)]
 
@@ -144,15 +144,13 @@ def _lattice(few: np.ndarray, size: np.ndarray) -> np.ndarray:
       lattice of :class:`Sight`.
     """
     found = np.stack([np.zeros_like(size), np.zeros_like(size), np.ones_like(size)])
+    least = np.maximum(2.0**-DIGITS * size, 1e-30)
     for world in few[::-1, :LATTICE_ROWS]:  # that of world 0 where both have one
         rising = np.sort(world, axis=0)
         gaps = np.diff(rising, axis=0)
         step = np.where(gaps > size * 2.0**-FINEST_STEP, gaps, np.inf).min(0, initial=np.inf)
         whole = np.rint(gaps / step).sum(0)  # of all gaps together, which tell the step to more digits than one
-        step, least = (
-            np.where(whole > 0, gaps.sum(0) / np.maximum(whole, 1), 1),
-            np.maximum(2.0**-DIGITS * size, 1e-30),
-        )
+        step = np.where(whole > 0, gaps.sum(0) / np.maximum(whole, 1), 1)
         point = rising[len(rising) // 2]
         away = np.abs((world - point) / step - np.rint((world - point) / step)) * step
         on = (size > 0) & (np.mean(away <= least, axis=0) >= 1 - OFF_LATTICE)
