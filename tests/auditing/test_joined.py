@@ -7,6 +7,7 @@ import pytest
 
 import dpaudit
 from dpaudit.auditing.attacks import features, pilot
+from dpaudit.auditing.host.reader import read
 from tests.auditing.test_portfolio import noisy, of_strength, plain
 
 
@@ -61,6 +62,22 @@ def test_shares_of_any_size_are_joined_on_the_host(how):
     found = dpaudit.audit(dpaudit.on_host(shares), 3, 4, **settings)
     assert found.epsilon_lower > 3
     assert dpaudit.audit(dpaudit.on_host(lambda rng, x: shares(rng, x, False)), 3, 4, **settings).epsilon_lower < 0.5
+
+
+def test_large_integers_are_joined_exactly_on_the_host():
+    a, b, c, d = own = [RING + 3, PRIME, 5, 2 * RING + PRIME]
+    found, low = read(own).numbers, 1 << 24
+    assert found["sum, last 24 bits"] == (a + b + c + d) % low
+    assert found["first half less the second, last 24 bits"] == (a + b - c - d) % low
+    assert found["all xored, last 24 bits"] == (a ^ b ^ c ^ d) % low
+
+
+def test_the_order_of_a_set_is_not_read():
+    """Numbers of one hash lie in a set in the order in which they came."""
+    large = [((1 << 61) - 1) * i + 5 for i in range(1, 9)]
+    one, other = {*large}, {*reversed(large)}
+    assert list(one) != list(other)
+    assert read(one).numbers == read(other).numbers
 
 
 @pytest.mark.integration

@@ -155,7 +155,7 @@ def _read(found: Read, value: Any, path: str, depth: int) -> None:
         _array(found, value, path, depth)
     elif isinstance(value, (set, frozenset)):
         found.numbers[f"{path} size".strip()] = len(value)
-        own = [plain(one) for one in value]
+        own = [plain(one) for one in sorted(value, key=token)]  # an order that does not depend on the process
         _members(found, value, path)
         _summary(found, own, path, ordered=False)
         _tell_closed(found, own)
