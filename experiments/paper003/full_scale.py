@@ -1,6 +1,6 @@
 """Asks the paper's questions at the paper's own scale, of networks that each had a coin for 1,000 targets.
 
-    python -m experiments.paper003.full_scale --work DIR --networks 0 1   # of ten; a network takes a CPU hour
+    python -m experiments.paper003.full_scale --work DIR --networks 0 1   # of ten; a CPU hour for each
     python -m experiments.paper003.full_scale --quick --out DIR           # digits: under a minute
 
 A killed training goes on from DIR. Networks that the committed rows have stay in them, if the program, the data and
@@ -39,8 +39,7 @@ def gather(rows: Rows, scale: str, targets: int, found: Sequence[dict[str, Any]]
     for record in found:
         row = rows.add("full_network", {"network": record["network"]}, record["utility"][DETERMINISTIC], scale=scale)
         row |= {name: value for name, value in record.items() if name != "network"}
-        row["targets"] = in_words(record["targets"])
-    rows.add("full_shadows", {}, len(shadows), scale=scale)["told"] = [in_words(told) for told in shadows]
+    rows.add("full_shadows", {}, len(shadows), scale=scale)["told"] = list(shadows)
     kinds = np.repeat(np.arange(len(KINDS)), targets // len(KINDS))
     useful(rows, scale, found)
     seen = memberships.published(found, shadows, kinds)
@@ -120,19 +119,9 @@ def earlier(rows: Rows, identity: dict[str, str], wanted: Sequence[int]) -> list
     for row in rows.earlier:
         if row["quantity"] == "full_network" and row["setting"]["network"] not in wanted:
             refuse_another(identity, row["identity"], "experiment", rows.file.name)
-            told = ("identity", "member", "targets", "utility", "judged", "judged_whole", "cpu_hours")
-            record = row["setting"] | {name: row[name] for name in told}
-            found.append(record | {"targets": in_numbers(row["targets"])})
+            told = ("identity", "member", "targets", "utility", "judged", "judged_whole", *networks.HOURS)
+            found.append(row["setting"] | {name: row[name] for name in told})
     return found
-
-
-def in_words(told: dict[str, list[float]]) -> dict[str, str]:
-    """Spells thousands of numbers in a line each, as a row holds them."""
-    return {name: " ".join(f"{value:g}" for value in values) for name, values in told.items()}
-
-
-def in_numbers(told: dict[str, str]) -> dict[str, list[float]]:
-    return {name: list(map(float, values.split())) for name, values in told.items()}
 
 
 def main() -> None:

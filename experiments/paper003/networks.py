@@ -36,6 +36,7 @@ EVERY = 500  # steps from one checkpoint to the next
 SHADOW_SAMPLES = 100  # of each target by each shadow model
 LOOK = 100  # records at a time
 DIGITS = 4  # of a statistic, after the point
+HOURS = ("cpu_hours", "wall_hours")  # of a training
 
 
 class Targets(NamedTuple):
@@ -67,6 +68,19 @@ def steps_of_shadows(bench: Bench) -> int:
 
 
 def choose(bench: Bench, shadows: Any, targets: int = TARGETS) -> Targets:
+    """Returns the targets of all networks, kept: on an accelerator another process would round their losses
+    differently, and so perturb other pixels."""
+    members = bench.rows.members
+
+    def step(_: jax.Array, shadows: Any, records: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return adversarial(bench.loss, shadows, records[0][0], records[1][0])
+
+    records = jnp.asarray(bench.images[members]), jnp.asarray(bench.labels[members])
+    identity = of_run(step, key=bench.target_key, start=shadows, data=records, targets=targets)
+    return kept(bench.work / "targets.npz", identity, lambda: chosen(bench, shadows, targets), Targets)
+
+
+def chosen(bench: Bench, shadows: Any, targets: int) -> Targets:
     """Draws random targets and takes the hardest ones by the shadow models' losses; half of each are perturbed."""
     each, members = targets // len(KINDS), bench.rows.members
     found = losses(bench.loss, shadows, bench.images, bench.labels, members).mean(axis=0)
@@ -98,23 +112,28 @@ def network(bench: Bench, number: int, targets: Targets, progress: Callable[[int
         record = json.loads(file.read_text())
         refuse_stale(record, identity, file)
         return record
-    sampling, before = poisson(scale.records, scale.batch_size), time.process_time()
+    sampling, before = poisson(scale.records, scale.batch_size), clocks()
 
     def spent(_: Any) -> dict[str, float]:
         nonlocal before
-        before, since = time.process_time(), before
-        return {"cpu_hours": (before - since) / 3600}
+        before, since = clocks(), before
+        return {name: (at - past) / 3600 for name, at, past in zip(HOURS, before, since, strict=True)}
 
     fitted = fit(
         train_key, bench.trainer(), bench.first(init_key), rows, sampling, scale.steps,
         every=EVERY, checkpoint=bench.work / f"network-{number}", evaluate=spent, progress=progress,
     )  # fmt: skip
-    params, hours = fitted.state.params, fitted.evaluations["cpu_hours"].sum()
+    params, hours = fitted.state.params, {name: float(f"{fitted.evaluations[name].sum():.3g}") for name in HOURS}
     record = {"network": number, "identity": identity, "member": "".join("01"[int(coin)] for coin in member)}
     record |= {"targets": seen(bench, look_key, params, targets, samples=scale.samples)}
-    record |= useful(bench, look_key, params) | {"cpu_hours": float(f"{hours:.3g}")}
+    record |= useful(bench, look_key, params) | hours
     file.write_text(json.dumps(record))
     return record
+
+
+def clocks() -> tuple[float, float]:
+    """Seconds that this process has computed, and seconds that have passed."""
+    return time.process_time(), time.perf_counter()
 
 
 def rows_of(bench: Bench, targets: Targets, member: np.ndarray) -> Rows:

@@ -127,6 +127,15 @@ def test_targets_are_of_four_kinds(trained):
     assert losses[targets.places[hard]].min() >= np.delete(losses, targets.places[hard]).max()
 
 
+def test_targets_are_chosen_once(trained, monkeypatch):
+    bench, shadows, targets = trained
+    monkeypatch.setattr(networks, "losses", lambda *given: pytest.fail("chosen again"))
+    for own, kept in zip(targets, networks.choose(bench, shadows, 40), strict=True):
+        np.testing.assert_array_equal(own, kept)
+    with pytest.raises(InputError, match="made by another targets"):
+        networks.choose(bench, shadows, 20)
+
+
 def test_absent_targets_are_absent(trained):
     bench, _, targets = trained
     member = np.arange(40) % 3 == 0
@@ -151,20 +160,16 @@ def test_a_network_is_trained_once_and_refused_by_another_program(trained, monke
         networks.network(bench, 0, targets, lambda _: None)
 
 
-def test_numbers_are_read_as_they_were_spelled():
-    told = {"mean": [0.1234, 1e-7, 0.0], "std": [0.5]}
-    assert full_scale.in_words(told)["mean"] == "0.1234 1e-07 0"
-    assert full_scale.in_numbers(full_scale.in_words(told)) == told
-
-
 def test_networks_of_another_program_are_never_pooled(tmp_path):
     rows = Rows("003", "mc_dropout_full", str(tmp_path), 0)
-    told = {"targets": {}, "utility": {}, "judged": 1, "judged_whole": 1, "cpu_hours": 1.0}
+    told = {"targets": {"mean": [0.5, 0.25]}, "utility": {}, "judged": 1, "judged_whole": 1}
+    told |= {"cpu_hours": 1.0, "wall_hours": 1.5}
     rows.earlier = [
         {"quantity": "full_network", "setting": {"network": i}, "member": "01", "identity": {"program": "a"}} | told
         for i in (0, 1)
     ]
-    assert [row["network"] for row in full_scale.earlier(rows, {"program": "a"}, [1])] == [0]
+    (found,) = full_scale.earlier(rows, {"program": "a"}, [1])
+    assert found == told | {"network": 0, "member": "01", "identity": {"program": "a"}}
     with pytest.raises(InputError, match="made by another program"):
         full_scale.earlier(rows, {"program": "b"}, [1])
     assert full_scale.earlier(rows, {"program": "b"}, [0, 1]) == []
