@@ -7,11 +7,13 @@ import math
 from pathlib import Path
 
 from dpaudit.report.rows import read_rows, replace_text
+from experiments.bench.measured import measured
 from experiments.pages import table
 
 RESULTS = Path(__file__).parent / "results"
 NOW, BEFORE = RESULTS / "bench_accelerators.json", RESULTS / "bench_accelerators_before.json"
 SCHEDULE = RESULTS / "bench_accelerator_schedule.json"
+TIMED, TABLED = RESULTS / "bench_gpu.json", RESULTS / "bench_nvidia-h200-16-cores.json"
 PAGE = Path(__file__).parents[2] / "docs" / "accelerators.md"
 CHIPS = {"h100": "One H100", "v5e": "One chip of a TPU v5e", "v6e": "One chip of a TPU v6e"}
 SCALES = {"h100": ("h100:1x2x4", "h100:1x128x8"), "v5e": ("v5e:2x2",)}
@@ -35,9 +37,10 @@ for a few arrays of five programs, whose last axis is short; `tests/accelerators
 
 !!! warning "Bounds, not times"
 
-    Nothing on this page was run. All numbers are read from compiled programs: bytes that a call reads and writes on
-    one device, operations as the program states them, temporaries as XLA plans them. The roofline is a lower bound on
-    the time of a call, which only bytes and operations limit; the true time is longer, by an unknown factor.
+    What was run stands in one part, "Measured". All other numbers are read from compiled programs: bytes that a call
+    reads and writes on one device, operations as the program states them, temporaries as XLA plans them. The roofline
+    is a lower bound on the time of a call, which only bytes and operations limit; the true time is longer, by a factor
+    that is known for what was measured alone.
 
 A call of `full`, `kernel` or `plane` runs a block of trials, as many as the table says: these programs compare by the
 trial, not by the call. `plane` draws two words a trial in the plane of its pair of gradients, so that its program is
@@ -251,11 +254,21 @@ def forms(now: Read) -> str:
     )
 
 
+def timed(now: Read) -> str:
+    """Returns the part on what was measured."""
+    called = in_a_call(now, "full, d = 26,010", "h100")
+    assert called is not None
+    return measured(
+        read_rows(TIMED), read_rows(TABLED), lambda name: now.get(name, "h100", "roofline_microseconds"), called
+    )
+
+
 def page() -> str:
     now, before = Read(NOW), Read(BEFORE)
     chips = [f"## {title}\n\n{on(machine, now, before)}" for machine, title in CHIPS.items()]
     parts = [
         HEAD.strip(),
+        timed(now),
         *chips,
         ROOFLINE.strip(),
         kernel(now, Read(SCHEDULE)),

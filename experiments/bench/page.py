@@ -69,8 +69,12 @@ def ranged(row: Row, name: str) -> str:
 def slower(rows: Rows) -> Fact:
     """Where a peer is the faster one, whatever was timed beside it."""
     found = [row for row in tabled(rows) if row["ratio"] is not None and row["ratio"] < 1 and row["package"]]
-    told = "; ".join(f"{row['figure']}: {row['ratio']:.2g} times {row['peer']}" for row in found)
+    told = "; ".join(f"{row['figure']}{on(row)}: {row['ratio']:.2g} times {row['peer']}" for row in found)
     return fact(found, told=told)
+
+
+def on(row: Row) -> str:
+    return f", on {row['machine']['accelerator']}" if row["machine"]["accelerator"] else ""
 
 
 def steps_before(rows: Rows) -> Fact:
@@ -94,7 +98,7 @@ def clipping(rows: Rows) -> Fact:
 
 def products(rows: Rows) -> Fact:
     """Bounds the clipped sum of the large network by its products, beside 0.75 of PyTorch's plain gradient."""
-    own = (row for row in tabled(rows) if row["figure"].startswith("clipped gradient sum of CNN32, batch"))
+    own = (row for row in tabled(rows) if row["figure"].startswith(f"clipped gradient sum of CNN32, batch {BATCH}"))
     found = {row["peer"]: row for row in own}
     alone, plain = found[ALONE], found["torch, plain"]
     asked, least, ours = 0.75 * plain["peer_value"], alone["peer_value"], alone["ours"]
