@@ -37,6 +37,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "spgc_service": "paper001.service",
     "spgc_table": "paper001.table_one",
     "clip_size": "paper002.run",
+    "clip_size_devices": "paper002.devices",
     "clip_size_unstated": "paper002.unstated",
     "federated_audit": "paper002.audit",
     "mc_dropout_full": "paper003.full_scale",

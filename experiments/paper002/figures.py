@@ -12,7 +12,7 @@ from experiments.paper002.published import BUDGETS
 
 Curves = Sequence[dict[str, Any]]
 NAMES = {"accuracy": "test accuracy, %", "loss": "test loss", "clip_norm": "C", "norm": "mean norm before clipping"}
-NOISE = {1: "noise for sensitivity C", 2: "noise for sensitivity 2C"}
+NOISE = {1: "noise of C", 2: "noise of 2C"}
 FIXED = ("non-private", "clip0.01", "clip0.05", "clip0.1", "clip0.5", "clip1.0")
 LOWERED = {
     "switched": ("clip0.01", "clip0.05", "0.05to0.01(20%)", "0.05to0.01(60%)"),
@@ -121,16 +121,20 @@ def pattern(name: str) -> Any:
 
 
 def _by_rounds(curves: Curves) -> list[Column]:
-    lengths = sorted({curve["round"][-1] for curve in curves}, reverse=True)
+    """A column for each number of rounds and each noise, the one that keeps the promise first."""
+    at = {(curve["round"][-1], curve["sensitivity"]) for curve in curves if curve["sensitivity"] is not None}
     return [
-        Column(f"{length:,} rounds, all clients", [curve for curve in curves if curve["round"][-1] == length])
-        for length in lengths
+        Column(
+            f"{length:,} rounds, all clients, {NOISE[noise]}",
+            [curve for curve in curves if curve["round"][-1] == length and curve["sensitivity"] in (None, noise)],
+        )
+        for length, noise in sorted(at, reverse=True)
     ]
 
 
 def _grid(columns: Sequence[Column], quantities: Sequence[str], *, log: bool = False) -> Figure:
     columns = [column for column in columns if column.curves]
-    figure = Figure(figsize=(max(6.0, 3.3 * len(columns)), 2.6 * len(quantities) + 0.9), layout="constrained")
+    figure = Figure(figsize=(max(6.0, 3.4 * len(columns)), 2.6 * len(quantities) + 0.9), layout="constrained")
     panels = figure.subplots(len(quantities), len(columns), sharex="col", sharey="row", squeeze=False)
     for line, quantity in zip(panels, quantities, strict=True):
         for axes, column in zip(line, columns, strict=True):
