@@ -10,6 +10,7 @@ that runs this; :mod:`experiments.bench.accelerators` has those compiled for an 
 """
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -116,7 +117,11 @@ def speed(rows: Rows, own: dict[str, Side], keys: jax.Array, rounds: int) -> Non
 
     compiled = {side: jax.jit(run) for side, run in own.items()}
     runs = {side: (lambda run=run: run(keys)) for side, run in compiled.items()} | {ENGINE: engine}
-    found = {side: np.asarray(run()) for side, run in runs.items()}
+    found = {}
+    for side, run in runs.items():
+        began = time.perf_counter()
+        found[side] = np.asarray(run())
+        print(f"{side}: compiled and ran {trials:,} trials in {time.perf_counter() - began:.1f} s", flush=True)
     apart = {side: float(np.max(np.abs(found[side] - found[SHIPPED]))) for side in own}
     refuse_different(apart)
     rates: dict[str, list[float]] = {side: [] for side in runs}

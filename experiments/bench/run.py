@@ -2,7 +2,7 @@
 
     python -m experiments.bench.run --torch-python PATH     # an interpreter that has torch and opacus; 75 minutes
     python -m experiments.bench.run --only training secure  # these parts; the lines of the others stay, with dates
-    python -m experiments.bench.run --only gpu              # on a machine with an accelerator; under 8 minutes
+    python -m experiments.bench.run --only gpu              # on a machine with an accelerator; 3 minutes
     python -m experiments.bench.run --quick --out DIR       # small sizes; minutes
 
 Each part is a program of its own, whose rows are written where it writes them by itself. The figures of the table are
