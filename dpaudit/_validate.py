@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Collection
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 import jax
@@ -59,6 +60,11 @@ class extra:
             library = (error.name or "library").split(".")[0]
             wanted = f"an installed library (pip install 'dpaudit[{self.name}]')"
             raise expected(library, wanted, str(error)) from None
+
+
+def no_less(value: float) -> str:
+    """Formats an upper bound with four digits, never below it."""
+    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(repr(float(value)))):g}"
 
 
 def one_line(text: str, longest: int = 200) -> str:
@@ -148,6 +154,22 @@ def at_least(minimum: int, **named: Any) -> int:
     if not whole or _known(value) < minimum:
         raise no_number(name, f"a whole number >= {minimum}", value)
     return int(value)
+
+
+def function(**named: Any) -> Any:
+    """Accepts what can be called."""
+    name, value = _one(named)
+    if not callable(value):
+        raise expected(name, "a function", value)
+    return value
+
+
+def optimizer(**named: Any) -> Any:
+    """Accepts an optimiser of optax, or what has its two functions."""
+    name, value = _one(named)
+    if not all(callable(getattr(value, part, None)) for part in ("init", "update")):
+        raise expected(name, "an optax.GradientTransformation", value)
+    return value
 
 
 def one_of(choices: Collection[str], **named: Any) -> str:

@@ -167,3 +167,11 @@ def test_masked_values_are_refused():
         with pytest.raises(InputError, match=r"^(scores|samples|x)1: expected arrays without masked values, got "):
             call()
     assert dpaudit.from_scores(plain, np.ma.array(plain[::-1])).trials == 800  # nothing is hidden
+
+
+@pytest.mark.parametrize(
+    "value, shown", [(0.12341, "0.1235"), (0.1234, "0.1234"), (1.0, "1"), (9.9999, "10"), (math.inf, "inf")]
+)
+def test_a_bound_is_never_shown_below_itself(value, shown):
+    assert _validate.no_less(value) == shown
+    assert float(shown) >= value

@@ -17,6 +17,7 @@ who took part, including the server, use rate 1 over the releases in which the c
 total cost is the sum of the epsilons of its messages and of the statistic, at the sum of the deltas.
 """
 
+import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable
@@ -166,7 +167,7 @@ def pure(participations: int, *, epsilon: float, delta: float = 0.0) -> float:
     Raises:
       InputError: a value out of range.
 
-    Source: Kairouz, Oh and Viswanath 2015, on dp-accounting's grid of 1e-4 nats.
+    Source: Kairouz, Oh and Viswanath 2015, on a grid of at most 1e-4 nats, exact at epsilon.
     """
     _validate.positive(epsilon=epsilon)
     _validate.probability(delta=delta)
@@ -246,9 +247,8 @@ def gaussian_claim(participations: int, *, noise_multiplier: float) -> Claim:
 def pure_claim(participations: int, *, epsilon: float) -> Claim:
     """Makes the claim of k >= 1 epsilon-LDP messages at every delta: the curve whose points :func:`pure` computes,
     which names the errors."""
-    _validate.positive(epsilon=epsilon)
     count = _validate.at_least(1, participations=participations)
-    return Claim.pld(_responses(epsilon, count), neighbouring="replace")
+    return Claim.pld(_responses(_validate.positive(epsilon=epsilon), count), neighbouring="replace")
 
 
 def statistic_claim(event: DpEvent, *, rate: float, releases: int, neighbouring: str) -> Claim:
@@ -348,7 +348,8 @@ def _noise(event: DpEvent) -> dp_accounting.GaussianDpEvent | dp_accounting.Lapl
 def _responses(epsilon: float, count: int) -> PrivacyLossDistribution:
     """Returns the privacy losses of ``count`` binary randomised responses."""
     one = common.DifferentialPrivacyParameters(float(epsilon), 0.0)
-    return privacy_loss_distribution.from_privacy_parameters(one).self_compose(count)
+    steps = next(n for n in itertools.count(math.ceil(epsilon / 1e-4)) if epsilon / (epsilon / n) == n)
+    return privacy_loss_distribution.from_privacy_parameters(one, epsilon / steps).self_compose(count)
 
 
 def _losses(event: DpEvent, sensitivity: float) -> PrivacyLossDistribution:

@@ -75,8 +75,12 @@ def gradients(loss_fn: Loss) -> Update:
     Args:
       loss_fn: ``loss_fn(params, example) -> scalar`` of ONE example.
 
+    Raises:
+      InputError: a loss that is no function.
+
     Source: paper 002, Algorithm 2.
     """
+    _validate.function(loss_fn=loss_fn)
 
     def clipped_sum(params: Any, batch: Any, clip_norm: Any) -> Sent:
         count = len(jax.tree.leaves(batch)[0])
@@ -110,12 +114,13 @@ def local_training(loss_fn: Loss, optimizer: optax.GradientTransformation, *, st
       steps: local steps, each on all of the client's examples, >= 1.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; a loss that is no function; an optimizer that is not of optax.
 
     Source: McMahan et al. 2017, Algorithm 1 (full local batches); its update as a gradient: Reddi et al. 2021.
     """
     steps = _validate.at_least(1, steps=steps)
-    loss = _mean(loss_fn)
+    loss = _mean(_validate.function(loss_fn=loss_fn))
+    _validate.optimizer(optimizer=optimizer)
 
     def one(params: Any, examples: Any) -> tuple[jax.Array, jax.Array]:
         def step(carried: Any, _: None) -> tuple[Any, None]:

@@ -122,13 +122,15 @@ def federated(
       A :class:`Server`.
 
     Raises:
-      InputError: a value out of range; clients_per_round that the mesh's devices do not divide.
+      InputError: a value out of range; an optimizer that is not of optax; clients_per_round that the mesh's devices
+        do not divide.
 
     Source: paper 002, Algorithm 1.
     """
     for name, value, kind in (("client", client, Client), ("rule", rule, Rule)):
         if not isinstance(value, kind):
             raise _validate.expected(name, f"a {kind.__name__} of dpaudit.federated", value)
+    _validate.optimizer(optimizer=optimizer)
     m = _validate.at_least(1, clients_per_round=clients_per_round)
     chunk = _validate.at_least(1, chunk=chunk)
     devices, mesh = sharding.devices(mesh), sharding.flat(mesh)

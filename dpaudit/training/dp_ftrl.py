@@ -64,7 +64,7 @@ def dp_ftrl(
       key.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; a loss that is no function; an optimizer that is not of optax.
 
     Source: Kairouz et al. 2021 (tree); Denisov et al. 2022 (any C).
     """

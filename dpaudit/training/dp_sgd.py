@@ -143,7 +143,7 @@ def dp_sgd(
       A :class:`Trainer`. An empty batch is a step with noise alone.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; a loss that is no function; an optimizer that is not of optax.
 
     Source: Abadi et al. 2016, Algorithm 1; paper 003, Eq. (6), which prints the noise outside of the mean.
     """
@@ -186,10 +186,12 @@ def noisy_sums(
       A :class:`Trainer`.
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; a loss that is no function; an optimizer that is not of optax.
     """
+    _validate.function(loss_fn=loss_fn)
     _validate.positive(clip_norm=clip_norm)
     batch_size = _validate.at_least(1, batch_size=batch_size)
+    _validate.optimizer(optimizer=optimizer)
     size = -(-batch_size // 4) if microbatch is None else _validate.at_least(1, microbatch=microbatch)
 
     def init(params: Any) -> State:

@@ -146,16 +146,19 @@ def test_algorithm_3_with_the_sensitivity_it_prints_is_not_private_as_claimed():
     assert gaussian(1, noise_multiplier=0.70211, delta=1e-7) == pytest.approx(18.30, abs=5e-3)
 
 
-@pytest.mark.parametrize(("k", "epsilon"), [(1, 0.5), (8, 0.5), (100, 0.5), (8, 4.0)])
-def test_pure_messages_by_every_outcome_of_randomised_responses(k, epsilon):
+@pytest.mark.parametrize(
+    ("k", "epsilon", "at"), [(1, 0.5, 1e-5), (8, 0.5, 1e-5), (100, 0.5, 1e-5), (8, 4.0, 1e-5), (5, 1e-6, 1e-7)]
+)
+def test_pure_messages_by_every_outcome_of_randomised_responses(k, epsilon, at):
     def delta(eps):
         truths = np.arange(k + 1)
         p, q = binom.pmf(truths, k, 1 / (1 + math.exp(-epsilon))), binom.pmf(truths, k, 1 / (1 + math.exp(epsilon)))
         return np.maximum(p - math.exp(eps) * q, 0).sum()
 
-    spent = pure(k, epsilon=epsilon, delta=1e-5)
-    assert delta(spent + 1e-9) <= 1e-5 < delta(spent - 2e-4 * k)
+    spent = pure(k, epsilon=epsilon, delta=at)
+    assert delta(spent * (1 + 1e-9)) <= at < delta(spent * (1 - 1e-7))
     assert spent < pure(k, epsilon=epsilon) == k * epsilon
+    assert pure_claim(k, epsilon=epsilon).epsilon_at(at) == pytest.approx(spent)
 
 
 @pytest.mark.parametrize(

@@ -207,11 +207,14 @@ def test_a_loss_with_dropout_gets_a_key_of_its_own_for_every_example(microbatch)
         ({"noise_multiplier": -1.0}, "noise_multiplier: expected a finite number > 0, got -1.0"),
         ({"batch_size": 0}, "batch_size: expected a whole number >= 1, got 0"),
         ({"microbatch": 0}, "microbatch: expected a whole number >= 1, got 0"),
+        ({"optimizer": 0.1}, "optimizer: expected an optax.GradientTransformation, got 0.1"),
     ],
 )
 def test_bad_settings_are_refused(change, message):
     with pytest.raises(InputError, match=message):
         dp_sgd(loss, **changed(**change))
+    with pytest.raises(InputError, match=r"^loss_fn: expected a function, got None$"):
+        dp_sgd(None, **changed())
 
 
 def test_data_of_another_size_are_refused():

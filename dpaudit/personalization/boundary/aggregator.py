@@ -337,7 +337,8 @@ def _admitted(
             return most, None
     cost = math.nan if budget is None else spent(event(1), budget.delta)
     before = " beside what users have spent" if ledger is not None else ""
-    raise _validate.expected("budget", f"one that pays for a round, of epsilon {cost:.4g}{before}", budget)
+    wanted = f"one that pays for a round, of epsilon {_validate.no_less(cost)}{before}"
+    raise _validate.expected("budget", wanted, budget)
 
 
 def _identity(key: jax.Array, streams: Sequence[Stream]) -> str:

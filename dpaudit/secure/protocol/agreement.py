@@ -281,8 +281,8 @@ def _openings(terms: Terms) -> int:
     size = {"sensitivity": 2 * levels, "dimension": terms.dimension, "delta": terms.delta}
     allowed = accounting.allowed(law, **size, epsilon=terms.epsilon)
     if allowed == 0:
-        one = accounting.epsilon(law, **size)
-        raise _validate.expected("budget", f"epsilon {one:.4g} or more, which one opening spends", terms.epsilon)
+        one = _validate.no_less(accounting.epsilon(law, **size))
+        raise _validate.expected("budget", f"epsilon {one} or more, which one opening spends", terms.epsilon)
     return allowed
 
 
@@ -330,7 +330,7 @@ class Budget:
             return f"{openings} openings begun so far"
         return (
             f"{openings} of {terms.openings} openings begun so far, "
-            f"epsilon {self.epsilon(openings):.4g} of {terms.epsilon:g} at delta {terms.delta:g}"
+            f"epsilon {_validate.no_less(self.epsilon(openings))} of {terms.epsilon:g} at delta {terms.delta:g}"
         )
 
 
