@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,10 @@ from dpaudit.training.dropout import mc_dropout
 from dpaudit.training.neighbouring import Neighbours
 from experiments.paper003.bench import COUNTS, TEMPERATURES, Bench
 
-Kind = TypeVar("Kind", bound="Shadows | Found | Judged")
+if TYPE_CHECKING:
+    from experiments.paper003.networks import Targets
+
+Kind = TypeVar("Kind", bound="Shadows | Found | Judged | Targets")
 
 
 class Shadows(NamedTuple):

