@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from dpaudit import _platform
 from dpaudit._engine import hosts
 from dpaudit._engine.fingerprint import Identity, refuse_another
 from dpaudit._validate import expected
@@ -172,6 +173,18 @@ def refuse_stale(record: dict[str, Any], identity: Identity, file: Path) -> None
         refuse_another(identity, record["identity"], "experiment", file.name)
 
 
+def there(record: dict[str, Any], identity_of: Callable[[], Identity]) -> Identity:
+    """Returns what identifies a run on the kind of device that its record is from, so that records of GPUs can be put
+    together without one: by the program that is traced for them, and not by first models, which they round
+    otherwise."""
+    device = record.get("device") or _platform.current()
+    kind = device if device in _platform.KINDS else "tpu" if device.startswith("TPU") else "gpu"
+    if kind == _platform.current():
+        return identity_of()
+    with _platform.named(kind):
+        return {name: part for name, part in identity_of().items() if name != "start"}
+
+
 def kept_records(
     wanted: Sequence[Run],
     play: Callable[[Run, Callable[[int], None]], dict[str, Any]],  # its second argument is told what is done
@@ -187,7 +200,7 @@ def kept_records(
             file, name = file_of(run), ", ".join(str(part) for part in run if part is not None)
             if file is not None and file.exists():
                 (record,) = read_rows(file)
-                refuse_stale(record, identity_of(run), file)
+                refuse_stale(record, there(record, partial(identity_of, run)), file)
             else:
                 shown = (lambda _: None) if bars is None else partial(_show, bars, bars.add_task(name, total=total))
                 record = play(run, shown)

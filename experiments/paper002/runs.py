@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dpaudit import _validate, data
+from dpaudit import _platform, _validate, data
 from dpaudit._engine import hosts
 from dpaudit._engine.fingerprint import Identity, of_run
 from dpaudit._engine.long_run import Parts
@@ -101,7 +101,7 @@ class Bench:
         self.name, self.image_shape = train.label, train.inputs.shape[1:]
         self.train, self.test = ((jnp.asarray(part.inputs), jnp.asarray(part.labels)) for part in (train, test))
         self.model = models.model_for(self.image_shape, train.num_classes)
-        self.server, self.identity = cache(self._server), cache(self._identity)
+        self.server, self._identified = cache(self._server), cache(self._identity)
 
     def keys(self, trial: int) -> jax.Array:
         """Returns the keys of the clients, the first model and the rounds; a trial has the same in every setting."""
@@ -127,8 +127,12 @@ class Bench:
         even = mesh is None or m % mesh.size == 0
         return federated(client, rule, clients_per_round=m, optimizer=optimizer, mesh=mesh if even else None)
 
-    def _identity(self, name: str, sensitivity: int | None) -> Identity:
+    def identity(self, name: str, sensitivity: int | None) -> Identity:
         """Identifies a setting's records, whatever the trial, which their names tell."""
+        return self._identified(name, sensitivity, _platform.current())
+
+    def _identity(self, name: str, sensitivity: int | None, platform: str) -> Identity:
+        del platform  # of which each has a program of its own
         server, (people_key, _, rounds_key) = self.server(name, sensitivity), self.keys(0)
         everyone = population.iid(people_key, len(self.train[1]), len(self.test[1]))
 

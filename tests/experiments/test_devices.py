@@ -2,9 +2,13 @@
 
 import pytest
 
+from dpaudit import InputError, _platform
+from dpaudit.report.rows import write_rows
+from experiments import common
 from experiments.common import Rows
 from experiments.paper002 import devices, figures, page
 from experiments.paper002.run import of_run
+from experiments.paper002.runs import Bench, Run, Scale
 
 RECORD = {
     "dataset": "mnist", "rounds": 10_000, "clients_per_round": 1_000, "simulated": 1_000, "name": "clip0.05",
@@ -48,6 +52,33 @@ def test_the_program_of_a_gpu_learns_as_this_device_does():
         assert own["identity"]["program"] != other["identity"]["program"]
         assert own["accuracy"][-1] > 0.2
         assert max(abs(a - b) for a, b in zip(own["accuracy"], other["accuracy"], strict=True)) < 0.01
+
+
+def test_a_record_of_a_gpu_is_known_by_the_program_of_a_gpu(tmp_path):
+    bench, run = Bench("digits", Scale(10, 10, 10), 0), Run("clip0.05", 2, 0)
+    ours = bench.identity(run.name, run.sensitivity)
+    with _platform.named("gpu"):
+        theirs = bench.identity(run.name, run.sensitivity)
+    assert ours["program"] != theirs["program"]
+    file = tmp_path / "0.json"
+
+    def kept(**told):
+        write_rows([RECORD | told], file)
+        return common.kept_records(
+            [run], lambda *_: pytest.fail("run again"), lambda _: file,
+            lambda run: bench.identity(run.name, run.sensitivity), str, 10,
+        )  # fmt: skip
+
+    theirs["start"] = "rounded otherwise"
+    assert kept(device="NVIDIA H200", identity=theirs)
+    assert kept(device="cpu", identity=ours)
+    for device, identity, other in (
+        ("NVIDIA H200", ours, "program"),
+        ("cpu", ours | {"start": "rounded otherwise"}, "start"),
+        ("NVIDIA H200", theirs | {"data": "others"}, "data"),
+    ):
+        with pytest.raises(InputError, match=f"made by another {other}$"):
+            kept(device=device, identity=identity)
 
 
 @pytest.mark.parametrize("printed, kept, holds", [(96.2, 91.5, True), (92.1, 90.0, False), (92.0, None, False)])
