@@ -26,8 +26,9 @@ from dpaudit.report.rows import read_rows
 from experiments import fingerprint
 from experiments.common import HERE, PROGRAMS, Rows, program
 
-# Hours of trainings; environments of their own; processes and times.
+# Hours of trainings; environments or devices of their own; processes and times.
 ELSEWHERE = (
+    "clip_size_devices",
     "clip_size_unstated",
     "mc_dropout_full",
     "mc_dropout_risk",
