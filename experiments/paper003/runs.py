@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,15 @@ from dpaudit.training.dropout import mc_dropout
 from dpaudit.training.neighbouring import Neighbours
 from experiments.paper003.bench import COUNTS, TEMPERATURES, Bench
 
-if TYPE_CHECKING:
-    from experiments.paper003.networks import Targets
 
-Kind = TypeVar("Kind", bound="Shadows | Found | Judged | Targets")
+class Arrays(Protocol):
+    """A named tuple of arrays."""
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+Kind = TypeVar("Kind", bound=Arrays)
+BESIDE = ("identity", "seconds")  # what a file holds beside its arrays
 
 
 class Shadows(NamedTuple):
@@ -120,7 +125,7 @@ def judged(bench: Bench, params: np.ndarray) -> Judged:
     return kept(bench.work / "judged.npz", identity, look_all, Judged)
 
 
-def kept(file: Path, identity: Identity, make: Callable[[], Kind], kind: type[Kind]) -> Kind:
+def kept(file: Path, identity: Identity, make: Callable[[], Kind], kind: Callable[..., Kind]) -> Kind:
     """Returns what ``make`` returns, from the file if it exists; else it is made, and the file appears as a whole and
     tells how many ``seconds`` that took.
 
@@ -136,7 +141,7 @@ def kept(file: Path, identity: Identity, make: Callable[[], Kind], kind: type[Ki
     if file.exists():
         with np.load(file) as arrays:
             refuse_another(identity, json.loads(str(arrays["identity"])), "experiment", file.name)
-            return kind(**{name: arrays[name] for name in kind._fields})
+            return kind(**{name: arrays[name] for name in arrays.files if name not in BESIDE})
     began = time.perf_counter()
     made = make()
     took = time.perf_counter() - began
