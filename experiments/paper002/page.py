@@ -116,7 +116,7 @@ def fits(rows: Rows) -> Fact:
     off: dict[int, list[float]] = {noise: [] for noise in NOISE}
     found = {
         (row["setting"]["name"], row["setting"]["sensitivity"]): row["ours"]
-        for row in select(rows, "accuracy_percent", rounds=ROUNDS)
+        for row in select(rows, "accuracy_percent", dataset="mnist", rounds=ROUNDS)
         if row["setting"]["simulated"] == row["setting"]["clients_per_round"]
     }
     for name, (paper, _) in ACCURACY.items():

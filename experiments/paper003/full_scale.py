@@ -1,6 +1,6 @@
 """Asks the paper's questions at the paper's own scale, of networks that each had a coin for 1,000 targets.
 
-    python -m experiments.paper003.full_scale --work DIR --networks 0 1   # of ten; a CPU hour for each
+    python -m experiments.paper003.full_scale --work DIR --networks 0 1   # of ten; a network takes a CPU hour
     python -m experiments.paper003.full_scale --quick --out DIR           # digits: under a minute
 
 A killed training goes on from DIR. Networks that the committed rows have stay in them, if the program, the data and
@@ -119,7 +119,7 @@ def earlier(rows: Rows, identity: dict[str, str], wanted: Sequence[int]) -> list
     for row in rows.earlier:
         if row["quantity"] == "full_network" and row["setting"]["network"] not in wanted:
             refuse_another(identity, row["identity"], "experiment", rows.file.name)
-            told = ("identity", "member", "targets", "utility", "judged", "judged_whole", *networks.HOURS)
+            told = ("identity", "member", "targets", "utility", "judged", "judged_whole", "cpu_hours")
             found.append(row["setting"] | {name: row[name] for name in told})
     return found
 

@@ -36,7 +36,6 @@ EVERY = 500  # steps from one checkpoint to the next
 SHADOW_SAMPLES = 100  # of each target by each shadow model
 LOOK = 100  # records at a time
 DIGITS = 4  # of a statistic, after the point
-HOURS = ("cpu_hours", "wall_hours")  # of a training
 
 
 class Targets(NamedTuple):
@@ -112,28 +111,23 @@ def network(bench: Bench, number: int, targets: Targets, progress: Callable[[int
         record = json.loads(file.read_text())
         refuse_stale(record, identity, file)
         return record
-    sampling, before = poisson(scale.records, scale.batch_size), clocks()
+    sampling, before = poisson(scale.records, scale.batch_size), time.process_time()
 
     def spent(_: Any) -> dict[str, float]:
         nonlocal before
-        before, since = clocks(), before
-        return {name: (at - past) / 3600 for name, at, past in zip(HOURS, before, since, strict=True)}
+        before, since = time.process_time(), before
+        return {"cpu_hours": (before - since) / 3600}
 
     fitted = fit(
         train_key, bench.trainer(), bench.first(init_key), rows, sampling, scale.steps,
         every=EVERY, checkpoint=bench.work / f"network-{number}", evaluate=spent, progress=progress,
     )  # fmt: skip
-    params, hours = fitted.state.params, {name: float(f"{fitted.evaluations[name].sum():.3g}") for name in HOURS}
+    params, hours = fitted.state.params, fitted.evaluations["cpu_hours"].sum()
     record = {"network": number, "identity": identity, "member": "".join("01"[int(coin)] for coin in member)}
     record |= {"targets": seen(bench, look_key, params, targets, samples=scale.samples)}
-    record |= useful(bench, look_key, params) | hours
+    record |= useful(bench, look_key, params) | {"cpu_hours": float(f"{hours:.3g}")}
     file.write_text(json.dumps(record))
     return record
-
-
-def clocks() -> tuple[float, float]:
-    """Seconds that this process has computed, and seconds that have passed."""
-    return time.process_time(), time.perf_counter()
 
 
 def rows_of(bench: Bench, targets: Targets, member: np.ndarray) -> Rows:

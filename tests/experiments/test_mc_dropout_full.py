@@ -7,7 +7,8 @@ import pytest
 from scipy.special import expit
 
 from dpaudit import InputError
-from experiments.common import Rows
+from dpaudit.report.rows import read_rows
+from experiments.common import Rows, results
 from experiments.paper003 import full_claims, full_scale, memberships, networks
 from experiments.paper003.bench import Bench, Scale
 from experiments.paper003.memberships import Published
@@ -160,10 +161,23 @@ def test_a_network_is_trained_once_and_refused_by_another_program(trained, monke
         networks.network(bench, 0, targets, lambda _: None)
 
 
+def test_networks_can_be_added_to_those_that_are_committed(tmp_path):
+    rows = Rows("003", "mc_dropout_full", str(tmp_path), 0)
+    rows.earlier = read_rows(results("mc_dropout_full"))
+    (first, *_) = known = [row for row in rows.earlier if row["quantity"] == "full_network"]
+    found = full_scale.earlier(rows, first["identity"], [9])
+    assert [record["network"] for record in found] == [row["setting"]["network"] for row in known]
+    told = next(row["told"] for row in rows.earlier if row["quantity"] == "full_shadows")
+    full_scale.gather(rows, "again", networks.TARGETS, found, told)
+    again = {(row["quantity"], str(row["setting"])): row["ours"] for row in rows.rows}
+    wanted = {(row["quantity"], str(row["setting"])): row["ours"] for row in rows.earlier}
+    assert {name: wanted[name] for name in again} == pytest.approx(again)
+    assert len(again) > 80
+
+
 def test_networks_of_another_program_are_never_pooled(tmp_path):
     rows = Rows("003", "mc_dropout_full", str(tmp_path), 0)
-    told = {"targets": {"mean": [0.5, 0.25]}, "utility": {}, "judged": 1, "judged_whole": 1}
-    told |= {"cpu_hours": 1.0, "wall_hours": 1.5}
+    told = {"targets": {"mean": [0.5, 0.25]}, "utility": {}, "judged": 1, "judged_whole": 1, "cpu_hours": 1.0}
     rows.earlier = [
         {"quantity": "full_network", "setting": {"network": i}, "member": "01", "identity": {"program": "a"}} | told
         for i in (0, 1)
