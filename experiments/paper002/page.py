@@ -105,7 +105,11 @@ def accuracies_of(rows: Rows, columns: Columns) -> str:
         cells = [spread(own[name]) if name in own else "–" for own in shown]
         if any(name in own for own in shown):
             lines.append([name, printed(name), *cells])
-    hours = [sum(row["seconds"] for row in own.values()) / 3600 for own in shown]
+    # Runs without noise stand in every column and count in one.
+    hours = [
+        sum(row["seconds"] for row in own.values() if row["setting"]["sensitivity"] == noise or noise == KEEPS) / 3600
+        for (_, noise), own in zip(columns, shown, strict=True)
+    ]
     lines.append(["hours of all runs", "–", *(f"{each:.1f}" for each in hours)])
     return table(["setting", "paper", *(title(*column) for column in columns)], lines)
 
