@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.special import ndtr
+
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values, verdicts
 from experiments.paper001 import figures
 from experiments.paper001.claims import CLAIMS as CLAIMS
@@ -20,6 +23,7 @@ from experiments.paper001.page_real import prior as prior
 from experiments.paper001.page_real import protocol as protocol
 from experiments.paper001.page_real import rounding as rounding
 from experiments.paper001.page_real import table_one as table_one
+from experiments.paper001.page_real import told_thrice as told_thrice
 from experiments.paper001.page_real import whole_ratios as whole_ratios
 from experiments.paper001.page_service import many_owners as many_owners
 from experiments.paper001.page_service import norm_costs as norm_costs
@@ -113,13 +117,22 @@ def falls(rows: Rows) -> Fact:
     return fact(fallen["LDP"] and not fallen["SPGC"], epsilon=EPSILONS[0], before=ranged(few["LDP"], 1), **told)
 
 
+def wrong_sign(row: Row) -> float:
+    """Returns how often noise that is reduced to the ring of m clip norms either side has another sign than before."""
+    m, deviation = row["setting"]["examples"], row["setting"]["noise_multiplier"]
+    turns = int(10 * deviation / m) + 1  # ten deviations
+    beyond = ndtr(-m / deviation * np.arange(1, 2 * turns + 1))
+    return float(2 * np.sum(beyond[::2] - beyond[1::2]))  # between an odd multiple of m and the next even one
+
+
 def outside(rows: Rows) -> str:
+    """Returns the share of coordinates whose noise leaves the ring, and of those that change their sign."""
     found = select(rows, "outside")
     epsilons = sorted(values(found, "epsilon"))
-    lines = [
-        [f"m = {m:,}", *(f"{only(found, 'outside', examples=m, epsilon=each)['ours']:.1e}" for each in epsilons)]
-        for m in values(found, "examples")
-    ]
+    lines = []
+    for m in values(found, "examples"):
+        each = (only(found, "outside", examples=m, epsilon=epsilon) for epsilon in epsilons)
+        lines.append([f"m = {m:,}", *(f"{row['ours']:.1e} ({wrong_sign(row):.1e})" for row in each)])
     return table(["batch", *(f"ε = {epsilon:g}" for epsilon in epsilons)], lines)
 
 

@@ -5,8 +5,10 @@
     python -m experiments.paper001.printed --quick --out DIR    # one trial of ten epochs of Cancer
 
 As printed: N = 16, so shares of 17 bits; line 6 of Algorithm 1, which rounds the owner's sum once; noise from a table
-of normal values. Ours: 25 bits; every example rounded toward zero, without which one example moves the sum by more
-than its clip norm; binomial noise. The owner's sum rounded once is not private as accounted (paper001.audit shows it).
+of normal values, added after the reduction (line 5 of Algorithm 2), so that a release needs more bits than the ring
+has. A circuit that adds it within the ring is beside it. Ours: 25 bits; every example rounded toward zero, without
+which one example moves the sum by more than its clip norm; binomial noise. The owner's sum rounded once is not private
+as accounted (paper001.audit shows it).
 
 The text calls the ninety bits of Cancer its own and names TAPAS, whose public code cuts each feature into three bins
 of equal width; ours are thirds of the training records. Of the network it says ninety inputs, a dense layer and two
@@ -77,8 +79,12 @@ BINS = {"equal width": equal_width, "thirds": tasks.thirds}
 NETWORKS = {182: CancerNetwork(), 8_372: HiddenCancerNetwork()}
 
 
-def as_printed(step: Step, noisy: bool) -> Release:
-    """Algorithms 1 and 2 with N = 16: the owner's sum rounded once, the noise from a table, modulo 2^17."""
+def as_printed(step: Step, noisy: bool, *, within: bool = False) -> Release:
+    """Algorithms 1 and 2 with N = 16: the owner's sum rounded once, reduced modulo 2^17, and noise from a table.
+
+    Line 5 of Algorithm 2 adds the noise to what is reduced; ``within`` reduces the noisy sum instead, as a circuit
+    does that has no more bits than the ring.
+    """
     half = 1 << (PAPER_BITS - 1)
     unit = step.examples * step.clip_norm / (half - 1)
     values = lookup.table(step.noise_multiplier * step.clip_norm / unit) if noisy else np.zeros(1 << 16, np.int64)
@@ -86,7 +92,8 @@ def as_printed(step: Step, noisy: bool) -> Release:
     def release(owners: list[np.ndarray], source: Source) -> np.ndarray:
         total = sum(np.rint(own.sum(axis=0, dtype=np.float64) / unit).astype(np.int64) for own in owners)
         seeds = np.frombuffer(source(4 * owners[0].shape[1]), np.uint16).reshape(2, -1)
-        return unit * smod(total + lookup.from_seeds(values, *seeds), half)
+        noise = lookup.from_seeds(values, *seeds)
+        return unit * (smod(total + noise, half) if within else smod(total, half) + noise)
 
     return release
 
@@ -99,7 +106,7 @@ def of_chase(step: Step) -> Release:
     def release(owners: list[np.ndarray], source: Source) -> np.ndarray:
         total = np.sum([own.sum(axis=0, dtype=np.float64) for own in owners], axis=0)
         rng = np.random.Generator(np.random.Philox(key=np.frombuffer(source(16), np.uint64)))
-        return (total + std * rng.standard_normal(total.shape) + half) % (2 * half) - half
+        return (total + half) % (2 * half) - half + std * rng.standard_normal(total.shape)
 
     return release
 
@@ -120,8 +127,8 @@ def release_of(arm: Arm, step: Step) -> Release:
         return of_scheme((schemes.ldp if arm.scheme == "LDP" else schemes.non_private)(step))
     if arm.arithmetic == CHASE:
         return of_chase(step)
-    if arm.arithmetic == "as printed":
-        return as_printed(step, arm.scheme == "SPGC")
+    if arm.arithmetic in ("as printed", WITHIN):
+        return as_printed(step, arm.scheme == "SPGC", within=arm.arithmetic == WITHIN)
     bits = PAPER_BITS if arm.arithmetic == "examples rounded, 17 bits" else OUR_BITS
     make = schemes.spgc if arm.scheme == "SPGC" else schemes.mpc_only
     return of_scheme(make(step._replace(ring_bits=bits)))
@@ -193,6 +200,7 @@ def _sums(learn: Any, params: jax.Array, train: Records, rows: np.ndarray) -> np
 EACH_ROUNDED = ("examples rounded, 17 bits", "ours")  # needs every example's gradient; the others only their sums
 REAL = "real numbers"  # the arithmetic of schemes without shares
 CHASE = "Chase et al."
+WITHIN = "noise within the ring"
 
 
 def arms_of_cancer() -> list[Arm]:
@@ -215,7 +223,7 @@ def arms_of_chase() -> list[Arm]:
     """The scheme whose flaw the paper finds: without noise, and with the widest of Table 1."""
     return [
         Arm("Cancer", "equal width", 182, CHASE, *each) for each in (("MPC only", None), ("SPGC", 8.0), ("SPGC", 0.01))
-    ] + [Arm("Cancer", "equal width", 182, how, "SPGC", 0.01) for how in ("as printed", "ours")]
+    ] + [Arm("Cancer", "equal width", 182, how, "SPGC", 0.01) for how in ("as printed", WITHIN, "ours")]
 
 
 def flaw(rows: Rows) -> None:
@@ -264,7 +272,7 @@ def _tested(name: str, data_dir: str | None) -> list[np.ndarray]:
 def arguments(given: list[str] | None = None) -> Namespace:
     """Parses the command line, or ``given``."""
     parser = options(__doc__ or "")
-    parser.add_argument("--part", choices=["chase", "mnist"], default=None, help="one part; rows of the others stay")
+    parser.add_argument("--part", choices=list(PARTS), default=None, help="one part; rows of the others stay")
     parser.add_argument("--trials", type=int, default=TRIALS, help="of Cancer")
     return parser.parse_args(given)
 
@@ -275,8 +283,17 @@ REPRODUCIBLE = {"flaw": flaw}
 def _of_part(part: str, row: dict[str, Any]) -> bool:
     if part == "mnist":
         return row["setting"].get("data") == "MNIST" and row["quantity"] != "prior"
-    arms = [arm._asdict().items() for arm in arms_of_chase()]
-    return row["quantity"] == "flaw" or any(arm <= row["setting"].items() for arm in arms)
+    chase = [arm._asdict().items() for arm in arms_of_chase()]
+    if part == "chase":
+        return row["quantity"] == "flaw" or any(arm <= row["setting"].items() for arm in chase)
+    return row["quantity"] == "prior" or any(
+        arm._asdict().items() <= row["setting"].items() for arm in arms_of_cancer()
+    )
+
+
+def add_cancer(rows: Rows, chosen: Namespace) -> None:
+    priors(rows, chosen.data_dir)
+    add(rows, arms_of_cancer(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
 
 
 def add_chase(rows: Rows, chosen: Namespace) -> None:
@@ -290,7 +307,7 @@ def add_mnist(rows: Rows, chosen: Namespace) -> None:
     add(rows, arms_of_mnist()[:2], WHOLE, TASKS["MNIST"].epochs, None, chosen.data_dir)
 
 
-PARTS = {"chase": add_chase, "mnist": add_mnist}
+PARTS = {"cancer": add_cancer, "chase": add_chase, "mnist": add_mnist}
 
 
 def main() -> None:
@@ -305,9 +322,6 @@ def main() -> None:
     if chosen.quick:
         add(rows, arms_of_cancer()[:5], 1, 10, None, chosen.data_dir)
         return
-    if chosen.part is None:
-        priors(rows, chosen.data_dir)
-        add(rows, arms_of_cancer(), chosen.trials, TASKS["Cancer"].epochs, None, chosen.data_dir)
     for name, part in PARTS.items():
         if chosen.part in (None, name):
             part(rows, chosen)

@@ -41,6 +41,7 @@ from experiments.paper002.claims import (
 )
 from experiments.paper002.claims import CLAIMS as CLAIMS
 from experiments.paper002.columns import NOISE, Columns, columns, of_all, title
+from experiments.paper002.course_claims import course_verdicts as course_verdicts
 from experiments.paper002.devices import same_elsewhere as same_elsewhere
 from experiments.paper002.published import ACCURACY, ADAPTIVE, BUDGETS, FINDINGS, ROUNDS, in_order, place
 from experiments.paper002.runs import NON_PRIVATE, RULES

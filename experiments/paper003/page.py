@@ -11,7 +11,7 @@ from experiments.paper003 import claims, figures
 from experiments.paper003.audit import FAULTY
 from experiments.paper003.bench import DELTA, EPSILON, SCALES
 from experiments.paper003.claims import CLAIMS as SMALL
-from experiments.paper003.claims import COMPARISONS, ERRORS, SAME, large, lost, scales
+from experiments.paper003.claims import COMPARISONS, ERRORS, SAME, large, lost, ratio, scales
 from experiments.paper003.full_claims import FULL_CLAIMS, MORE_FULL
 from experiments.paper003.page_full import full_accuracies as full_accuracies
 from experiments.paper003.page_full import full_differences as full_differences
@@ -138,11 +138,7 @@ def largest(rows: Rows) -> Row:
 
 
 def ratio_of(seen: str) -> Callable[[Rows], str]:
-    def told(rows: Rows) -> str:
-        several, one = (only(rows, "epsilon", part=1, target=1, seen=of) for of in (seen, DETERMINISTIC))
-        return f"{several['ours'] / one['ours']:.1f} ({several['null'] / one['null']:.1f})"
-
-    return told
+    return lambda rows: f"{ratio(rows, seen):.1f} ({ratio(rows, seen, 'null'):.1f})"
 
 
 def rounded(rows: Rows) -> str:

@@ -20,7 +20,9 @@ def better(rows: Rows, method: str, other: str, quantity: str = "rmse", data: st
         found[epsilon] = (less, error, from_interval(less - error, less + error))
     verdicts = {holds for _, _, holds in found.values()}
     told = "; ".join(f"{less:+.3f} ± {error:.3f} at ε = {epsilon:g}" for epsilon, (less, error, _) in found.items())
-    return Verdict(verdicts.pop() if len(verdicts) == 1 else None, f"RMSE lower by {told}", f"{data}, {TRIALS} splits")
+    return Verdict(
+        verdicts.pop() if len(verdicts) == 1 else None, f"reduction of RMSE {told}", f"{data}, {TRIALS} splits"
+    )
 
 
 def with_ranks(found: Verdict, rows: Rows, method: str, quantity: str = "rmse") -> Verdict:

@@ -137,9 +137,17 @@ def test_rows_and_the_page(records, tmp_path):
         text = page.accuracies([*trials, prior])
         (line,) = (line for line in text.splitlines() if line.startswith("| Cancer, SPGC |"))
         assert line.count(f" {accuracy['ours']:.1f}{told}") == len(EPSILONS)
-    assert "| m = 30 | 9.4e-01 |" in page.outside(rows.rows)
+    assert "| m = 30 | 9.4e-01 (4.8e-01) |" in page.outside(rows.rows)
     (lost,) = select(rows.rows, "outside", examples=30, epsilon=0.01)
     assert lost["ours"] == pytest.approx(2 * norm.sf(30 / 377.6), rel=1e-3)
+
+
+@pytest.mark.parametrize("deviation", [7.0, 37.8, 377.6])
+def test_the_share_of_signs_that_a_ring_turns_is_that_of_drawn_noise(deviation):
+    noise = deviation * np.random.default_rng(0).normal(size=200_000)
+    turned = np.sign((noise + 30) % 60 - 30) != np.sign(noise)
+    found = page.wrong_sign({"setting": {"examples": 30, "noise_multiplier": deviation}})
+    assert abs(turned.mean() - found) < 4 * np.sqrt(found * (1 - found) / len(noise)) + 1e-6
 
 
 def test_bad_arguments_are_refused():

@@ -41,6 +41,18 @@ def test_chase_et_al_decode_the_largest_sum_as_its_opposite():
     assert printed.of_chase(quiet)([0.9 * own for own in full], source)[0] == pytest.approx(27)
 
 
+def test_noise_is_added_after_the_reduction_as_printed_and_within_the_ring_by_a_circuit_of_its_width():
+    wide = STEP._replace(noise_multiplier=300.0)
+    owners = [np.random.default_rng(owner).uniform(-0.5, 0.5, size=(10, 2_000)) for owner in range(3)]
+    printed_sum, within = (
+        printed.as_printed(wide, True, within=how)(owners, Stream(bytes(16)).draw) for how in (False, True)
+    )
+    assert np.abs(within).max() <= 30.001 < 280 < np.std(printed_sum) < 320
+    np.testing.assert_allclose((printed_sum - within + 0.01) % (60 + 60 / (2**16 - 1)), 0.01, atol=1e-6)
+    no_noise = [printed.as_printed(wide, False, within=how)(owners, Stream(bytes(16)).draw) for how in (False, True)]
+    np.testing.assert_array_equal(*no_noise)
+
+
 def test_where_only_the_owner_s_sum_is_rounded_its_sum_stands_for_its_gradients():
     owners = [np.random.default_rng(owner).normal(size=(10, 4)) / 10 for owner in range(3)]
     sums = [own.sum(axis=0, keepdims=True) for own in owners]
@@ -55,8 +67,9 @@ def test_a_part_made_again_leaves_the_rows_of_the_others():
     rows = read_rows(results("spgc_printed"))
     for part in printed.PARTS:
         own = [row for row in rows if printed._of_part(part, row)]
-        assert {row["setting"].get("data") for row in own} == ({"MNIST"} if part == "mnist" else {"Cancer", None})
-    assert any(not printed._of_part(part, row) for row in rows for part in printed.PARTS)
+        expected = {"mnist": {"MNIST"}, "chase": {"Cancer", None}, "cancer": {"MNIST", "Cancer", "Diabetes"}}[part]
+        assert {row["setting"].get("data") for row in own} == expected
+    assert all(sum(printed._of_part(part, row) for part in printed.PARTS) == 1 for row in rows)
 
 
 def test_bins_of_equal_width_are_those_of_the_range():
